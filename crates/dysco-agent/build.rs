@@ -25,9 +25,9 @@ fn main() {
         .arg("--target-dir")
         .arg(&target_dir)
         .env("RUSTC_BOOTSTRAP", "1")
-        // BTF is made from debug information. Kernels of this target read
-        // unaligned words; without the feature LLVM makes them of bytes. Copying
-        // "in order" would be calls of a loop over bytes.
+        // BTF is made from debug information. Kernels of this target read unaligned words;
+        // without the feature LLVM assembles them from bytes. Copying "in order" would call a
+        // loop over bytes.
         .env("CARGO_ENCODED_RUSTFLAGS", "-Cdebuginfo=2\x1f-Clink-arg=--btf\x1f-Ctarget-cpu=v3\x1f-Clink-arg=--disable-expand-memcpy-in-order\x1f-Clink-arg=--cpu-features=+allows-misaligned-mem-access\x1f-Coverflow-checks=off")
         .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
         .env_remove("RUSTC")

@@ -1,5 +1,5 @@
-//! Sessions that were there first: entered from what the kernel holds of their
-//! sockets.
+//! Sessions that are older than this process: entered from the state that the kernel has of
+//! their sockets.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
@@ -13,24 +13,24 @@ use crate::error::AgentError;
 use crate::links::links;
 use crate::sockets::Sockets;
 
-/// An entry is made only where there is none (`BPF_NOEXIST`).
+/// Flag of an insertion that fails if the key exists (`BPF_NOEXIST`).
 const NO_EXIST: u64 = 1;
 
-/// What came of an adoption.
+/// Result of an adoption.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Adoption {
-    /// The slots of the sessions that were entered.
+    /// Slots of the sessions that were entered.
     pub adopted: Vec<u32>,
-    /// Sessions that were known already.
+    /// Number of sessions that were known already.
     pub known: usize,
-    /// Sessions that there was no room for.
+    /// Number of sessions for which there was no room.
     pub no_room: usize,
-    /// Sessions that the rules want and that were left, by the reason.
+    /// Number of sessions that the rules select but that were not adopted, by reason.
     pub left: BTreeMap<NotAdopted, usize>,
 }
 
-/// Interfaces whose packets the programs do not read, for want of an Ethernet header. Where
-/// the kernel does not tell, none.
+/// Returns the interfaces whose packets the programs do not read, because they have no Ethernet
+/// header. Returns none if the kernel does not list its interfaces.
 fn unread() -> HashSet<u32> {
     let all = links().unwrap_or_default().into_iter();
     all.filter(|link| !link.ethernet)
@@ -38,21 +38,20 @@ fn unread() -> HashSet<u32> {
         .collect()
 }
 
-/// What a look at the sockets brings.
+/// Result of a look at the sockets.
 struct Look {
     wanted: Vec<Session>,
     left: BTreeMap<NotAdopted, usize>,
 }
 
 impl Agent {
-    /// Enters the established sessions of this host's sockets that the rules
-    /// want and that are not known. Blocks for some microseconds a socket, and
-    /// for a tenth of a second in all.
+    /// Enters the established sessions of this host's sockets that the rules select and that are
+    /// not known. Blocks for some microseconds a socket, and for a tenth of a second in all.
     ///
-    /// A session is entered in the state `Adopted`, in which packets only raise
-    /// its numbers. It becomes `Tracked` when both its ends were heard
-    /// ([`Agent::confirm`]): where addresses are translated on this host its
-    /// packets have another five-tuple than its socket, and never are.
+    /// A session is entered in the state `Adopted`, in which packets only raise its numbers. It
+    /// becomes `Tracked` when packets of both ends have passed ([`Agent::confirm`]). If this
+    /// host translates addresses, the session's packets have another five-tuple than its socket,
+    /// and never pass under that of the socket.
     pub fn adopt(&self) -> Result<Adoption, AgentError> {
         let mut sockets = Sockets::open()?;
         let look = self.look(&mut sockets)?;
@@ -99,7 +98,7 @@ impl Agent {
         Ok(look)
     }
 
-    /// The entry of a socket's session; nothing if no rule wants it.
+    /// Returns the entry of a socket's session; `None` if no rule selects the session.
     fn judge(
         &self,
         socket: &Socket,
@@ -109,14 +108,14 @@ impl Agent {
         let session = socket.session(boot_time(), listened);
         let opened_here = match &session {
             Ok(s) => s.life.opened_here != 0,
-            // So as to count it where either may be meant.
+            // To count the session if either role may be meant.
             Err(_) => !listened,
         };
         if !wanted(&self.rules(), &socket.key, opened_here) {
             return Ok(None);
         }
         let session = match session {
-            // Its session is known, and goes on without a socket here.
+            // The session is known, and continues without a socket here.
             Err(NotAdopted::Repair) if self.in_use(&socket.key) => return Ok(None),
             session => session?,
         };
@@ -127,18 +126,18 @@ impl Agent {
         }
     }
 
-    /// Gives a session a slot, and its five-tuple to the programs. `None` if
+    /// Gives a session a slot, and enters its five-tuple for the programs. Returns `None` if
     /// there is no room.
     fn enter(&self, session: &Session) -> Result<Option<u32>, AgentError> {
         let Ok(slot) = lock(&self.free).pop(0) else {
             return Ok(None);
         };
-        // Nobody finds it yet.
+        // No program finds the entry yet.
         self.memory().seed(slot, session);
         let key = Key(session.key.short());
         let value = Ref(FlowRef::new(&session.key, slot, Path::Old));
         if lock(&self.flows).insert(key, value, NO_EXIST).is_err() {
-            // Opened anew this moment, or the table is full.
+            // Opened anew a moment ago, or the table is full.
             self.memory().clear(slot);
             self.memory().set_state(slot, State::Free);
             lock(&self.free)
@@ -150,8 +149,9 @@ impl Agent {
         Ok(Some(slot))
     }
 
-    /// What went on between the first look and the entry was seen by nobody:
-    /// numbers are raised to what they are now, and who has gone is forgotten.
+    /// Updates the entries after the first look at the sockets, because no program saw packets
+    /// before the entry existed. Raises the numbers to their present values, and forgets
+    /// sessions that have ended.
     fn look_again(&self, sockets: &mut Sockets, done: &mut Adoption) -> Result<(), AgentError> {
         let entered = done.adopted.iter().map(|slot| (self.session(*slot), *slot));
         let mut entered: HashMap<FlowKey, (Session, u32)> =
@@ -163,7 +163,7 @@ impl Agent {
             let Ok(now) = socket.session(before.created_ns, before.life.opened_here == 0) else {
                 return;
             };
-            // Not another session of the same five-tuple.
+            // Only if it is not another session of the same five-tuple.
             if now.local.isn == before.local.isn && now.remote.isn == before.remote.isn {
                 self.memory().raise(slot, &now);
                 entered.remove(&socket.key);
@@ -177,8 +177,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Tracks an adopted session from here on, if both its ends were heard.
-    /// True if it is tracked now, and was not before.
+    /// Tracks an adopted session from here on, if packets of both ends have passed. Returns true
+    /// if it has become tracked by this call.
     pub fn confirm(&self, slot: u32) -> bool {
         let s = self.session(slot);
         let heard = s.life.heard_out & s.life.heard_in != 0;
@@ -190,8 +190,8 @@ impl Agent {
     }
 }
 
-/// The interface of a session of this host with itself: an accepted socket
-/// that nothing was sent to yet does not know.
+/// Returns the interface of a session of this host with itself. An accepted socket that has
+/// received nothing yet does not know its interface.
 fn loopback(key: &FlowKey) -> Option<u32> {
     /// `LOOPBACK_IFINDEX`, the same in every namespace.
     const INDEX: u32 = 1;
@@ -199,7 +199,7 @@ fn loopback(key: &FlowKey) -> Option<u32> {
     own.then_some(INDEX)
 }
 
-/// Does a socket of this host listen there, or on every address?
+/// True if a socket of this host listens on the address, or on every address.
 fn listens(listeners: &HashSet<(std::net::IpAddr, u16)>, key: &FlowKey) -> bool {
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
     let any = [
@@ -211,7 +211,7 @@ fn listens(listeners: &HashSet<(std::net::IpAddr, u16)>, key: &FlowKey) -> bool 
         .any(|ip| listeners.contains(&(ip, key.local_port)))
 }
 
-/// CLOCK_BOOTTIME, as the programs stamp sessions.
+/// Returns CLOCK_BOOTTIME in nanoseconds, the clock of the programs' session timestamps.
 fn boot_time() -> u64 {
     use nix::time::{ClockId, clock_gettime};
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |t| Duration::from(t).as_nanos() as u64)

@@ -1,4 +1,4 @@
-//! The data plane as the daemon drives it.
+//! The data plane, as the daemon uses it.
 
 use std::fs::{self, File};
 use std::net::IpAddr;
@@ -26,37 +26,37 @@ use crate::load::{self, LAYOUT};
 use crate::memory::Memory;
 use crate::xdp::{self, Xdp};
 
-/// What the data plane is started with.
+/// Configuration with which the data plane starts.
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
     /// Directory on a BPF file system for maps and links.
     pub pin_dir: PathBuf,
-    /// How many sessions there is room for. An earlier run's maps keep theirs.
+    /// Number of sessions that there is room for. The maps of an earlier run keep theirs.
     pub max_sessions: u32,
     /// Interfaces to attach to.
     pub interfaces: Vec<String>,
-    /// How to attach.
+    /// The method of attaching.
     pub attach: Attach,
     /// Whether XDP relays.
     pub xdp: Xdp,
-    /// What is tracked; none for all. At most 16.
+    /// Rules that select the sessions to track; none for all. At most 16.
     pub rules: Vec<Rule>,
-    /// Source ports of the subsessions that a chain's SYN opens: the first, and
-    /// how many.
+    /// Source ports of the subsessions that a chain's SYN opens: the first port, and the number
+    /// of ports.
     pub ports: (u16, u16),
-    /// This host's addresses: what a chain's SYN to another carries is none of its
-    /// business.
+    /// This host's addresses. The host ignores the payload of a chain's SYN that is addressed to
+    /// another host.
     pub addresses: Vec<IpAddr>,
 }
 
 /// A new path for a session.
 #[derive(Clone, Copy, Debug)]
 pub struct NewPath {
-    /// Its five-tuple from this host's side.
+    /// The path's five-tuple from this host's side.
     pub key: FlowKey,
-    /// The interface that it leaves by.
+    /// The interface that the path leaves by.
     pub ifindex: u32,
-    /// How headers differ.
+    /// The translation of headers.
     pub translation: Translation,
 }
 
@@ -74,30 +74,30 @@ pod!(Key, ShortKey);
 pod!(Ref, FlowRef);
 pod!(RulesPod, Rules);
 
-/// The data plane. Its programs and maps stay when this is dropped.
+/// The data plane. Its programs and maps remain when this value is dropped.
 pub struct Agent {
     memory: Memory,
     pub(crate) flows: Mutex<HashMap<MapData, Key, Ref>>,
     pub(crate) free: Mutex<Queue<MapData, u32>>,
     counters: PerCpuArray<MapData, u64>,
     pub(crate) chains: Mutex<Chains>,
-    /// The right window edges of the remote ends that this host is the anchor of, by slot.
+    /// The right window edges of the remote ends whose anchor this host is, by slot.
     pub(crate) edges: Mutex<Array<MapData, u32>>,
     pub(crate) places: Mutex<Vec<Place>>,
-    /// How XDP relays on interfaces that come again.
+    /// Setting of XDP for interfaces that are made anew.
     pub(crate) relays_by: Xdp,
-    /// Where the pins are.
+    /// Directory of the pins.
     pub(crate) dir: PathBuf,
     rules: Mutex<Tracking>,
-    /// Slots whose keys are gone, until no program can hold them any more. They are
-    /// [`State::Closed`], by which the next process knows them if this one is killed.
+    /// Slots without keys, until no program can use them any longer. They are in the state
+    /// [`State::Closed`], by which the next process recognizes them if this one is killed.
     quarantine: Mutex<Vec<u32>>,
     pub(crate) ebpf: Mutex<Ebpf>,
-    /// The pins are this one's.
+    /// Lock that reserves the pins for this agent.
     _alone: Flock<File>,
 }
 
-/// The rules of what is tracked, and the map that the programs have them in.
+/// The rules that select the sessions to track, and their map for the programs.
 struct Tracking {
     map: Array<MapData, RulesPod>,
     rules: Vec<Rule>,
@@ -131,7 +131,7 @@ impl Tracking {
 }
 
 pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What the lock guards is valid after any panic: single map operations.
+    // The data is valid after any panic: the lock guards single map operations.
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -151,8 +151,8 @@ pub(crate) fn map_error(
 }
 
 impl Agent {
-    /// For how many sessions there is room: what [`AgentConfig::max_sessions`] was when
-    /// the maps were made.
+    /// Number of sessions that there is room for: the value of [`AgentConfig::max_sessions`]
+    /// when the maps were made.
     pub fn room(&self) -> u32 {
         self.memory.len()
     }
@@ -170,7 +170,7 @@ impl Agent {
             source,
         })?;
         let alone = load::alone(&dir)?;
-        // Programs of an earlier run may be taking slots this moment.
+        // Programs of an earlier run may be taking slots at this moment.
         let running = dir.join("SESSIONS").exists();
         let fast = xdp::chosen(config.xdp, &config.interfaces);
         let mut ebpf = load::load(&dir, config, !fast.is_empty())?;
@@ -205,14 +205,14 @@ impl Agent {
             source,
         })?;
 
-        // Before: one that is made anew meanwhile is found out.
+        // Before attaching: an interface that is made anew meanwhile is detected.
         let indices = indices(&config.interfaces)?;
         let mut attached = config
             .interfaces
             .iter()
             .map(|i| attach::attach(&mut ebpf, &dir, i, config.attach))
             .collect::<Result<Vec<_>, _>>()?;
-        // Where no interface has it the programs of TC do not look for XDP's sake.
+        // If no interface has XDP, the TC programs do not prepare anything for it.
         let relays_by = if fast.is_empty() {
             Xdp::Off
         } else {
@@ -242,13 +242,13 @@ impl Agent {
         Ok((agent, events))
     }
 
-    /// Takes the data plane of `pin_dir` off its interfaces and forgets it.
+    /// Takes the data plane of `pin_dir` off its interfaces and removes its pins.
     pub fn remove(pin_dir: &Path, interfaces: &[String]) {
         attach::detach_all(&pin_dir.join(LAYOUT), interfaces);
     }
 
-    /// Whether sessions that open are among the events: without anybody who listens
-    /// their set-up would take longer for nothing.
+    /// Sets whether the events include sessions that open. Without a receiver the events would
+    /// delay the set-up of sessions for nothing.
     ///
     /// # Errors
     /// If the kernel does not write its map.
@@ -261,37 +261,37 @@ impl Agent {
         watched.set(0, u32::from(watch), 0).map_err(write)
     }
 
-    /// How many sessions there is room for.
+    /// Number of sessions that there is room for.
     pub fn capacity(&self) -> u32 {
         self.memory.len()
     }
 
-    /// The slot of the session with this own five-tuple.
+    /// Returns the slot of the session with this own five-tuple.
     pub fn find(&self, key: &FlowKey) -> Option<u32> {
         let flow = lock(&self.flows).get(&Key(key.short()), 0).ok()?.0;
         let own = flow.path == FlowPath::Old as u16 && self.memory.read(flow.slot).key == *key;
         own.then_some(flow.slot)
     }
 
-    /// The slot of the session with this subsession.
+    /// Returns the slot of the session with this subsession.
     pub fn find_path(&self, path: &FlowKey) -> Option<u32> {
         let flow = lock(&self.flows).get(&Key(path.short()), 0).ok()?.0;
         let its = flow.path == FlowPath::New as u16 && self.memory.read(flow.slot).path == *path;
         its.then_some(flow.slot)
     }
 
-    /// Is the five-tuple anybody's?
+    /// True if a session has the five-tuple.
     pub fn in_use(&self, key: &FlowKey) -> bool {
         lock(&self.flows).get(&Key(key.short()), 0).is_ok()
     }
 
-    /// What is tracked.
+    /// Rules that select the sessions to track.
     pub(crate) fn rules(&self) -> Vec<Rule> {
         lock(&self.rules).rules.clone()
     }
 
-    /// Tracks sessions that open from now on by other rules. A SYN that is looked at this
-    /// moment may find some of both.
+    /// Tracks sessions that open from now on by other rules. A SYN that is judged at this moment
+    /// may be compared with some of both.
     ///
     /// # Errors
     /// If the kernel does not write its map.
@@ -303,24 +303,25 @@ impl Agent {
         &self.memory
     }
 
-    /// A copy of a slot's entry; its words may be of slightly different moments.
+    /// Returns a copy of a slot's entry. Its words may be of slightly different moments.
     pub fn session(&self, slot: u32) -> Session {
         self.memory.read(slot)
     }
 
-    /// All slots that are somebody's.
+    /// Returns all slots in use, with their entries.
     pub fn sessions(&self) -> Vec<(u32, Session)> {
         self.sessions_in(0..self.capacity()).collect()
     }
 
-    /// Those of one of so many equal parts of the table.
+    /// Returns the slots in use of one of `parts` equal parts of the table.
     pub fn sessions_of(&self, part: u32, parts: u32) -> Vec<(u32, Session)> {
         let border =
             |part| (u64::from(self.memory.len()) * u64::from(part) / u64::from(parts)) as u32;
         self.sessions_in(border(part)..border(part + 1)).collect()
     }
 
-    /// Those of some slots, one after the other: a copy of a large table is large.
+    /// Returns the slots in use of a range, one after the other: a copy of a large table is
+    /// large.
     pub fn sessions_in(&self, slots: Range<u32>) -> impl Iterator<Item = (u32, Session)> {
         let slots = slots.start..slots.end.min(self.capacity());
         slots
@@ -328,21 +329,21 @@ impl Agent {
             .map(|slot| (slot, self.memory.read(slot)))
     }
 
-    /// Bounds the window that the old path announces to the local end, scaled as it is
-    /// sent; 0 lifts the bound.
+    /// Bounds the window that the old path announces to the local end, scaled as it is sent. 0
+    /// removes the bound.
     pub fn clamp(&self, slot: u32, window: u16) {
         self.memory.set_clamp(slot, window);
     }
 
-    /// Makes the session hear the new path, without using it yet.
+    /// Makes the session receive on the new path, without sending on it yet.
     pub fn prepare(&self, slot: u32, new: &NewPath) -> Result<(), AgentError> {
         self.aim_at(slot, new)?;
         self.memory.set_state(slot, State::TwoPaths);
         Ok(())
     }
 
-    /// Sends replies on the new path, on which nothing is heard. What undoes
-    /// [`Agent::prepare`] undoes this as well, at any time.
+    /// Sends replies on the new path, on which nothing is received. The calls that undo
+    /// [`Agent::prepare`] undo this as well, at any time.
     pub fn answer_straight(&self, slot: u32, new: &NewPath) -> Result<(), AgentError> {
         self.aim_at(slot, new)?;
         self.memory.set_state(slot, State::Return);
@@ -372,7 +373,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Back to the old path. Only where nothing was sent on the new one.
+    /// Returns to the old path. Only if nothing was sent on the new one.
     pub fn unprepare(&self, slot: u32) {
         self.memory.set_state(slot, State::Tracked);
         self.memory.set_clamp(slot, 0);
@@ -382,57 +383,59 @@ impl Agent {
         self.memory.write(slot, |s| {
             s.path = FlowKey::default();
             s.short_path = ShortKey::default();
-            // What came by it is no more held against the proxy's FIN.
+            // Data that arrived by the new path no longer counts against the proxy's FIN.
             s.two.new_data = 0;
         });
     }
 
-    /// Sends new data on the new path from here on; returns the cutoff, in the
-    /// local end's own sequence space.
+    /// Sends new data on the new path from here on. Returns the cutoff, in the local end's own
+    /// sequence space.
     pub fn cut(&self, slot: u32) -> Cutoff {
         self.memory.cut(slot, Anchor::Near)
     }
 
-    /// Sets the first byte that arrives on the new path, in the local end's
-    /// space. True if the local end has acknowledged all before it already;
-    /// otherwise a `Drained` event follows.
+    /// Sets the number of the first byte that arrives on the new path, in the local end's space.
+    /// Returns true if the local end has acknowledged all earlier bytes already; otherwise a
+    /// `Drained` event follows.
     pub fn set_cut_in(&self, slot: u32, cutoff: Cutoff) -> bool {
         self.memory.set_cut_in(slot, cutoff, Anchor::Near)
     }
 
-    /// Notes that the middlebox has ended the session between two paths, so that the
-    /// programs let its resets pass.
+    /// Records that the middlebox has ended the session between two paths, so that the programs
+    /// let its resets pass.
     pub fn break_off(&self, slot: u32) {
         self.memory.set_broken(slot);
     }
 
-    /// Looks whether it has by now: of what it acknowledged while the cutoff was being set
-    /// there may be no event. `at` is which of the session's ends that is.
+    /// Returns true if the session has drained. There may be no event for an acknowledgement
+    /// that arrived while the cutoff was being set. `at` selects the session's end.
     pub fn look_drained(&self, slot: u32, at: Anchor) -> bool {
         self.memory.look_drained(slot, at)
     }
 
-    /// Hears the new path no more, unless it has carried what no old path can: false then.
-    /// Until [`Agent::hear`], or another [`Agent::prepare`].
+    /// Ignores the new path from now on. Returns false, and changes nothing, if the path has
+    /// carried bytes that no old path can. Holds until [`Agent::hear`], or another
+    /// [`Agent::prepare`].
     pub fn deafen(&self, slot: u32) -> bool {
         self.memory.deafen(slot)
     }
 
-    /// Hears the new path again.
+    /// Receives on the new path again.
     pub fn hear(&self, slot: u32) {
         self.memory.set_deaf(slot, false);
     }
 
-    /// Everything takes the old path again. Only after [`Agent::deafen`]; what undoes
+    /// Sends everything on the old path again. Only after [`Agent::deafen`]. The calls that undo
     /// [`Agent::prepare`] may follow once the old path has caught up
     /// (`two_paths::has_caught_up`).
     pub fn take_back(&self, slot: u32) {
         self.memory.take_back(slot);
     }
 
-    /// All packets take the new path.
+    /// Sends all packets on the new path.
     pub fn complete(&self, slot: u32) {
-        // What came by it meanwhile was not counted: the end has acknowledged it.
+        // Bytes that arrived by the new path meanwhile were not counted; the end has
+        // acknowledged them.
         let s = self.memory.read(slot);
         let received = Session {
             rcv_max: s.snd_ack,
@@ -451,8 +454,8 @@ impl Agent {
         self.memory.set_state(slot, State::Tombstone);
     }
 
-    /// Forgets a session. Its slot is used again only after the next call of
-    /// [`Agent::release_quarantine`] but one.
+    /// Forgets a session. Its slot is reused only after the next call of
+    /// [`Agent::release_quarantine`].
     pub fn collect(&self, slot: u32) {
         if self.is_nobodys(slot) {
             return;
@@ -471,7 +474,7 @@ impl Agent {
         matches!(state, None | Some(State::Free | State::Closed))
     }
 
-    /// Gives slots back that were collected before the last call.
+    /// Gives back the slots that were collected before this call.
     pub fn release_quarantine(&self) {
         let slots = std::mem::take(&mut *lock(&self.quarantine));
         let mut free = lock(&self.free);
@@ -492,7 +495,7 @@ impl Agent {
         }
     }
 
-    /// The data plane's counters, summed over CPUs.
+    /// Returns the data plane's counters, summed over CPUs.
     pub fn counters(&self) -> Vec<(Counter, u64)> {
         let value = |c: &Counter| {
             self.counters
@@ -513,7 +516,7 @@ fn indices(names: &[String]) -> Result<Vec<u32>, AgentError> {
     names.iter().map(index).collect()
 }
 
-/// Did an earlier run end before it had filled the queue?
+/// True if an earlier run ended before it had filled the queue.
 fn never_filled(memory: &Memory, free: &mut Queue<MapData, u32>) -> bool {
     let unused = (0..memory.len()).all(|slot| memory.state(slot) == Some(State::Free));
     match unused.then(|| free.pop(0)) {
@@ -523,8 +526,7 @@ fn never_filled(memory: &Memory, free: &mut Queue<MapData, u32>) -> bool {
     }
 }
 
-/// Fills the queue with the slots that are nobody's. Only while no program
-/// runs that could take one.
+/// Fills the queue with the free slots. Only while no running program could take one.
 fn refill(memory: &Memory, free: &mut Queue<MapData, u32>) -> Result<(), AgentError> {
     while free.pop(0).is_ok() {}
     for slot in 0..memory.len() {

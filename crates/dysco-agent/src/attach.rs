@@ -1,4 +1,4 @@
-//! Puts the programs on interfaces so that they stay when this process ends.
+//! Attachment of the programs to interfaces, so that they remain when this process ends.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use crate::error::AgentError;
 use crate::xdp;
 
-/// How programs are attached.
+/// Method of attaching programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Attach {
-    /// TCX where the kernel has it (6.6), clsact otherwise.
+    /// TCX if the kernel has it (6.6), else clsact.
     #[default]
     Auto,
     /// TCX: replaced without a gap.
@@ -25,22 +25,23 @@ pub enum Attach {
     Clsact,
 }
 
-/// Where and how the programs are attached.
+/// An interface, and how the programs are attached to it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attached {
     /// The interface.
     pub interface: String,
-    /// Its index; none while the programs are on none by this name.
+    /// Its index; `None` while no interface of this name has the programs.
     pub index: Option<u32>,
-    /// How.
+    /// The method.
     pub attach: Attach,
-    /// Are relayed packets sent back by XDP there?
+    /// True if XDP sends relayed packets back there.
     pub xdp: bool,
 }
 
-/// Priority and handle of our clsact filters: fixed, so that they are found again.
+/// Priority of our clsact filters. Priority and handle are fixed, so that the filters are found
+/// again.
 pub(crate) const PRIORITY: u16 = 0xd75c;
-/// So much of a program's name the kernel keeps (`BPF_OBJ_NAME_LEN`).
+/// Number of bytes of a program's name that the kernel keeps (`BPF_OBJ_NAME_LEN`).
 const KEPT: usize = 15;
 const HANDLE: TcHandle = TcHandle::new(0, 1);
 
@@ -55,8 +56,8 @@ pub fn pin_path(dir: &Path, interface: &str, program: &str) -> PathBuf {
     dir.join(format!("link_{interface}_{program}"))
 }
 
-/// Attaches both programs to an interface, or puts them in the place of an
-/// earlier run's, atomically under TCX.
+/// Attaches both programs to an interface, or replaces those of an earlier run, atomically under
+/// TCX.
 pub fn attach(
     ebpf: &mut Ebpf,
     dir: &Path,
@@ -86,12 +87,12 @@ pub fn attach(
     })
 }
 
-/// Forgets the links to an interface that had this name before. They may still hold,
-/// if it has another one now, and would be taken for those to the present one.
+/// Removes the pinned links to an earlier interface of this name. They may still be attached to
+/// that interface under another name, and would be mistaken for links to the present one.
 pub fn forget(dir: &Path, interface: &str) {
     let programs = HOOKS.map(|(name, _)| name);
     for program in programs.into_iter().chain([xdp::PROGRAM]) {
-        // Where it was attached by clsact there is none.
+        // With clsact there is no link.
         let _ = fs::remove_file(pin_path(dir, interface, program));
     }
 }
@@ -127,7 +128,7 @@ fn tcx_hook(
         }
         fs::remove_file(&path)?;
     }
-    // What another program ends does not come to those behind it.
+    // If another program ends a packet's run, the programs behind it do not see the packet.
     let options = TcAttachOptions::TcxOrder(LinkOrder::first());
     let id = program.attach_with_options(interface, kind, options)?;
     let link: FdLink = program.take_link(id)?.try_into()?;
@@ -135,7 +136,7 @@ fn tcx_hook(
     Ok(())
 }
 
-/// The programs that run before the one of this name, by their names.
+/// Returns the names of the programs that run before the one with this name.
 pub(crate) fn before(name: &str, in_order: &[ProgramInfo]) -> Vec<String> {
     let names = in_order
         .iter()
@@ -152,10 +153,10 @@ fn clsact_hook(
     name: &'static str,
     kind: TcAttachType,
 ) -> Result<(), AnyError> {
-    // Fails where the qdisc is there already, which is as good.
+    // Fails if the qdisc exists already, which is as good.
     let _ = tc::qdisc_add_clsact(interface);
-    // An earlier run's filter is replaced in place: between taking one off and
-    // putting the next on, packets of changed sessions would go untranslated.
+    // Replaces an earlier run's filter in place. Packets of changed sessions would go
+    // untranslated between the removal of one filter and the addition of the next.
     let earlier = SchedClassifierLink::attached(interface, kind, PRIORITY, HANDLE, None)?;
     let id = match program.attach_to_link(earlier) {
         Ok(id) => id,
@@ -177,14 +178,14 @@ fn clsact_hook(
 /// Takes the programs off an interface.
 pub fn detach(dir: &Path, interface: &str) {
     for (name, kind) in HOOKS {
-        // Where they are attached by TCX there is no filter.
+        // With TCX there is no filter.
         let _ = tc::qdisc_detach_program(interface, kind, name);
     }
     forget(dir, interface);
 }
 
-/// Takes all programs off again and removes the pins: after this no session is
-/// translated any more.
+/// Takes all programs off the interfaces and removes the pins. No session is translated
+/// afterwards.
 pub fn detach_all(dir: &Path, interfaces: &[String]) {
     for interface in interfaces {
         detach(dir, interface);

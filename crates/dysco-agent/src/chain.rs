@@ -1,5 +1,5 @@
-//! Chains as the data plane has them: the policy, the neighbours that a chain's
-//! SYN may go to, and the keys that one may come with.
+//! Chains in the data plane: the policy, the neighbours that a chain's SYN may go to, and the
+//! keys that may prove a SYN.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -23,14 +23,14 @@ pod!(HopPod, Hop);
 pod!(GivenPod, Given);
 pod!(SharedPod, Shared);
 
-/// No program looks at a packet for so long: rules that were in force before are
-/// not read any more.
+/// Longest time for which a program examines a packet. Rules that were in force earlier than
+/// this are no longer read.
 const SETTLED: Duration = Duration::from_millis(10);
 
-/// The maps.
+/// The maps of chains.
 pub(crate) struct Chains {
     policy: Array<MapData, RulePod>,
-    /// What lies in it.
+    /// The content of `policy`.
     rules: Vec<PolicyRule>,
     in_force: Array<MapData, u64>,
     hops: HashMap<MapData, AddrPod, HopPod>,
@@ -63,8 +63,8 @@ impl Chains {
         })
     }
 
-    /// Writes the rules where those in force are not, and switches by one word. What
-    /// sessions have of the rules that lay there is noted.
+    /// Writes the rules to the half that is not in force, and switches by one word. Records the
+    /// chains that sessions have from the rules overwritten.
     fn apply(
         &mut self,
         rules: &[PolicyRule],
@@ -79,7 +79,7 @@ impl Chains {
             std::thread::sleep(SETTLED.saturating_sub(at.elapsed()));
         }
         self.note(before.generation, sessions())?;
-        // Names of rules have 24 bits for it.
+        // Rule names have 24 bits for the generation.
         let generation = (before.generation & 0xff_ffff) % 0xff_ffff + 1;
         let first = other_half(before.first);
         let all = rules.iter().take(MAX_RULES);
@@ -102,7 +102,7 @@ impl Chains {
         Ok(())
     }
 
-    /// The rules in force, if there ever were any.
+    /// Returns the rules in force; `None` if there never were any.
     fn in_force(&self) -> Result<Option<Vec<PolicyRule>>, AgentError> {
         let word = self.in_force.get(&0, 0);
         let now = word
@@ -116,8 +116,8 @@ impl Chains {
         Ok(Some(its.copied().collect()))
     }
 
-    /// Notes the chains of sessions that a rule gave theirs, unless that rule is in
-    /// force: so each is known by its rule or by what is noted.
+    /// Records the chains of sessions whose rule is no longer in force. The chain of each
+    /// session is thus known from its rule or from this record.
     fn note(&mut self, in_force: u32, sessions: Vec<(u32, Session)>) -> Result<(), AgentError> {
         for (slot, s) in sessions {
             if s.laid_by >> 8 == in_force || self.of_slots.get(&slot, 0).is_ok() {
@@ -136,9 +136,10 @@ impl Chains {
         Ok(())
     }
 
-    /// The chain of the rule, in force or the one before, that a session was opened by here.
+    /// Returns the chain of the rule that the session was opened by on this host: of the rules
+    /// in force, or of those before.
     fn of_rule(&self, s: &Session) -> Option<Chain> {
-        // At a host that it passes the word is the number of a path.
+        // On a host that the session passes, the word is the number of a path.
         let passes = s.joined != 0 && s.state != State::Relay as u32;
         if s.life.opened_here == 0 || passes {
             return None;
@@ -151,7 +152,7 @@ impl Chains {
     }
 }
 
-/// Says which addresses are this host's, in the place of an earlier run's.
+/// Sets the addresses of this host, in place of those of an earlier run.
 pub(crate) fn set_own(map: Map, addresses: &[IpAddr]) -> Result<(), AgentError> {
     let mut own: HashMap<MapData, AddrPod, u8> =
         HashMap::try_from(map).map_err(map_error("open", "OWN"))?;
@@ -162,16 +163,16 @@ pub(crate) fn set_own(map: Map, addresses: &[IpAddr]) -> Result<(), AgentError> 
     }
     let before: Vec<AddrPod> = own.keys().filter_map(Result::ok).collect();
     for address in before.iter().filter(|address| !now.contains(&address.0)) {
-        // It was there a moment ago.
+        // The address was there a moment ago.
         let _ = own.remove(address);
     }
     Ok(())
 }
 
 impl Agent {
-    /// Puts a policy in force: for each SYN either the one before or this one
-    /// holds, as a whole. More than 256 rules are cut off. Sessions keep their
-    /// chains, and [`Agent::chain_of`] knows them.
+    /// Puts a policy in force. For each SYN either the earlier policy or this one holds, as a
+    /// whole. Rules beyond the 256th are cut off. Sessions keep their chains, which
+    /// [`Agent::chain_of`] returns.
     ///
     /// # Errors
     /// If a map cannot be read or written; the policy before stays in force.
@@ -179,7 +180,7 @@ impl Agent {
         lock(&self.chains).apply(rules, || self.sessions())
     }
 
-    /// The policy in force, which may be an earlier process's; none if there never was
+    /// Returns the policy in force, which may be an earlier process's; `None` if there never was
     /// one.
     ///
     /// # Errors
@@ -198,26 +199,26 @@ impl Agent {
             .map_err(map_error("write", "HOPS"))
     }
 
-    /// Lets none go there any more.
+    /// Lets no chain's SYNs go to the host any longer.
     pub fn remove_hop(&self, host: IpAddr) {
-        // It may not be there.
+        // The hop may not be there.
         let _ = lock(&self.chains).hops.remove(&AddrPod(host.into()));
     }
 
-    /// What leads to a host that a chain's SYNs may go to.
+    /// Returns the hop of a host that a chain's SYNs may go to.
     pub fn hop(&self, host: IpAddr) -> Option<Hop> {
         let key = AddrPod(host.into());
         lock(&self.chains).hops.get(&key, 0).ok().map(|hop| hop.0)
     }
 
-    /// Where a chain's SYNs may go.
+    /// Hosts that a chain's SYNs may go to, each with its hop.
     pub fn hops(&self) -> Vec<(IpAddr, Hop)> {
         let chains = lock(&self.chains);
         let hops = chains.hops.iter().filter_map(Result::ok);
         hops.map(|(addr, hop)| (addr.0.ip(), hop.0)).collect()
     }
 
-    /// Believes SYNs that come with this key.
+    /// Accepts SYNs whose proof was made with this key.
     pub fn add_key(&self, id: u64, key: Key) -> Result<(), AgentError> {
         let clock = Clock::default();
         let shared = Shared { key, clock };
@@ -227,13 +228,13 @@ impl Agent {
             .map_err(map_error("write", "KEYS"))
     }
 
-    /// Believes none any more that come with this key.
+    /// No longer accepts SYNs whose proof was made with this key.
     pub fn remove_key(&self, id: u64) {
-        // It may not be there.
+        // The key may not be there.
         let _ = lock(&self.chains).keys.remove(&id);
     }
 
-    /// Awaits a SYN with this secret: it gives the slot's entry its path.
+    /// Awaits a SYN with this secret. The SYN gives the slot's entry its path.
     pub fn await_join(&self, token: Token, slot: u32) -> Result<(), AgentError> {
         lock(&self.chains)
             .joins
@@ -241,23 +242,23 @@ impl Agent {
             .map_err(map_error("write", "JOINS"))
     }
 
-    /// Awaits it no more.
+    /// No longer awaits a SYN with this secret.
     pub fn forget_join(&self, token: Token) {
-        // It may not be there.
+        // The secret may not be there.
         let _ = lock(&self.chains).joins.remove(&token);
     }
 
-    /// Forgets all that is awaited.
+    /// Forgets all awaited SYNs.
     pub fn forget_joins(&self) {
         let mut chains = lock(&self.chains);
         let all: Vec<Token> = chains.joins.keys().filter_map(Result::ok).collect();
         for token in all {
-            // It was there a moment ago.
+            // The secret was there a moment ago.
             let _ = chains.joins.remove(&token);
         }
     }
 
-    /// Notes what a session was given while it lived.
+    /// Records the chain that a session was given while it lived.
     ///
     /// # Errors
     /// If the map cannot be written.
@@ -268,8 +269,8 @@ impl Agent {
             .map_err(map_error("write", "CHAINS"))
     }
 
-    /// What the session of a slot was given here, by a rule when it was opened or since.
-    /// Maps tell, which outlive the process.
+    /// Returns the chain and the rest that the session of a slot was given here, by a rule when
+    /// it was opened or since. Both come from maps, which outlive the process.
     pub fn given(&self, slot: u32) -> Option<Given> {
         let chains = lock(&self.chains);
         if let Ok(given) = chains.of_slots.get(&slot, 0) {
@@ -282,7 +283,7 @@ impl Agent {
         })
     }
 
-    /// The chain among that.
+    /// Returns the hosts of the chain that the session of a slot was given.
     pub fn chain_of(&self, slot: u32) -> Option<Vec<IpAddr>> {
         let chain = self.given(slot)?.chain;
         let hosts = chain.elements().iter().map(|element| element.host.ip());
@@ -290,11 +291,11 @@ impl Agent {
     }
 
     pub(crate) fn forget_chain(&self, slot: u32) {
-        // Few have one.
+        // Most sessions have none.
         let _ = lock(&self.chains).of_slots.remove(&slot);
     }
 
-    /// The names of the keys that are believed.
+    /// Returns the names of the accepted keys.
     pub fn key_ids(&self) -> Vec<u64> {
         lock(&self.chains)
             .keys

@@ -1,5 +1,5 @@
-//! What middleboxes of this host have said of sessions, and the paths on which it
-//! is made up for once they have left.
+//! Reports of this host's middleboxes about sessions, and the paths on which these bytes are
+//! compensated once the middleboxes have left.
 
 use aya::Pod;
 use dysco_common::Delta;
@@ -12,8 +12,8 @@ use crate::error::AgentError;
 pod!(ToldPod, Told);
 
 impl Agent {
-    /// Notes what a middlebox has said of the session that came by this slot. It
-    /// outlives the process, and is forgotten with the session.
+    /// Records a middlebox's report about the session that came by this slot. The record
+    /// outlives the process, and is removed with the session.
     ///
     /// # Errors
     /// If the map cannot be written.
@@ -24,20 +24,19 @@ impl Agent {
             .map_err(map_error("write", "DELTAS"))
     }
 
-    /// What was said of the session of a slot.
+    /// Returns the report about the session of a slot.
     pub fn delta_of(&self, slot: u32) -> Option<Told> {
         let told = lock(&self.chains).deltas.get(&slot, 0).ok()?.0;
         (told.created_ns == self.session(slot).created_ns).then_some(told)
     }
 
     pub(crate) fn forget_delta(&self, slot: u32) {
-        // Few have one.
+        // Most sessions have none.
         let _ = lock(&self.chains).deltas.remove(&slot);
     }
 
-    /// Has a path of [`Agent::add_path`], which has no five-tuple yet, translate
-    /// between this end and the numbers that are behind the middleboxes of the path
-    /// before.
+    /// Sets the translation of a path of [`Agent::add_path`] that has no five-tuple yet: between
+    /// this end's numbers and those behind the middleboxes of the path before.
     pub fn lead_beyond(&self, second: u32, delta: &Delta) {
         let s = self.session(second);
         if let (true, Some(first)) = (s.path.is_none(), s.other_path()) {

@@ -1,4 +1,4 @@
-//! What can go wrong with the data plane.
+//! Failures of the data plane.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ pub enum AgentError {
     PinDirectory {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// The data plane of a build with other maps is still there.
+    /// The data plane of a build with other maps is still pinned.
     #[error(
         "another version's data plane is pinned in {path}, and its programs still carry sessions; \
          when those have ended, take it away: rm -r {path} (before Linux 6.6 also, for each \
@@ -29,7 +29,7 @@ pub enum AgentError {
         /// Its directory.
         path: PathBuf,
     },
-    /// Another daemon has them.
+    /// Another daemon uses the pinned maps.
     #[error(
         "another dyscod runs{} with the maps pinned in {path}: stop that one first, or give this one a pin_dir of its own under [data_plane]",
         process(.by)
@@ -37,31 +37,31 @@ pub enum AgentError {
     Taken {
         /// Their directory.
         path: PathBuf,
-        /// Its process, if that can be seen from here.
+        /// The other daemon's process id, if it is visible from here.
         by: Option<u32>,
     },
-    /// The programs were refused.
+    /// The kernel refused the programs.
     #[error(
         "the kernel refused the eBPF programs: {0}; dyscod needs Linux 6.1 or later, CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
     )]
     Load(#[from] aya::EbpfError),
-    /// A program was refused.
+    /// The kernel refused a program.
     #[error("the kernel refused the eBPF program {name}: {source}")]
     Program {
         /// Its name.
         name: &'static str,
-        /// Why, with the verifier's words.
+        /// The reason, with the verifier's log.
         source: Box<aya::programs::ProgramError>,
     },
-    /// The object lacks a part: a build that does not fit this daemon.
+    /// The object lacks a part: its build does not fit this daemon.
     #[error("the eBPF object has no {0}: it was built for another version")]
     Missing(&'static str),
-    /// An interface cannot be attached to.
+    /// The programs cannot be attached to an interface.
     #[error("cannot attach to interface {interface}: {source}")]
     Attach {
         /// Its name.
         interface: String,
-        /// Why.
+        /// The reason.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A packet would be changed on two of the interfaces.
@@ -69,31 +69,31 @@ pub enum AgentError {
         "cannot attach to interface {upper}, which is a {kind} over {lower}: the programs are on one of the two, and would change each packet again on the other; list one of them in [host] interfaces"
     )]
     Stacked {
-        /// The upper one.
+        /// The upper interface.
         upper: String,
-        /// Its kind.
+        /// The kind of the upper interface.
         kind: String,
-        /// The one that it is made of.
+        /// The lower interface.
         lower: String,
     },
-    /// An interface that shall relay by XDP cannot.
+    /// An interface that is to relay by XDP cannot.
     #[error(
         "cannot relay by XDP on interface {interface}: {source}; set xdp = \"auto\" or \"off\" under [data_plane]"
     )]
     Xdp {
         /// Its name.
         interface: String,
-        /// Why.
+        /// The reason.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A map operation failed.
     #[error("cannot {operation} in map {map}: {source}")]
     Map {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// Which map.
+        /// The map.
         map: &'static str,
-        /// Why.
+        /// The reason.
         source: aya::maps::MapError,
     },
     /// The session array cannot be mapped into memory.
@@ -104,11 +104,11 @@ pub enum AgentError {
     Route {
         /// The destination.
         to: std::net::IpAddr,
-        /// Why.
+        /// The reason.
         source: Box<rtnetlink::Error>,
     },
-    /// The kernel would drop what arrives by this interface under this address, since it
-    /// sends to that by another (`rp_filter`).
+    /// The kernel would drop packets that arrive by this interface under this address, because
+    /// its route to the address uses another interface (`rp_filter`).
     #[error(
         "what comes from {0} by the new path's interface is dropped: the way to it is by another, and rp_filter is 1"
     )]
@@ -116,12 +116,12 @@ pub enum AgentError {
     /// There is no route.
     #[error("there is no route to {0}")]
     NoRoute(std::net::IpAddr),
-    /// A socket of the system failed.
+    /// A system call on a socket failed.
     #[error("cannot {operation}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// The kernel does not show its sockets.
@@ -132,7 +132,7 @@ pub enum AgentError {
     /// The five-tuple of a new path is in use.
     #[error("the five-tuple {0:?} is in use")]
     PathInUse(dysco_common::FlowKey),
-    /// A path that no SYN has come by, or gone.
+    /// The path has no five-tuple: no SYN has come by it, or the path is gone.
     #[error("the path has no five-tuple: it is not open")]
     PathNotOpen,
 }

@@ -10,12 +10,12 @@ use tokio::io::unix::AsyncFd;
 /// The stream of events.
 pub struct Events(AsyncFd<RingBuf<MapData>>);
 
-/// What the programs have told.
+/// Records that the programs have reported.
 #[derive(Default)]
 pub struct Happened {
-    /// What happened, and to which slot, in order.
+    /// Kind of each event and its slot, in order.
     pub events: Vec<(EventKind, u32)>,
-    /// Packets that open paths: each has come before what `events` has of it.
+    /// Packets that open paths. Each has arrived before the corresponding entry of `events`.
     pub arrivals: Vec<Arrival>,
 }
 
@@ -45,7 +45,7 @@ impl Events {
         }
     }
 
-    /// Takes what there is, also what nobody was woken for.
+    /// Takes the records that are there, including those for which nobody was woken.
     pub fn take(&mut self, into: &mut Happened) {
         take(self.0.get_mut(), into);
     }

@@ -1,5 +1,5 @@
-//! Interfaces that are deleted, and made anew by the same name, while this process runs:
-//! the programs go with the one, and are put on the other.
+//! Interfaces that are deleted, and made anew with the same name, while this process runs. The
+//! programs disappear with the old interface, and are attached to the new one.
 
 use std::slice;
 
@@ -14,32 +14,33 @@ use crate::error::AgentError;
 use crate::links;
 use crate::xdp::{self, Xdp};
 
-/// What became of an interface.
+/// Change of an interface.
 #[derive(Debug)]
 pub enum InterfaceChange {
-    /// It is not there any more.
+    /// The interface is gone.
     Gone,
-    /// There is another one by its name, and the programs are on it.
+    /// Another interface has its name, and the programs are attached to it.
     Attached {
         /// Its index.
         index: u32,
     },
-    /// There is another one by its name, and the programs cannot be put on it. That is
-    /// tried again, and told once.
+    /// Another interface has its name, and the programs cannot be attached to it. The attempt is
+    /// repeated, and reported once.
     Refused(AgentError),
 }
 
 /// An interface that the programs shall be on.
 pub(crate) struct Place {
     pub attached: Attached,
-    /// The index of the one that they were put on last.
+    /// The index of the interface that the programs were last attached to.
     last: u32,
-    /// It was told that they cannot be put on the one that is there.
+    /// True if it has been reported that the programs cannot be attached to the present
+    /// interface.
     refused: bool,
 }
 
 impl Place {
-    /// One that the programs are on.
+    /// Makes the place of an interface that the programs are on.
     pub fn new(attached: Attached, index: u32) -> Place {
         Place {
             attached: Attached {
@@ -53,13 +54,13 @@ impl Place {
 }
 
 impl Agent {
-    /// Where the programs are attached, and where they shall be.
+    /// Interfaces that the programs are on or shall be on.
     pub fn attached(&self) -> Vec<Attached> {
         let places = lock(&self.places);
         places.iter().map(|place| place.attached.clone()).collect()
     }
 
-    /// Are the programs on the interface of this index?
+    /// True if the programs are on the interface with this index.
     pub(crate) fn is_on(&self, index: u32) -> bool {
         let places = lock(&self.places);
         places
@@ -67,8 +68,8 @@ impl Agent {
             .any(|place| place.attached.index == Some(index))
     }
 
-    /// Puts the programs on interfaces that were made anew. Returns what has changed
-    /// since the last call. To be called about once a second.
+    /// Attaches the programs to interfaces that were made anew. Returns the changes since the
+    /// last call. To be called about once a second.
     pub fn look_at_interfaces(&self) -> Vec<(String, InterfaceChange)> {
         let mut places = lock(&self.places);
         let names: Vec<String> = places
@@ -86,7 +87,7 @@ impl Agent {
         let now = match if_nametoindex(place.attached.interface.as_str()) {
             Ok(index) => Some(index),
             Err(Errno::ENODEV | Errno::ENXIO) => None,
-            // It was not told, for want of a descriptor.
+            // The kernel did not answer, for want of a descriptor.
             Err(_) => return None,
         };
         if now == place.attached.index {
@@ -114,7 +115,7 @@ impl Agent {
         }
     }
 
-    /// As at the start: in which way, and does XDP relay there?
+    /// Attaches the programs as at the start. Returns the method, and true if XDP relays there.
     fn attach_anew(&self, at: &Attached, all: &[String]) -> Result<(Attach, bool), AgentError> {
         refuse_stacked(&at.interface, all)?;
         let names = slice::from_ref(&at.interface);
@@ -122,12 +123,12 @@ impl Agent {
         let mut ebpf = lock(&self.ebpf);
         attach::forget(&self.dir, &at.interface);
         let attached = attach::attach(&mut ebpf, &self.dir, &at.interface, at.attach)?;
-        // Sessions need it less than they need the daemon: without, TC relays.
+        // Sessions need XDP less than they need the daemon: without XDP, TC relays.
         let fast = xdp::attach(&mut ebpf, &self.dir, names, (Xdp::Auto, &chosen))?;
         Ok((attached.attach, !fast.is_empty()))
     }
 
-    /// Puts the programs on one more interface, in the way that the configuration names.
+    /// Attaches the programs to one more interface, by the method that the configuration names.
     ///
     /// # Errors
     /// If they cannot be put there: nothing is changed then.
@@ -155,15 +156,15 @@ impl Agent {
         Ok(())
     }
 
-    /// Takes the programs off an interface: sessions that pass it are not seen there any
-    /// more.
+    /// Takes the programs off an interface. Sessions that pass the interface are not seen there
+    /// any longer.
     pub fn remove_interface(&self, name: &str) {
         lock(&self.places).retain(|place| place.attached.interface != name);
         attach::detach(&self.dir, name);
     }
 
-    /// Which other programs come first on an interface that these are on by TCX, by their
-    /// names: what they end is not seen here.
+    /// Names of the other programs that run first on an interface to which these are attached by
+    /// TCX. The packets that such a program ends are not seen here.
     pub fn before_ours(&self, at: &Attached) -> Vec<String> {
         if at.index.is_none() || at.attach != Attach::Tcx {
             return Vec::new();
@@ -181,9 +182,9 @@ impl Agent {
         others
     }
 
-    /// What left by an interface that is gone leaves by the one in its place.
+    /// Redirects sessions and hops from an interface that is gone to the one in its place.
     fn lead_by(&self, gone: u32, index: u32) {
-        // It may only have another name now.
+        // The interface may only have another name now.
         let Ok(present) = if_nameindex() else {
             return;
         };
@@ -205,8 +206,8 @@ impl Agent {
     }
 }
 
-/// A packet must not be changed twice. Where the kernel does not say how its interfaces are
-/// made, nothing is known against it.
+/// Refuses an interface on which packets would be changed twice. If the kernel does not describe
+/// its interfaces, nothing is refused.
 fn refuse_stacked(interface: &str, ours: &[String]) -> Result<(), AgentError> {
     let all = links::links().unwrap_or_default();
     let met = |other: &String| links::stacked(&[interface, other], &all);

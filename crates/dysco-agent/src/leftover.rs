@@ -1,5 +1,4 @@
-//! The data plane as it lies on a host, with the daemon that made it and without: looked at,
-//! and taken away.
+//! The data plane on a host, with or without the daemon that made it: inspection and removal.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,24 +18,24 @@ use crate::load::{LAYOUT, holder_of, is_layout, refuse_others};
 use crate::memory::Memory;
 use crate::need::{Need, need_of};
 
-/// What is pinned in a directory, or attached by clsact.
+/// Data plane that is pinned in a directory, or attached by clsact.
 #[derive(Debug)]
 pub struct Leftover {
     pin_dir: PathBuf,
-    /// Interfaces with programs by TCX or XDP, and those by clsact.
+    /// Interfaces with programs attached by TCX or XDP. Those attached by clsact follow.
     linked: Vec<String>,
     filtered: Vec<String>,
 }
 
-/// Keeps any daemon from starting as long as it is held.
+/// Lock that keeps any daemon from starting while it is held.
 #[derive(Debug)]
 pub struct Alone(#[allow(dead_code)] Flock<File>);
 
 impl Leftover {
-    /// Looks what there is.
+    /// Lists the data plane on this host.
     ///
     /// # Errors
-    /// If the kernel does not tell of its filters.
+    /// If the kernel does not list its filters.
     pub fn find(pin_dir: &Path) -> Result<Leftover, AgentError> {
         let system = |operation| move |source| AgentError::System { operation, source };
         let entries = fs::read_dir(pin_dir.join(LAYOUT)).into_iter().flatten();
@@ -58,19 +57,19 @@ impl Leftover {
         })
     }
 
-    /// Is there nothing?
+    /// True if there is nothing.
     pub fn is_nothing(&self) -> bool {
         self.linked.is_empty() && self.filtered.is_empty() && layouts(&self.pin_dir).is_empty()
     }
 
-    /// The interfaces that programs are on, and how.
+    /// Returns the interfaces that programs are on, and the method of attachment.
     pub fn interfaces(&self) -> impl Iterator<Item = (&str, &'static str)> {
         let linked = self.linked.iter().map(|name| (name.as_str(), "link"));
         let filtered = self.filtered.iter().map(|name| (name.as_str(), "clsact"));
         linked.chain(filtered)
     }
 
-    /// The sessions that would stop without it.
+    /// Returns the sessions that would stop without the data plane.
     ///
     /// # Errors
     /// If its table cannot be read, such as one of another release.
@@ -88,7 +87,7 @@ impl Leftover {
         Ok(sessions.filter_map(|s| Some((s, need_of(&s)?))).collect())
     }
 
-    /// Keeps daemons away, unless one runs; its process id then, as far as known.
+    /// Keeps daemons from starting. If one runs, returns its process id as far as known.
     ///
     /// # Errors
     /// If the directory cannot be locked.
@@ -117,7 +116,8 @@ impl Leftover {
         let system = |operation| move |source| AgentError::System { operation, source };
         for interface in &self.filtered {
             for (name, kind) in HOOKS {
-                // One of the two may be missing: what is left is found below.
+                // One of the two filters may be missing. The check below finds those that
+                // remain.
                 let _ = tc::qdisc_detach_program(interface, kind, name);
             }
         }
@@ -126,7 +126,7 @@ impl Leftover {
             fs::remove_dir_all(&path)
                 .map_err(|source| AgentError::PinDirectory { path, source })?;
         }
-        // Unless there is something of others.
+        // Fails if other files are in the directory.
         let _ = fs::remove_dir(&self.pin_dir);
         match blocking(filtered())
             .map_err(system("list filters"))?
@@ -141,14 +141,14 @@ impl Leftover {
     }
 }
 
-/// The pins of this release, and of others.
+/// Returns the pin directories of this release, and of others.
 fn layouts(pin_dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(pin_dir).into_iter().flatten().flatten();
     let ours = entries.filter(|entry| entry.file_name().to_str().is_some_and(is_layout));
     ours.map(|entry| entry.path()).collect()
 }
 
-/// Runs what asks the kernel by netlink, to its end.
+/// Runs a netlink request to its end.
 fn blocking<T>(asks: impl Future<Output = std::io::Result<T>>) -> std::io::Result<T> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().build()?.block_on(asks)
@@ -160,7 +160,7 @@ fn netlink() -> std::io::Result<rtnetlink::Handle> {
     Ok(handle)
 }
 
-/// The interfaces with filters of the programs.
+/// Returns the interfaces with filters of the programs.
 async fn filtered() -> std::io::Result<Vec<String>> {
     let handle = netlink()?;
     let mut found = Vec::new();
@@ -174,7 +174,7 @@ async fn filtered() -> std::io::Result<Vec<String>> {
     Ok(found)
 }
 
-/// All filters of an interface's clsact qdisc; none where it has no such.
+/// Returns all filters of an interface's clsact qdisc; none if it has no such qdisc.
 async fn filters(handle: &rtnetlink::Handle, index: i32) -> Vec<TcMessage> {
     let [into, out] = [(); 2].map(|()| handle.traffic_filter(index).get());
     let into = into.ingress().execute().try_collect::<Vec<_>>().await;
@@ -183,12 +183,12 @@ async fn filters(handle: &rtnetlink::Handle, index: i32) -> Vec<TcMessage> {
     both.into_iter().flatten().collect()
 }
 
-/// By its priority, which nobody else has.
+/// True if the filter has our priority, which nobody else uses.
 fn is_ours(filter: &TcMessage) -> bool {
     filter.header.info >> 16 == u32::from(PRIORITY)
 }
 
-/// Removes the clsact qdisc of these interfaces, where no filter of others is on it.
+/// Removes the clsact qdisc of these interfaces, unless filters of others are on it.
 async fn remove_empty(interfaces: &[String]) -> std::io::Result<()> {
     let handle = netlink()?;
     for interface in &if_nameindex()? {

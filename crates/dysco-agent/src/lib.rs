@@ -1,5 +1,5 @@
-//! The data plane from user space: load, attach, pin, adopt, the session
-//! table, events. Knows nothing of peers or of the protocol.
+//! The data plane as seen from user space: loading, attaching, pinning, adoption, the session
+//! table and events. This crate knows nothing of peers or of the protocol.
 
 mod adopt;
 mod agent;
@@ -44,7 +44,7 @@ struct Aligned<B: ?Sized>(B);
 static OBJECT_ALIGNED: &Aligned<[u8]> =
     &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/dysco")));
 
-/// The object file with the eBPF programs, for tests that run them directly.
+/// Returns the object file with the eBPF programs, for tests that run them directly.
 pub fn object() -> &'static [u8] {
     &OBJECT_ALIGNED.0
 }

@@ -1,5 +1,5 @@
-//! This host's interfaces, as the kernel tells of them: which are made of others, so that a
-//! packet passes both, and which have no Ethernet header.
+//! This host's interfaces, as the kernel describes them: those that are made of others, so that
+//! a packet passes both, and those that have no Ethernet header.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,13 +12,13 @@ use netlink_sys::{Socket, SocketAddr};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkInfo, LinkLayerType, LinkMessage};
 
-/// A datagram of answers has at most this many bytes.
+/// Greatest number of bytes in a datagram of answers.
 const BUFFER: usize = 64 * 1024;
 
-/// Kinds that are made on another interface, and pass its packets on as they are. A tunnel
-/// does not: what it sends is another packet there.
+/// Kinds that are made on another interface, and pass its packets on unchanged. A tunnel is not
+/// one of them: it sends another packet there.
 const MADE_ON: [&str; 5] = ["vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"];
-/// Kinds that have others as their parts, whose packets they take as their own.
+/// Kinds that have other interfaces as their parts, and take the packets of these.
 const MADE_OF: [&str; 4] = ["bridge", "bond", "team", "vrf"];
 
 /// An interface.
@@ -28,20 +28,20 @@ pub struct Link {
     pub name: String,
     /// Its index.
     pub index: u32,
-    /// Its kind, as `ip -d link` has it; empty where the kernel names none.
+    /// Its kind, as `ip -d link` shows it; empty if the kernel names none.
     pub kind: String,
-    /// The interface that it is made on, if that is in this network namespace.
+    /// The interface on which it is made, if that is in this network namespace.
     pub on: Option<u32>,
-    /// The interface that it is a part of.
+    /// The interface of which it is a part.
     pub part_of: Option<u32>,
-    /// Do its packets have an Ethernet header?
+    /// True if its packets have an Ethernet header.
     pub ethernet: bool,
 }
 
-/// All interfaces of this network namespace.
+/// Returns all interfaces of this network namespace.
 ///
 /// # Errors
-/// If the kernel does not tell.
+/// If the kernel does not list them.
 pub fn links() -> io::Result<Vec<Link>> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
@@ -85,7 +85,7 @@ fn read(message: &LinkMessage) -> Link {
     let kind = message.header.link_layer_type;
     let mut link = Link {
         index: message.header.index,
-        // The loopback interface has one as well.
+        // The loopback interface has an Ethernet header as well.
         ethernet: matches!(kind, LinkLayerType::Ether | LinkLayerType::Loopback),
         ..Link::default()
     };
@@ -112,8 +112,8 @@ fn read(message: &LinkMessage) -> Link {
     link
 }
 
-/// The interfaces that a packet of this one passes as well, below it: to these the programs
-/// must not be attached, too, or it is changed twice.
+/// Returns the interfaces below this one that its packets pass as well. The programs must not be
+/// attached to these too, or a packet is changed twice.
 pub fn below<'a>(upper: &Link, all: &'a [Link]) -> Vec<&'a Link> {
     let by_index: HashMap<u32, &Link> = all.iter().map(|link| (link.index, link)).collect();
     let mut found: Vec<&Link> = Vec::new();
@@ -133,7 +133,7 @@ pub fn below<'a>(upper: &Link, all: &'a [Link]) -> Vec<&'a Link> {
     found
 }
 
-/// Two of the named interfaces that a packet passes both of: the upper one first.
+/// Returns two of the named interfaces that a packet passes both of, the upper one first.
 pub fn stacked<'a>(names: &[&str], all: &'a [Link]) -> Option<(&'a Link, &'a Link)> {
     let named = |link: &&Link| names.contains(&link.name.as_str());
     let mut upper = all.iter().filter(named);

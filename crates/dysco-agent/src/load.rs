@@ -1,4 +1,4 @@
-//! The programs and their maps, as they are loaded and pinned.
+//! Loading and pinning of the programs and their maps.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,11 +18,11 @@ use crate::agent::AgentConfig;
 use crate::error::AgentError;
 use crate::xdp::{self, Xdp};
 
-/// Layout of the pinned maps: the name of their directory in that of all pins. Another
-/// layout has another name; programs of two layouts are never on a host together.
+/// Layout of the pinned maps: the name of their directory below that of all pins. Another layout
+/// has another name. Programs of two layouts are never on a host together.
 pub const LAYOUT: &str = "v5";
 
-/// The maps that outlive this process.
+/// Maps that outlive this process.
 const PINNED: [&str; 18] = [
     "FLOWS",
     "SESSIONS",
@@ -44,8 +44,8 @@ const PINNED: [&str; 18] = [
     "OWN",
 ];
 
-/// An error if the data plane of another layout is pinned here: its programs would run
-/// beside those that are to come, and both would take every SYN for theirs.
+/// Returns an error if the data plane of another layout is pinned here. Its programs would run
+/// beside the new ones, and both would claim every SYN.
 pub fn refuse_others(pin_dir: &Path) -> Result<(), AgentError> {
     let found = fs::read_dir(pin_dir).into_iter().flatten().flatten();
     let mut others = found.filter(|entry| {
@@ -58,17 +58,18 @@ pub fn refuse_others(pin_dir: &Path) -> Result<(), AgentError> {
     }
 }
 
-/// Is it the name of the directory of a layout?
+/// True if a directory of a layout has this name.
 pub fn is_layout(name: &str) -> bool {
     let digits = name.strip_prefix('v');
     digits.is_some_and(|digits| digits.parse::<u32>().is_ok())
 }
 
-/// One that was killed this moment may take so long to end.
+/// Time that a killed process may take to end.
 const DYING: Duration = Duration::from_secs(2);
 
-/// Nobody else gets these pins as long as this is held, or its process lives: two would
-/// each put their own rules in force, and take up what the other has under way.
+/// Locks the pins of `dir` for this process, for as long as the lock is held or the process
+/// lives. Two processes would each put their own rules in force, and interfere with each other's
+/// changes.
 pub fn alone(dir: &Path) -> Result<Flock<File>, AgentError> {
     let unusable = |source| AgentError::PinDirectory {
         path: dir.to_owned(),
@@ -92,34 +93,34 @@ pub fn alone(dir: &Path) -> Result<Flock<File>, AgentError> {
     }
 }
 
-/// Who holds the lock of a file, as far as can be seen.
+/// Process that holds the lock of a file, as far as can be seen.
 pub fn holder_of(file: &File) -> io::Result<Option<u32>> {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let meta = file.metadata()?;
     Ok(holder(&locks, meta.dev(), meta.ino()))
 }
 
-/// Who holds the lock of a file, by the lines of `/proc/locks`:
+/// Process that holds the lock of a file, by the lines of `/proc/locks`:
 /// `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`.
 fn holder(locks: &str, dev: u64, inode: u64) -> Option<u32> {
     let file = format!("{:02x}:{:02x}:{inode}", major(dev), minor(dev));
     locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let its = words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&file.as_str());
-        // Of another PID namespace it is 0.
+        // 0 for a process of another PID namespace.
         let pid = words.get(4).filter(|_| its)?.parse::<u32>().ok()?;
         (pid > 0).then_some(pid)
     })
 }
 
-/// What the programs are told as they are loaded.
+/// Constants that the programs are loaded with.
 struct Globals {
     hint_mask: u32,
     xdp: u32,
     ports: [u16; 2],
 }
 
-/// Loads the programs with the maps of `dir`, which are made if they are not there.
+/// Loads the programs with the maps of `dir`. Creates maps that are not there.
 pub fn load(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Ebpf, AgentError> {
     let globals = Globals {
         hint_mask: hints(config.max_sessions) - 1,
@@ -133,8 +134,8 @@ pub fn load(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Ebpf, AgentEr
     load_by(loader)
 }
 
-/// Does the kernel take the programs that a host with these interfaces has? They are loaded
-/// with small maps of their own, and nothing of them stays.
+/// Checks that the kernel accepts the programs of a host with these interfaces. Loads them with
+/// small maps of their own, and leaves nothing behind.
 pub fn try_programs(xdp: Xdp, interfaces: &[String]) -> Result<(), AgentError> {
     const FEW: u32 = 64;
     let globals = Globals {
@@ -143,7 +144,7 @@ pub fn try_programs(xdp: Xdp, interfaces: &[String]) -> Result<(), AgentError> {
         ports: [1, u16::MAX],
     };
     let mut ebpf = load_by(loader(&globals, FEW))?;
-    // Otherwise a host goes on without.
+    // In the other modes a host continues without XDP.
     if xdp == Xdp::On {
         let name = xdp::PROGRAM;
         let program = ebpf.program_mut(name).ok_or(AgentError::Missing(name))?;
@@ -159,9 +160,9 @@ pub fn try_programs(xdp: Xdp, interfaces: &[String]) -> Result<(), AgentError> {
 
 fn loader(globals: &Globals, max_sessions: u32) -> EbpfLoader<'_> {
     let mut loader = EbpfLoader::new();
-    // Twice as many keys as sessions: each may have a new path. The name that others
-    // have for one which a middlebox has left, or a NAT has passed on, is a third, for
-    // which there is room beside those without a path (docs/chains.md).
+    // Twice as many keys as sessions, because each session may have a new path. A third key is
+    // the name that other hosts have for a session which a middlebox has left, or a NAT has
+    // translated. Sessions without a path leave room for these names (docs/chains.md).
     loader
         .map_max_entries("FLOWS", max_sessions.saturating_mul(2))
         .map_max_entries("SESSIONS", max_sessions)
@@ -195,8 +196,8 @@ fn load_by(mut loader: EbpfLoader<'_>) -> Result<Ebpf, AgentError> {
     Ok(ebpf)
 }
 
-/// About as many hints as keys, of which a session has two: a power of two, and no
-/// more than three for each session. Each has four bytes.
+/// Returns the number of hints: a power of two, about the number of keys, of which a session has
+/// two, and at most three for each session. A hint has four bytes.
 pub fn hints(max_sessions: u32) -> u32 {
     let keys = max_sessions.clamp(1, 1 << 29) * 2;
     let hints = keys.next_power_of_two();

@@ -1,9 +1,9 @@
-//! The session array, mapped into this process: control of the data plane is
-//! a few stores, without a system call.
+//! The session array, mapped into this process. The data plane is controlled by a few stores,
+//! without a system call.
 //!
-//! All unsafe code of the session table is here. The programs write the same
-//! memory on other CPUs; every access is volatile or atomic, and a copy of an
-//! entry may mix moments, which its readers must bear.
+//! All unsafe code of the session table is in this file. The programs write the same memory on
+//! other CPUs. Every access is volatile or atomic. A copy of an entry may contain words of
+//! different moments, which its readers must tolerate.
 
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
@@ -17,7 +17,7 @@ use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::error::AgentError;
 
-/// A segment on its way is seen by a program within this many turns.
+/// Number of turns of the waiting loop in which a program finishes with a segment.
 pub(crate) const TURNS: u32 = 200;
 
 /// The mapped array.
@@ -34,15 +34,15 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Maps the array behind `fd`, of `len` entries.
+    /// Maps the array behind `fd`, which has `len` entries.
     pub fn map(fd: impl AsFd, len: u32) -> Result<Memory, AgentError> {
         let page = 4096;
         let bytes = (len as usize * size_of::<Session>()).div_ceil(page) * page;
         let length =
             NonZeroUsize::new(bytes).ok_or(AgentError::Memory(nix::errno::Errno::EINVAL))?;
         let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a fresh mapping of a map made with BPF_F_MMAPABLE; nothing
-        // else of this process lies there.
+        // SAFETY: a fresh mapping of a map made with BPF_F_MMAPABLE. It overlaps nothing else of
+        // this process.
         let base = unsafe { mmap(None, length, prot, MapFlags::MAP_SHARED, fd, 0) }
             .map_err(AgentError::Memory)?;
         Ok(Memory {
@@ -52,7 +52,7 @@ impl Memory {
         })
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     pub fn len(&self) -> u32 {
         self.len
     }
@@ -64,8 +64,7 @@ impl Memory {
     }
 
     fn word(&self, field: *mut u32) -> &AtomicU32 {
-        // SAFETY: `field` is an aligned word of the mapping, which lives as
-        // long as `self`.
+        // SAFETY: `field` is an aligned word of the mapping, which lives as long as `self`.
         unsafe { AtomicU32::from_ptr(field) }
     }
 
@@ -79,33 +78,33 @@ impl Memory {
         unsafe { AtomicU8::from_ptr(field) }
     }
 
-    /// A copy of an entry.
+    /// Returns a copy of an entry.
     pub fn read(&self, slot: u32) -> Session {
         // SAFETY: `at` gives a valid entry; every bit pattern is a `Session`.
         unsafe { ptr::read_volatile(self.at(slot)) }
     }
 
-    /// The state of a slot.
+    /// Returns the state of a slot.
     pub fn state(&self, slot: u32) -> Option<State> {
         // SAFETY: the address of a field of a valid entry.
         let field = unsafe { &raw mut (*self.at(slot)).state };
         State::from_word(self.word(field).load(Ordering::Acquire))
     }
 
-    /// Switches the state. What was written before is seen before.
+    /// Sets the state. Earlier writes become visible before it.
     pub fn set_state(&self, slot: u32, state: State) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.at(slot)).state };
         self.word(field).store(state as u32, Ordering::Release);
     }
 
-    /// Writes fields that the programs do not look at in the present state.
+    /// Writes fields that the programs do not read in the present state.
     pub fn write(&self, slot: u32, f: impl FnOnce(&mut Session)) {
         let p = self.at(slot);
         let mut s = self.read(slot);
         f(&mut s);
-        // SAFETY: valid fields of a valid entry. Only those of the new path are
-        // written back, so that what the programs learn meanwhile is kept.
+        // SAFETY: valid fields of a valid entry. Only the fields of the new path are written
+        // back, so that the values which the programs learn meanwhile remain.
         unsafe {
             ptr::write_volatile(&raw mut (*p).path, s.path);
             ptr::write_volatile(&raw mut (*p).short_path, s.short_path);
@@ -122,8 +121,8 @@ impl Memory {
         }
     }
 
-    /// Fills a slot that no program can find. Hints may still lead to it: its
-    /// key is shown last.
+    /// Fills a slot that is in no key. Hints may still lead to the slot, so its key is shown
+    /// last.
     pub fn seed(&self, slot: u32, session: &Session) {
         let hidden = Session {
             short: ShortKey::default(),
@@ -137,34 +136,34 @@ impl Memory {
         }
     }
 
-    /// Lets hints lead to the slot.
+    /// Shows the slot's key, so that hints can lead to the slot.
     pub fn show(&self, slot: u32) {
         let short = self.read(slot).key.short();
-        // SAFETY: as in `state`. Half of it is nobody's key.
+        // SAFETY: as in `state`. Half of the key matches no session.
         unsafe { ptr::write_volatile(&raw mut (*self.at(slot)).short, short) };
     }
 
-    /// No hint may lead to the slot by the session's own five-tuple.
+    /// Hides the slot's key: no hint leads to the slot by the session's own five-tuple.
     pub fn hide(&self, slot: u32) {
         // SAFETY: as in `show`.
         unsafe { ptr::write_volatile(&raw mut (*self.at(slot)).short, ShortKey::default()) };
     }
 
-    /// From now on firewalls on the entry's path may be shown something.
+    /// Records that firewalls on the entry's path may be shown numbers from now on.
     pub fn set_heard(&self, slot: u32) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.two(slot)).new_heard };
         self.flag(field).store(1, Ordering::Release);
     }
 
-    /// Which of a session's two entries this is, and where the other is.
+    /// Sets which of a session's two entries this is, and the slot of the other.
     pub fn set_part(&self, slot: u32, part: u8, other: Option<u32>) {
         // SAFETY: as in `state`.
         let (field, link) = unsafe {
             let p = self.at(slot);
             (&raw mut (*p).two.part, &raw mut (*p).other_path)
         };
-        // First: to look for the other entry there must be one.
+        // First, because a reader that looks for the other entry needs its slot.
         if let Some(other) = other {
             self.word(link).store(other + 1, Ordering::Release);
         }
@@ -174,8 +173,8 @@ impl Memory {
         }
     }
 
-    /// Gives an entry the numbers of what another was sent on until now. Of the
-    /// entry, no program may be sending.
+    /// Copies the sent numbers of another entry to this one. No program may be sending by this
+    /// entry.
     pub fn take_over(&self, slot: u32, from: u32) {
         let (p, from) = (self.at(slot), self.read(from));
         // SAFETY: as in `write`.
@@ -187,7 +186,7 @@ impl Memory {
         }
     }
 
-    /// Gives an entry the numbers of what is sent to its remote end.
+    /// Sets an entry's numbers of the data sent to its remote end.
     pub fn set_sent(&self, slot: u32, to: &Session) {
         let p = self.at(slot);
         // SAFETY: as in `write`.
@@ -198,21 +197,21 @@ impl Memory {
         }
     }
 
-    /// Says up to where an entry's path has carried what its end receives.
+    /// Sets the highest number that an entry's path has carried to its end.
     pub fn set_received(&self, slot: u32, to: u32) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.at(slot)).rcv_max };
         self.word(field).store(to, Ordering::Release);
     }
 
-    /// Sends what takes an entry's path by this interface.
+    /// Sets the interface by which packets on an entry's path leave.
     pub fn set_interface(&self, slot: u32, index: u32) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.at(slot)).ifindex };
         self.word(field).store(index, Ordering::Release);
     }
 
-    /// Says what has laid an entry's path.
+    /// Sets the rule or path number that an entry's path was laid by.
     pub fn set_laid_by(&self, slot: u32, by: u32) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.at(slot)).laid_by };
@@ -226,14 +225,14 @@ impl Memory {
         self.word(field).store(other + 1, Ordering::Release);
     }
 
-    /// Says where what this entry relays finds its path: a slot and 1, or 0.
+    /// Sets the slot plus 1 by which packets that this entry relays find their path, or 0.
     pub fn set_relay(&self, slot: u32, relay: u32) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.at(slot)).relay };
         self.word(field).store(relay, Ordering::Release);
     }
 
-    /// Gives an entry what has happened to its session, by another.
+    /// Copies the FINs and resets seen by another entry of the session to this one.
     pub fn share_life(&self, slot: u32, from: u32) {
         let (p, life) = (self.at(slot), self.read(from).life);
         // SAFETY: addresses of fields of a valid entry.
@@ -251,7 +250,7 @@ impl Memory {
         }
     }
 
-    /// Notes that the middlebox has ended the session between two paths.
+    /// Records that the middlebox has ended the session between two paths.
     pub fn set_broken(&self, slot: u32) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.at(slot)).life.reset };
@@ -259,9 +258,8 @@ impl Memory {
         self.flag(field).fetch_or(broken, Ordering::AcqRel);
     }
 
-    /// Raises the numbers of an entry to those of a later look at its socket.
-    /// Programs may write them meanwhile: the higher of two stays, or a packet
-    /// raises it again.
+    /// Raises the numbers of an entry to those of a later look at its socket. Programs may write
+    /// them meanwhile: the higher of two values remains, or a packet raises it again.
     pub fn raise(&self, slot: u32, to: &Session) {
         let p = self.at(slot);
         // SAFETY: addresses of fields of a valid entry.
@@ -275,7 +273,7 @@ impl Memory {
         };
         for (field, to) in numbers {
             let higher = |now| dysco_common::seq::after(to, now).then_some(to);
-            // An error says that it is as high already.
+            // An error means that the number is as high already.
             let _ = (self.word(field)).fetch_update(Ordering::AcqRel, Ordering::Acquire, higher);
         }
         // SAFETY: as above.
@@ -292,9 +290,9 @@ impl Memory {
         }
     }
 
-    /// Makes a slot no earlier session's, and closed: to be given back.
+    /// Clears a slot of its earlier session, and marks it closed, to be given back.
     pub fn clear(&self, slot: u32) {
-        // SAFETY: as in `state`; no program reads it of a closed slot.
+        // SAFETY: as in `state`; no program reads these fields of a closed slot.
         unsafe {
             let p = self.at(slot);
             ptr::write_volatile(&raw mut (*p).created_ns, 0);
@@ -304,21 +302,21 @@ impl Memory {
         self.set_state(slot, State::Closed);
     }
 
-    /// Bounds the window of the old path; 0 lifts the bound.
+    /// Bounds the window of the old path. 0 removes the bound.
     pub fn set_clamp(&self, slot: u32, window: u16) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.at(slot)).clamp };
         self.half(field).store(window, Ordering::Release);
     }
 
-    /// Bounds the window of this host's stack; 0 lifts the bound.
+    /// Bounds the window of this host's stack. 0 removes the bound.
     pub fn set_clamp_far(&self, slot: u32, window: u16) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.at(slot)).clamp_far };
         self.half(field).store(window, Ordering::Release);
     }
 
-    /// Notes whether replies pass this host by.
+    /// Records whether replies bypass this host.
     pub fn set_returns(&self, slot: u32, returns: bool) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.at(slot)).two.returns };
@@ -330,8 +328,8 @@ impl Memory {
         unsafe { &raw mut (*self.at(slot)).two }
     }
 
-    /// Sets the cutoff: where the next packet finds it, or, if none comes, at
-    /// what was sent last. Returns it.
+    /// Sets the cutoff where the next packet finds it, or after the last byte sent if no packet
+    /// comes. Returns the cutoff.
     pub fn cut(&self, slot: u32, at: Anchor) -> Cutoff {
         let p = self.at(slot);
         let two = self.two(slot);
@@ -348,9 +346,9 @@ impl Memory {
             )
         };
         armed.store(1, Ordering::SeqCst);
-        // A packet that passed just before the line above may still have to
-        // move snd_max. Being wrong about it is safe (the proxy is not believed
-        // about bytes from the cutoff on) but costs a retransmission.
+        // A packet that passed just before the line above may still have to raise snd_max. An
+        // error is safe, because the proxy is not believed about bytes from the cutoff on, but
+        // costs a retransmission.
         wait_for_programs();
         let highest = snd_max.load(Ordering::SeqCst);
         if set.load(Ordering::SeqCst) == 0 {
@@ -358,23 +356,24 @@ impl Memory {
             set.store(1, Ordering::SeqCst);
         }
         if two_paths::cutoff(at, &self.read(slot)).closes {
-            // A program notes the FIN before its number.
+            // A program records the FIN before its number.
             wait_for_programs();
         }
         two_paths::cutoff(at, &self.read(slot))
     }
 
-    /// Whether the new path is silent to the programs, whatever comes by it.
+    /// Sets whether the programs ignore the new path.
     pub fn set_deaf(&self, slot: u32, deaf: bool) {
         // SAFETY: as in `state`.
         let field = unsafe { &raw mut (*self.at(slot)).deaf };
         self.flag(field).store(u8::from(deaf), Ordering::SeqCst);
     }
 
-    /// Makes it so, unless it has carried what no old path can.
+    /// Makes the programs ignore the new path, unless the path has carried bytes that no old
+    /// path can. Returns true if they ignore it.
     pub fn deafen(&self, slot: u32) -> bool {
         self.set_deaf(slot, true);
-        // A packet that passed just before may still have to say what it acknowledges.
+        // A packet that passed just before may still have to record its acknowledgement.
         wait_for_programs();
         let deaf = !two_paths::has_carried(&self.read(slot));
         if !deaf {
@@ -383,8 +382,8 @@ impl Memory {
         deaf
     }
 
-    /// Takes the cutoffs back, as if nobody had cut. The one that is set goes last: no
-    /// packet may find it due once more.
+    /// Takes the cutoffs back, as if neither end had cut. `cut_set` is cleared last, so that no
+    /// packet finds the cutoff due again.
     pub fn take_back(&self, slot: u32) {
         self.set_deaf(slot, true);
         let two = self.two(slot);
@@ -404,8 +403,8 @@ impl Memory {
         }
     }
 
-    /// Tells the programs where the new path's incoming data begins. Returns
-    /// whether the local end has acknowledged all before it already.
+    /// Sets the number at which the new path's incoming data begins. Returns true if the local
+    /// end has acknowledged all earlier bytes already.
     pub fn set_cut_in(&self, slot: u32, cutoff: Cutoff, at: Anchor) -> bool {
         let p = self.at(slot);
         let two = self.two(slot);
@@ -422,11 +421,11 @@ impl Memory {
         self.look_drained(slot, at)
     }
 
-    /// Looks whether the local end has acknowledged all that the old path brings, and has
-    /// the programs know. To be done again while it has not: a program writes what a packet
-    /// acknowledges and then reads the cutoff, [`Memory::set_cut_in`] writes that and then
-    /// reads the other, and on most processors, x86 too, both may read before what they
-    /// have written is seen.
+    /// Checks whether the local end has acknowledged all bytes of the old path, and records that
+    /// for the programs. To be repeated while the result is false. A program writes a packet's
+    /// acknowledgement and then reads the cutoff; [`Memory::set_cut_in`] writes the cutoff and
+    /// then reads the acknowledgement. On most processors, including x86, both may read before
+    /// their writes are visible.
     pub fn look_drained(&self, slot: u32, at: Anchor) -> bool {
         let two = self.two(slot);
         // SAFETY: the address of a field of a valid entry.
@@ -439,7 +438,7 @@ impl Memory {
     }
 }
 
-/// Lets a program on another processor finish with the packet that it has.
+/// Waits until programs on other processors have finished with their packets.
 fn wait_for_programs() {
     for _ in 0..TURNS {
         std::hint::spin_loop();
@@ -448,8 +447,7 @@ fn wait_for_programs() {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `map`, of that length; no reference to it
-        // outlives `self`.
+        // SAFETY: the mapping made in `map`, of that length; no reference to it outlives `self`.
         let _ = unsafe { munmap(self.base.cast(), self.bytes) };
     }
 }

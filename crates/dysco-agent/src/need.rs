@@ -1,15 +1,15 @@
-//! Which sessions need the data plane: without it they would stop.
+//! Sessions that need the data plane: without it they would stop.
 
 use dysco_common::{Session, State};
 
-/// Why a session would stop without the data plane of this host.
+/// Reason why a session would stop without the data plane of this host.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Need {
     /// Its path is being changed.
     Changing,
     /// It passes a chain.
     Chained,
-    /// A proxy has left it, and it passes that one's host by.
+    /// A proxy has left it, and it bypasses the proxy's host.
     Bypassed,
     /// A proxy has left it, and this host relays it.
     Relayed,
@@ -17,8 +17,8 @@ pub enum Need {
     Returned,
 }
 
-/// Why a session needs the data plane; nothing where it would go on without, or has ended.
-/// Tombstones keep what is late from the stack, and carry nothing.
+/// Returns why a session needs the data plane; `None` if the session would continue without it,
+/// or has ended. A tombstone keeps late packets from the stack, and carries nothing.
 pub fn need_of(s: &Session) -> Option<Need> {
     let closed = s.life.fin_out != 0 && s.life.fin_in != 0 && s.life.told != 0;
     match State::from_word(s.state)? {

@@ -1,9 +1,9 @@
-//! Whether bytes of a socket were handed to a process, by the kernel's own account.
+//! Detection of bytes that were copied to a process from a socket, by the kernel's own account.
 //!
-//! The tracepoint `sock_recv_length` tells of each call that receives, of any process, and
-//! not of a splice: a socket without such a call since it is watched was spliced from and
-//! nothing else. It costs each receiving call of this machine some tens of nanoseconds, so
-//! it is there only while somebody wants it.
+//! The tracepoint `sock_recv_length` reports each receiving call of any process, and no splice.
+//! A socket without such a call since it is watched has only been spliced from. The tracepoint
+//! costs each receiving call of this machine some tens of nanoseconds, so it is attached only
+//! while it is needed.
 
 use aya::maps::{HashMap, MapData, MapError};
 use aya::programs::BtfTracePoint;
@@ -18,19 +18,19 @@ const TRACEPOINT: &str = "sock_recv_length";
 /// `BPF_NOEXIST`.
 const NEW: u64 = 1;
 
-/// Does this kernel tell of its receiving calls? Nothing of it stays.
+/// Checks that this kernel reports its receiving calls. Leaves nothing behind.
 pub fn try_receives() -> Result<(), AgentError> {
     Receives::open(1).map(drop)
 }
 
-/// The sockets that are watched. The program goes when this is dropped.
+/// The watched sockets. The program is unloaded when this value is dropped.
 pub struct Receives {
     calls: HashMap<MapData, u64, u32>,
     _attached: BtfTracePointLink,
 }
 
 impl Receives {
-    /// Attaches the program, with room for so many sockets.
+    /// Attaches the program, with room for this many sockets.
     pub fn open(room: u32) -> Result<Receives, AgentError> {
         let mut ebpf = EbpfLoader::new()
             .map_max_entries(MAP, room.max(1))
@@ -45,25 +45,25 @@ impl Receives {
         program.load(TRACEPOINT, &kernel).map_err(failed)?;
         let link = program.attach().map_err(failed)?;
         let _attached = program.take_link(link).map_err(failed)?;
-        // The object's other maps go with `ebpf`; the link keeps the program.
+        // The object's other maps are freed with `ebpf`; the link keeps the program.
         Ok(Receives { calls, _attached })
     }
 
-    /// Counts the receiving calls of a socket from now on, by its cookie. One that is
-    /// watched already is an error.
+    /// Counts the receiving calls of a socket from now on, by its cookie. Returns an error if
+    /// the socket is watched already.
     pub fn watch(&mut self, cookie: u64) -> Result<(), AgentError> {
         let watched = self.calls.insert(cookie, 0, NEW);
         watched.map_err(|e| of_map("watch a socket", e))
     }
 
-    /// Watches a socket no more.
+    /// Stops watching a socket.
     pub fn forget(&mut self, cookie: u64) {
-        // One that is not there is not watched either.
+        // A socket that is not in the map is not watched either.
         let _ = self.calls.remove(&cookie);
     }
 
-    /// So many calls have taken bytes from a socket since it is watched; `None` if it is
-    /// not.
+    /// Returns the number of calls that have taken bytes from a socket since it is watched;
+    /// `None` if it is not watched.
     pub fn calls(&self, cookie: u64) -> Option<u32> {
         self.calls.get(&cookie, 0).ok()
     }

@@ -1,4 +1,4 @@
-//! Two sessions of this host, joined: it is the anchor of both their remote ends.
+//! Two joined sessions of this host, which is the anchor of both their remote ends.
 
 use dysco_common::seq::after;
 use dysco_common::two_paths::{Anchor, Cutoff, NO_EDGE, kept_edge};
@@ -8,14 +8,14 @@ use crate::Agent;
 use crate::agent::{lock, map_error};
 use crate::error::AgentError;
 
-/// Two sessions and the way between them.
+/// Two sessions and the translation between them.
 #[derive(Clone, Copy, Debug)]
 pub struct Joint {
-    /// The slot of the one that this host accepted.
+    /// The slot of the session that this host accepted.
     pub a: u32,
-    /// The slot of the one that it opened.
+    /// The slot of the session that this host opened.
     pub b: u32,
-    /// How headers differ, from the side of the remote end of `a`.
+    /// Translation of headers from the remote end of `a`.
     pub translation: Translation,
     /// The interface towards the remote end of `a`.
     pub ifindex_a: u32,
@@ -24,14 +24,14 @@ pub struct Joint {
 }
 
 impl Agent {
-    /// Bounds the window that this host's stack announces to the remote end, scaled as
-    /// it is sent; 0 lifts the bound.
+    /// Bounds the window that this host's stack announces to the remote end, scaled as it is
+    /// sent. 0 removes the bound.
     pub fn clamp_far(&self, slot: u32, window: u16) {
         self.memory().set_clamp_far(slot, window);
     }
 
-    /// Forgets the window that a remote end has offered this host's stack. From here on the
-    /// programs take in what it offers, once [`Agent::clamp_far`] has bounded its session.
+    /// Forgets the window that a remote end has offered this host's stack. The programs record
+    /// its later offers, once [`Agent::clamp_far`] has bounded its session.
     ///
     /// # Errors
     /// If the map cannot be written.
@@ -42,9 +42,10 @@ impl Agent {
             .map_err(map_error("write", "EDGES"))
     }
 
-    /// Notes up to which number a remote end lets this host's stack send, by what the
-    /// stack's socket knows. What the programs have taken in since is not lowered; between
-    /// the look and the store they may take in more, which the end's next segment mends.
+    /// Records up to which number a remote end lets this host's stack send, as the stack's
+    /// socket knows it. Does not lower an edge that the programs have recorded since. The
+    /// programs may raise the edge between the read and the store; the end's next segment
+    /// corrects that.
     ///
     /// # Errors
     /// If the map cannot be written.
@@ -59,7 +60,7 @@ impl Agent {
             .map_err(map_error("write", "EDGES"))
     }
 
-    /// Makes the two hear each other, without anything new to hear yet.
+    /// Joins the two, so that each receives from the other, with nothing new to receive yet.
     pub fn join(&self, joint: &Joint) {
         let t = joint.translation;
         self.aim(joint.a, joint.b, joint.ifindex_b, t);
@@ -80,7 +81,7 @@ impl Agent {
         });
     }
 
-    /// Back to what it was. Only where nothing was relayed.
+    /// Undoes a join. Only if nothing was relayed.
     pub fn unjoin(&self, slot: u32) {
         self.memory().set_state(slot, State::Tracked);
         self.clamp_far(slot, 0);
@@ -90,10 +91,9 @@ impl Agent {
         });
     }
 
-    /// Relays what is new from here on, and tells each of the two where the
-    /// other's begins. Returns the cutoff of `a`, in its remote end's space, and
-    /// whether both ends have acknowledged all before theirs already; otherwise
-    /// a `Drained` event of each follows that has not.
+    /// Relays new data from here on, and gives each entry the other's cutoff. Returns the cutoff
+    /// of `a`, in its remote end's space, and true if both ends have acknowledged all earlier
+    /// bytes already. Otherwise a `Drained` event follows for each end that has not.
     pub fn cut_pair(&self, a: u32, b: u32) -> (Cutoff, bool) {
         let t = self.session(a).translation;
         let memory = self.memory();
@@ -103,14 +103,12 @@ impl Agent {
         (out, left && right)
     }
 
-    /// Notes that what a relayed session's other end replies passes this host by,
-    /// or that it does not.
+    /// Records whether the replies of a relayed session's other end bypass this host.
     pub fn set_returns(&self, slot: u32, returns: bool) {
         self.memory().set_returns(slot, returns);
     }
 
-    /// Relays all that the remote end sends; what the stack still says is
-    /// dropped.
+    /// Relays all packets of the remote end, and drops those of the stack.
     pub fn relay(&self, slot: u32) {
         self.memory().set_state(slot, State::Relay);
     }

@@ -1,4 +1,4 @@
-//! Which interface leads to an address, asked of the kernel.
+//! Lookup in the kernel of the interface that leads to an address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage};
 
 use crate::error::AgentError;
 
-/// A way out.
+/// A route to an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Route {
     /// Index of the interface.
@@ -26,9 +26,9 @@ pub struct Neighbour {
     pub ifindex: u32,
     /// Its link-layer address, while one is known.
     pub link: Option<Vec<u8>>,
-    /// What the kernel thinks of it.
+    /// The kernel's state of it.
     pub state: NeighbourState,
-    /// What it is besides, such as a router.
+    /// Other properties, such as being a router.
     pub flags: NeighbourFlags,
 }
 
@@ -48,7 +48,7 @@ impl Routes {
         Ok(Routes(handle))
     }
 
-    /// The route from one address to another.
+    /// Returns the route from one address to another.
     pub async fn get(&self, from: IpAddr, to: IpAddr) -> Result<Route, AgentError> {
         let message: RouteMessage = match (from, to) {
             (IpAddr::V4(from), IpAddr::V4(to)) => RouteMessageBuilder::<Ipv4Addr>::new()
@@ -76,20 +76,21 @@ impl Routes {
             .ok_or(AgentError::NoRoute(to))
     }
 
-    /// All neighbours that were not set by hand.
+    /// Returns all neighbours that were not set by hand.
     ///
     /// # Errors
-    /// If the kernel does not tell them.
+    /// If the kernel does not list them.
     pub async fn neighbours(&self) -> Result<Vec<Neighbour>, AgentError> {
         let all = self.0.neighbours().get().execute();
         let all: Vec<NeighbourMessage> = all.try_collect().await.map_err(failed)?;
         Ok(all.iter().filter_map(neighbour).collect())
     }
 
-    /// Has the kernel take this neighbour for one that is there, as if it had just been heard.
+    /// Makes the kernel treat this neighbour as reachable, as if it had just received a packet
+    /// from it.
     ///
     /// # Errors
-    /// If the kernel does not.
+    /// If the kernel refuses the update.
     pub async fn confirm(&self, of: &Neighbour) -> Result<(), AgentError> {
         let link = of.link.as_deref().unwrap_or_default();
         let neighbours = self.0.neighbours();

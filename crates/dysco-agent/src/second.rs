@@ -1,6 +1,6 @@
-//! A second path of a live session, each path with an entry of its own. Which of
-//! the two is taken is said by the flow map: the session's own five-tuple leads to
-//! one of them, and is made to lead to the other by a single write.
+//! A second path of a live session. Each path has an entry. The flow map selects the path: the
+//! session's own five-tuple leads to one of the two entries, and a single write makes it lead to
+//! the other.
 
 use std::collections::HashMap;
 
@@ -15,8 +15,8 @@ use crate::error::AgentError;
 use crate::memory::TURNS;
 
 impl Agent {
-    /// Makes an entry for another path of a session, without a five-tuple yet. It
-    /// hears, once it has one; nothing is sent on it.
+    /// Makes an entry for another path of a session, without a five-tuple yet. Once it has one,
+    /// it receives; nothing is sent on it.
     ///
     /// # Errors
     /// If there is no room.
@@ -26,7 +26,7 @@ impl Agent {
         };
         let relay = self.steer(slot);
         let first = self.session(slot);
-        // A host of the session's chain has another side of it, which stays as it is.
+        // A host of the session's chain has another side of the session, which does not change.
         let joined = match first.state == State::Relay as u32 {
             true => 0,
             false => first.joined,
@@ -86,21 +86,20 @@ impl Agent {
         Ok(())
     }
 
-    /// Has a path leave by this interface. Before its SYN is answered: the programs write
-    /// the same entry later.
+    /// Sets the interface by which a path leaves. To be called before the path's SYN is
+    /// answered: the programs write the same entry later.
     pub fn set_way(&self, second: u32, ifindex: u32) {
         self.memory().write(second, |s| s.ifindex = ifindex);
     }
 
-    /// Does the five-tuple of an entry's path lead to it?
+    /// True if the five-tuple of an entry's path leads to the entry.
     pub fn has_path(&self, slot: u32) -> bool {
         let path = self.session(slot).path;
         let held = lock(&self.flows).get(&Key(path.short()), 0);
         !path.is_none() && held.is_ok_and(|held| held.0.slot == slot)
     }
 
-    /// Brings the numbers of a path that is not taken up to those of the one that
-    /// is.
+    /// Copies the numbers of the path that is taken to the path that is not.
     pub fn refresh_path(&self, second: u32) {
         let s = self.session(second);
         if let (part::NEXT, Some(first)) = (s.two.part, s.other_path()) {
@@ -108,21 +107,20 @@ impl Agent {
         }
     }
 
-    /// The slot that a session takes which has this five-tuple here, or elsewhere.
+    /// Returns the slot that a session takes, by its five-tuple here or its name on other hosts.
     pub fn find_called(&self, key: &FlowKey) -> Option<u32> {
         self.find(key).or_else(|| self.find_named(key))
     }
 
-    /// The slot that a session takes of which others know this name.
+    /// Returns the slot that a session takes, by its name on other hosts.
     pub fn find_named(&self, name: &FlowKey) -> Option<u32> {
         let flow = lock(&self.flows).get(&Key(name.short()), 0).ok()?.0;
-        // It may be an entry that the session has left since.
+        // The session may have left this entry since.
         let slot = self.find(&self.session(flow.slot).key)?;
         (self.session(slot).alias() == Some(*name)).then_some(slot)
     }
 
-    /// A slot is given up. What others know its session by stays the session's, as
-    /// long as that has another.
+    /// Passes the names of a slot that is given up to the session's other slot, if there is one.
     pub(crate) fn pass_on_alias(&self, slot: u32, s: &Session) {
         let other = s.alias().filter(|name| *name != s.path);
         let names = std::iter::once(s.path).chain(other);
@@ -145,8 +143,8 @@ impl Agent {
         }
     }
 
-    /// Takes another path from the next packet on. Returns the highest number that
-    /// was sent before, in the local end's space.
+    /// Takes another path from the next packet on. Returns the highest number sent before, in
+    /// the local end's space.
     ///
     /// # Errors
     /// If the path is not open, or the flow map cannot be written: then nothing has
@@ -158,7 +156,7 @@ impl Agent {
         };
         let memory = self.memory();
         if s.two.part == part::NEXT {
-            // Who is asked to may have been asked long ago.
+            // The request may have been made long ago.
             if s.path.remote_port == 0 {
                 return Err(AgentError::PathNotOpen);
             }
@@ -170,10 +168,10 @@ impl Agent {
             memory.set_part(first, part::BEFORE, Some(second));
             memory.hide(first);
         }
-        // A packet that was being looked at may still have to move it.
+        // A packet that is being judged may still have to raise the number.
         wait_for_programs();
         let (before, now) = (self.session(first), self.session(second));
-        // Numbers alone tell no more than 2 GiB apart, and this may be asked late.
+        // Numbers alone distinguish no more than 2 GiB, and this call may come late.
         let highest = match before.bytes_out > now.bytes_out {
             true => before.snd_max,
             false => now.snd_max,
@@ -188,7 +186,7 @@ impl Agent {
         Ok(highest)
     }
 
-    /// Takes the path before again; the other is heard on.
+    /// Returns to the path before. The other path still receives.
     ///
     /// # Errors
     /// If the flow map cannot be written: then nothing has changed.
@@ -210,9 +208,9 @@ impl Agent {
         Ok(())
     }
 
-    /// Has the session's own five-tuple lead to this entry: from the next packet on the
-    /// session takes its path. A step of [`Agent::switch_path`] and [`Agent::switch_back`];
-    /// the others only follow it ([`Agent::mend_parts`]).
+    /// Makes the session's own five-tuple lead to this entry, so that the session takes its path
+    /// from the next packet on. A step of [`Agent::switch_path`] and [`Agent::switch_back`];
+    /// their other steps only follow it ([`Agent::mend_parts`]).
     ///
     /// # Errors
     /// If the flow map cannot be written: then nothing has changed.
@@ -226,9 +224,9 @@ impl Agent {
         Ok(())
     }
 
-    /// Says anew which of its two paths each session takes, by where the session's own
-    /// five-tuple leads. A former process may have died between two stores of a switch; who
-    /// went by the rest of them would take the path in use for the other one.
+    /// Sets again which of its two paths each session takes, by the entry that its own
+    /// five-tuple leads to. An earlier process may have died between two stores of a switch. A
+    /// reader of the other fields would mistake the path in use for the other one.
     pub fn mend_parts(&self) {
         let paths = [State::Joining as u32, State::Switching as u32];
         for (second, s) in self.sessions() {
@@ -237,7 +235,7 @@ impl Agent {
             };
             let before = self.session(first);
             if before.key != s.key {
-                // It is another session's by now.
+                // The entry belongs to another session now.
                 continue;
             }
             let (now, memory) = ([s.two.part, before.two.part], self.memory());
@@ -258,10 +256,9 @@ impl Agent {
         }
     }
 
-    /// Tells a path that is taken up to where the other end had sent before it took
-    /// it. True if the path has carried that, and the local end has acknowledged
-    /// it, and nothing that the path has not carried: then nothing that is still on the
-    /// path before is needed.
+    /// Sets the number that the other end had sent before it took the path. Returns true if the
+    /// path has carried these bytes, and the local end has acknowledged them and nothing that
+    /// the path has not carried. Then nothing that is still on the path before is needed.
     pub fn settle_path(&self, second: u32, far_cutoff: u32) -> bool {
         let cutoff = Cutoff {
             at: far_cutoff,
@@ -273,10 +270,9 @@ impl Agent {
         (acked || !seq::before(s.snd_ack, far_cutoff)) && shown
     }
 
-    /// Gives up the path before, whose late packets are of no use any more, or this
-    /// one, if it was not taken: the entry becomes a tombstone, and its slot is
-    /// returned. No socket knows that path's five-tuple: what came late would be
-    /// answered by a reset.
+    /// Gives up the path before, whose late packets are of no use any longer, or this path if it
+    /// was not taken. The entry becomes a tombstone, and its slot is returned. No socket knows
+    /// that path's five-tuple: the stack would answer late packets with a reset.
     pub fn drop_path_before(&self, second: u32) -> Option<u32> {
         let s = self.session(second);
         let (part::CURRENT, Some(first)) = (s.two.part, s.other_path()) else {
@@ -287,7 +283,7 @@ impl Agent {
         self.memory().set_part(second, part::CURRENT, None);
         self.rejoin(second);
         if self.session(first).state == State::Relay as u32 {
-            // It relays what comes by the other.
+            // The entry relays packets that arrive by the other.
             self.memory().set_part(first, part::BEFORE, None);
             return None;
         }
@@ -295,17 +291,17 @@ impl Agent {
         Some(first)
     }
 
-    /// A host of the chain has one path on this side of a session from now on: joins it
-    /// to that of the other side, where another may be about to be taken.
+    /// Joins the only path on this side of a session, on a host of the chain, to the path of the
+    /// other side, where a second one may be about to be taken.
     fn rejoin(&self, slot: u32) {
         let s = self.session(slot);
         let Some(known) = s.joined_to() else {
             return;
         };
-        // The two sides may have it by other five-tuples, if this host has a NAT.
+        // The two sides may have different five-tuples for the session, if this host has a NAT.
         let mut opposite = FlowKey::default();
         s.name().mirror_to(&mut opposite);
-        // That which it was joined to may have been given up since.
+        // The joined entry may have been given up since.
         let lives = |slot: &u32| {
             let state = State::from_word(self.session(*slot).state);
             !matches!(
@@ -325,20 +321,20 @@ impl Agent {
         }
     }
 
-    /// Gives up a path that is not taken: as [`Agent::drop_path_before`].
+    /// Gives up a path that is not taken, as [`Agent::drop_path_before`] does.
     pub fn drop_next_path(&self, second: u32) -> Option<u32> {
         let s = self.session(second);
         if s.two.part != part::NEXT {
             return None;
         }
-        // It was taken before it was taken back, and the other side joined to it.
+        // The path was taken and taken back, and the other side is joined to it.
         let stays = s.other_path().filter(|_| s.joined_to().is_some());
         if let Some(first) = stays {
             self.rejoin(first);
         }
         self.steer_no_more(&s);
         self.tombstone(second);
-        // What came on it at this moment may have taken it (`dysco_follow`).
+        // A packet that arrived on the path at this moment may have taken it (`dysco_follow`).
         wait_for_programs();
         if self.session(second).two.part == part::CURRENT {
             if let Err(error) = self.switch_back(second) {
@@ -349,14 +345,14 @@ impl Agent {
         Some(second)
     }
 
-    /// Says which number the path of [`Agent::add_path`] has.
+    /// Sets the number of the path of [`Agent::add_path`].
     pub fn set_path_number(&self, second: u32, number: u32) {
         self.memory().set_laid_by(second, number);
     }
 
-    /// A session that passes this host by two paths, and that `keys` name, which are what
-    /// either side calls it, has one from now on if `keep` tells which: the other's entries
-    /// become tombstones. Their slots are returned.
+    /// Leaves a session that passes this host by two paths only one, if `keep` decides which.
+    /// `keys` are the session's names on either side. The entries of the other path become
+    /// tombstones. Returns their slots.
     pub fn keep_one_path(&self, keys: &[FlowKey; 2], keep: Keep) -> Vec<u32> {
         let passing = |slot: &u32| self.session(*slot).state == State::Passing as u32;
         let found = keys.iter().filter_map(|key| self.find_called(key));
@@ -364,7 +360,7 @@ impl Agent {
         for slot in found.filter(passing).collect::<Vec<u32>>() {
             let s = self.session(slot);
             let Some(other) = s.other_path() else {
-                // It was given no other before the opening failed.
+                // The opening failed before the entry had another.
                 self.memory().set_state(slot, State::NewPath);
                 continue;
             };
@@ -379,7 +375,7 @@ impl Agent {
             } else {
                 (other, slot)
             };
-            // The session's five-tuple leads to the one that is taken.
+            // The session's five-tuple leads to the entry that is taken.
             if kept != slot
                 && let Err(error) = self.lead_to(kept)
             {
@@ -388,7 +384,7 @@ impl Agent {
             }
             let memory = self.memory();
             memory.share_life(kept, out);
-            // First: of a process that dies here both are known to its successor.
+            // First, so that a successor knows both entries if this process dies here.
             memory.hide(out);
             self.tombstone(out);
             memory.set_part(kept, part::CURRENT, None);
@@ -398,7 +394,8 @@ impl Agent {
         left_out
     }
 
-    /// The entries of a session that passes here, by each of its paths and on either side.
+    /// Returns the entries of a session that passes here, of each of its paths and on either
+    /// side.
     pub fn passing_entries(&self, keys: &[FlowKey; 2]) -> Vec<u32> {
         let found = keys.iter().filter_map(|key| self.find_called(key));
         let both = found.flat_map(|slot| [Some(slot), self.session(slot).other_path()]);
@@ -419,7 +416,8 @@ impl Agent {
         all
     }
 
-    /// The entries of sessions' paths that are being opened, by those of their other paths.
+    /// Returns the entries of paths that are being opened, by the entries of their sessions'
+    /// other paths.
     pub fn second_paths(&self) -> HashMap<u32, u32> {
         let all = self.sessions().into_iter();
         let left = State::Tombstone as u32;
@@ -429,7 +427,7 @@ impl Agent {
         same.map(|(first, next, _)| (first, next)).collect()
     }
 
-    /// The entry of a session's path that is being opened, or was a moment ago.
+    /// Returns the entry of a session's path that is being opened, or was a moment ago.
     pub fn second_path(&self, slot: u32) -> Option<u32> {
         let s = self.session(slot);
         if s.other_path().is_some() {
@@ -442,13 +440,13 @@ impl Agent {
     }
 }
 
-/// Has a number been left so far behind by another that comparing them may mislead?
+/// True if a number is so far behind another that a comparison may mislead.
 fn is_out_of_sight(left: u32, now: u32) -> bool {
     let ahead = now.wrapping_sub(left);
     (1 << 30..3 << 30).contains(&ahead)
 }
 
-/// Until who looks at a packet at this moment has written what it has to.
+/// Waits until the programs that judge a packet at this moment have written their results.
 fn wait_for_programs() {
     for _ in 0..TURNS {
         std::hint::spin_loop();
@@ -459,7 +457,7 @@ fn wait_for_programs() {
 mod tests {
     use super::*;
 
-    /// A little ahead or behind, around the end of numbers too, is in sight; what may be
+    /// Numbers slightly ahead or behind are in sight, also around the wrap. A number that may be
     /// either is not.
     #[test]
     fn what_comparing_would_mislead_is_out_of_sight() {

@@ -6,9 +6,9 @@ use dysco_common::{Session, State};
 use crate::Agent;
 
 impl Agent {
-    /// The session of a slot is to have another path. If this host relays it, what it
-    /// relays there goes by the entries of its paths from now on. Returns what these
-    /// have as `Session::relay`.
+    /// Prepares another path for the session of a slot. If this host relays the session, packets
+    /// relayed to that side take the entries of its paths from now on. Returns the value of
+    /// `Session::relay` for these entries.
     pub(crate) fn steer(&self, slot: u32) -> u32 {
         let s = self.session(slot);
         let other = s.joined_to().filter(|_| s.state == State::Relay as u32);
@@ -17,8 +17,8 @@ impl Agent {
         };
         let relay = slot + 1;
         if self.session(other).relay != relay {
-            // Nothing has been kept of what was relayed so far; it may be more than
-            // numbers can tell.
+            // No numbers of relayed packets have been recorded so far; there may be more bytes
+            // than numbers can tell.
             self.memory().set_sent(slot, &self.sent_by(other));
             self.memory().set_relay(other, relay);
             let meanwhile = self.sent_by(other);
@@ -33,8 +33,7 @@ impl Agent {
         relay
     }
 
-    /// What was sent by a relay's entry, in the numbers of the one that it is joined
-    /// to.
+    /// Returns what a relay's entry has sent, in the numbers of the entry that it is joined to.
     fn sent_by(&self, other: u32) -> Session {
         let o = self.session(other);
         Session {
@@ -45,8 +44,9 @@ impl Agent {
         }
     }
 
-    /// What a session's end has sent and heard, as the wire has it here. For one that
-    /// this host relays, that end is the relay, of which only what it hears is kept.
+    /// Returns the highest numbers that a session's end has sent and received, as they are on
+    /// the wire here. If this host relays the session, that end is the relay, of which only the
+    /// received number is kept.
     pub fn reach(&self, slot: u32) -> Reach {
         let s = self.session(slot);
         let other = s.joined_to().filter(|_| s.state == State::Relay as u32);
@@ -59,8 +59,8 @@ impl Agent {
         }
     }
 
-    /// A path is given up that was not taken: if there is no other, what is relayed
-    /// leaves by itself again.
+    /// Ends the steering for a path that is given up and was not taken: if there is no other,
+    /// relayed packets leave directly again.
     pub(crate) fn steer_no_more(&self, path: &Session) {
         let before = path.other_path().map(|first| (first, self.session(first)));
         if let Some((first, s)) = before
@@ -72,33 +72,32 @@ impl Agent {
         }
     }
 
-    /// The path that a relayed session takes, by the slot of the relay's entry, if it
-    /// is not the relay's own.
+    /// Returns the path that a relayed session takes, by the slot of the relay's entry; `None`
+    /// if it is the relay's own.
     pub fn path_of_relay(&self, relay: u32) -> Option<u32> {
         let slot = self.find(&self.session(relay).key)?;
         (self.session(slot).relayed_by() == Some(relay)).then_some(slot)
     }
 
-    /// A relayed session has ended: so has its path.
+    /// Ends the path of a relayed session that has ended.
     pub fn end_with_relay(&self, relay: u32) {
         if let Some(path) = self.path_of_relay(relay) {
             self.memory().share_life(path, relay);
         }
     }
 
-    /// Has this relayed session a path of its own on one side, or is it given one?
+    /// True if this relayed session has a path of its own on one side, or is being given one.
     pub fn is_steered(&self, relays: [u32; 2]) -> bool {
         relays.iter().any(|slot| self.session(*slot).relay != 0)
     }
 
-    /// What a process has begun that ended before it had made a path.
+    /// Undoes the steering that a process began and did not complete before it ended.
     pub fn undo_steering(&self, relay: u32) {
         let s = self.session(relay);
         let Some(other) = s.joined_to().filter(|_| s.state == State::Relay as u32) else {
             return;
         };
-        // Of most relays there is nothing to undo, and a look for paths is one at the whole
-        // table.
+        // Most relays have nothing to undo, and a search for paths reads the whole table.
         if self.session(other).relay != relay + 1 {
             return;
         }

@@ -1,5 +1,5 @@
-//! Where XDP relays, and the program for it: attached and pinned as those of TC
-//! are, but as an addition that a host does without.
+//! Selection of the interfaces where XDP relays, and attachment of its program. It is attached
+//! and pinned like the TC programs, but a host can do without it.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::attach::{AnyError, pin_path};
 use crate::error::AgentError;
 
-/// Whether relayed packets are sent back by XDP.
+/// Setting of XDP: whether it sends relayed packets back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Xdp {
@@ -29,17 +29,17 @@ pub enum Xdp {
     Off,
 }
 
-/// The drivers that `auto` is for: of network cards that send back what XDP hands
-/// them from rings of their own, a wire behind them, so that what they receive is
-/// single packets with whole checksums. Left out are those of virtual machines
-/// (`virtio_net`, `ena`, `vmxnet3`), where the other side may be a guest of the
-/// same machine that left its checksums to be completed, and `veth`, where that is
-/// always so and super-packets, with which TC is faster, would be lost.
+/// Drivers for which `auto` attaches the program: those of network cards that send XDP's frames
+/// back from rings of their own. A wire is behind them, so that they receive single packets with
+/// complete checksums. Drivers of virtual machines (`virtio_net`, `ena`, `vmxnet3`) are
+/// excluded: the other side may be a guest of the same machine that left its checksums to be
+/// completed. `veth` is excluded, because that is always so there, and super-packets, for which
+/// TC is faster, would be lost.
 const DRIVERS: [&str; 6] = ["bnxt_en", "i40e", "ice", "ixgbe", "mlx4_en", "mlx5_core"];
 
 pub const PROGRAM: &str = "dysco_xdp";
 
-/// The interfaces that are to have the program.
+/// Returns the interfaces that are to have the program.
 pub fn chosen(xdp: Xdp, interfaces: &[String]) -> Vec<&str> {
     let mut names: Vec<_> = interfaces.iter().map(String::as_str).collect();
     names.retain(|interface| {
@@ -57,8 +57,8 @@ pub fn chosen(xdp: Xdp, interfaces: &[String]) -> Vec<&str> {
     names
 }
 
-/// Attaches the program to those chosen, and takes it off all others. Which have
-/// it then.
+/// Attaches the program to the chosen interfaces, and removes it from all others. Returns the
+/// interfaces that have it then.
 pub fn attach<'a>(
     ebpf: &mut Ebpf,
     dir: &Path,
@@ -67,7 +67,7 @@ pub fn attach<'a>(
 ) -> Result<Vec<&'a str>, AgentError> {
     for name in interfaces {
         if !chosen.contains(&name.as_str()) {
-            // The link, and with it the program, goes with its pin.
+            // Removing the pin removes the link, and with it the program.
             let _ = fs::remove_file(pin_path(dir, name, PROGRAM));
         }
     }
@@ -122,7 +122,7 @@ struct DriverInfo {
 
 const ETHTOOL_GDRVINFO: u32 = 3;
 
-/// The name of an interface's driver. By ioctl, since `/sys` may show another
+/// Returns the name of an interface's driver. Uses an ioctl, because `/sys` may show another
 /// network namespace than this one.
 fn driver(interface: &str) -> io::Result<String> {
     let socket = socket(
@@ -146,8 +146,8 @@ fn driver(interface: &str) -> io::Result<String> {
         *to = *from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = (&raw mut info).cast();
-    // SAFETY: the kernel reads the request, and writes no more than a
-    // `DriverInfo` to where it points.
+    // SAFETY: the kernel reads the request, and writes no more than a `DriverInfo` to the
+    // address in it.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
     if done < 0 {
         return Err(io::Error::last_os_error());

@@ -1,5 +1,5 @@
-//! Sessions of real sockets, adopted, against what their SYNs taught another
-//! data plane on the same interface.
+//! Sessions of real sockets, adopted, and compared with the entries that their SYNs made in
+//! another data plane on the same interface.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
 
@@ -16,7 +16,7 @@ use dysco_agent::common::{FlowKey, Session, State};
 use dysco_agent::{Agent, AgentConfig, Attach, Events};
 use plane::{alone, ip};
 
-/// A data plane on the loopback of this thread's network namespace.
+/// A data plane on the loopback interface of this thread's network namespace.
 struct Plane {
     agent: Agent,
     _events: Events,
@@ -40,7 +40,7 @@ fn sysctl(name: &str, value: &str) {
     std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value).unwrap();
 }
 
-/// Two ends of a session.
+/// The two ends of a session.
 struct Pair {
     opened: TcpStream,
     accepted: TcpStream,
@@ -60,7 +60,7 @@ impl Pair {
         }
     }
 
-    /// As many bytes there as asked for, and twice as many back.
+    /// Sends `bytes` bytes from the opening end, and twice as many back.
     fn talk(&mut self, bytes: usize) {
         carry(&mut self.opened, &mut self.accepted, bytes);
         carry(&mut self.accepted, &mut self.opened, 2 * bytes);
@@ -83,7 +83,7 @@ fn carry(from: &mut TcpStream, to: &mut TcpStream, bytes: usize) {
     }
 }
 
-/// What must come out the same.
+/// Facts that must be equal on both planes.
 fn facts(s: &Session) -> impl PartialEq + std::fmt::Debug {
     let both = s.local.flags & s.remote.flags;
     let scale = |o: u8| if both & offer::WSCALE != 0 { o } else { 0 };
@@ -101,7 +101,7 @@ fn facts(s: &Session) -> impl PartialEq + std::fmt::Debug {
     )
 }
 
-/// Delayed acks may be on their way.
+/// Waits, since delayed acknowledgements may be on their way.
 fn until_same(key: &FlowKey, taught: &Plane, adopted: &Plane) -> [Session; 2] {
     let begun = Instant::now();
     loop {
@@ -143,7 +143,7 @@ async fn an_adopted_session_is_known_as_if_its_syns_had_been_seen() {
             pairs.push(pair);
         }
     }
-    // Nothing said yet; one end closed; some bytes that nobody has read.
+    // Nothing sent yet; one end closed; some bytes that nobody has read.
     pairs.push(Pair::open("127.0.0.1:0", "127.0.0.1"));
     let mut half = Pair::open("127.0.0.1:0", "127.0.0.1");
     half.talk(10);
@@ -153,7 +153,7 @@ async fn an_adopted_session_is_known_as_if_its_syns_had_been_seen() {
     unread.opened.write_all(&[1; 30_000]).unwrap();
     pairs.extend([half, unread]);
 
-    // One of TCX would not be asked after the first.
+    // With TCX, the second plane's programs would not run after the first plane's.
     let adopted = Plane::start("adopted", |c| c.attach = Attach::Clsact);
     let done = adopted.agent.adopt().unwrap();
     assert_eq!(done.adopted.len(), 2 * pairs.len(), "{done:?}");
@@ -163,7 +163,7 @@ async fn an_adopted_session_is_known_as_if_its_syns_had_been_seen() {
             let [t, a] = until_same(&key, &taught, &adopted);
             assert!(a.is_adopted() && !t.is_adopted());
             let timestamps = t.local.flags & t.remote.flags & offer::TIMESTAMPS != 0;
-            // Never ahead of what is sent next, nor far behind what was.
+            // Never ahead of the next timestamp sent, and not far behind the last one.
             let ticks = |from: u32, to: u32| to.wrapping_sub(from) as i32;
             if timestamps {
                 assert!(
@@ -176,11 +176,12 @@ async fn an_adopted_session_is_known_as_if_its_syns_had_been_seen() {
             }
         }
     }
-    // Whoever is known is not entered twice.
+    // A known session is not entered twice.
     let again = adopted.agent.adopt().unwrap();
     assert_eq!((again.adopted.len(), again.known), (0, 2 * pairs.len()));
 
-    // Heard both ways it is tracked, and goes on as the other.
+    // Once packets of both ends have passed, the session is tracked, and continues like the
+    // other.
     let quiet = adopted.agent.find(&pairs[1].keys()[0]).unwrap();
     pairs[0].talk(50_000);
     for key in pairs[0].keys() {
@@ -206,7 +207,7 @@ async fn what_is_not_wanted_or_passes_by_is_left() {
         last_port: port,
         ..Rule::default()
     };
-    // Packets of these pass the loopback, and no interface of the data plane.
+    // Packets of these sessions pass the loopback interface, and no interface of the data plane.
     let elsewhere = Plane::start("elsewhere", |c| {
         c.interfaces = vec!["other".into()];
         c.rules = vec![rule];
@@ -238,7 +239,7 @@ async fn a_full_table_takes_what_it_can() {
     let plane = Plane::start("full", |c| c.max_sessions = 16);
     let done = plane.agent.adopt().unwrap();
     assert_eq!((done.adopted.len(), done.no_room), (16, 24));
-    // Room again, and those are taken that found none.
+    // Once there is room again, the sessions that found none are taken.
     for slot in &done.adopted[..6] {
         plane.agent.collect(*slot);
     }
@@ -260,7 +261,7 @@ async fn slots_outlive_who_collected_them() {
     done.adopted[..6]
         .iter()
         .for_each(|s| plane.agent.collect(*s));
-    // Killed before it has given them back.
+    // Killed before it has given the slots back.
     drop(plane);
     let plane = Plane::start("killed", |c| c.max_sessions = 16);
     assert_eq!(plane.agent.sessions().len(), 10);

@@ -1,5 +1,5 @@
-//! What others call a session that a middlebox has left: it is found by it
-//! whatever path it takes, and nobody else gets it while the session lives.
+//! Name that other hosts have for a session that a middlebox has left. The session is found by
+//! this name on any path, and no other session gets the name while this one is alive.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
 
@@ -51,7 +51,7 @@ async fn its_name_is_the_sessions_until_it_ends() {
         assert_eq!(left, before);
         let s = agent.session(next);
         assert_eq!((s.alias(), s.translation), (Some(name), translation));
-        // Late packets of that path are let in, and then it is nobody's.
+        // Late packets of that path are let in. Afterwards the path belongs to no session.
         assert_eq!(agent.find_named(&name), Some(next));
         agent.collect(left);
         assert_eq!(agent.find_named(&name), Some(next), "after {left}");
@@ -69,8 +69,7 @@ async fn its_name_is_the_sessions_until_it_ends() {
     assert_eq!(agent.find_named(&name), None);
 }
 
-/// A session without a middlebox has no other name, whatever a change that failed
-/// has left behind.
+/// A session without a middlebox has no other name, whatever a failed change has left behind.
 #[tokio::test]
 async fn a_session_of_its_own_has_none() {
     let (agent, _events) = plane();
@@ -99,8 +98,8 @@ async fn a_session_of_its_own_has_none() {
     assert_eq!(agent.find_named(&path(61_501)), None);
 }
 
-/// What a middlebox had added that has left is made up for on each later path, and on
-/// none that was there before.
+/// Bytes that a middlebox had added before it left are compensated on each later path, and on no
+/// earlier one.
 #[tokio::test]
 async fn what_was_added_stays_with_the_session() {
     let (agent, _events) = plane();
@@ -119,7 +118,7 @@ async fn what_was_added_stays_with_the_session() {
         agent.lead_beyond(next, &delta);
         expected = expected.beyond(&delta);
         agent.aim_path(next, path(port), 1).unwrap();
-        // What is in use is not changed by a request that comes twice.
+        // A repeated request does not change the translation in use.
         agent.lead_beyond(
             next,
             &Delta {
@@ -136,7 +135,7 @@ async fn what_was_added_stays_with_the_session() {
     }
 }
 
-/// It is kept with the session that it was said of, and forgotten with it.
+/// The report is kept with its session, and forgotten with it.
 #[tokio::test]
 async fn what_was_said_is_of_one_session() {
     let (agent, _events) = plane();

@@ -1,4 +1,4 @@
-//! The cutoff of the other end, and what the local one acknowledges while it is set.
+//! The cutoff of the other end, and the local end's acknowledgements while it is set.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
 
@@ -12,8 +12,8 @@ use dysco_agent::common::FlowKey;
 use dysco_agent::common::two_paths::{Anchor, Cutoff};
 use plane::plane;
 
-/// The programs of a session of one path look at no cutoff: none of them says that it has
-/// drained, as where a packet missed what was being set.
+/// The programs read no cutoff for a session of one path, so that none of them reports that it
+/// has drained. The case is the same as that of a packet which missed the cutoff.
 #[tokio::test]
 async fn an_acknowledgement_that_missed_the_cutoff_is_found_by_looking() {
     let (agent, _events) = plane();

@@ -1,5 +1,5 @@
-//! A process that dies between two stores of a switch: its successor takes the path for taken
-//! that the session's packets take, and gives up the other.
+//! A process that dies between two stores of a switch. Its successor finds the path that the
+//! session's packets take, and gives up the other.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
 
@@ -27,7 +27,7 @@ async fn a_path_that_is_in_use_is_never_given_up() {
     agent.aim_path(next, path(61_600), 1).unwrap();
     let parts = || [first, next].map(|slot| agent.session(slot).two.part);
 
-    // On its way there: the successor is told to go back, or to go on.
+    // On the way there: the successor is told to go back, or to continue.
     agent.lead_to(next).unwrap();
     agent.mend_parts();
     assert_eq!(parts(), [part::BEFORE, part::CURRENT]);
@@ -37,12 +37,12 @@ async fn a_path_that_is_in_use_is_never_given_up() {
         (Some(first), [part::CURRENT, part::NEXT])
     );
 
-    // On its way back: it gives the new path up.
+    // On the way back: the successor gives the new path up.
     agent.switch_path(next).unwrap();
     agent.lead_to(first).unwrap();
     agent.mend_parts();
     assert_eq!(parts(), [part::CURRENT, part::NEXT]);
-    // Where no record names the change: the path before is the one to go.
+    // If no record names the change, the path before is given up.
     assert_eq!(agent.drop_path_before(next), Some(next));
     assert_eq!(agent.find(&key), Some(first));
     let states = [first, next].map(|slot| agent.session(slot).state);

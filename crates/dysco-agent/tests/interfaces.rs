@@ -1,4 +1,4 @@
-//! Interfaces that are deleted and made anew: the programs are on them again, and
+//! Interfaces that are deleted and made anew: the programs are attached to them again, and
 //! sessions leave by them.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
@@ -16,7 +16,7 @@ use plane::{alone, ip, start};
 
 const MAKE: &str = "link add one type veth peer name two";
 
-/// How many of our programs look at what an interface sends.
+/// Number of our programs that see the packets which an interface sends.
 fn programs(how: Attach) -> usize {
     if how == Attach::Tcx {
         let (_, all) = SchedClassifier::query_tcx("one", TcAttachType::Egress).unwrap();
@@ -42,7 +42,7 @@ fn is_attached_to_anew(name: &str, how: Attach) {
     let first = index(&agent).unwrap();
     assert!(agent.look_at_interfaces().is_empty());
 
-    // A session that leaves by it.
+    // A session that leaves by the interface.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let opened = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let key = FlowKey::new(opened.local_addr().unwrap(), opened.peer_addr().unwrap());
@@ -66,7 +66,7 @@ fn is_attached_to_anew(name: &str, how: Attach) {
 
     for noticed in [true, false] {
         if !noticed {
-            // Between two looks.
+            // Between two checks.
             ip("link del one");
         }
         ip(MAKE);
@@ -118,10 +118,10 @@ async fn one_that_is_made_anew_of_another_is_refused() {
     ip("link del low");
 }
 
-/// The kernel's system call, which the libraries here have no function for.
+/// The `bpf` system call, for which the libraries here have no function.
 fn bpf(command: i64, attributes: &mut [u8]) -> OwnedFd {
-    // SAFETY: the attributes and all that they name live until the call has returned, which
-    // gives a descriptor that is nobody else's.
+    // SAFETY: the attributes and all that they name live until the call has returned. The call
+    // returns a descriptor that nothing else owns.
     unsafe {
         let fd = libc::syscall(
             libc::SYS_bpf,
@@ -134,7 +134,7 @@ fn bpf(command: i64, attributes: &mut [u8]) -> OwnedFd {
     }
 }
 
-/// Puts another program of this name on what comes in by an interface, at the end or at the
+/// Attaches another program of this name to the ingress of an interface, at the end or at the
 /// head (`BPF_F_BEFORE`).
 fn another(name: &str, interface: &str, flags: u32) -> OwnedFd {
     use std::os::fd::AsRawFd;

@@ -1,4 +1,4 @@
-//! By which calls bytes were taken from a socket, by the kernel's account.
+//! Receiving calls that took bytes from a socket, by the kernel's account.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
 
@@ -11,7 +11,7 @@ use dysco_agent::Receives;
 fn cookie(of: &TcpStream) -> u64 {
     let mut cookie = 0u64;
     let mut len = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: option and length are our own.
+    // SAFETY: this function owns the option and its length.
     let r = unsafe {
         let p = (&raw mut cookie).cast();
         libc::getsockopt(
@@ -53,7 +53,7 @@ fn each_call_but_a_splice_or_a_peek_counts() {
 
     to.read_exact(&mut buf).unwrap();
     assert_eq!(receives.calls(socket), Some(1));
-    // By another number, which nothing in this process tells of.
+    // By another descriptor, which nothing in this process reports.
     from.write_all(b"dup").unwrap();
     beside.read_exact(&mut buf[..3]).unwrap();
     assert!(receives.watch(socket).is_err(), "it is watched");

@@ -1,5 +1,5 @@
-//! A session that this host relays is given paths on one side: the relay's entries
-//! stay, what is relayed finds the path, and none is left behind.
+//! A session that this host relays is given paths on one side. The relay's entries remain,
+//! relayed packets find the path, and no path is left behind.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
 
@@ -12,7 +12,7 @@ use dysco_agent::common::{FlowKey, State, Translation};
 use dysco_agent::{Agent, Joint};
 use plane::plane;
 
-/// A connection: the slot of the end that opened it, and of the one that accepted it.
+/// Returns a connection: the slot of the end that opened it, and of the end that accepted it.
 fn connected(agent: &Agent, listener: &TcpListener) -> ([u32; 2], TcpStream) {
     let opened = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let ends = [opened.local_addr().unwrap(), opened.peer_addr().unwrap()];
@@ -52,7 +52,7 @@ async fn paths_come_and_go_and_the_relay_stays() {
     agent.relay(b);
     assert!(!agent.is_steered([a, b]));
 
-    // One that is not taken leaves nothing behind.
+    // A path that is not taken leaves nothing behind.
     let next = agent.add_path(b).unwrap();
     let from = agent.session(a);
     let (relay, s) = (agent.session(b), agent.session(next));
@@ -86,7 +86,7 @@ async fn paths_come_and_go_and_the_relay_stays() {
         left.into_iter().for_each(|slot| agent.collect(slot));
         before = next;
     }
-    // Taking another that fails leaves the one that is taken.
+    // If taking another path fails, the path that is taken remains.
     let next = agent.add_path(before).unwrap();
     agent.drop_next_path(next);
     agent.collect(next);

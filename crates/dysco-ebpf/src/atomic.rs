@@ -1,14 +1,14 @@
-//! Words that several processors change at the same time. `core` has nothing for that on
-//! this target, the kernel has since Linux 5.12.
+//! Atomic operations on words that several processors change at the same time. `core` has none
+//! for this target; the kernel supports them since Linux 5.12.
 
 use dysco_common::seq::after;
 
-/// How often [`raise`] tries. It fails only where another has raised the word meanwhile:
-/// more seldom than there are segments of one session on their way in.
+/// Number of attempts of [`raise`]. An attempt fails only if another processor has raised the
+/// word meanwhile, which happens less often than segments of one session arrive.
 const TRIES: u32 = 16;
 
-/// Raises a sequence number (modulo 2^32), which never falls back. What it was, if it was
-/// lower.
+/// Raises a sequence number (modulo 2^32), which never decreases. Returns the previous value if
+/// that was lower.
 #[inline(always)]
 pub fn raise(highest: &mut u32, to: u32) -> Option<u32> {
     let mut before = *highest;
@@ -25,7 +25,7 @@ pub fn raise(highest: &mut u32, to: u32) -> Option<u32> {
     None
 }
 
-/// Puts `new` in the place of `old`, if that is there; what was there.
+/// Stores `new` if the word contains `old`. Returns the previous value.
 #[inline(always)]
 fn compare_exchange(word: &mut u32, old: u32, new: u32) -> u32 {
     let mut found = old;
@@ -42,7 +42,7 @@ fn compare_exchange(word: &mut u32, old: u32, new: u32) -> u32 {
     found
 }
 
-/// Adds to a word, modulo 2^32. What it was.
+/// Adds to a word, modulo 2^32. Returns the previous value.
 #[inline(always)]
 pub fn add(word: &mut u32, n: u32) -> u32 {
     let mut was = n;

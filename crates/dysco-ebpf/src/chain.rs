@@ -1,10 +1,9 @@
 //! Sessions that are steered through a chain of hosts from their SYN on.
 //!
-//! Such a session has an entry for each subsession of this host, in the state
-//! of a new path that nothing has to be translated on. A middlebox's host has
-//! two, joined: what comes in by the one is given to the stack under the
-//! session's own five-tuple, and what the stack then sends goes out by the
-//! other. Only SYNs are looked at here, and their answers.
+//! Such a session has an entry for each subsession of this host, in the state of a new path
+//! without translation. A middlebox's host has two joined entries. A packet that arrives by one
+//! of them is delivered to the stack under the session's own five-tuple. A packet that the stack
+//! then sends leaves by the other. This module handles only SYNs and their answers.
 
 mod arriving;
 mod crossing;
@@ -23,21 +22,21 @@ use crate::maps::{self, Run, Scratch, count};
 use crate::packet::Direction;
 use crate::write;
 
-/// The packet is none of a chain's.
+/// The packet does not belong to a chain.
 pub const PASS: u64 = 0;
-/// It is dropped, and counted.
+/// The packet is dropped, and counted.
 pub const DROP: u64 = u64::MAX;
-/// It goes to the stack, changed. On its way out, the index of the interface
-/// that it leaves by stands for this.
+/// The packet goes to the stack, changed. On egress, the index of the outgoing interface is
+/// returned instead.
 const CHANGED: u64 = 1;
-/// It goes on past the stack, changed.
+/// The packet continues past the stack, changed.
 pub const PAST: u64 = 2;
 
-/// The scratch memory of what comes and of what goes.
+/// Scratch memory of arriving and of leaving packets.
 const IN: u32 = Run::Ingress as u32;
 const OUT: u32 = Run::Egress as u32;
 
-/// What a payload says of when it was sent.
+/// Current tick of the boot clock, which a payload carries as its time of sending.
 #[inline(always)]
 fn now() -> u32 {
     // SAFETY: no arguments, no effects.
@@ -49,8 +48,8 @@ fn drop(why: Counter) -> u64 {
     DROP
 }
 
-/// A SYN, or the answer to one, on its way out; it lies in the scratch memory
-/// of egress, and was read.
+/// Judges a SYN or SYN-ACK on its way out. The packet is in the scratch memory of egress, and
+/// its options have been read.
 #[inline(always)]
 pub fn leaves(ctx: &TcContext) -> u64 {
     // SAFETY: the program's own context.
@@ -58,7 +57,8 @@ pub fn leaves(ctx: &TcContext) -> u64 {
     write(ctx, OUT, judged)
 }
 
-/// The same on its way in.
+/// Judges a SYN or SYN-ACK on its way in. The packet is in the scratch memory of ingress, and
+/// its options have been read.
 #[inline(always)]
 pub fn arrives(ctx: &TcContext) -> u64 {
     // SAFETY: the program's own context.
@@ -66,7 +66,7 @@ pub fn arrives(ctx: &TcContext) -> u64 {
     write(ctx, IN, judged)
 }
 
-/// Puts the change in. Here, where there is stack for it.
+/// Applies the change to the packet. This function is separate because the stack has room here.
 #[inline(always)]
 fn write(ctx: &TcContext, run: u32, judged: u64) -> u64 {
     if judged == PASS || judged == DROP {

@@ -50,8 +50,8 @@ pub fn run(ctx: TcContext) -> Verdict {
     let Some(found) = find(&ctx, Direction::Out, key) else {
         return icmp::leaves(&ctx);
     };
-    // Each looks its session up: an `Option` that goes three ways is more than
-    // the verifier follows.
+    // Each case repeats the lookup: the verifier cannot follow an `Option` through three
+    // branches.
     if mark == mark::COPY {
         cold_path();
         return header_copy(&ctx, key, &found);
@@ -70,7 +70,7 @@ pub fn run(ctx: TcContext) -> Verdict {
     }
     if s.relay != 0 && !steered {
         cold_path();
-        // The stack has no part in it any more.
+        // The stack has no part in the session any longer.
         count(Counter::DroppedLateOld);
         return Verdict::Drop;
     }
@@ -115,7 +115,7 @@ pub fn run(ctx: TcContext) -> Verdict {
         }
         Some(State::Relay) => {
             cold_path();
-            // The stack has no part in it any more.
+            // The stack has no part in the session any longer.
             count(Counter::DroppedLateOld);
             Verdict::Drop
         }
@@ -134,7 +134,7 @@ pub fn run(ctx: TcContext) -> Verdict {
             cold_path();
             kept::leaves(&ctx, mark, key, &found, slot)
         }
-        // What is sent takes the session's other entry.
+        // A sent packet takes the session's other entry.
         Some(State::Free | State::Closed | State::Joining) | None => Verdict::Pass,
     }
 }
@@ -145,9 +145,9 @@ fn mark_of(ctx: &TcContext) -> u32 {
     unsafe { (*ctx.skb.skb).mark }
 }
 
-/// Is it this host's own word about a session that it only passes on? Connection tracking
-/// translates nothing that it calls invalid: behind a NAT such a packet is for this host's
-/// own address, whose stack knows no such socket. What is forwarded came by an interface.
+/// True if this host itself has made a packet of a session that it only forwards: a forwarded
+/// packet came in by an interface. Connection tracking does not translate a packet that it calls
+/// invalid. Behind a NAT such a packet is for this host's own address, where no socket knows it.
 #[inline(always)]
 fn is_stacks_own(ctx: &TcContext, s: &Session) -> bool {
     // SAFETY: a readable field of the context.
@@ -155,7 +155,7 @@ fn is_stacks_own(ctx: &TcContext, s: &Session) -> bool {
     came_by == 0 && OWN.get_ptr(&s.key.local).is_some()
 }
 
-/// Is it one of ours, on its second way through the program?
+/// True if the packet has a mark of the programs, and so passes the program a second time.
 #[inline(always)]
 pub fn is_marked(ctx: &TcContext) -> bool {
     matches!(
@@ -175,7 +175,7 @@ fn with_options(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot
     write(ctx, Run::Egress, Path::New, s)
 }
 
-/// Sends a reply straight to the client, unless it ends something.
+/// Sends a reply straight to the client, unless it has FIN or RST.
 #[inline(always)]
 fn straight(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
     if found.seg.flags & (FIN | RST) != 0 {
@@ -185,7 +185,7 @@ fn straight(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u3
     with_options(ctx, s, key, found, slot)
 }
 
-/// Takes a packet into the scratch memory of a run.
+/// Copies a packet into the scratch memory of a run.
 #[inline(always)]
 pub fn take(ctx: &TcContext, run: Run, key: &Key, found: &Found) -> Option<&'static mut Scratch> {
     let scratch = maps::scratch(run as u32)?;
@@ -193,7 +193,7 @@ pub fn take(ctx: &TcContext, run: Run, key: &Key, found: &Found) -> Option<&'sta
     Some(scratch)
 }
 
-/// Puts the change in and sends the packet on its path.
+/// Applies the change and sends the packet on its path.
 #[inline(always)]
 pub fn write(ctx: &TcContext, run: Run, path: Path, s: &Session) -> Verdict {
     if !write::apply(ctx, run as u32) {
@@ -217,7 +217,7 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, steered: bool) -> Verdict {
             hop::learn(ctx, s);
             return Verdict::Pass;
         }
-        // Of a relayed session it is the other end's to judge.
+        // The other end judges a SYN of a relayed session.
         if steered && s.state == State::Relay as u32 {
             return Verdict::Pass;
         }
@@ -240,7 +240,8 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, steered: bool) -> Verdict {
             Verdict::Pass
         }
         chain::DROP => Verdict::Drop,
-        // No stack gave it this host's Ethernet address: the kernel does.
+        // The stack has not given this packet an Ethernet address of this host: the kernel must
+        // do so.
         ifindex if past => Verdict::Redirect {
             ifindex: ifindex as u32,
         },
@@ -248,7 +249,7 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, steered: bool) -> Verdict {
     }
 }
 
-/// Sends a SYN, or the answer to one, that was put on its subsession.
+/// Sends a SYN, or the answer to one, that has been put on its subsession.
 #[inline(always)]
 fn on_its_way(ctx: &TcContext, ifindex: u32) -> Verdict {
     match maps::scratch(Run::Egress as u32) {
@@ -257,7 +258,7 @@ fn on_its_way(ctx: &TcContext, ifindex: u32) -> Verdict {
     }
 }
 
-/// Takes in what the segment teaches.
+/// Takes in the numbers of a segment that the local end sends.
 #[inline(always)]
 pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     let seg = &found.seg;
@@ -266,7 +267,7 @@ pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
         cold_path();
         believed = ends(s, seg, slot);
     }
-    // The numbers of a reset may be anybody's.
+    // Anybody may have chosen the numbers of a reset.
     if believed && !seg.has(RST) {
         steady::sent(s, seg);
     }
@@ -284,11 +285,11 @@ pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     }
 }
 
-/// False of what the other end cannot believe.
+/// Takes in a FIN or reset. Returns false if the other end cannot believe it.
 #[inline(always)]
 fn ends(s: &mut Session, seg: &Segment, slot: u32) -> bool {
     let near = s.joined_to().and_then(maps::session);
-    // It may be another's by now.
+    // The joined entry may belong to another session.
     let near = near.filter(|near| near.joined_to() == Some(slot));
     let near = near.as_deref();
     if seg.has(RST) {
@@ -310,7 +311,7 @@ fn ends(s: &mut Session, seg: &Segment, slot: u32) -> bool {
     believed
 }
 
-/// Makes the change that translates the segment onto the new path.
+/// Prepares the change that translates the segment onto the new path.
 #[inline(always)]
 pub fn new_path(s: &mut Session, seg: &Segment, c: &mut Change) {
     c.edit = s.translation.outgoing(seg, &s.path);
@@ -321,7 +322,7 @@ pub fn new_path(s: &mut Session, seg: &Segment, c: &mut Change) {
     s.new_out = s.new_out.wrapping_add(1);
 }
 
-/// Makes the change that sends the segment the old way with other numbers.
+/// Prepares the change that sends the segment on the old path with other numbers.
 #[inline(always)]
 pub fn old_path(key: &Key, seg: &Segment, c: &mut Change) {
     c.edit = Edit {
@@ -339,7 +340,7 @@ pub fn old_path(key: &Key, seg: &Segment, c: &mut Change) {
     c.pseudo = 0;
 }
 
-/// Keeps what a path may not hear out of its SACK blocks.
+/// Removes the SACK blocks that a path must not receive.
 #[inline(always)]
 fn limit(c: &mut Change, s: &Session, path: Path) {
     let sacks = two_paths::sacks(Anchor::Near, s, path);
@@ -353,7 +354,7 @@ fn limit(c: &mut Change, s: &Session, path: Path) {
     };
 }
 
-/// The two-path phase.
+/// Sends a packet of the local end in the two-path phase.
 #[inline(always)]
 fn on_two_paths(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
     if take(ctx, Run::Egress, key, found).is_none() {
@@ -369,15 +370,15 @@ fn on_two_paths(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot
     }
 }
 
-/// What [`dysco_split`] says: the packet passes as it is.
+/// Result of [`dysco_split`]: the packet passes unchanged.
 const NEITHER: u32 = 0;
-/// Put the change in; it takes the new path.
+/// Apply the change; the packet takes the new path.
 const NEW: u32 = 1;
-/// Put the change in; it takes the old path.
+/// Apply the change; the packet takes the old path.
 const OLD: u32 = 2;
 
-/// Splits the packet in the scratch memory of egress between the paths of its session.
-/// Exported for a stack frame of its own (see also `learn::dysco_offer`).
+/// Splits the packet in the scratch memory of egress between the paths of its session. Exported
+/// for a stack frame of its own (see also `learn::dysco_offer`).
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_split(skb: *mut __sk_buff, slot: u32) -> u32 {
@@ -428,7 +429,7 @@ unsafe extern "C" fn dysco_split(skb: *mut __sk_buff, slot: u32) -> u32 {
     }
 }
 
-/// The second way of a copy: trim it to a header, and send that.
+/// Handles a copy on its second pass: trims it to a header, and sends the header.
 #[inline(always)]
 fn header_copy(ctx: &TcContext, key: &Key, found: &Found) -> Verdict {
     // SAFETY: fields of the context that the verifier lets a classifier use.
@@ -438,8 +439,8 @@ fn header_copy(ctx: &TcContext, key: &Key, found: &Found) -> Verdict {
         return Verdict::Drop;
     };
     if new {
-        // A copy for the new path, on its third way: translated already. The
-        // mark kept it from the scratch memory of the run that made it.
+        // A copy for the new path, on its third pass: translated already. The mark kept it from
+        // the scratch memory of the run that made it.
         skb.mark = 0;
         return Verdict::Pass;
     }

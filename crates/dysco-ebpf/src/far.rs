@@ -1,7 +1,6 @@
-//! Sessions that this host relays: a proxy here had them, and both ends are
-//! elsewhere. Each of its two entries acts for its remote end. What that end
-//! sends comes in here and goes out by the entry that this one is joined to;
-//! the old path is this host's stack, until the proxy's sockets are closed.
+//! Sessions that this host relays: a proxy here had them, and both ends are elsewhere. Each of
+//! the two entries acts for its remote end. A packet of that end arrives here and leaves by the
+//! joined entry. The old path is this host's stack, until the proxy's sockets are closed.
 
 use aya_ebpf::bindings::{__sk_buff, BPF_F_INGRESS};
 use aya_ebpf::programs::TcContext;
@@ -22,12 +21,12 @@ use crate::paths::{self, remember_ack, send_copy};
 use crate::steady;
 use crate::write::{self, Change};
 
-/// How far a reset may be from the highest number known, where the window is not.
+/// Greatest distance of a reset from the highest number known, where the window is unknown.
 const NEAR: u32 = 1 << 16;
 
 const FAR: Anchor = Anchor::Far;
 
-/// A relayed packet leaves as it is.
+/// Lets a relayed packet leave unchanged.
 #[inline(always)]
 pub fn relayed(ctx: &TcContext, mark: u32) -> Verdict {
     set_mark(ctx, 0);
@@ -38,8 +37,8 @@ pub fn relayed(ctx: &TcContext, mark: u32) -> Verdict {
     Verdict::Pass
 }
 
-/// Keeps the neighbour that the kernel has chosen for a relayed packet. Exported:
-/// see [`dysco_far`].
+/// Stores the neighbour that the kernel has chosen for a relayed packet. Exported: see
+/// [`dysco_far`].
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_teach(skb: *mut __sk_buff) -> u32 {
@@ -55,7 +54,7 @@ unsafe extern "C" fn dysco_teach(skb: *mut __sk_buff) -> u32 {
 #[inline(always)]
 fn teach<const V6: bool>(ctx: &TcContext) -> Option<()> {
     let p = usual::<V6>(ctx, Direction::Out)?;
-    // It bears the five-tuple of the end that it goes to.
+    // The packet has the five-tuple of the end that it goes to.
     let Flow { s: o, .. } = maps::hinted::<V6>(ctx, Direction::Out, &p.short)?;
     let (s, _) = other(o)?;
     if s.state == State::Relay as u32 {
@@ -70,17 +69,17 @@ pub fn set_mark(ctx: &TcContext, mark: u32) {
     unsafe { (*ctx.skb.skb).mark = mark };
 }
 
-/// The session that this one is joined to, and this one's slot.
+/// Returns the session that this one is joined to, and this one's slot.
 #[inline(always)]
 pub fn other(s: &Session) -> Option<(&'static mut Session, u32)> {
     let other = maps::session(s.joined_to()?)?;
     let slot = other.joined_to()?;
-    // It may be another's by now.
+    // The joined entry may belong to another session.
     let own = maps::session(slot)?;
     core::ptr::eq(own, s).then_some((other, slot))
 }
 
-/// Relays a packet of an end; there is no other path. False if it goes nowhere.
+/// Relays a packet of an end that has only one path. Returns false if the packet goes nowhere.
 #[inline(always)]
 pub fn relay(ctx: &TcContext, s: &mut Session, found: &Found) -> bool {
     let seg = &found.seg;
@@ -96,9 +95,9 @@ pub fn relay(ctx: &TcContext, s: &mut Session, found: &Found) -> bool {
     )
 }
 
-/// A function of its own in the kernel, for its stack frame, which is added to
-/// the caller's: so nothing is handed over by reference that would have to lie
-/// there for it, and the change is made in map memory.
+/// Relays a packet, in a kernel function with a stack frame of its own, which counts in addition
+/// to the caller's. Therefore no argument is a reference to the stack, and the change is
+/// prepared in map memory.
 #[inline(never)]
 fn relay_short(
     ctx: &TcContext,
@@ -135,7 +134,7 @@ fn relay_short(
     true
 }
 
-/// Makes ready to leave a packet whose headers are still to be changed.
+/// Prepares the departure of a packet whose headers are still to be changed.
 #[inline(always)]
 fn leave(ctx: &TcContext, s: &mut Session, v6: bool) -> bool {
     if !write::hop_limit(ctx, v6) {
@@ -154,24 +153,24 @@ fn leave(ctx: &TcContext, s: &mut Session, v6: bool) -> bool {
     true
 }
 
-/// What [`dysco_far`] says: nothing is to be done.
+/// Result of [`dysco_far`]: nothing is to be done.
 pub const PASS: u64 = 0;
 /// The packet is dropped, and counted.
 pub const DROP: u64 = 1;
-/// Put the change in; it goes on to the stack.
+/// Apply the change; the packet continues to the stack.
 pub const TO_STACK: u64 = 2;
-/// Put the change in; it leaves towards the other end.
+/// Apply the change; the packet leaves towards the other end.
 pub const TO_OTHER: u64 = 3;
 
-/// Judges a packet of an end, which lies in the scratch memory of ingress.
+/// Judges a packet of an end that is in the scratch memory of ingress.
 #[inline(always)]
 pub fn decide(ctx: &TcContext) -> u64 {
     // SAFETY: the program's own context.
     unsafe { dysco_far(ctx.skb.skb) }
 }
 
-/// Exported, so that the verifier goes through it once (see
-/// `learn::dysco_offer`), and with a stack frame of its own.
+/// Exported, so that the verifier checks it once (see `learn::dysco_offer`), with a stack frame
+/// of its own.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_far(skb: *mut __sk_buff) -> u64 {
     let mut ctx = TcContext::new(skb);
@@ -202,7 +201,7 @@ unsafe extern "C" fn dysco_far(skb: *mut __sk_buff) -> u64 {
     from_end(&mut ctx, s, o, p, c, slot)
 }
 
-/// Takes in which window the end offers this host's stack.
+/// Takes in the window that the end offers this host's stack.
 #[inline(always)]
 pub fn offers(s: &Session, slot: u32, seg: &Segment) {
     let (Some(to), Some(edge)) = (two_paths::offered(s, seg), maps::edge(slot)) else {
@@ -215,10 +214,10 @@ pub fn offers(s: &Session, slot: u32, seg: &Segment) {
     }
 }
 
-/// Takes in what a segment of the end teaches as if the session were tracked: the entry
-/// that this one was joined to has been taken back, and this one is in a moment, or when
-/// a daemon starts again. What is not counted here would be of the new path to a later
-/// cut, which would not wait until the proxy has passed it on.
+/// Takes in a segment of the end as if the session were tracked: the joined entry has been taken
+/// back. This one follows in a moment, or when a daemon starts again. A later cut would take
+/// bytes that are not counted here for bytes of the new path, and would not wait until the proxy
+/// has passed them on.
 #[inline(always)]
 fn to_stack_alone(s: &mut Session, p: &Packet, slot: u32) {
     let seg = &p.seg;
@@ -230,8 +229,8 @@ fn to_stack_alone(s: &mut Session, p: &Packet, slot: u32) {
     }
 }
 
-/// Relays a packet that has come for this entry by a path of its session, which has
-/// made of it `seg` by `first`.
+/// Relays a packet that has arrived for this entry by a path of its session. The path has
+/// changed it to `seg` by `first`.
 #[inline(always)]
 pub fn onward(ctx: &TcContext, s: &mut Session, seg: &Segment, first: &Edit, run: u32) -> u64 {
     let Some(Scratch {
@@ -270,18 +269,18 @@ fn onto_new_path(s: &Session, edit: Edit, c: &mut Change) {
     c.pseudo = 0;
 }
 
-/// Takes in what a segment teaches that is relayed.
+/// Takes in the numbers of a relayed segment.
 #[inline(always)]
 fn take_in(s: &mut Session, seg: &Segment) {
     let believed = seg.flags & (FIN | RST) == 0 || ends(s, seg);
-    // Their numbers may be anything.
+    // The numbers of a FIN that is not believed, of a SYN and of a reset may be anything.
     if !believed || seg.flags & (SYN | RST) != 0 {
         return;
     }
     usual_taken_in(s, seg);
 }
 
-/// The same of a segment that neither opens nor ends anything.
+/// Takes in the numbers of a relayed segment that neither opens nor ends anything.
 #[inline(always)]
 pub fn usual_taken_in(s: &mut Session, seg: &Segment) {
     received(s, seg.end());
@@ -290,10 +289,10 @@ pub fn usual_taken_in(s: &mut Session, seg: &Segment) {
     }
 }
 
-/// An end closes its half, or resets. No socket of this host judges that: what the
-/// other end cannot believe ends nothing here either, or anybody could end a silent
-/// session (RFC 5961, section 3). The segment must not have been taken in yet. False of
-/// what cannot be believed.
+/// Takes in the FIN or reset of an end. No socket of this host judges it. A segment that the
+/// other end cannot believe ends nothing here either: otherwise anybody could end a silent
+/// session (RFC 5961, section 3). The segment must not have been taken in yet. Returns false if
+/// it cannot be believed.
 #[inline(always)]
 fn ends(s: &mut Session, seg: &Segment) -> bool {
     let Some((o, slot)) = other(s) else {
@@ -301,11 +300,10 @@ fn ends(s: &mut Session, seg: &Segment) -> bool {
     };
     let mut acked = o.rcv_ack.wrapping_sub(s.translation.seq_out);
     if s.two.returns | o.two.returns == 0 && after(acked, s.rcv_max) {
-        // Nobody acknowledges what has not been sent.
+        // Nobody acknowledges bytes that have not been sent.
         acked = s.rcv_max.wrapping_sub(two_paths::widest_in(s));
     }
-    // Of the direction that passes this host by only the client's part is
-    // known.
+    // If a direction bypasses this host, only the client's part is known.
     let (low, high) = if o.two.returns != 0 {
         (acked, acked.wrapping_add(NEAR))
     } else if s.two.returns != 0 {
@@ -352,7 +350,7 @@ fn from_end(
     paths::cut_if_due(s, FAR);
     hear_end(s, o, p);
     offers(s, slot, &p.seg);
-    // What was taken in: anybody may have sent the rest.
+    // Only the number taken in counts: anybody may have sent the rest.
     let heard = Segment {
         ack: s.rcv_ack,
         ..p.seg
@@ -386,14 +384,14 @@ fn from_end(
     }
 }
 
-/// How far an end was sent by either path.
+/// Highest number sent to an end by either path.
 #[inline(always)]
 fn sent_to(s: &Session, o: &Session) -> u32 {
     if s.two.new_data == 0 {
         return s.snd_max;
     }
     let relayed = o.rcv_max.wrapping_add(o.translation.seq_out);
-    // Then it may be more than 2 GiB ahead.
+    // Once the end has all old data, the relayed number may be more than 2 GiB ahead.
     if two_paths::has_all_old(s) {
         relayed
     } else {
@@ -401,8 +399,9 @@ fn sent_to(s: &Session, o: &Session) -> u32 {
     }
 }
 
-/// Is a reset with a number from before the old path took its window back this end's own?
-/// Nobody else knows what it has acknowledged.
+/// True if a reset is this end's own although its number is old. The kernel numbers such a reset
+/// by the end of the window, which the old path has taken back. Only the end itself knows the
+/// number that it has acknowledged.
 #[inline(always)]
 fn is_its_own(s: &Session, o: &Session, seg: &Segment) -> bool {
     s.state == State::FarTwoPaths as u32
@@ -411,8 +410,8 @@ fn is_its_own(s: &Session, o: &Session, seg: &Segment) -> bool {
         && !after(seg.ack, sent_to(s, o))
 }
 
-/// Takes in what a segment of the end teaches in the two-path phase. What it
-/// acknowledges was sent by the stack, or relayed from the other end.
+/// Takes in a segment of the end in the two-path phase. The bytes that it acknowledges were sent
+/// by the stack, or relayed from the other end.
 #[inline(always)]
 fn hear_end(s: &mut Session, o: &mut Session, p: &Packet) {
     let seg = &p.seg;
@@ -430,20 +429,21 @@ fn hear_end(s: &mut Session, o: &mut Session, p: &Packet) {
     }
 }
 
-/// Does a segment of the end take the new path?
+/// True if a segment of the end takes the new path.
 #[inline(always)]
 pub fn is_of_new_path(s: &Session, seg: &Segment) -> bool {
     s.two.cut_set != 0 && !before(seg.seq, s.cut_out)
 }
 
-/// Has the other end no window yet for data of this one? The proxy holds what comes before.
+/// True if the other end has not opened its window for this data yet. The proxy still holds what
+/// precedes it.
 #[inline(always)]
 fn is_beyond_window(s: &Session, o: &Session, seq: u32, len: u32) -> bool {
     let edge = s.joined_to().and_then(maps::edge);
     edge.is_some_and(|edge| two_paths::is_beyond(o, *edge, seq, len))
 }
 
-/// Sends a segment of this end to the other, if that may hear of it.
+/// Sends a segment of this end to the other, unless that end must not receive it.
 #[inline(always)]
 fn to_other(
     ctx: &TcContext,
@@ -472,8 +472,9 @@ fn to_other(
     to_leave(ctx, s, p.key.is_v6())
 }
 
-/// Hands a segment of the end to this host's stack, with other numbers, and without blocks
-/// of what that has not sent: its connection tracking would take them for invalid.
+/// Delivers a segment of the end to this host's stack, with other numbers. Removes SACK blocks
+/// of bytes that the stack has not sent: the host's connection tracking would call the segment
+/// invalid.
 #[inline(always)]
 fn to_stack(s: &Session, p: &Packet, c: &mut Change, seg: &Segment, pseudo: u64) -> u64 {
     let key = &p.key.whole;
@@ -498,7 +499,7 @@ fn to_stack(s: &Session, p: &Packet, c: &mut Change, seg: &Segment, pseudo: u64)
     TO_STACK
 }
 
-/// The second way of a copy: trim it to a header, and send that.
+/// Handles a copy on its second pass: trims it to a header, and sends the header.
 #[inline(always)]
 fn header_copy(
     ctx: &TcContext,
@@ -528,8 +529,8 @@ fn header_copy(
     }
 }
 
-/// Judges a packet of this host's stack for a remote end: the old path, as that
-/// end would hear of it.
+/// Judges a packet that this host's stack sends to a remote end by the old path. The end
+/// receives the packet as the old path may show it.
 #[inline(always)]
 pub fn to_end(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
     let seg = &found.seg;

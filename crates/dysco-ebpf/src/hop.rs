@@ -1,11 +1,11 @@
-//! The next hop of a new path. The stack has chosen a neighbour for a packet by
-//! its old destination; who is the neighbour for the new one only the kernel's
-//! own look-up knows, which costs more than all the rest. It is asked again
-//! every few milliseconds, not for every packet: [`Verdict::Redirect`] makes it
-//! look, the packet comes through this program once more, and teaches what was
-//! found: all sessions with the same addresses, and the session itself, which needs it
-//! where too many neighbours are in use. No daemon is needed to follow a route or a
-//! neighbour that changes.
+//! The next hop of a new path. The stack has chosen a neighbour for the packet's old
+//! destination. Only the kernel's own lookup knows the neighbour for the new one, and that
+//! lookup costs more than all other work. The program therefore asks once every few
+//! milliseconds, not for every packet. [`Verdict::Redirect`] makes the kernel look the neighbour
+//! up. The packet then passes this program once more, and its destination is learnt. The result
+//! serves all sessions with the same addresses. It is also kept in the session itself, which
+//! needs it if too many neighbours are in use. Routes and neighbours may change while no daemon
+//! runs.
 //!
 //! [`Verdict::Redirect`]: crate::Verdict::Redirect
 
@@ -17,31 +17,31 @@ use crate::Verdict;
 use crate::maps;
 use crate::packet::at;
 
-/// Ticks of the kernel's clock (1 to 10 ms each) for which a hop is believed,
-/// as a shift.
+/// Binary logarithm of the number of ticks for which a hop is valid. A tick of the kernel's
+/// clock is 1 to 10 ms.
 const BELIEVED: u64 = 4;
-/// For so many times as long XDP believes it: no frame of its own asks, so a
-/// packet has to take the long way, which those behind it may overtake.
+/// Factor by which a hop is valid longer for XDP. No XDP frame asks for the hop by itself: a
+/// packet must take the long way, and those behind it may overtake it.
 const BELIEVED_BY_XDP: u64 = 8;
 /// Bits of an Ethernet address.
 const ADDRESS: u64 = (1 << 48) - 1;
 
-/// The time, as the upper 16 bits of a [`Session::hop`]. It comes again after
-/// 2^20 ticks; a hop of then is believed for 16 of them.
+/// Returns the time as the upper 16 bits of a [`Session::hop`]. It repeats after 2^20 ticks; a
+/// hop of that time is then valid for 16 of them.
 #[inline(always)]
 fn now() -> u64 {
     // SAFETY: no arguments, no effects.
     unsafe { bpf_jiffies64() >> BELIEVED << 48 }
 }
 
-/// The destination address of the frame, as memory has it.
+/// Returns the destination address of the frame, in memory order.
 #[inline(always)]
 fn address(ctx: &TcContext) -> Option<u64> {
     Some(at::<u64>(ctx, 0)? & ADDRESS)
 }
 
-/// Takes in where the kernel sends a packet of the new path. One store of one
-/// word: CPUs may do so at the same time.
+/// Takes in the neighbour to which the kernel sends a packet of the new path. It is one store of
+/// one word: CPUs may do so at the same time.
 #[inline(always)]
 pub fn learn(ctx: &TcContext, s: &mut Session) {
     // SAFETY: a readable field of the context.
@@ -58,8 +58,8 @@ pub fn learn(ctx: &TcContext, s: &mut Session) {
     }
 }
 
-/// The next hop that was found last for any session of the same path, or else for
-/// this one: its own lies where no other packet looks.
+/// Returns the next hop found last for any session of the same path, or else for this one. The
+/// session's own is in memory that no other packet reads.
 #[inline(always)]
 fn found(s: &Session) -> u64 {
     let (local, remote) = (&s.path.local, &s.path.remote);
@@ -69,8 +69,8 @@ fn found(s: &Session) -> u64 {
     }
 }
 
-/// Is the kernel to be asked again for XDP, which sends back only by the
-/// interface that a frame came by?
+/// True if the kernel must be asked for the hop again on behalf of XDP. XDP sends a frame back
+/// only by the interface that it came by.
 #[inline(always)]
 pub fn is_asked(ctx: &TcContext, s: &Session) -> bool {
     // SAFETY: a readable field of the context.
@@ -78,7 +78,8 @@ pub fn is_asked(ctx: &TcContext, s: &Session) -> bool {
     here && s.hop & !ADDRESS != now()
 }
 
-/// Takes in, for XDP, where the kernel sends a relayed packet, and as whom.
+/// Takes in, for XDP, the neighbour to which the kernel sends a relayed packet, and the source
+/// address.
 #[inline(always)]
 pub fn teach(ctx: &TcContext, s: &mut Session) {
     if let Some(own) = at::<u64>(ctx, 6) {
@@ -87,7 +88,7 @@ pub fn teach(ctx: &TcContext, s: &mut Session) {
     }
 }
 
-/// The next hop as XDP believes it; 0 for none.
+/// Returns the next hop for XDP; 0 if none is valid.
 #[inline(always)]
 pub fn for_xdp(s: &Session) -> u64 {
     let age = now().wrapping_sub(s.hop & !ADDRESS) >> 48;
@@ -98,7 +99,7 @@ pub fn for_xdp(s: &Session) -> u64 {
     }
 }
 
-/// Sends a frame of the new path on its way.
+/// Sends a frame of the new path.
 #[inline(always)]
 pub fn send(ctx: &TcContext, s: &Session) -> Verdict {
     if take(ctx, s) {
@@ -108,7 +109,7 @@ pub fn send(ctx: &TcContext, s: &Session) -> Verdict {
     }
 }
 
-/// Sends a frame between these addresses on its way, whatever session's.
+/// Sends a frame between these addresses, of any session.
 #[inline(always)]
 pub fn send_between(ctx: &TcContext, local: &Addr, remote: &Addr, ifindex: u32) -> Verdict {
     let known = maps::neighbour(local, remote);
@@ -120,8 +121,8 @@ pub fn send_between(ctx: &TcContext, local: &Addr, remote: &Addr, ifindex: u32) 
     }
 }
 
-/// Sends the frame to the next hop of the new path, if that is known and behind
-/// the same interface. If not, the frame is as before.
+/// Addresses the frame to the next hop of the new path, if that is known and behind the same
+/// interface. Otherwise the frame is unchanged.
 #[inline(always)]
 fn take(ctx: &TcContext, s: &Session) -> bool {
     take_hop(ctx, found(s), s.ifindex)

@@ -1,5 +1,5 @@
-//! Errors of ICMP and ICMPv6 about sessions whose wire has another five-tuple than the
-//! end that sent the segment. What an error is about is decided by `dysco_common::icmp`.
+//! Errors of ICMP and ICMPv6 about sessions that have another five-tuple on the wire than at the
+//! end that sent the segment. `dysco_common::icmp` decides what an error is about.
 //!
 //! ```text
 //! an anchor, a chain's host:  wire ─▶ ingress ─ inner: path > session ─▶ stack
@@ -7,9 +7,9 @@
 //! a relaying host:            wire ─▶ ingress ─ inner: session B > A ──▶ the end of A
 //! ```
 //!
-//! An error that a host sends on has that host's own address as its source: routers drop
-//! what comes back to them with their own, and reverse-path filters what comes by another
-//! way than its source is reached.
+//! A host that sends an error on uses its own address as the source. A router drops a returning
+//! packet that has the router's address. A reverse-path filter drops a packet that comes by
+//! another way than its source is reached.
 
 use core::hint::cold_path;
 
@@ -33,17 +33,17 @@ use crate::packet::{ETH_P_IP, ETH_P_IPV6, Found, Packet, at};
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// A packet of no more bytes passes every link: what IPv4 calls the least that all take
-/// (RFC 1122, section 3.3.3). In IPv6 it is more.
+/// Greatest length in bytes of a packet that passes every link, by RFC 1122, section 3.3.3, for
+/// IPv4. In IPv6 it is greater.
 const PASSES_ALL: u32 = 576;
 
-/// What the functions of this file say: the packet goes on as it is.
+/// Result of the functions of this file: the packet continues unchanged.
 const PASS: u64 = 0;
-/// It is dropped, and counted.
+/// The packet is dropped, and counted.
 const DROP: u64 = u64::MAX;
-/// It goes to the stack, changed.
+/// The packet goes to the stack, changed.
 const CHANGED: u64 = 1 << 32;
-// Anything else is the interface by which it leaves.
+// Any other result is the index of the outgoing interface.
 
 fn verdict(said: u64) -> Verdict {
     match said {
@@ -56,7 +56,7 @@ fn verdict(said: u64) -> Verdict {
     }
 }
 
-/// Is it ICMP, without options before?
+/// True if the packet is ICMP or ICMPv6, without IPv6 extension headers before it.
 #[inline(always)]
 fn is_icmp(ctx: &TcContext) -> bool {
     match at::<u16>(ctx, 12).map(u16::from_be) {
@@ -77,7 +77,7 @@ pub fn arrives(ctx: &TcContext) -> Verdict {
     verdict(unsafe { dysco_icmp_in(ctx.skb.skb) })
 }
 
-/// The same on its way out.
+/// Judges a packet without TCP, on its way out.
 #[inline(always)]
 pub fn leaves(ctx: &TcContext) -> Verdict {
     if !is_icmp(ctx) {
@@ -88,7 +88,7 @@ pub fn leaves(ctx: &TcContext) -> Verdict {
     verdict(unsafe { dysco_icmp_out(ctx.skb.skb) })
 }
 
-/// Exported, so that the verifier goes through it once (see `learn::dysco_offer`).
+/// Exported, so that the verifier checks it once (see `learn::dysco_offer`).
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_icmp_in(skb: *mut __sk_buff) -> u64 {
@@ -114,8 +114,8 @@ unsafe extern "C" fn dysco_icmp_out(skb: *mut __sk_buff) -> u64 {
     said.unwrap_or(PASS)
 }
 
-/// Reads the message and what it quotes into scratch memory: on the stack LLVM would store
-/// double words where it may not. `None` of all others.
+/// Reads the message and its quoted segment into scratch memory: on the stack LLVM would store
+/// double words where it must not. Returns `None` for any other packet.
 #[inline(always)]
 fn read<const V6: bool>(ctx: &TcContext, run: Run) -> Option<&'static mut Scratch> {
     let scratch = maps::scratch(run as u32)?;
@@ -131,10 +131,10 @@ fn load(ctx: &TcContext, to: *mut u8, len: u32) -> Option<()> {
     (r == 0).then_some(())
 }
 
-/// Stores the message, and keeps a device's sum of the packet right, if there is one.
+/// Stores the message, and updates a device's sum of the packet, if there is one.
 #[inline(always)]
 fn store(ctx: &TcContext, message: &Message, len: u32) -> Option<()> {
-    // SAFETY: the program's own context; a message has so many bytes.
+    // SAFETY: the program's own context; the message has `len` bytes, by the callers.
     let r = unsafe {
         bpf_skb_store_bytes(
             ctx.skb.skb.cast(),
@@ -147,7 +147,7 @@ fn store(ctx: &TcContext, message: &Message, len: u32) -> Option<()> {
     (r == 0).then_some(())
 }
 
-/// The session of a segment that this host has sent, or of one that it has received.
+/// Returns the session of a segment that this host has sent or, if not `sent`, has received.
 #[inline(always)]
 fn find(scratch: &mut Scratch, sent: bool) -> Option<Flow> {
     let Scratch {
@@ -164,7 +164,7 @@ fn find(scratch: &mut Scratch, sent: bool) -> Option<Flow> {
     maps::find(key)
 }
 
-/// Counts an error that is not translated, and says what becomes of it.
+/// Counts an error that is not translated, and returns its verdict.
 #[inline(always)]
 fn untranslated(fate: Fate) -> u64 {
     if fate == Fate::Pass {
@@ -198,7 +198,7 @@ fn comes<const V6: bool>(ctx: &TcContext) -> Option<u64> {
         let relay = maps::session(relay)?;
         return about_relay::<V6>(ctx, message, relay, quoted);
     }
-    // The router's address: a stack may hear that.
+    // The router's address as the source: a stack may receive that.
     let router = message.source::<V6>();
     message.rewrite::<V6>(quoted, (&router, &s.key.local));
     store(ctx, message, const { READ[V6 as usize] as u32 })?;
@@ -206,7 +206,7 @@ fn comes<const V6: bool>(ctx: &TcContext) -> Option<u64> {
     Some(CHANGED)
 }
 
-/// An error about a session of which this host knows both sides: `by` has the five-tuple
+/// Relays an error about a session of which this host knows both sides. `by` has the five-tuple
 /// that the segment left by.
 #[inline(always)]
 fn about_relay<const V6: bool>(
@@ -263,8 +263,8 @@ fn goes<const V6: bool>(ctx: &TcContext) -> Option<u64> {
     Some(s.ifindex as u64)
 }
 
-/// Answers a packet that this host would relay, where it is longer than the next link
-/// takes: no stack of this host sees it, so none tells its sender. `None` if it fits.
+/// Answers a packet that this host would relay and that exceeds the MTU of the next link. No
+/// stack of this host sees the packet, so none informs the sender. Returns `None` if it fits.
 #[inline(always)]
 pub fn answers(ctx: &TcContext, s: &Session, slot: u32, found: &Found) -> Option<Verdict> {
     // SAFETY: a readable field of the context.
@@ -276,7 +276,7 @@ pub fn answers(ctx: &TcContext, s: &Session, slot: u32, found: &Found) -> Option
     if len <= PASSES_ALL {
         return None;
     }
-    // In the two-path phase the rest is for this host's stack.
+    // In the two-path phase all other packets are for this host's stack.
     if s.state == State::FarTwoPaths as u32 && !far::is_of_new_path(s, &found.seg) {
         return None;
     }
@@ -287,7 +287,7 @@ pub fn answers(ctx: &TcContext, s: &Session, slot: u32, found: &Found) -> Option
     }
 }
 
-/// The interfaces by which a packet of `s` is relayed, and by which it is answered.
+/// Returns the interfaces by which a packet of `s` is relayed, and by which it is answered.
 #[inline(always)]
 fn interfaces(s: &Session) -> Option<(u32, u32)> {
     if let Some(relay) = s.relayed_by() {
@@ -305,8 +305,8 @@ unsafe extern "C" fn dysco_too_big(skb: *mut __sk_buff, slot: u32, len: u32) -> 
         return PASS;
     };
     let mut mtu = 0;
-    // SAFETY: the program's own context, and a word of the stack. The verdict is of the
-    // whole packet, so only the MTU counts, with which its segments are compared.
+    // SAFETY: the program's own context, and a word of the stack. The helper judges the whole
+    // packet, so only the MTU counts. The program compares the segments with it.
     unsafe { bpf_check_mtu(skb.cast(), next, &mut mtu, 0, 0) };
     if mtu == 0 || len <= mtu {
         return PASS;
@@ -327,8 +327,8 @@ unsafe extern "C" fn dysco_too_big(skb: *mut __sk_buff, slot: u32, len: u32) -> 
     back as u64
 }
 
-/// Makes an error of the packet itself: what is quoted stays where it is, all behind it is
-/// cut off, and the headers come before it.
+/// Turns the packet into an error about itself: the quoted part stays in place, the rest is cut
+/// off, and the headers are put in front.
 #[inline(always)]
 fn refuse<const V6: bool>(ctx: &TcContext, mtu: u32) -> Option<()> {
     let quoted = const { QUOTED[V6 as usize] as u32 };

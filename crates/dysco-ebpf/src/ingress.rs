@@ -51,7 +51,7 @@ pub fn run(ctx: TcContext) -> Verdict {
         if new && s.two.chained != 0 {
             return syn(&ctx, key, &found, slot + 1, new);
         }
-        // A SYN on a relayed session is the other end's to judge (RFC 5961, 4).
+        // The other end judges a SYN on a relayed session (RFC 5961, 4).
         if !new && s.state != State::Relay as u32 {
             return if learn::would_usurp(s) {
                 dropped(Counter::DroppedSyn)
@@ -127,7 +127,7 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, slot: u32, new: bool) -> Verdi
     }
 }
 
-/// Judges a packet that has to be looked at as a whole.
+/// Judges a packet that must be examined as a whole.
 #[inline(always)]
 fn whole(ctx: &TcContext, flow: Flow, key: &Key, found: &Found) -> Verdict {
     let run = Run::Ingress as u32;
@@ -161,11 +161,11 @@ fn whole(ctx: &TcContext, flow: Flow, key: &Key, found: &Found) -> Verdict {
     }
 }
 
-/// What is to be done with a packet.
+/// Treatment of a packet.
 enum Decision {
-    /// Nothing.
+    /// Leave the packet unchanged.
     Leave(Verdict),
-    /// Put the change in, count it, or count the failure.
+    /// Apply the change and count it, or count the failure.
     Write {
         counter: Option<Counter>,
         failure: Counter,
@@ -196,15 +196,15 @@ fn decide(
     let state = State::from_word(s.state);
     if new {
         return match state {
-            // It may be given up, and has to be silent for that.
+            // The path may be given up, and must be silent for that.
             Some(State::TwoPaths) if s.deaf != 0 => Decision::Leave(dropped(Counter::DroppedStray)),
             Some(State::TwoPaths) if p.seg.has(SYN) || opens_windows(&p.seg) => {
                 opening(ctx, s, p, c, slot)
             }
             Some(State::TwoPaths) if !two_paths::is_live(s, &p.seg) => unheard(&p.seg, slot),
             Some(State::TwoPaths) => from_new_path(s, p, c, slot, true),
-            // Late, or it shows firewalls the way back: no stack may hear it. A host of a
-            // chain passes it on, its ends do not.
+            // A late packet, or one that shows firewalls the way back: no stack may receive it.
+            // A host inside a chain passes it on, the ends do not.
             Some(State::NewPath) if opens_windows(&p.seg) => {
                 second::shown(s, &p.seg);
                 if s.two.chained != 0 && s.joined != 0 {
@@ -233,7 +233,7 @@ fn decide(
                 kept::comes(ctx, s, &p.seg, slot);
                 from_new_path(s, p, c, slot, false)
             }
-            // No socket knows this five-tuple: its answer would be a reset.
+            // No socket knows this five-tuple: the stack would answer with a reset.
             _ => Decision::Leave(dropped(Counter::DroppedStray)),
         };
     }
@@ -248,7 +248,7 @@ fn decide(
             }
             from_old_path(s, p, c, slot)
         }
-        // Late, on the path before. One that a middlebox has left was not that.
+        // A late packet on the path before. If a middlebox has left, that path does not count.
         Some(State::NewPath | State::Switching) if s.other_path != 0 && s.alias.is_none() => {
             Decision::Leave(second::late(s, &p.seg))
         }
@@ -286,7 +286,7 @@ pub fn dropped(why: Counter) -> Verdict {
     Verdict::Drop
 }
 
-/// What comes on a path before that carries the session, or is no more, is nobody's. A reset
+/// Drops a segment on a path that does not carry the session yet, or no longer. A reset
 /// tells user space that the path cannot be used.
 #[inline(always)]
 fn unheard(seg: &Segment, slot: u32) -> Decision {
@@ -296,7 +296,7 @@ fn unheard(seg: &Segment, slot: u32) -> Decision {
     Decision::Leave(dropped(Counter::DroppedStray))
 }
 
-/// Takes in what a segment on the session's own five-tuple teaches.
+/// Takes in a segment on the session's own five-tuple.
 #[inline(always)]
 fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     let seg = &found.seg;
@@ -307,7 +307,7 @@ fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
             return;
         }
     }
-    // The numbers of a reset may be anybody's.
+    // Anybody may have chosen the numbers of a reset.
     if seg.has(RST) {
         return;
     }
@@ -328,8 +328,8 @@ pub fn received(s: &mut Session, end: u32) {
     }
 }
 
-/// The same where another processor may be at it with another segment: what is
-/// acknowledged on a path is held against this number, which must not fall back.
+/// Raises the number received, where another processor may do so at the same time. The
+/// acknowledgements on a path are compared with this number, which must not decrease.
 #[inline(always)]
 pub fn received_exactly(s: &mut Session, end: u32) {
     if let Some(before) = atomic::raise(&mut s.rcv_max, end) {
@@ -337,8 +337,9 @@ pub fn received_exactly(s: &mut Session, end: u32) {
     }
 }
 
-/// Has what is acknowledged here been sent? An ack of anything else is nobody's
-/// of this session. `snd_max` is on another CPU, and fetched only when needed.
+/// True if the acknowledged number has been sent. An acknowledgement of any other number does
+/// not belong to this session. Another CPU writes `snd_max`, so this function reads it only when
+/// needed.
 #[inline(always)]
 pub fn was_sent(s: &mut Session, ack: u32) -> bool {
     if after(ack, s.snd_seen) {
@@ -347,7 +348,7 @@ pub fn was_sent(s: &mut Session, ack: u32) -> bool {
     !after(ack, s.snd_seen)
 }
 
-/// Takes in what a segment on the new path teaches.
+/// Takes in a segment on the new path.
 #[inline(always)]
 pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
     s.new_in = s.new_in.wrapping_add(1);
@@ -365,7 +366,7 @@ pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
     }
 }
 
-/// A reset passes that an end may believe. It is told once.
+/// Records a reset that passes and that an end may believe. Reported once.
 #[inline(always)]
 pub fn was_reset(s: &mut Session, slot: u32) {
     if s.life.reset == 0 {
@@ -374,7 +375,7 @@ pub fn was_reset(s: &mut Session, slot: u32) {
     }
 }
 
-/// The middlebox has ended the session. It is told once.
+/// Records that the middlebox has ended the session. Reported once.
 #[inline(always)]
 pub fn was_broken(s: &mut Session, slot: u32) {
     if !two_paths::is_broken(s) {
@@ -383,11 +384,12 @@ pub fn was_broken(s: &mut Session, slot: u32) {
     }
 }
 
-/// `seq` in the local end's own numbers, as it gets it. False of what that cannot believe.
+/// Takes in a FIN or reset. `seq` is in the local end's own numbers, as that end receives it.
+/// Returns false if the end cannot believe it.
 #[inline(always)]
 pub fn ends(s: &mut Session, seg: &Segment, seq: u32, slot: u32) -> bool {
     if seg.has(RST) {
-        // Elsewhere the relay's entry judges it.
+        // On other hosts the relay's entry judges it.
         let believed = s.relay == 0 && two_paths::may_reset(s, seq);
         if believed {
             was_reset(s, slot);
@@ -401,7 +403,7 @@ pub fn ends(s: &mut Session, seg: &Segment, seq: u32, slot: u32) -> bool {
     believed
 }
 
-/// Delivers a segment of the old path with the window it may announce.
+/// Delivers a segment of the old path with the window that the path may announce.
 #[inline(always)]
 fn from_old_path(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Decision {
     if two_paths::asks(Anchor::Near, s, &p.seg) {
@@ -439,15 +441,15 @@ fn from_old_path(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Deci
     }
 }
 
-/// What opens the new path passes between the two data planes; no socket hears of
-/// it. The right one answers.
+/// Handles a packet that opens the new path. The two data planes exchange such packets, and no
+/// socket receives them. The right anchor answers.
 #[inline(always)]
 fn opening(ctx: &TcContext, s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Decision {
     if s.life.opened_here != 0 {
         answered(ctx, s, &p.seg, slot);
         return Decision::Leave(Verdict::Drop);
     }
-    // What is long has to come first: the path may be too narrow for it.
+    // The long packet has to come first: the path may be too narrow for it.
     let asks = p.seg.has(SYN) && p.seg.len > 0;
     let nobodys = p.seg.flags & (SYN | ACK) == SYN | ACK || s.shown == 0 && p.seg.len == 0;
     if nobodys || asks && !probe::is_carried(ctx, slot) {
@@ -470,8 +472,8 @@ fn opening(ctx: &TcContext, s: &mut Session, p: &Packet, c: &mut Change, slot: u
     }
 }
 
-/// The right anchor has answered: a SYN-ACK, and behind it what lets the path be
-/// used.
+/// Takes in the answer of the right anchor: a SYN-ACK, followed by the packet that lets the path
+/// be used.
 #[inline(always)]
 fn answered(ctx: &TcContext, s: &mut Session, seg: &Segment, slot: u32) {
     if seg.has(SYN) && !seg.has(ACK) {
@@ -481,7 +483,7 @@ fn answered(ctx: &TcContext, s: &mut Session, seg: &Segment, slot: u32) {
     if syn && s.two.cut_set == 0 {
         probe::tell(ctx.skb.skb, slot);
     }
-    // Who doubts that the path carries anything looks at this.
+    // This counter shows that the path carries packets.
     s.answers = s.answers.wrapping_add(1);
     if s.shown == 0 && !syn {
         return count(Counter::DroppedStray);

@@ -1,9 +1,10 @@
-//! A host that a session passes before and after its chain changes. Meanwhile it
-//! has entries for both paths, two each, and the stack between them sees one
-//! session, with one connection in its firewall. What comes in gets the slot that
-//! it came by as its mark, and leaves by the entry which that one is joined to.
-//! What has lost its mark takes the path that the session's own five-tuple leads
-//! to: the one before, until a stack has sent something on the other.
+//! A host that a session passes before and after its chain changes. During the change the host
+//! has two entries for each of the two paths. The stack between them sees one session, with one
+//! connection in its firewall. An arriving packet is marked with the slot that it came by, and
+//! leaves by the entry which that one is joined to.
+//!
+//! A packet that has lost its mark takes the path that the session's own five-tuple leads to.
+//! This is the path before, until a stack has sent something on the other.
 
 use aya_ebpf::programs::TcContext;
 use dysco_common::session::{Session, State, part};
@@ -16,7 +17,7 @@ use crate::egress;
 use crate::maps::{self, Run, Scratch};
 use crate::packet::{Found, Key};
 
-/// May a session that passes here be given another path?
+/// True if a session that passes here may be given another path.
 #[inline(always)]
 pub fn may_have_another(s: &Session) -> bool {
     s.state == State::NewPath as u32
@@ -26,18 +27,19 @@ pub fn may_have_another(s: &Session) -> bool {
         && !s.has_ended()
 }
 
-/// Makes a fresh entry that of another path of a session, which is not taken yet.
+/// Initializes a fresh entry as that of another path of a session. The path is not taken yet.
 #[inline(always)]
 pub fn beside(s: &mut Session, first: u32, before: &Session) {
     s.created_ns = before.created_ns;
     (s.bytes_in, s.bytes_out) = (before.bytes_in, before.bytes_out);
     s.short = ShortKey::default();
-    // In this order: user space collects an entry whose other one is gone.
+    // In this order: user space collects an entry whose other entry is gone.
     s.other_path = first + 1;
     s.two.part = part::NEXT;
 }
 
-/// From now on packets of both paths are told apart, where this one comes in.
+/// Distinguishes the packets of both paths from now on, at the interface where this path
+/// arrives.
 #[inline(always)]
 pub fn begin(s: &mut Session, slot: u32) {
     s.state = State::Passing as u32;
@@ -54,7 +56,8 @@ pub fn begin(s: &mut Session, slot: u32) {
     }
 }
 
-/// Is it a SYN of this path that was answered, beside the entry `first`?
+/// True if this entry, of the other path beside `first`, has received the SYN that `ack`
+/// answers.
 #[inline(always)]
 fn is_answered(s: &Session, first: u32, ack: u32) -> bool {
     s.state == State::Passing as u32
@@ -63,8 +66,8 @@ fn is_answered(s: &Session, first: u32, ack: u32) -> bool {
         && s.remote.isn == ack.wrapping_sub(1)
 }
 
-/// The entry by which the answer to a SYN of another path goes back, if it is one;
-/// else that of the path before. Exported: see `learn::dysco_offer`.
+/// Returns the entry by which the answer to a SYN goes back: that of the other path if the SYN
+/// came by it, else that of the path before. Exported: see `learn::dysco_offer`.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn dysco_answers(first: u32) -> u32 {
@@ -80,7 +83,7 @@ pub extern "C" fn dysco_answers(first: u32) -> u32 {
     }
 }
 
-/// Takes in by which path a segment came: the mark says so on its way out.
+/// Records the path that a segment has arrived by. The mark carries the path's slot to egress.
 #[inline(always)]
 pub fn comes(ctx: &TcContext, s: &Session, seg: &Segment, slot: u32) {
     if let Some(mark) = mark::of_slot(slot) {
@@ -92,14 +95,14 @@ pub fn comes(ctx: &TcContext, s: &Session, seg: &Segment, slot: u32) {
     }
 }
 
-/// Has nothing of the session come by this path yet, which is another than before?
+/// True if nothing of the session has arrived by this path yet, and it is not the path before.
 #[inline(always)]
 pub fn has_carried_nothing(s: &Session) -> bool {
     let goes = s.joined_to().and_then(maps::session);
     goes.is_some_and(|goes| goes.two.part == part::NEXT)
 }
 
-/// A stack has taken another path: so does what has no mark. Exported: see
+/// Makes packets without a mark take another path, once a stack has taken it. Exported: see
 /// `learn::dysco_offer`.
 #[inline(never)]
 #[unsafe(no_mangle)]
@@ -125,8 +128,8 @@ extern "C" fn dysco_taken(came: u32) -> u32 {
     1
 }
 
-/// Has the session the same five-tuple on both sides of this host's stack? By the path
-/// before the one that an entry is of.
+/// True if the session has the same five-tuple on both sides of this host's stack, judged by the
+/// path before that of the entry.
 #[inline(always)]
 pub fn is_not_translated(s: &Session) -> bool {
     let Some(before) = s.other_path().and_then(maps::session) else {
@@ -136,14 +139,14 @@ pub fn is_not_translated(s: &Session) -> bool {
     goes_on.is_some_and(|goes_on| goes_on.key.mirrors(&before.key))
 }
 
-/// Did a segment with SYN and this mark come past the stack?
+/// True if a segment with SYN and this mark bypassed the stack.
 #[inline(always)]
 pub fn is_past_the_stack(mark: u32) -> bool {
     let came = mark::slot_of(mark).and_then(maps::session);
     came.is_some_and(|s| s.state == State::Passing as u32 && is_not_translated(s))
 }
 
-/// The slot by which a packet goes on that came by the one in its mark.
+/// Returns the slot by which a packet continues, from the slot in its mark.
 #[inline(always)]
 fn by_mark(mark: u32, slot: u32, seg: &Segment) -> u32 {
     let Some(came) = mark::slot_of(mark) else {
@@ -162,8 +165,8 @@ fn by_mark(mark: u32, slot: u32, seg: &Segment) -> u32 {
     }
 }
 
-/// The slot of the path that is not taken yet, if there is one. What opens it has
-/// lost its mark, and is for no stack.
+/// Returns the slot of the path that is not taken yet, for a packet that opens it, and else
+/// `slot`. Such a packet has lost its mark, and is for no stack.
 #[inline(always)]
 fn not_taken(slot: u32, seg: &Segment) -> u32 {
     let Some(other) = maps::session(slot).and_then(|s| s.other_path()) else {
@@ -181,7 +184,7 @@ fn not_taken(slot: u32, seg: &Segment) -> u32 {
     }
 }
 
-/// A packet of the stack goes on.
+/// Sends a packet of the stack on its path.
 #[inline(always)]
 pub fn leaves(ctx: &TcContext, mark: u32, key: &Key, found: &Found, slot: u32) -> Verdict {
     let slot = by_mark(mark, slot, &found.seg);

@@ -1,4 +1,4 @@
-//! What a session's SYN and SYN-ACK teach.
+//! Facts about a session from its SYN and SYN-ACK.
 
 use aya_ebpf::helpers::bpf_ktime_get_boot_ns;
 use aya_ebpf::programs::TcContext;
@@ -15,9 +15,9 @@ use crate::packet::{Direction, Key, Packet, load_options};
 const DEFAULT_MSS: u16 = 536;
 const DEFAULT_MSS_V6: u16 = 1220;
 
-/// Is this the five-tuple of a changed session that lives? The proxy's kernel
-/// may use the port of a socket it lost again; the far end's socket would
-/// answer with a reset, and its entry would be gone.
+/// True if the five-tuple belongs to a changed session that is alive. The proxy's kernel may
+/// reuse the port of a socket that it has lost. The far end's socket would answer such a SYN
+/// with a reset, and the entry would be lost.
 #[inline(always)]
 pub fn would_usurp(s: &Session) -> bool {
     let changed = matches!(
@@ -36,9 +36,9 @@ pub fn would_usurp(s: &Session) -> bool {
     changed && !s.has_ended()
 }
 
-/// Notes a packet of an adopted session. Two CPUs may both find the other's
-/// note missing: user space also looks by itself. False of one that has not the numbers
-/// of the session's socket.
+/// Records a packet of an adopted session. Two CPUs may each miss the other's record; user space
+/// therefore also checks by itself. Returns false if the packet does not have the numbers of the
+/// session's socket.
 #[inline(always)]
 pub fn heard(s: &mut Session, seg: &Segment, dir: Direction, slot: u32) -> bool {
     if !has_its_numbers(s, seg, dir == Direction::Out) {
@@ -57,8 +57,8 @@ pub fn heard(s: &mut Session, seg: &Segment, dir: Direction, slot: u32) -> bool 
     true
 }
 
-/// Does the configuration ask for this session? Rules are held against the end
-/// that is being opened to.
+/// True if the configuration asks for this session. The rules are matched against the end that
+/// receives the SYN.
 #[inline(always)]
 fn wanted(run: u32, dir: Direction) -> bool {
     let len = RULES.get(0).map_or(0, |rules| rules.len);
@@ -68,8 +68,8 @@ fn wanted(run: u32, dir: Direction) -> bool {
     let arrives = (dir == Direction::In) as u32;
     let mut i = 0;
     while i < MAX_RULES as u32 {
-        // LLVM would only ask whether it equals the smaller of both: verifiers before 6.9 see
-        // no end of such a loop.
+        // LLVM would only test for equality with the smaller bound, and verifiers before 6.9
+        // find no end of such a loop.
         if i >= opaque(len as usize) as u32 {
             break;
         }
@@ -81,8 +81,8 @@ fn wanted(run: u32, dir: Direction) -> bool {
     false
 }
 
-/// Does this rule ask for the session? Exported: the verifier goes through it once, and
-/// not for each rule and for each way that leads here.
+/// Returns 1 if this rule asks for the session. Exported, so that the verifier checks it once,
+/// and not for each rule and each caller.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_wants(run: u32, arrives: u32, rule: u32) -> u32 {
@@ -99,8 +99,7 @@ extern "C" fn dysco_wants(run: u32, arrives: u32, rule: u32) -> u32 {
     rule.is_some_and(|r| r.matches(addr, u16::from_be(port))) as u32
 }
 
-/// Reads what a segment with SYN offers, into the scratch memory that it lies
-/// in.
+/// Reads the offer of a segment with SYN into the scratch memory that holds the segment.
 #[inline(always)]
 pub fn read(ctx: &TcContext, run: Run) -> bool {
     let run = run as u32;
@@ -112,7 +111,7 @@ pub fn read(ctx: &TcContext, run: Run) -> bool {
     true
 }
 
-/// Takes in a segment with SYN that was read. It always passes.
+/// Takes in a segment with SYN that has been read. The segment always passes.
 #[inline(always)]
 pub fn syn(run: Run, dir: Direction) {
     dysco_syn(run as u32, (dir == Direction::In) as u32);
@@ -141,9 +140,8 @@ extern "C" fn dysco_syn(run: u32, arrives: u32) -> u32 {
     1
 }
 
-/// Reads the offer. Exported, which makes it a global function in the kernel:
-/// the verifier goes through it once and by itself, not again for each way that
-/// leads here.
+/// Reads the offer. Exported, and therefore a global function in the kernel: the verifier checks
+/// it once and separately, and not for each caller.
 #[unsafe(no_mangle)]
 extern "C" fn dysco_offer(run: u32) -> u32 {
     let Some(Scratch {
@@ -160,13 +158,13 @@ extern "C" fn dysco_offer(run: u32) -> u32 {
     if p.header.begin_offer(default_mss, offer) == Step::Next
         && walk(|| Step::from_word(dysco_offer_step(run))).is_err()
     {
-        // Unseen, and so the session is never changed.
+        // The offer is unknown, so the session is never changed.
         offer.flags = 0;
     }
     1
 }
 
-/// Exported: a step that the verifier goes through once (see `dysco_common::tcp::walk`).
+/// Exported: a step that the verifier checks once (see `dysco_common::tcp::walk`).
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_offer_step(run: u32) -> u32 {
@@ -178,8 +176,8 @@ extern "C" fn dysco_offer_step(run: u32) -> u32 {
     }
 }
 
-/// Is it the SYN that opened this session, again? The answer was lost on its
-/// way, and nothing has come after the SYN. The stack answers as it did.
+/// True if the SYN is a retransmission of the one that opened this session: the answer was lost,
+/// and nothing followed the SYN. The stack answers as it did before.
 #[inline(always)]
 fn repeats(s: &Session, syn: &Segment, dir: Direction) -> bool {
     let (max, bytes) = match dir {
@@ -189,7 +187,7 @@ fn repeats(s: &Session, syn: &Segment, dir: Direction) -> bool {
     s.state == State::Tracked as u32 && bytes == 0 && max == syn.end()
 }
 
-/// Is it a session of which no end has been seen?
+/// True if neither end of the session has been seen to close or reset it.
 #[inline(always)]
 fn lives(s: &Session) -> bool {
     let known = s.state == State::Tracked as u32 || s.state == State::Adopted as u32;
@@ -212,16 +210,16 @@ fn open(run: u32, p: &Packet, offer: &Offer, dir: Direction) {
     {
         return;
     }
-    // Anybody may send one. The end that it is for answers it by a session only if it has
-    // none any more (RFC 5961, 4): see `answer`.
+    // Anybody may send a SYN. Its destination answers with a new session only if it no longer
+    // has the old one (RFC 5961, 4): see `answer`.
     if dir == Direction::In && known.as_ref().is_some_and(|flow| lives(flow.s)) {
         return;
     }
     if !wanted(run, dir) {
         return;
     }
-    // A new SYN on a known five-tuple: the session before it has ended. Its
-    // entry keeps its slot until user space collects it.
+    // A new SYN on a known five-tuple: the earlier session has ended. Its entry keeps the slot
+    // until user space collects it.
     match maps::claim(&p.key, known.map(|flow| flow.s)) {
         Some((_, s)) => {
             begin(s, &p.key, &p.seg, offer, dir);
@@ -231,7 +229,7 @@ fn open(run: u32, p: &Packet, offer: &Offer, dir: Direction) {
     }
 }
 
-/// Starts an entry.
+/// Initializes an entry from a segment with SYN.
 #[inline(always)]
 pub fn begin(s: &mut Session, key: &Key, seg: &Segment, offer: &Offer, dir: Direction) {
     // SAFETY: no arguments, no effects.
@@ -262,8 +260,7 @@ pub fn begin(s: &mut Session, key: &Key, seg: &Segment, offer: &Offer, dir: Dire
     s.state = State::Opening as u32;
 }
 
-/// Takes in what a SYN teaches of the end that it comes from: the one that opens the session,
-/// or both.
+/// Takes in the SYN of the end that opens the session, or of each end if both open it.
 #[inline(always)]
 pub fn opens(s: &mut Session, seg: &Segment, offer: &Offer, dir: Direction) {
     let end = seg.end();
@@ -298,8 +295,9 @@ fn answer(p: &Packet, offer: &Offer, dir: Direction) {
     maps::tell_opened(slot);
 }
 
-/// This host's end has taken another session in the place of one that it had lost without a
-/// word. What was offered for it was not believed, so it is never changed.
+/// Makes an entry for another session of the same five-tuple: this host's end has lost the
+/// earlier one without notice. The offer of the SYN has not been recorded, so the session is
+/// never changed.
 #[inline(always)]
 fn opened_anew(p: &Packet, offer: &Offer, lost: &mut Session) {
     let Some((slot, s)) = maps::claim(&p.key, Some(lost)) else {
@@ -315,7 +313,7 @@ fn opened_anew(p: &Packet, offer: &Offer, lost: &mut Session) {
     maps::tell_opened(slot);
 }
 
-/// Takes in what the answer to a SYN teaches.
+/// Takes in the answer to a SYN.
 #[inline(always)]
 pub fn answered(s: &mut Session, seg: &Segment, offer: &Offer, dir: Direction) {
     let end = seg.end();

@@ -1,3 +1,3 @@
-//! Empty: the crate is a build-dependency so that cargo knows when the
-//! programs must be built again. They are in `main.rs`.
+//! Empty: the crate is a build dependency, so that cargo knows when to build the programs again.
+//! The programs are in `main.rs`.
 #![no_std]

@@ -1,6 +1,5 @@
-//! The TC programs of the data plane, and one for XDP. Thin: parse, look up, translate, count.
-//! What a packet becomes is decided by `dysco_common`, which the host's tests
-//! run too.
+//! The TC programs of the data plane, and one for XDP. Each parses, looks up, translates and
+//! counts. `dysco_common` decides the outcome, and the tests on the host run the same code.
 #![no_std]
 #![no_main]
 #![expect(
@@ -42,28 +41,27 @@ use dysco_common::tcp::MIN_HEADER;
 
 use packet::Found;
 
-/// What becomes of a packet.
+/// Verdict on a packet.
 pub enum Verdict {
-    /// Goes on as it is: to programs after this one, then the stack.
+    /// The packet continues unchanged: to programs after this one, then to the stack.
     Pass,
-    /// Goes on, changed.
+    /// The packet continues, changed.
     Changed,
-    /// Leaves through another interface, to whatever neighbour its new
-    /// destination has there.
+    /// The packet leaves by another interface, to the neighbour of its new destination there.
     Redirect {
-        /// That interface.
+        /// The index of that interface.
         ifindex: u32,
     },
-    /// Goes out again past the stack, through the program of egress, which finds
-    /// where to.
+    /// The packet leaves past the stack, through the egress program, which finds its
+    /// destination.
     Past,
-    /// Dropped; the reason is counted where it was found.
+    /// The packet is dropped. The reason has been counted where it was found.
     Drop,
 }
 
 fn act(skb: *const __sk_buff, v: Verdict) -> i32 {
     match v {
-        // The one that both TCX and clsact take for `next`.
+        // Both TCX and clsact interpret this action as `next`.
         Verdict::Pass => TC_ACT_UNSPEC,
         Verdict::Changed => TC_ACT_OK,
         // SAFETY: no pointer is passed; the kernel does the look-up itself.
@@ -76,13 +74,13 @@ fn act(skb: *const __sk_buff, v: Verdict) -> i32 {
     }
 }
 
-/// Is the header one that [`write::short`] takes?
+/// True if [`write::short`] accepts the header.
 #[inline(always)]
 fn is_short(ctx: &TcContext, found: &Found) -> bool {
     found.data_offset == MIN_HEADER || found.data_offset == 32 && found.timestamps(ctx).is_some()
 }
 
-/// Packets on their way out of this host.
+/// Handles packets on their way out of this host.
 #[classifier]
 #[inline(always)]
 pub fn dysco_egress(ctx: TcContext) -> i32 {
@@ -95,7 +93,7 @@ pub fn dysco_egress(ctx: TcContext) -> i32 {
     act(skb, egress::run(ctx))
 }
 
-/// Packets on their way into this host.
+/// Handles packets on their way into this host.
 #[classifier]
 #[inline(always)]
 pub fn dysco_ingress(ctx: TcContext) -> i32 {
@@ -106,7 +104,7 @@ pub fn dysco_ingress(ctx: TcContext) -> i32 {
     act(skb, ingress::run(ctx))
 }
 
-/// Frames that come, before there is a packet of the kernel for them.
+/// Handles frames that arrive, before the kernel has made packets of them.
 #[xdp(frags)]
 #[inline(always)]
 pub fn dysco_xdp(ctx: XdpContext) -> u32 {
@@ -122,7 +120,7 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
     loop {}
 }
 
-/// The helpers of the kernel are for programs under its licence.
+/// The kernel's helpers require this licence.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 4] = *b"GPL\0";

@@ -1,5 +1,5 @@
-//! The maps. User space pins those that sessions need to outlive it: all but
-//! the hints and the scratch memory.
+//! The maps. User space pins the maps whose content sessions need after the daemon has ended. It
+//! does not pin, for example, the hints, the neighbours and the scratch memory.
 
 use crate::packet::{Bytes, Direction, Key, Packet, addresses_v6};
 use crate::write::Change;
@@ -19,48 +19,48 @@ use dysco_common::{
     Addr, Counter, Event, EventKind, FlowRef, Offer, Path, Session, ShortKey, State,
 };
 
-/// Five-tuple on the wire, to session. User space sets the size.
+/// Slot and path of each five-tuple on the wire. User space sets the size.
 #[map]
 pub static FLOWS: HashMap<ShortKey, FlowRef> = HashMap::with_max_entries(1, 0);
 
-/// Where a five-tuple was found last: by [`ShortKey::hint`], the slot with
-/// [`NEW`] in the lowest bit. Only a guess, of one word, that any CPU may write
-/// at any time: the session itself says whether it is right. It saves the hash
-/// map's look-up, which costs more than all that is done to most packets.
+/// Slot in which a five-tuple was found last, by [`ShortKey::hint`], with [`NEW`] in the lowest
+/// bit. Each hint is one word, which any CPU may write at any time. It is only a guess, and the
+/// session's entry confirms it. A hint saves the lookup in the hash map, which costs more than
+/// all other work on most packets.
 #[map]
 static HINTS: Array<[u32; ShortKey::HINTS as usize]> = Array::with_max_entries(1, 0);
 
-/// How many hints there are, less one: a power of two. Set by user space.
+/// Number of hints less one; the number is a power of two. Set by user space.
 #[unsafe(no_mangle)]
 static HINT_MASK: u32 = 0;
 
-/// 1 if XDP may relay. Set by user space.
+/// 1 if XDP may relay, else 0. Set by user space.
 #[unsafe(no_mangle)]
 static XDP: u32 = 0;
 
-/// May XDP relay on this host?
+/// True if XDP may relay on this host.
 #[inline(always)]
 pub fn xdp() -> bool {
     // SAFETY: a constant of the program; volatile, since user space sets it.
     unsafe { core::ptr::read_volatile(&raw const XDP) != 0 }
 }
 
-/// In a hint: the five-tuple is of the session's new path.
+/// Bit of a hint: the five-tuple is that of the session's new path.
 const NEW: u32 = 1;
 
 /// The sessions. User space maps the memory and writes single words.
 #[map]
 pub static SESSIONS: Array<Session> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
-/// Slots of `SESSIONS` that are nobody's.
+/// Free slots of `SESSIONS`.
 #[map]
 pub static FREE: Queue<u32> = Queue::with_max_entries(1, 0);
 
-/// What is tracked.
+/// Rules that select the sessions to track.
 #[map]
 pub static RULES: Array<Rules> = Array::with_max_entries(1, 0);
 
-/// The policy's rules: those in force, and room for those to come.
+/// The policy's rules: those in force, and room for the next ones.
 #[map]
 pub static POLICY: Array<PolicyRule> = Array::with_max_entries(2 * MAX_RULES as u32, 0);
 
@@ -68,11 +68,11 @@ pub static POLICY: Array<PolicyRule> = Array::with_max_entries(2 * MAX_RULES as 
 #[map]
 pub static IN_FORCE: Array<u64> = Array::with_max_entries(1, 0);
 
-/// The hosts that a chain's SYN may be sent to.
+/// Hosts that a chain's SYN may be sent to.
 #[map]
 pub static HOPS: HashMap<Addr, Hop> = HashMap::with_max_entries(4096, 0);
 
-/// The keys that a chain's SYN may come with.
+/// Keys that may prove a chain's SYN.
 #[map]
 pub static KEYS: HashMap<u64, Shared> = HashMap::with_max_entries(16384, 0);
 
@@ -80,111 +80,111 @@ pub static KEYS: HashMap<u64, Shared> = HashMap::with_max_entries(16384, 0);
 #[map]
 pub static OWN: HashMap<Addr, u8> = HashMap::with_max_entries(1024, BPF_F_NO_PREALLOC);
 
-/// The paths of live sessions that are awaited here: the slots of their entries,
-/// by the secret that the SYN has to know.
+/// Slots of the entries for paths of live sessions that are awaited here, by the secret that the
+/// SYN must have.
 #[map]
 pub static JOINS: HashMap<Token, u32> = HashMap::with_max_entries(65536, BPF_F_NO_PREALLOC);
 
-/// Chains that sessions were given while they lived, or by rules that are in force no
-/// more, by slot. No program reads it: it outlives the daemon, as sessions do.
+/// Chains by slot, of sessions that were given one while they lived, or by rules that are no
+/// longer in force. No program reads this map. It outlives the daemon, as sessions do.
 #[map]
 pub static CHAINS: HashMap<u32, Given> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
 
-/// What middleboxes of this host have said that they added to sessions, by the slot
-/// that these came by. As [`CHAINS`].
+/// Bytes that middleboxes of this host have reported as added to sessions, by the slot that the
+/// session came by. Outlives the daemon, like [`CHAINS`].
 #[map]
 pub static DELTAS: HashMap<u32, Told> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
 
-/// The right edge of the window that a session's remote end offers this host's stack, by
-/// slot, while this host is the anchor of that end: 0 if it is not known, and else as
-/// `two_paths::kept_edge` has it. Beside the entries, since few sessions need it.
+/// Right edge of the window that a session's remote end offers this host's stack, by slot, while
+/// this host is the anchor of that end. 0 if it is unknown, else as in `two_paths::kept_edge`.
+/// Separate from the entries, because few sessions need it.
 #[map]
 static EDGES: Array<u32> = Array::with_max_entries(1, 0);
 
-/// The edge of a slot.
+/// Returns the edge of a slot.
 #[inline(always)]
 pub fn edge(slot: u32) -> Option<&'static mut u32> {
-    // SAFETY: a word of an array map. Programs on other CPUs write it by one instruction,
-    // and user space by one store.
+    // SAFETY: a word of an array map. Programs on other CPUs write it by one instruction, and
+    // user space by one store.
     EDGES.get_ptr_mut(slot).map(|p| unsafe { &mut *p })
 }
 
-/// Source ports of new subsessions: the first, and how many. Set by user space.
+/// First source port of new subsessions, and number of ports. Set by user space.
 #[unsafe(no_mangle)]
 static PORTS: [u16; 2] = [61000, 4000];
 
-/// First port and number of ports of new subsessions.
+/// Returns the first source port of new subsessions, and the number of ports.
 #[inline(always)]
 pub fn ports() -> [u16; 2] {
     // SAFETY: a constant of the program; volatile, since user space sets it.
     unsafe { core::ptr::read_volatile(&raw const PORTS) }
 }
 
-/// What happened to packets.
+/// Counters of packets, by their fate.
 #[map]
 pub static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Counter::ALL.len() as u32, 0);
 
-/// What user space should hear of.
+/// Events for user space.
 #[map]
 pub static EVENTS: RingBuf = RingBuf::with_byte_size(RING, 0);
 
-/// Not 0 while somebody wants to hear of every session that opens. Set by user space.
+/// Not 0 while user space wants an event for every session that opens. Set by user space.
 #[map]
 static WATCHED: Array<u32> = Array::with_max_entries(1, 0);
 
-/// What one run of a program works on. In map memory and not on the stack: the
-/// stack is small, and the verifier follows every value that lies there.
+/// Working memory of one run of a program. It is in a map and not on the stack, because the
+/// stack is small and the verifier follows every value on it.
 #[repr(C)]
 pub struct Scratch {
-    /// The packet at hand.
+    /// The packet.
     pub packet: Packet,
-    /// What is put into it.
+    /// The change to be written into the packet.
     pub change: Change,
-    /// Of a segment with SYN: the slot of its five-tuple and 1, or 0 if it has none, and
-    /// not 0 if the five-tuple is of the session's new path.
+    /// Lookup result of a segment with SYN: the slot of its five-tuple plus 1, or 0 if there is
+    /// none; and not 0 if the five-tuple is that of the session's new path.
     known: [u32; 2],
-    /// What it offers, if it is a SYN.
+    /// The options that the packet offers, if it is a SYN.
     pub offer: Offer,
-    /// What it is looked up by once it is translated.
+    /// The key for the lookup after translation.
     pub session: Key,
-    /// What a chain's SYN carries.
+    /// The payload of a chain's SYN.
     pub payload: Payload,
-    /// What is remembered of it.
+    /// The record that is remembered of the SYN.
     pub pending: Pending,
-    /// Where it goes next.
+    /// The next hop of the SYN.
     pub hop: Hop,
-    /// A packet that is no TCP, but an error about one.
+    /// An ICMP packet with an error about a segment.
     pub icmp: Message,
-    /// The segment that it is about.
+    /// The segment that the error is about.
     pub quoted: Quoted,
-    /// What user space is told of a packet that opens a path.
+    /// The report to user space about a packet that opens a path.
     pub arrival: Arrival,
 }
 
-/// Per CPU, one for each program that may run while another has not ended: a
-/// copy made on egress goes through the program again, inside the first run.
+/// Working memory per CPU: one element for each program that may run while another one has not
+/// ended. A copy made on egress passes the program again, inside the first run.
 #[map]
 static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(3, 0);
 
-/// What [`forget`] makes the verifier forget.
+/// Place that [`forget`] writes to and reads from, so that the verifier forgets the value.
 #[map]
 static FORGOTTEN: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
 
-/// Returns the same word, of which the verifier knows nothing any more. It goes through
-/// what follows once, and not once for each value that it has found possible.
+/// Returns the same word, with a value that the verifier does not know. The verifier then checks
+/// the following code once, and not for each value that it has found possible.
 #[inline(always)]
 pub fn forget(word: u64) -> Option<u64> {
     let place = FORGOTTEN.get_ptr_mut(0)?;
-    // SAFETY: this CPU's own element, and no program runs between the two accesses that
-    // has another use for it.
+    // SAFETY: this CPU's own element. No program that uses it otherwise runs between the two
+    // accesses.
     unsafe {
         place.write_volatile(word);
         Some(place.read_volatile())
     }
 }
 
-/// Where packets of one path leave to, whatever session's: found for one, it
-/// serves the others.
+/// Neighbour that packets of a path leave to. One entry serves all sessions with the same
+/// addresses and interface.
 #[repr(C)]
 pub struct Neighbour {
     /// The path's addresses and interface.
@@ -192,40 +192,40 @@ pub struct Neighbour {
     pub remote: Addr,
     pub ifindex: u32,
     pub reserved: u32,
-    /// As a `Session::hop`.
+    /// The neighbour, in the form of `Session::hop`.
     pub hop: u64,
 }
 
 impl Neighbour {
-    /// Is it that of the path between these addresses?
+    /// True if this is the neighbour of the path between these addresses.
     #[inline(always)]
     pub fn leads(&self, local: &Addr, remote: &Addr, ifindex: u32) -> bool {
         self.ifindex == ifindex && self.remote == *remote && self.local == *local
     }
 }
 
-/// Neighbours that are remembered: a power of two.
+/// Number of neighbours that are remembered: a power of two.
 const NEIGHBOURS_KEPT: u32 = 1024;
 
-/// Those that were found last. Per CPU: an entry is more than a word.
+/// Neighbours that were found last. Per CPU, because an element is more than a word.
 #[map]
 static NEIGHBOURS: PerCpuArray<Neighbour> = PerCpuArray::with_max_entries(NEIGHBOURS_KEPT, 0);
 
-/// The place of a path's neighbour, which may be another's.
+/// Returns the place for a path's neighbour, which may contain that of another path.
 #[inline(always)]
 pub fn neighbour(local: &Addr, remote: &Addr) -> Option<&'static mut Neighbour> {
-    // The end of an address tells those of one network apart.
+    // The end of an address distinguishes the hosts of one network.
     let [.., local] = local.words();
     let [.., remote] = remote.words();
     let spread = ShortKey::new(local, remote, 0, 0).spread();
     let place = NEIGHBOURS.get_ptr_mut(spread & (NEIGHBOURS_KEPT - 1));
-    // SAFETY: this CPU's own element. A program that runs inside another one's
-    // redirect writes it when that one does not look at it any more.
+    // SAFETY: this CPU's own element. A program that runs inside the redirect of another writes
+    // it when the other one no longer reads it.
     place.map(|p| unsafe { &mut *p })
 }
 
 impl Scratch {
-    /// What the packet's five-tuple leads to, as [`know`] took it in: a look-up takes
+    /// Returns the flow of the packet's five-tuple, as [`know`] has stored it. A lookup takes
     /// longer.
     #[inline(always)]
     pub fn known(&self) -> Option<Flow> {
@@ -240,8 +240,7 @@ impl Scratch {
     }
 }
 
-/// Takes in what the five-tuple of a segment with SYN leads to: the slot and 1, or 0 for
-/// nothing.
+/// Stores the flow of the five-tuple of a segment with SYN: the slot plus 1, or 0 for none.
 #[inline(always)]
 pub fn know(run: Run, slot: u32, new: bool) {
     if let Some(scratch) = scratch(run as u32) {
@@ -249,19 +248,19 @@ pub fn know(run: Run, slot: u32, new: bool) {
     }
 }
 
-/// Whose scratch memory.
+/// Run of a program, which has scratch memory of its own.
 #[derive(Clone, Copy)]
 pub enum Run {
     /// A packet on its way out.
     Egress = 0,
-    /// A copy of it.
+    /// A copy of a packet on its way out.
     Copy = 1,
     /// A packet on its way in.
     Ingress = 2,
 }
 
-/// The scratch memory of a [`Run`]. What was borrowed of it before must not be
-/// used any more.
+/// Returns the scratch memory of a [`Run`]. References obtained before must not be used any
+/// longer.
 #[inline(always)]
 pub fn scratch(run: u32) -> Option<&'static mut Scratch> {
     // SAFETY: this CPU's own element; programs of the same `Run` do not nest
@@ -269,13 +268,13 @@ pub fn scratch(run: u32) -> Option<&'static mut Scratch> {
     SCRATCH.get_ptr_mut(run).map(|p| unsafe { &mut *p })
 }
 
-/// Counts one, where it is called: for the packets of a session that has nothing else to do.
+/// Adds one to a counter, inline: for packets of a session that needs nothing else.
 #[inline(always)]
 pub fn count_usual(c: Counter) {
     count_one(c as u32);
 }
 
-/// Counts one.
+/// Adds one to a counter.
 #[inline(always)]
 pub fn count(c: Counter) {
     dysco_count(c as u32);
@@ -284,13 +283,12 @@ pub fn count(c: Counter) {
 #[inline(always)]
 fn count_one(counter: u32) {
     if let Some(v) = COUNTERS.get_ptr_mut(counter) {
-        // SAFETY: a valid element of a per-CPU map; nobody else writes it.
+        // SAFETY: a valid element of a per-CPU map, which no other CPU writes.
         unsafe { *v += 1 }
     }
 }
 
-/// Exported: the kernel rewrites each place that looks a map up, and all of the program
-/// with it.
+/// Exported: the kernel rewrites each map lookup, and the whole program with it.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_count(counter: u32) -> u32 {
@@ -301,25 +299,26 @@ extern "C" fn dysco_count(counter: u32) -> u32 {
 /// Bytes of `EVENTS`.
 const RING: u32 = 1 << 20;
 
-/// Tells user space. A full ring loses the record: user space also looks by
-/// itself from time to time.
+/// Reports an event to user space. A full ring loses the event: user space also checks by itself
+/// from time to time.
 #[inline(always)]
 pub fn tell(kind: EventKind, slot: u32) {
     dysco_tell(kind as u32, slot, 0);
 }
 
-/// The same of what can wait until user space looks by itself: to wake it costs
-/// more than all else that a session's opening does.
+/// Reports an event that can wait until user space checks by itself. A wake-up costs more than
+/// all other work at a session's opening.
 #[inline(always)]
 pub fn tell_later(kind: EventKind, slot: u32) {
     dysco_tell(kind as u32, slot, 1);
 }
 
-/// Exported, as [`dysco_count`]. `waits`: is it of what can wait?
+/// Writes an event. Exported, like [`dysco_count`]. `waits` is not 0 if the event can wait.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_tell(kind: u32, slot: u32, waits: u32) -> u32 {
-    // By itself the kernel wakes nobody while there are records that nobody was woken for.
+    // Without flags the kernel wakes no reader while there are records that no reader was woken
+    // for.
     let flags = if waits == 0 || EVENTS.query(BPF_RB_AVAIL_DATA as u64) > RING as u64 / 4 {
         BPF_RB_FORCE_WAKEUP as u64
     } else {
@@ -332,7 +331,7 @@ extern "C" fn dysco_tell(kind: u32, slot: u32, waits: u32) -> u32 {
     0
 }
 
-/// Tells user space of a session that has opened, if anybody there listens.
+/// Reports that a session has opened, if user space wants these events.
 #[inline(always)]
 pub fn tell_opened(slot: u32) {
     if WATCHED.get(0).is_some_and(|watched| *watched != 0) {
@@ -344,34 +343,33 @@ pub fn tell_opened(slot: u32) {
 pub struct Flow {
     /// Its slot.
     pub slot: u32,
-    /// Is the packet of the subsession that replaced the session's own
-    /// five-tuple?
+    /// True if the packet belongs to the subsession that replaced the session's own five-tuple.
     pub new: bool,
     /// Its entry.
     pub s: &'static mut Session,
 }
 
-/// The session of a slot.
+/// Returns the entry of a slot.
 #[inline(always)]
 pub fn session(slot: u32) -> Option<&'static mut Session> {
-    // SAFETY: a valid element of an array map. Programs on other CPUs and user
-    // space may write words of it meanwhile; each word is whole by itself, and
-    // the code is right with any order of them.
+    // SAFETY: a valid element of an array map. Programs on other CPUs and user space may write
+    // words of it meanwhile. Each word is consistent by itself, and the code is correct with any
+    // order of the writes.
     SESSIONS.get_ptr_mut(slot).map(|p| unsafe { &mut *p })
 }
 
-/// The hint of a five-tuple.
+/// Returns the hint of a five-tuple.
 #[inline(always)]
 fn hint_of(short: &ShortKey) -> Option<*mut u32> {
     // SAFETY: a constant of the program; volatile, since user space sets it.
     let mask = unsafe { core::ptr::read_volatile(&raw const HINT_MASK) };
     let at = short.hint() & mask;
     let line = HINTS.get_ptr_mut(at / ShortKey::HINTS)?;
-    // SAFETY: one of its words.
+    // SAFETY: one of the element's words.
     Some(unsafe { line.cast::<u32>().add((at % ShortKey::HINTS) as usize) })
 }
 
-/// Looks a five-tuple up: where it was last, or else in the map.
+/// Looks a five-tuple up, by its hint or else in the map.
 #[inline(always)]
 pub fn find(key: &Key) -> Option<Flow> {
     let hint = hint_of(&key.short)?;
@@ -396,7 +394,7 @@ fn a_hint(slot: u32, new: bool) -> u32 {
     slot << 1 | if new { NEW } else { 0 }
 }
 
-/// Has the first look-up of a five-tuple find at once what was just made.
+/// Stores a hint, so that the first lookup of a new five-tuple succeeds at once.
 #[inline(always)]
 fn set_hint(short: &ShortKey, slot: u32, new: bool) {
     if let Some(hint) = hint_of(short) {
@@ -405,7 +403,7 @@ fn set_hint(short: &ShortKey, slot: u32, new: bool) {
     }
 }
 
-/// The session of a packet where it was last, or nothing.
+/// Returns the session of a packet by its hint, or `None`.
 #[inline(always)]
 pub fn hinted<const V6: bool>(ctx: &impl Bytes, dir: Direction, short: &ShortKey) -> Option<Flow> {
     // SAFETY: as in `find`.
@@ -424,7 +422,7 @@ pub fn hinted<const V6: bool>(ctx: &impl Bytes, dir: Direction, short: &ShortKey
     Some(Flow { slot, new, s })
 }
 
-/// Is no session under this key?
+/// True if no session has this key.
 #[inline(always)]
 pub fn is_nobodys(short: &ShortKey) -> bool {
     FLOWS.get_ptr(short).is_none()
@@ -432,8 +430,8 @@ pub fn is_nobodys(short: &ShortKey) -> bool {
 
 #[inline(always)]
 fn look_up(key: &Key) -> Option<Flow> {
-    // SAFETY: copied at once; an element freed meanwhile is still readable
-    // until the end of the RCU section that the program runs in.
+    // SAFETY: copied at once. An element freed meanwhile remains readable until the end of the
+    // RCU section that the program runs in.
     let flow = unsafe { FLOWS.get(&key.short).copied() }?;
     if flow.is_alias() {
         return None;
@@ -450,13 +448,13 @@ fn look_up(key: &Key) -> Option<Flow> {
     })
 }
 
-/// Is the whole five-tuple the session's?
+/// True if the whole five-tuple is the session's.
 #[inline(always)]
 fn is_of(s: &Session, new: bool, key: &Key) -> bool {
     key.whole == *(if new { &s.path } else { &s.key })
 }
 
-/// Takes a free slot and gives it the key, which `ended` may still hold.
+/// Takes a free slot and enters the key for it. The session `ended` may still have that key.
 #[inline(always)]
 pub fn claim(key: &Key, ended: Option<&mut Session>) -> Option<(u32, &'static mut Session)> {
     let slot = FREE.pop().ok()??;
@@ -479,7 +477,7 @@ pub fn claim(key: &Key, ended: Option<&mut Session>) -> Option<(u32, &'static mu
     Some((slot, session(slot)?))
 }
 
-/// The session that others call so.
+/// Returns the session for which other hosts have this name.
 #[inline(always)]
 fn called(short: &ShortKey) -> Option<&'static mut Session> {
     // SAFETY: copied at once (see `look_up`).
@@ -491,7 +489,7 @@ fn called(short: &ShortKey) -> Option<&'static mut Session> {
     }
 }
 
-/// Does no packet of it come here any more?
+/// True if no packet of the session arrives here any longer.
 #[inline(always)]
 fn is_over(s: &Session) -> bool {
     let over = matches!(
@@ -501,20 +499,21 @@ fn is_over(s: &Session) -> bool {
     over || s.has_ended()
 }
 
-/// Do others call a session so that passes here?
+/// True if other hosts call a session by this name that passes here.
 #[inline(always)]
 pub fn is_called(short: &ShortKey) -> bool {
     called(short).is_some_and(|s| !is_over(s))
 }
 
-/// Did they call one so that is over?
+/// True if other hosts called a session by this name that is over.
 #[inline(always)]
 fn was_called(short: &ShortKey) -> bool {
     called(short).is_some_and(|s| is_over(s))
 }
 
-/// Has what others call a session lead to its entry, so that user space finds it. The
-/// five-tuple of another that lives stays that one's. Exported: see `learn::dysco_offer`.
+/// Makes the name that other hosts have for a session lead to its entry, so that user space
+/// finds the session. A five-tuple of another live session is not taken. Exported: see
+/// `learn::dysco_offer`.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn dysco_called(slot: u32) -> u32 {
@@ -535,7 +534,8 @@ pub extern "C" fn dysco_called(slot: u32) -> u32 {
     let Some(other) = session(held.slot) else {
         return 0;
     };
-    // Who opened it has no two of that name: another that is called so has vanished.
+    // The opening host has no two sessions of that name: an earlier session with this name has
+    // vanished.
     if !held.is_alias() {
         if held.is_new() || !is_over(other) {
             return 0;
@@ -545,8 +545,8 @@ pub extern "C" fn dysco_called(slot: u32) -> u32 {
     FLOWS.insert(&short, &value.0, 0).is_ok() as u32
 }
 
-/// Gives a claimed slot a subsession, which `ended` may still hold. If it is
-/// another's, or there is no room, that is counted, and the slot is given back.
+/// Gives a claimed slot a subsession, whose key `ended` may still have. If another session has
+/// the key, or there is no room, counts that, gives the slot back and returns false.
 #[inline(always)]
 pub fn claim_path(key: &Key, slot: u32, s: &mut Session, ended: Option<&mut Session>) -> bool {
     let flags = if ended.is_some() {
@@ -554,7 +554,7 @@ pub fn claim_path(key: &Key, slot: u32, s: &mut Session, ended: Option<&mut Sess
     } else {
         BPF_NOEXIST as u64
     };
-    // In map memory, of which LLVM may store double words anywhere.
+    // In map memory, where LLVM may store double words at any alignment.
     s.short_path = s.path.short();
     let value = Aligned(FlowRef::new(&s.path, slot, Path::New));
     if FLOWS.insert(&s.short_path, &value.0, flags).is_err() {
@@ -567,9 +567,9 @@ pub fn claim_path(key: &Key, slot: u32, s: &mut Session, ended: Option<&mut Sess
         if leads_to(&key.short, slot) {
             let _ = FLOWS.remove(&key.short);
         }
-        // A hint leads to it.
+        // A hint leads to this entry.
         s.short = ShortKey::default();
-        // First: it is another's as soon as it is in the queue.
+        // Before the push: the slot may belong to another session as soon as it is in the queue.
         s.state = State::Free as u32;
         let _ = FREE.push(slot, 0);
         return false;
@@ -581,7 +581,7 @@ pub fn claim_path(key: &Key, slot: u32, s: &mut Session, ended: Option<&mut Sess
     true
 }
 
-/// A session found no room.
+/// Counts and reports a session that found no room.
 #[inline(always)]
 pub fn no_room() {
     count(Counter::NoRoom);
@@ -594,7 +594,7 @@ fn leads_to(short: &ShortKey, slot: u32) -> bool {
     unsafe { FLOWS.get(short) }.is_some_and(|flow| flow.slot == slot)
 }
 
-/// Takes an entry's subsession from it.
+/// Removes an entry's subsession.
 #[inline(always)]
 pub fn give_up_path(slot: u32, s: &mut Session) {
     if leads_to(&s.short_path, slot) {
@@ -603,7 +603,7 @@ pub fn give_up_path(slot: u32, s: &mut Session) {
     s.short_path = ShortKey::default();
 }
 
-/// Has the session's own five-tuple lead to this entry. False if it cannot.
+/// Makes the session's own five-tuple lead to this entry. Returns false if it cannot.
 #[inline(always)]
 pub fn lead_to(slot: u32, s: &mut Session) -> bool {
     let value = Aligned(FlowRef::new(&s.key, slot, Path::Old));
@@ -618,6 +618,6 @@ pub fn claim_slot() -> Option<(u32, &'static mut Session)> {
     Some((slot, session(slot)?))
 }
 
-/// Of what is stored as a double word.
+/// A value that is stored as a double word.
 #[repr(C, align(8))]
 pub struct Aligned(pub FlowRef);

@@ -1,4 +1,4 @@
-//! Finds the TCP header of a frame and what it says.
+//! Locates the TCP header of a frame and reads its fixed fields.
 
 use core::hint::cold_path;
 
@@ -12,17 +12,17 @@ use crate::maps::forget;
 const ETH_LEN: usize = 14;
 /// EtherType of IPv4.
 pub const ETH_P_IP: u16 = 0x0800;
-/// The same of IPv6.
+/// EtherType of IPv6.
 pub const ETH_P_IPV6: u16 = 0x86dd;
 const IP_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
-/// Bytes of a header with timestamps alone.
+/// Bytes of a TCP header with timestamps alone.
 pub const WITH_TIMESTAMPS: usize = 32;
 const IPPROTO_TCP: u8 = 6;
-/// More-fragments flag and fragment offset.
+/// Mask of the more-fragments flag and the fragment offset.
 const IP_FRAGMENT: u16 = 0x3fff;
 
-/// Which end of a packet is this host's.
+/// The end of a packet that is this host's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// The source.
@@ -31,48 +31,48 @@ pub enum Direction {
     In,
 }
 
-/// The five-tuple of a packet, from this host's side. In an order in which LLVM
-/// makes no double words that a BPF stack would not take.
+/// The five-tuple of a packet, from this host's side. In this field order LLVM makes no double
+/// words that a BPF stack would not accept.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Default)]
 pub struct Key {
-    /// Under which it is looked up.
+    /// The key for the lookup.
     pub short: ShortKey,
-    /// 1 if it is IPv6, 0 if not.
+    /// 1 for IPv6, 0 for IPv4.
     family: u32,
-    /// All of it.
+    /// The whole five-tuple.
     pub whole: FlowKey,
 }
 
 impl Key {
-    /// Makes the rest of it fit `whole`.
+    /// Sets the other fields from `whole`.
     #[inline(always)]
     pub fn complete(&mut self) {
         self.family = self.whole.is_v6() as u32;
         self.short = self.whole.short();
     }
 
-    /// Is it IPv6?
+    /// True if the packet is IPv6.
     #[inline(always)]
     pub fn is_v6(&self) -> bool {
         self.family != 0
     }
 }
 
-/// A TCP packet's place in its frame, and what its fixed fields say.
+/// A TCP packet's place in its frame, and its fixed fields.
 #[derive(Clone, Copy)]
 pub struct Found {
-    /// IPv6?
+    /// True for IPv6.
     pub v6: bool,
     /// Bytes of the TCP header.
     pub data_offset: usize,
-    /// What it says.
+    /// The fixed fields of the TCP header.
     pub seg: Segment,
 }
 
 impl Found {
-    /// The same, of which the verifier does not know the family, the flags and the header's
-    /// length any more (see [`forget`]).
+    /// Returns the same, with a family, flags and header length that the verifier does not know
+    /// (see [`forget`]).
     #[inline(always)]
     fn forgotten(mut self, key: &mut Key) -> Option<Found> {
         let (v6, words) = (self.v6 as u64, (self.data_offset / 4) as u64);
@@ -101,15 +101,15 @@ impl Found {
     }
 }
 
-/// A packet that is looked at as a whole.
+/// A packet that is examined as a whole.
 #[repr(C)]
 pub struct Packet {
     /// Its five-tuple.
     pub key: Key,
-    /// Its first 20 bytes, or 32 where the data offset says 8 words or more;
-    /// all of them after [`load_options`].
+    /// Its first 20 bytes, or 32 if the data offset is 8 words or more; all bytes after
+    /// [`load_options`].
     pub header: Header,
-    /// What it says.
+    /// The fixed fields of the TCP header.
     pub seg: Segment,
 }
 
@@ -130,11 +130,11 @@ pub fn l4(v6: bool) -> usize {
     ETH_LEN + if v6 { IPV6_LEN } else { IP_LEN }
 }
 
-/// A frame that a program is run on.
+/// A frame that a program runs on.
 pub trait Bytes {
-    /// Where it begins, and where that ends which may be read of it. Volatile: of
-    /// a value that is at hand LLVM may keep 32 bits on the stack, which are no
-    /// pointer any more.
+    /// Addresses of the frame's first byte and of the end of its readable part. The reads are
+    /// volatile: LLVM may keep 32 bits of a plain value on the stack, and these are no longer a
+    /// pointer.
     fn bounds(&self) -> (usize, usize);
 }
 
@@ -175,9 +175,9 @@ pub fn at<T: Copy>(ctx: &impl Bytes, off: usize) -> Option<T> {
     Some(unsafe { core::ptr::read_unaligned(p as *const T) })
 }
 
-/// Makes the first `len` bytes readable: some drivers leave headers in page
-/// fragments. No more than is needed, since pulling data of a packet that the
-/// stack holds for retransmission copies its head.
+/// Makes the first `len` bytes readable: some drivers leave headers in page fragments. Callers
+/// ask for no more than they need, because pulling data of a packet that the stack holds for
+/// retransmission copies its head.
 #[inline(always)]
 fn want(ctx: &TcContext, len: usize) {
     let (data, end) = ctx.bounds();
@@ -187,9 +187,9 @@ fn want(ctx: &TcContext, len: usize) {
     }
 }
 
-/// Parses a frame. `None` for all that is not TCP over plain IPv4 or IPv6:
-/// other protocols, IP options, extension headers, fragments, inline VLAN
-/// tags. Such packets are never changed.
+/// Parses a frame. Returns `None` unless it is TCP over plain IPv4 or IPv6: for other protocols,
+/// IP options, extension headers, fragments and inline VLAN tags. Such packets are never
+/// changed.
 #[inline(always)]
 pub fn find(ctx: &TcContext, dir: Direction, key: &mut Key) -> Option<Found> {
     want(ctx, l4(false) + MIN_HEADER);
@@ -225,8 +225,8 @@ pub fn find(ctx: &TcContext, dir: Direction, key: &mut Key) -> Option<Found> {
     if data_offset >= WITH_TIMESTAMPS {
         want(ctx, l4(v6) + WITH_TIMESTAMPS);
     }
-    // The IP length, since short frames are padded; a super-packet over 64 KiB
-    // has none, and no padding.
+    // The IP length counts, because short frames are padded. A super-packet of more than 64 KiB
+    // has no IP length, and no padding.
     let frame = if ip_len == 0 {
         ctx.len()
     } else {
@@ -247,20 +247,20 @@ pub fn find(ctx: &TcContext, dir: Direction, key: &mut Key) -> Option<Found> {
     found.forgotten(key)
 }
 
-/// A packet with the usual header: without options, or with timestamps alone.
-/// In this order for the reason that [`Key`] has.
+/// A packet with the usual header: without options, or with timestamps alone. The field order
+/// has the same reason as that of [`Key`].
 #[repr(C, align(8))]
 pub struct Usual {
-    /// Under which it is looked up.
+    /// The key for the lookup.
     pub short: ShortKey,
     /// TSval; 0 without timestamps.
     pub tsval: u32,
-    /// Its place, and what it says.
+    /// Its place, and its fixed fields.
     pub found: Found,
 }
 
-/// Reads a packet with the usual header, whose first bytes are readable. `None`
-/// for all others, most of which [`find`] reads.
+/// Reads a packet with the usual header, whose first bytes are readable. Returns `None` for all
+/// others, most of which [`find`] reads.
 #[inline(always)]
 pub fn usual<const V6: bool>(ctx: &impl Bytes, dir: Direction) -> Option<Usual> {
     let (ip_len, src, dst) = if V6 {
@@ -291,7 +291,7 @@ pub fn usual<const V6: bool>(ctx: &impl Bytes, dir: Direction) -> Option<Usual> 
         }
         _ => return None,
     };
-    // Ports as they lie in memory, the local one in the upper half.
+    // Ports in memory order, the local one in the upper half.
     let ports = match dir {
         Direction::Out => words[0].rotate_left(16),
         Direction::In => words[0],
@@ -318,7 +318,7 @@ pub fn usual<const V6: bool>(ctx: &impl Bytes, dir: Direction) -> Option<Usual> 
     })
 }
 
-/// The two addresses of an IPv6 packet, local and remote, in place.
+/// Returns the two addresses of an IPv6 packet, the local one first.
 #[inline(always)]
 pub fn addresses_v6(ctx: &impl Bytes, dir: Direction) -> Option<(Addr, Addr)> {
     let ip = at::<Ipv6>(ctx, ETH_LEN)?;
@@ -353,7 +353,7 @@ struct Ipv4 {
 }
 
 impl Ipv4 {
-    /// TCP, whole, and without IP options?
+    /// True if the packet is unfragmented TCP without IP options.
     #[inline(always)]
     fn is_plain_tcp(&self) -> bool {
         self.version == 0x45
@@ -374,7 +374,7 @@ struct Ipv6 {
     dst: Addr,
 }
 
-/// Reads an IPv4 header; returns the length it says.
+/// Reads an IPv4 header. Returns the total length that it states.
 #[inline(always)]
 fn ipv4(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<u32> {
     let ip = at::<Ipv4>(ctx, ETH_LEN)?;
@@ -385,7 +385,8 @@ fn ipv4(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<u32> {
     Some(u16::from_be(ip.len) as u32)
 }
 
-/// Reads an IPv6 header; returns the length it says with its own, 0 for none.
+/// Reads an IPv6 header. Returns the payload length that it states plus the header's own length;
+/// 0 if it states none.
 #[inline(always)]
 fn ipv6(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<u32> {
     let ip = at::<Ipv6>(ctx, ETH_LEN)?;
@@ -401,7 +402,7 @@ fn ipv6(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<u32> {
     })
 }
 
-/// Takes a packet into scratch memory, to look at it as a whole.
+/// Copies a packet into scratch memory, to examine it as a whole.
 #[inline(always)]
 pub fn load(ctx: &TcContext, key: &Key, found: &Found, p: &mut Packet) -> Option<()> {
     p.key = *key;
@@ -417,7 +418,7 @@ pub fn load(ctx: &TcContext, key: &Key, found: &Found, p: &mut Packet) -> Option
     Some(())
 }
 
-/// Completes the header with all its options.
+/// Loads the whole TCP header with all its options.
 #[inline(always)]
 pub fn load_options(ctx: &TcContext, p: &mut Packet) -> Result<(), i64> {
     let len = p.header.data_offset() as u64;
@@ -434,7 +435,7 @@ pub fn load_options(ctx: &TcContext, p: &mut Packet) -> Result<(), i64> {
     if r == 0 { Ok(()) } else { Err(r) }
 }
 
-/// A header length that the verifier can see to be 20 to 60.
+/// Returns the header length, bounded to 20 to 60 so that the verifier sees it.
 #[inline(always)]
 #[expect(
     clippy::manual_clamp,
@@ -442,8 +443,8 @@ pub fn load_options(ctx: &TcContext, p: &mut Packet) -> Result<(), i64> {
 )]
 pub fn bound_header(len: u64) -> u64 {
     let mut y = len;
-    // SAFETY: moves a register onto itself, so that LLVM does not prove the
-    // bounds away that the verifier has to see.
+    // SAFETY: moves a register onto itself, so that LLVM does not remove the bounds checks that
+    // the verifier must see.
     unsafe {
         core::arch::asm!("{0} = {0}", inout(reg) y, options(pure, nomem, nostack, preserves_flags));
     }

@@ -1,4 +1,4 @@
-//! What near and far anchors have in common in the two-path phase.
+//! Functions that near and far anchors share in the two-path phase.
 
 use aya_ebpf::programs::TcContext;
 use dysco_common::seq::max;
@@ -10,9 +10,9 @@ use dysco_common::{Counter, Path};
 use crate::maps::count;
 use crate::packet::Packet;
 
-/// The cutoff is the data plane's: before this packet nothing after the highest
-/// number was sent. Not while the new path may be given up: one who hears the last of it on
-/// another processor may say so late.
+/// Sets the cutoff if it is due: nothing after the highest number was sent before this packet.
+/// Not while the new path may be given up: another processor may report the path's last packet
+/// late.
 #[inline(always)]
 pub fn cut_if_due(s: &mut Session, at: Anchor) {
     if s.two.cut_armed | s.two.new_heard != 0 && s.two.cut_set == 0 && s.deaf == 0 {
@@ -21,7 +21,7 @@ pub fn cut_if_due(s: &mut Session, at: Anchor) {
     }
 }
 
-/// Each path's highest ack, so that a copy goes only where it says something.
+/// Keeps each path's highest acknowledgement, so that a copy is sent only if it contains news.
 #[inline(always)]
 pub fn remember_ack(s: &mut Session, path: Path, ack: u32) {
     match path {
@@ -44,8 +44,8 @@ pub fn remember_ack(s: &mut Session, path: Path, ack: u32) {
     }
 }
 
-/// Sends a clone through the program once more, which by the mark makes a header
-/// of it. The mark of the original is as before when it returns.
+/// Sends a clone through the program once more, which makes a header of it by its mark. The mark
+/// of the original is restored.
 #[inline(always)]
 pub fn send_copy(ctx: &TcContext, s: &mut Session, copy: &Copy, mark: u32, flags: u64) {
     // SAFETY: fields of the context that the verifier lets a classifier write.
@@ -66,15 +66,14 @@ pub fn send_copy(ctx: &TcContext, s: &mut Session, copy: &Copy, mark: u32, flags
     }
 }
 
-/// Do the session's segments have timestamps, wherever in their options?
+/// True if the session's segments have timestamps, anywhere in their options.
 #[inline(always)]
 fn has_timestamps(s: &Session) -> bool {
     s.local.flags & s.remote.flags & offer::TIMESTAMPS != 0
 }
 
-/// Takes in what a segment of the new path teaches, which is in the end's own
-/// numbers already, and makes `e` what the end may hear of it. False if that is
-/// nothing.
+/// Takes in a segment of the new path, already in the end's own numbers, and limits `e` to what
+/// the end may receive. Returns false if the end must not receive the segment.
 #[inline(always)]
 pub fn hear(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut Edit) -> bool {
     let judged = two_paths::new_incoming(at, s, seg, at.wscale(s));
@@ -90,7 +89,7 @@ pub fn hear(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut Edit
     }
     e.ack = judged.ack;
     e.window = judged.window;
-    // With the new path's clock the proxy's segments behind it would be too old (PAWS).
+    // With the new path's clock, the proxy's later segments would be too old (PAWS).
     let clock = p.header.starts_with_timestamps();
     if judged.seq != seg.seq && (clock || !has_timestamps(s)) {
         e.seq = judged.seq;
@@ -98,10 +97,9 @@ pub fn hear(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut Edit
             e.tsval_add = at.tsval_heard(s).wrapping_sub(p.header.timestamps().0);
         }
     }
-    // The far end echoes the proxy's clock until it has all of the old path.
-    // Turned into this end's it lags by the lead of the new path's, and this end
-    // would take each of its time-outs for a spurious one (RFC 3522) and forget
-    // what it has to repeat.
+    // The far end echoes the proxy's clock until it has received all of the old path. Translated
+    // to this end's clock, the echo lags by the lead of the new path's clock. This end would
+    // call each of its time-outs spurious (RFC 3522), and would not retransmit.
     let has_old = two_paths::is_past(s) && e.ack != s.cut_out;
     if s.two.cut_set != 0 && !has_old && clock {
         e.tsecr_add = at.tsval(s).wrapping_sub(p.header.timestamps().1);

@@ -1,5 +1,5 @@
-//! What a path does to the packets that open it: see `dysco_common::probe`. What has come is
-//! told whole, and user space judges it.
+//! Effects of a path on the packets that open it: see `dysco_common::probe`. The program reports
+//! the whole packet that has arrived, and user space judges it.
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::bindings::BPF_RB_FORCE_WAKEUP;
@@ -13,14 +13,14 @@ use crate::maps::{self, EVENTS, Run, Scratch};
 use crate::packet::{AsPtr, bound_header, load_options};
 use crate::write::store_bytes;
 
-/// Where the header as it came lies in a probe, and the numbers of the answer.
+/// Offset in a probe of the header as it arrived, and of the numbers of the answer.
 const HEARD: usize = 8 + MAX_HEADER;
 const ANSWERED: usize = HEARD + MAX_HEADER;
 
 const RUN: u32 = Run::Ingress as u32;
 
-/// Takes the packet in the scratch memory of ingress down, with what it carries. Not 0 if that
-/// is a probe. Exported: see `learn::dysco_offer`.
+/// Copies the packet in the scratch memory of ingress, and its data, into the report. Returns
+/// not 0 if the data is a probe. Exported: see `learn::dysco_offer`.
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_take_down(skb: *mut __sk_buff, slot: u32) -> u32 {
@@ -45,7 +45,7 @@ unsafe extern "C" fn dysco_take_down(skb: *mut __sk_buff, slot: u32) -> u32 {
     }
     let from = p.l4() as u32 + bound_header(p.header.data_offset() as u64) as u32;
     let to = arrival.carried.as_mut_ptr().cast();
-    // SAFETY: `to` has room for so many bytes.
+    // SAFETY: `to` has room for `PROBE` bytes.
     let r = unsafe {
         aya_ebpf::helpers::generated::bpf_skb_load_bytes(ctx.as_ptr_const(), from, to, PROBE as u32)
     };
@@ -53,15 +53,16 @@ unsafe extern "C" fn dysco_take_down(skb: *mut __sk_buff, slot: u32) -> u32 {
     (r == 0 && u32::from_ne_bytes([a, b, c, d]) == PROBES) as u32
 }
 
-/// Does the packet in the scratch memory of ingress carry a probe? It is taken down.
+/// True if the packet in the scratch memory of ingress carries a probe. Copies the packet for
+/// the report.
 #[inline(always)]
 pub fn is_carried(ctx: &TcContext, slot: u32) -> bool {
     // SAFETY: the program's own context.
     unsafe { dysco_take_down(ctx.skb.skb, slot) != 0 }
 }
 
-/// Tells user space of the packet in the scratch memory of ingress. A full ring loses it, as
-/// any packet may be lost.
+/// Reports the packet in the scratch memory of ingress to user space. A full ring loses the
+/// report, as any packet may be lost.
 #[inline(always)]
 pub fn tell(skb: *mut __sk_buff, slot: u32) {
     // SAFETY: the program's own context.
@@ -72,9 +73,9 @@ pub fn tell(skb: *mut __sk_buff, slot: u32) {
     }
 }
 
-/// Writes into the probe that was taken down how its packet has come, and what numbers the
-/// answer has, which is the change at hand. Not 0 if that was done. Exported, for a stack frame
-/// of its own (see also `learn::dysco_offer`).
+/// Writes into the copied probe the header with which its packet has arrived, and the numbers of
+/// the answer, which is the present change. Returns not 0 if that succeeded. Exported, for a
+/// stack frame of its own (see also `learn::dysco_offer`).
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_echo(skb: *mut __sk_buff) -> u32 {
@@ -98,19 +99,19 @@ unsafe extern "C" fn dysco_echo(skb: *mut __sk_buff) -> u32 {
         return 0;
     }
     let after = dysco_probe_sum(RUN);
-    // As `write::append` and `write::strip` have it; a header has whole words.
+    // As in `write::append` and `write::strip`; a header has whole words.
     c.payload = after as u64 + !(before as u16) as u64;
     1
 }
 
-/// Answers the packet that was taken down by the change at hand.
+/// Answers the copied packet by the present change. Returns false on failure.
 #[inline(always)]
 pub fn echo(ctx: &TcContext) -> bool {
     // SAFETY: the program's own context.
     unsafe { dysco_echo(ctx.skb.skb) != 0 }
 }
 
-/// The sum of the probe that was taken down. Exported: see `learn::dysco_offer`.
+/// Returns the sum of the copied probe. Exported: see `learn::dysco_offer`.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_probe_sum(run: u32) -> u32 {
@@ -121,7 +122,7 @@ extern "C" fn dysco_probe_sum(run: u32) -> u32 {
     let mut sum = 0;
     let mut i = 0;
     while i < PROBE / 4 {
-        // SAFETY: so many words, aligned: what comes before them is whole words.
+        // SAFETY: within the probe, and aligned: the fields before it consist of whole words.
         sum += unsafe { *words.add(i) } as u64;
         i += 1;
     }

@@ -1,5 +1,5 @@
-//! Which sockets were read by a call that hands the bytes to the process. What is spliced
-//! from a socket does not come by here.
+//! Sockets that a process has read by a receiving call, which copies the bytes to the process. A
+//! splice from a socket does not reach this tracepoint.
 
 use core::ffi::{c_int, c_void};
 
@@ -9,16 +9,16 @@ use aya_ebpf::macros::{btf_tracepoint, map};
 use aya_ebpf::maps::HashMap;
 use aya_ebpf::programs::BtfTracePointContext;
 
-/// The sockets that are watched, by the kernel's names of them (`SO_COOKIE`), and how many
-/// calls have taken bytes from each. User space sets the size.
+/// Number of calls that have taken bytes from each watched socket, by the socket's cookie
+/// (`SO_COOKIE`). User space sets the size.
 #[map]
 static RECEIVES: HashMap<u64, u32> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
 
 const MSG_PEEK: c_int = 0x2;
-/// What is taken is a note of the kernel's, and nothing of the stream.
+/// Flag of a call that takes a message of the kernel's error queue, and nothing of the stream.
 const MSG_ERRQUEUE: c_int = 0x2000;
 
-/// At the end of each call that receives, of any socket of this machine:
+/// Runs at the end of each receiving call, of any socket of this machine:
 /// `sock_recv_length(struct sock *sk, int ret, int flags)`.
 #[btf_tracepoint(function = "sock_recv_length")]
 pub fn dysco_receives(ctx: BtfTracePointContext) -> i32 {
@@ -27,11 +27,11 @@ pub fn dysco_receives(ctx: BtfTracePointContext) -> i32 {
         return 0;
     }
     let socket: *mut c_void = ctx.arg(0);
-    // SAFETY: the kernel's own socket, of which the verifier knows.
+    // SAFETY: the kernel's own socket, which the verifier knows.
     let cookie = unsafe { bpf_get_socket_cookie(socket) };
     if let Some(calls) = RECEIVES.get_ptr_mut(&cookie) {
-        // SAFETY: an entry of the map, valid until the program ends. Of two at the same time
-        // one may be lost, and never both.
+        // SAFETY: an entry of the map, valid until the program ends. Of two simultaneous
+        // increments one may be lost, but not both.
         unsafe { *calls = (*calls).saturating_add(1) };
     }
     0

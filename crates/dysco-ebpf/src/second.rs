@@ -1,10 +1,10 @@
-//! A second path of a live session, while its chain changes. Each of its two
-//! paths has an entry, and the session's own five-tuple leads to that of the
-//! path which is taken: user space has it lead to the other, and back.
+//! A second path of a live session, while its chain changes. Each of the two paths has an entry.
+//! The session's own five-tuple leads to the entry of the path that is taken. User space makes
+//! it lead to the other, and back.
 //!
-//! Both paths end in the same two stacks and speak the same numbers, so that
-//! either may carry any segment. What decides is what the middleboxes on it have
-//! seen: none may see an acknowledgement of what it has not seen being sent.
+//! Both paths end in the same two stacks and have the same numbers, so that either may carry any
+//! segment. The choice depends on the packets that the middleboxes of a path have seen: none of
+//! them may see an acknowledgement of bytes that it has not seen being sent.
 
 use aya_ebpf::bindings::{__sk_buff, BPF_NOEXIST};
 use aya_ebpf::programs::TcContext;
@@ -25,14 +25,14 @@ use crate::packet::{Found, Key};
 use crate::paths::send_copy;
 use crate::probe;
 
-/// A packet of the local end, when the path is being left.
+/// Sends a packet of the local end while the session leaves its path.
 #[inline(always)]
 pub fn leaves(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
     egress::track(ctx, s, found, slot);
     let mut seg = found.seg;
     let mut path = slot;
-    // The path before may have carried more meanwhile than numbers can tell: where its
-    // other end has taken it again, and this host's daemon does not run.
+    // The path before may have carried more meanwhile than the numbers show, if its other end
+    // has taken it again and this host's daemon does not run.
     let least = least_carried(s, &seg);
     let _ = atomic::raise(&mut s.rcv_max, least);
     let carried = s.received_on_wire(s.rcv_max);
@@ -55,7 +55,7 @@ pub fn leaves(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
         return Verdict::Pass;
     };
     if path != slot {
-        // Its firewalls are told where it ends. A relay's entry counts for the other end.
+        // The path's firewalls see where it ends. A relay's entry counts for the other end.
         if s.state != State::Relay as u32 {
             let _ = atomic::raise(&mut s.snd_max, found.seg.end());
         }
@@ -68,14 +68,14 @@ pub fn leaves(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
     };
     egress::new_path(s, &seg, c);
     if limited {
-        // The blocks may be of what the path before has carried.
+        // The path before may have carried the bytes of these blocks.
         c.edit.strip |= edit::LIMIT_SACK;
         c.edit.sack_limit = carried;
     }
     egress::write(ctx, Run::Egress, Path::New, s)
 }
 
-/// Acknowledges by the path before what has come by it, where that is news.
+/// Acknowledges on the path before the bytes that have arrived by it, unless that is no news.
 #[inline(always)]
 fn acknowledge_before(ctx: &TcContext, s: &mut Session, seg: &Segment) {
     let news = s.two.old_ack_set == 0 || after(seg.ack, s.old_ack);
@@ -91,8 +91,8 @@ fn acknowledge_before(ctx: &TcContext, s: &mut Session, seg: &Segment) {
     }
 }
 
-/// The entry that a copy for the old path takes, if a session's own five-tuple
-/// does not do for it.
+/// Returns the entry for a copy on the old path, if the session's own five-tuple alone does not
+/// suffice.
 #[inline(always)]
 pub fn entry_before(s: &Session) -> Option<&'static mut Session> {
     if s.state != State::Switching as u32 {
@@ -106,14 +106,13 @@ pub fn entry_before(s: &Session) -> Option<&'static mut Session> {
     }
 }
 
-/// Do packets take the path as they are, by the session's own five-tuple?
+/// True if packets take this path unchanged, by the session's own five-tuple.
 #[inline(always)]
 fn is_as_it_was(before: &Session) -> bool {
     before.state == State::Tracked as u32 || before.state == State::Relay as u32
 }
 
-/// Is it one of the packets that only a firewall is to see? It teaches what the
-/// path has carried.
+/// True if only firewalls are to see the packet. Takes in the numbers that the path has carried.
 #[inline(always)]
 pub fn takes(ctx: &TcContext, s: &mut Session, seg: &Segment, slot: u32) -> bool {
     let opens = opens_windows(seg);
@@ -125,8 +124,8 @@ pub fn takes(ctx: &TcContext, s: &mut Session, seg: &Segment, slot: u32) -> bool
     }
     shown(s, seg);
     s.new_in = s.new_in.wrapping_add(1);
-    // Right behind the first that opens a path comes what shows the length: told once for
-    // both.
+    // The packet that shows the length follows directly behind the first one that opens a path:
+    // one report serves both.
     let opening = s.state == State::Joining as u32 && !has_length(s);
     if !opening || s.new_in > 1 {
         maps::tell(EventKind::Primed, slot);
@@ -134,15 +133,15 @@ pub fn takes(ctx: &TcContext, s: &mut Session, seg: &Segment, slot: u32) -> bool
     true
 }
 
-/// Takes in what the other end shows the firewalls of a path.
+/// Takes in the numbers that the other end shows the firewalls of a path.
 #[inline(always)]
 pub fn shown(s: &mut Session, seg: &Segment) {
     received_exactly(s, s.received_off_wire(seg.end()));
     s.rcv_ack = s.acked_off_wire(seg.ack);
 }
 
-/// A packet on the direct path, where the session takes another. The other end may have
-/// gone back already, and shows that to firewalls.
+/// Judges a packet on the direct path of a session that takes another path. The other end may
+/// have returned to the direct path already, and shows that to firewalls.
 #[inline(always)]
 pub fn late(s: &Session, seg: &Segment) -> Verdict {
     if !opens_windows(seg) {
@@ -154,8 +153,8 @@ pub fn late(s: &Session, seg: &Segment) -> Verdict {
     Verdict::Drop
 }
 
-/// A SYN on a path that is being opened, or the answer to one. No stack hears
-/// of it. It lies in the scratch memory of ingress. Exported: see `learn::dysco_offer`.
+/// Handles a SYN on a path that is being opened, or the answer to one. No stack receives it. The
+/// packet is in the scratch memory of ingress. Exported: see `learn::dysco_offer`.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dysco_knocks(skb: *mut __sk_buff, slot: u32, live: u32) -> u32 {
@@ -166,7 +165,7 @@ pub unsafe extern "C" fn dysco_knocks(skb: *mut __sk_buff, slot: u32, live: u32)
     };
     let seg = &p.seg;
     if seg.has(ACK) {
-        // The entry's number stays that of the SYN until it is answered.
+        // The entry's number stays that of the SYN until the SYN is answered.
         let ack = s.acked_off_wire(seg.ack);
         if s.life.opened_here != 0 && !after(ack, s.snd_max) {
             received_exactly(s, s.received_off_wire(seg.end()));
@@ -180,7 +179,7 @@ pub unsafe extern "C" fn dysco_knocks(skb: *mut __sk_buff, slot: u32, live: u32)
         && s.life.opened_here == 0
         && s.rcv_max == s.received_off_wire(seg.seq.wrapping_add(1))
     {
-        // Again: the answer was lost.
+        // A retransmission: the answer was lost.
         maps::tell(EventKind::Joins, slot);
     } else {
         count(Counter::DroppedSyn);
@@ -188,8 +187,8 @@ pub unsafe extern "C" fn dysco_knocks(skb: *mut __sk_buff, slot: u32, live: u32)
     1
 }
 
-/// The far end takes the path: so does this one, before its stack can acknowledge
-/// what came by it. Exported: see `learn::dysco_offer`.
+/// Takes the path because the far end takes it, before this end's stack can acknowledge data
+/// that arrived by it. Exported: see `learn::dysco_offer`.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn dysco_follow(slot: u32) -> u32 {
@@ -216,7 +215,7 @@ pub extern "C" fn dysco_follow(slot: u32) -> u32 {
     1
 }
 
-/// [`dysco_join`]: the secret is nobody's here, the path goes on.
+/// Result of [`dysco_join`]: the secret is unknown here, and the path continues.
 pub const NOBODYS: u32 = 0;
 const JOINED: u32 = 1;
 const REFUSED: u32 = 2;
@@ -258,7 +257,7 @@ pub unsafe extern "C" fn dysco_join(skb: *mut __sk_buff) -> u32 {
         count(Counter::ChainTaken);
         return REFUSED;
     }
-    // What the path has carried so far, as its firewalls count.
+    // The bytes that the path has carried so far, as its firewalls count.
     received_exactly(s, s.received_off_wire(p.seg.seq.wrapping_add(1)));
     probe::tell(skb, slot);
     maps::tell(EventKind::Joins, slot);

@@ -1,5 +1,4 @@
-//! The kernel's TCP sockets, for user space: what they hold is read, and
-//! nothing of them is touched.
+//! Copies the kernel's TCP sockets for user space. Reads their contents and changes nothing.
 
 use core::ffi::c_void;
 
@@ -30,11 +29,11 @@ struct Meta {
     seq: *mut seq_file,
 }
 
-/// Writes each whole socket of this network namespace to the reader. The kernel
-/// holds the socket's lock meanwhile: what is copied is of one moment.
+/// Writes each whole socket of this network namespace to the reader. The kernel holds the
+/// socket's lock meanwhile, so that all fields are of one moment.
 ///
 /// # Safety
-/// To be called by the kernel.
+/// Only the kernel may call it.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/tcp")]
 unsafe extern "C" fn dysco_sockets(ctx: *const Context) -> i32 {
@@ -46,14 +45,14 @@ unsafe extern "C" fn dysco_sockets(ctx: *const Context) -> i32 {
     let Some(copy) = SOCKET.get_ptr_mut(0) else {
         return 0;
     };
-    // SAFETY: the verifier knows the context and what it points to; the helpers
-    // check the rest. `copy` is this CPU's own, and has room for `bytes`.
+    // SAFETY: the verifier knows the context and the objects it points to; the helpers check the
+    // rest. `copy` is this CPU's own, and has room for `bytes`.
     unsafe {
         let socket = (*ctx).socket;
         if socket.is_null() {
             return 0;
         }
-        // Not one that opens, or waits for its port to be free again.
+        // A socket that is opening, or is in TIME_WAIT, is skipped.
         let tcp = bpf_skc_to_tcp_sock(socket);
         if tcp.is_null() || bpf_probe_read_kernel(copy.cast(), bytes, tcp.cast()) != 0 {
             return 0;

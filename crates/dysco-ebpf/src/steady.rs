@@ -1,11 +1,11 @@
-//! What nearly all packets need: those of a session that has one path, with
-//! the usual header. They are judged in registers, by few instructions that lie
-//! close together: between two packets the stack has used a processor's caches
-//! for itself, and what is fetched again costs more than what is computed.
+//! Fast path for nearly all packets: those with the usual header, of a session that has one
+//! path. The programs judge them in registers, by few instructions that are adjacent in memory.
+//! Between two packets the stack has used the processor's caches, and fetching again costs more
+//! than computing.
 //!
-//! One code for both families, made twice by the compiler, so that offsets are
-//! constants. `None` where a packet needs a closer look; nothing has been
-//! changed then.
+//! One source serves both families. The compiler generates it twice, so that offsets are
+//! constants. The functions return `None` for a packet that needs a closer look; nothing has
+//! been changed then.
 
 use aya_ebpf::programs::TcContext;
 use dysco_common::Counter;
@@ -21,7 +21,7 @@ use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Usual, at, usual};
 use crate::steer;
 use crate::write;
 
-/// A packet of the local end.
+/// Judges a packet of the local end.
 #[inline(always)]
 pub fn egress(ctx: &TcContext) -> Option<Verdict> {
     match u16::from_be(at::<u16>(ctx, 12)?) {
@@ -31,7 +31,7 @@ pub fn egress(ctx: &TcContext) -> Option<Verdict> {
     }
 }
 
-/// A packet for the local end.
+/// Judges a packet for the local end.
 #[inline(always)]
 pub fn ingress(ctx: &TcContext) -> Option<Verdict> {
     match u16::from_be(at::<u16>(ctx, 12)?) {
@@ -62,7 +62,7 @@ fn leaves<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
         usually_sent(s, &p);
         return Some(Verdict::Pass);
     }
-    // Replies that go straight are as those of a new path.
+    // Replies that go straight to the client are handled like those of a new path.
     if s.state != State::NewPath as u32 && s.state != State::Return as u32 {
         return None;
     }
@@ -112,13 +112,13 @@ pub fn opens_or_ends(seg: &Segment) -> bool {
     seg.flags & (SYN | FIN | RST) != 0
 }
 
-/// No stack does: see `two_paths::opens_windows`.
+/// True if the segment has PSH and no data. No stack sends one: see `two_paths::opens_windows`.
 #[inline(always)]
 fn pushes_nothing(seg: &Segment) -> bool {
     seg.len == 0 && seg.has(PSH)
 }
 
-/// Takes in what a segment of the local end teaches.
+/// Takes in the numbers of a segment of the local end.
 #[inline(always)]
 pub fn sent(s: &mut Session, seg: &Segment) {
     let end = seg.end();
@@ -131,7 +131,7 @@ pub fn sent(s: &mut Session, seg: &Segment) {
     }
 }
 
-/// Takes in what a segment on the session's own five-tuple teaches.
+/// Takes in the numbers of a segment on the session's own five-tuple.
 #[inline(always)]
 pub fn arrived(s: &mut Session, seg: &Segment) {
     received(s, seg.end());
@@ -140,7 +140,7 @@ pub fn arrived(s: &mut Session, seg: &Segment) {
     }
 }
 
-/// A segment of the local end with the usual header.
+/// Takes in a segment of the local end with the usual header.
 #[inline(always)]
 fn usually_sent(s: &mut Session, Usual { found, tsval, .. }: &Usual) {
     sent(s, &found.seg);
@@ -149,7 +149,7 @@ fn usually_sent(s: &mut Session, Usual { found, tsval, .. }: &Usual) {
     }
 }
 
-/// A segment for the local end with the usual header.
+/// Takes in a segment for the local end with the usual header.
 #[inline(always)]
 fn usually_arrived(s: &mut Session, Usual { found, tsval, .. }: &Usual) {
     arrived(s, &found.seg);
@@ -158,7 +158,7 @@ fn usually_arrived(s: &mut Session, Usual { found, tsval, .. }: &Usual) {
     }
 }
 
-/// Translates a packet onto the new path, the only one there is.
+/// Translates a packet onto the new path of a session that has no other.
 #[inline(always)]
 fn onto_new_path(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
     let edit = s.translation.outgoing(&found.seg, &s.path);
@@ -173,7 +173,7 @@ fn onto_new_path(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
     hop::send(ctx, s)
 }
 
-/// Translates a packet of the new path, the only one there is.
+/// Translates a packet of the new path of a session that has no other.
 #[inline(always)]
 fn off_new_path(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
     let edit = s.translation.incoming(&found.seg, &s.key);

@@ -1,8 +1,8 @@
-//! A session that this host relays, with a chain on one side of it. What is relayed
-//! there takes the paths of that session as what a stack has sent: marked, it goes
-//! through the program of egress, which finds their entries (`second`). What comes by
-//! these paths is relayed by the relay's own entry, which they name. Their numbers are
-//! those of the session on that side; the relay translates as without them.
+//! A session that this host relays, with a chain on one side. A packet relayed to that side
+//! takes the paths of the session like a packet of a stack: it is marked and passes the egress
+//! program, which finds the entries (`second`). An entry of these paths names the relay's entry,
+//! which relays the packets that arrive by them. The numbers of these paths are those of the
+//! session on that side. The relay translates as without a chain.
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
@@ -19,7 +19,7 @@ use crate::packet::Found;
 use crate::second;
 use crate::steady;
 
-/// Is it one that this host has relayed? It has no mark any more then.
+/// True if this host has relayed the packet. Removes the mark.
 #[inline(always)]
 pub fn takes_mark(ctx: &TcContext) -> bool {
     // SAFETY: a field of the context that the verifier lets a classifier read and
@@ -32,8 +32,8 @@ pub fn takes_mark(ctx: &TcContext) -> bool {
     true
 }
 
-/// A relayed packet leaves as it is: no other path is taken. Its numbers are where
-/// another would begin.
+/// Lets a relayed packet leave unchanged: no other path is taken. Takes in its numbers, at which
+/// another path would begin.
 #[inline(always)]
 pub fn leaves(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
     let seg = &found.seg;
@@ -47,11 +47,11 @@ pub fn leaves(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
     Verdict::Pass
 }
 
-/// [`comes`]: the packet is dropped, and counted.
+/// Result of [`comes`]: the packet is dropped, and counted.
 pub const DROP: u64 = u64::MAX;
 
-/// Judges a packet of a path, which lies in the scratch memory of ingress. Returns the
-/// interface by which it goes on, with the change that is to be put in.
+/// Judges a packet of a path that is in the scratch memory of ingress. Returns the interface by
+/// which the packet continues, after the change has been applied.
 #[inline(always)]
 pub fn comes(ctx: &TcContext) -> u64 {
     // SAFETY: the program's own context.
@@ -64,7 +64,7 @@ fn not(why: Counter) -> u64 {
     DROP
 }
 
-/// Exported, so that the verifier goes through it once (see `learn::dysco_offer`).
+/// Exported, so that the verifier checks it once (see `learn::dysco_offer`).
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_steered(skb: *mut __sk_buff) -> u64 {
@@ -87,7 +87,7 @@ unsafe extern "C" fn dysco_steered(skb: *mut __sk_buff) -> u64 {
     let mut seg = p.seg;
     if new {
         if !taken && !opening {
-            // No socket knows this five-tuple: its answer would be a reset.
+            // No socket knows this five-tuple: the stack would answer with a reset.
             return not(Counter::DroppedStray);
         }
         if s.state != State::NewPath as u32 {
@@ -101,8 +101,8 @@ unsafe extern "C" fn dysco_steered(skb: *mut __sk_buff) -> u64 {
                 return not(Counter::DroppedStray);
             }
         } else if opens_windows(&p.seg) {
-            // Late, or it shows firewalls the way back. It may acknowledge what no stack
-            // has got.
+            // A late packet, or one that shows firewalls the way back. It may acknowledge bytes
+            // that no stack has received.
             second::shown(s, &p.seg);
             return DROP;
         }
@@ -119,7 +119,7 @@ unsafe extern "C" fn dysco_steered(skb: *mut __sk_buff) -> u64 {
             ..p.seg
         };
     } else if !taken || s.other_path == 0 {
-        // Late, on the path before.
+        // A late packet on the path before.
         return not(Counter::DroppedLateOld);
     }
     let ctx = TcContext::new(skb);

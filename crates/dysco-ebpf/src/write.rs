@@ -1,10 +1,10 @@
-//! Puts an edit into the packet: addresses, TCP header, checksums.
+//! Applies an edit to the packet: addresses, TCP header and checksums.
 //!
-//! The TCP checksum may be a whole one or only the sum of the pseudo-header (to be
-//! completed by hardware), and the program cannot always tell which: then the kernel's
-//! helper has to change it. All is stored in one piece, by a helper too: if a program wrote to
-//! the packet directly, the kernel would first make it writable for every
-//! packet that comes, the many that nobody changes included.
+//! The TCP checksum may be complete, or only the sum of the pseudo-header, to be completed by
+//! hardware. The program cannot always tell which. In that case the kernel's helper has to
+//! change it. A helper also stores all bytes in one piece. If a program wrote to the packet
+//! directly, the kernel would first make every arriving packet writable, including the many that
+//! nobody changes.
 
 use aya_ebpf::bindings::{__sk_buff, BPF_F_PSEUDO_HDR};
 use aya_ebpf::helpers::generated::{bpf_check_mtu, bpf_csum_update};
@@ -25,38 +25,38 @@ use options::dysco_apply_options;
 
 /// A multiple of 2^32-1 that keeps a difference of sums positive.
 const BIAS: u64 = 0xffff_ffff * 64;
-/// Congestion experienced, in the ECN field.
+/// Congestion experienced (CE) in the ECN field.
 const CE: u8 = 3;
-/// TCP, in the pseudo-header.
+/// Protocol number of TCP in the pseudo-header.
 const IPPROTO_TCP: u32 = 6;
 /// Offset of the checksum in the TCP header.
 const CHECK: usize = 16;
 
-/// The packet could not be changed as a whole and must be dropped.
+/// Failure to change the whole packet, which must be dropped.
 pub struct Failed;
 
-/// All that is put into a packet.
+/// Everything that is written into a packet.
 #[repr(C)]
 pub struct Change {
-    /// The TCP header's.
+    /// The edit of the TCP header.
     pub edit: Edit,
     /// The source address.
     pub src: Addr,
     /// The destination address.
     pub dst: Addr,
-    /// Not 0: make the ECN field of the IP header Not-ECT.
+    /// Not 0 to set the ECN field of the IP header to Not-ECT.
     pub clear_ect: u32,
-    /// A difference of the pseudo-header that came before (see [`trim`]).
+    /// Difference of the pseudo-header from an earlier step (see [`trim`]).
     pub pseudo: u64,
-    /// A difference of the payload, of [`append`] and [`strip`]: put in once.
+    /// Difference of the payload, from [`append`] and [`strip`]: applied once.
     pub payload: u64,
-    /// Room for headers, which the stack has not.
+    /// Room for headers, which the stack does not have.
     headers: Headers,
 }
 
-/// The end of an IP header as it lies in a frame: source and destination; of
-/// IPv4 the last two words, and the header's checksum in the two bytes before.
-/// Aligned, since LLVM stores double words where the stack must be.
+/// The end of an IP header in frame order: source and destination. For IPv4 these are the last
+/// two words, and the header's checksum is in the two bytes before. Aligned, because LLVM stores
+/// double words where the stack must be aligned.
 #[repr(C, align(8))]
 struct Addresses([u32; 8]);
 
@@ -70,10 +70,9 @@ struct Headers {
 /// Bytes of [`Addresses`] that an IPv4 header does not have.
 const ABSENT_V4: usize = 22;
 
-/// Returns `len`. LLVM does not merge the call that takes it with another call: it would
-/// select offset, pointer and length by three tests of one spilled flag, and verifiers
-/// before Linux 6.9 do not link these tests, so that they reject combinations that
-/// cannot occur.
+/// Returns `len`. LLVM does not merge the call that uses the result with another call. Otherwise
+/// it would select offset, pointer and length by three tests of one spilled flag. Verifiers
+/// before Linux 6.9 do not connect these tests, and reject combinations that cannot occur.
 #[inline(always)]
 fn unmerged(len: usize) -> usize {
     let mut same = len;
@@ -112,16 +111,16 @@ pub fn short(
     )
 }
 
-/// Differences of what the checksum is over, beside what a change itself makes.
+/// Differences of the checksummed data, in addition to those of the change itself.
 struct Sums {
-    /// Of the pseudo-header; not 0 where the length is another already.
+    /// Of the pseudo-header; not 0 if the length has changed already.
     pseudo: u64,
     /// Of the payload.
     payload: u64,
 }
 
-/// The same, with room for the headers. Without `timestamps` the header may have any
-/// options: they stay.
+/// Changes a packet, in the given room for headers. Without `timestamps` the header may have any
+/// options, which remain.
 #[expect(clippy::too_many_arguments, reason = "all is in registers")]
 #[inline(always)]
 fn short_in(
@@ -147,7 +146,7 @@ fn short_in(
     let check = headers.tcp.check();
     let field = match sums.pseudo {
         0 => field(ctx, found, before, check),
-        // The length is another already.
+        // The length has changed already.
         _ => Field::Either,
     };
     let diff = Diff {
@@ -160,9 +159,9 @@ fn short_in(
     complete(ctx, found.v6, field, &diff)
 }
 
-/// What the packet has in place of its checksum. Of super-packets it is the sum of the
-/// pseudo-header (`tcp_gro_complete`, `__tcp_v4_send_check`) unless a driver merged
-/// them. `addresses` is the sum of the addresses.
+/// Content of the packet's checksum field. In a super-packet it is the sum of the pseudo-header
+/// (`tcp_gro_complete`, `__tcp_v4_send_check`), unless a driver has merged the segments.
+/// `addresses` is the sum of the addresses.
 #[inline(always)]
 fn field(ctx: &TcContext, found: &Found, addresses: u64, check: u16) -> Field {
     // SAFETY: a readable field of the context.
@@ -172,8 +171,8 @@ fn field(ctx: &TcContext, found: &Found, addresses: u64, check: u16) -> Field {
     Field::of(check, pseudo_header, of_many)
 }
 
-/// Has the kernel do what it alone can: complete [`Field::Either`], and keep a device's
-/// sum of the packet right, if there is one.
+/// Lets the kernel do what only it can: complete [`Field::Either`], and keep a device's sum of
+/// the packet right, if there is one.
 #[inline(always)]
 fn complete(ctx: &TcContext, v6: bool, field: Field, diff: &Diff) -> Result<(), Failed> {
     if field == Field::Pseudo {
@@ -191,8 +190,8 @@ fn complete(ctx: &TcContext, v6: bool, field: Field, diff: &Diff) -> Result<(), 
     Ok(())
 }
 
-/// Changes the packet's addresses and TCP header as the scratch memory of the
-/// run says.
+/// Changes the packet's addresses and TCP header by the change in the scratch memory of the run.
+/// Returns false on failure.
 #[inline(always)]
 pub fn apply(ctx: &TcContext, run: u32) -> bool {
     // SAFETY: the program's own context.
@@ -203,11 +202,11 @@ pub fn apply(ctx: &TcContext, run: u32) -> bool {
     }
 }
 
-/// What [`dysco_apply`] says: the packet could not be changed as a whole.
+/// Result of [`dysco_apply`]: the packet could not be changed as a whole.
 const FAILED: u32 = 0;
-/// It is changed.
+/// The packet is changed.
 const DONE: u32 = 1;
-/// Its header has options that change: it is [`dysco_apply_options`]'s.
+/// The header has options that change: [`dysco_apply_options`] handles it.
 const HAS_OPTIONS: u32 = 2;
 
 fn said(done: Result<(), Failed>) -> u32 {
@@ -217,8 +216,8 @@ fn said(done: Result<(), Failed>) -> u32 {
     }
 }
 
-/// Exported, so that the verifier goes through it once (see
-/// `learn::dysco_offer`), and with a stack frame of its own.
+/// Exported, so that the verifier checks it once (see `learn::dysco_offer`), with a stack frame
+/// of its own.
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_apply(skb: *mut __sk_buff, run: u32) -> u32 {
@@ -256,7 +255,7 @@ unsafe extern "C" fn dysco_apply(skb: *mut __sk_buff, run: u32) -> u32 {
     ))
 }
 
-/// Writes bytes of the packet. Pointers into it are invalid afterwards.
+/// Writes bytes of the packet. Pointers into the packet are invalid afterwards.
 #[inline(always)]
 fn store(ctx: &TcContext, off: usize, from: *const u8, len: usize) -> Result<(), Failed> {
     // SAFETY: `from` is valid for `len` bytes, by the callers.
@@ -272,20 +271,20 @@ fn store(ctx: &TcContext, off: usize, from: *const u8, len: usize) -> Result<(),
     if r == 0 { Ok(()) } else { Err(Failed) }
 }
 
-/// Writes [`Addresses`] and the `tcp` bytes behind them to where the packet has its
-/// addresses. `from` is valid for both.
+/// Writes [`Addresses`] and the `tcp` bytes behind them to the packet, from the addresses on.
+/// `from` is valid for both.
 #[inline(always)]
 fn store_headers(ctx: &TcContext, v6: bool, from: *const u8, tcp: usize) -> Result<(), Failed> {
     if v6 {
         return store(ctx, l4(true) - 32, from, 32 + tcp);
     }
-    // SAFETY: within the addresses, of which 32 - ABSENT_V4 bytes are left.
+    // SAFETY: within the addresses, of which 32 - ABSENT_V4 bytes remain.
     let from = unsafe { from.add(ABSENT_V4) };
     let at = l4(false) + ABSENT_V4 - 32;
     store(ctx, at, from, unmerged(32 - ABSENT_V4 + tcp))
 }
 
-/// Writes bytes of map memory into the packet, whose checksum is still to be changed.
+/// Writes bytes of map memory into the packet, whose checksum must still be changed.
 #[inline(always)]
 pub fn store_bytes(ctx: &TcContext, off: usize, from: *const u8, len: usize) -> bool {
     store(ctx, off, from, len).is_ok()
@@ -300,15 +299,15 @@ struct Ipv4End {
     dst: u32,
 }
 
-/// What new addresses do to the sum of the pseudo-header. Not folded.
+/// Effect of new addresses on the sum of the pseudo-header. Not folded.
 struct Readdressed {
     diff: u64,
-    /// The sum of the addresses that were.
+    /// The sum of the old addresses.
     before: u64,
 }
 
-/// Puts the end of the new IP header into `to`, and clears the ECN field in the
-/// packet where that is wanted.
+/// Writes the end of the new IP header to `to`, and clears the ECN field in the packet if
+/// required.
 #[inline(always)]
 fn addresses(
     ctx: &TcContext,
@@ -347,8 +346,7 @@ fn addresses(
     Ok(Readdressed { diff, before })
 }
 
-/// Clears bits of the second byte of the IP header. Returns how the sum of its
-/// words changes.
+/// Clears bits of the second byte of the IP header. Returns the change of the sum of its words.
 #[inline(always)]
 fn clear_ecn(ctx: &TcContext, bits: u8) -> Result<u64, Failed> {
     let [first, old] = at::<[u8; 2]>(ctx, Packet::L3).ok_or(Failed)?;
@@ -358,9 +356,9 @@ fn clear_ecn(ctx: &TcContext, bits: u8) -> Result<u64, Failed> {
     Ok(differ(word(new), word(old)))
 }
 
-/// Does the packet say that there is congestion (CE), of which its sender would never
-/// hear? Where one side only has agreed on ECN, the other echoes nothing: such a packet
-/// is lost instead (as by RFC 6040, section 4.2), which its sender answers.
+/// True if the packet reports congestion (CE) and its sender would never learn of it. If only
+/// one side has agreed on ECN, the other echoes nothing. Such a packet is dropped instead, as by
+/// RFC 6040, section 4.2, and its sender reacts to the loss.
 #[inline(always)]
 pub fn is_unanswered(ctx: &TcContext, s: &Session, v6: bool) -> bool {
     if s.translation.flags & translation::STRIP_ECN == 0 {
@@ -370,9 +368,9 @@ pub fn is_unanswered(ctx: &TcContext, s: &Session, v6: bool) -> bool {
     at::<u8>(ctx, Packet::L3 + 1).is_some_and(|second| second >> shift & CE == CE)
 }
 
-/// Takes one from the TTL or hop limit, as whoever forwards does. False for a
-/// packet that may go no further: it is dropped, since the stack, which is
-/// where it was sent, has no socket for it and would answer with a reset.
+/// Decrements the TTL or hop limit, as any forwarder does. Returns false if the packet may go no
+/// further. Such a packet is dropped: it is addressed to the stack, which has no socket for it
+/// and would answer with a reset.
 #[inline(always)]
 pub fn hop_limit(ctx: &TcContext, v6: bool) -> bool {
     if v6 {
@@ -394,8 +392,8 @@ pub fn hop_limit(ctx: &TcContext, v6: bool) -> bool {
         .is_ok()
 }
 
-/// Cuts the payload off, so that what is left is a header, and sets the IP
-/// length to it. Returns the difference of the pseudo-header's length.
+/// Cuts the payload off, so that a header remains, and sets the IP length accordingly. Returns
+/// the difference of the pseudo-header's length.
 #[inline(always)]
 pub fn trim(ctx: &TcContext, p: &mut Packet) -> Option<u64> {
     let header = bound_header(p.header.data_offset() as u64) as u32;
@@ -409,7 +407,7 @@ pub fn trim(ctx: &TcContext, p: &mut Packet) -> Option<u64> {
     forget_payload(ctx, p, old_len, header)
 }
 
-/// Cuts or lengthens the frame to end there, and sets the IP length to it.
+/// Cuts or lengthens the frame to `end`, and sets the IP length accordingly.
 #[inline(always)]
 fn resize(ctx: &TcContext, v6: bool, end: u32) -> Option<()> {
     // SAFETY: the program's own context.
@@ -443,14 +441,14 @@ unsafe extern "C" fn dysco_resize(skb: *mut __sk_buff, v6: u32, end: u32) -> u32
     (stored && ctx.store(Packet::L3 + 10, &check, 0).is_ok()) as u32
 }
 
-/// The sum of the pseudo-header of a packet with `len` bytes of TCP. Its length
-/// has 32 bits in IPv6, 16 in IPv4: the same sum, and so it is for the zeros of
-/// a mapped address.
+/// Returns the sum of the pseudo-header of a packet with `len` bytes of TCP. The length has 32
+/// bits in IPv6 and 16 in IPv4, with the same sum. The zeros of a mapped address do not change
+/// the sum.
 #[inline(always)]
 fn pseudo_header(p: &Packet, len: u32) -> u64 {
     let (a, b) = (p.key.whole.local.words(), p.key.whole.remote.words());
     let mut sum = (len + IPPROTO_TCP).to_be() as u64;
-    // ::ffff:0:0/96 adds ffff twice, which is nothing in one's complement.
+    // ::ffff:0:0/96 adds ffff twice, which is zero in one's complement.
     let mut i = 0;
     while i < 4 {
         sum += a[i] as u64 + b[i] as u64;
@@ -459,10 +457,9 @@ fn pseudo_header(p: &Packet, len: u32) -> u64 {
     sum
 }
 
-/// Takes the payload that was cut off out of the checksum. One that is only
-/// that of the pseudo-header never had it, and is told apart by its value;
-/// one packet of 65,536 is taken for the other, and lost. Returns the
-/// difference of the pseudo-header that is still to be added.
+/// Removes the payload that was cut off from the checksum. A checksum of the pseudo-header alone
+/// never included the payload; its value shows that. One packet of 65,536 is mistaken for the
+/// other kind, and lost. Returns the difference of the pseudo-header that must still be added.
 #[inline(always)]
 fn forget_payload(ctx: &TcContext, p: &mut Packet, old_len: u32, len: u32) -> Option<u64> {
     load_options(ctx, p).ok()?;
@@ -478,8 +475,8 @@ fn forget_payload(ctx: &TcContext, p: &mut Packet, old_len: u32, len: u32) -> Op
     Some(0)
 }
 
-/// The sum of the payload in the scratch memory, where it begins at this offset
-/// in the segment. Exported: see [`dysco_apply`].
+/// Returns the sum of the payload in the scratch memory, if the payload begins at this offset in
+/// the segment. Exported: see [`dysco_apply`].
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_payload_sum(run: u32, offset: u32) -> u32 {
@@ -490,7 +487,7 @@ extern "C" fn dysco_payload_sum(run: u32, offset: u32) -> u32 {
     let mut sum = 0;
     let mut i = 0;
     while i < PAYLOAD / 4 {
-        // SAFETY: so many words, aligned.
+        // SAFETY: within the payload, and aligned.
         sum += unsafe { *words.add(i) } as u64;
         i += 1;
     }
@@ -499,8 +496,8 @@ extern "C" fn dysco_payload_sum(run: u32, offset: u32) -> u32 {
     (if odd { sum.swap_bytes() } else { sum }) as u32
 }
 
-/// Would a SYN with data, and the payload behind it, be longer than the interface sends? The
-/// kernel lengthens it all the same, and loses it there.
+/// True if a SYN with data and the payload behind it exceed the MTU of the interface. The kernel
+/// would lengthen the packet, and lose it there.
 #[inline(always)]
 fn is_too_long(ctx: &TcContext, ifindex: u32) -> bool {
     let mut mtu = 0;
@@ -509,10 +506,9 @@ fn is_too_long(ctx: &TcContext, ifindex: u32) -> bool {
     fits != 0
 }
 
-/// Appends the payload in the scratch memory to the SYN there, which leaves by this
-/// interface. Data of the SYN's own for which there is no room then is left out, and
-/// this is true: the sender's socket will hear that it did not arrive. The differences
-/// go into the change.
+/// Appends the payload in the scratch memory to the SYN there, which leaves by this interface.
+/// Leaves out the SYN's own data if there is no room for both, and returns true then: the
+/// sender's socket will learn that the data did not arrive. Adds the differences to the change.
 #[inline(always)]
 pub fn append(ctx: &TcContext, run: u32, ifindex: u32) -> Option<bool> {
     let Scratch {
@@ -539,8 +535,8 @@ pub fn append(ctx: &TcContext, run: u32, ifindex: u32) -> Option<bool> {
     Some(left_out)
 }
 
-/// Takes the payload in the scratch memory off the end of the SYN there. The
-/// differences go into the change.
+/// Removes the payload in the scratch memory from the end of the SYN there. Adds the differences
+/// to the change.
 #[inline(always)]
 pub fn strip(ctx: &TcContext, run: u32) -> Option<()> {
     let Scratch {

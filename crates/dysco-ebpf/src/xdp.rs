@@ -1,12 +1,11 @@
-//! Relaying before the kernel has made a packet of a frame. Only what nearly all
-//! frames of a relayed session are, that leave by the interface they came by, to a
-//! neighbour that TC has learnt; all others pass, as they are, and TC does with
-//! them as without this.
+//! Relaying before the kernel has made a packet of a frame. The program relays only the usual
+//! frames of a relayed session, which leave by the interface they came by, to a neighbour that
+//! TC has learnt. All other frames pass unchanged, and TC handles them as usual.
 //!
-//! XDP cannot tell a checksum that is still to be completed by hardware from a
-//! complete one, and takes each for complete: that holds of what a wire has
-//! brought, and not between two hosts of one machine. Nor does it see more than
-//! one frame at once. User space decides where this is attached.
+//! XDP cannot distinguish a checksum that hardware must still complete from a complete one, and
+//! assumes that each is complete. This is true of frames from a wire, but not between two hosts
+//! of one machine. XDP also sees only one frame at a time. User space decides where this program
+//! is attached.
 
 use aya_ebpf::programs::XdpContext;
 use dysco_common::Counter;
@@ -23,7 +22,7 @@ use crate::packet::{
 };
 use crate::steady::opens_or_ends;
 
-/// Relays a frame: it is to be sent back. `None` for one that is as it was.
+/// Relays a frame, which is then sent back. Returns `None` if the frame is unchanged.
 #[inline(always)]
 pub fn relay(ctx: &XdpContext) -> Option<()> {
     match u16::from_be(at::<u16>(ctx, 12)?) {
@@ -45,11 +44,11 @@ fn relay_usual<const V6: bool>(ctx: &XdpContext) -> Option<()> {
     if new || s.state != State::Relay as u32 || s.ifindex != here {
         return None;
     }
-    // TC finds the path that it takes.
+    // TC finds the path of this packet.
     if s.relay != 0 {
         return None;
     }
-    // Rare, and bytes that nothing else here touches.
+    // Rare, and in bytes that nothing else here reads.
     if s.translation.flags & translation::STRIP_ECN != 0 {
         return None;
     }
@@ -79,11 +78,11 @@ fn change<const V6: bool, const TCP: usize>(
         return None;
     }
     let frame = Frame(data as *mut u8);
-    // One that another host of the wire was meant to get is not answered as it.
+    // A frame for another host of the wire must not be answered.
     if frame.address(0) != s.own_address {
         return None;
     }
-    // Nothing has been written so far, and whatever comes now succeeds.
+    // Nothing has been written so far, and all steps below succeed once this one has.
     let pseudo = if V6 { frame.ip_v6(s)? } else { frame.ip_v4(s)? };
     frame.tcp::<TCP>(l4(V6), edit, pseudo);
     frame.set_address(0, next);
@@ -91,15 +90,15 @@ fn change<const V6: bool, const TCP: usize>(
     Some(())
 }
 
-/// A frame of which the headers may be read and written.
+/// A frame whose headers may be read and written.
 #[derive(Clone, Copy)]
 struct Frame(*mut u8);
 
 impl Frame {
     #[inline(always)]
     fn get<T: Copy>(self, off: usize) -> T {
-        // SAFETY: `off` is a constant within the headers, of which `change` has
-        // seen that they are there.
+        // SAFETY: `off` is a constant within the headers, which `change` has checked to be
+        // present.
         unsafe { self.0.add(off).cast::<T>().read_unaligned() }
     }
 
@@ -109,7 +108,7 @@ impl Frame {
         unsafe { self.0.add(off).cast::<T>().write_unaligned(v) }
     }
 
-    /// An Ethernet address, as a [`Session::hop`] has it.
+    /// Returns an Ethernet address, in the form of [`Session::hop`].
     #[inline(always)]
     fn address(self, off: usize) -> u64 {
         self.get::<u32>(off) as u64 | (self.get::<u16>(off + 4) as u64) << 32
@@ -121,9 +120,8 @@ impl Frame {
         self.set(off + 4, (address >> 32) as u16);
     }
 
-    /// Puts the new addresses into an IPv4 header, and takes one from the TTL.
-    /// Returns how the sum of the pseudo-header changes; `None`, and nothing is
-    /// changed, if the TTL has ended.
+    /// Writes the new addresses into an IPv4 header, and decrements the TTL. Returns the change
+    /// of the sum of the pseudo-header; `None`, with nothing changed, if the TTL has ended.
     #[inline(always)]
     fn ip_v4(self, s: &Session) -> Option<u64> {
         let [ttl, protocol, c0, c1]: [u8; 4] = self.get(Packet::L3 + 8);
@@ -143,7 +141,9 @@ impl Frame {
         Some(diff)
     }
 
-    /// The same with an IPv6 header.
+    /// Writes the new addresses into an IPv6 header, and decrements the hop limit. Returns the
+    /// change of the sum of the pseudo-header; `None`, with nothing changed, if the hop limit
+    /// has ended.
     #[inline(always)]
     fn ip_v6(self, s: &Session) -> Option<u64> {
         let limit: u8 = self.get(Packet::L3 + 7);

@@ -1,5 +1,4 @@
-//! The form in which state travels, and what is refused of it before anything
-//! looks inside.
+//! The form in which state travels, and the checks before its content is read.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,9 +16,9 @@ use super::sets::SetElement;
 
 /// Version of the documents.
 pub const VERSION: u32 = 1;
-/// Most documents of one session.
+/// Greatest number of documents of one session.
 pub const MAX_DOCUMENTS: usize = 64;
-/// Most bytes of all documents of one session, as JSON.
+/// Greatest number of bytes of all documents of one session, as JSON.
 pub const MAX_BYTES: usize = 32 * 1024;
 
 /// A TCP session's five-tuple, from the end that opened it.
@@ -50,7 +49,7 @@ pub struct Document {
 }
 
 impl FiveTuple {
-    /// The same seen from the other end.
+    /// Returns the five-tuple from the other end.
     pub const fn reversed(self) -> FiveTuple {
         FiveTuple {
             source: self.destination,
@@ -58,17 +57,17 @@ impl FiveTuple {
         }
     }
 
-    /// Its two ends.
+    /// Returns its two ends.
     pub const fn ends(&self) -> [SocketAddr; 2] {
         [self.source, self.destination]
     }
 
-    /// Do both name the same session, from whichever end?
+    /// True if both name the same session, from either end.
     pub fn same(&self, other: &FiveTuple) -> bool {
         self == other || *self == other.reversed()
     }
 
-    /// Can a TCP session have it?
+    /// True if a TCP session can have this five-tuple.
     fn possible(&self) -> bool {
         let end = |end: SocketAddr| {
             let ip = end.ip();
@@ -86,7 +85,7 @@ impl fmt::Display for FiveTuple {
     }
 }
 
-/// Not a five-tuple.
+/// Error of a text that is not a five-tuple.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("'{0}' names no session: give SOURCE>DESTINATION such as '10.0.0.2:40000>10.0.0.1:80'")]
 pub struct BadTuple(String);
@@ -106,19 +105,19 @@ impl FromStr for FiveTuple {
 }
 
 impl Document {
-    /// A document of a session on this host.
+    /// Makes a document of a session on this host.
     pub(super) fn new(seen: &Seen, kind: KindName, state: &impl Serialize) -> Document {
         Document {
             version: VERSION,
             session: seen.session,
             translated: seen.translated,
             kind,
-            // Our own types have string keys and no maps: they always encode.
+            // The state types have string keys and no maps: they always encode.
             state: serde_json::to_value(state).unwrap_or(Value::Null),
         }
     }
 
-    /// Which session it is of.
+    /// Returns the session of the document.
     pub fn seen(&self) -> Seen {
         Seen {
             session: self.session,
@@ -126,13 +125,13 @@ impl Document {
         }
     }
 
-    /// What it holds, as one kind has it.
+    /// Decodes the state as that of one kind.
     pub(super) fn state<T: for<'de> Deserialize<'de>>(&self) -> Result<T, StateError> {
         T::deserialize(&self.state)
             .map_err(|error| self.refused(Fault::Malformed(error.to_string())))
     }
 
-    /// An error about this document.
+    /// Returns an error about this document.
     pub(super) fn refused(&self, fault: Fault) -> StateError {
         StateError::Refused {
             kind: self.kind,
@@ -141,7 +140,7 @@ impl Document {
         }
     }
 
-    /// Is it of this version, and of this session?
+    /// Checks that the document has this version and belongs to this session.
     pub(super) fn check_header(&self, session: &FiveTuple) -> Result<(), StateError> {
         if self.version != VERSION {
             return Err(self.refused(Fault::Version(self.version)));
@@ -157,7 +156,7 @@ impl Document {
     }
 }
 
-/// The documents that a JSON value is. Another version's are not looked into.
+/// Reads the documents from a JSON value. Does not read documents of another version.
 pub fn read(json: &Value) -> Result<Vec<Document>, StateError> {
     let unreadable = |why: String| StateError::Unreadable(why);
     let all = json.as_array().ok_or(unreadable("it is no list".into()))?;
@@ -173,7 +172,7 @@ pub fn read(json: &Value) -> Result<Vec<Document>, StateError> {
     all.iter().map(read).collect()
 }
 
-/// Are there too many, or are they too long?
+/// Checks that the documents are neither too many nor too long.
 pub(super) fn check_size(documents: &[Document]) -> Result<(), StateError> {
     let bytes = serde_json::to_vec(documents).map_or(usize::MAX, |json| json.len());
     if documents.len() > MAX_DOCUMENTS || bytes > MAX_BYTES {
@@ -185,7 +184,7 @@ pub(super) fn check_size(documents: &[Document]) -> Result<(), StateError> {
     Ok(())
 }
 
-/// The JSON schema of documents: docs/state.schema.json.
+/// Returns the JSON schema of documents: docs/state.schema.json.
 pub fn schema() -> Value {
     let mut generator = schemars::SchemaGenerator::default();
     generator.subschema_for::<ConntrackState>();

@@ -1,4 +1,4 @@
-//! Why state was not moved, in words that an operator can act on.
+//! Errors of a transfer of state, with a remedy for the operator.
 
 use std::io;
 
@@ -9,15 +9,15 @@ use super::document::{FiveTuple, MAX_BYTES, MAX_DOCUMENTS, VERSION};
 /// State could not be read, installed or removed. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// The kernel could not be asked, or said no.
+    /// The kernel could not be asked, or reported an error.
     #[error("failed to {what}: {source}{mend}", mend = mend(source))]
     Kernel {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// Not documents.
+    /// The input is not a list of documents.
     #[error("failed to read the state of a session: {0}; export it again, or see docs/state.md")]
     Unreadable(String),
     /// The documents are too many, or too long.
@@ -25,75 +25,75 @@ pub enum StateError {
         "failed to take the state of a session: {documents} documents of {bytes} bytes are more than {MAX_DOCUMENTS} of {MAX_BYTES}; install the kinds one by one"
     )]
     Oversized {
-        /// How many.
+        /// Number of documents.
         documents: usize,
-        /// Of how many bytes.
+        /// Number of their bytes.
         bytes: usize,
     },
-    /// What the session has here cannot travel.
+    /// The session has something here that cannot travel.
     #[error(
         "failed to export the {kind} state of {session}: {what} cannot be moved; leave the session where it is, or take that out of the firewall's rules"
     )]
     Unmovable {
-        /// Of which kind.
+        /// The kind of state.
         kind: KindName,
-        /// Of which session.
+        /// The session.
         session: FiveTuple,
-        /// What it has.
+        /// The part that cannot travel.
         what: &'static str,
     },
-    /// It has none of a kind that was asked for.
+    /// The session has no state of a kind that was asked for.
     #[error(
         "failed to export the {kind} state of {session}: there is none; leave that kind out if the new host lets the session pass without"
     )]
     Nothing {
-        /// Of which kind.
+        /// The kind of state.
         kind: KindName,
-        /// Of which session.
+        /// The session.
         session: FiveTuple,
     },
-    /// A document is not to be installed.
+    /// A document must not be installed.
     #[error("failed to install the {kind} state of {session}: {fault}")]
     Refused {
-        /// Of which kind.
+        /// The kind of state.
         kind: KindName,
-        /// Of which session, as it says.
+        /// The session that the document names.
         session: FiveTuple,
-        /// Why.
+        /// The reason.
         fault: Box<Fault>,
     },
 }
 
-/// What is wrong with a document, or with this host for it.
+/// Fault of a document, or of this host with respect to it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
-    /// Of another version.
+    /// The document is of another version.
     #[error("it is of version {0}, and this is {VERSION}; run the same release on both hosts")]
     Version(u32),
-    /// Of another session.
+    /// The document is of another session.
     #[error("it is not of the session {0}, of which state is awaited; ask for that one's")]
     Foreign(FiveTuple),
-    /// No session can have such five-tuples.
+    /// No session can have these five-tuples.
     #[error("no TCP session can have its five-tuples; export it again")]
     Impossible,
-    /// It holds what such state cannot hold.
+    /// The state has an invalid value.
     #[error("{0}; export it again, or see docs/state.md")]
     Malformed(String),
-    /// A set's element names hosts or ports that are not the session's.
+    /// An element of a set names hosts or ports that are not the session's.
     #[error("an element of set {0} is not made of the session's addresses and ports")]
     ForeignElement(String),
-    /// There is no such set, or one of another type.
+    /// This host has no such set, or one of another type.
     #[error("there is no set {0} of that type here; load the same ruleset on both firewalls")]
     NoSet(String),
-    /// Another session has the translated five-tuple here.
+    /// Another session has the translated five-tuple on this host.
     #[error(
         "another session has {0} here already; end that one, or give the firewalls different addresses or ports to translate to"
     )]
     Taken(FiveTuple),
-    /// The kernel made something else of it.
+    /// The kernel did not keep a part of the state.
     #[error("this kernel did not keep its {0}; {1}")]
     NotKept(&'static str, &'static str),
-    /// The kernel said no.
+    /// The kernel reported an error.
     #[error("the kernel says: {0}; see its log (dmesg)")]
     Kernel(String),
 }
@@ -109,7 +109,7 @@ fn mend(error: &io::Error) -> &'static str {
 }
 
 impl StateError {
-    /// Is it about what was asked, and not about this host?
+    /// True if the request is at fault, and not this host.
     pub fn is_bad_request(&self) -> bool {
         match self {
             StateError::Oversized { .. } | StateError::Unreadable(_) => true,

@@ -1,27 +1,25 @@
-//! What a middlebox's kernel knows of a session, taken from one firewall and
-//! given to another. Knows netlink and nothing of the protocol: of `dysco-proto` it has
-//! the names of the kinds of state alone, and it depends on no runtime.
+//! State that a middlebox's kernel holds of a session: exported from one firewall and installed
+//! on another. This crate knows netlink and nothing of the protocol. It uses only the names of
+//! the kinds of state from `dysco-proto`, and depends on no runtime.
 //!
-//! A kind of state is a [`Kind`]: [`conntrack`] entries, and elements of
-//! nftables [`sets`]. What they read travels as [`Document`]s (docs/state.md).
-//! Everything here asks the kernel of the calling thread's network namespace,
-//! waits for its answer, and is done in well under a millisecond.
+//! A kind of state is a [`Kind`]: [`conntrack`] entries, and elements of nftables [`sets`]. The
+//! state travels as [`Document`]s (docs/state.md). All functions ask the kernel of the calling
+//! thread's network namespace, wait for its answer, and take well under a millisecond.
 //!
-//! Who replaces a middlebox calls, in this order:
+//! A host that replaces a middlebox calls, in this order:
 //!
-//! 1. [`export`] on the old host. The session flows on there.
-//! 2. [`install`] on the new host, and its answer, before a packet of the new
-//!    path can get there. A failure leaves nothing behind and ends the change:
-//!    the old path was not touched.
-//! 3. The switch. What the kernel does not tell about its TCP windows, the new
-//!    entry learns from the first packets; until then it does not judge them.
-//! 4. [`Installed::settling`], from time to time, until it says that it has
-//!    settled: from then on windows are judged as in any other entry.
-//! 5. [`remove`] on the old host once its path is drained; or, where the change
-//!    was rolled back, [`remove`] on the new one.
+//! 1. [`export`] on the old host. The session continues there.
+//! 2. [`install`] on the new host, and its answer, before a packet of the new path can arrive
+//!    there. A failure leaves nothing behind and ends the change: the old path was not touched.
+//! 3. The switch. The new entry learns the TCP windows, which the kernel does not report, from
+//!    the first packets. Until then it does not judge them.
+//! 4. [`Installed::settling`], from time to time, until it has settled. From then on windows are
+//!    judged as in any other entry.
+//! 5. [`remove`] on the old host once its path is drained. If the change was rolled back,
+//!    [`remove`] on the new host.
 //!
-//! [`transfer`] does 1 and 2 between hosts, for one that holds an end of the
-//! session; the change's id names it.
+//! [`transfer`] performs steps 1 and 2 between hosts, for a host that has an end of the session.
+//! The change's id names the transfer.
 
 pub mod conntrack;
 mod document;
@@ -45,71 +43,71 @@ trait Kind {
     /// Its name.
     fn name(&self) -> KindName;
 
-    /// What this host has of it for a session.
+    /// Returns the documents of this kind that this host has for a session.
     fn export(&self, here: &Here) -> Result<Vec<Document>, StateError>;
 
-    /// Could this be installed? Changes nothing.
+    /// Checks that the document could be installed. Changes nothing.
     fn check(&self, document: &Document) -> Result<(), StateError>;
 
-    /// Installs it, or brings what is there up to date, if it could be; what it takes
-    /// to undo.
+    /// Installs the document, or updates the state that is there. Returns how to undo that.
     fn install(&self, document: &Document) -> Result<Undo, StateError>;
 
-    /// Removes what belongs to this session alone; how many there were.
+    /// Removes the state that belongs to this session alone. Returns the number of states
+    /// removed.
     fn remove(&self, here: &Here) -> Result<usize, StateError>;
 }
 
-/// A session as a host has it: its five-tuple, from the end that opened it,
-/// before and after translation of addresses.
+/// A session as a host knows it: its five-tuple from the end that opened it, before and after
+/// translation of addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
-    /// As the end that opened it has it.
+    /// The five-tuple at the end that opened the session.
     pub session: FiveTuple,
-    /// As the other end has it; the same where nothing is translated.
+    /// The five-tuple at the other end; the same if nothing is translated.
     pub translated: FiveTuple,
 }
 
-/// A session on this host, as connection tracking had it when it was asked.
+/// A session on this host, as connection tracking had it at the time of the question.
 struct Here {
-    /// What it is called.
+    /// Its five-tuples.
     seen: Seen,
     /// Its entries.
     entries: Vec<conntrack::Entry>,
 }
 
-/// Takes back what was installed.
+/// Undoes an installation.
 pub struct Undo {
-    /// Was it there before? Then nothing is taken back.
+    /// True if the state was there before: then nothing is taken back.
     pub updated: bool,
-    /// What will tell when it has settled.
+    /// The handle that reports when the entry has settled.
     pub settling: Option<Settling>,
     back: Box<dyn FnOnce() + Send>,
 }
 
-/// What was installed.
+/// Result of an installation.
 #[derive(Debug, Default)]
 pub struct Installed {
-    /// Was not there before.
+    /// Number of states that were not there before.
     pub new: usize,
-    /// Was there.
+    /// Number of states that were there.
     pub updated: usize,
     /// Entries that do not judge windows yet.
     pub settling: Vec<Settling>,
 }
 
-/// All kinds, in the order in which they are installed: what packets can match
-/// by themselves comes last.
+/// Returns all kinds, in the order of installation: a kind that packets can match by itself
+/// comes last.
 fn kinds() -> Vec<Box<dyn Kind>> {
     vec![Box::new(Sets), Box::new(Conntrack)]
 }
 
-/// What this host has of these kinds for a session; of all without any named.
+/// Returns this host's state of these kinds for a session; of all kinds if none is named.
 pub fn export(session: &FiveTuple, only: &[KindName]) -> Result<Vec<Document>, StateError> {
     Here::find(session)?.export(only)
 }
 
-/// The same, if the kernel is asked a few times only, and need neither search nor load
-/// anything for that; else nothing.
+/// Returns the same if a few questions to the kernel suffice, and the kernel need neither search
+/// nor load anything for them; else `None`.
 pub fn export_at_once(
     session: &FiveTuple,
     only: &[KindName],
@@ -127,7 +125,8 @@ pub fn export_at_once(
     }
 }
 
-/// May these be installed with a few questions, as above?
+/// True if these documents can be installed with a few questions to the kernel (see
+/// [`export_at_once`]).
 pub fn is_at_once(documents: &[Document]) -> bool {
     let of_conntrack = |document: &Document| document.kind == KindName::Conntrack;
     conntrack::has_answered() && documents.len() <= 2 && documents.iter().all(of_conntrack)
@@ -137,7 +136,7 @@ fn is_wanted(kind: KindName, only: &[KindName]) -> bool {
     only.is_empty() || only.contains(&kind)
 }
 
-/// Is there something of each kind that was named?
+/// Checks that the documents contain each kind that was named.
 pub fn has_each(
     session: &FiveTuple,
     kinds: &[KindName],
@@ -151,7 +150,7 @@ pub fn has_each(
     })
 }
 
-/// Could these be installed for this session? Changes nothing.
+/// Checks that these documents could be installed for this session. Changes nothing.
 pub fn check(session: &FiveTuple, documents: &[Document]) -> Result<(), StateError> {
     check_headers(session, documents)?;
     let mut all = documents.iter();
@@ -164,10 +163,10 @@ fn check_headers(session: &FiveTuple, documents: &[Document]) -> Result<(), Stat
     all.try_for_each(|document| document.check_header(session))
 }
 
-/// Installs all of these, or none. Done again, it brings up to date.
+/// Installs all of these documents, or none. A second call updates the state.
 pub fn install(session: &FiveTuple, documents: &[Document]) -> Result<Installed, StateError> {
     match documents {
-        // There is nothing that would have to be undone.
+        // A single document leaves nothing to undo.
         [_] => check_headers(session, documents)?,
         _ => check(session, documents)?,
     }
@@ -191,14 +190,14 @@ pub fn install(session: &FiveTuple, documents: &[Document]) -> Result<Installed,
     })
 }
 
-/// Removes this host's state of a session: what other sessions share stays.
-/// How many things were removed.
+/// Removes this host's state of a session. State that other sessions share remains. Returns the
+/// number of states removed.
 pub fn remove(session: &FiveTuple, only: &[KindName]) -> Result<usize, StateError> {
     Here::find(session)?.remove(only)
 }
 
-/// Removes all state of a session, if connection tracking has an entry of it where
-/// nearly all are; else false, and nothing is done.
+/// Removes all state of a session if connection tracking has its entry in zone 0, where nearly
+/// all are. Returns false, and does nothing, otherwise.
 pub fn remove_known(session: &FiveTuple) -> Result<bool, StateError> {
     match conntrack::in_zone_0(session)? {
         Some(entry) => Here::of(session, vec![entry]).remove(&[]).map(|_| true),
@@ -206,8 +205,8 @@ pub fn remove_known(session: &FiveTuple) -> Result<bool, StateError> {
     }
 }
 
-/// Removes all state of these sessions, wherever it is. Goes on after an error, and returns
-/// the last.
+/// Removes all state of these sessions, in any zone. Continues after an error, and returns the
+/// last one.
 pub fn remove_many(sessions: &[FiveTuple]) -> Result<(), StateError> {
     let found = conntrack::find_many(sessions)?;
     let mut result = Ok(());
@@ -226,7 +225,7 @@ fn kind(name: KindName) -> Box<dyn Kind> {
 }
 
 impl Seen {
-    /// A session whose addresses nobody translates.
+    /// Returns a session whose addresses are not translated.
     pub const fn plain(session: FiveTuple) -> Seen {
         Seen {
             session,
@@ -236,7 +235,7 @@ impl Seen {
 }
 
 impl Here {
-    /// Any of the session's ends may have named it.
+    /// Finds the session, which any of its ends may have named.
     fn find(session: &FiveTuple) -> Result<Here, StateError> {
         conntrack::find(session).map(|entries| Here::of(session, entries))
     }
@@ -270,7 +269,7 @@ impl Here {
 }
 
 impl Undo {
-    /// Of something that was not there before.
+    /// Undoes the installation of something that was not there before.
     fn new(back: impl FnOnce() + Send + 'static) -> Undo {
         Undo {
             updated: false,
@@ -279,7 +278,7 @@ impl Undo {
         }
     }
 
-    /// Of something that was there.
+    /// Undoes nothing: the state was there before.
     fn none() -> Undo {
         Undo {
             updated: true,

@@ -16,11 +16,12 @@ use netlink_sys::{Socket, SocketAddr};
 use nix::sys::socket::{setsockopt, sockopt::ReceiveTimeout};
 use nix::sys::time::TimeVal;
 
-/// The kernel answers at once; longer means that an answer was lost.
+/// Seconds to wait for an answer. The kernel answers at once; a longer time means that an answer
+/// was lost.
 const PATIENCE_S: i64 = 2;
-/// A datagram of answers has at most this many bytes.
+/// Greatest number of bytes in a datagram of answers.
 const BUFFER: usize = 64 * 1024;
-/// A transaction of nftables names its subsystem by this.
+/// Subsystem number that a transaction of nftables carries.
 const NFTABLES: u16 = 10;
 
 thread_local! {
@@ -31,13 +32,15 @@ thread_local! {
 pub struct Netfilter {
     socket: Socket,
     sequence: u32,
-    /// What was received last: for each anew the allocator would tidy up.
+    /// Buffer of the last datagram received. A new buffer each time would make the allocator
+    /// tidy up.
     received: Vec<u8>,
 }
 
 impl Netfilter {
-    /// Works with the calling thread's, which is in the network namespace that the thread
-    /// was in when it asked first. After an error another is opened: answers may be left.
+    /// Works with the calling thread's socket. The socket is in the network namespace that the
+    /// thread was in at its first question. After an error another socket is opened, because
+    /// answers may be left in this one.
     pub fn with<T>(work: impl FnOnce(&mut Netfilter) -> io::Result<T>) -> io::Result<T> {
         let mut netfilter = match KEPT.take() {
             Some(kept) => kept,
@@ -60,7 +63,7 @@ impl Netfilter {
         })
     }
 
-    /// Asks for what matches; nothing where there is none.
+    /// Asks for the objects that match; returns none if there is none.
     pub fn get(&mut self, message: NetfilterMessage) -> io::Result<Vec<NetfilterMessageInner>> {
         match self.ask(message, NLM_F_ACK) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Vec::new()),
@@ -68,17 +71,17 @@ impl Netfilter {
         }
     }
 
-    /// Asks for all.
+    /// Asks for all objects.
     pub fn dump(&mut self, message: NetfilterMessage) -> io::Result<Vec<NetfilterMessageInner>> {
         self.ask(message, NLM_F_DUMP)
     }
 
-    /// Has something done.
+    /// Performs a change.
     pub fn act(&mut self, message: NetfilterMessage, flags: u16) -> io::Result<()> {
         self.ask(message, NLM_F_ACK | flags).map(drop)
     }
 
-    /// Has all of these done, or none.
+    /// Performs all of these changes, or none.
     pub fn transaction(&mut self, messages: Vec<(NetfilterMessage, u16)>) -> io::Result<()> {
         let mark = |message| {
             let header = NetfilterHeader::new(NetfilterProtoFamily::Unspec, 0, NFTABLES);
@@ -155,7 +158,7 @@ impl Netfilter {
     }
 }
 
-/// The family of an address.
+/// Returns the family of an address.
 pub fn family(address: IpAddr) -> NetfilterProtoFamily {
     match address {
         IpAddr::V4(_) => NetfilterProtoFamily::IPv4,

@@ -1,4 +1,4 @@
-//! What is refused of documents, and their schema.
+//! Documents that are refused, and their schema.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ fn end(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
-/// A session whose addresses nobody translates.
+/// A session whose addresses are not translated.
 pub fn plain() -> Seen {
     Seen::plain(FiveTuple {
         source: end("10.0.1.1:40000"),
@@ -20,7 +20,7 @@ pub fn plain() -> Seen {
     })
 }
 
-/// The same, its source translated.
+/// The same session with a translated source.
 pub fn translated() -> Seen {
     let session = plain().session;
     let translated = FiveTuple {
@@ -45,7 +45,7 @@ fn document(seen: &Seen, state: Value) -> Document {
     Document::new(seen, KindName::Conntrack, &state)
 }
 
-/// The fault for which a document is refused before the kernel is asked.
+/// Returns the fault for which a document is refused before the kernel is asked.
 fn fault(session: &FiveTuple, document: Document) -> Fault {
     match check(session, &[document]) {
         Err(error @ StateError::Refused { .. }) => {
@@ -70,7 +70,7 @@ fn another_version_is_refused() {
 fn only_the_sessions_own_five_tuple_is_taken() {
     let seen = translated();
     let header = |awaited: &FiveTuple| document(&seen, entry()).check_header(awaited);
-    // Whichever end names it, and on whichever side of the translation.
+    // Either end may name the session, on either side of the translation.
     for own in [seen.session, seen.translated] {
         assert!(header(&own).is_ok() && header(&own.reversed()).is_ok());
     }
@@ -161,7 +161,7 @@ fn a_scale_of_zero_is_not_an_absent_one() {
     assert_eq!(again, read);
 }
 
-/// Write it anew with `DYSCO_WRITE_SCHEMA=1`.
+/// The variable `DYSCO_WRITE_SCHEMA=1` writes the schema anew.
 #[test]
 fn the_schema_that_is_documented_is_that_of_the_code() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/state.schema.json");

@@ -1,11 +1,10 @@
-//! Where the running kernel has the members of a structure, by the type
-//! information that it gives of itself (BTF). Only as much of the format as
-//! that needs: <https://docs.kernel.org/bpf/btf.html>.
+//! Positions of the members of a structure in the running kernel, from its type information
+//! (BTF). Supports only as much of the format as needed: <https://docs.kernel.org/bpf/btf.html>.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Where the kernel has it.
+/// File with the running kernel's type information.
 pub const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 
 const MAGIC: u16 = 0xeb9f;
@@ -30,14 +29,14 @@ mod kind {
     pub const ENUM64: u32 = 19;
 }
 
-/// Typedefs of typedefs, and arrays of arrays, end before this.
+/// Greatest depth of typedefs of typedefs, and of arrays of arrays.
 const DEPTH: usize = 16;
 
 /// The type information of a kernel.
 pub struct Btf<'a> {
     bytes: &'a [u8],
     strings: Range<usize>,
-    /// Where each type is described, by its number less one.
+    /// Offset of each type's description, by the type's number less one.
     types: Vec<usize>,
     /// Structures by name.
     structs: HashMap<&'a str, u32>,
@@ -46,9 +45,9 @@ pub struct Btf<'a> {
 /// A member, in bits from the structure's beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member {
-    /// Where it begins.
+    /// Offset of its first bit.
     pub offset: u32,
-    /// How long it is.
+    /// Number of bits.
     pub bits: u32,
 }
 
@@ -59,13 +58,13 @@ struct Type {
     name: u32,
     kind: u32,
     count: u32,
-    /// Members' offsets hold the sizes of bit fields.
+    /// True if the members' offsets contain the sizes of bit fields.
     fields: bool,
     size_or_type: u32,
 }
 
 impl<'a> Btf<'a> {
-    /// Reads the index of all types; `None` if it is no BTF of this byte order.
+    /// Reads the index of all types. Returns `None` unless the bytes are BTF of this byte order.
     pub fn parse(bytes: &'a [u8]) -> Option<Btf<'a>> {
         let word = |at| word(bytes, at);
         let magic = bytes.get(..2)?;
@@ -98,12 +97,12 @@ impl<'a> Btf<'a> {
         Some(btf)
     }
 
-    /// Bytes of a structure.
+    /// Returns the size of a structure in bytes.
     pub fn size(&self, structure: &str) -> Option<u32> {
         Some(self.get(*self.structs.get(structure)?)?.size_or_type)
     }
 
-    /// A member, or a member of a member, by their names.
+    /// Returns a member, or a member of a member, by their names.
     pub fn member(&self, structure: &str, path: &[&str]) -> Option<Member> {
         let mut number = *self.structs.get(structure)?;
         let mut found = Member { offset: 0, bits: 0 };
@@ -132,7 +131,7 @@ impl<'a> Btf<'a> {
                 false => (packed, 0),
             };
             if named == 0 {
-                // What lies in a nameless one is the outer one's.
+                // The members of a nameless member belong to the outer structure.
                 if let Some((inner, m)) = self.find(inner, name, depth + 1) {
                     let offset = offset.checked_add(m.offset)?;
                     return Some((inner, Member { offset, ..m }));
@@ -164,7 +163,7 @@ impl<'a> Btf<'a> {
         }
     }
 
-    /// The type behind other names of it.
+    /// Returns the type behind typedefs and qualifiers.
     fn plain(&self, number: u32) -> Option<Type> {
         let mut of = self.get(number)?;
         for _ in 0..DEPTH {
@@ -204,7 +203,7 @@ impl<'a> Btf<'a> {
 }
 
 impl Type {
-    /// Bytes that follow the description.
+    /// Returns the number of bytes that follow the description.
     fn extra(&self) -> usize {
         let count = self.count as usize;
         match self.kind {

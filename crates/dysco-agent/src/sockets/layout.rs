@@ -1,4 +1,4 @@
-//! Where the running kernel has what is wanted of a `struct tcp_sock`.
+//! Positions of the required members of `struct tcp_sock` in the running kernel.
 
 use dysco_common::adopt::Socket;
 use dysco_common::{Addr, FlowKey};
@@ -7,7 +7,7 @@ use super::btf::{Btf, Member};
 
 const AF_INET: u64 = libc::AF_INET as u64;
 const AF_INET6: u64 = libc::AF_INET6 as u64;
-/// `SOCK_BINDPORT_LOCK`: the program bound the port itself.
+/// Flag `SOCK_BINDPORT_LOCK`: the program has bound the port itself.
 const BOUND: u64 = 8;
 /// `TCP_ECN_OK`, since 6.16 `TCP_ECN_MODE_RFC3168`.
 const ECN: u64 = 1;
@@ -15,7 +15,7 @@ const ECN: u64 = 1;
 const ACCECN: u64 = 16;
 
 const STRUCT: &str = "tcp_sock";
-/// From a `tcp_sock` to the `inet_sock` in it, and to the `sock_common`.
+/// Path from a `tcp_sock` to the `inet_sock` in it. The path to the `sock_common` follows.
 const INET: [&str; 2] = ["inet_conn", "icsk_inet"];
 const COMMON: [&str; 4] = ["inet_conn", "icsk_inet", "sk", "__sk_common"];
 
@@ -48,7 +48,7 @@ fn member(btf: &Btf<'_>, path: &[&str]) -> Option<Member> {
 }
 
 members! {
-    /// Where each member is; the second kind is not in every kernel.
+    /// Position of each member. Some kernels lack members of the second kind.
     Layout {
         state: [&COMMON[..], &["skc_state"]],
         family: [&COMMON[..], &["skc_family"]],
@@ -88,13 +88,13 @@ members! {
         mptcp: [[&["is_mptcp"][..]]],
         md5: [[&["md5sig_info"][..]]],
         ao: [[&["ao_info"][..]]],
-        // Until 5.15 in the second place.
+        // Until 5.15 in the second position.
         ifindex_in: [[&INET[..], &["sk", "sk_rx_dst_ifindex"]], [&INET[..], &["rx_dst_ifindex"]]],
     }
 }
 
 impl Layout {
-    /// What a copy of a socket holds; `None` if it is no TCP over IP.
+    /// Reads a copy of a socket; `None` if it is not TCP over IP.
     pub fn read(&self, copy: &[u8]) -> Option<Socket> {
         let at = |m: Member| number(copy, m);
         let flag = |m: Option<Member>| m.and_then(at).is_some_and(|v| v != 0);
@@ -131,7 +131,7 @@ impl Layout {
         })
     }
 
-    /// The clock that the last packet was stamped with: microseconds inside,
+    /// Returns the clock of the last packet's timestamp: microseconds in the kernel,
     /// milliseconds on the wire.
     fn clock(&self, copy: &[u8]) -> Option<u32> {
         let micros = number(copy, self.mstamp)?;
@@ -146,7 +146,7 @@ impl Layout {
         let v6 = |m: Option<Member>| Some(Addr::new(octets(copy, m?)?));
         let (local, remote) = match number(copy, self.family)? {
             AF_INET => (v4(self.local_v4)?, v4(self.remote_v4)?),
-            // An IPv4-mapped one is held as IPv4 is.
+            // An IPv4-mapped address is stored like an IPv4 address.
             AF_INET6 => (v6(self.local_v6)?, v6(self.remote_v6)?),
             _ => return None,
         };
@@ -154,14 +154,14 @@ impl Layout {
             local,
             remote,
             local_port: (number(copy, self.local_port)? as u16).to_be(),
-            // As memory has it: network order.
+            // In memory order, which is network order.
             remote_port: number(copy, self.remote_port)? as u16,
         })
     }
 }
 
-/// A number, or a bit field within eight bytes: bits are counted from the
-/// lowest, as the little-endian kernels have them that the programs are for.
+/// Reads a number, or a bit field within eight bytes. Bits are counted from the lowest, as on
+/// the little-endian kernels of this target.
 fn number(copy: &[u8], at: Member) -> Option<u64> {
     let (first, shift) = (at.offset as usize / 8, at.offset % 8);
     let last = (at.offset + at.bits).div_ceil(8) as usize;

@@ -1,8 +1,8 @@
-//! What the kernel holds of the TCP sockets of this network namespace.
+//! The kernel's TCP sockets in this network namespace.
 //!
-//! By an iterator program: it is the only way that shows absolute sequence
-//! numbers and options without touching a socket. `sock_diag` has no numbers,
-//! and TCP_REPAIR makes the calls of the socket's owner fail meanwhile.
+//! The iterator program is the only way to read absolute sequence numbers and options without a
+//! change to the socket. `sock_diag` has no numbers, and TCP_REPAIR makes the calls of the
+//! socket's owner fail meanwhile.
 
 mod btf;
 mod layout;
@@ -18,15 +18,15 @@ use crate::error::AgentError;
 use layout::Layout;
 
 const PROGRAM: &str = "dysco_sockets";
-/// Sockets fetched in one go.
+/// Number of sockets that are fetched at a time.
 const AT_ONCE: usize = 64;
 
-/// Does this kernel show its sockets? Nothing of it stays.
+/// Checks that this kernel shows its sockets. Leaves nothing behind.
 pub fn try_sockets() -> Result<(), AgentError> {
     Sockets::open().map(drop)
 }
 
-/// Reads sockets. Loads a program of its own, which goes when this is dropped.
+/// Reads sockets. Loads a program of its own, which is unloaded when this value is dropped.
 pub struct Sockets {
     layout: Layout,
     ebpf: aya::Ebpf,
@@ -56,7 +56,7 @@ impl Sockets {
         Ok(Sockets { layout, ebpf })
     }
 
-    /// Hands each socket to `take`, each as it was at one moment.
+    /// Passes each socket to `take`, with all fields of one moment.
     pub fn each(&mut self, mut take: impl FnMut(Socket)) -> Result<(), AgentError> {
         let failed = |e: aya::programs::ProgramError| AgentError::Program {
             name: PROGRAM,
@@ -101,7 +101,7 @@ fn program(ebpf: &mut aya::Ebpf) -> Result<&mut Iter, AgentError> {
 fn read(file: &mut File, into: &mut [u8]) -> Result<usize, AgentError> {
     loop {
         match file.read(into) {
-            // The kernel asks again where a listing was interrupted.
+            // The kernel continues an interrupted listing.
             Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {}
             other => {
                 return other.map_err(|source| AgentError::System {

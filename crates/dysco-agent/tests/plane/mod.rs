@@ -1,4 +1,4 @@
-//! A data plane to try things on.
+//! A data plane for tests.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -9,7 +9,7 @@ use dysco_agent::{Agent, AgentConfig, Attach, Events, Xdp};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
-/// A network of its own for this thread, and a BPF file system.
+/// Gives this thread a network namespace of its own, and a BPF file system.
 pub fn alone() {
     unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).expect("this test needs root");
     let none = None::<&str>;
@@ -24,7 +24,7 @@ pub fn ip(words: &str) {
     assert!(done.success(), "ip {words}");
 }
 
-/// A data plane on the loopback, pinned by this name.
+/// Starts a data plane on the loopback interface, pinned under this name.
 pub fn start(name: &str, change: impl FnOnce(&mut AgentConfig)) -> (Agent, Events) {
     let mut config = AgentConfig {
         pin_dir: PathBuf::from("/sys/fs/bpf").join(name),
@@ -40,7 +40,7 @@ pub fn start(name: &str, change: impl FnOnce(&mut AgentConfig)) -> (Agent, Event
     Agent::start(&config).expect("the data plane starts as root")
 }
 
-/// A data plane on the loopback of a network of this thread's own.
+/// Starts a data plane on the loopback interface of a network namespace of this thread's own.
 pub fn plane() -> (Agent, Events) {
     alone();
     start("plane", |_| {})

@@ -1,5 +1,5 @@
-//! The direct path of a session that has another, or had one once: an end that goes back
-//! to it shows firewalls there how far it is, and no stack hears of that.
+//! The direct path of a session that has another path, or had one. An end that returns to the
+//! direct path shows the firewalls there its numbers, and no stack receives that packet.
 
 use dysco_common::session::part;
 use dysco_common::tcp::{ACK, PSH};
@@ -10,11 +10,11 @@ use crate::frame::{Frame, Net, nets};
 
 /// The slot of the other path.
 const NEXT: u32 = 4;
-/// Highest numbers of its own end and of the other.
+/// Highest numbers of the local end and of the other.
 const SENT: u32 = 0xffff_fff0;
 const RECEIVED: u32 = 90_000;
 
-/// A session that goes direct, which has been given another path or has not.
+/// A session on the direct path, which has been given another path or has not.
 fn direct(net: &Net, given: bool) -> Programs {
     let mut p = Programs::with(net, State::Tracked, Translation::default());
     p.change(|s| {
@@ -49,7 +49,7 @@ fn no_stack_hears_what_shows_the_direct_path() {
     }
 }
 
-/// Some stack may push nothing, whose sessions have never been given another path.
+/// Some stack may send PSH without data; its sessions have never been given another path.
 #[test]
 fn what_another_stack_pushes_is_its_own() {
     for net in nets() {
@@ -59,8 +59,7 @@ fn what_another_stack_pushes_is_its_own() {
     }
 }
 
-/// This end has not gone back yet, so that the session's five-tuple leads to the other
-/// path.
+/// This end has not gone back yet: the session's five-tuple leads to the other path.
 #[test]
 fn no_stack_hears_it_before_this_end_goes_back() {
     for net in nets() {
@@ -75,7 +74,7 @@ fn no_stack_hears_it_before_this_end_goes_back() {
         p.flow(net.key(), NEXT, Path::Old);
         assert_eq!(p.run(Way::In, &primer(&net).bytes()).0, DROP);
         heard(&p);
-        // What is late there is the stack's.
+        // A late packet there is for the stack.
         let late = Frame {
             payload: vec![7; 100],
             ..primer(&net)

@@ -20,23 +20,22 @@ use nix::time::{ClockId, clock_gettime};
 use crate::chain::KEY;
 use crate::frame::{Frame, Net, WINDOW};
 
-/// Room for sessions in these maps.
+/// Number of sessions in these maps.
 pub const SESSIONS: u32 = 32;
 /// The slot of the session that [`Programs::with`] makes.
 pub const SLOT: u32 = 3;
 
-/// Verdicts of the traffic control.
+/// Verdicts of traffic control.
 pub const OK: u32 = 0;
 pub const DROP: u32 = 2;
-/// Of the TC actions the one that programs after this one come after, attached
-/// by TCX or by clsact.
+/// The TC action that continues with the programs after this one, attached by TCX or by clsact.
 pub const PASS: u32 = -1_i32 as u32;
 pub const REDIRECT: u32 = 7;
 /// Verdicts of XDP.
 pub const XDP_PASS: u32 = 2;
 pub const XDP_TX: u32 = 3;
 
-/// What is wanted, with a payload that was sent when it says so: now, or just before.
+/// Expected frame, with the time of sending that its payload states: now, or a moment ago.
 pub fn stamped(want: &Frame, got: &[u8]) -> Frame {
     let mut want = want.clone();
     if let Some(bytes) = want.payload.last_chunk_mut() {
@@ -45,7 +44,7 @@ pub fn stamped(want: &Frame, got: &[u8]) -> Frame {
     want
 }
 
-/// The same of the bytes of a payload, which another frame ends with.
+/// Copies the time of sending from the payload at the end of another frame.
 pub fn stamp(bytes: &mut [u8; PAYLOAD], got: &[u8]) {
     let Some(made) = got.last_chunk() else {
         return;
@@ -60,13 +59,13 @@ pub fn stamp(bytes: &mut [u8; PAYLOAD], got: &[u8]) {
     }
 }
 
-/// The tick of this host's clock.
+/// Returns the present tick of this host's clock.
 pub fn now() -> u32 {
     let boot = clock_gettime(ClockId::CLOCK_BOOTTIME).unwrap();
     ticks(std::time::Duration::from(boot).as_nanos() as u64)
 }
 
-/// Which program.
+/// The program to run.
 #[derive(Clone, Copy, Debug)]
 pub enum Way {
     Out,
@@ -93,19 +92,19 @@ unsafe impl Pod for Plain<PolicyRule> {}
 // SAFETY: as above.
 unsafe impl Pod for Plain<Shared> {}
 
-/// The programs and their maps, for one test alone. A program is loaded when it first
-/// runs: most tests need one, and the kernel takes its time to verify each.
+/// The programs and their maps, for one test alone. A program is loaded when it first runs: most
+/// tests need one program, and the kernel needs time to verify each.
 pub struct Programs {
     ebpf: RwLock<Ebpf>,
 }
 
 impl Programs {
-    /// With one hint: each look-up of another five-tuple finds a wrong one.
+    /// Loads with one hint: each lookup of another five-tuple finds a wrong one.
     pub fn load() -> Programs {
         Programs::with_hints(1)
     }
 
-    /// With so many hints, a power of two.
+    /// Loads with this number of hints, a power of two.
     pub fn with_hints(hints: u32) -> Programs {
         let ebpf = EbpfLoader::new()
             .map_max_entries("HINTS", hints.div_ceil(ShortKey::HINTS))
@@ -123,7 +122,7 @@ impl Programs {
         p
     }
 
-    /// Has the kernel verify every program.
+    /// Makes the kernel verify every program.
     pub fn load_all(&mut self) {
         let kernel = Btf::from_sys_fs().expect("a kernel with BTF");
         for (name, program) in self.ebpf.get_mut().unwrap().programs_mut() {
@@ -140,14 +139,14 @@ impl Programs {
         }
     }
 
-    /// Whether anybody listens to sessions that open.
+    /// Sets whether there is a receiver for sessions that open.
     pub fn watch_openings(&mut self, watch: bool) {
         let map = self.ebpf.get_mut().unwrap().map_mut("WATCHED").unwrap();
         let mut watched = Array::<_, u32>::try_from(map).unwrap();
         watched.set(0, u32::from(watch), 0).unwrap();
     }
 
-    /// With one session, in a state, both of its five-tuples known.
+    /// Loads with one session in a state, with both of its five-tuples in the map.
     pub fn with(net: &Net, state: State, translation: Translation) -> Programs {
         let mut p = Programs::load();
         p.put(
@@ -166,7 +165,7 @@ impl Programs {
         p
     }
 
-    /// Runs a program; gives its verdict and the packet after it.
+    /// Runs a program. Returns its verdict and the packet after it.
     pub fn run(&self, way: Way, frame: &[u8]) -> (u32, Vec<u8>) {
         self.run_marked(way, frame, &[0; 17])
     }
@@ -185,7 +184,7 @@ impl Programs {
         self.run_marked(way, frame, &context)
     }
 
-    /// Runs the program of XDP on a frame that came by the loopback.
+    /// Runs the XDP program on a frame that came by the loopback interface.
     pub fn run_xdp(&mut self, frame: &[u8]) -> (u32, Vec<u8>) {
         let mut out = vec![0; frame.len() + 512];
         let program = self
@@ -211,7 +210,7 @@ impl Programs {
         (result.return_value, out)
     }
 
-    /// Runs the second way of a header-only copy.
+    /// Runs the second pass of a header-only copy.
     pub fn run_copy(
         &mut self,
         frame: &[u8],
@@ -227,7 +226,7 @@ impl Programs {
         self.run_marked(Way::Out, frame, &context)
     }
 
-    /// `context` is the start of `struct __sk_buff`.
+    /// Runs a program. `context` is the start of `struct __sk_buff`.
     fn run_marked(&self, way: Way, frame: &[u8], context: &[u32]) -> (u32, Vec<u8>) {
         let context: Vec<u8> = context.iter().flat_map(|w| w.to_ne_bytes()).collect();
         let mut out = vec![0; frame.len() + 512];
@@ -255,7 +254,7 @@ impl Programs {
         }
         let mut ebpf = self.ebpf.write().unwrap();
         let p: &mut SchedClassifier = ebpf.program_mut(name).unwrap().try_into().unwrap();
-        // Another thread may have been the first.
+        // Another thread may have been first.
         if p.fd().is_err()
             && let Err(e) = p.load()
         {
@@ -263,7 +262,7 @@ impl Programs {
         }
     }
 
-    /// Runs, and wants this verdict and this packet.
+    /// Runs a program, and expects this verdict and this packet.
     #[track_caller]
     pub fn becomes(&mut self, way: Way, frame: &Frame, verdict: u32, want: &Frame) {
         let got = self.run(way, &frame.bytes());
@@ -275,13 +274,13 @@ impl Programs {
         );
     }
 
-    /// Runs, and wants the packet left as it is.
+    /// Runs a program, and expects the packet unchanged.
     #[track_caller]
     pub fn passes(&mut self, way: Way, frame: &Frame) {
         self.becomes(way, frame, PASS, frame);
     }
 
-    /// Runs, and wants the packet dropped for a reason.
+    /// Runs a program, and expects the packet dropped for a reason.
     #[track_caller]
     pub fn drops(&mut self, way: Way, frame: &Frame, why: Counter) {
         let before = self.count(why);
@@ -311,7 +310,7 @@ impl Programs {
         map.set(slot, Plain(*s), 0).unwrap();
     }
 
-    /// The right window edge that is kept for the remote end of a slot.
+    /// Returns the right window edge that is kept for the remote end of a slot.
     pub fn edge(&mut self, slot: u32) -> u32 {
         let map = self.ebpf.get_mut().unwrap().map_mut("EDGES").unwrap();
         let map: Array<_, u32> = map.try_into().unwrap();
@@ -384,7 +383,7 @@ impl Programs {
         map.set(0, InForce { generation, first }.word(), 0).unwrap();
     }
 
-    /// So many SYNs have been remembered before.
+    /// Sets the number of SYNs that have been remembered before.
     pub fn syns_seen(&mut self, seen: u32) {
         let map = self.ebpf.get_mut().unwrap().map_mut("SYNS_SEEN").unwrap();
         let mut map: Array<_, u32> = map.try_into().unwrap();
@@ -404,14 +403,14 @@ impl Programs {
         map.insert(id, Plain(Shared { key, clock }), 0).unwrap();
     }
 
-    /// A SYN with this secret is awaited by the entry of a slot.
+    /// Lets the entry of a slot await a SYN with this secret.
     pub fn awaits(&mut self, token: Token, slot: u32) {
         let map = self.ebpf.get_mut().unwrap().map_mut("JOINS").unwrap();
         let mut map: HashMap<_, Token, u32> = map.try_into().unwrap();
         map.insert(token, slot, 0).unwrap();
     }
 
-    /// An address of the host.
+    /// Adds an address of the host.
     pub fn own(&mut self, address: Addr) {
         let map = self.ebpf.get_mut().unwrap().map_mut("OWN").unwrap();
         let mut map: HashMap<_, Plain<Addr>, u8> = map.try_into().unwrap();
@@ -425,7 +424,7 @@ impl Programs {
         map.get(&(c as u32), 0).unwrap().iter().sum()
     }
 
-    /// What was told since the last call.
+    /// Events since the last call.
     pub fn events(&mut self) -> Vec<(EventKind, u32)> {
         let map = self.ebpf.get_mut().unwrap().map_mut("EVENTS").unwrap();
         let mut ring: RingBuf<_> = map.try_into().unwrap();

@@ -23,7 +23,7 @@ use crate::frame::{Frame, Net, mirror, nets, on};
 
 pub const KEY: Key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
 const KEY_ID: u64 = 0xfeed;
-/// When the neighbour has sent a payload, in ticks of its clock.
+/// Time of a payload's sending by the neighbour, in ticks of its clock.
 const SENT: u32 = 7;
 const LINUX: [u8; 20] = [
     2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7,
@@ -33,8 +33,8 @@ const ISN: u32 = 0xffff_ff00;
 const FIRST: u32 = 5;
 const SECOND: u32 = 6;
 
-/// The hosts of a chain: opener, middlebox, server. The session is from
-/// `net.local` to `net.remote`, and the middlebox has `net.new_remote`.
+/// The hosts of a chain: opener, middlebox and server. The session is from `net.local` to
+/// `net.remote`, and the middlebox has `net.new_remote`.
 struct Hosts {
     net: Net,
     middlebox: Addr,
@@ -83,12 +83,12 @@ impl Hosts {
         p
     }
 
-    /// The middlebox's.
+    /// The middlebox's host.
     fn middlebox(&self) -> Programs {
         self.host_at(self.middlebox)
     }
 
-    /// One that a neighbour may steer to.
+    /// A host that a neighbour may steer to.
     fn host_at(&self, address: Addr) -> Programs {
         let mut p = Programs::load();
         p.free(FIRST..FIRST + 4);
@@ -118,7 +118,7 @@ impl Hosts {
         }
     }
 
-    /// The subsession of a slot of the opener, from its side.
+    /// Returns the subsession of a slot of the opener, from its side.
     fn subsession(&self, slot: u16) -> FlowKey {
         let port = |a: SocketAddr, port| SocketAddr::new(a.ip(), port);
         FlowKey::new(
@@ -131,7 +131,7 @@ impl Hosts {
         self.payload_of(self.net.key(), subsession, rest)
     }
 
-    /// The same of a session that a NAT calls otherwise than who has opened it.
+    /// Returns the payload of a session whose name a NAT has changed from the opener's.
     fn payload_of(&self, session: FlowKey, subsession: FlowKey, rest: &[Addr]) -> Payload {
         let mut payload = Payload::default();
         payload.fill(KEY_ID, &session, &self.net.key(), &subsession, SENT);
@@ -142,7 +142,7 @@ impl Hosts {
         payload
     }
 
-    /// The SYN on its subsession.
+    /// Returns the SYN on its subsession.
     fn steered(&self, data: &[u8], rest: &[Addr]) -> Frame {
         let subsession = self.subsession(FIRST as u16);
         let payload = self.payload(subsession, rest);
@@ -164,7 +164,7 @@ fn a_rule_sends_the_syn_to_the_first_host_with_what_it_has_to_know() {
                 let mut p = h.opener(&chain);
                 let steered = h.steered(data, &chain[1..]);
                 p.becomes(Way::Out, &h.syn(data), REDIRECT, &steered);
-                // Its second way, to the neighbour.
+                // The SYN's second pass, to the neighbour.
                 p.passes(Way::Out, &steered);
                 let s = p.session(FIRST);
                 assert_eq!(s.state, State::NewPath as u32);
@@ -176,7 +176,7 @@ fn a_rule_sends_the_syn_to_the_first_host_with_what_it_has_to_know() {
     }
 }
 
-/// What was found for one SYN on its second way serves those behind it.
+/// The next hop that was found on the second pass of one SYN serves the SYNs behind it.
 #[test]
 fn the_next_hop_of_a_syn_is_remembered() {
     for h in all() {
@@ -269,7 +269,7 @@ fn sent_or_received_again_a_syn_makes_no_second_session() {
         }
         assert_eq!(opener.count(Counter::Tracked), 1);
         assert_eq!(there.count(Counter::Tracked), 1);
-        // A replay finds the session established, or another in its place.
+        // A replay finds the session established, or another session in its place.
         there.run(Way::Out, &h.syn_ack().bytes());
         there.drops(Way::In, &steered, Counter::DroppedSyn);
         let other = Frame {
@@ -315,7 +315,7 @@ fn the_port_of_an_ended_session_may_be_used_again() {
     }
 }
 
-/// Every altered byte of a payload is found, and nothing comes of it.
+/// Every altered byte of a payload is detected, and has no effect.
 #[test]
 fn altered_payloads_are_dropped_and_counted() {
     let refused = [Counter::ChainLayout, Counter::ChainKey, Counter::ChainProof];
@@ -325,7 +325,7 @@ fn altered_payloads_are_dropped_and_counted() {
         for at in (0..PAYLOAD).step_by(3) {
             let mut bad = good.clone();
             bad.payload[at] ^= 0x40;
-            // Without what it begins with, it is any SYN with data, as strangers may send.
+            // Without its magic, the packet is any SYN with data, as strangers may send.
             let want = if at < 4 { PASS } else { DROP };
             assert_eq!(p.run(Way::In, &bad.bytes()).0, want, "byte {at}");
         }
@@ -411,8 +411,8 @@ fn the_first_rule_that_matches_decides() {
     }
 }
 
-/// The server's host has no agent: the last of the chain lets the SYN go as it
-/// is, and says whom it would have liked to know.
+/// The server's host has no agent. The last host of the chain lets the SYN go unchanged, and
+/// reports the missing neighbour.
 #[test]
 fn the_last_host_restores_the_session_for_a_server_without_an_agent() {
     for h in all() {
@@ -422,15 +422,15 @@ fn the_last_host_restores_the_session_for_a_server_without_an_agent() {
         assert_eq!(p.count(Counter::ChainRestored), 1);
         assert_eq!(p.events(), [(EventKind::Stranger, FIRST)]);
         assert_eq!(p.session(SECOND).state, State::Opening as u32);
-        // Known meanwhile, it gets the SYN that is sent again on a subsession.
+        // Once the server's host is known, it gets the retransmitted SYN on a subsession.
         p.hop(h.net.remote.ip().into(), &h.hop(h.net.new_remote));
         assert_eq!(p.run(Way::Out, &h.syn(b"").bytes()).0, REDIRECT);
         assert_eq!(p.session(SECOND).state, State::NewPath as u32);
     }
 }
 
-/// A NAT on the middlebox's host changes an end; one that keeps no number is
-/// told by the mark.
+/// A NAT on the middlebox's host changes an end. If it changes the number as well, the mark
+/// identifies the SYN.
 #[test]
 fn a_syn_that_a_nat_has_changed_finds_its_chain() {
     for h in all() {
@@ -454,7 +454,7 @@ fn a_syn_that_a_nat_has_changed_finds_its_chain() {
                 let s = p.session(SECOND);
                 assert_eq!(s.key, FlowKey::new(translated, h.net.remote));
                 assert_eq!((s.joined, s.alias()), (FIRST + 1, Some(h.net.key())));
-                // The next host hears of both.
+                // The next host learns both names.
                 let mut payload = h.payload_of(s.key, s.path, &[]).to_bytes();
                 stamp(&mut payload, &out);
                 assert_eq!(out[out.len() - PAYLOAD..], payload);

@@ -1,4 +1,4 @@
-//! A new path that is not heard any more, and one that is taken back.
+//! A new path on which nothing is received any longer, and one that is taken back.
 
 use dysco_common::session::offer;
 use dysco_common::tcp::{ACK, FIN, PSH, RST};
@@ -7,12 +7,12 @@ use dysco_common::{Counter, Session, State, Translation};
 use crate::bench::{OK, PASS, Programs, REDIRECT, SLOT, Way};
 use crate::frame::{Frame, Net, nets};
 
-/// What the local end has sent when it is cut.
+/// Highest number that the local end has sent at the cutoff.
 const SENT: u32 = 100_000;
-/// What the old path has sent it.
+/// Highest number that the old path has sent to the local end.
 const GOT: u32 = 0x300_0000;
 
-/// Both have cut, and the new path has carried so many bytes to the local end.
+/// Both ends have cut, and the new path has carried `carried` bytes to the local end.
 fn between(net: &Net, carried: u32) -> Programs {
     let mut p = Programs::with(net, State::TwoPaths, Translation::default());
     p.change(|s| {
@@ -56,7 +56,7 @@ fn sent(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
     }
 }
 
-/// As `Memory::take_back` leaves it.
+/// As `Memory::take_back` leaves the entry.
 fn taken_back(s: &mut Session) {
     let two = &mut s.two;
     (two.cut_armed, two.new_heard, two.cut_in_set) = (0, 0, 0);
@@ -82,7 +82,7 @@ fn what_is_not_heard_teaches_nothing() {
         p.drops(Way::In, &opens, Counter::DroppedStray);
         let s = p.session(SLOT);
         assert_eq!((s.two.new_heard, s.two.edge_set, s.shown), (0, 0, 0));
-        // What is new is sent there on, until it is taken back.
+        // New data is sent there until the path is taken back.
         let (verdict, _) = p.run(Way::Out, &sent(&net, SENT, GOT, 100).bytes());
         assert_eq!(verdict, REDIRECT);
     }
@@ -97,14 +97,14 @@ fn all_takes_the_old_path_again() {
         p.passes(Way::Out, &sent(&net, SENT, GOT, 100));
         p.passes(Way::Out, &sent(&net, SENT + 100, GOT, 100));
         p.passes(Way::In, &from_proxy(&net, GOT, 100));
-        // One that hears the last of the new path on another processor says so late.
+        // Another processor may report the new path's last packet late.
         p.change(|s| s.two.new_heard = 1);
         p.passes(Way::Out, &sent(&net, SENT + 200, GOT + 100, 100));
         assert_eq!(p.session(SLOT).two.cut_set, 0);
     }
 }
 
-/// The proxy is a relay again: its end is that of the session.
+/// The proxy is a relay again: its end of the session is the session's end.
 #[test]
 fn the_proxys_end_is_heard() {
     for net in nets() {
@@ -119,7 +119,7 @@ fn the_proxys_end_is_heard() {
     }
 }
 
-/// The proxy would discard what acknowledges more than it ever sent.
+/// The proxy would discard an acknowledgement of more than it ever sent.
 #[test]
 fn the_proxy_hears_no_ack_of_what_the_new_path_alone_has_carried() {
     for net in nets() {
@@ -135,7 +135,7 @@ fn the_proxy_hears_no_ack_of_what_the_new_path_alone_has_carried() {
                 ..ack.clone()
             },
         );
-        // What that acknowledges, or that it gives up, the end would not hear.
+        // The end would not accept the acknowledgement, or the reset, of such a segment.
         let behind = |flags| Frame {
             flags,
             ..from_proxy(&net, GOT, 0)
@@ -145,20 +145,21 @@ fn the_proxy_hears_no_ack_of_what_the_new_path_alone_has_carried() {
             ..behind(flags)
         };
         p.becomes(Way::In, &behind(ACK), OK, &expected(ACK));
-        // A question whether there is room keeps its number.
+        // A window probe keeps its number.
         let probe = Frame {
             seq: GOT - 1,
             ..behind(ACK)
         };
         p.passes(Way::In, &probe);
-        // It sends that again, and more.
+        // The proxy sends these bytes again, and more.
         p.passes(Way::In, &from_proxy(&net, GOT, 800));
         p.passes(Way::Out, &sent(&net, SENT, GOT + 800, 0));
         p.passes(Way::In, &from_proxy(&net, GOT + 800, 0));
     }
 }
 
-/// It has nothing behind what the end has got, and that end hears its reset.
+/// The proxy has nothing beyond the bytes that the end has received, and the end receives its
+/// reset.
 #[test]
 fn the_proxys_reset_is_heard_where_it_is_behind() {
     for net in nets() {

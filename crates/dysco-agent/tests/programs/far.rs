@@ -9,7 +9,7 @@ use crate::frame::{ALL_OPTIONS, Frame, Net, Options, nets, options, sack};
 
 /// The slot of the entry that [`SLOT`] is joined to.
 pub const OTHER: u32 = 5;
-/// What is added on the way from the end of [`SLOT`], and on the way back.
+/// Number added on the way from the end of [`SLOT`], and on the way back.
 pub const OUT: u32 = 0x1_0000;
 pub const BACK: u32 = 0x200_0000;
 const T: Translation = Translation {
@@ -29,13 +29,13 @@ pub const GIVEN: u32 = 0x300_0000;
 const TTL: usize = 22;
 const HOP_LIMIT: usize = 21;
 
-/// A session with two entries in this state. The first is that of the client:
-/// it has sent up to `SENT` and was given up to `GIVEN`.
+/// Returns a session with two entries in this state. The first entry is that of the client,
+/// which has sent up to `SENT` and has received up to `GIVEN`.
 fn joined(net: &Net, state: State) -> Programs {
     joined_in(Programs::load(), net, state)
 }
 
-/// The same in these programs.
+/// Makes that session in these programs.
 pub fn joined_in(mut p: Programs, net: &Net, state: State) -> Programs {
     let (a, b) = (net.key(), net.path());
     let entry = |key: FlowKey, path: FlowKey, translation, other: u32| Session {
@@ -60,7 +60,7 @@ pub fn joined_in(mut p: Programs, net: &Net, state: State) -> Programs {
     p
 }
 
-/// A segment of the client.
+/// Returns a segment of the client.
 pub fn from_client(net: &Net, seq: u32, ack: u32, len: usize, which: Options) -> Frame {
     Frame {
         seq,
@@ -71,7 +71,7 @@ pub fn from_client(net: &Net, seq: u32, ack: u32, len: usize, which: Options) ->
     }
 }
 
-/// A segment of the server.
+/// Returns a segment of the server.
 pub fn from_server(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
     Frame {
         seq,
@@ -82,7 +82,7 @@ pub fn from_server(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
     }
 }
 
-/// A segment of the client as the server hears it.
+/// Returns a segment of the client as the server receives it.
 pub fn to_server(net: &Net, f: &Frame, which: Options) -> Frame {
     let ack = f.ack.wrapping_sub(BACK);
     Frame {
@@ -100,7 +100,7 @@ pub fn to_server(net: &Net, f: &Frame, which: Options) -> Frame {
     }
 }
 
-/// A segment of the server as the client hears it.
+/// Returns a segment of the server as the client receives it.
 pub fn to_client(net: &Net, f: &Frame) -> Frame {
     Frame {
         src: net.local,
@@ -112,7 +112,7 @@ pub fn to_client(net: &Net, f: &Frame) -> Frame {
     }
 }
 
-/// The bytes of a frame with another TTL or hop limit.
+/// Returns the bytes of a frame with another TTL or hop limit.
 pub fn with_limit(f: &Frame, limit: u8) -> Vec<u8> {
     let mut bytes = f.bytes();
     if f.src.is_ipv6() {
@@ -131,7 +131,7 @@ pub fn with_limit(f: &Frame, limit: u8) -> Vec<u8> {
     bytes
 }
 
-/// It leaves like this, one hop further.
+/// Checks that the frame leaves in this form, one hop further.
 #[track_caller]
 fn relays(p: &mut Programs, frame: &Frame, want: &Frame) {
     let got = p.run(Way::In, &frame.bytes());
@@ -171,7 +171,7 @@ fn a_packet_at_the_end_of_its_way_is_dropped() {
     }
 }
 
-/// A later change cuts behind it.
+/// A later change cuts behind these bytes.
 #[test]
 fn what_an_end_sends_counts_where_the_other_entry_is_taken_back() {
     for net in nets() {
@@ -199,7 +199,7 @@ fn what_an_end_sends_counts_where_the_other_entry_is_taken_back() {
     }
 }
 
-/// The proxy's sockets may still say something: nobody hears it.
+/// The proxy's sockets may still send: nobody receives that.
 #[test]
 fn the_stack_is_not_heard() {
     for net in nets() {
@@ -224,7 +224,7 @@ fn a_reset_that_cannot_be_believed_ends_nothing() {
             ..from_client(&net, seq, 0, 0, Options::None)
         };
         for seq in [SENT - 5001, SENT + 1, SENT ^ 0x8000_0000] {
-            // It is the other end's to judge.
+            // The other end judges it.
             assert_eq!(p.run(Way::In, &reset(seq).bytes()).0, REDIRECT);
             assert_eq!(p.session(SLOT).life.reset, 0, "{seq}");
         }
@@ -236,7 +236,7 @@ fn a_reset_that_cannot_be_believed_ends_nothing() {
     }
 }
 
-/// Of replies that pass this host by it knows what the client acknowledged.
+/// If replies bypass this host, it knows the numbers that the client acknowledged.
 #[test]
 fn a_reset_is_believed_though_replies_pass_by() {
     for net in nets() {
@@ -253,7 +253,7 @@ fn a_reset_is_believed_though_replies_pass_by() {
             assert_eq!(p.run(Way::In, &reset.bytes()).0, REDIRECT);
             assert_eq!(p.session(SLOT).life.reset != 0, believed, "{reset:?}");
         };
-        // What the server has sent is far ahead of what was seen of it here.
+        // The server has sent far more than was seen of it here.
         for (ahead, believed) in [
             (0x100_0000, true),
             (0x100_8000, true),
@@ -263,7 +263,7 @@ fn a_reset_is_believed_though_replies_pass_by() {
             let reset = from_server(&net, GIVEN - BACK + ahead, SENT + OUT, 0);
             judged(GIVEN + 0x100_0000, reset, believed);
         }
-        // And what the server has acknowledged is not seen at all.
+        // The server's acknowledgements are not seen here.
         for (seq, believed) in [(SENT, true), (SENT - 70_000, false), (SENT + 9, false)] {
             let reset = from_client(&net, seq, GIVEN, 0, Options::Timestamps);
             judged(GIVEN, reset, believed);
@@ -288,7 +288,8 @@ fn both_ends_closing_is_told_once() {
     }
 }
 
-/// It may come before data that was lost on its way here, and again when it was acknowledged.
+/// The FIN may precede data that was lost on its way here, and may come again after it was
+/// acknowledged.
 #[test]
 fn a_fin_that_no_end_takes_closes_nothing() {
     for net in nets() {
@@ -335,7 +336,7 @@ fn from_the_cutoff_on_data_goes_to_the_other() {
         p.change(|s| s.two.cut_armed = 1);
         let old = from_client(&net, SENT - 100, GIVEN, 100, Options::Timestamps);
         p.passes(Way::In, &old);
-        // The server has not got all before it: its own numbers go there.
+        // The server has not received all earlier data: the packet has the server's own numbers.
         let new = from_client(&net, SENT, GIVEN, 100, Options::Timestamps);
         relays(&mut p, &new, &to_server(&net, &new, Options::Timestamps));
         assert_eq!(p.session(SLOT).cut_out, SENT);
@@ -344,8 +345,8 @@ fn from_the_cutoff_on_data_goes_to_the_other() {
     }
 }
 
-/// The proxy has acknowledged what the server has not got yet: the client hears
-/// no older ack, no SACK block, and no window beyond the server's.
+/// The proxy has acknowledged bytes that the server has not received yet. The client gets no
+/// older acknowledgement, no SACK block, and no window beyond the server's.
 #[test]
 fn acks_of_the_other_end_are_raised() {
     for net in nets() {
@@ -367,7 +368,7 @@ fn acks_of_the_other_end_are_raised() {
             ..to_client(&net, &behind)
         };
         relays(&mut p, &behind, &want);
-        // And the proxy's own acks are not ahead of its word for new bytes.
+        // The proxy's own acknowledgements do not exceed its numbers for new bytes.
         let own = Frame {
             ack: SENT + 900,
             ..net.sent()
@@ -384,8 +385,8 @@ fn acks_of_the_other_end_are_raised() {
     }
 }
 
-/// The server has sent the client more than the proxy had, and what the proxy acknowledges
-/// comes under a number that the client hears.
+/// The server has sent the client more than the proxy had. An acknowledgement of the proxy is
+/// sent under a number that the client accepts.
 #[test]
 fn an_end_that_is_ahead_hears_the_proxy() {
     for net in nets() {
@@ -405,8 +406,8 @@ fn an_end_that_is_ahead_hears_the_proxy() {
     }
 }
 
-/// The client has got bytes of the server's beyond what the proxy has sent. Connection
-/// tracking on this host takes an acknowledgement with such a block for invalid.
+/// The client has received bytes of the server beyond those that the proxy has sent. This host's
+/// connection tracking calls an acknowledgement with such a block invalid.
 #[test]
 fn the_proxy_hears_no_blocks_of_what_was_relayed() {
     for net in nets() {
@@ -424,7 +425,7 @@ fn the_proxy_hears_no_blocks_of_what_was_relayed() {
         p.becomes(Way::In, &relayed, OK, &blind);
         let own = again(sack(GIVEN - 200, GIVEN));
         p.becomes(Way::In, &own, OK, &own);
-        // Nothing has come by the other path.
+        // Nothing has arrived by the other path.
         p.change(|s| s.two.new_data = 0);
         p.passes(Way::In, &again(sack(GIVEN - 200, GIVEN + 1)));
     }
@@ -444,7 +445,7 @@ fn the_clamp_bounds_what_the_stack_announces() {
             ..own.clone()
         };
         p.becomes(Way::Out, &own, PASS, &bound);
-        // What comes in is not.
+        // The window of an arriving packet is not bounded.
         p.passes(
             Way::In,
             &from_client(&net, SENT, GIVEN, 10, Options::Timestamps),
@@ -466,7 +467,7 @@ fn data_beyond_the_window_of_an_end_is_dropped() {
         let data = |at, len| from_server(&net, GIVEN - BACK + at, SENT + OUT - 3000, len);
         relays(&mut p, &data(100, 9), &to_client(&net, &data(100, 9)));
         p.drops(Way::In, &data(101, 9), Counter::BeyondWindow);
-        // An acknowledgement takes no room.
+        // An acknowledgement needs no room.
         let (verdict, _) = p.run(Way::In, &data(101, 0).bytes());
         assert_eq!(verdict, REDIRECT);
         // The client makes room.
@@ -474,7 +475,7 @@ fn data_beyond_the_window_of_an_end_is_dropped() {
         p.run(Way::In, &ack.bytes());
         assert_eq!(p.edge(SLOT), GIVEN + u32::from(net.received().window));
         assert_eq!(p.run(Way::In, &data(101, 9).bytes()).0, REDIRECT);
-        // Nothing is known of it.
+        // The window is unknown.
         p.set_edge(SLOT, 0);
         assert_eq!(p.run(Way::In, &data(1 << 20, 9).bytes()).0, REDIRECT);
     }
@@ -492,7 +493,7 @@ fn the_window_of_an_end_is_taken_in_while_it_is_locked() {
         p.passes(Way::In, &ack);
         let edge = GIVEN + u32::from(net.received().window);
         assert_eq!(p.edge(SLOT), edge);
-        // An older one lowers nothing.
+        // An older window lowers nothing.
         let old = Frame {
             window: 10,
             ..ack.clone()
@@ -502,8 +503,8 @@ fn the_window_of_an_end_is_taken_in_while_it_is_locked() {
     }
 }
 
-/// The client has sent more than the old path lets it send now: its kernel gives its reset
-/// the number where that ends, which the server has long had.
+/// The client has sent more than the old path allows now. Its kernel numbers its reset by the
+/// end of the window, which the server has long received.
 #[test]
 fn a_reset_from_behind_what_it_has_sent_ends_it() {
     for net in nets() {
@@ -517,7 +518,7 @@ fn a_reset_from_behind_what_it_has_sent_ends_it() {
             flags,
             ..from_client(&net, SENT - 3000, ack, 0, Options::Timestamps)
         };
-        // Nobody else knows what it has acknowledged.
+        // Only the client knows the number that it has acknowledged.
         for (ack, flags) in [(GIVEN - 501, RST | ACK), (GIVEN + 1, RST | ACK), (0, RST)] {
             p.run(Way::In, &reset(ack, flags).bytes());
             assert_eq!(p.session(SLOT).life.reset, 0, "{ack}");
@@ -536,7 +537,7 @@ fn a_reset_from_behind_what_it_has_sent_ends_it() {
     }
 }
 
-/// The proxy's process has died with bytes for the client: this host's kernel says a FIN.
+/// The proxy's process has died with bytes for the client: this host's kernel sends a FIN.
 #[test]
 fn a_fin_of_the_stack_with_bytes_missing_is_a_reset() {
     for net in nets() {
@@ -559,7 +560,7 @@ fn a_fin_of_the_stack_with_bytes_missing_is_a_reset() {
         let life = p.session(SLOT).life;
         assert_eq!((life.fin_out, life.reset), (0, 3));
         assert_eq!(p.events(), [(EventKind::Broken, SLOT)]);
-        // One byte more would be missing if the server had not closed.
+        // One more byte would be missing if the server had not closed.
         p.change(|s| (s.life.reset, s.two.cut_in_set, s.cut_in) = (0, 3, GIVEN + 1));
         p.passes(Way::Out, &fin);
         assert_ne!(p.session(SLOT).life.fin_out, 0);

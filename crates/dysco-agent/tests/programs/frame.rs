@@ -7,7 +7,7 @@ use etherparse::{
     IpEcn, IpHeaders, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, PacketBuilder, TcpHeader,
 };
 
-/// The window of a frame, if nothing else is said.
+/// The default window of a frame.
 pub const WINDOW: u16 = 512;
 
 /// The two five-tuples of a session, from this host's side.
@@ -21,7 +21,7 @@ pub struct Net {
     pub new_remote: SocketAddr,
 }
 
-/// The same session in both families.
+/// Returns the same session in both families.
 pub fn nets() -> [Net; 2] {
     let net = |a: [&str; 4]| {
         let [local, remote, new_local, new_remote] = a.map(|a| a.parse().unwrap());
@@ -57,22 +57,22 @@ impl Net {
         FlowKey::new(self.new_local, self.new_remote)
     }
 
-    /// A segment that the local end sends.
+    /// Returns a segment that the local end sends.
     pub fn sent(&self) -> Frame {
         Frame::new(self.local, self.remote)
     }
 
-    /// A segment of the new path, on its way out.
+    /// Returns a segment of the new path, on its way out.
     pub fn new_sent(&self) -> Frame {
         Frame::new(self.new_local, self.new_remote)
     }
 
-    /// A segment that the local end receives.
+    /// Returns a segment that the local end receives.
     pub fn received(&self) -> Frame {
         Frame::new(self.remote, self.local)
     }
 
-    /// A segment of the new path, on its way in.
+    /// Returns a segment of the new path, on its way in.
     pub fn new_received(&self) -> Frame {
         Frame::new(self.new_remote, self.new_local)
     }
@@ -107,7 +107,7 @@ impl Frame {
         }
     }
 
-    /// The frame with right lengths and checksums.
+    /// Returns the frame with correct lengths and checksums.
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
@@ -118,8 +118,8 @@ impl Frame {
         out
     }
 
-    /// The same with a checksum of the pseudo-header alone, as a stack leaves it
-    /// to hardware.
+    /// Returns the frame with a checksum of the pseudo-header alone, as a stack leaves it to
+    /// hardware.
     pub fn partial_bytes(&self) -> Vec<u8> {
         let mut out = self.bytes();
         let (ip, l4) = (14, self.l4());
@@ -179,13 +179,13 @@ impl Frame {
         tcp
     }
 
-    /// Where the TCP header begins.
+    /// Offset of the TCP header.
     pub fn l4(&self) -> usize {
         if self.src.is_ipv4() { 34 } else { 54 }
     }
 }
 
-/// A frame with the addresses and ports of a path.
+/// Returns a frame with the addresses and ports of a path.
 pub fn on(path: FlowKey, frame: &Frame) -> Frame {
     Frame {
         src: path.local(),
@@ -194,19 +194,19 @@ pub fn on(path: FlowKey, frame: &Frame) -> Frame {
     }
 }
 
-/// The same five-tuple from the other end.
+/// Returns the five-tuple from the other end.
 pub fn mirror(path: FlowKey) -> FlowKey {
     FlowKey::new(path.remote(), path.local())
 }
 
-/// Which options a segment has.
+/// Options of a segment.
 #[derive(Clone, Copy, Debug)]
 pub enum Options {
     None,
     Timestamps,
     /// Timestamps and two SACK blocks, as Linux sends them.
     Sack,
-    /// The same at odd offsets, with an option that nobody knows before.
+    /// The same at odd offsets, after an unknown option.
     Odd,
     /// Four SACK blocks.
     Full,
@@ -220,7 +220,7 @@ pub const ALL_OPTIONS: [Options; 5] = [
     Options::Full,
 ];
 
-/// The option bytes with these timestamps and SACK blocks around `edge`.
+/// Returns the option bytes with these timestamps and with SACK blocks around `edge`.
 pub fn options(which: Options, tsval: u32, tsecr: u32, edge: u32) -> Vec<u8> {
     let timestamps = [&[8, 10][..], &tsval.to_be_bytes(), &tsecr.to_be_bytes()].concat();
     let sack = |n: u32| {
@@ -240,7 +240,7 @@ pub fn options(which: Options, tsval: u32, tsecr: u32, edge: u32) -> Vec<u8> {
     }
 }
 
-/// The option bytes of one SACK block.
+/// Returns the option bytes of one SACK block.
 pub fn sack(left: u32, right: u32) -> Vec<u8> {
     let mut options = vec![1, 1, 5, 10];
     options.extend(left.to_be_bytes());

@@ -1,5 +1,5 @@
-//! Errors of the network about sessions that have other five-tuples and numbers on the
-//! wire than at their ends.
+//! Errors of the network about sessions that have other five-tuples and numbers on the wire than
+//! at their ends.
 
 use std::net::IpAddr;
 
@@ -15,11 +15,11 @@ use crate::far::{BACK, GIVEN, OUT, SENT, from_client, joined_in, to_server};
 use crate::frame::{Frame, Net, Options, mirror, nets, on};
 use crate::translate::T;
 
-/// Type and code, as each family has them, and the four bytes behind the checksum.
+/// Type and code in each family, and the four bytes behind the checksum.
 const KINDS: [[[u8; 2]; 2]; 3] = [[[3, 4], [2, 0]], [[3, 1], [1, 3]], [[11, 0], [3, 0]]];
 const REST: [u8; 4] = [0, 0, 5, 0x14];
 
-/// The IP header of a message.
+/// Returns the IP header of a message.
 fn header(src: IpAddr, dst: IpAddr, limit: u8, id: u16) -> IpHeaders {
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -44,7 +44,7 @@ fn header(src: IpAddr, dst: IpAddr, limit: u8, id: u16) -> IpHeaders {
     }
 }
 
-/// An error about a segment, of which `quoted` bytes behind its IP header are quoted.
+/// An error about a segment that quotes `quoted` bytes behind the segment's IP header.
 #[derive(Clone)]
 struct Error {
     from: IpAddr,
@@ -63,7 +63,7 @@ impl Error {
         self.around(&mut quoted)
     }
 
-    /// The message around quoted bytes.
+    /// Returns the message around quoted bytes.
     fn around(&self, quoted: &mut [u8]) -> Vec<u8> {
         let ip = header(self.from, self.to, self.limit, self.id);
         let frame = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]).ip(ip);
@@ -80,7 +80,7 @@ impl Error {
     }
 }
 
-/// A router's address.
+/// Returns a router's address.
 fn router(net: &Net) -> IpAddr {
     let ip = if net.local.is_ipv4() {
         "10.7.7.7"
@@ -90,7 +90,7 @@ fn router(net: &Net) -> IpAddr {
     ip.parse().unwrap()
 }
 
-/// What a router says of a segment to who has sent it.
+/// Error of a router about a segment, to its sender.
 fn error(net: &Net, about: &Frame) -> Error {
     Error {
         from: router(net),
@@ -115,7 +115,7 @@ fn passes(p: &Programs, way: Way, error: &Error) {
     becomes(p, way, error, PASS, error);
 }
 
-/// A segment of the local end as the new path has it, and as its stack has sent it.
+/// Returns a segment of the local end on the new path, and as its stack has sent it.
 fn segments(net: &Net, seq: u32, translation: &Translation) -> (Frame, Frame) {
     let sent = Frame {
         seq,
@@ -141,7 +141,7 @@ fn an_error_about_the_new_path_is_the_stacks() {
             let mut p = Programs::with(&net, state, T);
             p.change(|s| {
                 s.snd_max = 9000;
-                // Else the path is being opened.
+                // In the other states the path is being opened.
                 s.two.cut_set = (state == State::TwoPaths) as _;
             });
             let (sent, wire) = segments(&net, 8000, &T);
@@ -152,7 +152,7 @@ fn an_error_about_the_new_path_is_the_stacks() {
                     ..error(&net, &wire)
                 };
                 let got = p.run(Way::In, &arrives.bytes());
-                // The rest of the quoted header stays as the network has seen it.
+                // The rest of the quoted header remains as the network has seen it.
                 let mut part = wire.bytes()[14..wire.l4() + quoted].to_vec();
                 part[..wire.l4() - 6].copy_from_slice(&sent.bytes()[14..sent.l4() + 8]);
                 let want = Error {
@@ -166,7 +166,7 @@ fn an_error_about_the_new_path_is_the_stacks() {
     }
 }
 
-/// The present path is no narrower for it, and no less reachable.
+/// The present path is neither narrower nor less reachable because of the error.
 #[test]
 fn an_error_about_what_opens_a_path_is_nobodys() {
     for net in nets() {
@@ -186,7 +186,7 @@ fn an_error_about_what_opens_a_path_is_nobodys() {
     }
 }
 
-/// Anybody may send one who knows the five-tuple (RFC 5927).
+/// Anybody who knows the five-tuple may send an error (RFC 5927).
 #[test]
 fn an_error_about_what_was_never_sent_is_not_believed() {
     for net in nets() {
@@ -205,7 +205,7 @@ fn errors_about_other_packets_are_as_they_were() {
         p.change(|s| s.snd_max = 9000);
         let (sent, wire) = segments(&net, 8000, &T);
         passes(&p, Way::In, &error(&net, &sent));
-        // Of somebody else, or the other direction's.
+        // Of another session, or of the other direction.
         let stranger = Frame {
             src: net.new_remote,
             dst: net.new_local,
@@ -252,7 +252,7 @@ fn errors_about_other_packets_are_as_they_were() {
     }
 }
 
-/// The proxy has left: nothing here may act upon it.
+/// The proxy has left: nothing here may react to the error.
 #[test]
 fn a_tombstone_hears_no_errors() {
     for net in nets() {
@@ -263,14 +263,14 @@ fn a_tombstone_hears_no_errors() {
     }
 }
 
-/// A segment of the client, and as it was relayed to the server.
+/// Returns a segment of the client, and the same as it was relayed to the server.
 fn relayed(net: &Net) -> (Frame, Frame) {
     let sent = from_client(net, SENT - 2000, GIVEN, 1400, Options::Timestamps);
     let wire = to_server(net, &sent, Options::Timestamps);
     (sent, wire)
 }
 
-/// How it arrives at the end: one hop further, and from this host.
+/// The error as it arrives at the end: one hop further, and from this host.
 fn at_end(net: &Net, arrives: &Error, about: &Frame) -> Error {
     Error {
         from: net.local.ip(),
@@ -329,7 +329,7 @@ fn an_error_about_a_reply_that_passed_by_goes_to_the_server() {
             ..Two::default()
         };
         p.put(SLOT, &client);
-        // Far ahead of all that this host has seen of the server.
+        // Far ahead of all numbers of the server that this host has seen.
         let about = Frame {
             seq: GIVEN + 100_000,
             payload: vec![1; 1400],
@@ -351,7 +351,7 @@ fn an_error_about_a_reply_that_passed_by_goes_to_the_server() {
     }
 }
 
-/// What the proxy itself has sent is its stack's, what was relayed beside it is not.
+/// Errors about the proxy's own packets go to its stack, errors about relayed packets do not.
 #[test]
 fn in_two_paths_each_hears_of_its_own() {
     for net in nets() {
@@ -378,7 +378,7 @@ fn in_two_paths_each_hears_of_its_own() {
     }
 }
 
-/// Of a host of a chain: its stack forwards, or says that it cannot.
+/// The case of a host of a chain: its stack forwards the segment, or reports that it cannot.
 #[test]
 fn an_error_leaves_by_the_path_that_the_segment_came_by() {
     for net in nets() {
@@ -404,7 +404,7 @@ fn an_error_leaves_by_the_path_that_the_segment_came_by() {
                 ..leaves.clone()
             };
             becomes(&p, Way::Out, &leaves, REDIRECT, &want);
-            // On its second way it is what it is.
+            // On its second pass the error is unchanged.
             passes(&p, Way::Out, &want);
             assert_eq!(p.count(Counter::IcmpRelayed), 1);
         }
@@ -415,7 +415,7 @@ fn an_error_leaves_by_the_path_that_the_segment_came_by() {
     }
 }
 
-/// Programs in a network of their own, whose one link takes packets of so many bytes.
+/// Returns programs in a network namespace of their own, whose only link has this MTU.
 fn narrow(mtu: u32) -> Programs {
     unshare(CloneFlags::CLONE_NEWNET).unwrap();
     let words = ["link", "set", "lo", "mtu", &mtu.to_string()];
@@ -427,7 +427,7 @@ fn narrow(mtu: u32) -> Programs {
     Programs::load()
 }
 
-/// Runs with a packet that the next link does not take: its end hears of it.
+/// Runs with a packet that exceeds the MTU of the next link: its end receives an error.
 #[track_caller]
 fn refused(p: &Programs, net: &Net, frame: &Frame, bytes: &[u8], mtu: u32) {
     let (verdict, got) = p.run(Way::In, bytes);
@@ -440,11 +440,11 @@ fn refused(p: &Programs, net: &Net, frame: &Frame, bytes: &[u8], mtu: u32) {
         id: 0,
         ..error(net, frame)
     };
-    // The checksum that is quoted is the program's to choose.
+    // The program may choose the quoted checksum.
     let mut quoted = bytes[14..frame.l4() + 20].to_vec();
     let check = quoted.len() - 4;
     quoted[check..check + 2].copy_from_slice(&got[got.len() - 4..got.len() - 2]);
-    // The frame's own header is the kernel's to make.
+    // The kernel makes the Ethernet header.
     assert_eq!(got[14..], own.around(&mut quoted)[14..]);
 }
 
@@ -465,14 +465,14 @@ fn a_relaying_host_answers_what_its_next_link_does_not_take() {
             refused(&p, &net, &long, &long.partial_bytes(), 1000);
             assert_eq!(p.count(Counter::IcmpTooBig), before + 2);
             assert_eq!(p.count(Counter::Relayed), relayed + 1);
-            // Of many segments each counts for itself: they have 1000 bytes here.
+            // Each segment of a super-packet counts by itself: it has 1000 bytes here.
             assert_eq!(p.run_super(Way::In, &long.bytes()).0, REDIRECT);
             assert_eq!(p.count(Counter::IcmpTooBig), before + 3);
         }
     }
 }
 
-/// What the stack still gets is not held against the link.
+/// A packet that the stack still receives is not compared with the link's MTU.
 #[test]
 fn in_two_paths_only_the_new_one_is_too_narrow() {
     let mut p = narrow(1000);

@@ -1,4 +1,4 @@
-//! What SYNs teach.
+//! Facts that SYNs teach.
 
 use dysco_common::rule::Rule;
 use dysco_common::session::{Offer, offer};
@@ -8,7 +8,7 @@ use dysco_common::{Addr, Counter, EventKind, Session, State, Translation};
 use crate::bench::{Programs, SLOT, Way};
 use crate::frame::{Frame, Net, nets};
 
-/// MSS 1460, SACK permitted, timestamps, NOP, window scale 7: as Linux has it.
+/// MSS 1460, SACK permitted, timestamps, NOP, window scale 7: as Linux sends them.
 const LINUX: [u8; 20] = [
     2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7,
 ];
@@ -32,12 +32,12 @@ fn syn_ack(net: &Net, options: &[u8]) -> Frame {
     }
 }
 
-/// The same packet seen from the other host.
+/// Returns the same packet as the other host sees it.
 fn mirrored(f: &Frame) -> (Way, Frame) {
     (Way::In, f.clone())
 }
 
-/// Room for sessions from slot 5 on.
+/// Returns programs with room for `n` sessions from slot 5 on.
 fn room(n: u32) -> Programs {
     let mut p = Programs::load();
     p.free(5..5 + n);
@@ -128,8 +128,8 @@ fn defaults_hold_where_options_are_absent() {
     }
 }
 
-/// Its packets pass, raise its numbers, and are told of once both ends spoke:
-/// who may change it is for user space to say.
+/// Packets of an adopted session pass, raise its numbers, and are reported once both ends have
+/// sent one. User space decides whether the session may be changed.
 #[test]
 fn an_adopted_session_is_heard() {
     for net in nets() {
@@ -175,8 +175,8 @@ fn an_adopted_session_is_heard() {
     }
 }
 
-/// Something between the socket and the wire translates its numbers: what the entry has of
-/// the socket is not what the wire has.
+/// A component between the socket and the wire translates the numbers: the entry has the
+/// socket's numbers, and the wire has others.
 #[test]
 fn an_adopted_session_with_other_numbers_on_the_wire_is_not_heard() {
     const APART: u32 = 1 << 23;
@@ -211,7 +211,7 @@ fn what_no_translation_knows_is_noted() {
             p.passes(Way::Out, &syn(&net, options));
             assert!(is_foreign(&learnt(&p, &net).unwrap()), "{options:?}");
         }
-        // An end that is answered without goes on in plain TCP.
+        // An end that gets an answer without the option continues in plain TCP.
         for (answer, both) in [(&LINUX[..], false), (&multipath, true)] {
             let mut p = room(1);
             p.passes(Way::Out, &syn(&net, &multipath));
@@ -267,7 +267,7 @@ fn a_retransmitted_syn_takes_no_second_slot() {
     }
 }
 
-/// The answer was lost after this host had seen it, and the SYN comes again.
+/// The answer was lost after this host had seen it, and the SYN is retransmitted.
 #[test]
 fn a_syn_whose_answer_was_lost_keeps_its_session() {
     for net in nets() {
@@ -299,7 +299,7 @@ fn a_syn_whose_answer_was_lost_keeps_its_session() {
     }
 }
 
-/// The port is used again after the session before it has ended.
+/// The port is used again after the earlier session has ended.
 #[test]
 fn a_new_syn_on_a_known_key_takes_a_new_slot() {
     for net in nets() {
@@ -321,7 +321,7 @@ fn a_new_syn_on_a_known_key_takes_a_new_slot() {
             "until it is collected"
         );
         assert_eq!(learnt(&p, &net).unwrap().local.isn, 1);
-        // Where the key was found last is the ended session's slot.
+        // The hint still leads to the ended session's slot.
         let ended = p.session(5).snd_max;
         let later = Frame {
             seq: 1_000_000,
@@ -333,7 +333,7 @@ fn a_new_syn_on_a_known_key_takes_a_new_slot() {
     }
 }
 
-/// Nobody who knows a session's five-tuple takes its entry from it.
+/// A sender that knows a session's five-tuple cannot take its entry.
 #[test]
 fn a_syn_for_a_session_that_lives_changes_nothing() {
     for net in nets() {
@@ -350,10 +350,10 @@ fn a_syn_for_a_session_that_lives_changes_nothing() {
         assert_eq!(p.find(&net.key()).unwrap().slot, 5);
         assert_eq!(p.session(5).state, State::Tracked as u32);
         assert_eq!(p.session(5).remote.isn, 5000);
-        // Its end says what it has.
+        // The session's end answers with its own numbers.
         p.passes(Way::Out, &net.sent());
         assert_eq!((p.events(), p.count(Counter::Tracked)), (vec![], 1));
-        // Had it lost the session, it would answer so.
+        // If the end had lost the session, it would answer like this.
         let answer = Frame {
             seq: 9000,
             ack: 778,
@@ -391,12 +391,12 @@ fn a_full_table_is_counted_and_told() {
     assert_eq!(p.find(&v6.key()), None);
     assert_eq!(p.count(Counter::NoRoom), 1);
     assert_eq!(p.events(), [(EventKind::NoRoom, u32::MAX)]);
-    // What is not tracked passes as ever.
+    // A packet that is not tracked passes as before.
     p.passes(Way::In, &syn_ack(&v6, &LINUX));
     p.passes(Way::Out, &v6.sent());
 }
 
-/// The rule of a whole address and a range of ports.
+/// Returns the rule of a whole address and a range of ports.
 fn rule(net: &Net, first_port: u16, last_port: u16) -> Rule {
     Rule {
         prefix: net.key().remote,

@@ -1,5 +1,5 @@
-//! Another path of a session that a middlebox has left: what opens it speaks the
-//! numbers of the wire, the entry those of its own end.
+//! Another path of a session that a middlebox has left. The packets that open it have the
+//! numbers of the wire, the entry has those of its own end.
 
 use std::net::SocketAddr;
 
@@ -15,9 +15,9 @@ use crate::frame::{Frame, Net, mirror, nets, on};
 const KEY: Key = [1, 2];
 const KEY_ID: u64 = 0xfeed;
 const TOKEN: Token = [3, 4];
-/// The slot of the path that it is given.
+/// The slot of the new path.
 const NEXT: u32 = 4;
-/// Highest numbers of its own end and of the other, in its own end's space.
+/// Highest numbers of the local end and of the other, in the local end's space.
 const SENT: u32 = 0xffff_fff0;
 const RECEIVED: u32 = 90_000;
 
@@ -33,7 +33,8 @@ fn translation() -> Translation {
     }
 }
 
-/// A number that the end has sent, as the wire has it; what it has received.
+/// Returns a number that the end has sent, as it is on the wire. The function for received
+/// numbers follows.
 fn sent(number: u32) -> u32 {
     number.wrapping_add(translation().seq_out)
 }
@@ -42,7 +43,7 @@ fn received(number: u32) -> u32 {
     number.wrapping_sub(translation().seq_in)
 }
 
-/// The path that it is given, by a firewall that has the proxy's address.
+/// Returns the new path, by a firewall that has the proxy's address.
 fn path(net: &Net) -> FlowKey {
     let end = |ip, port| SocketAddr::new(ip, port);
     FlowKey::new(
@@ -51,13 +52,13 @@ fn path(net: &Net) -> FlowKey {
     )
 }
 
-/// What others call it: the bypass's five-tuple, from the client's own address.
+/// Name that other hosts have for it: the bypass's five-tuple, from the client's own address.
 fn name(net: &Net) -> FlowKey {
     let local = SocketAddr::new(net.local.ip(), net.new_local.port());
     FlowKey::new(local, net.new_remote)
 }
 
-/// A session that its proxy has left, with an entry of another path.
+/// Returns a session that its proxy has left, with an entry of another path.
 fn given(net: &Net, state: State, opened: bool) -> Programs {
     let mut p = Programs::with(net, State::NewPath, translation());
     let second = Session {
@@ -94,7 +95,7 @@ fn given(net: &Net, state: State, opened: bool) -> Programs {
     p
 }
 
-/// It takes that path, and did not find it to have carried anything yet.
+/// Returns a session that takes that path and has not seen it carry anything yet.
 fn taking(net: &Net) -> Programs {
     let mut p = given(net, State::Switching, true);
     let mut s = p.session(NEXT);
@@ -104,7 +105,7 @@ fn taking(net: &Net) -> Programs {
     p
 }
 
-/// What comes by the path.
+/// A packet that arrives by the path.
 fn comes(net: &Net, seq: u32, ack: u32, flags: u8) -> Frame {
     Frame {
         seq,
@@ -135,7 +136,8 @@ fn what_opens_windows_teaches_the_ends_own_numbers() {
     for net in nets() {
         let mut p = given(&net, State::Joining, true);
         let primer = comes(&net, received(RECEIVED + 500), sent(SENT - 40), ACK | PSH);
-        // The daemon waits for what shows the length behind it, unless that is lost.
+        // The daemon waits for the packet behind it, which shows the length, unless that is
+        // lost.
         for told in [vec![], vec![(EventKind::Primed, NEXT)]] {
             assert_eq!(p.run(Way::In, &primer.bytes()).0, DROP);
             assert_eq!(p.events(), told);
@@ -145,7 +147,7 @@ fn what_opens_windows_teaches_the_ends_own_numbers() {
     }
 }
 
-/// One wake-up for both packets that open a path.
+/// One wake-up serves both packets that open a path.
 #[test]
 fn the_first_of_an_opening_is_told_with_what_shows_the_length() {
     for net in nets() {
@@ -161,14 +163,14 @@ fn the_first_of_an_opening_is_told_with_what_shows_the_length() {
         }
         let told = [(EventKind::Arrived, NEXT), (EventKind::Primed, NEXT)];
         assert_eq!(p.events(), told);
-        // More is shown later.
+        // The other end shows more later.
         assert_eq!(p.run(Way::In, &primer.bytes()).0, DROP);
         assert_eq!(p.events(), [(EventKind::Primed, NEXT)]);
     }
 }
 
-/// As long as a segment may be: it is for no stack, however often it comes, until the
-/// path before is given up.
+/// The packet is as long as a segment may be. It is for no stack, however often it comes, until
+/// the path before is given up.
 #[test]
 fn what_shows_the_length_is_for_no_stack() {
     for net in nets() {
@@ -184,7 +186,7 @@ fn what_shows_the_length_is_for_no_stack() {
             s.state = state as u32;
             p.put(NEXT, &s);
             assert_eq!(p.run(Way::In, &long.bytes()).0, DROP);
-            // What it carries is judged while the path opens.
+            // Its content is judged while the path opens.
             let mut told = vec![(EventKind::Arrived, NEXT), (EventKind::Primed, NEXT)];
             if state == State::Switching {
                 told.remove(0);
@@ -194,14 +196,14 @@ fn what_shows_the_length_is_for_no_stack() {
             assert!(dysco_common::two_paths::has_length(&s));
             assert_eq!((s.rcv_max, s.rcv_ack), (RECEIVED, SENT));
         }
-        // What was sent before is still to be delivered, if it comes by this path.
+        // Bytes that were sent before must still be delivered if they come by this path.
         let repeated = of(shown.wrapping_sub(1400));
         assert_eq!(p.run(Way::In, &repeated.bytes()).0, OK);
     }
 }
 
-/// The end that awaits the path knows the session by the name that both met on,
-/// and by no other.
+/// The end that awaits the path knows the session by the name that both ends agreed on, and by
+/// no other.
 #[test]
 fn it_is_awaited_by_its_name() {
     for net in nets() {
@@ -231,7 +233,7 @@ fn it_is_awaited_by_its_name() {
             assert_eq!(p.run(Way::In, &syn.bytes()).0, DROP);
             let s = p.session(NEXT);
             assert_eq!((s.path, s.rcv_max), (path(&net), RECEIVED + 71));
-            // Repeated, it is known by its number.
+            // A retransmission is recognized by its number.
             p.run(Way::In, &syn.bytes());
             let joins = (EventKind::Joins, NEXT);
             assert_eq!(p.events(), [(EventKind::Arrived, NEXT), joins, joins]);
@@ -239,8 +241,8 @@ fn it_is_awaited_by_its_name() {
     }
 }
 
-/// Either path speaks the numbers of the wire; what the new one has not carried is
-/// acknowledged on the one before.
+/// Both paths have the numbers of the wire. Bytes that the new one has not carried are
+/// acknowledged on the path before.
 #[test]
 fn data_is_translated_on_both_paths() {
     for net in nets() {
@@ -290,8 +292,8 @@ fn data_is_translated_on_both_paths() {
     }
 }
 
-/// A path that is being opened says nothing to an end: neither a reset of whatever lies
-/// there, nor what takes it before the other end may.
+/// A path that is being opened delivers nothing to an end: neither a reset of another host
+/// there, nor a packet that takes the path before the other end may.
 #[test]
 fn nothing_is_heard_of_it_before_it_has_opened() {
     for net in nets() {
@@ -315,8 +317,8 @@ fn nothing_is_heard_of_it_before_it_has_opened() {
     }
 }
 
-/// One that was just taken resets nothing before it has carried something of the other end,
-/// or that is known to have taken it; nor does one that was taken back.
+/// A path that was just taken resets nothing before it has carried a packet of the other end, or
+/// the other end is known to have taken it. A path that was taken back resets nothing either.
 #[test]
 fn a_path_that_has_carried_nothing_resets_nothing() {
     for net in nets() {
@@ -339,7 +341,7 @@ fn a_path_that_has_carried_nothing_resets_nothing() {
     }
 }
 
-/// What a proxy that has left still says is not of the path before.
+/// A packet that a departed proxy still sends does not belong to the path before.
 #[test]
 fn the_proxy_is_not_heard() {
     for net in nets() {
@@ -348,7 +350,7 @@ fn the_proxy_is_not_heard() {
     }
 }
 
-/// The name is no path any more, and does not become another session's.
+/// The name is no path any longer, and does not become another session's.
 #[test]
 fn its_name_is_nobody_elses() {
     for net in nets() {

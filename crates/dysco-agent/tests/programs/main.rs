@@ -1,6 +1,5 @@
-//! The real, verified programs on whole packets, by BPF_PROG_TEST_RUN. What is
-//! expected is built by another library, checksums included, and compared byte
-//! by byte.
+//! The real, verified programs on whole packets, by BPF_PROG_TEST_RUN. Another library builds
+//! the expected packets, including their checksums, and the tests compare them byte by byte.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
 

@@ -1,4 +1,4 @@
-//! Packets that are none of the programs' business.
+//! Packets that do not concern the programs.
 
 use dysco_common::tcp::{ACK, FIN, RST};
 use dysco_common::{Counter, EventKind, State, Translation};
@@ -7,7 +7,7 @@ use etherparse::{PacketBuilder, VlanId};
 use crate::bench::{PASS, Programs, SLOT, Way};
 use crate::frame::{ALL_OPTIONS, Frame, Net, nets, options};
 
-/// A translation that no packet would survive unseen.
+/// A translation that changes every packet.
 const LOUD: Translation = Translation {
     seq_out: 1,
     seq_in: 1,
@@ -57,12 +57,12 @@ fn a_tracked_session_is_untouched_and_learnt_from() {
             (500, 5000, 7004, 40)
         );
         assert_eq!((s.bytes_out, s.bytes_in), (500, 5000));
-        // Timestamps are learnt where they come first, after two NOPs.
+        // Timestamps are learnt if they come first, after two NOPs.
         assert_eq!((s.tsval_out, s.tsval_in), (52, 72));
     }
 }
 
-/// A retransmission is no news.
+/// A retransmission teaches nothing.
 #[test]
 fn nothing_learnt_steps_back() {
     for net in nets() {
@@ -166,7 +166,7 @@ fn what_was_collected_passes() {
     }
 }
 
-/// Frames that would belong to the session, were it not for their form.
+/// Returns frames that would belong to the session, but for their form.
 fn odd_frames(net: &Net) -> Vec<(&'static str, Vec<u8>)> {
     let mut all = Vec::new();
     for f in [net.sent(), net.received(), net.new_received()] {
@@ -219,7 +219,7 @@ fn odd_frames(net: &Net) -> Vec<(&'static str, Vec<u8>)> {
             b[at] = with;
             all.push((what, b));
         }
-        // The kernel runs no test with less than an IP header.
+        // The kernel runs no test on less than an IP header.
         for len in f.l4()..f.l4() + 20 {
             all.push(("cut short", bytes[..len].to_vec()));
         }
@@ -258,8 +258,8 @@ fn padding_is_no_payload() {
     }
 }
 
-/// Noise, and good frames with noise in them. Whatever the programs make of
-/// it, what is not the session's stays as it is.
+/// Noise, and good frames with noise in them. A packet that is not the session's remains
+/// unchanged in every case.
 #[test]
 fn noise_is_untouched() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -280,7 +280,7 @@ fn noise_is_untouched() {
             let len = 14 + (random() % 120) as usize;
             let noise: Vec<u8> = (0..len).map(|_| random() as u8).collect();
             untouched(&mut p, &noise);
-            // Another address, so that it is nobody's.
+            // Another address, so that the packet belongs to no session.
             let mut b = good.clone();
             b[30] ^= 0x40;
             b[26] ^= 0x40;

@@ -1,5 +1,5 @@
-//! A path on which the middlebox is missing that has changed the size of the stream:
-//! the left end's entry of it has the delta, that of the path before has not.
+//! A path without the middlebox that has changed the size of the stream. The left end's entry of
+//! this path has the delta, that of the path before has none.
 
 use std::net::SocketAddr;
 
@@ -18,10 +18,10 @@ const KEY_ID: u64 = 0xfeed;
 const TOKEN: Token = [3, 4];
 /// The slot of the path without the middlebox.
 const NEXT: u32 = 4;
-/// Highest numbers of its own end and of the other, in its own end's space.
+/// Highest numbers of the local end and of the other, in the local end's space.
 const SENT: u32 = 0xffff_fff0;
 const RECEIVED: u32 = 90_000;
-/// 20 bytes put in on the way to the server, 7 taken away on the way back.
+/// 20 bytes added on the way to the server, 7 removed on the way back.
 const DELTA: Delta = Delta {
     to_server: 20,
     to_client: 7u32.wrapping_neg(),
@@ -44,7 +44,7 @@ fn direct(net: &Net) -> FlowKey {
     )
 }
 
-/// A session that passes the middlebox, with an entry of a path that does not.
+/// Returns a session that passes the middlebox, with an entry of a path that does not.
 fn leaving(net: &Net, state: State, taken: bool) -> Programs {
     let mut p = Programs::with(net, State::NewPath, Translation::default());
     p.change(|s| s.two.chained = 2);
@@ -79,7 +79,8 @@ fn leaving(net: &Net, state: State, taken: bool) -> Programs {
     p
 }
 
-/// What opens the path has the numbers behind the middlebox, and teaches the end's.
+/// A packet that opens the path has the numbers behind the middlebox, and teaches the end's
+/// numbers.
 #[test]
 fn it_opens_in_the_numbers_behind_the_middlebox() {
     for net in nets() {
@@ -105,8 +106,8 @@ fn it_opens_in_the_numbers_behind_the_middlebox() {
     }
 }
 
-/// The end that awaits the path knows the session by its own five-tuple: both ends
-/// have the same.
+/// The end that awaits the path knows the session by its own five-tuple, which is the same at
+/// both ends.
 #[test]
 fn it_is_awaited_by_the_sessions_own_name() {
     for net in nets() {
@@ -141,8 +142,8 @@ fn it_is_awaited_by_the_sessions_own_name() {
     }
 }
 
-/// What takes the path is translated; what takes the one before is not, since the
-/// middlebox does it.
+/// A packet that takes the new path is translated. One on the path before is not, because the
+/// middlebox translates it.
 #[test]
 fn each_path_has_its_own_numbers() {
     for net in nets() {
@@ -159,7 +160,7 @@ fn each_path_has_its_own_numbers() {
             ..data.clone()
         };
         p.becomes(Way::Out, &data, REDIRECT, &on(direct(&net), &behind));
-        // Acknowledged where it came: by the middlebox, in the end's own numbers.
+        // Acknowledged on the path by which it came: by the middlebox, in the end's own numbers.
         let ack = Frame {
             ack: RECEIVED + 1,
             payload: Vec::new(),
@@ -183,7 +184,8 @@ fn each_path_has_its_own_numbers() {
     }
 }
 
-/// Once it is the only path: blocks of SACK go with the ack, clocks and windows stay.
+/// Once the path is the only one, SACK blocks are translated like the acknowledgement. Clocks
+/// and windows are unchanged.
 #[test]
 fn blocks_go_with_the_ack() {
     for net in nets() {

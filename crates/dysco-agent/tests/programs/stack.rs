@@ -1,30 +1,30 @@
-//! The stack of functions that call each other. The kernel adds it up along the deepest
-//! way (`check_max_stack_depth`, kernel/bpf/verifier.c), before 6.9 in steps of 32 bytes
-//! where later ones take 16: the kernel at hand would accept what an older one refuses.
+//! The stack of functions that call each other. The kernel adds it up along the deepest call
+//! chain (`check_max_stack_depth`, kernel/bpf/verifier.c). Before 6.9 it rounds to 32 bytes,
+//! later to 16: the present kernel may accept a program that an older one refuses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use aya_obj::Object;
 use aya_obj::generated::bpf_insn;
 
-/// `MAX_BPF_STACK`.
+/// The limit `MAX_BPF_STACK`.
 const MOST: u32 = 512;
-/// The coarser step.
+/// The coarser rounding.
 const STEP: u32 = 32;
 
-/// `BPF_CALL`; of another function where the source is `BPF_PSEUDO_CALL`.
+/// `BPF_CALL`; it calls another function if the source is `BPF_PSEUDO_CALL`.
 const CALL: u8 = 0x85;
 const PSEUDO_CALL: u8 = 1;
-/// One register is another's copy; a constant is added to one.
+/// Opcodes that copy a register, and that add a constant to one.
 const MOVE: u8 = 0xbf;
 const ADD: u8 = 0x07;
-/// Classes: a load, and the two that store.
+/// Instruction classes: a load, and the two that store.
 const LOAD: u8 = 1;
 const STORES: [u8; 2] = [2, 3];
-/// The frame pointer.
+/// Register of the frame pointer.
 const FRAME: u8 = 10;
 
-/// How far below the frame pointer a function reaches: by it, or by a copy of it.
+/// Greatest distance below the frame pointer that a function reaches, by it or by a copy of it.
 fn depth(function: &[bpf_insn]) -> u32 {
     let mut copies = BTreeSet::new();
     let mut deepest = 0;
@@ -42,13 +42,13 @@ fn depth(function: &[bpf_insn]) -> u32 {
     deepest.unsigned_abs()
 }
 
-/// Where the function begins that an instruction calls, if it calls one.
+/// Index of the first instruction of the function that an instruction calls, if it calls one.
 fn called(at: usize, i: &bpf_insn) -> Option<usize> {
     let calls = i.code == CALL && i.src_reg() == PSEUDO_CALL;
     calls.then(|| at.checked_add_signed(i.imm as isize + 1).unwrap())
 }
 
-/// The most that a function of the program and those that it calls take of the stack.
+/// Returns the greatest stack depth of a function of the program and those that it calls.
 fn deepest(program: &[bpf_insn], begins: &BTreeSet<usize>, at: usize) -> u32 {
     let ends = begins.range(at + 1..).next().copied();
     let end = ends.unwrap_or(program.len());
@@ -58,7 +58,7 @@ fn deepest(program: &[bpf_insn], begins: &BTreeSet<usize>, at: usize) -> u32 {
     depth(function).max(1).next_multiple_of(STEP) + calls.max().unwrap_or(0)
 }
 
-/// Of each program.
+/// Returns that depth for each program.
 fn of_all(object: &[u8]) -> BTreeMap<String, u32> {
     let mut object = Object::parse(object).unwrap();
     let sections = object.functions.keys().map(|(section, _)| *section);

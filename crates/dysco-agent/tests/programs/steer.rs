@@ -1,5 +1,5 @@
-//! Sessions that this host relays, with a chain on one side: what is relayed there
-//! leaves by the entry of a path, and what comes by that is relayed.
+//! Sessions that this host relays, with a chain on one side. Packets relayed to that side leave
+//! by the entry of a path, and packets that arrive by the path are relayed.
 
 use std::net::SocketAddr;
 
@@ -17,14 +17,14 @@ use crate::frame::{ALL_OPTIONS, Frame, Net, Options, mirror, nets, on, options a
 /// The slot of the path's entry.
 const NEXT: u32 = 4;
 
-/// The path that the server's side is given.
+/// Returns the path of the server's side.
 fn path(net: &Net) -> FlowKey {
     let local = SocketAddr::new(net.new_local.ip(), 61_004);
     let remote = SocketAddr::new(net.remote.ip(), net.new_remote.port());
     FlowKey::new(local, remote)
 }
 
-/// A relayed session whose server's side has a path in this state.
+/// Returns a relayed session whose server's side has a path in this state.
 fn steered(net: &Net, state: State) -> Programs {
     let mut p = joined_in(Programs::with_hints(64), net, State::Relay);
     let mut client = p.session(SLOT);
@@ -59,7 +59,7 @@ fn steered(net: &Net, state: State) -> Programs {
     p
 }
 
-/// What the server sends by the path.
+/// A packet that the server sends by the path.
 fn by_path(net: &Net, frame: &Frame) -> Frame {
     on(mirror(path(net)), frame)
 }
@@ -90,7 +90,7 @@ fn what_is_relayed_leaves_by_the_path() {
     }
 }
 
-/// The proxy has left: what this host's stack says of the session is nothing.
+/// The proxy has left: packets of this host's stack no longer belong to the session.
 #[test]
 fn what_is_not_relayed_does_not_leave() {
     for net in nets() {
@@ -113,7 +113,7 @@ fn what_is_not_relayed_does_not_leave() {
     }
 }
 
-/// Before the path is taken all leaves as without it, and tells where it would begin.
+/// Before the path is taken all packets leave as without it, and show where it would begin.
 #[test]
 fn until_it_is_taken_the_numbers_are_kept() {
     for net in nets() {
@@ -125,7 +125,7 @@ fn until_it_is_taken_the_numbers_are_kept() {
         let s = p.session(OTHER);
         assert_eq!((s.snd_max, s.snd_ack), (SENT + OUT + 500, GIVEN - BACK));
         assert_eq!(s.tsval_out, 10 + 1000);
-        // A reset is judged where it comes in.
+        // A reset is judged where it arrives.
         let reset = Frame {
             flags: RST,
             ..relayed
@@ -149,7 +149,7 @@ fn what_comes_by_the_path_is_relayed() {
             for slot in [NEXT, OTHER] {
                 assert_eq!(p.session(slot).rcv_max, GIVEN - BACK + 1000);
             }
-            // Late, on the path before.
+            // A late packet on the path before.
             let late = p.run(Way::In, &sent.bytes());
             if state == State::Switching {
                 assert_eq!(late, (REDIRECT, with_limit(&relayed, 63)));
@@ -161,8 +161,8 @@ fn what_comes_by_the_path_is_relayed() {
     }
 }
 
-/// What opens windows is for no end, and when the path has been taken what is late of
-/// it, or shows the way back: it may acknowledge what no stack has got.
+/// A packet that opens windows is for no end. Once the path has been taken, neither is a late
+/// one, nor one that shows the way back: it may acknowledge bytes that no stack has received.
 #[test]
 fn what_opens_the_path_is_not_relayed() {
     for net in nets() {
@@ -180,7 +180,8 @@ fn what_opens_the_path_is_not_relayed() {
             }
             let told = p.events();
             let primed = (EventKind::Primed, NEXT);
-            // While it opens the first is told with what shows the length.
+            // While the path opens, the first packet is reported with the one that shows the
+            // length.
             let times = match state {
                 State::Joining => 1,
                 State::Switching => 2,
@@ -191,18 +192,18 @@ fn what_opens_the_path_is_not_relayed() {
     }
 }
 
-/// The far end takes it: so does what is relayed from now on.
+/// The far end takes the path: so do the packets that are relayed from now on.
 #[test]
 fn the_relay_follows_the_far_end() {
     for net in nets() {
         let mut p = steered(&net, State::Joining);
         let sent = from_server(&net, GIVEN - BACK, SENT + OUT, 1000);
-        // Not before both have shown how long segments are.
+        // Not before both ends have shown the length of their segments.
         p.drops(Way::In, &by_path(&net, &sent), Counter::DroppedStray);
         let mut s = p.session(NEXT);
         s.two.new_data = 1;
         p.put(NEXT, &s);
-        // Nor a reset, of whatever lies there.
+        // Nor does a reset of another host there.
         let reset = Frame {
             flags: RST | ACK,
             payload: Vec::new(),
@@ -221,7 +222,7 @@ fn the_relay_follows_the_far_end() {
     }
 }
 
-/// What the path has not carried is acknowledged by the one before, as it was.
+/// Bytes that the path has not carried are acknowledged by the path before, unchanged.
 #[test]
 fn an_acknowledgement_takes_the_path_of_what_it_acknowledges() {
     for net in nets() {
@@ -281,7 +282,7 @@ fn a_path_that_was_left_is_not_heard() {
     }
 }
 
-/// What opens another session is not taken for this one's.
+/// A packet that opens another session is not taken for one of this session.
 #[test]
 fn it_opened_here_and_follows_nobody() {
     for net in nets() {

@@ -1,5 +1,4 @@
-//! Replies that go straight to the client, while a relaying host brings what it
-//! sends.
+//! Replies that go straight to the client, while a relaying host carries the client's packets.
 
 use dysco_common::tcp::{ACK, FIN, RST};
 use dysco_common::{Counter, EventKind, State};
@@ -24,7 +23,7 @@ fn replies_are_translated_whole() {
     }
 }
 
-/// It comes on the session's own five-tuple, as it is, and is learnt from.
+/// The packet arrives on the session's own five-tuple, passes unchanged, and updates the entry.
 #[test]
 fn what_is_heard_passes() {
     for net in nets() {
@@ -45,7 +44,7 @@ fn what_is_heard_passes() {
     }
 }
 
-/// The relaying host is to see the end.
+/// The relaying host must see the end.
 #[test]
 fn what_ends_a_session_goes_by_the_relaying_host() {
     for net in nets() {
@@ -61,7 +60,7 @@ fn what_ends_a_session_goes_by_the_relaying_host() {
     }
 }
 
-/// Its own packets, once they are translated, on their way out.
+/// The session's own packets after translation, on their way out.
 #[test]
 fn what_is_on_the_wire_already_goes_on() {
     for net in nets() {
@@ -70,7 +69,7 @@ fn what_is_on_the_wire_already_goes_on() {
     }
 }
 
-/// Nothing is to come back that way: whatever does is nobody's of this host.
+/// No packet may return that way: a packet that does is for no session of this host.
 #[test]
 fn nothing_is_heard_on_the_short_way() {
     for net in nets() {

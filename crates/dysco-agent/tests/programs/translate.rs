@@ -1,4 +1,4 @@
-//! Sessions that are all on the new path.
+//! Sessions that use only the new path.
 
 use dysco_common::session::translation::{STRIP_ECN, STRIP_TIMESTAMPS};
 use dysco_common::tcp::{ACK, CWR, ECE, FIN, RST};
@@ -20,7 +20,7 @@ pub const T: Translation = Translation {
     flags: 0,
 };
 
-/// A segment of the local end and what it is on the new path.
+/// Returns a segment of the local end, and the same on the new path.
 pub fn outgoing(net: &Net, which: Options, len: usize) -> (Frame, Frame) {
     let payload: Vec<u8> = (0..len).map(|i| i as u8 ^ 0x5a).collect();
     let sent = Frame {
@@ -42,7 +42,7 @@ pub fn outgoing(net: &Net, which: Options, len: usize) -> (Frame, Frame) {
     (sent, wire)
 }
 
-/// A segment off the new path and what the local end gets.
+/// Returns a segment of the new path, and the same as the local end receives it.
 fn incoming(net: &Net, which: Options, len: usize) -> (Frame, Frame) {
     let payload: Vec<u8> = (0..len).map(|i| i as u8 ^ 0xa5).collect();
     let wire = Frame {
@@ -88,8 +88,8 @@ fn every_segment_is_translated_whole() {
     }
 }
 
-/// A whole checksum that happens to be the sum of the pseudo-header is changed as one:
-/// the kernel knows which it is.
+/// A complete checksum that equals the sum of the pseudo-header is changed as a complete one:
+/// the kernel knows its kind.
 #[test]
 fn a_checksum_that_looks_like_its_pseudo_headers_is_changed_as_a_whole() {
     for net in nets() {
@@ -107,7 +107,7 @@ fn a_checksum_that_looks_like_its_pseudo_headers_is_changed_as_a_whole() {
     }
 }
 
-/// The anchor whose session the wire speaks changes addresses alone.
+/// The anchor whose session the wire has changes only addresses.
 #[test]
 fn identity_changes_addresses_alone() {
     for net in nets() {
@@ -141,8 +141,8 @@ fn identity_changes_addresses_alone() {
     }
 }
 
-/// Its checksum is that of the pseudo-header, or a full one. With other options
-/// the kernel's helper sees to it, which has to be told by the packet's owner.
+/// The packet's checksum is that of the pseudo-header, or complete. With other options the
+/// kernel's helper changes it, and takes the kind from the packet's metadata.
 #[test]
 fn a_super_packet_keeps_the_kind_of_its_checksum() {
     for net in nets() {
@@ -171,8 +171,8 @@ fn what_is_on_the_wire_already_goes_on() {
     }
 }
 
-/// What the kernel's look-up found for one packet the next ones take. It is
-/// believed for some ticks only, so pairs are tried until both fall into them.
+/// The next hop that the kernel's lookup found for one packet serves the next ones. It is valid
+/// for some ticks only, so the test tries pairs until both fall into them.
 #[test]
 fn the_next_hop_is_remembered_for_its_interface() {
     for net in nets() {
@@ -186,7 +186,7 @@ fn the_next_hop_is_remembered_for_its_interface() {
             p.run(Way::Out, &sent.bytes()) == (OK, there.clone())
         };
         assert!((0..1000).any(|_| taken(&mut p)), "never sent there");
-        // Found for another session, it serves one that has found none.
+        // A hop found for another session serves one that has found none.
         let shared = |p: &mut Programs| {
             p.passes(Way::Out, &wire);
             assert_eq!(p.run(Way::Out, &there), (PASS, there.clone()));
@@ -194,7 +194,7 @@ fn the_next_hop_is_remembered_for_its_interface() {
             p.run(Way::Out, &sent.bytes()) == (OK, there.clone())
         };
         assert!((0..1000).any(|_| shared(&mut p)), "not shared");
-        // As the kernel finds it behind another interface.
+        // As if the kernel had found it behind another interface.
         p.change(|s| s.ifindex += 1);
         assert!((0..10).all(|_| !taken(&mut p)));
     }
@@ -235,14 +235,15 @@ fn congestion_notification_of_one_side_only_is_cleared() {
             for which in [Options::Sack, Options::Timestamps] {
                 let (wire, delivered) = incoming(&net, which, 33);
                 let wire = Frame { ecn, flags, ..wire };
-                // Congestion: this end would not echo it, so it shows as a loss.
+                // Congestion: this end would not echo it, so the packet is dropped and counts as
+                // a loss.
                 match ecn {
                     3 => p.drops(Way::In, &wire, Counter::DroppedMarked),
                     _ => p.becomes(Way::In, &wire, OK, &delivered),
                 }
             }
         }
-        // Otherwise it is carried through.
+        // In other cases the field is unchanged.
         let mut p = Programs::with(&net, State::NewPath, T);
         for ecn in 0..4 {
             let flags = ACK | ECE;
@@ -253,7 +254,7 @@ fn congestion_notification_of_one_side_only_is_cleared() {
     }
 }
 
-/// Without ACK the field means nothing and stays; so does TSecr.
+/// Without ACK the field has no meaning and remains; so does TSecr.
 #[test]
 fn a_reset_without_ack_keeps_the_field() {
     for net in nets() {
@@ -325,7 +326,7 @@ fn malformed_options_are_dropped() {
                 Counter::DroppedUnparsed,
             );
             p.drops(Way::Out, &frame(net.sent()), Counter::DroppedError);
-            // Where nothing is rewritten they are the ends' own business.
+            // Without a translation both fields concern only the ends.
             let p = Programs::with(&net, State::NewPath, Translation::default());
             let (got, sent) = (frame(net.new_received()), frame(net.sent()));
             assert_eq!(p.run(Way::In, &got.bytes()).0, OK);

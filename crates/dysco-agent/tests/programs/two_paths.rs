@@ -9,7 +9,7 @@ use dysco_common::{Counter, EventKind, Path, Session, State, Translation};
 use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, SLOT, Way};
 use crate::frame::{Frame, Net, Options, nets, options};
 
-/// What the translation adds to the numbers that are sent, and received.
+/// Number that the translation adds to sent numbers, and to received ones.
 const OUT: u32 = 0x1_0000;
 const IN: u32 = 0x200_0000;
 const T: Translation = Translation {
@@ -24,13 +24,13 @@ const T: Translation = Translation {
     flags: 0,
 };
 
-/// The middlebox has ended the session.
+/// Flags of a session that the middlebox has ended.
 const ENDED: u8 = life::SEEN | life::BY_MIDDLEBOX;
 
 const SENT: u32 = 100_000;
 const CUT_IN: u32 = 0x300_0000;
 
-/// In the middle: `SENT` bytes sent, nothing cut yet.
+/// Returns a session with `SENT` bytes sent and nothing cut yet.
 fn before_the_cut(net: &Net) -> Programs {
     let mut p = Programs::with(net, State::TwoPaths, T);
     p.change(|s| {
@@ -40,7 +40,7 @@ fn before_the_cut(net: &Net) -> Programs {
     p
 }
 
-/// Both cutoffs are set.
+/// Returns a session with both cutoffs set.
 fn cut(net: &Net) -> Programs {
     let mut p = before_the_cut(net);
     p.change(|s| {
@@ -60,7 +60,7 @@ fn sent(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
     }
 }
 
-/// A segment of the local end as it is on the new path.
+/// Returns a segment of the local end as it is on the new path.
 fn on_new(net: &Net, f: &Frame) -> Frame {
     Frame {
         src: net.new_local,
@@ -81,7 +81,7 @@ fn from_far(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
     }
 }
 
-/// A segment of the new path as the local end gets it.
+/// Returns a segment of the new path as the local end receives it.
 fn delivered(net: &Net, f: &Frame) -> Frame {
     Frame {
         src: net.remote,
@@ -120,7 +120,7 @@ fn the_cutoff_is_where_the_next_segment_finds_it() {
         ] {
             let mut p = before_the_cut(&net);
             p.change(arm);
-            // A retransmission of what was sent: old, and no cutoff below it.
+            // A retransmission of old data: not below the cutoff.
             p.passes(Way::Out, &sent(&net, SENT - 500, CUT_IN - 1000, 500));
             let data = sent(&net, SENT, CUT_IN - 1000, 500);
             p.becomes(Way::Out, &data, REDIRECT, &on_new(&net, &data));
@@ -179,7 +179,7 @@ fn drained_is_told_once() {
     }
 }
 
-/// A probe has a number before what it probes: the new path must not see it.
+/// A probe has a number before the probed one: the new path must not see it.
 #[test]
 fn a_pure_ack_on_the_new_path_has_a_number_of_it() {
     for net in nets() {
@@ -287,7 +287,7 @@ fn a_new_ack_is_raised_to_what_the_proxy_gave() {
             window: 3000,
             ..from_far(&net, CUT_IN, SENT - 2000, 50)
         };
-        // The blocks are above a hole that is acknowledged already: NOPs.
+        // The blocks are above a hole that has been acknowledged already: they become NOPs.
         let mut stripped = options(Options::Sack, 1, 2, 0);
         stripped[14..].fill(1);
         // Nor is the proxy's clock echoed, which lags behind this end's.
@@ -359,8 +359,8 @@ fn an_old_ack_that_was_overtaken_is_raised_or_withheld() {
     }
 }
 
-/// The new path has carried more to the end than the proxy has sent it, and what the proxy
-/// acknowledges, or that it gives up, comes under a number that the end hears.
+/// The new path has carried more to the end than the proxy has sent it. The proxy's
+/// acknowledgement or reset is sent under a number that the end accepts.
 #[test]
 fn an_end_that_is_ahead_hears_the_proxy() {
     for net in nets() {
@@ -382,7 +382,7 @@ fn an_end_that_is_ahead_hears_the_proxy() {
             OK,
             &behind(ACK, CUT_IN + 500),
         );
-        // What asks for an answer keeps its number.
+        // A packet that asks for an answer keeps its number.
         p.passes(Way::In, &behind(ACK, CUT_IN - 1));
         p.becomes(
             Way::In,
@@ -395,8 +395,8 @@ fn an_end_that_is_ahead_hears_the_proxy() {
     }
 }
 
-/// No daemon has told the other cutoff, and the proxy, which nobody needs any more, closes:
-/// or nobody has its socket, and each copy is answered by a reset.
+/// No daemon has set the other cutoff, and the proxy, which is no longer needed, closes. Or its
+/// socket is gone, and each copy is answered by a reset.
 #[test]
 fn the_end_of_a_proxy_that_nobody_needs_is_not_heard() {
     for net in nets() {
@@ -406,7 +406,8 @@ fn the_end_of_a_proxy_that_nobody_needs_is_not_heard() {
             (s.two.new_heard, s.two.new_data, s.new_low) = (1, 1, CUT_IN);
             (s.rcv_max, s.shown) = (CUT_IN, CUT_IN + 500);
         });
-        // The far end has all, and this one acknowledges what came by the new path.
+        // The far end has received everything, and this end acknowledges the bytes of the new
+        // path.
         p.run(Way::In, &from_far(&net, CUT_IN, SENT, 500).bytes());
         p.run(Way::Out, &sent(&net, SENT, CUT_IN + 500, 0).bytes());
         for flags in [RST, RST | ACK] {
@@ -421,8 +422,8 @@ fn the_end_of_a_proxy_that_nobody_needs_is_not_heard() {
     }
 }
 
-/// The change was given up there, and what opened the path met no socket: as long as that
-/// end has not cut it sends nothing of the session by the path.
+/// The other end has given up the change, and the packet that opened the path met no socket. As
+/// long as that end has not cut, it sends nothing of the session by the path.
 #[test]
 fn a_reset_on_a_path_that_was_given_up_is_nobodys() {
     for net in nets() {
@@ -441,8 +442,8 @@ fn a_reset_on_a_path_that_was_given_up_is_nobodys() {
     }
 }
 
-/// Nothing of the session comes by a path that has not opened, whoever answers there: what
-/// opens it is sent by the left anchor, which hears nothing else before it has cut.
+/// Nothing of the session comes by a path that has not opened, whoever answers there. The left
+/// anchor sends the packets that open it, and receives nothing else before it has cut.
 #[test]
 fn nothing_is_heard_of_a_path_before_it_has_opened() {
     for net in nets() {
@@ -463,14 +464,14 @@ fn nothing_is_heard_of_a_path_before_it_has_opened() {
                 assert_eq!(p.events(), told);
                 let s = p.session(SLOT);
                 assert_eq!((s.life.reset, s.life.fin_in, s.two.new_heard), (0, 0, 0));
-                // So what is sent goes on by the old path.
+                // So new data continues on the old path.
                 p.passes(Way::Out, &sent(&net, SENT, CUT_IN - 1000, 10));
             }
         }
     }
 }
 
-/// The left anchor has cut, and what it sends is rejected on the way: the other end resets a
+/// The left anchor has cut, and its packets are rejected on the way: the other end resets a
 /// session on both paths.
 #[test]
 fn a_reset_is_believed_where_something_else_has_come() {
@@ -492,8 +493,8 @@ fn a_reset_is_believed_where_something_else_has_come() {
     }
 }
 
-/// It is delivered: no end believes it, and another of the same number is believed as
-/// little.
+/// The reset is delivered. No end believes it, and another reset of the same number is not
+/// believed either.
 #[test]
 fn a_reset_of_any_number_teaches_nothing() {
     for net in nets() {
@@ -576,7 +577,7 @@ fn the_proxys_own_end_is_not_delivered() {
     }
 }
 
-/// What it held is lost: the end hears a reset, and no clean end.
+/// The bytes that the proxy held are lost: the end receives a reset, and no clean end.
 #[test]
 fn a_fin_of_the_proxy_with_bytes_missing_is_a_reset() {
     for net in nets() {
@@ -607,7 +608,7 @@ fn a_fin_of_the_proxy_with_bytes_missing_is_a_reset() {
         let life = p.session(SLOT).life;
         assert_eq!((life.fin_in, life.reset), (0, ENDED));
         assert_eq!(p.events(), [(EventKind::Broken, SLOT)]);
-        // What the kernel answers to this end's packets, it hears.
+        // The end receives the kernel's answers to its packets.
         let refused = Frame {
             flags: RST,
             ..net.received()
@@ -639,7 +640,7 @@ fn the_other_ends_fin_before_the_cutoff_is_delivered() {
     }
 }
 
-/// Until the cutoff is known nothing tells whose FIN it is.
+/// Until the cutoff is known nothing shows whose FIN it is.
 #[test]
 fn a_fin_waits_for_the_cutoff() {
     for net in nets() {
@@ -659,7 +660,7 @@ fn a_fin_waits_for_the_cutoff() {
     }
 }
 
-/// A SYN as the left anchor sends it: options are an MSS and a window scale.
+/// Returns a SYN as the left anchor sends it, with an MSS and a window scale as options.
 fn syn(net: &Net, payload: usize) -> Frame {
     Frame {
         seq: 77,
@@ -670,7 +671,7 @@ fn syn(net: &Net, payload: usize) -> Frame {
     }
 }
 
-/// The same with what it carries, as it has come; something may have changed its header.
+/// Returns the SYN and its probe, as they arrived; the path may have changed the header.
 fn probing(net: &Net, payload: usize) -> (Frame, Probe) {
     let mut frame = syn(net, payload);
     let probe = Probe::of_syn(5, &frame.tcp().to_bytes());
@@ -678,7 +679,7 @@ fn probing(net: &Net, payload: usize) -> (Frame, Probe) {
     (frame, probe)
 }
 
-/// The header of a frame, as a probe has it.
+/// Returns the header of a frame, as a probe contains it.
 fn header(frame: &Frame) -> [u8; 60] {
     let bytes = frame.bytes();
     let l4 = bytes.len() - frame.payload.len() - 20 - frame.options.len();
@@ -696,9 +697,9 @@ fn the_right_anchor_answers_what_opens_the_new_path() {
             (s.local.flags, s.remote.flags) = (offer::WSCALE, offer::WSCALE);
             (s.local.wscale, s.remote.wscale) = (4, 1);
         });
-        // The path may be too narrow for the one before it.
+        // The path may be too narrow for the packet before it.
         p.drops(Way::In, &syn(&net, 0), Counter::DroppedStray);
-        // Nor does a SYN of anybody else's open it, a firewall's for instance.
+        // Nor does another host's SYN open it, such as a firewall's.
         p.drops(Way::In, &syn(&net, 900), Counter::DroppedStray);
         assert_eq!(p.session(SLOT).shown, 0);
         let (opens, probe) = probing(&net, 900);
@@ -720,7 +721,7 @@ fn the_right_anchor_answers_what_opens_the_new_path() {
         };
         p.becomes(Way::In, &opens, REDIRECT, &want);
         assert_eq!(p.session(SLOT).shown, 78u32.wrapping_add(IN));
-        // Behind it, whatever was sent by the proxy since.
+        // The packet behind it follows all data that was sent by the proxy since.
         p.change(|s| s.snd_max = SENT + 70_000);
         let again = Frame {
             options: options(Options::Timestamps, 1, 2, 0),
@@ -738,7 +739,7 @@ fn the_right_anchor_answers_what_opens_the_new_path() {
             ..behind.clone()
         };
         p.becomes(Way::In, &again, REDIRECT, &want);
-        // The left end's cutoff is answered by this one's.
+        // This end's cutoff answers the left end's.
         p.change(|s| {
             (s.two.cut_set, s.cut_out) = (1, SENT + 70_000);
             (s.two.cut_in_set, s.cut_in, s.two.drained) = (1, 500u32.wrapping_add(IN), 1);
@@ -757,10 +758,10 @@ fn the_right_anchor_answers_what_opens_the_new_path() {
         };
         p.becomes(Way::In, &shows, REDIRECT, &want);
         assert_eq!(p.events(), [(EventKind::Drained, SLOT)]);
-        // Late: no stack hears it.
+        // Late: no stack receives it.
         p.change(|s| s.state = State::NewPath as u32);
         assert_eq!(p.run(Way::In, &shows.bytes()).0, DROP);
-        // Nobody is prepared: silence.
+        // No path is prepared: no answer.
         p.change(|s| s.state = State::Tracked as u32);
         p.drops(Way::In, &syn(&net, 900), Counter::DroppedStray);
         p.drops(Way::In, &shows, Counter::DroppedStray);
@@ -799,7 +800,7 @@ fn what_the_new_path_has_not_shown_is_not_acknowledged_there() {
     for net in nets() {
         let mut p = cut(&net);
         p.change(|s| s.shown = CUT_IN - 600);
-        // Data, whose header goes to the path that carried what it acknowledges.
+        // Data: its header goes to the path that carried the acknowledged bytes.
         let data = sent(&net, SENT, CUT_IN - 100, 500);
         let want = Frame {
             ack: CUT_IN - 600,
@@ -807,7 +808,7 @@ fn what_the_new_path_has_not_shown_is_not_acknowledged_there() {
             ..data.clone()
         };
         p.becomes(Way::Out, &data, REDIRECT, &on_new(&net, &want));
-        // Shown by data: as it is from then on.
+        // Shown by data: unchanged from then on.
         let far = from_far(&net, CUT_IN, SENT + 1, 10);
         p.becomes(Way::In, &far, OK, &delivered(&net, &far));
         assert_eq!(p.session(SLOT).shown, CUT_IN + 10);

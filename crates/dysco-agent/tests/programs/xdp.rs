@@ -1,5 +1,5 @@
-//! What XDP makes of a frame is what TC makes of it, sent to the neighbour that
-//! TC was shown; and what is not XDP's passes as it is.
+//! XDP makes the same of a frame as TC, and sends it to the neighbour that TC was shown. A frame
+//! that is not for XDP passes unchanged.
 
 use dysco_common::session::translation;
 use dysco_common::tcp::{ACK, FIN, PSH, RST, SYN};
@@ -9,7 +9,7 @@ use crate::bench::{DROP, PASS, Programs, REDIRECT, SLOT, Way, XDP_PASS, XDP_TX};
 use crate::far::{BACK, GIVEN, OTHER, OUT, SENT, from_client, from_server, joined_in, with_limit};
 use crate::frame::{ALL_OPTIONS, Frame, Net, Options, nets};
 
-/// The neighbour, and this host as all frames here have it.
+/// The neighbour's address, and this host's address in all frames here.
 const NEXT: [u8; 6] = [2, 9, 9, 9, 9, 9];
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
@@ -17,7 +17,7 @@ fn joined(net: &Net, state: State) -> Programs {
     joined_in(Programs::with_hints(64), net, state)
 }
 
-/// A frame of each end, and what TC sends then to the other.
+/// Returns a frame of each end, and the frame that TC then sends to the other.
 fn both(p: &mut Programs, net: &Net) -> [(Frame, Vec<u8>); 2] {
     let client = from_client(net, SENT, GIVEN, 100, Options::Timestamps);
     let server = from_server(net, GIVEN - BACK, SENT + OUT, 100);
@@ -28,14 +28,14 @@ fn both(p: &mut Programs, net: &Net) -> [(Frame, Vec<u8>); 2] {
     })
 }
 
-/// As it leaves for the neighbour.
+/// Returns the frame as it leaves for the neighbour.
 fn to_next(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes[..6].copy_from_slice(&NEXT);
     bytes[6..12].copy_from_slice(&OWN);
     bytes
 }
 
-/// A relayed session of which TC has shown both neighbours.
+/// Returns a relayed session to which TC has shown both neighbours.
 fn taught(net: &Net) -> Programs {
     let mut p = joined(net, State::Relay);
     for (_, sent) in both(&mut p, net) {
@@ -84,7 +84,7 @@ fn it_is_what_tc_makes() {
             let frame = from_server(&net, seq, seq ^ 0xffff_0000, n as usize % 7);
             same(&mut p, &frame.bytes());
         }
-        // A session of which one end has no timestamps, and windows that differ.
+        // A session of which one end has no timestamps, with different windows.
         p.change(|s| {
             s.translation.flags = translation::STRIP_TIMESTAMPS;
             (s.translation.wscale_local, s.translation.wscale_local_far) = (9, 2);
@@ -111,7 +111,7 @@ fn what_it_learns_is_what_tc_learns() {
             }
             assert_eq!(p.count(Counter::Relayed), 4);
             [SLOT, OTHER].map(|slot| {
-                // When it was learnt is another matter.
+                // The time of learning may differ.
                 let s = Session {
                     hop: 0,
                     ..p.session(slot)
@@ -152,11 +152,11 @@ fn what_is_not_usual_passes() {
             // Another EtherType, and another protocol: UDP, or a fragment header.
             changed(12, 0x81),
             changed(if is_v6 { 20 } else { 23 }, if is_v6 { 44 } else { 17 }),
-            // For another host of the wire, for all, and of nobody's session.
+            // For another host of the wire, for all hosts, and of no session.
             changed(5, 3),
             changed(0, 0xff),
             changed(usual.l4() + 1, bytes[usual.l4() + 1] ^ 1),
-            // Shorter than its header says.
+            // Shorter than its header states.
             bytes[..usual.l4() + 24].to_vec(),
         ];
         if is_v6 {
@@ -168,7 +168,7 @@ fn what_is_not_usual_passes() {
         for frame in others {
             passes(&mut p, &frame);
         }
-        // It is this frame that XDP takes.
+        // XDP takes this frame.
         assert_eq!(p.run_xdp(&bytes).0, XDP_TX);
     }
 }
@@ -180,7 +180,7 @@ fn only_sessions_that_leave_as_they_came_are_xdps() {
         let mut p = joined(&net, State::Relay);
         passes(&mut p, &frame);
         both(&mut p, &net);
-        // The neighbour is not known.
+        // The neighbour is unknown.
         passes(&mut p, &frame);
         let cases: [fn(&mut Session); 6] = [
             |s| s.ifindex = 2,
@@ -199,13 +199,13 @@ fn only_sessions_that_leave_as_they_came_are_xdps() {
     }
 }
 
-/// TC asks the kernel again as long as it sees packets at all, and of no other's.
+/// TC asks the kernel again while it sees packets, but only for relayed ones.
 #[test]
 fn only_a_relayed_packet_teaches() {
     for net in nets() {
         let mut p = joined(&net, State::Relay);
         let [_, (_, to_client)] = both(&mut p, &net);
-        // Nobody has been heard under these ports.
+        // These ports have no session.
         let mut other = to_next(to_client.clone());
         let l4 = net.sent().l4();
         other[l4 + 1] ^= 1;
@@ -214,7 +214,7 @@ fn only_a_relayed_packet_teaches() {
             PASS
         );
         assert_eq!([SLOT, OTHER].map(|slot| p.session(slot).hop), [0, 0]);
-        // Without the mark it is the proxy's own, and dropped.
+        // Without the mark the packet is the proxy's own, and dropped.
         assert_eq!(p.run(Way::Out, &to_next(to_client.clone())).0, DROP);
         assert_eq!(p.session(OTHER).hop, 0);
         let (verdict, _) = p.run_with_mark(Way::Out, &to_next(to_client), mark::RELAYED_TEACHES);
@@ -227,7 +227,7 @@ fn only_a_relayed_packet_teaches() {
     }
 }
 
-/// What goes by the paths of a chain on one side is TC's.
+/// Packets on the paths of a chain on one side are left to TC.
 #[test]
 fn a_side_with_a_chain_is_left_to_tc() {
     for net in nets() {

@@ -1,4 +1,4 @@
-//! SYNs that come by a subsession, and answers to them.
+//! SYNs that arrive by a subsession, and answers to them.
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
@@ -71,11 +71,11 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
             // SAFETY: the program's own context.
             return unsafe { dysco_chain_deliver(skb, slot) };
         }
-        // No socket knows this five-tuple: its answer would be a reset.
+        // No socket knows this five-tuple: the stack would answer with a reset.
         return drop(Counter::DroppedStray);
     }
     if carried == NOTHING {
-        // Both ends open it at once.
+        // Both ends open the session at once.
         if live && s.life.opened_here != 0 && s.two.chained < 2 {
             learn::opens(s, &p.seg, offer, Direction::In);
             // SAFETY: the program's own context.
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
         return drop(Counter::DroppedSyn);
     }
     if !live {
-        // An answered SYN that comes again is no new session's, whose number is its own.
+        // A retransmitted SYN that has been answered. A new session has a number of its own.
         let again = s.two.chained > 1 && s.remote.isn == p.seg.seq;
         if again && s.key.mirrors(&payload.session) {
             return drop(Counter::ChainReplayed);
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
     unsafe { dysco_chain_receive(skb, slot) }
 }
 
-/// Takes on a session that a neighbour has opened a subsession for.
+/// Accepts a session for which a neighbour has opened a subsession.
 #[inline(always)]
 fn accept(skb: *mut __sk_buff) -> u64 {
     // SAFETY: the program's own context.
@@ -113,8 +113,8 @@ fn accept(skb: *mut __sk_buff) -> u64 {
     unsafe { dysco_chain_receive(skb, slot - 1) }
 }
 
-/// Makes the entry of a subsession that a neighbour has opened; another that had
-/// its five-tuple has ended. Returns its slot and 1, or 0 if it must not be.
+/// Makes the entry of a subsession that a neighbour has opened. An earlier session with its
+/// five-tuple has ended. Returns the slot plus 1, or 0 if the entry must not exist.
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
@@ -190,9 +190,10 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
     slot + 1
 }
 
-/// A SYN is for another session than this entry, whose subsession it comes by, or for that
-/// session by another. The neighbour may have lost it without a word, with its power: user
-/// space asks it. Not where a NAT has changed the subsession, which that knows by another name.
+/// Drops a SYN that belongs to another session than this entry, whose subsession it came by, or
+/// that came by another subsession of the entry's session. The neighbour may have lost the
+/// session without notice, in a power failure, so user space asks it. User space does not ask if
+/// a NAT has changed the subsession: the neighbour knows it by another name.
 #[inline(always)]
 fn doubt(slot: u32, payload: &Payload, comes_by: &FlowKey) -> u64 {
     if !payload.is_live() && payload.subsession.mirrors(comes_by) {
@@ -201,9 +202,9 @@ fn doubt(slot: u32, payload: &Payload, comes_by: &FlowKey) -> u64 {
     drop(Counter::ChainTaken)
 }
 
-/// Is the live session in the scratch memory, which is not known here by this five-tuple,
-/// known by another? Its chain is about to get a NAT before this host, or to lose one, and the
-/// firewall here knows it by the one that it has.
+/// Returns 1 if the live session in the scratch memory, whose five-tuple is unknown here, is
+/// known by another name. Its chain is then about to gain or lose a NAT before this host, and
+/// the firewall here knows the session by its present name.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_chain_is_called(run: u32) -> u32 {
@@ -235,7 +236,7 @@ fn taken() -> u32 {
     0
 }
 
-/// Has the wire's five-tuple lead to the entry that was made.
+/// Makes the five-tuple of the wire lead to the new entry. Returns 1, or 0 if it cannot.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_chain_accepted(slot: u32) -> u32 {
@@ -257,7 +258,7 @@ extern "C" fn dysco_chain_accepted(slot: u32) -> u32 {
     1
 }
 
-/// Hands a neighbour's SYN to the stack, and remembers where it goes from here.
+/// Delivers a neighbour's SYN to the stack, and remembers where it continues.
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_chain_receive(skb: *mut __sk_buff, slot: u32) -> u64 {
@@ -299,9 +300,10 @@ unsafe extern "C" fn dysco_chain_receive(skb: *mut __sk_buff, slot: u32) -> u64 
     onward(s, slot)
 }
 
-/// Where another path is opened of a session that passes here, the stack has no part
-/// in that: its firewall knows the session's connection, and would take this for a new
-/// one. Unless it is a NAT, which alone knows what the session is called behind it.
+/// Returns the verdict for a SYN on its way to the stack. The stack takes no part in opening
+/// another path of a session that passes here: its firewall knows the connection and would take
+/// the SYN for a new one. The exception is a NAT, which alone knows the session's name behind
+/// it.
 #[inline(always)]
 fn onward(s: &Session, slot: u32) -> u64 {
     let past = s.state == State::Passing as u32 && kept::is_not_translated(s);
@@ -312,7 +314,7 @@ fn onward(s: &Session, slot: u32) -> u64 {
     }
 }
 
-/// Makes the change that gives a segment the session's own five-tuple.
+/// Prepares the change that gives a segment the session's own five-tuple.
 #[inline(always)]
 fn incoming(s: &Session, p: &Packet, c: &mut Change) {
     c.edit = s.translation.incoming(&p.seg, &s.key);
@@ -321,7 +323,7 @@ fn incoming(s: &Session, p: &Packet, c: &mut Change) {
     (c.clear_ect, c.pseudo, c.payload) = (0, 0, 0);
 }
 
-/// Hands a segment with SYN of a subsession on as the session's.
+/// Delivers a subsession's segment with SYN as one of the session.
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_chain_deliver(skb: *mut __sk_buff, slot: u32) -> u64 {
@@ -347,11 +349,11 @@ unsafe extern "C" fn dysco_chain_deliver(skb: *mut __sk_buff, slot: u32) -> u64 
     onward
 }
 
-/// The data of a SYN is its own, or there is none.
+/// Result: the SYN has only its own data, or none.
 const NOTHING: u32 = 0;
-/// It ends with a payload that is believed.
+/// Result: the data ends with an authentic payload.
 const BELIEVED: u32 = 1;
-/// It ends with one that is not, which is counted.
+/// Result: the data ends with a payload that is not authentic. It has been counted.
 const UNFIT: u32 = 2;
 
 /// Looks for a payload at the end of a SYN's data, and checks it.
@@ -370,7 +372,7 @@ unsafe extern "C" fn dysco_chain_carried(skb: *mut __sk_buff) -> u32 {
         return NOTHING;
     };
     if OWN.get_ptr(&p.key.whole.local).is_none() {
-        // It is only forwarded here.
+        // The packet is only forwarded here.
         return NOTHING;
     }
     let begin = p.l4() as u32 + p.header.data_offset() as u32;
@@ -380,13 +382,13 @@ unsafe extern "C" fn dysco_chain_carried(skb: *mut __sk_buff) -> u32 {
         load_bytes(&ctx, from, (&raw mut *payload).cast(), PAYLOAD as u32);
     }
     if payload.magic != MAGIC {
-        // One that was cut begins where the data does.
+        // A truncated payload begins at the first byte of the data.
         let first = (&raw mut payload.magic).cast();
         if load_bytes(&ctx, begin, first, 4) && payload.magic == MAGIC {
             count(Counter::ChainLayout);
             return UNFIT;
         }
-        // A neighbour's stack sends data of its own with the option for that.
+        // A neighbour's stack sends data of its own only with the option of TCP Fast Open.
         let own = offer.flags & offer::FAST_OPEN != 0;
         if !own && HOPS.get_ptr(&p.key.whole.remote).is_some() {
             count(Counter::ChainLayout);
@@ -407,20 +409,20 @@ unsafe extern "C" fn dysco_chain_carried(skb: *mut __sk_buff) -> u32 {
     dysco_chain_check(IN)
 }
 
-/// Is a payload that is believed a copy of one that came long ago, or of one of this
-/// host's own? Both ends have one key.
+/// True if an authentic payload repeats one that arrived long ago, or one that this host has
+/// sent. Both ends share one key.
 #[inline(always)]
 fn is_replayed(payload: &Payload) -> bool {
     if OWN.get_ptr(&payload.subsession.local).is_some() {
         return true;
     }
     let shared = KEYS.get_ptr_mut(&payload.key_id);
-    // SAFETY: a value of the map, aligned; what two packets write at once are words that
-    // fit either.
+    // SAFETY: a value of the map, aligned. If two packets write it at once, each word is valid
+    // for either.
     shared.is_some_and(|shared| unsafe { !(*shared).hears(payload, now()) })
 }
 
-/// Checks the payload in the scratch memory by the key there.
+/// Checks the payload in the scratch memory with the key there.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_chain_check(run: u32) -> u32 {

@@ -1,7 +1,7 @@
-//! SYNs of both ends that cross on their way (RFC 9293, 3.5), each with a chain of its own.
-//! One session comes of them, by one of the two chains, and every host that sees both takes
-//! the same. The other's SYN goes no further, and the entries that it has made are the
-//! session's, or made anew: so no port or slot of it is kept.
+//! SYNs of both ends that cross on their way (RFC 9293, 3.5), each with a chain of its own. They
+//! make one session, which takes one of the two chains. Every host that sees both SYNs chooses
+//! the same one. The other SYN is dropped. The entries that it has made become the session's, or
+//! are made anew, so that no port or slot remains in use.
 
 use aya_ebpf::bindings::__sk_buff;
 use dysco_common::session::{Session, State, part};
@@ -13,15 +13,15 @@ use crate::learn;
 use crate::maps::{self, Scratch};
 use crate::packet::Direction;
 
-/// No SYN of the other end's has met this one.
+/// Result: no SYN of the other end has met this one.
 pub const ALONE: u32 = 0;
-/// One has, and its entries have made room.
+/// Result: a SYN of the other end has met this one, and its entries have made room.
 pub const YIELDS: u32 = 1;
-/// One has, and stays: this SYN is dropped.
+/// Result: a SYN of the other end has met this one and stays. This SYN is dropped.
 pub const STAYS: u32 = 2;
 
-/// Is it an entry that a chain's SYN has made, which nobody has answered? A session behind a
-/// NAT has another name on each side of that, by which hosts would judge differently.
+/// True if a chain's SYN has made the entry and nobody has answered. A session behind a NAT is
+/// excluded: it has another name on each side of the NAT, and hosts would judge it differently.
 #[inline(always)]
 fn is_unanswered(s: &Session) -> bool {
     s.state == State::NewPath as u32
@@ -31,7 +31,7 @@ fn is_unanswered(s: &Session) -> bool {
         && !s.has_ended()
 }
 
-/// Makes an entry one of a session that was opened without a chain, and not answered.
+/// Reverts an entry to that of a session that was opened without a chain and not answered.
 #[inline(always)]
 fn give_up(slot: u32, s: &mut Session) {
     maps::give_up_path(slot, s);
@@ -40,8 +40,8 @@ fn give_up(slot: u32, s: &mut Session) {
     s.state = State::Opening as u32;
 }
 
-/// Does the entry of `slot`, which has the five-tuple of the SYN that has come with a payload,
-/// make room for that? The SYN that has made it was for the other end.
+/// Decides whether the entry of `slot` makes room for the SYN that has arrived with a payload
+/// and has the same five-tuple. The entry's own SYN was for the other end.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn dysco_chain_yields(slot: u32) -> u32 {
@@ -67,9 +67,9 @@ pub extern "C" fn dysco_chain_yields(slot: u32) -> u32 {
     YIELDS
 }
 
-/// The same of a SYN on its way out, whose five-tuple has the entry of `slot`, by which the
-/// other end's has come. Both may have come in before either went on; or there is one chain,
-/// and this SYN goes back by it as it is.
+/// Decides whether the entry of `slot`, by which the SYN of the other end has come, makes room
+/// for a SYN on its way out with the same five-tuple. Both SYNs may have arrived before either
+/// continued. Or there is only one chain, and this SYN returns by it unchanged.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dysco_chain_crosses(skb: *mut __sk_buff, slot: u32) -> u32 {
@@ -104,7 +104,8 @@ pub unsafe extern "C" fn dysco_chain_crosses(skb: *mut __sk_buff, slot: u32) -> 
             give_up(came, other);
             return STAYS;
         }
-        // It has made room since it came in. Only where the mark is lost it may be another.
+        // The entry has made room since the SYN came in. Only if the mark is lost may it belong
+        // to another session.
         // SAFETY: a readable field of the context.
         let marked = mark::slot_of(unsafe { (*skb).mark }).is_some();
         if marked || other.two.chained == 0 {

@@ -1,4 +1,4 @@
-//! SYNs that leave, and answers to them: rules, subsessions, payloads.
+//! SYNs that leave, and answers to them: rules, subsessions and payloads.
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
@@ -16,9 +16,8 @@ use crate::maps::{self, Flow, HOPS, Scratch, count};
 use crate::packet::{Direction, Packet};
 use crate::write::{self, Change};
 
-/// Exported, as are all of the functions below that bear the program's name: so
-/// the verifier goes through each by itself, and once (see
-/// `learn::dysco_offer`).
+/// Exported, as are all functions below whose name begins with that of the program, so that the
+/// verifier checks each of them separately and once (see `learn::dysco_offer`).
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
@@ -49,7 +48,7 @@ pub unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
             // SAFETY: the program's own context.
             return unsafe { repeated(skb, slot, s, p) };
         }
-        // Both ends open it at once.
+        // Both ends open the session at once.
         // SAFETY: the program's own context.
         match unsafe { dysco_chain_crosses(skb, slot) } {
             crossing::ALONE => return dysco_chain_plain(slot),
@@ -83,7 +82,7 @@ pub unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
     }
 }
 
-/// A SYN that has a subsession, unless it is another.
+/// Sends a retransmitted SYN on its subsession. Drops it if its number differs.
 #[inline(always)]
 unsafe fn repeated(skb: *mut __sk_buff, slot: u32, s: &Session, p: &Packet) -> u64 {
     if s.local.isn != p.seg.seq {
@@ -99,7 +98,7 @@ unsafe fn repeated(skb: *mut __sk_buff, slot: u32, s: &Session, p: &Packet) -> u
     unsafe { dysco_chain_send(skb, slot) }
 }
 
-/// The SYN of another path of a session that passes here.
+/// Sends the SYN of another path of a session that passes here.
 #[inline(always)]
 unsafe fn again(skb: *mut __sk_buff, first: u32) -> u64 {
     // SAFETY: the caller's.
@@ -116,7 +115,7 @@ unsafe fn again(skb: *mut __sk_buff, first: u32) -> u64 {
     }
 }
 
-/// Sends the answer to a SYN back by the entry that this came by.
+/// Sends the answer to a SYN back by the entry that the SYN came by.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_chain_answered(slot: u32) -> u64 {
@@ -127,29 +126,29 @@ extern "C" fn dysco_chain_answered(slot: u32) -> u64 {
     dysco_chain_plain(slot)
 }
 
-/// The next host has no agent, as far as is known.
+/// Judges a SYN whose next host has no known agent.
 #[inline(always)]
 fn without_hop() -> u64 {
     let Some(Scratch { pending, .. }) = maps::scratch(OUT) else {
         return DROP;
     };
     if pending.last.is_live() {
-        // To the server's stack it would be a stray.
+        // To the server's stack this SYN would be a stray.
         return drop(Counter::ChainRefused);
     }
     if let Some(left) = pending.left.checked_sub(1) {
         maps::tell(EventKind::Stranger, dysco_chain_whither(left));
     }
     if pending.chain.len == 0 {
-        // The chain ends here: the server gets the session's own SYN.
+        // The chain ends here: the server receives the session's own SYN.
         count(Counter::ChainRestored);
         return PASS;
     }
     drop(Counter::ChainRefused)
 }
 
-/// The slot that says where a session goes which has come by that of `left`: the same, or
-/// one of its own where a NAT of this host has chosen the server.
+/// Returns the slot that says where the session of `left` continues: `left` itself, or a new
+/// slot if a NAT of this host has chosen the server.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_chain_whither(left: u32) -> u32 {
@@ -179,7 +178,7 @@ extern "C" fn dysco_chain_whither(left: u32) -> u32 {
     slot
 }
 
-/// The host after this one.
+/// Returns the address of the host after this one.
 #[inline(always)]
 fn next<'a>(p: &'a Packet, pending: &'a Pending) -> &'a Addr {
     if pending.chain.len > 0 {
@@ -189,8 +188,8 @@ fn next<'a>(p: &'a Packet, pending: &'a Pending) -> &'a Addr {
     }
 }
 
-/// Where the session goes next, into the scratch memory. 0 if nobody there is
-/// known to have an agent.
+/// Copies the next hop of the session into the scratch memory. Returns 0 if no agent is known
+/// there.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_chain_hop(run: u32) -> u32 {
@@ -211,8 +210,7 @@ extern "C" fn dysco_chain_hop(run: u32) -> u32 {
     1
 }
 
-/// Gives the session of a SYN a subsession. Returns its slot and 1, or 0 where
-/// there is no room.
+/// Gives the session of a SYN a subsession. Returns its slot plus 1, or 0 if there is no room.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_chain_open(rule: u32) -> u32 {
@@ -243,7 +241,8 @@ extern "C" fn dysco_chain_open(rule: u32) -> u32 {
     slot + 1
 }
 
-/// The same for a session that passes here already, by the entry `first`.
+/// Gives another path a subsession, for a session that passes here already by the entry `first`.
+/// Returns its slot plus 1, or 0 if there is no room.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_chain_beside(first: u32) -> u32 {
@@ -258,7 +257,7 @@ extern "C" fn dysco_chain_beside(first: u32) -> u32 {
     };
     let left = pending.left.checked_sub(1).and_then(maps::session);
     if let Some(second) = left.and_then(|left| left.joined_to()) {
-        // The SYN came again.
+        // The SYN was retransmitted.
         return second + 1;
     }
     let Some(before) = maps::session(first) else {
@@ -277,8 +276,8 @@ extern "C" fn dysco_chain_beside(first: u32) -> u32 {
     slot + 1
 }
 
-/// Gives a fresh entry its subsession to the next host, and joins it to the one
-/// that the SYN came by. If there is none, the slot is given back.
+/// Gives a fresh entry its subsession to the next host, and joins it to the entry that the SYN
+/// came by. Returns false, and gives the slot back, if there is no room for the subsession.
 #[inline(always)]
 fn subsession(slot: u32, s: &mut Session) -> bool {
     let Some(Scratch {
@@ -311,7 +310,7 @@ fn subsession(slot: u32, s: &mut Session) -> bool {
             left.joined = slot + 1;
         }
         None => {
-            // What is sent again finds its way here.
+            // A retransmission finds its way by this record.
             pending.isn = p.seg.seq;
             if let Some(place) = remembered::remember(s, p.seg.seq) {
                 place.set(pending);
@@ -322,7 +321,7 @@ fn subsession(slot: u32, s: &mut Session) -> bool {
     true
 }
 
-/// Sends the SYN to the next host, with what that has to know.
+/// Sends the SYN to the next host, with the payload for that host.
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_chain_send(skb: *mut __sk_buff, slot: u32) -> u64 {
@@ -355,7 +354,7 @@ unsafe extern "C" fn dysco_chain_send(skb: *mut __sk_buff, slot: u32) -> u64 {
     s.ifindex as u64
 }
 
-/// Makes the proof of the payload in the scratch memory, by the key there.
+/// Computes the proof of the payload in the scratch memory, with the key there.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_chain_proof(run: u32) -> u64 {
@@ -366,7 +365,7 @@ extern "C" fn dysco_chain_proof(run: u32) -> u64 {
     1
 }
 
-/// Makes the change that puts a segment on its subsession.
+/// Prepares the change that puts a segment on its subsession.
 #[inline(always)]
 fn outgoing(s: &Session, p: &Packet, c: &mut Change) {
     c.edit = s.translation.outgoing(&p.seg, &s.path);
@@ -375,7 +374,7 @@ fn outgoing(s: &Session, p: &Packet, c: &mut Change) {
     (c.clear_ect, c.pseudo, c.payload) = (0, 0, 0);
 }
 
-/// Sends a segment as it is to the other end of its subsession.
+/// Sends a segment to the other end of its subsession, without a payload.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_chain_plain(slot: u32) -> u64 {
@@ -394,8 +393,8 @@ extern "C" fn dysco_chain_plain(slot: u32) -> u64 {
     s.ifindex as u64
 }
 
-/// Takes what is remembered of a SYN that this host has sent on before, by the entry of
-/// `slot`. Returns 1 if there is anything.
+/// Copies the record of a SYN that this host has sent before, by the entry of `slot`. Returns 1
+/// if there is one.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_chain_own_pending(slot: u32) -> u32 {
@@ -416,10 +415,10 @@ extern "C" fn dysco_chain_own_pending(slot: u32) -> u32 {
     }
 }
 
-/// Takes what is remembered of a SYN that came by a subsession: by the mark, or by its
-/// number, if it is the session's own or one of which a NAT has changed one end. Where
-/// both say something else a number is less often another's. Returns 1 if there is
-/// anything.
+/// Copies the record of a SYN that came by a subsession. The mark names the subsession. The
+/// SYN's number names it too, if the SYN is the session's own or a NAT has changed only one end
+/// of it. If the mark and the number disagree, the number counts, because it is less often
+/// another session's. Returns 1 if there is a record.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dysco_chain_pending(skb: *mut __sk_buff) -> u32 {
@@ -448,7 +447,7 @@ pub unsafe extern "C" fn dysco_chain_pending(skb: *mut __sk_buff) -> u32 {
     }
 }
 
-/// Has the SYN the number, and one end of the five-tuple, of that which is remembered?
+/// True if the SYN has the number, and one end of the five-tuple, of the remembered one.
 #[inline(always)]
 fn is_its(pending: &Pending, p: &Packet) -> bool {
     let (session, whole) = (&pending.session, &p.key.whole);
@@ -456,7 +455,7 @@ fn is_its(pending: &Pending, p: &Packet) -> bool {
     near && pending.isn == p.seg.seq
 }
 
-/// What is remembered of the SYN that came by the subsession which a mark names.
+/// Returns the remembered SYN that came by the subsession which the mark names.
 #[inline(always)]
 fn by_mark(mark: u32) -> Option<&'static Pending> {
     let slot = mark::slot_of(mark)?;

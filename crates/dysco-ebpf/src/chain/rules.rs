@@ -1,4 +1,4 @@
-//! The policy's rules, held against a SYN.
+//! Matching of the policy's rules against a SYN.
 
 use dysco_common::Counter;
 use dysco_common::chain::{Element, MAX_CHAIN};
@@ -6,12 +6,12 @@ use dysco_common::policy::{InForce, MAX_RULES, Otherwise, rule_name};
 
 use crate::maps::{self, HOPS, IN_FORCE, POLICY, Scratch, count};
 
-/// No rule is about the session, or it is to go direct.
+/// Result: no rule matches the session, or the session is to go direct.
 pub const NO_RULE: u32 = 0;
-/// A host of its chain is not there, and the rule wants it refused.
+/// Result: a host of the chain is not reachable, and the rule refuses the session then.
 pub const REFUSED: u32 = u32::MAX;
 
-/// Finds the rule for the SYN in the scratch memory.
+/// Finds the rule for the SYN in the scratch memory. Returns its name or [`NO_RULE`].
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn dysco_chain_rule(run: u32) -> u32 {
@@ -37,7 +37,7 @@ const NO_MATCH: u32 = 0;
 const MATCH: u32 = 1;
 const END: u32 = 2;
 
-/// Holds one rule against the SYN.
+/// Matches one rule against the SYN.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_chain_matches(run: u32, at: u32, generation: u32) -> u32 {
@@ -54,7 +54,7 @@ extern "C" fn dysco_chain_matches(run: u32, at: u32, generation: u32) -> u32 {
     }
 }
 
-/// Takes the chain of a rule that has matched, if its hosts are there.
+/// Copies the chain of a rule that has matched, if its hosts are known.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn dysco_chain_choose(run: u32, name: u32) -> u32 {

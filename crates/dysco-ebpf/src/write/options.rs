@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Does what [`dysco_apply`] leaves to it, which does not call it: the kernel adds up the
-/// stack of all that call each other.
+/// Handles the headers that [`dysco_apply`] leaves to this function. [`dysco_apply`] does not
+/// call it, because the kernel adds up the stack of all functions that call each other.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn dysco_apply_options(skb: *mut __sk_buff, run: u32) -> u32 {
@@ -29,7 +29,7 @@ fn with_options(ctx: &TcContext, run: u32) -> Result<(), Failed> {
     complete(ctx, v6, Field::Either, &diff)
 }
 
-/// Rewrites the header in the buffer. Returns how its sum changes, 0 if it cannot be
+/// Rewrites the header in the buffer. Returns the change of its sum, or 0 if it cannot be
 /// rewritten.
 #[inline(always)]
 fn rewrite(run: u32) -> u64 {
@@ -46,11 +46,11 @@ fn rewrite(run: u32) -> u64 {
     if walk(|| Step::from_word(dysco_rewrite_step(run))).is_err() {
         return 0;
     }
-    // Never 0: the bias is in it.
+    // Never 0: it includes the bias.
     fold32(BIAS + p.header.sum() - before)
 }
 
-/// Exported: a step that the verifier goes through once (see `dysco_common::tcp::walk`).
+/// Exported: a step that the verifier checks once (see `dysco_common::tcp::walk`).
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_rewrite_step(run: u32) -> u32 {
@@ -64,7 +64,7 @@ extern "C" fn dysco_rewrite_step(run: u32) -> u32 {
     }
 }
 
-/// Returns how the segment's sum changes, by the header and by the payload.
+/// Returns the change of the segment's sum, by the header and by the payload.
 #[inline(always)]
 fn write_options(ctx: &TcContext, run: u32) -> Result<u64, Failed> {
     let Scratch { packet: p, .. } = maps::scratch(run).ok_or(Failed)?;

@@ -1,4 +1,4 @@
-//! Reading entries.
+//! Reads entries of connection tracking.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ use crate::document::{Document, FiveTuple};
 use crate::error::{Fault, StateError};
 use crate::netlink::{Netfilter, family};
 
-/// Attributes of an entry that the library leaves to its user.
+/// Attributes of an entry that the library does not decode.
 pub(super) mod attribute {
     pub const HELPER: u16 = 5;
     pub const NAT_SOURCE: u16 = 6;
@@ -38,16 +38,16 @@ pub(super) mod attribute {
     pub const TUPLE_ZONE: u16 = 3;
 }
 
-/// An entry, as the kernel has it.
+/// An entry, as the kernel holds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
-    /// What the end that opened the session sends.
+    /// The five-tuple of packets from the end that opened the session.
     pub original: FiveTuple,
-    /// What the other end sends.
+    /// The five-tuple of packets from the other end.
     pub reply: FiveTuple,
-    /// Where it is.
+    /// The zone of the entry.
     pub zone: Zone,
-    /// Its TCP flags: of the end that opened the session, and of the other.
+    /// Its TCP flags: of the end that opened the session, and of the other end.
     pub(super) flags: [u8; 2],
     scales: [u8; 2],
     tcp: Option<u8>,
@@ -60,13 +60,13 @@ pub struct Entry {
 
 static ANSWERED: AtomicBool = AtomicBool::new(false);
 
-/// Has the kernel answered before? The first question may have it load a module.
+/// True if the kernel has answered before. The first question may make it load a module.
 pub fn has_answered() -> bool {
     ANSWERED.load(Ordering::Relaxed)
 }
 
-/// The entries of a session, whichever of its ends named it, before or after
-/// translation. Zone 0 is looked at first; only if it has none, all others.
+/// Returns the entries of a session, which either end may have named, before or after
+/// translation. Reads zone 0 first, and all other zones only if zone 0 has no entry.
 pub fn find(session: &FiveTuple) -> Result<Vec<Entry>, StateError> {
     if let Some(entry) = in_zone_0(session)? {
         return Ok(vec![entry]);
@@ -85,8 +85,8 @@ pub fn find(session: &FiveTuple) -> Result<Vec<Entry>, StateError> {
     Ok(found)
 }
 
-/// The same of many sessions. Of more than a few the kernel is asked once, for all that it
-/// has: each question goes through its whole table, whatever it asks for.
+/// Returns the entries of many sessions. For more than a few, asks the kernel once for all its
+/// entries: each question searches the whole table.
 pub fn find_many(sessions: &[FiveTuple]) -> Result<Vec<Vec<Entry>>, StateError> {
     const FEW: usize = 2;
     if sessions.len() <= FEW {
@@ -114,15 +114,15 @@ pub fn find_many(sessions: &[FiveTuple]) -> Result<Vec<Vec<Entry>>, StateError> 
     Ok(found)
 }
 
-/// All entries, of either family.
+/// Returns all entries, of both families.
 fn all() -> Result<Vec<Entry>, StateError> {
     let header = NetfilterHeader::new(NetfilterProtoFamily::Unspec, 0, 0);
     let question = NetfilterMessage::new(header, ConntrackMessage::Get(Vec::new()));
     ask(|netfilter| netfilter.dump(question))
 }
 
-/// The entry of a session where nearly all are: the kernel looks it up, and does not
-/// search.
+/// Returns the entry of a session in zone 0, where nearly all are. The kernel looks it up
+/// without a search.
 pub fn in_zone_0(session: &FiveTuple) -> Result<Option<Entry>, StateError> {
     match at(session, Zone::default())? {
         None => at(&session.reversed(), Zone::default()),
@@ -130,9 +130,8 @@ pub fn in_zone_0(session: &FiveTuple) -> Result<Option<Entry>, StateError> {
     }
 }
 
-/// How the packets of a socket of this host are called where they leave it, if
-/// a NAT of this host's own calls them otherwise than the socket. The socket is
-/// named by what it sends.
+/// Returns the five-tuple under which packets of a socket of this host leave it, if a NAT of
+/// this host translates them. `socket` is the five-tuple of packets that the socket sends.
 pub fn translated(socket: &FiveTuple) -> Result<Option<FiveTuple>, StateError> {
     let Some(entry) = at(socket, Zone::default())? else {
         return Ok(None);
@@ -145,7 +144,7 @@ pub fn translated(socket: &FiveTuple) -> Result<Option<FiveTuple>, StateError> {
     Ok((outside != *socket).then_some(outside))
 }
 
-/// The entry that has this tuple, in either direction.
+/// Returns the entry that has this tuple, in either direction.
 pub(super) fn at(session: &FiveTuple, zone: Zone) -> Result<Option<Entry>, StateError> {
     let mut attributes = vec![ConntrackAttribute::CtaTupleOrig(tuple(
         session, zone, false,
@@ -155,8 +154,8 @@ pub(super) fn at(session: &FiveTuple, zone: Zone) -> Result<Option<Entry>, State
     Ok(found.into_iter().next())
 }
 
-/// Asks for entries with these ports, and looks at their addresses here:
-/// kernels compare those of IPv6 the wrong way round.
+/// Returns the entries with these ports and addresses. The kernel filters by the ports, and this
+/// function by the addresses: kernels compare IPv6 addresses incorrectly.
 fn in_any_zone(session: &FiveTuple, reply: bool) -> Result<Vec<Entry>, StateError> {
     /// The protocol and both ports.
     const PORTS: u32 = 0b11_1000;
@@ -171,7 +170,8 @@ fn in_any_zone(session: &FiveTuple, reply: bool) -> Result<Vec<Entry>, StateErro
         .map(|(flags, kind)| DefaultNla::new(kind, flags.to_ne_bytes().to_vec()))
         .collect();
     let name = nest(kind, &tuple(session, Zone::default(), reply));
-    // Attributes that the library does not know lose their flag in its own.
+    // Attributes that the library does not know lose their nested flag inside its own
+    // attributes.
     let question = ConntrackMessage::Other {
         message_type: ConntrackMessageType::Get.into(),
         attributes: vec![name, nest(attribute::FILTER, &flags)],
@@ -200,7 +200,7 @@ fn ask(
 }
 
 impl Entry {
-    /// The entry of a message; nothing if it is of no TCP session.
+    /// Reads the entry of a message; `None` if it is not of a TCP session.
     fn read(message: NetfilterMessageInner) -> Option<Entry> {
         let NetfilterMessageInner::Conntrack(ConntrackMessage::New(attributes)) = message else {
             return None;
@@ -294,7 +294,7 @@ impl Entry {
             attribute::SEQUENCE_ORIGINAL | attribute::SEQUENCE_REPLY => {
                 Some("a session whose sequence numbers the firewall changes")
             }
-            // A new entry may have room for it.
+            // A new entry may have this attribute, without a value.
             attribute::SYNPROXY if is_empty(nla) => None,
             attribute::SYNPROXY => Some("a session that a SYN proxy opened"),
             attribute::SECURITY => Some("a security mark"),
@@ -303,7 +303,7 @@ impl Entry {
         self.unmovable = self.unmovable.or(unmovable);
     }
 
-    /// The session's two five-tuples.
+    /// Returns the session's two five-tuples.
     pub fn seen(&self) -> Seen {
         Seen {
             session: self.original,
@@ -311,7 +311,7 @@ impl Entry {
         }
     }
 
-    /// What of it can travel.
+    /// Returns the part of the entry that can travel.
     pub(super) fn state(&self) -> Result<ConntrackState, StateError> {
         let unmovable = |what| StateError::Unmovable {
             kind: KindName::Conntrack,
@@ -353,7 +353,7 @@ impl Entry {
         }
     }
 
-    /// Is it what was to be installed?
+    /// Checks that the entry is the one that was to be installed.
     pub(super) fn keeps(
         &self,
         document: &Document,
@@ -379,7 +379,7 @@ fn value(nla: &DefaultNla) -> Vec<u8> {
     bytes[4..4 + nla.value_len()].to_vec()
 }
 
-/// Are all its attributes zero?
+/// True if all attributes in it are zero.
 fn is_empty(nla: &DefaultNla) -> bool {
     let bytes = value(nla);
     let zero = |part: NlaBuffer<&[u8]>| part.value().iter().all(|&byte| byte == 0);
@@ -391,7 +391,7 @@ fn number(nla: &DefaultNla) -> Option<u16> {
     Some(u16::from_be_bytes(bytes))
 }
 
-/// The five-tuple, if it is one of TCP.
+/// Returns the five-tuple; `None` unless it is of TCP.
 fn five_tuple(parts: &[Tuple]) -> Option<FiveTuple> {
     let (mut addresses, mut ports) = ([None; 2], [None; 2]);
     for part in parts {

@@ -1,16 +1,16 @@
 //! Entries of the kernel's connection tracking.
 //!
-//! The kernel tells how an entry's TCP state, flags and window scales are, and
-//! nothing of the sequence numbers and windows that it judges packets by. A
-//! new entry has none: it learns them from the first packet of each direction.
-//! If data is under way on the old path meanwhile, what it learns can be too
-//! low: an acknowledgement of bytes that went the old way would be taken for
-//! invalid. So an entry is installed with the kernel's flag not to judge
-//! windows, its own and no other's, and `settle` takes it away once the kernel
-//! is seen to have found its numbers. It may never, if the two directions move
-//! apart while both carry data: each end's packets are then beyond what was
-//! learnt of the other, and nothing is learnt from such. Where a path carries
-//! only what belongs to it, from a cutoff on, the first packets tell all.
+//! The kernel reports an entry's TCP state, flags and window scales. It does not report the
+//! sequence numbers and windows by which it judges packets. A new entry has no numbers: it
+//! learns them from the first packet of each direction. If data is under way on the old path
+//! meanwhile, the learnt number may be too low, and the kernel would call an acknowledgement of
+//! bytes on the old path invalid.
+//!
+//! An entry is therefore installed with the kernel's flag not to judge windows, which concerns
+//! no other entry. `settle` removes the flag once the kernel has found its numbers. The kernel
+//! may never find them if the two directions diverge while both carry data: each end's packets
+//! are then beyond the numbers learnt of the other, and the kernel learns nothing from such
+//! packets. If a path carries only the data from a cutoff on, the first packets suffice.
 
 mod entry;
 mod settle;
@@ -28,7 +28,7 @@ use super::{Here, Kind, Seen, Undo};
 pub use entry::{Entry, find, find_many, has_answered, in_zone_0, translated};
 pub use settle::{Settled, Settling};
 
-/// The kind of state that connection tracking keeps.
+/// The kind of state that connection tracking holds.
 pub struct Conntrack;
 
 /// An entry of the kernel's connection tracking. Counters of packets and bytes
@@ -139,7 +139,7 @@ impl TcpStateName {
         TcpStateName::TimeWait,
     ];
 
-    /// The kernel's number for it.
+    /// The kernel's number for the state.
     const fn number(self) -> u8 {
         match self {
             TcpStateName::Established => 3,
@@ -156,7 +156,7 @@ impl TcpStateName {
 }
 
 impl ConntrackState {
-    /// What is wrong with it, whichever host it is for.
+    /// Returns the fault of the state that holds on any host, if there is one.
     fn fault(&self) -> Option<Fault> {
         let wrong = |what: &str| Some(Fault::Malformed(what.to_owned()));
         let ends = [self.tcp.original, self.tcp.reply];
@@ -178,7 +178,7 @@ impl ConntrackState {
         None
     }
 
-    /// Its labels as the kernel has them, empty without any.
+    /// Returns the labels as the kernel has them, empty if there are none.
     fn label_bytes(&self) -> Option<Vec<u8>> {
         let bytes = hex::decode(&self.labels).ok()?;
         matches!(bytes.len(), 0 | 16).then_some(bytes)
@@ -236,7 +236,7 @@ impl Kind for Conntrack {
     }
 }
 
-/// What a document holds, if it can be of any host.
+/// Returns the state of a document, if it is valid on any host.
 fn judged(document: &Document) -> Result<ConntrackState, StateError> {
     let state: ConntrackState = document.state()?;
     match state.fault() {
@@ -245,7 +245,7 @@ fn judged(document: &Document) -> Result<ConntrackState, StateError> {
     }
 }
 
-/// The entry that is there, which must be of the same session.
+/// Returns the entry that is there, which must be of the same session.
 fn there(document: &Document, zone: Zone) -> Result<Option<Entry>, StateError> {
     match entry::at(&document.session, zone)? {
         Some(entry) if entry.seen() != document.seen() => {
@@ -261,7 +261,7 @@ enum Created {
     WasThere,
 }
 
-/// Makes an entry, without a look at what is there: mostly nothing is.
+/// Creates an entry without a lookup: in most cases none is there.
 fn create(document: &Document, state: &ConntrackState) -> Result<Created, StateError> {
     let flags = netlink_packet_core::NLM_F_CREATE | netlink_packet_core::NLM_F_EXCL;
     match act(write::create(&document.seen(), state), flags) {
@@ -271,12 +271,12 @@ fn create(document: &Document, state: &ConntrackState) -> Result<Created, StateE
     }
 }
 
-/// Brings the entry that is there up to date.
+/// Updates the entry that is there.
 fn update(document: &Document, state: &ConntrackState) -> Result<(), StateError> {
     if there(document, state.zone)?.is_none() {
         return Err(document.refused(Fault::Taken(document.translated)));
     }
-    // The kernel takes translations of new entries only.
+    // The kernel accepts translations of new entries only.
     act(write::update(&document.seen(), state), 0).map_err(|error| not_done(document, error))?;
     kept(document, state)
 }
@@ -286,7 +286,8 @@ const GONE: Fault = Fault::NotKept(
     "raise nf_conntrack_max, or look for who deletes entries",
 );
 
-/// Did the kernel keep what it may leave out without a word: a translation, and labels?
+/// Checks that the kernel kept the translation and the labels, which it may omit without an
+/// error.
 fn kept(document: &Document, state: &ConntrackState) -> Result<(), StateError> {
     if document.seen() == Seen::plain(document.session) && state.labels.is_empty() {
         return Ok(());
@@ -314,7 +315,7 @@ impl Undo {
 
 fn delete(session: &FiveTuple, zone: Zone) -> Result<(), StateError> {
     match act(write::delete(session, zone), 0) {
-        // It ended by itself meanwhile.
+        // The entry ended by itself meanwhile.
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
         done => done.map_err(failed("delete an entry of connection tracking")),
     }
@@ -324,7 +325,7 @@ fn act(message: netlink_packet_netfilter::NetfilterMessage, flags: u16) -> std::
     Netfilter::with(|netfilter| netfilter.act(message, flags))
 }
 
-/// Why an entry was not installed.
+/// Returns the reason why an entry was not installed.
 fn not_done(document: &Document, error: std::io::Error) -> StateError {
     match error.raw_os_error() {
         Some(libc::EEXIST | libc::EBUSY) => document.refused(Fault::Taken(document.translated)),

@@ -1,4 +1,4 @@
-//! When a new entry has learnt its windows, and judges packets by them again.
+//! Resumption of window checks in a new entry, once the kernel has learnt its windows.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,49 +8,49 @@ use super::entry::at;
 use super::write::{flag, set_flags};
 use super::{ConntrackState, FiveTuple, Netfilter, StateError, Zone, failed};
 
-/// In so many intervals both ends must have been inside the windows.
+/// Number of intervals in which both ends must have been inside the windows.
 const ROUNDS: u32 = 3;
 
-/// Entries that do not judge windows yet: which ends' the old host did not judge either, and
-/// by which [`Settling`]. The flag of the entry does not tell.
+/// Entries that do not judge windows yet: the ends that the old host did not judge either, and
+/// the number of the [`Settling`]. The flag of the entry alone does not show this.
 type Unsettled = HashMap<(FiveTuple, Zone), ([bool; 2], u64)>;
 
 static UNSETTLED: LazyLock<Mutex<Unsettled>> = LazyLock::new(Mutex::default);
 
 fn unsettled() -> MutexGuard<'static, Unsettled> {
-    // A thread that panicked has left it whole.
+    // A thread that panicked has left the map consistent.
     UNSETTLED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Of an entry that does not judge windows yet: are those of its two ends judged where it
-/// came from?
+/// Returns, for an entry that does not judge windows yet, which ends the old host did not judge
+/// either.
 pub(super) fn own_liberal(session: FiveTuple, zone: Zone) -> Option<[bool; 2]> {
     unsettled()
         .get(&(session, zone))
         .map(|(liberal, _)| *liberal)
 }
 
-/// An entry that does not judge windows yet. Ask it from time to time, a few
-/// round trips apart.
+/// An entry that does not judge windows yet. To be asked from time to time, a few round trips
+/// apart.
 #[derive(Debug)]
 pub struct Settling {
     session: FiveTuple,
     zone: Zone,
-    /// The old host did not judge the windows of these ends either.
+    /// True for each end whose windows the old host did not judge either.
     liberal: [bool; 2],
     rounds: u32,
-    /// Its own: the state may be installed again meanwhile.
+    /// Its number: the state may be installed again meanwhile.
     number: u64,
 }
 
-/// How far it is.
+/// Progress of settling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Settled {
-    /// It judges windows as any other.
+    /// The entry judges windows like any other.
     Yes,
-    /// Both ends have not been heard often enough.
+    /// Both ends have not been seen often enough.
     NotYet,
-    /// The entry has ended, or was installed again: another looks at it.
+    /// The entry has ended, or was installed again under another `Settling`.
     Gone,
 }
 
@@ -69,14 +69,13 @@ impl Settling {
         settling
     }
 
-    /// The session it is of.
+    /// Returns the session of the entry.
     pub fn session(&self) -> FiveTuple {
         self.session
     }
 
-    /// Looks whether both ends have sent packets inside the windows since it
-    /// was last asked. Once they have several times, the windows are judged
-    /// again.
+    /// Checks whether both ends have sent packets inside the windows since the last call. After
+    /// several such calls, the kernel judges the windows again.
     pub fn settle(&mut self) -> Result<Settled, StateError> {
         let Some(entry) = at(&self.session, self.zone)?.filter(|_| self.is_last()) else {
             return Ok(Settled::Gone);

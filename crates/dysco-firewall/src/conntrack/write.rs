@@ -1,4 +1,4 @@
-//! Making entries.
+//! Messages that make, change and delete entries.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,7 +15,7 @@ use crate::Seen;
 use crate::document::FiveTuple;
 use crate::netlink::family;
 
-/// What the kernel notes of an end.
+/// Flags that the kernel keeps of an end.
 pub(super) mod flag {
     /// It offered a window scale.
     pub const WINDOW_SCALE: u8 = 0x01;
@@ -25,16 +25,16 @@ pub(super) mod flag {
     pub const CLOSE_FIRST: u8 = 0x04;
     /// Its windows are not judged.
     pub const LIBERAL: u8 = 0x08;
-    /// A packet of it with an acknowledgement was inside the windows. Goes
-    /// with a number that the kernel does not tell, so it does not travel.
+    /// A packet of the end with an acknowledgement was inside the windows. The flag belongs to a
+    /// number that the kernel does not report, so the flag does not travel.
     pub const SEEN: u8 = 0x20;
 }
 
-/// An entry of a table of another host ends there by a time-out as long as
-/// this at most, if no packet comes: the kernel's own for an open session.
+/// Longest time-out, in seconds, that an entry from another host gets if no packet arrives: the
+/// kernel's own for an open session.
 const LONGEST_S: u32 = 432_000;
 
-/// Has an entry made.
+/// Message that creates an entry.
 pub(super) fn create(seen: &Seen, state: &ConntrackState) -> NetfilterMessage {
     let mut attributes = names(&seen.session, state.zone);
     // The kernel finds the translation of the answers by itself.
@@ -51,14 +51,14 @@ pub(super) fn create(seen: &Seen, state: &ConntrackState) -> NetfilterMessage {
     message(&seen.session, ConntrackMessage::New(attributes))
 }
 
-/// Brings an entry up to date.
+/// Message that updates an entry.
 pub(super) fn update(seen: &Seen, state: &ConntrackState) -> NetfilterMessage {
     let mut attributes = names(&seen.session, state.zone);
     attributes.extend(content(state));
     message(&seen.session, ConntrackMessage::New(attributes))
 }
 
-/// Sets the flags of an entry's two ends: those of `mask`.
+/// Message that sets the flags in `mask` of an entry's two ends.
 pub(super) fn set_flags(
     session: &FiveTuple,
     zone: Zone,
@@ -72,7 +72,7 @@ pub(super) fn set_flags(
     message(session, ConntrackMessage::New(attributes))
 }
 
-/// Deletes an entry.
+/// Message that deletes an entry.
 pub(super) fn delete(session: &FiveTuple, zone: Zone) -> NetfilterMessage {
     message(session, ConntrackMessage::Delete(names(session, zone)))
 }
@@ -92,7 +92,7 @@ fn names(session: &FiveTuple, zone: Zone) -> Vec<ConntrackAttribute> {
     attributes
 }
 
-/// What is the same for a new entry and one that is brought up to date.
+/// Attributes that a new entry and an updated one have in common.
 fn content(state: &ConntrackState) -> Vec<ConntrackAttribute> {
     let mut status = Status::Confirmed;
     status.set(Status::Assured, state.assured);
@@ -127,7 +127,7 @@ fn tcp(tcp: &TcpState) -> Vec<ProtoInfoTCP> {
 
 fn flags(end: TcpEnd) -> u8 {
     let bit = |on: bool, bit: u8| if on { bit } else { 0 };
-    // Until it has settled, it does not judge windows.
+    // Until the entry has settled, it does not judge windows.
     bit(end.window_scale.is_some(), flag::WINDOW_SCALE)
         | bit(end.sack, flag::SACK)
         | bit(end.close_first, flag::CLOSE_FIRST)
@@ -141,8 +141,8 @@ fn flag_attributes(flags: [u8; 2], mask: u8) -> Vec<ProtoInfoTCP> {
     vec![attribute(ORIGINAL, flags[0]), attribute(REPLY, flags[1])]
 }
 
-/// A zone for both directions stands beside the tuples, one for a single
-/// direction inside its tuple.
+/// Returns the attribute of a zone that holds for both directions. It is beside the tuples. The
+/// zone of a single direction is inside its tuple.
 pub(super) fn zone_attributes(zone: Zone) -> Option<ConntrackAttribute> {
     let both = zone.direction == ZoneDirection::Both && zone.id != 0;
     both.then(|| ConntrackAttribute::Other(zone_id(attribute::ZONE, zone)))
@@ -152,7 +152,7 @@ fn zone_id(kind: u16, zone: Zone) -> DefaultNla {
     DefaultNla::new(kind, zone.id.to_be_bytes().to_vec())
 }
 
-/// What one direction's packets have.
+/// Attributes of the packets of one direction.
 pub(super) fn tuple(session: &FiveTuple, zone: Zone, reply: bool) -> Vec<Tuple> {
     let mut parts = vec![
         Tuple::Ip(vec![
@@ -176,7 +176,7 @@ pub(super) fn tuple(session: &FiveTuple, zone: Zone, reply: bool) -> Vec<Tuple> 
     parts
 }
 
-/// Translates to exactly this address and port.
+/// Attribute that translates to exactly this address and port.
 fn translation(kind: u16, to: SocketAddr) -> ConntrackAttribute {
     const PORTS: u16 = 3;
     let (lowest, highest, address) = match to.ip() {
@@ -193,7 +193,7 @@ fn translation(kind: u16, to: SocketAddr) -> ConntrackAttribute {
     ConntrackAttribute::Other(nest(kind, &parts))
 }
 
-/// An attribute made of attributes.
+/// Returns an attribute made of attributes.
 pub(super) fn nest(kind: u16, parts: &[impl Nla]) -> DefaultNla {
     let mut bytes = vec![0; parts.buffer_len()];
     parts.emit(&mut bytes);

@@ -1,4 +1,4 @@
-//! Sets and their elements, asked of the kernel and changed there.
+//! Sets and their elements, read and changed in the kernel.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -19,7 +19,7 @@ use super::{SetElement, TableFamily};
 use crate::error::StateError;
 use crate::netlink::Netfilter;
 
-/// A set that can hold something of a session.
+/// A set that can contain something of a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Set {
     family: TableFamily,
@@ -27,32 +27,32 @@ pub struct Set {
     name: String,
     /// The types of its key's fields.
     pub types: Vec<FieldType>,
-    /// How long its elements stay, where they do not say.
+    /// Time-out of an element that has none of its own, in milliseconds.
     timeout_ms: Option<u64>,
-    /// Can an element say?
+    /// True if an element may have its own time-out.
     timed: bool,
 }
 
 const FAMILIES: [TableFamily; 3] = [TableFamily::Ip, TableFamily::Ip6, TableFamily::Inet];
 
-/// The sets of a ruleset, and that one's generation, by network namespace.
+/// Sets of a ruleset and the ruleset's generation, by network namespace.
 type Read = BTreeMap<u64, (u32, Vec<Set>)>;
 
 static READ: Mutex<Read> = Mutex::new(BTreeMap::new());
 
 fn read() -> MutexGuard<'static, Read> {
-    // What the lock guards is whole after any panic: single map operations.
+    // The map is consistent after any panic: the lock guards single map operations.
     READ.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The calling thread's.
+/// Returns the calling thread's network namespace.
 fn namespace() -> Option<u64> {
     let own = fs::metadata("/proc/thread-self/ns/net").ok()?;
     Some(own.ino())
 }
 
-/// All sets that can hold something of a session: listed anew when the ruleset is
-/// another one.
+/// Returns all sets that can contain something of a session. Lists them again if the ruleset has
+/// changed.
 pub fn sets() -> Result<Vec<Set>, StateError> {
     let generation = generation();
     if let Some(sets) = listed(generation) {
@@ -65,7 +65,7 @@ pub fn sets() -> Result<Vec<Set>, StateError> {
     Ok(sets)
 }
 
-/// Those of the ruleset in force, if they were listed before.
+/// Returns the sets of the ruleset in force, if they were listed before.
 pub fn known() -> Option<Vec<Set>> {
     listed(generation())
 }
@@ -78,7 +78,7 @@ fn listed(generation: Option<u32>) -> Option<Vec<Set>> {
     }
 }
 
-/// Which ruleset is in force; nothing where the kernel does not say.
+/// Generation of the ruleset in force; `None` if the kernel does not report it.
 fn generation() -> Option<u32> {
     let question = NfTablesMessage::GetGen(GenMessage { attributes: vec![] });
     let header = NetfilterHeader::new(NetfilterProtoFamily::Unspec, 0, 0);
@@ -108,7 +108,7 @@ fn list() -> Result<Vec<Set>, StateError> {
     Ok(all)
 }
 
-/// The set that an element is of, if it is here and of the same type.
+/// Returns the set of an element, if this host has it with the same type.
 pub fn set_of(element: &SetElement) -> Result<Option<Set>, StateError> {
     let same = |set: &Set| {
         let name =
@@ -120,7 +120,7 @@ pub fn set_of(element: &SetElement) -> Result<Option<Set>, StateError> {
     Ok(sets()?.into_iter().find(same))
 }
 
-/// The element with this key, if the set has it.
+/// Returns the element with this key, if the set has it.
 pub fn element(set: &Set, key: Vec<Field>) -> Result<Option<SetElement>, StateError> {
     let asked = vec![SetElementAttribute::Key(DataAttribute::Value(key::bytes(
         &key,
@@ -151,7 +151,7 @@ pub fn delete(set: &Set, key: &[Field]) -> Result<(), StateError> {
     )))];
     let message = NfTablesMessage::DeleteSetElement(set.list(attributes));
     match act(set, message, 0, "delete an element of a set") {
-        // It expired meanwhile.
+        // The element expired meanwhile.
         Err(StateError::Kernel { source, .. }) if source.raw_os_error() == Some(libc::ENOENT) => {
             Ok(())
         }

@@ -1,4 +1,4 @@
-//! Keys of sets: which a session can have, and their form in the kernel.
+//! Keys of sets: those that a session can have, and their form in the kernel.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -32,18 +32,18 @@ pub enum FieldType {
     Protocol,
 }
 
-/// The protocol of all sessions.
+/// The protocol number of TCP.
 const TCP: u8 = 6;
-/// A concatenation's type has so many bits a field.
+/// Number of bits of each field's type in the type of a concatenation.
 const TYPE_BITS: u32 = 6;
-/// Its fields begin at multiples of this.
+/// Alignment of a concatenation's fields, in bytes.
 const ALIGN: usize = 4;
-/// A set with more fields than a session has values is none of ours.
+/// Greatest number of fields. A session has no values for a key with more.
 const MOST_FIELDS: usize = 5;
 
 impl FieldType {
-    /// The types of a key, from the number that nftables keeps for it; nothing
-    /// if there is one that no session has a value of.
+    /// Returns the types of a key, from the number by which nftables knows them; `None` if no
+    /// session has a value of one of them.
     pub fn of(key_type: u32) -> Option<Vec<FieldType>> {
         let mut rest = key_type;
         let mut types = Vec::new();
@@ -65,7 +65,7 @@ impl FieldType {
         }
     }
 
-    /// Is this field of this type?
+    /// True if the field has this type.
     pub fn takes(self, field: Field) -> bool {
         match field {
             Field::Address(IpAddr::V4(_)) => self == FieldType::Ipv4,
@@ -96,7 +96,7 @@ fn ends(seen: &Seen) -> Vec<SocketAddr> {
     both.concat()
 }
 
-/// Every key of these types that is made of the session's values.
+/// Returns every key of these types that consists of the session's values.
 pub fn candidates(types: &[FieldType], seen: &Seen) -> Vec<Vec<Field>> {
     let ends = ends(seen);
     types.iter().fold(vec![Vec::new()], |keys, field_type| {
@@ -110,7 +110,7 @@ pub fn candidates(types: &[FieldType], seen: &Seen) -> Vec<Vec<Field>> {
     })
 }
 
-/// Is this key made of the session's values, with an address among them?
+/// True if the key consists of the session's values, with an address among them.
 pub fn of_session(key: &[Field], seen: &Seen) -> bool {
     let ends = ends(seen);
     let known = |field: &Field| match field {
@@ -122,8 +122,8 @@ pub fn of_session(key: &[Field], seen: &Seen) -> bool {
     key.len() <= MOST_FIELDS && key.iter().all(known) && key.iter().any(address)
 }
 
-/// Can no other session have this key? One that names the address and the port
-/// of the end that opened it.
+/// True if no other session can have this key: it contains the address and the port of the end
+/// that opened the session.
 pub fn its_own(key: &[Field], seen: &Seen) -> bool {
     [seen.session.source, seen.translated.source]
         .iter()
@@ -132,7 +132,7 @@ pub fn its_own(key: &[Field], seen: &Seen) -> bool {
         })
 }
 
-/// The bytes of a key in the kernel.
+/// Returns the bytes of a key in the kernel.
 pub fn bytes(key: &[Field]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for field in key {
@@ -170,7 +170,7 @@ mod tests {
     fn a_session_has_every_combination_of_its_own_values() {
         let types = [FieldType::Ipv4, FieldType::Port];
         assert_eq!(candidates(&types, &plain()).len(), 4);
-        // One address and one port more.
+        // One more address and one more port.
         let seen = translated();
         let keys = candidates(&types, &seen);
         assert_eq!(keys.len(), 9);

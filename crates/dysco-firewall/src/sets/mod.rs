@@ -1,10 +1,9 @@
-//! Elements of nftables sets that hold the session's addresses and ports, such
-//! as those that rules add for clients that they have seen.
+//! Elements of nftables sets that contain the session's addresses and ports, such as those that
+//! rules add for clients that they have seen.
 //!
-//! A set counts if its key is made of addresses, ports and protocols, with an
-//! address among them. Sets of a single rule, constant ones, intervals and maps
-//! are the ruleset's, not a session's. The other host must have a set of the
-//! same family, table, name and type.
+//! A set counts if its key consists of addresses, ports and protocols, with an address among
+//! them. Sets of a single rule, constant sets, intervals and maps belong to the ruleset, not to
+//! a session. The other host must have a set of the same family, table, name and type.
 
 mod kernel;
 mod key;
@@ -21,7 +20,7 @@ use super::{Here, Kind, Seen, Undo};
 
 pub use key::Field;
 
-/// The kind of state that nftables keeps in sets.
+/// The kind of state that nftables holds in sets.
 pub struct Sets;
 
 /// An element of an nftables set.
@@ -56,19 +55,19 @@ pub enum TableFamily {
     Inet,
 }
 
-/// Longer names are no table's and no set's.
+/// Greatest length of the name of a table or set.
 const LONGEST_NAME: usize = 255;
-/// Longer time-outs are cut to this.
+/// Longest time-out. A longer one is cut to this.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl SetElement {
-    /// Its set, for people.
+    /// Returns the set's name, for messages.
     fn name(&self) -> String {
         let family = self.family.word();
         format!("{family} {} {}", self.table, self.set)
     }
 
-    /// What is wrong with it, whichever host it is for.
+    /// Returns the fault of the element that holds on any host, if there is one.
     fn fault(&self, seen: &Seen) -> Option<Fault> {
         let name =
             |name: &str| !name.is_empty() && name.len() <= LONGEST_NAME && !name.contains('\0');
@@ -103,10 +102,10 @@ impl TableFamily {
     }
 }
 
-/// The most elements that are looked up at once.
+/// Greatest number of elements that are looked up at once.
 const FEW: usize = 16;
 
-/// Is it known which elements a session may have here, and are they few?
+/// True if the elements that a session may have here are known, and few.
 pub fn are_few(session: &Seen) -> bool {
     let candidates = |sets: Vec<kernel::Set>| {
         let all = sets.iter();
@@ -156,8 +155,8 @@ impl Kind for Sets {
         }))
     }
 
-    /// An element without the port of the end that opened the session may be
-    /// other sessions' too.
+    /// Removes only elements with the port of the end that opened the session: others may serve
+    /// other sessions, too.
     fn remove(&self, here: &Here) -> Result<usize, StateError> {
         let session = &here.seen;
         let mut removed = 0;
@@ -173,7 +172,7 @@ impl Kind for Sets {
     }
 }
 
-/// What a document holds, if it can be of any host, and the set that it is for.
+/// Returns the element of a document, if it is valid on any host, and its set on this host.
 fn judged(document: &Document) -> Result<(SetElement, kernel::Set), StateError> {
     let element: SetElement = document.state()?;
     if let Some(fault) = element.fault(&document.seen()) {

@@ -1,4 +1,4 @@
-//! What is said about state between two hosts, and its form on the wire.
+//! Messages about state between two hosts, and their form on the wire.
 
 use std::net::IpAddr;
 
@@ -7,86 +7,86 @@ use serde::{Deserialize, Serialize};
 
 use crate::document::FiveTuple;
 
-/// The first byte of these messages: no version of the session protocol has it.
+/// The first byte of these messages. No version of the session protocol begins with it.
 const MARK: u8 = b'S';
-/// The second.
+/// The second byte.
 const VERSION: u8 = 1;
-/// Most bytes of a part.
+/// Greatest number of bytes of a part.
 pub const PART: usize = 3000;
-/// Most bytes of a reason.
+/// Greatest number of bytes of a reason.
 pub const MAX_REASON: usize = 1024;
 
-/// Names a transfer on its three hosts.
+/// Name of a transfer on its three hosts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct TransferId(pub [u8; 16]);
 
-/// What was installed.
+/// Result of an installation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Moved {
-    /// So many documents.
+    /// Number of documents.
     pub documents: u32,
-    /// Of which were not there before.
+    /// Number of documents that were not there before.
     pub new: u32,
-    /// Of which were, and were brought up to date.
+    /// Number of documents that were there, and were updated.
     pub updated: u32,
 }
 
-/// A message. In brackets who says it to whom.
+/// A message. The brackets name the sender and the receiver.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Message {
-    /// [an end of the session to the new host] Take its state from that host.
+    /// [an end of the session to the new host] Take the session's state from that host.
     Expect {
         /// The transfer.
         transfer: TransferId,
-        /// Whose state.
+        /// The session.
         session: FiveTuple,
         /// The old host.
         from: IpAddr,
-        /// Only see whether it could be installed.
+        /// True to check only that the state could be installed.
         dry_run: bool,
     },
-    /// [the new host to that end] I will.
+    /// [the new host to that end] The new host expects the state.
     Expecting {
         /// The transfer.
         transfer: TransferId,
     },
-    /// [an end of the session to the old host] Give its state to that host.
+    /// [an end of the session to the old host] Give the session's state to that host.
     Give {
         /// The transfer.
         transfer: TransferId,
-        /// Whose state.
+        /// The session.
         session: FiveTuple,
         /// The new host.
         to: IpAddr,
-        /// Only these kinds; all without any.
+        /// Only these kinds; all if empty.
         kinds: Vec<KindName>,
-        /// How often this was asked before.
+        /// Number of times that this was asked before.
         attempt: u16,
     },
-    /// [the old host to the new one] Some of the documents' JSON.
+    /// [the old host to the new one] A part of the documents' JSON.
     Part {
         /// The transfer.
         transfer: TransferId,
         /// The attempt that it answers.
         attempt: u16,
-        /// Which part, from 0.
+        /// Index of the part, from 0.
         part: u16,
-        /// Of how many.
+        /// The number of parts.
         parts: u16,
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// [either host to that end] How it ended.
+    /// [either host to that end] The result.
     Ended {
         /// The transfer.
         transfer: TransferId,
-        /// Installed, or why nothing was.
+        /// The documents installed, or the reason why none was.
         result: Result<Moved, String>,
     },
 }
 
 impl Message {
-    /// Its name, for tests.
+    /// Returns its name, for tests.
     pub fn name(&self) -> &'static str {
         match self {
             Message::Expect { .. } => "Expect",
@@ -97,17 +97,17 @@ impl Message {
         }
     }
 
-    /// Are these bytes one of these messages, and not of the session protocol?
+    /// True if the bytes are one of these messages, and not of the session protocol.
     pub fn is_one(bytes: &[u8]) -> bool {
         bytes.first() == Some(&MARK)
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
         postcard::to_extend(self, vec![MARK, VERSION])
     }
 
-    /// The message that these bytes are, all of them.
+    /// Decodes a message; `None` unless all bytes belong to it.
     pub fn decode(bytes: &[u8]) -> Option<Message> {
         let body = bytes.strip_prefix(&[MARK, VERSION])?;
         let (message, rest) = postcard::take_from_bytes(body).ok()?;

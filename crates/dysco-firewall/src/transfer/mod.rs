@@ -1,6 +1,6 @@
-//! How state gets from one host to another: asked for by an end of the session,
-//! given by the old host, installed by the new one. Sans-IO, as the session
-//! protocol, and beside it: a change waits for a transfer as for anything else.
+//! Transfer of state from one host to another. An end of the session asks for it, the old host
+//! exports it, and the new host installs it. The code is sans-IO, like the session protocol, and
+//! separate from it: a change waits for a transfer as for any other step.
 //!
 //! ```text
 //! anchor               new host              old host
@@ -11,13 +11,13 @@
 //!   <--- Ended ----------                                  it installs
 //! ```
 //!
-//! Who asks does not wait before it says `Give`: parts that overtake `Expect` are kept
-//! until that comes.
+//! The asking host sends `Give` without waiting. The new host keeps parts that overtake `Expect`
+//! until that message arrives.
 //!
-//! Only a host that holds an end of the session may ask, and the new host takes
-//! documents from the one old host that it named, of that one session. That cannot be the
-//! host that asks: it would open its own way through a firewall. Asking again is harmless:
-//! the state is exported anew, and brought up to date.
+//! Only a host that has an end of the session may ask. The new host takes documents only from
+//! the named old host, and only of the named session. The old host cannot be the asking host,
+//! which would open its own way through a firewall. A repeated request is harmless: the state is
+//! exported again, and updated.
 
 mod message;
 #[cfg(test)]
@@ -33,58 +33,59 @@ use super::document::{FiveTuple, MAX_BYTES};
 use message::{MAX_REASON, PART};
 pub use message::{Message, Moved, TransferId};
 
-/// What was not answered is said again after this.
+/// Time after which a message without an answer is sent again.
 const REPEAT: Duration = Duration::from_secs(1);
-/// Who asked gives up after this.
+/// Time after which the asking host gives up.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Who was asked to expect state forgets it after this.
+/// Time after which a host forgets that it was asked to expect state.
 const MEMORY: Duration = Duration::from_secs(60);
-/// Most transfers at once that this host began, and that one host and all want it to expect.
+/// Greatest number of transfers at a time that this host began; that one host, and all hosts,
+/// want this host to expect.
 const MOST: usize = 4096;
 const MOST_EXPECTED: (usize, usize) = (16_384, 65_536);
-/// Most parts that came before it was known what for, of one host and of all, and how
-/// long they are kept.
+/// Greatest number of parts that arrived before their transfer was known, of one host and of
+/// all, and the time for which they are kept.
 const MOST_EARLY: (usize, usize) = (1024, 8192);
 const EARLY: Duration = Duration::from_secs(2);
-/// Most parts of the documents of a session.
+/// Greatest number of parts of a session's documents.
 const MAX_PARTS: u16 = MAX_BYTES.div_ceil(PART) as u16;
 
-/// What is to be done.
+/// Step that the caller must take.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Say this.
+    /// Send this message.
     Transmit(IpAddr, Message),
-    /// Export, and hand in [`Transfers::exported`].
+    /// Export, and call [`Transfers::exported`].
     Export {
-        /// For which transfer.
+        /// The handle for that call.
         give: Give,
-        /// Of which session.
+        /// The session.
         session: FiveTuple,
-        /// Which kinds.
+        /// The kinds.
         kinds: Vec<KindName>,
     },
-    /// Install, and hand in [`Transfers::installed`].
+    /// Install, and call [`Transfers::installed`].
     Install {
-        /// For which transfer.
+        /// The transfer.
         transfer: TransferId,
-        /// Of which session.
+        /// The session.
         session: FiveTuple,
         /// The documents' JSON.
         documents: Vec<u8>,
-        /// Only see whether it could be.
+        /// True to check only that the documents could be installed.
         dry_run: bool,
     },
     /// A transfer that this host began has ended.
     Ended {
-        /// Which.
+        /// The transfer.
         transfer: TransferId,
-        /// Installed, or why nothing was.
+        /// The documents installed, or the reason why none was.
         result: Result<Moved, String>,
     },
 }
 
 impl Action {
-    /// Its name, for tests; that of the message which it is to say.
+    /// Returns its name, for tests; for a message that of the message.
     pub fn name(&self) -> &'static str {
         match self {
             Action::Transmit(_, message) => message.name(),
@@ -95,7 +96,7 @@ impl Action {
     }
 }
 
-/// To whom an export goes.
+/// Destination of an export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Give {
     transfer: TransferId,
@@ -104,32 +105,32 @@ pub struct Give {
     attempt: u16,
 }
 
-/// What an end of the session asks for.
+/// Request of an end of the session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Order {
-    /// Whose state.
+    /// The session.
     pub session: FiveTuple,
     /// The old host.
     pub from: IpAddr,
     /// The new host.
     pub to: IpAddr,
-    /// Only these kinds; all without any.
+    /// Only these kinds; all if empty.
     pub kinds: Vec<KindName>,
-    /// Only see whether it could be installed.
+    /// True to check only that the state could be installed.
     pub dry_run: bool,
 }
 
-/// The transfers of this host, in all of its parts.
+/// The transfers of this host, in all three roles.
 #[derive(Default)]
 pub struct Transfers {
     orders: HashMap<TransferId, Ordered>,
     expected: HashMap<TransferId, Expected>,
-    /// How many of them one anchor wants.
+    /// Number of expected transfers, by anchor.
     expected_of: HashMap<IpAddr, usize>,
     early: Vec<Early>,
 }
 
-/// A part of documents that nothing is known of yet.
+/// A part of documents whose transfer is still unknown.
 struct Early {
     transfer: TransferId,
     peer: Vec<IpAddr>,
@@ -137,17 +138,17 @@ struct Early {
     forget_at: Duration,
 }
 
-/// Some of the documents.
+/// A part of the documents.
 struct Part {
     attempt: u16,
-    /// Which, and of how many.
+    /// Index of the part, and number of parts.
     place: (u16, u16),
     bytes: Vec<u8>,
 }
 
 struct Ordered {
     order: Order,
-    /// Has the new host said that it expects it?
+    /// True if the new host has said that it expects the transfer.
     expecting: bool,
     attempt: u16,
     repeat_at: Duration,
@@ -165,7 +166,7 @@ struct Expected {
 }
 
 impl Transfers {
-    /// Begins a transfer. It ends in an [`Action::Ended`].
+    /// Begins a transfer, which ends with an [`Action::Ended`].
     pub fn begin(&mut self, now: Duration, transfer: TransferId, order: Order) -> Vec<Action> {
         if self.orders.len() >= MOST {
             let result = Err("too many transfers are under way; try again".to_owned());
@@ -183,7 +184,7 @@ impl Transfers {
         said
     }
 
-    /// Takes a message of a host with these addresses.
+    /// Handles a message of a host with these addresses.
     pub fn handle(&mut self, now: Duration, peer: &[IpAddr], message: Message) -> Vec<Action> {
         match message {
             Message::Expect {
@@ -322,13 +323,15 @@ impl Transfers {
         }]
     }
 
-    /// Nobody crowds out what others ask for.
+    /// True if the anchor may have another transfer expected. No anchor displaces the requests
+    /// of others.
     fn expects_more_of(&self, anchor: IpAddr) -> bool {
         let its = |anchor| self.expected_of.get(&anchor).copied().unwrap_or(0);
         self.expected.len() < MOST_EXPECTED.1 && its(anchor) < MOST_EXPECTED.0
     }
 
-    /// Nobody crowds out what others send.
+    /// True if there is room for another early part of the host. No host displaces the parts of
+    /// others.
     fn has_room_for(&self, peer: &[IpAddr]) -> bool {
         let its = self.early.iter().filter(|early| early.peer == peer);
         self.early.len() < MOST_EARLY.1 && its.count() < MOST_EARLY.0
@@ -342,7 +345,7 @@ impl Transfers {
     ) -> Vec<Action> {
         let own = self.orders.get(&transfer).is_some_and(|ordered| {
             let Order { from, to, .. } = &ordered.order;
-            // The old host can only say that it did not.
+            // The old host can only report a failure.
             peer.contains(to) || (peer.contains(from) && result.is_err())
         });
         if !own {
@@ -352,7 +355,7 @@ impl Transfers {
         vec![Action::Ended { transfer, result }]
     }
 
-    /// An export was made, or why not.
+    /// Sends the result of an export: the documents, or the reason why there are none.
     pub fn exported(&self, give: Give, documents: Result<Vec<u8>, String>) -> Vec<Action> {
         let Give {
             transfer,
@@ -379,7 +382,7 @@ impl Transfers {
         (0..).zip(documents.chunks(PART)).map(part).collect()
     }
 
-    /// Documents were installed, or why not.
+    /// Sends the result of an installation: the documents installed, or the reason why none was.
     pub fn installed(
         &mut self,
         now: Duration,
@@ -388,7 +391,7 @@ impl Transfers {
     ) -> Vec<Action> {
         let expected = self.expected.get_mut(&transfer);
         let anchor = expected.map(|expected| {
-            // Who asked may still bring it up to date, as long as it has patience.
+            // The asking host may still update the state, until it gives up.
             expected.forget_at = expected.forget_at.min(now + PATIENCE);
             expected.anchor
         });
@@ -398,7 +401,7 @@ impl Transfers {
             .collect()
     }
 
-    /// This host forgets a session: nothing of it is expected any more.
+    /// Forgets a session: no transfer of it is expected any longer.
     pub fn forget(&mut self, session: &FiveTuple) {
         let names = [*session, session.reversed()];
         self.expect_only(|expected| !names.contains(&expected.session));
@@ -413,8 +416,8 @@ impl Transfers {
         self.expected_of.retain(|_, its| *its > 0);
     }
 
-    /// Says again what was not answered, gives up, and forgets. Once a second or
-    /// more often.
+    /// Repeats messages without an answer, gives up transfers, and forgets them. To be called at
+    /// least once a second.
     pub fn tick(&mut self, now: Duration) -> Vec<Action> {
         self.expect_only(|expected| expected.forget_at > now);
         self.early.retain(|early| early.forget_at > now);
@@ -446,8 +449,8 @@ impl Transfers {
 }
 
 impl Ordered {
-    /// What has not been answered: the old host, which has most to do, is asked until the
-    /// end, the new one until it has said that it expects it.
+    /// Repeats the requests that have no answer. The old host has the most work and is asked
+    /// until the end. The new host is asked until it says that it expects the transfer.
     fn say(&self, transfer: TransferId) -> Vec<Action> {
         let Order {
             session,
@@ -493,7 +496,7 @@ fn tell(to: IpAddr, transfer: TransferId, result: Result<Moved, String>) -> Acti
     Action::Transmit(to, Message::Ended { transfer, result })
 }
 
-/// The end of the session that a host with these addresses is.
+/// Returns the end of the session that a host with these addresses has.
 fn end_of(session: &FiveTuple, peer: &[IpAddr]) -> Option<IpAddr> {
     let ends = session.ends().map(|end| end.ip().to_canonical());
     ends.into_iter().find(|end| peer.contains(end))

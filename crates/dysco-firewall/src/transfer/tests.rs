@@ -12,13 +12,13 @@ fn anchor() -> IpAddr {
     plain().session.source.ip()
 }
 
-/// The three, and what became of the transfer.
+/// The three hosts, and the outcome of the transfer.
 struct World {
     hosts: HashMap<IpAddr, Transfers>,
     documents: Vec<u8>,
     installed: Vec<Vec<u8>>,
     ended: Vec<Result<Moved, String>>,
-    /// Messages still to be lost.
+    /// Number of messages still to be lost.
     lose: usize,
     twice: bool,
 }
@@ -115,7 +115,7 @@ fn documents_of_any_length_arrive() {
 
 #[test]
 fn whatever_is_lost_is_said_again() {
-    // Of Expect, Give, Expecting, three parts and Ended, so many are lost.
+    // This many of Expect, Give, Expecting, three parts and Ended are lost.
     for lose in 1..8 {
         let mut world = World::new(3 * PART);
         world.lose = lose;
@@ -148,20 +148,20 @@ fn parts_may_overtake_the_word_that_they_are_expected() {
         panic!("{then:?}");
     };
     assert_eq!(documents, b"[]");
-    // They wait for no more than a moment, and only so many.
+    // Early parts are kept only for a moment, and only a limited number.
     let mut new = Transfers::default();
     for _ in 0..2 * MOST_EARLY.0 {
         at(&mut new, OLD, part(1));
     }
     assert_eq!(new.early.len(), MOST_EARLY.0);
-    // Which leaves others theirs.
+    // The limit of one host leaves room for others.
     at(&mut new, STRANGER, part(1));
     assert_eq!(new.early.len(), MOST_EARLY.0 + 1);
     new.tick(EARLY);
     assert_eq!(at(&mut new, anchor(), expect()).len(), 1);
 }
 
-/// The host has been told to forget the session meanwhile: it would stay.
+/// The host has been told to forget the session meanwhile: the state would remain.
 #[test]
 fn nothing_is_installed_that_is_not_expected_any_more() {
     let session = plain().session;
@@ -199,7 +199,7 @@ fn who_does_not_answer_is_named() {
     assert!(why.contains(&NEW.to_string()), "{why}");
 }
 
-/// What a host does at a message of this peer.
+/// Returns the actions of a host on a message of this peer.
 fn at(transfers: &mut Transfers, peer: IpAddr, message: Message) -> Vec<Action> {
     transfers.handle(Duration::ZERO, &[peer], message)
 }
@@ -253,7 +253,7 @@ fn only_the_named_host_may_give() {
     assert_eq!(at(&mut new, OLD, part(1)), []);
 }
 
-/// It would open its own way through a firewall.
+/// The host would open its own way through a firewall.
 #[test]
 fn who_asks_does_not_give() {
     let session = plain().session;

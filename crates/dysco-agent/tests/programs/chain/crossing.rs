@@ -4,7 +4,7 @@ use dysco_common::Session;
 
 use super::*;
 
-/// An end of the session. Where both have a chain, it is the first one's that stays.
+/// An end of the session. If both have a chain, that of the first end stays.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum End {
     First,
@@ -29,7 +29,7 @@ impl End {
 }
 
 impl Hosts {
-    /// The session as this end opens it.
+    /// Returns the session as this end opens it.
     fn from(&self, end: End) -> FlowKey {
         match end {
             First => self.net.key(),
@@ -54,7 +54,7 @@ impl Hosts {
         }
     }
 
-    /// This end's SYN on a subsession.
+    /// Returns this end's SYN on a subsession.
     fn steered_by(&self, end: End, path: FlowKey) -> Frame {
         let (session, mut payload) = (self.from(end), Payload::default());
         payload.fill(KEY_ID, &session, &session, &path, SENT);
@@ -70,7 +70,7 @@ impl Hosts {
         )
     }
 
-    /// A subsession by which the middlebox hears this end.
+    /// Returns a subsession by which the middlebox receives from this end.
     fn to_middlebox(&self, end: End) -> FlowKey {
         let session = self.from(end);
         let port = if end == First { 61_700 } else { 61_800 };
@@ -81,7 +81,7 @@ impl Hosts {
         }
     }
 
-    /// One by which this end hears the middlebox.
+    /// Returns a subsession by which this end receives from the middlebox.
     fn behind_middlebox(&self, end: End) -> FlowKey {
         FlowKey {
             local: self.middlebox,
@@ -90,7 +90,7 @@ impl Hosts {
         }
     }
 
-    /// The host of an end, with a rule or without.
+    /// Returns the host of an end, with a rule or without.
     fn host_of(&self, end: End, has_rule: bool) -> Programs {
         let session = self.from(end);
         let mut p = self.host_at(session.local);
@@ -108,7 +108,7 @@ impl Hosts {
         p
     }
 
-    /// The middlebox's, which both chains pass.
+    /// Returns the middlebox's host, which both chains pass.
     fn between(&self) -> Programs {
         let mut p = self.middlebox();
         for end in [self.net.local, self.net.remote] {
@@ -122,7 +122,7 @@ fn slot_of(p: &Programs, path: FlowKey) -> Option<u32> {
     p.find(&path).map(|flow| flow.slot)
 }
 
-/// The slots that are somebody's.
+/// Returns the entries in use.
 fn taken(p: &Programs) -> Vec<Session> {
     let all = (FIRST..FIRST + 4).map(|slot| p.session(slot));
     all.filter(|s| s.state != State::Free as u32).collect()
@@ -143,7 +143,7 @@ fn where_both_ends_have_a_rule_the_chain_of_one_is_taken() {
         p.becomes(Way::In, &on(path, &answer), OK, &answer);
         assert_eq!(p.session(FIRST).remote.isn, Second.isn());
         assert_eq!(taken(&p).len(), 1);
-        // Once it is answered, it is another session's.
+        // Once the SYN is answered, it belongs to another session.
         p.drops(Way::In, &h.steered_by(Second, comes), Counter::ChainTaken);
     }
 }
@@ -161,7 +161,7 @@ fn where_both_ends_have_a_rule_the_chain_of_the_other_gives_its_place_back() {
         let s = p.session(FIRST);
         assert_eq!((s.path, s.key), (mirror(comes), h.from(Second)));
         assert_eq!((s.laid_by, s.life.opened_here), (0, 0));
-        // The stack may have sent its own once more before it heard the other.
+        // The stack may have retransmitted its own SYN before it received the other.
         let (own, answer) = (h.syn_of(Second), h.answer_of(Second));
         p.becomes(Way::Out, &own, REDIRECT, &on(mirror(comes), &own));
         p.becomes(Way::Out, &answer, REDIRECT, &on(mirror(comes), &answer));
@@ -172,17 +172,17 @@ fn where_both_ends_have_a_rule_the_chain_of_the_other_gives_its_place_back() {
     }
 }
 
-/// What becomes of a SYN at the middlebox.
+/// Step of a SYN at the middlebox.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Comes(End),
     Goes(End),
-    /// It goes no further.
+    /// The SYN goes no further.
     Ends(End),
 }
 use Step::{Comes, Ends, Goes};
 
-/// Whichever comes first, and whichever goes on first.
+/// All orders of the arrivals and the departures.
 const ORDERS: [&[Step]; 6] = [
     &[Comes(First), Goes(First)],
     &[Comes(Second), Goes(Second), Comes(First), Goes(First)],
@@ -212,8 +212,8 @@ fn where_both_chains_pass_a_host_it_keeps_the_same_one() {
                 let goes = matches!(step, Goes(_));
                 let whole = out.len() == syn.bytes().len() + PAYLOAD;
                 let want = if goes { REDIRECT } else { DROP };
-                // Where nothing tells that it came with a payload, it may go as it is to
-                // where the answer comes from: that opens nothing.
+                // If nothing shows that the SYN came with a payload, it may go unchanged to the
+                // source of the answer, which opens nothing.
                 let alone = !has_mark && !goes && verdict == REDIRECT && !whole;
                 assert!(
                     alone || verdict == want && whole == goes,
@@ -225,7 +225,8 @@ fn where_both_chains_pass_a_host_it_keeps_the_same_one() {
     }
 }
 
-/// The session is the first end's, with a way to the other, and nothing else is left.
+/// Checks that the session is the first end's, with a way to the other, and that nothing else is
+/// left.
 fn keeps_the_first(h: &Hosts, p: &mut Programs, order: &[Step]) {
     let second = h.to_middlebox(Second);
     for _ in 0..2 {
@@ -235,7 +236,7 @@ fn keeps_the_first(h: &Hosts, p: &mut Programs, order: &[Step]) {
     assert_eq!(taken(p).len(), 2, "{order:?}");
     let path = h.to_middlebox(First);
     let left = slot_of(p, mirror(path)).unwrap();
-    // Again, as its sender does.
+    // A retransmission by the sender.
     p.becomes(Way::In, &h.steered_by(First, path), OK, &h.syn_of(First));
     assert_eq!(p.run(Way::Out, &h.syn_of(First).bytes()).0, REDIRECT);
     let right = p.session(left).joined - 1;
@@ -255,7 +256,8 @@ fn keeps_the_first(h: &Hosts, p: &mut Programs, order: &[Step]) {
     assert_eq!(taken(p).len(), 2, "{order:?}");
 }
 
-/// Its host may know nothing of it, or track it: the SYN has gone the direct way before.
+/// The other host may know nothing of the session, or track it: the SYN has gone the direct way
+/// before.
 #[test]
 fn where_one_end_has_a_rule_its_chain_is_taken() {
     for h in all() {
@@ -278,8 +280,8 @@ fn where_one_end_has_a_rule_its_chain_is_taken() {
     }
 }
 
-/// The stack that a chain's SYN has come to may have sent its own before it heard that. It
-/// goes back by the chain, and each host has heard both ends.
+/// The stack that a chain's SYN has reached may have sent its own SYN before. That SYN goes back
+/// by the chain, and each host has received both.
 #[test]
 fn a_syn_that_crosses_on_the_chain_itself_reaches_the_other_end() {
     for h in all() {

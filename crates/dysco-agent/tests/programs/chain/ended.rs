@@ -1,4 +1,4 @@
-//! A host of a chain has no socket that judges what ends a session: what no end can
+//! A host of a chain has no socket that judges the end of a session: a segment that no end can
 //! believe ends nothing there either.
 
 use dysco_common::session::Life;
@@ -6,14 +6,14 @@ use dysco_common::tcp::FIN;
 
 use super::*;
 
-/// What the middlebox has of a session whose ends have sent some bytes.
+/// State at the middlebox of a session whose ends have sent some bytes.
 struct Between {
     p: Programs,
     left: FlowKey,
     right: FlowKey,
 }
 
-/// What the client has sent, and the server has acknowledged.
+/// Bytes that the client has sent, and bytes that the server has acknowledged.
 const SENT: u32 = 1000;
 const ACKED: u32 = 400;
 
@@ -65,7 +65,7 @@ impl Hosts {
 }
 
 impl Between {
-    /// Forwards what the client sends.
+    /// Forwards a frame of the client.
     fn forth(&mut self, frame: &Frame) {
         self.p
             .becomes(Way::In, &on(mirror(self.left), frame), OK, frame);
@@ -73,7 +73,7 @@ impl Between {
             .becomes(Way::Out, frame, REDIRECT, &on(self.right, frame));
     }
 
-    /// Forwards what the server sends.
+    /// Forwards a frame of the server.
     fn back(&mut self, frame: &Frame) {
         self.p
             .becomes(Way::In, &on(mirror(self.right), frame), OK, frame);
@@ -121,7 +121,7 @@ fn a_fin_that_no_end_takes_closes_nothing() {
     const WINDOW: u32 = 65_535 << 7;
     for h in all() {
         let mut b = h.between_ends();
-        // Nor does its number count, so that another would fit it.
+        // Nor is its number recorded, so that another segment would fit it.
         let most = SENT + WINDOW + 1;
         for past in [ACKED - 2, most, most, 1 << 31] {
             b.forth(&h.client_says(past, FIN | ACK, 0));
@@ -137,7 +137,7 @@ fn a_fin_that_no_end_takes_closes_nothing() {
     }
 }
 
-/// Also where what is before it has been lost on its way here.
+/// Also if the data before it has been lost on its way here.
 #[test]
 fn a_fin_closes_its_half() {
     for h in all() {
@@ -153,7 +153,7 @@ fn a_fin_closes_its_half() {
     }
 }
 
-/// Whoever knows the five-tuple may acknowledge anything.
+/// Anybody who knows the five-tuple may acknowledge any number.
 #[test]
 fn numbers_that_are_nobodys_are_not_judged_by() {
     for h in all() {
@@ -198,7 +198,7 @@ fn the_last_host_judges_what_comes_by_the_chain() {
     }
 }
 
-/// A middlebox may refuse what it is to forward.
+/// A middlebox may refuse to forward.
 #[test]
 fn a_middleboxs_own_reset_ends_its_side() {
     for h in all() {

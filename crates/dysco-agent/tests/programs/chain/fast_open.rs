@@ -1,4 +1,4 @@
-//! A SYN's own data (TCP Fast Open), where there is no room for it beside the payload.
+//! A SYN's own data (TCP Fast Open), if there is no room for it beside the payload.
 
 use std::process::Command;
 
@@ -6,10 +6,10 @@ use nix::sched::{CloneFlags, unshare};
 
 use super::*;
 
-/// Bytes that a link carries, with the headers of IP.
+/// The link's MTU, in bytes with the IP headers.
 const MTU: usize = 1500;
 
-/// Has test runs meet a link of this width.
+/// Gives the test runs a link of this width.
 fn narrow() {
     unshare(CloneFlags::CLONE_NEWNET).expect("this test needs root");
     let words = format!("link set lo mtu {MTU}");
@@ -36,7 +36,8 @@ fn data_that_has_no_room_beside_the_payload_is_left_out() {
         }
         assert_eq!(p.count(Counter::ChainSent), 3);
 
-        // Nobody has heard it: its sender is told so, and sends it as any other data.
+        // No host has received the data: the sender learns that, and sends it like any other
+        // data.
         let path = p.session(FIRST).path;
         let answer = h.syn_ack();
         p.becomes(Way::In, &on(mirror(path), &answer), OK, &answer);

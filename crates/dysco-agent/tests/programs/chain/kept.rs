@@ -1,5 +1,4 @@
-//! A host of a chain that stays in it while the chain changes, and one that only
-//! forwards.
+//! A host that stays in a chain while the chain changes, and a host that only forwards.
 
 use dysco_common::chain::Token;
 use dysco_common::session::part;
@@ -10,11 +9,11 @@ const TOKEN: Token = [1, 2];
 /// The slots of the other path.
 const THIRD: u32 = 7;
 const FOURTH: u32 = 8;
-/// Numbers of the SYN that opens it, and of its answer.
+/// Initial numbers of the SYN that opens the other path, and of its answer.
 const NEXT_ISN: u32 = 70_000;
 const NEXT_ANSWER: u32 = 80_000;
 
-/// A session that passes the host, and what its paths are there.
+/// A session that passes the host, with its paths there.
 struct Passing {
     p: Programs,
     left: [FlowKey; 2],
@@ -34,7 +33,7 @@ impl Hosts {
         payload.to_bytes().to_vec()
     }
 
-    /// A session with one path.
+    /// Returns a session with one path.
     fn passing(&self) -> Passing {
         let mut p = self.middlebox();
         p.hop(self.net.remote.ip().into(), &self.hop(self.net.new_remote));
@@ -63,7 +62,7 @@ impl Hosts {
         }
     }
 
-    /// The client's data.
+    /// Returns a packet of the client with data.
     fn data(&self) -> Frame {
         Frame {
             seq: NEXT_ISN + 1,
@@ -73,7 +72,7 @@ impl Hosts {
         }
     }
 
-    /// The server's.
+    /// Returns a packet of the server with data.
     fn back(&self) -> Frame {
         Frame {
             src: self.net.remote,
@@ -86,7 +85,7 @@ impl Hosts {
 }
 
 impl Passing {
-    /// What opens a path goes on past the stack, which knows the session.
+    /// Checks that a packet which opens a path goes on past the stack, which knows the session.
     fn goes_past(&mut self, comes: &Frame, slot: u32, frame: &Frame, leaves: &Frame) {
         self.p.becomes(Way::In, comes, REDIRECT, frame);
         let mark = mark::of_slot(slot).unwrap();
@@ -95,7 +94,7 @@ impl Passing {
         assert_eq!(out, (REDIRECT, leaves.bytes()));
     }
 
-    /// Opens the other path, of which nothing but the numbers is another.
+    /// Opens the other path, which differs only in the numbers.
     fn open(&mut self, h: &Hosts) {
         let live = Element::live(TOKEN);
         let with = |path, frame: Frame| Frame {
@@ -106,7 +105,7 @@ impl Passing {
             with(self.left[1], h.next_syn()),
             with(self.right[1], h.next_syn()),
         );
-        // Sent again it makes no third.
+        // A retransmission makes no third path.
         for _ in 0..2 {
             self.goes_past(&arrives, THIRD, &h.next_syn(), &leaves);
         }
@@ -121,7 +120,7 @@ impl Passing {
         assert_eq!(others, [THIRD + 1, FOURTH + 1, FIRST + 1, SECOND + 1]);
     }
 
-    /// A packet that came by `slot` goes on by `path`.
+    /// Checks that a packet which came by `slot` continues on `path`.
     fn goes(&mut self, frame: &Frame, slot: Option<u32>, path: FlowKey) {
         let mark = slot.and_then(mark::of_slot).unwrap_or(0);
         let (verdict, out) = self.p.run_with_mark(Way::Out, &frame.bytes(), mark);
@@ -135,7 +134,7 @@ fn a_packet_leaves_by_the_path_that_it_came_by() {
         let mut w = h.passing();
         w.open(&h);
         let (data, back) = (h.data(), h.back());
-        // Nobody has taken the other path yet.
+        // Neither end has taken the other path yet.
         w.goes(&data, None, w.right[0]);
         w.goes(&back, None, mirror(w.left[0]));
         for (slot, path) in [(FIRST, w.right[0]), (THIRD, w.right[1])] {
@@ -144,20 +143,20 @@ fn a_packet_leaves_by_the_path_that_it_came_by() {
         for (slot, path) in [(SECOND, w.left[0]), (FOURTH, w.left[1])] {
             w.goes(&back, Some(slot), mirror(path));
         }
-        // Another session's mark, or nobody's.
+        // Another session's mark, or a mark of no session.
         w.goes(&data, Some(9), w.right[0]);
 
         w.p.becomes(Way::In, &on(w.left[1], &data), OK, &data);
         w.goes(&data, None, w.right[1]);
         w.goes(&data, Some(FIRST), w.right[0]);
-        // The server has not taken it.
+        // The server has not taken the path.
         w.goes(&back, None, mirror(w.left[0]));
         let parts = [SECOND, FOURTH].map(|slot| w.p.session(slot).two.part);
         assert_eq!(parts, [part::BEFORE, part::CURRENT]);
     }
 }
 
-/// Without an entry to go on by it has the Ethernet addresses of the host before.
+/// Without an entry to continue by, the packet has the Ethernet addresses of the host before.
 #[test]
 fn what_goes_past_the_stack_leaves_by_a_path_or_not_at_all() {
     for h in all() {
@@ -178,7 +177,7 @@ fn what_goes_past_the_stack_leaves_by_a_path_or_not_at_all() {
     }
 }
 
-/// What opens a path goes on by it, marked or not: no stack may have it.
+/// A packet that opens a path continues on that path, marked or not: no stack may receive it.
 #[test]
 fn what_opens_the_other_path_takes_it() {
     for h in all() {
@@ -197,8 +196,8 @@ fn what_opens_the_other_path_takes_it() {
     }
 }
 
-/// The session goes on through this host's firewall, whatever path one of its neighbours has
-/// left.
+/// The session continues through this host's firewall, even if one of its neighbours has left a
+/// path.
 #[test]
 fn the_end_of_a_path_goes_no_further() {
     for h in all() {
@@ -232,7 +231,8 @@ fn the_end_of_a_path_goes_no_further() {
     }
 }
 
-/// So does what shows how long segments may be, both ways. Other data takes the path.
+/// The same holds for the packet that shows the length of segments, both ways. Other data takes
+/// the path in use.
 #[test]
 fn the_longest_segment_of_the_opening_takes_the_other_path_as_well() {
     for h in all() {
@@ -264,7 +264,7 @@ fn the_longest_segment_of_the_opening_takes_the_other_path_as_well() {
     }
 }
 
-/// A SYN on its way to another host of a chain is none of this one's.
+/// A SYN on its way to another host of a chain is not for this host.
 #[test]
 fn a_host_that_forwards_leaves_a_chains_syn_alone() {
     for h in all() {

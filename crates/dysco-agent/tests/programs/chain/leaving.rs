@@ -1,5 +1,5 @@
-//! An end of a session that has taken its next path, while the one before still
-//! has something for it.
+//! An end of a session that has taken its next path, while the path before still has data for
+//! it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -17,12 +17,12 @@ use super::*;
 /// The slot of the next path.
 const NEXT: u32 = SLOT + 1;
 const SENT: u32 = 100_000;
-/// The end of what the next path has carried to this end, and of what the far
-/// end had sent elsewhere.
+/// The end of the data that the next path has carried to this end, and the number that the far
+/// end had reached on the other path.
 const CARRIED: u32 = 0xffff_fff0;
 const CUT_IN: u32 = CARRIED.wrapping_add(5000);
 
-/// What the session's path before is.
+/// Kind of the session's path before.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Before {
     Direct,
@@ -111,7 +111,7 @@ impl End {
         }
     }
 
-    /// The packet as it is on the path before, and its verdict.
+    /// Returns the packet unchanged as the path before has it, and its verdict.
     fn goes_back(&self, frame: &Frame) -> (u32, Vec<u8>) {
         match self.before {
             Before::Direct => (PASS, frame.bytes()),
@@ -128,7 +128,7 @@ fn what_the_next_path_has_not_carried_is_acknowledged_on_the_one_before() {
         let got = end.p.run(Way::Out, &ack.bytes());
         assert_eq!(got, end.goes_back(&ack), "{:?}", end.before);
 
-        // Data mostly not: its own acknowledgement may come by the next path.
+        // Mostly for data: its own acknowledgement may come by the next path.
         for (sent, copies) in [(2, 1), (2, 1), (1, 1), (3, 2)] {
             let data = end.sent(CARRIED.wrapping_add(sent), 1000);
             let want = Frame {
@@ -150,7 +150,7 @@ fn data_take_the_path_before_where_the_other_end_still_uses_that() {
         let got = end.p.run(Way::Out, &data.bytes());
         assert_eq!(got, end.goes_back(&data), "{:?}", end.before);
         assert_eq!(end.p.count(Counter::Split), 0);
-        // Within a window that is as wide it may only be late.
+        // Within a window of this size the packet may only be late.
         let mut s = end.p.session(NEXT);
         (s.local.flags, s.remote.flags) = (offer::WSCALE, offer::WSCALE);
         s.local.wscale = 8;
@@ -163,8 +163,8 @@ fn data_take_the_path_before_where_the_other_end_still_uses_that() {
     }
 }
 
-/// The other end has taken the path before again, and nobody tells this one: numbers may
-/// go around meanwhile.
+/// The other end has taken the path before again, and nobody notifies this end. Numbers may wrap
+/// around meanwhile.
 #[test]
 fn the_path_before_may_carry_more_than_numbers_tell() {
     for end in ends() {
@@ -202,8 +202,8 @@ fn what_the_next_path_has_carried_is_acknowledged_there() {
     }
 }
 
-/// The other anchor may not have heard yet that the change is done. A host between two
-/// of the chain is no end of the session: its firewall sees them.
+/// The other anchor may not know yet that the change is done. A host inside the chain is no end
+/// of the session: its firewall sees these packets.
 #[test]
 fn no_stack_hears_late_what_is_for_firewalls() {
     for (joined, late) in [(0, DROP), (SLOT + 1, OK)] {
@@ -232,7 +232,7 @@ fn no_stack_hears_late_what_is_for_firewalls() {
     }
 }
 
-/// The other end leaves a path, or gives one up, and says so to the firewalls there.
+/// The other end leaves a path, or gives one up, and shows that to the firewalls there.
 #[test]
 fn the_end_of_a_path_is_nobodys_here() {
     let states = [
@@ -277,7 +277,7 @@ fn the_end_of_a_path_is_nobodys_here() {
     }
 }
 
-/// This end says so by the session's own five-tuple.
+/// This end does so by the session's own five-tuple.
 #[test]
 fn what_no_stack_has_routed_takes_no_path_of_its_session() {
     for mut end in ends() {
@@ -317,7 +317,7 @@ fn a_reset_of_the_session_ends_it() {
     }
 }
 
-/// What its firewalls are told the end of.
+/// The firewalls of the path before are told its end.
 #[test]
 fn what_takes_the_path_before_is_known_of_that() {
     for end in ends() {
@@ -329,7 +329,7 @@ fn what_takes_the_path_before_is_known_of_that() {
     }
 }
 
-/// Its acknowledgement would take the path before else, which may be gone by then.
+/// Otherwise the acknowledgement would take the path before, which may be gone then.
 #[test]
 fn what_comes_on_two_processors_at_once_is_carried() {
     const SEGMENTS: u32 = 20_000;

@@ -1,10 +1,10 @@
-//! A neighbour that has lost its sessions without a word, with its power: it begins anew
-//! with the subsessions that it gives. User space asks it about those that are here.
+//! A neighbour that has lost its sessions without notice, in a power failure, and uses its
+//! subsessions again from the first. User space asks it about the sessions here.
 
 use super::*;
 
 impl Hosts {
-    /// A SYN of a session from a port, which comes by the subsession of a slot, and says
+    /// Returns a SYN of a session from a port. It comes by the subsession of one slot, and says
     /// that it was sent by that of another.
     fn syn_by(&self, port: u16, [slot, said]: [u16; 2], last: Element) -> Frame {
         let session = FlowKey::new(SocketAddr::new(self.net.local.ip(), port), self.net.remote);
@@ -32,10 +32,10 @@ fn a_subsession_that_is_given_again_is_told() {
         for (port, by, last, told) in [
             (40_001, [SLOT, SLOT], plain, true),
             (40_000, [OTHER, OTHER], plain, true),
-            // A NAT has changed it: its neighbour knows it by another name.
+            // A NAT has changed the subsession: the neighbour knows it by another name.
             (40_001, [SLOT, OTHER], plain, false),
             (40_000, [OTHER, SLOT], plain, false),
-            // Another path of a session that lives is no new one.
+            // Another path of a live session is no new session.
             (40_001, [SLOT, SLOT], Element::live([1, 2]), false),
         ] {
             let mut p = h.middlebox();

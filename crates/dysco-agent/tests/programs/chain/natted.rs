@@ -5,8 +5,8 @@ use dysco_common::rule::Rule;
 
 use super::*;
 
-/// Packets have the one name, requests the other, which is nobody else's while the
-/// session lives.
+/// Packets have one name, requests the other, which no other session gets while this one is
+/// alive.
 #[test]
 fn behind_a_nat_a_session_has_two_names() {
     for h in all() {
@@ -41,12 +41,12 @@ fn behind_a_nat_a_session_has_two_names() {
         p.put(FIRST, &s);
         p.becomes(Way::In, &by_name, OK, &h.syn(b""));
         let now = p.find(&name).map(|flow| (flow.slot, flow.is_alias()));
-        // The one that was refused has given its slot back, behind all others.
+        // The refused session has given its slot back, behind all others.
         assert_eq!(now, Some((SECOND + 1, false)));
     }
 }
 
-/// It may have passed here by its own five-tuple a moment ago.
+/// The session may have passed here by its own five-tuple a moment ago.
 #[test]
 fn behind_a_nat_a_name_is_taken_from_what_is_over() {
     for h in all() {
@@ -68,7 +68,7 @@ fn behind_a_nat_a_name_is_taken_from_what_is_over() {
         p.put(FIRST, &s);
         assert_eq!(p.run(Way::In, &by(renamed, 11).bytes()).0, OK);
         assert_eq!(p.find(&name), Some(FlowRef::alias(&name, SECOND)));
-        // Nor does a hint lead to that one.
+        // Nor does a hint lead to the earlier session.
         p.drops(Way::In, &by(h.net.key(), 12), Counter::ChainTaken);
         // And back again.
         let mut s = p.session(SECOND);
@@ -78,7 +78,7 @@ fn behind_a_nat_a_name_is_taken_from_what_is_over() {
     }
 }
 
-/// What a host has of a session that stays there is by one five-tuple.
+/// The state that a host has of a session that stays there is found by one five-tuple.
 #[test]
 fn a_session_that_stays_is_not_renamed() {
     let token = [1, 2];
@@ -109,12 +109,12 @@ fn a_session_that_stays_is_not_renamed() {
     }
 }
 
-/// Behind a NAT what connection tracking refuses is for this host's own address, whose
-/// stack would end the session. What it passes on may be a reset of an end.
+/// Behind a NAT a packet that connection tracking refuses is for this host's own address, whose
+/// stack would end the session. A packet that it passes on may be a reset of an end.
 #[test]
 fn a_nats_own_stack_ends_nothing() {
     for h in all() {
-        // Another address than this host's own is a forwarded one's.
+        // Another address than this host's own is that of a forwarded packet.
         for (from, own) in [
             (h.net.new_remote.ip(), true),
             ([192, 0, 2, 1].into(), false),
@@ -146,7 +146,8 @@ fn a_nats_own_stack_ends_nothing() {
                 assert_eq!(p.session(SECOND).life.reset & 1, 1);
                 assert_eq!(p.events(), [(EventKind::Reset, SECOND)]);
             }
-            // The other way it is from no address of this host's. It refuses the SYN.
+            // In the other direction the source is no address of this host. The host refuses the
+            // SYN.
             let other = Frame {
                 src: h.net.remote,
                 dst: h.net.local,
@@ -159,8 +160,8 @@ fn a_nats_own_stack_ends_nothing() {
     }
 }
 
-/// A NAT on the middlebox's host changes where the session goes, and its number or not: the
-/// server knows by which name it was opened, and what it answers finds back.
+/// A NAT on the middlebox's host changes the destination, and the number or not. The server
+/// knows the name under which the session was opened, and its answer finds the way back.
 #[test]
 fn a_nat_may_change_the_destination() {
     for h in all() {
@@ -207,7 +208,7 @@ fn a_nat_may_change_the_destination() {
     }
 }
 
-/// Whom to ask for an agent is not the address that the session was opened to, whatever else
+/// The address to ask for an agent is not the one that the session was opened to, whatever else
 /// this host tracks.
 #[test]
 fn the_server_that_a_nat_has_chosen_is_asked_for() {

@@ -1,11 +1,11 @@
-//! What is remembered of SYNs between where they come in and where they go on.
+//! SYNs that are remembered between their arrival and their departure.
 
 use super::*;
 
-/// As many SYNs are remembered.
+/// Number of SYNs that are remembered.
 const KEPT: u32 = 16_384;
 
-/// The SYN of another session of the same two hosts, as it comes in and as it goes on.
+/// Returns the SYN of another session of the same two hosts, as it arrives and as it leaves.
 fn syns(h: &Hosts, number: u16) -> (Frame, Frame) {
     let port = |a: SocketAddr| SocketAddr::new(a.ip(), a.port() + number);
     let session = FlowKey::new(port(h.net.local), h.net.remote);
@@ -25,8 +25,8 @@ fn syns(h: &Hosts, number: u16) -> (Frame, Frame) {
     (comes, on(session, &syn))
 }
 
-/// The ring goes round, and so does the count of all SYNs: what is overwritten leads nobody
-/// anywhere, and what was sent again is remembered anew.
+/// The ring wraps around, and so does the count of all SYNs. An overwritten record leads no SYN
+/// anywhere, and a retransmitted SYN is remembered anew.
 #[test]
 fn as_many_syns_are_remembered_as_there_is_room_for() {
     for h in all() {
@@ -37,7 +37,7 @@ fn as_many_syns_are_remembered_as_there_is_room_for() {
         let comes = |p: &Programs, i: usize| {
             assert_eq!(p.run(Way::In, &all[i].0.bytes()), (OK, all[i].1.bytes()));
         };
-        // By its number, and then by its mark.
+        // By the number, and then by the mark.
         let goes = |p: &mut Programs, i: usize| {
             let mark = mark::of_slot(FIRST + i as u32).unwrap();
             [0, mark].map(|mark| p.run_with_mark(Way::Out, &all[i].1.bytes(), mark).0)
@@ -49,7 +49,7 @@ fn as_many_syns_are_remembered_as_there_is_room_for() {
         }
         p.syns_seen(1_u32.wrapping_add(KEPT - 3));
         comes(&p, 3);
-        // The last one has the place of the first.
+        // The last SYN has the place of the first.
         assert_eq!(goes(&mut p, 0), [PASS; 2]);
         for i in 1..4 {
             assert_eq!(goes(&mut p, i), [REDIRECT; 2], "SYN {i}");

@@ -1,14 +1,14 @@
-//! Who has seen a payload go by may send it again, at any time and from anywhere.
+//! Replays: a host that has seen a payload may send it again, at any time and from anywhere.
 
 use dysco_common::fresh::FRESH;
 
 use super::*;
 
-/// A tick of the neighbour's clock, which is long before this host's or after it.
+/// A tick of the neighbour's clock, long before or after this host's present one.
 const THEN: u32 = 0x8000_0000;
 
 impl Hosts {
-    /// The SYN of the opener's so manieth session, sent at this tick of its clock.
+    /// Returns the SYN of the opener's nth session, sent at this tick of its clock.
     fn sent_at(&self, nth: u16, sent: u32) -> Frame {
         let subsession = self.subsession(nth);
         let from = SocketAddr::new(self.net.local.ip(), 30_000 + nth);
@@ -42,10 +42,10 @@ fn a_copy_of_long_ago_is_refused() {
             refused == 0
         };
         assert!(takes(1, THEN));
-        // A tick of this host's may pass meanwhile.
+        // This host's clock may advance by a tick meanwhile.
         assert!(!takes(2, THEN.wrapping_sub(FRESH + 1)));
         assert!(takes(2, THEN.wrapping_sub(FRESH - 2)));
-        // The clock goes on, and has wrapped around when it was started long ago.
+        // The clock advances, and has wrapped around if it was started long ago.
         assert!(takes(3, THEN + 1000));
         assert!(!takes(4, THEN));
         assert!(!takes(4, THEN + 1000 - FRESH - 1));
@@ -53,7 +53,7 @@ fn a_copy_of_long_ago_is_refused() {
     }
 }
 
-/// Its proof comes first: what strangers say of a neighbour's clock is not believed.
+/// The proof is checked first: a stranger's claim about a neighbour's clock is not believed.
 #[test]
 fn a_forgery_says_nothing_of_the_clock() {
     for h in all() {
@@ -78,7 +78,7 @@ fn what_this_host_has_sent_is_nobodys_word_to_it() {
     }
 }
 
-/// As long as its end is remembered a session is not opened again by its own SYN.
+/// A session is not opened again by its own SYN while its end is remembered.
 #[test]
 fn a_session_that_has_ended_is_not_opened_by_its_syn() {
     for h in all() {
