@@ -49,9 +49,9 @@ pub enum ChainChange {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reconfigure {
-    /// For which.
+    /// Sessions to change.
     pub which: Which,
-    /// What is to change.
+    /// Change to make.
     pub chain: ChainChange,
     /// Kinds of state that the leaving hosts transfer to the joining ones. State of each kind
     /// must exist.

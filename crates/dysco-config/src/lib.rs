@@ -75,9 +75,9 @@ pub struct Config {
     /// Listeners for which the operator declares more than the shim can observe.
     #[serde(rename = "listener")]
     pub listeners: Vec<Listener>,
-    /// How proxies without the shim are watched.
+    /// Settings for watching proxies that run without the shim.
     pub watch: Watch,
-    /// When the daemon runs.
+    /// Settings for the scheduling of the daemon's threads.
     pub scheduling: Scheduling,
     /// Metrics.
     pub metrics: Metrics,
@@ -133,15 +133,15 @@ pub struct Shim {
 /// The eBPF side.
 #[derive(Clone, Debug, Serialize)]
 pub struct DataPlane {
-    /// Where maps and programs are pinned.
+    /// Directory in which maps and programs are pinned.
     pub pin_dir: PathBuf,
-    /// How many sessions there may be.
+    /// Maximum number of sessions.
     pub max_sessions: u32,
-    /// How programs are attached.
+    /// Method by which programs are attached.
     pub attach: Attach,
-    /// Whether XDP relays.
+    /// Interfaces on which XDP relays.
     pub xdp: Xdp,
-    /// Are sessions entered that were there before the start?
+    /// True if sessions that existed before the start are adopted.
     pub adopt: bool,
 }
 

@@ -21,8 +21,8 @@ pub fn can_pin(dir: &Path) -> Result<(), ConfigError> {
     }
 }
 
-/// A HAProxy that is not there yet makes its socket when it starts: no error, but more
-/// often a slip.
+/// Returns a warning if the listener's HAProxy socket does not exist or is no socket. This is not
+/// an error, because HAProxy creates the socket when it starts; more often the path is wrong.
 pub fn missing_socket(listener: &Listener) -> Option<String> {
     let socket = listener.haproxy_socket.as_ref()?;
     let what = match socket.metadata() {
