@@ -37,7 +37,8 @@ pub fn missing_socket(listener: &Listener) -> Option<String> {
     ))
 }
 
-/// Returns an error if this host does not have an address to listen on.
+/// Returns an error if an address to listen on does not exist here. Such an address may belong to
+/// another host, or to this host only at times.
 pub fn can_listen(control: &Control) -> Result<(), ConfigError> {
     for ip in &control.listen {
         // Any port will do, because a running dyscod occupies its own.

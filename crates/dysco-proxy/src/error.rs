@@ -25,11 +25,11 @@ pub enum StartError {
         "cannot {what} the shim's socket {path}: {source}; is another dyscod running, and may this one write there?"
     )]
     Socket {
-        /// The step that failed.
+        /// Step that failed.
         what: &'static str,
-        /// Where.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
@@ -225,11 +225,11 @@ pub enum CloseError {
         "cannot {what} of the pair {pair}: {source}; dyscod needs CAP_NET_ADMIN and CAP_SYS_PTRACE"
     )]
     System {
-        /// Which pair.
+        /// Pair that was to be closed.
         pair: PairId,
-        /// The step that failed.
+        /// Step that failed.
         what: &'static str,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
 }

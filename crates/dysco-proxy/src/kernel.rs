@@ -5,7 +5,6 @@
 //! SYN if this host opened it, and one for its own FIN) plus the bytes in the send queue. These
 //! numbers only grow. Readings that are equal before and after were therefore valid at one
 //! moment.
-//! true at one moment.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

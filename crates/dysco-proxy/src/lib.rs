@@ -213,7 +213,7 @@ impl ProxySide {
     }
 
     /// Watches the sockets of processes from outside, as far as the requested sessions need it.
-    /// Stores the pairs that the counts have shown for a while.
+    /// Stores for a while the pairs that the counts have shown.
     pub async fn watch(&self, ask: outside::Ask) -> Result<outside::Found, ProcessError> {
         let side = self.clone();
         let found = long(move || {

@@ -45,7 +45,7 @@ impl HeldPort {
         let socket = OwnedFd::from(socket);
         set_option(&socket, libc::IPPROTO_TCP, TCP_REPAIR, ON)?;
         // The port is chosen from a range of one port, as the kernel chose it for the proxy's
-        // socket. The kernel chooses a port that a socket has bound explicitly for no connection.
+        // socket. A port that a socket has bound explicitly is not chosen for other connections.
         let port = i32::from(local.port());
         let range = port << 16 | port;
         set_option(&socket, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, range)?;

@@ -41,9 +41,9 @@ pub enum Doubt {
     Reused {
         /// The partner.
         b: usize,
-        /// It was open before.
+        /// True if the partner is older than the accepted socket.
         older: bool,
-        /// How far the counts differ.
+        /// Difference of the counts.
         delta: i64,
     },
     /// The process has opened fewer sockets than it has accepted, so that one may serve several.

@@ -187,7 +187,7 @@ impl Court<'_> {
     }
 
     /// Returns true if the bytes written to `x` far more likely came from another source. A
-    /// source that fitted often, but does not follow now, may have done so by chance.
+    /// source that fitted often, but only recently, may have done so by chance.
     fn explained(&self, x: usize, from: usize) -> bool {
         let this = self.best(from, x);
         self.sources[x].iter().any(|s| {
