@@ -163,7 +163,7 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     Exit::Usage.into()
 }
 
-/// Returns true if the command line requests JSON, which holds even if it is wrong otherwise.
+/// Returns true if the command line requests JSON. A command line with errors may do so too.
 fn wants_json(words: &[String]) -> bool {
     let joined = |word: &String| matches!(word.as_str(), "-ojson" | "-o=json" | "--output=json");
     let apart = |two: &[String]| matches!(two[0].as_str(), "-o" | "--output") && two[1] == "json";

@@ -14,8 +14,8 @@ pub struct Args {
     dry_run: bool,
 }
 
-/// Makes dyscod read its configuration, keys and policy again. The exit code tells if values need
-/// a restart.
+/// Makes dyscod read its configuration, keys and policy again. Values that need a restart stay
+/// unchanged, and the exit code reports them.
 pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     let dry_run = args.dry_run;
     let mut client = context.ask(&Request::Reload { dry_run })?;

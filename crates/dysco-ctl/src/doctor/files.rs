@@ -116,7 +116,7 @@ fn pins(dir: &Path) -> Finding {
 struct Ports {
     /// First and last port.
     range: String,
-    /// Ports of that range that the kernel does not assign: `7,61000-64999`.
+    /// Ports that the kernel does not assign: `7,61000-64999`.
     reserved: String,
     /// True if further ports can be reserved.
     writable: bool,

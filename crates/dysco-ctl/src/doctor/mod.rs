@@ -146,7 +146,7 @@ impl Report {
 }
 
 /// Returns findings about a daemon's status. The daemon should be connected with all peers that
-/// it knows.
+/// it has met.
 pub(super) fn of_status(status: &dysco_api::StatusReport) -> Vec<Finding> {
     let met: Vec<_> = status.peers.iter().map(|peer| peer.address).collect();
     running::of_status(status, Some(&met))

@@ -98,7 +98,7 @@ fn total(widths: impl ExactSizeIterator<Item = usize>) -> usize {
     widths.sum::<usize>() + gaps
 }
 
-/// Narrows the widest column until all fit, unless that column has its minimum width.
+/// Narrows the widest column above its minimum width, until all fit or none is left.
 fn narrow(widths: &mut [usize], limit: usize, least: impl Fn(usize) -> usize) {
     while total(widths.iter().copied()) > limit {
         let wide = (0..widths.len()).filter(|at| widths[*at] > least(*at));
