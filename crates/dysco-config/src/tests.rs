@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::{Attach, Config, ConfigError, Interface, LogFormat, Xdp, check, schema};
 
-/// Keys for 10.0.0.1 and fd00::1, which are created once.
+/// Keys for 10.0.0.1, fd00::1 and 127.0.0.1, which are created once.
 static KEYS: LazyLock<TempDir> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
     let authority = dir.path().join("authority");

@@ -234,8 +234,7 @@ impl ProxySide {
         Ok(found)
     }
 
-    /// Returns a proxy's processes and their sockets. With `uid`, only that user's processes are
-    /// allowed.
+    /// Returns a proxy's processes and their sockets. `uid` allows only that user's processes.
     pub async fn look(
         &self,
         name: ProcessName,
@@ -351,8 +350,7 @@ impl ProxySide {
         }
     }
 
-    /// Returns an error if the kernel has counted receiving calls on a direction that the shim
-    /// reports as spliced.
+    /// Returns an error if the kernel saw receiving calls on a direction reported as spliced.
     pub fn received(&self, pair: &Pair) -> Result<(), NotTransparent> {
         let (receipts, now) = {
             let registry = self.registry();
@@ -383,8 +381,7 @@ impl ProxySide {
             if !lie {
                 return result;
             }
-            // The shim reports a byte after it was written, so its report may still be in
-            // transit.
+            // The shim reports a byte after it was written. The report may be in transit.
             tokio::time::sleep(REPORT_DELAY).await;
             tries += 1;
             if tries > NEWER_CLAIMS || self.registry().newest(pair) == Some(now) {
@@ -426,8 +423,7 @@ impl ProxySide {
     }
 }
 
-/// Locks a mutex and ignores poisoning. No lock of this crate is held while its data is
-/// inconsistent.
+/// Locks a mutex, even if poisoned. No lock is held while its data is inconsistent.
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }

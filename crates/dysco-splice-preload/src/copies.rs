@@ -69,6 +69,7 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> isize {
 
 /// Ends the claims about descriptors that a message has passed to its receiver.
 ///
+/// # Safety
 /// `msg` is null or a valid message for `sendmsg`.
 pub unsafe fn passed(msg: *const msghdr) {
     // SAFETY: required of the caller; the CMSG functions stay within the length that the message

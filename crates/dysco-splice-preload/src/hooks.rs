@@ -114,8 +114,8 @@ fn is_tcp(domain: c_int, ty: c_int) -> bool {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    // AF_UNSPEC ends the connection, and the next one counts from zero. SAFETY: a caller that
-    // states a length provides that number of bytes.
+    // AF_UNSPEC ends the connection, and the next one counts from zero.
+    // SAFETY: a caller that states a length provides that number of bytes.
     let ends = len >= 2 && !addr.is_null() && unsafe { (*addr).sa_family } == 0;
     let r = real!(connect: fn(fd => c_int, addr => *const sockaddr, len => socklen_t) -> c_int);
     if ends && r == 0 {
