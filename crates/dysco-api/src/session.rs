@@ -69,7 +69,7 @@ pub struct SessionReport {
     /// The proxy's own description of the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<Label>,
-    /// Whether this host's middlebox can leave the session.
+    /// Answer to whether this host's middlebox can leave the session.
     pub removable: Removable,
     /// Events of the session, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -182,13 +182,13 @@ pub struct WayChange {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
-    /// Through the middlebox.
+    /// The way through the middlebox.
     Middlebox,
-    /// Past the middlebox's host.
+    /// The way past the middlebox's host.
     Bypass,
-    /// Through the kernel of the middlebox's host.
+    /// The way through the kernel of the middlebox's host.
     Local,
-    /// Requests through the kernel of the middlebox's host; replies straight to the client.
+    /// The way of `Local` for requests. Replies go straight to the client.
     Return,
 }
 
@@ -233,7 +233,7 @@ pub struct HeldReport {
     /// Short name of the session, if it is tracked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
-    /// Whether the proxy can leave the session, judged without watching its sockets.
+    /// Answer to whether the proxy can leave the session, judged without watching its sockets.
     pub removable: Removable,
     /// The proxy's own description of the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]

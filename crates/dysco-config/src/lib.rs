@@ -56,15 +56,15 @@ const NEW_PATH_PORTS: RangeInclusive<u16> = 61000..=64999;
 /// A checked configuration: every default is filled in, and every name is resolved.
 #[derive(Clone, Debug, Serialize)]
 pub struct Config {
-    /// This host.
+    /// Settings of this host.
     pub host: Host,
-    /// The channel to other daemons.
+    /// Settings of the channel to other daemons.
     pub control: Control,
-    /// The local API.
+    /// Settings of the local API.
     pub api: Api,
-    /// The shims' socket.
+    /// Settings of the shims' socket.
     pub shim: Shim,
-    /// The eBPF side.
+    /// Settings of the eBPF programs and maps.
     pub data_plane: DataPlane,
     /// Sessions to track. If the list is empty, every session is tracked.
     pub track: Vec<Track>,
@@ -79,13 +79,13 @@ pub struct Config {
     pub watch: Watch,
     /// Settings for the scheduling of the daemon's threads.
     pub scheduling: Scheduling,
-    /// Metrics.
+    /// Settings of the metrics.
     pub metrics: Metrics,
-    /// Logging.
+    /// Settings of the log.
     pub log: Log,
 }
 
-/// This host.
+/// Settings of this host.
 #[derive(Clone, Debug, Serialize)]
 pub struct Host {
     /// Name of this host in listings and logs.
@@ -96,7 +96,7 @@ pub struct Host {
     pub interfaces: Vec<Interface>,
 }
 
-/// The channel to other daemons.
+/// Settings of the channel to other daemons.
 #[derive(Clone, Debug, Serialize)]
 pub struct Control {
     /// Local addresses to listen on; the unspecified address stands for all.
@@ -106,12 +106,12 @@ pub struct Control {
     /// Hosts that this host stays connected with and has keys for. It connects to other hosts
     /// when a session needs them.
     pub peers: Vec<IpAddr>,
-    /// Keys and certificates.
+    /// Paths of keys and certificates.
     #[serde(flatten)]
     pub pki: PkiPaths,
 }
 
-/// The local API.
+/// Settings of the local API.
 #[derive(Clone, Debug, Serialize)]
 pub struct Api {
     /// Path of the socket.
@@ -123,14 +123,14 @@ pub struct Api {
     pub gid: Option<u32>,
 }
 
-/// The shims' socket.
+/// Settings of the shims' socket.
 #[derive(Clone, Debug, Serialize)]
 pub struct Shim {
     /// Path of the socket.
     pub socket: PathBuf,
 }
 
-/// The eBPF side.
+/// Settings of the eBPF programs and maps.
 #[derive(Clone, Debug, Serialize)]
 pub struct DataPlane {
     /// Directory in which maps and programs are pinned.
@@ -152,7 +152,7 @@ pub enum Attach {
     /// TCX if the kernel has it (6.6 and later), clsact otherwise.
     #[default]
     Auto,
-    /// TCX only.
+    /// TCX, without a fallback.
     Tcx,
     /// The clsact qdisc.
     Clsact,
@@ -257,7 +257,7 @@ pub struct Scheduling {
     pub realtime: bool,
 }
 
-/// Metrics.
+/// Settings of the metrics.
 #[derive(Clone, Debug, Serialize)]
 pub struct Metrics {
     /// Path of the unix socket.
@@ -269,10 +269,10 @@ pub struct Metrics {
     pub tls: bool,
 }
 
-/// Logging.
+/// Settings of the log.
 #[derive(Clone, Debug, Serialize)]
 pub struct Log {
-    /// Plain or JSON.
+    /// Format of the lines: plain or JSON.
     pub format: LogFormat,
     /// A `tracing` filter, such as `info` or `dysco=debug`.
     pub filter: String,

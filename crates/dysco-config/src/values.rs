@@ -19,7 +19,7 @@ pub struct Address(pub IpAddr);
 /// A destination prefix, host bits zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Prefix {
-    /// The address.
+    /// Address of the prefix.
     pub address: IpAddr,
     /// Number of significant bits.
     pub len: u8,

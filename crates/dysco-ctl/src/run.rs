@@ -61,7 +61,7 @@ pub enum RunError {
         "failed to find where shims report to: the dyscod at {0} does not tell; start one of dyscoctl's version, or name the socket with {REPORTS_VARIABLE}"
     )]
     NoReports(PathBuf),
-    /// The loader takes neither blanks nor colons in a path.
+    /// The path contains a blank or a colon, which the loader does not accept.
     #[error("failed to load the shim {0}: the loader takes no blank or colon in a path; move it")]
     BadPath(PathBuf),
     /// The program cannot be started.

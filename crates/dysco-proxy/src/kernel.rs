@@ -128,7 +128,7 @@ fn has_room(fd: &OwnedFd) -> bool {
         events: libc::POLLOUT,
         revents: 0,
     };
-    // SAFETY: one pollfd, ours; no wait.
+    // SAFETY: one local pollfd; no wait.
     unsafe { libc::poll(&raw mut p, 1, 0) };
     p.revents & libc::POLLOUT != 0
 }

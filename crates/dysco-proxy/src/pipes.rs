@@ -34,7 +34,7 @@ fn holds_something(pipe: &OwnedFd) -> bool {
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: one pollfd, ours; no wait.
+    // SAFETY: one local pollfd; no wait.
     unsafe { libc::poll(&raw mut p, 1, 0) };
     p.revents & libc::POLLIN != 0
 }

@@ -35,7 +35,8 @@ impl HeldPort {
     /// Occupies the five-tuple of a connection from this host.
     ///
     /// # Errors
-    /// If another socket has it, the kernel never chooses this port, or is older than 6.3.
+    /// If another socket has the five-tuple, if the kernel never chooses this port, or if the
+    /// kernel is older than 6.3.
     pub fn hold(connection: &FlowKey) -> io::Result<HeldPort> {
         let (local, remote) = (connection.local(), connection.remote());
         let kind = Type::STREAM.nonblocking().cloexec();

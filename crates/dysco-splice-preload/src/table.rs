@@ -14,7 +14,7 @@ pub const CAPACITY: usize = 1 << 20;
 
 /// Kind of a descriptor.
 pub mod kind {
-    /// Not watched.
+    /// A descriptor that is not watched.
     pub const NONE: u32 = 0;
     /// A socket that this process created.
     pub const SOCKET: u32 = 1;

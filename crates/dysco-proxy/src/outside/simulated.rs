@@ -39,8 +39,8 @@ proptest! {
         }
     }
 
-    /// If a sink is slow, the process may hold the same number of bytes at each moment. That is
-    /// never mistaken for an empty process.
+    /// A full buffer is never mistaken for a constant. If a sink is slow, the process may hold the
+    /// same number of bytes at each moment.
     #[test]
     fn no_full_buffer_is_taken_for_a_constant(
         seed: [u8; 32],
