@@ -91,10 +91,20 @@ pub struct Agent {
     rules: Mutex<Tracking>,
     /// Slots without keys, until no program can use them any longer. They are in the state
     /// [`State::Closed`], by which the next process recognizes them if this one is killed.
-    quarantine: Mutex<Vec<u32>>,
+    quarantine: Mutex<Quarantine>,
     pub(crate) ebpf: Mutex<Ebpf>,
     /// Lock that reserves the pins for this agent.
     _alone: Flock<File>,
+}
+
+/// Collected slots. A program that runs on another processor may still use one that was
+/// collected this moment: each slot waits from one release to the next.
+#[derive(Default)]
+struct Quarantine {
+    /// Slots that were collected since the last release.
+    fresh: Vec<u32>,
+    /// Slots that were collected before it.
+    aged: Vec<u32>,
 }
 
 /// The rules that select the sessions to track, and their map for the programs.
@@ -235,7 +245,11 @@ impl Agent {
             rules: Mutex::new(tracking),
             chains: Mutex::new(chains),
             edges: Mutex::new(edges),
-            quarantine: Mutex::new(closed),
+            quarantine: Mutex::new(Quarantine {
+                // Collected by a process that has ended.
+                aged: closed,
+                ..Quarantine::default()
+            }),
             ebpf: Mutex::new(ebpf),
             _alone: alone,
         };
@@ -454,7 +468,7 @@ impl Agent {
         self.memory.set_state(slot, State::Tombstone);
     }
 
-    /// Forgets a session. Its slot is reused only after the next call of
+    /// Forgets a session. Its slot is reused only after the next call but one of
     /// [`Agent::release_quarantine`].
     pub fn collect(&self, slot: u32) {
         if self.is_nobodys(slot) {
@@ -466,7 +480,7 @@ impl Agent {
         self.forget_chain(slot);
         self.forget_delta(slot);
         self.memory.clear(slot);
-        lock(&self.quarantine).push(slot);
+        lock(&self.quarantine).fresh.push(slot);
     }
 
     fn is_nobodys(&self, slot: u32) -> bool {
@@ -474,9 +488,13 @@ impl Agent {
         matches!(state, None | Some(State::Free | State::Closed))
     }
 
-    /// Gives back the slots that were collected before this call.
+    /// Gives back the slots that were collected before the last call.
     pub fn release_quarantine(&self) {
-        let slots = std::mem::take(&mut *lock(&self.quarantine));
+        let slots = {
+            let mut quarantine = lock(&self.quarantine);
+            let fresh = std::mem::take(&mut quarantine.fresh);
+            std::mem::replace(&mut quarantine.aged, fresh)
+        };
         let mut free = lock(&self.free);
         for slot in slots {
             self.memory.set_state(slot, State::Free);

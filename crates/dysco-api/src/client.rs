@@ -1,4 +1,4 @@
-//! A client of the local API. Blocking: a command line has nothing else to do.
+//! A client of the local API. Calls block, because a command-line program has no other work.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,13 +8,13 @@ use std::time::Duration;
 use super::host::HostName;
 use super::types::{Failure, FailureCode, Reply, Request};
 
-/// Where the local API listens.
+/// Default path of the local API's socket.
 pub const DEFAULT_API_SOCKET: &str = "/run/dysco/dyscod.sock";
 
-/// The longest reply that is read.
+/// Maximum length in bytes of a reply.
 const MAX_REPLY: u64 = 16 * 1024 * 1024;
 
-/// The beginning of a [`Reply::Session`], as serde writes it.
+/// First bytes of a [`Reply::Session`], as serde writes them.
 pub(crate) const SESSION: &[u8] = br#"{"reply":"session","#;
 
 /// A connection to the daemon.
@@ -24,20 +24,20 @@ pub struct Client {
     stream: BufReader<UnixStream>,
 }
 
-/// The daemon could not be asked, or did not do it.
+/// An error while asking the daemon, or the daemon's refusal.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No process listens on the socket.
     #[error(
         "failed to reach dyscod at {socket}: {source}; start it, or name its socket with --socket"
     )]
     NoDaemon {
         /// The socket.
         socket: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The socket is not for this user.
+    /// The user has no permission for the socket.
     #[error(
         "failed to reach dyscod at {socket}: permission denied; run as root, or join the group of [api] group"
     )]
@@ -45,7 +45,7 @@ pub enum ClientError {
         /// The socket.
         socket: PathBuf,
     },
-    /// No answer in time.
+    /// The daemon did not answer in time.
     #[error(
         "failed to hear from dyscod at {socket}: it did not answer in time; see its log for what keeps it, then ask again"
     )]
@@ -53,18 +53,18 @@ pub enum ClientError {
         /// The socket.
         socket: PathBuf,
     },
-    /// The daemon went away meanwhile.
+    /// The daemon closed the connection.
     #[error("failed to hear from dyscod at {socket}: {why}; it may have been stopped: see its log")]
     Lost {
         /// The socket.
         socket: PathBuf,
-        /// What happened.
+        /// Description of the event.
         why: String,
     },
-    /// The answer is of another version.
+    /// The answer belongs to another version.
     #[error("failed to understand dyscod: {0}; use dyscoctl of the same version")]
     Malformed(serde_json::Error),
-    /// The daemon says no.
+    /// The daemon reports a failure.
     #[error("{0}; {mend}", mend = .0.mend)]
     Failure(Failure),
 }
@@ -87,8 +87,8 @@ impl Client {
         })
     }
 
-    /// Asks, once the hosts named are looked up. The answers come with
-    /// [`Client::reply`].
+    /// Sends a request after resolving the host names in it. [`Client::reply`] returns the
+    /// answers.
     pub fn ask(&mut self, request: &Request) -> Result<(), ClientError> {
         let mut request = request.clone();
         request.hosts().for_each(HostName::look_up);
@@ -98,13 +98,13 @@ impl Client {
         stream.write_all(&line).map_err(|error| self.lost(error))
     }
 
-    /// How long to wait for each answer; for ever, without.
+    /// Sets the time to wait for each answer. Without one, the client waits for ever.
     pub fn set_patience(&mut self, patience: Option<Duration>) -> Result<(), ClientError> {
         let set = self.stream.get_ref().set_read_timeout(patience);
         set.map_err(|error| self.lost(error))
     }
 
-    /// The next answer. A failure comes as an error.
+    /// Returns the next answer. A failure is returned as an error.
     pub fn reply(&mut self) -> Result<Reply, ClientError> {
         let mut line = Vec::new();
         let read = (&mut self.stream)
@@ -119,7 +119,7 @@ impl Client {
             Ok(_) => {}
         }
         let reply = match line.starts_with(SESSION) {
-            // Of these there are many, and a tagged type is read twice.
+            // Sessions are numerous, and serde parses a tagged type twice.
             true => serde_json::from_slice(&line).map(|s| Reply::Session(Box::new(s))),
             false => serde_json::from_slice(&line),
         };
@@ -147,7 +147,7 @@ impl Client {
 }
 
 impl ClientError {
-    /// The failure's code, where the daemon gave one.
+    /// Returns the failure's code, if the daemon gave one.
     pub fn code(&self) -> Option<FailureCode> {
         match self {
             ClientError::Failure(failure) => Some(failure.code),

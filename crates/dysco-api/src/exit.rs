@@ -1,4 +1,4 @@
-//! How `dyscoctl` and `dyscod` end: documented exit codes.
+//! The documented exit codes of `dyscoctl` and `dyscod`.
 
 use std::process::ExitCode;
 
@@ -15,31 +15,32 @@ Exit codes:
   7  drain: the time ran out, and the proxy still holds sessions
   8  doctor: a fault keeps this host from working";
 
-/// How a command ends.
+/// Result of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exit {
     /// Done.
     Done = 0,
-    /// A fault of this program or of the daemon.
+    /// A fault of this program or of the daemon occurred.
     Internal = 1,
-    /// A fault of the command line, of a file or of a key.
+    /// The command line, a file or a key is wrong.
     Usage = 2,
     /// No daemon answers.
     NoDaemon = 3,
-    /// The user may not.
+    /// The user has no permission.
     NotAllowed = 4,
-    /// Refused or rolled back, for some session at least.
+    /// At least one session was refused or rolled back.
     Refused = 5,
-    /// It took too long.
+    /// The command timed out.
     TimedOut = 6,
-    /// A drain ran out of time, and sessions are left.
+    /// A drain timed out, and the proxy still holds sessions.
     Left = 7,
-    /// A doctor found what stops this host.
+    /// `dyscoctl doctor` found a fault that keeps this host from working.
     Ill = 8,
 }
 
 impl Exit {
-    /// For programs, in the words of the local API where it has one.
+    /// Returns the code as a word for programs, which is that of the local API if the API has
+    /// one.
     pub fn code(self) -> &'static str {
         match self {
             Exit::Done => "done",

@@ -1,4 +1,4 @@
-//! Which sessions a listing shows: `key=value` words, all of which must match.
+//! Filters that select sessions for a listing: `key=value` words, all of which must match.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +10,7 @@ use super::mode::Mode;
 use super::process::ProcessName;
 use super::session::{Removable, SessionReport};
 
-/// The states of a session, as listings have them.
+/// States of a session, as listings print them.
 pub const STATES: [&str; 11] = [
     "opening",
     "tracked",
@@ -24,12 +24,12 @@ pub const STATES: [&str; 11] = [
     "closed",
     ENDED,
 ];
-/// On a path through hosts of a chain.
+/// State of a session on a path through the hosts of a chain.
 const CHAINED: &str = "chained";
-/// Listed instead of another word once a session is over.
+/// State that listings print instead of another once a session is over.
 const ENDED: &str = "ended";
 
-/// What a filter may say, for `--help`.
+/// Description of the filters, for `--help`.
 pub const HELP: &str = "\
 Filters are words separated by commas, all of which must match:
   host=ADDRESS      an end of the session, or of its path on the wire
@@ -46,7 +46,7 @@ Filters are words separated by commas, all of which must match:
   peer=ADDRESS      the other end of the session, or of its path on the wire
   removable=yes|no  can this host's middlebox leave it";
 
-/// Which sessions to show; the empty one shows all.
+/// A filter that selects the sessions to show. An empty filter selects all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Filter(Vec<Term>);
@@ -56,7 +56,7 @@ enum Term {
     Host(IpAddr),
     Port(u16),
     State(&'static str),
-    /// `None` where no proxy has left.
+    /// Mode of removal; `None` selects sessions that no proxy has left.
     Mode(Option<Mode>),
     Chain(Hop),
     Proxy(ProcessName),
@@ -64,7 +64,7 @@ enum Term {
     Removable(bool),
 }
 
-/// Hosts of a chain.
+/// Condition on the hosts of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hop {
     Any,
@@ -72,32 +72,32 @@ enum Hop {
     Host(IpAddr),
 }
 
-/// Not a filter.
+/// An error in the text of a filter.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadFilter {
-    /// No word of one.
+    /// The word is no part of a filter.
     #[error(
         "'{0}' filters nothing: use host=ADDRESS, port=NUMBER, state=WORD, mode=WORD, chain=ADDRESS|yes|no, proxy=PROCESS, peer=ADDRESS or removable=yes|no, separated by commas"
     )]
     Word(String),
-    /// No way by which a proxy leaves.
+    /// The word is no mode by which a proxy has left.
     #[error("'{0}' is no way by which a proxy has left: use bypass, return, local or none")]
     Mode(String),
-    /// No port.
+    /// The number is no port.
     #[error("'{0}' is out of range: ports are 1 to 65535")]
     Port(String),
-    /// No session is ever in it.
+    /// The word is no state of a session.
     #[error("'{0}' is no state of a session: use one of {states}", states = STATES.join(", "))]
     State(String),
 }
 
 impl Filter {
-    /// Does it show all?
+    /// Returns true if the filter selects all sessions.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Is this session to be shown?
+    /// Returns true if the filter selects this session.
     pub fn matches(&self, session: &SessionReport) -> bool {
         self.0.iter().all(|term| term.matches(session))
     }

@@ -1,4 +1,4 @@
-//! How a host is named: `self`, by its address, or by its name.
+//! Names of hosts in requests: `self`, an address or a name.
 
 use std::fmt;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -10,17 +10,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum HostName {
-    /// The one asked.
+    /// The host that receives the request.
     This,
-    /// The one with this address.
+    /// The host with this address.
     Address(IpAddr),
-    /// The one with this name: the daemon asked knows its own, and looks none up.
+    /// The host with this name. The daemon knows only the name of its own host and resolves none.
     Name(String),
 }
 
 impl HostName {
-    /// Puts the address in the name's place, if there is one. A host may call itself by
-    /// its loopback's, which the daemon there knows better. Waits for the resolver.
+    /// Replaces the name by its address, if the resolver knows one. A loopback address is
+    /// ignored, because a host may resolve its own name to it, and its daemon knows a better
+    /// address. Blocks until the resolver answers.
     pub fn look_up(&mut self) {
         let HostName::Name(name) = self else { return };
         let found = (name.as_str(), 0).to_socket_addrs().into_iter().flatten();
@@ -31,7 +32,7 @@ impl HostName {
     }
 }
 
-/// Not a host's name.
+/// An error for a text that is not the name of a host.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("'{0}' names no host: give 'self', an address, or a host name")]
 pub struct BadHost(String);

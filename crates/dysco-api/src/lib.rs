@@ -1,7 +1,7 @@
-//! The types of the local API of `dyscod`, and a client: what `dyscoctl` links, and other
-//! programs may. The API is a unix socket with one JSON object a line; reading is for a
-//! group, changing for root. The crate depends on no runtime. None of its types goes from
-//! host to host: those of `dysco-proto` do, and are turned into these.
+//! The types of the local API of `dyscod`, and a client for `dyscoctl` and other programs. The
+//! API is a unix socket with one JSON object a line. A group may read; only root may change. The
+//! crate depends on no async runtime. Hosts do not exchange these types: they exchange those of
+//! `dysco-proto`, which are converted into these.
 
 mod client;
 mod delta;

@@ -1,4 +1,4 @@
-//! Where a proxy listens.
+//! Addresses of a proxy's listeners.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,17 +7,18 @@ use std::str::FromStr;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Where a listener listens.
+/// The address of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListenAddress {
-    /// `None` for all addresses.
+    /// IP address; `None` stands for all addresses.
     pub ip: Option<IpAddr>,
     /// The port.
     pub port: u16,
 }
 
 impl ListenAddress {
-    /// The listener as socket addresses: for all addresses, one of each family.
+    /// Returns the socket addresses of the listener. A listener on all addresses has one of each
+    /// family.
     pub fn socket_addresses(&self) -> Vec<SocketAddr> {
         let any = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
         let ips = self.ip.map_or(any.to_vec(), |ip| vec![ip]);
@@ -26,7 +27,7 @@ impl ListenAddress {
             .collect()
     }
 
-    /// Is this socket's address that listener's?
+    /// Returns true if a socket with this address belongs to the listener.
     pub fn matches(&self, address: SocketAddr) -> bool {
         let ip = address.ip().to_canonical();
         self.port == address.port() && self.ip.is_none_or(|own| own == ip)
@@ -76,7 +77,8 @@ impl<'de> Deserialize<'de> for ListenAddress {
     }
 }
 
-/// Reads the address from its text, and fails there: a file's reader knows the place.
+/// Visitor that parses the address, so that the deserializer of a file adds the place to an
+/// error.
 struct Parsed;
 
 impl Visitor<'_> for Parsed {

@@ -1,4 +1,4 @@
-//! How a session is named: by a short id, or by its five-tuple.
+//! Names of sessions: a short id or a five-tuple.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,45 +6,45 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A session's short name on one host, written in hexadecimal. The low half
-/// is its slot, the high half tells it from the slot's earlier sessions.
+/// A session's short name on one host, written in hexadecimal. The low half is the session's
+/// slot. The high half distinguishes the session from earlier ones in that slot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct SessionId(pub u64);
 
 impl SessionId {
-    /// The id of a slot's session.
+    /// Returns the id of a slot's session.
     pub const fn new(slot: u32, generation: u32) -> Self {
         SessionId((generation as u64) << 32 | slot as u64)
     }
 
-    /// Its slot.
+    /// Returns the slot.
     pub const fn slot(self) -> u32 {
         self.0 as u32
     }
 
-    /// What tells it from the slot's earlier sessions.
+    /// Returns the number that distinguishes the session from earlier ones in its slot.
     pub const fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }
 }
 
-/// How a client names a session.
+/// Name of a session in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum SessionName {
-    /// By its id.
+    /// The id of the session.
     Id(SessionId),
-    /// By its five-tuple, seen from the host asked.
+    /// The five-tuple of the session, as seen from the host that receives the request.
     Tuple {
-        /// That host's end.
+        /// The end at that host.
         local: SocketAddr,
         /// The other end.
         remote: SocketAddr,
     },
 }
 
-/// Not a session's name.
+/// An error for a text that is not the name of a session.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "'{0}' names no session: give an id as 'dyscoctl sessions' lists it, or 'LOCAL>REMOTE' such as '10.0.0.1:8080>10.0.0.2:40000'"

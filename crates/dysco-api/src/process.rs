@@ -1,4 +1,4 @@
-//! How a proxy's process is named.
+//! Names of a proxy's process.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,17 +11,17 @@ use super::listen::ListenAddress;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum ProcessName {
-    /// The process with this number, and those it started.
+    /// The process with this pid, and the processes that it started.
     Pid(i32),
-    /// Whoever has sessions of this listener.
+    /// The processes that have sessions of this listener.
     Listener(ListenAddress),
     /// The processes of this systemd unit.
     Unit(String),
-    /// The process with this name, and those it started.
+    /// The process with this name, and the processes that it started.
     Named(String),
 }
 
-/// Not a process's name.
+/// An error for a text that is not the name of a process.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "'{0}' names no process: give a pid, a listener such as ':8080', a unit such as 'haproxy.service', or a name such as 'haproxy'"

@@ -1,4 +1,4 @@
-//! What is said on the local API about other chains for sessions.
+//! Messages of the local API about new chains for live sessions.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,67 +10,67 @@ use super::host::HostName;
 use super::name::{SessionId, SessionName};
 use super::state::StateKind;
 
-/// Which sessions are to get another chain.
+/// Selection of the sessions that get another chain.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Which {
-    /// These.
+    /// The sessions with these names.
     Sessions(Vec<SessionName>),
-    /// All that match.
+    /// All sessions that match the filter.
     Filter(Filter),
-    /// All that were opened on the host asked and pass this one; if it is the same, all
-    /// that pass it.
+    /// All sessions that were opened on the host that receives the request and pass this host. If
+    /// both are the same host, all sessions that pass it.
     Through(HostName),
-    /// All that this host has opened, and that the change makes sense for.
+    /// All sessions that this host has opened and to which the change applies.
     #[default]
     All,
 }
 
-/// What is to become of a chain.
+/// Change of a chain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChainChange {
-    /// It is to be these hosts.
+    /// Replaces the chain by these hosts.
     Become(Vec<HostName>),
-    /// This host is to come into it, as the last.
+    /// Appends this host to the chain.
     Insert(HostName),
-    /// One is to take the place of another.
+    /// Replaces one host of the chain by another.
     Replace {
-        /// The one that leaves.
+        /// Host that leaves.
         old: HostName,
-        /// The one that comes.
+        /// Host that joins.
         new: HostName,
     },
-    /// This host is to leave it.
+    /// Removes this host from the chain.
     Remove(HostName),
 }
 
-/// Another chain for live sessions.
+/// A request to change the chain of live sessions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reconfigure {
-    /// For which.
+    /// Sessions to change.
     pub which: Which,
-    /// What is to change.
+    /// Change to make.
     pub chain: ChainChange,
-    /// What the hosts that leave know of the session goes to those that come, of these
-    /// kinds. Each must be there.
+    /// Kinds of state that the leaving hosts transfer to the joining ones. State of each kind
+    /// must exist.
     #[serde(default)]
     pub state: Vec<StateKind>,
-    /// Only say what would be done.
+    /// True if the request only reports what it would do.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// How it ended.
+/// Result of one session's change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChainOutcome {
-    /// It has the chain; in a dry run, it could.
+    /// The session has the new chain. In a dry run, the change is possible.
     Changed,
     /// Nothing was changed.
     Refused,
-    /// It was begun, and taken back.
+    /// The change began and was rolled back.
     RolledBack,
 }
 
@@ -94,34 +94,34 @@ impl From<ChainOutcome> for asks::Outcome {
     }
 }
 
-/// The end of one session's change.
+/// The result of one session's change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ChainReport {
-    /// The session, as it is called now.
+    /// The session's current id.
     pub session: SessionId,
-    /// The side that opened it.
+    /// The end that opened the session.
     pub local: SocketAddr,
-    /// The side that it goes to.
+    /// The end that the session was opened to.
     pub remote: SocketAddr,
-    /// How it ended.
+    /// Result of the change.
     pub outcome: ChainOutcome,
-    /// Why, unless it was changed.
+    /// Reason, unless the chain was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The time ran out that one of its steps has, or a host did not answer in time.
+    /// True if a step of the change timed out, or a host did not answer in time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub timed_out: bool,
-    /// The hosts that it passed.
+    /// Hosts of the chain before the change.
     pub before: Vec<IpAddr>,
-    /// The hosts that it was to pass.
+    /// Hosts of the requested chain.
     pub after: Vec<IpAddr>,
-    /// From the request to new data on the new path, in microseconds.
+    /// Time from the request to new data on the new path, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_to_switch_us: Option<u64>,
-    /// From the request to the old path's end, in microseconds.
+    /// Time from the request to the end of the old path, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_to_end_us: Option<u64>,
-    /// The id of the change that did it, which all its hosts share.
+    /// Id of the change, which all its hosts share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change_id: Option<String>,
 }

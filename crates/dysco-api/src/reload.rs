@@ -1,30 +1,30 @@
-//! What came of reading the configuration again.
+//! Report about reading the configuration again.
 
 use serde::{Deserialize, Serialize};
 
-/// What a running `dyscod` has taken up, or would.
+/// The values that a running `dyscod` has taken over, or would take over in a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadReport {
-    /// Was nothing changed, since only that was asked?
+    /// True if the request only asked for the differences, and nothing was changed.
     pub dry_run: bool,
-    /// Values that are others now.
+    /// Values that have changed.
     pub changed: Vec<ValueChange>,
-    /// Files that are others now, though their names are the same: `certificate`, `authority`,
+    /// Files whose contents have changed under the same name: `certificate`, `authority`,
     /// `revoked`, `policy`.
     pub files: Vec<String>,
-    /// Values that are others in the file, and take effect at the next start.
+    /// Values that differ in the file and take effect at the next start.
     pub needs_restart: Vec<ValueChange>,
 }
 
-/// A value of the configuration that is another one.
+/// A changed value of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValueChange {
-    /// Which, as `table.key`.
+    /// Key, as `table.key`.
     pub key: String,
-    /// As it was, in TOML; none where it was not set.
+    /// Value before the change, in TOML; `None` if it was not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
-    /// As it is now.
+    /// Value after the change, in TOML; `None` if it is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }

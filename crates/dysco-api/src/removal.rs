@@ -1,4 +1,4 @@
-//! A middlebox is taken out of sessions.
+//! Messages of the local API about removing a middlebox from sessions.
 
 use std::net::SocketAddr;
 
@@ -10,124 +10,124 @@ use super::mode::Mode;
 use super::name::{SessionId, SessionName};
 use super::process::ProcessName;
 
-/// Which middlebox to take out of which sessions.
+/// A request to remove a middlebox from sessions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Remove {
-    /// The middlebox.
+    /// Host of the middlebox.
     pub host: HostName,
-    /// These sessions.
+    /// Names of sessions to change.
     #[serde(default)]
     pub sessions: Vec<SessionName>,
-    /// Every session that can lose it.
+    /// True for every session that the middlebox can leave.
     #[serde(default)]
     pub all: bool,
-    /// Of these, those that match.
+    /// Restriction of the selected sessions to those that match.
     #[serde(default)]
     pub filter: Filter,
-    /// Only say what would be done.
+    /// True if the request only reports what it would do.
     #[serde(default)]
     pub dry_run: bool,
-    /// By which way; the configured one when absent.
+    /// Mode of removal; the configured mode if absent.
     #[serde(default)]
     pub mode: Option<Mode>,
-    /// How long each change may take; the configured time when absent.
+    /// Time limit for each change; the configured limit if absent.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
-    /// Only sessions of this proxy; where no shim tells, its sockets are
-    /// watched from outside.
+    /// Restriction to the sessions of this proxy. If no shim reports about the proxy, its sockets
+    /// are watched from outside.
     #[serde(default)]
     pub process: Option<ProcessName>,
-    /// The operator's word: what is asked about only passes bytes on, whatever
-    /// could be seen of it. Counts if root says so.
+    /// The operator's declaration that the selected proxy only forwards bytes, whatever was
+    /// observed. Valid only if root makes it.
     #[serde(default)]
     pub transparent: bool,
 }
 
-/// How a removal ended.
+/// Result of a removal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// The middlebox has left; in a dry run, it could.
+    /// The middlebox has left. In a dry run, it could leave.
     Removed,
     /// Nothing was changed.
     Refused,
-    /// It was begun, and taken back.
+    /// The removal began and was rolled back.
     RolledBack,
-    /// The middlebox ended the session meanwhile, with bytes that it had not delivered: both
-    /// ends got a reset.
+    /// The middlebox ended the session meanwhile with bytes that it had not delivered. Both ends
+    /// received a reset.
     Lost,
-    /// It was not finished when the time ran out, and goes on.
+    /// The removal was unfinished at the time limit, and continues.
     Pending,
-    /// The session has taken the new path, and nothing shows that it is carried there: what
-    /// was sent on it is not acknowledged.
+    /// The session has taken the new path, and nothing confirms that the path carries it: the
+    /// data sent there is not acknowledged.
     Unconfirmed,
 }
 
-/// The end of one session's removal.
+/// The result of one session's removal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RemovalReport {
     /// The session.
     pub session: SessionId,
-    /// The side that opened it, where known.
+    /// The end that opened the session, if known.
     pub local: SocketAddr,
-    /// The side that it goes to.
+    /// The end that the session was opened to.
     pub remote: SocketAddr,
-    /// How it ended.
+    /// Result of the removal.
     pub outcome: Outcome,
-    /// Why, unless it was removed: of all reasons the one that counts.
+    /// The decisive reason, unless the middlebox was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// All that stood in the way, that one first.
+    /// All reasons against the removal, the decisive one first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
-    /// The time ran out that the request had, or one of its steps.
+    /// True if the request or one of its steps timed out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub timed_out: bool,
-    /// By which way, where it came so far.
+    /// Mode of removal, if it was already chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Why by this one, where that was this host's choice.
+    /// Reason for this mode, if this host chose it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why_mode: Option<String>,
-    /// From the request to the new path carrying data.
+    /// Time from the request to data on the new path, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_to_switch_us: Option<u64>,
-    /// From the request to the proxy's sockets being closed.
+    /// Time from the request to the closing of the proxy's sockets, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_to_close_us: Option<u64>,
-    /// The id of the change that did it, which all its hosts share.
+    /// Id of the change, which all its hosts share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change_id: Option<String>,
 }
 
-/// All removals of a request.
+/// Summary of all removals of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
-    /// So many each.
+    /// Number of sessions that the middlebox has left.
     pub removed: usize,
-    /// Nothing was changed.
+    /// Number of refused removals, which changed nothing.
     pub refused: usize,
-    /// Begun, and taken back.
+    /// Number of removals that began and were rolled back.
     pub rolled_back: usize,
-    /// The session ended with it.
+    /// Number of sessions that ended during their removal.
     #[serde(default)]
     pub lost: usize,
-    /// Still going on.
+    /// Number of removals that still continue.
     pub pending: usize,
-    /// Not shown to be carried by their new path.
+    /// Number of sessions whose new path is not confirmed to carry them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unconfirmed: usize,
-    /// Median of request to switch, in microseconds.
+    /// Median time from request to switch, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p50_us: Option<u64>,
-    /// 99th percentile of the same.
+    /// 99th percentile of the same time, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_us: Option<u64>,
 }
 
 impl Summary {
-    /// The sum of the reports.
+    /// Returns the summary of the reports.
     pub fn of<'a>(reports: impl IntoIterator<Item = &'a RemovalReport>) -> Summary {
         let mut summary = Summary::default();
         let mut switched = Vec::new();
@@ -157,7 +157,7 @@ fn is_zero(n: &usize) -> bool {
     *n == 0
 }
 
-/// The nearest-rank percentile of a sorted list.
+/// Returns the nearest-rank percentile of a sorted list.
 fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied()

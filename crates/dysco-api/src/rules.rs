@@ -1,4 +1,4 @@
-//! What is said of the policy.
+//! Messages of the local API about the policy.
 
 use std::net::IpAddr;
 
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 /// The policy in force.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PolicyReport {
-    /// The file it comes from.
+    /// File that contains the policy.
     pub file: std::path::PathBuf,
-    /// Why that file, as it is now, is not in force.
+    /// Reason why the current contents of the file are not in force; `None` if they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Its rules, in order.
+    /// Rules, in order.
     pub rules: Vec<RuleReport>,
 }
 
 /// A rule of the policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RuleReport {
-    /// What it is called.
+    /// Name of the rule, or its number.
     pub name: String,
     /// Source prefix, or `any`.
     pub source: String,
@@ -27,22 +27,22 @@ pub struct RuleReport {
     pub destination: String,
     /// Ports, or `any`.
     pub ports: String,
-    /// The hosts of its chain.
+    /// Hosts of the rule's chain.
     pub chain: Vec<IpAddr>,
-    /// Those of them that are not there.
+    /// Hosts of the chain that are unavailable.
     pub missing: Vec<IpAddr>,
-    /// What becomes of sessions then.
+    /// Treatment of sessions while a host is unavailable.
     pub otherwise: dysco_common::policy::Otherwise,
 }
 
-/// What would become of a session.
+/// The decision of the policy for a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Explained {
-    /// The rule that matches.
+    /// Rule that matches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<RuleReport>,
     /// `direct`, `chain` or `refused`.
     pub verdict: String,
-    /// In words, with the reason.
+    /// Explanation in words, with the reason.
     pub text: String,
 }

@@ -1,4 +1,4 @@
-//! What is said of sessions, and of proxies that hold them.
+//! Messages of the local API about sessions, and about the proxies that hold them.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,68 +9,69 @@ use super::mode::Mode;
 use super::name::SessionId;
 use super::process::ProcessName;
 
-/// What this host is to a session.
+/// Role of this host in a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// It opened the session, or the segment of it.
+    /// The host that opened the session or its segment.
     LeftAnchor,
-    /// It was connected to.
+    /// The host that accepted the session or its segment.
     RightAnchor,
-    /// It runs the middlebox.
+    /// The host that runs the middlebox.
     Middlebox,
 }
 
-/// One session as this host sees it.
+/// A session as this host sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionReport {
-    /// Its short name.
+    /// Short name of the session.
     pub id: SessionId,
-    /// This host's end.
+    /// End of the session on this host.
     pub local: SocketAddr,
-    /// The other end, as the local socket knows it.
+    /// Other end of the session, as the local socket knows it.
     pub remote: SocketAddr,
-    /// The data plane's word for it.
+    /// The data plane's state of the session.
     pub state: String,
-    /// It is over, by all that passed here: what comes late is still known for a minute.
+    /// True if all packets that passed here show that the session is over. Late packets are still
+    /// recognised for a minute.
     #[serde(default)]
     pub ended: bool,
-    /// What this host is to it.
+    /// Role of this host in the session.
     pub role: Role,
-    /// It was there before dyscod saw a SYN of it.
+    /// True if the session existed before dyscod saw a SYN of it.
     #[serde(default)]
     pub adopted: bool,
-    /// How long ago it was opened, or adopted, in seconds.
+    /// Time since the session was opened or adopted, in seconds.
     pub since_s: f64,
     /// Bytes received by the local end.
     pub bytes_in: u64,
     /// Bytes sent by the local end.
     pub bytes_out: u64,
-    /// The subsession on the wire, where it is not `local` to `remote`.
+    /// Subsession on the wire, if it differs from `local` and `remote`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<PathReport>,
-    /// What it is called where it was opened, and in requests: a NAT of its chain made
-    /// `local` and `remote` of that.
+    /// Five-tuple of the session at the host that opened it, and in requests. Present if a NAT of
+    /// the chain translated it to `local` and `remote`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened_as: Option<PathReport>,
-    /// The hosts it is steered through, where it was opened: no other host knows them.
+    /// Hosts of the chain. Only the host that opened the session knows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chain: Option<Vec<IpAddr>>,
-    /// The way by which its proxy has left, or is leaving.
+    /// Mode by which the proxy has left or is leaving.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// The session on the proxy's other side.
+    /// Session on the proxy's other side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pair: Option<SessionId>,
-    /// The proxy that relays it, where that is known.
+    /// Proxy that relays the session, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<Relayer>,
-    /// What the proxy itself says of it.
+    /// The proxy's own description of the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<Label>,
-    /// Can this host's middlebox leave it?
+    /// Answer to whether this host's middlebox can leave the session.
     pub removable: Removable,
-    /// What happened to it, oldest first.
+    /// Events of the session, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<HistoryEntry>,
 }
@@ -78,23 +79,24 @@ pub struct SessionReport {
 /// A proxy's process that relays a session, and the listener that accepted it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Relayer {
-    /// Its number.
+    /// Pid of the process.
     pub pid: i32,
-    /// Its name, of at most 15 bytes; empty once it has ended.
+    /// Name of the process, of at most 15 bytes; empty once the process has ended.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Its systemd unit, if it is of one.
+    /// Systemd unit of the process, if it belongs to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<String>,
     /// The proxy's end of the session that it accepted.
     pub listener: SocketAddr,
 }
 
-/// The kernel keeps this much of a process's name.
+/// Number of bytes that the kernel keeps of a process's name.
 const COMM: usize = 15;
 
 impl Relayer {
-    /// Is it meant by this name? A pid means one process, and none that it started.
+    /// Returns true if this name selects the process. A pid selects one process, without its
+    /// children.
     pub fn is_called(&self, name: &ProcessName) -> bool {
         match name {
             ProcessName::Pid(pid) => self.pid == *pid,
@@ -105,17 +107,17 @@ impl Relayer {
     }
 }
 
-/// A five-tuple: that of a subsession on the wire, or another name of a session.
+/// A five-tuple: the subsession on the wire, or another name of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathReport {
-    /// This host's end.
+    /// End at this host.
     pub local: SocketAddr,
     /// The other end.
     pub remote: SocketAddr,
 }
 
 impl PathReport {
-    /// Of a key.
+    /// Returns the five-tuple of a key.
     pub fn of(key: &FlowKey) -> PathReport {
         PathReport {
             local: key.local(),
@@ -124,24 +126,24 @@ impl PathReport {
     }
 }
 
-/// Can a middlebox leave a session?
+/// Answer to whether a middlebox can leave a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Removable {
-    /// It can.
+    /// The middlebox can leave.
     Yes,
-    /// It cannot, or not yet.
+    /// The middlebox cannot leave, or not yet.
     No {
-        /// Why, in words for an operator: of all reasons the one that counts.
+        /// The decisive reason, in words for an operator.
         reason: String,
-        /// All that stands in the way, that one first.
+        /// All reasons, the decisive one first.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         reasons: Vec<String>,
     },
 }
 
 impl Removable {
-    /// It cannot, for these reasons, of which the first counts.
+    /// Returns `No` with these reasons, of which the first is decisive.
     pub fn no(reasons: Vec<String>) -> Removable {
         Removable::No {
             reason: reasons.first().cloned().unwrap_or_default(),
@@ -150,29 +152,29 @@ impl Removable {
     }
 }
 
-/// Something that happened to a session.
+/// An event of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HistoryEntry {
-    /// How long ago, in seconds.
+    /// Age of the event, in seconds.
     pub ago_s: f64,
-    /// What.
+    /// Description of the event.
     pub what: String,
-    /// If another way was taken: which, and by whose will.
+    /// Change of the packets' way, if the event is one, with its initiator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<WayChange>,
-    /// The id of the change that did it, which all its hosts share.
+    /// Id of the change, which all its hosts share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change_id: Option<String>,
 }
 
-/// A session took another way.
+/// A change of the way of a session's packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WayChange {
-    /// The way before.
+    /// Way before the change.
     pub from: Way,
-    /// The way since.
+    /// Way after the change.
     pub to: Way,
-    /// Who wanted it.
+    /// Initiator of the change.
     pub by: String,
 }
 
@@ -180,13 +182,13 @@ pub struct WayChange {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Way {
-    /// Through the middlebox.
+    /// The way through the middlebox.
     Middlebox,
-    /// Past its host.
+    /// The way past the middlebox's host.
     Bypass,
-    /// Through the kernel of its host.
+    /// The way through the kernel of the middlebox's host.
     Local,
-    /// The same, but for replies, which go straight to the client.
+    /// The way of `Local` for requests. Replies go straight to the client.
     Return,
 }
 
@@ -201,54 +203,54 @@ impl std::fmt::Display for Way {
     }
 }
 
-/// A proxy's processes, and the sessions that they have accepted.
+/// The processes of a proxy, and the sessions that they have accepted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProxyReport {
-    /// Its processes.
+    /// Processes of the proxy.
     pub processes: Vec<ProcessReport>,
-    /// What they hold: what would be lost if they ended now.
+    /// Sessions that the processes hold, which would be lost if the processes ended now.
     pub sessions: Vec<HeldReport>,
 }
 
 /// A process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessReport {
-    /// Its number.
+    /// Pid of the process.
     pub pid: i32,
-    /// Its name.
+    /// Name of the process.
     pub name: String,
 }
 
 /// A session that a proxy has accepted and not ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeldReport {
-    /// The process.
+    /// Pid of the process.
     pub pid: i32,
-    /// The listener's end.
+    /// End at the listener.
     pub local: SocketAddr,
-    /// The client's end.
+    /// End at the client.
     pub remote: SocketAddr,
-    /// Its short name, where it is tracked.
+    /// Short name of the session, if it is tracked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
-    /// Can the proxy leave it, by what is known without watching?
+    /// Answer to whether the proxy can leave the session, judged without watching its sockets.
     pub removable: Removable,
-    /// What the proxy itself says of it.
+    /// The proxy's own description of the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<Label>,
 }
 
-/// What a proxy says of a session, in its own terms.
+/// A proxy's description of a session, in the proxy's terms.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Label {
-    /// What accepted it.
+    /// Frontend that accepted the session.
     pub frontend: String,
-    /// What it was passed to.
+    /// Backend that the session was forwarded to.
     pub backend: String,
-    /// And to which server of that.
+    /// Server of that backend.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub server: String,
-    /// `tcp` or `http`, where it says so.
+    /// `tcp` or `http`, if the proxy reports the mode.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub mode: String,
 }

@@ -1,4 +1,4 @@
-//! What is said on the local API about state of sessions.
+//! Messages of the local API about the state that firewalls hold for sessions.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -30,11 +30,11 @@ impl From<StateKind> for KindName {
     }
 }
 
-/// A session's five-tuple, from the end that opened it.
+/// The five-tuple of a session, seen from the end that opened it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StateSession {
-    /// The end that opened it.
+    /// End that opened the session.
     pub source: SocketAddr,
     /// The other end.
     pub destination: SocketAddr,
@@ -46,66 +46,66 @@ impl fmt::Display for StateSession {
     }
 }
 
-/// Which state of which session.
+/// A request about state of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AboutState {
-    /// The session, by either end's five-tuple, before or after translation.
+    /// The session, by the five-tuple of either end, before or after translation.
     pub session: SessionName,
-    /// Only these kinds; all without any.
+    /// Kinds of state; all kinds if empty.
     #[serde(default)]
     pub kinds: Vec<StateKind>,
 }
 
-/// What to install, and for which session.
+/// A request to install state of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InstallState {
-    /// The session that it must be of.
+    /// Session that the documents must belong to.
     pub session: SessionName,
-    /// Documents as `docs/state.md` has them.
+    /// Documents in the format of `docs/state.md`.
     pub documents: serde_json::Value,
-    /// Only say whether it could be.
+    /// True if the request only reports whether the state could be installed.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// Whose state is to go where.
+/// A request to copy state of a session from one host to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MoveState {
-    /// The session; this host holds an end of it.
+    /// The session, one end of which is on this host.
     pub session: SessionName,
-    /// The host that has it.
+    /// Host that has the state.
     pub from: HostName,
-    /// The host that is to have it.
+    /// Host that receives the state.
     pub to: HostName,
-    /// Only these kinds; all without any.
+    /// Kinds of state; all kinds if empty.
     #[serde(default)]
     pub kinds: Vec<StateKind>,
-    /// Only say whether it could be installed.
+    /// True if the request only reports whether the state could be installed.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// What a firewall knows of a session.
+/// State that a firewall holds for a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StateReport {
-    /// The session as asked for.
+    /// The session as requested.
     pub session: StateSession,
-    /// What there is, as `docs/state.md` has it.
+    /// Documents in the format of `docs/state.md`.
     pub documents: serde_json::Value,
 }
 
-/// How much was installed.
+/// Result of installing state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateInstalled {
-    /// It was only looked whether it could be.
+    /// True if the request only checked whether the state could be installed.
     pub dry_run: bool,
-    /// Documents that it was about.
+    /// Number of documents in the request.
     pub documents: usize,
-    /// What was not there before.
+    /// Number of items that did not exist before.
     pub new: usize,
-    /// What was, and was brought up to date.
+    /// Number of items that existed and were updated.
     pub updated: usize,
 }

@@ -1,4 +1,4 @@
-//! What is said of a host as a whole.
+//! Messages of the local API about a host as a whole.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,52 +6,51 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The host in one screen.
+/// A summary of the host for one screen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StatusReport {
-    /// Its name.
+    /// Name of the host.
     pub host: String,
-    /// Its addresses.
+    /// Addresses of the host.
     pub addresses: Vec<IpAddr>,
     /// The daemon's version.
     pub version: String,
-    /// How long the daemon has been up, in seconds.
+    /// Time since the start of the daemon, in seconds.
     pub uptime_s: u64,
-    /// Where programs are attached.
+    /// Interfaces on which programs are attached.
     pub interfaces: Vec<InterfaceReport>,
-    /// How many sessions.
+    /// Number of sessions in each state.
     pub sessions: SessionCounts,
-    /// Hosts that were talked to.
+    /// Hosts that this host has communicated with.
     pub peers: Vec<PeerReport>,
-    /// Where shims report to; a dyscod from before it told so does not say.
+    /// Path of the socket that shims report to. Earlier versions of dyscod omit it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shim_socket: Option<PathBuf>,
-    /// Processes with the shim loaded.
+    /// Number of processes with the shim loaded.
     pub shim_processes: u64,
-    /// Socket pairs that they reported.
+    /// Number of socket pairs that these processes reported.
     pub pairs: u64,
     /// Counters by name.
     pub counters: BTreeMap<String, u64>,
-    /// How long the certificates in use are valid; a dyscod from before it told so does not
-    /// say.
+    /// Remaining validity of the certificates in use. Earlier versions of dyscod omit it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<KeysReport>,
 }
 
-/// How long the certificates in use are valid.
+/// Remaining validity of the certificates in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeysReport {
-    /// Whole days until the authority's ends.
+    /// Whole days until the authority's certificate expires.
     pub authority_days: i64,
-    /// Whole days until this host's ends.
+    /// Whole days until this host's certificate expires.
     pub certificate_days: i64,
 }
 
 impl KeysReport {
-    /// A certificate that ends sooner is told as one that is to be renewed, in days.
+    /// Number of days before expiry at which a certificate is reported for renewal.
     pub const SOON_DAYS: i64 = 30;
 
-    /// What ends soon, and what to do about it.
+    /// Returns the certificate that expires soon, and the remedy.
     pub fn trouble(&self) -> Option<String> {
         let [authority, certificate] = [self.authority_days, self.certificate_days];
         if authority < KeysReport::SOON_DAYS {
@@ -74,89 +73,89 @@ pub struct Counters {
     pub counters: BTreeMap<String, u64>,
 }
 
-/// Metrics as Prometheus reads them.
+/// Metrics in the format that Prometheus reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MetricsReport {
     /// The page, in the OpenMetrics format.
     pub openmetrics: String,
 }
 
-/// An interface with programs on it.
+/// An interface with programs attached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InterfaceReport {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// How they are attached; `not attached` while there is no interface of this name.
+    /// Method of attachment; `not attached` while no interface has this name.
     pub attach: String,
-    /// Are relayed packets sent back by XDP there?
+    /// True if XDP sends back relayed packets on this interface.
     #[serde(default)]
     pub xdp: bool,
-    /// Which are.
+    /// Names of the attached programs.
     pub programs: Vec<String>,
-    /// Why sessions that pass there may not be seen, and what to do.
+    /// Reason why sessions on this interface may be invisible, and the remedy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }
 
-/// How many sessions there are in each shape.
+/// Number of sessions in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionCounts {
-    /// All that are listed and have not ended; those of a proxy on both its sides.
+    /// All sessions that are listed and have not ended. Those of a proxy count on both its sides.
     #[serde(default)]
     pub live: u64,
-    /// Passing, and learnt from.
+    /// Sessions that pass and whose numbers the data plane records.
     pub tracked: u64,
-    /// On a path that a middlebox has left; on that middlebox's host each once, though
-    /// both its sides are listed.
+    /// Sessions on a path that a middlebox has left. On that middlebox's host each counts once,
+    /// although both sides are listed.
     pub removed: u64,
-    /// Of those, the ones that pass its host by.
+    /// Removed sessions that bypass the middlebox's host.
     #[serde(default)]
     pub bypass: u64,
-    /// Of those, the ones that its host's kernel relays.
+    /// Removed sessions that the kernel of the middlebox's host relays.
     #[serde(default)]
     pub local: u64,
-    /// Of those, the ones of which replies go straight to the client.
+    /// Removed sessions whose replies go straight to the client.
     #[serde(default, rename = "return")]
     pub returned: u64,
-    /// Steered through a chain since they were opened, or given one since; also of
-    /// those that a middlebox has left.
+    /// Sessions that were opened through a chain or have received one since, including those that
+    /// a middlebox has left.
     #[serde(default)]
     pub chained: u64,
-    /// Being changed.
+    /// Sessions with a change in progress.
     pub changing: u64,
-    /// Of all these, those that were there before dyscod saw a SYN of theirs.
+    /// Sessions, among all of these, that existed before dyscod saw a SYN of them.
     #[serde(default)]
     pub adopted: u64,
 }
 
-/// A host that was talked to.
+/// A host that this host has communicated with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerReport {
-    /// Its address.
+    /// Address of the host.
     pub address: IpAddr,
-    /// Is there a connection?
+    /// True if there is a connection.
     pub up: bool,
-    /// Round trip of the connection, in microseconds.
+    /// Round-trip time of the connection, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_us: Option<u64>,
 }
 
-/// What came of adopting the sessions that were there first.
+/// The result of adopting the sessions that existed before the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdoptReport {
-    /// Sessions that were entered now.
+    /// Number of sessions that were adopted now.
     pub adopted: u64,
-    /// Sessions that were known.
+    /// Number of sessions that were already known.
     pub known: u64,
-    /// Sessions that the rules want and that were left.
+    /// Sessions that match the rules and were not adopted.
     pub left: Vec<LeftReport>,
 }
 
-/// Sessions that were left, and why.
+/// A number of sessions that were not adopted, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftReport {
-    /// How many.
+    /// Number of sessions.
     pub sessions: u64,
-    /// Why.
+    /// Reason.
     pub reason: String,
 }

@@ -1,4 +1,4 @@
-//! What is read and printed on the local API.
+//! Tests of parsing and printing on the local API.
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn names_are_read_as_they_are_printed() {
     for bad in ["", "a b", "a/b", &"x".repeat(254)] {
         assert!(bad.parse::<HostName>().is_err(), "{bad}");
     }
-    // What is of no use elsewhere stays a name.
+    // A name that is of no use on other hosts stays a name.
     for name in ["self", "10.0.0.1", "localhost", "nobody.invalid"] {
         let mut host: HostName = name.parse().unwrap();
         host.look_up();
@@ -114,17 +114,17 @@ fn a_filter_looks_at_both_ends_and_the_path() {
     let shows = |filter: &str| filter.parse::<Filter>().unwrap().matches(&session);
     assert!(shows("host=10.0.0.7"));
     assert!(shows("") && shows("host=10.0.0.3") && shows("port=40000,state=new-path"));
-    // As lists have it.
+    // Listings print this state once a session is over.
     let over = SessionReport {
         ended: true,
         ..session.clone()
     };
     let shown = |filter: &str| filter.parse::<Filter>().unwrap().matches(&over);
     assert!(shown("state=ended") && !shown("state=new-path") && !shows("state=ended"));
-    // Of the session, or of its path.
+    // A port of the session or of its path matches.
     assert!(shows("port=80") && shows("port=61000") && !shows("port=61001"));
     assert!(!shows("host=10.0.0.4") && !shows("port=80 removable=no"));
-    // The far ends alone.
+    // Only the remote ends match.
     for peer in ["10.0.0.2", "10.0.0.3", "10.0.0.7"] {
         assert!(shows(&format!("peer={peer}")), "{peer}");
     }
@@ -146,7 +146,7 @@ fn a_filter_knows_the_proxy_the_mode_and_the_chain() {
         ("10.0.0.3:80", false),
         ("haproxy.service", true),
         ("nginx.service", false),
-        // As the kernel cuts it.
+        // The kernel truncates the name like this.
         ("a-proxy-of-a-long-name", true),
         ("a-proxy", false),
     ] {
@@ -162,13 +162,13 @@ fn a_filter_knows_the_proxy_the_mode_and_the_chain() {
     session.chain = Some(vec![[10, 0, 0, 9].into()]);
     assert!(shows(&session, "chain=yes") && shows(&session, "chain=10.0.0.9"));
     assert!(!shows(&session, "chain=no") && !shows(&session, "chain=10.0.0.8"));
-    // A host of the chain does not know the others.
+    // A host of the chain does not know the other hosts.
     session.chain = None;
     session.state = "chained".into();
     assert!(shows(&session, "chain=yes") && !shows(&session, "chain=10.0.0.9"));
 }
 
-/// The client reads sessions by a shorter way than other replies.
+/// Sessions have a shorter parser in the client than other replies.
 #[test]
 fn a_session_is_written_as_the_client_looks_for_it() {
     let session = session_report();
@@ -181,7 +181,7 @@ fn a_session_is_written_as_the_client_looks_for_it() {
     );
 }
 
-/// Programs that know no pages ask as before.
+/// Programs without support for pages send the same request as before.
 #[test]
 fn a_listing_says_only_what_is_not_usual() {
     let all = Request::Sessions(Listing::default());
@@ -229,7 +229,7 @@ fn a_summary_counts_and_ranks() {
     assert_eq!(Summary::of([]).p50_us, None);
 }
 
-/// As the C library writes it (`dysco_delta`).
+/// The C library (`dysco_delta`) writes this form.
 #[test]
 fn a_middleboxs_word_is_read() {
     let line = r#"{"request":"delta","session":"10.1.0.5:40000>10.2.0.7:443","to_server":20,"to_client":-7}"#;

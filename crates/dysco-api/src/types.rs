@@ -1,5 +1,5 @@
-//! What is said on the local API: one JSON object a line. A request gets any
-//! number of progress replies, then one final one.
+//! Requests and replies of the local API: one JSON object a line. The daemon answers a request
+//! with any number of progress replies and then one final reply.
 
 use std::net::SocketAddr;
 
@@ -22,87 +22,85 @@ use super::status::{AdoptReport, Counters, LeftReport, MetricsReport, StatusRepo
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Is this host all right? One [`Reply::Status`].
+    /// Asks whether this host works. One [`Reply::Status`].
     Status,
-    /// The sessions of this host. [`Reply::Session`]s, then [`Reply::Done`].
+    /// Lists the sessions of this host. [`Reply::Session`]s, then [`Reply::Done`].
     Sessions(Listing),
-    /// One session. One [`Reply::Session`], then [`Reply::Done`].
+    /// Shows one session. One [`Reply::Session`], then [`Reply::Done`].
     Session {
-        /// Which.
+        /// Name of the session.
         session: SessionName,
     },
-    /// Take a middlebox out of sessions: [`Reply::Accepted`], a
-    /// [`Reply::Removal`] for each, then [`Reply::Done`].
+    /// Removes a middlebox from sessions. [`Reply::Accepted`], a [`Reply::Removal`] for each,
+    /// then [`Reply::Done`].
     Remove(Remove),
-    /// Give sessions another chain: [`Reply::Accepted`], a [`Reply::Rechained`]
-    /// for each, then [`Reply::Done`].
+    /// Gives sessions another chain. [`Reply::Accepted`], a [`Reply::Rechained`] for each, then
+    /// [`Reply::Done`].
     Reconfigure(Reconfigure),
-    /// By how much a middlebox of this host has changed the size of a session's
+    /// Declares by how many bytes a middlebox of this host has changed the size of a session's
     /// stream. One [`Reply::Delta`].
     Delta(TellDelta),
-    /// What sessions a proxy holds. One [`Reply::Proxy`].
+    /// Lists the sessions that a proxy holds. One [`Reply::Proxy`].
     Proxy {
-        /// Which.
+        /// Name of the process.
         process: ProcessName,
     },
-    /// What this host's firewall knows of a session. One [`Reply::State`].
+    /// Reads the state that this host's firewall holds for a session. One [`Reply::State`].
     ExportState(AboutState),
-    /// Install what another firewall knows of a session: one
-    /// [`Reply::StateInstalled`].
+    /// Installs state that another firewall holds for a session. One [`Reply::StateInstalled`].
     InstallState(InstallState),
-    /// Have what one host's firewall knows of a session installed on another:
-    /// one [`Reply::StateInstalled`].
+    /// Copies the state that one host's firewall holds for a session to another host. One
+    /// [`Reply::StateInstalled`].
     MoveState(MoveState),
-    /// Forget what this host's firewall knows of a session, and no other
-    /// session shares: one [`Reply::StateRemoved`].
+    /// Removes the state that this host's firewall holds for a session and that no other session
+    /// shares. One [`Reply::StateRemoved`].
     RemoveState(AboutState),
-    /// The policy in force. One [`Reply::Policy`].
+    /// Shows the policy in force. One [`Reply::Policy`].
     Policy,
-    /// Put a policy in force. One [`Reply::Policy`].
+    /// Puts a policy in force. One [`Reply::Policy`].
     PolicyApply {
-        /// Its text, which takes the place of the file; without, the file is read
-        /// again.
+        /// Text of the policy, which replaces the file. Without a text, the file is read again.
         #[serde(default)]
         text: Option<String>,
     },
-    /// What would become of a session. One [`Reply::Explained`].
+    /// Explains the policy's decision for a session. One [`Reply::Explained`].
     PolicyExplain {
-        /// Who would open it; any port will do.
+        /// Address of the end that would open the session; any port will do.
         source: SocketAddr,
-        /// To whom.
+        /// Address of the other end.
         destination: SocketAddr,
     },
-    /// What happens, as it happens: [`Reply::Event`]s until the client leaves.
+    /// Reports events as they occur: [`Reply::Event`]s until the client disconnects.
     Monitor,
-    /// One [`Reply::Counters`].
+    /// Reads the counters. One [`Reply::Counters`].
     Counters,
-    /// One [`Reply::Metrics`].
+    /// Reads the metrics. One [`Reply::Metrics`].
     Metrics,
-    /// Enter the sessions of this host's sockets that are not known. One
-    /// [`Reply::Adopted`].
+    /// Adopts the sessions of this host's sockets that are not known. One [`Reply::Adopted`].
     Adopt,
-    /// Read the configuration, keys and policy again. One [`Reply::Reloaded`].
+    /// Reads the configuration, keys and policy again. One [`Reply::Reloaded`].
     Reload {
-        /// Only say what would change.
+        /// True if the request only reports what would change.
         #[serde(default)]
         dry_run: bool,
     },
 }
 
-/// Which sessions to list.
+/// A selection of the sessions to list.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listing {
-    /// Only those that match.
+    /// Filter that the sessions match.
     #[serde(default)]
     pub filter: Filter,
-    /// Without their histories.
+    /// True if histories are omitted.
     #[serde(default, skip_serializing_if = "is_false")]
     pub brief: bool,
-    /// Those behind this one, in the order of the table: the last one of the page before.
+    /// Id of the last session of the previous page. The listing continues behind it, in the order
+    /// of the table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<SessionId>,
-    /// At most so many; fewer mean that no more follow.
+    /// Maximum number of sessions. Fewer sessions mean that no more follow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
 }
@@ -112,7 +110,7 @@ fn is_false(is: &bool) -> bool {
 }
 
 impl Request {
-    /// Does it change anything? Then only root may ask.
+    /// Returns true if the request changes something, so that only root may send it.
     pub fn changes(&self) -> bool {
         match self {
             Request::Remove(remove) => !remove.dry_run,
@@ -139,7 +137,7 @@ impl Request {
 }
 
 impl Request {
-    /// The hosts that it names.
+    /// Returns the hosts that the request names.
     pub fn hosts(&mut self) -> impl Iterator<Item = &mut HostName> {
         let hosts: Vec<&mut HostName> = match self {
             Request::Remove(remove) => vec![&mut remove.host],
@@ -163,66 +161,66 @@ impl Request {
     }
 }
 
-/// An answer.
+/// A reply of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub enum Reply {
-    /// Final: the host in one screen.
+    /// Final: a summary of the host.
     Status(Box<StatusReport>),
-    /// Final: a proxy and its sessions.
+    /// Final: a proxy and the sessions that it holds.
     Proxy(Box<ProxyReport>),
     /// Final: the policy in force.
     Policy(PolicyReport),
-    /// Final: what would become of a session.
+    /// Final: the policy's decision for a session.
     Explained(Explained),
     /// Final: counters.
     Counters(Counters),
     /// Final: metrics.
     Metrics(MetricsReport),
-    /// Final: what a firewall knows of a session.
+    /// Final: the state that a firewall holds for a session.
     State(StateReport),
-    /// Final: it was installed, or could be.
+    /// Final: the state was installed, or could be.
     StateInstalled(StateInstalled),
-    /// Final: so much was removed.
+    /// Final: the state was removed.
     StateRemoved {
-        /// How many things.
+        /// Number of items removed.
         removed: usize,
     },
-    /// Final: what was adopted.
+    /// Final: the result of adopting sessions.
     Adopted(AdoptReport),
     /// Final: the configuration was read again.
     Reloaded(ReloadReport),
-    /// Final: it is known now.
+    /// Final: the delta was stored.
     Delta(DeltaReport),
     /// Progress: a session.
     Session(Box<SessionReport>),
-    /// Progress: a removal was taken on for so many sessions.
+    /// Progress: the request was accepted for a number of sessions.
     Accepted {
-        /// How many.
+        /// Number of sessions.
         sessions: usize,
-        /// Sessions that the request is about and that dyscod cannot see, or does not
-        /// track: they keep the middlebox.
+        /// Sessions that the request selects and that dyscod cannot see or does not track. These
+        /// sessions keep the middlebox.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         left: Vec<LeftReport>,
     },
-    /// Progress: one session's removal has ended, or would end so.
+    /// Progress: the result of one session's removal, or the expected one in a dry run.
     Removal(RemovalReport),
-    /// Progress: one session has another chain, would have it, or why not.
+    /// Progress: the result of one session's change of chain, or the expected one in a dry run.
     Rechained(ChainReport),
-    /// Progress: something happened.
+    /// Progress: an event.
     Event(MonitorEvent),
-    /// Final: all went as asked, or each exception was reported.
+    /// Final: the request is complete, and each exception was reported.
     Done {
-        /// Of a removal.
+        /// Summary of a removal.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         summary: Option<Summary>,
     },
-    /// Final: it was not done.
+    /// Final: the request failed.
     Error(Failure),
 }
 
 impl Reply {
-    /// Does nothing follow?
+    /// Returns true if no further reply follows.
     pub fn is_final(&self) -> bool {
         match self {
             Reply::Status(_)
@@ -248,53 +246,53 @@ impl Reply {
     }
 }
 
-/// What went wrong, why, and what mends it.
+/// A failure with its cause and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("failed to {what}: {why}")]
 pub struct Failure {
-    /// For programs.
+    /// Code of the failure, for programs.
     pub code: FailureCode,
-    /// What was tried; completes "failed to …".
+    /// Description of the attempt, which completes "failed to …".
     pub what: String,
-    /// What stood in the way.
+    /// Cause of the failure.
     pub why: String,
-    /// What to do about it.
+    /// Remedy.
     pub mend: String,
 }
 
-/// A failure, for programs.
+/// Code of a failure, for programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailureCode {
-    /// The request is not one, or names nothing.
+    /// The request is malformed or names nothing that exists.
     BadRequest,
-    /// The caller may not.
+    /// The caller has no permission.
     NotAllowed,
-    /// No such session, or no such host.
+    /// The session or host does not exist.
     NotFound,
-    /// It cannot be done, and nothing was changed.
+    /// The request cannot be fulfilled, and nothing was changed.
     Refused,
-    /// It took too long, and was rolled back.
+    /// The change timed out and was rolled back.
     TimedOut,
-    /// Too much is asked at once.
+    /// Too many requests are in progress.
     Busy,
-    /// A fault of the daemon.
+    /// The daemon has a fault.
     Internal,
 }
 
-/// Something that happened on this host.
+/// An event on this host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MonitorEvent {
-    /// When, in milliseconds since 1970.
+    /// Time of the event, in milliseconds since 1970.
     pub at_ms: u64,
-    /// What kind, for programs: `opened`, `removed`, `refused`, `peer_down` …
+    /// Kind of the event, for programs: `opened`, `removed`, `refused`, `peer_down` …
     pub kind: String,
-    /// The session it is about.
+    /// Session that the event concerns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
-    /// The id of the change that it is part of, which all hosts of the change share.
+    /// Id of the change that the event belongs to, which all hosts of the change share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change_id: Option<String>,
-    /// In words, with the reason.
+    /// Description in words, with the reason.
     pub text: String,
 }

@@ -1,5 +1,5 @@
-//! From what the file says to what is used: defaults, ranges, and the names of
-//! this host's things.
+//! Conversion of the file into a checked configuration: applies defaults, checks ranges, and
+//! resolves the names of this host's interfaces and groups.
 
 use std::net::IpAddr;
 use std::ops::{Range, RangeInclusive};
@@ -60,10 +60,11 @@ pub fn check(
     })
 }
 
-/// The most peers: each has a connection, and keys.
+/// Maximum number of peers. Each one needs a connection and keys.
 const MOST_PEERS: usize = 256;
 
-/// May an address be that of a host elsewhere, by itself?
+/// Returns true if an address can be that of another host without further information, such as a
+/// scope.
 pub fn is_host(address: IpAddr) -> bool {
     let local = match address {
         IpAddr::V4(v4) => v4.is_broadcast() || v4.is_link_local(),
@@ -72,7 +73,8 @@ pub fn is_host(address: IpAddr) -> bool {
     !(local || address.is_unspecified() || address.is_loopback() || address.is_multicast())
 }
 
-/// An interface whose packets pass another of these, too; and that one.
+/// Returns the first interface whose packets also pass another interface of the list, and the
+/// name of the latter.
 fn twice(these: &[Interface]) -> Option<(&Interface, &str)> {
     these.iter().find_map(|upper| {
         let listed = |name: &&String| these.iter().any(|i| i.name == **name);
@@ -89,7 +91,7 @@ impl Checker<'_> {
         }
     }
 
-    /// About what is not there at all.
+    /// Returns an error about something that the file lacks.
     fn error_of_file(&self, why: &str) -> ConfigError {
         ConfigError::At {
             place: Place::of(self.path, self.text, None),
@@ -157,7 +159,7 @@ impl Checker<'_> {
         })
     }
 
-    /// The interfaces listed, by name or address.
+    /// Returns the interfaces listed by name or address.
     fn named(
         &self,
         names: Spanned<Vec<Spanned<String>>>,
@@ -190,7 +192,7 @@ impl Checker<'_> {
         Ok(found)
     }
 
-    /// The interfaces that hold one of the host's addresses.
+    /// Returns the interfaces that have one of the host's addresses.
     fn holding(
         &self,
         addresses: &[IpAddr],
@@ -210,8 +212,8 @@ impl Checker<'_> {
         Ok(all.iter().filter(holds).cloned().collect())
     }
 
-    /// Hosts that are elsewhere; this one's own address among them is a slip of a file
-    /// that all hosts share, and left out.
+    /// Returns the peers on other hosts. This host's own addresses are omitted, because all hosts
+    /// may share one file.
     fn peers(
         &self,
         peers: Vec<Spanned<Address>>,
@@ -409,7 +411,8 @@ impl Checker<'_> {
         })
     }
 
-    /// The socket lies beside that of the API, which each `dyscod` has for itself.
+    /// The default socket is beside the API socket, which is different for each `dyscod` of a
+    /// host.
     fn metrics(&self, metrics: schema::Metrics, api: &Api) -> Result<Metrics, ConfigError> {
         let socket = match metrics.socket {
             Some(socket) => self.absolute(Some(socket), "")?,

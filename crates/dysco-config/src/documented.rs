@@ -1,14 +1,14 @@
-//! docs/configuration.md has every table and key of the file, with its default.
+//! Tests that docs/configuration.md has every table and key of the file, with its default.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{check, schema, tests};
 
-/// Tables that may be there several times.
+/// Tables that may occur several times.
 const LISTS: [&str; 2] = ["track", "listener"];
 
-/// The document's tables of keys, by the heading that each has: a row for each key.
+/// Returns the document's rows by heading and key.
 fn documented() -> BTreeMap<String, BTreeMap<String, String>> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
     let text = std::fs::read_to_string(path).unwrap();
@@ -27,7 +27,7 @@ fn documented() -> BTreeMap<String, BTreeMap<String, String>> {
     tables
 }
 
-/// The keys that may stand in a place, by what is said of one that may not.
+/// Returns the keys that are allowed at a place, taken from the error about an unknown key.
 fn keys(text: &str) -> Vec<String> {
     let error = schema::parse(Path::new("f"), text).unwrap_err().to_string();
     let (_, expected) = error.split_once("expected ").expect(&error);
@@ -54,7 +54,7 @@ fn every_key_is_documented_and_no_other() {
     }
 }
 
-/// As `dyscod --check` prints them.
+/// Compares with the defaults that `dyscod --check` prints.
 #[test]
 fn defaults_are_documented() {
     let text = tests::with("");
@@ -66,7 +66,7 @@ fn defaults_are_documented() {
     let mut compared = 0;
     for (table, keys) in printed.iter().filter(|(table, _)| *table != "host") {
         for (key, default) in keys.as_table().into_iter().flatten() {
-            // These come from the folder that the text names.
+            // The values of these keys derive from the directory in the text.
             if matches!(key.as_str(), "ca" | "cert" | "key" | "revoked") {
                 continue;
             }

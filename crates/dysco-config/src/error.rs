@@ -1,4 +1,4 @@
-//! What is wrong with a configuration: where, what, and what mends it.
+//! Errors of a configuration: the place, the fault and the remedy.
 
 use std::fmt;
 use std::io;
@@ -15,39 +15,39 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A place in the file is wrong.
+    /// A fault at a place in the file.
     #[error("failed to use the configuration {place}: {why}")]
     At {
-        /// Where.
+        /// Place in the file.
         place: Place,
-        /// What is wrong, and the mend.
+        /// Description of the fault, with the remedy.
         why: String,
     },
     /// The host's interfaces cannot be listed.
     #[error("failed to list this host's interfaces: {0}")]
     Interfaces(io::Error),
-    /// A key or certificate.
+    /// A fault of a key or certificate.
     #[error(transparent)]
     Pki(#[from] PkiError),
-    /// The pins' directory.
+    /// The directory for pins is on no BPF file system.
     #[error(
         "failed to use {0} for pinned maps: it is on no BPF file system; mount one there (mount -t bpf bpf /sys/fs/bpf), or name another pin_dir under [data_plane]"
     )]
     NoPins(PathBuf),
-    /// An address to listen on is not this host's.
+    /// An address to listen on does not belong to this host.
     #[error(
         "failed to run dyscod: failed to listen for peers on UDP {address}: {source}; is another dyscod running, or [control] listen not an address of this host?"
     )]
     Listen {
-        /// Where.
+        /// Address that could not be bound.
         address: SocketAddr,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Logging was set up before.
+    /// Logging was already set up.
     #[error("failed to set up logging: it already is")]
     Logging,
 }
@@ -57,12 +57,12 @@ pub enum ConfigError {
 pub struct Place {
     /// The file.
     pub path: PathBuf,
-    /// Line and column, where known.
+    /// Line and column, if known.
     pub at: Option<(usize, usize)>,
 }
 
 impl Place {
-    /// The place of a byte offset.
+    /// Returns the place of a byte offset.
     pub fn of(path: &Path, text: &str, offset: Option<usize>) -> Place {
         let at = offset.and_then(|offset| text.get(..offset)).map(|before| {
             let line = before.matches('\n').count() + 1;

@@ -12,23 +12,25 @@ use super::error::ConfigError;
 /// An interface of this host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interface {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// Its index.
+    /// Index of the interface.
     pub index: u32,
-    /// Its addresses.
+    /// Addresses of the interface.
     pub addresses: Vec<IpAddr>,
-    /// Its kind, as `ip -d link` has it; empty where the kernel names none.
+    /// Kind, as `ip -d link` prints it; empty if the kernel names none.
     pub kind: String,
-    /// The names of those that its packets pass as well, since it is made of them: of a
-    /// VLAN the one that it is on, of a bridge its ports, and so on.
+    /// Names of the interfaces below, which its packets pass as well: for a VLAN the interface
+    /// that carries it, for a bridge its ports, and so on.
     pub below: Vec<String>,
-    /// Have its packets an Ethernet header? The data plane finds nothing without.
+    /// True if packets have an Ethernet header. The data plane recognises nothing without this
+    /// header.
     pub ethernet: bool,
 }
 
 impl Interface {
-    /// Why no session that passes it can be tracked, and what to do.
+    /// Returns the reason why no session on this interface can be tracked, and the remedy.
+    /// Returns `None` if sessions can be tracked.
     pub fn unusable(&self) -> Option<[String; 2]> {
         if self.ethernet {
             return None;
@@ -50,14 +52,14 @@ impl Interface {
     }
 }
 
-// As the configuration has it: by name.
+// The configuration contains the name.
 impl Serialize for Interface {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.serialize_str(&self.name)
     }
 }
 
-/// All interfaces, those without an address included.
+/// Returns all interfaces, including those without an address.
 pub fn list() -> Result<Vec<Interface>, ConfigError> {
     let mut by_name: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
     let entries = getifaddrs().map_err(|e| ConfigError::Interfaces(e.into()))?;
@@ -74,7 +76,7 @@ pub fn list() -> Result<Vec<Interface>, ConfigError> {
     }
     let links = links().map_err(ConfigError::Interfaces)?;
     let interfaces = by_name.into_iter().filter_map(|(name, addresses)| {
-        // One that went away in between is not there.
+        // The interface disappeared between the two queries.
         let link = links.iter().find(|link| link.name == name)?;
         let below = below(link, &links).into_iter();
         Some(Interface {
@@ -89,20 +91,22 @@ pub fn list() -> Result<Vec<Interface>, ConfigError> {
     Ok(interfaces.collect())
 }
 
-/// Those by which the kernel drops what it would answer by another (`rp_filter`).
+/// Returns the interfaces on which the kernel drops a packet if it would send the reply by
+/// another interface (`rp_filter`).
 pub fn strict_reverse_path(interfaces: &[Interface]) -> Vec<&Interface> {
     let all = rp_filter("all");
     let strict = |i: &&Interface| is_strict(&all, &rp_filter(&i.name));
     interfaces.iter().filter(strict).collect()
 }
 
-/// The setting of an interface, or of all; empty if it cannot be read.
+/// Returns the `rp_filter` setting of an interface, or of `all`; empty if it cannot be read.
 fn rp_filter(interface: &str) -> String {
     let path = format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter");
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The larger of the two holds (Documentation/networking/ip-sysctl.rst); 2 is the loose one.
+/// Returns true if the setting in force is 1, the strict one. The larger of the two values
+/// applies (Documentation/networking/ip-sysctl.rst); 2 is the loose setting.
 fn is_strict(all: &str, own: &str) -> bool {
     let number = |text: &str| text.trim().parse::<u8>().unwrap_or(0);
     number(all).max(number(own)) == 1

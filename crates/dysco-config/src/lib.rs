@@ -1,7 +1,7 @@
-//! The daemon's configuration and its policy: what the files may say, and what came out
-//! of them once they were held against this host. `dyscod` runs by them and `dyscoctl`
-//! checks them; the crate depends on the words of the local API, on the agent for this
-//! host's interfaces, and on `dysco-pki`.
+//! The daemon's configuration and its policy: the contents of the files, and the result of
+//! checking them against this host. `dyscod` runs by this configuration and `dyscoctl` checks it.
+//! The crate depends on the types of the local API, on the agent for this host's interfaces, and
+//! on `dysco-pki`.
 
 mod check;
 mod error;
@@ -34,140 +34,140 @@ pub use on_host::{can_listen, can_pin, missing_socket};
 pub use reserved::{PortsError, release_ports, reserve_ports};
 pub use values::{Address, PortList, PortRange, Prefix};
 
-/// Where the configuration is looked for.
+/// Default path of the configuration file.
 pub const DEFAULT_CONFIG: &str = "/etc/dysco/dyscod.toml";
-/// Where shims report to.
+/// Default path of the socket that shims report to.
 const DEFAULT_SHIM_SOCKET: &str = "/run/dysco/shim.sock";
-/// The name of the socket of metrics, beside that of the API.
+/// File name of the metrics socket, which is in the same directory as the API socket.
 const METRICS_SOCKET: &str = "metrics.sock";
-/// Where keys and certificates lie.
+/// Default directory of keys and certificates.
 const DEFAULT_PKI_DIR: &str = "/etc/dysco/pki";
-/// Where maps and programs are pinned.
+/// Default directory in which maps and programs are pinned.
 pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/dysco";
-/// Where the policy is.
+/// Default path of the policy file.
 const DEFAULT_POLICY: &str = "/etc/dysco/policy.toml";
-/// Where the daemon keeps what must outlive it.
+/// Default directory of the state that must outlive the daemon.
 const DEFAULT_STATE_DIR: &str = "/run/dysco/state";
 /// UDP port of the control channel.
 const CONTROL_PORT: u16 = 7474;
 /// Source ports of new subsessions.
 const NEW_PATH_PORTS: RangeInclusive<u16> = 61000..=64999;
 
-/// A checked configuration: every default filled in, every name resolved.
+/// A checked configuration: every default is filled in, and every name is resolved.
 #[derive(Clone, Debug, Serialize)]
 pub struct Config {
-    /// This host.
+    /// Settings of this host.
     pub host: Host,
-    /// The channel to other daemons.
+    /// Settings of the channel to other daemons.
     pub control: Control,
-    /// The local API.
+    /// Settings of the local API.
     pub api: Api,
-    /// The shims' socket.
+    /// Settings of the shims' socket.
     pub shim: Shim,
-    /// The eBPF side.
+    /// Settings of the eBPF programs and maps.
     pub data_plane: DataPlane,
-    /// What is tracked; with none, every session is.
+    /// Sessions to track. If the list is empty, every session is tracked.
     pub track: Vec<Track>,
-    /// How proxies leave.
+    /// Settings for the removal of proxies.
     pub removal: Removal,
-    /// How sessions are steered.
+    /// Settings for steering sessions through chains.
     pub chain: Chain,
-    /// Listeners of which the operator says more than the shim can see.
+    /// Listeners for which the operator declares more than the shim can observe.
     #[serde(rename = "listener")]
     pub listeners: Vec<Listener>,
-    /// How proxies without the shim are watched.
+    /// Settings for watching proxies that run without the shim.
     pub watch: Watch,
-    /// When the daemon runs.
+    /// Settings for the scheduling of the daemon's threads.
     pub scheduling: Scheduling,
-    /// Metrics.
+    /// Settings of the metrics.
     pub metrics: Metrics,
-    /// Logging.
+    /// Settings of the log.
     pub log: Log,
 }
 
-/// This host.
+/// Settings of this host.
 #[derive(Clone, Debug, Serialize)]
 pub struct Host {
-    /// Its name in listings and logs.
+    /// Name of this host in listings and logs.
     pub name: String,
-    /// The addresses its peers know it by; all are in its certificate.
+    /// Addresses by which peers know this host. Its certificate contains all of them.
     pub addresses: Vec<IpAddr>,
-    /// The interfaces that sessions pass.
+    /// Interfaces that sessions pass.
     pub interfaces: Vec<Interface>,
 }
 
-/// The channel to other daemons.
+/// Settings of the channel to other daemons.
 #[derive(Clone, Debug, Serialize)]
 pub struct Control {
-    /// Local addresses; unspecified for all.
+    /// Local addresses to listen on; the unspecified address stands for all.
     pub listen: Vec<IpAddr>,
-    /// The UDP port, the same in the whole fleet.
+    /// UDP port, the same in the whole fleet.
     pub port: u16,
-    /// Hosts that this one stays connected with, and has keys of: others it meets when a
-    /// session needs them.
+    /// Hosts that this host stays connected with and has keys for. It connects to other hosts
+    /// when a session needs them.
     pub peers: Vec<IpAddr>,
-    /// Keys and certificates.
+    /// Paths of keys and certificates.
     #[serde(flatten)]
     pub pki: PkiPaths,
 }
 
-/// The local API.
+/// Settings of the local API.
 #[derive(Clone, Debug, Serialize)]
 pub struct Api {
     /// Path of the socket.
     pub socket: PathBuf,
-    /// The group that may read, as configured.
+    /// Name of the group that may read, as configured.
     pub group: Option<String>,
-    /// Its number.
+    /// Number of that group.
     #[serde(skip)]
     pub gid: Option<u32>,
 }
 
-/// The shims' socket.
+/// Settings of the shims' socket.
 #[derive(Clone, Debug, Serialize)]
 pub struct Shim {
     /// Path of the socket.
     pub socket: PathBuf,
 }
 
-/// The eBPF side.
+/// Settings of the eBPF programs and maps.
 #[derive(Clone, Debug, Serialize)]
 pub struct DataPlane {
-    /// Where maps and programs are pinned.
+    /// Directory in which maps and programs are pinned.
     pub pin_dir: PathBuf,
-    /// How many sessions there may be.
+    /// Maximum number of sessions.
     pub max_sessions: u32,
-    /// How programs are attached.
+    /// Method by which programs are attached.
     pub attach: Attach,
-    /// Whether XDP relays.
+    /// Interfaces on which XDP relays.
     pub xdp: Xdp,
-    /// Are sessions entered that were there before the start?
+    /// True if sessions that existed before the start are adopted.
     pub adopt: bool,
 }
 
-/// How programs are attached to an interface.
+/// Method by which programs are attached to an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Attach {
-    /// TCX where the kernel has it (6.6), clsact otherwise.
+    /// TCX if the kernel has it (6.6 and later), clsact otherwise.
     #[default]
     Auto,
-    /// TCX only.
+    /// TCX, without a fallback.
     Tcx,
     /// The clsact qdisc.
     Clsact,
 }
 
-/// Whether what this host relays is sent back by XDP.
+/// Interfaces on which XDP sends back the packets that this host relays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Xdp {
-    /// On interfaces of network cards whose driver is known to gain by it.
+    /// Interfaces of network cards whose driver is known to benefit.
     #[default]
     Auto,
-    /// On every interface.
+    /// Every interface.
     On,
-    /// On none.
+    /// No interface.
     Off,
 }
 
@@ -181,109 +181,108 @@ impl From<Xdp> for dysco_agent::Xdp {
     }
 }
 
-/// Sessions to track: by the SYN's destination.
+/// Sessions to track, selected by the destination of the SYN.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Track {
-    /// The destination's prefix.
+    /// Prefix of the destination.
     pub destination: Prefix,
-    /// Its ports; never empty.
+    /// Ports of the destination; never empty.
     pub ports: Vec<PortRange>,
 }
 
-/// How proxies leave.
+/// Settings for the removal of proxies.
 #[derive(Clone, Debug, Serialize)]
 pub struct Removal {
-    /// Without being asked, as soon as a pair is transparent.
+    /// True if proxies are removed without a request, as soon as a pair is transparent.
     pub automatic: bool,
-    /// By which way, unless a request names one.
+    /// Mode of removal, unless a request names one.
     pub mode: Mode,
-    /// How long a session that this host relays may be silent before it is
-    /// taken for dead.
+    /// Time after which a silent session that this host relays is considered dead.
     #[serde(serialize_with = "values::as_secs", rename = "relay_idle_s")]
     pub relay_idle: Duration,
-    /// How long a change may take before it rolls back.
+    /// Time after which an unfinished change rolls back.
     #[serde(serialize_with = "values::as_millis", rename = "timeout_ms")]
     pub timeout: Duration,
-    /// How many changes may be under way at once.
+    /// Maximum number of changes in progress at once.
     pub concurrency: usize,
     /// Source ports of new subsessions.
     pub ports: PortRange,
-    /// Keep the kernel from handing these ports out.
+    /// True if the kernel is kept from assigning these ports to its own connections.
     pub reserve_ports: bool,
-    /// Where the daemon keeps what must outlive it.
+    /// Directory of the state that must outlive the daemon.
     pub state_dir: PathBuf,
 }
 
-/// How sessions are steered.
+/// Settings for steering sessions through chains.
 #[derive(Clone, Debug, Serialize)]
 pub struct Chain {
-    /// The policy's file; where there never was one, no session has a chain.
+    /// Path of the policy file. If there never was such a file, no session has a chain.
     pub policy: PathBuf,
 }
 
 /// A listener of a proxy on this host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Listener {
-    /// Its address; without an IP, all addresses.
+    /// Address of the listener; without an IP address, all addresses.
     pub address: ListenAddress,
-    /// The operator's word: directions that have not spliced are transparent;
-    /// or, if false, sessions keep their proxy whatever it does.
+    /// The operator's declaration. If true, directions that have not been spliced are
+    /// transparent. If false, sessions keep their proxy in every case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transparent: Option<bool>,
-    /// HAProxy's runtime socket, asked whether the listener is in mode tcp.
+    /// HAProxy's runtime socket, which reports whether the listener is in mode tcp.
     pub haproxy_socket: Option<PathBuf>,
 }
 
-/// How the sockets of a proxy without the shim are watched, until the kernel's
-/// counts have shown which belong together.
+/// Settings for watching the sockets of a proxy without the shim, until the kernel's counts show
+/// which sockets belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Watch {
-    /// The counts must agree at so many moments, with data in between.
+    /// Number of moments at which the counts must agree, with data in between.
     pub moments: usize,
-    /// So many bytes must pass meanwhile, in one direction at least.
+    /// Number of bytes that must pass meanwhile in at least one direction.
     pub bytes: i64,
-    /// The first and the last such moment are at least so far apart.
+    /// Minimum time between the first and the last of these moments.
     #[serde(serialize_with = "values::as_millis", rename = "window_ms")]
     pub window: Duration,
-    /// Longer is not watched.
+    /// Maximum time for which the sockets are watched.
     #[serde(serialize_with = "values::as_millis", rename = "limit_ms")]
     pub limit: Duration,
 }
 
-/// When the daemon runs.
+/// Settings for the scheduling of the daemon's threads.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Scheduling {
-    /// Before others, while it takes few turns: a change is then as fast on a
-    /// busy host.
+    /// True if the daemon's threads run before others while they take few turns. A change is then
+    /// equally fast on a busy host.
     pub realtime: bool,
 }
 
-/// Metrics.
+/// Settings of the metrics.
 #[derive(Clone, Debug, Serialize)]
 pub struct Metrics {
     /// Path of the unix socket.
     pub socket: PathBuf,
-    /// The TCP address and port, besides.
+    /// TCP address and port on which metrics are served in addition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<SocketAddr>,
-    /// Whether that port is for TLS, and for clients with a certificate of the authority.
+    /// True if that port requires TLS and a client certificate of the authority.
     pub tls: bool,
 }
 
-/// Logging.
+/// Settings of the log.
 #[derive(Clone, Debug, Serialize)]
 pub struct Log {
-    /// Plain or JSON.
+    /// Format of the lines: plain or JSON.
     pub format: LogFormat,
     /// A `tracing` filter, such as `info` or `dysco=debug`.
     pub filter: String,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     #[default]
     Plain,
     /// One JSON object a line.
@@ -291,15 +290,15 @@ pub enum LogFormat {
 }
 
 impl Config {
-    /// Reads and checks a file: syntax, keys, values, and what they name on
-    /// this host (interfaces, group, keys and certificate).
+    /// Reads and checks a file: its syntax, keys and values, and the interfaces, group, keys and
+    /// certificate of this host that it names.
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
         let config = Config::without_keys(path)?;
         config.credentials()?;
         Ok(config)
     }
 
-    /// The same without a look at keys and certificate.
+    /// Reads and checks a file as [`Config::load`] does, without keys and certificate.
     pub fn without_keys(path: &Path) -> Result<Config, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
             path: path.to_owned(),
@@ -314,18 +313,18 @@ impl Config {
         dysco_pki::load(&self.control.pki, &self.host.addresses)
     }
 
-    /// The configuration as a file would have it, every default spelt out.
+    /// Returns the configuration in the form of a file with every default written out.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         toml::to_string_pretty(self)
     }
 
-    /// The tracking rules as the data plane has them.
+    /// Returns the tracking rules in the data plane's form.
     pub fn rules(&self) -> Vec<dysco_common::rule::Rule> {
         self.track.iter().flat_map(Track::rules).collect()
     }
 
-    /// What the operator said of the listener at `address`; the most exact
-    /// entry counts.
+    /// Returns the operator's entry for the listener at `address`. An entry with an IP address
+    /// takes precedence over one without.
     pub fn listener(&self, address: SocketAddr) -> Option<&Listener> {
         let matching = self.listeners.iter().filter(|l| l.address.matches(address));
         matching.max_by_key(|l| l.address.ip.is_some())

@@ -11,10 +11,10 @@ use super::{Log, LogFormat};
 
 type Change = Box<dyn Fn(EnvFilter) -> Result<(), Error> + Send + Sync>;
 
-/// Puts another filter in the place of the one in force.
+/// Function that replaces the filter in force.
 static CHANGE: OnceLock<Change> = OnceLock::new();
 
-/// Starts to log as configured. The filter was checked with the file.
+/// Starts to log as configured. The filter was checked together with the file.
 pub fn init_logging(log: &Log) -> Result<(), ConfigError> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(&log.filter))
@@ -33,12 +33,12 @@ pub fn init_logging(log: &Log) -> Result<(), ConfigError> {
         }
     };
     done.map_err(|_| ConfigError::Logging)?;
-    // It was not set before, or logging would have been.
+    // The cell is empty here: otherwise logging would have been set up before.
     let _ = CHANGE.set(change);
     Ok(())
 }
 
-/// Logs by another filter from now on. Where logging was never started nothing is changed.
+/// Replaces the log filter. Does nothing if logging was never started.
 pub fn change_filter(log: &Log) -> Result<(), ConfigError> {
     match CHANGE.get() {
         Some(change) => change(EnvFilter::new(&log.filter)).map_err(|_| ConfigError::Logging),

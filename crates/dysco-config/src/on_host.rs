@@ -1,5 +1,5 @@
-//! What a configuration names and this host must have: looked at by `dyscod --check` and
-//! `dyscoctl doctor`.
+//! Checks that this host has what its configuration names. `dyscod --check` and `dyscoctl doctor`
+//! run them.
 
 use std::io;
 use std::net::UdpSocket;
@@ -10,8 +10,8 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use super::{ConfigError, Control, Listener};
 
-/// Elsewhere than on a BPF file system nothing can be pinned, which the kernel says late
-/// and in words of its own.
+/// Returns an error if `dir` is not on a BPF file system. Nothing can be pinned elsewhere, and
+/// the kernel's own error comes late and is less clear.
 pub fn can_pin(dir: &Path) -> Result<(), ConfigError> {
     let there = dir.ancestors().find(|path| path.exists());
     let kind = there.and_then(|path| statfs(path).ok());
@@ -21,8 +21,8 @@ pub fn can_pin(dir: &Path) -> Result<(), ConfigError> {
     }
 }
 
-/// A HAProxy that is not there yet makes its socket when it starts: no error, but more
-/// often a slip.
+/// Returns a warning if the listener's HAProxy socket does not exist or is no socket. This is not
+/// an error, because HAProxy creates the socket when it starts; more often the path is wrong.
 pub fn missing_socket(listener: &Listener) -> Option<String> {
     let socket = listener.haproxy_socket.as_ref()?;
     let what = match socket.metadata() {
@@ -37,14 +37,16 @@ pub fn missing_socket(listener: &Listener) -> Option<String> {
     ))
 }
 
-/// An address to listen on may be another host's, or one that this host has at times.
+/// Returns an error if an address to listen on does not exist here. Such an address may belong to
+/// another host, or to this host only at times.
 pub fn can_listen(control: &Control) -> Result<(), ConfigError> {
     for ip in &control.listen {
-        // By any port, since a dyscod that runs has its own.
+        // Any port will do, because a running dyscod occupies its own.
         let Err(source) = UdpSocket::bind((*ip, 0)) else {
             continue;
         };
-        // Without the protocol dyscod does without the address, or says so at its start.
+        // If the host lacks the protocol, dyscod runs without the address or reports an error at
+        // its start.
         if source.kind() == io::ErrorKind::AddrNotAvailable {
             let address = (*ip, control.port).into();
             return Err(ConfigError::Listen { address, source });
@@ -91,7 +93,7 @@ mod tests {
             pki: PkiPaths::in_dir(Path::new("/none")),
         };
         assert!(can_listen(&listening([127, 0, 0, 1])).is_ok());
-        // For documentation (RFC 5737).
+        // An address for documentation (RFC 5737).
         let error = can_listen(&listening([192, 0, 2, 1])).unwrap_err();
         assert!(error.to_string().contains("192.0.2.1:7474"), "{error}");
     }

@@ -1,5 +1,5 @@
-//! The policy: which sessions take which chain. Ordered rules in a TOML file, of
-//! which the first that matches decides.
+//! The policy, which assigns chains to sessions: an ordered list of rules in a TOML file. The
+//! first rule that matches decides.
 //!
 //! ```toml
 //! [[rule]]
@@ -32,14 +32,14 @@ pub enum PolicyError {
     /// The file cannot be read or written.
     #[error("failed to {what} the policy {path}: {source}; {}", mend_of(.source))]
     File {
-        /// What was tried.
+        /// Operation that failed, for the message.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// There was one, and its file is gone.
+    /// The host had a policy, and its file no longer exists.
     #[error(
         "failed to read the policy {path}: it is gone; put it back, or 'dyscoctl policy apply /dev/null' for one without rules"
     )]
@@ -47,17 +47,17 @@ pub enum PolicyError {
         /// The file.
         path: PathBuf,
     },
-    /// A place in the file is wrong.
+    /// A fault at a place in the file.
     #[error("failed to use the policy {place}: {why}")]
     At {
-        /// Where.
+        /// Place in the file.
         place: Place,
-        /// What is wrong, and the mend.
+        /// Description of the fault, with the remedy.
         why: String,
     },
 }
 
-/// What mends a file that cannot be read or written.
+/// Returns the remedy for a file that cannot be read or written.
 fn mend_of(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => "name a file that is there, or write it (docs/chains.md)",
@@ -71,26 +71,26 @@ fn mend_of(error: &io::Error) -> &'static str {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// What it is called; its number where it has no name.
+    /// Name of the rule. A rule without a name is called by its number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Where sessions come from; from anywhere without.
+    /// Source prefix of the sessions; any source if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Prefix>,
-    /// Where they go; anywhere without.
+    /// Destination prefix of the sessions; any destination if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination: Option<Prefix>,
-    /// To which ports; all without.
+    /// Destination ports; all ports if empty.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
         deserialize_with = "ports"
     )]
     pub ports: Vec<PortRange>,
-    /// The hosts that they pass, in order; none for sessions that go direct.
+    /// Hosts that the sessions pass, in order. Sessions go direct if the list is empty.
     #[serde(deserialize_with = "chain")]
     pub chain: Vec<IpAddr>,
-    /// What becomes of them where one of the hosts is not there.
+    /// Treatment of sessions while one of the hosts is unavailable.
     #[serde(default)]
     pub otherwise: Otherwise,
 }
@@ -99,7 +99,7 @@ fn ports<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<PortRange>, D::Er
     PortList::deserialize(d).map(|list| list.0)
 }
 
-/// Checked where it is read, so that what is wrong is reported where it stands.
+/// Reads and checks a chain. The check is part of deserializing, so that an error has a place.
 fn chain<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<IpAddr>, D::Error> {
     let hosts = Vec::<Address>::deserialize(d)?.into_iter();
     let hosts: Vec<_> = hosts.map(|host| host.0.to_canonical()).collect();
@@ -122,7 +122,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Reads the policy of the host with these addresses; none if its file is not there.
+    /// Reads the policy of the host with these addresses. Returns `None` if the file does not
+    /// exist.
     pub fn load(path: &Path, own: &[IpAddr]) -> Result<Option<Policy>, PolicyError> {
         match std::fs::read_to_string(path) {
             Ok(text) => Policy::of_host(path, &text, own).map(Some),
@@ -135,7 +136,7 @@ impl Policy {
         }
     }
 
-    /// Reads and checks a text; `path` is for places in errors.
+    /// Reads and checks a text. `path` appears in the places of errors.
     pub fn parse(path: &Path, text: &str) -> Result<Policy, PolicyError> {
         let fail = |start: Option<usize>, why: String| PolicyError::At {
             place: Place::of(path, text, start),
@@ -163,7 +164,7 @@ impl Policy {
         Ok(Policy { rules })
     }
 
-    /// Reads and checks a text, for the host with these addresses.
+    /// Reads and checks a text for the host with these addresses.
     pub fn of_host(path: &Path, text: &str, own: &[IpAddr]) -> Result<Policy, PolicyError> {
         let policy = Policy::parse(path, text)?;
         let checked = policy.check_host(own);
@@ -186,13 +187,13 @@ impl Policy {
         Ok(())
     }
 
-    /// What each rule is called.
+    /// Returns the name of each rule.
     pub fn names(&self) -> impl Iterator<Item = String> + '_ {
         let numbered = self.rules.iter().zip(1..);
         numbered.map(|(rule, n)| rule.name.clone().unwrap_or_else(|| format!("#{n}")))
     }
 
-    /// The rule for a session, if any.
+    /// Returns the index of the rule for a session, if one matches.
     pub fn find(&self, source: SocketAddr, destination: SocketAddr) -> Option<usize> {
         let session = FlowKey::new(source, destination);
         let (rules, parts) = self.compile();
@@ -200,8 +201,8 @@ impl Policy {
         parts.get(at).copied()
     }
 
-    /// Who should know whom: each host of a chain the one after it, and the last
-    /// the server, where a rule is about one.
+    /// Returns the pairs of hosts that should know each other: each host of a chain and the host
+    /// after it, and the last host and the server if a rule's destination is a single address.
     pub fn acquaintances(&self) -> HashSet<(IpAddr, IpAddr)> {
         let mut all = HashSet::new();
         for rule in &self.rules {
@@ -307,7 +308,7 @@ mod tests {
             assert!(error.contains(why), "{error}");
             assert!(error.contains("line "), "{error}");
         }
-        // Where it stands, and with the mend.
+        // The message states the place and the remedy.
         let second = "# ours\n\n[[rule]]\nchain = []\n\n[[rule]]\nname = \"b\"\n";
         for (rule, told) in [
             (

@@ -7,8 +7,8 @@ use std::path::Path;
 
 const MODE: u32 = 0o600;
 
-/// Makes a directory that only its owner enters, and those above it for all. One that is there
-/// stays as it is.
+/// Creates a directory that only its owner may enter, and its parents for all users. An existing
+/// directory stays unchanged.
 pub fn make_dir(dir: &Path) -> io::Result<()> {
     if let Some(above) = dir.parent() {
         std::fs::create_dir_all(above)?;
@@ -19,12 +19,12 @@ pub fn make_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes a file, in the place of what it held.
+/// Writes a file and replaces its contents.
 pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(MODE);
     let mut file = options.open(path)?;
-    // One of an earlier release may be for all.
+    // A file of an earlier release may be readable by all.
     file.set_permissions(Permissions::from_mode(MODE))?;
     file.write_all(bytes)
 }

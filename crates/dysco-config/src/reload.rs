@@ -1,4 +1,4 @@
-//! The part of a configuration that changes while `dyscod` runs, and the rest of it.
+//! Division of a configuration into the part that can change while `dyscod` runs, and the rest.
 
 use dysco_api::ValueChange;
 use toml::{Table, Value};
@@ -6,8 +6,8 @@ use toml::{Table, Value};
 use super::{Api, Chain, Config, Control, Host, Log, Removal};
 
 impl Config {
-    /// This configuration with all of another that a running `dyscod` can take up. Further
-    /// differences of the two need a restart.
+    /// Returns this configuration with all values of `new` that a running `dyscod` can take over.
+    /// The remaining differences need a restart.
     pub fn taking(&self, new: &Config) -> Config {
         let old = self.clone();
         let new = new.clone();
@@ -43,7 +43,7 @@ impl Config {
         }
     }
 
-    /// The keys that differ in another configuration, with both values.
+    /// Returns the keys whose values differ in another configuration, with both values.
     ///
     /// # Errors
     /// If a value cannot be written as TOML.
@@ -63,7 +63,8 @@ impl Config {
     }
 }
 
-/// Values by `table.key`; those of tables that may be there several times by the table.
+/// Returns the values by `table.key`. Tables that may occur several times are values under the
+/// name of the table.
 fn flat(config: &Config) -> Result<Table, toml::ser::Error> {
     let mut all = Table::new();
     for (table, value) in Table::try_from(config)? {
@@ -117,7 +118,7 @@ mod tests {
         );
         assert_eq!(left[2].before.as_deref(), Some("\"61000-61999\""));
         assert_eq!(left[2].after.as_deref(), Some("\"62000-62999\""));
-        // As often as it is asked.
+        // The result is the same each time.
         assert_eq!(keys(&taken.changes_to(&new).unwrap()), keys(&left));
         assert!(old.changes_to(&old).unwrap().is_empty());
     }

@@ -1,5 +1,5 @@
-//! The source ports of new paths, which the kernel is to choose for nobody else: reserved when
-//! `dyscod` starts, and given back when it is taken away.
+//! Reservation of the source ports of new paths, so that the kernel assigns them to no other
+//! connection. `dyscod` reserves the ports at its start; an uninstall releases them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 
 use super::{Removal, private};
 
-/// Where the kernel has the ports that it chooses for nobody.
+/// Kernel's list of the ports that it assigns to no connection.
 const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
-/// The file of the state directory with those that `dyscod` has added.
+/// File of the state directory that lists the ports added by `dyscod`.
 const ADDED: &str = "reserved-ports";
 
-/// Ports, as the kernel writes them: `7,61000-64999`.
+/// A set of ports in the kernel's notation: `7,61000-64999`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Ports(BTreeSet<u16>);
 
-/// Why ports cannot be reserved, or given back.
+/// An error while reserving or releasing ports.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to {what} {path}: {source}")]
 pub struct PortsError {
@@ -57,8 +57,8 @@ impl Ports {
     }
 }
 
-/// Keeps the kernel from using the new paths' source ports for its own connections, and notes
-/// in the state directory which of them were not reserved before.
+/// Keeps the kernel from using the new paths' source ports for its own connections. Records in
+/// the state directory which of these ports were not reserved before.
 ///
 /// # Errors
 /// If the kernel's list or the note cannot be read or written.
@@ -73,7 +73,7 @@ fn reserve(removal: &Removal, list: &Path) -> Result<(), PortsError> {
     let reserved = read(list)?;
     let ours: BTreeSet<u16> = (removal.ports.first..=removal.ports.last).collect();
     let note = removal.state_dir.join(ADDED);
-    // Those noted before a reboot are not reserved any more.
+    // Ports that were recorded before a reboot are no longer reserved.
     let noted = read(&note).unwrap_or_default();
     let mut added: BTreeSet<u16> = noted.0.intersection(&reserved.0).copied().collect();
     added.extend(ours.difference(&reserved.0));
@@ -89,8 +89,8 @@ fn reserve(removal: &Removal, list: &Path) -> Result<(), PortsError> {
     fs::write(list, all.text()).map_err(failed("reserve the ports of new paths in", list))
 }
 
-/// Gives back the ports that were reserved for this configuration, and no others. Which these
-/// are is known from the state directory. Returns them as the kernel writes them.
+/// Releases the ports that were reserved for this configuration, and no others. The state
+/// directory lists them. Returns these ports in the kernel's notation.
 ///
 /// # Errors
 /// If the kernel's list cannot be read or written.
@@ -104,7 +104,7 @@ fn release(state_dir: &Path, list: &Path, dry_run: bool) -> Result<String, Ports
     let back = Ports(added.0.intersection(&reserved.0).copied().collect());
     if !dry_run && !back.0.is_empty() {
         let rest = Ports(reserved.0.difference(&back.0).copied().collect());
-        // Without a line the kernel would keep its list.
+        // The kernel keeps its list unless the written text ends in a line feed.
         let text = format!("{}\n", rest.text());
         fs::write(list, text).map_err(failed("give back the ports of new paths in", list))?;
     }
@@ -144,14 +144,14 @@ mod tests {
         let (list, state) = (dir.path().join("list"), dir.path().join("state"));
         let text = || fs::read_to_string(&list).unwrap().trim().to_owned();
         fs::write(&list, "7,60900-61001\n").unwrap();
-        // Twice, and then with other ports, as by three starts.
+        // Two starts with the same ports, and a third with others.
         for (first, last) in [(61_000, 61_009), (61_000, 61_009), (61_005, 61_019)] {
             reserve(&removal(&state, first, last), &list).unwrap();
         }
         assert_eq!(text(), "7,60900-61019");
         let mode = fs::metadata(state.join(ADDED)).unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
-        // Somebody else has added one meanwhile.
+        // Another program has reserved a port meanwhile.
         fs::write(&list, "7,9,60900-61019\n").unwrap();
         assert_eq!(release(&state, &list, true).unwrap(), "61002-61019");
         assert_eq!(text(), "7,9,60900-61019");
@@ -166,7 +166,7 @@ mod tests {
         let list = dir.path().join("list");
         fs::write(&list, "\n").unwrap();
         reserve(&removal(dir.path(), 61_000, 61_009), &list).unwrap();
-        // After it the operator reserves some of them for ever.
+        // After the reboot the operator reserves some of these ports permanently.
         fs::write(&list, "\n").unwrap();
         reserve(&removal(dir.path(), 62_000, 62_009), &list).unwrap();
         fs::write(&list, "61000-61009,62000-62009\n").unwrap();

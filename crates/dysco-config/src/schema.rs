@@ -1,4 +1,4 @@
-//! The file as it may be written: every key, nothing defaulted yet.
+//! The file as written: every key, without defaults.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -151,7 +151,7 @@ pub struct Log {
     pub filter: Option<Spanned<String>>,
 }
 
-/// Reads the text. Errors name line and column.
+/// Reads the text. Errors state line and column.
 pub fn parse(path: &Path, text: &str) -> Result<File, ConfigError> {
     toml::from_str(text).map_err(|error| ConfigError::At {
         place: Place::of(path, text, error.span().map(|span| span.start)),

@@ -1,4 +1,4 @@
-//! Files as people write them, good and bad.
+//! Tests with files as people write them, good and bad.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::{Attach, Config, ConfigError, Interface, LogFormat, Xdp, check, schema};
 
-/// Keys for 10.0.0.1 and fd00::1, made once.
+/// Keys for 10.0.0.1, fd00::1 and 127.0.0.1, which are created once.
 static KEYS: LazyLock<TempDir> = LazyLock::new(|| {
     let dir = tempfile::tempdir().unwrap();
     let authority = dir.path().join("authority");
@@ -31,7 +31,7 @@ fn keys() -> PathBuf {
     KEYS.path().join("host")
 }
 
-/// What a VLAN of this name is on.
+/// Returns the interface that carries a VLAN of this name.
 fn below(name: &str) -> Option<&str> {
     name.rsplit_once('.').map(|(on, _)| on)
 }
@@ -69,7 +69,7 @@ fn load(text: &str) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
-/// A file that is right, and what comes after.
+/// Returns a correct file followed by this text.
 pub(super) fn with(rest: &str) -> String {
     let keys = keys();
     let keys = keys.display();
@@ -149,7 +149,7 @@ fn interfaces_go_by_name_or_address() {
     );
 }
 
-/// A packet of a VLAN passes the interface below as well, and one of a bridge its ports.
+/// A packet of a VLAN also passes the interface below, and a packet of a bridge its ports.
 #[test]
 fn an_interface_and_what_it_is_made_of_are_not_both_listed() {
     let listed = |list: &str| {
@@ -167,16 +167,16 @@ fn an_interface_and_what_it_is_made_of_are_not_both_listed() {
         assert!(error.contains("line 3, column 14"), "{error}");
         assert!(error.contains(what), "{error}");
     }
-    // Found by their addresses, they are not both taken either.
+    // Interfaces that are found by their addresses are not both accepted either.
     let text = with("").replace("10.0.0.1\"", "10.9.0.1\", \"10.9.5.1\"");
     let error = load(&text).unwrap_err().to_string();
     assert!(error.contains("eth1.5 is a vlan over eth1"), "{error}");
 }
 
-/// Each error names its place, what is wrong, and a mend.
+/// Each error states its place, the fault and a remedy.
 #[test]
 fn errors_name_place_and_mend() {
-    // Line 5 is the first after the good part.
+    // Line 5 is the first one after the correct part.
     let cases = [
         (
             "[removal]\nautomtic = true",

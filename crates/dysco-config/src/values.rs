@@ -1,5 +1,5 @@
-//! Values with a notation of their own. A bad one is reported at its place in
-//! the file, as it fails where it is read.
+//! Values with their own notation. Deserializing fails on a bad value, so that its place in the
+//! file is reported.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,25 +12,25 @@ use dysco_common::rule::Rule;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A host's address; names are looked up nowhere here.
+/// The address of a host. Names are not resolved here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Address(pub IpAddr);
 
 /// A destination prefix, host bits zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Prefix {
-    /// The address.
+    /// Address of the prefix.
     pub address: IpAddr,
-    /// How many bits count.
+    /// Number of significant bits.
     pub len: u8,
 }
 
-/// A range of ports; both ends count, and none is 0.
+/// A range of ports, both ends included; never contains port 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortRange {
-    /// The first.
+    /// First port.
     pub first: u16,
-    /// The last.
+    /// Last port.
     pub last: u16,
 }
 
@@ -39,19 +39,19 @@ pub struct PortRange {
 pub struct PortList(pub Vec<PortRange>);
 
 impl Prefix {
-    /// Every IPv6 address, and so every IPv4-mapped one.
+    /// The prefix of every IPv6 address, which includes every IPv4-mapped address.
     pub const ALL: Prefix = Prefix {
         address: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         len: 0,
     };
 
-    /// The address, where the prefix is only one.
+    /// Returns the address if the prefix covers only one.
     pub fn host(&self) -> Option<IpAddr> {
         let bits = if self.address.is_ipv4() { 32 } else { 128 };
         (self.len == bits).then_some(self.address)
     }
 
-    /// The data plane's rule for this prefix and these ports.
+    /// Returns the data plane's rule for this prefix and these ports.
     pub fn rule(&self, first_port: u16, last_port: u16) -> Rule {
         let mapped = if self.address.is_ipv4() { 96 } else { 0 };
         Rule {
@@ -75,12 +75,12 @@ impl PortRange {
         last: u16::MAX,
     };
 
-    /// How many ports there are.
+    /// Returns the number of ports in the range.
     pub fn count(&self) -> usize {
         usize::from(self.last - self.first) + 1
     }
 
-    /// Is this port one of them?
+    /// Returns true if the range contains this port.
     pub fn contains(&self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
     }
@@ -168,7 +168,8 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// Reads a value from its text, and fails there: of a list, at the one that is wrong.
+/// Visitor that parses a value from a string. In a list, the error has the place of the bad
+/// element.
 struct Parsed<T>(PhantomData<T>);
 
 impl<T: FromStr<Err = String>> Visitor<'_> for Parsed<T> {
@@ -207,7 +208,7 @@ impl<'de> Deserialize<'de> for PortList {
     }
 }
 
-/// A port in a list: a number or a string.
+/// An element of a list of ports: a number or a string.
 struct OneOfPorts(PortRange);
 
 impl<'de> Deserialize<'de> for OneOfPorts {
@@ -251,12 +252,12 @@ impl<'de> Visitor<'de> for Ports {
     }
 }
 
-/// A duration as whole seconds.
+/// Serializes a duration as whole seconds.
 pub fn as_secs<S: Serializer>(time: &Duration, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_u64(time.as_secs())
 }
 
-/// A duration as whole milliseconds.
+/// Serializes a duration as whole milliseconds.
 pub fn as_millis<S: Serializer>(time: &Duration, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_u64(time.as_millis().try_into().unwrap_or(u64::MAX))
 }

@@ -6,8 +6,8 @@ use super::context::Context;
 use super::exit::CliError;
 use super::output::{list, number, rendered};
 
-/// Enters the sessions that were there before dyscod, or that it does not know
-/// for another reason.
+/// Adopts the sessions that existed before dyscod, or that dyscod does not know for another
+/// reason.
 pub fn run(context: &Context) -> Result<Exit, CliError> {
     let mut client = context.ask(&Request::Adopt)?;
     let Reply::Adopted(report) = client.reply()? else {

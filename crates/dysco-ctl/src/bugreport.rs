@@ -1,5 +1,5 @@
-//! `dyscoctl bugreport`: a directory with what is known of this host, for those who help. Keys
-//! are never read for it, and values that look like secrets are left out.
+//! `dyscoctl bugreport`: writes a directory that describes this host, for people who help. The
+//! command never reads keys, and omits values that look like secrets.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -15,7 +15,7 @@ use super::context::Context;
 use super::doctor;
 use super::exit::CliError;
 
-/// Settings of the kernel that matter to sessions.
+/// Kernel settings that affect sessions.
 const SETTINGS: [&str; 7] = [
     "net/ipv4/ip_forward",
     "net/ipv4/ip_local_port_range",
@@ -25,9 +25,9 @@ const SETTINGS: [&str; 7] = [
     "net/ipv4/tcp_timestamps",
     "net/ipv6/conf/all/forwarding",
 ];
-/// So many lines of the log are taken, the newest.
+/// Number of log lines to include, the newest ones.
 const LINES: &str = "5000";
-/// Names of values that nobody else is to see.
+/// Names of values that must stay secret.
 const SECRETS: [&str; 4] = ["password", "passphrase", "secret", "token"];
 
 /// Arguments of `bugreport`.
@@ -42,7 +42,7 @@ pub struct Args {
     out: PathBuf,
 }
 
-/// A report that cannot be written.
+/// An error while writing a report.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to write the report {path}: {source}; name another directory with --out")]
 pub struct WriteError {
@@ -50,7 +50,7 @@ pub struct WriteError {
     source: io::Error,
 }
 
-/// Writes all that is known of this host into a directory.
+/// Writes a description of this host into a directory.
 pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     let made = DirBuilder::new().mode(0o700).create(&args.out);
     made.map_err(|source| WriteError {
@@ -77,7 +77,8 @@ pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-/// Each file with its text. What cannot be had is told in its place.
+/// Returns each file with its text. A file whose contents are unavailable contains the error
+/// instead.
 fn collect(context: &Context, config: &Path) -> Vec<(&'static str, String)> {
     let pretty = |value: Value| format!("{value:#}\n");
     let asked = |request| match answers(context, &request) {
@@ -137,7 +138,7 @@ fn settings() -> String {
     SETTINGS.iter().map(line).collect()
 }
 
-/// The values in use, and not the file: its comments are nobody's business.
+/// Returns the values in use instead of the file, whose comments may be private.
 fn configuration(path: &Path) -> String {
     let config = match Config::without_keys(path) {
         Ok(config) => config.to_toml(),
@@ -149,7 +150,7 @@ fn configuration(path: &Path) -> String {
     }
 }
 
-/// A line of TOML, without its value where that may be a secret.
+/// Returns a line of TOML without its value if that may be a secret.
 fn without_secret(line: &str) -> String {
     match line.split_once('=') {
         Some((key, _)) if SECRETS.iter().any(|s| key.to_lowercase().contains(s)) => {
@@ -159,7 +160,7 @@ fn without_secret(line: &str) -> String {
     }
 }
 
-/// What systemd has kept of dyscod's log.
+/// Returns the part of dyscod's log that the systemd journal has.
 fn log() -> String {
     let mut journal = Command::new("journalctl");
     journal.args(["--unit", "dyscod", "--no-pager", "--lines", LINES]);
@@ -205,7 +206,7 @@ mod tests {
             out: out.clone(),
         };
         run(&context, &args).unwrap();
-        // Of a key any line would do.
+        // Any line of a key would do.
         let key = [&keys, &authority].map(|dir| {
             let name = if dir == &keys { "host.key" } else { "ca.key" };
             fs::read_to_string(dir.join(name)).unwrap()
@@ -224,7 +225,7 @@ mod tests {
         );
         assert!(!all.contains("hunter2"), "{all}");
         assert!(lines.iter().all(|line| !all.contains(line)), "{all}");
-        // Nothing is overwritten.
+        // A second run overwrites nothing.
         assert!(run(&context, &args).is_err());
     }
 

@@ -1,4 +1,4 @@
-//! What every subcommand has: whom to ask, and how to print.
+//! State that all subcommands share: the daemon to ask, and the output format.
 
 use std::env;
 use std::io::{self, Write};
@@ -11,26 +11,27 @@ use serde::Serialize;
 use super::exit::CliError;
 use super::output::Format;
 
-/// How long an answer that needs no other host may take.
+/// Time limit for an answer that needs no other host.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Names the daemon's socket where no option does; a middlebox's `dysco_delta()` reads
-/// it as well.
+/// Variable with the daemon's socket, used if no option names the socket. A middlebox's
+/// `dysco_delta()` reads the variable as well.
 pub const SOCKET_VARIABLE: &str = "DYSCO_API_SOCKET";
 
-/// Whom to ask, and how to print.
+/// Daemon to ask, and output format.
 #[derive(Clone, Debug)]
 pub struct Context {
-    /// The daemon's socket.
+    /// Path of the daemon's socket.
     pub socket: PathBuf,
-    /// Is it another's word than the default?
+    /// True if an option or the environment names the socket.
     pub named: bool,
-    /// How to print.
+    /// Output format.
     pub format: Format,
 }
 
 impl Context {
-    /// The socket is the option's, or that of the environment, or the usual one.
+    /// Returns a context. The option takes precedence over the environment, and the environment
+    /// over the default.
     pub fn new(option: Option<PathBuf>, format: Format) -> Context {
         let variable = || env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
         let named = option.or_else(|| variable().map(PathBuf::from));
@@ -41,7 +42,7 @@ impl Context {
         }
     }
 
-    /// Asks the daemon.
+    /// Sends a request to the daemon.
     pub fn ask(&self, request: &Request) -> Result<Client, CliError> {
         let mut client = Client::connect(&self.socket)?;
         client.set_patience(Some(PATIENCE))?;
@@ -49,7 +50,7 @@ impl Context {
         Ok(client)
     }
 
-    /// Prints a value: as JSON, or as the text that `table` makes of it.
+    /// Prints a value: as JSON, or as the text that `table` returns for it.
     pub fn print<T: Serialize>(
         &self,
         value: &T,
@@ -62,7 +63,7 @@ impl Context {
         print_line(&text)
     }
 
-    /// Reports how the command ended.
+    /// Reports the result of the command.
     pub fn finish(&self, done: Result<Exit, CliError>) -> Exit {
         let error = match done {
             Ok(exit) => return exit,
@@ -79,7 +80,7 @@ impl Context {
     }
 }
 
-/// Prints a line, or says that nobody reads it.
+/// Prints a line, or returns an error if nothing reads the output any more.
 pub fn print_line(text: &str) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     writeln!(out, "{}", text.trim_end())?;

@@ -22,7 +22,7 @@ pub struct Args {
     to_client: Option<i32>,
 }
 
-/// Tells it.
+/// Declares a session's delta.
 pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let mut client = context.ask(&Request::Delta(TellDelta {
         session: args.session,

@@ -1,4 +1,4 @@
-//! `dyscoctl drain`: a proxy leaves all its sessions, as they become removable.
+//! `dyscoctl drain`: removes a proxy from all its sessions as they become removable.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -17,11 +17,11 @@ use super::exit::CliError;
 use super::output::Format;
 use super::time;
 
-/// Between two looks.
+/// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The longest that a daemon may watch or remove, and some more.
+/// Longest time that a daemon may watch or remove, with a reserve.
 const LONGEST: Duration = Duration::from_secs(660);
-/// Sessions of one request: it has a longest line.
+/// Maximum number of sessions in one request, because the length of a line is limited.
 const AT_ONCE: usize = 500;
 
 /// Arguments of `drain`.
@@ -45,19 +45,19 @@ pub struct Args {
     transparent: bool,
 }
 
-/// A running drain.
+/// A drain in progress.
 struct Drain<'a> {
     context: &'a Context,
     args: &'a Args,
     begun: Instant,
     removed: usize,
-    /// Why those that were tried are still there.
+    /// Reasons for the sessions whose removal was tried and failed.
     refused: HashMap<(SocketAddr, SocketAddr), String>,
     bar: ProgressBar,
     told: String,
 }
 
-/// Takes a proxy out of all its sessions.
+/// Removes a proxy from all its sessions.
 pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     let mut drain = Drain {
         context,
@@ -72,7 +72,7 @@ pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     loop {
         let held = match drain.held() {
             Ok(held) => held.sessions.len(),
-            // It was there: it has ended by itself, and holds nothing.
+            // The proxy existed before, so it has ended by itself and holds nothing.
             Err(CliError::Client(error)) if seen && not_found(&error) => 0,
             Err(error) => return Err(error),
         };
@@ -117,7 +117,7 @@ impl Drain<'_> {
         self.args.timeout.is_some_and(|t| self.begun.elapsed() >= t)
     }
 
-    /// What the proxy holds now.
+    /// Returns the sessions that the proxy holds now.
     fn held(&self) -> Result<ProxyReport, CliError> {
         let process = self.args.proxy.clone();
         let mut client = self.context.ask(&Request::Proxy { process })?;
@@ -128,7 +128,7 @@ impl Drain<'_> {
         }
     }
 
-    /// Which sessions could be removed now, and why the others could not.
+    /// Returns the sessions that could be removed now, and the others with their reasons.
     fn judge(&self) -> Result<(Vec<SessionId>, Vec<Left>), CliError> {
         let judged = self.ask(Remove {
             all: true,
@@ -140,7 +140,7 @@ impl Drain<'_> {
             Err(CliError::Client(error)) if not_found(&error) => Vec::new(),
             other => other?,
         };
-        // What has come or gone meanwhile is the next look's.
+        // Sessions that opened or ended meanwhile are handled by the next look.
         let held = match self.held() {
             Err(CliError::Client(error)) if not_found(&error) => ProxyReport::default(),
             other => other?,
@@ -171,7 +171,7 @@ impl Drain<'_> {
         Ok((removable, rest.collect()))
     }
 
-    /// What is held when the time is over, with the last reasons known.
+    /// Returns the sessions that are held at the time limit, with the last known reasons.
     fn left_over(&self, known: Vec<Left>) -> Result<Vec<Left>, CliError> {
         let held = match self.held() {
             Err(CliError::Client(error)) if not_found(&error) => return Ok(Vec::new()),
@@ -182,7 +182,7 @@ impl Drain<'_> {
             .collect();
         let left = held.sessions.into_iter().map(|s| {
             let name = (s.local, s.remote);
-            // Some things are only found out when it is tried.
+            // Some obstacles show only when a removal is tried.
             let tried = || self.refused.get(&name).map(|reason| vec![reason.clone()]);
             let reasons = known.get(&name).cloned().or_else(tried);
             let late = || vec!["the time ran out before its turn".into()];
@@ -191,14 +191,14 @@ impl Drain<'_> {
         Ok(left.collect())
     }
 
-    /// Removes these.
+    /// Removes these sessions.
     fn remove(&mut self, some: &[SessionId]) -> Result<(), CliError> {
         let ask = self.ask(Remove {
             sessions: some.iter().map(|id| SessionName::Id(*id)).collect(),
             ..self.request()
         });
         let done = match ask {
-            // One of them has ended meanwhile.
+            // A session has ended meanwhile.
             Err(CliError::Client(error)) if not_found(&error) => return Ok(()),
             other => other?,
         };
@@ -206,7 +206,7 @@ impl Drain<'_> {
             let name = (report.local, report.remote);
             match (report.outcome, report.reason) {
                 (Outcome::Removed, _) => self.removed += 1,
-                // The last try may end with the time, which says less than one before.
+                // The last try may time out, which is less informative than an earlier reason.
                 (_, Some(reason)) if report.timed_out => {
                     self.refused.entry(name).or_insert(reason);
                 }
@@ -251,7 +251,7 @@ impl Drain<'_> {
         }
     }
 
-    /// Tells how far it has come, if that is news.
+    /// Reports the progress if it has changed.
     fn tell(&mut self, left: &[Left], removable: usize) -> Result<(), CliError> {
         let all = left.len() + removable;
         match self.context.format {
@@ -313,7 +313,7 @@ fn left(session: HeldReport, reasons: Vec<String>) -> Left {
     }
 }
 
-/// What dyscod advises for `remove-middlebox`, in the words of this command.
+/// Replaces the options that dyscod recommends for `remove-middlebox` by those of this command.
 fn advice(reason: &str) -> String {
     let reason = reason.replace(
         "name its process (--pid) or listener (--listen)",
@@ -332,7 +332,7 @@ fn not_found(error: &ClientError) -> bool {
     error.code() == Some(FailureCode::NotFound)
 }
 
-/// A line that updates on a terminal, nothing elsewhere.
+/// Returns a line that updates on a terminal, and is hidden elsewhere.
 fn bar(format: Format) -> ProgressBar {
     let bar = match format {
         Format::Table => ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()),

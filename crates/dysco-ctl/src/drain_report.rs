@@ -1,4 +1,4 @@
-//! How far a drain has come, for people and programs.
+//! Progress of a drain, for people and programs.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,38 +8,38 @@ use serde::Serialize;
 
 use super::output::{every_reason, rendered, table};
 
-/// How far it has come.
+/// Progress of a drain.
 #[derive(Debug, Serialize)]
 pub struct State {
-    /// `progress`, or at last `end`.
+    /// `progress`, or `end` for the last report.
     pub event: &'static str,
-    /// The proxy holds so many sessions.
+    /// Number of sessions that the proxy holds.
     pub left: usize,
-    /// So many have lost it.
+    /// Number of sessions that the proxy has left.
     pub removed: usize,
-    /// In a dry run: so many could.
+    /// Number of sessions that the proxy could leave, in a dry run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub removable: Option<usize>,
-    /// Why the rest is left.
+    /// Reasons for the remaining sessions.
     pub reasons: Vec<Reason>,
-    /// What is left, at the end.
+    /// Remaining sessions, at the end.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sessions: Vec<Left>,
 }
 
-/// Sessions that are left for the same reason.
+/// Sessions that remain for the same reason.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Reason {
     pub count: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<Label>,
     pub reason: String,
-    /// All that stands in their way, that one first.
+    /// All reasons, the decisive one first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
 }
 
-/// A session that is left.
+/// A remaining session.
 #[derive(Clone, Debug, Serialize)]
 pub struct Left {
     pub local: SocketAddr,
@@ -49,13 +49,13 @@ pub struct Left {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<Label>,
     pub reason: String,
-    /// All that stands in its way, that one first.
+    /// All reasons, the decisive one first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
 }
 
 impl Reason {
-    /// In a few words.
+    /// Returns the reason in a few words.
     pub fn short(&self) -> String {
         let label = self.label.as_ref().map(|l| format!(" of {}", words(l)));
         let reason: String = self.reason.chars().take(60).collect();
@@ -63,8 +63,8 @@ impl Reason {
     }
 }
 
-/// The same reasons together, the most frequent first. What tells one session
-/// from another (addresses, numbers) does not part them.
+/// Groups the sessions by reason, the most frequent first. Digits, as in addresses and counts, do
+/// not distinguish reasons.
 pub fn reasons(left: &[Left]) -> Vec<Reason> {
     let mut groups: BTreeMap<(Option<&Label>, String), Reason> = BTreeMap::new();
     for session in left {
@@ -86,7 +86,7 @@ pub fn reasons(left: &[Left]) -> Vec<Reason> {
     all
 }
 
-/// Frontend, backend and mode in one cell.
+/// Returns frontend, backend and mode for one cell.
 pub fn words(label: &Label) -> String {
     let mode = match label.mode.as_str() {
         "" => String::new(),
@@ -95,7 +95,7 @@ pub fn words(label: &Label) -> String {
     format!("{} > {}{mode}", label.frontend, label.backend)
 }
 
-/// The end of a drain, for people.
+/// Returns the result of a drain, for people.
 pub fn text(state: &State, proxy: &ProcessName) -> String {
     let mut text = match (state.removable, state.left) {
         (Some(removable), all) => {

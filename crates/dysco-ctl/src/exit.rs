@@ -1,4 +1,4 @@
-//! How a command ends: errors that say what, why and what to do, and their exit codes.
+//! Result of a command: errors with cause and remedy, and their exit codes.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,64 +17,64 @@ use super::uninstall::UninstallError;
 /// A command that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// About the daemon.
+    /// An error while asking the daemon.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// About keys and certificates.
+    /// An error of keys or certificates.
     #[error(transparent)]
     Pki(#[from] PkiError),
-    /// About the configuration.
+    /// An error of the configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// About a policy.
+    /// An error of a policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// About a program to run.
+    /// An error while starting a program.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The daemon answered what was not asked.
+    /// The daemon sent a reply of another kind than the request expects.
     #[error(
         "failed to understand dyscod: it answered something else; use dyscoctl of the same version"
     )]
     Unexpected,
-    /// About leaving a host as it was.
+    /// An error while uninstalling.
     #[error(transparent)]
     Uninstall(#[from] UninstallError),
-    /// About a report for those who help.
+    /// An error while writing a bug report.
     #[error(transparent)]
     Report(#[from] WriteError),
-    /// A file to read.
+    /// A file cannot be read.
     #[error(
         "failed to read {path}: {source}; name a file that 'dyscoctl state export' wrote, or '-'"
     )]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A file that is no JSON.
+    /// A file is no JSON.
     #[error(
         "failed to read {path}: {source}; name a file that 'dyscoctl state export' wrote, or '-'"
     )]
     NoJson {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the parser.
         source: serde_json::Error,
     },
-    /// Standard output.
+    /// Standard output cannot be written.
     #[error("failed to print: {0}")]
     Print(#[from] io::Error),
-    /// A screen to draw on.
+    /// There is no terminal to draw on.
     #[error(
         "failed to show sessions: standard input or output is no terminal, or JSON is asked for; use 'dyscoctl sessions', with --watch to repeat it"
     )]
     NoTerminal,
-    /// An answer that is no JSON.
+    /// An answer cannot be printed as JSON.
     #[error("failed to print: {0}")]
     Json(#[from] serde_json::Error),
-    /// A host that nothing is known of.
+    /// The host is unknown.
     #[error(
         "failed to find the middlebox {0}: no session of this host passes it, and its dyscod has not met it; see 'dyscoctl sessions' and 'dyscoctl status' for the hosts that it knows"
     )]
@@ -82,7 +82,7 @@ pub enum CliError {
 }
 
 impl CliError {
-    /// The exit code it ends with.
+    /// Returns the exit code of the error.
     pub fn exit(&self) -> Exit {
         match self {
             CliError::Client(error) => client_exit(error),
@@ -100,7 +100,7 @@ impl CliError {
                 Exit::Refused
             }
             CliError::Uninstall(_) => Exit::Internal,
-            // Who reads has had enough.
+            // The reader of the output has closed it.
             CliError::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
             CliError::Json(error) if error.io_error_kind() == Some(io::ErrorKind::BrokenPipe) => {
                 Exit::Done
@@ -109,7 +109,7 @@ impl CliError {
         }
     }
 
-    /// The error for programs, in the one shape that all have.
+    /// Returns the error for programs, in the shape that all errors have.
     pub fn json(&self) -> Value {
         let exit = self.exit();
         let code = match self {
@@ -120,7 +120,7 @@ impl CliError {
         shape(exit, &code, self.told().each_ref().map(String::as_str))
     }
 
-    /// What was tried, why not, and the mend.
+    /// Returns the attempt, the cause and the remedy.
     pub fn told(&self) -> [String; 3] {
         if let CliError::Client(ClientError::Failure(failure)) = self {
             return [&failure.what, &failure.why, &failure.mend].map(Clone::clone);
@@ -130,7 +130,7 @@ impl CliError {
         let of_file = matches!(self, CliError::Policy(_) | CliError::Config(_));
         let (why, mend) = match why.rsplit_once(": ") {
             _ if !of_file || !mend.is_empty() => (why, mend),
-            // What is said of a place ends with the mend as a rule.
+            // An error with a place usually ends with the remedy.
             Some(parts) => parts,
             None => (why, "mend it there"),
         };
@@ -138,13 +138,13 @@ impl CliError {
     }
 }
 
-/// The shape of an error: what was tried, why not, and the mend.
+/// Returns an error as JSON: the attempt, the cause and the remedy.
 fn shape(exit: Exit, code: &Value, [what, why, mend]: [&str; 3]) -> Value {
     let exit = exit as u8;
     json!({ "error": { "exit": exit, "code": code, "what": what, "why": why, "mend": mend } })
 }
 
-/// The parts of "failed to WHAT: WHY; MEND", as all texts of errors are.
+/// Splits "failed to WHAT: WHY; MEND", which is the form of all error texts.
 pub fn parts(text: &str) -> [&str; 3] {
     let text = text.strip_prefix("failed to ").unwrap_or(text);
     let (what, rest) = text.split_once(": ").unwrap_or(("", text));
@@ -152,7 +152,7 @@ pub fn parts(text: &str) -> [&str; 3] {
     [what, why, mend]
 }
 
-/// Ends with what is wrong with the command line, in the format that it asks for.
+/// Ends the program with an error of the command line, in the requested format.
 pub fn usage(error: &clap::Error) -> ExitCode {
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     // Help is no error.
@@ -163,7 +163,7 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     Exit::Usage.into()
 }
 
-/// What could not be understood may ask for JSON all the same.
+/// Returns true if the command line requests JSON. A command line with errors may do so too.
 fn wants_json(words: &[String]) -> bool {
     let joined = |word: &String| matches!(word.as_str(), "-ojson" | "-o=json" | "--output=json");
     let apart = |two: &[String]| matches!(two[0].as_str(), "-o" | "--output") && two[1] == "json";
@@ -171,7 +171,7 @@ fn wants_json(words: &[String]) -> bool {
 }
 
 fn usage_json(text: &str) -> Value {
-    // Its first paragraph; then follow the usage and hints for people.
+    // The first paragraph is the error. The usage and hints for people follow.
     let first = text.split("\n\n").next().unwrap_or(text);
     let words: Vec<_> = first.split_whitespace().collect();
     let why = words.join(" ");
@@ -182,7 +182,7 @@ fn usage_json(text: &str) -> Value {
 
 fn client_exit(error: &ClientError) -> Exit {
     match error {
-        // It was there, and is not any more.
+        // The daemon existed, and does not exist any more.
         ClientError::NoDaemon { .. } | ClientError::Lost { .. } => Exit::NoDaemon,
         ClientError::NotAllowed { .. } => Exit::NotAllowed,
         ClientError::TimedOut { .. } => Exit::TimedOut,
@@ -256,7 +256,7 @@ mod tests {
         );
     }
 
-    /// Whatever is wrong at a place in a file.
+    /// The remedy is present for every fault at a place in a file.
     #[test]
     fn a_place_in_a_policy_has_a_mend() {
         for (text, why, mend) in [

@@ -1,6 +1,6 @@
-//! The command line of `dyscoctl`, one file a subcommand. It asks `dyscod` over the local
-//! API, and looks at files, keys and the kernel by itself where no daemon has to run. The
-//! crate awaits nothing, and does not depend on the daemon.
+//! The command line of `dyscoctl`, with one file for each subcommand. A subcommand asks `dyscod`
+//! over the local API, or examines files, keys and the kernel itself if no daemon needs to run.
+//! The crate is synchronous, and does not depend on the daemon.
 
 mod adopt;
 mod bugreport;
@@ -118,12 +118,12 @@ enum Command {
     Completions(completions::Args),
 }
 
-/// Returns the command line of `dyscoctl`, as clap has it.
+/// Returns the command line of `dyscoctl` for clap.
 pub fn command() -> clap::Command {
     <Cli as clap::CommandFactory>::command()
 }
 
-/// The whole of `dyscoctl`.
+/// Runs `dyscoctl`.
 pub fn dyscoctl() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -134,7 +134,7 @@ pub fn dyscoctl() -> ExitCode {
         Command::Status => status::run(&context),
         Command::Doctor(args) => doctor::run(&context, &args),
         Command::Sessions(args) => sessions::run(&context, args),
-        // Its threads have a context of their own.
+        // The threads of `top` have their own context.
         Command::Top(args) => top::run(context.clone(), args),
         Command::RemoveMiddlebox(args) => remove::run(&context, args),
         Command::Reconfigure(args) => reconfigure::run(&context, args),

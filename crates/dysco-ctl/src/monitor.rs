@@ -6,7 +6,7 @@ use super::context::{Context, print_line};
 use super::exit::CliError;
 use super::output::Format;
 
-/// What happens, as it happens, with reasons.
+/// Prints events as they occur, with reasons.
 pub fn run(context: &Context) -> Result<Exit, CliError> {
     let mut client = context.ask(&Request::Monitor)?;
     client.set_patience(None)?;
@@ -22,7 +22,7 @@ pub fn run(context: &Context) -> Result<Exit, CliError> {
     }
 }
 
-/// One line: time of day (UTC), kind, session, text.
+/// Returns one line: time of day (UTC), kind, session, text.
 pub fn line(event: &MonitorEvent) -> String {
     let (ms, s) = (event.at_ms % 1000, event.at_ms / 1000);
     let (hour, minute, second) = (s / 3600 % 24, s / 60 % 60, s % 60);

@@ -1,9 +1,9 @@
-//! What `remove-middlebox` says where it finds no session: what may be missing, and never
-//! the very command that was just run.
+//! Hints of `remove-middlebox` if it finds no session: the conditions that may be unfulfilled,
+//! and never the command that was just run.
 
 use dysco_api::HostName;
 
-/// What must be there for a shim to tell of a session.
+/// Conditions under which a shim reports a session.
 macro_rules! splicing {
     () => {
         "HAProxy has to run under the shim ('dyscoctl run'), in mode tcp with `option splice-request` \
@@ -12,27 +12,27 @@ macro_rules! splicing {
     };
 }
 
-/// Of a proxy's process or listener.
+/// Hint for a request about a proxy's process or listener.
 const OF_PROCESS: &str = "no session that matches is held by what was named, as far as dyscod \
     tracks them; 'dyscoctl drain' of the same with --dry-run says for each why it cannot leave";
-/// By a mode, which is the way of a proxy on the host asked.
+/// Hint for a request with a mode, which applies to a proxy on the host that is asked.
 const BY_MODE: &str = concat!(
     "no session that matches is passed on by a proxy whose splicing a shim has seen; ",
     splicing!(),
     "; ask without --mode for hosts of a chain"
 );
-/// Of the host asked.
+/// Hint for a request about the host that is asked.
 const HERE: &str = concat!(
     "no session that matches passes this host by its chain, or is passed on by a proxy whose \
      splicing a shim has seen; ",
     splicing!()
 );
-/// Of another host.
+/// Hint for a request about another host.
 const THERE: &str = "no session passes it, by a proxy that a shim has told of or by its chain, as \
     far as this host knows; ask on the middlebox's own host ('remove-middlebox self'), or name \
     the proxy's listener there (--listen)";
 
-/// For a request about this host's middlebox, of a process or not, by a mode or not.
+/// Returns the hint for a request, with or without a process, and with or without a mode.
 pub fn hint(host: &HostName, of_process: bool, by_mode: bool) -> &'static str {
     match (of_process, by_mode, host) {
         (true, _, _) => OF_PROCESS,

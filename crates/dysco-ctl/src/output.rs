@@ -15,14 +15,14 @@ pub enum Format {
     Json,
 }
 
-/// Headings of free text, which may take several lines. All else is there to be copied,
-/// and stays whole however narrow the terminal is.
+/// Headings of columns with free text, which may take several lines. The cells of all other
+/// columns are meant to be copied, and stay whole on a narrow terminal.
 const WRAPS: [&str; 4] = ["WHY", "REMOVABLE", "WHAT", "PROGRAMS"];
 
-/// Free text is not made narrower than this: a column of single words is not read.
+/// Minimum width of free text. A column of single words is unreadable.
 const READABLE: u16 = 40;
 
-/// An empty table with these headings.
+/// Returns an empty table with these headings.
 pub fn table<const N: usize>(headings: [&str; N]) -> Table {
     let mut table = Table::new();
     table
@@ -37,7 +37,7 @@ pub fn table<const N: usize>(headings: [&str; N]) -> Table {
     table
 }
 
-/// A table of names and values.
+/// Returns a table of names and values.
 pub fn list<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> Table {
     let mut table = Table::new();
     table
@@ -49,7 +49,7 @@ pub fn list<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> Table {
     table
 }
 
-/// A table as it is printed. No word is broken.
+/// Returns the text of a table. No word is broken.
 pub fn rendered(table: &Table) -> String {
     let mut table = table.clone();
     let contents = table.column_max_content_widths();
@@ -75,7 +75,7 @@ fn longest_word(text: &str) -> u16 {
     longest.try_into().unwrap_or(u16::MAX)
 }
 
-/// A heading over a table, or nothing over an empty one.
+/// Returns a heading and a table, or nothing if the table is empty.
 pub fn section(heading: &str, table: &Table) -> String {
     match table.row_count() {
         0 => String::new(),
@@ -83,12 +83,13 @@ pub fn section(heading: &str, table: &Table) -> String {
     }
 }
 
-/// All reasons in one cell, in their order.
+/// Returns all reasons for one cell, in their order.
 pub fn every_reason(reasons: &[String]) -> String {
     reasons.join("; also: ")
 }
 
-/// Another word for an outcome: what could be done is not to be taken for what was.
+/// Replaces an outcome by another word, so that a possible change is not mistaken for a completed
+/// one.
 pub fn rename_outcomes(reports: &mut Value, done: &str, could: &str) {
     for report in reports.as_array_mut().into_iter().flatten() {
         if report["outcome"].as_str() == Some(done) {
@@ -97,17 +98,17 @@ pub fn rename_outcomes(reports: &mut Value, done: &str, could: &str) {
     }
 }
 
-/// Bytes, such as 1.50 GiB.
+/// Formats a number of bytes, such as 1.50 GiB.
 pub fn bytes(n: u64) -> String {
     HumanBytes(n).to_string()
 }
 
-/// A count, such as 1,000.
+/// Formats a count, such as 1,000.
 pub fn number(n: u64) -> String {
     HumanCount(n).to_string()
 }
 
-/// A time, such as 1d 2h, 3m 4s or 0.5s.
+/// Formats a time, such as 1d 2h, 3m 4s or 0.5s.
 pub fn seconds(s: f64) -> String {
     let whole = s.max(0.0) as u64;
     let (days, hours) = (whole / 86400, whole / 3600 % 24);
@@ -121,7 +122,7 @@ pub fn seconds(s: f64) -> String {
     }
 }
 
-/// Microseconds, such as 850 µs or 1.25 ms.
+/// Formats microseconds, such as 850 µs or 1.25 ms.
 pub fn micros(us: u64) -> String {
     match us {
         0..1000 => format!("{us} µs"),
@@ -130,12 +131,12 @@ pub fn micros(us: u64) -> String {
     }
 }
 
-/// A value that may be absent.
+/// Returns the value, or a dash if it is absent.
 pub fn or_dash(value: Option<String>) -> String {
     value.unwrap_or_else(|| "-".into())
 }
 
-/// Addresses in one cell.
+/// Returns addresses for one cell.
 pub fn addresses(addresses: &[IpAddr]) -> String {
     let words: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
     words.join(", ")
@@ -167,7 +168,7 @@ mod tests {
             }
             let line = text.lines().nth(1).unwrap_or_default();
             assert!(cells[..3].iter().all(|cell| line.contains(cell)), "{text}");
-            // It is wrapped where there is no room, and only there.
+            // The text is wrapped only if there is no room.
             assert_eq!(text.lines().count() == 2, width == 400, "{text}");
         }
     }

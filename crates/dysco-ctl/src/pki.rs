@@ -55,7 +55,7 @@ enum Command {
     },
 }
 
-/// Makes the fleet's authority, and certificates of its hosts.
+/// Creates the fleet's authority and the certificates of its hosts, or revokes certificates.
 pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let written = match args.command {
         Command::Init { dir } => {

@@ -79,14 +79,14 @@ impl std::str::FromStr for Destination {
     }
 }
 
-/// Looks at the policy, or changes it.
+/// Shows, checks or changes the policy.
 pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     match args.command {
         Command::List => list(context, &Request::Policy),
         Command::Apply { file } => {
             let text = file.as_ref().map(read).transpose()?;
             if let (Some(file), Some(text)) = (&file, &text) {
-                // Its places are in this file, not in the daemon's.
+                // Places in errors refer to this file, not to the daemon's.
                 Policy::parse(file, text)?;
                 Policy::of_host(file, text, &own_addresses(context)?)?;
             }
@@ -99,7 +99,8 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
         Command::Check { file } => {
             let text = read(&file)?;
             let policy = Policy::parse(&file, &text)?;
-            // It may be for another host, or there is no dyscod here: that is no fault of it.
+            // The policy may be meant for another host, or no dyscod may run here. Neither is a
+            // fault of the policy.
             let own = own_addresses(context).unwrap_or_default();
             let here = Policy::of_host(&file, &text, &own).map(drop);
             let here = here.map_err(|error| error.to_string()).err();
@@ -128,7 +129,7 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     }
 }
 
-/// The addresses of the host whose dyscod is asked.
+/// Returns the addresses of the host whose dyscod is asked.
 fn own_addresses(context: &Context) -> Result<Vec<IpAddr>, CliError> {
     match context.ask(&Request::Status)?.reply()? {
         Reply::Status(status) => Ok(status.addresses),
@@ -147,8 +148,8 @@ fn checked(rules: usize, refused_here: Option<&str>) -> String {
     }
 }
 
-/// Why dyscod did not put this file in force. Its places are right, or it would not have
-/// been sent: to check it again shows nothing.
+/// Returns the error of a dyscod that did not put this file in force. The file itself was checked
+/// before it was sent, so the remedy is not to check it again.
 fn about(file: &Path, error: CliError) -> CliError {
     match error {
         CliError::Client(ClientError::Failure(failure)) if failure.code == FailureCode::Refused => {

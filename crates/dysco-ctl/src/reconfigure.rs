@@ -13,10 +13,10 @@ use super::exit::CliError;
 use super::output::{addresses, micros, or_dash, rename_outcomes, rendered, table};
 use super::remove;
 
-/// Between the hosts or kinds of one word.
+/// Separator of hosts or kinds in one word.
 const WORDS: char = ',';
 
-/// What a dry run calls a session that could have the chain.
+/// Outcome of a dry run for a session that could have the chain.
 const CHANGEABLE: &str = "changeable";
 
 /// What all of them take.
@@ -60,7 +60,7 @@ impl Common {
     }
 }
 
-/// All ways to say which sessions, of which one has to be taken.
+/// Returns the group of options that select sessions, one of which is required.
 fn which() -> ArgGroup {
     ArgGroup::new("which")
         .args(["sessions", "filter", "through", "all"])
@@ -140,7 +140,7 @@ impl std::str::FromStr for Hosts {
     }
 }
 
-/// What was done.
+/// Result of the command.
 #[derive(Debug, Serialize)]
 struct Done {
     dry_run: bool,
@@ -158,13 +158,13 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     ask(context, which, change, &args.common)
 }
 
-/// Puts a middlebox into sessions.
+/// Inserts a middlebox into sessions.
 pub fn insert(context: &Context, args: InsertArgs) -> Result<Exit, CliError> {
     let which = args.common.which(args.sessions);
     ask(context, which, ChainChange::Insert(args.host), &args.common)
 }
 
-/// Has one take the place of another.
+/// Replaces a middlebox by another.
 pub fn replace(context: &Context, args: ReplaceArgs) -> Result<Exit, CliError> {
     let common = &args.common;
     let said = common.all || common.filter.is_some() || common.through.is_some();
@@ -230,7 +230,7 @@ fn ask(
     Ok(exit(&done))
 }
 
-/// The worst decides.
+/// Returns the exit code of the worst outcome.
 fn exit(done: &Done) -> Exit {
     let changed = |r: &ChainReport| r.outcome == ChainOutcome::Changed;
     if done.changes.iter().any(|r| r.timed_out) {
@@ -242,7 +242,7 @@ fn exit(done: &Done) -> Exit {
     }
 }
 
-/// The host that the sessions pass by these words.
+/// Returns the host that the selected sessions must pass.
 fn passed<'a>(which: &'a Which, chain: &'a ChainChange) -> Option<&'a HostName> {
     match (which, chain) {
         (Which::Through(host), _)
@@ -251,7 +251,7 @@ fn passed<'a>(which: &'a Which, chain: &'a ChainChange) -> Option<&'a HostName> 
     }
 }
 
-/// Where to ask, if no session was meant.
+/// Returns advice if no session was selected.
 fn hint(done: &Done) -> Option<&'static str> {
     let none = done.accepted == 0 && done.changes.is_empty();
     none.then_some(
@@ -261,7 +261,7 @@ fn hint(done: &Done) -> Option<&'static str> {
     )
 }
 
-/// For programs. A dry run has a word of its own.
+/// Returns the result for programs. A dry run has its own outcome.
 fn json(done: &Done) -> Result<Value, serde_json::Error> {
     let mut value = serde_json::to_value(done)?;
     if let Some(hint) = hint(done) {

@@ -14,8 +14,8 @@ pub struct Args {
     dry_run: bool,
 }
 
-/// Has dyscod read its configuration, keys and policy again. What only a restart takes up is
-/// left, and the exit code says so.
+/// Makes dyscod read its configuration, keys and policy again. Values that need a restart stay
+/// unchanged, and the exit code reports them.
 pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     let dry_run = args.dry_run;
     let mut client = context.ask(&Request::Reload { dry_run })?;

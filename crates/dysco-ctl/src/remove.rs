@@ -17,10 +17,10 @@ use super::none_found;
 use super::output::{Format, every_reason, micros, or_dash, rename_outcomes, rendered, table};
 use super::time;
 
-/// The longest that a daemon may be configured to take, and some more.
+/// Longest time limit that a daemon may have configured, with a reserve.
 pub(super) const LONGEST: Duration = Duration::from_secs(660);
 
-/// What a dry run calls a session that the middlebox could leave.
+/// Outcome of a dry run for a session that the middlebox could leave.
 const REMOVABLE: &str = "removable";
 
 /// Arguments of `remove-middlebox`.
@@ -79,8 +79,9 @@ impl Args {
         pid.or(self.listen.map(ProcessName::Listener))
     }
 
-    /// How long each reply may take. `--timeout` bounds only what a proxy's host does, and
-    /// the daemon sees to that: it watches first, and asks hosts of a chain.
+    /// Returns the time limit for each reply. `--timeout` limits only the change on a proxy's
+    /// host, and the daemon enforces it: before the change the daemon may watch sockets, and it
+    /// asks hosts of a chain.
     fn patience(&self) -> Duration {
         let process = self.pid.is_some() || self.listen.is_some();
         match self.wait || self.dry_run || process {
@@ -90,23 +91,23 @@ impl Args {
     }
 }
 
-/// What was done.
+/// Result of the command.
 #[derive(Debug, Serialize)]
 struct Done {
     dry_run: bool,
     accepted: usize,
     removals: Vec<RemovalReport>,
-    /// Sessions that could not even be tried, and keep the middlebox.
+    /// Sessions whose removal could not be tried, and which keep the middlebox.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left: Vec<LeftReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     summary: Option<Summary>,
-    /// Where no session was found: what may be missing.
+    /// Hint about unfulfilled conditions, if no session was found.
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<&'static str>,
 }
 
-/// Takes a middlebox out of live sessions.
+/// Removes a middlebox from live sessions.
 pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let wait = args.wait || args.dry_run;
     let dry_run = args.dry_run;
@@ -136,8 +137,8 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     Ok(exit(&done))
 }
 
-/// Does dyscod know this host? One that it does not was misspelt, rather than left by all
-/// of its sessions.
+/// Returns true if dyscod knows this host. An unknown name is more likely misspelt than a host
+/// that all its sessions have left.
 pub fn is_met(context: &Context, host: &HostName) -> Result<bool, CliError> {
     let Reply::Status(status) = context.ask(&Request::Status)?.reply()? else {
         return Err(CliError::Unexpected);
@@ -157,7 +158,7 @@ pub fn is_met(context: &Context, host: &HostName) -> Result<bool, CliError> {
     Ok(known.any(|address| named.contains(&address)))
 }
 
-/// For programs. A dry run has words of its own.
+/// Returns the result for programs. A dry run has its own outcomes.
 fn json(done: &Done) -> Result<Value, serde_json::Error> {
     let mut value = serde_json::to_value(done)?;
     if done.dry_run {
@@ -212,7 +213,7 @@ fn collect(
     }
 }
 
-/// A bar on a terminal, nothing elsewhere.
+/// Returns a progress bar, which is hidden unless the output is a table on a terminal.
 pub(super) fn progress(format: Format) -> ProgressBar {
     let target = match format {
         Format::Table => ProgressDrawTarget::stderr(),
@@ -226,7 +227,7 @@ pub(super) fn progress(format: Format) -> ProgressBar {
 }
 
 impl Done {
-    /// Does any session keep the middlebox?
+    /// Returns true if any session keeps the middlebox.
     fn leaves_some(&self) -> bool {
         let keeps = |r: &RemovalReport| matches!(r.outcome, Outcome::Refused | Outcome::RolledBack);
         !self.left.is_empty() || self.removals.iter().any(keeps)
@@ -279,7 +280,7 @@ fn text(done: &Done) -> String {
     text + &left(&done.left)
 }
 
-/// All reasons, the one that counts first; or why it went by this way.
+/// Returns all reasons, the decisive one first, or the reason for the mode.
 fn why(report: &RemovalReport) -> Option<String> {
     match report.reasons.is_empty() {
         true => report.reason.as_ref().or(report.why_mode.as_ref()).cloned(),
@@ -287,7 +288,7 @@ fn why(report: &RemovalReport) -> Option<String> {
     }
 }
 
-/// What keeps the middlebox, and could not be tried.
+/// Returns the sessions that keep the middlebox because their removal could not be tried.
 fn left(left: &[LeftReport]) -> String {
     let told = left
         .iter()
@@ -351,7 +352,7 @@ mod tests {
         args: Args,
     }
 
-    /// Hosts of a chain take the time of the daemon's configuration.
+    /// Hosts of a chain have the time limits of the daemon's configuration.
     #[test]
     fn a_short_timeout_does_not_cut_off_the_wait() {
         let patience = |more: &[&str]| {

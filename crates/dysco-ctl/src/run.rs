@@ -1,4 +1,4 @@
-//! `dyscoctl run`: becomes a program that has the shim loaded.
+//! `dyscoctl run`: replaces itself by a program that has the shim loaded.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -13,17 +13,17 @@ use dysco_api::{Exit, Reply, Request};
 use super::context::{Context, SOCKET_VARIABLE};
 use super::exit::CliError;
 
-/// The shim's file.
+/// File name of the shim.
 const SHIM: &str = "libdysco_splice_preload.so";
-/// Where it is installed.
+/// Directory in which the shim is installed.
 const INSTALLED: &str = "/usr/lib/dysco";
-/// Names the shim's file elsewhere.
+/// Variable with another path of the shim.
 const SHIM_VARIABLE: &str = "DYSCO_SHIM_LIB";
 
-/// Names the socket that the shim reports to.
+/// Variable with the socket that the shim reports to.
 const REPORTS_VARIABLE: &str = "DYSCO_SHIM_SOCKET";
 
-/// What the environment says, for `--help`.
+/// Description of the environment, for `--help`.
 pub const HELP: &str = "\
 Environment:
   DYSCO_SHIM_LIB     the shim's file; without, it is looked for beside dyscoctl, in ../lib and
@@ -45,36 +45,36 @@ pub struct Args {
     program: Vec<OsString>,
 }
 
-/// A program could not be run under the shim.
+/// An error while running a program under the shim.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// No shim.
+    /// The shim was not found.
     #[error(
         "failed to find the shim {SHIM} in {places}; install it there, or name it with {SHIM_VARIABLE}"
     )]
     NoShim {
-        /// Where it was looked for.
+        /// Places that were searched.
         places: String,
     },
-    /// It does not say where its shims report to.
+    /// The daemon does not state the socket that its shims report to.
     #[error(
         "failed to find where shims report to: the dyscod at {0} does not tell; start one of dyscoctl's version, or name the socket with {REPORTS_VARIABLE}"
     )]
     NoReports(PathBuf),
-    /// The loader takes neither blanks nor colons in a path.
+    /// The path contains a blank or a colon, which the loader does not accept.
     #[error("failed to load the shim {0}: the loader takes no blank or colon in a path; move it")]
     BadPath(PathBuf),
-    /// The program.
+    /// The program cannot be started.
     #[error("failed to run {program}: {source}; is it installed, and in PATH?")]
     Exec {
         /// The program.
         program: String,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
-/// Runs a program under the shim. Returns only if that fails.
+/// Runs a program under the shim. Returns only on failure.
 pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let shim = find(&candidates())?;
     let preload = preload(&shim, env::var_os("LD_PRELOAD").as_deref())?;
@@ -87,7 +87,7 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
         if env::var_os(REPORTS_VARIABLE).is_none() {
             command.env(REPORTS_VARIABLE, reports_to(context)?);
         }
-        // It may change its directory before it asks.
+        // The program may change its directory before it uses the socket.
         let socket = std::path::absolute(&context.socket);
         command.env(SOCKET_VARIABLE, socket.as_ref().unwrap_or(&context.socket));
     }
@@ -96,8 +96,9 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     Err(RunError::Exec { program, source }.into())
 }
 
-/// Where shims of the dyscod asked report to. Another one would never hear of the program,
-/// and nobody would tell why none of its sessions can be removed.
+/// Returns the socket that shims of the selected dyscod report to. With another socket that
+/// dyscod would never receive reports about the program, and nothing would explain why its
+/// sessions cannot be removed.
 fn reports_to(context: &Context) -> Result<PathBuf, CliError> {
     let Reply::Status(status) = context.ask(&Request::Status)?.reply()? else {
         return Err(CliError::Unexpected);
@@ -106,7 +107,8 @@ fn reports_to(context: &Context) -> Result<PathBuf, CliError> {
     Ok(status.shim_socket.ok_or_else(none)?)
 }
 
-/// Where the shim may be: as told, or beside this program, or installed.
+/// Returns the paths at which the shim may be: that of the environment, or those beside this
+/// program and the installed one.
 fn candidates() -> Vec<PathBuf> {
     if let Some(told) = env::var_os(SHIM_VARIABLE) {
         return vec![told.into()];
@@ -121,7 +123,8 @@ fn candidates() -> Vec<PathBuf> {
 }
 
 fn find(candidates: &[PathBuf]) -> Result<PathBuf, RunError> {
-    // The program may change its directory before it starts others.
+    // The path is made absolute, because the program may change its directory before it starts
+    // others.
     let found = candidates.iter().find(|path| path.is_file());
     if let Some(path) = found.and_then(|path| path.canonicalize().ok()) {
         return Ok(path);
@@ -132,7 +135,7 @@ fn find(candidates: &[PathBuf]) -> Result<PathBuf, RunError> {
     })
 }
 
-/// The loader's list: the shim, then what was there.
+/// Returns the loader's list: the shim, and then the previous contents.
 fn preload(shim: &Path, before: Option<&OsStr>) -> Result<OsString, RunError> {
     let bytes = shim.as_os_str().as_bytes();
     if bytes.iter().any(|b| b.is_ascii_whitespace() || *b == b':') {

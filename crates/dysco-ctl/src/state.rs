@@ -81,7 +81,7 @@ impl From<About> for AboutState {
     }
 }
 
-/// What this host's firewall knows of a session, and moving it to another.
+/// Shows, exports, installs, moves or removes firewall state of a session.
 pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     match args.command {
         Command::Show(about) => {
@@ -187,7 +187,7 @@ fn shown(report: &StateReport) -> String {
     text
 }
 
-/// A value in one cell.
+/// Returns a value for one cell.
 fn word(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

@@ -20,7 +20,7 @@ pub fn run(context: &Context) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-/// What is known of the host, and what that comes to.
+/// The status of the host with a verdict.
 #[derive(Serialize)]
 struct Judged {
     verdict: Verdict,
@@ -29,17 +29,17 @@ struct Judged {
     status: StatusReport,
 }
 
-/// In a word.
+/// Verdict on the host, in a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Verdict {
-    /// Nothing is wrong, as far as the daemon knows.
+    /// The daemon knows of no problem.
     Ok,
-    /// Something is.
+    /// There is a problem.
     Degraded,
 }
 
-/// Something that is wrong, and what to do about it.
+/// A problem and its remedy.
 #[derive(Debug, Serialize)]
 struct Problem {
     what: String,
@@ -71,7 +71,7 @@ impl Judged {
         }
     }
 
-    /// In one line.
+    /// Returns the verdict in one line.
     fn line(&self) -> String {
         let up = self.status.peers.iter().filter(|peer| peer.up).count();
         if self.verdict == Verdict::Degraded {

@@ -1,4 +1,4 @@
-//! Command lines as people type them.
+//! Tests of command lines as people type them.
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
@@ -123,7 +123,7 @@ fn bad_lines_are_refused() {
     }
 }
 
-/// Whoever names no session hears of all ways to do so.
+/// A command line that selects no session gets an error with all ways to do so.
 #[test]
 fn a_missing_selection_names_every_way() {
     let lines: [(&str, &[&str]); 3] = [

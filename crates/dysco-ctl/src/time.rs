@@ -3,30 +3,30 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// What a removal may take, in milliseconds.
+/// Range of a removal's time limit, in milliseconds.
 const REMOVAL: RangeInclusive<u64> = 100..=600_000;
-/// What a drain may take: up to a month.
+/// Range of a drain's time limit, in milliseconds: up to a month.
 const DRAIN: RangeInclusive<u64> = 100..=31 * 86_400_000;
 
-/// How long one removal may take.
+/// Parses the time limit of a removal.
 pub fn removal(s: &str) -> Result<Duration, String> {
     within(s, &REMOVAL)
         .ok_or_else(|| format!("'{s}' is no time of 100ms to 600s: write it like 500ms or 10s"))
 }
 
-/// How long a drain may take.
+/// Parses the time limit of a drain.
 pub fn drain(s: &str) -> Result<Duration, String> {
     within(s, &DRAIN)
         .ok_or_else(|| format!("'{s}' is no time of 100ms to 744h: write it like 30s, 10m or 2h"))
 }
 
-/// How often a listing is repeated.
+/// Parses the interval of a repeated listing.
 pub fn watch(s: &str) -> Result<Duration, String> {
     within(s, &REMOVAL)
         .ok_or_else(|| format!("'{s}' is no time of 100ms to 600s: write it like 500ms or 2"))
 }
 
-/// A number of seconds, or with a unit.
+/// Parses a number of seconds, or a number with a unit, within a range.
 fn within(s: &str, range: &RangeInclusive<u64>) -> Option<Duration> {
     let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
     let unit = units.iter().find(|(unit, _)| s.ends_with(unit));

@@ -1,4 +1,5 @@
-//! `dyscoctl uninstall`: leaves this host as it was. Keys and configuration stay.
+//! `dyscoctl uninstall`: restores this host to its state before Dysco. Keys and configuration
+//! stay.
 
 use std::fs;
 use std::io;
@@ -17,9 +18,9 @@ use super::context::Context;
 use super::exit::CliError;
 use super::output::{section, table};
 
-/// How often it is looked whether sessions need Dysco still, and dyscod has stopped.
+/// Interval of the checks whether sessions still need Dysco, and whether dyscod has stopped.
 const LOOK: Duration = Duration::from_millis(100);
-/// dyscod stops within this.
+/// Time limit for dyscod to stop.
 const STOPPING: Duration = Duration::from_secs(15);
 
 /// Arguments of `uninstall`.
@@ -42,7 +43,7 @@ pub struct Args {
     force: bool,
 }
 
-/// Why a host is not left as it was.
+/// An error while uninstalling.
 #[derive(Debug, thiserror::Error)]
 pub enum UninstallError {
     /// Sessions would stop.
@@ -50,37 +51,37 @@ pub enum UninstallError {
         "failed to uninstall Dysco: {0} sessions need it; see them with --dry-run, and wait for their end with --wait, or use --force"
     )]
     Needed(usize),
-    /// The daemon is not seen, or does not stop.
+    /// The daemon cannot be found, or does not stop.
     #[error(
         "failed to stop dyscod: another process has {path} and does not end; stop it, as with 'systemctl disable --now dyscod'"
     )]
     Runs {
-        /// The pins.
+        /// Directory of the pins.
         path: PathBuf,
     },
-    /// The data plane.
+    /// An error of the data plane.
     #[error("failed to uninstall Dysco: {0}")]
     Agent(#[from] dysco_agent::AgentError),
-    /// The ports.
+    /// An error while releasing ports.
     #[error(transparent)]
     Ports(#[from] dysco_config::PortsError),
-    /// A file.
+    /// A file cannot be removed.
     #[error("failed to remove {path}: {source}; remove it yourself")]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
-/// What is done, or would be.
+/// Result of the command, or the expected one in a dry run.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     dry_run: bool,
     /// Sessions that would stop.
     sessions: Vec<Needing>,
-    /// What is removed, or would be.
+    /// Descriptions of everything that is removed, or would be.
     removes: Vec<String>,
 }
 
@@ -92,7 +93,7 @@ struct Needing {
     why: &'static str,
 }
 
-/// Stops dyscod, takes its programs off, and removes what it has left on this host.
+/// Stops dyscod, detaches its programs, and removes its other traces on this host.
 pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     let config = Config::without_keys(&args.config)?;
     let pin_dir = &config.data_plane.pin_dir;
@@ -117,7 +118,7 @@ pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
         return Err(UninstallError::Needed(report.sessions.len()).into());
     }
     let _alone = stop(&found, pin_dir)?;
-    // It may have finished a change meanwhile.
+    // The daemon may have completed a change meanwhile.
     let left = needing(&found)?;
     if !left.is_empty() && !args.force {
         return Err(UninstallError::Needed(left.len()).into());
@@ -131,7 +132,8 @@ pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-/// Those that would stop. Of a data plane of another release nothing is known.
+/// Returns the sessions that would stop. The sessions of another release's data plane are
+/// unknown.
 fn needing(found: &Leftover) -> Result<Vec<Needing>, UninstallError> {
     let all = found.needed_by()?.into_iter();
     Ok(all
@@ -149,7 +151,7 @@ fn needing(found: &Leftover) -> Result<Vec<Needing>, UninstallError> {
         .collect())
 }
 
-/// Stops the daemon, if one runs, and keeps others away.
+/// Stops the daemon, if one runs, and keeps others from starting.
 fn stop(found: &Leftover, pin_dir: &Path) -> Result<Option<Alone>, UninstallError> {
     let runs = || UninstallError::Runs {
         path: pin_dir.into(),
@@ -158,7 +160,7 @@ fn stop(found: &Leftover, pin_dir: &Path) -> Result<Option<Alone>, UninstallErro
         Ok(alone) => return Ok(alone),
         Err(pid) => pid.ok_or_else(runs)?,
     };
-    // One that has ended by itself is as good.
+    // An error means that the daemon has ended by itself.
     let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGTERM);
     let until = Instant::now() + STOPPING;
     while Instant::now() < until {
@@ -170,7 +172,7 @@ fn stop(found: &Leftover, pin_dir: &Path) -> Result<Option<Alone>, UninstallErro
     Err(runs())
 }
 
-/// What is there to be removed.
+/// Returns descriptions of everything that can be removed.
 fn removes(config: &Config, found: &Leftover) -> Result<Vec<String>, UninstallError> {
     let mut all = Vec::new();
     if let Err(Some(pid)) = found.lock()? {
@@ -193,7 +195,8 @@ fn removes(config: &Config, found: &Leftover) -> Result<Vec<String>, UninstallEr
     Ok(all)
 }
 
-/// The files that dyscod writes while it runs. Its directories go if they are empty then.
+/// Returns the files that dyscod writes while it runs, and its directories, which are removed if
+/// they are empty then.
 fn files(config: &Config) -> Vec<PathBuf> {
     let state = &config.removal.state_dir;
     let names = [
@@ -216,7 +219,7 @@ fn files(config: &Config) -> Vec<PathBuf> {
     all.extend(own.map(Path::to_path_buf));
     all.sort_unstable();
     all.dedup();
-    // What is in a directory before that one.
+    // The contents of a directory precede the directory.
     all.reverse();
     all
 }
@@ -224,7 +227,7 @@ fn files(config: &Config) -> Vec<PathBuf> {
 fn remove(path: &Path) -> Result<(), UninstallError> {
     let removed = match path.symlink_metadata() {
         Ok(found) if found.is_dir() => match fs::remove_dir(path) {
-            // Others have something there.
+            // The directory contains files of other programs.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
             removed => removed,
         },

@@ -1,4 +1,5 @@
-//! Files of keys and certificates: never overwritten, keys for root alone.
+//! Files of keys and certificates. Only the list of revoked certificates is ever replaced. Root
+//! alone may read keys.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};

@@ -1,8 +1,8 @@
-//! Asking the ends of a pair's sessions for a packet, while they are silent.
+//! Requests to the ends of a pair's sessions for a packet, while the sessions are silent.
 //!
-//! Leaving repair makes the kernel send a window probe: an empty segment with
-//! an old number, which any TCP answers with an ack. That works without having
-//! been in repair, which the proxy would notice.
+//! Leaving repair makes the kernel send a window probe: an empty segment with an old number,
+//! which any TCP answers with an acknowledgement. This works on a socket that was not in repair.
+//! The proxy would notice a socket in repair.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,8 +14,8 @@ use super::sys::{option, set_option};
 const TCP_REPAIR: i32 = 19;
 const OFF: i32 = 0;
 
-/// Sends a probe on both sessions, if they are the pair's still. A session that
-/// one end has closed sends none.
+/// Sends a probe on both sessions, if they still belong to the pair. A session that one end has
+/// closed sends none.
 pub fn for_packets(pair: &Pair) -> io::Result<()> {
     let Some(held) = Held::take(pair)? else {
         return Ok(());
@@ -25,7 +25,7 @@ pub fn for_packets(pair: &Pair) -> io::Result<()> {
 }
 
 fn probe(fd: &OwnedFd) -> io::Result<()> {
-    // It takes this back, and the proxy's listener may need it to start anew.
+    // Setting the option clears SO_REUSEADDR, which the proxy's listener may need for a restart.
     let reuse: i32 = option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
     set_option(fd, libc::IPPROTO_TCP, TCP_REPAIR, OFF)?;
     set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse)
@@ -37,7 +37,7 @@ mod tests {
 
     use super::*;
 
-    /// Segments that a socket has received.
+    /// Returns the number of segments that a socket has received.
     fn segments(fd: &OwnedFd) -> u32 {
         let info: libc::tcp_info = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO).unwrap();
         info.tcpi_segs_in
@@ -54,7 +54,7 @@ mod tests {
             set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse).unwrap();
             let before = segments(fd);
             probe(fd).unwrap();
-            // On the loopback the answer is there when the call returns.
+            // On the loopback interface the answer has arrived when the call returns.
             assert!(segments(fd) > before, "no answer");
             let now: i32 = option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR).unwrap();
             assert_eq!(now, reuse);

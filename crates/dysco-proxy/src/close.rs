@@ -1,9 +1,9 @@
-//! Closing both sockets of a pair without a packet.
+//! Silent close of both sockets of a pair, without a packet.
 //!
-//! In repair mode a socket sends nothing and disconnects silently. Disconnected
-//! by the daemon, it is closed before the proxy wakes, so that nothing the
-//! proxy does later can send. Both go into repair before either is closed: one
-//! alone would make the proxy send a FIN on the other.
+//! In repair mode a socket sends nothing and disconnects silently. The daemon disconnects the
+//! socket and thereby closes it before the proxy wakes, so that no later call of the proxy can
+//! send. Both sockets enter repair before either is closed. Otherwise the proxy would see one
+//! close and send a FIN on the other.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,21 +18,21 @@ use super::theirs::{Process, Theirs, is_no_socket};
 pub(super) const TCP_REPAIR: i32 = 19;
 const TCP_REPAIR_QUEUE: i32 = 20;
 pub(super) const ON: i32 = 1;
-/// Leaves repair without a window probe: that would be a packet.
+/// Leaves repair without a window probe, which would be a packet.
 const OFF_NO_PROBE: i32 = -1;
 const SEND_QUEUE: i32 = 2;
 
-/// What a descriptor is now.
+/// Current meaning of a descriptor.
 enum Now {
-    /// The socket, connected.
+    /// The socket, still connected.
     Open(Theirs),
-    /// The socket, closed; or no descriptor at all.
+    /// The closed socket, or no descriptor.
     Closed,
-    /// Something else.
+    /// Another file or socket.
     Other,
 }
 
-/// Closes both. Blocks for some microseconds.
+/// Closes both sockets. Blocks for some microseconds.
 pub fn close_silently(pair: &Pair) -> Result<Closed, CloseError> {
     let process =
         gone(Process::open(pair.id.pid)).map_err(|e| system(pair, "find the process", e))?;
@@ -79,23 +79,23 @@ fn now(process: &Process, fd: i32, end: &End) -> io::Result<Now> {
 fn both(pair: &Pair, a: &OwnedFd, b: &OwnedFd) -> Result<(), CloseError> {
     hush(a).map_err(|e| system(pair, "silence the client's side", e))?;
     if let Err(e) = hush(b) {
-        // A goes on as it was.
+        // Socket A continues as before.
         set_option(a, libc::IPPROTO_TCP, TCP_REPAIR, OFF_NO_PROBE)
             .map_err(|e| system(pair, "undo the silence of the client's side", e))?;
         return Err(system(pair, "silence the server's side", e));
     }
     let first = disconnect(a);
-    // The other must not stay behind, whatever the first said.
+    // Socket B is closed even if closing A failed.
     let second = disconnect(b);
     first
         .and(second)
         .map_err(|e| system(pair, "close the sockets", e))
 }
 
-/// No packet leaves this socket any more.
+/// Stops all packets from this socket.
 fn hush(fd: &OwnedFd) -> io::Result<()> {
     set_option(fd, libc::IPPROTO_TCP, TCP_REPAIR, ON)?;
-    // With a queue named, not even a shutdown by the proxy sends its FIN.
+    // While a queue is selected, even a shutdown by the proxy sends no FIN.
     set_option(fd, libc::IPPROTO_TCP, TCP_REPAIR_QUEUE, SEND_QUEUE)
 }
 

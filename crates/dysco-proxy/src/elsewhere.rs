@@ -1,5 +1,5 @@
-//! Proxies whose sockets are in another network namespace of this host, as a container's or a
-//! pod's are: the data plane here sees none of their packets.
+//! Proxies with sockets in another network namespace of this host, such as that of a container or
+//! pod. The data plane of this namespace sees none of their packets.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -14,12 +14,12 @@ use super::listener::stands_for;
 use super::process::Proc;
 use super::table::{self, CLOSED, Holders, LISTEN, Row};
 
-/// A process that is in another network namespace.
+/// A process in another network namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Elsewhere {
-    /// Its number here.
+    /// Pid of the process in this process's pid namespace.
     pub pid: i32,
-    /// Its name.
+    /// Name of the process.
     pub name: String,
 }
 
@@ -35,13 +35,14 @@ impl fmt::Display for Elsewhere {
     }
 }
 
-/// The network namespace of a process, or of the calling thread.
+/// Returns the network namespace of a process, or of the calling thread.
 fn namespace(process: &str) -> io::Result<std::path::PathBuf> {
     fs::read_link(format!("/proc/{process}/ns/net"))
 }
 
-/// Returns true if the process is in the network namespace of the calling thread, or may not
-/// be looked at. A process that has ended, or is about to, is in none.
+/// Returns true if the process is in the network namespace of the calling thread, or if the
+/// caller may not read its namespace. Returns false for a process that has ended or is about to
+/// end.
 pub fn is_ours(pid: i32) -> bool {
     match namespace(&pid.to_string()) {
         Ok(theirs) => namespace("thread-self").is_ok_and(|ours| ours == theirs),
@@ -49,7 +50,7 @@ pub fn is_ours(pid: i32) -> bool {
     }
 }
 
-/// The process that a name means, if it is in another network namespace.
+/// Returns the process with this name if it is in another network namespace.
 pub fn named(name: &ProcessName, all: &HashMap<i32, Proc>) -> Option<Elsewhere> {
     let meant: Vec<i32> = match name {
         ProcessName::Listener(at) => return listening(at, all),
@@ -59,13 +60,13 @@ pub fn named(name: &ProcessName, all: &HashMap<i32, Proc>) -> Option<Elsewhere> 
     };
     let mut meant: Vec<&Proc> = meant.iter().filter_map(|pid| all.get(pid)).collect();
     meant.retain(|p| !is_ours(p.pid));
-    // The one that started the others.
+    // The result is the process that started the others.
     let started = |p: &Proc| meant.iter().any(|other| other.pid == p.parent);
     let first = meant.iter().filter(|p| !started(p)).min_by_key(|p| p.pid)?;
     Some(of(first))
 }
 
-/// One of these processes, where none is in the network namespace of the calling thread.
+/// Returns one of these processes if none is in the network namespace of the calling thread.
 pub fn all_of(pids: &[i32], all: &HashMap<i32, Proc>) -> Option<Elsewhere> {
     if pids.iter().any(|pid| is_ours(*pid)) {
         return None;
@@ -80,8 +81,9 @@ fn of(process: &Proc) -> Elsewhere {
     }
 }
 
-/// Who listens at an address in another network namespace. What is forwarded to a container
-/// arrives there at the same port, by default, and another address.
+/// Returns a process that listens on the port of this address in another network namespace. A
+/// connection that is forwarded to a container arrives there at another address and, by default,
+/// at the same port.
 fn listening(at: &ListenAddress, all: &HashMap<i32, Proc>) -> Option<Elsewhere> {
     let mut pids: Vec<i32> = all.keys().copied().filter(|pid| !is_ours(*pid)).collect();
     pids.sort_unstable();
@@ -121,21 +123,21 @@ fn rows_of(pid: i32) -> Vec<Row> {
     table::rows_in(Path::new(&dir)).unwrap_or_default()
 }
 
-/// Connections of a process that is, or may be, a proxy.
+/// Connections of a process that is a proxy or may be one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Held {
-    /// The process.
+    /// Process that has the connections.
     pub process: Elsewhere,
-    /// True if it runs under the shim.
+    /// True if the process runs under the shim.
     pub shim: bool,
-    /// Is it in another network namespace?
+    /// True if the process is in another network namespace.
     pub elsewhere: bool,
-    /// Its connections, and whether somebody of its network listens where they end, so that
-    /// it seems to have accepted them.
+    /// Connections of the process. The flag is true if a socket in its network namespace listens
+    /// at the local address, so that the process seems to have accepted the connection.
     pub connections: Vec<(FlowKey, bool)>,
 }
 
-/// What connections a process has, as its own network namespace lists it.
+/// Returns the connections of a process, as its own network namespace lists them.
 pub fn held(pid: i32) -> Held {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     Held {
@@ -149,7 +151,8 @@ pub fn held(pid: i32) -> Held {
     }
 }
 
-/// Those of a process among these sockets, and whether it seems to have accepted them.
+/// Returns the connections of a process among these sockets. The flag is true if the process
+/// seems to have accepted the connection.
 fn connections(pid: i32, rows: &[Row]) -> Vec<(FlowKey, bool)> {
     let own = Holders::of_process(pid).of;
     let listeners: Vec<_> = rows.iter().filter(|r| r.state == LISTEN).collect();
@@ -163,8 +166,9 @@ fn connections(pid: i32, rows: &[Row]) -> Vec<(FlowKey, bool)> {
     open.map(|row| (row.key, accepted(row))).collect()
 }
 
-/// Connections of processes in this network namespace that may be proxies: they have accepted
-/// some and opened others. Those under the shim (`shims`) are left out.
+/// Returns the connections of processes in this network namespace that may be proxies, because
+/// they have both accepted and opened connections. Processes under the shim (`shims`) are
+/// omitted.
 pub fn unproven(shims: &[i32]) -> Vec<Held> {
     let own = std::process::id().cast_signed();
     let rows = table::rows().unwrap_or_default();
@@ -194,7 +198,7 @@ mod tests {
     use super::super::process;
     use super::*;
 
-    /// Processes of other networks end all the time, and may have the proxy's name.
+    /// Processes of other network namespaces end often, and may have the proxy's name.
     #[test]
     fn a_process_that_ends_is_in_no_network() {
         assert!(is_ours(std::process::id() as i32));
@@ -204,14 +208,14 @@ mod tests {
         assert!(!is_ours(pid));
     }
 
-    /// A process in a network namespace of its own, until dropped.
+    /// A process in its own network namespace, which ends when this value is dropped.
     struct Container(Child);
 
     impl Container {
         fn start() -> Container {
             let mut sleep = Command::new("sleep");
             sleep.arg("600").stdin(Stdio::null());
-            // SAFETY: one system call, on nothing of this process's.
+            // SAFETY: the closure makes one system call and touches no data of this process.
             unsafe {
                 sleep.pre_exec(|| {
                     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)?;
@@ -261,7 +265,7 @@ mod tests {
             |s: &std::net::TcpStream| FlowKey::new(s.local_addr().unwrap(), s.peer_addr().unwrap());
         assert!(!held.elsewhere && held.shim);
         let pid = std::process::id().cast_signed();
-        // Of dyscod itself nobody asks.
+        // The result never contains dyscod itself.
         assert!(unproven(&[]).iter().all(|held| held.process.pid != pid));
         assert!(held.connections.contains(&(key(&accepted), true)));
         assert!(held.connections.contains(&(key(&opened), false)));

@@ -1,56 +1,58 @@
-//! Whether a process is seen to hold nothing of a direction.
+//! Proof that a process holds no bytes of a direction.
 //!
-//! A difference of counts that stays the same is no proof of that: the buffer of a proxy
-//! whose server reads slowly is full all the time, and as much is missing at each moment.
-//! A process holds bytes back for two reasons. Either the sink takes no more, or it had no
-//! turn since it read them. So it is empty if nothing waits at the source, the sink has
-//! room, and it had its turn: it sleeps, or has slept long enough for any turn, or the
-//! same was met again and again while data flowed and the sink had room all the time.
+//! A constant difference of the counts is no such proof. The buffer of a proxy whose server reads
+//! slowly is always full, and the same number of bytes is missing at each moment. A process holds
+//! bytes for one of two reasons: the sink accepts no more, or the process had no turn on a
+//! processor since it read them. The process is therefore empty if nothing waits at the source,
+//! the sink has room, and the process had its turn. It had its turn if it sleeps, if nothing has
+//! moved for long enough, or if the same state was met repeatedly while data flowed and the sink
+//! always had room.
 
 use std::time::Duration;
 
-/// A process that had no turn for so long is not one that sleeps: nothing moved.
+/// Time without movement after which the process must have had its turn.
 const REST: Duration = Duration::from_millis(100);
-/// So often, with data in between, the process is met empty in a flow that the sink never
-/// stops.
+/// Number of moments, with data in between, at which the process must be met empty in a flow that
+/// the sink never stops.
 const FLOWING: u32 = 8;
-/// A flow lasts at least so long.
+/// Minimum duration of such a flow.
 const FLOW: Duration = Duration::from_millis(20);
 
-/// A direction at a moment at which neither count moved.
+/// State of a direction at a moment at which neither count moved.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// When, on any clock.
+    /// Time of the moment, on any clock.
     pub at: Duration,
     /// Bytes that the process has read from the source.
     pub read: i64,
-    /// The difference of the counts is the highest of all, or the claimed one.
+    /// True if the difference of the counts is the highest of all, or the claimed one.
     pub is_highest: bool,
-    /// Nothing waits at the source.
+    /// True if nothing waits at the source.
     pub no_input: bool,
-    /// The sink takes more.
+    /// True if the sink accepts more data.
     pub has_room: bool,
-    /// No thread of the process had anything to do.
+    /// True if no thread of the process had work to do.
     pub asleep: bool,
 }
 
 impl Moment {
-    /// Does the process seem to hold nothing? It may have had no turn yet.
+    /// Returns true if the process seems to hold nothing. It may not have had its turn yet.
     pub fn is_empty(&self) -> bool {
         self.has_room && self.no_input && self.is_highest
     }
 }
 
-/// What was seen of one direction.
+/// Observations of one direction.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Emptiness {
     shown: bool,
-    /// Since when all is as it is, and the count then.
+    /// Time since which nothing has moved, and the count at that time.
     rest: Option<(Duration, i64)>,
     flow: Flow,
 }
 
-/// Moments at which it seemed empty, since the sink had no room for the last time.
+/// Number and span of the moments at which the process seemed empty since the sink last had no
+/// room.
 #[derive(Clone, Copy, Default, Debug)]
 struct Flow {
     moments: u32,
@@ -59,7 +61,7 @@ struct Flow {
 }
 
 impl Emptiness {
-    /// Takes a moment; they come in the order of their time.
+    /// Adds a moment. Moments must be added in the order of their time.
     pub fn add(&mut self, m: &Moment) {
         if !m.has_room {
             self.flow = Flow::default();
@@ -84,7 +86,7 @@ impl Emptiness {
         self.shown |= m.asleep || m.at.saturating_sub(since) >= REST || flows;
     }
 
-    /// Was the process empty at a moment with the highest difference?
+    /// Returns true if the process was empty at a moment with the highest difference.
     pub fn is_shown(&self) -> bool {
         self.shown
     }
@@ -146,7 +148,7 @@ mod tests {
     fn one_that_is_always_busy_has_to_rest_for_long_or_to_flow() {
         assert!(!shown((0..100).map(|at| moment(at, 7))));
         assert!(shown((0..=100).map(|at| moment(at, 7))));
-        // Each moment with another count, and none of them at rest.
+        // Each moment has another count, so that the process never rests.
         assert!(shown((0..30).map(|at| moment(at, at as i64))));
         assert!(!shown((0..7).map(|at| moment(10 * at, at as i64))));
         let stopped = |at: u64| Moment {

@@ -1,4 +1,4 @@
-//! Another process's descriptors, held for a moment.
+//! Temporary duplicates of another process's descriptors.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,21 +8,21 @@ use super::pipes;
 use super::sys::{cookie, key};
 use super::theirs::{Process, Theirs, is_no_socket};
 
-/// Duplicates of a pair's descriptors: for a few milliseconds, since they keep
-/// the proxy's own close from closing.
+/// Duplicates of a pair's descriptors. They must be held for a few milliseconds only, because the
+/// proxy's own close does not close a socket while a duplicate exists.
 pub struct Held {
     /// The client's side.
     pub a: Theirs,
     /// The server's side.
     pub b: Theirs,
-    /// The read ends of its pipes, forward and reverse, where they may be asked.
+    /// Read ends of the pipes, forward and reverse; `None` for a pipe that cannot be queried.
     pub pipes: [Option<Theirs>; 2],
-    /// One of these may not, since a splice waits in it.
+    /// True if a pipe was omitted because a splice waits in it.
     pub kept: bool,
 }
 
 impl Held {
-    /// Takes them, if they still are what the pair says.
+    /// Duplicates the descriptors, if they still are the pair's sockets.
     pub fn take(pair: &Pair) -> io::Result<Option<Held>> {
         let Some(process) = gone(Process::open(pair.id.pid))? else {
             return Ok(None);
@@ -37,12 +37,12 @@ impl Held {
         let (Some(a), Some(b)) = (end(pair.id.fd_a, &pair.a)?, end(pair.id.fd_b, &pair.b)?) else {
             return Ok(None);
         };
-        // A splice that waits holds the pipe's lock, and asking a locked pipe
-        // for its bytes cannot be interrupted: only where no splice waits.
+        // A waiting splice holds the lock of its pipe. A query for the bytes in a locked pipe
+        // cannot be interrupted, so pipes are queried only if no splice can wait.
         let ask = never_waits(&a) && never_waits(&b);
         let pipe = |d: &Direction| {
             let fd = process.pipe(d.pipe.filter(|_| ask)?).ok()?;
-            // Not a pipe any more: as if none were known.
+            // A descriptor that is no longer a pipe counts as unknown.
             pipes::inode(&fd).map(|_| fd)
         };
         let mut pipes = [pipe(&pair.forward), pipe(&pair.reverse)];
@@ -51,19 +51,19 @@ impl Held {
     }
 }
 
-/// Does a call on it come back at once, whatever there is?
+/// Returns true if calls on the descriptor never block.
 pub fn never_waits(fd: &OwnedFd) -> bool {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
     fcntl(fd, FcntlArg::F_GETFL)
         .is_ok_and(|f| OFlag::from_bits_retain(f).contains(OFlag::O_NONBLOCK))
 }
 
-/// Is this the very socket, still connected as it was?
+/// Returns true if this is the same socket, with the same connection.
 pub fn is(fd: &OwnedFd, end: &End) -> bool {
     cookie(fd).is_ok_and(|c| c == end.cookie) && key(fd).is_ok_and(|k| k == end.key)
 }
 
-/// A process or descriptor that is no more is no error.
+/// Maps the error of a process or descriptor that no longer exists to `None`.
 pub fn gone<T>(r: io::Result<T>) -> io::Result<Option<T>> {
     match r {
         Ok(v) => Ok(Some(v)),

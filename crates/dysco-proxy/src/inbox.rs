@@ -1,5 +1,5 @@
-//! What was received on the shim's socket and is not looked at yet. That takes some
-//! system calls a report, during which the next ones come.
+//! Queue of reports that were received on the shim's socket and not processed yet. Processing
+//! takes some system calls a report, during which further reports arrive.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender as Running, SyncSender, sync_channel};
@@ -15,28 +15,28 @@ use super::registry::Registry;
 use super::reports::{self, Sender};
 use super::sweep::Sweep;
 
-/// Reports that may wait; where there are more, shims do. About 2 MB.
+/// Maximum number of waiting reports, about 2 MB. If the queue is full, the shims wait.
 const ROOM: usize = 16_384;
-/// How soon an ended process is noticed.
+/// Interval at which ended processes are noticed.
 const TICK: Duration = Duration::from_millis(250);
-/// How often it is said that there is no room.
+/// Minimum interval between log messages about a full table.
 const FULL_AGAIN: Duration = Duration::from_secs(60);
 
-/// What came.
+/// A received datagram.
 pub enum Got {
-    /// A report, and who sent it.
+    /// A report and its sender.
     Report(Sender, Report),
-    /// A datagram that is none.
+    /// A datagram that is no report.
     Malformed,
 }
 
-/// The way to the thread that believes reports, in the order in which they came. That
-/// ends when all of these are dropped.
+/// Sender to the thread that processes reports in the order of arrival. The thread ends when all
+/// clones are dropped.
 #[derive(Clone)]
 pub struct Inbox(SyncSender<Got>);
 
 impl Inbox {
-    /// Starts the thread, which lets go of `running` when it ends.
+    /// Starts the thread, which drops `running` when it ends.
     pub fn start(registry: Arc<Mutex<Registry>>, running: Running<()>) -> io::Result<Inbox> {
         let (inbox, waiting) = sync_channel(ROOM);
         std::thread::Builder::new()
@@ -48,7 +48,8 @@ impl Inbox {
         Ok(Inbox(inbox))
     }
 
-    /// Waits while there is no room. False if nobody takes it any more.
+    /// Queues a datagram, and waits while the queue is full. Returns false if the thread has
+    /// ended.
     pub fn put(&self, got: Got) -> bool {
         self.0.send(got).is_ok()
     }
@@ -78,7 +79,7 @@ fn run(waiting: &Receiver<Got>, registry: &Mutex<Registry>) {
     }
 }
 
-/// What was complained of before: once is enough, or once in a while.
+/// Record of the messages that were logged once, or are logged at intervals.
 #[derive(Default)]
 struct Log {
     malformed: bool,

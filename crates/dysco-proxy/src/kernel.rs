@@ -1,17 +1,17 @@
-//! The kernel's own numbers of a socket.
+//! The kernel's counts of a socket.
 //!
-//! Read from A: bytes received (less one for its FIN) less what waits in the
-//! receive queue. Written to B: bytes acknowledged (less one for our SYN, if we
-//! opened it, and one for our FIN) and what waits in the send queue. All of
-//! these only grow, so a set of readings that is the same before and after was
-//! true at one moment.
+//! Bytes read from A are the bytes received (less one for the peer's FIN) less the bytes in the
+//! receive queue. Bytes written to B are the bytes acknowledged (less one for the socket's own
+//! SYN if this host opened it, and one for its own FIN) plus the bytes in the send queue. These
+//! numbers only grow. Readings that are equal before and after were therefore valid at one
+//! moment.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::sys::{count, option};
 
-/// Readings that shall tell who opened a socket: once in its life.
+/// Maximum number of readings to find out which end opened a socket, once in its lifetime.
 const OPENING_PASSES: usize = 2_000;
 
 const SIOCINQ: libc::c_ulong = 0x541B;
@@ -34,7 +34,7 @@ pub fn info(fd: &OwnedFd) -> io::Result<libc::tcp_info> {
     option(fd, libc::IPPROTO_TCP, libc::TCP_INFO)
 }
 
-/// Is the socket still connected, at least half?
+/// Returns true if at least one direction of the socket is still connected.
 pub fn connected(fd: &OwnedFd) -> io::Result<bool> {
     Ok(info(fd)?.tcpi_state != state::CLOSE)
 }
@@ -52,8 +52,8 @@ fn fin_sent(i: &libc::tcp_info) -> i64 {
     ))
 }
 
-/// Did this host open the socket? The acknowledged bytes then count our SYN,
-/// the sent ones do not. `None` if no moment tells.
+/// Returns true if this host opened the socket. The acknowledged bytes then count the SYN, and
+/// the sent bytes do not. Returns `None` if no moment shows it.
 pub fn opened_here(fd: &OwnedFd) -> io::Result<Option<bool>> {
     for _ in 0..OPENING_PASSES {
         let i = info(fd)?;
@@ -79,20 +79,20 @@ pub fn opened_here(fd: &OwnedFd) -> io::Result<Option<bool>> {
     Ok(None)
 }
 
-/// A socket at a moment at which nothing moved there.
+/// Counts of a socket at a moment at which nothing moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Still {
-    /// What the process has read from it since it was opened.
+    /// Bytes that the process has read from the socket since it was opened.
     pub read: i64,
-    /// What it has written to it.
+    /// Bytes that the process has written to the socket.
     pub written: i64,
-    /// Nothing waits to be read.
+    /// True if nothing waits to be read.
     pub no_input: bool,
-    /// It takes more.
+    /// True if the socket accepts more data.
     pub has_room: bool,
 }
 
-/// What a process has done with a socket; `None` if something moved between the readings.
+/// Returns the counts of a socket, or `None` if something moved between the readings.
 pub fn counts(fd: &OwnedFd, opened: bool) -> io::Result<Option<Still>> {
     let before = info(fd)?;
     let (unread, unacked) = (count(fd, SIOCINQ)?, count(fd, SIOCOUTQ)?);
@@ -119,33 +119,34 @@ pub fn counts(fd: &OwnedFd, opened: bool) -> io::Result<Option<Still>> {
     }))
 }
 
-/// Does the kernel tell who writes to the socket to go on? It does from a third of the
-/// send buffer on (`sk_stream_is_writeable`), and where nothing can be written any more.
+/// Returns true if the kernel reports the socket as writable. The kernel does so while at least a
+/// third of the send buffer is free (`sk_stream_is_writeable`), and when nothing can be written
+/// any more.
 fn has_room(fd: &OwnedFd) -> bool {
     let mut p = libc::pollfd {
         fd: fd.as_raw_fd(),
         events: libc::POLLOUT,
         revents: 0,
     };
-    // SAFETY: one pollfd, ours; no wait.
+    // SAFETY: one local pollfd; no wait.
     unsafe { libc::poll(&raw mut p, 1, 0) };
     p.revents & libc::POLLOUT != 0
 }
 
-/// What one socket says of itself.
+/// A reading of one socket.
 pub struct Reading {
     /// Counters and state.
     pub info: libc::tcp_info,
-    /// Bytes in its receive queue.
+    /// Bytes in the receive queue.
     pub unread: i64,
-    /// Bytes in its send queue.
+    /// Bytes in the send queue.
     pub unacked: i64,
-    /// It takes more.
+    /// True if the socket accepts more data.
     pub has_room: bool,
 }
 
 impl Reading {
-    /// Asks it. What it says may be of several moments.
+    /// Reads the socket. The values may belong to several moments.
     pub fn of(fd: &OwnedFd) -> io::Result<Reading> {
         Ok(Reading {
             info: info(fd)?,
@@ -154,18 +155,18 @@ impl Reading {
             has_room: has_room(fd),
         })
     }
-    /// Bytes that the process has read from it since it was opened.
+    /// Returns the bytes that the process has read from the socket since it was opened.
     pub fn read(&self) -> i64 {
         self.info.tcpi_bytes_received as i64 - fin_received(&self.info) - self.unread
     }
 
-    /// Bytes that it has written to it.
+    /// Returns the bytes that the process has written to the socket.
     pub fn written(&self, opened: bool) -> i64 {
         let acked = self.info.tcpi_bytes_acked as i64 - i64::from(opened) - fin_sent(&self.info);
         acked + self.unacked
     }
 
-    /// Was nothing received nor read between the two?
+    /// Returns true if nothing was received or read between the two readings.
     pub fn same_in(&self, other: &Reading) -> bool {
         let (a, b) = (&self.info, &other.info);
         a.tcpi_bytes_received == b.tcpi_bytes_received
@@ -173,7 +174,7 @@ impl Reading {
             && self.unread == other.unread
     }
 
-    /// Was nothing written nor acknowledged between the two?
+    /// Returns true if nothing was written or acknowledged between the two readings.
     pub fn same_out(&self, other: &Reading) -> bool {
         let (a, b) = (&self.info, &other.info);
         a.tcpi_bytes_acked == b.tcpi_bytes_acked

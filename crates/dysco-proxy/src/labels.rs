@@ -1,6 +1,5 @@
-//! What HAProxy says of its sessions: through which frontend they came, and to
-//! which server they went. For listings only: without it nothing is missing but
-//! the names.
+//! HAProxy's description of its sessions: the frontend that each came in by and the server that
+//! it went to. Used for listings only; without it only the names are missing.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,10 +12,10 @@ use super::HaproxySocket;
 use super::listener::{address, answer, pid_of};
 
 const QUESTION: &[u8] = b"show info;show sess\n";
-/// They are asked for as long as somebody wants to see them.
+/// Time for which sessions are queried after a label was last requested.
 const WANTED: Duration = Duration::from_secs(30);
 
-/// What HAProxy processes said of their sessions, by the client's address.
+/// Labels of sessions by HAProxy process and client address.
 #[derive(Default)]
 pub struct Labels {
     of: HashMap<i32, HashMap<SocketAddr, Label>>,
@@ -24,18 +23,18 @@ pub struct Labels {
 }
 
 impl Labels {
-    /// Does somebody want to see them?
+    /// Returns true if a label was requested recently.
     pub fn wanted(&self) -> bool {
         self.wanted.is_some_and(|at| at.elapsed() < WANTED)
     }
 
-    /// What the process said of the session from this client.
+    /// Returns the process's label of the session from this client, and records the request.
     pub fn find(&mut self, pid: i32, client: &SocketAddr) -> Option<Label> {
         self.wanted = Some(Instant::now());
         self.of.get(&pid)?.get(client).cloned()
     }
 
-    /// Takes an answer in; forgets processes that are no more.
+    /// Stores an answer, and removes processes that no longer exist.
     pub fn put(&mut self, pid: i32, labels: HashMap<SocketAddr, Label>) {
         // SAFETY: signal 0 sends nothing.
         self.of.retain(|pid, _| unsafe { libc::kill(*pid, 0) } == 0);
@@ -43,14 +42,14 @@ impl Labels {
     }
 }
 
-/// Asks one runtime socket: the process, and its sessions.
+/// Queries one runtime socket for the process and its sessions.
 pub async fn ask(socket: &HaproxySocket) -> io::Result<(i32, HashMap<SocketAddr, Label>)> {
     let text = answer(socket, QUESTION).await?;
     let pid = pid_of(&text).ok_or(io::ErrorKind::InvalidData)?;
     Ok((pid, parse(&text)))
 }
 
-/// Lines of `key=value` words, of which versions have more or fewer.
+/// Parses lines of `key=value` words. Their number depends on HAProxy's version.
 fn parse(text: &str) -> HashMap<SocketAddr, Label> {
     text.lines().filter_map(line).collect()
 }

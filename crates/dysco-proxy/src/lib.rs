@@ -1,7 +1,7 @@
-//! The proxy host's side of a removal: which sockets a proxy relays between (by its
-//! shim's word, or by the kernel's counts from outside), whether the kernel's numbers
-//! confirm it, and closing both without a packet. No protocol inside: the crate depends
-//! on the data plane's agent and on the words of the local API.
+//! The proxy host's side of a removal: finds the sockets that a proxy relays between (by its
+//! shim's report, or by the kernel's counts), checks that the kernel's counts confirm the claim,
+//! and closes both sockets without a packet. The crate contains no protocol. It depends on the
+//! data plane's agent and on the types of the local API.
 
 mod ask;
 mod close;
@@ -51,22 +51,22 @@ pub use pair::{Closed, Direction, End, Measured, Pair, PairEvent, PairId, Witnes
 pub use process::ProcessError;
 pub use sending::Sending;
 
-/// How the proxy's side is set up.
+/// Configuration of the proxy's side.
 #[derive(Clone, Debug)]
 pub struct ProxyConfig {
-    /// Where shims send their reports.
+    /// Path of the socket that shims send their reports to.
     pub shim_socket: PathBuf,
-    /// Listening addresses whose sessions the operator declares transparent
-    /// from their first byte after the set-up. An unspecified address
-    /// (`0.0.0.0`, `::`) stands for every address of its port.
+    /// Addresses of listeners whose sessions the operator declares transparent from their first
+    /// byte after the set-up. An unspecified address (`0.0.0.0`, `::`) stands for every address
+    /// of its port.
     pub transparent_listeners: Vec<SocketAddr>,
-    /// HAProxy runtime sockets to ask for the mode of each frontend.
+    /// HAProxy runtime sockets that are queried for the mode of each frontend.
     pub haproxy: Vec<HaproxySocket>,
-    /// Pairs known at once, over all processes.
+    /// Maximum number of known pairs, over all processes.
     pub max_pairs: usize,
-    /// How long a measurement may look for a still moment.
+    /// Time limit for finding a still moment in a measurement.
     pub still_limit: Duration,
-    /// How closely processes without the shim are watched.
+    /// Rules for watching processes without the shim.
     pub watch: WatchRules,
 }
 
@@ -86,42 +86,42 @@ impl Default for ProxyConfig {
 /// A HAProxy runtime socket (`stats socket`).
 #[derive(Clone, Debug)]
 pub struct HaproxySocket {
-    /// Its path.
+    /// Path of the socket.
     pub path: PathBuf,
-    /// Frontend name to listening address, for a HAProxy whose statistics do
-    /// not name addresses (no `option socket-stats`).
+    /// Frontend names and their listening addresses, for a HAProxy whose statistics contain no
+    /// addresses (no `option socket-stats`).
     pub frontends: Vec<(String, SocketAddr)>,
 }
 
-/// What the shim's socket has seen.
+/// Counters of the shim's socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ShimStats {
-    /// Processes that said hello.
+    /// Number of processes that sent a hello.
     pub hellos: u64,
-    /// Reports taken.
+    /// Number of reports processed.
     pub reports: u64,
-    /// Datagrams that were no report.
+    /// Number of datagrams that were no report.
     pub malformed: u64,
-    /// Reports whose descriptors were not the sockets meant, of the sender.
+    /// Number of reports whose descriptors were not the sender's sockets that the report names.
     pub refused: u64,
-    /// Pairs and processes not kept since there was no room.
+    /// Number of pairs and processes rejected because the table was full.
     pub no_room: u64,
-    /// Pairs and processes not kept since their user has its share already.
+    /// Number of pairs and processes rejected because their user had reached its share.
     pub over_share: u64,
-    /// Pairs known now.
+    /// Number of pairs known now.
     pub pairs: u64,
 }
 
-/// How often HAProxy is asked for its modes.
+/// Interval between queries of HAProxy for its modes.
 const ASK_EVERY: Duration = Duration::from_secs(2);
-/// How long a report may be on its way when the kernel is ahead of it.
+/// Maximum delay of a report behind the kernel's counts.
 const REPORT_DELAY: Duration = Duration::from_millis(20);
-/// How much longer than its limit a measurement may take.
+/// Time by which a measurement may exceed its limit.
 const STALL: Duration = Duration::from_secs(2);
-/// How often a measurement begins again since the claim had changed.
+/// Maximum number of measurements that are restarted because the claim changed.
 const NEWER_CLAIMS: usize = 5;
 
-/// The proxy host's side. Cheap to clone; stops when the last clone is dropped.
+/// The proxy host's side. A clone is cheap. The side stops when the last clone is dropped.
 #[derive(Clone)]
 pub struct ProxySide(Arc<Inner>);
 
@@ -137,12 +137,12 @@ struct Inner {
     _receiver: shim_socket::Receiver,
 }
 
-/// What the operator says of proxies, which may change.
+/// The operator's declarations about proxies, which may change.
 struct Told {
     listeners: Vec<SocketAddr>,
     haproxy: Vec<HaproxySocket>,
     watch: WatchRules,
-    /// Ask HAProxy for the modes of its frontends.
+    /// Tasks that query HAProxy for the modes of its frontends.
     asking: Vec<tokio::task::JoinHandle<()>>,
 }
 
@@ -155,8 +155,7 @@ impl Drop for Told {
 }
 
 impl ProxySide {
-    /// Opens the shim's socket and starts to listen. Must be called within a
-    /// tokio runtime.
+    /// Opens the shim's socket and starts to receive. Must be called within a tokio runtime.
     pub fn start(config: ProxyConfig) -> Result<ProxySide, StartError> {
         let events = broadcast::channel(1024).0;
         let registry = registry::Registry::new(config.max_pairs, events.clone());
@@ -178,43 +177,43 @@ impl ProxySide {
         })))
     }
 
-    /// Goes by other declarations, sockets of HAProxy and rules of watching from now on; the
-    /// rest of a configuration is for the start.
+    /// Replaces the declarations, HAProxy sockets and rules of watching. The rest of a
+    /// configuration takes effect only at the start.
     pub fn configure(&self, config: &ProxyConfig) {
-        // What HAProxy has said of its frontends is asked anew.
+        // HAProxy's answers about its frontends are requested again.
         *lock(&self.0.modes) = listener::Modes::default();
         let told = told(config, &self.0.modes, &self.0.labels);
         *lock(&self.0.told) = told;
     }
 
-    /// All pairs known now.
+    /// Returns all pairs known now.
     pub fn pairs(&self) -> Vec<Pair> {
         self.registry().pairs()
     }
 
-    /// The pair whose client's side has this five-tuple (local is the proxy's).
+    /// Returns the pair whose client's side has this five-tuple (local is the proxy's end).
     pub fn find(&self, a: &FlowKey) -> Option<Pair> {
         self.registry().find(a)
     }
 
-    /// The pair that has a session on either side (local is the proxy's).
+    /// Returns the pair that has a session on either side (local is the proxy's end).
     pub fn of(&self, session: &FlowKey) -> Option<Pair> {
         self.registry().of(session)
     }
 
-    /// Pairs as they come, change and go. A receiver that lags should read
-    /// `pairs` again.
+    /// Returns a receiver of events about new, changed and removed pairs. A receiver that lags
+    /// should read `pairs` again.
     pub fn subscribe(&self) -> broadcast::Receiver<PairEvent> {
         self.0.events.subscribe()
     }
 
-    /// What the shim's socket has seen.
+    /// Returns the counters of the shim's socket.
     pub fn stats(&self) -> ShimStats {
         self.registry().stats()
     }
 
-    /// Watches the sockets of processes from outside, as the asked ones need,
-    /// and remembers for a while the pairs that the counts have shown.
+    /// Watches the sockets of processes from outside, as far as the requested sessions need it.
+    /// Stores for a while the pairs that the counts have shown.
     pub async fn watch(&self, ask: outside::Ask) -> Result<outside::Found, ProcessError> {
         let side = self.clone();
         let found = long(move || {
@@ -235,7 +234,7 @@ impl ProxySide {
         Ok(found)
     }
 
-    /// A proxy's processes and their sockets; with `uid`, only that user's.
+    /// Returns a proxy's processes and their sockets. `uid` allows only that user's processes.
     pub async fn look(
         &self,
         name: ProcessName,
@@ -248,8 +247,8 @@ impl ProxySide {
         long(move || outside::Scene::look(&name, uid)).await
     }
 
-    /// Connections of the processes under the shim, reported or not, and of others that may be
-    /// proxies.
+    /// Returns the connections of the processes under the shim, reported or not, and of other
+    /// processes that may be proxies.
     pub async fn held(&self) -> Vec<elsewhere::Held> {
         let all = self.registry().processes();
         let live = all.into_iter().filter(|(_, process)| !process.ended());
@@ -262,12 +261,12 @@ impl ProxySide {
         .await
     }
 
-    /// The pair of these two sockets, if one process of this host has both.
+    /// Returns the pair of these two sockets, if one process of this host has both open.
     pub async fn holder_of(&self, a: FlowKey, b: FlowKey) -> Option<Pair> {
         long(move || outside::holder_of(a, b)).await
     }
 
-    /// The process that relays a pair, as listings show it.
+    /// Returns the process that relays a pair, in the form of listings.
     pub fn relayer(&self, pair: &Pair) -> dysco_api::Relayer {
         let name = lock(&self.0.names).of(pair.id.pid, Instant::now());
         dysco_api::Relayer {
@@ -278,7 +277,7 @@ impl ProxySide {
         }
     }
 
-    /// What the proxy itself says of a session that it accepted.
+    /// Returns the proxy's description of a session that it accepted.
     pub fn label(&self, pid: i32, a: &FlowKey) -> Option<dysco_api::Label> {
         let mut label = lock(&self.0.labels).find(pid, &a.remote())?;
         let modes = lock(&self.0.modes);
@@ -289,9 +288,9 @@ impl ProxySide {
         Some(label)
     }
 
-    /// May this pair lose its proxy, by what is claimed of it? Judged on the
-    /// newest claim, not on the one in `pair`. The claim is not checked here.
-    /// With `word`, the operator has just vouched for the listener.
+    /// Returns whether this pair may lose its proxy according to the newest claim, which may
+    /// differ from `pair`. The claim is not checked here. With `word`, the operator has vouched
+    /// for the listener in the request.
     pub fn transparent(&self, pair: &Pair, word: bool) -> Result<(), NotTransparent> {
         let now = self.registry().newest(pair);
         let now = now.ok_or(NotTransparent::Gone(pair.id))?;
@@ -317,7 +316,8 @@ impl ProxySide {
         self.vouched(&now, direction)
     }
 
-    /// The direction that has not spliced: does anyone vouch for the listener?
+    /// Returns whether configuration or HAProxy vouches for the listener of a pair whose
+    /// `direction` is not spliced.
     fn vouched(&self, pair: &Pair, direction: &'static str) -> Result<(), NotTransparent> {
         let listener = pair.a.key.local();
         if self.is_declared(&listener) {
@@ -342,7 +342,7 @@ impl ProxySide {
         listener::declared(&lock(&self.0.told).listeners, listener)
     }
 
-    /// Waits for the program that counts receiving calls, while it is being attached.
+    /// Waits while the program that counts receiving calls is being attached.
     async fn witness_ready(&self) {
         let receipts = self.registry().receipts();
         while receipts.is_opening() {
@@ -350,7 +350,7 @@ impl ProxySide {
         }
     }
 
-    /// Has the kernel seen the proxy read what its shim calls spliced?
+    /// Returns an error if the kernel saw receiving calls on a direction reported as spliced.
     pub fn received(&self, pair: &Pair) -> Result<(), NotTransparent> {
         let (receipts, now) = {
             let registry = self.registry();
@@ -362,8 +362,8 @@ impl ProxySide {
         })
     }
 
-    /// Checks the newest claim against the kernel's own numbers, and against what it has
-    /// seen the proxy read. Never stops the proxy.
+    /// Checks the newest claim against the kernel's counts and against the receiving calls that
+    /// the kernel has seen. Never stops the proxy.
     pub async fn measure(&self, pair: &Pair) -> Result<Measured, MeasureError> {
         let mut tries = 0;
         loop {
@@ -372,7 +372,7 @@ impl ProxySide {
             let (limit, stalled) = (self.0.still_limit, &self.0.stalled);
             stalled.admit(now.id)?;
             let reading = blocking(move || measure::measure(&now, limit));
-            // A program may stall the kernel's answers about its own pipes.
+            // A program may delay the kernel's answers about its own pipes.
             let result = stalled.within(now.id.pid, limit + STALL, reading).await;
             let result = result.unwrap_or(Err(MeasureError::Stalled(now.id)));
             self.witness_ready().await;
@@ -381,7 +381,7 @@ impl ProxySide {
             if !lie {
                 return result;
             }
-            // The shim tells of a byte after it was written: let it.
+            // The shim reports a byte after it was written. The report may be in transit.
             tokio::time::sleep(REPORT_DELAY).await;
             tries += 1;
             if tries > NEWER_CLAIMS || self.registry().newest(pair) == Some(now) {
@@ -393,21 +393,21 @@ impl ProxySide {
         }
     }
 
-    /// Reads by which windows and segment lengths both sockets of each pair send, of side A and
-    /// of side B. `None` stands for a pair whose sockets are gone.
+    /// Returns the sending parameters (windows and segment lengths) of the sockets of each pair,
+    /// of side A and of side B. `None` stands for a pair whose sockets no longer exist.
     pub async fn sending(&self, pairs: Vec<Pair>) -> Vec<Option<[Sending; 2]>> {
         blocking(move || pairs.iter().map(measure::sending).collect()).await
     }
 
-    /// Has the kernel send a packet on both of the pair's sessions, which their
-    /// ends answer: what is silent may be heard then.
+    /// Makes the kernel send a packet on both of the pair's sessions. The ends answer, which
+    /// shows the state of a silent session.
     pub async fn ask_for_packets(&self, pair: &Pair) -> std::io::Result<()> {
         let this = *pair;
         blocking(move || ask::for_packets(&this)).await
     }
 
-    /// Closes both sockets without a packet. To be called behind tombstones;
-    /// may be called again.
+    /// Closes both sockets without a packet. Must be called after the tombstones are set. May be
+    /// called repeatedly.
     pub async fn close_silently(&self, pair: &Pair) -> Result<Closed, CloseError> {
         let this = *pair;
         let closed = blocking(move || close::close_silently(&this)).await?;
@@ -423,17 +423,17 @@ impl ProxySide {
     }
 }
 
-/// No lock here is held while its data is half changed.
+/// Locks a mutex, even if poisoned. No lock is held while its data is inconsistent.
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs what blocks off the runtime's own threads, in turns that come soon.
+/// Runs a blocking function outside the runtime's threads, with their scheduling priority.
 async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     ended(tokio::task::spawn_blocking(f)).await
 }
 
-/// Runs what takes long off the runtime's own threads, in turns like everybody's.
+/// Runs a long function outside the runtime's threads, with normal scheduling priority.
 async fn long<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     ended(spawn_long(f)).await
 }
@@ -442,12 +442,12 @@ async fn ended<T>(task: tokio::task::JoinHandle<T>) -> T {
     match task.await {
         Ok(v) => v,
         Err(e) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),
-        // The runtime is stopping: nobody waits for the answer.
+        // The runtime is stopping, and nothing awaits the answer.
         Err(_) => std::future::pending().await,
     }
 }
 
-/// Asks HAProxy for the names of its sessions. Without an answer they have none.
+/// Queries HAProxy for the labels of its sessions. Without an answer the sessions have none.
 async fn label_sessions(socket: &HaproxySocket, labels: &Mutex<labels::Labels>) {
     if let Ok((pid, found)) = labels::ask(socket).await {
         lock(labels).put(pid, found);

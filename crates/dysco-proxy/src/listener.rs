@@ -1,5 +1,5 @@
-//! Who vouches for a listener: the operator by configuration, or HAProxy's own
-//! runtime socket saying that the frontend is in mode tcp.
+//! Evidence that a listener is transparent: the operator's configuration, or HAProxy's report on
+//! its runtime socket that the frontend is in mode tcp.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,50 +11,51 @@ use tokio::net::UnixStream;
 
 use super::HaproxySocket;
 
-/// An answer may be this long.
+/// Maximum length of an answer in bytes.
 const MAX_ANSWER: u64 = 16 << 20;
-/// An answer may take this long.
+/// Time limit for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// `show stat` names listeners at level operator; `show fd` names ports.
+/// Commands for the runtime socket. `show stat` lists listeners at level operator; `show fd`
+/// lists ports.
 const QUESTION: &[u8] = b"show info;show stat;show fd\n";
 
-/// Does a declared address stand for this one?
+/// Returns true if a declared address includes this one.
 pub fn stands_for(declared: &SocketAddr, actual: &SocketAddr) -> bool {
     if declared.port() != actual.port() {
         return false;
     }
     match (declared.ip().to_canonical(), actual.ip().to_canonical()) {
-        // `::` accepts IPv4 too, unless the socket says otherwise.
+        // `::` accepts IPv4 too, unless the socket has IPV6_V6ONLY, which is not known here.
         (IpAddr::V6(d), _) if d.is_unspecified() => true,
         (IpAddr::V4(d), IpAddr::V4(_)) if d.is_unspecified() => true,
         (d, a) => d == a,
     }
 }
 
-/// Is the listener among those the operator declared?
+/// Returns true if the operator declared this listener.
 pub fn declared(listeners: &[SocketAddr], actual: &SocketAddr) -> bool {
     listeners.iter().any(|l| stands_for(l, actual))
 }
 
-/// A frontend's mode, as HAProxy says.
+/// A frontend's mode, as HAProxy reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mode {
-    /// The frontend.
+    /// Name of the frontend.
     pub frontend: String,
     /// "tcp" or "http".
     pub mode: String,
-    /// Where it listens.
+    /// Listening address.
     pub address: SocketAddr,
 }
 
-/// What HAProxy processes said of their frontends. An old process keeps its
-/// answer when a new one takes over the runtime socket.
+/// The frontends of HAProxy processes. An old process keeps its answer when a new one takes over
+/// the runtime socket.
 #[derive(Default)]
 pub struct Modes(HashMap<i32, Vec<Mode>>);
 
 impl Modes {
-    /// The mode of the listener, in that process. Of several frontends that may
-    /// be meant, the exact address; then one that is not tcp.
+    /// Returns the mode of the listener in that process. If several frontends fit, an exact
+    /// address takes precedence, and then a frontend that is not in mode tcp.
     pub fn of(&self, pid: i32, actual: &SocketAddr) -> Option<&Mode> {
         let all = self.0.get(&pid)?;
         let fits: Vec<&Mode> = all
@@ -71,14 +72,14 @@ impl Modes {
         parsed.or_else(|| fits.first().copied())
     }
 
-    /// The mode of a frontend, in that process.
+    /// Returns the mode of a frontend in that process.
     pub fn named(&self, pid: i32, frontend: &str) -> Option<&str> {
         let all = self.0.get(&pid)?;
         let found = all.iter().find(|m| m.frontend == frontend);
         found.map(|m| m.mode.as_str())
     }
 
-    /// Takes an answer in; forgets processes that are no more.
+    /// Stores an answer, and removes processes that no longer exist.
     pub fn put(&mut self, pid: i32, modes: Vec<Mode>) {
         // SAFETY: signal 0 sends nothing.
         self.0.retain(|pid, _| unsafe { libc::kill(*pid, 0) } == 0);
@@ -86,7 +87,7 @@ impl Modes {
     }
 }
 
-/// Asks one runtime socket: the process, and the modes of its frontends.
+/// Queries one runtime socket for the process and the modes of its frontends.
 pub async fn ask(socket: &HaproxySocket) -> io::Result<(i32, Vec<Mode>)> {
     let answer = answer(socket, QUESTION).await?;
     parse(&answer, &socket.frontends).ok_or_else(|| {
@@ -97,7 +98,7 @@ pub async fn ask(socket: &HaproxySocket) -> io::Result<(i32, Vec<Mode>)> {
     })
 }
 
-/// The answer to a question on a runtime socket, in time and of a length.
+/// Returns the answer to a question on a runtime socket. Time and length are limited.
 pub async fn answer(socket: &HaproxySocket, question: &[u8]) -> io::Result<String> {
     let asking = async {
         let mut s = UnixStream::connect(&socket.path).await?;
@@ -111,13 +112,13 @@ pub async fn answer(socket: &HaproxySocket, question: &[u8]) -> io::Result<Strin
         .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no answer"))?
 }
 
-/// The process that answered `show info`.
+/// Returns the pid of the process that answered `show info`.
 pub fn pid_of(answer: &str) -> Option<i32> {
     let line = answer.lines().find_map(|l| l.strip_prefix("Pid: "))?;
     line.trim().parse().ok()
 }
 
-/// The three answers, one after the other.
+/// Parses the answers to the three commands, which follow each other.
 fn parse(answer: &str, named: &[(String, SocketAddr)]) -> Option<(i32, Vec<Mode>)> {
     let pid = pid_of(answer)?;
     let head = answer.lines().find(|l| l.starts_with("# pxname,"))?;
@@ -161,10 +162,10 @@ fn at_(frontend: &str, mode: &str, address: SocketAddr) -> Mode {
     }
 }
 
-/// An address as HAProxy writes it.
+/// Parses an address in HAProxy's notation.
 pub fn address(cell: Option<&str>) -> Option<SocketAddr> {
     let cell = cell?;
-    // IPv6 comes without brackets.
+    // HAProxy writes IPv6 addresses without brackets.
     cell.parse().ok().or_else(|| {
         let (ip, port) = cell.rsplit_once(':')?;
         let ip: Ipv6Addr = ip.trim_matches(['[', ']']).parse().ok()?;
@@ -172,7 +173,8 @@ pub fn address(cell: Option<&str>) -> Option<SocketAddr> {
     })
 }
 
-/// `… fe=NAME fam=ipv4 lport=PORT`: the port, with any address of the family.
+/// Parses `… fe=NAME fam=ipv4 lport=PORT` into the frontend and the port with the unspecified
+/// address of the family.
 fn listening(line: &str) -> Option<(&str, SocketAddr)> {
     let word = |key: &str| line.split(' ').find_map(|w| w.strip_prefix(key));
     let any: IpAddr = match word("fam=")? {

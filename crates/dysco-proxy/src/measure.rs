@@ -1,8 +1,8 @@
-//! Whether the kernel's own numbers of a pair's sockets bear out what is claimed of it.
+//! Measurement: a check of the claim about a pair against the kernel's counts of its sockets.
 //!
-//! A direction that is spliced endlessly has its bytes in pipes, which are counted, and
-//! its claim says what it is when they are empty. Of any other the claim may be of a
-//! moment at which the process held bytes: it has to be seen empty ([`super::empty`]).
+//! The bytes of a direction that is spliced endlessly are in pipes, which are counted. Its claim
+//! is the delta with empty pipes. The claim about any other direction may stem from a moment at
+//! which the process held bytes, so the process must be seen empty ([`super::empty`]).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,23 +18,24 @@ use super::process::sleeps;
 use super::sending::Sending;
 use super::sys::{option, upper_protocol};
 
-/// Readings in one go, before the duplicates are given back: a busy session is
-/// still between two calls of its proxy, many times a millisecond.
+/// Readings in one pass, before the duplicates are closed. A busy session is still between two
+/// calls of its proxy, many times a millisecond.
 const PASSES: usize = 32;
-/// Readings after the claim was met, to catch one that is met by chance.
+/// Further readings after the claim was met, to detect one that is met by chance.
 const AGAIN: usize = 8;
-/// Between goes.
+/// Pause between passes.
 const PAUSE: Duration = Duration::from_millis(2);
 
 const TCP_TIMESTAMP: i32 = 24;
 /// `TCPI_OPT_USEC_TS` of kernel 6.7 (include/uapi/linux/tcp.h), which libc does not name.
 const USEC_TS: u8 = 64;
 
-/// Both sockets of a pair, one after the other, and then its pipes.
+/// Readings of both sockets of a pair in sequence, and then of its pipes.
 struct Snapshot {
-    /// A's and B's.
+    /// Readings of A and of B.
     ends: [Reading; 2],
-    /// Bytes in the pipes, whoever's they are: pipes are pooled. Forward and reverse.
+    /// Bytes in the pipes, forward and reverse. Pipes are pooled, so the bytes may belong to
+    /// other sessions.
     piped: [i64; 2],
 }
 
@@ -48,13 +49,13 @@ impl Snapshot {
         })
     }
 
-    /// The end that a direction is read from, and the one it is written to.
+    /// Returns the end that a direction is read from, and the end that it is written to.
     fn of(&self, from: usize) -> (&Reading, &Reading) {
         (&self.ends[from], &self.ends[1 - from])
     }
 }
 
-/// One direction: forward, which is read from A, or reverse.
+/// Measurement of one direction: forward, which is read from A, or reverse.
 #[derive(Clone)]
 struct Way {
     from: usize,
@@ -62,10 +63,10 @@ struct Way {
     claim: i64,
     met: bool,
     seen: Option<i64>,
-    /// Where the claim alone is no proof.
+    /// Evidence of emptiness; present if the claim alone is no proof.
     empty: Option<Emptiness>,
-    /// The claim was made of moments at which the process was empty. What is left to be
-    /// seen is that it holds.
+    /// True if the claim stems from moments at which the process was empty, so that only the
+    /// claim itself remains to be confirmed.
     shown: bool,
 }
 
@@ -74,9 +75,9 @@ impl Way {
         ["forward", "reverse"][self.from]
     }
 
-    /// Takes what two snapshots in a row say, if nothing moved from the one to the
-    /// other. An error is a lie: more was written than the claim allows, whatever may
-    /// be on its way.
+    /// Evaluates two consecutive snapshots, if nothing moved from the one to the other. Returns
+    /// the delta as an error if more was written than the claim allows, regardless of bytes that
+    /// the process holds.
     fn judge(&mut self, before: &Snapshot, after: &Snapshot, look: Look) -> Result<(), i64> {
         let (from_before, to_before) = before.of(self.from);
         let (from, to) = after.of(self.from);
@@ -88,7 +89,7 @@ impl Way {
         if delta > self.claim {
             return Err(delta);
         }
-        // The pipe was looked at in between.
+        // The pipe was read between the two snapshots' readings of the sockets.
         let piped = before.piped[self.from];
         let Some(empty) = &mut self.empty else {
             self.met |= delta == self.claim || delta + piped == self.claim;
@@ -108,27 +109,28 @@ impl Way {
         Ok(())
     }
 
-    /// Do bytes in a pipe account for what is missing?
+    /// Returns true if bytes in a pipe may account for missing ones.
     fn counts_pipes(&self) -> bool {
         self.empty.is_none() || self.shown
     }
 
-    /// Seen as claimed, and not seen empty.
+    /// Returns true if the delta is as claimed, and emptiness is required. The process may then
+    /// hold data.
     fn may_be_full(&self) -> bool {
         self.empty.is_some() && self.seen == Some(self.claim)
     }
 }
 
-/// The circumstances of two snapshots.
+/// Circumstances of two snapshots.
 #[derive(Clone, Copy)]
 struct Look {
     at: Duration,
-    /// The process slept between the two.
+    /// True if the process slept between the two.
     asleep: bool,
 }
 
-/// Looks for moments that bear out the claims of both directions, while the
-/// proxy goes on. Blocks for up to `limit` and a few milliseconds.
+/// Looks for moments that confirm the claims of both directions while the proxy continues. Blocks
+/// for up to `limit` and a few milliseconds.
 pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
     let begin = Instant::now();
     let mut ways = ways(pair);
@@ -171,8 +173,8 @@ pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
     }
 }
 
-/// Reads by which windows and segment lengths both sockets of a pair send. `None` if one of
-/// them is gone, or cannot be read.
+/// Returns the sending parameters of both sockets of a pair, or `None` if one of them no longer
+/// exists or cannot be read.
 pub fn sending(pair: &Pair) -> Option<[Sending; 2]> {
     let held = Held::take(pair).ok().flatten()?;
     let a = Sending::of(&held.a, pair.a.key.is_v6()).ok()?;
@@ -180,9 +182,10 @@ pub fn sending(pair: &Pair) -> Option<[Sending; 2]> {
     Some([a, b])
 }
 
-/// Where a direction's reader is slow, a pipe holds what was read and not
-/// written. Which one is the proxy's affair: pipes are pooled. One that holds
-/// just what is missing accounts for it, if it still does in a still moment.
+/// Looks for a pipe that holds the missing bytes. If a direction's reader is slow, a pipe holds
+/// bytes that were read and not written. Pipes are pooled by the proxy, so any of them may be the
+/// one. A pipe that holds exactly the missing number of bytes accounts for them, if it still does
+/// in a still moment.
 fn look_in_pipes(
     pair: &Pair,
     held: &Held,
@@ -245,7 +248,7 @@ fn snapshot(
     Snapshot::take(held, pipes).map_err(|e| system(pair, "read the counters", e))
 }
 
-/// Both claims met, and no reading against them in [`AGAIN`] more?
+/// Returns true if both claims are met, and none of [`AGAIN`] further readings contradicts them.
 fn look(
     pair: &Pair,
     held: &Held,
@@ -273,7 +276,7 @@ fn look(
     Ok(ways.iter().all(|w| w.met))
 }
 
-/// One more look at a process that may be asleep, where that would show it empty.
+/// Takes one more look at a process that may be asleep, if sleep would show it empty.
 fn look_asleep(
     pair: &Pair,
     held: &Held,
@@ -342,7 +345,7 @@ fn system(pair: &Pair, what: &'static str, source: io::Error) -> MeasureError {
     }
 }
 
-/// The confirmed deltas, and both clocks at the same tick.
+/// Returns the confirmed deltas, and both clocks at the same tick.
 fn numbers(pair: &Pair, held: &Held) -> io::Result<Measured> {
     let clock = |fd| option::<u32>(fd, libc::IPPROTO_TCP, TCP_TIMESTAMP);
     let (mut clock_a, mut clock_b) = (clock(&held.a)?, clock(&held.b)?);

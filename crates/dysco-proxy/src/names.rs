@@ -1,28 +1,29 @@
-//! The names of proxies' processes, as listings show them. They are read from `/proc` anew
-//! after a while only: the engine asks for each session that it lists.
+//! Names of proxies' processes for listings. The names are cached, because the engine requests
+//! one for each session that it lists, and are read from `/proc` again after a while.
 
 use std::collections::HashMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// A number is another process's, or its process has another name, after this.
+/// Lifetime of a cached name. The pid may belong to another process afterwards, or the process
+/// may have another name.
 const FOR: Duration = Duration::from_secs(10);
 
-/// A process's names.
+/// The names of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Name {
-    /// The kernel's; empty of a process that has ended.
+    /// The kernel's name; empty if the process has ended.
     pub comm: String,
-    /// Its systemd unit.
+    /// Name of the systemd unit.
     pub unit: Option<String>,
 }
 
-/// Names by number.
+/// Names by pid.
 #[derive(Default)]
 pub struct Names(HashMap<i32, (Instant, Name)>);
 
 impl Names {
-    /// Of a process.
+    /// Returns the names of a process.
     pub fn of(&mut self, pid: i32, now: Instant) -> Name {
         let known = self.0.get(&pid);
         let known = known.filter(|(read, _)| now.saturating_duration_since(*read) < FOR);
@@ -45,7 +46,7 @@ fn read(pid: i32) -> Name {
     }
 }
 
-/// The innermost unit of a cgroup's path.
+/// Returns the innermost unit of a cgroup's path.
 fn unit(groups: &str) -> Option<String> {
     let parts = groups.lines().flat_map(|line| line.split('/').rev());
     let mut units = parts.filter(|part| part.ends_with(".service") || part.ends_with(".scope"));
@@ -65,7 +66,7 @@ mod tests {
             first.comm,
             fs::read_to_string("/proc/self/comm").unwrap().trim_end()
         );
-        // Nobody has this number.
+        // No process has this pid.
         assert_eq!(names.of(-1, now), Name::default());
         names.0.insert(-1, (now, first.clone()));
         assert_eq!(names.of(-1, now + FOR / 2), first);

@@ -1,4 +1,4 @@
-//! What is known of two sockets that a proxy relays between.
+//! Two sockets that a proxy relays between.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use dysco_common::FlowKey;
 
 use super::sending::Sending;
 
-/// Names a pair on this host: a process and its two descriptors.
+/// Identity of a pair on this host: a process and its two descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize)]
 pub struct PairId {
-    /// The proxy's process, as this host's process namespace numbers it.
+    /// Pid of the proxy in this host's pid namespace.
     pub pid: i32,
-    /// Descriptor of the accepted (client's) side.
+    /// Descriptor of the accepted side, which is the client's.
     pub fd_a: i32,
-    /// Descriptor of the other (server's) side.
+    /// Descriptor of the other side, which is the server's.
     pub fd_b: i32,
 }
 
@@ -28,90 +28,89 @@ impl fmt::Display for PairId {
 pub struct End {
     /// The subsession as this host sees it: local is the proxy's end.
     pub key: FlowKey,
-    /// The kernel's name of the socket, never used twice.
+    /// The kernel's cookie of the socket, which is never reused.
     pub cookie: u64,
-    /// This host opened it (sent the SYN).
+    /// True if this host opened the socket, that is, sent the SYN.
     pub opened_here: bool,
 }
 
-/// What the shim says of one direction.
+/// State of one direction, as the shim reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Direction {
-    /// Spliced endlessly, with its delta steady.
+    /// True if the direction is spliced endlessly with a steady delta.
     pub endless: bool,
-    /// The program itself declared it, by `dysco_splice`.
+    /// True if the program itself declared the direction by `dysco_splice`.
     pub declared: bool,
-    /// Bytes that the proxy added (or, negative, removed).
+    /// Bytes that the proxy added; negative if it removed bytes.
     pub delta: i64,
-    /// Read end of the pipe last used, in the proxy's process.
+    /// Read end of the pipe that was last used, in the proxy's process.
     pub pipe: Option<i32>,
 }
 
-/// Two sockets of one process that it relays between. A is the accepted side
-/// (the client's), forward is from A to B.
+/// Two sockets of one process that relays between them. A is the accepted side, which is the
+/// client's. Forward is from A to B.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pair {
-    /// Which.
+    /// Identity of the pair.
     pub id: PairId,
-    /// The client's side.
+    /// Client's side.
     pub a: End,
-    /// The server's side.
+    /// Server's side.
     pub b: End,
-    /// From A to B.
+    /// Direction from A to B.
     pub forward: Direction,
-    /// From B to A.
+    /// Direction from B to A.
     pub reverse: Direction,
-    /// Who says so.
+    /// Source of the claim.
     pub witness: Witness,
 }
 
-/// Who says that two sockets belong together.
+/// Source of the claim that two sockets belong together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Witness {
-    /// The shim, which sees what the proxy does.
+    /// The shim, which sees the calls of the proxy.
     Shim,
-    /// The kernel's counts over a while, which show how much and not what.
+    /// The kernel's counts over a while, which show amounts and not contents.
     Counts,
 }
 
-/// What happened to a pair.
+/// An event of a pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PairEvent {
-    /// It became known.
+    /// The pair became known.
     New(Pair),
-    /// What is said of it changed.
+    /// The claim about the pair changed.
     Changed(Pair),
-    /// It is closed, or what was said of it no longer holds.
+    /// The pair was closed, or the claim no longer holds.
     Gone(Pair),
 }
 
-/// What the kernel confirms of a pair.
+/// Numbers of a pair that the kernel confirms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Measured {
     /// Bytes written to B less bytes read from A.
     pub delta_forward: i64,
     /// Bytes written to A less bytes read from B.
     pub delta_reverse: i64,
-    /// The timestamp clock of A's socket (its next TSval), read at the same
-    /// tick as `clock_b`.
+    /// Timestamp clock of A's socket (its next TSval), read at the same tick as `clock_b`.
     pub clock_a: u32,
-    /// The timestamp clock of B's socket.
+    /// Timestamp clock of B's socket.
     pub clock_b: u32,
     /// `TCPI_OPT_*` bits of A: 1 timestamps, 2 SACK, 4 window scale, 8 ECN.
     pub options_a: u8,
-    /// The same of B.
+    /// `TCPI_OPT_*` bits of B.
     pub options_b: u8,
-    /// How A's socket sends.
+    /// Sending parameters of A's socket.
     pub sending_a: Sending,
-    /// The same of B's.
+    /// Sending parameters of B's socket.
     pub sending_b: Sending,
 }
 
-/// How a silent close ended.
+/// Result of a silent close.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Closed {
     /// Both sockets were closed now, without a packet.
     Now,
-    /// One or both had been closed before; nothing is left open.
+    /// One or both sockets had been closed before. None is left open.
     Already,
 }

@@ -1,7 +1,7 @@
-//! How much is in another process's pipes. The kernel tells under the pipe's lock,
-//! which a splice that waits keeps, for as long as its peers like; and waiting for
-//! that lock cannot be interrupted, not even by the end of this process. So an
-//! empty pipe is not asked, nor one that a thread is seen to wait in.
+//! Number of bytes in another process's pipes. The kernel returns the number under the pipe's
+//! lock. A waiting splice holds this lock for as long as its peers like, and the wait for the
+//! lock cannot be interrupted, not even by the end of this process. The kernel is therefore not
+//! queried about an empty pipe, nor about a pipe that a thread is seen to wait in.
 
 use std::collections::HashSet;
 use std::fs;
@@ -16,10 +16,10 @@ use super::sys::count;
 use super::theirs::{Process, Theirs};
 
 const FIONREAD: libc::c_ulong = 0x541B;
-/// Who may read a descriptor, in the mode of its link in `/proc`.
+/// Bit for read access in the mode of a descriptor's link in `/proc`.
 const READS: u32 = 0o400;
 
-/// Bytes in a pipe, of which this is the end to read from.
+/// Returns the number of bytes in a pipe, given its read end.
 pub fn bytes(pipe: &OwnedFd) -> io::Result<i64> {
     match holds_something(pipe) {
         true => count(pipe, FIONREAD),
@@ -27,26 +27,26 @@ pub fn bytes(pipe: &OwnedFd) -> io::Result<i64> {
     }
 }
 
-/// Asked without the pipe's lock.
+/// Returns true if the pipe is not empty. Does not take the pipe's lock.
 fn holds_something(pipe: &OwnedFd) -> bool {
     let mut p = libc::pollfd {
         fd: pipe.as_raw_fd(),
         events: libc::POLLIN,
         revents: 0,
     };
-    // SAFETY: one pollfd, ours; no wait.
+    // SAFETY: one local pollfd; no wait.
     unsafe { libc::poll(&raw mut p, 1, 0) };
     p.revents & libc::POLLIN != 0
 }
 
-/// Is it a pipe, and which?
+/// Returns the inode of a pipe, or `None` if the descriptor is no pipe.
 pub fn inode(fd: &OwnedFd) -> Option<u64> {
     let stat = fstat(fd).ok()?;
     let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
     (kind == SFlag::S_IFIFO).then_some(stat.st_ino)
 }
 
-/// Leaves out those that a splice waits in; true if there was one.
+/// Removes the pipes that a splice waits in. Returns true if there was one.
 pub fn leave_kept(pid: i32, pipes: &mut [Option<Theirs>]) -> bool {
     if !pipes.iter().flatten().any(|p| holds_something(p)) {
         return false;
@@ -62,8 +62,8 @@ pub fn leave_kept(pid: i32, pipes: &mut [Option<Theirs>]) -> bool {
     left
 }
 
-/// Pipes of the process, by inode, that one of its threads waits in with their
-/// lock: inside a splice, or a sendfile into them.
+/// Returns the inodes of the pipes whose lock a waiting thread of the process holds: in a splice,
+/// or in a sendfile into the pipe.
 pub fn kept(pid: i32) -> HashSet<u64> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let calls = tasks
@@ -78,15 +78,15 @@ pub fn kept(pid: i32) -> HashSet<u64> {
     found.map(|m| m.st_ino()).collect()
 }
 
-/// The descriptors that a call may keep, as `/proc` shows it while its thread
-/// waits: `number first second …`, the arguments in hexadecimal.
+/// Returns the descriptors that a call may hold locked, parsed from `/proc` while its thread
+/// waits: `number first second …`, with the arguments in hexadecimal.
 fn spliced(call: &str) -> [Option<u32>; 2] {
     let mut words = call.split_whitespace();
     let number = words.next().and_then(|n| n.parse().ok());
     let arguments: Vec<&str> = words.collect();
     let fd = |i: usize| {
         let word = arguments.get(i)?.strip_prefix("0x")?;
-        // An int, in a register whose upper half is not its own.
+        // An int in a register, whose upper half is undefined.
         Some(u64::from_str_radix(word, 16).ok()? as u32)
     };
     match number {
@@ -96,8 +96,8 @@ fn spliced(call: &str) -> [Option<u32>; 2] {
     }
 }
 
-/// The pipes of a process that hold something and may be asked. Each is held only
-/// until the next is wanted: there may be hundreds.
+/// Returns the pipes of a process that hold bytes and may be queried. The caller should hold one
+/// at a time, because there may be hundreds.
 pub fn filled(pid: i32) -> io::Result<impl Iterator<Item = Theirs>> {
     let process = gone(Process::open(pid))?;
     let entries = match &process {
@@ -109,7 +109,7 @@ pub fn filled(pid: i32) -> io::Result<impl Iterator<Item = Theirs>> {
     let entries = entries.into_iter().flatten().flatten();
     Ok(entries.filter_map(move |entry| {
         let target = fs::read_link(entry.path()).ok()?;
-        // The end that is read from: the other one does not tell whether it is empty.
+        // Only the read end shows whether the pipe is empty.
         let reads = entry.metadata().is_ok_and(|m| m.st_mode() & READS != 0);
         if !reads || !target.to_str()?.starts_with("pipe:") {
             return None;

@@ -1,8 +1,9 @@
-//! The port of a session that goes on without the socket which chose it.
+//! Reservation of the port of a session that outlives the socket which chose it.
 //!
-//! The kernel gives a port again once no socket has the same five-tuple, and the far end's
-//! socket still has it. So another takes that socket's place: in repair mode (TCP_REPAIR) it
-//! is connected without a packet, sends none, and is closed without one, by whatever ends it.
+//! The kernel assigns a port again once no socket has the same five-tuple, although the far end's
+//! socket still has it. Another socket therefore takes the place of the first: it is in repair
+//! mode (TCP_REPAIR), connects without a packet, sends none, and is closed without one, whatever
+//! closes it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,17 +15,17 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use super::close::{ON, TCP_REPAIR};
 use super::sys::{key, set_option};
 
-/// `IP_LOCAL_PORT_RANGE` (Linux 6.3), which libc does not name. Both bounds, the upper one
-/// in the upper half.
+/// `IP_LOCAL_PORT_RANGE` (Linux 6.3), which libc does not name. The value holds both bounds, the
+/// upper one in the upper half.
 const IP_LOCAL_PORT_RANGE: i32 = 51;
 
-/// Keeps a five-tuple from being chosen, until dropped.
+/// A socket that keeps the kernel from choosing a five-tuple until it is dropped.
 pub struct HeldPort {
     _socket: OwnedFd,
 }
 
-/// May this process put a socket into repair? It needs CAP_NET_ADMIN in the user namespace
-/// that owns its network namespace (net/ipv4/tcp.c, `tcp_can_repair_sock`).
+/// Returns an error if this process may not put a socket into repair. This needs CAP_NET_ADMIN in
+/// the user namespace that owns its network namespace (net/ipv4/tcp.c, `tcp_can_repair_sock`).
 pub fn try_repair() -> io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     set_option(&OwnedFd::from(socket), libc::IPPROTO_TCP, TCP_REPAIR, ON)
@@ -43,10 +44,11 @@ pub fn try_hold() -> io::Result<()> {
 }
 
 impl HeldPort {
-    /// Takes the five-tuple of a connection from this host.
+    /// Occupies the five-tuple of a connection from this host.
     ///
     /// # Errors
-    /// If another socket has it, the kernel never chooses this port, or is older than 6.3.
+    /// If another socket has the five-tuple, if the kernel never chooses this port, or if the
+    /// kernel is older than 6.3.
     pub fn hold(connection: &FlowKey) -> io::Result<HeldPort> {
         let (local, remote) = (connection.local(), connection.remote());
         let kind = Type::STREAM.nonblocking().cloexec();
@@ -55,8 +57,8 @@ impl HeldPort {
         socket.set_ip_transparent_v4(true)?;
         let socket = OwnedFd::from(socket);
         set_option(&socket, libc::IPPROTO_TCP, TCP_REPAIR, ON)?;
-        // The port is chosen, from one, as it was for the proxy's socket: one that a socket has
-        // asked for by name is chosen for connections to nobody.
+        // The port is chosen from a range of one port, as the kernel chose it for the proxy's
+        // socket. A port that a socket has bound explicitly is not chosen for other connections.
         let port = i32::from(local.port());
         let range = port << 16 | port;
         set_option(&socket, libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, range)?;
@@ -64,7 +66,8 @@ impl HeldPort {
         let socket = Socket::from(socket);
         socket.bind(&SockAddr::from(SocketAddr::new(local.ip(), 0)))?;
         socket.connect(&SockAddr::from(remote))?;
-        // Repair lets anybody bind to the same. The proxy's socket did not.
+        // Repair sets the flag, and any socket could bind to the same port. The proxy's socket
+        // did not allow this.
         socket.set_reuse_address(false)?;
         let socket = OwnedFd::from(socket);
         match key(&socket)? == *connection {

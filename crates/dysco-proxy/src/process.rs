@@ -1,4 +1,4 @@
-//! How a proxy's process is named, and which processes that means.
+//! Resolution of a proxy's name to its processes.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,16 +9,16 @@ use dysco_api::{ListenAddress, ProcessName};
 use super::elsewhere::{Elsewhere, is_ours};
 use super::table;
 
-/// The kernel keeps this much of a process's name.
+/// Number of bytes that the kernel keeps of a process's name.
 const COMM: usize = 15;
 
-/// Why no process is meant.
+/// Reason why a name selects no process.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
-    /// None has the name.
+    /// No process has the name.
     #[error("no process of this host's network is '{0}'")]
     None(ProcessName),
-    /// More than one has it, and none started the others.
+    /// Several processes have the name, and none of them started the others.
     #[error("{} processes are '{name}': {}", .pids.len(), numbers(.pids))]
     Ambiguous {
         /// The name.
@@ -26,21 +26,21 @@ pub enum ProcessError {
         /// The processes.
         pids: Vec<i32>,
     },
-    /// It is in another network namespace.
+    /// The process is in another network namespace.
     #[error("{0}")]
     Elsewhere(Elsewhere),
-    /// It is another user's.
+    /// The process belongs to another user.
     #[error("process {pid} is not the caller's own")]
     NotAllowed {
-        /// The process.
+        /// Pid of the process.
         pid: i32,
     },
     /// `/proc` cannot be read.
     #[error("cannot read {what}: {source}")]
     System {
-        /// What of it.
+        /// Part of `/proc` that was read.
         what: &'static str,
-        /// Why.
+        /// Error of the operating system.
         source: std::io::Error,
     },
 }
@@ -53,23 +53,23 @@ fn numbers(pids: &[i32]) -> String {
 /// A process, as `/proc` shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Proc {
-    /// Its number.
+    /// Pid of the process.
     pub pid: i32,
-    /// Who started it, or took it over.
+    /// Pid of the process that started or adopted this one.
     pub parent: i32,
-    /// Its name, of at most 15 bytes.
+    /// Name of the process, of at most 15 bytes.
     pub comm: String,
-    /// Its effective user.
+    /// Effective user id of the process.
     pub uid: u32,
 }
 
 fn proc(pid: i32) -> Option<Proc> {
     let dir = format!("/proc/{pid}");
     let stat = fs::read_to_string(format!("{dir}/stat")).ok()?;
-    // `pid (name) state parent …`; the name may hold anything.
+    // `pid (name) state parent …`; the name may contain any bytes.
     let (before, after) = stat.rsplit_once(')')?;
     let mut rest = after.split_whitespace();
-    // One that has ended and was not waited for has no network namespace to tell it by.
+    // A process that has ended and was not waited for has no network namespace.
     if matches!(rest.next()?, "Z" | "X") {
         return None;
     }
@@ -81,18 +81,18 @@ fn proc(pid: i32) -> Option<Proc> {
     })
 }
 
-/// Threads that are looked at; a process with more is never seen to sleep.
+/// Maximum number of threads that are examined. A process with more is never considered asleep.
 const THREADS: usize = 128;
 
-/// Does each thread of a process wait for something to happen? One that is stopped does
-/// not: it has work that it cannot do.
+/// Returns true if each thread of a process waits for an event. A stopped thread does not count
+/// as asleep, because it has work that it cannot do.
 pub fn sleeps(pid: i32) -> bool {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return false;
     };
     let asleep = |task: fs::DirEntry| {
         let stat = fs::read_to_string(task.path().join("stat")).ok()?;
-        // `tid (name) state …`; the name may hold anything.
+        // `tid (name) state …`; the name may contain any bytes.
         let state = stat.rsplit_once(')')?.1.split_whitespace().next()?;
         (state == "S").then_some(())
     };
@@ -106,7 +106,7 @@ pub fn sleeps(pid: i32) -> bool {
     threads > 0
 }
 
-/// All processes that can be seen, by number.
+/// Returns all visible processes by pid.
 pub fn all() -> Result<HashMap<i32, Proc>, ProcessError> {
     let pids = table::pids().map_err(|source| ProcessError::System {
         what: "/proc",
@@ -118,7 +118,7 @@ pub fn all() -> Result<HashMap<i32, Proc>, ProcessError> {
         .collect())
 }
 
-/// The processes that a name means, the listener's holders aside.
+/// Returns the processes that a name selects. `holders` returns those of a listener.
 pub fn resolve(
     name: &ProcessName,
     all: &HashMap<i32, Proc>,
@@ -141,21 +141,22 @@ pub fn resolve(
     }
 }
 
-/// Of one name and one network: others of the name serve someone else.
+/// Returns the processes of a name in this network namespace. Those in other namespaces serve
+/// other networks.
 fn named(comm: &str, all: &HashMap<i32, Proc>) -> Vec<i32> {
     let mut fits = of_name(comm, all);
     fits.retain(|pid| is_ours(*pid));
     fits
 }
 
-/// Of one name, on any network of this host.
+/// Returns the processes of a name in any network namespace of this host.
 pub fn of_name(comm: &str, all: &HashMap<i32, Proc>) -> Vec<i32> {
     let short = comm.get(..COMM).unwrap_or(comm);
     let fits = all.values().filter(|p| p.comm == short);
     fits.map(|p| p.pid).collect()
 }
 
-/// The one that all others descend from.
+/// Returns the process that all others descend from.
 fn one_of(
     name: &ProcessName,
     fits: &[i32],
@@ -174,7 +175,7 @@ fn one_of(
     }
 }
 
-/// These and all that they started.
+/// Returns these processes and all their descendants.
 fn with_children(roots: &[i32], all: &HashMap<i32, Proc>) -> Vec<i32> {
     let mut found: Vec<i32> = roots
         .iter()

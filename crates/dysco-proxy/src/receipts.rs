@@ -1,9 +1,10 @@
-//! The kernel's word on how the bytes of a pair are taken from its sockets, beside the
-//! shim's. A shim sees the calls that it stands before. The kernel sees each call that
-//! receives, whoever makes it and however, and a splice is none of these: who reads a
-//! direction that is said to be spliced endlessly may change it, and is found out.
+//! The kernel's record of the calls that take bytes from a pair's sockets, in addition to the
+//! shim's report. A shim sees only the calls that it intercepts. The kernel sees each receiving
+//! call of any process, and a splice is no such call. A program that reads a direction that is
+//! reported as spliced endlessly may change the bytes; this record detects it.
 //!
-//! Reports are taken by one thread, which watches what they say before it is known here.
+//! One thread processes reports. It watches the sources of a report before the claim becomes
+//! known here.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -15,10 +16,10 @@ use tracing::{info, warn};
 use super::lock;
 use super::pair::{Direction, Pair, Witness};
 
-/// The program stays for so long once nothing is watched.
+/// Time for which the program stays attached after the last source was removed.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// What is watched, and by what.
+/// The watched sources, and the program that watches them.
 pub struct Receipts {
     room: u32,
     state: Mutex<State>,
@@ -26,9 +27,9 @@ pub struct Receipts {
 
 struct State {
     kernel: Kernel,
-    /// The sources of endless directions.
+    /// Cookies of the sockets that endless directions are read from.
     sources: HashSet<u64>,
-    /// Since when there are none.
+    /// Time since which there are no sources.
     idle: Option<Instant>,
     complained: bool,
 }
@@ -36,15 +37,15 @@ struct State {
 enum Kernel {
     /// Nothing was watched yet.
     Unasked,
-    /// A thread attaches the program, and then watches what is known by then.
+    /// A thread attaches the program, and then watches the sources that are known.
     Asked,
-    /// It has no such word (before Linux 6.3): the shim's alone is left.
+    /// The kernel has no such tracepoint (before Linux 6.3), so only the shim's report remains.
     Silent,
     Speaks(Box<Receives>),
 }
 
 impl Receipts {
-    /// For so many pairs at most. Asks nothing of the kernel yet.
+    /// Returns a value for at most this number of pairs. Makes no system call yet.
     pub fn new(pairs: usize) -> Receipts {
         Receipts {
             room: u32::try_from(pairs).unwrap_or(u32::MAX).saturating_mul(2),
@@ -57,8 +58,8 @@ impl Receipts {
         }
     }
 
-    /// Has a thread attach the program: on a busy machine that takes up to a second, and no
-    /// report waits for it.
+    /// Starts a thread that attaches the program. Attaching takes up to a second on a busy
+    /// machine, and no report waits for it.
     pub fn prepare(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         state.idle = None;
@@ -73,13 +74,13 @@ impl Receipts {
         });
     }
 
-    /// Is the program about to be attached?
+    /// Returns true if the program is being attached.
     pub fn is_opening(&self) -> bool {
         matches!(lock(&self.state).kernel, Kernel::Asked)
     }
 
-    /// Watches the sources of what a shim calls endless, each from the moment on at which
-    /// it first did, and no others of this pair. Makes system calls.
+    /// Watches the sources of the directions that a shim reports as endless, each from its first
+    /// such report, and no other sources of this pair. Makes system calls.
     pub fn follow(self: &Arc<Self>, pair: &Pair) {
         if sources(pair).iter().any(|(_, way)| is_spliced(pair, way)) {
             self.prepare();
@@ -93,7 +94,7 @@ impl Receipts {
         }
     }
 
-    /// Watches these sources no more, and takes the program away that nobody needs.
+    /// Stops watching these sources, and detaches the program once it is not needed.
     pub fn forget(&self, sources: &[u64]) {
         let mut state = lock(&self.state);
         for source in sources {
@@ -109,8 +110,8 @@ impl Receipts {
         }
     }
 
-    /// The direction that is said to be spliced and was read by other calls, and by how
-    /// many.
+    /// Returns a direction that is reported as spliced and was read by other calls, and the
+    /// number of these calls.
     pub fn against(&self, pair: &Pair) -> Option<(&'static str, u32)> {
         let state = lock(&self.state);
         let Kernel::Speaks(receives) = &state.kernel else {
@@ -128,7 +129,7 @@ impl Receipts {
     }
 }
 
-/// What each direction is read from.
+/// Returns the source socket of each direction.
 fn sources(pair: &Pair) -> [(u64, &Direction); 2] {
     [
         (pair.a.cookie, &pair.forward),
@@ -136,7 +137,8 @@ fn sources(pair: &Pair) -> [(u64, &Direction); 2] {
     ]
 }
 
-/// By the shim's own eyes. A program that declares a direction may move it as it likes.
+/// Returns true if the shim itself observes the splices. A program that declares a direction may
+/// move its bytes by any call.
 fn is_spliced(pair: &Pair, way: &Direction) -> bool {
     pair.witness == Witness::Shim && way.endless && !way.declared
 }

@@ -1,4 +1,4 @@
-//! The pairs known now, bounded, found by descriptor or by five-tuple.
+//! The known pairs, bounded in number, which can be found by descriptor or five-tuple.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -16,9 +16,9 @@ use super::receipts::Receipts;
 use super::reports::Sender;
 use super::theirs::Process;
 
-/// Processes remembered at once.
+/// Maximum number of processes.
 const MAX_PROCESSES: usize = 1_024;
-/// What counts have shown is to be shown again after this.
+/// Time after which counts must show a pair again.
 const SHOWN_FOR: Duration = Duration::from_secs(60);
 
 /// A process whose shim has reported, and its user.
@@ -27,35 +27,35 @@ struct Reporting {
     uid: u32,
 }
 
-/// A pair, and the user of the shim that told of it.
+/// A pair, and the user of the shim that reported it.
 #[derive(Clone, Copy)]
 struct Kept {
     pair: Pair,
     uid: Option<u32>,
 }
 
-/// Pairs and the processes they are of. It is asked by the engine, so that nothing
-/// here makes a system call.
+/// Pairs and their processes. The engine queries the registry, so that no function here makes a
+/// system call.
 pub struct Registry {
     pairs: BTreeMap<PairId, Kept>,
-    /// How many are each user's.
+    /// Number of pairs of each user.
     of_user: HashMap<u32, usize>,
-    /// By the five-tuple of either side.
+    /// Pairs by the five-tuple of either side.
     by_key: HashMap<FlowKey, PairId>,
     processes: HashMap<i32, Reporting>,
-    /// Pairs that counts have shown, and when.
+    /// Pairs that counts have shown, and the time.
     shown: HashMap<PairId, Instant>,
     max_pairs: usize,
     events: broadcast::Sender<PairEvent>,
-    /// What was counted.
+    /// Counters.
     pub stats: ShimStats,
     receipts: Arc<Receipts>,
-    /// Ends of pairs that were removed, which may be watched yet.
+    /// Ends of removed pairs, which may still be watched.
     gone: Vec<End>,
 }
 
 impl Registry {
-    /// An empty one.
+    /// Returns an empty registry.
     pub fn new(max_pairs: usize, events: broadcast::Sender<PairEvent>) -> Self {
         Registry {
             pairs: BTreeMap::new(),
@@ -71,13 +71,13 @@ impl Registry {
         }
     }
 
-    /// The kernel's word on what shims say.
+    /// Returns the kernel's record of receiving calls.
     pub fn receipts(&self) -> Arc<Receipts> {
         Arc::clone(&self.receipts)
     }
 
-    /// The sockets, by their cookies, that were of pairs since this was asked last, and
-    /// are of none now.
+    /// Returns the cookies of the sockets that belonged to pairs since the last call, and belong
+    /// to none now.
     pub fn take_gone(&mut self) -> Vec<u64> {
         let gone = std::mem::take(&mut self.gone);
         let stays = |end: &End| {
@@ -88,7 +88,7 @@ impl Registry {
         gone.map(|end| end.cookie).collect()
     }
 
-    /// What was counted, and how many pairs there are.
+    /// Returns the counters and the number of pairs.
     pub fn stats(&self) -> ShimStats {
         ShimStats {
             pairs: self.pairs.len() as u64,
@@ -96,12 +96,12 @@ impl Registry {
         }
     }
 
-    /// All pairs.
+    /// Returns all pairs.
     pub fn pairs(&self) -> Vec<Pair> {
         self.pairs.values().map(|k| k.pair).collect()
     }
 
-    /// The newest word on a pair, if it still is of the same two sockets.
+    /// Returns the newest claim about a pair, if it still has the same two sockets.
     pub fn newest(&self, pair: &Pair) -> Option<Pair> {
         let now = self.get(&pair.id)?;
         let same = now.a.cookie == pair.a.cookie && now.b.cookie == pair.b.cookie;
@@ -112,18 +112,18 @@ impl Registry {
         Some(self.pairs.get(id)?.pair)
     }
 
-    /// The pair of a client's subsession.
+    /// Returns the pair of a client's subsession.
     pub fn find(&self, client: &FlowKey) -> Option<Pair> {
         self.of(client).filter(|pair| pair.a.key == *client)
     }
 
-    /// The pair that has a session on either side.
+    /// Returns the pair that has a session on either side.
     pub fn of(&self, session: &FlowKey) -> Option<Pair> {
         self.get(self.by_key.get(session)?)
     }
 
-    /// Need this client's subsession not be watched? Not if a shim tells of it, or if counts
-    /// have shown its pair so lately that this outlasts a watch of others.
+    /// Returns true if this client's subsession need not be watched: a shim reports it, or counts
+    /// have shown its pair so recently that this outlasts a watch of others.
     pub fn is_sure(&self, client: &FlowKey) -> bool {
         self.find(client).is_some_and(|pair| {
             let shown = self.shown.get(&pair.id);
@@ -131,7 +131,7 @@ impl Registry {
         })
     }
 
-    /// Counts a report, and how it fared.
+    /// Counts a report and its result.
     pub fn count(&mut self, taken: &Result<(), Refused>) {
         self.stats.reports += 1;
         match taken {
@@ -142,18 +142,18 @@ impl Registry {
         }
     }
 
-    /// The process, if its shim has reported.
+    /// Returns the process, if its shim has reported.
     pub fn process(&self, pid: i32) -> Option<Arc<Process>> {
         Some(Arc::clone(&self.processes.get(&pid)?.process))
     }
 
-    /// All processes whose shims have reported.
+    /// Returns all processes whose shims have reported.
     pub fn processes(&self) -> HashMap<i32, Arc<Process>> {
         let all = self.processes.iter();
         all.map(|(pid, p)| (*pid, Arc::clone(&p.process))).collect()
     }
 
-    /// A process reports that was not known, or has the number of one that ended.
+    /// Adds a reporting process that was unknown, or that has the pid of an ended one.
     pub fn meet(&mut self, from: Sender, process: &Arc<Process>) -> Result<(), Refused> {
         self.forget(from.pid);
         let own = self.processes.values().filter(|p| p.uid == from.uid);
@@ -172,8 +172,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes a pair that the counts have shown, for a while. The shim's word on
-    /// the same sockets stands.
+    /// Stores a pair that the counts have shown, for a while. A shim's report about the same
+    /// sockets takes precedence.
     pub fn show(&mut self, pair: Pair) {
         let old = self.get(&pair.id);
         let same = |o: &Pair| o.a.cookie == pair.a.cookie && o.b.cookie == pair.b.cookie;
@@ -190,7 +190,7 @@ impl Registry {
         self.insert(pair, None);
     }
 
-    /// Takes back what a shim has said of two sockets.
+    /// Removes the pair of a report that a shim has revoked.
     pub fn revoked(&mut self, pid: i32, r: &Report) {
         let (one, two) = ((r.fd_in, r.cookie_in), (r.fd_out, r.cookie_out));
         self.revoke(pid, one, two);
@@ -203,7 +203,7 @@ impl Registry {
             fd_a: a.0,
             fd_b: b.0,
         };
-        // A socket that the shim could not name any more may be any.
+        // A socket that the shim could no longer identify has cookie 0 and matches any.
         let meant = |cookie: u64, end: &End| cookie == 0 || cookie == end.cookie;
         let pair = self.get(&id);
         if pair.is_some_and(|p| meant(a.1, &p.a) && meant(b.1, &p.b)) {
@@ -211,7 +211,7 @@ impl Registry {
         }
     }
 
-    /// Takes what a shim says of a pair; `called` if the program itself says it.
+    /// Stores a shim's claim about a pair. `called` is true if the program itself declares it.
     pub fn claim(&mut self, new: Pair, uid: u32, called: bool) -> Result<(), Refused> {
         let old = self.get(&new.id);
         let old = match old {
@@ -237,7 +237,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Forgets what counts have shown too long ago.
+    /// Removes pairs that counts have shown too long ago.
     pub fn expire(&mut self) {
         let shown = self.shown.iter();
         let old: Vec<PairId> = shown
@@ -248,7 +248,7 @@ impl Registry {
         }
     }
 
-    /// The process has ended, unless its number is another's by now.
+    /// Removes an ended process, unless its pid belongs to another one now.
     pub fn ended(&mut self, pid: i32, process: &Arc<Process>) {
         let now = self.processes.get(&pid);
         if now.is_some_and(|p| Arc::ptr_eq(&p.process, process)) {
@@ -271,14 +271,15 @@ impl Registry {
         }
     }
 
-    /// Some pairs, in turn: those behind one, or the first.
+    /// Returns up to `most` pairs that follow `id`, or the first ones.
     pub fn behind(&self, id: Option<PairId>, most: usize) -> Vec<Pair> {
         let from = id.map_or(Bound::Unbounded, Bound::Excluded);
         let range = self.pairs.range((from, Bound::Unbounded));
         range.take(most).map(|(_, k)| k.pair).collect()
     }
 
-    /// Its sockets are closed, unless its descriptors are of another pair by now.
+    /// Removes a pair whose sockets are closed, unless its descriptors belong to another pair
+    /// now.
     pub fn closed(&mut self, pair: &Pair) {
         if self.newest(pair).is_some() {
             self.remove(&pair.id);
@@ -304,7 +305,7 @@ impl Registry {
             self.uncount(uid);
             self.gone.extend([pair.a, pair.b]);
             for key in [pair.a.key, pair.b.key] {
-                // Another pair may have the five-tuple by now.
+                // Another pair may have the five-tuple now.
                 if self.by_key.get(&key) == Some(id) {
                     self.by_key.remove(&key);
                 }
@@ -324,8 +325,9 @@ impl Registry {
     }
 }
 
-/// May a user have one more? As long as its own are fewer than what is free: one
-/// user gets half of the table, the next half of what is left, and nobody all.
+/// Returns an error if a user may not have one more entry. A user may as long as it has fewer
+/// entries than are free: one user gets half of the table, the next one half of the rest, and
+/// none gets all.
 fn share(
     what: &'static str,
     uid: u32,
@@ -340,11 +342,11 @@ fn share(
     }
 }
 
-/// The new claim, with what the program itself had declared before.
+/// Returns the new claim, combined with earlier declarations of the program itself.
 fn merge(old: Option<Pair>, new: Pair, called: bool) -> Pair {
     let mut pair = new;
     if let Some(old) = &old {
-        // Known better then: a closing socket does not tell any more.
+        // The earlier report has better data: a closing socket no longer shows them.
         (pair.a, pair.b) = (old.a, old.b);
     }
     let before = |d: fn(&Pair) -> Direction| old.as_ref().map(d);
@@ -398,8 +400,7 @@ mod tests {
         }
     }
 
-    /// A pair that is forgotten before the watch of another ends would be refused as one
-    /// that nobody knows.
+    /// A pair that is removed before the watch of another one ends would be refused as unknown.
     #[test]
     fn what_counts_have_shown_is_watched_again_before_it_is_forgotten() {
         let mut registry = Registry::new(8, broadcast::channel(8).0);

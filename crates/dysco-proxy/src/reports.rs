@@ -1,5 +1,5 @@
-//! What a report says, in terms of the kernel's sockets. That takes many system
-//! calls, during which the registry is not locked: the engine waits for it.
+//! Resolution of a report to the kernel's sockets. This takes many system calls, during which the
+//! registry is not locked, because the engine would wait for it.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -15,16 +15,16 @@ use super::registry::Registry;
 use super::sys::{cookie, key, of_our_network};
 use super::theirs::Process;
 
-/// Who sent a report, as the kernel says.
+/// Sender of a report, as the kernel attests it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
-    /// The process.
+    /// Pid of the sender.
     pub pid: i32,
-    /// Its user.
+    /// User id of the sender.
     pub uid: u32,
 }
 
-/// Takes one report, and counts it.
+/// Processes one report, and counts it.
 pub fn take(registry: &Mutex<Registry>, from: Sender, r: &Report) -> Result<(), Refused> {
     let taken = believe(registry, from, r);
     lock(registry).count(&taken);
@@ -46,7 +46,7 @@ fn believe(registry: &Mutex<Registry>, from: Sender, r: &Report) -> Result<(), R
             let receipts = lock(registry).receipts();
             let gone = lock(registry).take_gone();
             receipts.forget(&gone);
-            // Before anybody may rely on it.
+            // The sources are watched before the claim becomes visible.
             receipts.follow(&pair);
             let claimed = lock(registry).claim(pair, from.uid, kind == ReportKind::Called);
             if claimed.is_err() {
@@ -60,7 +60,7 @@ fn believe(registry: &Mutex<Registry>, from: Sender, r: &Report) -> Result<(), R
     Ok(())
 }
 
-/// A handle on the process; true if it is a new one.
+/// Returns a handle on the process; the flag is true if the process is new.
 fn known(registry: &Mutex<Registry>, from: Sender) -> Result<(Arc<Process>, bool), Refused> {
     let before = lock(registry).process(from.pid);
     if let Some(process) = before.filter(|p| !p.ended()) {
@@ -71,9 +71,9 @@ fn known(registry: &Mutex<Registry>, from: Sender) -> Result<(Arc<Process>, bool
     Ok((process, true))
 }
 
-/// The two sockets. That the sender has them is proven by taking them from the
-/// sender; that it means these and not those that had the numbers before, by their
-/// cookies.
+/// Resolves the two sockets. Duplicating them from the sender proves that the sender has them.
+/// Their cookies prove that the report means these sockets and not earlier ones with the same
+/// descriptors.
 fn resolve(process: &Process, pid: i32, r: &Report) -> io::Result<Pair> {
     let opened = r.flags & report::IN_ACCEPTED == 0;
     let one = end(process, r.fd_in, r.cookie_in, opened)?;

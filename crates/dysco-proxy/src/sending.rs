@@ -1,5 +1,5 @@
-//! How a socket of a proxy sends: by which windows and how long segments, and when it did
-//! last. A new path has to do for its peer what this socket does.
+//! Sending parameters of a proxy's socket: the windows and segment lengths by which it sends, and
+//! the time of its last data. A new path must support what this socket does for its peer.
 
 use std::io;
 use std::mem::offset_of;
@@ -7,37 +7,39 @@ use std::os::fd::OwnedFd;
 
 use super::sys::option;
 
-/// Timestamps were agreed on, in `tcpi_options`.
+/// Bit of `tcpi_options`: timestamps were negotiated.
 const TIMESTAMPS: u8 = 1;
-/// Bytes of their option.
+/// Length of the timestamps option in bytes.
 const TIMESTAMPS_LEN: u32 = 12;
-/// Bytes of IP and TCP headers without options.
+/// Length of IPv4 and TCP headers in bytes, without options.
 const HEADERS: u32 = 40;
 const HEADERS_V6: u32 = 60;
 
-/// `struct tcp_info` of the kernel, with the window behind what libc names (Linux 5.4).
+/// `struct tcp_info` of the kernel, including the window (Linux 5.4) behind the fields that libc
+/// names.
 type Bytes = [u8; 256];
 const SND_WND: usize = offset_of!(libc::tcp_info, tcpi_rcv_ooopack) + size_of::<u32>();
 
-/// How a socket sends.
+/// Sending parameters of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sending {
     /// Bytes of data in its longest segment.
     pub segment: u32,
-    /// The longest that path and peer allow. Linux sends no segment longer than half of the
-    /// widest window that the peer has ever offered: then [`Sending::segment`] is less.
+    /// Bytes of data in the longest segment that path and peer allow. Linux sends no segment
+    /// longer than half of the widest window that the peer has ever offered: [`Sending::segment`]
+    /// is less in that case.
     pub allowed: u32,
     /// Window that the peer offers now, in bytes.
     pub window: u32,
-    /// Milliseconds since it sent data last.
+    /// Milliseconds since the socket last sent data.
     pub silent_ms: u32,
-    /// Sequence numbers that the peer has acknowledged, modulo 2^32. Of a socket that has
-    /// connected they include that of its SYN (`tcp_snd_una_update`, net/ipv4/tcp_input.c).
+    /// Number of sequence numbers that the peer has acknowledged, modulo 2^32. For a socket that
+    /// has connected it includes the SYN (`tcp_snd_una_update`, net/ipv4/tcp_input.c).
     pub acked: u32,
 }
 
 impl Sending {
-    /// Reads it from a socket of IPv4 or IPv6.
+    /// Reads the parameters of a socket of IPv4 or IPv6.
     pub fn of(fd: &OwnedFd, v6: bool) -> io::Result<Sending> {
         let bytes: Bytes = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
         Ok(Sending::read(&bytes, v6))
@@ -67,15 +69,15 @@ impl Sending {
         }
     }
 
-    /// The number up to which the peer lets this socket send. `isn` is the number of the
-    /// socket's own SYN, or of its SYN-ACK where it was accepted.
+    /// Returns the sequence number up to which the peer lets this socket send. `isn` is the
+    /// number of the socket's SYN, or of its SYN-ACK if it was accepted.
     pub fn edge(&self, isn: u32, accepted: bool) -> u32 {
         let first = isn.wrapping_add(u32::from(accepted));
         first.wrapping_add(self.acked).wrapping_add(self.window)
     }
 
-    /// The widest window that the peer is known to have offered, if it was ever too narrow
-    /// for two segments. `most` is what the two ends have agreed on for a segment's length.
+    /// Returns the widest window that the peer is known to have offered, if the window was always
+    /// too narrow for two segments. `most` is the negotiated segment length.
     pub fn narrow(&self, most: u32) -> Option<u32> {
         (self.segment < self.allowed.min(most)).then(|| self.window.max(2 * self.segment))
     }

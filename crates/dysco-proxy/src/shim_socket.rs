@@ -1,6 +1,6 @@
-//! The socket that shims report to, read by a thread of its own, which does nothing
-//! else: a unix datagram queue holds ten, and a shim that finds it full has to say
-//! again what did not get through, while a removal of all does not know of it.
+//! The socket that shims report to. A separate thread does nothing but read it, because the queue
+//! of a unix datagram socket holds ten datagrams. A shim that finds the queue full must repeat
+//! the report later, and a removal of all sessions misses its pairs meanwhile.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -24,26 +24,26 @@ use super::registry::Registry;
 use super::reports::Sender;
 use super::unasked;
 
-/// How soon a stop is noticed.
+/// Interval at which a stop is noticed.
 const TICK: Duration = Duration::from_millis(250);
 
-/// How long its threads may take to end.
+/// Time limit for the threads to end.
 const ENDING: Duration = Duration::from_secs(2);
-/// Room for the sender's credentials and as many descriptors as may be sent
-/// (`SCM_MAX_FD`): those without room would be closed where they are received.
+/// Room for the sender's credentials and for the maximum number of descriptors (`SCM_MAX_FD`).
+/// The kernel would close descriptors without room during the receiving call.
 const CONTROL: usize = 160;
 
-/// The receiving threads; stops them and removes the socket when dropped.
+/// The receiving threads. Dropping this value stops them and removes the socket.
 pub struct Receiver {
     stop: Arc<AtomicBool>,
-    /// They let go of the other ends.
+    /// Receiver whose senders the threads drop when they end.
     ended: Mutex<mpsc::Receiver<()>>,
     path: PathBuf,
     inode: Option<u64>,
 }
 
 impl Receiver {
-    /// Makes the socket (replacing one that nobody reads) and starts to read.
+    /// Creates the socket, replacing one that no process reads, and starts to read.
     pub fn start(path: &Path, registry: Arc<Mutex<Registry>>) -> Result<Receiver, StartError> {
         let fail = |what| {
             move |source| StartError::Socket {
@@ -53,7 +53,7 @@ impl Receiver {
             }
         };
         let socket = bind(path).map_err(fail("make"))?;
-        // Any user's proxy may report its own sockets, and only those.
+        // A proxy of any user may report its own sockets, and only those.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))
             .map_err(fail("set the mode of"))?;
         let (running, ended) = mpsc::channel::<()>();
@@ -83,11 +83,11 @@ impl Receiver {
 impl Drop for Receiver {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // What is still in its queue may make it wait for whoever sent that.
+        // Closing a descriptor in the queue may make the thread wait for its sender.
         if lock(&self.ended).recv_timeout(ENDING) == Err(RecvTimeoutError::Timeout) {
             debug!("the threads of the shim's socket have not ended in time");
         }
-        // Unless a newer daemon has put its own there.
+        // A newer daemon may have replaced the socket by its own.
         if self.inode.is_some() && inode(&self.path) == self.inode {
             drop(std::fs::remove_file(&self.path));
         }
@@ -115,8 +115,8 @@ fn bind(path: &Path) -> io::Result<UnixDatagram> {
     }
 }
 
-/// The abstract socket of the same name, for proxies that have changed their root since they
-/// started. Without it these are not heard any more once `dyscod` has restarted.
+/// Binds the abstract socket of the same name, for proxies that have changed their root since
+/// they started. Without it no reports of these proxies arrive after a restart of `dyscod`.
 fn bind_abstract(path: &Path) -> Option<UnixDatagram> {
     let address = SocketAddr::from_abstract_name(path.as_os_str().as_bytes());
     let socket = address.and_then(|a| UnixDatagram::bind_addr(&a));
@@ -163,9 +163,9 @@ fn run(socket: &UnixDatagram, inbox: &Inbox, stop: &AtomicBool) {
     }
 }
 
-/// One datagram and its sender; `None` if it is no report.
+/// Receives one datagram and its sender; `None` if it is no report.
 fn receive(socket: &UnixDatagram) -> io::Result<Option<(Sender, Report)>> {
-    // One byte more than a report, so that a longer datagram shows.
+    // The buffer has one byte more than a report, so that a longer datagram is noticed.
     let mut bytes = [0u8; Report::SIZE + 1];
     let mut control = [0u64; CONTROL];
     let mut iov = libc::iovec {
@@ -193,8 +193,7 @@ fn receive(socket: &UnixDatagram) -> io::Result<Option<(Sender, Report)>> {
         .and_then(|r| Some((from?, r))))
 }
 
-/// The sender, as the kernel attached it. Descriptors that someone
-/// sent along are closed.
+/// Returns the sender that the kernel attached. Closes descriptors that were sent along.
 fn credentials(msg: &libc::msghdr) -> Option<Sender> {
     let mut from = None;
     // SAFETY: the kernel filled the control buffer; the CMSG functions stay

@@ -1,6 +1,6 @@
-//! Measurements that do not come back in time: each waits inside the kernel for a
-//! splice of its proxy, and has a thread until that ends. They are few, and
-//! nobody else waits for them.
+//! Measurements that do not return in time. Each waits inside the kernel for a splice of its
+//! proxy, and occupies a thread until the splice ends. Their number is limited, and nothing else
+//! waits for them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,15 +10,16 @@ use super::error::MeasureError;
 use super::lock;
 use super::pair::PairId;
 
-/// As many may be stuck at once, over all processes.
+/// Maximum number of stalled measurements, over all processes.
 const MOST: usize = 64;
 
-/// How many are stuck, by process.
+/// Number of stalled measurements by process.
 #[derive(Default)]
 pub struct Stalled(Mutex<HashMap<i32, usize>>);
 
 impl Stalled {
-    /// May one more begin? A process in which one is stuck is not measured.
+    /// Returns an error if no further measurement may begin. A process with a stalled measurement
+    /// is not measured.
     pub fn admit(&self, pair: PairId) -> Result<(), MeasureError> {
         let all = lock(&self.0);
         if all.contains_key(&pair.pid) {
@@ -30,8 +31,8 @@ impl Stalled {
         }
     }
 
-    /// What the work gives, if it does in time. If not, it counts as stuck until it
-    /// is done.
+    /// Returns the result of the work if it ends in time. Otherwise the work counts as stalled
+    /// until it ends.
     pub async fn within<T: Send + 'static>(
         self: &Arc<Self>,
         pid: i32,
@@ -51,7 +52,7 @@ impl Stalled {
     }
 }
 
-/// One that is counted.
+/// A stalled measurement, which is counted until it is dropped.
 struct Stuck(Arc<Stalled>, i32);
 
 impl Stuck {
@@ -84,7 +85,7 @@ mod tests {
         PairId { pid, fd_a, fd_b }
     }
 
-    /// A measurement that is stuck until the sender is dropped.
+    /// Starts a measurement that is stalled until the sender is dropped.
     async fn stick(all: &Arc<Stalled>, pid: i32) -> Sender<()> {
         let (keep, kept) = channel::<()>();
         let work = super::super::blocking(move || {

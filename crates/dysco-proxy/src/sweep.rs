@@ -1,6 +1,5 @@
-//! Forgetting what ended or was closed without a word: a shim whose report does not
-//! get through does not say it again of sockets that are closed. The registry is
-//! not locked while the kernel is asked.
+//! Removal of processes and pairs that ended without a report. A shim does not repeat a lost
+//! report about sockets that are closed. The registry is not locked during system calls.
 
 use std::sync::Mutex;
 
@@ -10,23 +9,24 @@ use super::pair::{End, Pair, PairId};
 use super::registry::Registry;
 use super::theirs::{Process, is_no_socket};
 
-/// Pairs looked at in one go, of which there are some a second.
+/// Number of pairs examined in one pass. There are a few passes a second.
 const LOOKS: usize = 64;
-/// The same since somebody found no room, until all were looked at.
+/// Number of pairs examined in one pass after a report found no room, until all pairs were
+/// examined.
 const MANY_LOOKS: usize = 1_024;
 
-/// Where the looks at all pairs go on.
+/// Position of the sweep in the list of pairs.
 #[derive(Default)]
 pub struct Sweep {
     behind: Option<PairId>,
-    /// How many had found no room by the last look.
+    /// Number of reports that had found no room at the last pass.
     refused: u64,
-    /// As many are to be looked at soon.
+    /// Number of pairs that remain to be examined in large passes.
     hurry: usize,
 }
 
 impl Sweep {
-    /// Forgets what ended, and some of what was closed.
+    /// Removes ended processes, and some of the closed pairs.
     pub fn go(&mut self, registry: &Mutex<Registry>) {
         let processes = {
             let mut registry = lock(registry);
@@ -39,7 +39,7 @@ impl Sweep {
             }
         }
         for pair in self.next(registry) {
-            // What counts have shown without a shim is forgotten soon anyway.
+            // Pairs that counts have shown without a shim expire soon.
             if let Some(process) = processes.get(&pair.id.pid)
                 && closed(process, &pair)
             {
@@ -58,12 +58,13 @@ impl Sweep {
         let stats = registry.stats();
         let most = self.looks(stats.pairs as usize, stats.no_room + stats.over_share);
         let some = registry.behind(self.behind, most);
-        // Begins anew behind the last one.
+        // The sweep restarts after the last pair.
         self.behind = some.last().filter(|_| some.len() == most).map(|p| p.id);
         some
     }
 
-    /// Room is found sooner where there was none, in the table or in a user's share.
+    /// Returns the number of pairs to examine: more after a report found no room in the table or
+    /// in its user's share.
     fn looks(&mut self, known: usize, refused: u64) -> usize {
         if std::mem::replace(&mut self.refused, refused) != refused {
             self.hurry = known;
@@ -74,7 +75,7 @@ impl Sweep {
     }
 }
 
-/// Is one of its sockets no longer open, or no longer connected?
+/// Returns true if one of the pair's sockets is no longer open or no longer connected.
 fn closed(process: &Process, pair: &Pair) -> bool {
     let closed = |fd, end: &End| match gone(process.socket(fd)) {
         Ok(fd) => fd.is_none_or(|fd| !is(&fd, end)),

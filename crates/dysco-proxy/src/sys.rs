@@ -1,4 +1,4 @@
-//! The few system calls on descriptors, mostly another process's.
+//! System calls on descriptors, mostly duplicates of another process's.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,11 +11,11 @@ use nix::sys::socket::{SockaddrStorage, getpeername, getsockname};
 /// `SO_NETNS_COOKIE`, which libc does not name.
 const SO_NETNS_COOKIE: i32 = 71;
 
-/// Reads a socket option of a fixed size. Shorter answers leave the rest zero.
+/// Reads a socket option of a fixed size. A shorter answer leaves the rest zero.
 pub fn option<T: Copy>(fd: &OwnedFd, level: i32, name: i32) -> io::Result<T> {
     let mut value = MaybeUninit::<T>::zeroed();
     let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes; every T used here is plain
+    // SAFETY: the kernel writes at most `len` bytes; every T used here consists of plain
     // integers, for which all-zero is valid.
     unsafe {
         let p = value.as_mut_ptr().cast();
@@ -26,10 +26,11 @@ pub fn option<T: Copy>(fd: &OwnedFd, level: i32, name: i32) -> io::Result<T> {
     }
 }
 
-/// What the kernel makes of a socket's bytes before the wire has them (TCP_ULP, such as
-/// `tls`); empty for nothing. Counts of the two sides may agree all the same.
+/// Returns the protocol by which the kernel encodes a socket's bytes before they reach the wire
+/// (TCP_ULP, such as `tls`); empty if there is none. The counts of the two sides may agree
+/// despite such a protocol.
 pub fn upper_protocol(fd: &OwnedFd) -> io::Result<String> {
-    // TCP_ULP_NAME_MAX of the kernel's include/net/tcp.h.
+    // Length TCP_ULP_NAME_MAX of the kernel's include/net/tcp.h.
     let name: [u8; 16] = option(fd, libc::SOL_TCP, libc::TCP_ULP)?;
     let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
     Ok(String::from_utf8_lossy(name).into_owned())
@@ -38,7 +39,7 @@ pub fn upper_protocol(fd: &OwnedFd) -> io::Result<String> {
 /// Sets an integer option.
 pub fn set_option(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result<()> {
     let len = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: the value is our own integer of that size.
+    // SAFETY: the value is a local integer of that size.
     let r =
         unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) };
     if r != 0 {
@@ -47,17 +48,18 @@ pub fn set_option(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result
     Ok(())
 }
 
-/// An ioctl that answers with an integer (SIOCINQ, SIOCOUTQ, FIONREAD).
+/// Returns the integer result of an ioctl (SIOCINQ, SIOCOUTQ, FIONREAD).
 pub fn count(fd: &OwnedFd, what: libc::c_ulong) -> io::Result<i64> {
     let mut n: libc::c_int = 0;
-    // SAFETY: the request writes one int, which is ours.
+    // SAFETY: the request writes one int, which is a local variable.
     if unsafe { libc::ioctl(fd.as_raw_fd(), what as _, &raw mut n) } != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(i64::from(n))
 }
 
-/// Both addresses of a connected TCP socket, or an error if it is none.
+/// Returns both addresses of a connected TCP socket, or an error if the descriptor is no such
+/// socket.
 pub fn key(fd: &OwnedFd) -> io::Result<FlowKey> {
     if protocol(fd)? != libc::IPPROTO_TCP {
         return Err(io::Error::new(
@@ -78,17 +80,17 @@ fn plain(a: &SockaddrStorage) -> io::Result<SocketAddr> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not an Internet socket"))
 }
 
-/// The protocol of a socket; an error if it is none.
+/// Returns the protocol of a socket, or an error if the descriptor is no socket.
 pub fn protocol(fd: &OwnedFd) -> io::Result<i32> {
     option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)
 }
 
-/// The kernel's name of a socket.
+/// Returns the kernel's cookie of a socket.
 pub fn cookie(fd: &OwnedFd) -> io::Result<u64> {
     option(fd, libc::SOL_SOCKET, libc::SO_COOKIE)
 }
 
-/// Is the socket of the network namespace that this process is in?
+/// Returns true if the socket belongs to the network namespace of this process.
 pub fn of_our_network(fd: &OwnedFd) -> io::Result<bool> {
     let ours: OwnedFd = std::net::UdpSocket::bind("127.0.0.1:0")
         .or_else(|_| std::net::UdpSocket::bind("[::1]:0"))?

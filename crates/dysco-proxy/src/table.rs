@@ -1,5 +1,5 @@
-//! The kernel's list of TCP sockets of this network namespace, and who has
-//! them open.
+//! The kernel's list of TCP sockets of this network namespace, and the processes that have them
+//! open.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,29 +8,29 @@ use std::{fs, io};
 
 use dysco_common::FlowKey;
 
-/// `TCP_LISTEN`, as the list has it.
+/// `TCP_LISTEN` in the kernel's list.
 pub const LISTEN: u8 = 10;
 
-/// One line of the list.
+/// A row of the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// Both addresses; of a listener, the remote one is unspecified.
+    /// Both addresses. The remote address of a listener is unspecified.
     pub key: FlowKey,
     /// `TCP_ESTABLISHED` is 1, `TCP_LISTEN` 10.
     pub state: u8,
-    /// The kernel's number of the socket's file; 0 once nobody has it open.
+    /// Inode of the socket; 0 once no process has it open.
     pub inode: u64,
 }
 
-/// `tcpi_state` of a socket that was closed, or never connected.
+/// States `tcpi_state` of a socket that was closed, or never connected.
 pub const CLOSED: [u8; 2] = [7, 2];
 
-/// All TCP sockets of the calling thread's network namespace.
+/// Returns all TCP sockets of the calling thread's network namespace.
 pub fn rows() -> io::Result<Vec<Row>> {
     rows_in(Path::new("/proc/thread-self/net"))
 }
 
-/// All TCP sockets of the network namespace that a directory of `/proc` shows.
+/// Returns all TCP sockets of the network namespace that a directory of `/proc` shows.
 pub fn rows_in(dir: &Path) -> io::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for file in ["tcp", "tcp6"] {
@@ -43,8 +43,8 @@ pub fn rows_in(dir: &Path) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// `sl local_address rem_address st … inode`, addresses as words of memory and
-/// a port, in hexadecimal (`get_tcp4_sock` in the kernel's net/ipv4/tcp_ipv4.c).
+/// Parses `sl local_address rem_address st … inode`: addresses as words in memory order, and
+/// ports, in hexadecimal (`get_tcp4_sock` in the kernel's net/ipv4/tcp_ipv4.c).
 fn row(line: &str) -> Option<Row> {
     let mut words = line.split_whitespace().skip(1);
     let (local, remote) = (address(words.next()?)?, address(words.next()?)?);
@@ -74,26 +74,26 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(Ipv6Addr::from(bytes).to_canonical(), port))
 }
 
-/// A process that has a socket open, and under which number.
+/// A process that has a socket open, and its descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// The process.
+    /// Pid of the process.
     pub pid: i32,
-    /// Its descriptor.
+    /// Descriptor in that process.
     pub fd: i32,
 }
 
-/// Who has what open, over all processes: a socket may be shared.
+/// The open sockets of processes. Several processes may share a socket.
 #[derive(Default)]
 pub struct Holders {
-    /// By the socket's inode.
+    /// Holders by inode of the socket.
     pub of: HashMap<u64, Vec<Holder>>,
-    /// Processes that hand input and output to an io_uring.
+    /// Processes that use an io_uring for input and output.
     pub uring: HashSet<i32>,
 }
 
 impl Holders {
-    /// Looks at every process.
+    /// Examines every process.
     pub fn find() -> io::Result<Holders> {
         let mut all = Holders::default();
         for pid in pids()? {
@@ -102,7 +102,7 @@ impl Holders {
         Ok(all)
     }
 
-    /// Looks at one.
+    /// Examines one process.
     pub fn of_process(pid: i32) -> Holders {
         let mut own = Holders::default();
         own.add(pid);
@@ -110,7 +110,7 @@ impl Holders {
     }
 
     fn add(&mut self, pid: i32) {
-        // One that ends meanwhile has nothing open.
+        // A process that ends meanwhile has nothing open.
         let entries = fs::read_dir(format!("/proc/{pid}/fd"));
         for entry in entries.into_iter().flatten().flatten() {
             let Ok(target) = fs::read_link(entry.path()) else {
@@ -132,7 +132,7 @@ impl Holders {
     }
 }
 
-/// The numbers of all processes that can be seen.
+/// Returns the pids of all visible processes.
 pub fn pids() -> io::Result<Vec<i32>> {
     let entries = fs::read_dir("/proc")?.flatten();
     Ok(entries

@@ -1,9 +1,9 @@
-//! Another process, and its descriptors.
+//! Another process, and duplicates of its descriptors.
 //!
-//! What is duplicated has to be closed again, and a last close may wait for as long as
-//! the other process's user likes: a file's until its file system has answered, and not
-//! even a signal ends that; a socket's for its `SO_LINGER`. So nothing is taken but
-//! sockets and pipes, and one that lingers is closed where nobody waits.
+//! A duplicate must be closed again, and a last close may block for as long as the other
+//! process's user likes: that of a file until its file system has answered, which not even a
+//! signal interrupts, and that of a socket for its `SO_LINGER`. Only sockets and pipes are
+//! therefore duplicated, and a socket that lingers is closed by a separate thread.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::sys::option;
 
-/// A process, by a handle that outlives its number's reuse.
+/// A process, identified by a handle that stays valid when its pid is reused.
 pub struct Process {
     handle: OwnedFd,
     pid: i32,
 }
 
-/// What may be taken of a process, as the kernel calls it under `/proc`.
+/// Kind of a descriptor that may be duplicated, as named under `/proc`.
 #[derive(Clone, Copy)]
 pub enum Kind {
     /// A socket.
@@ -29,9 +29,9 @@ pub enum Kind {
 }
 
 impl Process {
-    /// The process that has this number now.
+    /// Opens the process that has this pid now.
     pub fn open(pid: i32) -> io::Result<Process> {
-        // SAFETY: no pointers; a descriptor that is returned is ours alone.
+        // SAFETY: no pointers; this function alone owns a descriptor that is returned.
         let handle = unsafe {
             let fd = check(libc::syscall(libc::SYS_pidfd_open, pid, 0))?;
             OwnedFd::from_raw_fd(fd)
@@ -39,30 +39,30 @@ impl Process {
         Ok(Process { handle, pid })
     }
 
-    /// Has it ended? Its handle is then readable.
+    /// Returns true if the process has ended. Its handle is then readable.
     pub fn ended(&self) -> bool {
         let mut p = libc::pollfd {
             fd: self.handle.as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: one pollfd, ours; no wait.
+        // SAFETY: one local pollfd; no wait.
         unsafe { libc::poll(&raw mut p, 1, 0) == 1 }
     }
 
-    /// A duplicate of a socket's descriptor. It keeps the socket open, so it must be
-    /// dropped before the caller waits for anything.
+    /// Returns a duplicate of a socket's descriptor. The duplicate keeps the socket open, so it
+    /// must be dropped before the caller waits for anything.
     pub fn socket(&self, fd: RawFd) -> io::Result<Theirs> {
         self.take(fd, Kind::Socket)
     }
 
-    /// A duplicate of a pipe's.
+    /// Returns a duplicate of a pipe's descriptor.
     pub fn pipe(&self, fd: RawFd) -> io::Result<Theirs> {
         self.take(fd, Kind::Pipe)
     }
 
     fn take(&self, fd: RawFd, kind: Kind) -> io::Result<Theirs> {
-        // Before it is taken.
+        // The kind is checked before the descriptor is duplicated.
         match kind.has(&self.pid.to_string(), fd) {
             Ok(true) => {}
             Ok(false) => return Err(kind.wrong()),
@@ -71,14 +71,14 @@ impl Process {
             }
             Err(e) => return Err(e),
         }
-        // SAFETY: as above.
+        // SAFETY: no pointers; this function alone owns a descriptor that is returned.
         let taken = unsafe {
             let handle = self.handle.as_raw_fd();
             let fd = check(libc::syscall(libc::SYS_pidfd_getfd, handle, fd, 0))?;
             OwnedFd::from_raw_fd(fd)
         };
         if !kind.is(&taken) {
-            // Something else was put there meanwhile, which is not to be closed.
+            // The descriptor was replaced meanwhile by something that must not be closed here.
             std::mem::forget(taken);
             return Err(kind.wrong());
         }
@@ -87,13 +87,14 @@ impl Process {
 }
 
 impl Kind {
-    /// Is this process's own descriptor of it?
+    /// Returns true if this process's own descriptor is of this kind.
     pub fn is(self, fd: &OwnedFd) -> bool {
         self.has("self", fd.as_raw_fd()).unwrap_or(false)
     }
 
-    /// Is a process's? By its name, for which no file system is asked and no lock of a
-    /// pipe is taken; that of a file begins with a slash.
+    /// Returns true if a process's descriptor is of this kind, judged by its name. Reading the
+    /// name queries no file system and takes no lock of a pipe. The name of a file begins with a
+    /// slash.
     fn has(self, pid: &str, fd: RawFd) -> io::Result<bool> {
         let name = std::fs::read_link(format!("/proc/{pid}/fd/{fd}"))?;
         let begins = match self {
@@ -112,12 +113,12 @@ impl Kind {
     }
 }
 
-/// Is a descriptor's number that of something else by now?
+/// Returns true if the error means that the descriptor is something else now.
 pub fn is_no_socket(e: &io::Error) -> bool {
     e.raw_os_error() == Some(libc::ENOTSOCK)
 }
 
-/// A duplicate of another process's descriptor, of a socket or a pipe.
+/// A duplicate of another process's descriptor of a socket or pipe.
 pub struct Theirs(ManuallyDrop<OwnedFd>);
 
 impl Deref for Theirs {
@@ -130,7 +131,7 @@ impl Deref for Theirs {
 
 impl Drop for Theirs {
     fn drop(&mut self) {
-        // SAFETY: taken once, and not looked at again.
+        // SAFETY: the value is taken once, and not used afterwards.
         let fd = unsafe { ManuallyDrop::take(&mut self.0) };
         if lingers(&fd) {
             close_apart(fd);
@@ -138,23 +139,24 @@ impl Drop for Theirs {
     }
 }
 
-/// May its last close wait?
+/// Returns true if the last close of the socket may block.
 fn lingers(fd: &OwnedFd) -> bool {
     let linger = option::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER);
     linger.is_ok_and(|l| l.l_onoff != 0 && l.l_linger != 0)
 }
 
-/// Closes that may wait at once. What is beyond stays open until the daemon ends.
+/// Maximum number of closes that may block at once. Further descriptors stay open until the
+/// daemon ends.
 const MOST: usize = 64;
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
 
-/// Closes it where nobody waits for it.
+/// Closes a descriptor in a separate thread.
 pub fn close_apart(fd: OwnedFd) {
     let fd = fd.into_raw_fd();
     if CLOSING.fetch_add(1, Relaxed) < MOST {
         let thread = std::thread::Builder::new().name("closing".into());
         let close = move || {
-            // SAFETY: this thread's own since it was started.
+            // SAFETY: this thread alone owns the descriptor since it was started.
             drop(unsafe { OwnedFd::from_raw_fd(fd) });
             CLOSING.fetch_sub(1, Relaxed);
         };
@@ -204,7 +206,7 @@ mod tests {
         assert_eq!(none.raw_os_error(), Some(libc::EBADF));
     }
 
-    /// Of a socket that its owner has closed, whose peer does not read, for an hour.
+    /// The owner has closed the socket, which lingers for an hour because its peer does not read.
     #[test]
     fn a_last_close_that_waits_stops_nobody() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,18 +1,17 @@
-//! Descriptors that somebody sends along with a report. Nobody asked for them, and
-//! their last close may wait for as long as their sender likes (see `theirs`): the
-//! kernel is to refuse them, and where it does not know how, they are closed where
-//! nobody waits for it.
+//! Descriptors that a process sends along with a report. They are not wanted, and their last
+//! close may block for as long as the sender likes (see `theirs`). The kernel is told to refuse
+//! them. Where it does not support this, they are closed without blocking the receiver.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
 use super::theirs::{Kind, close_apart};
 
-/// `SO_PASSRIGHTS`, which libc does not name; of kernel 6.16.
+/// `SO_PASSRIGHTS` (Linux 6.16), which libc does not name.
 const SO_PASSRIGHTS: i32 = 83;
 
-/// Who sends descriptors to this socket gets an error. An older kernel does not
-/// know that: no harm.
+/// Makes the kernel refuse descriptors that are sent to this socket: the sender gets an error. An
+/// older kernel ignores the option, which does no harm.
 pub fn refuse(socket: &UnixDatagram) {
     set(socket, SO_PASSRIGHTS, &0i32);
 }
@@ -20,11 +19,11 @@ pub fn refuse(socket: &UnixDatagram) {
 fn set<T>(fd: &impl AsRawFd, name: i32, value: &T) {
     let len = size_of::<T>() as libc::socklen_t;
     let p = std::ptr::from_ref(value).cast();
-    // SAFETY: the value is the caller's, of that size; the kernel only reads it.
+    // SAFETY: the value belongs to the caller and has that size; the kernel only reads it.
     unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, p, len) };
 }
 
-/// Never waits for what the sender chose.
+/// Closes a descriptor without waiting for anything that the sender controls.
 pub fn close(fd: OwnedFd) {
     if Kind::Socket.is(&fd) {
         let at_once = libc::linger {
@@ -32,12 +31,13 @@ pub fn close(fd: OwnedFd) {
             l_linger: 0,
         };
         set(&fd, libc::SO_LINGER, &at_once);
-        // The sender may have set it again.
+        // The sender may have set the option again.
         close_apart(fd);
     } else if Kind::Pipe.is(&fd) {
         drop(fd);
     } else {
-        // Its file system could keep whoever closes it for ever: open until the daemon ends.
+        // The file system could block the close for ever, so the file stays open until the daemon
+        // ends.
         std::mem::forget(fd);
     }
 }
@@ -50,7 +50,7 @@ mod tests {
     fn what_was_sent_along_is_closed() {
         let (read, write) = nix::unistd::pipe().unwrap();
         close(write);
-        // Until nobody can write any more.
+        // The read returns once nothing can write to the pipe any more.
         assert_eq!(nix::unistd::read(&read, &mut [0]).unwrap(), 0);
         let (read, write) = UnixDatagram::pair().unwrap();
         close(write.into());

@@ -1,12 +1,12 @@
-//! What the shim costs: requests per second through HAProxy (mode http,
-//! keep-alive) without and with it, in turn, and HAProxy's processor time for a
-//! request. Needs root, haproxy and wrk.
+//! Measures the cost of the shim: requests per second through HAProxy (mode http, keep-alive)
+//! without and with the shim, in turn, and HAProxy's processor time for a request. Needs root,
+//! haproxy and wrk.
 //!
 //!     cargo run --release -p dysco-splice-preload --example cost [ROUNDS]
 //!
-//! Three proxies stay up and take turns: bare, bare again, and with the shim.
-//! The second against the first is the control: it shows how far two equal
-//! proxies differ on this machine now, and a cost below that is not measured.
+//! Three proxies run and take turns: bare, bare again, and with the shim. The comparison of the
+//! second with the first is the control. It shows the difference of two equal proxies on this
+//! machine now; a cost below that difference cannot be measured.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ defaults\n mode http\n timeout connect 5s\n timeout client 60s\n timeout server 
 const ORIGIN_PORT: u16 = 7003;
 const ORIGIN: &str = "http-request return status 200 content-type text/plain string \"0123456789\"";
 
-/// One run: requests each second, and microseconds of the proxy for each.
+/// Result of one run: requests a second, and microseconds of the proxy's processor time for each.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     rate: f64,
@@ -36,7 +36,7 @@ impl std::fmt::Display for Cost {
 
 fn main() -> Result<()> {
     let rounds: usize = std::env::args().nth(1).map_or(Ok(20), |n| n.parse())?;
-    // SAFETY: no pointers; this process and its children get a network of their own.
+    // SAFETY: no pointers; this process and its children get a separate network namespace.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         return Err("cannot make a network namespace: run it as root".into());
     }
@@ -54,7 +54,7 @@ fn main() -> Result<()> {
     let (mut rates, mut costs) = ([vec![], vec![]], [vec![], vec![]]);
     for round in 0..rounds {
         let mut got = [Cost::default(); 3];
-        // The order turns, so that none always runs on the warmer machine.
+        // The order rotates, so that none of the proxies always runs on the warmer machine.
         for i in (0..3).map(|i| (i + round) % 3) {
             got[i] = measure(&proxies[i])?;
         }
@@ -141,7 +141,7 @@ impl Haproxy {
         Ok(Haproxy { child, port })
     }
 
-    /// User and system time so far, in hundredths of a second.
+    /// Returns the user and system time so far, in hundredths of a second.
     fn cpu_ticks(&self) -> Result<u64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let after = stat.rsplit(')').next().unwrap_or_default();
@@ -186,7 +186,7 @@ fn run(command: &mut Command) -> Result<()> {
     }
 }
 
-/// The median, and between which the middle half lies.
+/// Returns the median, and the bounds of the middle half.
 fn spread(v: &[f64]) -> String {
     let mut v = v.to_vec();
     v.sort_by(f64::total_cmp);

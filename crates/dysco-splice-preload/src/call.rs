@@ -1,4 +1,4 @@
-//! `dysco_splice`: a program says itself what it relays.
+//! `dysco_splice`, by which a program itself declares a direction that it relays.
 
 use dysco_common::shim::{ReportKind, report};
 
@@ -6,13 +6,13 @@ use crate::link::{self, Sent, set_errno};
 use crate::table::{kind, slot};
 use crate::{tell, track};
 
-/// From now on the program moves every byte of `fd_in` to `fd_out` unchanged;
-/// so far it has written `delta` bytes more to `fd_out` than it has read from
-/// `fd_in`, bytes that it still holds counted as written. One call for each
-/// direction. Returns 0, or -1 and errno: see `dysco.h`.
+/// Declares that from now on the program moves every byte of `fd_in` to `fd_out` unchanged, and
+/// that so far it has written `delta` bytes more to `fd_out` than it has read from `fd_in`. Bytes
+/// that the program still holds count as written. Each direction needs one call. Returns 0, or -1
+/// and errno: see `dysco.h`.
 ///
 /// # Safety
-/// None is needed: both are plain numbers.
+/// No requirements: both arguments are plain numbers.
 #[unsafe(no_mangle)]
 pub extern "C" fn dysco_splice(
     fd_in: libc::c_int,
@@ -38,7 +38,8 @@ fn declare(fd_in: i32, fd_out: i32, delta: i64) -> Result<(), i32> {
         return Err(libc::EMFILE);
     };
     for (fd, s) in [(fd_in, a), (fd_out, b)] {
-        // Not seen being made: inherited, or made by a raw system call.
+        // The shim has not seen the socket's creation: the program inherited it, or made it by a
+        // raw system call.
         if s.kind.load(core::sync::atomic::Ordering::Relaxed) == kind::NONE {
             track::opened(fd, kind::SOCKET);
         }
@@ -63,11 +64,11 @@ fn declare(fd_in: i32, fd_out: i32, delta: i64) -> Result<(), i32> {
     }
 }
 
-/// A connected TCP socket?
+/// Returns an errno unless the descriptor is a TCP socket.
 fn check(fd: i32) -> Result<(), i32> {
     let mut protocol: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: option and length are our own.
+    // SAFETY: option and length are local variables.
     let r = unsafe {
         let p = (&raw mut protocol).cast();
         libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, p, &mut len)

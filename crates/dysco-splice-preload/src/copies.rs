@@ -1,6 +1,6 @@
-//! Ways by which a socket comes to be read or written past the counters: another number
-//! for it, another process that gets it, a stream of stdio, a system call by its number.
-//! What was said of it ends there.
+//! Calls after which a socket may be read or written without the counters: another descriptor for
+//! it, another process that receives it, a stdio stream, a system call by its number. The claim
+//! about the socket ends there.
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
@@ -9,8 +9,8 @@ use libc::{msghdr, size_t};
 use crate::real::real;
 use crate::track;
 
-/// The command of `fcntl` is variadic, and its argument, where there is one, a word in
-/// the third register.
+/// Declares a hook for `fcntl`. Its argument is variadic: if present, it is a word in the third
+/// register.
 macro_rules! fcntl {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
@@ -49,7 +49,8 @@ unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
     r
 }
 
-/// Two numbers for one socket: neither's counters can be trusted.
+/// Ends the claim about a socket with two descriptors, because the counters of neither are
+/// reliable.
 fn aliased(fd: c_int, new: c_int) {
     if new >= 0 {
         track::closing(new);
@@ -57,21 +58,22 @@ fn aliased(fd: c_int, new: c_int) {
     }
 }
 
-/// stdio reads and writes by libc's inner functions.
+/// Ends the claim, because stdio reads and writes by internal functions of libc.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> isize {
     track::unfit(fd);
-    // A pointer, in the same register; -1 is none of libc's answers, and only where it
-    // has no such function.
+    // The result is a pointer in the same register. The value -1 is no result of libc, and occurs
+    // only if libc lacks the function.
     real!(fdopen: fn(fd => c_int, mode => *const c_char) -> isize)
 }
 
-/// Descriptors that a message has passed to whoever reads it.
+/// Ends the claims about descriptors that a message has passed to its receiver.
 ///
 /// # Safety
-/// `msg` is null or a message as `sendmsg` takes it.
+/// `msg` is null or a valid message for `sendmsg`.
 pub unsafe fn passed(msg: *const msghdr) {
-    // SAFETY: by the caller; the CMSG functions stay within the length that it gives.
+    // SAFETY: required of the caller; the CMSG functions stay within the length that the message
+    // states.
     unsafe {
         if msg.is_null() || (*msg).msg_control.is_null() {
             return;
@@ -90,14 +92,15 @@ pub unsafe fn passed(msg: *const msghdr) {
     }
 }
 
-/// Bytes of the first messages, and what they pass.
+/// Returns the number of bytes in the first `count` messages, and handles the descriptors that
+/// they pass.
 ///
 /// # Safety
 /// `all` has at least `count` messages that a call has filled or sent.
 pub unsafe fn messages(all: *const libc::mmsghdr, count: c_int, sent: bool) -> isize {
     let mut bytes = 0;
     for i in 0..usize::try_from(count).unwrap_or_default() {
-        // SAFETY: by the caller.
+        // SAFETY: required of the caller.
         unsafe {
             let one = &*all.add(i);
             bytes += one.msg_len as isize;
@@ -109,7 +112,7 @@ pub unsafe fn messages(all: *const libc::mmsghdr, count: c_int, sent: bool) -> i
     bytes
 }
 
-/// A system call by its number.
+/// Hook for a system call by its number.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall(
     number: c_long,
@@ -125,7 +128,7 @@ unsafe extern "C" fn syscall(
         e => usize, f => usize) -> c_long)
 }
 
-/// What is used by a call that the counters do not follow.
+/// Ends the claims about descriptors of a call that the counters do not follow.
 fn by_number(number: c_long, [first, second, third]: [c_int; 3]) {
     match number {
         libc::SYS_splice | libc::SYS_tee | libc::SYS_sendfile => {
@@ -169,7 +172,7 @@ unsafe extern "C" fn vmsplice(
     count: size_t,
     flags: c_uint,
 ) -> isize {
-    // From the program's memory, or into it.
+    // The bytes come from the program's memory, or go into it.
     track::unfit(pipe);
     real!(vmsplice: fn(pipe => c_int, iov => *const c_void, count => size_t, flags => c_uint) -> isize)
 }

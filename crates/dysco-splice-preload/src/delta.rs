@@ -1,6 +1,6 @@
-//! `dysco_delta`: a middlebox without sockets of the session says itself by how much
-//! it has changed the size of the stream. Unlike the rest it waits: it asks dyscod by
-//! its local API, as `dyscoctl delta` does, and so by the same rights.
+//! `dysco_delta`, by which a middlebox without sockets of the session declares the change in the
+//! size of the stream. Unlike the rest of the shim, this function blocks: it sends a request to
+//! dyscod's local API, as `dyscoctl delta` does, and needs the same rights.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -11,17 +11,18 @@ use std::time::Duration;
 use crate::link::set_errno;
 
 const DEFAULT_PATH: &str = "/run/dysco/dyscod.sock";
-/// Longer than dyscod takes.
+/// Time limit for an answer, which is longer than dyscod takes.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest answer.
+/// Maximum length of an answer in bytes.
 const MOST: u64 = 64 * 1024;
 
-/// From now on this middlebox changes the size of the session's stream no more: it has
-/// put `to_server` bytes into what goes to the server, `to_client` into what goes to the
-/// client. Returns 0, or -1 and errno: see `dysco.h`.
+/// Declares that from now on this middlebox does not change the size of the session's stream, and
+/// that it has added `to_server` bytes to the direction to the server and `to_client` bytes to
+/// the direction to the client. Returns 0, or -1 and errno: see `dysco.h`.
 ///
 /// # Safety
-/// Both are null, or point to a `sockaddr_in` or `sockaddr_in6`, as their families say.
+/// Both pointers are null, or point to a `sockaddr_in` or `sockaddr_in6` according to their
+/// family.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dysco_delta(
     client: *const libc::sockaddr,
@@ -29,7 +30,7 @@ pub unsafe extern "C" fn dysco_delta(
     to_server: libc::c_int,
     to_client: libc::c_int,
 ) -> libc::c_int {
-    // SAFETY: by the caller.
+    // SAFETY: required of the caller.
     let ends = unsafe { (address(client), address(server)) };
     let told = match ends {
         (Some(client), Some(server)) => tell(client, server, to_server, to_client),
@@ -50,7 +51,7 @@ unsafe fn address(at: *const libc::sockaddr) -> Option<SocketAddr> {
     if at.is_null() {
         return None;
     }
-    // SAFETY: each is read as what its family says that it is.
+    // SAFETY: each address is read as the type that its family states.
     unsafe {
         match i32::from((*at).sa_family) {
             libc::AF_INET => {
@@ -94,7 +95,7 @@ fn tell(client: SocketAddr, server: SocketAddr, up: i32, down: i32) -> Result<()
     judge(&answer)
 }
 
-/// What an answer of the API means. dyscod writes no spaces between its words.
+/// Returns the meaning of an answer of the API. dyscod writes no blanks between tokens.
 fn judge(answer: &str) -> Result<(), i32> {
     let said = |word: &str| answer.contains(word);
     if said("\"reply\":\"delta\"") {

@@ -1,5 +1,5 @@
-//! The functions of libc that the shim stands before. Each calls the real one
-//! first (a close: last) and gives its result unchanged.
+//! The functions of libc that the shim intercepts. Each hook calls the real function first (a
+//! close: last) and returns its result unchanged.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -13,7 +13,7 @@ fn consumes(flags: c_int) -> bool {
     flags & libc::MSG_PEEK == 0
 }
 
-/// Declares hooks: the real call, then what it means.
+/// Declares hooks: the real call, and then its effect on the counters.
 macro_rules! hooks {
     ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty => |$n:ident| $after:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -44,7 +44,7 @@ hooks! {
         => |n| if consumes(flags) { track::read(fd, n) };
     recvmmsg(fd: c_int, all: *mut mmsghdr, count: c_uint, flags: c_int, limit: *mut timespec)
         -> c_int => |n| if consumes(flags) {
-            // SAFETY: the call has filled so many of them.
+            // SAFETY: the call has filled this number of messages.
             track::read(fd, unsafe { copies::messages(all, n, false) });
         };
     preadv2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t
@@ -61,12 +61,12 @@ hooks! {
     sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t => |n| {
         track::wrote(fd, n);
         if n >= 0 {
-            // SAFETY: the call has taken the message.
+            // SAFETY: the call has accepted the message.
             unsafe { copies::passed(msg) };
         }
     };
     sendmmsg(fd: c_int, all: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int
-        // SAFETY: the call has sent so many of them.
+        // SAFETY: the call has sent this number of messages.
         => |n| track::wrote(fd, unsafe { copies::messages(all, n, true) });
     pwritev2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t
         => |n| track::wrote(fd, n);
@@ -88,7 +88,7 @@ hooks! {
         => |new| track::opened(new, if is_tcp(domain, ty) { kind::SOCKET } else { kind::NONE });
 }
 
-// The two that wait: what is owed goes out before.
+// The two calls that wait. Owed reports are sent before.
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_wait(
@@ -114,8 +114,8 @@ fn is_tcp(domain: c_int, ty: c_int) -> bool {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    // AF_UNSPEC ends the connection: the next one counts from zero.
-    // SAFETY: a caller that gives a length gives that many bytes.
+    // AF_UNSPEC ends the connection, and the next one counts from zero.
+    // SAFETY: a caller that states a length provides that number of bytes.
     let ends = len >= 2 && !addr.is_null() && unsafe { (*addr).sa_family } == 0;
     let r = real!(connect: fn(fd => c_int, addr => *const sockaddr, len => socklen_t) -> c_int);
     if ends && r == 0 {
@@ -127,8 +127,8 @@ unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    // A half-close (SHUT_WR) passes on what the other side did; not reading
-    // any more is the program's own doing.
+    // A half-close (SHUT_WR) forwards the end of the other side. To stop reading is an action of
+    // the program itself.
     if how != libc::SHUT_WR {
         track::shut(fd);
     }
@@ -138,11 +138,12 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     if link::is_ours(fd) {
-        // The program sweeps descriptors that it never opened.
+        // The program closes descriptors that it never opened.
         link::set_errno(libc::EBADF);
         return -1;
     }
-    // Before, not after: the number may be another thread's at once.
+    // The slot is cleared before the close, because another thread may get the number immediately
+    // afterwards.
     track::closing(fd);
     real!(close: fn(fd => c_int) -> c_int)
 }
@@ -150,7 +151,7 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let close = |first: c_uint, last: c_uint| real!(close_range: fn(first => c_uint, last => c_uint, flags => c_int) -> c_int);
-    // Close-on-exec: nothing is closed now.
+    // Close-on-exec closes nothing now.
     if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
         return close(first, last);
     }
@@ -173,7 +174,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn closefrom(first: c_int) {
-    // SAFETY: our own hook, which takes any numbers.
+    // SAFETY: the shim's own hook, which accepts any numbers.
     unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
 }
 
@@ -193,7 +194,7 @@ unsafe extern "C" fn pipe2(ends: *mut c_int, flags: c_int) -> c_int {
 
 fn made_pipe(r: c_int, ends: *const c_int) {
     if r == 0 {
-        // SAFETY: the call succeeded, so two numbers are there.
+        // SAFETY: the call succeeded, so the array holds two descriptors.
         let (read_end, write_end) = unsafe { (*ends, *ends.add(1)) };
         track::piped(read_end, write_end);
     }
@@ -208,7 +209,7 @@ unsafe extern "C" fn socketpair(
 ) -> c_int {
     let r = real!(socketpair: fn(domain => c_int, ty => c_int, protocol => c_int, ends => *mut c_int) -> c_int);
     if r == 0 {
-        // SAFETY: the call succeeded, so two numbers are there.
+        // SAFETY: the call succeeded, so the array holds two descriptors.
         for fd in unsafe { [*ends, *ends.add(1)] } {
             track::opened(fd, kind::NONE);
         }

@@ -1,24 +1,24 @@
-//! The shim: preloaded into an unmodified proxy, it counts the bytes that the
-//! proxy reads and writes on each descriptor, sees which two sockets it splices
-//! between, and tells `dyscod` of its host. It needs no privilege, never waits,
-//! never allocates after start, and without a daemon changes nothing.
+//! The shim. Preloaded into an unmodified proxy, it counts the bytes that the proxy reads and
+//! writes on each descriptor, detects pairs of sockets that the proxy splices between, and
+//! reports them to the `dyscod` of its host. The shim needs no privilege, never blocks, never
+//! allocates after the start, and changes nothing without a daemon.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `hooks` | the libc functions it stands before, a few lines each |
-//! | `copies` | the same, where a socket comes to be used past the counters |
+//! | `hooks` | the libc functions that the shim intercepts, a few lines each |
+//! | `copies` | further hooks, for calls after which a socket may be used without the counters |
 //! | `real` | the functions of libc itself |
-//! | `own` | whether this process calls, or a child that has its memory |
+//! | `own` | whether this process calls, or a child that shares its memory |
 //! | `table` | one slot of counters for each descriptor |
-//! | `track` | what each call means for the counters and for pairs |
-//! | `tell` | what is said of pairs, and said again if it was lost |
-//! | `pace` | how often that is tried while the daemon does not read |
+//! | `track` | the effect of each call on the counters and on pairs |
+//! | `tell` | reports about pairs, and their repetition if they were lost |
+//! | `pace` | intervals of the repetitions while the daemon does not read |
 //! | `link` | the datagram socket to the daemon |
-//! | `call` | `dysco_splice`, for programs that say it themselves |
+//! | `call` | `dysco_splice`, for programs that declare what they relay |
 //! | `delta` | `dysco_delta`, for middleboxes without sockets |
 //!
-//! Not seen: system calls made without libc (Go's `io.Copy`, io_uring), and what another
-//! process does that has a socket too, by a fork or by `pidfd_getfd`.
+//! The shim does not see system calls made without libc (Go's `io.Copy`, io_uring), nor the calls
+//! of another process that shares a socket by a fork or by `pidfd_getfd`.
 
 mod call;
 mod copies;
@@ -35,7 +35,7 @@ mod track;
 pub use call::dysco_splice;
 pub use delta::dysco_delta;
 
-/// Runs before `main`, while paths and privileges are still the starter's.
+/// Runs before `main`, while paths and privileges are still those of the program's start.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = {

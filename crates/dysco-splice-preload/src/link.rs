@@ -1,4 +1,4 @@
-//! The datagram socket to the daemon. Made before `main`; never waited on.
+//! The datagram socket to the daemon. It is created before `main`, and never waited on.
 
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -9,37 +9,39 @@ use core::sync::atomic::{
 use dysco_common::shim::{MAGIC, Report, ReportKind, VERSION};
 
 const DEFAULT_PATH: &[u8] = b"/run/dysco/shim.sock";
-/// Out of the way of a program that numbers its own from below.
+/// Minimum number of the descriptor, out of the range of a program that assigns low numbers
+/// itself.
 const HIGH: i32 = 1000;
 
 static FD: AtomicI32 = AtomicI32::new(-1);
-/// Inode of our socket: the program may have closed it and reused its number.
+/// Inode of the shim's socket. The program may have closed the socket and reused its descriptor.
 static INODE: AtomicU64 = AtomicU64::new(0);
 static CONNECTED: AtomicBool = AtomicBool::new(false);
 static EPOCH: AtomicU32 = AtomicU32::new(1);
 static LAST_LOOK: AtomicI64 = AtomicI64::new(0);
 static PATH: Address = Address(UnsafeCell::new(MaybeUninit::zeroed()));
-/// The same in the abstract name space: a program that has changed its root finds no path.
+/// Address of the same name in the abstract name space, for a program that has changed its root
+/// and finds no path.
 static ABSTRACT: Address = Address(UnsafeCell::new(MaybeUninit::zeroed()));
 
-/// An address on which the daemon listens; written once, by the constructor.
+/// An address on which the daemon listens. The constructor writes it once.
 struct Address(UnsafeCell<MaybeUninit<(libc::sockaddr_un, libc::socklen_t)>>);
 // SAFETY: written before any other thread exists, only read afterwards.
 unsafe impl Sync for Address {}
 
 impl Address {
-    /// The address of this path, behind a NUL byte if it is an abstract one.
+    /// Stores the address of this path, after a NUL byte if it is an abstract one.
     ///
     /// # Safety
     /// No other thread exists yet.
     unsafe fn write(&self, path: &[u8], is_abstract: bool) {
-        // SAFETY: all-zero is a valid sockaddr_un; nobody reads the address meanwhile.
+        // SAFETY: all-zero is a valid sockaddr_un; nothing reads the address meanwhile.
         unsafe {
             let mut addr: libc::sockaddr_un = core::mem::zeroed();
             addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
             let begin = core::mem::offset_of!(libc::sockaddr_un, sun_path);
             let mut len = size_of_val(&addr);
-            // One that does not fit stays all zero, on which nobody listens.
+            // An address that does not fit stays all zero, and no daemon listens on it.
             if path.len() < addr.sun_path.len() {
                 let first = usize::from(is_abstract);
                 for (to, from) in addr.sun_path[first..].iter_mut().zip(path) {
@@ -52,10 +54,10 @@ impl Address {
         }
     }
 
-    /// Connects the descriptor to it.
+    /// Connects the descriptor to the address.
     fn connect(&self, fd: i32) -> bool {
-        // SAFETY: the address was written by the constructor (zero before it: then
-        // the family is AF_UNSPEC and nothing is sent anywhere).
+        // SAFETY: the address was written by the constructor (zero before it: then the family is
+        // AF_UNSPEC and nothing is sent anywhere).
         unsafe {
             let (addr, len) = &*(*self.0.get()).as_ptr();
             libc::syscall(libc::SYS_connect, fd, core::ptr::from_ref(addr), *len) == 0
@@ -63,38 +65,38 @@ impl Address {
     }
 }
 
-/// How a report fared.
+/// Result of sending a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
-    /// The daemon has it.
+    /// The daemon has received the report.
     Yes,
-    /// The daemon's queue is full: try again soon.
+    /// The daemon's queue is full. The report should be repeated soon.
     Full,
-    /// There is no daemon now.
+    /// No daemon is connected.
     NoDaemon,
 }
 
-/// Raises with each new connection; never 0.
+/// Returns a number that increases with each new connection and is never 0.
 pub fn epoch() -> u32 {
     EPOCH.load(Relaxed)
 }
 
-/// Is this descriptor ours, and not the program's?
+/// Returns true if this descriptor is the shim's, and not the program's.
 #[inline(always)]
 pub fn is_ours(fd: i32) -> bool {
     fd >= 0 && fd == FD.load(Relaxed) && intact(fd)
 }
 
-/// Our descriptor's number, or -1.
+/// Returns the number of the shim's descriptor, or -1.
 pub fn fd() -> i32 {
     FD.load(Relaxed)
 }
 
-/// Makes the socket and says hello.
+/// Creates the socket and sends a hello.
 pub fn start() {
     store_path();
     open();
-    // SAFETY: both handlers are plain functions of this library.
+    // SAFETY: the handler is a plain function of this library.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     hello();
 }
@@ -108,7 +110,7 @@ fn hello() {
     send(&report(ReportKind::Hello));
 }
 
-/// A report of this kind about nothing.
+/// Returns a report of this kind without a subject.
 pub fn report(kind: ReportKind) -> Report {
     Report {
         magic: MAGIC,
@@ -128,9 +130,8 @@ pub fn report(kind: ReportKind) -> Report {
 }
 
 fn store_path() {
-    // SAFETY: getenv returns null or a C string that lives until setenv; this
-    // runs before main, so nothing changes the environment meanwhile, and no other
-    // thread exists.
+    // SAFETY: getenv returns null or a C string that lives until setenv. This function runs
+    // before main, so nothing changes the environment meanwhile, and no other thread exists.
     unsafe {
         let env = libc::getenv(c"DYSCO_SHIM_SOCKET".as_ptr());
         let path = if env.is_null() {
@@ -143,12 +144,12 @@ fn store_path() {
     }
 }
 
-// The calls below go round our own hooks, but for that of `syscall`, which finds nothing
-// said of our descriptor.
+// The calls below bypass the shim's own hooks, except that of `syscall`, which finds no claim
+// about the shim's descriptor.
 
 fn open() {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no pointers, but for fstat's result, which is ours.
+    // SAFETY: no pointers, except to fstat's result, which is a local variable.
     unsafe {
         let low = libc::syscall(libc::SYS_socket, libc::AF_UNIX, kind, 0) as i32;
         if low < 0 {
@@ -174,7 +175,7 @@ fn open() {
 }
 
 fn inode(fd: i32) -> u64 {
-    // SAFETY: all-zero is a valid stat; the call fills ours.
+    // SAFETY: all-zero is a valid stat; the call fills the local variable.
     unsafe {
         let mut st: libc::stat = core::mem::zeroed();
         if libc::fstat(fd, &mut st) != 0 || st.st_mode & libc::S_IFMT != libc::S_IFSOCK {
@@ -196,8 +197,8 @@ fn connect() -> bool {
     connected
 }
 
-/// Is there a (new) daemon? True if one was found that knows no pair of ours.
-/// For once a second: says hello, which is also how a lost daemon is noticed.
+/// Looks for a daemon. Returns true if a new one was found, which knows no pair of this process.
+/// To be called once a second: the hello that it sends also detects the loss of a daemon.
 #[cold]
 pub fn look() -> bool {
     if INODE.load(Relaxed) == 0 {
@@ -220,7 +221,7 @@ pub fn look() -> bool {
     found
 }
 
-/// Has a second passed since the last look? Says so to one thread only.
+/// Returns true if a second has passed since the last look, to one thread only.
 pub fn due() -> bool {
     let now = seconds();
     let last = LAST_LOOK.load(Relaxed);
@@ -230,19 +231,19 @@ pub fn due() -> bool {
             .is_ok()
 }
 
-/// A clock that costs next to nothing.
+/// Returns the seconds of a clock that costs nearly nothing.
 pub fn seconds() -> i64 {
     now().tv_sec
 }
 
-/// The same, to a few milliseconds.
+/// Returns the milliseconds of the same clock, accurate to a few milliseconds.
 pub fn milliseconds() -> i64 {
     let t = now();
     t.tv_sec * 1_000 + t.tv_nsec / 1_000_000
 }
 
 fn now() -> libc::timespec {
-    // SAFETY: fills our own timespec.
+    // SAFETY: the call fills a local timespec.
     unsafe {
         let mut t: libc::timespec = core::mem::zeroed();
         libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut t);
@@ -250,7 +251,7 @@ fn now() -> libc::timespec {
     }
 }
 
-/// Sends one report, never waiting. The program's errno stays as it was.
+/// Sends one report and never waits. Preserves the program's errno.
 pub fn send(r: &Report) -> Sent {
     if !CONNECTED.load(Relaxed) {
         return Sent::NoDaemon;
@@ -264,7 +265,7 @@ pub fn send(r: &Report) -> Sent {
     }
     let bytes = r.to_bytes();
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: the buffer is ours and of this length.
+    // SAFETY: the buffer is a local variable of this length.
     let n = unsafe {
         libc::syscall(
             libc::SYS_sendto,
@@ -290,13 +291,13 @@ pub fn send(r: &Report) -> Sent {
     }
 }
 
-/// The kernel's name of a socket, never used twice; 0 for what has none. The
-/// program's errno stays as it was.
+/// Returns the kernel's cookie of a socket, which is never reused; 0 if the descriptor has none.
+/// Preserves the program's errno.
 pub fn cookie(fd: i32) -> u64 {
     let before = errno();
     let mut cookie = 0u64;
     let mut len = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: option and length are our own.
+    // SAFETY: option and length are local variables.
     let r = unsafe {
         let p = (&raw mut cookie).cast();
         libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, p, &mut len)
@@ -305,7 +306,7 @@ pub fn cookie(fd: i32) -> u64 {
     if r == 0 { cookie } else { 0 }
 }
 
-/// The calling thread's errno.
+/// Returns the calling thread's errno.
 pub fn errno() -> i32 {
     // SAFETY: always a valid pointer to this thread's errno.
     unsafe { *libc::__errno_location() }
@@ -313,6 +314,6 @@ pub fn errno() -> i32 {
 
 /// Sets the calling thread's errno.
 pub fn set_errno(e: i32) {
-    // SAFETY: as above.
+    // SAFETY: always a valid pointer to this thread's errno.
     unsafe { *libc::__errno_location() = e }
 }

@@ -1,19 +1,19 @@
-//! Whether the process that calls is the one that the table is of. The child of a
-//! `vfork` runs in its parent's memory, and closes and opens descriptors of its own by
-//! the same numbers; what it does there must not be taken for the parent's.
+//! Distinguishes the process that the table belongs to from its children. The child of a `vfork`
+//! runs in its parent's memory, and closes and opens its own descriptors with the same numbers.
+//! Its calls must not count as calls of the parent.
 
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering::Relaxed};
 
-/// The process whose memory this is, in a page that the kernel empties in a copy of it
-/// (a fork, however it is called), and not for a child that shares it.
+/// Pid of the process that owns this memory. It is in a page that the kernel clears in a copy
+/// (after any kind of fork), but not for a child that shares the memory.
 static OWNER: AtomicPtr<AtomicI32> = AtomicPtr::new(core::ptr::null_mut());
 
 const PAGE: usize = 4096;
 
-/// Before `main`: takes the memory for this process.
+/// Marks the memory as that of this process. Runs before `main`.
 pub fn start() {
-    // SAFETY: a fresh anonymous mapping that nothing else uses and that stays; all zero
-    // it is a valid integer.
+    // SAFETY: a fresh anonymous mapping that nothing else uses and that stays; all-zero is a
+    // valid integer.
     unsafe {
         let p = libc::mmap(
             core::ptr::null_mut(),
@@ -35,14 +35,14 @@ pub fn start() {
     calls();
 }
 
-/// Is it the table's process that calls? If that cannot be told it is taken for a
-/// child, and nothing is said of its sockets.
+/// Returns true if the table's process calls. If this is unknown, the caller counts as a child,
+/// and its sockets are not reported.
 pub fn calls() -> bool {
     // SAFETY: null, or the page, which stays.
     let Some(owner) = (unsafe { OWNER.load(Relaxed).as_ref() }) else {
         return false;
     };
-    // SAFETY: no arguments, and it never fails.
+    // SAFETY: no arguments, and the call never fails.
     let own = unsafe { libc::getpid() };
     match owner.load(Relaxed) {
         0 => {

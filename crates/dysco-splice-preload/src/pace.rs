@@ -1,30 +1,30 @@
-//! How often a queue that is full is tried again: at once for a while, in which the
-//! daemon may get a processor, and then more and more seldom. What is owed stays
-//! owed meanwhile, so that in the end the newest is told.
+//! Pace of the tries while the daemon's queue is full: first without pauses, so that the daemon
+//! may get a processor meanwhile, and then with growing pauses. Owed reports stay owed, so that
+//! in the end the newest state is reported.
 
 use core::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
 
 use crate::link;
 
-/// Tries in vain before there are pauses.
+/// Number of failed tries before the first pause.
 pub const PATIENCE: u32 = 64;
-/// The first pause in milliseconds; each is twice the one before it.
+/// First pause in milliseconds. Each further pause is twice as long.
 const FIRST: i64 = 4;
-/// So often, up to a second.
+/// Number of doublings, up to about a second.
 const DOUBLINGS: u32 = 8;
 
-/// Tries in vain, one after the other.
+/// Number of consecutive failed tries.
 static VAIN: AtomicU32 = AtomicU32::new(0);
-/// No try before that moment of the link's clock.
+/// Earliest time of the next try, by the link's clock.
 static NEXT: AtomicI64 = AtomicI64::new(0);
 
-/// Is it time to try? One load while the daemon reads.
+/// Returns true if a try is due. Costs one load while the daemon reads.
 #[inline(always)]
 pub fn may_try() -> bool {
     VAIN.load(Relaxed) < PATIENCE || link::milliseconds() >= NEXT.load(Relaxed)
 }
 
-/// The queue was full.
+/// Records that the queue was full.
 pub fn in_vain() {
     let vain = VAIN.load(Relaxed).saturating_add(1);
     VAIN.store(vain, Relaxed);
@@ -34,7 +34,7 @@ pub fn in_vain() {
     }
 }
 
-/// The daemon reads, or nothing is owed, or to nobody.
+/// Records that the daemon reads, that nothing is owed, or that there is no daemon.
 pub fn not_in_vain() {
     if VAIN.load(Relaxed) != 0 {
         VAIN.store(0, Relaxed);

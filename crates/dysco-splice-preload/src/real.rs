@@ -1,9 +1,9 @@
-//! libc's own functions, each looked up once.
+//! The real functions of libc, each looked up once.
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// A function of the libraries that come after this one.
+/// A function of the libraries that follow this one.
 pub struct Real {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -17,8 +17,8 @@ impl Real {
         }
     }
 
-    /// Its address, or null where no library has it. Safe before the
-    /// constructor: `dlsym` needs nothing of ours.
+    /// Returns the address of the function, or null if no library has it. May run before the
+    /// constructor, because `dlsym` needs nothing of this library.
     #[inline(always)]
     pub fn get(&self) -> *mut c_void {
         let p = self.found.load(Ordering::Relaxed);
@@ -48,8 +48,8 @@ macro_rules! real {
             $crate::link::set_errno(libc::ENOSYS);
             -1
         } else {
-            // SAFETY: the pointer is libc's function of this name, whose C
-            // prototype the types repeat; the arguments are the caller's own.
+            // SAFETY: the pointer is libc's function of this name, whose C prototype the types
+            // repeat; the arguments are the caller's own.
             unsafe {
                 let f: unsafe extern "C" fn($($ty),*) -> $ret = core::mem::transmute(p);
                 f($($arg),*)

@@ -1,4 +1,4 @@
-//! One slot of counters for each descriptor, in lazily mapped memory.
+//! Table with one slot of counters for each descriptor, in lazily mapped memory.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{
@@ -9,14 +9,14 @@ use core::sync::atomic::{
 
 use crate::link;
 
-/// Descriptors from here on are not watched.
+/// Number of descriptors that can be watched. Higher descriptors are ignored.
 pub const CAPACITY: usize = 1 << 20;
 
-/// What a descriptor is.
+/// Kind of a descriptor.
 pub mod kind {
-    /// Not watched.
+    /// A descriptor that is not watched.
     pub const NONE: u32 = 0;
-    /// A socket that this process made.
+    /// A socket that this process created.
     pub const SOCKET: u32 = 1;
     /// A socket that this process accepted.
     pub const ACCEPTED: u32 = 2;
@@ -28,17 +28,17 @@ pub mod kind {
 
 /// Bits of [`Slot::flags`].
 pub mod flag {
-    /// Pipe: the last splice into it asked for no end.
+    /// Pipe: the last splice into it had no limit.
     pub const ASKED_ENDLESS: u32 = 1;
-    /// Socket: what is written here comes from `from`, endlessly, delta steady.
+    /// Socket: the bytes written here come from `from`, endlessly and with a steady delta.
     pub const ENDLESS: u32 = 2;
-    /// Socket: the program declared that direction itself.
+    /// Socket: the program itself declared that direction.
     pub const DECLARED: u32 = 4;
-    /// Socket: not to be paired (again).
+    /// Socket: never to be paired again.
     pub const UNFIT: u32 = 8;
 }
 
-/// A descriptor in one of its lives: 0 is none.
+/// A descriptor in one of its lives; 0 stands for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Life(pub u64);
 
@@ -46,12 +46,12 @@ impl Life {
     /// No descriptor.
     pub const NONE: Life = Life(0);
 
-    /// The number.
+    /// Returns the number of the descriptor.
     pub fn fd(self) -> i32 {
         (self.0 >> 32) as i32 - 1
     }
 
-    /// The kernel's name of this socket, asked for once; 0 if it lives no more.
+    /// Returns the kernel's cookie of this socket, which is read once; 0 if the life has ended.
     pub fn cookie(self) -> u64 {
         let Some(s) = self.slot() else { return 0 };
         let known = s.cookie.load(Relaxed);
@@ -59,34 +59,34 @@ impl Life {
             return known;
         }
         let asked = link::cookie(self.fd());
-        // A life ends before its descriptor is closed: as long as it lasts, the
-        // answer was of its socket.
+        // A life ends before its descriptor is closed. While the life lasts, the cookie is
+        // therefore that of its socket.
         fence(SeqCst);
         if self.slot().is_none() {
             return 0;
         }
         s.cookie.store(asked, SeqCst);
         if self.slot().is_none() {
-            // It is the next life's now, and that has a name of its own.
+            // The slot belongs to the next life now, which has another cookie.
             let _ = s.cookie.compare_exchange(asked, 0, SeqCst, Relaxed);
         }
         asked
     }
 
-    /// Its slot, if it still lives.
+    /// Returns the slot, if the life has not ended.
     pub fn slot(self) -> Option<&'static Slot> {
         let s = slot(self.fd())?;
         (s.life(self.fd()) == self).then_some(s)
     }
 }
 
-/// What is known of one descriptor. All zero at first.
+/// State of one descriptor. All zero at first.
 #[repr(C, align(128))]
 pub struct Slot {
     generation: AtomicU32,
     /// A [`kind`].
     pub kind: AtomicU32,
-    /// Bytes consumed.
+    /// Bytes read.
     pub read: AtomicU64,
     /// Bytes written.
     pub written: AtomicU64,
@@ -94,47 +94,48 @@ pub struct Slot {
     pub peer: AtomicU64,
     /// [`flag`] bits.
     pub flags: AtomicU32,
-    /// Read end of the pipe last moved from to here.
+    /// Read end of the pipe from which bytes were last moved to this socket.
     pub pipe: AtomicI32,
-    /// Socket: that pipe as last told, and the second of it.
+    /// Socket: the pipe that was last reported, and the second of that report.
     pub told_pipe: AtomicI32,
-    /// See `told_pipe`.
+    /// Second of the report that `told_pipe` belongs to.
     pub told_second: AtomicU32,
-    /// Pipe read end: whose bytes are in it. Socket: who is spliced to here.
+    /// Pipe read end: source of the bytes in it. Socket: source of the bytes that are spliced to
+    /// it.
     pub from: AtomicU64,
     /// Pipe read end: bytes in it. Socket: the direction's delta at the last move.
     pub level: AtomicI64,
     /// Socket: bytes read from it that are in a pipe now.
     pub piped: AtomicI64,
-    /// Socket: the direction's delta as last told.
+    /// Socket: the direction's delta as last reported.
     pub told_delta: AtomicI64,
-    /// Socket: `written` when last told.
+    /// Socket: value of `written` at the last report.
     pub told_at: AtomicU64,
-    /// Pair's first socket: the link's epoch it was told in; 0 if it is owed.
+    /// First socket of a pair: the link's epoch of the last report; 0 if a report is owed.
     pub told_epoch: AtomicU32,
-    /// Reports that took a claim back or moved a delta.
+    /// Number of reports that revoked a claim or changed a delta.
     pub noise: AtomicU32,
-    /// Socket: the kernel's name of it; 0 until it is asked for.
+    /// Socket: the kernel's cookie; 0 until it is read.
     cookie: AtomicU64,
 }
 
 impl Slot {
-    /// This life of the descriptor.
+    /// Returns the current life of the descriptor.
     pub fn life(&self, fd: i32) -> Life {
         Life((fd as u64).wrapping_add(1) << 32 | u64::from(self.generation.load(Relaxed)))
     }
 
-    /// The other socket, or the other end.
+    /// Returns the other socket of the pair, or the other end of the pipe.
     pub fn peer(&self) -> Life {
         Life(self.peer.load(Relaxed))
     }
 
-    /// Is the flag set?
+    /// Returns true if one of these flags is set.
     pub fn has(&self, bits: u32) -> bool {
         self.flags.load(Relaxed) & bits != 0
     }
 
-    /// A new life, of this kind.
+    /// Begins a new life of this kind.
     pub fn begin(&self, kind: u32) {
         self.generation.fetch_add(1, Relaxed);
         self.read.store(0, Relaxed);
@@ -156,31 +157,32 @@ impl Slot {
     }
 }
 
-/// Slots that are mapped at once: 32 KiB of memory.
+/// Number of slots that are mapped at once: 32 KiB of memory.
 const BLOCK: usize = 256;
 const BLOCKS: usize = CAPACITY / BLOCK;
 
-/// The blocks, each mapped as soon as one of its descriptors is watched. A table in one piece
-/// would take 128 MiB of an address space that `RLIMIT_AS` may bound (`haproxy -m`).
+/// Blocks of slots, each mapped when one of its descriptors is first watched. A table in one
+/// piece would take 128 MiB of an address space that `RLIMIT_AS` may limit (`haproxy -m`).
 static TABLE: [AtomicPtr<Slot>; BLOCKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; BLOCKS];
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
-/// The highest descriptor that was ever watched.
+/// Returns the highest descriptor that was ever watched.
 pub fn highest() -> i32 {
     HIGHEST.load(Relaxed) as i32
 }
 
-/// The slot of a descriptor; none if neither it nor its neighbours were ever watched.
+/// Returns the slot of a descriptor, or `None` if neither the descriptor nor its neighbours were
+/// ever watched.
 #[inline(always)]
 pub fn slot(fd: i32) -> Option<&'static Slot> {
     let i = fd as usize;
     let block = NonNull::new(TABLE.get(i / BLOCK)?.load(Acquire))?;
-    // SAFETY: a mapping holds BLOCK slots, lives as long as the process,
-    // and an all-zero slot is a valid one; slots hold only atomics.
+    // SAFETY: a mapping holds BLOCK slots, lives as long as the process, and an all-zero slot is
+    // a valid one; slots hold only atomics.
     Some(unsafe { block.add(i % BLOCK).as_ref() })
 }
 
-/// Begins a new life of a descriptor; none if it is out of range, or without memory.
+/// Begins a new life of a descriptor. Returns `None` if it is out of range, or without memory.
 pub fn begin(fd: i32, kind: u32) -> Option<&'static Slot> {
     let s = slot(fd).or_else(|| {
         map(TABLE.get(fd as usize / BLOCK)?);

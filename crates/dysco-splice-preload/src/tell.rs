@@ -1,5 +1,4 @@
-//! Telling the daemon what is known of pairs, and again what did not get
-//! through.
+//! Reports to the daemon about pairs, and the repetition of lost reports.
 
 use core::sync::atomic::{
     AtomicBool, AtomicI32,
@@ -14,20 +13,20 @@ use crate::pace;
 use crate::table::{self, Life, Slot, flag, kind, slot};
 use crate::track::{delta, ordered};
 
-/// Somebody's report did not get through: pairs are to be told again.
+/// True if a report was lost, so that pairs must be reported again.
 static OWED: AtomicBool = AtomicBool::new(false);
-/// Where telling again goes on.
+/// Descriptor at which the repetition continues.
 static CURSOR: AtomicI32 = AtomicI32::new(0);
-/// Held while a report is composed and sent, so that the last one sent is the
-/// newest. Only ever tried: a signal handler may hold it, or a fork freeze it.
+/// Lock that is held while a report is composed and sent, so that the last report is the newest.
+/// It is only ever tried, because a signal handler may hold it, or a fork may freeze it.
 static TELLING: AtomicBool = AtomicBool::new(false);
 
-/// The child of a fork: nobody is telling.
+/// Releases the lock in the child of a fork, in which no thread reports.
 pub fn forked() {
     TELLING.store(false, Relaxed);
 }
 
-/// Tells the daemon all that is known of a pair.
+/// Reports the state of a pair to the daemon. Returns false if the report is owed.
 #[cold]
 pub fn tell(one: Life, other: Life) -> bool {
     let Some(s) = one.slot() else { return true };
@@ -41,13 +40,13 @@ pub fn tell(one: Life, other: Life) -> bool {
     if !pace::may_try() || !own::calls() || !may_tell() {
         return owe(sa);
     }
-    // Before the report is composed: another thread that changes the pair
-    // meanwhile owes it again, and that must not be overwritten.
+    // The epoch is stored before the report is composed. Another thread that changes the pair
+    // meanwhile sets the epoch to 0 again, and that must not be overwritten.
     sa.told_epoch.store(link::epoch(), SeqCst);
     let sent = tell_now(a, sa, b, sb);
     TELLING.store(false, Release);
     match sent {
-        // Without a daemon nothing is owed: a new one has a new epoch.
+        // Without a daemon nothing is owed, because a new daemon has a new epoch.
         Sent::Yes | Sent::NoDaemon => {
             pace::not_in_vain();
             true
@@ -59,7 +58,7 @@ pub fn tell(one: Life, other: Life) -> bool {
     }
 }
 
-/// Takes the lock, if its holder lets go of it soon.
+/// Takes the lock, if its holder releases it soon.
 fn may_tell() -> bool {
     (0..1_000).any(|_| {
         core::hint::spin_loop();
@@ -69,13 +68,13 @@ fn may_tell() -> bool {
     })
 }
 
-/// Is a pair, by its first socket, to be told again anyway?
+/// Returns true if a report about the pair of this first socket is owed already.
 pub fn is_owed(first: Life) -> bool {
     let told = first.slot().map(|s| s.told_epoch.load(Relaxed));
     told == Some(0) && OWED.load(Relaxed)
 }
 
-/// A pair, by its first socket, is to be told again.
+/// Records that a report about the pair of this first socket is owed. Returns false.
 pub fn owe(first: &Slot) -> bool {
     first.told_epoch.store(0, SeqCst);
     OWED.store(true, SeqCst);
@@ -102,7 +101,7 @@ fn worst(a: Sent, b: Sent) -> Sent {
     if a == Sent::Yes { b } else { a }
 }
 
-/// The flag that says whether this end was accepted.
+/// Returns the flag that states whether this end was accepted.
 pub fn accepted_bit(s: &Slot) -> u32 {
     if s.kind.load(Relaxed) == kind::ACCEPTED {
         report::IN_ACCEPTED
@@ -111,7 +110,7 @@ pub fn accepted_bit(s: &Slot) -> u32 {
     }
 }
 
-/// A report of this kind about two sockets.
+/// Returns a report of this kind about two sockets.
 pub fn about(kind: ReportKind, from: Life, to: Life) -> Report {
     let mut r = link::report(kind);
     (r.fd_in, r.fd_out) = (from.fd(), to.fd());
@@ -140,7 +139,8 @@ fn paired(a: Life, sa: &Slot, b: Life, sb: &Slot) -> Report {
     r
 }
 
-/// The delta to B: the steady one, or else what the counters say now.
+/// Returns the delta of the direction to B: the steady one, or otherwise the current one of the
+/// counters.
 fn claimed(a: &Slot, b: &Slot) -> i64 {
     if b.has(flag::ENDLESS | flag::DECLARED) {
         b.level.load(Relaxed)
@@ -149,8 +149,8 @@ fn claimed(a: &Slot, b: &Slot) -> i64 {
     }
 }
 
-/// Tells again what is owed, some at a time. Costs one load when nothing is, and
-/// makes no system call while the daemon is known not to read.
+/// Sends some of the owed reports. Costs one load if nothing is owed, and makes no system call
+/// while the daemon is known not to read.
 #[inline(always)]
 pub fn settle() {
     if OWED.load(Relaxed) && pace::may_try() {
@@ -162,8 +162,8 @@ pub fn settle() {
 fn settle_some() {
     let (top, start) = (table::highest(), CURSOR.load(Relaxed));
     if start == 0 {
-        // Before the pass, not after it: what another thread comes to owe
-        // behind the cursor is for the next pass.
+        // The flag is cleared before the pass, not after it. A report that another thread owes
+        // behind the cursor is left for the next pass.
         OWED.store(false, SeqCst);
     }
     for fd in start..=top.min(start.saturating_add(4096)) {
@@ -173,7 +173,7 @@ fn settle_some() {
         let (other, told) = (s.peer(), s.told_epoch.load(Relaxed));
         let socket = matches!(s.kind.load(Relaxed), kind::SOCKET | kind::ACCEPTED);
         let first = socket && other != Life::NONE && ordered(one, s, other).0 == one;
-        // Stays on this one when it fails, to go on from here.
+        // The cursor stays at this descriptor after a failure, and the repetition continues here.
         if first && told != link::epoch() && !tell(one, other) {
             return;
         }
@@ -188,7 +188,8 @@ fn settle_some() {
     }
 }
 
-/// The program is about to wait: once a second, is there a new daemon?
+/// Looks for a new daemon once a second, and sends owed reports. Called when the program is about
+/// to wait.
 #[inline(always)]
 pub fn idle() {
     if link::due() && own::calls() && link::look() {
@@ -199,12 +200,12 @@ pub fn idle() {
             break;
         }
         settle_some();
-        // SAFETY: no arguments. The daemon may want this very processor.
+        // SAFETY: no arguments. The daemon may need this processor.
         unsafe { libc::sched_yield() };
     }
 }
 
-/// Every pair is to be told (again).
+/// Records that all pairs must be reported again.
 pub fn owe_all() {
     CURSOR.store(0, Relaxed);
     OWED.store(true, Relaxed);

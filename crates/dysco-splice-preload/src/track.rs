@@ -1,8 +1,8 @@
-//! What each call means: bytes counted, pairs found, claims made and taken back.
+//! Effect of each call: counts bytes, detects pairs, and makes and revokes claims.
 //!
-//! A direction A to B is transparent when A is spliced into a pipe without an
-//! end, and two moves in a row from that pipe to B leave the same delta (bytes
-//! written to B and in the pipe, less bytes read from A).
+//! The direction from A to B is transparent when A is spliced into a pipe without a limit, and
+//! two consecutive moves from that pipe to B have the same delta (bytes written to B and in the
+//! pipe, less bytes read from A).
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -13,14 +13,15 @@ use crate::own;
 use crate::table::{self, Life, Slot, flag, kind, slot};
 use crate::tell::{about, is_owed, owe, settle, tell};
 
-/// A splice of at least this length asks for all there will ever be.
+/// Minimum length of a splice without a limit.
 pub const ENDLESS: usize = 1 << 30;
-/// A pair is told again after so many bytes, should the daemon have missed it.
+/// Number of bytes after which a pair is reported again, in case the daemon has missed the
+/// report.
 const TELL_AGAIN: u64 = 64 << 20;
-/// A socket that moves its delta more often than this is being rewritten.
+/// Maximum number of changes of a socket's delta. A socket with more changes is being rewritten.
 const MAX_NOISE: u32 = 256;
 
-/// `fd` gave `n` bytes to the program.
+/// Records that the program has read `n` bytes from `fd`.
 #[inline(always)]
 pub fn read(fd: i32, n: isize) {
     if n > 0
@@ -34,7 +35,7 @@ pub fn read(fd: i32, n: isize) {
     }
 }
 
-/// `fd` took `n` bytes from the program.
+/// Records that the program has written `n` bytes to `fd`.
 #[inline(always)]
 pub fn wrote(fd: i32, n: isize) {
     if n > 0
@@ -71,7 +72,7 @@ fn read_of_known(fd: i32, s: &'static Slot, n: i64) {
 fn wrote_to_known(fd: i32, s: &'static Slot, n: i64) {
     match s.kind.load(Relaxed) {
         kind::PIPE_WRITE => {
-            // Bytes of the program's own: whatever is in the pipe has no source.
+            // The bytes are the program's own, so the contents of the pipe have no source.
             if let Some(p) = s.peer().slot() {
                 p.from.store(0, Relaxed);
                 p.level.fetch_add(n, Relaxed);
@@ -92,13 +93,13 @@ fn wrote_to_known(fd: i32, s: &'static Slot, n: i64) {
     }
 }
 
-/// Bytes written to B less bytes read from A, those in a pipe counted as written.
+/// Returns the bytes written to B less the bytes read from A. Bytes in a pipe count as written.
 pub fn delta(a: &Slot, b: &Slot) -> i64 {
     let gone = b.written.load(Relaxed).wrapping_sub(a.read.load(Relaxed)) as i64;
     gone.wrapping_add(a.piped.load(Relaxed))
 }
 
-/// The claim of A to B is broken: it must be earned again.
+/// Revokes the claim about the direction from A to B. New moves must prove it again.
 fn take_back(a: Life, b: Life) {
     if let Some(s) = b.slot() {
         s.flags.fetch_and(!flag::ENDLESS, Relaxed);
@@ -107,13 +108,13 @@ fn take_back(a: Life, b: Life) {
     }
 }
 
-/// Tells what changed of A to B, unless that happens all the time.
+/// Reports a change of the direction from A to B, unless changes are too frequent.
 fn noisy(a: Life, b: Life) {
     let (Some(sa), Some(s)) = (a.slot(), b.slot()) else {
         return;
     };
     if is_owed(ordered(a, sa, b).0) {
-        // What is told in the end is the newest.
+        // The owed report will contain the newest state.
         return;
     }
     if s.noise.fetch_add(1, Relaxed) < MAX_NOISE {
@@ -124,10 +125,11 @@ fn noisy(a: Life, b: Life) {
     }
 }
 
-/// `n` bytes went from one descriptor to another by a splice of `len`.
+/// Records that a splice of length `len` moved `n` bytes from one descriptor to another.
 #[inline]
 pub fn spliced(from: i32, to: i32, n: isize, len: usize) {
-    // First: to look may change `errno`, which a failed call's caller reads.
+    // This check comes first: a look at the slots may change `errno`, which the caller of a
+    // failed call reads.
     if n <= 0 {
         return;
     }
@@ -141,7 +143,7 @@ pub fn spliced(from: i32, to: i32, n: isize, len: usize) {
         (kind::PIPE_READ, kind::SOCKET | kind::ACCEPTED) => {
             out_of_pipe(from, f, t.life(to), t, n as i64);
         }
-        // Pipe to pipe, or a file: counted, and no source to be known.
+        // Pipe to pipe, or a file: the bytes are counted, and their source is unknown.
         _ => {
             read(from, n);
             wrote(to, n);
@@ -175,7 +177,7 @@ fn out_of_pipe(pipe: i32, p: &Slot, b: Life, sb: &'static Slot, n: i64) {
     settle();
     let a = Life(p.from.load(Relaxed));
     let Some(sa) = a.slot() else {
-        // Spliced from nowhere: whatever was claimed of B is not so.
+        // The bytes have no known source, so a claim about B is wrong.
         if sb.has(flag::ENDLESS) {
             take_back(sb.peer(), b);
         }
@@ -206,16 +208,17 @@ fn out_of_pipe(pipe: i32, p: &Slot, b: Life, sb: &'static Slot, n: i64) {
     }
 }
 
-/// The pipe keeps bytes for a slow reader, and the daemon does not know it: it
-/// counts what is in there. Once a second is enough.
+/// Returns true if the pipe holds bytes for a slow reader and the daemon does not know the pipe.
+/// The daemon counts the bytes in it. One report a second is sufficient.
 fn pipe_is_news(pipe: i32, s: &Slot) -> bool {
     let now = link::seconds() as u32;
     s.told_pipe.load(Relaxed) != pipe && s.told_second.swap(now, Relaxed) != now
 }
 
-/// Makes the two each other's peers, and nobody else's.
+/// Makes two sockets each other's peers, and ends their earlier pairs.
 pub fn pair(a: Life, b: Life) {
-    // Asked for now, while both are surely open: reports may come much later.
+    // The cookies are read now, while both sockets are certainly open: reports may come much
+    // later.
     a.cookie();
     b.cookie();
     let (Some(sa), Some(sb)) = (a.slot(), b.slot()) else {
@@ -231,7 +234,7 @@ pub fn pair(a: Life, b: Life) {
     }
 }
 
-/// Nothing that was said of this socket holds any more.
+/// Revokes all claims about this socket, and ends its pair.
 #[cold]
 pub fn part(one: Life) {
     let Some(s) = one.slot() else { return };
@@ -252,12 +255,12 @@ pub fn part(one: Life) {
             .fetch_and(!(flag::ENDLESS | flag::DECLARED), Relaxed);
     }
     let (a, b) = ordered(one, s, other);
-    // Not owed if it fails: the daemon sees by itself that a socket is gone.
+    // A lost report is not owed, because the daemon itself notices a closed socket.
     link::send(&about(ReportKind::Revoked, a, b));
 }
 
-/// The same, found out in a child that shares the memory. The daemon takes what it
-/// sends for its own, so the parent tells it, once it goes on.
+/// Revokes all claims about this socket in a child that shares the memory. The daemon would
+/// attribute a report to the child, so the parent sends it when it continues.
 fn doubt(one: Life, s: &Slot) {
     let other = s.peer();
     let Some(o) = other.slot() else { return };
@@ -270,7 +273,7 @@ fn doubt(one: Life, s: &Slot) {
     }
 }
 
-/// The accepted one first; of two alike, the lower.
+/// Returns the accepted socket first; if both are alike, the one with the lower descriptor.
 pub fn ordered(one: Life, s: &Slot, other: Life) -> (Life, Life) {
     let accepted = |s: &Slot| s.kind.load(Relaxed) == kind::ACCEPTED;
     let other_accepted = other.slot().is_some_and(accepted);
@@ -282,7 +285,7 @@ pub fn ordered(one: Life, s: &Slot, other: Life) -> (Life, Life) {
     if first { (one, other) } else { (other, one) }
 }
 
-/// The program says it itself: A's bytes go to B, with this delta.
+/// Stores the program's own declaration that the bytes of A go to B, with this delta.
 pub fn declare(a: Life, b: Life, delta: i64) {
     pair(a, b);
     if let Some(s) = b.slot() {
@@ -291,14 +294,14 @@ pub fn declare(a: Life, b: Life, delta: i64) {
     }
 }
 
-/// `fd` is a new descriptor of this kind.
+/// Records that `fd` is a new descriptor of this kind.
 pub fn opened(fd: i32, kind: u32) {
     if fd >= 0 && own::calls() {
         table::begin(fd, kind);
     }
 }
 
-/// Two descriptors are the ends of a new pipe.
+/// Records that two descriptors are the ends of a new pipe.
 pub fn piped(read_end: i32, write_end: i32) {
     if !own::calls() {
         return;
@@ -311,7 +314,7 @@ pub fn piped(read_end: i32, write_end: i32) {
     }
 }
 
-/// `fd` is about to be closed.
+/// Records that `fd` is about to be closed.
 #[inline]
 pub fn closing(fd: i32) {
     if let Some(s) = slot(fd)
@@ -329,7 +332,7 @@ fn unpair(fd: i32, s: &'static Slot) {
     }
 }
 
-/// `fd` is used in a way that the counters do not follow: never paired again.
+/// Records a use of `fd` that the counters do not follow. The socket is never paired again.
 pub fn unfit(fd: i32) {
     if let Some(s) = slot(fd)
         && s.kind.load(Relaxed) != kind::NONE
@@ -343,7 +346,7 @@ pub fn unfit(fd: i32) {
     }
 }
 
-/// `fd` will not be read from any more.
+/// Records that `fd` will not be read any more.
 pub fn shut(fd: i32) {
     if let Some(s) = slot(fd)
         && s.peer() != Life::NONE
@@ -353,7 +356,7 @@ pub fn shut(fd: i32) {
     }
 }
 
-/// Descriptors from `first` to `last` are about to be closed.
+/// Records that the descriptors from `first` to `last` are about to be closed.
 pub fn closing_range(first: u32, last: u32) {
     if !own::calls() {
         return;

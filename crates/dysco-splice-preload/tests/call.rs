@@ -1,5 +1,5 @@
-//! `dysco_splice`, called by the example relay. Needs root (for a network
-//! namespace) and a C compiler.
+//! Tests of `dysco_splice` with the example relay. Needs root (for a network namespace) and a C
+//! compiler.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
@@ -13,7 +13,7 @@ use common::{Daemon, Run, compile, in_network, library};
 use dysco_common::shim::report::{FORWARD_ENDLESS, IN_ACCEPTED};
 use dysco_common::shim::{Report, ReportKind};
 
-/// The example, linked with the library as its own comment says.
+/// Compiles the example, and links it with the library as its own comment says.
 fn example(dir: &Path) -> std::path::PathBuf {
     let lib = library();
     let lib = lib.parent().unwrap().to_str().unwrap();

@@ -1,5 +1,5 @@
-//! What the shim says of a program's calls. Needs root (for a network
-//! namespace) and a C compiler.
+//! Tests of the shim's reports about a program's calls. Needs root (for a network namespace) and
+//! a C compiler.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
@@ -21,7 +21,7 @@ impl Scene {
     fn new() -> Scene {
         let dir = tempfile::tempdir().unwrap();
         Scene {
-            // Exported: it has a function that the shim shall call.
+            // The symbols are exported, because the shim must call a function of the program.
             program: compile(dir.path(), "tests/programs/scenario.c", &["-rdynamic"]),
             socket: dir.path().join("shim.sock"),
             _dir: dir,
@@ -37,7 +37,7 @@ impl Scene {
     }
 }
 
-/// What a report says, but for the pipes.
+/// Contents of a report without the pipes.
 #[derive(PartialEq, Eq, Debug)]
 struct Said(ReportKind, u32, (i32, i32), (i64, i64));
 
@@ -91,7 +91,7 @@ fn a_relay_like_haproxys_is_known_direction_by_direction() {
     }
 }
 
-/// Whatever is said of a pair, and when: also once the numbers are others'.
+/// Every report names the sockets by their cookies, also when the descriptors belong to others.
 #[test]
 fn each_report_names_its_sockets_by_their_cookies() {
     let scene = Scene::new();
@@ -251,7 +251,7 @@ fn threads_serve_what_another_accepted() {
     run.finish();
 }
 
-/// What two threads come to owe at the same moment is told all the same.
+/// Reports that two threads come to owe at the same moment are all sent.
 #[test]
 fn threads_that_tell_at_once_lose_nothing() {
     let scene = Scene::new();
@@ -307,7 +307,7 @@ fn a_daemon_that_starts_later_learns_of_idle_pairs() {
 #[test]
 fn a_daemon_that_is_slow_learns_of_all_pairs() {
     let scene = Scene::new();
-    // Its queue is far shorter than this many reports.
+    // The daemon's queue is far shorter than this number of reports.
     let daemon = scene.daemon();
     let mut run = scene.run("many");
     let mut pairs: Vec<_> = (0..60).map(|_| run.pair()).collect();
@@ -319,10 +319,10 @@ fn a_daemon_that_is_slow_learns_of_all_pairs() {
     run.finish();
 }
 
-/// The shim tries less and less often, and what it tells in the end is the newest.
+/// The shim tries at growing intervals, and its last report is the newest.
 #[test]
 fn a_daemon_that_does_not_read_costs_the_program_little() {
-    // Where a queue is as short as it is by itself.
+    // In a new network namespace the length of a queue has its default.
     in_network(|| {
         let scene = Scene::new();
         let daemon = scene.daemon();
@@ -333,7 +333,7 @@ fn a_daemon_that_does_not_read_costs_the_program_little() {
             line.strip_prefix(key).unwrap().parse().unwrap()
         };
         assert!(tries("first=") >= 60, "they are counted");
-        // In 4,000 calls at which something was owed.
+        // The number is that of 4,000 calls during which a report was owed.
         let then = tries("then=");
         assert!(then < 400, "{then} tries");
         assert_eq!(run.line(), "done");

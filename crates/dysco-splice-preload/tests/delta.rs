@@ -1,5 +1,4 @@
-//! `dysco_delta`, called by the example program, and an API that answers it. Needs a C
-//! compiler.
+//! Tests of `dysco_delta` with the example program, and an API that answers. Needs a C compiler.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
@@ -23,13 +22,13 @@ fn example(dir: &Path) -> PathBuf {
     )
 }
 
-/// What the program says of its call, to an API at this socket.
+/// Returns the program's output about its call to an API at this socket.
 fn called(program: &Path, socket: &Path, words: &[&str]) -> String {
     let ran = Command::new(program)
         .args(words)
         .env("DYSCO_API_SOCKET", socket)
         .env("DYSCO_SHIM_SOCKET", "/nowhere")
-        // Cargo points it to older builds.
+        // Cargo sets the variable to older builds.
         .env_remove("LD_LIBRARY_PATH")
         .output()
         .unwrap();

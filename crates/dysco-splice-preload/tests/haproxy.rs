@@ -1,5 +1,5 @@
-//! A real HAProxy under the shim: master and worker, two threads, chrooted and
-//! as another user. Needs root and haproxy.
+//! Tests with a real HAProxy under the shim: master and worker, two threads, chrooted and as
+//! another user. Needs root and haproxy.
 
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
@@ -14,7 +14,7 @@ use common::{Daemon, PATIENCE, Run, in_network};
 use dysco_common::shim::report::{FORWARD_ENDLESS, IN_ACCEPTED, REVERSE_ENDLESS};
 use dysco_common::shim::{Report, ReportKind};
 
-/// A PROXY protocol v2 header of TCP over IPv4.
+/// Length of a PROXY protocol v2 header of TCP over IPv4.
 const HEADER: usize = 28;
 const BYTES: usize = 32 << 20;
 
@@ -36,7 +36,7 @@ fn haproxy(dir: &Path, mode: &str, words: &[&str], server: u16) -> Run {
     );
     let file = dir.join("haproxy.cfg");
     std::fs::write(&file, config).unwrap();
-    // The worker is another user.
+    // The worker runs as another user.
     std::fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let socket = dir.join("shim.sock");
     let words = [&["-q", "-f", file.to_str().unwrap()], words].concat();
@@ -45,7 +45,7 @@ fn haproxy(dir: &Path, mode: &str, words: &[&str], server: u16) -> Run {
 
 fn client() -> TcpStream {
     let begun = Instant::now();
-    // Until HAProxy listens.
+    // The loop ends when HAProxy listens.
     loop {
         match TcpStream::connect("127.0.0.1:7002") {
             Ok(s) => return s,
@@ -59,7 +59,7 @@ fn byte(i: usize) -> u8 {
     (i.wrapping_mul(167) ^ (i >> 9)) as u8
 }
 
-/// Sends BYTES while it receives as many after `skip`, and checks each.
+/// Sends BYTES bytes while it receives as many after `skip`, and checks each.
 fn exchange(s: TcpStream, skip: usize) {
     let mut tx = s.try_clone().unwrap();
     let sender = std::thread::spawn(move || {
@@ -115,7 +115,7 @@ fn both_directions_are_claimed_with_the_header_as_delta() {
     });
 }
 
-/// The worker has no path to the daemon's socket any more.
+/// The worker no longer has a path to the daemon's socket.
 #[test]
 fn a_chrooted_worker_finds_a_daemon_that_starts_later() {
     in_network(|| {
@@ -152,7 +152,7 @@ fn pass(from: &mut TcpStream, to: &mut TcpStream) {
     to.read_exact(&mut [0; 1 << 16]).unwrap();
 }
 
-/// `-m` bounds the address space, of which HAProxy alone needs 96 MiB here.
+/// `-m` limits the address space, of which HAProxy alone needs 96 MiB here.
 #[test]
 fn little_address_space_suffices() {
     in_network(|| {

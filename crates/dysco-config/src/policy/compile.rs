@@ -1,4 +1,4 @@
-//! The policy as the data plane has it, and back.
+//! Conversion of the policy into the data plane's form and back.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -10,15 +10,16 @@ use super::{Policy, Rule};
 use crate::{PortRange, Prefix};
 
 impl Policy {
-    /// The rules as the data plane has them, and of which rule each is a part.
+    /// Returns the rules in the data plane's form, and for each of them the index of the rule
+    /// that it is a part of.
     pub fn compile(&self) -> (Vec<PolicyRule>, Vec<usize>) {
         let each = self.rules.iter().enumerate();
         each.flat_map(|(index, rule)| rule.compile().into_iter().map(move |r| (r, index)))
             .unzip()
     }
 
-    /// The policy that these rules are, if it was written without names: rules that
-    /// differ in their ports alone are one.
+    /// Returns the policy that these rules represent, without names. Consecutive rules that
+    /// differ only in their ports become one.
     pub fn of_compiled(compiled: &[PolicyRule]) -> Policy {
         let mut rules: Vec<Rule> = Vec::new();
         for rule in compiled.iter().map(Rule::of_compiled) {
@@ -63,7 +64,7 @@ impl Rule {
                 last_port: ports.last,
                 families: self.families() as u8,
                 otherwise: self.otherwise as u8,
-                // Its length was checked.
+                // The length of the chain was checked before.
                 chain: Chain::of(&hosts).unwrap_or_default(),
                 ..PolicyRule::default()
             }
@@ -92,7 +93,7 @@ impl Rule {
                 false => Otherwise::Refuse,
             },
         };
-        // Nothing but the prefix of all said so.
+        // Only an explicit prefix of all IPv6 addresses can have this meaning.
         let all_v6 = rule.families == Families::V6 as u8 && read.families() == Families::Both;
         Rule {
             source: all_v6.then_some(Prefix::ALL).or(read.source),
@@ -107,7 +108,7 @@ impl Rule {
     }
 }
 
-/// What a mask leaves of an address; none for all of both families.
+/// Returns the prefix of an address and a mask, or `None` for all addresses of both families.
 fn prefix(address: &Addr, mask: &Addr, v4: bool) -> Option<Prefix> {
     let bits: u32 = mask.octets().iter().map(|byte| byte.count_ones()).sum();
     let (address, len) = match v4 {
@@ -115,7 +116,7 @@ fn prefix(address: &Addr, mask: &Addr, v4: bool) -> Option<Prefix> {
         false if bits == 0 => return None,
         false => (IpAddr::V6(Ipv6Addr::from(address.octets())), bits),
     };
-    // Of 128 bits.
+    // The value is at most 128.
     let len = len as u8;
     Some(Prefix { address, len })
 }

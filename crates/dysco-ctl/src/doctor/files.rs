@@ -1,4 +1,5 @@
-//! What `dyscod` would start with: the configuration, keys, policy, and where it pins.
+//! Checks of the files that `dyscod` would start with: the configuration, keys, policy and the
+//! directory for pins.
 
 use std::fs;
 use std::net::IpAddr;
@@ -15,12 +16,12 @@ use super::Finding;
 use crate::exit::CliError;
 use crate::output::addresses;
 
-/// Keys that end sooner are to be issued anew.
+/// Number of days before expiry at which keys should be issued again.
 const SOON_DAYS: i64 = 30;
-/// Ports that the kernel chooses for nobody.
+/// Kernel's list of the ports that it assigns to no connection.
 const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
-/// Looks at the file, and at all that it names.
+/// Examines the file and everything that it names.
 pub fn examine(path: &Path, config: &Result<Config, CliError>) -> Vec<Finding> {
     let config = match config {
         Ok(config) => config,
@@ -72,7 +73,8 @@ fn keys(config: &Config) -> Finding {
     }
 }
 
-/// For how many days both are, the authority's certificate and the host's.
+/// Returns a finding about the remaining validity, in days, of the authority's certificate and
+/// the host's.
 fn valid(paths: &PkiPaths, [ca, host]: [i64; 2]) -> Finding {
     let ends = |path: &Path, days| format!("{} ends in {days} days", path.display());
     if ca < SOON_DAYS {
@@ -110,13 +112,13 @@ fn pins(dir: &Path) -> Finding {
     }
 }
 
-/// Ports that the kernel chooses for connections that do not ask for one.
+/// The kernel's settings for ports of connections that request none.
 struct Ports {
-    /// The first and the last.
+    /// First and last port.
     range: String,
-    /// Those of them that it does not choose: `7,61000-64999`.
+    /// Ports that the kernel does not assign: `7,61000-64999`.
     reserved: String,
-    /// May more be reserved?
+    /// True if further ports can be reserved.
     writable: bool,
 }
 
@@ -130,7 +132,7 @@ impl Ports {
         }
     }
 
-    /// Is each of these kept from being chosen?
+    /// Returns true if all of these ports are reserved.
     fn has_reserved(&self, ours: PortRange) -> bool {
         let bounds = |part: &str| -> Option<(u16, u16)> {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -144,7 +146,7 @@ impl Ports {
         (ours.first..=ours.last).all(is_in)
     }
 
-    /// Might one of these be chosen?
+    /// Returns true if the kernel may assign one of these ports.
     fn chooses(&self, ours: PortRange) -> bool {
         let bounds = self.range.split_whitespace().map(str::parse::<u16>);
         match bounds.flatten().collect::<Vec<_>>()[..] {
@@ -154,7 +156,8 @@ impl Ports {
     }
 }
 
-/// Would the kernel hand out the ports of new paths, or could `dyscod` not keep it from that?
+/// Returns a finding if the kernel would assign the ports of new paths, or if `dyscod` could not
+/// reserve them.
 fn ports(removal: &Removal, kernel: &Ports) -> Option<Finding> {
     let ours = removal.ports;
     if kernel.has_reserved(ours) {
@@ -179,7 +182,7 @@ fn ports(removal: &Removal, kernel: &Ports) -> Option<Finding> {
     }
 }
 
-/// Those on which the data plane finds no session.
+/// Returns findings about interfaces on which the data plane recognises no session.
 fn without_ethernet(host: &Host) -> Vec<Finding> {
     let unusable = host.interfaces.iter().filter_map(Interface::unusable);
     unusable
@@ -187,7 +190,8 @@ fn without_ethernet(host: &Host) -> Vec<Finding> {
         .collect()
 }
 
-/// Matters only where sessions pass several interfaces, and to IPv4 alone.
+/// Returns a finding about strict reverse-path filtering. It matters only if sessions pass
+/// several interfaces, and only for IPv4.
 fn reverse_paths(host: &Host) -> Option<Finding> {
     let strict = strict_reverse_path(&host.interfaces);
     let v4 = host.addresses.iter().any(IpAddr::is_ipv4);
@@ -195,7 +199,7 @@ fn reverse_paths(host: &Host) -> Option<Finding> {
         return None;
     }
     let names: Vec<_> = strict.iter().map(|i| i.name.as_str()).collect();
-    // With slashes, since a VLAN's name has a dot.
+    // The names have slashes, because the name of a VLAN contains a dot.
     let set = names
         .iter()
         .map(|n| format!("net/ipv4/conf/{n}/rp_filter=2"));
@@ -245,7 +249,7 @@ mod tests {
             ports(&removal(reserve), &kernel).map(|f| f.verdict)
         };
         let wide = "1024\t65535\n";
-        // It does so itself.
+        // dyscod reserves the ports itself.
         assert_eq!(verdict(true, wide, "\n", true), None);
         assert_eq!(verdict(true, wide, "\n", false), Some(Verdict::Ill));
         for reserved in ["61000-64999\n", "7,60000-62999,63000-65535\n"] {
@@ -272,7 +276,7 @@ mod tests {
         let of = |days| valid(&paths, days);
         assert_eq!(of([400, 30]).verdict, Verdict::Well);
         assert!(of([400, 29]).mend.contains("pki issue"));
-        // Its hosts' would end with it.
+        // The certificates of its hosts would expire with it.
         let finding = of([29, 29]);
         assert!(finding.mend.contains("pki init"), "{finding:?}");
         assert!(

@@ -1,4 +1,5 @@
-//! What the kernel lets `dyscod` do here: tried, where trying leaves nothing behind.
+//! Checks of the kernel's permissions for `dyscod`. The checks try each operation that leaves no
+//! trace.
 
 use std::fs;
 use std::io;
@@ -9,7 +10,7 @@ use dysco_proxy::port::{try_hold, try_repair};
 
 use super::{Finding, Verdict};
 
-/// Those that a `dyscod` needs (linux/capability.h).
+/// Capabilities that `dyscod` needs (linux/capability.h).
 const CAPABILITIES: [(u32, &str); 5] = [
     (12, "CAP_NET_ADMIN"),
     (13, "CAP_NET_RAW"),
@@ -17,11 +18,11 @@ const CAPABILITIES: [(u32, &str); 5] = [
     (38, "CAP_PERFMON"),
     (39, "CAP_BPF"),
 ];
-/// Includes CAP_PERFMON and CAP_BPF.
+/// Capability that includes CAP_PERFMON and CAP_BPF.
 const CAP_SYS_ADMIN: u32 = 21;
 const INCLUDED: [u32; 2] = [38, 39];
 
-/// Looks at the kernel, and at what it grants this process.
+/// Examines the kernel, and the rights that it grants to this process.
 pub fn examine(config: Option<&Config>) -> Vec<Finding> {
     let release = read("/proc/sys/kernel/osrelease");
     let plane = config.map(|config| &config.data_plane);
@@ -29,7 +30,7 @@ pub fn examine(config: Option<&Config>) -> Vec<Finding> {
     let mut findings = vec![kernel(release.trim(), attach)];
     findings.extend(filters(release.trim(), attach));
     let rights = rights(&read("/proc/self/status"));
-    // Without them all else fails for that reason.
+    // Without these rights all further checks fail for the same reason.
     let enough = rights.mend.is_empty();
     findings.push(rights);
     if !enough {
@@ -76,6 +77,7 @@ fn filters(release: &str, attach: Option<Attach>) -> Option<Finding> {
     })
 }
 
+/// Returns a finding about the kernel's version. TCX requires Linux 6.6.
 fn kernel(release: &str, attach: Option<Attach>) -> Finding {
     if attach == Some(Attach::Tcx) && !has_tcx(release) {
         let found = format!("Linux {release} has no TCX, and attach is \"tcx\"");
@@ -84,12 +86,12 @@ fn kernel(release: &str, attach: Option<Attach>) -> Finding {
     Finding::well("kernel", format!("Linux {release}"))
 }
 
-/// Empty where there is no such file.
+/// Returns the contents of a file; empty if it cannot be read.
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// What this process may, by its `/proc/PID/status`.
+/// Returns a finding about the rights of this process, given its `/proc/PID/status`.
 fn rights(status: &str) -> Finding {
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
     let effective = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
@@ -120,7 +122,8 @@ fn programs(tried: Result<(), AgentError>) -> Finding {
     }
 }
 
-/// Sessions from before the start need it, and nothing else.
+/// Returns a finding about the iterator over sockets, which only the adoption of earlier sessions
+/// needs.
 fn sockets(tried: Result<(), AgentError>) -> Finding {
     let about = "sockets";
     match tried {
@@ -132,7 +135,8 @@ fn sockets(tried: Result<(), AgentError>) -> Finding {
     }
 }
 
-/// Without it a shim's word on what its proxy splices stands alone.
+/// Returns a finding about the program that counts receiving calls. Without it only the shim
+/// reports what its proxy splices.
 fn receives(tried: Result<(), AgentError>) -> Finding {
     let about = "receives";
     match tried {
@@ -151,7 +155,7 @@ fn receives(tried: Result<(), AgentError>) -> Finding {
     }
 }
 
-/// A proxy's sockets are closed without a packet by it.
+/// Returns a finding about repair mode, by which a proxy's sockets are closed without a packet.
 fn repair(tried: io::Result<()>) -> Finding {
     match tried {
         Ok(()) => Finding::well("repair", "a proxy's sockets can be closed without a packet"),
@@ -178,7 +182,8 @@ fn ports(tried: io::Result<()>) -> Finding {
     }
 }
 
-/// Yama's setting (Documentation/admin-guide/LSM/Yama.rst): with 3 nobody may.
+/// Returns a finding about Yama's setting (Documentation/admin-guide/LSM/Yama.rst). The value 3
+/// forbids all tracing.
 fn tracing_of_others(scope: &str) -> Option<Finding> {
     (scope.trim() == "3").then(|| {
         Finding::doubtful(
@@ -209,7 +214,7 @@ mod tests {
         let of = |hex: &str| rights(&format!("Name:\tx\nCapEff:\t{hex}\n"));
         assert_eq!(of("000001ffffffffff").verdict, Verdict::Well);
         let all_but_bpf = 0x0000_01ff_ffff_ffff_u64 & !(1 << 39);
-        // CAP_SYS_ADMIN includes it.
+        // CAP_SYS_ADMIN includes CAP_BPF.
         assert_eq!(of(&format!("{all_but_bpf:016x}")).verdict, Verdict::Well);
         let without = of(&format!("{:016x}", all_but_bpf & !(1 << CAP_SYS_ADMIN)));
         assert_eq!(without.verdict, Verdict::Ill);

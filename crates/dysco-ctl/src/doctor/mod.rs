@@ -1,5 +1,5 @@
-//! `dyscoctl doctor`: what would stop this host from working, and the mend. It looks, and
-//! changes nothing: with `dyscod` and without.
+//! `dyscoctl doctor`: finds faults that would keep this host from working, with their remedies.
+//! The command changes nothing, and works with or without a running `dyscod`.
 
 mod files;
 mod host;
@@ -16,7 +16,7 @@ use super::context::Context;
 use super::exit::CliError;
 use super::output::{rendered, table};
 
-/// Of a long text so many characters of its begin, and of its end.
+/// Number of characters to keep from the beginning and from the end of a long text.
 const FIRST_WORDS: usize = 100;
 const LAST_WORDS: usize = 300;
 
@@ -28,25 +28,25 @@ pub struct Args {
     config: PathBuf,
 }
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Verdict {
-    /// As it should be.
+    /// The state is correct.
     Well,
     /// Something may not work, or soon will not.
     Doubtful,
-    /// This host does not work so.
+    /// The host does not work in this state.
     Ill,
 }
 
-/// What was looked at, and what was found.
+/// A finding about one aspect of the host.
 #[derive(PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Finding {
     verdict: Verdict,
     about: &'static str,
     pub(super) found: String,
-    /// What to do; empty where nothing is to be done.
+    /// Remedy; empty if none is needed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) mend: String,
 }
@@ -77,12 +77,12 @@ impl Finding {
         }
     }
 
-    /// Is it not as it should be?
+    /// Returns true if the state is not correct.
     pub(super) fn is_trouble(&self) -> bool {
         self.verdict != Verdict::Well
     }
 
-    /// What any command would say of it.
+    /// Returns a finding with the same text that any command reports for the error.
     fn of(about: &'static str, error: &CliError) -> Finding {
         let [what, why, mend] = error.told();
         let found = match what.is_empty() {
@@ -92,11 +92,12 @@ impl Finding {
         Finding::ill(about, found, mend)
     }
 
-    /// The same of the data plane; `mend` is for an error that has none of its own.
+    /// Returns a finding about an error of the data plane. `mend` is used if the error has no
+    /// remedy.
     fn of_agent(about: &'static str, error: &AgentError, mend: &str) -> Finding {
         let text = error.to_string();
         let parted = match error {
-            // The verifier's words end it, and have such signs in plenty.
+            // The text ends with the verifier's output, which contains many semicolons.
             AgentError::Program { .. } => None,
             _ => text.rsplit_once("; "),
         };
@@ -105,7 +106,8 @@ impl Finding {
     }
 }
 
-/// The verifier says at length what it has looked at, and why not at the end.
+/// Shortens a text. The verifier reports at length what it has examined, and the reason of its
+/// refusal only at the end.
 fn shortened(text: &str) -> String {
     let begin = text.char_indices().map(|(at, _)| at).nth(FIRST_WORDS);
     let end = text.char_indices().rev().map(|(at, _)| at).nth(LAST_WORDS);
@@ -117,7 +119,7 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// All that was found.
+/// All findings.
 #[derive(Serialize)]
 pub struct Report {
     ill: usize,
@@ -143,20 +145,21 @@ impl Report {
     }
 }
 
-/// What a daemon says of itself: it should be connected with all peers that it has met.
+/// Returns findings about a daemon's status. The daemon should be connected with all peers that
+/// it has met.
 pub(super) fn of_status(status: &dysco_api::StatusReport) -> Vec<Finding> {
     let met: Vec<_> = status.peers.iter().map(|peer| peer.address).collect();
     running::of_status(status, Some(&met))
 }
 
-/// What would stop this host from working.
+/// Prints the faults that would keep this host from working.
 pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     let report = examine(context, &args.config);
     context.print(&report, text)?;
     Ok(report.exit())
 }
 
-/// Looks at the host, at this configuration of its dyscod, and at the one that runs.
+/// Examines the host, the configuration of its dyscod, and the running daemon.
 pub fn examine(context: &Context, path: &Path) -> Report {
     let config = Config::load(path).map_err(CliError::from);
     let mut findings = host::examine(config.as_ref().ok());
@@ -228,7 +231,7 @@ mod tests {
         assert_eq!(finding.verdict, Verdict::Ill);
     }
 
-    /// It is full of what looks like a mend.
+    /// The verifier's output contains much that looks like a remedy.
     #[test]
     fn of_what_the_verifier_says_the_last_words_are_told() {
         let looked = "0: (bf) r6 = r1 ; R1=ctx() R6=ctx() ü\n".repeat(5_000);

@@ -1,4 +1,4 @@
-//! What the `dyscod` that runs says of itself, and who else is where it would be.
+//! Checks of the running `dyscod`, and of other programs that occupy its port.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,10 +11,10 @@ use super::Finding;
 use crate::context::Context;
 use crate::exit::CliError;
 
-/// This program's own.
+/// Version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Counters that tell of a fault of this host, and what to do.
+/// Counters that indicate a fault of this host, with their remedies.
 const TELLING: [(&str, &str, &str); 2] = [
     (
         "sessions_not_tracked_no_room",
@@ -30,9 +30,9 @@ const TELLING: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// Asks the daemon; `config` is what it would start with.
+/// Asks the daemon. `config` is the configuration that it would start with.
 pub fn examine(context: &Context, config: Option<&Config>) -> Vec<Finding> {
-    // Where it is said to be, unless the user says otherwise.
+    // The socket is that of the configuration, unless the user names another.
     let socket = match (context.named, config) {
         (false, Some(config)) => config.api.socket.clone(),
         _ => context.socket.clone(),
@@ -63,7 +63,8 @@ fn ask(context: &Context, request: &Request) -> Result<Reply, CliError> {
     Ok(context.ask(request)?.reply()?)
 }
 
-/// None answers: nothing stops it from being started, or else somebody has its port.
+/// Returns a finding about a daemon that does not answer. Either it can be started, or another
+/// process occupies its port.
 fn silent(error: &CliError, known: bool, taken: Option<u16>) -> Finding {
     let [what, why, mend] = error.told();
     let found = format!("failed to {what}: {why}");
@@ -84,14 +85,16 @@ fn silent(error: &CliError, known: bool, taken: Option<u16>) -> Finding {
     }
 }
 
-/// Has anybody this UDP port? It is not tried, since a daemon may be starting.
+/// Returns true if a process occupies this UDP port. The port is not tried, because a daemon may
+/// be starting.
 fn is_taken(port: u16) -> bool {
     let files = ["/proc/net/udp", "/proc/net/udp6"].map(fs::read_to_string);
     let mut texts = files.iter().flatten();
     texts.any(|text| has_port(text, port))
 }
 
-/// Lines as `  12: 0100007F:1D32 00000000:0000 07 …` (Documentation/networking/proc_net_tcp.rst).
+/// Returns true if lines such as `  12: 0100007F:1D32 00000000:0000 07 …` contain this local port
+/// (Documentation/networking/proc_net_tcp.rst).
 fn has_port(text: &str, port: u16) -> bool {
     let local = |line: &str| {
         let (_, port) = line.split_whitespace().nth(1)?.rsplit_once(':')?;
@@ -100,7 +103,7 @@ fn has_port(text: &str, port: u16) -> bool {
     text.lines().skip(1).any(|line| local(line) == Some(port))
 }
 
-/// What the daemon says of itself; `peers` are those that it should be connected with.
+/// Returns findings about a daemon's status. `peers` are those that it should be connected with.
 pub(super) fn of_status(status: &StatusReport, peers: Option<&[IpAddr]>) -> Vec<Finding> {
     let mut findings = vec![version(&status.version)];
     findings.extend(status.interfaces.iter().map(|interface| {
@@ -159,7 +162,7 @@ pub(super) fn of_status(status: &StatusReport, peers: Option<&[IpAddr]>) -> Vec<
     findings
 }
 
-/// What is wrong, and what to do about it.
+/// Splits a text into the fault and its remedy.
 fn apart(trouble: &str) -> (&str, &str) {
     trouble
         .rsplit_once("; ")
@@ -177,7 +180,7 @@ fn version(theirs: &str) -> Finding {
     }
 }
 
-/// The rules in force.
+/// Returns findings about the rules in force.
 fn of_policy(policy: &PolicyReport) -> Vec<Finding> {
     let unused = policy.error.iter().map(|error| {
         let file = policy.file.display();
@@ -320,7 +323,7 @@ mod tests {
                     12: 0100007F:1D32 00000000:0000 07\n\
                     13: 00000000000000000000000000000000:0035 00000000000000000000000000000000:1D33 07\n";
         assert!(has_port(text, 7474) && has_port(text, 53));
-        // The other end's.
+        // The port of the remote end does not count.
         assert!(!has_port(text, 7475));
         assert!(!has_port("", 7474));
         let socket = std::net::UdpSocket::bind(("127.0.0.1", 0)).unwrap();

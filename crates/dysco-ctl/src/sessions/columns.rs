@@ -1,4 +1,4 @@
-//! The columns of a listing: their cells, and their order.
+//! Columns of a listing: their cells, and their order.
 
 use std::cmp::Ordering;
 
@@ -46,7 +46,7 @@ pub enum Column {
     Removable,
 }
 
-/// The columns that are shown unless others are named.
+/// Columns that are shown unless others are named.
 pub const USUAL: [Column; 12] = [
     Column::Id,
     Column::Local,
@@ -62,7 +62,7 @@ pub const USUAL: [Column; 12] = [
     Column::Removable,
 ];
 
-/// Of those, the ones that a narrow terminal lacks, and which goes first.
+/// Columns of these that a narrow terminal omits, in the order of omission.
 pub const DROPPED: [Column; 7] = [
     Column::Role,
     Column::Path,
@@ -74,7 +74,7 @@ pub const DROPPED: [Column; 7] = [
 ];
 
 impl Column {
-    /// Its heading.
+    /// Returns the heading of the column.
     pub fn heading(self) -> &'static str {
         match self {
             Column::Id => "ID",
@@ -97,12 +97,12 @@ impl Column {
         }
     }
 
-    /// Is it free text, which may be cut before others are?
+    /// Returns true if the column has free text, which is cut before other columns are.
     pub fn is_text(self) -> bool {
         matches!(self, Column::Removable | Column::Label)
     }
 
-    /// The order of two sessions: numbers as numbers, addresses as addresses.
+    /// Compares two sessions: numbers as numbers, addresses as addresses.
     pub fn compare(self, a: &SessionReport, b: &SessionReport) -> Ordering {
         let path = |p: &Option<PathReport>| p.map(|p| (p.local, p.remote));
         match self {
@@ -127,7 +127,7 @@ impl Column {
     }
 }
 
-/// The text of a session in a column.
+/// Returns the text of a session in a column.
 pub fn cell(session: &SessionReport, column: Column) -> String {
     match column {
         Column::Id => session.id.to_string(),
@@ -150,7 +150,8 @@ pub fn cell(session: &SessionReport, column: Column) -> String {
     }
 }
 
-/// One that has ended shows its state no more, whatever the programs still do for it.
+/// Returns the state. A session that has ended no longer shows its data plane's state, even if
+/// its entry is still in use.
 fn state(session: &SessionReport) -> &str {
     match session.ended {
         true => "ended",

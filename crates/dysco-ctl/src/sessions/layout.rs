@@ -1,27 +1,27 @@
-//! The layout of a listing: which columns a terminal has room for, and how wide each is.
+//! Layout of a listing: the columns that a terminal has room for, and their widths.
 
 use super::columns::{Column, DROPPED};
 
-/// Between two columns.
+/// Number of blanks between two columns.
 const GAP: usize = 2;
-/// Free text is not made narrower than this for other columns.
+/// Minimum width of free text in favour of other columns.
 const TEXT: usize = 12;
-/// No column is made narrower than this.
+/// Minimum width of a column.
 const LEAST: usize = 4;
 
-/// Columns and their widths.
+/// The shown columns and their widths.
 #[derive(Debug)]
 pub struct Layout {
-    /// Indexes of those columns that are shown, among all.
+    /// Indices of the shown columns among all columns.
     shown: Vec<usize>,
     widths: Vec<usize>,
-    /// Of the terminal, if it is one.
+    /// Width of the terminal, if the output is one.
     limit: Option<usize>,
 }
 
 impl Layout {
-    /// For columns whose cells are as wide as in these first rows. Columns that the user
-    /// named (`named`) all stay.
+    /// Returns a layout for columns whose cells are as wide as in these first rows. All columns
+    /// stay if the user named them (`named`).
     pub fn new(
         columns: &[Column],
         rows: &[Vec<String>],
@@ -63,8 +63,8 @@ impl Layout {
         }
     }
 
-    /// A line of cells, one of each column. On a terminal what does not fit is cut; elsewhere
-    /// the column is wider from here on.
+    /// Returns a line of cells, one for each column. On a terminal the line is cut if it does not
+    /// fit. Elsewhere the column becomes wider from this line on.
     pub fn line(&mut self, cells: &[String]) -> String {
         let mut line = String::new();
         for (at, index) in self.shown.iter().enumerate() {
@@ -98,7 +98,7 @@ fn total(widths: impl ExactSizeIterator<Item = usize>) -> usize {
     widths.sum::<usize>() + gaps
 }
 
-/// Takes from the widest column until all fit, as long as that has more than its least.
+/// Narrows the widest column above its minimum width, until all fit or none is left.
 fn narrow(widths: &mut [usize], limit: usize, least: impl Fn(usize) -> usize) {
     while total(widths.iter().copied()) > limit {
         let wide = (0..widths.len()).filter(|at| widths[*at] > least(*at));
@@ -109,18 +109,19 @@ fn narrow(widths: &mut [usize], limit: usize, least: impl Fn(usize) -> usize) {
     }
 }
 
-/// How many columns of a terminal a text takes: almost all of it is ASCII.
+/// Returns the number of terminal columns of a text. Almost all text is ASCII.
 fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Names of processes and words of proxies hold anything, and a terminal obeys some of it.
+/// Replaces control characters. Names of processes and labels of proxies may contain any bytes,
+/// and a terminal would execute control sequences.
 fn plain(text: &str) -> String {
     let safe = |c: char| if c.is_control() { '?' } else { c };
     text.chars().map(safe).collect()
 }
 
-/// A text of at most so many characters.
+/// Returns a text of at most this number of characters.
 pub fn cut(text: &str, most: usize) -> String {
     match width(text) <= most {
         true => text.to_owned(),
@@ -192,7 +193,7 @@ mod tests {
         assert!(!line.contains("middlebox"), "{line}");
         assert!(line.contains("no: neither"), "{line}");
         assert!(line.ends_with('…'), "{line}");
-        // Those that were asked for stay.
+        // Columns that the user named stay.
         let named = Layout::new(&USUAL, &rows, Some(80), true).line(&rows[0]);
         assert!(named.contains("midd"), "{named}");
         let wide = Layout::new(&USUAL, &rows, Some(200), false).line(&rows[0]);

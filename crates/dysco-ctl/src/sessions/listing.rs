@@ -1,4 +1,4 @@
-//! A listing as it is printed: a table that is printed page by page, or a JSON array.
+//! Output of a listing: a table that is printed page by page, or a JSON array.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -11,18 +11,19 @@ use super::layout::Layout;
 use super::pages::{PAGE, Pages};
 use crate::exit::CliError;
 
-/// The columns and their order.
+/// Columns and order of a listing.
 #[derive(Debug)]
 pub struct Shape {
-    /// In this order.
+    /// Columns, in the order of output.
     pub columns: Vec<Column>,
-    /// Did the user name them?
+    /// True if the user named the columns.
     pub named: bool,
-    /// By which column sessions are sorted, and whether the greatest comes first.
+    /// Column to sort by; true if the greatest value comes first.
     pub sort: Option<(Column, bool)>,
 }
 
-/// The size of the terminal that is printed to: columns, lines. `None` if it is none.
+/// Returns the size of the terminal, in columns and lines, or `None` if the output is no
+/// terminal.
 pub fn screen() -> Option<(usize, usize)> {
     let (columns, lines) = match io::stdout().is_terminal() {
         true => terminal::size().ok()?,
@@ -31,7 +32,7 @@ pub fn screen() -> Option<(usize, usize)> {
     Some((columns.into(), lines.into()))
 }
 
-/// Puts sessions in order.
+/// Sorts sessions.
 fn sort(sessions: &mut [SessionReport], (column, descending): (Column, bool)) {
     sessions.sort_by(|a, b| match descending {
         true => column.compare(b, a),
@@ -39,8 +40,8 @@ fn sort(sessions: &mut [SessionReport], (column, descending): (Column, bool)) {
     });
 }
 
-/// The next sessions in the order that was asked for: all at once where they are sorted,
-/// which takes memory for each, and else a page.
+/// Returns the next sessions in the requested order: a page, or all of them if they are sorted.
+/// Sorting takes memory for each session.
 fn next(pages: &mut Option<Pages<'_>>, shape: &Shape) -> Result<Vec<SessionReport>, CliError> {
     let Some(mut left) = pages.take() else {
         return Ok(Vec::new());
@@ -55,7 +56,7 @@ fn next(pages: &mut Option<Pages<'_>>, shape: &Shape) -> Result<Vec<SessionRepor
     Ok(page)
 }
 
-/// Prints a table of at most so many lines; `width` is of the terminal.
+/// Prints a table of at most this number of lines. `width` is that of the terminal.
 pub fn table(
     out: &mut impl Write,
     pages: Pages<'_>,
@@ -69,7 +70,7 @@ pub fn table(
         writeln!(out, "no sessions")?;
         return Ok(out.flush()?);
     }
-    // One line is the heading's, another that of what is left out.
+    // One line is the heading, and another may announce omitted sessions.
     let mut room = lines.map_or(usize::MAX, |lines| lines.saturating_sub(2));
     let mut layout = None;
     while !page.is_empty() {
@@ -102,7 +103,7 @@ pub fn table(
 /// Prints a JSON array.
 pub fn json(out: &mut impl Write, pages: Pages<'_>, shape: &Shape) -> Result<(), CliError> {
     let mut pages = Some(pages);
-    // Before anything is printed: an error is no array.
+    // The first page is fetched before anything is printed, because an error is no array.
     let mut page = next(&mut pages, shape)?;
     let mut serializer = serde_json::Serializer::pretty(&mut *out);
     let mut array = serializer.serialize_seq(None)?;

@@ -65,7 +65,7 @@ enum Command {
     },
 }
 
-/// Who talks to whom, through what, how long, how much.
+/// Lists sessions, or shows one.
 pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     if let Some(Command::Show { session }) = args.command {
         return show::run(context, session);
@@ -89,7 +89,7 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     }
 }
 
-/// Lists once; on a terminal that is watched, as much as it shows.
+/// Lists sessions once. On a terminal that is watched, the listing is cut to its height.
 fn list(context: &Context, filter: Filter, shape: &Shape, watched: bool) -> Result<(), CliError> {
     let mut out = BufWriter::new(io::stdout().lock());
     let screen = screen();

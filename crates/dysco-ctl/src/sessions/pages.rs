@@ -1,12 +1,12 @@
-//! Sessions as the daemon gives them, page by page. Each page is a request of its own: however
-//! slowly somebody reads what is printed, no answer of the daemon waits meanwhile.
+//! Pages of sessions from the daemon. Each page is a separate request, so that no answer of the
+//! daemon waits for a slow reader of the output.
 
 use dysco_api::{Filter, Listing, Reply, Request, SessionReport};
 
 use crate::context::Context;
 use crate::exit::CliError;
 
-/// Sessions of a page.
+/// Number of sessions in a page.
 pub const PAGE: u32 = 1024;
 
 /// The pages of a listing.
@@ -16,7 +16,7 @@ pub struct Pages<'a> {
 }
 
 impl<'a> Pages<'a> {
-    /// All sessions that match, with their histories or without.
+    /// Returns the pages of all sessions that match, with their histories or without.
     pub fn new(context: &'a Context, filter: Filter, brief: bool) -> Pages<'a> {
         let listing = Listing {
             filter,
@@ -30,7 +30,7 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// The next page; `None` behind the last.
+    /// Returns the next page, or `None` after the last.
     pub fn page(&mut self) -> Result<Option<Vec<SessionReport>>, CliError> {
         let Some(listing) = self.listing.take() else {
             return Ok(None);
@@ -44,7 +44,7 @@ impl<'a> Pages<'a> {
         Ok(Some(page))
     }
 
-    /// All that is left, which takes memory for each.
+    /// Returns all remaining sessions, which takes memory for each.
     pub fn rest(mut self) -> Result<Vec<SessionReport>, CliError> {
         let mut all = Vec::new();
         while let Some(page) = self.page()? {

@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::exit::CliError;
 use crate::output::{list, or_dash, rendered, seconds, section, table};
 
-/// One session, with all that is known of it.
+/// Shows one session with all its details.
 pub fn run(context: &Context, session: SessionName) -> Result<Exit, CliError> {
     let mut client = context.ask(&Request::Session { session })?;
     let Reply::Session(session) = client.reply()? else {

@@ -1,5 +1,5 @@
-//! The state of `dyscoctl top`: inputs go in, effects come out, and `view` draws it. Knows no
-//! terminal, no socket and no clock.
+//! State of `dyscoctl top`: takes inputs and returns effects; `view` draws it. Independent of
+//! terminal, sockets and clocks.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
@@ -10,21 +10,21 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::sessions::Column;
 
-/// Events that are kept.
+/// Maximum number of events that are kept.
 const EVENTS: usize = 100;
-/// What a page key moves by.
+/// Number of lines that a page key moves.
 const PAGE: isize = 20;
 
-/// What comes to the program.
+/// An input of the program.
 #[derive(Debug)]
 pub enum Input {
     /// A key was pressed.
     Key(KeyEvent),
-    /// The sessions that match, and the host, at a time since the start.
+    /// The host and the sessions that match, at a time since the start.
     Listed(Duration, Box<StatusReport>, Vec<SessionReport>),
-    /// Something happened.
+    /// An event occurred.
     Happened(MonitorEvent),
-    /// A removal that was asked for here ended so.
+    /// A removal that was requested here has ended with this result.
     Removal(String),
     /// The daemon does not answer.
     Lost(String),
@@ -32,42 +32,42 @@ pub enum Input {
     Resized,
 }
 
-/// What the program does next.
+/// An action of the program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// End.
+    /// Ends the program.
     Quit,
-    /// List those that match from now on, at once.
+    /// Lists the sessions that match this filter, now and from now on.
     List(Filter),
-    /// Remove this host's middlebox from a session.
+    /// Removes this host's middlebox from a session.
     Remove(SessionId),
-    /// Remove it from all that match.
+    /// Removes this host's middlebox from all sessions that match.
     RemoveAll(Filter),
 }
 
-/// What the keys are about.
+/// Meaning of the keys.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// The list.
+    /// The keys act on the list.
     List,
-    /// The words of a filter, and why they are none.
+    /// The keys edit a filter; the second text is the error in it.
     Filter(String, Option<String>),
-    /// A question, of which the answer has this effect.
+    /// The keys answer a question. The effect follows a yes.
     Confirm(String, Effect),
-    /// The help.
+    /// The keys close the help.
     Help,
 }
 
-/// By what the list is sorted.
+/// Order of the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// By goodput of both directions.
+    /// Goodput of both directions.
     Goodput,
-    /// By a column of `sessions`.
+    /// Value of a column of `sessions`.
     By(Column),
 }
 
-/// In the order of the key that changes it.
+/// Orders, in the sequence in which the key selects them.
 const ORDERS: [Order; 7] = [
     Order::Goodput,
     Order::By(Column::Age),
@@ -78,12 +78,12 @@ const ORDERS: [Order; 7] = [
     Order::By(Column::Proxy),
 ];
 
-/// Bytes a second, where two listings have told.
+/// Goodput in bytes a second, which two listings determine.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
 pub struct Goodput {
-    /// Received.
+    /// Bytes received a second.
     pub received: f64,
-    /// Sent.
+    /// Bytes sent a second.
     pub sent: f64,
 }
 
@@ -98,37 +98,37 @@ impl Goodput {
 pub struct Row {
     /// The session.
     pub session: SessionReport,
-    /// Since the listing before, if it was there then.
+    /// Goodput since the previous listing, if that contained the session.
     pub goodput: Option<Goodput>,
 }
 
-/// All that is shown.
+/// Everything that is shown.
 #[derive(Debug)]
 pub struct App {
-    /// The host, once it has answered.
+    /// Status of the host, once it has answered.
     pub status: Option<Box<StatusReport>>,
-    /// Sessions in their order.
+    /// Sessions in the selected order.
     pub rows: Vec<Row>,
-    /// All sessions together.
+    /// Goodput of all sessions.
     pub goodput: Goodput,
-    /// The latest events, the newest last.
+    /// Latest events, the newest last.
     pub events: VecDeque<MonitorEvent>,
-    /// Which sessions are listed.
+    /// Filter of the listed sessions.
     pub filter: Filter,
-    /// Their order, and whether the greatest comes first.
+    /// Order of the sessions; true if the greatest value comes first.
     pub order: (Order, bool),
-    /// What the keys are about.
+    /// Meaning of the keys.
     pub mode: Mode,
-    /// The end of the last removal, or why the daemon does not answer.
+    /// Result of the last removal, or the reason why the daemon does not answer.
     pub note: Option<String>,
-    /// Is the daemon silent?
+    /// True if the daemon does not answer.
     pub lost: bool,
     selected: Option<SessionId>,
     at: Duration,
 }
 
 impl App {
-    /// Before anything was heard.
+    /// Returns the state before the first input.
     pub fn new(filter: Filter) -> App {
         App {
             status: None,
@@ -145,7 +145,7 @@ impl App {
         }
     }
 
-    /// Takes an input.
+    /// Processes an input.
     pub fn take(&mut self, input: Input) -> Option<Effect> {
         match input {
             Input::Key(key) => return self.key(key),
@@ -166,7 +166,7 @@ impl App {
         None
     }
 
-    /// The line of the selected session.
+    /// Returns the line of the selected session.
     pub fn selected(&self) -> Option<usize> {
         let id = self.selected?;
         self.rows.iter().position(|row| row.session.id == id)
@@ -209,7 +209,7 @@ impl App {
         }
         self.status = Some(status);
         self.sort();
-        // Its session may have gone: the one that takes its place is selected.
+        // If the selected session has ended, the session in its place is selected.
         if self.selected().is_none() {
             self.select(position);
         }
@@ -247,7 +247,7 @@ impl App {
                 None
             }
             Mode::Filter(..) => self.filter_key(key.code),
-            // Nothing but this one key means yes.
+            // Only this key confirms.
             Mode::Confirm(_, effect) => {
                 let effect = effect.clone();
                 self.mode = Mode::List;
@@ -325,7 +325,7 @@ impl App {
             ORDERS[next],
             Order::By(Column::Remote | Column::State | Column::Proxy)
         );
-        // Of numbers the greatest is looked for.
+        // For numbers the greatest comes first.
         self.order = (ORDERS[next], !words);
         self.sort();
     }

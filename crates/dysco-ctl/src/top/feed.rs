@@ -1,5 +1,5 @@
-//! Where the inputs of `dyscoctl top` come from: a thread each for keys, listings, events and
-//! removals, which end with the program.
+//! Inputs of `dyscoctl top`: a thread each for keys, listings, events and removals. The threads
+//! end with the program.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
@@ -17,12 +17,13 @@ use crate::exit::CliError;
 use crate::remove::LONGEST;
 use crate::sessions::Pages;
 
-/// A large table takes long to list: dyscod has at least so much more time for other work.
+/// Factor by which the pause after a listing exceeds the listing's duration at least. A large
+/// table takes long to list, and dyscod needs time for other work.
 const IDLE: u32 = 4;
-/// A daemon that does not answer is asked again after this.
+/// Time after which a daemon that does not answer is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Asks for the host and its sessions once.
+/// Requests the host's status and its sessions once.
 pub fn list(
     context: &Context,
     filter: &Filter,
@@ -33,7 +34,7 @@ pub fn list(
     Ok((status, Pages::new(context, filter.clone(), true).rest()?))
 }
 
-/// Lists again and again, and at once where another filter is wanted.
+/// Starts a thread that lists repeatedly, and at once if the filter changes.
 pub fn listings(
     context: Arc<Context>,
     mut filter: Filter,
@@ -61,7 +62,7 @@ pub fn listings(
     });
 }
 
-/// Tells what happens, also once a daemon is there anew.
+/// Starts a thread that reports events, and reconnects after a restart of the daemon.
 pub fn events(context: Arc<Context>, inputs: SyncSender<Input>) {
     thread::spawn(move || {
         let tell = || -> Result<(), CliError> {
@@ -75,14 +76,14 @@ pub fn events(context: Arc<Context>, inputs: SyncSender<Input>) {
             Ok(())
         };
         loop {
-            // Listings say why the daemon does not answer.
+            // Listings report the reason why the daemon does not answer.
             drop(tell());
             thread::sleep(AGAIN);
         }
     });
 }
 
-/// Tells of keys.
+/// Starts a thread that reports keys.
 pub fn keys(inputs: SyncSender<Input>) {
     thread::spawn(move || {
         loop {
@@ -90,7 +91,7 @@ pub fn keys(inputs: SyncSender<Input>) {
                 Ok(Event::Key(key)) if key.kind == KeyEventKind::Press => Input::Key(key),
                 Ok(Event::Resize(..)) => Input::Resized,
                 Ok(_) => continue,
-                // The terminal is gone, and with it who looks at it.
+                // The terminal no longer exists, and neither does its user.
                 Err(_) => Input::Key(event::KeyCode::Char('q').into()),
             };
             if inputs.send(input).is_err() {
@@ -100,7 +101,7 @@ pub fn keys(inputs: SyncSender<Input>) {
     });
 }
 
-/// Has the middlebox of this host removed from a session, or from all that match.
+/// Starts a removal of this host's middlebox from a session, or from all that match.
 pub fn remove(
     context: Arc<Context>,
     session: Option<SessionId>,
@@ -115,7 +116,7 @@ pub fn remove(
     });
 }
 
-/// How a removal ended, in a line.
+/// Returns the result of a removal, in a line.
 fn removal(
     context: &Context,
     session: Option<SessionId>,

@@ -1,5 +1,6 @@
-//! `dyscoctl top`: sessions, their goodput and changes, as they happen. The state is in `app`,
-//! the screen in `view`, and threads that wait for the daemon and the keys in `feed`.
+//! `dyscoctl top`: shows sessions, their goodput and changes as they occur. The state is in
+//! `app`, the screen in `view`, and the threads that wait for the daemon and the keys are in
+//! `feed`.
 
 mod app;
 mod feed;
@@ -21,7 +22,7 @@ use super::output::Format;
 use super::time;
 use app::{App, Effect, Input};
 
-/// Inputs that wait to be shown.
+/// Maximum number of inputs that wait to be shown.
 const INPUTS: usize = 1024;
 
 /// Arguments of `top`.
@@ -37,14 +38,15 @@ pub struct Args {
     delay: Duration,
 }
 
-/// Shows sessions until a key ends it.
+/// Shows sessions until a key ends the program.
 pub fn run(context: Context, args: Args) -> Result<Exit, CliError> {
     let shown = context.format == Format::Table && io::stdout().is_terminal();
     if !shown || !io::stdin().is_terminal() {
         return Err(CliError::NoTerminal);
     }
     let context = Arc::new(context);
-    // Before the screen is taken: one that does not answer is an error like elsewhere.
+    // The first listing precedes the screen, so that a daemon that does not answer is an ordinary
+    // error.
     feed::list(&context, &args.filter)?;
     let (inputs, taken) = mpsc::sync_channel(INPUTS);
     let (filters, wanted) = mpsc::channel();
@@ -60,7 +62,7 @@ pub fn run(context: Context, args: Args) -> Result<Exit, CliError> {
     shown.map(|()| Exit::Done)
 }
 
-/// What effects need.
+/// Resources that effects need.
 struct Feed {
     context: Arc<Context>,
     inputs: SyncSender<Input>,
@@ -76,11 +78,11 @@ impl Feed {
         feed::keys(inputs.clone());
     }
 
-    /// Returns false at the end.
+    /// Performs an effect. Returns false if the program should end.
     fn act(&self, effect: Effect) -> bool {
         let (session, filter) = match effect {
             Effect::Quit => return false,
-            // Who lists lives as long as this does.
+            // The listing thread lives as long as this value.
             Effect::List(filter) => return self.filters.send(filter).is_ok(),
             Effect::Remove(session) => (Some(session), Filter::default()),
             Effect::RemoveAll(filter) => (None, filter),
@@ -101,7 +103,7 @@ fn show(
         let Ok(first) = taken.recv() else {
             return Ok(());
         };
-        // All that has come meanwhile is drawn once.
+        // All inputs that have arrived meanwhile are drawn once.
         for input in std::iter::once(first).chain(taken.try_iter()) {
             let effect = app.take(input);
             if effect.is_some_and(|effect| !feed.act(effect)) {

@@ -1,4 +1,4 @@
-//! Inputs in, effects and a screen out.
+//! Tests that send inputs, and examine effects and the screen.
 
 use std::time::Duration;
 
@@ -62,14 +62,15 @@ fn ids(app: &App) -> Vec<u64> {
     app.rows.iter().map(|row| row.session.id.0).collect()
 }
 
-/// The screen, line by line.
+/// Returns the screen, line by line.
 fn screen(app: &App, width: u16, height: u16) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| view::draw(app, frame)).unwrap();
     terminal.backend().to_string()
 }
 
-/// Two sessions, of which the second carries more since the listing before.
+/// Returns a state with two sessions, the second of which has the higher goodput since the
+/// previous listing.
 fn two() -> App {
     let mut app = App::new("".parse().unwrap());
     app.take(listed(1, vec![session(1, 5000, 0), session(2, 100, 100)]));
@@ -98,11 +99,11 @@ fn a_key_sorts_and_the_selected_session_stays_selected() {
     assert_eq!(app.rows[app.selected().unwrap()].session.id.0, 2);
     press(&mut app, KeyCode::Char('r'));
     assert_eq!((ids(&app), app.selected()), (vec![1, 2], Some(1)));
-    // By age, the eldest first.
+    // The order is by age, the oldest first.
     press(&mut app, KeyCode::Char('s'));
     assert_eq!((ids(&app), app.selected()), (vec![2, 1], Some(0)));
     assert!(screen(&app, 80, 20).contains("sorted by age, greatest first"));
-    // It has gone: what takes its place is selected.
+    // The session has ended, and the session in its place is selected.
     app.take(listed(4, vec![session(1, 5000, 0)]));
     assert_eq!(app.selected(), Some(0));
     app.take(listed(5, Vec::new()));
@@ -121,7 +122,7 @@ fn a_removal_is_asked_for_after_a_yes_alone() {
         shown.contains("from the session 2 (10.0.2.1:8080"),
         "{shown}"
     );
-    // The list goes on meanwhile, and the question is about the same session.
+    // The list is updated meanwhile, and the question still concerns the same session.
     app.take(listed(4, vec![session(1, 9999, 0), session(2, 2148, 4196)]));
     let yes = press(&mut app, KeyCode::Char('y'));
     assert_eq!(yes, Some(Effect::Remove(SessionId(2))));
@@ -146,13 +147,13 @@ fn a_filter_is_written_and_wrong_ones_are_told() {
     write(&mut app, "port=0");
     assert_eq!(press(&mut app, KeyCode::Enter), None);
     assert!(screen(&app, 80, 20).contains("ports are 1 to 65535"));
-    // Letters are the filter's, and no commands.
+    // Letters belong to the filter, and are no commands.
     (0..6).for_each(|_| drop(press(&mut app, KeyCode::Backspace)));
     write(&mut app, "proxy=q");
     let listing = press(&mut app, KeyCode::Enter);
     let wanted = "proxy=q".parse().unwrap();
     assert_eq!(listing, Some(Effect::List(wanted)));
-    // All that match are removed by the same filter.
+    // The removal of all sessions uses the same filter.
     press(&mut app, KeyCode::Char('D'));
     let shown = screen(&app, 120, 20);
     assert!(shown.contains("all sessions that match proxy=q"), "{shown}");

@@ -26,10 +26,10 @@ q, Ctrl-C               leave
 IN/s and OUT/s are the bytes that the local end received and sent for the
 first time, in a second since the listing before. Any key closes this help.";
 
-/// Lines of the events, with their border.
+/// Number of lines of the events, with their border.
 const EVENTS: u16 = 7;
 
-/// The columns of the list, of which a narrow terminal lacks the last.
+/// Columns of the list. A narrow terminal omits the last ones.
 const COLUMNS: [(&str, Cells); 10] = [
     ("ID", Cells::Of(Column::Id)),
     ("LOCAL", Cells::Of(Column::Local)),
@@ -43,7 +43,7 @@ const COLUMNS: [(&str, Cells); 10] = [
     ("PATH", Cells::Of(Column::Path)),
 ];
 
-/// What a column shows.
+/// Contents of a column.
 #[derive(Clone, Copy)]
 enum Cells {
     Of(Column),
@@ -51,7 +51,7 @@ enum Cells {
     Sent,
 }
 
-/// Draws all.
+/// Draws the screen.
 pub fn draw(app: &App, frame: &mut Frame<'_>) {
     let areas = Layout::vertical([
         Constraint::Length(2),
@@ -113,7 +113,7 @@ fn rate(bytes_a_second: f64) -> String {
     format!("{}/s", bytes(bytes_a_second as u64))
 }
 
-/// The part of the list that there is room for, around the selected session.
+/// Returns the part of the list that fits, around the selected session.
 fn table(app: &App, area: Rect) -> Vec<Line<'static>> {
     let room = usize::from(area.height).saturating_sub(1);
     let selected = app.selected();
@@ -144,7 +144,7 @@ fn text(row: &Row, cells: Cells) -> String {
     }
 }
 
-/// The widths of those columns that fit, of which the first is always one.
+/// Returns the widths of the columns that fit. The first column is always shown.
 fn widths(headings: &[String], rows: &[Vec<String>], width: usize) -> Vec<usize> {
     let mut left = width;
     let mut widths = Vec::new();
@@ -171,7 +171,7 @@ fn line(cells: &[String], widths: &[usize]) -> Line<'static> {
 fn draw_events(app: &App, frame: &mut Frame<'_>, area: Rect) {
     let block = Block::bordered().title("Changes");
     let room = usize::from(block.inner(area).height);
-    // Sessions that open are told as well, and are no changes.
+    // The list contains opened sessions too, which are no changes.
     let told = app
         .events
         .iter()
@@ -197,7 +197,7 @@ fn footer(app: &App) -> Line<'static> {
     }
 }
 
-/// A text in the middle.
+/// Draws a text in the middle of the screen.
 fn popup(frame: &mut Frame<'_>, title: &str, text: &str) {
     let area = frame.area();
     let longest = text
@@ -210,7 +210,7 @@ fn popup(frame: &mut Frame<'_>, title: &str, text: &str) {
     let wrapped = text
         .lines()
         .map(|line| line.chars().count().div_ceil(inner).max(1));
-    // Words are not broken, which may take a line more.
+    // Words are not broken, which may take an additional line.
     let height = (wrapped.sum::<usize>() as u16)
         .saturating_add(3)
         .min(area.height);

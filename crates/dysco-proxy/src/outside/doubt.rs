@@ -1,62 +1,62 @@
-//! Why a session is not paired, in an operator's words.
+//! Reasons why a session is not paired, in words for an operator.
 
 use super::pairing::Rules;
 use crate::error::{LESS_BUSY, slow_and_fast};
 
-/// Why an accepted socket has no partner. Sockets are numbers of a series.
+/// A reason why an accepted socket has no partner. Sockets are indices of a series.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Doubt {
-    /// Nothing moved.
+    /// No bytes moved.
     Silent,
-    /// Fits so far, and too little was seen.
+    /// The counts fit so far, and too little was seen.
     TooLittle {
-        /// The likely partner.
+        /// Likely partner.
         b: usize,
-        /// So often the counts agreed.
+        /// Number of moments at which the counts agreed.
         moments: usize,
-        /// So many bytes passed meanwhile.
+        /// Number of bytes that passed meanwhile.
         bytes: i64,
     },
-    /// None moved as this one did.
+    /// No other socket moved like this one.
     NoPartner {
-        /// Bytes read from it.
+        /// Bytes read from the socket.
         read: i64,
-        /// Bytes written to it.
+        /// Bytes written to the socket.
         written: i64,
-        /// The one that moved most alike, bytes read from it, and written.
+        /// The most similar socket, with the bytes read from it and written to it.
         nearest: Option<(usize, i64, i64)>,
     },
-    /// The process was never seen empty in one direction: its buffer may be full all the
-    /// time, so that the difference of the counts is not the constant.
+    /// The process was never seen empty in one direction. Its buffer may always be full, so that
+    /// the difference of the counts is not the constant.
     MayHold {
-        /// From the accepted socket, or towards it.
+        /// True for the direction from the accepted socket, false for the direction to it.
         forward: bool,
     },
-    /// Several may be meant: a mirror, or sessions in step.
+    /// Several sockets fit, as with a mirror or with sessions in step.
     Ambiguous {
-        /// All of them.
+        /// All sockets that fit.
         others: Vec<usize>,
     },
-    /// The partner was open before, or carried bytes of others.
+    /// The partner is older, or has carried bytes of other sessions.
     Reused {
         /// The partner.
         b: usize,
-        /// It was open before.
+        /// True if the partner is older than the accepted socket.
         older: bool,
-        /// How far the counts differ.
+        /// Difference of the counts.
         delta: i64,
     },
-    /// Fewer were opened than accepted: one of them may serve several.
+    /// The process has opened fewer sockets than it has accepted, so that one may serve several.
     Pool {
-        /// How many of the listener.
+        /// Number of accepted sockets of the listener.
         accepted: usize,
-        /// How many by the process.
+        /// Number of sockets opened by the process.
         opened: usize,
     },
 }
 
 impl Doubt {
-    /// May more data or more moments settle it soon?
+    /// Returns true if more data or more moments may resolve the doubt soon.
     pub fn may_pass(&self) -> bool {
         match self {
             Doubt::TooLittle { .. }
@@ -67,7 +67,7 @@ impl Doubt {
         }
     }
 
-    /// For an operator, who knows sockets by what `name` makes of them.
+    /// Returns a message for an operator. `name` maps an index to the name of its socket.
     pub fn words(&self, rules: &Rules, name: impl Fn(usize) -> String) -> String {
         match self {
             Doubt::Silent => "nothing moved while it was watched, and which sockets belong together is seen by what moves; try again when data flows".into(),

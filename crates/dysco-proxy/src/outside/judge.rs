@@ -1,24 +1,24 @@
-//! Who belongs to whom, given how each direction fits. What fits is not enough:
-//! sessions in step fit each other now and then, and a mirror fits twice. So a
-//! source must fit far better than any other, and where its bytes may go as
-//! well must be explained by somebody else.
+//! Assignment of partners, given the fit of each direction. A fit alone is not sufficient:
+//! sessions in step fit each other now and then, and a mirror fits twice. A source must therefore
+//! fit far better than any other, and bytes that may go to another sink as well must be explained
+//! by another source.
 
 use std::collections::HashMap;
 
 use super::doubt::Doubt;
 use super::pairing::{Best, Found, MAX_DELTA, Rules, Series, Way};
 
-/// What can be said of each accepted socket.
+/// The verdict on each accepted socket.
 pub type Verdicts = Vec<(usize, Result<Found, Doubt>)>;
 
-/// Judges all that was seen.
+/// Judges a whole series.
 pub fn judge(series: &Series, rules: &Rules) -> Verdicts {
     let all = 0..series.count();
     let mut best = HashMap::new();
     let mut sources = vec![Vec::new(); series.count()];
     for (from, to) in all.clone().flat_map(|f| all.clone().map(move |t| (f, t))) {
         let met = (from != to && series.moved(from).0 > 0).then(|| series.compare(from, to));
-        // Of thousands of sockets most have nothing to do with each other.
+        // Of thousands of sockets, most pairs have no relation.
         if let Some(b) = met.flatten().filter(|b| b.fresh > 1) {
             best.insert((from, to), b);
             sources[to].push(from);
@@ -39,11 +39,11 @@ pub fn judge(series: &Series, rules: &Rules) -> Verdicts {
 struct Court<'a> {
     series: &'a Series,
     rules: &'a Rules,
-    /// How directions fit that did more than once.
+    /// Fits of the directions that fitted more than once.
     best: HashMap<(usize, usize), Best>,
-    /// For each socket: which sources did.
+    /// Sources that fitted more than once, for each socket.
     sources: Vec<Vec<usize>>,
-    /// For each socket: which of the other kind follow it both ways.
+    /// Sockets of the other kind that fit in both directions, for each socket.
     partners: Vec<Vec<usize>>,
 }
 
@@ -58,8 +58,8 @@ impl Court<'_> {
         }
     }
 
-    /// Has it a partner both ways that is far above this one, one way at least?
-    /// Sessions in step may look alike in one direction.
+    /// Returns true if `x` has a partner in both directions that is far above `this` in at least
+    /// one. Sessions in step may look alike in one direction.
     fn taken(&self, x: usize, this: usize) -> bool {
         let above = |p: usize| {
             let (there, back) = (self.best(p, x), self.best(x, p));
@@ -132,7 +132,7 @@ impl Court<'_> {
         }
     }
 
-    /// A direction in which the process was never seen empty: forward, or not.
+    /// Returns a direction in which the process was never seen empty: true for forward.
     fn may_be_full(&self, a: usize, b: usize) -> Option<bool> {
         let full = |from, to| {
             let (Way::Follows { empty, .. } | Way::Quiet { empty, .. }) = self.way(from, to) else {
@@ -146,8 +146,8 @@ impl Court<'_> {
             .map(|(from, _)| from == a)
     }
 
-    /// The partner and others that may be meant as well, or that get a copy of
-    /// the bytes; nothing if the partner stands alone.
+    /// Returns the partner and the other sockets that fit as well or may receive a copy of the
+    /// bytes. Returns nothing if the partner is the only candidate.
     fn rivals(&self, found: &Found) -> Vec<usize> {
         let Found { a, b, .. } = *found;
         let mut rivals = Vec::new();
@@ -175,8 +175,9 @@ impl Court<'_> {
         rivals
     }
 
-    /// Is the little that was read here written there as well? Unless what is read there
-    /// goes to somebody else: such a session is another's.
+    /// Returns true if the few bytes that were read from `from` may have been written to `x` as
+    /// well. Returns false if the bytes read from `x` go to another socket, because `x` then
+    /// belongs to another session.
     fn may_get_the_little(&self, from: usize, x: usize) -> bool {
         let fits = !matches!(self.way(from, x), Way::Open { .. } | Way::Apart);
         let follows = |p| p != from && matches!(self.way(x, p), Way::Follows { .. });
@@ -185,8 +186,8 @@ impl Court<'_> {
             && !(0..self.series.count()).any(|p| p != x && follows(p))
     }
 
-    /// Is what is written there far more likely somebody else's? Who met it often but of
-    /// late may have done so by chance.
+    /// Returns true if the bytes written to `x` far more likely came from another source. A
+    /// source that fitted often, but only recently, may have done so by chance.
     fn explained(&self, x: usize, from: usize) -> bool {
         let this = self.best(from, x);
         self.sources[x].iter().any(|s| {
@@ -196,7 +197,7 @@ impl Court<'_> {
         })
     }
 
-    /// Why none fits.
+    /// Returns the reason why no socket fits.
     fn lonely(&self, a: usize) -> Doubt {
         let (read, written) = self.series.moved(a);
         if (read, written) == (0, 0) {

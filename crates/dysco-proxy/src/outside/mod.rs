@@ -1,11 +1,10 @@
-//! Pairs of a proxy that no shim speaks for (Go, a static binary, one that was
-//! started without it): found by what the kernel counts, from outside.
+//! Pairs of a proxy without a shim (a Go program, a static binary, or one that was started
+//! without it). The kernel's counts show the pairs from outside.
 //!
-//! What counts can show is that B gets as many bytes as A, again and again,
-//! with data in between. That they are the same bytes, and that it stays so,
-//! they cannot: a proxy that ends TLS on both sides keeps the counts as well.
-//! So a pair that was found here is removed by the operator's word for its
-//! listener only.
+//! Counts can show that B repeatedly receives as many bytes as A, with data in between. They
+//! cannot show that these are the same bytes, nor that this remains so: a proxy that terminates
+//! TLS on both sides preserves the counts as well. A pair that was found here is therefore
+//! removed only if the operator vouches for its listener.
 
 mod doubt;
 mod judge;
@@ -34,12 +33,12 @@ use pairing::Rules;
 pub use scene::{Scene, Socket};
 use watch::{Lost, Watch, Watched};
 
-/// How long and how closely is looked.
+/// Duration and accuracy of a watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WatchRules {
-    /// What must have been seen of a pair.
+    /// Evidence that a pair requires.
     pub proof: Rules,
-    /// How long is looked at most.
+    /// Maximum duration of a watch.
     pub limit: Duration,
 }
 
@@ -56,56 +55,55 @@ impl Default for WatchRules {
     }
 }
 
-/// What the data plane knows of a session that it tracks.
+/// The data plane's knowledge of a session that it tracks.
 #[derive(Clone, Copy, Debug)]
 pub struct Tracked {
-    /// This host sent the SYN.
+    /// True if this host sent the SYN.
     pub opened_here: bool,
-    /// When, on a clock common to all, if that is known.
+    /// Time of the session's start, on a clock common to all sessions, if known.
     pub born: Option<u64>,
 }
 
-/// Sockets of one process that can be told apart in reasonable time.
+/// Maximum number of sockets of one process that can be distinguished in reasonable time.
 const MOST: usize = 4_000;
-/// Processes that are watched at once.
+/// Maximum number of processes that are watched at once.
 const TOGETHER: usize = 64;
 
-/// What is asked of a watch.
+/// A request to watch processes.
 pub struct Ask {
-    /// Which processes.
+    /// Name of the processes.
     pub name: ProcessName,
-    /// Only this user's.
+    /// Restriction to this user's processes.
     pub uid: Option<u32>,
-    /// The sessions that may be changed at all.
+    /// Sessions that may be changed.
     pub tracked: HashMap<FlowKey, Tracked>,
-    /// Only these of them, if any are named.
+    /// Restriction to these sessions, if any are named.
     pub only: Option<HashSet<FlowKey>>,
-    /// Every session is meant: those that are not tracked are wanted, too.
+    /// True if every session is requested, so that untracked ones are reported too.
     pub all: bool,
 }
 
-/// The accepted sessions of the processes that are tracked, each with what its
-/// removal stands on.
+/// The tracked sessions that the processes have accepted, each with the basis of its removal.
 pub type Sessions = Vec<(FlowKey, Result<Basis, String>)>;
 
-/// What a watch of processes has found.
+/// Result of watching processes.
 pub struct Found {
-    /// Their tracked sessions.
+    /// Tracked sessions of the processes.
     pub sessions: Sessions,
-    /// Accepted ones that are not tracked, where all were asked for.
+    /// Accepted sessions that are not tracked, if all sessions were requested.
     pub untracked: Vec<FlowKey>,
 }
 
-/// Who says which socket belongs to which.
+/// Evidence that two sockets belong together.
 #[derive(Clone, Copy, Debug)]
 pub enum Basis {
-    /// It is known already.
+    /// The pair is already known.
     Known,
-    /// The counts have shown it.
+    /// The counts have shown the pair.
     Counts(Pair),
 }
 
-/// Finds the pairs of the asked processes. Blocks for up to the limit.
+/// Finds the pairs of the requested processes. Blocks for up to the limit.
 pub fn find(
     ask: &Ask,
     rules: &WatchRules,
@@ -143,8 +141,8 @@ pub fn find(
     })
 }
 
-/// The pair of two sockets that one process has open, whoever opened them:
-/// to close them, nothing else.
+/// Returns the pair of two sockets that one process has open, whichever end opened them. The
+/// result serves only to close the sockets.
 pub fn holder_of(a: FlowKey, b: FlowKey) -> Option<Pair> {
     let rows = super::table::rows().ok()?;
     let inode = |key| rows.iter().find(|r| r.key == key).map(|r| r.inode);
@@ -172,7 +170,7 @@ pub fn holder_of(a: FlowKey, b: FlowKey) -> Option<Pair> {
     (own[0].end.key == a && own[1].end.key == b).then(|| pair(&own, &found))
 }
 
-/// What is not understood is not watched.
+/// Returns the reason why a socket cannot be watched, or `None`.
 fn barred(scene: &Scene, socket: &Socket, has_shim: impl Fn(i32) -> bool) -> Option<String> {
     let pid = socket.holder.pid;
     if scene.uring.contains(&pid) {
@@ -205,8 +203,8 @@ fn barred(scene: &Scene, socket: &Socket, has_shim: impl Fn(i32) -> bool) -> Opt
     })
 }
 
-/// The kernel lists the sessions of such a socket as TCP, and the descriptor is
-/// of none of them.
+/// Returns true if the descriptor is a socket of MPTCP. The kernel lists the subflows of such a
+/// socket as TCP, and the descriptor is none of them.
 fn is_multipath(holder: Holder) -> bool {
     let fd = Process::open(holder.pid).and_then(|p| p.socket(holder.fd));
     fd.is_ok_and(|fd| protocol(&fd).is_ok_and(|p| p == libc::IPPROTO_MPTCP))
@@ -219,7 +217,8 @@ fn by_counts(scene: &Scene, ask: &Ask, rules: &WatchRules, wanted: Vec<FlowKey>)
             processes.insert(*pid, process);
         }
     }
-    // All sockets of the processes, tracked or not: any may get the bytes.
+    // The list has all sockets of the processes, tracked or not, because each may receive the
+    // bytes.
     let watched: Vec<Watched> = scene
         .sockets
         .iter()
@@ -229,7 +228,7 @@ fn by_counts(scene: &Scene, ask: &Ask, rules: &WatchRules, wanted: Vec<FlowKey>)
         .iter()
         .filter_map(|key| watched.iter().position(|w| w.end.key == *key))
         .collect();
-    // A process pairs its own sockets only.
+    // A process pairs only its own sockets.
     let mut of_pid: HashMap<i32, Vec<usize>> = HashMap::new();
     for i in &index {
         of_pid.entry(watched[*i].holder.pid).or_default();

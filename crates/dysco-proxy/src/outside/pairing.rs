@@ -1,112 +1,112 @@
-//! Which accepted socket is relayed to which opened one, by counts alone.
+//! Assignment of accepted sockets to the opened sockets that they are relayed to, by counts
+//! alone.
 //!
-//! A process that passes bytes on has written to B what it has read from A,
-//! plus a constant, less what it holds at the moment. So the difference of the
-//! two counts has a highest value, which it comes back to again and again
-//! while data moves. Of two sockets that have nothing to do with each other
-//! the difference drifts, and no value of it lasts.
+//! A process that forwards bytes has written to B the bytes that it has read from A, plus a
+//! constant, less the bytes that it holds at the moment. The difference of the two counts
+//! therefore has a maximum to which it returns again and again while data moves. The difference
+//! of two unrelated sockets drifts, and no value of it lasts.
 //!
-//! The highest difference is the constant only if the process was empty when it was
-//! met: see [`crate::empty`].
+//! The maximum is the constant only if the process was empty when it was met: see
+//! [`crate::empty`].
 
 use std::time::Duration;
 
 use crate::empty::{Emptiness, Moment};
 
-/// What a process has read from a socket and written to it since it was
-/// opened; nothing where that was moving at the moment.
+/// Bytes that a process has read from a socket and written to it since it was opened; `None` for
+/// a count that moved at the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
-    /// Bytes read from it.
+    /// Bytes read from the socket.
     pub read: Option<i64>,
-    /// Bytes written to it.
+    /// Bytes written to the socket.
     pub written: Option<i64>,
-    /// Nothing waits there to be read.
+    /// True if nothing waits to be read.
     pub no_input: bool,
-    /// It takes more.
+    /// True if the socket accepts more data.
     pub has_room: bool,
 }
 
-/// What must have been seen of a pair.
+/// Evidence that a pair requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rules {
-    /// At so many moments the counts agreed, with data in between.
+    /// Number of moments at which the counts agreed, with data in between.
     pub moments: usize,
-    /// So many bytes passed meanwhile.
+    /// Number of bytes that passed meanwhile.
     pub bytes: i64,
-    /// So long apart were the first and the last.
+    /// Minimum time between the first and the last moment.
     pub window: Duration,
 }
 
-/// A proxy's own bytes in a direction (a header, a CONNECT) are fewer than
-/// this. More, and the socket has served others before.
+/// Maximum number of bytes that a proxy adds to a direction itself (a header, a CONNECT). A
+/// larger difference means that the socket has served other sessions before.
 pub const MAX_DELTA: i64 = 16 << 10;
 
-/// So many times as often is beyond doubt.
+/// Factor by which one socket must fit more often than another to be beyond doubt.
 const FAR: usize = 4;
-/// A relay holds nothing at one of so many moments, at least: at full speed
-/// it nearly always holds something.
+/// A relay holds nothing at one of this many moments at least. At full speed it nearly always
+/// holds something.
 const RARE: usize = 64;
 
-/// A socket of the process.
+/// Kind of a socket of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kind {
-    /// It was accepted, not opened.
+    /// True if the socket was accepted, false if it was opened.
     pub accepted: bool,
-    /// The local port: of accepted ones, the listener's.
+    /// Local port; for an accepted socket, the port of the listener.
     pub port: u16,
-    /// When it was, on a clock common to all, where known.
+    /// Time of the socket's start, on a clock common to all sockets, if known.
     pub born: Option<u64>,
 }
 
-/// All that was seen of the sockets of one process.
+/// All observations of the sockets of one process.
 pub struct Series {
     kinds: Vec<Kind>,
-    /// When, and whether the process slept.
+    /// Time of each moment, and whether the process slept.
     moments: Vec<(Duration, bool)>,
     seen: Vec<Vec<(u32, Counts)>>,
-    /// First and last reading of each socket: read, written.
+    /// First and last reading of each socket, as bytes read and written.
     spans: Vec<Option<[(i64, i64); 2]>>,
 }
 
-/// One direction between two sockets.
+/// Relation of one direction between two sockets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// What is read here is written there.
+    /// The bytes that are read from one socket are written to the other.
     Follows {
         /// The constant.
         delta: i64,
-        /// So often it was met, with data in between.
+        /// Number of moments at which the constant was met, with data in between.
         moments: usize,
-        /// So many bytes passed meanwhile.
+        /// Number of bytes that passed meanwhile.
         bytes: i64,
-        /// The process was seen empty then.
+        /// True if the process was seen empty at these moments.
         empty: bool,
     },
-    /// Next to nothing moves, and the difference stays.
+    /// Few or no bytes move, and the difference is constant.
     Quiet {
         /// The difference.
         delta: i64,
-        /// The process was seen empty then.
+        /// True if the process was seen empty at these moments.
         empty: bool,
     },
-    /// Not enough was seen.
+    /// The observations are not sufficient.
     Open {
-        /// So often the difference was at its highest.
+        /// Number of moments at which the difference was at its maximum.
         moments: usize,
-        /// So many bytes passed meanwhile.
+        /// Number of bytes that passed meanwhile.
         bytes: i64,
     },
-    /// They have nothing to do with each other.
+    /// The sockets are unrelated.
     Apart,
 }
 
-/// Two sockets that belong together, by their numbers in the series.
+/// Two sockets that belong together, as indices of the series.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// The accepted one.
+    /// Index of the accepted socket.
     pub a: usize,
-    /// The opened one.
+    /// Index of the opened socket.
     pub b: usize,
     /// Bytes written to B less bytes read from A.
     pub forward: i64,
@@ -115,7 +115,7 @@ pub struct Found {
 }
 
 impl Series {
-    /// Nothing seen yet of these sockets.
+    /// Returns a series without observations of these sockets.
     pub fn new(kinds: Vec<Kind>) -> Series {
         Series {
             moments: Vec::new(),
@@ -125,7 +125,7 @@ impl Series {
         }
     }
 
-    /// A socket's counts, still or not: for how much moved.
+    /// Records a socket's counts, still or not, for the amount that moved.
     pub fn reading(&mut self, socket: usize, read: i64, written: i64) {
         let now = (read, written);
         match &mut self.spans[socket] {
@@ -134,25 +134,25 @@ impl Series {
         }
     }
 
-    /// A new moment, this long after the first, at which the process slept or not.
+    /// Adds a moment, `at` after the start, and returns its index.
     pub fn moment(&mut self, at: Duration, asleep: bool) -> u32 {
         self.moments.push((at, asleep));
         (self.moments.len() - 1) as u32
     }
 
-    /// What a socket's counts were at that moment.
+    /// Records the counts of a socket at a moment.
     pub fn still(&mut self, moment: u32, socket: usize, counts: Counts) {
         if counts.read.is_some() || counts.written.is_some() {
             self.seen[socket].push((moment, counts));
         }
     }
 
-    /// How much a process read from a socket and wrote to it meanwhile.
+    /// Returns the bytes that a process read from a socket and wrote to it meanwhile.
     pub fn moved(&self, socket: usize) -> (i64, i64) {
         self.spans[socket].map_or((0, 0), |[first, last]| (last.0 - first.0, last.1 - first.1))
     }
 
-    /// The sockets that moved most like this accepted one, at most `count`.
+    /// Returns the opened sockets that moved most like this accepted one, at most `count`.
     pub fn nearest(&self, a: usize, count: usize) -> Vec<usize> {
         let (read, written) = self.moved(a);
         let mut all: Vec<(i64, usize)> = self
@@ -167,15 +167,15 @@ impl Series {
         all.into_iter().take(count).map(|(_, b)| b).collect()
     }
 
-    /// All sockets that were accepted, or all that were opened.
+    /// Returns all sockets that were accepted, or all that were opened.
     pub(super) fn of_kind(&self, accepted: bool) -> impl Iterator<Item = usize> + '_ {
         let all = self.kinds.iter().enumerate();
         all.filter(move |(_, k)| k.accepted == accepted)
             .map(|(i, _)| i)
     }
 
-    /// The highest difference between what was read here and written there;
-    /// nothing if they moved too differently.
+    /// Returns the maximum difference between the bytes written to `to` and read from `from`, or
+    /// `None` if they moved too differently.
     pub(super) fn compare(&self, from: usize, to: usize) -> Option<Best> {
         let (read, written) = (self.moved(from).0, self.moved(to).1);
         if (read, written) != (0, 0) && !alike(read, written) {
@@ -207,7 +207,7 @@ impl Series {
         Some(best)
     }
 
-    /// May what was read here have been written there, by how much it was?
+    /// Returns true if the amount that was read from `from` may have been written to `to`.
     pub(super) fn alike(&self, from: usize, to: usize) -> bool {
         alike(self.moved(from).0, self.moved(to).1)
     }
@@ -221,20 +221,20 @@ impl Series {
     }
 }
 
-/// Two amounts that may be one, some of which is held back at the moment.
+/// Returns true if two amounts may be the same, with a part held back at the moment.
 fn alike(x: i64, y: i64) -> bool {
     let most = x.max(y);
     x > 0 && y > 0 && (x - y).abs() <= most / 4 + (most / 2).min(64 << 10)
 }
 
-/// The highest difference between two counts, and how it was met.
+/// The maximum difference between two counts, and the moments at which it was met.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Best {
     delta: Option<i64>,
-    /// How much moved in all.
+    /// Number of bytes that moved in all.
     moved: i64,
-    /// Moments since it was first met, those at which it was, and those of
-    /// them with data in between.
+    /// Moments since the maximum was first met, moments at which it was met, and those of the
+    /// latter with data in between.
     common: usize,
     hits: usize,
     pub fresh: usize,
@@ -252,7 +252,7 @@ impl Best {
         self.seen += 1;
         self.full += usize::from(!moment.has_room);
         if self.delta.is_none_or(|best| delta > best) {
-            // What came before was not all: count anew.
+            // The previous maximum was not the true one, so counting restarts.
             (self.delta, self.common, self.hits, self.fresh) = (Some(delta), 0, 0, 0);
             self.first = (at, read);
             self.empty = Emptiness::default();
@@ -268,13 +268,14 @@ impl Best {
         }
     }
 
-    /// Does the sink mostly take no more? What the process holds then hides how they fit.
+    /// Returns true if the sink has no room at most moments. The bytes that the process holds
+    /// then hide the fit.
     pub(super) fn is_held_up(&self) -> bool {
         self.full * 2 > self.seen
     }
 
-    /// Is this beyond doubt the likelier of two? A relay's difference is at its
-    /// highest nearly always; that of sessions in step, once in a while.
+    /// Returns true if this fit is beyond doubt the likelier of two. A relay's difference is
+    /// nearly always at its maximum; that of sessions in step is now and then.
     pub(super) fn far_above(&self, other: &Best) -> bool {
         let often = 2 * self.hits * other.common >= 3 * other.hits * self.common;
         self.fresh > 0 && (self.fresh >= FAR * other.fresh || often)
@@ -288,7 +289,7 @@ impl Best {
         };
         let bytes = self.last.1 - self.first.1;
         let long = self.last.0.saturating_sub(self.first.0) >= rules.window;
-        // One that only drifts by meets its highest once in a while too.
+        // A difference that only drifts meets its maximum now and then too.
         let often = self.hits * RARE >= self.common;
         if moments >= rules.moments && bytes >= rules.bytes && long && often {
             return Way::Follows {
@@ -298,7 +299,7 @@ impl Best {
                 empty: self.empty.is_shown(),
             };
         }
-        // Rests at the highest difference nearly all the time.
+        // The difference stays at its maximum nearly all the time.
         let rests = self.common >= rules.moments && self.hits * 2 >= self.common;
         if self.moved < rules.bytes && (self.moved == 0 || rests) {
             return Way::Quiet {

@@ -1,4 +1,4 @@
-//! The sockets of a proxy's processes, as the kernel lists them.
+//! Sockets of a proxy's processes, as the kernel lists them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -15,31 +15,31 @@ use crate::theirs::Process;
 /// A connected TCP socket of one of the processes.
 #[derive(Clone, Debug)]
 pub struct Socket {
-    /// Who has it, first of all.
+    /// First process and descriptor that have the socket open.
     pub holder: Holder,
-    /// Other processes and descriptors that have it too.
+    /// Further processes and descriptors that have the socket open.
     pub shared: Vec<Holder>,
-    /// Both addresses: local is this host's.
+    /// Five-tuple; local is this host's end.
     pub key: FlowKey,
-    /// It was accepted here, as far as can be told by who listens.
+    /// True if the socket was accepted here, judged by the listening sockets.
     pub accepted: bool,
 }
 
 /// A proxy's processes and their sockets.
 pub struct Scene {
-    /// The processes, by number.
+    /// Processes by pid.
     pub processes: BTreeMap<i32, Proc>,
-    /// Their connected sockets.
+    /// Connected sockets of the processes.
     pub sockets: Vec<Socket>,
-    /// Those of them that use an io_uring.
+    /// Pids of the processes that use an io_uring.
     pub uring: Vec<i32>,
-    /// TCP sockets of theirs that are in another network namespace.
+    /// Number of TCP sockets of the processes in another network namespace.
     pub elsewhere: usize,
 }
 
 impl Scene {
-    /// Finds the processes of this name and their sockets. With `uid`, only
-    /// that user's are allowed.
+    /// Finds the processes of this name and their sockets. With `uid`, only that user's processes
+    /// are allowed.
     pub fn look(name: &ProcessName, uid: Option<u32>) -> Result<Scene, ProcessError> {
         let system = |what| move |source| ProcessError::System { what, source };
         let all = process::all()?;
@@ -57,7 +57,8 @@ impl Scene {
             }
             pids => pids?,
         };
-        // A thread may be in another namespace than its process, and a socket may be handed on.
+        // A thread may be in another namespace than its process, and a socket may have been
+        // passed on.
         let ours: HashSet<u64> = rows.iter().map(|row| row.inode).collect();
         let held = holders.of.iter().filter(|(inode, _)| ours.contains(inode));
         let holds_ours = held
@@ -116,7 +117,7 @@ impl Scene {
             });
         }
         if let ProcessName::Listener(at) = name {
-            // Others are looked at as partners, and listed by nobody.
+            // Opened sockets are kept as possible partners, and are not listed.
             let of_it = |s: &Socket| !s.accepted || at.matches(s.key.local());
             self.sockets.retain(of_it);
         }
@@ -124,7 +125,7 @@ impl Scene {
     }
 }
 
-/// Is it a TCP socket of another network namespace than ours?
+/// Returns true if the descriptor is a TCP socket of another network namespace.
 fn is_elsewhere(holder: Holder) -> bool {
     let fd = Process::open(holder.pid).and_then(|p| p.socket(holder.fd));
     fd.is_ok_and(|fd| {
@@ -154,7 +155,7 @@ mod tests {
         let found = find(accepted.local_addr().unwrap()).unwrap();
         assert!(found.accepted && found.shared.is_empty());
 
-        // Held twice, it cannot be closed in one place.
+        // A socket that is open twice cannot be closed in one place.
         let twice = accepted.try_clone().unwrap();
         let scene = Scene::look(&name, None).unwrap();
         let remote = accepted.peer_addr().unwrap();

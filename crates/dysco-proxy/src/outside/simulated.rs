@@ -1,5 +1,5 @@
-//! Processes as counts show them, honest relays and others, seen at random
-//! moments with bytes on their way.
+//! Tests with simulated processes, honest relays and others, whose counts are read at random
+//! moments while the processes hold bytes.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const RULES: Rules = Rules {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever the process does: what is paired is paired rightly.
+    /// Every pair that is found is right, whatever the process does.
     #[test]
     fn no_pair_is_wrong(
         seed: [u8; 32],
@@ -39,8 +39,8 @@ proptest! {
         }
     }
 
-    /// Where a sink is slow the process may hold the same at each moment. It is never
-    /// taken for nothing.
+    /// A full buffer is never mistaken for a constant. If a sink is slow, the process may hold the
+    /// same number of bytes at each moment.
     #[test]
     fn no_full_buffer_is_taken_for_a_constant(
         seed: [u8; 32],
@@ -58,7 +58,7 @@ proptest! {
         }
     }
 
-    /// Relays alone are all found, after enough of data.
+    /// All relays are found after enough data.
     #[test]
     fn relays_are_found(
         seed: [u8; 32],
@@ -73,7 +73,7 @@ proptest! {
         }
     }
 
-    /// The order in which the kernel lists sockets means nothing.
+    /// The result does not depend on the order in which the kernel lists sockets.
     #[test]
     fn order_means_nothing(
         seed: [u8; 32],
@@ -96,7 +96,7 @@ proptest! {
     }
 }
 
-/// What is said of the first client of a process with these habits.
+/// Returns the verdict on the first client of a process with these habits.
 fn first(habits: &[Habit]) -> Result<Found, Doubt> {
     let mut w = World::new(rng([7; 32]), habits);
     let all = w.all();
@@ -143,7 +143,7 @@ const LIMITS: Limits = Limits {
     takes: 3_000,
 };
 
-/// What is said of a session that is watched once its buffers are as they stay.
+/// Returns the verdict on a session that is watched after its buffers have settled.
 fn of_later(forward: bool, limits: Limits) -> Result<Found, Doubt> {
     let mut w = World::new(rng([7; 32]), &[Habit::Slow(7, forward, limits)]);
     let all = w.all();
@@ -167,8 +167,8 @@ fn a_buffer_that_is_always_full_is_told_with_its_direction() {
     }
 }
 
-/// Sessions in step met what a mirror had written to its second server, by chance and
-/// so often that this seemed explained.
+/// Sessions in step met the bytes that a mirror had written to its second server by chance, and
+/// so often that they seemed to explain these bytes.
 #[test]
 fn a_copy_is_not_explained_by_chance() {
     let seed = [
@@ -184,7 +184,7 @@ fn a_copy_is_not_explained_by_chance() {
     assert!(verdicts[&mirror].is_err(), "{:?}", verdicts[&mirror]);
 }
 
-/// Next to nothing was said to either of a mirror's servers, and the first answered much.
+/// A mirror sent few bytes to either server, and the first server answered with many.
 #[test]
 fn a_copy_of_little_is_a_copy() {
     let seed = [

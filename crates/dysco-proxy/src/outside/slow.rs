@@ -1,28 +1,28 @@
-//! A direction of a simulated process whose sink is slow: what is where.
+//! A direction of a simulated process with a slow sink, and the places of its bytes.
 
-/// How much fits where, in bytes, and how fast each end is.
+/// Capacities in bytes, and the speed of each end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// The sender stops when so much is under way.
+    /// Number of bytes in transit at which the sender stops.
     pub window: i64,
-    /// The process holds at most so much.
+    /// Maximum number of bytes that the process holds.
     pub buffer: i64,
-    /// The sink's send buffer.
+    /// Size of the sink's send buffer.
     pub queue: i64,
-    /// The sender and the receiver move so much at a time.
+    /// Number of bytes that the sender sends at a time.
     pub sends: i64,
-    /// See `sends`.
+    /// Number of bytes that the receiver takes at a time.
     pub takes: i64,
 }
 
-/// Where the bytes are.
+/// Number of bytes in each place.
 #[derive(Clone, Copy, Debug)]
 pub struct Slow {
     limits: Limits,
     unread: i64,
     held: i64,
     queued: i64,
-    /// The process has met a full sink, and waits until it is told to go on.
+    /// True if the process has met a full sink, and waits until the sink is writable.
     waits: bool,
 }
 
@@ -46,7 +46,7 @@ impl Slow {
         self.queued -= self.limits.takes.min(self.queued);
     }
 
-    /// The process reads; returns how much.
+    /// Lets the process read, and returns the number of bytes.
     pub fn read(&mut self) -> i64 {
         let bytes = self.unread.min(self.limits.buffer - self.held);
         self.unread -= bytes;
@@ -54,7 +54,7 @@ impl Slow {
         bytes
     }
 
-    /// The process writes; returns how much.
+    /// Lets the process write, and returns the number of bytes.
     pub fn write(&mut self) -> i64 {
         if self.waits && !self.has_room() {
             return 0;
@@ -70,12 +70,13 @@ impl Slow {
         self.unread == 0
     }
 
-    /// As the kernel sees it, from a third of the buffer on.
+    /// Returns true if the kernel would report the sink as writable, which it does while at least
+    /// a third of the buffer is free.
     pub fn has_room(&self) -> bool {
         3 * self.queued <= 2 * self.limits.queue
     }
 
-    /// Has the process nothing to do?
+    /// Returns true if the process has no work to do.
     pub fn rests(&self) -> bool {
         let may_read = self.unread > 0 && self.held < self.limits.buffer;
         let may_write = self.held > 0 && (!self.waits || self.has_room());

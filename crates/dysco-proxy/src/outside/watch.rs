@@ -1,6 +1,6 @@
-//! Watching the counts of a proxy's sockets until it is clear which belong
-//! together. Nothing is touched: descriptors are duplicated for microseconds
-//! and only read from the kernel's books.
+//! Observation of the counts of a proxy's sockets until it is clear which sockets belong
+//! together. The proxy is not affected: descriptors are duplicated for microseconds, and only the
+//! kernel's counts are read.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,38 +17,37 @@ use crate::sys::{cookie, key};
 use crate::table::Holder;
 use crate::theirs::{Process, Theirs};
 
-/// Between looks.
+/// Pause between looks.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Accepted sockets that are looked at closely in one go, each with its
-/// likeliest partners.
+/// Number of accepted sockets in one close look, each with its likeliest partners.
 const CLOSE_LOOKS: usize = 16;
 const PARTNERS: usize = 3;
-/// Readings of a close look.
+/// Number of readings in a close look.
 const PASSES: usize = 12;
-/// What is kept is bounded: so many moments, which take megabytes.
+/// Maximum number of moments that are kept, which take megabytes.
 const MOMENTS: usize = 500_000;
 
-/// A socket that is watched.
+/// A watched socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Watched {
-    /// Who has it.
+    /// Process and descriptor that have the socket open.
     pub holder: Holder,
-    /// What it is.
+    /// Identity of the socket.
     pub end: End,
-    /// When its session began, where the data plane knows.
+    /// Time of the session's start, if the data plane knows it.
     pub born: Option<u64>,
 }
 
-/// Why a watch came to no end.
+/// Reason why the watch of a socket ended early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lost {
     /// The process has ended, or closed the socket.
     Gone,
-    /// The descriptor is of another socket now.
+    /// The descriptor belongs to another socket now.
     Changed,
 }
 
-/// What a socket is, if it can be watched.
+/// Returns the identity of a socket, or `None` if it no longer exists.
 pub fn end(process: &Process, fd: i32, opened_here: bool) -> io::Result<Option<End>> {
     let Some(fd) = gone(process.socket(fd))? else {
         return Ok(None);
@@ -60,7 +59,7 @@ pub fn end(process: &Process, fd: i32, opened_here: bool) -> io::Result<Option<E
     }))
 }
 
-/// All that is watched, and what was seen of it.
+/// A watch of sockets, and its observations.
 pub struct Watch<'a> {
     processes: &'a HashMap<i32, Process>,
     sockets: &'a [Watched],
@@ -71,7 +70,7 @@ pub struct Watch<'a> {
 }
 
 impl<'a> Watch<'a> {
-    /// Begins.
+    /// Begins a watch.
     pub fn new(processes: &'a HashMap<i32, Process>, sockets: &'a [Watched]) -> Watch<'a> {
         let kind = |w: &Watched| Kind {
             accepted: !w.end.opened_here,
@@ -88,7 +87,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Watches until `wanted` are clear, or `limit` has passed. Blocks.
+    /// Watches until the verdicts on `wanted` are clear or `limit` has passed. Blocks.
     pub fn run(
         mut self,
         rules: &Rules,
@@ -102,7 +101,7 @@ impl<'a> Watch<'a> {
             self.look_at_all();
             turn = self.look_closely(&verdicts, turn);
             let over = self.begun.elapsed() >= limit || self.moments >= MOMENTS;
-            // Judging many costs; not more than a quarter of the time.
+            // Judging many sockets is costly, and takes at most a quarter of the time.
             let due = judged.elapsed() > (3 * cost).max(Duration::from_millis(50));
             if over || (due && self.begun.elapsed() > rules.window) {
                 let begun = Instant::now();
@@ -120,7 +119,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Every socket twice: those that did not move meanwhile were as they are
+    /// Reads every socket twice. The counts of a socket that did not move in between were valid
     /// at one moment.
     fn look_at_all(&mut self) {
         let all: Vec<usize> = (0..self.sockets.len()).collect();
@@ -130,12 +129,13 @@ impl<'a> Watch<'a> {
         self.keep(&all, &first, &second, asleep);
     }
 
-    /// Does their process have nothing to do? Only those of one are watched together.
+    /// Returns true if the process of the sockets has no work to do. Only sockets of one process
+    /// are watched together.
     fn sleeps(&self) -> bool {
         self.sockets.first().is_some_and(|s| sleeps(s.holder.pid))
     }
 
-    /// Busy sockets are still for microseconds only: a few at a time.
+    /// Reads a few sockets at a time, because busy sockets are still for microseconds only.
     fn look_closely(&mut self, verdicts: &Verdicts, turn: usize) -> usize {
         let known = |a: &usize| verdicts.iter().any(|(x, v)| x == a && v.is_ok());
         let open: Vec<usize> = (0..self.sockets.len())
@@ -190,7 +190,7 @@ impl<'a> Watch<'a> {
         which.iter().enumerate().map(read).collect()
     }
 
-    /// A duplicate of a socket's descriptor, if it still is that socket's.
+    /// Returns a duplicate of a socket's descriptor, if the descriptor still is that socket's.
     fn take(&mut self, socket: usize) -> Option<Theirs> {
         if self.lost[socket].is_some() {
             return None;
@@ -207,7 +207,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Nothing if even one reading met a change.
+/// A reading of a socket; `None` if it met a change.
 type Reading = Option<kernel::Still>;
 
 #[cfg(test)]
@@ -224,8 +224,7 @@ mod tests {
         window: Duration::from_millis(10),
     };
 
-    /// A process with an accepted socket as its input and an opened one as its
-    /// output.
+    /// Starts a process with an accepted socket as its input and an opened one as its output.
     fn holder() -> (Child, Vec<Watched>, HashMap<i32, Process>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let opened = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

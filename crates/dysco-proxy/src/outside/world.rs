@@ -1,5 +1,5 @@
-//! Processes with sessions of all kinds, and what their counts show at random moments,
-//! with bytes on their way.
+//! Simulated processes with sessions of all kinds, and their counts at random moments while they
+//! hold bytes.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,27 +10,27 @@ use proptest::test_runner::TestRng;
 use super::pairing::{Counts, Found, Kind, Series};
 use super::slow::{Limits, Slow};
 
-/// What a process does with a client's session.
+/// Treatment of a client's session by a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Habit {
-    /// Passes all on, after so many bytes of its own.
+    /// Forwards all bytes, after this number of its own.
     Relay(i64),
-    /// The same to two servers.
+    /// Forwards the same bytes to two servers.
     Mirror,
-    /// Answers by itself; the server's session idles.
+    /// Answers by itself, while the server's session idles.
     Cache,
     /// Adds a byte to each message.
     Adds,
-    /// Writes three quarters of what it reads.
+    /// Writes three quarters of the bytes that it reads.
     Shrinks,
-    /// Its server's session serves the next client too.
+    /// Uses its server's session for the next client too.
     Pool,
-    /// Passes all on, after so many bytes of its own, as fast as the sink of one
-    /// direction lets it: forward, or not.
+    /// Forwards all bytes, after this number of its own, as fast as the sink of one direction
+    /// allows: forward if true, otherwise reverse.
     Slow(i64, bool, Limits),
 }
 
-/// One socket's books.
+/// Counts of one socket.
 #[derive(Clone, Copy, Default)]
 pub struct Socket {
     read: i64,
@@ -42,11 +42,11 @@ pub struct World {
     habits: Vec<Habit>,
     sockets: Vec<Socket>,
     kinds: Vec<Kind>,
-    /// The sockets of each client: accepted, opened, and a mirror's second.
+    /// Sockets of each client: accepted, opened, and the second one of a mirror.
     pub own: Vec<(usize, usize, Option<usize>)>,
-    /// What was read and not written yet: client, forward, bytes.
+    /// Bytes that were read and not written yet: client, forward, number.
     held: Vec<(usize, bool, i64)>,
-    /// Of each client that has one: the slow direction.
+    /// Slow direction of each client that has one.
     slow: HashMap<usize, Slow>,
 }
 
@@ -94,7 +94,7 @@ impl World {
         (self.rng.next_u64() % n as u64) as usize
     }
 
-    /// The source and the sink of a client's slow direction.
+    /// Returns the source and the sink of a client's slow direction.
     fn ends(&self, client: usize) -> (usize, usize) {
         let (a, b, _) = self.own[client];
         match self.habits[client] {
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Each slow direction moves on, a process that has a turn included.
+    /// Advances each slow direction, including its process.
     fn step_slow(&mut self) {
         let clients: Vec<usize> = self.slow.keys().copied().collect();
         for client in clients {
@@ -126,12 +126,12 @@ impl World {
         }
     }
 
-    /// Has the process nothing to do?
+    /// Returns true if the process has no work to do.
     fn rests(&self) -> bool {
         self.held.is_empty() && self.slow.values().all(Slow::rests)
     }
 
-    /// Is a socket the source, or the sink, of a slow direction, and how is that?
+    /// Returns the slow direction of which a socket is the source or the sink, if any.
     fn slow_at(&self, socket: usize, source: bool) -> Option<&Slow> {
         let at = |client: &usize| {
             let (from, to) = self.ends(*client);
@@ -143,7 +143,7 @@ impl World {
             .map(|(_, s)| s)
     }
 
-    /// Something moves: read and held, or written of what is held.
+    /// Moves bytes: reads and holds some, or writes some of those held.
     fn step(&mut self) {
         if !self.held.is_empty() && self.below(4) != 0 {
             let i = self.below(self.held.len());
@@ -151,7 +151,7 @@ impl World {
             return self.write(client, forward, bytes);
         }
         let client = self.below(self.own.len());
-        // Steps of one size, half of the time: sessions in step are likely.
+        // Half of the steps have one size, so that sessions in step are likely.
         let size = match self.below(2) {
             0 => 1000,
             _ => 1 + self.below(1400) as i64,
@@ -190,7 +190,7 @@ impl World {
         }
     }
 
-    /// Watches for so many moments; of each, some sockets are missed.
+    /// Watches for a number of moments. Some sockets are missed at each of them.
     pub fn watch(&mut self, moments: u64, order: &[usize]) -> Series {
         let kinds = order.iter().map(|i| self.kinds[*i]).collect();
         let mut series = Series::new(kinds);
@@ -220,12 +220,12 @@ impl World {
         (0..self.sockets.len()).collect()
     }
 
-    /// What is right: each relay's sockets and deltas, in this order.
+    /// Returns the right verdict: the sockets and deltas of a relay, with indices in this order.
     pub fn truth(&self, client: usize, order: &[usize]) -> Option<Found> {
         let (a, b, _) = self.own[client];
         let header = match self.habits[client] {
             Habit::Relay(header) | Habit::Slow(header, ..) => header,
-            // As long as nobody else has come.
+            // The verdict holds as long as no other client has come.
             Habit::Pool => 0,
             _ => return None,
         };

@@ -1,12 +1,12 @@
-//! How the shim's socket is read.
+//! Tests of receiving on the shim's socket.
 
 use super::*;
 
-/// More than the socket itself holds, where the kernel's default was not changed.
+/// Number of reports, which exceeds the socket's queue if the kernel's default was not changed.
 const MANY: u64 = 1_000;
 
-/// A shim that finds the socket full has to say again what did not get through, and a
-/// removal of all sessions does not know of it meanwhile.
+/// A shim that finds the socket full must repeat lost reports, and a removal of all sessions
+/// misses its pairs meanwhile.
 #[test]
 fn reports_are_received_while_one_is_looked_at() {
     in_network(async || {

@@ -1,16 +1,16 @@
-//! The kernel's numbers against claims, and closing without a packet.
+//! Tests of the kernel's counts against claims, and of closing without a packet.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use super::*;
 
-/// Frames on the loopback, from now on.
+/// Capture of the frames on the loopback interface from its start on.
 pub struct Capture(OwnedFd);
 
 impl Capture {
     pub fn start() -> Capture {
         let all = (libc::ETH_P_ALL as u16).to_be();
-        // SAFETY: no pointers; the descriptor is ours alone.
+        // SAFETY: no pointers; this value alone owns the descriptor.
         let fd = unsafe {
             let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
             let fd = libc::socket(libc::AF_PACKET, kind, i32::from(all));
@@ -20,8 +20,8 @@ impl Capture {
         Capture(fd)
     }
 
-    /// TCP segments that were sent meanwhile. Sends a datagram of its own
-    /// after them, to be sure that the capture works and has seen all.
+    /// Returns the number of TCP segments that were sent meanwhile. Sends a datagram after them,
+    /// to ensure that the capture works and has seen all segments.
     pub fn segments(&self) -> usize {
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         udp.send_to(b"last", udp.local_addr().unwrap()).unwrap();
@@ -29,7 +29,7 @@ impl Capture {
         let mut frame = [0u8; 256];
         while let Ok(n) = nix::unistd::read(&self.0, &mut frame) {
             assert!(n > 24);
-            // The protocol byte, after 14 bytes of Ethernet.
+            // The protocol byte follows 14 bytes of Ethernet.
             let protocol = match frame[12..14] {
                 [0x86, 0xdd] => frame[20],
                 _ => frame[23],
@@ -81,7 +81,8 @@ fn a_claim_of_too_little_is_a_lie_also_at_full_speed() {
             let pair = side.pair(&relay, claim).await;
             let (claimed, seen) = loop {
                 match side.side.measure(&pair).await {
-                    // Bytes were under way at each look. They are not once the streams end.
+                    // Bytes were in transit at each reading. None are once the streams have
+                    // ended.
                     Err(MeasureError::NeverStill { .. }) => {}
                     Err(MeasureError::DeltaMismatch {
                         direction: "forward",
@@ -136,15 +137,15 @@ fn a_proxy_that_waits_in_its_splices_is_measured_too() {
         let mut side = Side::start(|_| {});
         let pair = side.pair(&relay, 0).await;
         relay.wait_for_streams();
-        // Both movers hold their pipe's lock, waiting for data.
+        // Both movers hold their pipe's lock while they wait for data.
         let m = side.side.measure(&pair).await.unwrap();
         assert_eq!((m.delta_forward, m.delta_reverse), (0, 0));
         relay.finish();
     });
 }
 
-/// A thread that sleeps inside a splice from a pipe that holds something: nobody
-/// reads what it writes. Its lock is held until the reader goes.
+/// Starts a thread that sleeps inside a splice from a pipe with contents, because its output is
+/// not read. The thread holds the pipe's lock until the reader is dropped.
 fn keep_a_pipe() -> (std::net::TcpStream, std::thread::JoinHandle<()>) {
     use std::io::{ErrorKind, Write};
     use std::os::fd::AsRawFd;
@@ -184,7 +185,8 @@ fn a_pipe_that_a_splice_waits_in_is_not_asked() {
         });
         let (reader, keeper) = keep_a_pipe();
         let mut side = Side::start(|c| c.still_limit = Duration::from_millis(50));
-        // A byte is missing, as many as are in that pipe: all are looked at.
+        // One byte is missing, which is the number of bytes in that pipe, so that all pipes are
+        // examined.
         let pair = side.pair(&relay, 1).await;
         relay.wait_for_streams();
         let answer = side.side.measure(&pair).await;
@@ -198,8 +200,8 @@ fn a_pipe_that_a_splice_waits_in_is_not_asked() {
     });
 }
 
-/// The process has read a buffer's worth and cannot write it: the counts differ by that at
-/// each moment, and would for as long as the server does not read.
+/// The process has read a full buffer and cannot write it. The counts differ by its size at each
+/// moment, for as long as the server does not read.
 #[test]
 fn what_may_be_a_full_buffer_is_no_constant() {
     use std::io::{Read, Write};
@@ -281,7 +283,7 @@ fn what_may_be_a_full_buffer_is_no_constant() {
 #[test]
 fn a_fin_is_no_byte() {
     in_network(async || {
-        // The client's FIN has passed through both sockets, the server's not.
+        // The client's FIN has passed both sockets, the server's has not.
         let relay = Relay::start(Script {
             bytes: 1 << 20,
             half_close: true,

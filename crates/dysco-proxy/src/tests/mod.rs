@@ -1,4 +1,4 @@
-//! Real sockets in network namespaces of their own. Needs root.
+//! Tests with real sockets in separate network namespaces. Needs root.
 
 mod inbox;
 mod kernel;
@@ -36,7 +36,7 @@ fn in_network<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static)
     }
 }
 
-/// The proxy's side with a test that plays the shim.
+/// The proxy's side, with a test in the role of the shim.
 struct Side {
     side: ProxySide,
     events: Receiver<PairEvent>,
@@ -66,7 +66,7 @@ impl Side {
         }
     }
 
-    /// Sends a report and waits for what comes of it.
+    /// Sends a report and waits for the resulting event.
     async fn tell(&mut self, r: &Report) -> PairEvent {
         self.shim.send(&r.to_bytes()).unwrap();
         self.event().await
@@ -79,14 +79,14 @@ impl Side {
             .unwrap()
     }
 
-    /// Sends something that makes no event, and waits until it was counted.
+    /// Sends a datagram that causes no event, and waits until it was counted.
     async fn counted(&self, bytes: &[u8], of: fn(&ShimStats) -> u64) {
         let before = of(&self.side.stats());
         self.shim.send(bytes).unwrap();
         self.until(|s| of(s) != before).await;
     }
 
-    /// Waits until what was counted is so.
+    /// Waits until the counters fulfil the condition.
     async fn until(&self, so: impl Fn(&ShimStats) -> bool) {
         tokio::time::timeout(Duration::from_secs(20), async {
             while !so(&self.side.stats()) {
@@ -123,10 +123,10 @@ fn said(kind: ReportKind, fd_in: RawFd, fd_out: RawFd) -> Report {
     }
 }
 
-/// As the shim asks for it: of a descriptor of this process.
+/// Returns the cookie of a descriptor of this process, as the shim reads it.
 fn cookie_of(fd: RawFd) -> u64 {
     use std::os::fd::FromRawFd;
-    // SAFETY: no pointers; a descriptor that is returned is ours alone.
+    // SAFETY: no pointers; this function alone owns a descriptor that is returned.
     let own = unsafe {
         match libc::dup(fd) {
             -1 => return 0,
@@ -188,7 +188,7 @@ fn a_program_declares_each_direction_by_itself() {
             ..Script::default()
         });
         let mut side = Side::start(|_| {});
-        // The server's side first: the client's side is A all the same.
+        // The report names the server's side first. The client's side becomes A nevertheless.
         let mut r = said(ReportKind::Called, relay.b, relay.a);
         r.flags = report::FORWARD_ENDLESS;
         r.delta_forward = 5;
@@ -243,7 +243,8 @@ fn a_report_read_late_is_not_believed_of_other_sockets() {
         };
         let relays = [(); 2].map(|()| Relay::start(script));
         let mut side = Side::start(|_| {});
-        // What an earlier session's report says, whose numbers these have now.
+        // The report is that of an earlier session, whose descriptors belong to these sockets
+        // now.
         let late = |kind| {
             let mut r = endless(&relays[0], 0);
             r.kind = kind as u16;
@@ -273,7 +274,7 @@ fn a_report_of_an_older_release_is_counted_and_not_read() {
         let mut old = endless(&relay, 0).to_bytes();
         old[4..6].copy_from_slice(&1u16.to_ne_bytes());
         side.counted(&old, |s| s.malformed).await;
-        // As long as it was then: without the cookies.
+        // The older report is shorter, because it has no cookies.
         side.counted(&old[..48], |s| s.malformed).await;
         assert_eq!(side.side.pairs(), []);
         relay.finish();
@@ -313,7 +314,7 @@ fn one_user_cannot_have_all_the_room() {
             let (relay, uid) = of_whom.next().unwrap();
             send_as(&side.path, own, uid, &endless(relay, 0));
         };
-        // Half of all; half of what is left; what is left.
+        // The users get half of all, half of the rest, and the rest.
         for refused in [false, false, true, false, true, false] {
             let before = side.side.stats().over_share;
             tell(&side);
@@ -324,10 +325,10 @@ fn one_user_cannot_have_all_the_room() {
             }
         }
         assert_eq!(side.side.pairs().len(), 4);
-        // What is told of a pair that is known takes no room.
+        // A report about a known pair takes no room.
         send_as(&side.path, own, 7, &endless(&relays[0], 1));
         assert!(matches!(side.event().await, PairEvent::Changed(_)));
-        // What is given up is free again.
+        // The room of a revoked pair is free again.
         let mut gone = said(ReportKind::Revoked, relays[1].a, relays[1].b);
         gone.flags = 0;
         send_as(&side.path, own, 7, &gone);
@@ -342,7 +343,7 @@ fn one_user_cannot_have_all_the_room() {
     });
 }
 
-/// A shim's word that they are closed may be lost.
+/// A shim's report about closed sockets may be lost.
 #[test]
 fn pairs_go_with_their_sockets() {
     in_network(async || {
@@ -406,7 +407,7 @@ fn pairs_go_with_their_process() {
     });
 }
 
-/// Sends a report with another process's number, or user's: root may.
+/// Sends a report with another process's pid or another user's id, which root may do.
 fn send_as(path: &std::path::Path, pid: i32, uid: u32, r: &Report) {
     use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
     let shim = UnixDatagram::unbound().unwrap();
@@ -429,7 +430,7 @@ fn what_is_sent_along_with_a_report_stops_nobody() {
     in_network(async || {
         let side = Side::start(|_| {});
         let hello = said(ReportKind::Hello, -1, -1).to_bytes();
-        // Its last close would wait for the reader for an hour.
+        // The last close of this socket would wait for the reader for an hour.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut slow = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (reader, _) = listener.accept().unwrap();
@@ -453,7 +454,8 @@ fn what_is_sent_along_with_a_report_stops_nobody() {
             l_linger: 0,
         };
         match sent {
-            // The kernel takes none for this socket: nor must it wait here.
+            // The kernel refuses descriptors on this socket, so the close in this test must not
+            // wait either.
             Err(nix::Error::EPERM) => setsockopt(&slow, sockopt::Linger, &hour_less).unwrap(),
             sent => assert_eq!(sent, Ok(hello.len())),
         }

@@ -1,11 +1,11 @@
-//! Ports of sessions that go on without their socket.
+//! Tests of ports of sessions that continue without their socket.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 
 use super::*;
 use crate::port::HeldPort;
 
-/// The kernel takes even ports first, of those that it may choose from.
+/// First port of the range. The kernel chooses even ports first.
 const FIRST: u16 = 40_000;
 const HELD: u16 = FIRST + 1;
 
@@ -35,10 +35,10 @@ fn a_port_is_held_for_one_server_and_without_a_packet() {
             assert_eq!(port(&open), FIRST);
             let full = TcpStream::connect(one).unwrap_err();
             assert_eq!(full.kind(), std::io::ErrorKind::AddrNotAvailable);
-            // Nor is it there for who asks by name, as beside the proxy's socket.
+            // The port cannot be bound explicitly either, as beside the proxy's socket.
             let named = TcpListener::bind((host, HELD)).unwrap_err();
             assert_eq!(named.kind(), std::io::ErrorKind::AddrInUse);
-            // To another server it is as any.
+            // For connections to another server the port is available.
             let others = [TcpStream::connect(other), TcpStream::connect(other)];
             let ports = others.each_ref().map(port);
             assert!(ports.contains(&HELD), "{ports:?}");

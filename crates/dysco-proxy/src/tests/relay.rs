@@ -1,4 +1,4 @@
-//! A client, a server, and a relay between that splices like HAProxy does.
+//! A client, a server, and a relay between them that splices like HAProxy.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,27 +7,27 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A test that waits longer hangs.
+/// Time limit of a stream.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the two ends do.
+/// Behaviour of the two ends and the relay.
 #[derive(Default, Clone, Copy)]
 pub struct Script {
-    /// Bytes that the relay sends to the server of its own.
+    /// Number of bytes that the relay itself sends to the server.
     pub greeting: usize,
-    /// Bytes that each end sends.
+    /// Number of bytes that each end sends.
     pub bytes: usize,
-    /// The relay waits inside its splices.
+    /// True if the relay waits inside its splices.
     pub blocking: bool,
-    /// The client closes its direction at the end.
+    /// True if the client closes its direction at the end.
     pub half_close: bool,
 }
 
-/// The relay's descriptors, and all that runs.
+/// Descriptors of the relay, and the running threads.
 pub struct Relay {
-    /// The client's side.
+    /// Client's side.
     pub a: RawFd,
-    /// The server's side.
+    /// Server's side.
     pub b: RawFd,
     /// Read ends of the pipes.
     pub pipes: [RawFd; 2],
@@ -48,7 +48,7 @@ impl Relay {
         for s in [&a, &b] {
             s.set_nonblocking(!script.blocking).unwrap();
         }
-        // The relay opened the second one.
+        // The relay opened the second connection.
         let (a, b) = (a.into_raw_fd(), b.into_raw_fd());
         let greeting = vec![b'g'; script.greeting];
         assert_eq!(
@@ -75,24 +75,24 @@ impl Relay {
         }
     }
 
-    /// Is one of the two ends still sending or receiving?
+    /// Returns true if one of the two ends is still sending or receiving.
     pub fn running(&self) -> bool {
         self.ends
             .iter()
             .any(|e| e.threads.iter().any(|t| !t.is_finished()))
     }
 
-    /// Until both ends have sent and received all (and a half-close arrived).
+    /// Waits until both ends have sent and received all bytes (and a half-close has arrived).
     pub fn wait_for_streams(&self) {
         for e in &self.ends {
-            // Both threads let go of their ends of the channel when done.
+            // Both threads drop their ends of the channel when they finish.
             let ended = e.done.recv_timeout(PATIENCE);
             assert_eq!(ended, Err(RecvTimeoutError::Disconnected), "a stream hangs");
         }
     }
 
-    /// Until everything is acknowledged and no delayed ack is due: four sockets
-    /// whose queues are empty and whose counters stood still for a while.
+    /// Waits until everything is acknowledged and no delayed acknowledgement is due: the counter
+    /// of sent segments must stay the same for a while.
     pub fn wait_for_quiet(&self) {
         let out = || {
             let snmp = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
@@ -113,7 +113,7 @@ impl Relay {
         }
     }
 
-    /// Until the relay has noticed that its sockets are closed, and closed them.
+    /// Waits until the relay has noticed that its sockets are closed, and closes its descriptors.
     pub fn proxy_closed(&self) {
         while !self.movers.iter().all(JoinHandle::is_finished) {
             std::thread::yield_now();
@@ -123,7 +123,7 @@ impl Relay {
         }
     }
 
-    /// Ends both streams; every byte must have arrived as it was sent.
+    /// Ends both streams, and requires that every byte has arrived as sent.
     pub fn finish(self) {
         self.wait_for_streams();
         for e in &self.ends {
@@ -144,11 +144,11 @@ impl Relay {
 }
 
 fn borrow(fd: RawFd) -> std::os::fd::BorrowedFd<'static> {
-    // SAFETY: the relay's descriptors are open until its movers are done.
+    // SAFETY: the relay's descriptors are open until its movers have ended.
     unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
 }
 
-/// The two ends of a connection: who opened it, and who accepted.
+/// Returns the two ends of a connection: the one that opened it, and the one that accepted it.
 fn connection() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let opened = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -159,8 +159,8 @@ fn connection() -> (TcpStream, TcpStream) {
 fn splice(from: RawFd, to: RawFd, len: usize, socket: RawFd, what: i16) -> isize {
     let none = std::ptr::null_mut();
     loop {
-        // SAFETY: null offsets and one pollfd of ours; the descriptors are open
-        // until the mover is done.
+        // SAFETY: null offsets and one local pollfd; the descriptors are open until the mover has
+        // ended.
         let n = unsafe { libc::splice(from, none, to, none, len, libc::SPLICE_F_MOVE) };
         if n >= 0 || std::io::Error::last_os_error().kind() != ErrorKind::WouldBlock {
             return n;
@@ -170,7 +170,7 @@ fn splice(from: RawFd, to: RawFd, len: usize, socket: RawFd, what: i16) -> isize
             events: what,
             revents: 0,
         };
-        // SAFETY: as above.
+        // SAFETY: one local pollfd; the descriptor is open until the mover has ended.
         unsafe { libc::poll(&raw mut p, 1, -1) };
     }
 }
@@ -194,7 +194,7 @@ fn relay(from: RawFd, pipe: (RawFd, RawFd), to: RawFd) {
     }
 }
 
-/// Byte `i` of every stream.
+/// Returns byte `i` of every stream.
 fn pattern(i: usize) -> u8 {
     (i.wrapping_mul(31) ^ (i >> 11)) as u8
 }

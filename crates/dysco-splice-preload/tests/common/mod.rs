@@ -1,4 +1,4 @@
-//! A daemon that only listens, and programs run under the shim.
+//! A daemon that only receives, and programs that run under the shim.
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use dysco_common::shim::{Report, ReportKind};
 
-/// The library under test, which cargo put beside the test's own program.
+/// Returns the library under test, which cargo placed beside the test's program.
 pub fn library() -> PathBuf {
     let exe = std::env::current_exe().unwrap();
     exe.ancestors()
@@ -39,7 +39,7 @@ pub fn compile(dir: &Path, source: &str, args: &[&str]) -> PathBuf {
     out
 }
 
-/// A test that waits longer for a report waits in vain.
+/// Time limit for a report.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The daemon's end of the socket.
@@ -50,7 +50,7 @@ impl Daemon {
         Daemon::on(UnixDatagram::bind(path).unwrap())
     }
 
-    /// One that has no path, as for a program that has changed its root.
+    /// Returns a daemon without a path, as for a program that has changed its root.
     pub fn start_abstract(path: &Path) -> Daemon {
         let address = SocketAddr::from_abstract_name(path.as_os_str().as_bytes());
         Daemon::on(UnixDatagram::bind_addr(&address.unwrap()).unwrap())
@@ -59,7 +59,7 @@ impl Daemon {
     fn on(socket: UnixDatagram) -> Daemon {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let on: libc::c_int = 1;
-        // SAFETY: the value is our own integer of that size.
+        // SAFETY: the value is a local integer of that size.
         let r = unsafe {
             let len = size_of_val(&on) as libc::socklen_t;
             let p = (&raw const on).cast();
@@ -75,9 +75,9 @@ impl Daemon {
         Daemon(socket)
     }
 
-    /// The next report that is no hello, and its sender's process.
+    /// Returns the next report that is no hello, and the pid of its sender.
     pub fn next(&self) -> (i32, Report) {
-        // Hellos come once a second, and are no answer.
+        // Hellos arrive once a second, and are no answer.
         let begun = std::time::Instant::now();
         loop {
             let got = self.any().expect("no report came");
@@ -88,7 +88,7 @@ impl Daemon {
         }
     }
 
-    /// What has come until now, without the hellos.
+    /// Returns the reports that have arrived so far, without the hellos.
     pub fn rest(&self) -> Vec<(i32, Report)> {
         self.0.set_nonblocking(true).unwrap();
         let all = std::iter::from_fn(|| self.any());
@@ -96,12 +96,12 @@ impl Daemon {
             .collect()
     }
 
-    /// The next datagram; `None` if none comes.
+    /// Returns the next datagram, or `None` if none arrives.
     pub fn any(&self) -> Option<(i32, Report)> {
         let mut bytes = [0u8; 256];
         let mut control = [0u64; 8];
-        // SAFETY: all-zero is a valid msghdr, and each pointer is to a local of
-        // the length given; the kernel's answer is read as it says.
+        // SAFETY: all-zero is a valid msghdr, and each pointer is to a local of the length given;
+        // the kernel's answer is read as it says.
         unsafe {
             let mut iov = libc::iovec {
                 iov_base: bytes.as_mut_ptr().cast(),
@@ -133,13 +133,13 @@ pub struct Run {
 }
 
 impl Run {
-    /// Starts it; its input stays open until it is told to stop.
+    /// Starts the program. Its input stays open until `finish` closes it.
     pub fn start(program: &Path, args: &[&str], socket: &Path) -> Run {
         let mut command = Command::new(program);
         Run::spawn(command.args(args).env("LD_PRELOAD", library()), socket)
     }
 
-    /// The same for a program that links the library itself.
+    /// Starts a program that links the library itself.
     pub fn bare(program: &Path, args: &[&str], socket: &Path) -> Run {
         Run::spawn(Command::new(program).args(args), socket)
     }
@@ -147,7 +147,7 @@ impl Run {
     fn spawn(command: &mut Command, socket: &Path) -> Run {
         let mut child = command
             .env("DYSCO_SHIM_SOCKET", socket)
-            // Cargo points it to older builds.
+            // Cargo sets the variable to older builds.
             .env_remove("LD_LIBRARY_PATH")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -157,24 +157,24 @@ impl Run {
         Run { child, out }
     }
 
-    /// The process.
+    /// Returns the pid of the program.
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
 
-    /// Its next line.
+    /// Returns the next line of the program's output.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).unwrap();
         line.trim().to_owned()
     }
 
-    /// The descriptors of the next pair that it relays.
+    /// Returns the descriptors of the next pair that the program relays.
     pub fn pair(&mut self) -> (i32, i32) {
         self.named_pair().0
     }
 
-    /// The same, and the kernel's names of the two sockets.
+    /// Returns the descriptors of the next pair, and the cookies of the two sockets.
     pub fn named_pair(&mut self) -> ((i32, i32), (u64, u64)) {
         let line = self.line();
         let number = |key: &str| {
@@ -186,20 +186,20 @@ impl Run {
         (fds, (number("ca="), number("cb=")))
     }
 
-    /// Lets it end, which it must do well.
+    /// Closes the program's input, and requires that it ends successfully.
     pub fn finish(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
     }
 
-    /// Asks it to end, and waits.
+    /// Asks the program to end, and waits for its end.
     pub fn terminate(mut self) {
         self.ask_to_end();
         self.child.wait().unwrap();
     }
 
     fn ask_to_end(&self) {
-        // SAFETY: our own child, which is not waited for yet.
+        // SAFETY: a child of this process, which was not waited for yet.
         unsafe { libc::kill(self.pid(), libc::SIGTERM) };
     }
 }
@@ -217,7 +217,7 @@ impl Drop for Run {
 /// Runs a test in a fresh network namespace with its loopback up.
 pub fn in_network(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
-        // SAFETY: no pointers; it concerns this thread and those it starts.
+        // SAFETY: no pointers; the call affects this thread and those that it starts.
         let r = unsafe { libc::unshare(libc::CLONE_NEWNET) };
         assert_eq!(r, 0, "these tests need root, for network namespaces");
         let up = Command::new("ip")
