@@ -1,4 +1,4 @@
-//! What must hold at any moment.
+//! Invariants that must hold at any moment.
 
 use dysco_common::Delta;
 use dysco_proto::{ChangeId, Machine, Role};
@@ -38,12 +38,12 @@ impl World {
         }
     }
 
-    /// What must hold at any moment.
+    /// Checks the invariants that must hold at any moment.
     pub(super) fn check(&mut self, config: &Configuration) {
         if self.broken.is_none() && self.overlaps() {
             self.broken = Some(Broken::Overlap);
         }
-        // Of one that has ended nothing more is sent.
+        // Nothing more is sent of a session that has ended.
         if self.gone() || self.broken.is_some() || self.is_collectable(config) {
             return;
         }
@@ -82,14 +82,14 @@ impl World {
         }
     }
 
-    /// Does what an end sends pass a firewall that would not know it?
+    /// True if what an end sends passes a firewall that does not know the session.
     fn is_stateless(&self, config: &Configuration) -> bool {
         let sides = [RIGHTWARDS, LEFTWARDS].into_iter();
         let mut passed = sides.filter_map(|side| self.trace(config, side)).flatten();
         passed.any(|(at, _)| at > RIGHT && !self.host(at).state)
     }
 
-    /// Is anything of the session held by two?
+    /// True if two changes hold a part of the session.
     fn overlaps(&self) -> bool {
         let twice = |host: &Host| {
             let mut held: Vec<_> = host.machine.iter().flat_map(Machine::changes).collect();
