@@ -39,11 +39,11 @@ pub struct Faults {
 /// A request of an operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// This chain, whatever the session has.
+    /// This chain, whatever chain the session has.
     Become(&'static [usize]),
-    /// The chain that it has, without this host.
+    /// The session's chain without this host.
     Without(usize),
-    /// The same, with another host in its place.
+    /// The session's chain with the second host in place of the first.
     Replace(usize, usize),
 }
 

@@ -29,7 +29,7 @@ pub struct Exploration {
 pub enum Action {
     /// An operator asks for one of the chains.
     Request(usize, Twist),
-    /// An operator changes their mind.
+    /// An operator cancels the change.
     Cancel(ChangeId),
     /// A message arrives; it may arrive again.
     Deliver {
