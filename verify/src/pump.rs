@@ -4,7 +4,7 @@ use dysco_proto::{Command, HostId, Machine, Message, Reason, Report, Time};
 
 /// Current time. The clock stands still: time passes only when a timer fires.
 pub const NOW: Time = Time::ZERO;
-/// Number of outputs at which a daemon may die; more than one input produces.
+/// Number of outputs at which a daemon may die. One input produces fewer.
 pub const OUTPUTS: u8 = 7;
 /// The corresponding number for a host that is both anchors, including the parts of its commands.
 pub const PAIR_OUTPUTS: u8 = 12;

@@ -4,7 +4,7 @@ use crate::nature::Nature;
 
 use super::config::{Ask, BOTH_SIDES, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, Seen};
 
-/// Resets answer the SYNs of new paths.
+/// Resets answer whatever is sent on new paths.
 pub(super) const REJECTED: Configuration = Configuration {
     nature: Nature::Rejects,
     bytes: [1, 1],
