@@ -236,7 +236,7 @@ fn of_session(
             .any(|o| o.code.is_none() || takes_up(o, seen.local))
     };
     let counts = |trouble: &Trouble| match killed {
-        // It ends with its proxy, as it would have: but a change must not make that end worse.
+        // The session ends with its proxy, as it would have. A change must not make that end worse.
         Some(at) => {
             // A session that its control did not open before the kill has no counterpart for
             // comparison.

@@ -114,7 +114,7 @@ fn own(number: u8, v6: bool, last: u8) -> IpAddr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
-    /// At the router, between two hosts, both ways.
+    /// At the router, between two hosts, in both directions.
     Path {
         /// One of the two hosts.
         from: u8,
@@ -170,11 +170,11 @@ pub enum BoxKind {
     Synproxy,
     /// Gives connections other sequence numbers.
     Renumber {
-        /// Added to the numbers of the one who opened.
+        /// Number added to the numbers of the end that opened the connection.
         up: u32,
-        /// Added to the numbers of the other.
+        /// Number added to the numbers of the other end.
         down: u32,
-        /// Whether it translates SACK blocks as well.
+        /// True if the box translates SACK blocks as well.
         sack: bool,
     },
     /// Adds to the clocks in timestamps.

@@ -70,13 +70,13 @@ pub enum Ask {
 /// One command of an operator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Operation {
-    /// When.
+    /// Time of the command, in milliseconds.
     pub at_ms: u64,
-    /// On which host.
+    /// Number of the host that runs the command.
     pub host: u8,
-    /// What.
+    /// The request.
     pub ask: Ask,
-    /// The operator's own process is killed so much later.
+    /// Milliseconds after which the operator's own process is killed, if it is killed.
     pub cancel_ms: Option<u64>,
 }
 
