@@ -34,11 +34,11 @@ pub struct Crowd {
 /// Order to send messages.
 #[derive(Clone)]
 pub struct Order {
-    /// Which of them.
+    /// Sessions that send.
     pub sessions: Range<usize>,
-    /// How often each.
+    /// Number of messages of each session.
     pub rounds: usize,
-    /// How many have said something, and heard nothing yet.
+    /// Number of sessions that may wait for an answer at the same time.
     pub at_once: usize,
 }
 

@@ -52,7 +52,7 @@ const ADDRESS: u64 = (1 << 48) - 1;
 /// Result of one case.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What was done with the packet.
+    /// Name of the case, by what the programs did with the packet.
     pub name: &'static str,
     /// Program that ran repeatedly; none if each packet is run once.
     pub way: Option<Way>,

@@ -41,7 +41,8 @@ impl Relay {
                 };
                 let _ = client.set_nodelay(true);
                 let _ = server.set_nodelay(true);
-                // Each connection has only one descriptor: a duplicate would be private to the proxy.
+                // Each connection has only one descriptor: a duplicate would be private to
+                // the proxy.
                 let ends = Arc::new((client, server));
                 let both = ends.clone();
                 let up = std::thread::spawn(move || pump(&both.0, &both.1, buffer, rewrite));
