@@ -28,9 +28,9 @@ const ACK: u8 = 16;
 /// the numbers of the first direction. IPv4 only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Does {
-    /// Adds these to sequence numbers, of what goes there and of what comes back.
+    /// Adds these values to sequence numbers, in the first direction and in the other.
     Numbers(u32, u32),
-    /// Adds these to timestamps.
+    /// Adds these values to timestamps, in the first direction and in the other.
     Clocks(u32, u32),
     /// Removes SACK permitted from SYNs.
     StripsSack,
