@@ -12,7 +12,7 @@ use crate::world::World;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Puts another certificate and key in the place of a host's, and has them taken up.
+/// Replaces a host's certificate and key, and makes the daemon load them.
 fn renew(w: &World, role: Role) -> Result<()> {
     let host = w.lab.host(role);
     let (next, keys) = (host.dir().join("next"), host.dir().join("pki"));
@@ -54,10 +54,10 @@ fn certificates_are_renewed_under_live_sessions_and_one_is_revoked() -> Result<(
     }
     w.remove_these(&ends[1..])?;
 
-    // The server's host is cast out by the two others, which are told nothing else.
+    // The two other hosts revoke the server's host, by no other message.
     let authority = w.lab.dir().join("pki");
     let keys = w.lab.server.dir().join("pki");
-    // Its connections are older than its certificate.
+    // The certificate is newer than the host's connections.
     let [dir, cert, before] = [
         authority.clone(),
         keys.join("host.crt"),
