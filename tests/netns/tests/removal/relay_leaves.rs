@@ -141,7 +141,7 @@ fn its_history_is_kept_and_it_is_counted() -> Result<()> {
         .as_str()
         .unwrap_or_default();
     ensure!(why.contains("ask for mode bypass"), "{refused:#}");
-    // The client's operator wants the second one.
+    // The client's operator requests the removal of the second session.
     let named = format!("{}>{}", ends[1].client, ends[1].listen);
     let proxy = Role::Proxy.at(Family::V4, 0).ip().to_string();
     let done = w.remove_from(Role::Client, &proxy, &["--session", &named])?;
