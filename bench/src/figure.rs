@@ -47,7 +47,7 @@ impl Better {
     }
 }
 
-/// A static string. It has a name of its own, because serde would treat a plain reference as
+/// A static string. The type has a separate name, because serde would treat a plain reference as
 /// borrowed from its input.
 pub type Word = &'static str;
 

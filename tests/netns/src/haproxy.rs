@@ -113,7 +113,7 @@ impl Config {
         self
     }
 
-    /// Relays from another address too, in a mode of its own.
+    /// Relays from another address too, in a separate mode.
     pub fn also(mut self, mode: &str, listen: SocketAddr, server: SocketAddr) -> Config {
         let port = listen.port();
         self.more += &format!(

@@ -24,8 +24,8 @@ const LOOK: u16 = 20;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// Changes of the firewall. In the other direction it reverses the change where a packet refers to
-/// the numbers of the first direction. IPv4 only.
+/// Changes of the firewall. Where a packet refers to the numbers of the other end (acknowledgement,
+/// SACK blocks, echoed timestamp), the firewall reverses the change. IPv4 only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Does {
     /// Adds these values to sequence numbers, in the first direction and in the other.

@@ -50,7 +50,7 @@ fn has_only(world: &Steered, sessions: usize, chain: &[At]) -> Result<()> {
     Ok(())
 }
 
-/// Changes chains: a firewall enters, is replaced, gets a second one before it, all leave, both
+/// Changes chains: a firewall enters, is replaced, gets a second one after it, all leave, both
 /// enter together, and one of them leaves.
 fn chains_change(family: Family) -> Result<()> {
     let ways = Ways::of(guarded(family)?)?;

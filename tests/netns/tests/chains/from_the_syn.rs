@@ -233,7 +233,7 @@ fn sessions_outlive_their_daemons() -> Result<()> {
 }
 
 /// A daemon that starts again steers by the contents of its data plane before any peer has
-/// answered: no session is refused, and none continues without its chain.
+/// answered: no session is refused, and no chain ends without an agent.
 #[test]
 fn sessions_open_whoever_starts_anew() -> Result<()> {
     let mut c = Chained::new(Lab::builder("chainanew"), Family::V4)?;

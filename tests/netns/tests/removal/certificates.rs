@@ -54,10 +54,10 @@ fn certificates_are_renewed_under_live_sessions_and_one_is_revoked() -> Result<(
     }
     w.remove_these(&ends[1..])?;
 
-    // The two other hosts revoke the server's host, by no other message.
+    // The two other hosts receive the revocation of the server's host, and no other notice.
     let authority = w.lab.dir().join("pki");
     let keys = w.lab.server.dir().join("pki");
-    // The certificate is newer than the host's connections.
+    // The host's connections are older than its certificate.
     let [dir, cert, before] = [
         authority.clone(),
         keys.join("host.crt"),

@@ -458,7 +458,7 @@ impl Steered {
         self.replace_with_state_on(At::Client, old, new)
     }
 
-    /// Does the same, by a request on any host.
+    /// Replaces one firewall by another with its state, by a request on any host.
     pub fn replace_with_state_on(&self, at: At, old: At, new: At) -> Result<()> {
         let done = self.replace_on(at, old, new, "conntrack")?;
         ensure!(done["outcome"] == "changed", "{done:#}\n{}", self.logs());
