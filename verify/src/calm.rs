@@ -109,7 +109,7 @@ impl World {
         }
         for place in 0..config.hosts {
             for side in Side::BOTH {
-                // It takes seconds: what the programs have told was heard by then.
+                // The collection takes place seconds later, after all notices of the programs.
                 if self.host(place).idle() && self.collectable(config, place, side) {
                     self.collect(config, place, side, Twist::Plain);
                 }
@@ -148,8 +148,8 @@ fn judge(config: &Configuration, world: &World) -> Fate {
     if world.hosts().any(left_over) {
         return Fate::Leftover;
     }
-    // It died when it had been shown to carry all that was sent elsewhere, and was taken for
-    // good: `Wrong::CompletedUndrained` sees to that.
+    // The path died after it had been shown to carry everything that was sent elsewhere, and had
+    // been accepted for good: `Wrong::CompletedUndrained` ensures that.
     let gone = world.dead != [false; 2] && removed > 0;
     if let Some(fate) = dead(config, world) {
         return fate;
@@ -183,7 +183,7 @@ fn removed(world: &World) -> Option<u8> {
         let whole = |s: &Option<State>| matches!(s, None | Some(State::Tombstone));
         let anchors = [(middle - 1, Side::Right), (middle + 1, Side::Left)];
         let states = anchors.map(|(place, side)| state(place, side));
-        // Both sessions are over and forgotten: who is left finds out.
+        // Both sessions are over and forgotten: the remaining hosts notice that.
         if own == [None, None] {
             continue;
         }
@@ -203,7 +203,7 @@ fn removed(world: &World) -> Option<u8> {
         };
         let fits = |s: &Option<State>| match s {
             None => true,
-            // One end has closed and is forgotten: the other finds out.
+            // One end has closed and is forgotten: the other end notices that.
             Some(_) if states.contains(&None) => true,
             // This neighbour has been removed itself.
             Some(State::Tombstone) => expected == State::Tracked,

@@ -184,8 +184,8 @@ impl Entry {
                 self.track_out(&packet.seg, tell);
                 send(Path::New, self.translated(packet));
             }
-            // No host hears the stack of a relayed session. The last states belong to mode `return`
-            // and to chains, which are not explored here.
+            // No host receives packets of the stack for a relayed session. The last states belong
+            // to mode `return` and to chains, which are not explored here.
             State::Tombstone
             | State::Relay
             | State::Return

@@ -39,7 +39,7 @@ pub enum Seed {
     ForgottenCut,
     /// A host that is both anchors relays when the first of its two sessions has drained.
     HalfDrained,
-    /// The right anchor reports that it no longer hears the new path, and still hears it.
+    /// The right anchor reports that it no longer receives on the new path, and still does.
     HearsOn,
     /// An end receives nothing of an old path that is behind what the end has received.
     StaysBehind,

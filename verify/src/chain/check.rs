@@ -8,8 +8,9 @@ use super::host::{Host, LEFTWARDS, RIGHTWARDS, Wrong, place_of};
 use super::world::{Accepted, Broken, World};
 
 impl World {
-    /// An end that was told is the one that came, where the left anchor is elsewhere. Who
-    /// asked may hear of it before that anchor has answered, since it is decided.
+    /// Checks that the reported outcome of a change is the actual one if the left anchor is on
+    /// another host. The requester may receive the outcome before that anchor has answered,
+    /// because the outcome is decided.
     pub(super) fn check_led(&mut self, place: usize) {
         let Some(machine) = self.host(LEFT).machine.as_ref() else {
             return;
@@ -54,8 +55,8 @@ impl World {
         }
     }
 
-    /// A path makes up for what each of those that leave has said, once; and for all of
-    /// them, unless something went wrong.
+    /// Checks that a path compensates once for the delta of each host that leaves, and for all of
+    /// them unless a fault occurred.
     pub(super) fn check_delta(&mut self, place: usize) {
         if self.host(place).makes_up.is_none() {
             return;

@@ -338,8 +338,8 @@ impl Host {
         self.tell(HostEvent::CutDone { change, cutoff });
     }
 
-    /// Takes a path that is heard, and keeps hearing the path before. Only the agent copies into
-    /// the new entry what has happened on the old path.
+    /// Takes a path on which the anchor already receives, and keeps receiving on the path before.
+    /// Only the agent copies what has happened on the old path, such as FINs, into the new entry.
     pub(super) fn take(&mut self, side: usize, second: Route, first: Route, by_agent: bool) {
         let plane = &mut self.planes[side];
         if plane.current != second {

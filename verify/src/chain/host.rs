@@ -40,9 +40,9 @@ pub const LEFTWARDS: usize = 1;
 /// The data plane of an anchor, on one side. The death of a daemon does not change it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Plane {
-    /// Path that the anchor takes and hears.
+    /// Path on which the anchor sends and receives.
     pub current: Route,
-    /// Other path that the anchor hears, if any.
+    /// Other path on which the anchor receives, if any.
     pub other: Option<Other>,
     /// True if a SYN of the path that may be taken next would be answered.
     pub awaits: bool,
@@ -59,7 +59,7 @@ pub struct Held {
     pub first: Route,
     /// Numbers up to which its end had sent and received when the engine was asked.
     pub reach: Reach,
-    /// New path, once it is heard.
+    /// New path, once the anchor receives on it.
     pub second: Option<ChangeId>,
     /// True if the new path was taken by command.
     pub cut: bool,
@@ -286,7 +286,7 @@ impl Host {
         self.place <= RIGHT
     }
 
-    /// True if an anchor hears this path on this side.
+    /// True if an anchor receives on this path on this side.
     pub fn hears(&self, side: usize, route: Route) -> bool {
         let plane = &self.planes[side];
         let other = |o: &Other| o.route == route && (o.before || o.joined);

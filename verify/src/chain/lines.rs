@@ -1,4 +1,4 @@
-//! Entries of an anchor's paths: one for each path that the anchor takes or hears.
+//! Entries of an anchor's paths: one for each path on which it sends or receives.
 
 use dysco_common::delta::Reach;
 use dysco_common::seq::max;

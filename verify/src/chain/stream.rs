@@ -237,7 +237,7 @@ impl World {
         true
     }
 
-    /// True if an end takes a new path and still hears the path before.
+    /// True if an end takes a new path and still receives on the path before.
     fn is_switched(&self, end: usize) -> bool {
         let host = self.host(end);
         let plane = &host.planes[SIDES[end]];
@@ -403,7 +403,7 @@ impl World {
         config.closes == [true; 2] && !self.gone() && self.is_carried(config)
     }
 
-    /// True if both FINs have passed while an end took a new path and heard the path before.
+    /// True if both FINs have passed while an end took a new path and received on the path before.
     pub fn has_closed_between(&self) -> bool {
         let over = |h: &Host| {
             let between = |e: &&Entry| e.is(State::Switching);
