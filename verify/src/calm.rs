@@ -26,7 +26,7 @@ pub enum Fate {
     Stranded,
     /// The two anchors, or an anchor and the middlebox, are on different paths.
     Disagreement,
-    /// A record, a lock, a bound or a second path is left over.
+    /// A record, a lock, a window bound or a second path remains.
     Leftover,
     /// An end waits for bytes or for an acknowledgement that never arrives.
     Starved,
@@ -274,7 +274,7 @@ fn starved(config: &Configuration, world: &World) -> bool {
     if world.hosts().any(sockets) {
         return false;
     }
-    // A proxy that dies before the cut ends its session as it would without this.
+    // A proxy that dies before the cutover ends its session as it would without Dysco.
     if world.has_died() && !world.cut {
         return false;
     }

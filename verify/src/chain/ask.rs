@@ -78,7 +78,7 @@ impl World {
         self.edit(LEFT, |h| h.number_path(&mut order));
         let number = order.number;
         if config.state {
-            // No configuration has a host that stays and state.
+            // No configuration has both a host that stays and state that moves.
             let pairs = order.before.iter().zip(&order.after);
             order.state = pairs.map(|(from, to)| (*from, *to)).collect();
         }

@@ -30,7 +30,7 @@ impl World {
         let told = self.host(LEFT).endings.iter();
         let falsely = (told.filter(|e| e.role == Role::Head && over.contains(&e.change)))
             .any(|e| e.changed != came(e.change));
-        // Once: a later change takes other paths.
+        // Each outcome is checked only once, because a later change takes other paths.
         self.edit(LEFT, |h| {
             over.iter().for_each(|change| _ = h.led.remove(change))
         });

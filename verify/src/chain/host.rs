@@ -149,7 +149,7 @@ pub struct Host {
     pub links: Vec<u32>,
     /// Highest path number that was given.
     pub highest: u32,
-    /// Changes decided here whose left anchor is elsewhere.
+    /// Changes decided here whose left anchor is on another host.
     pub led: BTreeSet<ChangeId>,
     /// At a host of chains: the paths that it forwards.
     pub knows: BTreeSet<Route>,
@@ -213,7 +213,7 @@ pub fn address(place: usize) -> IpAddr {
     IpAddr::from([10, 0, 0, place as u8 + 1])
 }
 
-/// The host that has an address.
+/// Returns the host that has an address.
 pub fn place_of(host: HostId) -> Option<usize> {
     match host {
         IpAddr::V4(a) => usize::from(a.octets()[3]).checked_sub(1),
@@ -274,7 +274,7 @@ impl Host {
             serial += 1;
             let mut id = [0; 16];
             id[..3].copy_from_slice(&[place, life, serial]);
-            // The secret of a path is made of the last ones.
+            // The last bytes of the identifier determine the secret of a path.
             id[8..11].copy_from_slice(&[place, life, serial]);
             id
         };
