@@ -1,5 +1,5 @@
 //! An unannounced strict firewall stands between all hosts: it sees an ordinary connection where
-//! HAProxy was, and refuses nothing. For changes of chains see `farewell`.
+//! HAProxy was, and refuses nothing. For changes of chains see `chains/closes_firewalls`.
 
 use std::time::Duration;
 
