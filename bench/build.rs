@@ -1,4 +1,4 @@
-//! Builds the eBPF programs of rivals, as `dysco-agent` builds the data plane.
+//! Builds the eBPF programs of rivals in the same way as `dysco-agent` builds the data plane.
 
 use std::env;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! Many sessions whose ends belong to two threads, each with a table of open
-//! files of its own: what a process may have open limits each side alone.
+//! Many sessions whose ends belong to two threads. Each thread has its own table of open files, so
+//! that the limit of a process applies to each side separately.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -11,24 +11,24 @@ use dysco_netns::Host;
 
 use crate::pair::fix_buffers;
 
-/// From where to where sessions are opened.
+/// Endpoints between which sessions are opened.
 #[derive(Clone, Copy)]
 pub struct Between<'a> {
-    /// Opens them.
+    /// Host that opens the sessions.
     pub client: &'a Host,
-    /// To there.
+    /// Address to which the client connects.
     pub to: SocketAddr,
-    /// Accepts them.
+    /// Host that accepts the sessions.
     pub server: &'a Host,
-    /// Where that listens.
+    /// Address on which the server listens.
     pub at: SocketAddr,
 }
 
-/// What a side does with its ends of all sessions.
+/// Work of a side on its ends of all sessions.
 pub type Work = Box<dyn FnOnce(Vec<TcpStream>) + Send>;
 
-/// Opens so many sessions, and lets each side work with its ends. Returns once
-/// all sessions are there.
+/// Opens `count` sessions, and lets each side work with its ends. Returns once all sessions are
+/// open.
 pub fn open(
     between: Between<'_>,
     count: usize,
@@ -86,19 +86,19 @@ fn sized(
     streams.map(ready).collect()
 }
 
-/// Its queue takes all SYNs that may come at once.
+/// Listens with a queue that takes all SYNs that may arrive at the same time.
 fn listen(at: SocketAddr) -> std::io::Result<TcpListener> {
     let listener = TcpListener::bind(at)?;
-    // SAFETY: listen only changes the backlog of a socket that is ours.
+    // SAFETY: listen only changes the backlog of a socket that this function owns.
     unsafe { libc::listen(listener.as_raw_fd(), 4096) };
     Ok(listener)
 }
 
-/// Gives the calling thread an empty table of open files, but for the first
-/// three: those of others would stay open in its copy.
+/// Gives the calling thread its own table of open files with only the first three. Files of other
+/// threads would otherwise stay open in its copy.
 pub fn own_files() -> Result<()> {
-    // SAFETY: with this flag the files of no other thread are closed, and this
-    // one has just begun and owns none.
+    // SAFETY: with this flag the files of no other thread are closed, and this thread has just
+    // begun and owns none.
     let done = unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_UNSHARE as i32) };
     ensure!(
         done == 0,
@@ -108,18 +108,18 @@ pub fn own_files() -> Result<()> {
     Ok(())
 }
 
-/// Sessions that are there, and silent. Dropping them ends them.
+/// Open sessions without traffic. Dropping them ends them.
 pub struct Parked {
     hold: Vec<Sender<()>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What fits into one table of open files.
+/// Number of sessions that fit into one table of open files.
 const LOT: usize = 10_000;
 const BUFFER: usize = 4 << 10;
 
 impl Parked {
-    /// Opens so many, to as many ports as are needed from the server's on.
+    /// Opens `count` sessions, to as many ports as are needed, beginning with the server's port.
     pub fn open(between: Between<'_>, count: usize) -> Result<Parked> {
         let mut parked = Parked {
             hold: Vec::new(),

@@ -1,4 +1,4 @@
-//! Many sessions that ask at the same time, each one request after the other.
+//! Many sessions with simultaneous requests. Each session sends one request after the other.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -21,30 +21,31 @@ const REQUEST: usize = 128;
 const RESPONSE: usize = 1024;
 const BUFFER: usize = 16 << 10;
 
-/// Sessions that ask when told to.
+/// Sessions that send requests on order.
 pub struct Asks {
     orders: Option<Sender<Duration>>,
     times: Receiver<Vec<f64>>,
-    /// A relay may tell who answers nothing of the other's end.
+    /// Set when the sessions end. A relay may not pass the end of the other side to the answering
+    /// thread.
     ended: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What a stretch of requests was like.
+/// Results of a series of requests.
 pub struct Answers {
-    /// Requests a second.
+    /// Requests per second.
     pub rate: f64,
-    /// Median time of a request, microseconds.
+    /// Median time of a request, in microseconds.
     pub p50_us: f64,
-    /// 99th percentile of the same.
+    /// 99th percentile of the time of a request, in microseconds.
     pub p99_us: f64,
-    /// What a request took of the machine's processors, microseconds.
+    /// Processor time of the machine per request, in microseconds.
     pub cpu_us: f64,
 }
 
 impl Asks {
-    /// Opens so many sessions; they are silent at first. Both ends of each are
-    /// here, whatever is between them.
+    /// Opens `count` sessions, without traffic at first. Both ends of each session are in this
+    /// process, whatever is between them.
     pub fn open(between: Between<'_>, count: usize) -> Result<Asks> {
         let (orders, ordered) = channel();
         let (tell, times) = channel();
@@ -70,7 +71,7 @@ impl Asks {
         })
     }
 
-    /// Asks for so long.
+    /// Sends requests for this time.
     pub fn measure(&self, time: Duration) -> Result<Answers> {
         let (start, idle) = (Instant::now(), machine::idle()?);
         let orders = self.orders.as_ref().context("no more requests")?;
@@ -166,7 +167,7 @@ fn answer(streams: Vec<TcpStream>, ended: &AtomicBool) -> Result<()> {
         for &at in &ready {
             let mut socket = &ends.sockets[at];
             match would_block(socket.read(&mut buffer[heard[at]..])) {
-                // It is ending.
+                // The session is ending.
                 Ok(Some(0)) | Err(_) => return Ok(()),
                 Ok(Some(n)) => heard[at] += n,
                 Ok(None) => {}

@@ -1,5 +1,5 @@
-//! Streams of bytes, as fast as they go. The bytes are not checked: tests do
-//! that, and here it would be most of the work.
+//! Streams of bytes at full speed. The bytes are not checked: tests do that, and here it would be
+//! most of the work.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -18,25 +18,25 @@ use crate::ends::{Ends, would_block};
 use crate::pair::{Pair, stay};
 use crate::turns::{Stretch, stretch};
 
-/// Which end sends.
+/// Direction of a stream, by the end that sends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// The client.
+    /// The client sends.
     Up,
-    /// The server.
+    /// The server sends.
     Down,
 }
 
 const BUFFER: usize = 256 << 10;
-/// What one of many sessions sends before the next has its turn.
+/// Number of bytes that one of many sessions sends before the next one has its turn.
 const PIECE: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Sessions that carry streams when told to.
+/// Sessions that carry streams on order.
 pub struct Bulk {
     shared: Arc<Shared>,
-    /// Both ends of a single session: what is between them may tell neither of
-    /// the other's end.
+    /// Both ends of a single session. A device between them may not notify either end of the other
+    /// end's close.
     ends: Vec<TcpStream>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -49,7 +49,7 @@ struct Shared {
     turned: Condvar,
     sent: AtomicU64,
     received: AtomicU64,
-    /// The sender is at the gate.
+    /// True if the sender waits at the gate.
     rests: AtomicBool,
 }
 
@@ -72,7 +72,7 @@ impl Shared {
         self.turned.notify_all();
     }
 
-    /// Waits until there is something to send; false when it is all over.
+    /// Waits until there is something to send. Returns false when the stream is over.
     fn pass(&self) -> bool {
         let mut gate = self.gate();
         while *gate == Gate::Shut {
@@ -88,7 +88,7 @@ impl Shared {
 }
 
 impl Bulk {
-    /// Takes a session over; it is silent at first.
+    /// Takes over a session, without traffic at first.
     pub fn new(pair: Pair, way: Way) -> Result<Bulk> {
         let shared = Arc::<Shared>::default();
         let (from, to) = match way {
@@ -113,12 +113,12 @@ impl Bulk {
         })
     }
 
-    /// Opens so many sessions; they are silent at first. The server sends.
+    /// Opens `count` sessions, without traffic at first. The server sends.
     pub fn open(between: Between<'_>, count: usize, buffer: usize) -> Result<Bulk> {
         Bulk::open_paced(between, count, buffer, None)
     }
 
-    /// The same with sessions that send so many bytes a second at most.
+    /// Opens sessions that send at most `pace` bytes per second.
     pub fn open_paced(
         between: Between<'_>,
         count: usize,
@@ -135,17 +135,17 @@ impl Bulk {
         })
     }
 
-    /// Lets it flow.
+    /// Starts the streams.
     pub fn start(&self) {
         self.shared.turn(Gate::Open);
     }
 
-    /// Bytes that have arrived so far.
+    /// Number of bytes that have arrived so far.
     pub fn received(&self) -> u64 {
         self.shared.received.load(Ordering::SeqCst)
     }
 
-    /// What arrives in `time`, once the stream has run in.
+    /// Measures the data that arrives in `time`, after a run-in.
     pub fn measure(&self, run_in: Duration, time: Duration) -> Result<Stretch> {
         self.shared.turn(Gate::Open);
         std::thread::sleep(run_in);
@@ -154,7 +154,7 @@ impl Bulk {
         Ok(seen)
     }
 
-    /// Falls silent: nothing is on its way any more.
+    /// Stops the streams. When this function returns, no data is in flight.
     pub fn rest(&self) -> Result<()> {
         self.shared.turn(Gate::Shut);
         let empty = || {
@@ -176,7 +176,7 @@ fn sender(shared: &Arc<Shared>, pace: Option<u64>) -> Work {
     })
 }
 
-/// Has the kernel pace a session to so many bytes a second.
+/// Makes the kernel pace a session to this number of bytes per second.
 fn slow(socket: &TcpStream, rate: u64) -> Result<()> {
     let (at, len) = (
         (&raw const rate).cast(),
@@ -196,7 +196,7 @@ fn receiver_of(shared: &Arc<Shared>) -> Work {
 }
 
 fn tell(shared: &Shared, ended: Result<()>) {
-    // Who is gone at the end may leave something unread.
+    // At the end, an end that is gone may leave data unread.
     let meant = *shared.gate() == Gate::Ended;
     if let (false, Err(error)) = (meant, ended) {
         eprintln!("a stream broke off: {error:#}");

@@ -1,5 +1,5 @@
-//! Four bundles of sessions lose their proxies, one bundle after the other: what
-//! all carry meanwhile, and what the proxies take of the processors.
+//! Four bundles of sessions lose their proxies, one bundle after the other. The results are the
+//! goodput of all bundles during that time, and the processor time of the proxies.
 
 use std::time::{Duration, Instant};
 
@@ -21,55 +21,55 @@ use crate::steps::{self, Place, STEPS};
 
 const BUNDLES: u16 = 4;
 const SESSIONS: usize = 150;
-/// Where the first proxy listens, and the first server.
+/// Ports of the first proxy and of the first server.
 const PROXY: u16 = 8080;
 const SERVER: u16 = 9000;
-/// How often it is looked at what arrived.
+/// Interval between two looks at the received data.
 const STEP: Duration = Duration::from_millis(100);
-/// Messages with an answer, before there is any load and under it.
+/// Number of messages with an answer, before any load and under load.
 const ROUND_TRIPS: usize = 200;
 
-/// What is looked at more closely in a round, which costs time.
+/// Closer observation of a round, which costs time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closer {
     Nothing,
-    /// The new paths' handshakes are captured.
+    /// Captures the handshakes of the new paths.
     Handshakes,
-    /// Daemons write down what they do; messages go back and forth between two
-    /// others under the same load.
+    /// Makes the daemons log their steps, and exchanges messages between two other endpoints under
+    /// the same load.
     Steps,
 }
 
-/// A bundle's proxy and its sessions. The fields end in this order.
+/// A bundle's proxy and its sessions. The fields are dropped in this order.
 struct Bundle {
     sessions: Bulk,
     haproxy: Process,
 }
 
-/// A moment.
+/// A measurement at one time.
 struct Moment {
     at: f64,
     gbps: f64,
     processors: f64,
 }
 
-/// What was seen in a round.
+/// Observations of a round.
 #[derive(Default)]
 struct Seen {
     moments: Vec<Moment>,
-    /// When the proxies were asked to leave.
+    /// Times at which the proxies were asked to leave.
     asked: Vec<f64>,
-    /// From the request to the new path, milliseconds.
+    /// Time from the request to the new path, in milliseconds.
     switch_ms: Vec<f64>,
-    /// From the new path's SYN to its SYN-ACK, at the client's host.
+    /// Time from the new path's SYN to its SYN-ACK, at the client's host.
     handshake_ms: Vec<f64>,
-    /// Of each step.
+    /// Duration of each step.
     step_ms: [Vec<f64>; STEPS.len()],
-    /// Of a message and its answer, under the load and without any.
+    /// Time of a message and its answer, under load and without load.
     round_trip_ms: [Vec<f64>; 2],
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let phase = Duration::from_millis(effort.pick(3_000, 1_000));
     let (mut gains, mut switch) = (Vec::new(), Vec::new());
@@ -113,8 +113,8 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The paper's time of a removal is this: of its own 80 % took 2 ms at most, and
-/// 98.7 % took 4.
+/// Figures of the handshakes. The paper reports this time for a removal: 80 % of its removals took
+/// at most 2 ms, and 98.7 % took at most 4 ms.
 fn of_handshakes(ms: Vec<f64>) -> [Figure; 3] {
     let all = sorted(&ms);
     let figure = |percent| {
@@ -130,7 +130,7 @@ fn of_handshakes(ms: Vec<f64>) -> [Figure; 3] {
     ]
 }
 
-/// A round.
+/// Measures one round.
 fn measure(phase: Duration, closer: Closer) -> Result<Seen> {
     let lab = Lab::builder("bundles").build()?;
     let fleet = Fleet::new(&lab)?;
@@ -172,7 +172,7 @@ fn measure(phase: Duration, closer: Closer) -> Result<Seen> {
     if let Some(capture) = capture {
         seen.handshake_ms = capture.end()?;
         let (found, all) = (seen.handshake_ms.len(), SESSIONS * usize::from(BUNDLES));
-        // A capture may miss some under full load.
+        // A capture may miss some handshakes under full load.
         ensure!(
             found * 10 >= all * 9,
             "{found} of {all} handshakes were seen"
@@ -180,7 +180,7 @@ fn measure(phase: Duration, closer: Closer) -> Result<Seen> {
     }
     drop(bundles);
     if closer == Closer::Steps {
-        // In the order of `Role::ALL`.
+        // The logs are in the order of `Role::ALL`.
         let places = [Place::Left, Place::Middle, Place::Right].into_iter();
         let logs = places.zip(daemons.iter().map(|daemon| daemon.process.log()));
         seen.step_ms = steps::of_logs(&logs.collect::<Vec<_>>());
@@ -191,7 +191,7 @@ fn measure(phase: Duration, closer: Closer) -> Result<Seen> {
     Ok(seen)
 }
 
-/// Between the client's host and the server's.
+/// Measures round trips between the client's host and the server's host.
 fn round_trips(lab: &Lab) -> Result<Vec<f64>> {
     let end = |role: Role| (lab.host(role), role.address(Family::V4));
     roundtrip::measure(end(Role::Client), end(Role::Server), ROUND_TRIPS)
@@ -216,7 +216,7 @@ impl Bundle {
         })
     }
 
-    /// Its proxy leaves all its sessions.
+    /// Makes the bundle's proxy leave all its sessions.
     fn leave(&self, lab: &Lab, fleet: &Fleet) -> Result<Value> {
         let pid = self.haproxy.id().to_string();
         let words = ["remove-middlebox", "self", "--pid", &pid, "--all"];
@@ -235,7 +235,7 @@ impl Bundle {
 }
 
 impl Seen {
-    /// Looks at all bundles for so long.
+    /// Watches all bundles for this time.
     fn watch(&mut self, bundles: &[Bundle], begin: Instant, time: Duration) -> Result<()> {
         let until = Instant::now() + time;
         let look = || {
@@ -267,8 +267,8 @@ impl Seen {
         Ok(())
     }
 
-    /// What a removal takes at least: its messages and its handshake, one after the
-    /// other. And where its time goes.
+    /// Figures of the minimum duration of a removal (its messages and its handshake in sequence),
+    /// and of its parts.
     fn floors(self, handshake_ms: f64) -> Vec<Figure> {
         let [loaded, idle] = self.round_trip_ms;
         let (idle, switch) = (median(&idle), median(&self.switch_ms));
@@ -286,8 +286,8 @@ impl Seen {
         figures
     }
 
-    /// What all carry at each moment once the last proxy has left, by what they
-    /// carried before the first did.
+    /// Goodput of all bundles after the last proxy has left, divided by the goodput before the
+    /// first one left.
     fn gains(&self) -> Vec<f64> {
         let first = self.asked.first().copied().unwrap_or(0.0);
         let last = self.asked.last().copied().unwrap_or(0.0);

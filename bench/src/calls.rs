@@ -1,5 +1,5 @@
-//! What the shim adds to each call of a program: the same calls of the same
-//! program under it and without it, by turns.
+//! Time that the shim adds to each call of a program: the same calls of the same program with the
+//! shim and without it, in turns.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -15,17 +15,17 @@ use crate::Effort;
 use crate::figure::{Figure, median};
 use crate::pair::{fix_buffers, stay};
 
-/// Calls of a block, a byte each, and blocks; the quickest block counts.
+/// Number of calls per block, with one byte each, and number of blocks. The fastest block counts.
 const BLOCK: usize = 10_000;
 const BLOCKS: usize = 20;
 const BUFFER: usize = 1 << 20;
 
 const NAMES: [&str; 4] = ["recv", "send", "splice_read", "epoll_wait"];
 
-/// One of [`NAMES`]: makes a call, and says whether it did what it should.
+/// A call from [`NAMES`]. Returns true if the call was successful.
 type Call<'a> = Box<dyn FnMut() -> bool + 'a>;
 
-/// Makes all calls, and prints how many nanoseconds each took.
+/// Makes all calls, and prints the time of each in nanoseconds.
 pub fn make() -> Result<()> {
     stay(0);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -49,7 +49,7 @@ pub fn make() -> Result<()> {
             "recv" | "splice_read" => (true, false),
             other => (false, other == "send"),
         };
-        // What is sent byte by byte stays together, and the peer asleep.
+        // Data that is sent byte by byte stays together, and the peer sleeps.
         cork(fd, drained)?;
         let ns = quickest(call, |after| {
             if filled && !after {
@@ -73,8 +73,8 @@ pub fn make() -> Result<()> {
     Ok(())
 }
 
-/// Nanoseconds of a call in the quickest of all blocks; `around` is called before
-/// each block, and after it.
+/// Nanoseconds of a call in the fastest of all blocks. `around` is called before and after each
+/// block.
 fn quickest(mut call: Call<'_>, mut around: impl FnMut(bool) -> Result<()>) -> Result<f64> {
     let mut best = f64::MAX;
     for _ in 0..BLOCKS {
@@ -89,14 +89,14 @@ fn quickest(mut call: Call<'_>, mut around: impl FnMut(bool) -> Result<()>) -> R
     Ok(best)
 }
 
-/// Until a whole block can be read.
+/// Waits until a whole block can be read.
 fn wait_for(socket: &TcpStream) -> Result<()> {
     dysco_netns::wait::until("bytes to read", std::time::Duration::from_secs(5), || {
         (socket.peek(&mut [0; BLOCK]).ok()? == BLOCK).then_some(())
     })
 }
 
-/// Whether what is sent waits until there is a whole segment of it.
+/// Sets whether the kernel delays data until it fills a segment.
 fn cork(fd: i32, on: bool) -> Result<()> {
     let on = i32::from(on);
     let (at, len) = ((&raw const on).cast(), size_of_val(&on) as libc::socklen_t);
@@ -108,29 +108,29 @@ fn cork(fd: i32, on: bool) -> Result<()> {
 
 fn recv(fd: i32) -> bool {
     let mut byte = 0u8;
-    // SAFETY: there is room for the one byte that is asked for.
+    // SAFETY: the buffer has room for the one requested byte.
     unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) == 1 }
 }
 
 fn send(fd: i32) -> bool {
     let byte = 0u8;
-    // SAFETY: there is the one byte that is sent.
+    // SAFETY: the buffer holds the one byte that is sent.
     unsafe { libc::send(fd, (&raw const byte).cast(), 1, libc::MSG_DONTWAIT) == 1 }
 }
 
 fn splice(from: i32, to: i32) -> bool {
     let none = std::ptr::null_mut();
-    // SAFETY: both are open, and neither has an offset.
+    // SAFETY: both descriptors are open, and no offset is given.
     unsafe { libc::splice(from, none, to, none, 1, libc::SPLICE_F_NONBLOCK) == 1 }
 }
 
 fn read(fd: i32) -> bool {
     let mut byte = 0u8;
-    // SAFETY: there is room for the one byte that is asked for.
+    // SAFETY: the buffer has room for the one requested byte.
     unsafe { libc::read(fd, (&raw mut byte).cast(), 1) == 1 }
 }
 
-/// What the shim adds to each of [`NAMES`] on a host where `dyscod` runs.
+/// Figures of the time that the shim adds to each of [`NAMES`] on a host with `dyscod`.
 pub fn figures(effort: &Effort, host: &Host) -> Result<Vec<Figure>> {
     let own = std::env::current_exe().context("failed to find this program's own path")?;
     let (own, dyscoctl) = (own.to_string_lossy(), built("dyscoctl")?);

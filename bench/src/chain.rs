@@ -1,5 +1,5 @@
-//! What sessions carry through one middlebox's host that `dyscod` steers them
-//! along, against plain forwarding by as many hosts.
+//! Goodput of sessions through one middlebox's host on a chain of `dyscod`, compared with plain
+//! forwarding by the same number of hosts.
 
 use std::time::Duration;
 
@@ -14,23 +14,24 @@ use crate::turns::{RUN_IN, Turns};
 use crate::ways::{CHAINED, CONTROL, EMPTY, KINDS, PLAIN, Ways};
 
 const PORT: u16 = 9000;
-/// How many sessions there are.
+/// Numbers of sessions.
 pub const COUNTS: [usize; 5] = [1, 4, 100, 1_000, 10_000];
-/// The share of forwarding's goodput that the paper's prototype had at least.
+/// Minimum goodput of the paper's prototype, as a share of forwarding's.
 const PAPER: f64 = 0.985;
-/// What the links carry where they are the limit.
+/// Rate of the links where they are the limit.
 pub const RATE: &str = "2gbit";
 
-/// What keeps sessions from carrying more.
+/// Limit of the goodput.
 struct Bound {
     prefix: &'static str,
     about: &'static str,
-    /// What links carry at most, as tc writes it.
+    /// Maximum rate of the links, in the syntax of tc.
     rate: Option<&'static str>,
 }
 
-/// The processors, which both ends and all hosts share here: what our programs run is
-/// missing elsewhere. And the links, as on the paper's hosts with 100 sessions and more.
+/// Two limits. The first is the processors, which both ends and all hosts share here, so that the
+/// time of the programs is missing elsewhere. The second is the links, as on the paper's hosts with
+/// 100 sessions and more.
 const BOUNDS: [Bound; 2] = [
     Bound {
         prefix: "",
@@ -44,7 +45,7 @@ const BOUNDS: [Bound; 2] = [
     },
 ];
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for bound in &BOUNDS {
@@ -78,7 +79,7 @@ impl Bound {
             figure("control_goodput_ratio", CONTROL),
         ];
         if self.rate.is_some() {
-            // What it takes of the processors instead.
+            // With limited links the cost shows as processor time instead.
             let cpu =
                 |name: &str, kind| turns.figure_of(named(name), kind, |b| b.cpu, "seconds a GB");
             figures.push(cpu("cpu_ratio", CHAINED));
@@ -91,7 +92,7 @@ impl Bound {
         match (self.rate, count) {
             (Some(_), _) => 1,
             (None, 1) => effort.pick(5, 1),
-            // Its turns differ most: 0.6 to 1.4 of what forwarding carries.
+            // The turns of this case differ most: 0.6 to 1.4 of forwarding's goodput.
             (None, 10_000) => effort.pick(3, 1),
             (None, _) => effort.pick(2, 1),
         }
@@ -100,7 +101,7 @@ impl Bound {
     fn measure(&self, effort: &Effort, count: usize, turns: &mut Turns<KINDS>) -> Result<()> {
         let ways = Ways::build(1)?;
         let open = |kind: usize| {
-            // One kind at a time fills its own.
+            // Only one kind at a time fills its buffers.
             Bulk::open(ways.between(kind, PORT), count, buffer_of(count * 3))
         };
         let sessions = [open(PLAIN)?, open(CONTROL)?, open(CHAINED)?, open(EMPTY)?];

@@ -1,6 +1,6 @@
-//! The criterion benches of the state machine and of what reads messages and
-//! packets: they can be run by themselves, `cargo bench -p dysco-common` and
-//! `-p dysco-proto`, and are among the figures of a run here.
+//! The criterion benches of the state machine and of the parsers of messages and packets. They can
+//! be run separately, with `cargo bench -p dysco-common` and `-p dysco-proto`, and are among the
+//! figures of a run here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::Effort;
 use crate::figure::Figure;
 
-/// What cargo is told: all in one, as they were built.
+/// Arguments of cargo: all benches in one command, as they were built.
 const BENCHES: [&str; 8] = [
     "-p",
     "dysco-common",
@@ -24,7 +24,7 @@ const BENCHES: [&str; 8] = [
     "protocol",
 ];
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let folder = std::env::temp_dir().join(format!("dysco-criterion-{}", std::process::id()));
     let found = measure(effort, &folder);
@@ -58,7 +58,7 @@ fn measure(effort: &Effort, folder: &Path) -> Result<Vec<Figure>> {
         .args(["--sample-size", effort.pick("50", "10")])
         .env("CRITERION_HOME", folder)
         .stdout(Stdio::null());
-    // Meant for this program alone; it would have others built anew.
+    // These variables are meant for this program only; they would make cargo rebuild other crates.
     for (name, _) in std::env::vars_os() {
         let own = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST");
         if name.to_str().is_some_and(own) {
@@ -76,7 +76,7 @@ fn measure(effort: &Effort, folder: &Path) -> Result<Vec<Figure>> {
         .collect()
 }
 
-/// Nanoseconds of each sample, by the folder that criterion keeps it in.
+/// Figure of the nanoseconds of each sample in a folder of criterion.
 fn figure(folder: &Path) -> Result<Figure> {
     let read = |name: &str| -> Result<Value> {
         let text = fs::read_to_string(folder.join(name));
@@ -98,7 +98,7 @@ fn figure(folder: &Path) -> Result<Figure> {
     Ok(Figure::median(slug(name), "ns", each.collect()))
 }
 
-/// As figures are called.
+/// Converts a name to the form of figure names.
 fn slug(name: &str) -> String {
     let words = name.split(|c: char| !c.is_ascii_alphanumeric());
     let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! Two runs against each other: what differs by more than chance.
+//! Comparison of two runs: differences that exceed chance.
 
 use std::cmp::Ordering;
 use std::fs;
@@ -10,11 +10,11 @@ use serde::Deserialize;
 use crate::figure::Better;
 use crate::report::short;
 
-/// How many standard deviations the sum of ranks must be off: by chance one of
-/// 10,000 figures is, and there are some hundreds.
+/// Minimum distance of the rank sum from its mean, in standard deviations. By chance one of 10,000
+/// figures exceeds it, and there are some hundreds.
 const APART: f64 = 3.89;
-/// Begins of the names of figures in which no code of ours runs. What they differ by
-/// between two runs, the machine and its neighbours do.
+/// Prefixes of the names of figures that measure no code of this project. The machine and its
+/// neighbours cause the differences of these figures between two runs.
 const FOREIGN: [&str; 15] = [
     "code_ns_that_world_alone",
     "control_",
@@ -42,7 +42,7 @@ pub struct Compare {
     after: PathBuf,
 }
 
-/// A run that was kept.
+/// A stored run.
 #[derive(Deserialize)]
 struct Past {
     date: String,
@@ -54,18 +54,18 @@ struct Past {
 #[derive(Deserialize)]
 struct PastFigure {
     name: String,
-    /// Of runs that do not say it, all figures are of one part.
+    /// Empty in runs that do not state the part: all their figures are of one part.
     #[serde(default)]
     part: String,
     unit: String,
     value: Option<f64>,
-    /// Early runs do not say it.
+    /// None in early runs.
     better: Option<Better>,
     #[serde(deserialize_with = "numbers")]
     samples: Vec<f64>,
 }
 
-/// JSON has no infinity: a turn that brought nothing is kept as null.
+/// Reads samples. JSON has no infinity: a turn without a result is stored as null.
 fn numbers<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<f64>, D::Error> {
     let samples = Vec::<Option<f64>>::deserialize(from)?;
     Ok(samples.into_iter().flatten().collect())
@@ -76,15 +76,14 @@ enum Verdict {
     Same,
     Improved,
     Regressed,
-    /// With so few samples not even lots of which none overlap would differ by more
-    /// than chance.
+    /// With so few samples, even two completely separate sets would not differ by more than chance.
     CannotTell,
-    /// No code of ours is in it.
+    /// The figure measures no code of this project.
     Foreign,
 }
 
 impl Compare {
-    /// Prints what differs; an error if something got worse.
+    /// Prints the differences. Returns an error if a figure became worse.
     pub fn run(&self) -> Result<()> {
         let (before, after) = (Past::read(&self.before)?, Past::read(&self.after)?);
         for (run, when) in [(&before, "before"), (&after, "after")] {
@@ -133,15 +132,15 @@ impl Compare {
     }
 }
 
-/// The most that figures which are none of ours have changed by from one run to the
-/// other, as a share: of ratios those of the same part, of times and rates all of them,
-/// since those say how quick the machine was.
+/// Largest change of foreign figures between the two runs, as a share. For a ratio, the foreign
+/// ratios of the same part count. For a time or a rate, all foreign times and rates count, because
+/// they show the speed of the machine.
 fn between(before: &Past, after: &Past, of: &PastFigure) -> f64 {
     let changed = |new: &PastFigure| -> Option<f64> {
         let old = before.figures.iter().find(|old| old.name == new.name)?;
         Some(change(old.value?, new.value?).abs())
     };
-    // What is added by nothing is next to nothing: its share of itself says nothing.
+    // A difference caused by nothing is close to zero, so that its relative change is meaningless.
     let tells = |f: &&PastFigure| f.is_foreign() && !f.name.contains("_added_");
     let alike = |f: &&PastFigure| match of.unit.is_empty() {
         true => f.unit.is_empty() && f.part == of.part,
@@ -162,7 +161,7 @@ impl PastFigure {
     }
 }
 
-/// By which share a figure has changed.
+/// Relative change of a figure.
 fn change(from: f64, to: f64) -> f64 {
     if from == to { 0.0 } else { to / from - 1.0 }
 }
@@ -174,15 +173,15 @@ impl Past {
         serde_json::from_str(&text).with_context(|| format!("{shown} holds no results of a run"))
     }
 
-    /// The figures that a later run has not. A brief look leaves some out.
+    /// Figures that a later run lacks. A quick run leaves some out.
     fn gone_from(&self, later: &Past) -> Vec<&str> {
         let here = |name: &str| later.figures.iter().any(|f| f.name == name);
         let names = self.figures.iter().map(|f| f.name.as_str());
         names.filter(|name| !later.quick && !here(name)).collect()
     }
 
-    /// The most that two equal things differed by in a figure's own part of the
-    /// benchmark, as a share; in all, where the part has no control.
+    /// Largest difference of two equal things in the figure's part of the benchmark, as a share. If
+    /// the part has no control, the largest difference in the whole run.
     fn noise(&self, of: &PastFigure) -> f64 {
         let within = |part: Option<&str>| {
             let all = self.figures.iter();
@@ -194,7 +193,7 @@ impl Past {
             .unwrap_or(0.0)
     }
 
-    /// How far a control is from what it should be; nothing of other figures.
+    /// Distance of a control from its ideal value. None for other figures.
     fn apart(&self, control: &PastFigure) -> Option<f64> {
         let value = control.value?;
         if !control.name.contains("control") {
@@ -203,15 +202,15 @@ impl Past {
         if control.unit.is_empty() {
             return Some((value - 1.0).abs());
         }
-        // What is added, which should be nothing: as a share of what it controls.
+        // An added amount should be zero: its distance is a share of the figure that it controls.
         let controlled = control.name.strip_prefix("control_")?;
         let controlled = self.figures.iter().find(|f| f.name == controlled)?;
         Some((value / controlled.value?).abs())
     }
 }
 
-/// A difference counts if it is neither chance by the samples nor within what
-/// equal things differ by: samples of one run are more alike than runs.
+/// Judges a difference. It counts if it is neither chance according to the samples nor within the
+/// difference of equal things: samples of one run are more alike than runs.
 fn judge(old: &PastFigure, new: &PastFigure, change: f64, noise: f64) -> Verdict {
     if new.is_foreign() {
         return Verdict::Foreign;
@@ -229,8 +228,8 @@ fn judge(old: &PastFigure, new: &PastFigure, change: f64, noise: f64) -> Verdict
     }
 }
 
-/// By how many standard deviations the ranks of two lots of samples differ from
-/// those of equal ones (Mann and Whitney). Assumes nothing of how they spread.
+/// Distance of the ranks of two sets of samples from the ranks of equal sets, in standard
+/// deviations (Mann and Whitney). The test assumes nothing about the distribution.
 fn apart(a: &[f64], b: &[f64]) -> f64 {
     let [n, m] = [a, b].map(|lot| lot.len() as f64);
     let wins = |x: &f64| -> f64 {
@@ -242,17 +241,17 @@ fn apart(a: &[f64], b: &[f64]) -> f64 {
         won.sum()
     };
     let won: f64 = a.iter().map(wins).sum();
-    // Equal samples make the true deviation smaller, so this never says too much.
+    // Equal samples make the true deviation smaller, so that the result is never too large.
     (won - n * m / 2.0).abs() / deviation(n, m)
 }
 
-/// The standard deviation of wins among so many samples of two equal lots.
+/// Standard deviation of the number of wins between two equal sets of this many samples.
 fn deviation(n: f64, m: f64) -> f64 {
     (n * m * (n + m + 1.0) / 12.0).sqrt()
 }
 
-/// The most that [`apart`] can say of so many samples: with none of one lot among the
-/// other's.
+/// Largest value of [`apart`] for this many samples: no sample of one set lies among those of the
+/// other.
 fn most(n: usize, m: usize) -> f64 {
     if n.min(m) == 0 {
         return 0.0;
@@ -314,8 +313,8 @@ mod tests {
         assert_eq!(verdict(Better::More, 0.9, 40, 0.2), Verdict::Same);
     }
 
-    /// Half as much each time is nothing that ten samples could tell from chance, at the
-    /// odds that so many figures ask for.
+    /// Ten samples cannot distinguish half the value from chance at the odds that this many figures
+    /// require.
     #[test]
     fn what_cannot_be_told_is_not_called_the_same() {
         for count in [0, 3, 10] {
@@ -352,7 +351,7 @@ mod tests {
         }
     }
 
-    /// A machine that has become slower makes all of a part slower.
+    /// A slower machine makes all figures of a part worse.
     #[test]
     fn runs_differ_by_as_much_as_what_is_none_of_ours_does() {
         let before = run_of(

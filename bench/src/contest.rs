@@ -1,5 +1,5 @@
-//! Kinds of many sessions against each other: what they carry, how soon their
-//! requests are answered, and what that takes of processors and memory.
+//! Comparison of kinds with many sessions: their goodput, the latency of their requests, and the
+//! processor time and memory that these take.
 
 use std::fs;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::bulk::Bulk;
 use crate::figure::Figure;
 use crate::turns::{Brought, RUN_IN, Turns};
 
-/// How long each kind has its turns, and how many.
+/// Duration and number of the turns of each kind.
 #[derive(Clone, Copy)]
 pub struct Pace {
     turns: usize,
@@ -21,8 +21,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Of so many sessions: many are not served in a short turn, and the base, which has
-    /// every other one, finds its own more awake than others do.
+    /// Returns the pace for `count` sessions. Many sessions are not served in a short turn; and the
+    /// base, which has every other turn, would find its sessions more awake than other kinds do.
     pub fn of(effort: &Effort, count: usize) -> Pace {
         let many = count >= 100;
         Pace {
@@ -32,12 +32,12 @@ impl Pace {
         }
     }
 
-    /// How long a turn is.
+    /// Duration of a turn.
     pub fn turn(self) -> Duration {
         self.turn
     }
 
-    /// For how long all carry something before their turns.
+    /// Time for which all sessions carry data before their turns.
     pub fn warm(self) -> Duration {
         match self.many {
             true => RUN_IN * 10,
@@ -45,22 +45,22 @@ impl Pace {
         }
     }
 
-    /// How many turns of each kind.
+    /// Number of turns of each kind.
     pub fn turns(self) -> usize {
         self.turns
     }
 }
 
-/// What the turns of each of `K` kinds brought; all are compared with the first.
+/// Results of the turns of each of `K` kinds. All kinds are compared with the first.
 pub struct Contest<const K: usize> {
     bulk: Turns<K>,
     asked: Turns<K>,
-    /// Bytes that a session takes between its ends.
+    /// Memory of a session between its ends, in bytes.
     memory: [Vec<f64>; K],
 }
 
 impl<const K: usize> Contest<K> {
-    /// Without any turns so far.
+    /// Creates a contest without any turns.
     pub fn new() -> Contest<K> {
         Contest {
             bulk: Turns::new("forwarding"),
@@ -69,13 +69,13 @@ impl<const K: usize> Contest<K> {
         }
     }
 
-    /// Streams take their turns.
+    /// Gives the streams their turns.
     pub fn streams(&mut self, streams: &[Bulk; K], pace: Pace) -> Result<()> {
         let idle = || Ok(Duration::ZERO);
         self.bulk.bulk(streams, pace.turns, pace.turn, idle)
     }
 
-    /// Requests take their turns.
+    /// Gives the requests their turns.
     pub fn requests(&mut self, asks: &[Asks; K], pace: Pace) -> Result<()> {
         self.asked.each(pace.turns, |kind| {
             let answers = asks[kind].measure(pace.turn)?;
@@ -89,12 +89,12 @@ impl<const K: usize> Contest<K> {
         })
     }
 
-    /// What a session of a kind takes between its ends.
+    /// Records the memory of a session of a kind between its ends.
     pub fn memory(&mut self, kind: usize, bytes: f64) {
         self.memory[kind].push(bytes);
     }
 
-    /// A kind's figures.
+    /// Figures of a kind.
     pub fn figures(&self, name: &str, kind: usize, count: usize) -> Vec<Figure> {
         let named = |what: &str| format!("rival_{name}_{what}_vs_forwarding_{count}");
         let asked = |name: &str, what: fn(&Brought) -> f64, unit: &str| {
@@ -117,7 +117,7 @@ impl<const K: usize> Contest<K> {
     }
 }
 
-/// Bytes of the machine's memory that nobody can have.
+/// Bytes of the machine's memory that are not available.
 pub fn used() -> Result<f64> {
     let text = fs::read_to_string("/proc/meminfo").context("failed to read /proc/meminfo")?;
     Ok(kilobytes(&text, "MemTotal:")? - kilobytes(&text, "MemAvailable:")?)
@@ -130,7 +130,7 @@ pub fn resident(process: u32) -> Result<f64> {
     kilobytes(&text, "VmRSS:")
 }
 
-/// A line's number, in bytes.
+/// Number in a line, converted from kilobytes to bytes.
 fn kilobytes(text: &str, name: &str) -> Result<f64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name));
     let number = rest.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());

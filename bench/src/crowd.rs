@@ -1,5 +1,5 @@
-//! Sessions by the ten thousand, silent but when they are told to speak. What
-//! each hears is what it said, and no other says the same.
+//! Tens of thousands of sessions, without traffic until they are ordered to send. Each session
+//! receives the messages that it sent, and no two messages are equal.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -16,13 +16,13 @@ use nix::sys::epoll::EpollFlags;
 use crate::apart::{self, Between};
 use crate::ends::{Ends, would_block};
 
-/// What fits into one table of open files, with room for a proxy's own.
+/// Number of sessions that fit into one table of open files, with room for a proxy's own.
 pub const LOT: usize = 9_000;
 const BUFFER: usize = 16 << 10;
 const MESSAGE: usize = 512;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Up to [`LOT`] sessions, and more where their proxy has room for them.
+/// Up to [`LOT`] sessions, or more if their proxy has room for them.
 pub struct Crowd {
     count: usize,
     orders: Option<Sender<Order>>,
@@ -31,19 +31,19 @@ pub struct Crowd {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// How sessions are to speak.
+/// Order to send messages.
 #[derive(Clone)]
 pub struct Order {
-    /// Which of them.
+    /// Sessions that send.
     pub sessions: Range<usize>,
-    /// How often each.
+    /// Number of messages of each session.
     pub rounds: usize,
-    /// How many have said something, and heard nothing yet.
+    /// Number of sessions that may wait for an answer at the same time.
     pub at_once: usize,
 }
 
 impl Crowd {
-    /// Opens so many sessions.
+    /// Opens `count` sessions.
     pub fn open(between: Between<'_>, count: usize) -> Result<Crowd> {
         let (orders, ordered) = channel();
         let (tell, took) = channel();
@@ -67,15 +67,15 @@ impl Crowd {
         })
     }
 
-    /// How many there are.
+    /// Number of sessions.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Has sessions speak; how long it took.
+    /// Makes sessions send messages. Returns the time that they took.
     ///
     /// # Errors
-    /// If one does not hear what it said.
+    /// If a session does not receive the message that it sent.
     pub fn speak(&self, order: Order) -> Result<Duration> {
         let orders = self.orders.as_ref().context("the crowd has gone")?;
         orders.send(order).context("the crowd has gone")?;
@@ -142,7 +142,7 @@ fn speak(streams: &mut [TcpStream], own: u16, order: &Order, said: &mut u32) -> 
     Ok(begun.elapsed())
 }
 
-/// What nobody else says, and nobody said before.
+/// Returns a message that no session has sent before.
 fn message(own: u16, session: usize, said: u32) -> [u8; MESSAGE] {
     let mut bytes = [own as u8; MESSAGE];
     bytes[..2].copy_from_slice(&own.to_le_bytes());
@@ -151,7 +151,7 @@ fn message(own: u16, session: usize, said: u32) -> [u8; MESSAGE] {
     bytes
 }
 
-/// Says what it hears.
+/// Returns received messages to their sender.
 fn answer(streams: Vec<TcpStream>, ended: &AtomicBool) -> Result<()> {
     let ends = Ends::new(streams, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)?;
     let mut ready = Vec::new();
@@ -166,7 +166,7 @@ fn answer(streams: Vec<TcpStream>, ended: &AtomicBool) -> Result<()> {
                         .write_all(&bytes[..n])
                         .context("an answer was not taken")?,
                     Ok(_) => break,
-                    // Others go on.
+                    // Other sessions continue.
                     Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
                     Err(error) => return Err(error.into()),
                 }

@@ -1,5 +1,5 @@
-//! One session over 1 Gbit/s leaves a proxy whose links are slower by 20 ms:
-//! does it stumble, with selective acknowledgements and without?
+//! A session over 1 Gbit/s leaves a proxy whose links add 20 ms. The benchmark measures the dip in
+//! its goodput, with selective acknowledgements and without.
 
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
@@ -20,49 +20,48 @@ use crate::plot::{Line, Panel, Plot};
 use crate::stage::{proxied, server};
 use crate::turns::order;
 
-/// What each packet to and from the proxy waits: twice that a round trip.
+/// Delay of each packet to and from the proxy: a round trip takes twice this time.
 const DELAY: Duration = Duration::from_millis(10);
 const RATE: &str = "1gbit";
-/// Bytes of each buffer of the ends; the kernel doubles them, and the proxy's may
-/// grow to as much. The window is then 5 MB: at this rate 2.5 are on their way along
-/// the proxy, so that the links are full, and what else there is waits in their
-/// queues, which have room for it.
+/// Bytes of each buffer of the ends. The kernel doubles them, and the proxy's buffers may grow to
+/// the same size. The window is then 5 MB. At this rate 2.5 MB are in flight along the proxy, so
+/// that the links are full, and the rest waits in their queues, which have room for it.
 const BUFFER: u32 = 4 << 20;
-/// A session whose window still grows has less than this, in Mbit/s.
+/// Upper limit, in Mbit/s, of the goodput of a session whose window is still growing.
 const FULL: f64 = 880.0;
-/// For how long its window may grow at most, before anything is looked at.
+/// Maximum time for the growth of the window before the measurement.
 const RUN_IN: Duration = Duration::from_secs(12);
-/// How often it is looked at what arrived: at full rate 2.5 MB, 38 of the largest
-/// packets, so that a step says more than when a packet came.
+/// Interval between two looks at the received data. At full rate a step is 2.5 MB, or 38 of the
+/// largest packets, so that it does not depend on the arrival of single packets.
 const STEP: Duration = Duration::from_millis(20);
-/// For how long a dip is looked for.
+/// Time after the request, in seconds, in which the dip is searched.
 const AROUND: f64 = 0.5;
 const LISTENER: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n";
 
-/// A moment, its time counted from the request.
+/// A measurement, with its time relative to the request.
 struct Moment {
     at: f64,
     mbps: f64,
     window: f64,
 }
 
-/// What was seen in a round.
+/// Observations of a round.
 struct Seen {
     moments: Vec<Moment>,
-    /// From the request to the new path, milliseconds.
+    /// Time from the request to the new path, in milliseconds.
     switch_ms: f64,
-    /// Segments that were sent again after the request.
+    /// Number of segments retransmitted after the request.
     again: f64,
 }
 
-/// With selective acknowledgements, or without, and all rounds of it.
+/// All rounds with selective acknowledgements, or all rounds without.
 struct Kind {
     name: &'static str,
     sack: bool,
     rounds: Vec<Seen>,
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let phase = Duration::from_millis(effort.pick(3_000, 1_500));
     let mut kinds = [("sack", true), ("no_sack", false)].map(|(name, sack)| Kind {
@@ -111,7 +110,7 @@ impl Kind {
     }
 }
 
-/// The first round of each kind.
+/// Plots the first round of each kind.
 fn plot(kinds: &[Kind]) -> Plot {
     let lines = |of: fn(&Moment) -> f64| -> Vec<Line> {
         let firsts = kinds.iter().filter_map(|k| Some((k, k.rounds.first()?)));
@@ -138,27 +137,27 @@ fn plot(kinds: &[Kind]) -> Plot {
     }
 }
 
-/// Of the moments after one until another.
+/// Goodput values after one time and up to another.
 fn within(moments: &[Moment], after: f64, until: f64) -> Vec<f64> {
     let some = moments.iter().filter(|m| m.at > after && m.at <= until);
     some.map(|m| m.mbps).collect()
 }
 
-/// The median goodput after a moment until another.
+/// Median goodput after one time and up to another.
 fn goodput(moments: &[Moment], after: f64, until: f64) -> f64 {
     median(&within(moments, after, until))
 }
 
-/// The least goodput within half a second from a moment on, by what it was in the
-/// second before the request.
+/// Minimum goodput in the half second after a time, divided by the goodput in the second before the
+/// request.
 fn dip(moments: &[Moment], from: f64) -> f64 {
     let some = within(moments, from, from + AROUND).into_iter();
     some.fold(f64::MAX, f64::min) / goodput(moments, -1.0, 0.0)
 }
 
-/// What arrived in half a second from the request on, by what it was in the second
-/// before: new data shares the receiver's link with what still comes by the proxy, and
-/// waits there until that has come, so that one moment's loss is the next one's gain.
+/// Goodput in the half second after the request, divided by that in the second before. New data
+/// shares the receiver's link with data that still arrives through the proxy, and waits there until
+/// that data has arrived. The loss of one moment is therefore the gain of the next.
 fn around(moments: &[Moment]) -> f64 {
     let some = moments.windows(2);
     let some = some.filter(|pair| pair[1].at > 0.0 && pair[1].at <= AROUND);
@@ -171,7 +170,7 @@ fn around(moments: &[Moment]) -> f64 {
     megabits / seconds / goodput(moments, -1.0, 0.0)
 }
 
-/// A round.
+/// Measures one round.
 fn measure(sack: bool, phase: Duration) -> Result<Seen> {
     let most = BUFFER * 2;
     let sending = format!("4096 16384 {most}");
@@ -203,11 +202,11 @@ fn measure(sack: bool, phase: Duration) -> Result<Seen> {
     Ok(seen)
 }
 
-/// Returns when it is as fast as the links, or will not be.
+/// Returns when the session is as fast as the links, or will not become so.
 fn run_in(bulk: &Bulk) {
     let until = Instant::now() + RUN_IN;
     let mut full = 0;
-    // One look may be at what had waited somewhere.
+    // A single look may see data that had waited in a queue.
     while full < 3 && Instant::now() < until {
         let (before, begin) = (bulk.received(), Instant::now());
         std::thread::sleep(STEP * 10);
@@ -217,7 +216,7 @@ fn run_in(bulk: &Bulk) {
     }
 }
 
-/// The proxy leaves; what is seen for so long before, and after.
+/// Removes the proxy, and observes the session before and after for the time of a phase.
 fn leave(
     lab: &Lab,
     fleet: &Fleet,
@@ -254,7 +253,7 @@ fn leave(
     })
 }
 
-/// Looks at it for so long; times are counted from the beginning.
+/// Watches the session for this time. Times are relative to `begin`.
 fn watch(
     bulk: &Bulk,
     sender: &TcpStream,
@@ -277,11 +276,11 @@ fn watch(
 }
 
 fn info(socket: &TcpStream) -> Result<libc::tcp_info> {
-    // SAFETY: a structure of integers.
+    // SAFETY: the structure consists of integers.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of_val(&info) as libc::socklen_t;
     let (fd, at) = (socket.as_raw_fd(), (&raw mut info).cast());
-    // SAFETY: the kernel writes no more than `len` bytes.
+    // SAFETY: the kernel writes at most `len` bytes.
     let done = unsafe { libc::getsockopt(fd, libc::SOL_TCP, libc::TCP_INFO, at, &mut len) };
     ensure!(
         done == 0,
@@ -295,8 +294,8 @@ fn info(socket: &TcpStream) -> Result<libc::tcp_info> {
 mod tests {
     use super::*;
 
-    /// A session that is slower in two steps: a little while nothing changes, and
-    /// more after the request. What it does later than that does not count.
+    /// A session that is slower in two steps: shortly before the request, and more so after it.
+    /// Later changes do not count.
     #[test]
     fn a_dip_is_the_least_of_what_it_had_before() {
         let moment = |n: i32| {
@@ -315,7 +314,7 @@ mod tests {
         let moments: Vec<_> = (-150..=150).map(moment).collect();
         assert_eq!(goodput(&moments, -1.0, 0.0), 1_000.0);
         assert_eq!(dip(&moments, 0.0), 0.4);
-        // One step of the 25 brought 0.6 less.
+        // One step of the 25 had 0.6 less.
         assert!((around(&moments) - 0.976).abs() < 1e-9);
         assert_eq!(dip(&moments, -1.0), 0.8);
     }

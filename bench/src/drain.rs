@@ -1,6 +1,6 @@
-//! Ten thousand silent sessions leave HAProxy: `dyscoctl drain`, from the
-//! command's start to its end, where the proxy's host alone runs `dyscod`. And
-//! what it takes to adopt as many that were there first.
+//! Ten thousand idle sessions leave HAProxy: the time of `dyscoctl drain` from the command's start
+//! to its end, if only the proxy's host runs `dyscod`. Also the time of the adoption of as many
+//! older sessions.
 
 use std::time::Instant;
 
@@ -16,15 +16,16 @@ use crate::figure::{Figure, Goal};
 use crate::stage::{PATIENCE, Stage, proxied, server};
 
 const SESSIONS: usize = 10_000;
-/// Messages each way, after which HAProxy is seen to splice and all is silent.
+/// Number of messages in each direction, after which HAProxy is seen to splice. Then the sessions
+/// are idle.
 const MESSAGES: usize = 3;
 const AT_ONCE: usize = 64;
-/// A process may not have two sockets of each session on every machine, so that
-/// there are two HAProxies that listen on the same port.
+/// Maximum number of sessions of one HAProxy. On some machines a process may not have two sockets
+/// per session for all of them, so that two HAProxies listen on the same port.
 const EACH_AT_MOST: usize = 8_000;
 const LOCAL: &str = "[removal]\nmode = \"local\"\n";
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let sessions = effort.pick(SESSIONS, 500);
     let [mut drained, mut answers, mut adopted] = [(); 3].map(|()| Vec::new());
@@ -48,8 +49,8 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Silent sessions of two HAProxies that listen on the same port. The fields end
-/// in this order.
+/// Idle sessions of two HAProxies that listen on the same port. The fields are dropped in this
+/// order.
 struct Crowded {
     crowd: Crowd,
     second: Process,
@@ -57,7 +58,7 @@ struct Crowded {
 }
 
 impl Crowded {
-    /// Opens so many; with `dyscod` on the proxy's host before, or without.
+    /// Opens `count` sessions. `dyscod` runs on the proxy's host before them if `early` is true.
     fn open(name: &str, count: usize, early: bool) -> Result<Crowded> {
         let roomy = |c: Config| c.connections(EACH_AT_MOST).pipes(512);
         let stage = match early {
@@ -92,7 +93,7 @@ impl Crowded {
         self.crowd.speak(order).map(drop)
     }
 
-    /// Seconds until `dyscod` answers, and until it knows them all.
+    /// Returns the seconds until `dyscod` answers, and until it knows all sessions.
     fn adopt(&mut self) -> Result<(f64, f64)> {
         let both_sides = 2 * self.crowd.count() as u64;
         let start = Instant::now();
@@ -102,12 +103,12 @@ impl Crowded {
             (self.stage.adopted().ok()? == both_sides).then_some(())
         })?;
         let known = start.elapsed().as_secs_f64();
-        // The shim tells of them when they move.
+        // The shim reports the sessions when they carry data.
         self.speak(1)?;
         Ok((answers, known))
     }
 
-    /// Seconds until all have left HAProxy, which nobody notices.
+    /// Returns the seconds until all sessions have left HAProxy. No end notices the removal.
     fn drain(self) -> Result<f64> {
         let count = self.crowd.count();
         wait::until("HAProxy to be seen splicing", PATIENCE, || {

@@ -1,4 +1,4 @@
-//! Ends of sessions on one side, worked by one thread.
+//! Ends of sessions on one side, processed by one thread.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -8,13 +8,13 @@ use anyhow::Result;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
-/// Milliseconds after which who waits looks whether he still should.
+/// Milliseconds after which a waiting thread checks whether to continue.
 const LOOK_UP: u8 = 20;
 
-/// After which a single one that hears nothing looks, too.
+/// Time after which a single end that receives nothing also checks.
 const LONGEST: Duration = Duration::from_millis(100);
 
-/// What was done, unless it would have had to wait.
+/// Converts an operation that would block to `None`.
 pub fn would_block(done: std::io::Result<usize>) -> std::io::Result<Option<usize>> {
     match done {
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
@@ -22,15 +22,15 @@ pub fn would_block(done: std::io::Result<usize>) -> std::io::Result<Option<usize
     }
 }
 
-/// Ends of sessions on one side. A single one blocks: nothing need be asked.
+/// Ends of sessions on one side. A single end blocks, because no poll is needed.
 pub struct Ends {
-    /// All of them.
+    /// Sockets of all ends.
     pub sockets: Vec<TcpStream>,
     epoll: Option<Epoll>,
 }
 
 impl Ends {
-    /// Takes them over, to be told when they can do what is wanted.
+    /// Takes over the ends. They are polled for the events in `wanted`.
     pub fn new(sockets: Vec<TcpStream>, wanted: EpollFlags) -> Result<Ends> {
         let mut ends = Ends {
             sockets,
@@ -44,18 +44,18 @@ impl Ends {
             }
             ends.epoll = Some(epoll);
         } else if let [socket] = &ends.sockets[..] {
-            // What is between the ends may tell neither of the other's end.
+            // A device between the ends may not notify either end of the other end's close.
             socket.set_read_timeout(Some(LONGEST))?;
         }
         Ok(ends)
     }
 
-    /// Whether there is but one.
+    /// True if there is only one end.
     pub fn single(&self) -> bool {
         self.epoll.is_none()
     }
 
-    /// Those that may be able to go on; all get their turn.
+    /// Ends that may be able to continue. Each end gets its turn.
     pub fn ready(&self, ready: &mut Vec<usize>) -> Result<()> {
         ready.clear();
         let Some(epoll) = &self.epoll else {

@@ -1,21 +1,21 @@
-//! A figure: one number, what it was made of, and what it should be.
+//! A figure: one number, the samples behind it, and its goal.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// What a figure should be.
+/// Goal of a figure.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Goal {
-    /// This or more.
+    /// This value or more.
     AtLeast(f64),
-    /// This or less.
+    /// This value or less.
     AtMost(f64),
 }
 
 impl Goal {
-    /// The number itself.
+    /// The bound of the goal.
     pub fn bound(self) -> f64 {
         match self {
             Goal::AtLeast(bound) | Goal::AtMost(bound) => bound,
@@ -23,18 +23,18 @@ impl Goal {
     }
 }
 
-/// Which way a figure gets better.
+/// Direction in which a figure improves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
-    /// Upwards.
+    /// A larger value is better.
     More,
-    /// Downwards.
+    /// A smaller value is better.
     Less,
 }
 
 impl Better {
-    /// As its unit says, or its name if it has none: what is spent, less of it.
+    /// Direction according to the unit, or the name if there is no unit: less is better for a cost.
     pub fn of(name: &str, unit: &str) -> Better {
         let spent = ["latency", "cpu", "_vs_1k"]
             .iter()
@@ -47,43 +47,44 @@ impl Better {
     }
 }
 
-/// By a name of its own, since serde would take it for borrowed from what it reads.
+/// A static string. The type has a separate name, because serde would treat a plain reference as
+/// borrowed from its input.
 pub type Word = &'static str;
 
-/// A word of a run that is read back. There are few, and they are kept for good.
+/// Reads a word of a stored run. There are few words, and they are never freed.
 pub fn word<'de, D: Deserializer<'de>>(from: D) -> Result<Word, D::Error> {
     Ok(Box::leak(String::deserialize(from)?.into_boxed_str()))
 }
 
-/// One number, with all it came from.
+/// One number, with its origin.
 #[derive(Serialize, Deserialize)]
 pub struct Figure {
-    /// What it is called.
+    /// Name of the figure.
     pub name: String,
-    /// The part of the benchmark that found it.
+    /// Part of the benchmark that produced it.
     #[serde(deserialize_with = "word")]
     pub part: Word,
-    /// Its unit; a ratio has none.
+    /// Unit of the value; empty for a ratio.
     #[serde(deserialize_with = "word")]
     pub unit: Word,
-    /// The number.
+    /// The value.
     pub value: f64,
-    /// Where it lies with a confidence of 95 %, if it is a median of samples.
+    /// Confidence interval of 95 %, if the value is a median of samples.
     pub interval: Option<(f64, f64)>,
-    /// What it should be.
+    /// Goal of the figure.
     pub goal: Option<Goal>,
-    /// What the paper has published for it.
+    /// Value that the paper has published.
     pub paper: Option<f64>,
-    /// Which way it gets better.
+    /// Direction in which the figure improves.
     pub better: Better,
-    /// What was measured to get it, in absolute terms.
+    /// Absolute measurements behind the value.
     pub aside: BTreeMap<String, f64>,
-    /// The numbers that it is the median or another rank of, as they came.
+    /// Samples of which the value is the median or another rank, in the order of measurement.
     pub samples: Vec<f64>,
 }
 
 impl Figure {
-    /// A figure that is one number.
+    /// Creates a figure that is one number.
     pub fn new(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
         let name = name.into();
         Figure {
@@ -100,7 +101,7 @@ impl Figure {
         }
     }
 
-    /// The median of samples.
+    /// Creates a figure from the median of samples.
     pub fn median(name: impl Into<String>, unit: &'static str, samples: Vec<f64>) -> Figure {
         let sorted = sorted(&samples);
         Figure {
@@ -110,7 +111,7 @@ impl Figure {
         }
     }
 
-    /// Says what it should be.
+    /// Sets the goal.
     pub fn goal(mut self, goal: Goal) -> Figure {
         self.goal = Some(goal);
         self.better = match goal {
@@ -120,19 +121,19 @@ impl Figure {
         self
     }
 
-    /// Says what the paper has published for it.
+    /// Sets the value that the paper has published.
     pub fn paper(mut self, value: f64) -> Figure {
         self.paper = Some(value);
         self
     }
 
-    /// Adds a number that explains it.
+    /// Adds a number that explains the figure.
     pub fn aside(mut self, name: &str, value: f64) -> Figure {
         self.aside.insert(name.into(), value);
         self
     }
 
-    /// Whether it is as it should be.
+    /// True if the figure meets its goal. None if it has no goal.
     pub fn met(&self) -> Option<bool> {
         self.goal.map(|goal| match goal {
             Goal::AtLeast(bound) => self.value >= bound,
@@ -141,26 +142,26 @@ impl Figure {
     }
 }
 
-/// In order.
+/// Returns the samples in ascending order.
 pub fn sorted(samples: &[f64]) -> Vec<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted
 }
 
-/// The sample at a percentile of those in order; NaN of none.
+/// Returns the sample at a percentile of sorted samples, or NaN if there are none.
 pub fn rank(sorted: &[f64], percent: usize) -> f64 {
     let at = (sorted.len() * percent).div_ceil(100).max(1) - 1;
     sorted.get(at).copied().unwrap_or(f64::NAN)
 }
 
-/// The median.
+/// Returns the median.
 pub fn median(samples: &[f64]) -> f64 {
     rank(&sorted(samples), 50)
 }
 
-/// Order statistics that enclose the median with a confidence of 95 %: needs
-/// no assumption about how samples are spread.
+/// Returns order statistics that enclose the median with a confidence of 95 %. They need no
+/// assumption about the distribution of the samples.
 fn interval(sorted: &[f64]) -> Option<(f64, f64)> {
     let n = sorted.len() as f64;
     let reach = 1.96 * n.sqrt() / 2.0;

@@ -1,5 +1,5 @@
-//! Two strict firewalls around a router, and sessions that are to pass the one or
-//! the other: `dyscod` is on every host.
+//! Two strict firewalls around a router, and sessions that are to pass one or the other. `dyscod`
+//! runs on every host.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -16,46 +16,46 @@ use crate::apart::Between;
 /// Places of the firewalls among the star's hosts.
 const FIREWALLS: [usize; 2] = [2, 3];
 
-/// A change of many sessions' chain.
+/// A change of the chain of many sessions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// The first firewall comes in.
+    /// The first firewall enters the chain.
     Insert,
-    /// The second takes its place, with its state.
+    /// The second firewall replaces the first and receives its state.
     Replace,
-    /// The second leaves.
+    /// The second firewall leaves.
     Remove,
 }
 
-/// Whose chain is changed.
+/// Sessions whose chain is changed.
 #[derive(Clone, Copy)]
 pub enum Whom {
-    /// That of all sessions to a port of the server.
+    /// All sessions to a port of the server.
     All {
-        /// The port.
+        /// Port of the server.
         port: u16,
     },
-    /// That of one session.
+    /// One session.
     One {
-        /// The client's end.
+        /// Address of the client's end.
         local: SocketAddr,
-        /// The server's.
+        /// Address of the server's end.
         remote: SocketAddr,
     },
 }
 
-/// Whom a host knows before a session needs it.
+/// Hosts that a host knows before a session needs them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Acquainted {
-    /// All others, by its configuration.
+    /// All other hosts, by configuration.
     All,
-    /// Nobody: the first change is where they meet.
+    /// No hosts: they meet in the first change.
     Nobody,
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The hosts. The fields end in this order.
+/// The hosts. The fields are dropped in this order.
 pub struct Firewalls {
     daemons: Vec<Daemon>,
     fleet: Fleet,
@@ -63,7 +63,7 @@ pub struct Firewalls {
 }
 
 impl Firewalls {
-    /// Builds them; nothing passes the firewalls at first.
+    /// Builds the hosts. No session passes the firewalls at first.
     pub fn build(name: &str, acquainted: Acquainted) -> Result<Firewalls> {
         let star = Star::build(name, FIREWALLS.len())?;
         star.guard()?;
@@ -78,7 +78,7 @@ impl Firewalls {
         let start = |at: usize| {
             let policy = star.hosts()[at].dir().join("policy.toml");
             fs::write(&policy, "").context("failed to write a policy")?;
-            // What comes first is of `[control]`.
+            // The first line belongs to `[control]`.
             let extra = format!(
                 "peers = {peers:?}\n\n[chain]\npolicy = \"{}\"\n\n\
                  [[track]]\ndestination = \"10.0.0.0/8\"\n",
@@ -104,23 +104,23 @@ impl Firewalls {
         Ok(firewalls)
     }
 
-    /// How many hosts a host has keys of.
+    /// Number of hosts whose keys a host has.
     fn known(&self, host: &Host) -> Option<u64> {
         let status: Value = self.fleet.json(host, &["status"]).ok()?;
         status["counters"]["chain_neighbours"].as_u64()
     }
 
-    /// Opens the sessions.
+    /// Host that opens the sessions.
     pub fn client(&self) -> &Host {
         self.star.client()
     }
 
-    /// Accepts them.
+    /// Host that accepts the sessions.
     pub fn server(&self) -> &Host {
         self.star.server()
     }
 
-    /// From end to end, to a port of the server.
+    /// Endpoints from the client to a port of the server.
     pub fn between(&self, port: u16) -> Between<'_> {
         let at = self.star.server_at(port);
         Between {
@@ -131,11 +131,11 @@ impl Firewalls {
         }
     }
 
-    /// Changes the chain of `count` sessions; what each took from the request, which
-    /// is one for all, to the new path, in milliseconds.
+    /// Changes the chain of `count` sessions. Returns for each session the time from the request to
+    /// the new path, in milliseconds. All sessions share one request.
     ///
     /// # Errors
-    /// If it was not all of them.
+    /// If not all sessions were changed.
     pub fn change(&self, change: Change, whom: Whom, count: usize) -> Result<Vec<f64>> {
         let [one, two]: [IpAddr; 2] = FIREWALLS.map(|at| self.star.address(at));
         let words = match change {
@@ -168,8 +168,8 @@ impl Firewalls {
         times.collect::<Option<_>>().context("a change has no time")
     }
 
-    /// Lets both ends send no more than so much a second. Their links go on while the
-    /// machine halts for some milliseconds, as wires do.
+    /// Limits the rate at which both ends send. Their links continue while the machine halts for
+    /// some milliseconds, as wires do.
     pub fn limit(&self, rate: &str) -> Result<()> {
         let limit = |host: &Host| host.limit("eth0", rate, "2m", "8m");
         [self.client(), self.server()]
@@ -177,13 +177,13 @@ impl Firewalls {
             .try_for_each(limit)
     }
 
-    /// Packets that both firewalls have refused so far, and segments that both ends have
-    /// sent again.
+    /// Number of packets that both firewalls have refused so far, and number of segments that both
+    /// ends have retransmitted.
     pub fn counted(&self) -> Result<[u64; 2]> {
         Ok([self.dropped()?, self.sent_again()?])
     }
 
-    /// Packets that both firewalls have refused so far.
+    /// Number of packets that both firewalls have refused so far.
     pub fn dropped(&self) -> Result<u64> {
         self.star.refused()
     }
@@ -197,7 +197,7 @@ impl Firewalls {
         Ok(of(self.client())? + of(self.server())?)
     }
 
-    /// Ends all.
+    /// Ends everything.
     pub fn end(self, parts: impl Sized) -> Result<()> {
         drop(parts);
         self.star.finish(self.daemons)

@@ -1,5 +1,5 @@
-//! Frames of one five-tuple, as fast as one processor sends them, and how many
-//! of them come back.
+//! Frames of one five-tuple, as fast as one processor sends them, and the number of frames that
+//! return.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -13,22 +13,22 @@ use dysco_netns::{Host, Lab};
 use crate::packet::{TIMESTAMPS, frame_of};
 use crate::pair::stay;
 
-/// The router's link to the proxy's host, by which frames go and come back.
+/// The router's link to the proxy's host, on which frames leave and return.
 const LINK: &str = "proxy";
-/// Frames that one call sends.
+/// Number of frames that one call sends.
 const AT_ONCE: usize = 64;
 /// Offsets in a frame.
 const IP: usize = 14;
 const IP_CHECK: usize = IP + 10;
 
-/// A frame, and where it is sent.
+/// A frame to be sent repeatedly.
 pub struct Flood {
     frame: Vec<u8>,
 }
 
 impl Flood {
-    /// A small segment from `from` to `to`, for the proxy's host of the lab. What
-    /// comes back from there is counted, and goes no further.
+    /// Creates a small segment from `from` to `to`, for the proxy's host of the lab. Frames that
+    /// return from there are counted, and go no further.
     pub fn new(lab: &Lab, from: SocketAddr, to: SocketAddr) -> Result<Flood> {
         let mut frame = frame_of(&FlowKey::new(to, from), TIMESTAMPS, 6, 0);
         frame[..6].copy_from_slice(&address(&lab.proxy, "eth0")?);
@@ -38,7 +38,7 @@ impl Flood {
         Ok(Flood { frame })
     }
 
-    /// Sends for so long; how many came back a second.
+    /// Sends frames for this time. Returns the number of returned frames per second.
     pub fn measure(&self, lab: &Lab, time: Duration) -> Result<f64> {
         let (frame, before) = (self.frame.clone(), came_back(&lab.router)?);
         let send = lab.router.thread("flood", move || send(&frame, time))?;
@@ -51,12 +51,12 @@ impl Flood {
     }
 }
 
-/// Drops what comes back from the proxy's host from now on, once it is counted.
+/// From now on, counts and drops the frames that return from the proxy's host.
 pub fn end_here(lab: &Lab) -> Result<()> {
     lab.router.input("nft", &["-f", "-"], DROP).map(drop)
 }
 
-/// Before the kernel spends anything else on it.
+/// The rule drops frames before the kernel spends any more time on them.
 const DROP: &str = "
 table inet flood {
   chain back {
@@ -73,7 +73,7 @@ fn came_back(router: &Host) -> Result<u64> {
     text.trim().parse().context("no count")
 }
 
-/// The Ethernet address of an interface.
+/// Ethernet address of an interface.
 fn address(host: &Host, interface: &str) -> Result<[u8; 6]> {
     let path = format!("/sys/class/net/{interface}/address");
     let text = host.run(move || fs::read_to_string(path))?;
@@ -83,7 +83,7 @@ fn address(host: &Host, interface: &str) -> Result<[u8; 6]> {
     <[u8; 6]>::try_from(bytes).map_err(|b| anyhow::anyhow!("an address of {} bytes", b.len()))
 }
 
-/// The checksum of an IPv4 header in which it is zero.
+/// Checksum of an IPv4 header whose checksum field is zero.
 fn ip_check(header: &[u8]) -> [u8; 2] {
     let words = header.chunks_exact(2);
     let sum: u32 = words
@@ -93,17 +93,17 @@ fn ip_check(header: &[u8]) -> [u8; 2] {
     (!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes()
 }
 
-/// A socket that hands frames to the link's driver, past all queues.
+/// Opens a socket that hands frames to the link's driver, without a queue.
 fn socket() -> io::Result<OwnedFd> {
-    // SAFETY: no pointers.
+    // SAFETY: the call has no pointer arguments.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was just opened, and is nobody else's.
+    // SAFETY: the descriptor was just opened, and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let one = 1_i32;
-    // SAFETY: an option of four bytes, which live as long as the call.
+    // SAFETY: the option has four bytes, which outlive the call.
     let set = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -119,11 +119,11 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sends the frame again and again; how long it took. On the link's host.
+/// Sends the frame repeatedly. Returns the elapsed time. Runs on the link's host.
 fn send(frame: &[u8], time: Duration) -> Result<Duration> {
     stay(0);
     let socket = socket().context("failed to open a packet socket")?;
-    // SAFETY: integers and arrays: zeros are valid.
+    // SAFETY: the structure consists of integers and arrays, for which zeros are valid.
     let mut to: libc::sockaddr_ll = unsafe { mem::zeroed() };
     to.sll_family = libc::AF_PACKET as u16;
     to.sll_ifindex = nix::net::if_::if_nametoindex(LINK)? as i32;
@@ -131,7 +131,7 @@ fn send(frame: &[u8], time: Duration) -> Result<Duration> {
         iov_base: frame.as_ptr().cast_mut().cast(),
         iov_len: frame.len(),
     };
-    // SAFETY: integers and null pointers.
+    // SAFETY: the structure consists of integers and null pointers.
     let mut messages: [libc::mmsghdr; AT_ONCE] = unsafe { mem::zeroed() };
     for message in &mut messages {
         message.msg_hdr.msg_name = (&raw mut to).cast();
@@ -141,13 +141,13 @@ fn send(frame: &[u8], time: Duration) -> Result<Duration> {
     }
     let start = Instant::now();
     while start.elapsed() < time {
-        // SAFETY: the messages, and what they point to, outlive the call, which
-        // writes lengths into them alone.
+        // SAFETY: the messages and their buffers outlive the call, which writes only lengths into
+        // the messages.
         let sent =
             unsafe { libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), AT_ONCE as u32, 0) };
         if sent < 0 {
             let error = io::Error::last_os_error();
-            // Of more than the link takes the rest is lost, as on a wire.
+            // The frames that exceed the link's capacity are lost, as on a wire.
             let full = error.raw_os_error() == Some(libc::ENOBUFS);
             ensure!(full, "failed to send frames: {error}");
         }
@@ -155,8 +155,8 @@ fn send(frame: &[u8], time: Duration) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// Makes the proxy's host work in a thread of its own on what comes by its link,
-/// and not in whatever thread sends it.
+/// Makes the proxy's host process the packets of its link in a separate thread, and not in the
+/// sending thread.
 pub fn in_a_thread(lab: &Lab) -> Result<()> {
     lab.proxy.output("ethtool", &["-K", "eth0", "gro", "on"])?;
     let path = "/sys/class/net/eth0/threaded";

@@ -1,6 +1,6 @@
-//! What a kernel has itself to send sessions elsewhere: translation of addresses
-//! by netfilter, the same with its flow table, and IPVS. Each against plain
-//! forwarding by an equal host; which of them there are depends on the kernel.
+//! Mechanisms of a kernel that send sessions elsewhere: address translation by netfilter, address
+//! translation with its flow table, and IPVS. Each is compared with plain forwarding by an equal
+//! host. The available mechanisms depend on the kernel.
 
 use std::net::SocketAddr;
 
@@ -17,16 +17,17 @@ use crate::local::through_the_proxys_host;
 use crate::pair::buffer_of;
 use crate::turns::{BASE, RUN_IN};
 
-/// Plain forwarding, and the other.
+/// Plain forwarding, and the other mechanism.
 const KINDS: usize = 2;
 const OTHER: usize = 1;
-/// Of fewer sessions what one takes of memory is lost among what else there is.
+/// Minimum number of sessions for a measurement of memory: with fewer, the memory of a session is
+/// lost among other memory.
 const WEIGHED: usize = 1_000;
 
-/// One that there may be.
+/// A mechanism that may be available.
 struct Forward {
     name: &'static str,
-    /// What it is, for those who miss it.
+    /// Description of the mechanism, for the report that it is absent.
     about: &'static str,
     begin: fn(&Host, [SocketAddr; 2]) -> Result<()>,
 }
@@ -70,7 +71,7 @@ fn netfilter(host: &Host, [at, to]: [SocketAddr; 2], more: &str) -> Result<()> {
     host.input("nft", &["-f", "-"], &table).map(drop)
 }
 
-/// By translation as well, so that the server needs no address of the proxy's.
+/// Sets up IPVS. It also translates addresses, so that the server needs no address of the proxy's.
 fn ipvs(host: &Host, [at, to]: [SocketAddr; 2]) -> Result<()> {
     let (at, to) = (at.to_string(), to.to_string());
     let service = ["-A", "-t", &at, "-s", "rr"];
@@ -79,8 +80,8 @@ fn ipvs(host: &Host, [at, to]: [SocketAddr; 2]) -> Result<()> {
     host.output("ipvsadm", &server).map(drop)
 }
 
-/// The figures of all that there are, with so many sessions, whose ends take so
-/// many bytes of memory each.
+/// Returns the figures of all available mechanisms with `count` sessions. `ends_alone` is the
+/// memory of a session's ends in bytes.
 pub fn measure(effort: &Effort, count: usize, ends_alone: f64) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for forward in &FORWARDS {

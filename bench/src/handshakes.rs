@@ -1,5 +1,5 @@
-//! Handshakes that pass a host's link, as a capture there sees them: how long
-//! each took from its SYN to the SYN-ACK.
+//! Handshakes that pass a host's link, as a capture there sees them: the time of each from the SYN
+//! to the SYN-ACK.
 
 use std::collections::HashMap;
 use std::fs;
@@ -8,14 +8,14 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use dysco_netns::{Host, Process, Program};
 
-/// A capture that runs.
+/// A running capture.
 pub struct Handshakes {
     capture: Process,
     log: PathBuf,
 }
 
 impl Handshakes {
-    /// Begins to look at what passes `eth0` of a host.
+    /// Begins to capture the packets on `eth0` of a host.
     pub fn watch(host: &Host) -> Result<Handshakes> {
         let words = [
             "-i", "eth0", "-n", "-tt", "-l", "-s", "128", "-B", "65536", "-Z", "root",
@@ -30,7 +30,7 @@ impl Handshakes {
         Ok(Handshakes { capture, log })
     }
 
-    /// Ends; the milliseconds of each handshake that was seen.
+    /// Ends the capture. Returns the milliseconds of each captured handshake.
     pub fn end(mut self) -> Result<Vec<f64>> {
         self.capture.stop()?;
         let text = fs::read_to_string(&self.log).context("failed to read what was captured")?;
@@ -38,7 +38,7 @@ impl Handshakes {
     }
 }
 
-/// Of each SYN that was answered, its first time until the first answer.
+/// For each answered SYN: the time from its first transmission to the first answer.
 fn times(text: &str) -> Vec<f64> {
     let (mut opened, mut took) = (HashMap::new(), Vec::new());
     for line in text.lines() {

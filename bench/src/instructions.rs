@@ -1,10 +1,10 @@
-//! A processor's own count of the instructions that its kernel carries out for
-//! this thread, where the machine lets it be read.
+//! The processor's own count of the instructions that the kernel executes for this thread, if the
+//! machine permits reading it.
 
 use std::io::{Error, ErrorKind};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Of `perf_event_attr`, what is needed: its first published size.
+/// The required part of `perf_event_attr`: its first published size.
 #[repr(C)]
 #[derive(Default)]
 struct Attributes {
@@ -22,7 +22,7 @@ struct Attributes {
 
 const _: () = assert!(size_of::<Attributes>() == 64);
 
-/// What is counted.
+/// Event that is counted.
 #[derive(Clone, Copy)]
 struct Event {
     kind: u32,
@@ -33,23 +33,23 @@ const INSTRUCTIONS: Event = Event { kind: 0, config: 1 };
 /// `exclude_user` and `exclude_hv`: bits 4 and 6.
 const KERNEL_ALONE: u64 = 1 << 4 | 1 << 6;
 
-/// A counter that runs.
+/// A running counter.
 pub struct Instructions(OwnedFd);
 
 impl Instructions {
     /// Begins to count.
     ///
     /// # Errors
-    /// If the machine has no such counter, as most virtual ones, or it is forbidden.
+    /// If the machine has no such counter, as most virtual machines, or forbids it.
     pub fn begin() -> Result<Instructions, Error> {
         open(INSTRUCTIONS, KERNEL_ALONE).map(Instructions)
     }
 
-    /// How many so far.
+    /// Number of instructions so far.
     pub fn so_far(&self) -> Result<u64, Error> {
         let mut count = 0u64;
         let (at, len) = ((&raw mut count).cast(), size_of_val(&count));
-        // SAFETY: the kernel writes no more than `len` bytes.
+        // SAFETY: the kernel writes at most `len` bytes.
         let read = unsafe { libc::read(self.0.as_raw_fd(), at, len) };
         match read {
             8 => Ok(count),
@@ -68,7 +68,7 @@ fn open(event: Event, flags: u64) -> Result<OwnedFd, Error> {
         ..Attributes::default()
     };
     let (own, any_cpu, no_group, close_on_exec) = (0, -1, -1, 1u64 << 3);
-    // SAFETY: the kernel reads as many bytes of the attributes as they say.
+    // SAFETY: the kernel reads as many bytes of the attributes as their size field says.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,
@@ -82,7 +82,7 @@ fn open(event: Event, flags: u64) -> Result<OwnedFd, Error> {
     if fd < 0 {
         return Err(Error::last_os_error());
     }
-    // SAFETY: the kernel has just given it to us alone.
+    // SAFETY: the kernel has just created this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -90,7 +90,7 @@ fn open(event: Event, flags: u64) -> Result<OwnedFd, Error> {
 mod tests {
     use super::*;
 
-    /// Counted by the kernel itself, so on every machine: proves the call.
+    /// An event that the kernel itself counts on every machine. It proves that the call works.
     const CONTEXT_SWITCHES: Event = Event { kind: 1, config: 3 };
 
     #[test]

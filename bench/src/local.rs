@@ -1,7 +1,7 @@
-//! What a session carries whose proxy has left where its own host alone runs
-//! `dyscod`, and relays: against plain forwarding by the same host, HAProxy
-//! with and without splicing, and a sockmap. The rivals are in a lab without
-//! us. A second forwarded session says what two equal ones differ by.
+//! Goodput of a session whose proxy has left, if only the proxy's host runs `dyscod` and relays. It
+//! is compared with plain forwarding by the same host, HAProxy with and without splicing, and a
+//! sockmap. The rivals are in a lab without Dysco. A second forwarded session shows the difference
+//! of two equal sessions.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::sockmap::Relay;
 use crate::stage::{Stage, proxied, server};
 use crate::turns::{RUN_IN, Turns};
 
-/// The kinds of session.
+/// The kinds of sessions.
 const FORWARDED: usize = 0;
 const CONTROL: usize = 1;
 const RELAYED: usize = 2;
@@ -38,12 +38,12 @@ const NAMES: [(&str, usize); 5] = [
     ("control", CONTROL),
 ];
 
-/// Where the rivals listen.
+/// Ports on which the rivals listen.
 const SPLICING: u16 = 8081;
 const COPYING: u16 = 8082;
 const HANDING_OVER: u16 = 8083;
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let [mut up, mut down, mut ping] = [(); 3].map(|()| Kinds::new("forwarding"));
     let rounds = effort.pick(5, 1);
@@ -83,11 +83,11 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The two labs. The fields end in this order.
+/// The two labs. The fields are dropped in this order.
 struct Labs {
     stage: Stage,
     sockmap: Relay,
-    /// Sessions that it has been given so far.
+    /// Number of sessions that the sockmap's relay has received so far.
     handed_over: usize,
     proxies: [Process; 2],
     behind: Listener,
@@ -126,7 +126,7 @@ impl Labs {
         self.stage.end()
     }
 
-    /// One session of each kind.
+    /// Opens one session of each kind.
     fn sessions<S>(&mut self, start: impl Fn(Pair) -> Result<S>) -> Result<[S; KINDS]> {
         let relayed = start(self.behind.open(&self.stage.lab, proxied())?)?;
         self.stage.remove_all(1)?;
@@ -166,8 +166,8 @@ impl Labs {
     }
 }
 
-/// What client and server send each other passes the proxy's host, which
-/// forwards it: the way of a relayed packet.
+/// Routes the packets between client and server through the proxy's host, which forwards them: the
+/// path of a relayed packet.
 pub fn through_the_proxys_host(lab: &Lab) -> Result<()> {
     let ip = |host: &Host, words: &str| {
         let words: Vec<_> = words.split(' ').collect();

@@ -1,14 +1,14 @@
-//! Up to a million relayed sessions at once. They are entered into the maps
-//! of the programs as a removal leaves them, since as many sockets of both ends
-//! do not fit on one machine; the programs are those that ship.
+//! Up to a million relayed sessions at the same time. They are entered into the maps of the
+//! programs as a removal leaves them, because the sockets of both ends would not fit on one
+//! machine. The programs are the shipped ones.
 //!
-//! All crowds are there at the same time and take turns, so that a machine that gets
-//! slower meanwhile does so for all: what is told of them is a ratio. In each of 20
-//! rounds (2 if only briefly) 2,000 packets of each crowd are run once each, all from
-//! the client's side, and the last 1,000 of them are counted, 20,000 in all: the first
-//! bring back to the caches what the other crowds have displaced. Of one session those
-//! are all its own; of 1,000 sessions each session's second one in a round; of 100,000
-//! and 1,000,000 those of 20,000 sessions that are spread over all, one of each.
+//! All crowds exist at the same time and take turns, so that a machine that becomes slower does so
+//! for all; the results are ratios. In each of 20 rounds (2 in a quick run), 2,000 packets of each
+//! crowd are run once each, all from the client's side. The last 1,000 of them count, 20,000 in
+//! all: the first 1,000 bring back into the caches what the other crowds have displaced. With one
+//! session, all packets are that session's. With 1,000 sessions, each session's second packet of a
+//! round counts. With 100,000 and 1,000,000 sessions, the packets are of 20,000 sessions spread
+//! over all, one of each.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -24,15 +24,16 @@ use crate::Effort;
 use crate::figure::{Figure, Goal, median};
 use crate::packet::{Plain, REDIRECT, TRANSLATION, USUAL};
 
-/// How many sessions there are, from one on.
+/// Numbers of sessions.
 const CROWDS: [u32; 4] = [1, 1_000, 100_000, 1_000_000];
-/// Rounds, and packets of a crowd in each: as many are not counted, and then counted.
+/// Number of rounds, and number of counted packets of a crowd per round. The same number is run
+/// before without being counted.
 const ROUNDS: u32 = 20;
 const PACKETS: u32 = 1_000;
-/// Walks over all sessions in an order that no cache expects.
+/// Step of a walk over all sessions in an order that no cache expects.
 const STEP: u32 = 48_271;
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let mut crowds = Vec::new();
     for sessions in CROWDS {
@@ -69,13 +70,13 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The programs, and so many sessions in their maps.
+/// The programs, with sessions in their maps.
 struct Crowd {
     sessions: u32,
     ebpf: Ebpf,
-    /// What the maps take.
+    /// Memory of the maps, in bytes.
     bytes: u64,
-    /// The time of each packet's run that counts.
+    /// Time of each counted packet.
     took: Vec<f64>,
 }
 
@@ -138,7 +139,7 @@ fn keys(session: u32) -> (FlowKey, FlowKey) {
     )
 }
 
-/// Enters them as they are once their proxy has left.
+/// Enters the sessions as they are after their proxy has left.
 fn fill(ebpf: &mut Ebpf, sessions: u32) -> Result<()> {
     let map = ebpf.map_mut("FLOWS").context("no flow map")?;
     let mut flows: HashMap<_, Plain<ShortKey>, Plain<FlowRef>> = map.try_into()?;
@@ -172,7 +173,7 @@ fn fill(ebpf: &mut Ebpf, sessions: u32) -> Result<()> {
     Ok(())
 }
 
-/// What the kernel charges for a map.
+/// Memory that the kernel charges for a map.
 fn memory(map: &Map) -> Result<u64> {
     let data: &MapData = match map {
         Map::Array(data) | Map::HashMap(data) => data,

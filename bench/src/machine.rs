@@ -1,4 +1,4 @@
-//! The machine that a run was made on.
+//! The machine of a run.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -7,25 +7,25 @@ use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
-/// What one needs to know to judge absolute numbers.
+/// Properties of the machine that are needed to judge absolute numbers.
 #[derive(Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor, by its maker's words.
+    /// Name of the processor, as its maker states it.
     pub processor: String,
-    /// How many of them.
+    /// Number of processors.
     pub processors: usize,
-    /// Whether it is a virtual machine.
+    /// True if the machine is virtual.
     pub virtual_machine: bool,
     /// Megabytes of memory.
     pub memory_mb: u64,
-    /// The kernel.
+    /// Version of the kernel.
     pub kernel: String,
-    /// The load before the run: anything else that ran makes results vary.
+    /// Load before the run. Other running programs make results vary.
     pub load_before: String,
 }
 
 impl Machine {
-    /// This one.
+    /// Returns the properties of this machine.
     pub fn here() -> Machine {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let cpus = read("/proc/cpuinfo");
@@ -52,12 +52,11 @@ impl Machine {
     }
 }
 
-/// Makes room for as many sockets as this process, and those it starts, may
-/// have; how many that are.
+/// Raises the limit of sockets for this process and its children. Returns the limit.
 pub fn sockets() -> Result<usize> {
     const WANTED: u64 = 1 << 18;
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    // Who may raise the limit is not always root.
+    // Not every root user may raise the limit.
     let raised = setrlimit(Resource::RLIMIT_NOFILE, WANTED.max(hard), WANTED.max(hard));
     if raised.is_err() {
         setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("failed to allow many files")?;
@@ -66,13 +65,13 @@ pub fn sockets() -> Result<usize> {
     Ok(now as usize)
 }
 
-/// How many processors there are.
+/// Number of processors.
 pub fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, Into::into)
 }
 
-/// Waits until the processors have hardly anything to do, but not for long: what a
-/// part leaves behind is taken down by the kernel after its end.
+/// Waits for a short time until the processors are almost idle: the kernel removes the remains of a
+/// part after the part's end.
 pub fn settle() -> Result<()> {
     const LOOK: Duration = Duration::from_millis(500);
     const LOOKS: usize = 20;
@@ -87,8 +86,8 @@ pub fn settle() -> Result<()> {
     Ok(())
 }
 
-/// For how long processors have been idle since the machine began, all taken
-/// together: what is not idle is busy, whoever is charged for it.
+/// Idle time of all processors together since the machine started. The rest is busy time, whoever
+/// is charged for it.
 pub fn idle() -> Result<Duration> {
     let text = fs::read_to_string("/proc/stat").context("failed to read /proc/stat")?;
     let line = text.lines().next().unwrap_or_default();
@@ -96,6 +95,6 @@ pub fn idle() -> Result<Duration> {
     let (idle, waiting) = ticks(4)
         .zip(ticks(5))
         .context("/proc/stat does not say for how long processors were idle")?;
-    // USER_HZ is 100 on every architecture that eBPF has a compiler for.
+    // USER_HZ is 100 on every architecture that has an eBPF compiler.
     Ok(Duration::from_millis((idle + waiting) * 10))
 }

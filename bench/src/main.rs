@@ -1,7 +1,7 @@
 //! Every published figure, measured again: `cargo xtask bench`.
 //!
-//! What is compared runs side by side in one run, in turns, and is told as a
-//! ratio: the median over pairs of turns that were next to each other.
+//! Compared things run side by side in one run, in turns. The result is a ratio: the median over
+//! pairs of adjacent turns.
 
 mod apart;
 mod asks;
@@ -106,7 +106,7 @@ enum Command {
     Calls,
 }
 
-/// How much is measured, and who hears of it.
+/// Extent of the measurements, and receiver of their messages.
 pub struct Effort {
     quick: bool,
     speaks: bool,
@@ -115,28 +115,28 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// The one or the other number.
+    /// Returns the number for a whole run or for a quick one.
     fn pick<T>(&self, whole: T, quick: T) -> T {
         if self.quick { quick } else { whole }
     }
 
-    /// How long a turn is.
+    /// Duration of a turn.
     fn turn(&self) -> Duration {
         Duration::from_millis(60)
     }
 
-    /// Keeps something to be drawn.
+    /// Keeps a plot.
     fn plot(&self, plot: Plot) {
         self.plots.borrow_mut().push(plot);
     }
 
-    /// Says what this machine does not have, so that it is not measured.
+    /// Records that this machine lacks something, so that it is not measured.
     fn lacks(&self, what: &str, why: &str) {
         self.say(&format!("  not on this machine: {what}, {why}"));
         self.absent.borrow_mut().insert(what.into(), why.into());
     }
 
-    /// Tells how far it has got.
+    /// Prints the progress.
     fn say(&self, text: &str) {
         if self.speaks {
             eprintln!("{text}");
@@ -144,7 +144,7 @@ impl Effort {
     }
 }
 
-/// Something to measure; it may yield several figures.
+/// A part of the benchmark. It may yield several figures.
 struct Bench {
     name: &'static str,
     about: &'static str,
@@ -281,7 +281,7 @@ fn main() -> Result<()> {
     let mut record = Record::begin(arguments.quick)?;
     measure(&chosen, &effort, &mut record)?;
     record.end()?;
-    // A part, or a brief look, must not pass for a whole run.
+    // A part or a quick run must not be stored as a whole run.
     let whole = !arguments.quick && chosen.len() == BENCHES.len();
     let file = record.save(whole)?;
     if arguments.json {
@@ -296,7 +296,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// Measures some parts of a run, one after the other.
+/// Measures parts of a run, one after the other.
 fn measure(chosen: &[&'static Bench], effort: &Effort, record: &mut Record) -> Result<()> {
     for (at, bench) in chosen.iter().enumerate() {
         let (number, of, begun) = (at + 1, chosen.len(), record.seconds());
@@ -310,7 +310,7 @@ fn measure(chosen: &[&'static Bench], effort: &Effort, record: &mut Record) -> R
         }
         match (bench.run)(effort) {
             Ok(figures) => record.take(bench.name, figures, effort),
-            // What the others find is found all the same.
+            // The results of the other parts are kept nevertheless.
             Err(error) => record.fail(bench.name, &error),
         }
         record.took(bench.name, begun);
@@ -320,7 +320,7 @@ fn measure(chosen: &[&'static Bench], effort: &Effort, record: &mut Record) -> R
     Ok(())
 }
 
-/// Measures parts of a whole run anew: those of these names, or all that have failed.
+/// Repeats parts of a whole run: the parts with these names, or all that have failed.
 fn again(run: &Path, names: &[String]) -> Result<()> {
     dysco_netns::require_root()?;
     let mut record = Record::read(run)?;
@@ -347,8 +347,8 @@ fn again(run: &Path, names: &[String]) -> Result<()> {
     record.publish()
 }
 
-/// The programs' runs on a packet that they translate, beside others in the same
-/// direction, and on each path by itself.
+/// Times of the programs for a packet that they translate, compared with other packets in the same
+/// direction, and for each path separately.
 fn packets(effort: &Effort) -> Result<Vec<Figure>> {
     if let Err(error) = instructions::Instructions::begin() {
         effort.lacks("a processor that counts instructions", &error.to_string());

@@ -1,6 +1,6 @@
-//! A hundred thousand sessions that the proxy's host relays at once, all opened
-//! through HAProxy and removed from it: what they take of memory, how long the
-//! removal takes, and what finding one among them costs in traffic.
+//! A hundred thousand sessions that the proxy's host relays at the same time, all opened through
+//! HAProxy and removed from it: their memory, the duration of the removal, and the cost of finding
+//! one session among them in traffic.
 
 use std::time::{Duration, Instant};
 
@@ -21,20 +21,21 @@ use crate::stage::{PATIENCE, Stage, proxied, server};
 use crate::turns::{RUN_IN, Turns};
 
 const SESSIONS: usize = 100_000;
-/// Where the first of the crowd's proxies listens, and its server.
+/// Ports of the first proxy of the crowd and of its server.
 const PROXY: u16 = 8_100;
 const SERVER: u16 = 9_100;
-/// Messages each way, after which HAProxy is seen to splice and all is silent.
+/// Number of messages in each direction, after which HAProxy is seen to splice. Then the sessions
+/// are idle.
 const MESSAGES: usize = 3;
 const AT_ONCE: usize = 64;
-/// A small crowd, whose entries stay near the processor.
+/// Size of a small crowd, whose entries stay in the processor's caches.
 const FEW: usize = 1_000;
 
-/// A session that is forwarded, and one that is relayed.
+/// A forwarded session and a relayed session.
 const KINDS: usize = 2;
 const RELAYED: usize = 1;
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let sessions = effort.pick(SESSIONS, 2 * FEW);
     let plain = Lab::builder("forwarding").build()?;
@@ -107,7 +108,7 @@ fn stage(sessions: usize) -> Result<Stage> {
     Stage::alone("many", &config)
 }
 
-/// Each proxy has as many sessions as one may have sockets for.
+/// Opens the sessions. Each proxy has as many sessions as one process may have sockets for.
 fn open(stage: &Stage, sessions: usize) -> Result<(Vec<Crowd>, Vec<Process>)> {
     let (mut crowds, mut proxies) = (Vec::new(), Vec::new());
     for first in (0..sessions).step_by(LOT) {
@@ -128,7 +129,7 @@ fn open(stage: &Stage, sessions: usize) -> Result<(Vec<Crowd>, Vec<Process>)> {
     Ok((crowds, proxies))
 }
 
-/// All sessions speak, one crowd after the other.
+/// Makes all sessions send messages, one crowd after the other.
 fn each(crowds: &[Crowd], rounds: usize) -> Result<Duration> {
     let order = |crowd: &Crowd| Order {
         sessions: 0..crowd.count(),
@@ -138,8 +139,8 @@ fn each(crowds: &[Crowd], rounds: usize) -> Result<Duration> {
     crowds.iter().map(|crowd| crowd.speak(order(crowd))).sum()
 }
 
-/// Microseconds of a message and its answer, one at a time: over all sessions,
-/// and over a few of them again and again.
+/// Microseconds of a message and its answer, one at a time: over all sessions, and repeatedly over
+/// a few of them.
 fn latencies(crowds: &[Crowd]) -> Result<(f64, f64)> {
     let micros = |took: Duration, messages: usize| took.as_secs_f64() * 1e6 / messages as f64;
     let mut all = (Duration::ZERO, 0);
@@ -167,13 +168,13 @@ fn take_turns(effort: &Effort, both: &[Bulk; KINDS], turns: &mut Turns<KINDS>) -
     })
 }
 
-/// What there is at one moment.
+/// Measurement of memory at one time.
 struct Memory {
     /// Bytes of the daemon's own memory.
     daemon: f64,
-    /// Bytes of the machine's memory that nobody can have.
+    /// Bytes of the machine's memory that are not available.
     machine: f64,
-    /// TCP sockets on the proxy's host that have two ends.
+    /// Number of TCP sockets on the proxy's host that have two ends.
     sockets: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What a session costs in memory of the data plane's maps.
+//! Memory of a session in the data plane's maps.
 
 use anyhow::{Context, Result};
 use dysco_agent::LAYOUT;
@@ -10,13 +10,13 @@ use crate::Effort;
 use crate::figure::{Figure, Goal};
 use crate::stage::Stage;
 
-/// The maps whose size goes with the number of sessions.
+/// Maps whose size depends on the number of sessions.
 const MAPS: [&str; 3] = ["FLOWS", "SESSIONS", "FREE"];
-/// Bytes of a hint, which are not pinned.
+/// Bytes of a hint. The hints are not pinned.
 const HINT: f64 = 4.0;
 
-/// Asks the kernel what it charges for the maps of a running `dyscod`. They
-/// are full from the start, so that no session ever waits for memory.
+/// Reads the memory that the kernel charges for the maps of a running `dyscod`. The maps are
+/// allocated in full at the start, so that no session ever waits for memory.
 pub fn run(_: &Effort) -> Result<Vec<Figure>> {
     let stage = Stage::build("memory", "")?;
     let (charged, room) = charged(&stage.lab.client)?;
@@ -29,7 +29,7 @@ pub fn run(_: &Effort) -> Result<Vec<Figure>> {
     Ok(vec![figure.aside("sessions", room)])
 }
 
-/// Bytes of maps for an entry of a host's data plane.
+/// Bytes of maps per entry of a host's data plane.
 pub fn of_an_entry(host: &Host) -> Result<f64> {
     let (charged, room) = charged(host)?;
     Ok(of_entry(&charged, room))
@@ -40,8 +40,8 @@ fn of_entry(charged: &[(&str, f64)], room: f64) -> f64 {
     (charged.iter().map(|(_, bytes)| bytes).sum::<f64>() + hints) / room
 }
 
-/// What the kernel charges for each of the maps, and how many entries there is
-/// room for.
+/// Bytes that the kernel charges for each of the maps, and number of entries for which there is
+/// room.
 fn charged(host: &Host) -> Result<(Vec<(&'static str, f64)>, f64)> {
     let (mut charged, mut room) = (Vec::new(), 0.0);
     for map in MAPS {

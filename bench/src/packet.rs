@@ -1,11 +1,10 @@
-//! What a packet costs in the programs, on each path through them: nanoseconds a run,
-//! by BPF_PROG_TEST_RUN, the path through the stack left out.
+//! Cost of a packet in the programs, on each path through them: nanoseconds per run, by
+//! BPF_PROG_TEST_RUN, without the path through the stack.
 //!
-//! All cases take turns, a few milliseconds each, so that a machine that gets slower
-//! or faster meanwhile does so for all. They share one copy of the programs, and after
-//! some rounds another: by where the kernel puts one in memory it may be faster by a
-//! tenth. Of each case the quickest turn counts; of packets that are run once, the
-//! median.
+//! All cases take turns of a few milliseconds, so that a machine that becomes slower or faster does
+//! so for all. They share one copy of the programs, and another copy after some rounds: the place
+//! of a copy in the kernel's memory may make it faster by a tenth. The fastest turn of each case
+//! counts. For packets that are run once, the median counts.
 
 mod cases;
 mod frame;
@@ -29,44 +28,44 @@ pub use cases::TRANSLATION;
 pub use frame::{TIMESTAMPS, USUAL, frame_of};
 pub use programs::{Plain, REDIRECT, Way};
 
-/// Copies of the programs, one after the other.
+/// Number of copies of the programs, one after the other.
 const COPIES: usize = 4;
-/// Runs of a case in a turn.
+/// Number of runs of a case in a turn.
 const TURN: u32 = 20_000;
-/// Runs at a time of what is relayed: each takes one from the TTL.
+/// Number of runs per call for a relayed packet: each run decrements the TTL.
 const RELAYED: u32 = 250;
-/// Times in a turn that XDP's program runs: before and behind each the kernel waits
-/// until nobody uses the program that was there.
+/// Number of calls of the XDP program in a turn: before and after each call the kernel waits until
+/// no one uses the former program.
 const BY_XDP: u32 = 4;
-/// Turns that may be lost since a neighbour was believed for too long.
+/// Number of turns that may be lost because a neighbour was believed for too long.
 const TRIES: usize = 100;
-/// Sessions that open in a round.
+/// Number of sessions that open in a round.
 const OPENED: u16 = 20;
 
-/// A program that does nothing: what the run takes by itself.
+/// Name of a program that does nothing: the cost of a run by itself.
 pub const EMPTY: &str = "empty";
-/// The slot of the session whose packets teach a neighbour.
+/// Slot of the session whose packets teach a neighbour.
 const TEACHER: u32 = 0;
-/// In a `Session::hop`, the Ethernet address.
+/// Mask of the Ethernet address in `Session::hop`.
 const ADDRESS: u64 = (1 << 48) - 1;
 
-/// One case.
+/// Result of one case.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What was done with the packet.
+    /// Name of the case, by what the programs did with the packet.
     pub name: &'static str,
-    /// Which program did it, many times; none where each packet is run once.
+    /// Program that ran repeatedly; none if each packet is run once.
     pub way: Option<Way>,
-    /// Nanoseconds a packet.
+    /// Nanoseconds per packet.
     pub ns: f64,
-    /// Instructions a packet, where the processor counts them.
+    /// Instructions per packet, if the processor counts them.
     pub instructions: Option<f64>,
     /// Nanoseconds of each turn, or of each packet.
     samples: Vec<f64>,
 }
 
 impl Case {
-    /// As a figure of this name.
+    /// Returns the case as a figure with this name.
     pub fn figure(&self, name: impl Into<String>) -> Figure {
         let (middle, mut figure) = (median(&self.samples), Figure::new(name, "ns", self.ns));
         if middle != self.ns {
@@ -80,9 +79,9 @@ impl Case {
     }
 }
 
-/// All cases, in so many rounds with each copy of the programs.
+/// Measures all cases, with this number of rounds for each copy of the programs.
 pub fn measure(rounds: u16) -> Result<Vec<Case>> {
-    // Neighbours are remembered by each processor for itself.
+    // Each processor remembers neighbours separately.
     let thread = std::thread::Builder::new().name("packet".into());
     let measuring = thread.spawn(move || {
         stay(0);
@@ -152,10 +151,10 @@ fn with_a_copy(rounds: u16) -> Result<Vec<Seen>> {
     Ok(all)
 }
 
-/// What was seen of a case.
+/// Observations of a case.
 struct Seen {
     name: &'static str,
-    /// Which program it met; none if it met several, once each.
+    /// Program that the packet passed; none if the packet passed several, once each.
     way: Option<Way>,
     samples: Vec<f64>,
     fewest: Option<f64>,
@@ -192,13 +191,14 @@ impl Seen {
     }
 }
 
-/// The five-tuple whose packets, translated, go to the neighbour that others with the
-/// same addresses need.
+/// Five-tuple whose translated packets go to the neighbour that other packets with the same
+/// addresses need.
 fn teaches() -> FlowKey {
     FlowKey::new(([10, 0, 1, 1], 3999).into(), ([10, 0, 1, 2], 80).into())
 }
 
-/// Its session. Its own five-tuple is another: a hint that nobody has set leads here.
+/// Session of that five-tuple. The entry's own five-tuple is a different one: a hint that has not
+/// been set leads here.
 fn teacher() -> Session {
     Session {
         state: State::NewPath as u32,
@@ -208,7 +208,7 @@ fn teacher() -> Session {
     }
 }
 
-/// A case that is measured.
+/// A case during its measurement.
 struct Run {
     spec: Spec,
     slot: u32,
@@ -218,7 +218,7 @@ struct Run {
 }
 
 impl Run {
-    /// Enters its session.
+    /// Enters the session of the case.
     fn prepare(spec: Spec, at: usize, programs: &mut Programs) -> Result<Run> {
         let (slot, key) = (TEACHER + 1 + at as u32, spec.key(at));
         if let Some((by, session)) = spec.entry {
@@ -245,7 +245,7 @@ impl Run {
         })
     }
 
-    /// Runs it for a turn. Each single run has gone the same way: the programs count.
+    /// Runs the case for one turn. The programs' counters prove that each run took the same path.
     fn turn(&mut self, programs: &mut Programs, counter: Option<&Instructions>) -> Result<()> {
         let repeat = if self.spec.relays() { RELAYED } else { TURN };
         let (before, mut runs) = (self.counted(programs)?, 0);
@@ -266,7 +266,7 @@ impl Run {
                 self.call(programs, repeat, &mut runs)?;
                 Ok(counter.so_far()? - before)
             };
-            // What the call itself takes is in both.
+            // Both times include the cost of the call.
             let (one, all) = (of(1)?, of(repeat)?);
             let each = all.saturating_sub(one) as f64 / f64::from(repeat - 1);
             let fewest = self.seen.fewest.into_iter().chain([each]);
@@ -283,7 +283,7 @@ impl Run {
         counter.map_or(Ok(0), |counter| programs.count(counter))
     }
 
-    /// The time of a run, the mean of so many; `runs` counts them all, lost ones too.
+    /// Time of a run, as the mean of `repeat` runs. `runs` counts all runs, including lost ones.
     fn call(&self, programs: &mut Programs, repeat: u32, runs: &mut u64) -> Result<Duration> {
         let mut said = None;
         for _ in 0..TRIES {
@@ -295,8 +295,8 @@ impl Run {
             }
             let (verdict, took) = programs.run(self.spec.way, &self.frame, repeat)?;
             *runs += u64::from(repeat);
-            // So said the last run, and so did those before it: a neighbour is
-            // forgotten, and not found again meanwhile.
+            // The last run had this verdict, and so had the runs before it: a neighbour that is
+            // forgotten is not found again during the call.
             if verdict == self.spec.verdict {
                 return Ok(took);
             }
@@ -306,13 +306,13 @@ impl Run {
         bail!("{said:?} each time, and not {}", self.spec.verdict)
     }
 
-    /// Has the programs know the neighbour that the packet goes to.
+    /// Teaches the programs the neighbour of the packet.
     fn teach(&self, programs: &mut Programs) -> Result<()> {
         let (verdict, ..) = programs.pass(Way::Out, &USUAL.leaves(&teaches()), 0)?;
         ensure!(verdict == PASS, "a packet that teaches was not passed");
         if self.spec.way == Way::Xdp {
-            // It asks for no session that TC has not found before, and goes by the
-            // session's own neighbour, and by what this host is called there.
+            // XDP requires that TC has found the session before. It uses the session's own
+            // neighbour, and this host's address on that link.
             programs.pass(Way::In, &self.frame, 0)?;
             let hop = programs.session(TEACHER)?.hop;
             let own_address = hop & ADDRESS;

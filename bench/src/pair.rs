@@ -11,7 +11,7 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{RcvBufForce, SndBufForce};
 use nix::unistd::Pid;
 
-/// The two ends of a session, whatever relays it on its way.
+/// The two ends of a session, whatever relays it.
 pub struct Pair {
     /// The end that opened it.
     pub client: TcpStream,
@@ -19,7 +19,7 @@ pub struct Pair {
     pub server: TcpStream,
 }
 
-/// Where sessions end.
+/// Listener that accepts sessions.
 pub struct Listener(TcpListener);
 
 impl Listener {
@@ -33,7 +33,7 @@ impl Listener {
         Ok(Listener(socket))
     }
 
-    /// Opens a session from the lab's client to an address that leads here.
+    /// Opens a session from the lab's client to an address that leads to this listener.
     pub fn open(&self, lab: &Lab, to: SocketAddr) -> Result<Pair> {
         let client = lab.client.run(move || TcpStream::connect(to));
         let client = client.with_context(|| format!("failed to connect to {to}"))?;
@@ -50,19 +50,18 @@ impl Listener {
     }
 }
 
-/// Bytes of a socket's buffer, each way; the kernel doubles them.
+/// Bytes of a socket's buffer in each direction. The kernel doubles them.
 const BUFFER: usize = 1 << 20;
-/// Of all sessions that are open together.
+/// Bytes of the buffers of all sessions that are open together.
 const ALL_BUFFERS: usize = 256 << 20;
 
-/// The buffer of each of so many sessions.
+/// Returns the buffer size for each of this number of sessions.
 pub fn buffer_of(sessions: usize) -> usize {
     (ALL_BUFFERS / sessions.max(1)).min(BUFFER)
 }
 
-/// Fixes the buffers of a session: left to itself each grows by chance to
-/// another size and keeps it, which makes more of a difference than what is
-/// measured.
+/// Fixes the buffers of a session. Without this each buffer grows by chance to another size and
+/// keeps it, which would make more of a difference than the measured effect.
 pub fn fix_buffers(stream: &TcpStream, bytes: usize) -> std::io::Result<()> {
     setsockopt(stream, SndBufForce, &bytes)?;
     setsockopt(stream, RcvBufForce, &bytes)?;
@@ -71,9 +70,9 @@ pub fn fix_buffers(stream: &TcpStream, bytes: usize) -> std::io::Result<()> {
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Keeps the calling thread on one processor: a scheduler that moves the ends
-/// about would make more of a difference than what is measured. `end` is 0 or
-/// 1; on a machine with one processor both are there.
+/// Pins the calling thread to one processor: a scheduler that moves the ends would make more of a
+/// difference than the measured effect. `end` is 0 or 1. On a machine with one processor, both ends
+/// use that processor.
 pub fn stay(end: usize) {
     static FAILED: AtomicUsize = AtomicUsize::new(0);
     let own = Pid::from_raw(0);

@@ -1,6 +1,6 @@
-//! What the programs take of a packet on each path, in traffic: from the kernel's
-//! own statistics of programs, which count each run and its time. What that takes by
-//! itself is seen beside it, in runs of a program that does nothing.
+//! Cost of the programs per packet on each path, in traffic. The source is the kernel's own
+//! statistics of programs, which count each run and its time. The cost of these statistics shows in
+//! the runs of a program that does nothing.
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -30,23 +30,23 @@ use crate::{machine, wrk};
 
 const PROGRAMS: [&str; 2] = ["dysco_ingress", "dysco_egress"];
 const PORT: u16 = 9000;
-/// The unit of what is busy.
+/// Unit of busy time.
 const BUSY: &str = "processors";
-/// A chain's hosts in names of figures.
+/// Names of a chain's hosts in the names of figures.
 const HOSTS: [&str; 3] = ["end", "middle", "server"];
-/// Middleboxes on the way of requests, as [`crate::requests`] has at most.
+/// Maximum number of middleboxes on the path of requests, as in [`crate::requests`].
 const MIDDLEBOXES: usize = 4;
 const WEB: u16 = 80;
 
-/// The programs of a host on a path, and how they fared.
+/// The programs of a host on a path, and their measurements.
 struct Watched {
     name: String,
     ids: Vec<u32>,
-    /// Nanoseconds of a run, each stretch.
+    /// Nanoseconds per run in each stretch.
     ns: Vec<f64>,
-    /// Runs for each megabyte that arrived.
+    /// Runs per megabyte that arrived.
     runs: Vec<f64>,
-    /// Processors that they kept busy.
+    /// Number of processors that the programs kept busy.
     busy: Vec<f64>,
 }
 
@@ -62,7 +62,7 @@ impl Watched {
     }
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let stats = enable_stats(Stats::RunTime);
     let stats = stats.context("the kernel keeps no statistics of programs")?;
@@ -86,7 +86,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// A session whose client has programs that do nothing where ours would be; and one
+/// Measures a session whose client has programs that do nothing in place of Dysco's, and a session
 /// whose server has them too.
 fn empty(effort: &Effort, stats: &OwnedFd) -> Result<Vec<Figure>> {
     effort.say("  programs that do nothing");
@@ -113,7 +113,7 @@ fn empty(effort: &Effort, stats: &OwnedFd) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Sessions that are tracked, and without their proxy.
+/// Measures sessions that are tracked, and sessions without their proxy.
 fn ends(effort: &Effort, stats: &OwnedFd) -> Result<Vec<Figure>> {
     effort.say("  tracked, and bypassed");
     let stage = Stage::build("paths", "")?;
@@ -148,15 +148,16 @@ fn ends(effort: &Effort, stats: &OwnedFd) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// A session that has asked: who relays it has carried something both ways.
+/// Returns a session that has sent requests, so that the relaying host has carried data in both
+/// directions.
 fn asking(session: Pair) -> Result<Ping> {
     let ping = Ping::new(session)?;
     ping.measure(RUN_IN)?;
     Ok(ping)
 }
 
-/// What all runs of some programs take for a request on a session, one after the
-/// other. All other sessions must be silent.
+/// Time of all runs of some programs for a request on a session, with one request after the other.
+/// All other sessions must be idle.
 fn asked(effort: &Effort, ping: &Ping, watched: &[Watched]) -> Result<Figure> {
     let (mut us, mut runs) = (Vec::new(), Vec::new());
     for _ in 0..effort.pick(20, 3) {
@@ -172,8 +173,7 @@ fn asked(effort: &Effort, ping: &Ping, watched: &[Watched]) -> Result<Figure> {
     Ok(Figure::median(name, "µs", us).aside("runs a request", median(&runs)))
 }
 
-/// Sessions along a chain, and what of all processors their programs leave to the
-/// rest.
+/// Measures sessions along a chain, and the share of processor time that their programs leave.
 fn chains(effort: &Effort, stats: &OwnedFd) -> Result<Vec<Figure>> {
     let ways = Ways::build(1)?;
     let line = ways.line(CHAINED);
@@ -202,7 +202,7 @@ fn chains(effort: &Effort, stats: &OwnedFd) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Requests along chains.
+/// Measures requests along chains.
 fn requests(effort: &Effort) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for middleboxes in effort.pick(1, MIDDLEBOXES)..=MIDDLEBOXES {
@@ -242,7 +242,7 @@ fn requests_along(middleboxes: usize, turns: usize) -> Result<[Figure; 2]> {
     ])
 }
 
-/// Runs, and nanoseconds of them, of all programs between two looks at them.
+/// Returns the number of runs, and their nanoseconds, of all programs between two readings.
 fn spent(before: &[(u64, u64)], after: &[(u64, u64)]) -> (f64, f64) {
     let sum = |seen: &[(u64, u64)]| {
         let add = |(runs, ns): (u64, u64), (r, n): &(u64, u64)| (runs + r, ns + n);
@@ -252,12 +252,13 @@ fn spent(before: &[(u64, u64)], after: &[(u64, u64)]) -> (f64, f64) {
     ((to.0 - from.0) as f64, (to.1 - from.1) as f64)
 }
 
-/// The share of all processors' time that programs leave which keep so many busy.
+/// Figure of the share of all processors' time that remains if programs keep `busy` processors
+/// busy.
 fn left(name: &str, busy: f64) -> Figure {
     Figure::new(name, "", 1.0 - busy / machine::processors() as f64).aside(BUSY, busy)
 }
 
-/// The programs on a host's interfaces.
+/// Returns the programs on a host's interfaces.
 fn watch(name: &str, host: &Host, interfaces: &[&str]) -> Result<Watched> {
     let mut ids = Vec::new();
     for interface in interfaces {
@@ -273,7 +274,7 @@ fn watch(name: &str, host: &Host, interfaces: &[&str]) -> Result<Watched> {
     Ok(Watched::of(name, ids))
 }
 
-/// The programs that these links have attached.
+/// Returns the programs that these links have attached.
 fn ids(links: &[OwnedFd]) -> Result<Vec<u32>> {
     let id = |link: &OwnedFd| {
         let path = format!("/proc/self/fdinfo/{}", link.as_raw_fd());
@@ -285,7 +286,7 @@ fn ids(links: &[OwnedFd]) -> Result<Vec<u32>> {
     links.iter().map(id).collect()
 }
 
-/// The statistics are kept for as long as their file is open.
+/// Measures a stream. The kernel keeps the statistics as long as their file is open.
 fn measure<const N: usize>(
     effort: &Effort,
     stream: &Bulk,
@@ -316,11 +317,11 @@ fn measure<const N: usize>(
     Ok(figures.collect())
 }
 
-/// Runs, and nanoseconds of them, of each host's programs.
+/// Returns the number of runs, and their nanoseconds, of each host's programs.
 fn each(watched: &[Watched]) -> Result<Vec<(u64, u64)>> {
     let mut sums = vec![(0, 0); watched.len()];
     for program in loaded_programs() {
-        // It may have gone meanwhile, if it is not ours.
+        // A program of someone else may have been removed in the meantime.
         let Ok(program) = program else { continue };
         for (sum, watched) in sums.iter_mut().zip(watched) {
             if watched.ids.contains(&program.id()) {

@@ -1,4 +1,4 @@
-//! Requests and responses, one after the other.
+//! Requests and responses, in sequence.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -13,24 +13,25 @@ use crate::pair::{Pair, stay};
 const REQUEST: usize = 128;
 const RESPONSE: usize = 1024;
 
-/// A session that asks when told to.
+/// A session that sends requests on order.
 pub struct Ping {
     client: TcpStream,
-    /// A relay may tell it nothing of the client's end.
+    /// Socket of the server, which is closed explicitly: a relay may not pass the client's close to
+    /// it.
     server: TcpStream,
     answering: Option<JoinHandle<()>>,
 }
 
-/// What a stretch of requests was like.
+/// Results of a series of requests.
 pub struct Answers {
-    /// Median time from a request to its response, microseconds.
+    /// Median time from a request to its response, in microseconds.
     pub p50_us: f64,
-    /// Requests a second.
+    /// Requests per second.
     pub rate: f64,
 }
 
 impl Ping {
-    /// Takes a session over; it is silent at first.
+    /// Takes over a session, without traffic at first.
     pub fn new(pair: Pair) -> Result<Ping> {
         let Pair { client, server } = pair;
         let answers = server.try_clone().context("failed to share a socket")?;
@@ -45,7 +46,7 @@ impl Ping {
         })
     }
 
-    /// Asks for so long, after a tenth of that which is not counted.
+    /// Sends requests for this time. An additional tenth before it is not counted.
     pub fn measure(&self, time: Duration) -> Result<Answers> {
         let client = self.client.try_clone().context("failed to ask")?;
         let asking = std::thread::Builder::new()

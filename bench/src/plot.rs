@@ -1,4 +1,4 @@
-//! Plots: what they show is kept with the other raw results.
+//! Plots. Their data is stored with the other raw results.
 
 use std::path::Path;
 
@@ -9,39 +9,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::figure::{self, Word, sorted};
 
-/// A drawing of panels, one above the other.
+/// A drawing of panels, from top to bottom.
 #[derive(Serialize, Deserialize)]
 pub struct Plot {
-    /// Ends the file's name.
+    /// Suffix of the file's name.
     pub name: String,
-    /// From the top.
+    /// Panels from top to bottom.
     pub panels: Vec<Panel>,
 }
 
 /// Lines over a common axis.
 #[derive(Serialize, Deserialize)]
 pub struct Panel {
-    /// What is seen, with its unit.
+    /// Description of the values, with their unit.
     pub title: String,
-    /// What goes to the right, with its unit.
+    /// Description of the horizontal axis, with its unit.
     #[serde(deserialize_with = "figure::word")]
     pub across: Word,
-    /// The lines.
+    /// Lines of the panel.
     pub lines: Vec<Line>,
-    /// When something happened, and what.
+    /// Events: position on the axis, and label.
     pub marks: Vec<(f64, String)>,
 }
 
 /// One line.
 #[derive(Serialize, Deserialize)]
 pub struct Line {
-    /// What it is.
+    /// Label of the line.
     pub label: String,
-    /// Its points, from left to right.
+    /// Points from left to right.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Points of a distribution's line: more cannot be told apart.
+/// Number of points of a distribution's line. More cannot be distinguished.
 const STEPS: usize = 200;
 const COLOURS: [RGBColor; 6] = [
     BLUE,
@@ -54,15 +54,14 @@ const COLOURS: [RGBColor; 6] = [
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// All but the last hundredth.
+/// Number of samples without the last hundredth.
 fn kept(samples: usize) -> usize {
     (samples * 99).div_ceil(100)
 }
 
 impl Line {
-    /// The share of samples that are at most so large, the last hundredth left
-    /// out: it would press all else against the edge. The title of
-    /// [`Panel::distributions`] says so.
+    /// Returns the share of samples that are at most so large. The line omits the last hundredth,
+    /// which would press the rest against the edge. The title of [`Panel::distributions`] says so.
     fn distribution(label: impl Into<String>, samples: &[f64]) -> Line {
         let all = sorted(samples);
         let kept = kept(all.len());
@@ -76,7 +75,7 @@ impl Line {
 }
 
 impl Panel {
-    /// Lines without marks.
+    /// Creates a panel of lines without marks.
     pub fn new(title: impl Into<String>, across: &'static str, lines: Vec<Line>) -> Panel {
         Panel {
             title: title.into(),
@@ -86,7 +85,7 @@ impl Panel {
         }
     }
 
-    /// Of each name the share of its samples that are at most so large.
+    /// Creates a panel with the distribution of the samples for each name.
     pub fn distributions<S: AsRef<[f64]>>(
         title: &str,
         across: &'static str,
@@ -152,7 +151,7 @@ impl Panel {
 }
 
 impl Plot {
-    /// A plot of one panel.
+    /// Creates a plot of one panel.
     pub fn single(name: &str, panel: Panel) -> Plot {
         Plot {
             name: name.into(),
@@ -160,7 +159,7 @@ impl Plot {
         }
     }
 
-    /// Draws it as an SVG file.
+    /// Draws the plot as an SVG file.
     pub fn draw(&self, file: &Path) -> Result<()> {
         let height = 320 * self.panels.len() as u32;
         let area = SVGBackend::new(file, (960, height)).into_drawing_area();

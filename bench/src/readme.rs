@@ -1,5 +1,5 @@
-//! The last whole run, as docs/performance.md shows it, and what it missed, as the
-//! benchmark's own does: between two marks, by this alone.
+//! Writes the last whole run into docs/performance.md, and the goals that it missed into the README
+//! of the benchmark: between two marks, which only this module fills.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::why::{self, find};
 const BEGIN: &str = "<!-- bench: begin -->\n";
 const END: &str = "<!-- bench: end -->\n";
 
-/// Figures, and what they say.
+/// Figures and their descriptions.
 const FIGURES: &[(&str, &str)] = &[
     (
         "bypass_goodput_vs_direct",
@@ -92,14 +92,14 @@ const FIGURES: &[(&str, &str)] = &[
     ),
 ];
 
-/// What a column says.
+/// Explanation of the column.
 const FLOOR: &str = "
 *floor*: what the same figure is on this machine by what is not ours: with programs that do nothing where
 ours would be, while nothing is changed, by messages and handshakes alone, by an empty run.
 [Where a goal is missed, and why](../bench/README.md#where-a-goal-is-missed-and-why).
 ";
 
-/// Rivals, and what they are.
+/// Rivals and their descriptions.
 const RIVALS: &[(&str, &str)] = &[
     (
         "control",
@@ -115,9 +115,9 @@ const RIVALS: &[(&str, &str)] = &[
     ("nginx", "nginx stream"),
     ("sockmap", "BPF sockmap"),
 ];
-/// With so many sessions.
+/// Number of sessions.
 const SESSIONS: usize = 100;
-/// Columns, and what they say.
+/// Columns and their titles.
 const COLUMNS: &[(&str, &str)] = &[
     ("goodput", "goodput"),
     ("latency_p50", "request p50"),
@@ -145,7 +145,7 @@ impl Readme {
     }
 }
 
-/// Puts a run, as its JSON has it, between the marks.
+/// Writes a run, given as its JSON, between the marks.
 pub fn write(run: &Value) -> Result<()> {
     put("../docs/performance.md", &shown(run))?;
     let date = run["date"].as_str().unwrap_or_default();
@@ -153,7 +153,7 @@ pub fn write(run: &Value) -> Result<()> {
     put("README.md", &format!("The run of {date} UTC:\n\n{missed}"))
 }
 
-/// Puts a text between the marks of a file, named from the benchmark's folder.
+/// Puts a text between the marks of a file, whose path is relative to the benchmark's folder.
 fn put(name: &str, new: &str) -> Result<()> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
     let text = fs::read_to_string(&file).with_context(|| format!("failed to read {name}"))?;
@@ -162,7 +162,7 @@ fn put(name: &str, new: &str) -> Result<()> {
     fs::write(&file, text).with_context(|| format!("failed to write {name}"))
 }
 
-/// The text with something else between the marks.
+/// Returns the text with a new part between the marks.
 fn replaced(text: &str, new: &str) -> Option<String> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
@@ -202,7 +202,7 @@ fn shown(run: &Value) -> String {
     )
 }
 
-/// Which parts were measured later, by themselves.
+/// Returns the parts that were measured later, separately.
 fn again(run: &Value) -> String {
     let parts = run["again"].as_object().into_iter().flatten();
     let when =
@@ -217,7 +217,7 @@ fn again(run: &Value) -> String {
     }
 }
 
-/// How a run's files begin.
+/// Returns the common prefix of the names of a run's files.
 pub fn file_name(date: &str) -> String {
     date.replace(' ', "-").replace(':', "")
 }
@@ -237,7 +237,7 @@ fn row(figure: Option<&Value>, floor: Option<f64>, about: &str) -> String {
     )
 }
 
-/// What else one can put between two hosts, against plain forwarding.
+/// Table of the alternatives between two hosts, compared with plain forwarding.
 fn rivals(run: &Value) -> String {
     let measured = |rival: &str, column: &str| {
         let name = format!("rival_{rival}_{column}_vs_forwarding_{SESSIONS}");

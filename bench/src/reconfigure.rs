@@ -1,6 +1,6 @@
-//! A thousand live sessions get another chain: a firewall comes in, another takes
-//! its place with its state, and leaves. A twentieth of them are asked for one by
-//! one, all others by one request.
+//! A thousand live sessions get another chain: a firewall enters, another replaces it and receives
+//! its state, and leaves. A twentieth of the sessions have one request each, and all others share
+//! one request.
 
 use anyhow::{Context, Result};
 use dysco_netns::stream::{Close, Group, Plan, Server, Side, all_intact};
@@ -11,10 +11,11 @@ use crate::firewalls::{Acquainted, Change, Firewalls, Whom};
 use crate::plot::{Panel, Plot};
 
 const SESSIONS: usize = 1_000;
-/// Where those end that are asked for by one request, and one by one.
+/// Ports of the sessions that share a request, and of those with one request each.
 const TOGETHER: u16 = 9000;
 const APART: u16 = 9001;
-/// What each session carries meanwhile, each way: bytes a second, and at once.
+/// Traffic of each session during the changes, in each direction: bytes per second, and bytes per
+/// write.
 const RATE: u64 = 32 << 10;
 const WRITE: usize = 4 << 10;
 
@@ -28,13 +29,13 @@ const CHANGES: [(&str, Change); 3] = [
 #[derive(Default)]
 struct Times {
     one_by_one: Vec<f64>,
-    /// Of all that were asked for together, from their request on.
+    /// Times of all sessions that share a request, measured from that request.
     together: Vec<f64>,
-    /// The longest of these, each round.
+    /// The longest of these times in each round.
     last: Vec<f64>,
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let sessions = effort.pick(SESSIONS, 200);
     let mut times = CHANGES.map(|_| Times::default());
@@ -59,7 +60,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// What the first change takes by which hosts meet: a firewall comes in.
+/// Time of the first change between hosts that do not know each other: a firewall enters.
 fn first_contact() -> Result<f64> {
     let hosts = Firewalls::build("first", Acquainted::Nobody)?;
     let to = hosts.between(APART).to;
@@ -112,7 +113,7 @@ impl Times {
     }
 }
 
-/// How many packets the firewalls refused; every byte of the sessions is checked.
+/// Number of packets that the firewalls refused. Every byte of the sessions is checked.
 fn measure(sessions: usize, times: &mut [Times; CHANGES.len()]) -> Result<u64> {
     let hosts = Firewalls::build("reconfigure", Acquainted::All)?;
     let plan = Plan {

@@ -1,4 +1,4 @@
-//! What a run found, as it is kept.
+//! Results of a run, as they are stored.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,34 +18,34 @@ use crate::{readme, report};
 /// One run.
 #[derive(Serialize, Deserialize)]
 pub struct Record {
-    /// When it began, UTC.
+    /// Start of the run, UTC.
     pub date: String,
-    /// The version of the source.
+    /// Version of the source.
     pub commit: String,
-    /// Whether it was but a brief look.
+    /// True if the run was a quick one.
     pub quick: bool,
-    /// How long it took.
+    /// Duration of the run in seconds.
     pub seconds: f64,
-    /// Where.
+    /// Machine of the run.
     pub machine: Machine,
-    /// What was found.
+    /// Figures of the run.
     pub figures: Vec<Figure>,
-    /// What could not be measured, and why.
+    /// Parts that could not be measured, with the reasons.
     pub failed: BTreeMap<String, String>,
-    /// What this machine does not have, and why that is known.
+    /// Features that this machine lacks, with the evidence.
     pub absent: BTreeMap<String, String>,
-    /// How many seconds each part took.
+    /// Duration of each part in seconds.
     pub parts: BTreeMap<String, f64>,
-    /// Which of them were measured later, when that was, UTC, and of which commit.
+    /// Parts that were measured later, with the time (UTC) and the commit.
     #[serde(default)]
     pub again: BTreeMap<String, String>,
-    /// What is drawn of it.
+    /// Plots of the run.
     pub plots: Vec<Plot>,
     #[serde(skip, default = "Instant::now")]
     start: Instant,
 }
 
-/// What is measured; nothing, of a source without its history.
+/// Version of the measured source; empty without the source's history.
 fn commit() -> String {
     let folder = env!("CARGO_MANIFEST_DIR");
     said(&["git", "-C", folder, "describe", "--always", "--dirty"]).unwrap_or_default()
@@ -70,14 +70,14 @@ impl Record {
         })
     }
 
-    /// Reads one that was kept.
+    /// Reads a stored run.
     pub fn read(path: &Path) -> Result<Record> {
         let text = fs::read_to_string(path);
         let text = text.with_context(|| format!("failed to read {}", path.display()))?;
         serde_json::from_str(&text).with_context(|| format!("{} is no run", path.display()))
     }
 
-    /// Takes in that a part is measured anew now: what it had found is forgotten.
+    /// Records that a part is being measured again, and discards its former results.
     pub fn begin_again(&mut self, name: &str) -> Result<()> {
         self.failed.remove(name);
         self.figures.retain(|figure| figure.part != name);
@@ -86,8 +86,8 @@ impl Record {
         Ok(())
     }
 
-    /// Puts the figures into the order of the parts, and of two plots of a name keeps the
-    /// later.
+    /// Sorts the figures by the order of the parts. Keeps the later of two plots with the same
+    /// name.
     pub fn order(&mut self, parts: impl Iterator<Item = &'static str>) {
         let parts: Vec<_> = parts.collect();
         let place = |figure: &Figure| parts.iter().position(|part| *part == &*figure.part);
@@ -100,19 +100,20 @@ impl Record {
         });
     }
 
-    /// Seconds since it began.
+    /// Number of seconds since the start of the run.
     pub fn seconds(&self) -> f64 {
         self.start.elapsed().as_secs_f64()
     }
 
-    /// Takes in that a part is over, which began so many seconds after the run.
+    /// Records that a part has ended. `begun` is the number of seconds between the start of the run
+    /// and that of the part.
     pub fn took(&mut self, name: &'static str, begun: f64) {
         let seconds = self.seconds() - begun;
         self.parts
             .insert(name.into(), (seconds * 10.0).round() / 10.0);
     }
 
-    /// Takes in what was found by one of its parts, and says so.
+    /// Records the figures of a part, and prints them.
     pub fn take(&mut self, name: &'static str, mut figures: Vec<Figure>, effort: &Effort) {
         for figure in &mut figures {
             figure.part = name;
@@ -127,25 +128,25 @@ impl Record {
         self.figures.extend(figures);
     }
 
-    /// Takes in that a part has failed.
+    /// Records that a part has failed.
     pub fn fail(&mut self, name: &str, error: &anyhow::Error) {
         eprintln!("failed to measure {name}: {error:?}");
         self.failed.insert(name.into(), format!("{error:#}"));
     }
 
-    /// As its JSON has it.
+    /// Returns the run as JSON.
     pub fn run(&self) -> Result<Value> {
         serde_json::to_value(self).context("a run is no JSON")
     }
 
-    /// Ends it.
+    /// Ends the run.
     pub fn end(&mut self) -> Result<()> {
         self.seconds = self.seconds().round();
         Ok(())
     }
 
-    /// Writes it as JSON, as a table and as plots: a whole run beside others, and
-    /// anything else aside. The JSON's path.
+    /// Writes the run as JSON, as a table and as plots. A whole run is stored with the others, any
+    /// other run elsewhere. Returns the path of the JSON file.
     pub fn save(&self, whole: bool) -> Result<PathBuf> {
         let folder = match whole {
             true => results(),
@@ -156,7 +157,7 @@ impl Record {
         let name = readme::file_name(&self.date);
         let json = folder.join(format!("{name}.json"));
         let run = self.run()?;
-        // Thousands of samples: for programs to read, in one line.
+        // The file has thousands of samples: it is for programs to read, in one line.
         write(&json, serde_json::to_string(self)? + "\n")?;
         write(&json.with_extension("md"), report::markdown(self, &run))?;
         for plot in &self.plots {
@@ -165,10 +166,10 @@ impl Record {
         Ok(json)
     }
 
-    /// Puts a whole run's figures where everybody looks.
+    /// Publishes the figures of a whole run in the summary and the documents.
     ///
     /// # Errors
-    /// If it is not complete: what is there already stays.
+    /// If the run is not complete: the existing files stay.
     pub fn publish(&self) -> Result<()> {
         let stays = "the run is not complete: summary.json and the documents stay as they were";
         let summary = self.summary().context(stays)?;
@@ -176,17 +177,17 @@ impl Record {
         readme::write(&self.run()?)
     }
 
-    /// In short, if nothing is missing.
+    /// Returns the summary if nothing is missing.
     fn summary(&self) -> Result<String> {
         self.complete()?;
         let summary = report::summary(self)?;
         Ok(serde_json::to_string_pretty(&summary)? + "\n")
     }
 
-    /// That all of its parts were measured.
+    /// Checks that all parts were measured.
     ///
     /// # Errors
-    /// If one was not.
+    /// If a part was not measured.
     pub fn complete(&self) -> Result<()> {
         let failed: Vec<_> = self.failed.keys().map(String::as_str).collect();
         ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
@@ -194,19 +195,19 @@ impl Record {
     }
 }
 
-/// What a command says.
+/// Returns the output of a command.
 fn said(words: &[&str]) -> Result<String> {
     let ran = Command::new(words[0]).args(&words[1..]).output();
     let ran = ran.with_context(|| format!("failed to run {}", words[0]))?;
     Ok(String::from_utf8_lossy(&ran.stdout).trim().to_owned())
 }
 
-/// The time, UTC.
+/// Returns the time in UTC.
 fn now() -> Result<String> {
     said(&["date", "-u", "+%Y-%m-%d %H:%M"])
 }
 
-/// Where whole runs are.
+/// Folder of whole runs.
 fn results() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("results")
 }

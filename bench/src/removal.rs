@@ -12,17 +12,17 @@ use crate::stage::{Stage, proxied, server};
 
 const SESSIONS: usize = 600;
 
-/// What each session carries meanwhile, each way.
+/// Traffic of each session during the removal, in each direction.
 struct Load {
     suffix: &'static str,
-    /// Bytes a second.
+    /// Bytes per second.
     rate: u64,
-    /// Bytes at once.
+    /// Bytes per write.
     write: usize,
 }
 
-/// One that keeps the processors busy but not full, and one of hardly a packet
-/// a second: what the removal takes by itself.
+/// A load that keeps the processors busy but not saturated, and a load of about one packet per
+/// second, which shows the cost of the removal alone.
 const LOADS: [Load; 2] = [
     Load {
         suffix: "",
@@ -36,18 +36,18 @@ const LOADS: [Load; 2] = [
     },
 ];
 
-/// What was measured under one load.
+/// Results under one load.
 #[derive(Default)]
 struct Measured {
     switch_ms: Vec<f64>,
     close_ms: Vec<f64>,
     wall_ms: Vec<f64>,
-    /// CPU time of all three daemons for one removal.
+    /// CPU time of all three daemons per removal.
     cpu_us: Vec<f64>,
     goodput_mbps: Vec<f64>,
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for load in &LOADS {

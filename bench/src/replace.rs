@@ -1,6 +1,6 @@
-//! A firewall comes into the chain of three bundles of sessions, is replaced by another,
-//! which gets its state, and leaves, one bundle after the other: what each carries
-//! meanwhile, and what the firewalls refuse.
+//! A firewall enters the chain of three bundles of sessions, is replaced by another one, which
+//! receives its state, and leaves, one bundle after the other. The results are the goodput of each
+//! bundle during the changes, and the packets that the firewalls refuse.
 
 use std::time::{Duration, Instant};
 
@@ -15,37 +15,36 @@ use crate::plot::{Line, Panel, Plot};
 
 const BUNDLES: usize = 3;
 const SESSIONS: usize = 100;
-/// Where the first bundle's sessions end.
+/// Port of the first bundle's sessions at the server.
 const SERVER: u16 = 9000;
-/// How often it is looked at what arrived.
+/// Interval between two looks at the received data.
 const STEP: Duration = Duration::from_millis(20);
-/// Goodput is that of any such stretch, in looks.
+/// Number of looks per stretch. Goodput is measured over a stretch.
 const STRETCH: usize = 5;
-/// For how long after a request a dip is looked for.
+/// Seconds after a request in which a dip is searched.
 const AROUND: f64 = 1.0;
-/// How long nothing is done before a request: no stretch of the second before has a gap.
+/// Pause before a request: no stretch of the second before the request has a gap.
 const BEFORE: Duration = Duration::from_millis(1_200);
-/// What happens to each bundle, in this order.
+/// Changes of each bundle, in this order.
 const CHANGES: [Change; 3] = [Change::Insert, Change::Replace, Change::Remove];
 
-/// The buffers of a session whose links are the limit: all that is under way then waits
-/// in their queues, and is not dropped.
+/// Buffers of a session whose links are the limit: all data in flight then waits in the links'
+/// queues, and is not dropped.
 const WINDOW: usize = 32 << 10;
 
-/// How fast a session may go.
+/// Limit of a session's rate.
 struct Load {
     suffix: &'static str,
     about: &'static str,
-    /// Bytes a second at most.
+    /// Maximum number of bytes per second.
     pace: Option<u64>,
-    /// What the ends' links carry at most, as tc writes it: each bundle has them for
-    /// itself then.
+    /// Maximum rate of the ends' links, in the syntax of tc. Each bundle then has the links for
+    /// itself.
     link: Option<&'static str>,
 }
 
-/// Links that are full, which is what a network has; a steady rate that leaves the
-/// processors half of their time; and as fast as it goes: then what the change takes of
-/// the processors is missing elsewhere.
+/// Three loads. Full links are the case of a real network. A steady rate leaves the processors half
+/// of their time. At full speed, the processor time of the change is missing elsewhere.
 const LOADS: [Load; 3] = [
     Load {
         suffix: "_linked",
@@ -67,33 +66,33 @@ const LOADS: [Load; 3] = [
     },
 ];
 
-/// What had arrived by a moment, of each bundle.
+/// Number of bytes of each bundle that had arrived at one time.
 struct Look {
     at: f64,
     bytes: [u64; BUNDLES],
 }
 
-/// A bundle was asked to change.
+/// A request to change a bundle.
 struct Asked {
     bundle: usize,
     change: Change,
     at: f64,
-    /// From then until its last session had the new path, milliseconds.
+    /// Time from the request until the last session had the new path, in milliseconds.
     took_ms: f64,
-    /// What the firewalls refused since what was asked before, packets.
+    /// Number of packets that the firewalls refused since the previous request.
     dropped: u64,
-    /// What both ends sent again, segments.
+    /// Number of segments that both ends retransmitted.
     sent_again: u64,
 }
 
-/// What was seen in a round.
+/// Observations of a round.
 #[derive(Default)]
 struct Seen {
     looks: Vec<Look>,
     asked: Vec<Asked>,
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let (mut figures, mut panels) = (Vec::new(), Vec::new());
     for load in &LOADS {
@@ -150,19 +149,19 @@ fn measure(effort: &Effort, load: &Load) -> Result<Seen> {
     Ok(seen)
 }
 
-/// A round under way.
+/// A round in progress.
 struct Round<'a> {
     hosts: &'a Firewalls,
     bundles: &'a [Bulk],
     begin: Instant,
-    /// Packets refused, and segments sent again, by the last reading.
+    /// Packets refused and segments retransmitted at the last reading.
     counted: [u64; 2],
     seen: Seen,
 }
 
 impl Round<'_> {
-    /// Asks for a bundle's change and watches, before and meanwhile: what is refused and
-    /// sent again is read in between, which takes of the processors as well.
+    /// Requests a bundle's change, and watches before and during it. The counters are read in
+    /// between, because that takes processor time as well.
     fn change(&mut self, bundle: usize, change: Change, phase: Duration) -> Result<()> {
         self.watch(BEFORE);
         let at = self.begin.elapsed().as_secs_f64();
@@ -186,7 +185,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Looks at all bundles for so long.
+    /// Watches all bundles for this time.
     fn watch(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while Instant::now() < until {
@@ -233,7 +232,7 @@ impl Load {
     }
 }
 
-/// How the figures of a change are named.
+/// Name of a change in the names of figures.
 fn name_of(change: Change) -> &'static str {
     match change {
         Change::Insert => "insert",
@@ -243,7 +242,7 @@ fn name_of(change: Change) -> &'static str {
 }
 
 impl Seen {
-    /// What a bundle carries in each stretch, in Gbit/s, and when the stretch ends.
+    /// Goodput of a bundle in each stretch, in Gbit/s, with the end of the stretch.
     fn stretches(&self, bundle: usize) -> Vec<(f64, f64)> {
         let ends = self.looks.iter().zip(self.looks.iter().skip(STRETCH));
         let rate = |(from, to): (&Look, &Look)| {
@@ -253,19 +252,19 @@ impl Seen {
         ends.map(rate).collect()
     }
 
-    /// What a bundle carries in each stretch that ends after one moment, and until another.
+    /// Goodput of a bundle in the stretches that end after one time and up to another.
     fn within(&self, bundle: usize, from: f64, to: f64) -> Vec<f64> {
         let all = self.stretches(bundle).into_iter();
         let some = all.filter(|(at, _)| *at > from && *at <= to);
         some.map(|(_, gbps)| gbps).collect()
     }
 
-    /// What a bundle carried before it was asked to change.
+    /// Goodput of a bundle before the request to change it.
     fn steady(&self, asked: &Asked) -> f64 {
         median(&self.within(asked.bundle, asked.at - AROUND, asked.at))
     }
 
-    /// What it carries at least within a while from a moment on, of that.
+    /// Minimum goodput in the time after a moment, as a share of the goodput before the request.
     fn dip(&self, asked: &Asked, from: f64) -> f64 {
         let within = self.within(asked.bundle, from, from + AROUND);
         within.into_iter().fold(f64::MAX, f64::min) / self.steady(asked)

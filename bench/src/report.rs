@@ -1,4 +1,4 @@
-//! A run as a table, and in short.
+//! A run as a table, and its summary.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use crate::figure::{Figure, Goal};
 use crate::record::Record;
 use crate::why;
 
-/// Markdown that says what was found, where and how; `run` is the same as its JSON
-/// has it.
+/// Returns Markdown with the results of a run, its machine and its conditions. `run` is the same
+/// run as JSON.
 pub fn markdown(record: &Record, run: &Value) -> String {
     let machine = &record.machine;
     let mut text = format!(
@@ -49,7 +49,7 @@ pub fn markdown(record: &Record, run: &Value) -> String {
     text + &format!("\nSeconds of each part: {}\n", parts.join(", "))
 }
 
-/// Figures that no summary is without.
+/// Figures that every summary contains.
 pub const ALWAYS: [&str; 14] = [
     "setup_added_us_4mb",
     "goodput_ratio_1",
@@ -67,10 +67,10 @@ pub const ALWAYS: [&str; 14] = [
     "shim_request_ratio",
 ];
 
-/// What each figure is, should be, and was in the paper.
+/// Returns the value, the goal and the paper's value of each figure.
 ///
 /// # Errors
-/// If one that no summary is without was not measured, or came to no number.
+/// If a required figure was not measured, or is not a number.
 pub fn summary(record: &Record) -> Result<BTreeMap<&str, Value>> {
     let short = |figure: &Figure| {
         json!({
@@ -122,7 +122,7 @@ fn row(figure: &Figure, floor: Option<f64>) -> String {
     )
 }
 
-/// As many digits as say something.
+/// Formats a value with as many digits as are significant.
 pub fn short(value: f64) -> String {
     match value.abs() {
         v if v >= 1000.0 => format!("{value:.0}"),
@@ -135,7 +135,7 @@ pub fn short(value: f64) -> String {
 mod tests {
     use super::*;
 
-    /// What others read: names, and what each has.
+    /// Interface for other readers: the names of figures, and the fields of each.
     const WANTED: [&str; 14] = [
         "setup_added_us_4mb",
         "goodput_ratio_1",

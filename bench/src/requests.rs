@@ -1,6 +1,5 @@
-//! Requests to nginx along chains of 1 to 4 middleboxes' hosts, against plain
-//! forwarding by as many: short answers, of which the processors are the limit, and
-//! pages, of which the links are.
+//! Requests to nginx along chains of 1 to 4 middleboxes' hosts, compared with plain forwarding by
+//! the same number of hosts. Short answers are limited by the processors, and pages by the links.
 
 use anyhow::Result;
 use dysco_netns::nginx::Nginx;
@@ -14,14 +13,14 @@ use crate::ways::{CHAINED, CONTROL, EMPTY, KINDS, PLAIN, Ways};
 use crate::wrk;
 
 const PORT: u16 = 80;
-/// The share of forwarding's requests that the paper's prototype had at least.
+/// Minimum rate of requests of the paper's prototype, as a share of forwarding's.
 const PAPER: f64 = 0.982;
 
-/// What is asked for.
+/// Content of the requests.
 struct Asked {
     prefix: &'static str,
     what: &'static str,
-    /// What links carry at most, as tc writes it.
+    /// Maximum rate of the links, in the syntax of tc.
     rate: Option<&'static str>,
 }
 
@@ -38,7 +37,7 @@ const ASKED: [Asked; 2] = [
     },
 ];
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for middleboxes in effort.pick(1, 4)..=4 {
@@ -64,7 +63,7 @@ impl Asked {
         let count = match (self.rate, middleboxes) {
             (None, 4) => effort.pick(12, 3),
             (None, _) => 6,
-            // Links keep their speed.
+            // The speed of the links is constant.
             (Some(_), _) => effort.pick(4, 2),
         };
         if let Some(rate) = self.rate {

@@ -1,7 +1,6 @@
-//! Many sessions through each of what one can put between two hosts: nothing,
-//! forwarding, a proxy of which there are several, a sockmap, and a proxy that
-//! has left. What they carry, how soon requests are answered, and what that
-//! takes of processors and memory.
+//! Many sessions through each alternative between two hosts: nothing, forwarding, several kinds of
+//! proxies, a sockmap, and a proxy that has left. The results are their goodput, the latency of
+//! requests, and the processor time and memory that these take.
 
 use std::net::SocketAddr;
 
@@ -23,7 +22,7 @@ use crate::stage::{Stage, proxied, server};
 use crate::turns::{BASE, RUN_IN};
 use crate::{machine, memory};
 
-/// The kinds of session, in this order.
+/// The kinds of sessions, in this order.
 const NAMES: [&str; 8] = [
     "forwarding",
     "control",
@@ -35,7 +34,7 @@ const NAMES: [&str; 8] = [
     "sockmap",
 ];
 const KINDS: usize = NAMES.len();
-/// How often HAProxy is asked to leave what it has not left yet.
+/// Maximum number of requests to HAProxy to leave the remaining sessions.
 const TRIES: usize = 20;
 const CONTROL: usize = 1;
 const DIRECT: usize = 2;
@@ -46,17 +45,18 @@ const NGINX: usize = 6;
 const SOCKMAP: usize = 7;
 const _: () = assert!(BASE == 0);
 
-/// The port of a kind's proxy, and of its server, but for the relayed.
+/// Ports of a kind's proxy and of its server. They do not apply to relayed sessions.
 fn ports(kind: usize) -> (u16, u16) {
     (8100 + kind as u16, 9100 + kind as u16)
 }
-/// Of fewer sessions what one takes of memory is lost among what else there is.
+/// Minimum number of sessions for a measurement of memory: with fewer, the memory of a session is
+/// lost among other memory.
 const WEIGHED: usize = 1_000;
-/// HAProxies under one limit of open files have so many sessions at most.
+/// Maximum number of sessions of one of the HAProxies that share a limit of open files.
 const EACH_AT_MOST: usize = 8_000;
 const LOCAL: &str = "[removal]\nmode = \"local\"\n";
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let counts: &[usize] = if effort.quick {
@@ -78,7 +78,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The labs. The fields end in this order.
+/// The labs. The fields are dropped in this order.
 struct Labs {
     count: usize,
     stage: Stage,
@@ -89,13 +89,14 @@ struct Labs {
 }
 
 impl Labs {
-    /// For so many sessions of each kind.
+    /// Builds the labs for this number of sessions of each kind.
     fn build(count: usize) -> Result<Labs> {
         let direct = Lab::builder("direct").build()?;
         let plain = Lab::builder("rivals").build()?;
         through_the_proxys_host(&plain)?;
         let hands = hands(count)?;
-        // Those that listen on one port have as many sessions each as one may.
+        // Each of the processes that listen on one port has as many sessions as one process may
+        // have.
         let roomy = move |c: Config| match hands {
             1 => c,
             _ => c.connections(EACH_AT_MOST).pipes(512).threads(1),
@@ -127,7 +128,7 @@ impl Labs {
 
     fn end(mut self) -> Result<()> {
         self.direct.finish(())?;
-        // nginx's workers end before it does only if it is asked to end.
+        // nginx's workers end before nginx only if nginx is asked to end.
         if let Some(mut nginx) = self.proxies.pop() {
             nginx.stop()?;
         }
@@ -136,10 +137,10 @@ impl Labs {
         self.stage.end()
     }
 
-    /// Measures; what the ends of a session take of memory by themselves.
+    /// Measures the kinds. Returns the memory of the ends of a session by themselves.
     fn measure(&self, effort: &Effort, contest: &mut Contest<KINDS>) -> Result<f64> {
         let pace = Pace::of(effort, self.count);
-        // One kind at a time fills its own.
+        // Only one kind at a time fills its buffers.
         let buffer = buffer_of(self.count * 2);
         let open = |between: Between<'_>| Bulk::open(between, self.count, buffer);
         let warm = |streams: &Bulk| streams.measure(RUN_IN, pace.warm()).map(drop);
@@ -160,8 +161,8 @@ impl Labs {
         Ok(memory[CONTROL])
     }
 
-    /// Takes HAProxy out of all sessions, of which each must have carried
-    /// enough: among many a turn is not long enough for all.
+    /// Removes HAProxy from all sessions, each of which must have carried enough data: with many
+    /// sessions a turn is too short for all.
     fn remove(&self, warm: impl Fn() -> Result<()>) -> Result<()> {
         let mut removed = 0;
         for _ in 0..TRIES {
@@ -175,9 +176,9 @@ impl Labs {
         bail!("HAProxy left {removed} of {} sessions", self.count)
     }
 
-    /// Sessions of each kind, the sockmap's relay, and what a session of each kind
-    /// takes of memory more than one that is forwarded. Those that lose their
-    /// proxy are opened first.
+    /// Opens sessions of each kind. Returns the sockmap's relay, the sessions, and the memory of a
+    /// session of each kind in excess of a forwarded one. The sessions that lose their proxy are
+    /// opened first.
     fn sessions<S>(
         &self,
         open: impl Fn(Between<'_>) -> Result<S>,
@@ -194,8 +195,8 @@ impl Labs {
             at: server(),
         })?;
         self.remove(|| warm(&relayed))?;
-        // The proxy has let go of it: there are two entries, and what the daemon
-        // remembers.
+        // The proxy has left the session: two entries remain, and the daemon's memory of the
+        // session.
         let entries = 2.0 * memory::of_an_entry(&self.stage.lab.proxy)?;
         memory[RELAYED] = entries + (own()? - before).max(0.0) / self.count as f64;
         let relay = Relay::start(
@@ -229,7 +230,7 @@ impl Labs {
             one(SOCKMAP)?,
         ];
         all.iter().try_for_each(warm)?;
-        // The first to be opened are made of what was free for the like before.
+        // The first sessions use memory that earlier sessions had freed.
         let ends_alone = memory[CONTROL];
         for kind in [SPLICED, COPIED, NGINX, SOCKMAP] {
             memory[kind] -= ends_alone;
@@ -238,13 +239,13 @@ impl Labs {
     }
 }
 
-/// How many processes, each with a table of open files, have both sockets of all
-/// sessions.
+/// Number of processes, each with its own table of open files, that are needed for both sockets of
+/// all sessions.
 pub fn hands(count: usize) -> Result<usize> {
     Ok((2 * count + 1_000).div_ceil(machine::sockets()?))
 }
 
-/// Where a kind's proxy listens, and its server, but for the relayed.
+/// Addresses of a kind's proxy and of its server. They do not apply to relayed sessions.
 fn ends(kind: usize) -> (SocketAddr, SocketAddr) {
     let (proxy, server) = ports(kind);
     (
@@ -253,7 +254,7 @@ fn ends(kind: usize) -> (SocketAddr, SocketAddr) {
     )
 }
 
-/// From where to where a kind's sessions are opened, but for the relayed.
+/// Endpoints of a kind's sessions. They do not apply to relayed sessions.
 fn between(lab: &Lab, kind: usize) -> Between<'_> {
     let (to, at) = ends(kind);
     Between {

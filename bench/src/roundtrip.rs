@@ -1,6 +1,5 @@
-//! A message of the control channel and its answer, between two ends of `dyscod`'s
-//! own channel that have nothing else to do, one exchange after the other: what
-//! two daemons can hardly be quicker than.
+//! A message of the control channel and its answer, between two ends of `dyscod`'s own channel
+//! without other work, one exchange after the other: a lower bound for two daemons.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -12,9 +11,9 @@ use dysco_pki::{self as pki, PkiPaths};
 use dysco_scheduling as scheduling;
 use tokio::sync::{mpsc, oneshot};
 
-/// Beside `dyscod`'s own.
+/// Port of the channel, different from `dyscod`'s own.
 const PORT: u16 = 7_979;
-/// As long as most messages of a removal.
+/// Length of a message, typical of the messages of a removal.
 const MESSAGE: usize = 128;
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -25,8 +24,8 @@ struct End<'a> {
 }
 
 impl End<'_> {
-    /// Has `work` done with a channel on this host, by a thread that runs as the
-    /// daemon's does.
+    /// Runs `work` with a channel on this host, in a thread with the same scheduling as the
+    /// daemon's.
     fn thread<T, F>(
         &self,
         name: &str,
@@ -56,11 +55,11 @@ impl End<'_> {
     }
 }
 
-/// Milliseconds of so many round trips from one host to another, both of which
-/// have keys of one authority.
+/// Returns the milliseconds of `count` round trips from one host to another. Both hosts have keys
+/// of one authority.
 ///
 /// # Errors
-/// If no answer comes.
+/// If no answer arrives.
 pub fn measure(from: (&Host, IpAddr), to: (&Host, IpAddr), count: usize) -> Result<Vec<f64>> {
     let end = |(host, address)| End { host, address };
     let peer = to.1;
@@ -70,8 +69,8 @@ pub fn measure(from: (&Host, IpAddr), to: (&Host, IpAddr), count: usize) -> Resu
         let _ = listening.send(());
         answer(control, events, ended)
     })?;
-    // Who asks before the other listens is told that nobody is there. An error
-    // here is one of that thread, which tells it below.
+    // A request before the other end listens fails because no peer answers. An error here is an
+    // error of that thread, which reports it below.
     let _ = listens.recv();
     let asking = end(from).thread("ask", move |control, events| {
         ask(control, events, peer, count)
@@ -83,7 +82,7 @@ pub fn measure(from: (&Host, IpAddr), to: (&Host, IpAddr), count: usize) -> Resu
     times
 }
 
-/// Says what it hears, until it is over.
+/// Returns each received message, until the measurement is over.
 async fn answer(
     control: Control,
     mut events: mpsc::Receiver<Event>,
@@ -107,7 +106,7 @@ async fn ask(
     count: usize,
 ) -> Result<Vec<f64>> {
     let mut times = Vec::with_capacity(count);
-    // The first one waits for the connection.
+    // The first message waits for the connection.
     for said in 0..=count {
         let message = vec![said as u8; MESSAGE];
         let begun = Instant::now();
@@ -122,7 +121,7 @@ async fn ask(
     Ok(times)
 }
 
-/// The next message.
+/// Returns the next message.
 async fn next(events: &mut mpsc::Receiver<Event>) -> Result<Vec<u8>> {
     loop {
         match events.recv().await.context("the channel has ended")? {

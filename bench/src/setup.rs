@@ -1,6 +1,6 @@
-//! How long it takes to open a session: through hosts that `dyscod` steers it
-//! along, against plain forwarding by as many hosts. The same while all daemons are
-//! stopped says what the programs take of it by themselves.
+//! Time to open a session through hosts on a chain of `dyscod`, compared with plain forwarding by
+//! the same number of hosts. The same measurement while all daemons are stopped shows the cost of
+//! the programs alone.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,21 +23,21 @@ use crate::plot::{Panel, Plot};
 use crate::turns::{Brought, RUN_IN, Turns};
 use crate::ways::{self, CHAINED, CONTROL, EMPTY, PLAIN, Ways};
 
-/// Connects of a turn.
+/// Number of connects in a turn.
 const BLOCK: usize = 25;
 const PORT: u16 = 9000;
-/// Where sessions end that are there before.
+/// Port of the sessions that exist before the measurement.
 const OTHERS: u16 = 9001;
-/// Along the chain, whose daemons are stopped.
+/// Kind of the sessions along the chain while its daemons are stopped.
 const STOPPED: usize = ways::KINDS;
 const KINDS: usize = ways::KINDS + 1;
 
-/// The line of a kind.
+/// Line of a kind.
 fn line(kind: usize) -> usize {
     if kind == STOPPED { CHAINED } else { kind }
 }
 
-/// One path, and who else is on it.
+/// One path, and the other sessions on it.
 struct Case {
     middleboxes: usize,
     offload: bool,
@@ -45,7 +45,7 @@ struct Case {
     suffix: &'static str,
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let others = effort.pick(20_000, 2_000);
     let case = |middleboxes, offload, others, suffix| Case {
@@ -102,7 +102,7 @@ impl Case {
             4 => figure.goal(Goal::AtMost(40.0)),
             _ => figure,
         };
-        // The paper's hosts computed their checksums themselves.
+        // The hosts of the paper computed their checksums themselves.
         let figure = match (self.middleboxes, self.offload) {
             (4, false) => figure.paper(94.0),
             _ => figure,
@@ -136,16 +136,16 @@ impl Case {
     }
 }
 
-/// What connecting took.
+/// Times of connects.
 struct Connects {
-    /// The medians of turns.
+    /// Medians of the turns.
     turns: Turns<KINDS>,
-    /// All times, microseconds.
+    /// All times in microseconds.
     times: [Vec<f64>; KINDS],
 }
 
 impl Connects {
-    /// Each kind has so many turns of some connects.
+    /// Measures `count` turns of connects of each kind.
     fn measure(count: usize, mut block: impl FnMut(usize) -> Result<Vec<f64>>) -> Result<Connects> {
         let mut turns = Turns::new("forwarding");
         let mut times: [Vec<f64>; KINDS] = Default::default();
@@ -162,7 +162,7 @@ impl Connects {
     }
 }
 
-/// The same among the slowest: of all connects together, since a turn has too few.
+/// Compares the slowest connects. It uses all connects together, because a turn has too few.
 fn slowest(suffix: &str, plain: &[f64], chained: &[f64]) -> Figure {
     let [plain, chained] = [plain, chained].map(|all| rank(all, 99));
     let name = format!("setup_added_us_p99_{suffix}");
@@ -171,7 +171,7 @@ fn slowest(suffix: &str, plain: &[f64], chained: &[f64]) -> Figure {
         .aside("this p99, µs", chained)
 }
 
-/// The times of a turn's connects.
+/// Returns the times of a turn's connects.
 fn block(ways: &Ways, kind: usize) -> Result<Vec<f64>> {
     let Between { client, to, .. } = ways.between(line(kind), PORT);
     if kind != STOPPED {
@@ -180,12 +180,12 @@ fn block(ways: &Ways, kind: usize) -> Result<Vec<f64>> {
     ways.stop(true)?;
     let times = connects_of(client, to, BLOCK);
     ways.stop(false)?;
-    // What they have missed they take in before the next turn.
+    // The daemons process what they have missed before the next turn.
     std::thread::sleep(RUN_IN);
     times
 }
 
-/// The times of so many connects, one after the other, in microseconds.
+/// Returns the times of `count` connects in sequence, in microseconds.
 fn connects_of(client: &Host, to: SocketAddr, count: usize) -> Result<Vec<f64>> {
     let connecting = client.thread("connect", move || {
         stay(0);
@@ -197,7 +197,7 @@ fn connects_of(client: &Host, to: SocketAddr, count: usize) -> Result<Vec<f64>> 
     times.with_context(|| format!("failed to connect to {to}"))
 }
 
-/// Nothing of a session is on its way when the next one is opened.
+/// Opens and closes a session. None of its packets is in flight when the next session is opened.
 fn connect(to: SocketAddr) -> std::io::Result<f64> {
     let start = Instant::now();
     let mut stream = TcpStream::connect(to)?;
@@ -207,7 +207,7 @@ fn connect(to: SocketAddr) -> std::io::Result<f64> {
     Ok(took.as_secs_f64() * 1e6)
 }
 
-/// A server that accepts sessions and ends those that were ended.
+/// A server that accepts sessions, and ends sessions that the client has ended.
 struct Accepting {
     ended: Arc<AtomicBool>,
     thread: JoinHandle<()>,
@@ -244,7 +244,8 @@ mod tests {
     use super::*;
 
     fn figures(middleboxes: usize, offload: bool, others: usize) -> Vec<Figure> {
-        // Each connect along the chain takes 30 µs more, and the slowest 470 more still.
+        // Each connect along the chain takes 30 µs more, and the slowest take 470 µs more in
+        // addition.
         let block = |kind: usize| {
             let (slower, slowest) = if kind == CHAINED {
                 (30.0, 470.0)

@@ -1,5 +1,5 @@
-//! What the shim costs: requests to nginx through HAProxy under it, against an
-//! HAProxy without it on the same host.
+//! Cost of the shim: requests to nginx through HAProxy with the shim, compared with HAProxy without
+//! it on the same host.
 
 use anyhow::Result;
 use dysco_netns::haproxy::Config;
@@ -13,21 +13,21 @@ use crate::stage::{Stage, proxied, server};
 use crate::turns::{Brought, Turns};
 use crate::wrk;
 
-/// HAProxy without the shim, another process of that, and with it.
+/// HAProxy without the shim, another such process, and HAProxy with the shim.
 const KINDS: usize = 3;
 const CONTROL: usize = 1;
 const SHIMMED: usize = 2;
-/// Where the two listen that have no shim.
+/// Ports of the two processes without the shim.
 const BARE: [u16; 2] = [8081, 8082];
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let [mut kept, mut opened] = [(); 2].map(|()| Turns::<KINDS>::new("no shim"));
     let stage = Stage::alone("shim", "")?;
     let nginx = Nginx::start(&stage.lab.server, server().port())?;
     let at = BARE.map(|port| Role::Proxy.at(Family::V4, port));
-    // As the one under the shim, but for the shim; two, since equal processes do not do
-    // equally well.
+    // These processes differ from the one with the shim only by the shim. There are two, because
+    // equal processes do not perform equally.
     let bare = |at, name| {
         let config = Config::tcp(at, server()).named(name);
         config.start(&stage.lab.proxy, |haproxy| haproxy)

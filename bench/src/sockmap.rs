@@ -1,5 +1,5 @@
-//! A rival: a relay whose two sockets hand their data to each other inside the
-//! kernel, by a sockmap.
+//! A rival: a relay whose two sockets hand their data to each other inside the kernel, through a
+//! sockmap.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -22,12 +22,12 @@ use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::apart::own_files;
 
-/// The programs of rivals.
+/// Programs of rivals.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/rivals"));
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A relay on a host. Dropping it closes its sockets, and so ends its sessions.
+/// A relay on a host. Dropping it closes its sockets, and thereby ends its sessions.
 pub struct Relay {
     joined: Arc<AtomicUsize>,
     ended: Arc<AtomicBool>,
@@ -35,8 +35,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Listens at `at`, and relays to `to`. Each of its hands has a table of open
-    /// files, and a sockmap, of its own.
+    /// Listens at `at`, and relays to `to`. Each of the threads has its own table of open files and
+    /// its own sockmap.
     pub fn start(host: &Host, at: SocketAddr, to: SocketAddr, hands: usize) -> Result<Relay> {
         let mut relay = Relay {
             joined: Arc::default(),
@@ -62,8 +62,8 @@ impl Relay {
         Ok(relay)
     }
 
-    /// Waits until it has joined so many sessions since it began: what is sent
-    /// before stays in their sockets.
+    /// Waits until the relay has joined this number of sessions since its start. Data that is sent
+    /// before stays in the sockets.
     pub fn wait(&self, count: usize) -> Result<()> {
         wait::until("the sockmap's relay", PATIENCE, || {
             (self.joined.load(Ordering::SeqCst) >= count).then_some(())
@@ -80,7 +80,7 @@ impl Drop for Relay {
     }
 }
 
-/// One thread of it.
+/// One thread of the relay.
 struct Hand {
     ebpf: Ebpf,
     listener: TcpListener,
@@ -111,7 +111,7 @@ impl Hand {
 
     fn serve(&mut self, joined: &AtomicUsize, ended: &AtomicBool) -> Result<()> {
         while !ended.load(Ordering::SeqCst) {
-            // It waits no longer than a twentieth of a second.
+            // The call waits at most a twentieth of a second.
             if let Ok((left, _)) = self.listener.accept() {
                 self.join(left)?;
                 joined.fetch_add(1, Ordering::SeqCst);
@@ -120,7 +120,7 @@ impl Hand {
         Ok(())
     }
 
-    /// Joins a session that has arrived to one to the server.
+    /// Joins a session that has arrived to a session to the server.
     fn join(&mut self, left: TcpStream) -> Result<()> {
         let to = self.to;
         let right = TcpStream::connect(to);
@@ -137,7 +137,7 @@ impl Hand {
     }
 }
 
-/// A listener on a port that others listen on, too.
+/// Returns a listener on a port that other listeners share.
 fn shared(at: SocketAddr) -> Result<TcpListener> {
     let (family, flags) = (AddressFamily::Inet, SockFlag::SOCK_CLOEXEC);
     let own = socket(family, SockType::Stream, flags, None)?;

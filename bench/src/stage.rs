@@ -1,5 +1,5 @@
-//! The labs that are measured: one as it is without us, and one with `dyscod`
-//! on its hosts and HAProxy under the shim.
+//! The measured labs: one without Dysco, and one with `dyscod` on its hosts and HAProxy under the
+//! shim.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,58 +10,58 @@ use dysco_netns::haproxy::Config;
 use dysco_netns::{Family, Lab, Process, Role, wait};
 use serde_json::Value;
 
-/// Where HAProxy listens.
+/// Address on which HAProxy listens.
 pub fn proxied() -> SocketAddr {
     Role::Proxy.at(Family::V4, 8080)
 }
 
-/// Where it leads, and where a direct session goes.
+/// Address of the server behind HAProxy, to which direct sessions also go.
 pub fn server() -> SocketAddr {
     Role::Server.at(Family::V4, 9000)
 }
 
-/// How long anything is waited for.
+/// Maximum time of any wait.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 const LISTENER: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n";
 
-/// A lab with `dyscod` on its hosts. The fields end in this order.
+/// A lab with `dyscod` on its hosts. The fields are dropped in this order.
 pub struct Stage {
     /// HAProxy, under the shim.
     pub haproxy: Process,
     daemons: Vec<Daemon>,
-    /// The keys and programs.
+    /// Keys and programs.
     pub fleet: Fleet,
-    /// The hosts.
+    /// Hosts of the lab.
     pub lab: Lab,
-    /// The way in which HAProxy leaves.
+    /// Mode in which HAProxy leaves.
     mode: &'static str,
 }
 
 impl Stage {
-    /// Builds it, with `extra` in each daemon's configuration.
+    /// Builds the stage, with `extra` in each daemon's configuration.
     pub fn build(name: &str, extra: &str) -> Result<Stage> {
         let lab = Lab::builder(name).build()?;
         Stage::on(lab, extra, &Role::ALL, "bypass", |haproxy| haproxy)
     }
 
-    /// Builds one where only the proxy's host has `dyscod`: HAProxy leaves, and
-    /// that host relays.
+    /// Builds a stage in which only the proxy's host has `dyscod`: HAProxy leaves, and that host
+    /// relays.
     pub fn alone(name: &str, extra: &str) -> Result<Stage> {
         Stage::alone_in(Lab::builder(name).build()?, extra)
     }
 
-    /// The same in a lab that is there.
+    /// Builds such a stage in an existing lab.
     pub fn alone_in(lab: Lab, extra: &str) -> Result<Stage> {
         Stage::on(lab, extra, &[Role::Proxy], "local", |haproxy| haproxy)
     }
 
-    /// One whose daemon is still to [`Stage::begin`].
+    /// Builds a stage whose daemon is started later by [`Stage::begin`].
     pub fn late(name: &str, change: impl FnOnce(Config) -> Config) -> Result<Stage> {
         let lab = Lab::builder(name).build()?;
         Stage::on(lab, "", &[], "local", change)
     }
 
-    /// Starts the proxy's host's daemon; returns when it answers.
+    /// Starts the daemon of the proxy's host. Returns when the daemon answers.
     pub fn begin(&mut self, extra: &str) -> Result<()> {
         let config = format!("{LISTENER}{extra}");
         let daemon = self.fleet.start(&self.lab, Role::Proxy, &config)?;
@@ -69,7 +69,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The same as [`Stage::alone`] with an HAProxy that is changed.
+    /// Builds a stage as [`Stage::alone`] does, with a changed configuration of HAProxy.
     pub fn alone_by(
         name: &str,
         extra: &str,
@@ -101,7 +101,7 @@ impl Stage {
         })
     }
 
-    /// Takes HAProxy out of all sessions that it may leave by now.
+    /// Removes HAProxy from all sessions that it may leave now.
     pub fn remove(&self) -> Result<Value> {
         let (all, how) = (["remove-middlebox", "self", "--all"], ["--mode", self.mode]);
         let words = [&all[..], &how, &["--wait", "-o", "json"]].concat();
@@ -110,7 +110,7 @@ impl Stage {
             .with_context(|| format!("dyscoctl printed no JSON: {} {}", ran.stdout, ran.stderr))
     }
 
-    /// Waits until HAProxy may leave so many: it has to be seen to relay first.
+    /// Waits until HAProxy may leave `count` sessions: it must first be seen to relay.
     pub fn wait_removable(&self, count: usize) -> Result<()> {
         let words = ["remove-middlebox", "self", "--all", "--mode", self.mode];
         let words = [&words[..], &["--dry-run", "-o", "json"]].concat();
@@ -121,7 +121,7 @@ impl Stage {
         })
     }
 
-    /// Takes HAProxy out of all its sessions; an error unless it left `count`.
+    /// Removes HAProxy from all its sessions. Returns an error unless it left `count` sessions.
     pub fn remove_all(&self, count: usize) -> Result<Value> {
         let done = self.remove()?;
         let removed = done["summary"]["removed"].as_u64();
@@ -133,12 +133,12 @@ impl Stage {
         Ok(done)
     }
 
-    /// How many sessions the proxy's host knows both sides of.
+    /// Number of sessions of which the proxy's host knows both sides.
     pub fn pairs(&self) -> Result<u64> {
         self.status("/pairs")
     }
 
-    /// How many sessions the proxy's host has adopted.
+    /// Number of sessions that the proxy's host has adopted.
     pub fn adopted(&self) -> Result<u64> {
         self.status("/sessions/adopted")
     }
@@ -149,12 +149,12 @@ impl Stage {
         number.with_context(|| format!("dyscoctl did not say {name}"))
     }
 
-    /// The daemons' process ids, in the order of [`Role::ALL`].
+    /// Process ids of the daemons, in the order of [`Role::ALL`].
     pub fn daemons(&self) -> Vec<u32> {
         self.daemons.iter().map(|d| d.process.id()).collect()
     }
 
-    /// Ends all.
+    /// Ends everything.
     pub fn end(self) -> Result<()> {
         let parts = (self.haproxy, self.daemons);
         self.lab.finish(parts)

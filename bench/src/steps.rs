@@ -1,5 +1,5 @@
-//! The steps of removals, by what the three daemons' logs say of the commands that
-//! they carry out, and when: all have one clock here.
+//! Steps of removals, according to the logs of the three daemons: the commands that they carried
+//! out, and the times. All daemons here share one clock.
 
 use std::collections::BTreeMap;
 
@@ -7,29 +7,29 @@ use serde_json::Value;
 
 use crate::figure::{Figure, median};
 
-/// Has a daemon write each command of a change into its log.
+/// Configuration that makes a daemon log each command of a change.
 pub const LOGGED: &str =
     "[log]\nformat = \"json\"\nfilter = \"warn,dysco_daemon::engine::commands=debug\"\n";
-/// Messages one after the other, from the request until the proxy's host hears of
-/// the cut: `Leave`, `RequestLock`, `AckLock` and `Switched`. `Introduce`, `Introduced`,
-/// `SetUp` and `SetUpAck` go beside them.
+/// Number of messages in sequence, from the request until the proxy's host receives the news of the
+/// cutover: `Leave`, `RequestLock`, `AckLock` and `Switched`. `Introduce`, `Introduced`, `SetUp`
+/// and `SetUpAck` are sent in parallel.
 pub const MESSAGES: f64 = 4.0;
 
 /// A host of a removal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Place {
-    /// The client's.
+    /// The client's host.
     Left,
-    /// The proxy's.
+    /// The proxy's host.
     Middle,
-    /// The server's.
+    /// The server's host.
     Right,
 }
 
-/// A command of a change on a host: the first of its name there, or the second.
+/// A command of a change on a host, with its index among the commands of that name there.
 type Mark = (Place, &'static str, usize);
 
-/// Where a removal has got, in this order.
+/// Progress marks of a removal, in this order.
 const MARKS: [Mark; 6] = [
     (Place::Middle, "Measure", 0),
     (Place::Left, "Lock", 0),
@@ -39,16 +39,15 @@ const MARKS: [Mark; 6] = [
     (Place::Right, "Cut", 0),
 ];
 
-/// What lies between two marks that follow each other: a message and a record; a
-/// message, unless the proxy's sockets take longer to be read or the right anchor to
-/// answer; a message and two records; SYN, SYN-ACK and a record; a message, the cut
-/// and a record.
+/// Work between two successive marks: a message and a record; a message, unless reading the proxy's
+/// sockets or the right anchor's answer takes longer; a message and two records; SYN, SYN-ACK and a
+/// record; a message, the cutover and a record.
 pub const STEPS: [&str; MARKS.len() - 1] = ["ask", "lock", "grant", "open", "switch"];
 
-/// When each mark was passed by one change; seconds of the day.
+/// Time at which one change passed each mark, in seconds of the day.
 type Passed = BTreeMap<Mark, f64>;
 
-/// Milliseconds of each of [`STEPS`], of all removals that passed all marks.
+/// Milliseconds of each of [`STEPS`], for all removals that passed all marks.
 pub fn of_logs(logs: &[(Place, String)]) -> [Vec<f64>; STEPS.len()] {
     let mut changes = BTreeMap::<String, Passed>::new();
     for (place, log) in logs {
@@ -67,7 +66,7 @@ pub fn of_logs(logs: &[(Place, String)]) -> [Vec<f64>; STEPS.len()] {
         let times: Option<Vec<f64>> = MARKS.iter().map(|m| passed.get(m).copied()).collect();
         let Some(times) = times else { continue };
         for (step, pair) in steps.iter_mut().zip(times.windows(2)) {
-            // A day may end meanwhile.
+            // Midnight may fall between two marks.
             let took = (pair[1] - pair[0] + DAY / 2.0).rem_euclid(DAY) - DAY / 2.0;
             step.push(took * 1e3);
         }
@@ -77,8 +76,7 @@ pub fn of_logs(logs: &[(Place, String)]) -> [Vec<f64>; STEPS.len()] {
 
 const DAY: f64 = 86_400.0;
 
-/// When a command was carried out, for which change, and its name, if the line is
-/// of one.
+/// Returns the time of a command, its change and its name, if the line describes a command.
 fn command(line: &str) -> Option<(f64, String, String)> {
     let line: Value = serde_json::from_str(line).ok()?;
     let (at, command) = (line["timestamp"].as_str()?, line["command"].as_str()?);
@@ -93,7 +91,7 @@ fn command(line: &str) -> Option<(f64, String, String)> {
     Some((seconds, change[..end].to_owned(), name.to_owned()))
 }
 
-/// The median of each step, and what part of all it is.
+/// Figures of the median of each step, and of its share of the sum.
 pub fn figures(steps: [Vec<f64>; STEPS.len()]) -> Vec<Figure> {
     let whole: f64 = steps.iter().map(|step| median(step)).sum();
     let figure = |(name, step): (&str, Vec<f64>)| {
@@ -117,7 +115,7 @@ mod tests {
         )
     }
 
-    /// Each mark is passed a second after the one before.
+    /// Each mark is passed a second after the mark before.
     fn logs(change: &str) -> Vec<(Place, String)> {
         let of = |place: Place| -> String {
             let own = MARKS.iter().enumerate().filter(|(_, mark)| mark.0 == place);
@@ -132,7 +130,7 @@ mod tests {
     #[test]
     fn a_step_is_from_mark_to_mark() {
         let mut all = logs(CHANGE);
-        // A third measurement is no mark, nor is what another change does.
+        // Neither a third measurement nor a command of another change is a mark.
         all[1].1 += &line(30, "Measure", CHANGE);
         all[2].1 += &line(40, "Cut", "0c0c");
         for step in of_logs(&all) {

@@ -1,8 +1,8 @@
-//! What a session carries: direct in a lab without us, direct where it is
-//! tracked, through HAProxy, and after HAProxy has left it. A second direct
-//! session beside the first says what two equal ones differ by; one in a lab whose
-//! ends have programs that do nothing, what any data plane by TC costs at least. All
-//! are open at the same time and take turns, one at a time.
+//! Goodput and latency of a session: direct in a lab without Dysco, direct and tracked, through
+//! HAProxy, and after HAProxy has left it. A second direct session in addition to the first shows
+//! the difference of two equal sessions. A session in a lab whose ends have programs that do
+//! nothing shows the minimum cost of any data plane by TC. All sessions are open at the same time
+//! and take turns, one at a time.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::ping::Ping;
 use crate::stage::{Stage, proxied, server};
 use crate::turns::{RUN_IN, Turns};
 
-/// The kinds of session.
+/// The kinds of sessions.
 const DIRECT: usize = 0;
 const CONTROL: usize = 1;
 const TRACKED: usize = 2;
@@ -31,7 +31,7 @@ const _: () = assert!(DIRECT == crate::turns::BASE);
 
 type Kinds = Turns<KINDS>;
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let [mut up, mut down, mut ping] = [(); 3].map(|()| Kinds::new("direct"));
     let rounds = effort.pick(6, 1);
@@ -59,11 +59,11 @@ struct Labs {
     behind: Listener,
     plainly: Listener,
     emptily: Listener,
-    /// The programs that do nothing.
+    /// Programs that do nothing.
     idle: Vec<OwnedFd>,
 }
 
-/// A lab at whose ends such programs are where ours would be.
+/// Builds a lab whose ends have programs that do nothing in place of Dysco's.
 fn empty() -> Result<(Lab, Vec<OwnedFd>)> {
     let lab = Lab::builder("empty").build()?;
     let mut idle = Vec::new();
@@ -98,8 +98,8 @@ impl Labs {
         self.stage.end()
     }
 
-    /// One session of each kind. The one that loses its proxy is opened before
-    /// the one that keeps it.
+    /// Opens one session of each kind. The session that loses its proxy is opened before the
+    /// session that keeps it.
     fn sessions<S>(&self, start: impl Fn(Pair) -> Result<S>) -> Result<[S; KINDS]> {
         let lab = &self.stage.lab;
         let removed = start(self.behind.open(lab, proxied())?)?;
@@ -115,7 +115,7 @@ impl Labs {
     }
 
     fn bulk(&self, effort: &Effort, way: Way, turns: &mut Kinds) -> Result<()> {
-        // It goes both ways before the removal: HAProxy must have spliced.
+        // Data flows before the removal: HAProxy must have spliced.
         let sessions = self.sessions(|pair| {
             let bulk = Bulk::new(pair, way)?;
             bulk.measure(RUN_IN, RUN_IN)?;
@@ -175,7 +175,7 @@ fn latency(turns: &Kinds, figures: &mut Vec<Figure>) {
 fn cpu(turns: &Kinds, figures: &mut Vec<Figure>) {
     for (name, kind) in [("proxy_cpu_before", PROXIED), ("proxy_cpu_after", REMOVED)] {
         let all = turns.of(kind, |b| b.process);
-        // A turn is few ticks of the clock that counts it: the mean, then.
+        // A turn has few ticks of the clock that measures it. The figure is therefore the mean.
         let mean = all.iter().sum::<f64>() / all.len().max(1) as f64;
         let mut figure = Figure::new(name, "processors", mean);
         figure.samples = all;

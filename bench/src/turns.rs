@@ -9,41 +9,41 @@ use crate::figure::{Figure, median};
 use crate::machine;
 use crate::ping::Ping;
 
-/// The kind that all others are compared with.
+/// Kind with which all others are compared.
 pub const BASE: usize = 0;
-/// For how long what has been opened carries something before its turns.
+/// Time for which new sessions carry data before their turns.
 pub const RUN_IN: Duration = Duration::from_millis(50);
-/// The share of a turn, as a divisor, that passes before it and is not counted.
+/// Divisor of a turn. This share of a turn precedes it and is not counted.
 const UNCOUNTED: u32 = 5;
 
-/// What a turn brought.
+/// Results of a turn.
 #[derive(Clone, Copy, Default)]
 pub struct Brought {
-    /// Bits a second, or the median time of a request in microseconds.
+    /// Bits per second, or the median time of a request in microseconds.
     pub value: f64,
-    /// Requests a second, where there are requests.
+    /// Requests per second, if there are requests.
     pub rate: f64,
-    /// The time that one request of a hundred exceeds, microseconds.
+    /// Time in microseconds that one of a hundred requests exceeds.
     pub p99: f64,
-    /// Processors that one process kept busy, where one was looked at.
+    /// Number of processors that one process kept busy, if a process was observed.
     pub process: f64,
-    /// Time for which processors of the machine were busy: seconds a gigabyte that
-    /// arrived, or microseconds a request.
+    /// Busy time of the machine's processors, in seconds per gigabyte that arrived, or in
+    /// microseconds per request.
     pub cpu: f64,
 }
 
-/// What the turns of `K` kinds brought. A machine that others use too is now faster and
-/// now slower: so the base has a turn between any two others, and each of these is held
-/// against those of the base that were next to it.
+/// Results of the turns of `K` kinds. The speed of a shared machine varies. The base therefore has
+/// a turn between any two others, and each turn of another kind is compared with the adjacent turns
+/// of the base.
 pub struct Turns<const K: usize> {
-    /// What the kind is called that all others are compared with.
+    /// Name of the base.
     base: &'static str,
-    /// Turns, with their kinds; each row without a break.
+    /// Turns with their kinds. Each row is without a break.
     rows: Vec<Vec<(usize, Brought)>>,
 }
 
 impl<const K: usize> Turns<K> {
-    /// None so far.
+    /// Creates an empty set of turns.
     pub fn new(base: &'static str) -> Turns<K> {
         Turns {
             base,
@@ -51,7 +51,8 @@ impl<const K: usize> Turns<K> {
         }
     }
 
-    /// Streams take so many turns each; `process` says what a process has used.
+    /// Gives the streams `count` turns each. `process` returns the processor time that a process
+    /// has used.
     pub fn bulk(
         &mut self,
         sessions: &[Bulk; K],
@@ -73,7 +74,7 @@ impl<const K: usize> Turns<K> {
         })
     }
 
-    /// Sessions of requests take so many turns each.
+    /// Gives the sessions of requests `count` turns each.
     pub fn requests(&mut self, sessions: &[Ping; K], count: usize, time: Duration) -> Result<()> {
         self.each(count, |kind| {
             let answers = sessions[kind].measure(time)?;
@@ -85,7 +86,7 @@ impl<const K: usize> Turns<K> {
         })
     }
 
-    /// Something else takes so many turns of each kind.
+    /// Gives each kind `count` turns of another measurement.
     pub fn each(
         &mut self,
         count: usize,
@@ -97,19 +98,19 @@ impl<const K: usize> Turns<K> {
         Ok(())
     }
 
-    /// What a kind's turns brought.
+    /// Returns the results of a kind's turns.
     pub fn of(&self, kind: usize, what: impl Fn(&Brought) -> f64) -> Vec<f64> {
         let turns = self.rows.iter().flatten().filter(|turn| turn.0 == kind);
         turns.map(|(_, brought)| what(brought)).collect()
     }
 
-    /// The same against the base's before and after each.
+    /// Returns the ratios of a kind's results to those of the base's adjacent turns.
     pub fn ratios(&self, kind: usize, what: impl Fn(&Brought) -> f64) -> Vec<f64> {
         let pairs = self.beside_base(kind, what);
         pairs.map(|(this, base)| this / base).collect()
     }
 
-    /// How much more than the base's before and after each it is.
+    /// Returns the differences between a kind's results and those of the base's adjacent turns.
     pub fn differences(&self, kind: usize, what: impl Fn(&Brought) -> f64) -> Vec<f64> {
         let pairs = self.beside_base(kind, what);
         pairs.map(|(this, base)| this - base).collect()
@@ -129,12 +130,12 @@ impl<const K: usize> Turns<K> {
         })
     }
 
-    /// A kind's values against the base's.
+    /// Figure of a kind's values, compared with the base's.
     pub fn figure(&self, name: String, kind: usize, scale: f64, unit: &str) -> Figure {
         self.figure_of(name, kind, |b| b.value / scale, unit)
     }
 
-    /// Something that the turns brought against the base's.
+    /// Figure of a result of the turns, compared with the base's.
     pub fn figure_of(
         &self,
         name: String,
@@ -151,14 +152,14 @@ impl<const K: usize> Turns<K> {
     }
 }
 
-/// Whose turns follow one another, so many of each kind but the base: that has its own
-/// before and after each of them. The others are as often in each place.
+/// Order of the turns: `count` of each kind except the base, which has a turn before and after each
+/// of them. Each of the other kinds is in each place equally often.
 pub fn order<const K: usize>(count: usize) -> impl Iterator<Item = usize> {
     let others = (0..count).flat_map(others::<K>);
     std::iter::once(BASE).chain(others.flat_map(|kind| [kind, BASE]))
 }
 
-/// All kinds but the base, in the order of a turn.
+/// All kinds except the base, in the order of a turn.
 fn others<const K: usize>(turn: usize) -> impl Iterator<Item = usize> {
     let mut kinds: Vec<usize> = (0..K).filter(|kind| *kind != BASE).collect();
     if turn % 2 == 1 {
@@ -169,17 +170,17 @@ fn others<const K: usize>(turn: usize) -> impl Iterator<Item = usize> {
     kinds.into_iter()
 }
 
-/// What a stretch of a stream brought.
+/// Results of a stretch of a stream.
 pub struct Stretch {
-    /// Bits a second that arrived.
+    /// Bits per second that arrived.
     pub rate: f64,
-    /// Bytes that arrived.
+    /// Number of bytes that arrived.
     pub bytes: u64,
-    /// How long processors of the whole machine were busy.
+    /// Busy time of the whole machine's processors.
     pub busy: Duration,
 }
 
-/// Looks at a stretch of so long.
+/// Measures a stretch of this duration.
 pub fn stretch(time: Duration, arrived: impl Fn() -> u64) -> Result<Stretch> {
     let start = std::time::Instant::now();
     let (from, idle) = (arrived(), machine::idle()?);
@@ -214,7 +215,7 @@ mod tests {
         assert_eq!(kinds, [0, 1, 0, 2, 0, 2, 0, 1, 0]);
     }
 
-    /// A machine that gets slower all the time makes no kind better than another.
+    /// A machine that constantly becomes slower makes no kind better than another.
     #[test]
     fn what_changes_evenly_makes_no_difference() {
         let mut turns = Turns::<3>::new("base");

@@ -1,7 +1,7 @@
-//! Equal lines of hosts: one that only forwards, and one whose hosts run `dyscod`
-//! and steer sessions along the same hosts by a policy. A second one that only
-//! forwards says what two equal lines differ by; one with programs that do nothing,
-//! wherever ours would be, what any data plane by TC costs at least.
+//! Equal lines of hosts: one that only forwards, and one whose hosts run `dyscod` and steer
+//! sessions along the same hosts by a policy. A second line that only forwards shows the difference
+//! of two equal lines. A line with programs that do nothing in place of Dysco's shows the minimum
+//! cost of any data plane by TC.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -15,31 +15,31 @@ use serde_json::Value;
 
 use crate::apart::Between;
 
-/// The ways that are compared.
+/// The compared kinds.
 pub const PLAIN: usize = 0;
 pub const CONTROL: usize = 1;
 pub const CHAINED: usize = 2;
 pub const EMPTY: usize = 3;
 pub const KINDS: usize = 4;
 const _: () = assert!(PLAIN == crate::turns::BASE);
-/// What they are called.
+/// Names of the kinds.
 const NAMES: [&str; KINDS] = ["plain", "control", "chained", "empty"];
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Each host of a chain has two entries of a session.
+/// Configuration of the data plane: each host of a chain has two entries per session.
 const ROOM: &str = "[data_plane]\nmax_sessions = 131072\n";
 const WARM: u16 = 9009;
 
-/// The lines, by kind. The fields end in this order.
+/// The lines, by kind. The fields are dropped in this order.
 pub struct Ways {
     daemons: Vec<Daemon>,
-    /// The programs that do nothing.
+    /// Programs that do nothing.
     idle: Vec<OwnedFd>,
     fleet: Fleet,
     lines: [Line; KINDS],
 }
 
-/// Puts programs that do nothing on all links of a line.
+/// Attaches programs that do nothing to all links of a line.
 fn empty(line: &Line) -> Result<Vec<OwnedFd>> {
     let mut idle = Vec::new();
     for (at, host) in line.hosts().iter().enumerate() {
@@ -53,7 +53,7 @@ fn empty(line: &Line) -> Result<Vec<OwnedFd>> {
 }
 
 impl Ways {
-    /// Builds them, with so many middleboxes' hosts.
+    /// Builds the lines, with this number of middleboxes' hosts.
     pub fn build(middleboxes: usize) -> Result<Ways> {
         let build = |name| Line::build(name, middleboxes);
         let [plain, control, chained, empty_one] = NAMES.map(build);
@@ -84,12 +84,12 @@ impl Ways {
         Ok(ways)
     }
 
-    /// The line of a kind.
+    /// Line of a kind.
     pub fn line(&self, kind: usize) -> &Line {
         &self.lines[kind]
     }
 
-    /// Has the daemons do nothing, or go on: programs do their work meanwhile.
+    /// Stops the daemons, or continues them. The programs work in both cases.
     pub fn stop(&self, stop: bool) -> Result<()> {
         let signal = if stop {
             Signal::SIGSTOP
@@ -100,17 +100,17 @@ impl Ways {
         daemons.try_for_each(|daemon| daemon.process.signal(signal))
     }
 
-    /// Whether the links leave segmentation and checksums to their devices.
+    /// Sets whether the links leave segmentation and checksums to their devices.
     pub fn set_offload(&self, on: bool) -> Result<()> {
         self.lines.iter().try_for_each(|line| line.set_offload(on))
     }
 
-    /// Lets no link carry more than so much a second.
+    /// Limits the rate of all links.
     pub fn limit(&self, rate: &str) -> Result<()> {
         self.lines.iter().try_for_each(|line| line.limit(rate))
     }
 
-    /// From end to end of a kind's line, to a port of the server.
+    /// Endpoints of a kind's line, to a port of the server.
     pub fn between(&self, kind: usize, port: u16) -> Between<'_> {
         let line = self.line(kind);
         let at = line.server_at(port);
@@ -122,15 +122,15 @@ impl Ways {
         }
     }
 
-    /// Ends all.
+    /// Ends everything.
     pub fn end(self, parts: impl Sized) -> Result<()> {
         drop((parts, self.daemons, self.idle));
         let mut lines = self.lines.into_iter();
         lines.try_for_each(|line| line.finish(()))
     }
 
-    /// Opens sessions until one has come along the whole chain: the daemons have
-    /// keys of each other then.
+    /// Opens sessions until one has passed the whole chain: then the daemons have keys of each
+    /// other.
     fn warm_up(&self) -> Result<()> {
         let Between {
             client, server, to, ..
@@ -144,7 +144,7 @@ impl Ways {
         wait::until("a session along the whole chain", PATIENCE, || {
             let opened = client
                 .run(move || std::net::TcpStream::connect_timeout(&to, Duration::from_millis(200)));
-            // A queue that is full of sessions without a chain would let nobody in.
+            // A queue full of sessions without a chain would admit no further session.
             while listener.accept().is_ok() {}
             (opened.is_ok() && self.arrived().is_ok_and(|n| n > before)).then_some(())
         })?;
@@ -152,7 +152,7 @@ impl Ways {
         Ok(())
     }
 
-    /// SYNs that have come along the chain to the server.
+    /// Number of SYNs that have arrived at the server along the chain.
     fn arrived(&self) -> Result<u64> {
         let status: Value = self.fleet.json(self.line(CHAINED).server(), &["status"])?;
         let count = status["counters"]["chain_syns_received"].as_u64();

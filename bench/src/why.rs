@@ -1,21 +1,20 @@
-//! Why a goal is missed: the figures that tell what could be reached here at best,
-//! or what the rest goes into. The text is made of a run's own numbers, so that it
-//! stays true with the next one.
+//! Reasons for missed goals: the figures that show the best possible value here, or the composition
+//! of the rest. The text uses a run's own numbers, so that it stays true with the next run.
 
 use serde_json::Value;
 
 use crate::report::short;
 
-/// A figure that explains others, and what it is. What follows the others' names is
-/// looked for behind its own too.
+/// A figure that explains others, and its description. The rest of the explained figure's name is
+/// also tried after the name of this figure.
 type By = (&'static str, &'static str);
 
-/// Figures that are explained in the same way: all whose name begins so.
+/// Figures with the same explanation: all whose names begin with this prefix.
 struct Why {
     figures: &'static str,
-    /// The same, without any of our work.
+    /// The same figure without any work of Dysco.
     floor: Option<By>,
-    /// What else explains them.
+    /// Further figures that explain them.
     by: &'static [By],
 }
 
@@ -31,7 +30,7 @@ const LEFT: &str = "the share of all processors that the runs of our programs le
 const TRIP: &str =
     "a round trip of messages under full load, between two ends with nothing else to do";
 
-/// The first that fits a name counts.
+/// The first entry that fits a name counts.
 const WHYS: &[Why] = &[
     Why {
         figures: "bypass_goodput_vs_direct",
@@ -215,34 +214,34 @@ impl Why {
         WHYS.iter().find(|why| name.starts_with(why.figures))
     }
 
-    /// The figure of a run that explains one, whose name begins so.
+    /// Figure of a run that explains the figure with this name.
     fn found<'a>(&self, run: &'a Value, name: &str, (by, _): By) -> Option<&'a Value> {
         let rest = &name[self.figures.len()..];
         find(run, &format!("{by}{rest}")).or_else(|| find(run, by.trim_end_matches('_')))
     }
 }
 
-/// A figure of a run.
+/// Figure of a run.
 pub fn find<'a>(run: &'a Value, name: &str) -> Option<&'a Value> {
     let figures = run["figures"].as_array()?;
     figures.iter().find(|figure| figure["name"] == name)
 }
 
-/// What a figure with a goal could be at best, in its own unit, if it was measured.
+/// Best possible value of a figure with a goal, in its own unit, if it was measured.
 pub fn floor(run: &Value, name: &str) -> Option<f64> {
     find(run, name)?["goal"].as_object()?;
     let why = Why::of(name)?;
     why.found(run, name, why.floor?)?["value"].as_f64()
 }
 
-/// A value, as a table has it.
+/// Formats a value for a table.
 fn told(figure: &Value) -> String {
     let value = figure["value"].as_f64().map(short).unwrap_or_default();
     let text = format!("{value} {}", figure["unit"].as_str().unwrap_or_default());
     text.trim_end().to_owned()
 }
 
-/// A goal, as a table has it.
+/// Formats a goal for a table.
 pub fn goal(figure: &Value) -> Option<String> {
     let bound = |way: &str| figure["goal"][way].as_f64();
     let least = bound("at_least").map(|bound| format!("≥ {bound}"));
@@ -258,7 +257,7 @@ fn is_missed(figure: &Value) -> bool {
         || bound("at_most").is_some_and(|most| value > most)
 }
 
-/// Each goal that a run missed, with the figures that explain it, as a table.
+/// Table of the goals that a run missed, with the figures that explain them.
 pub fn missed(run: &Value) -> String {
     let figures = run["figures"].as_array().into_iter().flatten();
     let rows: String = figures

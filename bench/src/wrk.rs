@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result, ensure};
 use dysco_netns::Host;
 
-/// Sessions that ask at the same time.
+/// Number of sessions with simultaneous requests.
 pub const SESSIONS: usize = 64;
 
 /// A short answer of nginx.
 pub const PING: &str = "ping";
 
-/// Asks for something of nginx for a second, as often as it is answered, from a host;
-/// requests a second. Each session is kept, or else each request has its own.
+/// Requests a file of nginx for a second from a host, as often as it is answered. Returns requests
+/// per second. Each session is kept if `kept` is true; otherwise each request has its own session.
 pub fn ask(host: &Host, to: SocketAddr, what: &str, sessions: usize, kept: bool) -> Result<f64> {
     let (url, count) = (format!("http://{to}/{what}"), sessions.to_string());
     let mut words = vec!["-t", "1", "-d", "1s", "-c", &count];

@@ -1,8 +1,7 @@
-//! Relaying by XDP. First packets a second, small ones: a relayed session's, by
-//! XDP and by TC, and as many that the same kind of host forwards, without us.
-//! Then the other side of it: a stream between stacks that would hand TC
-//! super-packets, which XDP does not take. A second kind that is equal to the
-//! first says in each what equal ones differ by.
+//! Relaying by XDP. The first measurement is in packets per second, with small packets: of a
+//! relayed session, by XDP and by TC, and of forwarding by the same kind of host without Dysco. The
+//! second is a stream between stacks that would hand super-packets to TC, which XDP does not take.
+//! In each, a second kind that equals the first shows the difference of two equal kinds.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,7 +21,7 @@ use crate::turns::{Brought, RUN_IN, Turns};
 const ON: &str = "[data_plane]\nxdp = \"on\"\n";
 const OFF: &str = "[data_plane]\nxdp = \"off\"\n";
 
-/// Measures.
+/// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let (mut small, mut stream) = (Turns::new("forwarding"), Turns::new("TC"));
     let rounds = effort.pick(6, 1);
@@ -48,14 +47,14 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The kinds of host that a flood of packets passes.
+/// Kinds of hosts that a flood of packets passes.
 const FORWARDS: usize = 0;
 const CONTROL: usize = 1;
 const TC: usize = 2;
 const XDP: usize = 3;
 const HOSTS: usize = 4;
 
-/// A host that forwards, and what it is to forward.
+/// Returns a host that forwards, and the flood that it is to forward.
 fn forwarding(name: &str) -> Result<(Lab, Flood)> {
     let lab = Lab::builder(name).build()?;
     through_the_proxys_host(&lab)?;
@@ -67,7 +66,7 @@ fn client(port: u16) -> SocketAddr {
     Role::Client.at(Family::V4, port)
 }
 
-/// A host that relays a session. The fields end in this order.
+/// A host that relays a session. The fields are dropped in this order.
 struct Relaying {
     flood: Flood,
     ends: Bulk,
@@ -81,7 +80,7 @@ impl Relaying {
         let behind = Listener::start(&stage.lab, server())?;
         let ends = behind.open(&stage.lab, proxied())?;
         let client = ends.client.local_addr()?;
-        // HAProxy splices what flows, and only then may it leave.
+        // HAProxy must splice data before it may leave.
         let ends = Bulk::new(ends, Way::Down)?;
         ends.measure(RUN_IN, RUN_IN)?;
         stage.wait_removable(1)?;
@@ -107,11 +106,11 @@ impl Relaying {
     }
 }
 
-/// Each kind of host has its turn of a flood.
+/// Gives each kind of host its turn of a flood.
 fn packets(effort: &Effort, turns: &mut Turns<HOSTS>) -> Result<()> {
     let (plain, control) = (forwarding("forwards")?, forwarding("forwards2")?);
     let tc = Relaying::start(Lab::builder("tc"), OFF)?;
-    // Here alone: what makes the driver take frames of XDP costs others more.
+    // Only this host is polled: the driver's work for XDP would cost the others more.
     let polled = Lab::builder("xdp").host(Role::Proxy, |h| h.polled(true));
     let xdp = Relaying::start(polled, ON)?;
     let hosts = [
@@ -137,7 +136,7 @@ fn packets(effort: &Effort, turns: &mut Turns<HOSTS>) -> Result<()> {
             ..Brought::default()
         })
     })?;
-    // It is XDP that was looked at, there and nowhere else.
+    // XDP has relayed the packets of its host, and no others.
     by_xdp = xdp.by_xdp()? - by_xdp;
     ensure!(
         by_xdp as f64 > 0.9 * seen,
@@ -152,7 +151,7 @@ fn packets(effort: &Effort, turns: &mut Turns<HOSTS>) -> Result<()> {
     Ok(())
 }
 
-/// The kinds of stream.
+/// Kinds of streams.
 const BY_TC: usize = 0;
 const EQUAL: usize = 1;
 const SINGLE: usize = 2;
@@ -160,7 +159,7 @@ const BY_XDP: usize = 3;
 const STREAMS: usize = 4;
 const _: () = assert!(FORWARDS == crate::turns::BASE && BY_TC == crate::turns::BASE);
 
-/// Each kind of stream has its turns.
+/// Gives each kind of stream its turns.
 fn streams(effort: &Effort, turns: &mut Turns<STREAMS>) -> Result<()> {
     let single = |name| {
         Lab::builder(name)

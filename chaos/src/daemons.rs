@@ -1,4 +1,4 @@
-//! The daemons of a plan: started, killed, started again, and noticed when they die.
+//! The daemons of a plan: starts them, kills them, restarts them, and notices their deaths.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::world::{World, interfaces};
 
 /// All daemons of a plan.
 pub struct Daemons {
-    /// Their keys, and `dyscoctl`.
+    /// Keys of the daemons, and `dyscoctl`.
     pub fleet: Fleet,
     all: BTreeMap<u8, Mutex<Daemon>>,
 }
@@ -22,16 +22,16 @@ pub struct Daemons {
 struct Daemon {
     config: PathBuf,
     process: Option<Process>,
-    /// Until when it is away on purpose.
+    /// Time until which the daemon is down on purpose.
     away: Option<Instant>,
-    /// It may die on purpose, and is started again so much later.
+    /// Delay of the restart, if the daemon may die on purpose.
     fails: Option<Duration>,
-    /// What it was when nobody had used it: the names of its pins.
+    /// Names of the daemon's pins before its first session.
     pins: Vec<String>,
 }
 
 impl Daemons {
-    /// Starts all of them and waits until they answer.
+    /// Starts all daemons and waits until they answer.
     pub fn start(world: &World, plan: &Plan, dir: &Path) -> Result<Daemons> {
         let dyscod = built("dyscod")?;
         let programs = dyscod.parent().unwrap_or(Path::new("."));
@@ -48,7 +48,7 @@ impl Daemons {
             all.insert(host.number, Mutex::new(daemon));
         }
         let daemons = Daemons { fleet, all };
-        // Two at a time: more would only wait for each other's processors.
+        // Two daemons start at a time: more would only wait for each other's processors.
         let waiting = Mutex::new(daemons.all.keys().copied().collect::<Vec<_>>());
         let start = || -> Result<()> {
             while let Some(number) = { lock(&waiting).pop() } {
@@ -69,7 +69,7 @@ impl Daemons {
         Ok(daemons)
     }
 
-    /// The numbers of the hosts whose daemons run.
+    /// Numbers of the hosts whose daemons run.
     pub fn hosts(&self) -> impl Iterator<Item = u8> + '_ {
         let runs = |daemon: &Mutex<Daemon>| lock(daemon).process.is_some();
         let all = self.all.iter().filter(move |(_, daemon)| runs(daemon));
@@ -80,7 +80,7 @@ impl Daemons {
         let host = world.host(number)?;
         let daemon = self.all.get(&number).context("no daemon there")?;
         let config = lock(daemon).config.clone();
-        // A machine that does too much at once may take its time.
+        // An overloaded machine may need several attempts.
         let start = || self.fleet.start_by(host, &config);
         let started = start().or_else(|_| start()).or_else(|_| start())?;
         let mut daemon = lock(daemon);
@@ -89,7 +89,7 @@ impl Daemons {
         Ok(())
     }
 
-    /// Kills one; it is started again by [`Daemons::tend`] so much later, or never.
+    /// Kills a daemon. [`Daemons::tend`] starts it again after this delay, or never.
     pub fn kill(&self, number: u8, back: Option<Duration>) -> bool {
         let Some(daemon) = self.all.get(&number) else {
             return false;
@@ -102,7 +102,8 @@ impl Daemons {
         process.kill().is_ok()
     }
 
-    /// Has one fail at a step; where it dies, it is started again so much later.
+    /// Makes a daemon fail at a step. If the daemon dies there, it is started again after this
+    /// delay.
     pub fn set_fault(
         &self,
         world: &World,
@@ -113,14 +114,14 @@ impl Daemons {
         let Some(daemon) = self.all.get(&number) else {
             return Ok(false);
         };
-        // Locked while the file is written: another fault of this daemon may come now.
+        // The lock covers the write of the file: another fault of this daemon may occur now.
         let mut daemon = lock(daemon);
         daemon.fails = Some(back);
         self.fleet.set_faults(world.host(number)?, words)?;
         Ok(true)
     }
 
-    /// Starts those again whose time has come. What has gone wrong, if something has.
+    /// Restarts the daemons that are due. Returns descriptions of the failures.
     pub fn tend(&self, world: &World) -> Vec<String> {
         let mut wrong = Vec::new();
         for (number, daemon) in &self.all {
@@ -137,7 +138,7 @@ impl Daemons {
             let gone = daemon.process.as_mut().is_some_and(|p| !p.runs());
             if gone {
                 let process = daemon.process.take();
-                // What it failed at may be in the way of its successor as well.
+                // The step at which the daemon failed may also make the next process fail.
                 self.fleet.set_faults(world.host(number)?, "")?;
                 let back = daemon.fails.take();
                 daemon.away = Some(Instant::now() + back.unwrap_or_default());
@@ -155,7 +156,7 @@ impl Daemons {
         }
     }
 
-    /// Starts all again that are away, and lets none fail any more.
+    /// Restarts all daemons that are down, and removes all faults.
     pub fn settle(&self, world: &World) -> Vec<String> {
         let mut wrong = Vec::new();
         for (number, daemon) in &self.all {
@@ -170,7 +171,7 @@ impl Daemons {
         wrong
     }
 
-    /// Words of panics in their logs.
+    /// Texts of panics in the daemons' logs.
     pub fn panics(&self, world: &World) -> Vec<String> {
         let logs = self.all.keys().filter_map(|number| {
             let file = world.host(*number).ok()?.dir().join("dyscod.log");
@@ -185,7 +186,8 @@ impl Daemons {
         panics.collect()
     }
 
-    /// Stops all; what did not stop, and pins that were not there at the start.
+    /// Stops all daemons. Returns the daemons that did not stop, and the pins that did not exist at
+    /// the start.
     pub fn stop(self, world: &World) -> Vec<String> {
         let mut left = Vec::new();
         for (number, daemon) in self.all {
@@ -218,7 +220,7 @@ fn prepare(fleet: &Fleet, world: &World, plan: &Plan, host: &HostPlan) -> Result
     )
 }
 
-/// The names below a host's BPF file system.
+/// Returns the names below a host's BPF file system.
 fn pins(host: &Host) -> Vec<String> {
     let listed = host.output("find", &["/sys/fs/bpf", "-mindepth", "1"]);
     let listed = listed.unwrap_or_default();

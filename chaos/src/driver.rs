@@ -1,5 +1,5 @@
-//! Running plans in processes of their own: each in a process namespace that ends with
-//! it, so that nothing outlives a run, however it ends.
+//! Runs plans in processes of their own: each in a process namespace that ends with the run, so
+//! that nothing outlives the run, however it ends.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -17,48 +17,48 @@ use crate::judge::{Controls, Finding, Kind, excused, judge, needs_controls};
 use crate::leftovers;
 use crate::plan::{Plan, Victim};
 
-/// A run takes no longer than its sessions, and so much for all before and after.
+/// Maximum duration of a run in addition to that of its sessions.
 const BESIDES: Duration = Duration::from_secs(150);
-/// Marks the processes of runs in their environment.
+/// Environment variable that marks the processes of runs.
 const MARK: &str = "DYSCO_CHAOS_RUN";
-/// So often a plan runs without Dysco before a trouble is Dysco's.
+/// Number of runs of a plan without Dysco before a problem is attributed to Dysco.
 const CONTROLS: usize = 4;
 
-/// No run begins any more.
+/// True if no further run may begin.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Lets no run begin any more.
+/// Prevents further runs from beginning.
 pub fn interrupt() {
     INTERRUPTED.store(true, Ordering::SeqCst);
 }
 
-/// Whether that was said.
+/// True if [`interrupt`] was called.
 pub fn is_interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }
 
-/// A folder for the files of runs.
+/// Runner of plans, with a folder for the files of runs.
 pub struct Driver {
     dir: PathBuf,
-    /// How long entries of ended sessions may take to go, in seconds.
+    /// Number of seconds that entries of ended sessions may remain.
     patience: u64,
     count: Mutex<u64>,
 }
 
-/// A plan's run with Dysco, and what is wrong with it.
+/// A plan's run with Dysco, and its faults.
 pub struct Judged {
-    /// The run.
+    /// The run of the plan.
     pub run: Run,
-    /// What is wrong.
+    /// Faults of the run.
     pub findings: Vec<Finding>,
-    /// Sessions with which something is wrong that is as wrong without Dysco.
+    /// Number of sessions with a fault that also occurs without Dysco.
     pub excused: u64,
-    /// Its logs, until they are removed.
+    /// Folder of the run's logs, until it is removed.
     pub dir: PathBuf,
 }
 
 impl Driver {
-    /// Runs have their files in this folder.
+    /// Creates a driver that keeps the files of runs in this folder.
     pub fn new(dir: &Path, patience: u64) -> Driver {
         Driver {
             dir: dir.into(),
@@ -67,7 +67,7 @@ impl Driver {
         }
     }
 
-    /// Runs a plan, and its controls where they matter.
+    /// Runs a plan, and its controls if they are needed.
     pub fn judge(&self, plan: &Plan) -> Result<Judged> {
         let (run, dir) = self.run(plan)?;
         let controls = self.controls(plan, &run)?;
@@ -86,7 +86,7 @@ impl Driver {
         })
     }
 
-    /// The runs without Dysco that a run is held against; none if nothing is wrong with it.
+    /// Returns the runs without Dysco for comparison with a run; none if the run has no faults.
     fn controls(&self, plan: &Plan, run: &Run) -> Result<Controls> {
         let mut controls = Controls::default();
         let kills = run
@@ -94,11 +94,11 @@ impl Driver {
             .iter()
             .any(|k| k.hit && matches!(k.victim, Victim::Proxy { .. } | Victim::Host { .. }));
         for _ in 0..CONTROLS {
-            // What is excused already needs no second one.
+            // A fault that is already excused needs no second control.
             if !needs_controls(plan, run, &controls) {
                 break;
             }
-            // At the same time: each takes as long as the run itself.
+            // Both controls run at the same time: each takes as long as the run itself.
             let (calm, with_kills) = std::thread::scope(|scope| {
                 let with_kills = kills.then(|| scope.spawn(|| self.control(plan, false)));
                 let calm = self.control(plan, true);
@@ -121,7 +121,7 @@ impl Driver {
         Ok(run)
     }
 
-    /// Runs a plan in a process of its own; its folder is the caller's to remove.
+    /// Runs a plan in a separate process. The caller removes the run's folder.
     pub fn run(&self, plan: &Plan) -> Result<(Run, PathBuf)> {
         ensure!(!is_interrupted(), "interrupted");
         let number = {
@@ -191,7 +191,7 @@ fn wait(child: &mut Child, limit: Duration) -> Result<()> {
     }
 }
 
-/// Processes of a run that are there still, wherever they went.
+/// Processes of a run that still exist, in any namespace.
 fn marked(dir: &Path) -> Vec<String> {
     let mark = format!("{MARK}={}", dir.display());
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -206,13 +206,13 @@ fn marked(dir: &Path) -> Vec<String> {
     left.collect()
 }
 
-/// Writes something as JSON.
+/// Writes a value as JSON.
 pub fn write<T: serde::Serialize>(file: &Path, what: &T) -> Result<()> {
     let text = serde_json::to_string_pretty(what).context("failed to write JSON")?;
     fs::write(file, text).with_context(|| format!("failed to write {}", file.display()))
 }
 
-/// Reads it again.
+/// Reads a value from a JSON file.
 pub fn read<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T> {
     let text =
         fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?;

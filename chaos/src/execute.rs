@@ -1,4 +1,4 @@
-//! Running a plan, with Dysco or without.
+//! Runs a plan, with Dysco or without.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,25 +20,25 @@ use crate::watch::{self, Seen, Watched};
 use crate::world::World;
 use crate::{boxes, proxies};
 
-/// All bytes that are on their way when sending stops have come after so long, or never do.
+/// Time after which all bytes that are in flight when sending stops have arrived, or never will.
 const REST: Duration = Duration::from_secs(15);
-/// Ends that close are over after so long, or never are.
+/// Time after which closing ends are over, or never will be.
 const CLOSE: Duration = Duration::from_secs(8);
-/// Between two looks at what is to be done next.
+/// Interval between checks for the next action.
 const TICK: Duration = Duration::from_millis(5);
 
-/// What became of a session.
+/// Result of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionRun {
-    /// Its number.
+    /// Number of the session.
     pub id: u64,
-    /// The client's end, where it was opened.
+    /// The client's end, if the session was opened.
     pub local: Option<SocketAddr>,
-    /// Why it was not.
+    /// Reason why the session was not opened.
     pub trouble: Option<String>,
-    /// What client and server saw.
+    /// Observations of client and server.
     pub ends: [EndRun; 2],
-    /// What was seen of it meanwhile.
+    /// Observations of the session while it ran.
     pub watched: Watched,
 }
 
@@ -48,24 +48,24 @@ impl SessionRun {
     }
 }
 
-/// What became of a plan.
+/// Result of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Its sessions.
+    /// Sessions of the plan.
     pub sessions: Vec<SessionRun>,
-    /// Its operations.
+    /// Operations of the plan.
     pub operations: Vec<OperationRun>,
-    /// Its kills.
+    /// Kills of the plan.
     pub kills: Vec<KillRun>,
-    /// Invariants that were broken, in words.
+    /// Descriptions of the invariants that were broken.
     pub broken: Vec<String>,
-    /// What remains.
+    /// Remains of the run.
     pub leftovers: Vec<String>,
-    /// The longest that this machine did not run the watcher, in milliseconds.
+    /// Longest time in milliseconds for which this machine did not run the watcher.
     pub asleep_ms: u64,
 }
 
-/// What is shared while a plan runs.
+/// State that is shared while a plan runs.
 struct Stage<'a> {
     plan: &'a Plan,
     world: &'a World,
@@ -75,7 +75,8 @@ struct Stage<'a> {
     run: Mutex<Run>,
 }
 
-/// Runs a plan; files go to `dir`. What sessions leave behind may take so many seconds to go.
+/// Runs a plan, and writes files to `dir`. `patience` is the number of seconds for which remains of
+/// sessions may persist.
 pub fn execute(plan: &Plan, dir: &Path, patience: u64) -> Result<Run> {
     let world = World::build(plan, dir)?;
     let mut wires = Vec::new();
@@ -110,7 +111,7 @@ pub fn execute(plan: &Plan, dir: &Path, patience: u64) -> Result<Run> {
     if let Some(daemons) = daemons {
         run.broken.extend(daemons.settle(&world));
         run.broken.extend(daemons.panics(&world));
-        // The entry of a session that stands still is no leftover.
+        // The entry of a session that stalls is not a leftover.
         if run.sessions.iter().all(SessionRun::is_over) {
             let killed = run.kills.iter().any(|kill| kill.hit);
             let times = (patience, if killed { leftovers::KILLED } else { 0 });
@@ -126,7 +127,7 @@ pub fn execute(plan: &Plan, dir: &Path, patience: u64) -> Result<Run> {
 }
 
 impl Stage<'_> {
-    /// Opens the sessions, does what is planned, and lets them come to their ends.
+    /// Opens the sessions, performs the planned actions, and lets the sessions end.
     fn play(&self, wires: &mut Vec<boxes::wire::Wire>) -> Result<()> {
         let (phase, heard) = tokio::sync::watch::channel(Phase::Run);
         let plans = self.plan.sessions.iter();
@@ -152,14 +153,14 @@ impl Stage<'_> {
             ended.store(true, Ordering::Relaxed);
             watcher.join().unwrap_or_default()
         });
-        // Operators' threads have ended with the scope.
+        // The operators' threads have ended with the scope.
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
         drop(servers);
         self.note(&sessions, seen);
         Ok(())
     }
 
-    /// Does what is planned, each when its time has come.
+    /// Performs each planned action when it is due.
     fn act<'s>(
         &'s self,
         scope: &'s std::thread::Scope<'s, '_>,
@@ -196,7 +197,7 @@ impl Stage<'_> {
             return;
         };
         let mut done = operators::run(&daemons.fleet, host, operation, self.start);
-        // Sockets are closed by the time that the command says so.
+        // The sockets are closed when the command reports it.
         done.held = leftovers::established(host);
         lock(&self.run).operations.push(done);
     }
@@ -213,7 +214,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Starts daemons again.
+    /// Restarts daemons.
     fn tend(&self) {
         if let Some(daemons) = self.daemons {
             daemons
@@ -227,7 +228,7 @@ impl Stage<'_> {
         lock(&self.run).broken.push(what);
     }
 
-    /// Lets all sessions come to their ends, as far as they do.
+    /// Lets all sessions end, as far as they do.
     fn finish(&self, phase: &Sender<Phase>, sessions: &[Arc<Session>]) {
         phase.send_replace(Phase::Rest);
         let arrived = |s: &Arc<Session>| {
@@ -263,18 +264,18 @@ impl Stage<'_> {
 }
 
 impl Run {
-    /// Sessions that commands have changed, each time.
+    /// Number of session changes by commands. A session counts once for each change.
     pub fn changes(&self) -> usize {
         self.operations.iter().map(|o| o.changed().count()).sum()
     }
 
-    /// Bytes that were received and checked.
+    /// Number of bytes that were received and checked.
     pub fn bytes(&self) -> u64 {
         let ends = self.sessions.iter().flat_map(|s| &s.ends);
         ends.map(|end| end.received).sum()
     }
 
-    /// What became of a session, by its number.
+    /// Result of a session, by its number.
     pub fn session(&self, id: u64) -> Option<&SessionRun> {
         self.sessions.iter().find(|s| s.id == id)
     }

@@ -1,4 +1,4 @@
-//! Judging a run: what is Dysco's fault, and what the network did as well without it.
+//! Judges a run: distinguishes the faults of Dysco from those of the network without Dysco.
 
 use std::net::SocketAddr;
 
@@ -9,50 +9,51 @@ use crate::operators::{OperationRun, Told};
 use crate::plan::{Ask, Plan, SessionPlan, Side, Victim};
 use crate::sessions::other;
 
-/// A direction that has bytes on their way and stands still for so long is a stall.
+/// Milliseconds without progress, with bytes in flight in the direction, that make a stall.
 const STALL_MS: u64 = 10_000;
-/// A session counts as one that a command should have seen, if it was opened so long before.
+/// Milliseconds before a command at which a session must be open, so that the command should have
+/// seen it.
 const SEEN_MS: u64 = 1_000;
 
-/// What kind of fault.
+/// Kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// An end got a byte that the other did not send there.
+    /// An end received a byte that the other end did not send at that place.
     WrongBytes,
-    /// `removed` was said of a session that does not move, or is still at its proxy.
+    /// A command reported `removed` for a session that makes no progress or still passes its proxy.
     FalseRemoved,
-    /// A session ended that would not have.
+    /// A session ended that would not have ended.
     Lost,
-    /// A session stands still that would not.
+    /// A session stalls that would not have stalled.
     Stall,
-    /// Something remains.
+    /// Something remains after the run.
     Leftover,
-    /// Another invariant is broken.
+    /// Another invariant was broken.
     Broken,
 }
 
 /// A fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// Its kind.
+    /// Kind of the fault.
     pub kind: Kind,
-    /// The session.
+    /// Session with the fault.
     pub session: Option<u64>,
-    /// In words.
+    /// Description of the fault.
     pub what: String,
 }
 
 /// Runs of the same plan without Dysco.
 #[derive(Clone, Debug, Default)]
 pub struct Controls {
-    /// With the kills of proxies.
+    /// Runs with the kills of proxies.
     pub with_kills: Vec<Run>,
-    /// Without them: what a session that its proxy has left is held against.
+    /// Runs without these kills, for comparison with a session that its proxy has left.
     pub calm: Vec<Run>,
 }
 
-/// What a session that is not as it should be suffers from.
+/// Problem of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Trouble {
     NotOpened(String),
@@ -76,7 +77,7 @@ impl Trouble {
         }
     }
 
-    /// Whether the session's end is not even the one that a dead proxy gives.
+    /// True if the session ended worse than the death of a proxy makes it end.
     fn is_no_end(&self) -> bool {
         matches!(
             self,
@@ -120,7 +121,7 @@ fn troubles(session: &SessionRun, asleep_ms: u64) -> Vec<Trouble> {
     found
 }
 
-/// Whether anything is wrong that one more control might excuse.
+/// True if the run has a fault that one more control might excuse.
 pub fn needs_controls(plan: &Plan, run: &Run, controls: &Controls) -> bool {
     let by_session = |s: &SessionPlan| {
         let seen = run.session(s.id)?;
@@ -132,7 +133,7 @@ pub fn needs_controls(plan: &Plan, run: &Run, controls: &Controls) -> bool {
         .any(|found| !found.is_empty())
 }
 
-/// How many sessions something is wrong with that is none of Dysco's fault.
+/// Number of sessions with a fault that Dysco did not cause.
 pub fn excused(plan: &Plan, run: &Run, controls: &Controls) -> u64 {
     let all = plan
         .sessions
@@ -145,7 +146,7 @@ pub fn excused(plan: &Plan, run: &Run, controls: &Controls) -> u64 {
     excused.count() as u64
 }
 
-/// All faults of a run, held against its controls.
+/// Returns all faults of a run, after comparison with its controls.
 pub fn judge(plan: &Plan, run: &Run, controls: &Controls) -> Vec<Finding> {
     let mut findings = Vec::new();
     for session in &plan.sessions {
@@ -171,7 +172,7 @@ pub fn judge(plan: &Plan, run: &Run, controls: &Controls) -> Vec<Finding> {
     findings
 }
 
-/// Commands that changed a session, by the time when they ended.
+/// Commands that changed a session, by the time at which they ended.
 fn changes(run: &Run, local: SocketAddr) -> impl Iterator<Item = (&OperationRun, &str)> {
     run.operations.iter().flat_map(move |o| {
         let own = o
@@ -181,7 +182,7 @@ fn changes(run: &Run, local: SocketAddr) -> impl Iterator<Item = (&OperationRun,
     })
 }
 
-/// When a session's proxy was killed, if it was in it then: or its host, if that was.
+/// Time at which the session's proxy or its host was killed, if the session passed it then.
 fn killed_in(plan: &SessionPlan, run: &Run, local: Option<SocketAddr>) -> Option<u64> {
     let hit = run.kills.iter().find(|k| {
         let of_it = match k.victim {
@@ -200,7 +201,8 @@ fn killed_in(plan: &SessionPlan, run: &Run, local: Option<SocketAddr>) -> Option
                     .changed()
                     .filter(|t| t.local == local || t.remote == local);
                 let mut left = own.filter(|t| t.outcome == "removed");
-                // Its host's kernel relays it still, unless it goes from end to end.
+                // The kernel of the proxy's host still relays the session, unless the session goes
+                // from end to end.
                 left.any(|t| !whole || t.mode.as_deref() == Some("bypass"))
             })
     };
@@ -234,10 +236,10 @@ fn of_session(
             .any(|o| o.code.is_none() || takes_up(o, seen.local))
     };
     let counts = |trouble: &Trouble| match killed {
-        // It ends with its proxy, as it would have: but a change must not make that end worse.
+        // The session ends with its proxy, as it would have. A change must not make that end worse.
         Some(at) => {
-            // A session that its control did not open before the kill has nothing to be held
-            // against.
+            // A session that its control did not open before the kill has no counterpart for
+            // comparison.
             let same = |t: &Trouble| {
                 let alike = std::mem::discriminant(t) == std::mem::discriminant(trouble);
                 alike || matches!(t, Trouble::NotOpened(_)) && trouble.kind() != Kind::WrongBytes
@@ -271,8 +273,8 @@ fn of_session(
     findings
 }
 
-/// Whether a command has begun anything with a session. An address translator on the way may
-/// have changed its address.
+/// True if a command has begun anything with a session. An address translator on the path may have
+/// changed the session's address.
 fn takes_up(operation: &OperationRun, local: Option<SocketAddr>) -> bool {
     let Some(port) = local.map(|local| local.port()) else {
         return false;
@@ -282,7 +284,7 @@ fn takes_up(operation: &OperationRun, local: Option<SocketAddr>) -> bool {
     told.into_iter().any(|t| t.outcome != "refused")
 }
 
-/// Whether any byte arrived after a time, or none was on its way.
+/// True if any byte arrived after this time, or no byte was in flight.
 fn moved_after(seen: &SessionRun, ms: u64) -> bool {
     let Some(mark) = seen.watched.marks.iter().find(|m| m.ms >= ms) else {
         return true;
@@ -321,7 +323,7 @@ fn said(trouble: &Trouble) -> String {
     }
 }
 
-/// What a command said that is not so.
+/// Statements of a command that are false.
 fn of_operation(plan: &Plan, operation: &OperationRun, run: &Run) -> Vec<Finding> {
     let mut findings = Vec::new();
     let asked = format!(
@@ -355,7 +357,7 @@ fn of_operation(plan: &Plan, operation: &OperationRun, run: &Run) -> Vec<Finding
         findings
             .extend(still.map(|s| false_removed(s, "is called removed and still at its proxy")));
     }
-    // All of them were meant: done means that none is left.
+    // The command covered all sessions of the proxy: exit code 0 means that none is left.
     if operation.code == Some(0) {
         let meant = |s: &&SessionRun| {
             let plan = plan.sessions.iter().find(|p| p.id == s.id);

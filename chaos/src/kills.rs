@@ -1,4 +1,4 @@
-//! Kills, when their time has come.
+//! Kills that are due.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,21 +12,21 @@ use crate::daemons::Daemons;
 use crate::plan::{Kill, Plan, Victim};
 use crate::world::World;
 
-/// The proxies that run, by their hosts.
+/// Running proxies, by their hosts.
 pub type Proxies = Mutex<BTreeMap<u8, Process>>;
 
-/// A kill that was done.
+/// A kill that was carried out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KillRun {
-    /// What was killed.
+    /// Victim of the kill.
     pub victim: Victim,
-    /// When, in milliseconds since sessions began.
+    /// Time of the kill, in milliseconds since the start of the sessions.
     pub at_ms: u64,
-    /// Whether there was something to kill.
+    /// True if there was something to kill.
     pub hit: bool,
 }
 
-/// Kills something; what was cut comes back before this returns.
+/// Kills a victim. A link that was cut is restored before this function returns.
 pub fn strike(
     world: &World,
     plan: &Plan,
@@ -49,7 +49,7 @@ pub fn strike(
         },
         Victim::Proxy { host } => kill_proxy(proxies, *host),
         Victim::Host { host } => {
-            // First its link, as of a machine that loses its power: nobody is told.
+            // The link goes down first, as if the machine lost power: no host is notified.
             if let Some(host) = plan.host(*host) {
                 world.set_link(host, false)?;
             }

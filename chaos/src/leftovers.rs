@@ -1,4 +1,4 @@
-//! What remains when all sessions have ended: entries, held ports, sockets, processes.
+//! Remains after all sessions have ended: entries, held ports, sockets, processes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -9,20 +9,20 @@ use serde_json::Value;
 use crate::daemons::Daemons;
 use crate::world::World;
 
-/// Killed processes are gone after so long.
+/// Time after which killed processes are gone.
 const LIMIT: Duration = Duration::from_secs(6);
-/// For so many seconds an entry may stay for packets that come late: two MSL, while
-/// the kernel still lists the socket, and a minute more: the daemon looks every thirty seconds,
-/// and the socket has to be missing twice.
+/// Number of seconds for which an entry may stay for late packets: two MSL, while the kernel still
+/// lists the socket, and one more minute. The daemon looks every thirty seconds, and the socket has
+/// to be missing twice.
 const LATE: u64 = 125;
-/// Seconds that entries may stay where something was killed. Nobody may have heard the end of
-/// a session there: a timer of four minutes and a look at the sockets collect it.
+/// Number of seconds for which entries may stay after a kill. The hosts there may not have received
+/// the end of a session: a timer of four minutes and a look at the sockets collect it.
 pub const KILLED: u64 = 280;
-/// Between two looks.
+/// Interval between two looks.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Lists entries and ports of sessions that have ended, once they have had `patience` seconds,
-/// or `killed` where that is more.
+/// Lists entries and ports of sessions that have ended, after `patience` seconds, or after `killed`
+/// seconds if that is more.
 pub fn entries(world: &World, daemons: &Daemons, (patience, killed): (u64, u64)) -> Vec<String> {
     let limit = Duration::from_secs(patience.max(killed));
     let begun = Instant::now();
@@ -57,7 +57,8 @@ fn held(world: &World, daemons: &Daemons, number: u8, late: bool) -> Vec<String>
     left
 }
 
-/// Sessions that are listed; `late` ones as well, which are there for late packets alone.
+/// Sessions in a listing. Entries that exist only for late packets are among them if `late` is
+/// true.
 fn listings(listed: &Value, late: bool) -> impl Iterator<Item = String> + '_ {
     let all = listed["sessions"].as_array().or(listed.as_array());
     let counts = move |s: &&Value| late || (s["ended"] != true && s["state"] != "tombstone");
@@ -67,7 +68,7 @@ fn listings(listed: &Value, late: bool) -> impl Iterator<Item = String> + '_ {
     })
 }
 
-/// Processes on hosts whose programs have all been ended, once killed ones are gone.
+/// Processes on hosts whose programs have all been ended, after killed processes are gone.
 pub fn processes(world: &World) -> Vec<String> {
     let begun = Instant::now();
     loop {
@@ -80,7 +81,7 @@ pub fn processes(world: &World) -> Vec<String> {
     }
 }
 
-/// The other ends of established sockets of a host, from the kernel's own table.
+/// Remote ends of a host's established sockets, from the kernel's own table.
 pub fn established(host: &Host) -> Vec<SocketAddr> {
     host.run(|| {
         let tables = ["tcp", "tcp6"].into_iter();
@@ -90,7 +91,7 @@ pub fn established(host: &Host) -> Vec<SocketAddr> {
     })
 }
 
-/// The other end of an established socket in a line of `/proc/net/tcp`.
+/// Remote end of an established socket in a line of `/proc/net/tcp`.
 fn remote(line: &str) -> Option<SocketAddr> {
     let mut words = line.split_whitespace().skip(2);
     let (remote, state) = (words.next()?, words.next()?);
@@ -99,7 +100,7 @@ fn remote(line: &str) -> Option<SocketAddr> {
     if state != "01" {
         return None;
     }
-    // Words of 32 bits in this machine's order.
+    // The words have 32 bits, in this machine's byte order.
     let word = |at: usize| u32::from_str_radix(address.get(at..at + 8)?, 16).ok();
     let ip: IpAddr = match address.len() {
         8 => word(0)?.to_ne_bytes().into(),

@@ -1,4 +1,4 @@
-//! Operators: `dyscoctl` as people run it, and what it says.
+//! Operators: `dyscoctl` as people run it, and its output.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -11,54 +11,54 @@ use serde_json::Value;
 
 use crate::plan::{Ask, Operation, PROXY_PORT, address};
 
-/// Longer no command may take. A change of a chain waits behind another one for a minute, and
-/// may be taken back after that.
+/// Maximum number of seconds of a command. A change of a chain waits for another one for up to a
+/// minute, and may be rolled back after that.
 const LONGEST: u64 = 100;
-/// What `timeout` exits with.
+/// Exit code of `timeout` after a time-out.
 const TIMED_OUT: i32 = 124;
-/// A removal may take so long.
+/// Time limit of a removal.
 const REMOVAL: &str = "6s";
-/// A drain may take so long.
+/// Time limit of a drain.
 const DRAIN: &str = "5s";
 
-/// What a command said of one session.
+/// Result of a command for one session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Told {
-    /// The end that opened it, where known.
+    /// The end that opened the session, if it is known.
     pub local: SocketAddr,
-    /// The other.
+    /// The other end of the session.
     pub remote: SocketAddr,
-    /// `removed`, `refused` and so on.
+    /// Outcome: `removed`, `refused` and so on.
     pub outcome: String,
-    /// Why, where something stood in the way.
+    /// Reason, if the command failed for this session.
     pub reason: Option<String>,
-    /// By which way.
+    /// Mode of the removal.
     pub mode: Option<String>,
 }
 
 /// A command that was run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OperationRun {
-    /// What was asked for.
+    /// The requested operation.
     pub operation: Operation,
-    /// When it began, in milliseconds since sessions did.
+    /// Time at which the command began, in milliseconds since the start of the sessions.
     pub began_ms: u64,
-    /// When it ended.
+    /// Time at which the command ended.
     pub ended_ms: u64,
-    /// Its exit code; none where it was killed.
+    /// Exit code; none if the command was killed.
     pub code: Option<i32>,
-    /// What it said of sessions.
+    /// Results for sessions.
     pub told: Vec<Told>,
-    /// The other ends of the sockets that its host had afterwards.
+    /// Remote ends of the sockets that the host had afterwards.
     pub held: Vec<SocketAddr>,
-    /// What is wrong with how it ended.
+    /// Description of a fault in the way the command ended.
     pub wrong: Option<String>,
-    /// The end of what it printed, where that was no report.
+    /// End of the output, if the output was not a report.
     pub said: String,
 }
 
 impl OperationRun {
-    /// Sessions that were changed by it.
+    /// Sessions that the command changed.
     pub fn changed(&self) -> impl Iterator<Item = &Told> {
         let changes = |t: &&Told| t.outcome == "removed" || t.outcome == "changed";
         let dry = matches!(self.operation.ask, Ask::Remove { dry_run: true, .. });
@@ -91,7 +91,7 @@ pub fn run(fleet: &Fleet, host: &Host, operation: &Operation, start: Instant) ->
     run
 }
 
-/// Exit codes that are documented for what operators here ask.
+/// Documented exit codes for the requests of operators here.
 const CODES: [i32; 7] = [0, 2, 3, 4, 5, 6, 7];
 
 fn judge(run: &mut OperationRun, ran: &Ran) {
@@ -110,7 +110,7 @@ fn judge(run: &mut OperationRun, ran: &Ran) {
     };
 }
 
-/// What a report says of sessions: of removals, changes of chains, or none.
+/// Results for sessions in a report about removals or changes of chains. Empty for other reports.
 fn told(text: &str) -> Vec<Told> {
     let Ok(json) = serde_json::from_str::<Value>(text) else {
         return Vec::new();
@@ -148,7 +148,7 @@ fn whole(fleet: &Fleet, host: &Host, operation: &Operation) -> Result<Option<Ran
     Ok(last)
 }
 
-/// Starts it and kills it, as an operator's lost connection does.
+/// Starts the command and kills it, as the loss of an operator's connection does.
 fn cancelled(fleet: &Fleet, host: &Host, operation: &Operation, ms: u64) -> Result<Option<Ran>> {
     for words in commands(operation) {
         let program = Program::new(fleet.dyscoctl_path()).args(words);
@@ -159,7 +159,7 @@ fn cancelled(fleet: &Fleet, host: &Host, operation: &Operation, ms: u64) -> Resu
     Ok(None)
 }
 
-/// The words of the commands of an operation.
+/// Returns the words of the commands of an operation.
 fn commands(operation: &Operation) -> Vec<Vec<String>> {
     let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let ip = |host: u8| address(host, false).to_string();

@@ -1,5 +1,4 @@
-//! A plan: all that is decided before anything runs. It can be written to a file,
-//! changed by hand, and run again.
+//! A plan: all decisions that precede a run. A plan can be written to a file, edited and run again.
 
 mod acts;
 mod draw;
@@ -13,33 +12,34 @@ pub use acts::{Ask, Kill, Mode, Operation, Victim};
 pub use draw::draw;
 pub use traffic::{ProxyKind, ProxyPlan, SessionKind, SessionPlan, Side};
 
-/// The port that servers listen on.
+/// Port on which servers listen.
 pub const SERVER_PORT: u16 = 9000;
-/// The port that proxies listen on.
+/// Port on which proxies listen.
 pub const PROXY_PORT: u16 = 8080;
 
-/// All decisions of a seed.
+/// All decisions that follow from a seed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The seed that it was drawn from; also of what boxes do to single packets.
+    /// Seed from which the plan was drawn. It also determines the effects of boxes on single
+    /// packets.
     pub seed: u64,
-    /// How long sessions run, in milliseconds.
+    /// Duration of the sessions, in milliseconds.
     pub live_ms: u64,
     /// Hosts around one router.
     pub hosts: Vec<HostPlan>,
     /// Devices on links and paths.
     pub boxes: Vec<BoxPlan>,
-    /// Proxies, at most one a host.
+    /// Proxies, at most one per host.
     pub proxies: Vec<ProxyPlan>,
     /// Sessions.
     pub sessions: Vec<SessionPlan>,
     /// Commands of operators.
     pub operations: Vec<Operation>,
-    /// What is killed or cut.
+    /// Processes that are killed and links that are cut.
     pub kills: Vec<Kill>,
 }
 
-/// A host's part.
+/// Role of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
@@ -53,15 +53,15 @@ pub enum Part {
     Firewall,
 }
 
-/// How a host is joined to the router.
+/// Link between a host and the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Link {
     /// A veth pair.
     Veth,
-    /// A veth pair whose near end is a port of a bridge, which has the address.
+    /// A veth pair whose near end is a port of a bridge. The bridge has the address.
     Bridge,
-    /// Two veth pairs: the host sends by the second, and hears by the first.
+    /// Two veth pairs: the host sends by the second, and receives by the first.
     TwoUplinks,
     /// A pair of tun devices, without Ethernet headers.
     Tun,
@@ -72,33 +72,33 @@ pub enum Link {
 /// One host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostPlan {
-    /// Its number, from which its addresses follow.
+    /// Number of the host. Its addresses follow from it.
     pub number: u8,
-    /// Its part.
+    /// Role of the host.
     pub part: Part,
-    /// Whether it runs `dyscod`.
+    /// True if the host runs `dyscod`.
     pub daemon: bool,
-    /// How it is joined to the router.
+    /// Link between the host and the router.
     pub link: Link,
-    /// What its kernel does otherwise: names and values of sysctls.
+    /// Names and values of sysctls that differ from the default.
     pub sysctls: Vec<(String, String)>,
-    /// The MTU of its link.
+    /// MTU of the host's link.
     pub mtu: u32,
 }
 
 impl HostPlan {
-    /// Its name.
+    /// Returns the host's name.
     pub fn name(&self) -> String {
         format!("h{}", self.number)
     }
 }
 
-/// The address of a host.
+/// Returns the address of a host.
 pub fn address(number: u8, v6: bool) -> IpAddr {
     own(number, v6, 1)
 }
 
-/// The address of the router on a host's link.
+/// Returns the address of the router on a host's link.
 pub fn gateway(number: u8, v6: bool) -> IpAddr {
     own(number, v6, 254)
 }
@@ -110,26 +110,26 @@ fn own(number: u8, v6: bool, last: u8) -> IpAddr {
     }
 }
 
-/// Where a box stands.
+/// Position of a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
-    /// At the router, between two hosts, both ways.
+    /// At the router, between two hosts, in both directions.
     Path {
-        /// One of them.
+        /// One of the two hosts.
         from: u8,
-        /// The other.
+        /// The other host.
         to: u8,
     },
-    /// On a host itself, before what it hears.
+    /// On a host, before it receives packets.
     Host {
-        /// The host.
+        /// Number of the host.
         host: u8,
     },
 }
 
 impl Place {
-    /// Whether packets that pass one pass the other.
+    /// True if packets that pass one position pass the other.
     pub fn is_same(self, other: Place) -> bool {
         match (self, other) {
             (Place::Path { from, to }, Place::Path { from: a, to: b }) => {
@@ -142,7 +142,7 @@ impl Place {
     }
 }
 
-/// What a box does.
+/// Effect of a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BoxKind {
@@ -152,62 +152,62 @@ pub enum BoxKind {
     RejectByIcmp,
     /// Drops SYNs.
     DropSyns,
-    /// Loses so many packets of a thousand.
+    /// Loses some packets.
     Lose {
-        /// Of a thousand.
+        /// Number of packets per thousand.
         permille: u32,
     },
-    /// Carries packets of so many bytes at most, and says so.
+    /// Carries packets up to this size, and reports longer ones.
     Narrow {
-        /// Bytes.
+        /// Maximum number of bytes.
         mtu: u32,
     },
-    /// Drops what connection tracking calls invalid.
+    /// Drops packets that connection tracking classifies as invalid.
     DropInvalid,
-    /// Lets in nothing but what it saw opening.
+    /// Admits only connections whose opening it has seen.
     Stateful,
-    /// Answers SYNs itself, and opens the rest of the way when the client is real.
+    /// Answers SYNs itself, and opens the rest of the path when the client has proved to be real.
     Synproxy,
     /// Gives connections other sequence numbers.
     Renumber {
-        /// Added to the numbers of the one who opened.
+        /// Number added to the numbers of the end that opened the connection.
         up: u32,
-        /// Added to the numbers of the other.
+        /// Number added to the numbers of the other end.
         down: u32,
-        /// Whether it translates SACK blocks as well.
+        /// True if the box translates SACK blocks as well.
         sack: bool,
     },
     /// Adds to the clocks in timestamps.
     ShiftClocks {
-        /// To the clock of the one who opened.
+        /// Number added to the clock of the end that opened the connection.
         up: u32,
-        /// To the clock of the other.
+        /// Number added to the clock of the other end.
         down: u32,
     },
-    /// Takes the SACK option out of SYNs.
+    /// Removes the SACK option from SYNs.
     StripSack,
-    /// Takes the timestamps out of all packets.
+    /// Removes the timestamps from all packets.
     StripTimestamps,
-    /// Takes the window scale out of SYNs.
+    /// Removes the window scale option from SYNs.
     StripScale,
     /// Lowers the MSS of SYNs.
     ClampMss {
-        /// Bytes.
+        /// Maximum segment size in bytes.
         mss: u16,
     },
     /// Holds back some packets until others have passed.
     Reorder {
-        /// Of a thousand.
+        /// Number of packets per thousand.
         permille: u32,
     },
-    /// Sends some packets twice.
+    /// Duplicates some packets.
     Duplicate {
-        /// Of a thousand.
+        /// Number of packets per thousand.
         permille: u32,
     },
-    /// Holds back every packet.
+    /// Delays every packet.
     Delay {
-        /// Milliseconds.
+        /// Delay in milliseconds.
         ms: u64,
     },
 }
@@ -215,28 +215,29 @@ pub enum BoxKind {
 /// One box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BoxPlan {
-    /// Its number, for its device and its rules.
+    /// Number of the box, for its device and its rules.
     pub number: u8,
-    /// When it begins to work, in milliseconds.
+    /// Time at which the box begins to work, in milliseconds.
     pub from_ms: u64,
-    /// Where.
+    /// Position of the box.
     pub place: Place,
-    /// What it does.
+    /// Effect of the box.
     pub kind: BoxKind,
 }
 
 impl Plan {
-    /// A host of it.
+    /// Returns a host of the plan.
     pub fn host(&self, number: u8) -> Option<&HostPlan> {
         self.hosts.iter().find(|h| h.number == number)
     }
 
-    /// The proxy of a host.
+    /// Returns the proxy of a host.
     pub fn proxy(&self, host: u8) -> Option<&ProxyPlan> {
         self.proxies.iter().find(|p| p.host == host)
     }
 
-    /// The same without Dysco: no daemon, no operation. With `calm`, no proxy is killed either.
+    /// Returns the same plan without Dysco: no daemon, no operation. With `calm`, no proxy is
+    /// killed either.
     pub fn control(&self, calm: bool) -> Plan {
         let mut control = self.clone();
         control.operations.clear();

@@ -1,4 +1,4 @@
-//! Starting the proxies of a plan.
+//! Starts the proxies of a plan.
 
 use anyhow::{Context, Result};
 use dysco_netns::fleet::Fleet;
@@ -7,7 +7,7 @@ use dysco_netns::{Host, Process, Program, relays};
 
 use crate::plan::{ProxyKind, ProxyPlan};
 
-/// Starts a proxy and waits until it listens. Without a fleet there is no shim.
+/// Starts a proxy and waits until it listens. Without a fleet no shim is loaded.
 pub fn start(host: &Host, plan: &ProxyPlan, fleet: Option<&Fleet>) -> Result<Process> {
     let shim = fleet.filter(|_| plan.shim);
     let wrap = |program: Program| match shim {
@@ -17,7 +17,7 @@ pub fn start(host: &Host, plan: &ProxyPlan, fleet: Option<&Fleet>) -> Result<Pro
     let (listen, to) = (plan.listen(), plan.to());
     let haproxy = |splice: bool, words: &[&str]| {
         let config = Config::tcp(listen, to).splice(splice);
-        // Its end is a kill: no reload waits for its sessions.
+        // A kill ends the proxy: no reload waits for its sessions.
         config.start(host, |program| wrap(program.args(words.iter().copied())))
     };
     match plan.kind {
@@ -32,7 +32,7 @@ pub fn start(host: &Host, plan: &ProxyPlan, fleet: Option<&Fleet>) -> Result<Pro
     }
 }
 
-/// A relay of this program.
+/// Starts a relay of this program.
 fn own(
     host: &Host,
     plan: &ProxyPlan,

@@ -1,5 +1,5 @@
-//! A relay of this program's own, run as a process of a proxy's host: one that copies by
-//! a buffer, or one that splices at first and then rewrites at equal length.
+//! A relay of this program, run as a process on a proxy's host. It either copies through a buffer,
+//! or splices first and then rewrites without changing the length.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
-/// What a byte becomes that is rewritten: itself with these bits turned.
+/// Bits that are inverted in a rewritten byte.
 pub const TURNED: u8 = 0x5a;
 
 /// What a relay does.
@@ -41,7 +41,8 @@ impl Relay {
                 };
                 let _ = client.set_nodelay(true);
                 let _ = server.set_nodelay(true);
-                // By one descriptor each: a copy would be a proxy's secret of its own.
+                // Each connection has only one descriptor: a duplicate would be private to
+                // the proxy.
                 let ends = Arc::new((client, server));
                 let both = ends.clone();
                 let up = std::thread::spawn(move || pump(&both.0, &both.1, buffer, rewrite));
@@ -53,7 +54,7 @@ impl Relay {
     }
 }
 
-/// Passes one direction on to its end.
+/// Relays one direction until its end.
 fn pump(from: &TcpStream, to: &TcpStream, buffer: usize, rewrite: Option<u64>) {
     let done = match rewrite {
         Some(first) => spliced(from, to, first).and_then(|()| copy(from, to, buffer, TURNED)),
@@ -61,7 +62,7 @@ fn pump(from: &TcpStream, to: &TcpStream, buffer: usize, rewrite: Option<u64>) {
     };
     match done {
         Ok(()) => drop(to.shutdown(Shutdown::Write)),
-        // As a process does that ends: both of its connections are reset.
+        // This resets both connections, as the end of a process does.
         Err(_) => {
             for stream in [from, to] {
                 let _ = socket2::SockRef::from(stream).set_linger(Some(std::time::Duration::ZERO));
@@ -88,8 +89,8 @@ fn copy(
     }
 }
 
-/// Splices so many bytes, each call asking for as many as HAProxy does as long as that
-/// is not too many.
+/// Splices this number of bytes. Each call asks for as many bytes as HAProxy does, but never for
+/// more than are left.
 fn spliced(from: &TcpStream, to: &TcpStream, bytes: u64) -> std::io::Result<()> {
     let (out, into) = pipe2(OFlag::O_CLOEXEC)?;
     let mut left = bytes;
@@ -107,7 +108,7 @@ fn spliced(from: &TcpStream, to: &TcpStream, bytes: u64) -> std::io::Result<()> 
     Ok(())
 }
 
-/// By the call of the C library, which a shim sees.
+/// Calls the function of the C library, which a shim intercepts.
 fn splice(from: BorrowedFd<'_>, to: BorrowedFd<'_>, most: usize) -> std::io::Result<usize> {
     let (none, flags) = (std::ptr::null_mut(), libc::SPLICE_F_MOVE);
     // SAFETY: both descriptors are open, and no offset is given.

@@ -1,4 +1,4 @@
-//! What is said at the end, and of each seed.
+//! Output at the end, and for each seed.
 
 use std::collections::BTreeMap;
 
@@ -8,42 +8,42 @@ use crate::execute::Run;
 use crate::judge::{Finding, Kind};
 use crate::plan::Plan;
 
-/// All runs together.
+/// Summary of all runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Plans that were run.
+    /// Number of plans that were run.
     pub seeds: u64,
-    /// Sessions that were opened.
+    /// Number of sessions that were opened.
     pub sessions: u64,
-    /// Bytes that were received and checked.
+    /// Number of bytes that were received and checked.
     pub bytes: u64,
-    /// Sessions that commands have changed, each time.
+    /// Number of session changes by commands. A session counts once for each change.
     pub changes: u64,
-    /// Kills that hit something.
+    /// Number of kills that hit something.
     pub kills: u64,
-    /// Sessions with which something was wrong that was as wrong without Dysco.
+    /// Number of sessions with a fault that also occurred without Dysco.
     pub excused: u64,
-    /// Plans that could not be run.
+    /// Number of plans that could not be run.
     pub not_run: u64,
-    /// Other invariants that were broken.
+    /// Number of other invariants that were broken.
     pub broken: u64,
-    /// Seeds in which something was found.
+    /// Seeds with faults.
     pub found: Vec<u64>,
-    /// Ends that got a byte that was not sent.
+    /// Number of ends that received a byte that was not sent.
     pub wrong_bytes: u64,
-    /// Sessions that were falsely called removed or changed, and commands that called
-    /// themselves done and left some.
+    /// Number of sessions that were falsely reported as removed or changed, and of commands that
+    /// reported success although sessions were left.
     pub false_removed: u64,
-    /// Sessions that ended and would not have without Dysco.
+    /// Number of sessions that ended and would not have ended without Dysco.
     pub lost_sessions: u64,
-    /// Sessions that stood still and would not have without Dysco.
+    /// Number of sessions that stalled and would not have stalled without Dysco.
     pub stalls: u64,
-    /// Namespaces, processes, pins, held ports and entries that remained.
+    /// Number of namespaces, processes, pins, held ports and entries that remained.
     pub leftovers: u64,
 }
 
 impl Report {
-    /// Counts a run.
+    /// Adds a run to the summary.
     pub fn add(&mut self, seed: u64, run: &Run, findings: &[Finding], excused: u64) {
         self.seeds += 1;
         self.excused += excused;
@@ -70,14 +70,14 @@ impl Report {
         }
     }
 
-    /// Whether nothing was found.
+    /// True if no fault was found.
     pub fn is_clean(&self) -> bool {
         let found = [self.wrong_bytes, self.false_removed, self.lost_sessions];
         let rest = [self.stalls, self.leftovers, self.broken, self.not_run];
         found.iter().chain(&rest).all(|n| *n == 0)
     }
 
-    /// The same in words.
+    /// Returns the summary as text.
     pub fn text(&self) -> String {
         let Report {
             seeds,
@@ -106,7 +106,7 @@ impl Report {
     }
 }
 
-/// The line of a seed.
+/// Returns the line of a seed.
 pub fn line(plan: &Plan, run: &Run, findings: &[Finding], excused: u64) -> String {
     let opened = run.sessions.iter().filter(|s| s.local.is_some()).count();
     let told = if findings.is_empty() {
@@ -129,7 +129,7 @@ pub fn line(plan: &Plan, run: &Run, findings: &[Finding], excused: u64) -> Strin
     )
 }
 
-/// Lines with what each command told: the outcomes of sessions, and their reasons.
+/// Returns lines with the results of each command: the outcomes of sessions, and their reasons.
 pub fn told(run: &Run) -> String {
     let mut text = String::new();
     for operation in &run.operations {
@@ -153,7 +153,7 @@ pub fn told(run: &Run) -> String {
     text
 }
 
-/// A line of a finding.
+/// Returns the line of a finding.
 pub fn finding(finding: &Finding) -> String {
     format!("  {:?}: {}", finding.kind, finding.what)
 }

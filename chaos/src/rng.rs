@@ -7,12 +7,12 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// The generator of a seed.
+    /// Creates the generator of a seed.
     pub fn new(seed: u64) -> Rng {
         Rng { state: seed }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let x = self.state;
@@ -21,23 +21,23 @@ impl Rng {
         x ^ (x >> 31)
     }
 
-    /// A number from `low` to below `high`.
+    /// Returns a number that is at least `low` and less than `high`.
     pub fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low).max(1)
     }
 
-    /// Whether something happens that happens so many times in a hundred.
+    /// Returns true with a probability of `percent` per cent.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.range(0, 100) < percent
     }
 
-    /// One of several; `None` of none.
+    /// Returns a random element, or `None` if there is none.
     pub fn pick<T: Clone>(&mut self, all: &[T]) -> Option<T> {
         let at = self.range(0, all.len().max(1) as u64) as usize;
         all.get(at).cloned()
     }
 
-    /// One of several, of which there is one at least.
+    /// Returns a random element of an array, which must not be empty.
     pub fn one<T: Clone, const N: usize>(&mut self, all: [T; N]) -> T {
         all[self.range(0, N as u64) as usize].clone()
     }

@@ -1,4 +1,4 @@
-//! Seed after seed, until the time is over.
+//! Runs seed after seed until the time is over.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,11 @@ use crate::plan::{Plan, draw};
 use crate::report::{self, Report};
 use crate::shrink::shrink;
 
-/// Folders of failed runs that are kept at most: each has some megabytes.
+/// Maximum number of folders of failed runs that are kept. Each has some megabytes.
 const KEPT: usize = 40;
-/// Runs that are tried to make one plan smaller.
+/// Maximum number of runs for making one plan smaller.
 const TRIES: usize = 60;
-/// A fault that comes by chance is tried so often before a smaller plan counts as free of it.
+/// Number of runs after which a smaller plan counts as free of a fault that occurs by chance.
 const CHANCES: usize = 3;
 
 /// What to run.
@@ -65,7 +65,7 @@ pub struct Seeds {
     json: bool,
 }
 
-/// What the jobs share.
+/// State that the jobs share.
 struct Shared<'a> {
     arguments: &'a Seeds,
     driver: Driver,
@@ -132,7 +132,7 @@ impl Seeds {
 }
 
 impl Shared<'_> {
-    /// Runs the next seed; false where there is none.
+    /// Runs the next seed. Returns false if there is none.
     fn one(&self) -> bool {
         let arguments = self.arguments;
         if driver::is_interrupted() {
@@ -220,7 +220,7 @@ impl Shared<'_> {
     /// Prints the smallest plan that fails in the same way.
     fn shrink(&self, plan: &Plan, judged: &Judged, file: &Path) -> Result<()> {
         let kinds: Vec<Kind> = judged.findings.iter().map(|f| f.kind).collect();
-        // The worst of them.
+        // The most severe kind determines the plan.
         let Some(kind) = kinds.into_iter().min() else {
             return Ok(());
         };
@@ -251,7 +251,7 @@ impl Shared<'_> {
     }
 }
 
-/// Copies a folder of files and folders.
+/// Copies a folder with its files and subfolders.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("failed to make {}", to.display()))?;
     for entry in fs::read_dir(from)
@@ -271,13 +271,13 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes the folder when the process is interrupted; runs end with it by themselves.
+/// Removes the folder when the process is interrupted. The runs end with the process.
 fn end_with(dir: &Path) -> Result<()> {
     let mut signals = SigSet::empty();
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]
         .into_iter()
         .for_each(|s| signals.add(s));
-    // Before any other thread is there, which would hear them.
+    // No other thread exists yet that could receive the signals.
     signals.thread_block().context("failed to block signals")?;
     let dir = dir.to_owned();
     std::thread::spawn(move || {
@@ -299,7 +299,7 @@ fn end_with(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The processes that this one has started.
+/// Returns the processes that this process has started.
 fn children(own: i32) -> Vec<nix::unistd::Pid> {
     let tasks = fs::read_dir(format!("/proc/{own}/task"))
         .into_iter()

@@ -1,8 +1,9 @@
-//! Making a plan that fails smaller, as long as it still fails.
+//! Makes a failing plan smaller, as long as it still fails.
 
 use crate::plan::{Place, Plan, Victim};
 
-/// Makes a plan smaller: `fails` says whether one still does, and is asked at most so often.
+/// Makes a plan smaller. `fails` returns true if a plan still fails, and is called at most `tries`
+/// times.
 pub fn shrink(plan: Plan, tries: usize, mut fails: impl FnMut(&Plan) -> bool) -> Plan {
     let mut best = plan;
     let mut left = tries;
@@ -17,7 +18,7 @@ pub fn shrink(plan: Plan, tries: usize, mut fails: impl FnMut(&Plan) -> bool) ->
     }
 }
 
-/// A list of a plan, of which things can be left out.
+/// A list in a plan from which elements can be left out.
 #[derive(Clone, Copy)]
 enum Part {
     Operations,
@@ -27,7 +28,7 @@ enum Part {
     Sysctls,
 }
 
-/// First what makes the next ones needless.
+/// Lists in this order: an element that is left out early may make later ones unnecessary.
 const PARTS: [Part; 5] = [
     Part::Sessions,
     Part::Operations,
@@ -47,7 +48,7 @@ impl Part {
         }
     }
 
-    /// The plan without some of them.
+    /// Returns the plan without a range of the list's elements.
     fn cut(self, plan: &Plan, from: usize, to: usize) -> Plan {
         let mut plan = plan.clone();
         let kept = |at: &mut usize| {
@@ -69,7 +70,7 @@ impl Part {
     }
 }
 
-/// Leaves out as many of a list as it can: halves first, then ever fewer at once.
+/// Leaves out as many elements of a list as possible: halves first, then ever fewer at once.
 fn without(
     mut best: Plan,
     part: Part,
@@ -95,7 +96,7 @@ fn without(
     best
 }
 
-/// Leaves out proxies and hosts that nothing in the plan speaks of.
+/// Leaves out proxies and hosts that nothing in the plan refers to.
 fn tidy(mut plan: Plan) -> Plan {
     let uses = |plan: &Plan, host: u8| {
         use crate::plan::Ask::{Drain, Insert, Look, Reconfigure, Remove, Replace};
@@ -155,7 +156,7 @@ mod tests {
             );
             assert!(small.kills.iter().all(|k| *k == kill));
             assert!(small.hosts.iter().all(|h| h.sysctls.is_empty()));
-            // Whatever is left speaks of hosts that are there.
+            // The remaining plan refers only to hosts that exist.
             assert!(small.host(session.client).is_some() && small.host(session.server).is_some());
             Some(())
         });

@@ -1,5 +1,5 @@
-//! Watching sessions while they run: how far each has got, and how long it has stood
-//! still with bytes on their way.
+//! Watches sessions while they run: records their progress, and the times without progress while
+//! bytes are in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,50 +10,50 @@ use serde::{Deserialize, Serialize};
 use crate::plan::Side;
 use crate::sessions::{Session, other};
 
-/// Between two looks.
+/// Interval between two looks.
 const LOOK: Duration = Duration::from_millis(50);
-/// So many looks make a mark.
+/// Number of looks per mark.
 const MARK: u64 = 4;
 
-/// A direction that stood still although the other end had sent more.
+/// A direction without progress although the other end had sent more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stand {
-    /// Since when, in milliseconds since sessions began.
+    /// Start, in milliseconds since the start of the sessions.
     pub from_ms: u64,
-    /// For how long.
+    /// Duration in milliseconds.
     pub ms: u64,
 }
 
-/// How far a session had got at a time.
+/// Progress of a session at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// In milliseconds since sessions began.
+    /// Time in milliseconds since the start of the sessions.
     pub ms: u64,
-    /// Bytes that client and server had received.
+    /// Number of bytes that client and server had received.
     pub received: [u64; 2],
-    /// Bytes that they had sent.
+    /// Number of bytes that client and server had sent.
     pub sent: [u64; 2],
 }
 
-/// What was seen of a session.
+/// Observations of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Watched {
-    /// The longest stand of what the client and the server received.
+    /// Longest time without progress of the client's and of the server's received data.
     pub stands: [Stand; 2],
-    /// How far it had got, from time to time.
+    /// Progress of the session at regular times.
     pub marks: Vec<Mark>,
 }
 
-/// What was seen of all sessions, and the longest that this program itself was not run.
+/// Observations of all sessions, and the longest time for which this program did not run.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// By the sessions' order.
+    /// Observations in the order of the sessions.
     pub sessions: Vec<Watched>,
-    /// Milliseconds: stands of that length say nothing.
+    /// Time in milliseconds. Stalls of that length prove nothing.
     pub asleep_ms: u64,
 }
 
-/// Watches until it shall end.
+/// Watches the sessions until `ended` is set.
 pub fn watch(sessions: &[Arc<Session>], start: Instant, ended: &AtomicBool) -> Seen {
     let mut seen = Seen {
         sessions: vec![Watched::default(); sessions.len()],
@@ -76,7 +76,7 @@ pub fn watch(sessions: &[Arc<Session>], start: Instant, ended: &AtomicBool) -> S
     seen
 }
 
-/// How far one direction has got, and since when.
+/// Progress of one direction, and the time of the last progress.
 #[derive(Clone, Copy, Default)]
 struct Moved {
     received: u64,

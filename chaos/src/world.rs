@@ -10,22 +10,22 @@ use dysco_netns::Host;
 use crate::boxes::wire::{self, Wire};
 use crate::plan::{HostPlan, Link, Part, Plan, address, gateway};
 
-/// The first marks of names of user-space devices at the router: what comes from them has
-/// been seen by its rules before.
+/// Prefix of the names of user-space devices at the router. The router's rules have already seen
+/// packets from these devices.
 pub const DEVICE: &str = "box";
 
 /// Hosts that exist.
 pub struct World {
-    /// By number.
+    /// Hosts by number.
     pub hosts: BTreeMap<u8, Arc<Host>>,
-    /// Joins all of them.
+    /// Router that joins all hosts.
     pub router: Arc<Host>,
-    /// What carries packets between tun devices.
+    /// Wires that carry packets between tun devices.
     _wires: Vec<Wire>,
 }
 
 impl World {
-    /// Makes the hosts of a plan; their logs go to folders in `dir`.
+    /// Creates the hosts of a plan. Their logs go to folders in `dir`.
     pub fn build(plan: &Plan, dir: &Path) -> Result<World> {
         let make = |name: &str| Host::new(name, &dir.join(name));
         let router = make("router")?;
@@ -53,18 +53,18 @@ impl World {
         })
     }
 
-    /// A host.
+    /// Returns a host.
     ///
     /// # Errors
-    /// If the plan has none of this number.
+    /// If the plan has no host of this number.
     pub fn host(&self, number: u8) -> Result<&Arc<Host>> {
         let host = self.hosts.get(&number);
         host.with_context(|| format!("the plan has no host {number}"))
     }
 
-    /// Takes a host's link down, or up again.
+    /// Takes a host's link down, or brings it up again.
     pub fn set_link(&self, plan: &HostPlan, up: bool) -> Result<()> {
-        // At the router's end: addresses and routes of the host stay.
+        // The router's end changes: addresses and routes of the host stay.
         let state = if up { "up" } else { "down" };
         let ports = match plan.link {
             Link::TwoUplinks => vec![plan.name(), second(plan)],
@@ -81,7 +81,7 @@ impl World {
     }
 }
 
-/// The interfaces of a host that sessions pass, as its `dyscod` is told.
+/// Returns the interfaces of a host that sessions pass, for the configuration of its `dyscod`.
 pub fn interfaces(plan: &HostPlan) -> Vec<&'static str> {
     match plan.link {
         Link::Bridge => vec!["br0"],
@@ -90,7 +90,7 @@ pub fn interfaces(plan: &HostPlan) -> Vec<&'static str> {
     }
 }
 
-/// Rules are added by boxes; what a user-space box gives back has passed them before.
+/// Initial rules. Boxes add further rules. Packets from a user-space box have already passed them.
 const TABLE: &str = "
 table inet chaos {
   chain again { type filter hook prerouting priority raw; iifname \"box*\" notrack; }
@@ -116,7 +116,7 @@ table inet strict {
 }
 ";
 
-/// The router's port of a host's second uplink.
+/// Returns the router's port of a host's second uplink.
 fn second(plan: &HostPlan) -> String {
     format!("{}b", plan.name())
 }
@@ -153,7 +153,7 @@ fn join(host: &Host, router: &Host, plan: &HostPlan, wires: &mut Vec<Wire>) -> R
         let (own_address, gateway) = (address(plan.number, v6), gateway(plan.number, v6));
         near += &format!("addr add {own_address}/{bits} dev {own}{nodad}\nlink set {own} up\n");
         near += &match (plan.link, v6) {
-            // It sends by the second uplink, and is answered by the first.
+            // The host sends by the second uplink, and receives replies by the first.
             (Link::TwoUplinks, false) => {
                 let n = plan.number;
                 format!(
@@ -189,7 +189,7 @@ fn join(host: &Host, router: &Host, plan: &HostPlan, wires: &mut Vec<Wire>) -> R
     (plan.sysctls.iter()).try_for_each(|(key, value)| host.sysctl(key, value))
 }
 
-/// The router's end of a host's link.
+/// Returns the commands that set up the router's end of a host's link.
 fn far(plan: &HostPlan) -> String {
     let port = plan.name();
     let mut far = String::new();
@@ -205,7 +205,7 @@ fn far(plan: &HostPlan) -> String {
     far
 }
 
-/// What a link that was down has lost at the router.
+/// Returns the commands that restore what a link that was down has lost at the router.
 fn routes_back(plan: &HostPlan) -> String {
     let v6 = gateway(plan.number, true);
     format!("addr replace {v6}/64 dev {} nodad\n", plan.name())

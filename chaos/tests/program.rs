@@ -1,4 +1,4 @@
-//! The program as it is run.
+//! Tests of the program as it is run.
 
 use std::process::{Command, Output};
 

@@ -1,5 +1,5 @@
-//! Writes the files of the packages that come from the command lines: man pages, and completions
-//! for shells. The programs themselves need not carry them.
+//! Writes the files of the packages that are generated from the command lines: man pages, and
+//! completions for shells. The programs themselves need not contain them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use clap::{Command, Parser};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-/// System administration.
+/// Section of the manual for system administration.
 const SECTION: &str = "8";
 
 /// Write the man pages and completions.
@@ -31,7 +31,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Writes a page for a program, and one for each of its subcommands.
+/// Writes a page for a program, and a page for each of its subcommands.
 fn pages(folder: &Path, command: Command) -> Result<()> {
     make(folder)?;
     let mut command = command.disable_help_subcommand(true);
@@ -55,7 +55,7 @@ fn completions(folder: &Path, shell: Shell, mut command: Command) -> Result<()> 
     let name = command.get_name().to_owned();
     let file = clap_complete::generate_to(shell, &mut command, &name, folder);
     let file = file.with_context(|| format!("failed to write completions of {name}"))?;
-    // bash finds them by the program's name.
+    // bash finds completions by the program's name.
     if shell == Shell::Bash {
         let plain = folder.join(&name);
         fs::rename(&file, &plain)

@@ -1,5 +1,5 @@
-//! The files of the packages: what the programs say of the samples, and what is generated from
-//! the command lines.
+//! Tests of the package files: the samples as the programs read them, and the files that are
+//! generated from the command lines.
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
 
@@ -16,7 +16,7 @@ fn sample(name: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
 }
 
-/// A sample with each setting that it shows: `#key = value` is one, `# text` is none.
+/// Returns a sample with each setting that it shows: `#key = value` is a setting, `# text` is not.
 fn in_full(text: &str) -> String {
     let shown = |line: &str| {
         let rest = line.strip_prefix('#').filter(|rest| !rest.is_empty())?;
@@ -88,7 +88,7 @@ fn each_setting_of_the_sample_is_understood() {
     assert_eq!(config.track.len(), 1);
 }
 
-/// Those that are not called examples.
+/// The test covers settings that are not called examples.
 #[test]
 fn settings_of_the_sample_show_the_defaults() {
     let host = Host::new();
@@ -104,7 +104,7 @@ fn settings_of_the_sample_show_the_defaults() {
             example = false;
         } else if let Some((key, value)) = line.strip_prefix('#').and_then(|l| l.split_once(" = "))
         {
-            // That host's keys are elsewhere.
+            // The keys of that host are elsewhere.
             if !example && key != "pki_dir" {
                 let default = &defaults[&table][key];
                 assert_eq!(default.to_string(), value, "{table}.{key}");
@@ -129,7 +129,7 @@ fn the_policy_has_no_rule_until_one_is_written() {
     assert_eq!(load(&in_full(&text)).rules.len(), 2);
 }
 
-/// The words after the first place that begins with `from`, up to the next `to`.
+/// Returns the words after the first occurrence of `from`, up to the next `to`.
 fn words_between(text: &str, from: &str, to: &str) -> Vec<String> {
     let (_, rest) = text.split_once(from).unwrap();
     let (list, _) = rest.split_once(to).unwrap();

@@ -1,4 +1,4 @@
-//! How a state ends if from now on nothing goes wrong.
+//! Outcome of a state if nothing goes wrong from now on.
 
 use dysco_common::State;
 use dysco_proto::{Machine, Role, Timer};
@@ -12,31 +12,31 @@ use crate::run::Calm;
 use crate::socket::Say;
 use crate::world::{Lost, World};
 
-/// How a state ends.
+/// Outcome of a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// All is over and in order, and so many middleboxes are out.
+    /// Everything is over and in order, and this number of middleboxes has been removed.
     Ends {
-        /// How many.
+        /// Number of middleboxes.
         removed: u8,
     },
-    /// It goes on for ever.
+    /// The world never comes to rest.
     Endless,
-    /// Nothing can happen any more, and a change is still under way.
+    /// Nothing can happen any more, and a change is still in progress.
     Stranded,
     /// The two anchors, or an anchor and the middlebox, are on different paths.
     Disagreement,
-    /// A record, a lock, a bound or a second path is left over.
+    /// A record, a lock, a window bound or a second path remains.
     Leftover,
-    /// An end waits for bytes or for an acknowledgement that never come.
+    /// An end waits for bytes or for an acknowledgement that never arrives.
     Starved,
-    /// One end is reset since its proxy has died, and the other is not.
+    /// One end is reset because its proxy has died, and the other end is not.
     HalfDead,
-    /// A host says that the proxy has left a session which died with it.
+    /// A host reports that the proxy has left a session that died with the proxy.
     FalselyRemoved,
-    /// Who asked has not been told the end.
+    /// The requester has not received the outcome.
     Untold,
-    /// All was still and sound when it was asked for, and nothing came of it.
+    /// The request was made while everything was idle and sound, and it had no effect.
     NobodyWon,
 }
 
@@ -76,7 +76,7 @@ impl Calm for World {
 }
 
 impl World {
-    /// The next thing that daemons have to do.
+    /// Performs the next step of the daemons.
     fn control(&mut self, config: &Configuration) -> bool {
         let down = self.hosts().position(|h| h.machine.is_none());
         let held_up = self.hosts().position(|h| !h.rest.is_empty());
@@ -98,7 +98,7 @@ impl World {
         true
     }
 
-    /// All that sockets have to say; false if nothing changes by it.
+    /// Sends everything that the sockets have to send. Returns false if that changes nothing.
     fn data(&mut self, config: &Configuration) -> bool {
         let before = digest(self);
         for place in 0..config.hosts {
@@ -109,7 +109,7 @@ impl World {
         }
         for place in 0..config.hosts {
             for side in Side::BOTH {
-                // It takes seconds: what the programs have told was heard by then.
+                // The collection takes place seconds later, after all notices of the programs.
                 if self.host(place).idle() && self.collectable(config, place, side) {
                     self.collect(config, place, side, Twist::Plain);
                 }
@@ -128,7 +128,7 @@ impl World {
     }
 }
 
-/// What must hold when nothing is left to happen.
+/// Checks what must hold when nothing is left to happen.
 fn judge(config: &Configuration, world: &World) -> Fate {
     let changes = |h: &Host| {
         h.machine
@@ -148,8 +148,8 @@ fn judge(config: &Configuration, world: &World) -> Fate {
     if world.hosts().any(left_over) {
         return Fate::Leftover;
     }
-    // It died when it had been shown to carry all that was sent elsewhere, and was taken for
-    // good: `Wrong::CompletedUndrained` sees to that.
+    // The path died after it had been shown to carry everything that was sent elsewhere, and had
+    // been accepted for good: `Wrong::CompletedUndrained` ensures that.
     let gone = world.dead != [false; 2] && removed > 0;
     if let Some(fate) = dead(config, world) {
         return fate;
@@ -164,7 +164,7 @@ fn judge(config: &Configuration, world: &World) -> Fate {
         true => !won(world),
         false => removed == 0,
     };
-    // No way but the proxy's carries anything.
+    // Only the proxy's path carries anything.
     let could = config.nature.is_plain();
     if world.pure && world.asked != 0 && lost && could {
         return Fate::NobodyWon;
@@ -172,7 +172,7 @@ fn judge(config: &Configuration, world: &World) -> Fate {
     Fate::Ends { removed }
 }
 
-/// How many middleboxes are out, if all entries agree about it.
+/// Number of middleboxes that have been removed, if all entries agree about it.
 fn removed(world: &World) -> Option<u8> {
     let hosts: Vec<&Host> = world.hosts().collect();
     let state = |place: usize, side| hosts[place].entry(side).map(|e| e.state());
@@ -183,7 +183,7 @@ fn removed(world: &World) -> Option<u8> {
         let whole = |s: &Option<State>| matches!(s, None | Some(State::Tombstone));
         let anchors = [(middle - 1, Side::Right), (middle + 1, Side::Left)];
         let states = anchors.map(|(place, side)| state(place, side));
-        // Both sessions are over and forgotten: who is left finds out.
+        // Both sessions are over and forgotten: the remaining hosts notice that.
         if own == [None, None] {
             continue;
         }
@@ -203,9 +203,9 @@ fn removed(world: &World) -> Option<u8> {
         };
         let fits = |s: &Option<State>| match s {
             None => true,
-            // One end has closed and is forgotten: the other finds out.
+            // One end has closed and is forgotten: the other end notices that.
             Some(_) if states.contains(&None) => true,
-            // A neighbour that is out itself.
+            // This neighbour has been removed itself.
             Some(State::Tombstone) => expected == State::Tracked,
             Some(s) => *s == expected,
         };
@@ -216,8 +216,8 @@ fn removed(world: &World) -> Option<u8> {
     Some(out)
 }
 
-/// The same of a host that is both anchors: it relays, and the proxy has no socket left,
-/// or all is as it was.
+/// Number of removed middleboxes for a host that is both anchors: the host relays and the proxy has
+/// no socket left, or everything is as it was.
 fn relayed(world: &World) -> Option<u8> {
     let host = world.host(1);
     let closed = host.sockets.iter().all(|s| s.dead);
@@ -229,7 +229,7 @@ fn relayed(world: &World) -> Option<u8> {
     }
 }
 
-/// Was the last that was asked for done, or refused for the only good reason?
+/// True if the last request was carried out, or was refused for the only good reason.
 fn won(world: &World) -> bool {
     let last = world.host(1).endings.last();
     last.is_some_and(|e| e.removed || e.alone == Some(Alone::Already))
@@ -248,7 +248,7 @@ fn left_over(host: &Host) -> bool {
         || Side::BOTH.into_iter().any(entry)
 }
 
-/// The proxy has died when the session was not its alone any more.
+/// Outcome if the proxy has died after the session stopped being the proxy's alone.
 fn dead(config: &Configuration, world: &World) -> Option<Fate> {
     let reset = world.ends().map(|s| s.reset);
     if !world.has_died() || !world.cut || reset == [false; 2] {
@@ -262,7 +262,7 @@ fn dead(config: &Configuration, world: &World) -> Option<Fate> {
     told.then_some(Fate::FalselyRemoved)
 }
 
-/// Have both ends got all that there ever was for them?
+/// True if both ends have received everything that there ever was for them.
 fn finished(config: &Configuration, world: &World) -> bool {
     let all = config.whole();
     let [client, server] = world.ends();
@@ -274,7 +274,7 @@ fn starved(config: &Configuration, world: &World) -> bool {
     if world.hosts().any(sockets) {
         return false;
     }
-    // A proxy that dies before the cut ends its session as it would without this.
+    // A proxy that dies before the cutover ends its session as it would without Dysco.
     if world.has_died() && !world.cut {
         return false;
     }

@@ -1,4 +1,4 @@
-//! What is explored: chains, requests, streams and the faults that may come.
+//! Configurations to explore: chains, requests, streams and the possible faults.
 
 use crate::nature::Nature;
 use crate::seed::Seed;
@@ -12,104 +12,104 @@ mod seeded;
 
 pub use seeded::seeded;
 
-/// A wish of an operator.
+/// A request of an operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// At the proxy's own host.
+    /// A request at the proxy's own host.
     Leave {
-        /// Which host.
+        /// Index of the host.
         at: usize,
     },
-    /// At one of its neighbours.
+    /// A request at a neighbour of the proxy's host.
     Ask {
-        /// Which host.
+        /// Index of the host.
         at: usize,
-        /// The proxy's.
+        /// Index of the proxy's host.
         of: usize,
     },
-    /// At the proxy's host once more, when the first attempt has come to nothing.
+    /// A second request at the proxy's host, after the first attempt has failed.
     Again {
-        /// Which host.
+        /// Index of the host.
         at: usize,
     },
 }
 
-/// What must happen somewhere in the exploration, so that it is not vacuous.
+/// An event that must occur somewhere in the exploration, so that the exploration is not vacuous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
-    /// A middlebox left, and every host knows.
+    /// A middlebox left, and every host knows it.
     Removal,
-    /// A left anchor took everything back.
+    /// A left anchor rolled everything back.
     RollBack,
     /// A change was refused or rolled back, and the next one succeeded.
     SecondAttempt,
-    /// Of two contenders one lost and one won.
+    /// One of two contenders failed and the other succeeded.
     OneOfTwo,
     /// Both FINs passed while both paths were in use.
     ClosedInTwoPaths,
-    /// A reset came while both paths were in use.
+    /// A reset arrived while both paths were in use.
     ResetInTwoPaths,
-    /// Something sent before the cut was repeated after it, on the old path.
+    /// Data sent before the cutover was retransmitted after it, on the old path.
     OldDataAfterCut,
-    /// What was asked for has been done already.
+    /// A request was for something that had already been done.
     Already,
-    /// A new path died, and the old one was taken again.
+    /// A new path died, and the session went back to the old path.
     TakenBack,
-    /// That path had to carry what the new one had carried before.
+    /// The old path then had to carry what the new path had carried before.
     CaughtUp,
-    /// A daemon was started in the middle of a change that went on.
+    /// A daemon started in the middle of a change, and the change continued.
     GoneOn,
     /// A proxy died with bytes, and both ends were reset.
     Lost,
-    /// A proxy died, and its session went on by the new path with every byte.
+    /// A proxy died, and its session continued on the new path with every byte.
     Outlived,
 }
 
 /// One exploration.
 #[derive(Clone, Debug)]
 pub struct Configuration {
-    /// Its name.
+    /// Name of the exploration.
     pub name: &'static str,
-    /// What it is about.
+    /// Subject of the exploration.
     pub about: &'static str,
-    /// Hosts in a row: client, middleboxes, server.
+    /// Number of hosts in a row: client, middleboxes, server.
     pub hosts: usize,
-    /// The proxy's host is both anchors, and no other has a daemon.
+    /// True if the proxy's host is both anchors, and no other host has a daemon.
     pub alone: bool,
-    /// What operators ask for, in any order and at any time.
+    /// Requests of operators, made in any order and at any time.
     pub requests: &'static [Request],
-    /// Bytes of each direction: from the left, from the right.
+    /// Number of bytes of each direction: from the left, from the right.
     pub bytes: [u8; 2],
-    /// Which ends close when they have sent all.
+    /// Ends that close when they have sent everything.
     pub closes: [bool; 2],
-    /// Faults that may come, in any order and at any time.
+    /// Faults that may occur, in any order and at any time.
     pub faults: Faults,
-    /// What new paths do to packets.
+    /// Effect of new paths on packets.
     pub nature: Nature,
-    /// What takes a host some time (measuring, a look-up) takes none.
+    /// True if actions that take a host some time (measuring, a look-up) take none.
     pub prompt: bool,
-    /// Nobody sends or closes before a session is cut.
+    /// True if no end sends or closes before a session is cut over.
     pub closes_cut: bool,
-    /// Whoever gets data acknowledges it in the same step.
+    /// True if each receiver of data acknowledges it in the same step.
     pub acks_at_once: bool,
-    /// What must be seen.
+    /// Events that must occur.
     pub seen: &'static [Seen],
-    /// A bug put in on purpose.
+    /// Bug that is put in on purpose.
     pub seed: Option<Seed>,
 }
 
 impl Configuration {
-    /// Units of each direction: bytes, and a FIN.
+    /// Number of units of each direction: bytes, and a FIN.
     pub fn whole(&self) -> [u8; 2] {
         [0, 1].map(|d| self.bytes[d] + u8::from(self.closes[d]))
     }
 
-    /// Do new paths answer by resets?
+    /// True if new paths answer with resets.
     pub fn rejects(&self) -> bool {
         self.nature == Nature::Rejects
     }
 
-    /// Does this host run a daemon?
+    /// True if this host runs a daemon.
     pub fn has_daemon(&self, place: usize) -> bool {
         !self.alone || place == 1
     }
@@ -133,7 +133,7 @@ const NONE: Faults = Faults {
 const AT_PROXY: &[Request] = &[Request::Leave { at: 1 }];
 const TWICE: &[Request] = &[Request::Leave { at: 1 }, Request::Again { at: 1 }];
 const NEIGHBOURS: &[Request] = &[Request::Leave { at: 1 }, Request::Leave { at: 2 }];
-/// A removal, and that it can come to nothing.
+/// A removal is seen to succeed, and a removal is seen to fail.
 const BOTH: &[Seen] = &[Seen::Removal, Seen::RollBack];
 
 const BASIC: Configuration = Configuration {
@@ -153,7 +153,7 @@ const BASIC: Configuration = Configuration {
     seed: None,
 };
 
-/// All of them. Each is explored to its last state.
+/// Returns all configurations. Each is explored to its last state.
 pub fn all() -> Vec<Configuration> {
     let mut all = vec![
         Configuration {

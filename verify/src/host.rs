@@ -1,4 +1,4 @@
-//! One host: the machine that ships, and what the engine does for it.
+//! One host: the shipped machine, and the engine's work for it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{Hash, Hasher};
@@ -21,29 +21,30 @@ mod commands;
 mod notices;
 pub mod relay;
 
-/// What the engine remembers of a change, and loses with its process.
+/// State of a change that the engine keeps in memory, and loses with its process.
 #[derive(Clone, Hash, Debug, Default)]
 pub struct Held {
-    /// The session's entry, by its side.
+    /// Side of the session's entry.
     slot: Option<Side>,
-    /// That of session B, where this host is both anchors.
+    /// Side of session B's entry, if this host is both anchors.
     other: Option<Side>,
     own: Option<Subsession>,
     new: Option<Subsession>,
     draining: bool,
-    /// The new path is taken back, and the old one has not carried all that it did.
+    /// True if the change goes back to the old path, and the old path has not yet carried
+    /// everything that the new path did.
     returns: bool,
-    /// The ways to both ends are being looked up.
+    /// Translation of the change, while the routes to both ends are being looked up.
     waiting: Option<Translation>,
 }
 
 impl Held {
-    /// It still keeps a session or a port from others.
+    /// True if the change still keeps a session or a port from other changes.
     pub fn holds(&self) -> bool {
         self.slot.is_some() || self.new.is_some()
     }
 
-    /// Which end of its sessions the host stands at.
+    /// End of its sessions at which the host acts.
     fn at(&self) -> Anchor {
         match self.other {
             None => Anchor::Near,
@@ -56,87 +57,87 @@ impl Held {
     }
 }
 
-/// How a change ended for one role here.
+/// Outcome of a change for one role on this host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ending {
-    /// Which.
+    /// Identifier of the change.
     pub change: ChangeId,
-    /// In which part.
+    /// Role of this host in the change.
     pub role: Role,
-    /// The middlebox is out.
+    /// True if the middlebox has been removed.
     pub removed: bool,
-    /// More of that, where this host is both anchors.
+    /// Further outcome, if this host is both anchors.
     pub alone: Option<Alone>,
 }
 
-/// Why a host that is both anchors did not get its middlebox out.
+/// Reason why a host that is both anchors did not remove its middlebox.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Alone {
-    /// It is out already.
+    /// The middlebox has already been removed.
     Already,
-    /// Something was taken back.
+    /// The change was rolled back.
     TakenBack,
 }
 
-/// What no host may ever do.
+/// A violation that no host may ever commit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Wrong {
     /// Two changes held one session.
     LockedTwice,
-    /// A second path without a record of it.
+    /// A second path was prepared without a record of it.
     PreparedUnrecorded,
-    /// Back to the old path when the new one was in use.
+    /// The host went back to the old path when the new one was in use.
     TakenBackAfterCut,
-    /// The old path given up before all of it was acknowledged, or before the new one had
+    /// The old path was given up before all its data was acknowledged, or before the new path had
     /// shown that it carries as much.
     CompletedUndrained,
-    /// A host that kept the rules was taken for one that broke them.
+    /// A host that kept the rules was taken for an intruder.
     TakenForIntruder,
-    /// A command of mode return or of chains, which are not explored here.
+    /// A command of mode `return` or of chains, which are not explored here.
     Unmodelled,
-    /// A record that its successor cannot read.
+    /// A record that the next process cannot read.
     UnreadableRecord,
 }
 
 /// A host.
 #[derive(Clone)]
 pub struct Host {
-    /// Its place in the chain.
+    /// Place of the host in the chain.
     pub place: usize,
-    /// The protocol, while the daemon lives.
+    /// The protocol machine, while the daemon lives.
     pub machine: Option<Machine>,
-    /// How often the daemon was started.
+    /// Number of times that the daemon was started.
     pub life: u8,
     /// Entries of the sessions to the left and to the right.
     pub entries: [Option<Entry>; 2],
-    /// The sockets of them.
+    /// Sockets of these two sessions.
     pub sockets: [Socket; 2],
     /// Records on disk.
     pub records: BTreeMap<ChangeId, Vec<u8>>,
-    /// What the engine will tell the machine, in any order.
+    /// Events that the engine will report to the machine, in any order.
     pub events: Vec<HostEvent>,
-    /// What was told to operators.
+    /// Outcomes reported to operators.
     pub endings: Vec<Ending>,
-    /// Memory of the engine's.
+    /// The engine's memory of each change.
     pub held: BTreeMap<ChangeId, Held>,
-    /// What is left of commands when the engine is held up.
+    /// Remaining parts of commands, when the engine is held up.
     pub rest: VecDeque<Rest>,
-    /// What its programs have told a host that is both anchors. It outlives the daemon.
+    /// Notices of the programs to a host that is both anchors. They outlive the daemon.
     pub ring: Vec<(Side, Notice)>,
-    /// Is this host both anchors?
+    /// True if this host is both anchors.
     pub alone: bool,
-    /// It is about to send resets to both ends.
+    /// True if the host is about to send resets to both ends.
     pub resets: bool,
-    /// Nothing answers on its new path.
+    /// True if nothing answers on the host's new path.
     pub silent: bool,
-    /// What new paths do to packets.
+    /// Effect of new paths on packets.
     pub nature: Nature,
-    /// Only for seeded bugs.
+    /// Memory of seeded bugs.
     pub spoilt: seed::Memory,
-    /// A bug put in on purpose.
+    /// Bug that is put in on purpose.
     pub seed: Option<Seed>,
     ids: fn(usize, u8) -> [u8; 8],
-    /// A seeded bug: what has changed is locked all the same.
+    /// For a seeded bug: true if a session is locked even though it has changed.
     locks_changed: bool,
 }
 
@@ -149,11 +150,11 @@ impl Hash for Host {
     }
 }
 
-/// What one input brought.
+/// Result of one input.
 pub type Outcome = pump::Outcome<Wrong>;
 
 impl Host {
-    /// A host of a chain of `count`, all sessions open.
+    /// Creates a host of a chain of `count` hosts, with all sessions open.
     pub fn new(place: usize, count: usize, seed: Option<Seed>) -> Host {
         let entry = |side: Side| {
             let base = place::base(place, side, count)?;
@@ -193,7 +194,7 @@ impl Host {
             serial += 1;
             let mut id = [0; 16];
             id[..8].copy_from_slice(&prefix);
-            // Sources that are not fresh begin with all ones.
+            // Sources of identifiers that are not fresh begin with all ones.
             if prefix != [0xff; 8] {
                 id[8..].copy_from_slice(&serial.to_be_bytes());
             }
@@ -202,7 +203,7 @@ impl Host {
         Machine::new(place::addresses(self.place).to_vec(), ids)
     }
 
-    /// Nothing of it survives but what the kernel and the disk hold.
+    /// Ends the process. Only what the kernel and the disk hold survives.
     pub fn die(&mut self) {
         self.machine = None;
         self.held.clear();
@@ -212,7 +213,7 @@ impl Host {
         self.spoilt = Default::default();
     }
 
-    /// The daemon starts, as the engine's `take_up` has it.
+    /// Starts the daemon, as the engine's `take_up` does.
     pub fn start(&mut self, twist: Twist) -> Outcome {
         self.life += 1;
         let mut out = Outcome::default();
@@ -262,12 +263,12 @@ impl Host {
         }
     }
 
-    /// The entry of a side, while the session is tracked.
+    /// Entry of a side, while the session is tracked.
     pub fn entry(&self, side: Side) -> Option<&Entry> {
         self.entries[side as usize].as_ref()
     }
 
-    /// As [`Host::entry`], to be changed.
+    /// Mutable access to the entry, as in [`Host::entry`].
     pub fn entry_mut(&mut self, side: Side) -> Option<&mut Entry> {
         self.entries[side as usize].as_mut()
     }
@@ -321,7 +322,7 @@ impl Host {
                     alone,
                 });
             }
-            // A successor does not know who had a part in what.
+            // The next process does not know which hosts took part in a change.
             Report::Violation { .. } if self.life == 0 => {
                 *wrong = Some(Wrong::TakenForIntruder);
             }
@@ -329,13 +330,13 @@ impl Host {
         }
     }
 
-    /// Has it nothing to do?
+    /// True if the host has nothing to do.
     pub fn idle(&self) -> bool {
         let done = self.events.is_empty() && self.rest.is_empty() && self.ring.is_empty();
         self.machine.is_some() && done
     }
 
-    /// Does nothing wait here for anything?
+    /// True if nothing on this host waits for anything.
     pub fn quiet(&self) -> bool {
         let machine = self.machine.as_ref();
         machine.is_some_and(|m| m.waits().next().is_none()) && self.idle()

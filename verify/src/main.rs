@@ -1,4 +1,4 @@
-//! Explores the session protocol: see the library.
+//! Explores the session protocol. See the library.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -24,7 +24,7 @@ struct Arguments {
     list: bool,
 }
 
-/// Everything, in numbers first.
+/// Results, with the numbers first.
 #[derive(Serialize)]
 struct Summary {
     configurations: usize,
@@ -32,18 +32,18 @@ struct Summary {
     violations: usize,
     seeded_bugs: usize,
     seeded_bugs_found: usize,
-    /// Every configuration was explored to its end.
+    /// True if every configuration was explored to its end.
     whole: bool,
-    /// How many were.
+    /// Number of configurations that were explored to their end.
     explored_whole: usize,
-    /// What has to be seen somewhere, and was not, in those that were broken off. In
-    /// those explored to their end that is a violation.
+    /// Events that must occur and did not, in explorations that were broken off. In an exploration
+    /// that was completed a missing event is a violation.
     not_seen: Vec<Unseen>,
     explored: Vec<Explored>,
     seeded: Vec<Explored>,
 }
 
-/// What a configuration has not shown so far.
+/// An event that a configuration has not shown so far.
 #[derive(Serialize)]
 struct Unseen {
     configuration: &'static str,
@@ -66,7 +66,7 @@ impl Summary {
             states: explored.iter().map(|e| e.states).sum(),
             violations: explored.iter().map(|e| e.violations().count()).sum(),
             seeded_bugs: seeded.len(),
-            // Not by what was only never seen.
+            // A bug does not count as found because an event never occurred.
             seeded_bugs_found: seeded.iter().filter(|e| e.wrongs().count() > 0).count(),
             whole: explored.iter().all(|e| e.whole),
             explored_whole: explored.iter().filter(|e| e.whole).count(),
@@ -170,7 +170,7 @@ fn main() -> ExitCode {
     };
     let explored: Vec<Explored> = all.into_iter().map(|c| run(c, within)).collect();
     say("Bugs put in on purpose, which must be found:");
-    // However long it takes: one that was not found in time would look like a failure.
+    // The time is not limited: a bug that was not found in time would look like a failure.
     let seeded: Vec<Explored> = seeded.into_iter().map(|c| run(c, None)).collect();
     let summary = Summary::of(explored, seeded);
     if arguments.json {

@@ -1,4 +1,4 @@
-//! The model that is explored.
+//! The model to explore.
 
 use dysco_common::State;
 use dysco_proto::{ChangeId, Machine, Role, Time, Timer};
@@ -18,11 +18,11 @@ mod properties;
 pub use properties::always;
 use properties::{overlapping, sometimes};
 
-/// No message is on its way for so long, nor said again in vain: a deadline as
-/// long as this passes only when none is.
+/// Bound on the time that a message is in flight or is repeated in vain. A deadline of this length
+/// passes only when there is no such message.
 const LIFE: Time = Time::from_secs(30);
 
-/// A configuration, and what is known of its states.
+/// A configuration, and the known outcomes of its states.
 pub struct Exploration {
     /// The configuration.
     pub config: Configuration,
@@ -32,76 +32,76 @@ pub struct Exploration {
 /// One step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// An operator asks.
+    /// An operator makes a request.
     Request(usize),
-    /// An operator changes their mind.
+    /// An operator cancels a change.
     Cancel(usize, ChangeId, Twist),
-    /// A message arrives; perhaps it will come again.
+    /// A message arrives; it may arrive again.
     Deliver {
-        /// Which.
+        /// Index of the message.
         index: usize,
-        /// It stays on its way.
+        /// True if the message also stays in flight.
         keep: bool,
-        /// What goes wrong.
+        /// Fault that occurs.
         twist: Twist,
     },
     /// A message is lost.
     Lose(usize),
-    /// A host has done something that took its time.
+    /// A host has completed an action that took time.
     Happen {
-        /// Which host.
+        /// Index of the host.
         place: usize,
-        /// Which of its events.
+        /// Index of the event among the host's events.
         index: usize,
-        /// What goes wrong.
+        /// Fault that occurs.
         twist: Twist,
     },
-    /// A message is said again.
+    /// A message is repeated.
     Repeat(usize, Timer),
     /// A deadline passes.
     Expire {
-        /// At this host.
+        /// Index of the host.
         place: usize,
-        /// Whose.
+        /// Timer that expires.
         timer: Timer,
-        /// What goes wrong.
+        /// Fault that occurs.
         twist: Twist,
     },
     /// A daemon dies.
     Crash(usize),
-    /// It starts anew.
+    /// A daemon starts again.
     Start(usize, Twist),
-    /// One takes in what its programs have told.
+    /// A daemon takes the next notice of its programs.
     Listen(usize, Twist),
-    /// One that was held up goes on.
+    /// A daemon that was held up continues.
     GoOn(usize, Twist),
     /// A socket sends a segment.
     Packet {
-        /// Of this host.
+        /// Index of the host.
         place: usize,
-        /// Which session's.
+        /// Side of the session.
         side: Side,
-        /// What.
+        /// Kind of the segment.
         say: Say,
-        /// Does it arrive?
+        /// Place at which the segment is lost, if it is lost.
         lost: Lost,
     },
     /// A session's entry is collected.
     Collect(usize, Side),
-    /// The new path carries nothing any more, to the right or to the left.
+    /// The new path no longer carries anything to the right or to the left.
     PathDies([bool; 2]),
-    /// The process of a proxy dies: how its sockets to the left and to the right end.
+    /// The process of a proxy dies. The values state how its left and right socket end.
     ProxyDies(usize, [Death; 2]),
-    /// The left anchor at this place shows on its new path how far its end has sent.
+    /// The left anchor on this host shows on its new path how far its end has sent.
     Show(usize),
-    /// What opens a new path at this host is answered by a reset of this number.
+    /// A reset with this number answers the packet that opens a new path at this host.
     Reject(usize, Side, u32),
-    /// A seeded bug: a deadline of before the cut passes.
+    /// For a seeded bug: a deadline from before the cutover passes.
     Late(usize),
 }
 
 impl Exploration {
-    /// Of one configuration.
+    /// Creates the exploration of one configuration.
     pub fn new(config: Configuration) -> Exploration {
         Exploration {
             config,
@@ -116,7 +116,7 @@ impl Exploration {
             }
             let at = match *request {
                 Request::Leave { at } | Request::Ask { at, .. } => at,
-                // All must have ended, and nothing may be left of it.
+                // Everything must have ended, and nothing may remain of the change.
                 Request::Again { at } => {
                     let still = world.only_time_helps() && world.hosts().all(|h| h.quiet());
                     let all = |state| {
@@ -177,7 +177,7 @@ impl Exploration {
         for host in world.hosts().filter(|h| self.config.has_daemon(h.place)) {
             let place = host.place;
             let Some(machine) = &host.machine else {
-                // The successors of others die once they have started.
+                // The next process of other hosts dies once it has started.
                 let twists = self
                     .twists(world)
                     .filter(|t| *t == Twist::Plain || self.config.alone);
@@ -229,7 +229,7 @@ impl Exploration {
         }
     }
 
-    /// Only where it was asked for can it be cancelled.
+    /// Adds the cancels: a change can be cancelled only where it was requested.
     fn cancels(&self, world: &World, machine: &Machine, place: usize, actions: &mut Vec<Action>) {
         let asks = machine.waits().filter_map(|w| match w.timer {
             Timer::Ask(change) => Some(change),
@@ -238,7 +238,7 @@ impl Exploration {
         let own = machine.changes();
         let own = own.filter(|c| matches!(c.role, Role::Middle | Role::Local));
         if world.left.cancels > 0 {
-            // Elsewhere nothing else goes wrong at that moment.
+            // Elsewhere no other fault occurs at that moment.
             let alone = self.config.alone;
             for change in asks.chain(own.map(|c| c.change)) {
                 let twists = self.twists(world).filter(|t| *t == Twist::Plain || alone);
@@ -249,7 +249,7 @@ impl Exploration {
 
     fn packets(&self, world: &World, actions: &mut Vec<Action>) {
         let config = &self.config;
-        // Where ends close, what they do before anybody asks is of no interest.
+        // If ends close, their actions before a request are of no interest.
         if config.acks_at_once && world.asked == 0 || config.closes_cut && !world.is_cut() {
             return;
         }
@@ -292,7 +292,7 @@ impl Exploration {
                         lost: Lost::Nowhere,
                     });
                 }
-                // Seconds after the session's end: no message is under way so long.
+                // This is seconds after the session's end: no message is in flight for so long.
                 if only_time && world.collectable(config, place, side) {
                     actions.push(Action::Collect(place, side));
                 }
@@ -307,7 +307,8 @@ impl Exploration {
         }
     }
 
-    /// What a process has read and not written is lost, and what it has written not.
+    /// Adds deaths of proxies. Data that a process has read and not written is lost; data that it
+    /// has written is not lost.
     fn proxy_deaths(&self, world: &World, actions: &mut Vec<Action>) {
         if world.left.proxies == 0 || world.asked == 0 {
             return;
@@ -333,15 +334,15 @@ impl Exploration {
         }
     }
 
-    /// A path that may die shows at any moment what it has to, and one that lives when
-    /// nothing else is left to happen.
+    /// Adds the packets that show how far an end has sent: at any moment on a path that may die,
+    /// and otherwise when nothing else is left to happen.
     fn shows(&self, world: &World, actions: &mut Vec<Action>) {
         if self.config.faults.deaths > 0 || world.only_time_helps() {
             actions.extend((0..self.config.hosts).map(Action::Show));
         }
     }
 
-    /// Is this step a fault? Then one fewer may come.
+    /// Charges a step that is a fault against the remaining number of faults.
     fn pay(&self, world: &mut World, action: &Action) {
         let only_time = world.only_time_helps();
         let left = &mut world.left;
@@ -399,7 +400,7 @@ impl Exploration {
                 say: Say::Again | Say::AllAgain,
                 ..
             } => {
-                // More of them than may come too early come when all is still.
+                // Retransmissions beyond the budget for early ones occur when everything is idle.
                 left.again = left.again.saturating_sub(1);
                 return;
             }

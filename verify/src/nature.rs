@@ -1,32 +1,32 @@
-//! What the network does to the packets of a new path.
+//! Effect of the network on the packets of a new path.
 
 use dysco_common::tcp::{ACK, RST, Segment};
 
 use crate::plane::Packet;
 
-/// What that is.
+/// Effect of a new path on packets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Nature {
-    /// Nothing.
+    /// Packets pass unchanged.
     #[default]
     Plain,
-    /// Whatever is sent there is answered by a reset that the sender's TCP would believe.
+    /// A reset that the sender's TCP would believe answers every packet on the path.
     Rejects,
-    /// What goes to the right gets other sequence numbers, and what comes back acknowledges
-    /// what it would have without.
+    /// Packets to the right get other sequence numbers. The acknowledgements of the returning
+    /// packets are translated back.
     Renumbers,
 }
 
-/// What a firewall adds.
+/// Number that a firewall adds to sequence numbers.
 const SHIFT: u32 = 0x0102_0304;
 
 impl Nature {
-    /// Does opening the path show nothing that speaks against it?
+    /// True if opening the path reveals nothing against it.
     pub fn is_plain(self) -> bool {
         self == Nature::Plain
     }
 
-    /// A segment as it comes out behind what lies on the path.
+    /// Returns a segment as it leaves the devices on the path.
     pub fn changed(self, to_right: bool, packet: Packet) -> Packet {
         if self != Nature::Renumbers {
             return packet;
@@ -45,7 +45,7 @@ impl Nature {
     }
 }
 
-/// The reset that answers what acknowledges `ack`.
+/// Returns the reset that answers a segment that acknowledges `ack`.
 pub fn reset(ack: u32) -> Packet {
     let seg = Segment {
         seq: ack,

@@ -1,4 +1,4 @@
-//! What the states of both models are made of.
+//! Components of the states of both models.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dysco_proto::Message;
 use rustc_hash::FxHasher;
 
-/// A name for a state.
+/// Returns a name for a state.
 pub fn digest(state: &impl Hash) -> u64 {
     let mut hasher = FxHasher::default();
     state.hash(&mut hasher);
@@ -17,23 +17,22 @@ pub fn digest(state: &impl Hash) -> u64 {
         .rotate_left(29)
 }
 
-/// A host with the name of its state: a step copies and names anew only those
-/// that it changes.
+/// A host with the name of its state: a step copies and renames only the hosts that it changes.
 #[derive(Clone)]
 pub struct Sealed<H>(Arc<(u64, H)>);
 
 impl<H: Hash + Clone> Sealed<H> {
-    /// Names it.
+    /// Computes the name of the host's state.
     pub fn new(host: H) -> Sealed<H> {
         Sealed(Arc::new((digest(&host), host)))
     }
 
-    /// The host.
+    /// Returns the host.
     pub fn get(&self) -> &H {
         &self.0.1
     }
 
-    /// Changes it, and names it anew.
+    /// Changes the host, and recomputes its name.
     pub fn edit<T>(&mut self, f: impl FnOnce(&mut H) -> T) -> T {
         let (name, host) = Arc::make_mut(&mut self.0);
         let result = f(host);
@@ -48,16 +47,16 @@ impl<H> Hash for Sealed<H> {
     }
 }
 
-/// A message on its way.
+/// A message in flight.
 #[derive(Clone, Debug)]
 pub struct Letter {
-    /// From this host.
+    /// Index of the sender.
     pub from: usize,
-    /// To this one.
+    /// Index of the receiver.
     pub to: usize,
-    /// What it says.
+    /// Content of the message.
     pub message: Message,
-    /// Names all of that.
+    /// Name of the fields above.
     digest: u64,
 }
 
@@ -73,10 +72,10 @@ impl std::fmt::Display for Letter {
     }
 }
 
-/// Messages on their way, in no order: they are sorted by their names.
+/// Messages in flight, without an order of delivery: they are sorted by their names.
 pub type Net = Vec<Arc<Letter>>;
 
-/// A message sets out. One that is on its way already is the same message.
+/// Puts a message in flight. An equal message in flight is the same message.
 pub fn post(net: &mut Net, from: usize, to: usize, message: Message) {
     let name = digest(&(from, to, &message));
     if let Err(at) = net.binary_search_by_key(&name, |l| l.digest) {

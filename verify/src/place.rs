@@ -1,5 +1,5 @@
-//! Who is where: hosts in a row, and a session between each two neighbours.
-//! Numbers are chosen so that they wrap within the first bytes.
+//! Addresses and initial numbers: hosts in a row, and a session between each two neighbours. The
+//! numbers are chosen so that they wrap within the first bytes.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,9 +7,9 @@ use dysco_proto::{HostId, Subsession};
 
 use crate::socket::Base;
 
-/// Bytes that each proxy has added to the forward direction.
+/// Number of bytes that each proxy has added to the forward direction.
 pub const DELTA_FORWARD: i64 = 28;
-/// Bytes that each proxy has added to the reverse direction.
+/// Number of bytes that each proxy has added to the reverse direction.
 pub const DELTA_REVERSE: i64 = -3;
 
 /// Port of the new paths.
@@ -18,17 +18,17 @@ const NEW_PORT: u16 = 61_000;
 /// A session of a host: the one to its left or to its right.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Side {
-    /// It accepted this one.
+    /// The session that the host accepted.
     Left = 0,
-    /// It opened this one.
+    /// The session that the host opened.
     Right = 1,
 }
 
 impl Side {
-    /// Both.
+    /// Both sides.
     pub const BOTH: [Side; 2] = [Side::Left, Side::Right];
 
-    /// The other one.
+    /// Returns the opposite side.
     pub fn other(self) -> Side {
         match self {
             Side::Left => Side::Right,
@@ -41,12 +41,12 @@ fn address(place: usize, side: Side) -> IpAddr {
     IpAddr::from([10, 0, place as u8, 1 + side as u8])
 }
 
-/// All addresses of a host.
+/// Returns all addresses of a host.
 pub fn addresses(place: usize) -> [HostId; 2] {
     Side::BOTH.map(|side| address(place, side))
 }
 
-/// The host that has an address.
+/// Returns the host that has an address.
 pub fn place_of(host: HostId) -> Option<usize> {
     match host {
         IpAddr::V4(a) => Some(usize::from(a.octets()[2])),
@@ -54,7 +54,7 @@ pub fn place_of(host: HostId) -> Option<usize> {
     }
 }
 
-/// The session to the right of the host at `link`.
+/// Returns the session to the right of the host at `link`.
 pub fn link(link: usize) -> Subsession {
     Subsession {
         left: SocketAddr::new(address(link, Side::Right), 40_000 + link as u16),
@@ -62,7 +62,7 @@ pub fn link(link: usize) -> Subsession {
     }
 }
 
-/// The session at one side of a host.
+/// Returns the session at one side of a host.
 pub fn subsession(place: usize, side: Side) -> Subsession {
     match side {
         Side::Left => link(place.wrapping_sub(1)),
@@ -70,7 +70,7 @@ pub fn subsession(place: usize, side: Side) -> Subsession {
     }
 }
 
-/// Which side of a host a subsession is at.
+/// Returns the side of a host at which a subsession is.
 pub fn side_of(place: usize, sub: &Subsession) -> Option<Side> {
     if place_of(sub.left.ip()) == Some(place) {
         Some(Side::Right)
@@ -81,7 +81,7 @@ pub fn side_of(place: usize, sub: &Subsession) -> Option<Side> {
     }
 }
 
-/// What the left anchor reserves.
+/// Returns the new path, with the port that the left anchor reserves.
 pub fn new_path(a: &Subsession, b: &Subsession) -> Subsession {
     let mut left = a.left;
     left.set_port(NEW_PORT);
@@ -91,14 +91,14 @@ pub fn new_path(a: &Subsession, b: &Subsession) -> Subsession {
     }
 }
 
-/// Numbers of the first unit of each direction on a link.
+/// Returns the numbers of the first unit of each direction on a link.
 fn first(link: usize) -> (u32, u32) {
     let forward = [u32::MAX, 0x7fff_ffff, 5];
     let reverse = [0x8000_0000, u32::MAX - 1, 0];
     (forward[link % 3], reverse[link % 3])
 }
 
-/// The same for one end; `None` where the chain of `count` hosts ends.
+/// Returns the numbers for one end, or `None` where the chain of `count` hosts ends.
 pub fn base(place: usize, side: Side, count: usize) -> Option<Base> {
     match side {
         Side::Left => (place > 0).then(|| {
@@ -118,7 +118,7 @@ pub fn base(place: usize, side: Side, count: usize) -> Option<Base> {
     }
 }
 
-/// Initial sequence numbers, own and other's, that fit what the proxies added.
+/// Returns the initial sequence numbers, own and remote, that fit the deltas of the proxies.
 pub fn isns(place: usize, side: Side) -> (u32, u32) {
     let at = |link: usize| {
         let (forward, reverse) = first(link);

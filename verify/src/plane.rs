@@ -1,7 +1,6 @@
-//! The data plane of one session on one host: what the TC programs do with a
-//! packet, as far as numbers go. The decisions are the shipped ones, of
-//! `dysco_common::two_paths`; here is only what the programs do around them.
-//! Windows never close in this model.
+//! The data plane of one session on one host: the effect of the TC programs on a packet, as far as
+//! numbers go. The decisions are the shipped ones of `dysco_common::two_paths`. This module holds
+//! only the actions of the programs around these decisions. Windows never close in this model.
 
 use std::hash::{Hash, Hasher};
 
@@ -15,26 +14,26 @@ use dysco_proto::Subsession;
 pub mod far;
 mod shown;
 
-/// A segment on its way, and what it really carries: the units of the stream
-/// from `first` on, whatever its numbers claim.
+/// A segment in flight, and its real payload: the units of the stream from `first` on, whatever its
+/// numbers claim.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
-    /// Its header.
+    /// Header of the segment.
     pub seg: Segment,
     /// Index of its first unit.
     pub first: u8,
 }
 
-/// What the programs tell user space.
+/// A notice of the programs to user space.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Notice {
     /// Both FINs have passed.
     Closed,
-    /// A reset has.
+    /// A reset has passed.
     Reset,
-    /// The local end has acknowledged all of the old path.
+    /// The local end has acknowledged all data of the old path.
     Drained,
-    /// The proxy has ended the session between two paths.
+    /// The proxy has ended the session while two paths were in use.
     Broken,
 }
 
@@ -43,13 +42,13 @@ pub enum Notice {
 pub struct Entry {
     /// The entry as the programs have it.
     pub s: Session,
-    /// The new path, from two paths on.
+    /// The new path, from the two-path phase on.
     pub path: Option<Subsession>,
 }
 
 impl Entry {
-    /// A session that is open: `local` and `remote` are what comes next in the
-    /// spaces of this end and of the other.
+    /// Entry of an open session. `local` and `remote` are the next numbers of this end and of the
+    /// other end.
     pub fn tracked(local: u32, remote: u32) -> Entry {
         let s = Session {
             state: State::Tracked as u32,
@@ -62,18 +61,18 @@ impl Entry {
         Entry { s, path: None }
     }
 
-    /// The state that it is in.
+    /// Returns the state of the entry.
     pub fn state(&self) -> State {
         State::from_word(self.s.state).unwrap_or(State::Free)
     }
 
-    /// Something of the new path has been used.
+    /// True if the new path has been used.
     pub fn used(&self) -> bool {
         self.s.two.cut_armed | self.s.two.cut_set | self.s.two.new_heard != 0
     }
 
-    /// `Agent::prepare`, and what the SYN shows that follows: at least what the proxy has
-    /// sent by then.
+    /// Models `Agent::prepare`, and the number that the following SYN shows: at least what the
+    /// proxy has sent at that time.
     pub fn prepare(&mut self, new: Subsession, translation: Translation) {
         self.s.translation = translation;
         self.s.two = Default::default();
@@ -84,7 +83,7 @@ impl Entry {
         self.path = Some(new);
     }
 
-    /// `Agent::unprepare`.
+    /// Models `Agent::unprepare`.
     pub fn unprepare(&mut self) {
         self.s.state = State::Tracked as u32;
         self.s.clamp = 0;
@@ -92,14 +91,14 @@ impl Entry {
         self.path = None;
     }
 
-    /// `Memory::cut`.
+    /// Models `Memory::cut`.
     pub fn cut(&mut self, at: Anchor) -> Cutoff {
         self.s.two.cut_armed = 1;
         self.cut_if_due(at);
         two_paths::cutoff(at, &self.s)
     }
 
-    /// `Memory::set_cut_in`.
+    /// Models `Memory::set_cut_in`.
     pub fn set_cut_in(&mut self, cutoff: Cutoff, at: Anchor) -> bool {
         self.s.cut_in = cutoff.at;
         self.s.two.cut_in_set = 1 | if cutoff.closes { CLOSES } else { 0 };
@@ -109,17 +108,17 @@ impl Entry {
         self.is_drained()
     }
 
-    /// `Agent::break_off`.
+    /// Models `Agent::break_off`.
     pub fn break_off(&mut self) {
         self.s.life.reset |= life::SEEN | life::BY_MIDDLEBOX;
     }
 
-    /// Has the proxy ended the session, whatever the cutoffs say?
+    /// True if the proxy has ended the session, whatever the cutoffs say.
     pub fn is_broken(&self, at: Anchor) -> bool {
         two_paths::is_broken(&self.s) || two_paths::closed_before(at, &self.s)
     }
 
-    /// `ingress::was_broken`, of what the end hears of the old path.
+    /// Models `ingress::was_broken`, for a packet of the old path that the end receives.
     fn hear_end(&mut self, at: Anchor, told: Option<&Packet>, tell: &mut Vec<Notice>) {
         let breaks = told.is_some_and(|p| two_paths::breaks(at, &self.s, &p.seg));
         if breaks && !two_paths::is_broken(&self.s) {
@@ -128,13 +127,13 @@ impl Entry {
         }
     }
 
-    /// `Engine::is_drained`.
+    /// Models `Engine::is_drained`.
     pub fn is_drained(&self) -> bool {
         let drained = self.s.two.drained != 0 && two_paths::has_shown_all(&self.s);
         drained || two_paths::has_reset(&self.s)
     }
 
-    /// `Agent::deafen`.
+    /// Models `Agent::deafen`.
     pub fn deafen(&mut self) -> bool {
         let deaf = self.state() == State::TwoPaths
             && self.s.life.reset == 0
@@ -143,7 +142,7 @@ impl Entry {
         deaf
     }
 
-    /// `Agent::take_back`.
+    /// Models `Agent::take_back`.
     pub fn take_back(&mut self) {
         let two = &mut self.s.two;
         (two.cut_armed, two.new_heard, two.cut_in_set) = (0, 0, 0);
@@ -151,13 +150,13 @@ impl Entry {
         self.s.deaf = 1;
     }
 
-    /// `Agent::complete`.
+    /// Models `Agent::complete`.
     pub fn complete(&mut self) {
         self.s.state = State::NewPath as u32;
         self.forget_two();
     }
 
-    /// Outside two paths no program looks at these: equal states look equal.
+    /// Clears fields that no program reads outside two paths, so that equal states look equal.
     fn forget_two(&mut self) {
         let s = &mut self.s;
         s.two = Default::default();
@@ -166,7 +165,7 @@ impl Entry {
         (s.deaf, s.shown) = (0, 0);
     }
 
-    /// The local end sends. Calls `send` for each packet and its path.
+    /// Processes a packet of the local end. Calls `send` for each packet and its path.
     pub fn egress(
         &mut self,
         packet: Packet,
@@ -185,8 +184,8 @@ impl Entry {
                 self.track_out(&packet.seg, tell);
                 send(Path::New, self.translated(packet));
             }
-            // Of a session that is relayed nobody hears the stack. The last are of mode
-            // return and of chains, which are not explored here.
+            // No host receives packets of the stack for a relayed session. The last states belong
+            // to mode `return` and to chains, which are not explored here.
             State::Tombstone
             | State::Relay
             | State::Return
@@ -211,7 +210,7 @@ impl Entry {
         }
     }
 
-    /// `paths::cut_if_due`.
+    /// Models `paths::cut_if_due`.
     fn cut_if_due(&mut self, at: Anchor) {
         let two = &mut self.s.two;
         if two.cut_armed | two.new_heard != 0 && two.cut_set == 0 && self.s.deaf == 0 {
@@ -220,8 +219,8 @@ impl Entry {
         }
     }
 
-    /// A segment of the end that the anchor acts for: its path, and the copy for the
-    /// other one.
+    /// Splits a segment of the end that the anchor acts for: returns its path, and the copy for the
+    /// other path.
     fn split(
         &mut self,
         at: Anchor,
@@ -328,7 +327,7 @@ impl Entry {
         *set = 1;
     }
 
-    /// A packet arrives on the session's own five-tuple: what the local end gets.
+    /// Returns what the local end receives of a packet on the session's own five-tuple.
     pub fn ingress_old(&mut self, packet: Packet, tell: &mut Vec<Notice>) -> Option<Packet> {
         match self.state() {
             State::Tracked | State::Adopted | State::Opening => {
@@ -347,7 +346,7 @@ impl Entry {
                 self.hear_end(Anchor::Near, told.as_ref(), tell);
                 told
             }
-            // Far anchors hear their ends elsewhere.
+            // Far anchors process the packets of their ends elsewhere.
             State::NewPath
             | State::Tombstone
             | State::FarTwoPaths
@@ -367,7 +366,7 @@ impl Entry {
         }
     }
 
-    /// A packet arrives on the new path: what the local end gets.
+    /// Returns what the local end receives of a packet on the new path.
     pub fn ingress_new(&mut self, packet: Packet, tell: &mut Vec<Notice>) -> Option<Packet> {
         if self.state() == State::TwoPaths && !two_paths::is_live(&self.s, &packet.seg) {
             return None;
@@ -375,7 +374,7 @@ impl Entry {
         self.ingress_any(packet, tell)
     }
 
-    /// The same, whether the path is open or not.
+    /// Processes the packet whether the path is open or not.
     pub fn ingress_any(&mut self, packet: Packet, tell: &mut Vec<Notice>) -> Option<Packet> {
         let two = match self.state() {
             State::TwoPaths if self.s.deaf != 0 => return None,
@@ -398,7 +397,7 @@ impl Entry {
         self.hear_new(Anchor::Near, packet)
     }
 
-    /// `paths::hear`: what the end gets of a segment of the new path.
+    /// Models `paths::hear`: returns what the end receives of a segment on the new path.
     fn hear_new(&mut self, at: Anchor, mut packet: Packet) -> Option<Packet> {
         let seg = packet.seg;
         let judged = two_paths::new_incoming(at, &self.s, &seg, 0);
@@ -427,7 +426,7 @@ pub(crate) fn edited(packet: Packet, edit: &Edit) -> Packet {
     Packet { seg, ..packet }
 }
 
-/// What later behaviour depends on.
+/// Hashes what later behaviour depends on.
 impl Hash for Entry {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Session { life, two, .. } = &self.s;

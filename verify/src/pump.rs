@@ -1,18 +1,18 @@
-//! What the engine of a modelled host does with the machine that ships.
+//! Work of a modelled host's engine with the shipped machine.
 
 use dysco_proto::{Command, HostId, Machine, Message, Reason, Report, Time};
 
-/// The clock stands still: time passes where a timer is fired.
+/// Current time. The clock stands still: time passes only when a timer fires.
 pub const NOW: Time = Time::ZERO;
-/// More outputs than one input brings: where a daemon may die among them.
+/// Number of outputs at which a daemon may die. One input produces fewer.
 pub const OUTPUTS: u8 = 7;
-/// The same of a host that is both anchors, with the parts that its commands have.
+/// The corresponding number for a host that is both anchors, including the parts of its commands.
 pub const PAIR_OUTPUTS: u8 = 12;
 
-/// What goes wrong in the middle of one input.
+/// A fault in the middle of one input.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Twist {
-    /// Nothing.
+    /// No fault.
     Plain,
     /// The daemon dies before the step of this number.
     Dies(u8),
@@ -23,8 +23,8 @@ pub enum Twist {
 }
 
 impl Twist {
-    /// All that may happen at one of so many outputs while so many crashes and refusals
-    /// are left, and so often a daemon may be held up.
+    /// Returns all twists at this number of outputs, for the remaining numbers of crashes, refusals
+    /// and delays.
     pub fn all(outputs: u8, [crashes, refusals, delays]: [u8; 3]) -> impl Iterator<Item = Twist> {
         let steps = move |left| if left > 0 { outputs } else { 0 };
         std::iter::once(Twist::Plain)
@@ -34,15 +34,15 @@ impl Twist {
     }
 }
 
-/// What one input brought.
+/// Result of one input.
 pub struct Outcome<W> {
     /// Messages to send.
     pub letters: Vec<(HostId, Message)>,
-    /// Steps taken.
+    /// Number of steps taken.
     pub steps: u8,
-    /// The twist took effect.
+    /// True if the twist took effect.
     pub twisted: bool,
-    /// A rule was broken.
+    /// Rule that was broken.
     pub wrong: Option<W>,
 }
 
@@ -57,41 +57,41 @@ impl<W> Default for Outcome<W> {
     }
 }
 
-/// A host whose engine carries out what its machine wants.
+/// A host whose engine carries out the commands of its machine.
 pub trait Engine {
-    /// Which rule it may break.
+    /// Rule that the host may break.
     type Wrong;
 
-    /// The machine, while the daemon lives.
+    /// Returns the machine, while the daemon lives.
     fn machine(&mut self) -> Option<&mut Machine>;
 
-    /// The daemon dies.
+    /// Ends the daemon.
     fn die(&mut self);
 
-    /// May a command fail?
+    /// True if a command may fail.
     fn can_fail(command: &Command) -> bool;
 
-    /// A command fails.
+    /// Makes a command fail.
     fn fail(&mut self, command: Command);
 
-    /// Carries a command out.
+    /// Carries out a command.
     fn execute(&mut self, command: Command, wrong: &mut Option<Self::Wrong>);
 
-    /// Is something left of a command, which goes on before the next one?
+    /// True if a part of a command remains, which precedes the next command.
     fn has_rest(&self) -> bool {
         false
     }
 
-    /// Carries out the next part of that.
+    /// Carries out the next part of that command.
     fn go_on(&mut self, _wrong: &mut Option<Self::Wrong>) {}
 
-    /// This command, and all behind it, is left for later.
+    /// Leaves this command, and all commands after it, for later.
     fn put_off(&mut self, _command: Option<Command>) {}
 
-    /// Takes in what the machine tells.
+    /// Processes a report of the machine.
     fn hear(&mut self, report: Report, wrong: &mut Option<Self::Wrong>);
 
-    /// The engine's loop: all commands, one message, and again.
+    /// Runs the engine's loop: all commands, one message, and again.
     fn pump(&mut self, twist: Twist, out: &mut Outcome<Self::Wrong>) {
         loop {
             let goes_on = self.has_rest();
@@ -137,7 +137,8 @@ pub trait Engine {
     }
 }
 
-/// No decision depends on a reason's words: without them there are fewer states.
+/// Removes the text of a reason. No decision depends on the text, and there are fewer states
+/// without it.
 fn plain(mut message: Message) -> Message {
     let words = match &mut message {
         Message::Asked {

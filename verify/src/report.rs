@@ -1,4 +1,4 @@
-//! Explorations run, and what is said of them.
+//! Runs of explorations, and their reports.
 
 use std::fmt::{Display, Write as _};
 use std::hash::Hash;
@@ -15,42 +15,42 @@ use crate::model::Exploration;
 /// A property of a configuration.
 #[derive(Clone, Debug, Serialize)]
 pub struct Checked {
-    /// In words.
+    /// Description of the property.
     pub property: &'static str,
     /// `always` or `sometimes`.
     pub kind: &'static str,
-    /// It does.
+    /// True if the property holds.
     pub holds: bool,
-    /// How it comes about that an `always` does not.
+    /// Steps that lead to the violation of an `always` property.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<String>,
 }
 
-/// What came of one exploration.
+/// Result of one exploration.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explored {
-    /// The configuration's name.
+    /// Name of the configuration.
     pub name: &'static str,
-    /// What it is about.
+    /// Subject of the configuration.
     pub about: &'static str,
-    /// Different states.
+    /// Number of different states.
     pub states: usize,
-    /// Steps between them.
+    /// Number of steps between states.
     pub steps: usize,
-    /// Steps of the longest way that was needed to reach a state.
+    /// Number of steps of the longest path that was needed to reach a state.
     pub depth: usize,
-    /// How long it took.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// All that can be reached was; or else its time was over before.
+    /// True if every reachable state was reached; false if the time ran out before.
     pub whole: bool,
-    /// Each property.
+    /// Results of the properties.
     pub properties: Vec<Checked>,
-    /// What has to be seen somewhere, and was not: by what is whole, ever.
+    /// Events that must occur and did not: in a complete exploration, these never occur.
     pub unseen: Vec<&'static str>,
 }
 
 impl Explored {
-    /// Properties of every state that do not hold: what is wrong, and not only unseen.
+    /// Violated properties of every state. Events that were only not seen are not among them.
     pub fn wrongs(&self) -> impl Iterator<Item = &Checked> {
         self.violations().filter(|p| p.kind == "always")
     }
@@ -61,7 +61,7 @@ impl Explored {
     }
 }
 
-/// A model that can be explored and told of.
+/// A model that can be explored and described.
 pub trait Explorable:
     Model<
         State: Clone + Display + Hash + PartialEq + Send + Sync,
@@ -70,28 +70,28 @@ pub trait Explorable:
     + Sync
     + 'static
 {
-    /// Its name, and what it is about.
+    /// Returns the model's name and its subject.
     fn name(&self) -> [&'static str; 2];
 
-    /// A step, in words.
+    /// Describes a step in words.
     fn tell(&self, state: &Self::State, action: &Self::Action) -> String;
 
-    /// What is wrong with a state, and how it goes on from there without faults.
+    /// Describes the violation in a state, and the further steps without faults.
     fn explain(&self, state: &Self::State) -> Vec<String>;
 }
 
-/// Explores all states of a configuration, or up to the first violation, or as many as
-/// are reached `within` that time.
+/// Explores all states of a configuration, or up to the first violation, or as many states as are
+/// reached `within` that time.
 pub fn explore(config: Configuration, within: Option<Duration>) -> Explored {
     explore_model(Exploration::new(config), within)
 }
 
-/// The same of a configuration of chains.
+/// Explores a configuration of chains in the same way.
 pub fn explore_chain(config: chain::config::Configuration, within: Option<Duration>) -> Explored {
     explore_model(chain::model::Exploration::new(config), within)
 }
 
-/// The same of a model.
+/// Explores a model in the same way.
 pub fn explore_model<M: Explorable>(model: M, within: Option<Duration>) -> Explored {
     let [name, about] = model.name();
     let begun = Instant::now();
@@ -122,7 +122,7 @@ pub fn explore_model<M: Explorable>(model: M, within: Option<Duration>) -> Explo
                 Checked {
                     property: p.name,
                     kind: "sometimes",
-                    // An exploration that was broken off may not have got there.
+                    // An exploration that was broken off may not have reached the event.
                     holds: discovery.is_some() || failed || !whole,
                     steps: Vec::new(),
                 }
@@ -149,7 +149,7 @@ pub fn explore_model<M: Explorable>(model: M, within: Option<Duration>) -> Explo
     }
 }
 
-/// The steps to a violation, and how it goes on from there without faults.
+/// Returns the steps to a violation, and the further steps without faults.
 fn trace<M: Explorable>(model: &M, path: Path<M::State, M::Action>) -> Vec<String> {
     let mut steps = Vec::new();
     for (state, action) in path.into_vec() {
@@ -162,7 +162,7 @@ fn trace<M: Explorable>(model: &M, path: Path<M::State, M::Action>) -> Vec<Strin
     steps
 }
 
-/// One exploration in a few lines.
+/// Describes one exploration in a few lines.
 pub fn show(explored: &Explored) -> String {
     let mut text = String::new();
     let time = Duration::from_secs_f64(explored.seconds);

@@ -1,8 +1,7 @@
-//! How a state ends if from now on nothing goes wrong. Every step here is one
-//! that the model may take as well. So where each reachable state ends well,
-//! an end is always within reach, and a run whose faults stop gets there: in
-//! a finite model a fair run cannot pass by for ever what it can always reach.
-//! (`eventually` of the checker would not do: it sees no cycles, and judges a
+//! Outcome of a state if nothing goes wrong from now on. The model may also take every step that is
+//! taken here. If each reachable state ends well, an end is therefore always within reach, and a
+//! run whose faults stop gets there: in a finite model a fair run cannot forever bypass what it can
+//! always reach. (`eventually` of the checker is not sufficient: it sees no cycles, and judges a
 //! state by the first path that led there.)
 
 use std::fmt::Display;
@@ -14,38 +13,38 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::parts::digest;
 
-/// The most states that an explanation tells.
+/// Maximum number of states in an explanation.
 const TOLD: usize = 60;
 
-/// A state of a model, as it goes on by itself.
+/// A state of a model that proceeds without faults.
 pub trait Calm: Clone + Hash + Display {
-    /// What is explored.
+    /// Type of the configuration.
     type Configuration;
-    /// How it ends.
+    /// Type of the outcome.
     type Fate: Copy;
 
-    /// It goes on for ever.
+    /// Outcome of a run that never comes to rest.
     const ENDLESS: Self::Fate;
-    /// More steps than any run has: it goes round in circles.
+    /// Maximum number of steps of a run. A run with more steps is a cycle.
     const STEPS: usize;
 
-    /// The daemons that run, and where.
+    /// Running machines, each with the index of its host.
     fn machines(&self) -> impl Iterator<Item = (usize, &Machine)>;
 
-    /// The next thing that can happen without time; false if there is none.
+    /// Performs the next step that needs no time. Returns false if there is none.
     fn step(&mut self, config: &Self::Configuration) -> bool;
 
-    /// A timer says its message again.
+    /// Makes a timer repeat its message.
     fn says_again(&mut self, config: &Self::Configuration, place: usize, timer: Timer);
 
-    /// A timer's deadline passes.
+    /// Makes a timer's deadline pass.
     fn times_out(&mut self, config: &Self::Configuration, place: usize, timer: Timer);
 
-    /// What must hold when nothing is left to happen.
+    /// Checks what must hold when nothing is left to happen.
     fn judge(&self, config: &Self::Configuration) -> Self::Fate;
 }
 
-/// Fates known already, by the names of states.
+/// Known outcomes, by the names of states.
 pub struct Fates<W: Calm>(Mutex<FxHashMap<u64, W::Fate>>);
 
 impl<W: Calm> Default for Fates<W> {
@@ -59,7 +58,7 @@ impl<W: Calm> Fates<W> {
         self.0.lock().get(&name).copied()
     }
 
-    /// The fate of a state.
+    /// Returns the outcome of a state.
     pub fn of(&self, config: &W::Configuration, world: &W) -> W::Fate {
         let mut run = Run::new(config, world, self);
         let fate = run.finish();
@@ -69,7 +68,7 @@ impl<W: Calm> Fates<W> {
     }
 }
 
-/// The states that a state passes on its way to its end, in words.
+/// Returns the states between a state and its end, in words.
 pub fn explain<W: Calm>(config: &W::Configuration, world: &W) -> Vec<String> {
     let fates = Fates::default();
     let mut run = Run::new(config, world, &fates);
@@ -82,9 +81,9 @@ struct Run<'a, W: Calm> {
     config: &'a W::Configuration,
     world: W,
     fates: &'a Fates<W>,
-    /// States whose run this one goes on with.
+    /// States that lie on this run.
     passed: Vec<u64>,
-    /// Each step so far follows from the state alone.
+    /// True if each step so far follows from the state alone.
     first: bool,
     steps: usize,
     log: Option<Vec<String>>,
@@ -136,7 +135,7 @@ impl<'a, W: Calm> Run<'a, W> {
         }
     }
 
-    /// Until only time helps. The fate, if it is known on the way.
+    /// Runs until only time helps. Returns the outcome if a state with a known outcome is passed.
     fn settle(&mut self) -> Option<W::Fate> {
         loop {
             if self.first {
@@ -177,7 +176,7 @@ impl<'a, W: Calm> Run<'a, W> {
         !due.is_empty()
     }
 
-    /// Timers that something is wanted of, the earliest first.
+    /// Timers of the kind that is wanted, the earliest first.
     fn timers(
         &self,
         wanted: impl Fn(bool, Option<Time>) -> Option<Time>,

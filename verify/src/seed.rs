@@ -1,5 +1,5 @@
-//! Bugs put in on purpose, to show that the check would find them. They sit
-//! around the machine, in what it hears and says: the machine has none of this.
+//! Bugs put in on purpose, to show that the check would find them. They act around the machine, on
+//! its inputs and outputs. The machine itself contains none of this.
 
 use std::hash::{Hash, Hasher};
 
@@ -16,58 +16,59 @@ use crate::world::World;
 
 pub mod local;
 
-/// A known bug of protocols like this one.
+/// A known bug of protocols of this kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Seed {
-    /// The last control message is said once: its loss strands who waits.
+    /// The last control message is sent once, so that its loss leaves the receiver waiting.
     LastAckOnce,
-    /// So is a cancel, and nobody asks what became of the change.
+    /// A cancel is sent once, and no host asks what became of the change.
     CancelOnce,
-    /// A time-out that was due before the cut is acted on after it.
+    /// A time-out that was due before the cutover is acted on after it.
     LateTimeout,
-    /// A set-up that comes twice is carried out twice.
+    /// A set-up that arrives twice is carried out twice.
     DoubledSetUp,
-    /// After a cancel the next change is taken for the old one.
+    /// After a cancel, the next change is taken for the old one.
     StaleNames,
-    /// The right anchor switches when it is set up, before the left one has.
+    /// The right anchor switches when it is set up, before the left anchor has switched.
     RightFirst,
-    /// A host is an anchor once more after the session has left its path.
+    /// A host becomes an anchor again after the session has left its path.
     SecondAnchor,
-    /// A host that is both anchors writes the record of the cut when that is made.
+    /// A host that is both anchors writes the record of the cutover after the cutover.
     RecordAfterCut,
-    /// It starts anew without the record, and takes back what it has cut.
+    /// A host that is both anchors starts again without the record, and takes back what it has cut.
     ForgottenCut,
-    /// It relays when the first of its two sessions has drained.
+    /// A host that is both anchors relays when the first of its two sessions has drained.
     HalfDrained,
-    /// The right anchor says that it hears the new path no more, and hears it.
+    /// The right anchor reports that it no longer receives on the new path, and still does.
     HearsOn,
-    /// Where the old path is behind what an end has got, that hears nothing of it.
+    /// An end receives nothing of an old path that is behind what the end has received.
     StaysBehind,
-    /// A new path is taken for good before it has shown what was sent elsewhere.
+    /// A new path is accepted for good before it has shown what was sent elsewhere.
     Unshown,
-    /// It lets the ends hear what the proxy acknowledges, whoever has got that.
+    /// A host that is both anchors passes the proxy's acknowledgements to the ends, whether or not
+    /// the data has arrived.
     ProxyBelieved,
-    /// An end hears the FIN of a proxy that has died with bytes for it.
+    /// An end receives the FIN of a proxy that has died with bytes for it.
     ProxysEnd,
-    /// What comes on a new path is heard before that has opened.
+    /// Packets on a new path are delivered before the path has opened.
     HearsUnopened,
     /// A new path is taken whatever it does to numbers.
     ComparesNothing,
 }
 
-/// Does a host hear its new path on, whatever it says?
+/// True if a host continues to hear its new path, whatever it reports.
 pub fn hears_on(seed: Option<Seed>, place: usize) -> bool {
     seed == Some(Seed::HearsOn) && place == 2
 }
 
-/// Is what an end that is ahead would hear of the proxy left as it is? `said` is that.
+/// Leaves the proxy's packet as it is for an end that is ahead. `said` is that packet.
 pub fn stays_behind(seed: Option<Seed>, said: &Packet, told: &mut Packet) {
     if seed == Some(Seed::StaysBehind) {
         told.seg.seq = said.seg.seq;
     }
 }
 
-/// What an end hears of what the proxy has said: `told`, but for its FIN.
+/// Returns the packet of the proxy that an end receives: `told`, or `said` with its FIN.
 pub fn tells_proxys_end(seed: Option<Seed>, said: &Packet, told: Option<Packet>) -> Option<Packet> {
     match seed {
         Some(Seed::ProxysEnd) if said.seg.has(FIN) => Some(*said),
@@ -75,45 +76,45 @@ pub fn tells_proxys_end(seed: Option<Seed>, said: &Packet, told: Option<Packet>)
     }
 }
 
-/// Does it do without what the new path has to show?
+/// True if draining does not require what the new path has to show.
 pub fn is_drained_unshown(seed: Option<Seed>) -> bool {
     seed == Some(Seed::Unshown)
 }
 
-/// Is a new path heard before it has opened?
+/// True if packets on a new path are delivered before it has opened.
 pub fn hears_unopened(seed: Option<Seed>) -> bool {
     seed == Some(Seed::HearsUnopened)
 }
 
-/// Is a new path taken as soon as anything answers there?
+/// True if a new path is taken as soon as anything answers there.
 pub fn compares_nothing(seed: Option<Seed>) -> bool {
     seed == Some(Seed::ComparesNothing)
 }
 
-/// May a session be locked that goes another way by now?
+/// True if a session may be locked that now takes another path.
 pub fn locks_changed(seed: Option<Seed>) -> bool {
     seed == Some(Seed::SecondAnchor)
 }
 
-/// What a seeded bug keeps on a host.
+/// Memory of a seeded bug on a host.
 #[derive(Clone, Default)]
 pub struct Memory {
-    /// The last path prepared.
+    /// Path that was prepared last.
     pub prepared: Option<(ChangeId, Subsession, dysco_common::Translation)>,
-    /// The left anchor as it was before its cut.
+    /// The left anchor as it was before its cutover.
     pub before: Option<Box<Machine>>,
-    /// A record that is still to be written.
+    /// Record that is still to be written.
     pub record: Option<Vec<u8>>,
 }
 
 impl Hash for Memory {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // What was prepared follows from the rest of the host.
+        // The prepared path follows from the rest of the host.
         (&self.before, &self.record).hash(state);
     }
 }
 
-/// Where identifiers begin.
+/// Returns the source of identifiers.
 pub fn ids(seed: Option<Seed>) -> fn(usize, u8) -> [u8; 8] {
     match seed {
         Some(Seed::StaleNames) => |_, _| [0xff; 8],
@@ -121,7 +122,7 @@ pub fn ids(seed: Option<Seed>) -> fn(usize, u8) -> [u8; 8] {
     }
 }
 
-/// Is what a timer repeats held back?
+/// True if the message that a timer repeats is held back.
 pub fn silences(seed: Option<Seed>, message: &Message) -> bool {
     match seed {
         Some(Seed::LastAckOnce) => matches!(message, Message::Done { .. }),
@@ -130,12 +131,12 @@ pub fn silences(seed: Option<Seed>, message: &Message) -> bool {
     }
 }
 
-/// Is it never said at all?
+/// True if the message is never sent.
 pub fn mutes(seed: Option<Seed>, message: &Message) -> bool {
     seed == Some(Seed::CancelOnce) && matches!(message, Message::Query { .. })
 }
 
-/// Does the host hear this message at all? Also where a bug meddles with it.
+/// Returns true if the host receives this message. Also applies a bug that alters the message.
 pub fn hears(seed: Option<Seed>, world: &mut World, letter: &Letter) -> bool {
     let doubled =
         seed == Some(Seed::DoubledSetUp) && matches!(letter.message, Message::SetUp { .. });
@@ -157,7 +158,7 @@ pub fn hears(seed: Option<Seed>, world: &mut World, letter: &Letter) -> bool {
     true
 }
 
-/// After each input of a host.
+/// Applies the bug after each input of a host.
 pub fn after(config: &Configuration, world: &mut World, place: usize) {
     let phase = |world: &World, role| {
         let machine = world.host(place).machine.as_ref()?;
@@ -189,7 +190,7 @@ pub fn after(config: &Configuration, world: &mut World, place: usize) {
     }
 }
 
-/// The time-out of long ago.
+/// Restores the left anchor as it was before its cutover, and returns the timer that expires there.
 pub fn late(world: &mut World, place: usize) -> Option<Timer> {
     let before = world.host(place).spoilt.before.clone()?;
     let timer = before.waits().next()?.timer;

@@ -1,42 +1,42 @@
-//! One TCP socket: what it has sent, what was acknowledged to it, what it has
-//! got. A unit is a byte or the FIN; units are counted from the stream's start.
+//! One TCP socket: what it has sent, what was acknowledged to it, and what it has received. A unit
+//! is a byte or the FIN; units are counted from the stream's start.
 
 use dysco_common::tcp::{ACK, FIN, RST, Segment};
 
 use crate::plane::Packet;
 
-/// Where the numbers of the two directions begin on one session.
+/// Initial numbers of the two directions of one session.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Base {
     /// Number of the first unit that this end sends.
     pub out: u32,
-    /// Number of the first unit that it gets.
+    /// Number of the first unit that this end receives.
     pub into: u32,
 }
 
-/// Something that TCP must never see.
+/// An event that TCP must never see.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Harm {
-    /// An acknowledgement of what this socket never sent.
+    /// An acknowledgement of data that this socket never sent.
     AckOfUnsent,
     /// A unit under another unit's number.
     WrongBytes,
-    /// A clean end of a stream, after a cut, though units of it are missing.
+    /// A clean end of a stream, after a cutover, although units of the stream are missing.
     CutShort,
-    /// A reset of what lies on a path that was never taken.
+    /// A reset by a device on a path that was never taken.
     Rejected,
 }
 
-/// How the kernel ends a socket whose process has died.
+/// End of a socket whose process has died, as the kernel performs it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Death {
-    /// It sends what is in the send queue, which ends before this unit, and a FIN.
+    /// The kernel sends the send queue, which ends before this unit, and a FIN.
     Fin(u8),
-    /// It sends a reset.
+    /// The kernel sends a reset.
     Reset,
 }
 
-/// A socket's state.
+/// State of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Socket {
     /// First unit that is not acknowledged.
@@ -45,32 +45,32 @@ pub struct Socket {
     pub nxt: u8,
     /// First unit that has not arrived.
     pub rcv: u8,
-    /// What it has said of that last.
+    /// Value of `rcv` that the socket has acknowledged last.
     told: u8,
-    /// Something came again that it has: only an acknowledgement by itself answers that.
+    /// True if a unit arrived that the socket already has: only a pure acknowledgement answers it.
     answers: bool,
-    /// Units that arrived beyond a hole, as bits.
+    /// Units that arrived beyond a hole, as a bit set.
     beyond: u16,
-    /// Something arrived that is not acknowledged.
+    /// True if data arrived that is not acknowledged.
     pub owes: bool,
-    /// Closed without a word, or reset.
+    /// True if the socket was closed without a packet, or reset.
     pub dead: bool,
-    /// By a reset.
+    /// True if the socket was reset.
     pub reset: bool,
-    /// Its process has died: the stream that the kernel still sends ends before this unit.
+    /// Set if the process has died: the stream that the kernel still sends ends before this unit.
     pub closed: Option<u8>,
-    /// The kernel owes a reset: its process has died, and something came since.
+    /// True if the kernel owes a reset: the process has died, and data has arrived since.
     pub refuses: bool,
 }
 
-/// What a socket sends.
+/// A segment that a socket sends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Say {
     /// The next unit.
     New,
-    /// The first unit that is not acknowledged, again.
+    /// A retransmission of the first unit that is not acknowledged.
     Again,
-    /// All that is not acknowledged, again, in one segment.
+    /// A retransmission of all units that are not acknowledged, in one segment.
     AllAgain,
     /// An acknowledgement.
     Ack,
@@ -79,9 +79,9 @@ pub enum Say {
 }
 
 impl Socket {
-    /// The segment, if there is reason for it. `available`: units that the
-    /// socket has been given to send; `bytes`: how many of the stream's units
-    /// are bytes, the next one being the FIN.
+    /// Returns the segment, if there is reason for it. `available` is the number of units that the
+    /// socket has been given to send. `bytes` is the number of the stream's units that are bytes;
+    /// the next unit is the FIN.
     pub fn say(&mut self, what: Say, base: &Base, available: u8, bytes: u8) -> Option<Packet> {
         if self.dead && !self.refuses {
             return None;
@@ -118,7 +118,7 @@ impl Socket {
         Some(Packet { seg, first })
     }
 
-    /// A segment has passed the data plane.
+    /// Receives a segment that has passed the data plane.
     pub fn hear(&mut self, packet: &Packet, base: &Base) -> Result<(), Harm> {
         let Packet { seg, first } = packet;
         if self.dead {
@@ -130,8 +130,8 @@ impl Socket {
             self.reset = true;
             return Ok(());
         }
-        // Nothing of what ends before is heard (`tcp_sequence`, net/ipv4/tcp_input.c), but
-        // it is answered.
+        // A segment that ends before this number is not delivered (`tcp_sequence`,
+        // net/ipv4/tcp_input.c), but it is answered.
         let ends = seg.end().wrapping_sub(base.into) as i32;
         if ends < i32::from(self.told) {
             self.answers |= seg.span() > 0;
@@ -151,7 +151,7 @@ impl Socket {
         }
         self.owes = true;
         for unit in *first..*first + seg.span() as u8 {
-            // Nobody reads it any more (`tcp_rcv_state_process`, net/ipv4/tcp_input.c).
+            // No process reads the data any more (`tcp_rcv_state_process`, net/ipv4/tcp_input.c).
             self.refuses |= self.closed.is_some() && unit >= self.rcv;
             if unit >= self.rcv {
                 self.beyond |= 1 << unit;
@@ -164,7 +164,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Its process dies. `all`: how many units it could have written by now.
+    /// Ends the process of the socket. `all` is the number of units that it could have written.
     pub fn dies(&mut self, how: Death, all: u8) -> bool {
         let end = match how {
             Death::Fin(end) => end,
@@ -180,12 +180,12 @@ impl Socket {
         true
     }
 
-    /// A reset has come.
+    /// Receives a reset.
     pub fn is_reset(&mut self) {
         (self.dead, self.reset) = (true, true);
     }
 
-    /// Both directions are over and acknowledged: the kernel forgets it.
+    /// True if both directions are over and acknowledged, so that the kernel forgets the socket.
     pub fn finished(&self, out: u8, into: u8) -> bool {
         self.dead || (self.una == out && self.rcv == into)
     }

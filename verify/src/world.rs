@@ -1,5 +1,5 @@
-//! A state of the model: hosts, what is on its way between them, and which
-//! faults may still come.
+//! A state of the model: hosts, messages in flight between them, and the faults that may still
+//! occur.
 
 use std::hash::{Hash, Hasher};
 
@@ -19,14 +19,14 @@ mod packets;
 
 pub use packets::Lost;
 
-/// How many faults of each kind may still come.
+/// Number of faults of each kind that may still occur.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Faults {
     /// Messages lost.
     pub losses: u8,
-    /// Messages delivered that come once more.
+    /// Delivered messages that arrive once more.
     pub duplicates: u8,
-    /// Time-outs while an answer is on its way.
+    /// Time-outs while an answer is in flight.
     pub late: u8,
     /// Daemons that die, at any step.
     pub crashes: u8,
@@ -36,48 +36,48 @@ pub struct Faults {
     pub cancels: u8,
     /// Packets lost.
     pub packets: u8,
-    /// Segments sent again though they may be on their way.
+    /// Segments that are retransmitted although they may be in flight.
     pub again: u8,
     /// Resets by the applications.
     pub resets: u8,
-    /// New paths that carry nothing any more.
+    /// New paths that no longer carry anything.
     pub deaths: u8,
     /// Daemons that are held up between two of their steps while packets pass.
     pub delays: u8,
-    /// Processes of proxies that die, whatever they hold.
+    /// Processes of proxies that die, whatever data they hold.
     pub proxies: u8,
 }
 
-/// Which rule a state breaks.
+/// The rule that a state breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Broken {
-    /// By a host.
+    /// A host broke a rule.
     Host(Wrong),
-    /// By what a socket got to see.
+    /// A socket received something that it must never receive.
     Tcp(Harm),
-    /// Two segments that share a session are locked at once.
+    /// Two segments that share a session are locked at the same time.
     Overlap,
 }
 
-/// The state.
+/// State of the model.
 #[derive(Clone)]
 pub struct World {
     hosts: Vec<Sealed<Host>>,
-    /// What is on its way.
+    /// Messages in flight.
     pub net: Net,
-    /// Faults that may still come.
+    /// Faults that may still occur.
     pub left: Faults,
-    /// Requests made, as bits.
+    /// Requests made, as a bit set.
     pub asked: u8,
-    /// What was asked last was asked when all was still, and no fault since.
+    /// True if the last request was made when everything was idle, and no fault has occurred since.
     pub pure: bool,
-    /// The new path carries nothing any more, to the right and to the left.
+    /// Directions, to the right and to the left, in which the new path no longer carries anything.
     pub dead: [bool; 2],
-    /// A session has been cut: from then on it is not the proxy's alone.
+    /// True if a session has been cut over: from then on it does not belong to the proxy alone.
     pub cut: bool,
-    /// A rule was broken on the way here.
+    /// Rule that was broken on the way to this state.
     pub broken: Option<Broken>,
-    /// How it ends if nothing more goes wrong.
+    /// Outcome of the state if no more faults occur.
     pub fate: Fate,
 }
 
@@ -95,7 +95,7 @@ impl PartialEq for World {
     }
 }
 
-/// In few words: the parts that hosts have, their sessions, what is on its way.
+/// Prints a summary: the roles of each host, its sessions, and the messages in flight.
 impl std::fmt::Display for World {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for host in self.hosts() {
@@ -131,7 +131,7 @@ impl std::fmt::Display for World {
 }
 
 impl World {
-    /// All sessions open, nothing asked for.
+    /// Returns the initial state: all sessions are open, and nothing has been requested.
     pub fn new(config: &Configuration) -> World {
         let host = |i| {
             let mut host = Host::new(i, config.hosts, config.seed);
@@ -155,23 +155,22 @@ impl World {
         }
     }
 
-    /// All hosts.
+    /// Returns all hosts.
     pub fn hosts(&self) -> impl ExactSizeIterator<Item = &Host> + DoubleEndedIterator {
         self.hosts.iter().map(Sealed::get)
     }
 
-    /// One of them.
+    /// Returns one host.
     pub fn host(&self, place: usize) -> &Host {
         self.hosts[place].get()
     }
 
-    /// Changes a host, and names it anew.
+    /// Changes a host, and recomputes the name of its state.
     pub fn edit<T>(&mut self, place: usize, f: impl FnOnce(&mut Host) -> T) -> T {
         self.hosts[place].edit(f)
     }
 
-    /// Takes in what an input of a host brought; false if its twist found
-    /// nothing to act on.
+    /// Applies the results of a host's input. Returns false if the twist found nothing to act on.
     fn settle(&mut self, config: &Configuration, place: usize, twist: Twist, out: Outcome) -> bool {
         for (to, message) in out.letters {
             if seed::mutes(config.seed, &message) {
@@ -192,7 +191,7 @@ impl World {
         twist == Twist::Plain || out.twisted
     }
 
-    /// What takes a host some time takes none.
+    /// Completes at once the actions that take a host some time.
     fn answer(&mut self, config: &Configuration, place: usize) {
         let host = self.host(place);
         if host.machine.is_none() || !host.rest.is_empty() {
@@ -205,7 +204,7 @@ impl World {
         }
     }
 
-    /// A timer says its message again.
+    /// Makes a timer repeat its message.
     pub fn repeat(&mut self, config: &Configuration, place: usize, timer: Timer) {
         let mut out = self.edit(place, |h| h.input(Twist::Plain, |m| m.repeat(NOW, timer)));
         out.letters
@@ -213,7 +212,7 @@ impl World {
         self.settle(config, place, Twist::Plain, out);
     }
 
-    /// A timer's deadline passes.
+    /// Makes a timer's deadline pass.
     pub fn expire(
         &mut self,
         config: &Configuration,
@@ -224,13 +223,13 @@ impl World {
         self.input(config, place, twist, |m| m.expire(NOW, timer))
     }
 
-    /// Nothing is on its way and no daemon is away or at work: only time can
-    /// do anything about the changes.
+    /// True if no message is in flight and no daemon is down or at work, so that only time can
+    /// advance the changes.
     pub fn only_time_helps(&self) -> bool {
         self.net.is_empty() && self.hosts().all(Host::idle)
     }
 
-    /// An input of a host's machine.
+    /// Gives an input to a host's machine.
     pub fn input(
         &mut self,
         config: &Configuration,
@@ -242,7 +241,7 @@ impl World {
         self.settle(config, place, twist, out)
     }
 
-    /// A message arrives. A dead daemon does not hear it.
+    /// Delivers a message. A dead daemon does not receive it.
     pub fn deliver(
         &mut self,
         config: &Configuration,
@@ -264,7 +263,7 @@ impl World {
         })
     }
 
-    /// Something that a host waited for has happened.
+    /// Delivers an event that a host waited for.
     pub fn happen(
         &mut self,
         config: &Configuration,
@@ -276,24 +275,24 @@ impl World {
         self.settle(config, place, twist, out)
     }
 
-    /// A daemon takes in what its programs have told.
+    /// Makes a daemon take the next notice of its programs.
     pub fn listen(&mut self, config: &Configuration, place: usize, twist: Twist) -> bool {
         let out = self.edit(place, |h| h.listen(twist));
         self.settle(config, place, twist, out)
     }
 
-    /// A daemon starts anew.
+    /// Starts a daemon again.
     pub fn start(&mut self, config: &Configuration, place: usize, twist: Twist) -> bool {
         let out = self.edit(place, |h| h.start(twist));
         self.settle(config, place, twist, out)
     }
 
-    /// A daemon that was held up goes on.
+    /// Makes a daemon continue that was held up.
     pub fn go_on(&mut self, config: &Configuration, place: usize, twist: Twist) -> bool {
         self.input(config, place, twist, |_| ())
     }
 
-    /// An entry is collected.
+    /// Collects an entry.
     pub fn collect(
         &mut self,
         config: &Configuration,
@@ -305,8 +304,8 @@ impl World {
         self.settle(config, place, twist, out)
     }
 
-    /// Units that a socket has been given to send, and how many units of its
-    /// direction are bytes.
+    /// Number of units that a socket has been given to send, and number of units of its direction
+    /// that are bytes.
     pub fn given(&self, config: &Configuration, place: usize, side: Side) -> (u8, u8) {
         let direction = match side {
             Side::Right => 0,
@@ -320,16 +319,15 @@ impl World {
         let sockets = &self.host(place).sockets;
         match (end, sockets[side as usize].closed) {
             (true, _) => (bytes + u8::from(config.closes[direction]), bytes),
-            // Its kernel sends what it was given, and a FIN.
+            // The kernel sends the data that it was given, and a FIN.
             (false, Some(end)) if end <= bytes => (end + 1, end),
             (false, Some(end)) => (end, bytes),
-            // A proxy relays what it got on the other side.
+            // A proxy relays the data that it received on the other side.
             (false, None) => (sockets[side.other() as usize].rcv, bytes),
         }
     }
 
-    /// The process of a proxy dies: how its kernel ends the sockets to the left and to the
-    /// right.
+    /// Ends the process of a proxy. `how` states how its kernel ends the left and the right socket.
     pub fn proxy_dies(&mut self, place: usize, how: [Death; 2]) -> bool {
         self.edit(place, |h| {
             let all = Side::BOTH.map(|side| h.sockets[side.other() as usize].rcv);
@@ -340,27 +338,27 @@ impl World {
         })
     }
 
-    /// The client's socket, and the server's.
+    /// Sockets of the client and of the server.
     pub fn ends(&self) -> [&Socket; 2] {
         let last = self.hosts.len() - 1;
         let client = &self.host(0).sockets[Side::Right as usize];
         [client, &self.host(last).sockets[Side::Left as usize]]
     }
 
-    /// Has the process of a proxy died?
+    /// True if the process of a proxy has died.
     pub fn has_died(&self) -> bool {
         self.hosts()
             .any(|h| h.sockets.iter().any(|s| s.closed.is_some()))
     }
 
-    /// Has it no process, and does nobody answer it? Then the kernel gives it up.
+    /// True if a socket has no process and the other end is dead, so that the kernel gives it up.
     fn is_orphan(&self, place: usize, side: Side) -> bool {
         let dead = |(place, side): (usize, Side)| self.host(place).sockets[side as usize].dead;
         let closed = self.host(place).sockets[side as usize].closed.is_some();
         closed && packets::opposite(place, side).is_none_or(dead)
     }
 
-    /// Is a socket through with all that both directions will ever carry?
+    /// True if a socket has finished everything that both directions will ever carry.
     pub fn finished(&self, config: &Configuration, place: usize, side: Side) -> bool {
         let all = [0, 1].map(|d| config.bytes[d] + u8::from(config.closes[d]));
         let (out, into) = match side {
@@ -372,7 +370,7 @@ impl World {
         socket.dead || orphan || (config.closes == [true; 2] && socket.finished(out, into))
     }
 
-    /// Has a socket reason for such a segment?
+    /// True if a socket has reason to send such a segment.
     pub fn can_say(&self, config: &Configuration, place: usize, side: Side, say: Say) -> bool {
         let Some(base) = place::base(place, side, config.hosts) else {
             return false;
@@ -382,14 +380,14 @@ impl World {
         socket.say(say, &base, available, bytes).is_some()
     }
 
-    /// Has any session been cut?
+    /// True if any session has been cut over.
     pub fn is_cut(&self) -> bool {
         let cut = |h: &Host, s| h.entry(s).is_some_and(|e| e.s.two.cut_set != 0);
         self.hosts()
             .any(|h| Side::BOTH.into_iter().any(|s| cut(h, s)))
     }
 
-    /// The new path dies, in these directions: only while it is between.
+    /// Makes the new path die in these directions. Only a path of a cut session can die.
     pub fn dies(&mut self, ways: [bool; 2]) -> bool {
         if !self.is_cut() || self.dead != [false; 2] {
             return false;
@@ -401,7 +399,7 @@ impl World {
         true
     }
 
-    /// What lies between the two hosts carries packets again.
+    /// Restores the network between the two hosts, so that it carries packets again.
     pub fn mended(&mut self) {
         if self.dead != [false; 2] {
             self.dead = [false; 2];
@@ -411,7 +409,7 @@ impl World {
         }
     }
 
-    /// Has the new path died when it had carried what no old path can?
+    /// True if the new path has died after it had carried data that no old path can carry.
     pub fn is_lost(&self) -> bool {
         let carried = |h: &Host, s| {
             let entry = h.entry(s);
@@ -421,7 +419,7 @@ impl World {
         self.dead != [false; 2] && all().any(|(h, s)| carried(h, s))
     }
 
-    /// A proxy whose one session was reset resets the other.
+    /// True if a proxy must reset this session because its other session was reset.
     pub fn must_reset(&self, place: usize, side: Side) -> bool {
         let proxy = place > 0 && place + 1 < self.hosts.len();
         let sockets = &self.host(place).sockets;
@@ -430,11 +428,11 @@ impl World {
         proxy && (relays || own.refuses)
     }
 
-    /// May an entry be collected?
+    /// True if an entry may be collected.
     pub fn collectable(&self, config: &Configuration, place: usize, side: Side) -> bool {
         let host = self.host(place);
         if config.alone {
-            // As long as the proxy has a socket of it a session stays.
+            // A session stays as long as the proxy has a socket of it.
             let two = host.entry(side).map(|e| e.state()) == Some(State::FarTwoPaths);
             let closed = |s| self.finished(config, place, s);
             let still = self.is_still(config) && (!two || Side::BOTH.into_iter().all(closed));
@@ -446,7 +444,7 @@ impl World {
         host.collectable(side, over || reset)
     }
 
-    /// Has no socket anything to say?
+    /// True if no socket has anything to send.
     fn is_still(&self, config: &Configuration) -> bool {
         let says = |p, s| {
             let what = [Say::New, Say::Ack, Say::Again];

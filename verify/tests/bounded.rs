@@ -1,4 +1,4 @@
-//! The smaller explorations, whole, and every seeded bug.
+//! Complete runs of the smaller explorations, and of every seeded bug.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ fn holds(config: Configuration) {
     sound(&explore(config, None), 500);
 }
 
-/// An open fault of the configuration `proxys-end`: an end acknowledges on the new path, too,
-/// the FIN of a proxy that died while the anchors set that up. The other end discards such an
+/// An open fault of the configuration `proxys-end`: an end acknowledges, on the new path as well,
+/// the FIN of a proxy that died while the anchors set up that path. The other end discards such an
 /// acknowledgement (RFC 5961, section 5).
 const ACKED: &str = "nothing is acknowledged to a path that never sent it";
 
-/// All properties hold but this one.
+/// Checks that all properties hold except this one.
 fn holds_but_for(config: Configuration, known: &str) {
     let explored = explore(config, None);
     let others = explored.violations().filter(|p| p.property != known);
@@ -36,7 +36,7 @@ fn sound(explored: &Explored, states: usize) {
 }
 
 fn found(explored: &Explored) {
-    // What was only never seen is none.
+    // An event that was only not seen is not a violation.
     let found = explored.wrongs().next();
     let found = found.unwrap_or_else(|| panic!("not found: {}", show(explored)));
     assert!(!found.steps.is_empty(), "it is not told how");
@@ -47,7 +47,7 @@ fn chain_named(name: &str) -> chain::Configuration {
     config.unwrap_or_else(|| panic!("there is no configuration {name}"))
 }
 
-/// With fewer daemons that die.
+/// Checks the configuration with this number of daemons that die.
 fn chain_holds(name: &str, crashes: u8) {
     let config = chain_named(name);
     let faults = chain::Faults {
@@ -58,7 +58,7 @@ fn chain_holds(name: &str, crashes: u8) {
     sound(&explore_chain(config, None), 200);
 }
 
-/// With these faults, which do not bring about all that has to be seen.
+/// Checks the configuration with these faults, which do not cause everything that must be seen.
 fn chain_holds_with(name: &str, faults: chain::Faults) {
     let config = chain::Configuration {
         faults,
@@ -68,7 +68,7 @@ fn chain_holds_with(name: &str, faults: chain::Faults) {
     sound(&explore_chain(config, None), 200);
 }
 
-/// One fault, of this kind.
+/// Returns one fault of this kind.
 fn one(which: fn(&mut chain::Faults) -> &mut u8) -> chain::Faults {
     let mut faults = chain::Faults::default();
     *which(&mut faults) = 1;
@@ -134,7 +134,7 @@ fn bytes_on_two_paths() {
     });
 }
 
-/// The new path of a removal dies, or is taken for dead.
+/// The new path of a removal dies, or is assumed to be dead.
 #[test]
 fn a_new_path_dies() {
     let dead = Configuration {
@@ -169,7 +169,7 @@ fn bytes_pass_while_the_proxys_host_is_alone() {
     holds(fewer(named("local-held-up"), 0));
 }
 
-/// A check that finds nothing where something is wrong is none.
+/// A check that finds nothing where something is wrong is worthless.
 #[test]
 fn every_seeded_bug_is_found() {
     let seeded = config::seeded();
@@ -179,7 +179,7 @@ fn every_seeded_bug_is_found() {
             seed: None,
             ..config.clone()
         };
-        // The bug shows soon; without it there would be too many states.
+        // The bug shows soon; without the bug there would be too many states.
         if sound.name == "stays-behind" {
             sound.bytes = [1, 1];
         }
@@ -201,7 +201,7 @@ fn a_host_takes_the_place_of_another() {
 #[test]
 fn daemons_die_while_chains_change() {
     chain_holds("chain-crashes", 1);
-    // Who decides gives up telling the host that is away, and asks for another change.
+    // The deciding host stops notifying the host that is down, and requests another change.
     let faults = chain::Faults {
         crashes: 1,
         late: 1,
@@ -309,7 +309,7 @@ fn every_seeded_bug_of_chains_is_found() {
     }
 }
 
-/// Neither does a whole one in which something never comes about.
+/// A complete exploration in which an event never occurs does not pass either.
 #[test]
 fn what_a_whole_exploration_has_not_seen_is_a_fault() {
     let explored = explore(
@@ -324,7 +324,7 @@ fn what_a_whole_exploration_has_not_seen_is_a_fault() {
     assert_eq!(explored.wrongs().count(), 0, "{}", show(&explored));
 }
 
-/// What was not reached in time is no fault, and is said.
+/// An event that was not reached in time is no violation, and is reported.
 #[test]
 fn what_is_broken_off_does_not_pass_for_the_whole() {
     let explored = explore(named("mixed"), Some(Duration::from_millis(1)));

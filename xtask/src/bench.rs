@@ -21,7 +21,7 @@ impl Bench {
     pub fn run(self) -> Result<()> {
         let has = |word: &str| self.arguments.iter().any(|a| a == word);
         let quiet = has("--json");
-        // To list, to compare or to show is not to measure.
+        // These commands only list, compare or show, and do not measure.
         let measures = !["--list", "compare", "readme"].into_iter().any(has);
         if measures {
             dysco_netns::require_root()?;
@@ -33,7 +33,7 @@ impl Bench {
         shell::run(cargo.args(quiet.then_some("--quiet")))?;
         let named = self.arguments.iter().any(|a| !a.starts_with('-'));
         if measures && (has("code") || !named) {
-            // Built before anything is measured.
+            // These benches are built before any measurement.
             let mut cargo = shell::cargo();
             cargo.args([
                 "bench",

@@ -24,7 +24,7 @@ impl Build {
     }
 }
 
-/// Builds the workspace, whose eBPF programs `dysco-agent` builds along.
+/// Builds the workspace. The build of `dysco-agent` includes the eBPF programs.
 pub fn everything(release: bool) -> Result<()> {
     let mut cargo = shell::cargo();
     cargo.args([
@@ -39,16 +39,16 @@ pub fn everything(release: bool) -> Result<()> {
     shell::run(&mut cargo)
 }
 
-/// What runs on a host.
+/// Packages of the programs that run on a host.
 const PROGRAMS: &[&str] = &["dysco-daemon", "dysco-ctl", "dysco-splice-preload"];
 
-/// Builds what runs on a host, fully optimised; its folder.
+/// Builds the programs that run on a host, fully optimised. Returns their folder.
 pub fn programs(quiet: bool) -> Result<PathBuf> {
     release(PROGRAMS, quiet)
 }
 
-/// Builds what runs on a host for packages: fully optimised, with a list of its dependencies in
-/// each file. Returns the folder.
+/// Builds the programs that run on a host for packages: fully optimised, with a list of its
+/// dependencies in each file. Returns their folder.
 pub fn programs_with_sbom() -> Result<PathBuf> {
     built(
         &["auditable", "build", "--release"],
@@ -67,7 +67,7 @@ pub struct Demonstrated {
 }
 
 impl Demonstrated {
-    /// Builds them; their folder.
+    /// Builds the programs that run on a host. Returns their folder.
     pub fn programs(&self, quiet: bool) -> Result<PathBuf> {
         if self.release {
             programs(quiet)
@@ -77,13 +77,13 @@ impl Demonstrated {
     }
 }
 
-/// Builds packages, fully optimised; their folder. Where `DYSCO_BIN_DIR` names one with
-/// what is built already, nothing is.
+/// Builds packages, fully optimised. Returns their folder. If `DYSCO_BIN_DIR` names a folder with
+/// built programs, nothing is built.
 pub fn release(packages: &[&str], quiet: bool) -> Result<PathBuf> {
     built(&["build", "--release"], packages, "release", quiet)
 }
 
-/// Builds what runs on a host as the tests do; its folder.
+/// Builds the programs that run on a host in the same way as the tests. Returns their folder.
 pub fn built_for_tests() -> Result<PathBuf> {
     built(&["build"], PROGRAMS, "debug", true)
 }

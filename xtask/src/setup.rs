@@ -1,6 +1,6 @@
-//! `cargo xtask setup`: installs what a fresh Debian lacks. It says what, and asks the
-//! package manager once. It takes milliseconds when nothing is missing. Each command
-//! installs what it needs itself, and no more.
+//! `cargo xtask setup`: installs the programs that a fresh Debian lacks. It lists them, and asks
+//! the package manager once. It takes milliseconds if nothing is missing. Each command installs by
+//! itself what it needs, and no more.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -25,7 +25,7 @@ impl Setup {
     }
 }
 
-/// What a command needs.
+/// Purpose for which a command needs programs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Need {
     /// To build.
@@ -47,8 +47,8 @@ pub enum Need {
 }
 
 impl Need {
-    /// Returns true if what serves `first` is needed: each need includes those before it, but
-    /// packages need no more than the build, and their checks the hosts of a demo.
+    /// Returns true if programs for `first` are needed: each need includes those before it, but
+    /// packages need only the programs of the build, and their checks need the hosts of a demo.
     fn includes(self, first: Need) -> bool {
         match self {
             Need::Packages | Need::ReleasePackages => first == Need::Build || first == self,
@@ -61,7 +61,7 @@ impl Need {
     }
 }
 
-/// A program, the Debian package that has it, and the first need that it serves.
+/// Programs, each with its Debian package, and the first need that requires it.
 const PROGRAMS: &[(&str, &str, Need)] = &[
     ("c++", "build-essential", Need::Build),
     ("ip", "iproute2", Need::Demo),
@@ -97,7 +97,7 @@ const PROGRAMS: &[(&str, &str, Need)] = &[
     ("systemd-analyze", "systemd", Need::PackageChecks),
 ];
 
-/// Packages whose services would run from the next start of the machine on.
+/// Packages with services that would run from the next start of the machine on.
 const SERVICES: &[(&str, &str)] = &[
     ("haproxy", "haproxy.service"),
     ("nginx-light", "nginx.service"),
@@ -106,14 +106,14 @@ const SERVICES: &[(&str, &str)] = &[
     ("prometheus", "prometheus.service"),
 ];
 
-/// What is no program but serves [`Need::Hosts`], and the Debian package that has it.
+/// Files other than programs for [`Need::Hosts`], each with its Debian package.
 const FILES: &[(&str, &str)] = &[(
     "/usr/lib/nginx/modules/ngx_stream_module.so",
     "libnginx-mod-stream",
 )];
 
 const LLVM: &str = "/usr/lib/llvm-22";
-/// What bpf-linker is built from.
+/// Libraries from which bpf-linker is built.
 const LIBRARIES: &[(&str, &str)] = &[
     ("/usr/lib/llvm-22/bin/llvm-config", "llvm-22-dev"),
     ("/usr/include/zlib.h", "zlib1g-dev"),
@@ -135,14 +135,14 @@ const BPF_LINKER: Crate = Crate {
     options: &["--no-default-features", "--features", "llvm-22"],
     env: &[
         ("LLVM_PREFIX", LLVM),
-        // LLVM does the work, and is built.
+        // LLVM does the work, and is already built.
         ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
         ("CARGO_PROFILE_RELEASE_LTO", "off"),
     ],
     need: Need::Build,
 };
 
-/// For programs that need not themselves be fast: it halves their build.
+/// Environment for programs that need not be fast: it halves their build time.
 const QUICK_BUILD: &[(&str, &str)] = &[
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
     ("CARGO_PROFILE_RELEASE_LTO", "off"),
@@ -166,20 +166,20 @@ const AUDITABLE: Crate = Crate {
 
 const CRATES: &[&Crate] = &[&BPF_LINKER, &NEXTEST, &AUDITABLE];
 
-/// What is missing here.
+/// Programs and libraries that are missing here.
 struct Missing {
     packages: Vec<&'static str>,
     crates: Vec<&'static Crate>,
     rust_src: bool,
 }
 
-/// Installs what is missing for a command.
+/// Installs the missing programs for a command.
 pub fn ensure(need: Need) -> Result<()> {
     if Missing::find(need).is_nothing() {
         return Ok(());
     }
     dysco_netns::require_root().context("some programs must be installed first")?;
-    // Two commands beside each other install once: the second finds all done.
+    // Two commands at the same time install only once: the second finds everything done.
     let path = std::env::temp_dir().join("dysco-setup.lock");
     let lock = OpenOptions::new()
         .create(true)
@@ -192,7 +192,7 @@ pub fn ensure(need: Need) -> Result<()> {
     Missing::find(need).install(need)
 }
 
-/// The programs of a need that are not here.
+/// Programs of a need that are missing here.
 fn absent_programs(
     need: Need,
 ) -> impl Iterator<Item = &'static (&'static str, &'static str, Need)> {
@@ -269,7 +269,7 @@ impl Crate {
         known.is_some_and(|v| v >= self.version)
     }
 
-    /// The version that cargo has installed, of a program that does not tell its own.
+    /// Version that cargo has installed. It is used for a program that does not report its version.
     fn installed(&self) -> Option<[u32; 3]> {
         let list = shell::cargo().args(["install", "--list"]).output().ok()?;
         let list = String::from_utf8_lossy(&list.stdout).into_owned();
@@ -289,7 +289,8 @@ impl Crate {
         cargo
             .args(["install", "--locked", "--version", &exact, self.name])
             .args(self.options);
-        // Not among what is built here: cargo clean need not build it again.
+        // The program is built outside this repository's target folder, so that cargo clean does
+        // not cause a new build.
         cargo
             .env_remove("CARGO_TARGET_DIR")
             .envs(self.env.iter().copied());
@@ -303,8 +304,8 @@ fn version(text: &str) -> Option<[u32; 3]> {
     Some([parts.next()??, parts.next()??, parts.next()??])
 }
 
-/// Returns true if a command builds: the build and the tests always do, the others not where
-/// `DYSCO_BIN_DIR` names what is built.
+/// Returns true if a command builds programs: the build and the tests always do, and the others do
+/// unless `DYSCO_BIN_DIR` names built programs.
 fn builds(need: Need) -> bool {
     matches!(
         need,
@@ -312,10 +313,10 @@ fn builds(need: Need) -> bool {
     ) || std::env::var_os("DYSCO_BIN_DIR").is_none()
 }
 
-/// Whether the toolchain has the source of its library.
+/// True if the toolchain has the source of its library.
 fn has_rust_src() -> bool {
     let source = Path::new("lib/rustlib/src/rust/library/Cargo.lock");
-    // Cargo says which cargo it is, which saves asking rustc.
+    // Cargo names its own path, which makes a call of rustc unnecessary.
     let own = std::env::var_os("CARGO").map(PathBuf::from);
     if let Some(toolchain) = own.iter().flat_map(|cargo| cargo.ancestors().nth(2)).next() {
         return toolchain.join(source).exists();
@@ -339,7 +340,7 @@ fn install_packages(packages: &[&str]) -> Result<()> {
             .stdin(Stdio::null());
         shell::run(to_stderr(&mut command))
     };
-    // Lists that are old name packages that are gone.
+    // Outdated lists name packages that no longer exist.
     call(&["update", "-qq"])?;
     let mut words = vec!["install", "-qq", "-y", "--no-install-recommends"];
     words.extend(packages);
@@ -348,8 +349,8 @@ fn install_packages(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The services of what was installed just now: the programs are wanted, and no more. A
-/// machine without systemd has none.
+/// Disables the services of the packages that were just installed, because only the programs are
+/// needed. A machine without systemd has none.
 fn disable_services(packages: &[&str]) {
     let Some(systemctl) = shell::find("systemctl") else {
         return;
@@ -367,13 +368,13 @@ fn disable_services(packages: &[&str]) {
     }
 }
 
-/// Sends a command's output where it does not mix with results.
+/// Sends a command's output to standard error, where it does not mix with results.
 fn to_stderr(command: &mut Command) -> &mut Command {
     command.stdout(std::io::stderr())
 }
 
-/// Keeps the packages from starting their services while it lives: the proxy
-/// and the web server are wanted in namespaces only.
+/// Prevents the packages from starting their services as long as this value lives: the proxy and
+/// the web server are needed in namespaces only.
 struct NoServices {
     made: bool,
 }
@@ -383,7 +384,7 @@ const NONE: &str = "#!/bin/sh\n# of cargo xtask setup, while it installs\nexit 1
 
 impl NoServices {
     fn begin() -> Result<NoServices> {
-        // One that was left by a command that was killed.
+        // A killed command may have left the file.
         if fs::read_to_string(POLICY).is_ok_and(|text| text == NONE) {
             return Ok(NoServices { made: true });
         }

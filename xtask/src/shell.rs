@@ -1,4 +1,4 @@
-//! Running cargo and finding programs.
+//! Runs cargo and finds programs.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -6,23 +6,23 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// The repository.
+/// Returns the folder of the repository.
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
-/// Where cargo builds: this program was built there itself.
+/// Returns the folder in which cargo builds: this program was built there itself.
 pub fn target() -> Result<PathBuf> {
     let own = std::env::current_exe().context("failed to find this program's own path")?;
     let folder = own.parent().and_then(Path::parent).map(Path::to_path_buf);
     folder.context("this program is in no folder of cargo's")
 }
 
-/// The cargo that runs this program.
+/// Returns a command for the cargo that runs this program.
 pub fn cargo() -> Command {
     let mut command = Command::new(cargo_path());
     command.current_dir(root());
-    // Meant for this program alone; they would make cargo build all anew.
+    // These variables are meant for this program only; they would make cargo rebuild everything.
     let own = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(own) {
@@ -32,12 +32,12 @@ pub fn cargo() -> Command {
     command
 }
 
-/// Its path.
+/// Returns the path of cargo.
 pub fn cargo_path() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// Runs a command, its output going where ours goes; an error if it fails.
+/// Runs a command with the same output as this program. Returns an error if the command fails.
 pub fn run(command: &mut Command) -> Result<()> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
@@ -49,7 +49,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Where a program is, if it is installed.
+/// Returns the path of a program, if it is installed.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);

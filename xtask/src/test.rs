@@ -29,7 +29,7 @@ impl Test {
         }
         dysco_netns::require_root()?;
         setup::ensure(Need::Tests)?;
-        // The programs themselves, which tests run beside being built with them.
+        // Tests run these programs, in addition to being built with their code.
         build::everything(false)?;
         let mut nextest = shell::cargo();
         nextest.args([
@@ -44,8 +44,8 @@ impl Test {
         shell::run(nextest.args(self.threads()).args(&self.arguments))
     }
 
-    /// Tests wait for each other's hosts as much as they compute: two at a time for each
-    /// processor, unless the user has said how many.
+    /// Returns the option for the number of tests at the same time. Tests wait for each other's
+    /// hosts as much as they compute: two run per processor, unless the user has set a number.
     fn threads(&self) -> Option<String> {
         let said = |a: &String| a.starts_with("--test-threads") || a.starts_with("-j");
         let processors = std::thread::available_parallelism().ok()?;

@@ -1,3 +1,3 @@
-//! Empty: the programs are the binary, built for the eBPF target by the
-//! benchmark's build script. A library lets cargo see that they changed.
+//! Empty library: the programs are in the binary, which the benchmark's build script builds for the
+//! eBPF target. A library lets cargo notice their changes.
 #![no_std]

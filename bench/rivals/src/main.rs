@@ -1,4 +1,4 @@
-//! A rival of the data plane, as small as it can be.
+//! A minimal rival of the data plane.
 #![no_std]
 #![no_main]
 #![expect(
@@ -10,16 +10,16 @@ use aya_ebpf::macros::{map, stream_verdict};
 use aya_ebpf::maps::SockHash;
 use aya_ebpf::programs::SkBuffContext;
 
-/// The socket that what arrives is handed to, by the remote and the local port
-/// of the socket at which it arrives.
+/// Socket to which arriving data is handed, by the remote and the local port of the socket at which
+/// the data arrives.
 #[map]
 static PEERS: SockHash<[u32; 2]> = SockHash::with_max_entries(32_768, 0);
 
-/// What arrives at one of two sockets that belong together is handed to the
-/// other inside the kernel, without the process that opened both.
+/// Hands data that arrives at one of two joined sockets to the other socket inside the kernel,
+/// without the process that opened both.
 #[stream_verdict]
 pub fn hand_over(ctx: SkBuffContext) -> u32 {
-    // SAFETY: readable fields of the context.
+    // SAFETY: the fields of the context are readable.
     let ports = unsafe {
         let skb = ctx.skb.skb;
         [u32::from_be((*skb).remote_port), (*skb).local_port]
@@ -33,7 +33,7 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
     loop {}
 }
 
-/// The helpers of the kernel are for programs under its licence.
+/// The kernel permits its helpers only for programs under its licence.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 4] = *b"GPL\0";

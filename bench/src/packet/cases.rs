@@ -1,10 +1,9 @@
-//! The packets that are measured by many runs each, and what the programs find of
-//! their sessions.
+//! Packets that are measured by many runs each, and the sessions that the programs find for them.
 //!
-//! A run sees the packet as the last one left it. So the two five-tuples of a session
-//! are the same here, or of a relayed one each other's mirror: what is translated
-//! belongs to it again. In a phase of two paths, where numbers decide, only the
-//! timestamps' differ; the programs write all the same.
+//! A run sees the packet as the last run left it. The two five-tuples of a session are therefore
+//! equal here, and those of a relayed session mirror each other, so that a translated packet
+//! belongs to the session again. In the two-path phase, in which numbers decide, only the
+//! timestamps differ; the programs nevertheless write all fields.
 
 use dysco_common::session::{Life, Two};
 use dysco_common::{Counter, FlowKey, Path, Session, State, Translation};
@@ -12,7 +11,7 @@ use dysco_common::{Counter, FlowKey, Path, Session, State, Translation};
 use super::frame::{FULL, NOT_TCP, OPENS, Packet, USUAL, WITH_SACK};
 use super::programs::{DROP, OK, PASS, REDIRECT, Way, XDP_TX};
 
-/// A translation that changes all there is.
+/// A translation that changes every field.
 pub const TRANSLATION: Translation = Translation {
     seq_out: 0x1234_5678,
     seq_in: 0x8765_4321,
@@ -24,26 +23,27 @@ pub const TRANSLATION: Translation = Translation {
     wscale_remote: 7,
     flags: 0,
 };
-/// The same, but for what must stay where it is.
+/// A translation that changes only fields that may change.
 const TIMES: Translation = Translation {
     seq_out: 0,
     seq_in: 0,
     ..TRANSLATION
 };
 
-/// A packet's way through a program.
+/// A packet's path through a program.
 pub struct Spec {
-    /// What becomes of it, and by which program where that is not said by the rest.
+    /// Effect on the packet, and the program if the rest does not name it.
     pub name: &'static str,
     pub way: Way,
     pub packet: Packet,
-    /// Its session, and by which path the packet belongs to it.
+    /// Session of the packet, and the path by which the packet belongs to it.
     pub entry: Option<(Path, Session)>,
-    /// What the program has to say.
+    /// Verdict that the program must return.
     pub verdict: u32,
-    /// What it has to count each time.
+    /// Counter that the program must increment each time.
     pub counter: Option<Counter>,
-    /// Whether the neighbour is known that it goes to: the one that it goes to already.
+    /// True if the packet's neighbour is known. It is then the neighbour that the packet already
+    /// goes to.
     pub taught: bool,
 }
 
@@ -60,12 +60,12 @@ impl Spec {
         }
     }
 
-    /// Of a session's own five-tuple.
+    /// Adds a session, with the packet on the session's own five-tuple.
     fn old(self, state: State, translation: Translation) -> Spec {
         self.of(Path::Old, entry(state, translation))
     }
 
-    /// Of its new path.
+    /// Adds a session, with the packet on the session's new path.
     fn new_path(self, state: State, translation: Translation) -> Spec {
         self.of(Path::New, entry(state, translation))
     }
@@ -90,21 +90,21 @@ impl Spec {
         self
     }
 
-    /// Is it relayed?
+    /// True if the packet is relayed.
     pub fn relays(&self) -> bool {
         let state = self.entry.map(|(_, session)| session.state);
         state == Some(State::Relay as u32)
     }
 
-    /// The five-tuple: each has another. Where a neighbour is known it is for all that
-    /// have the same addresses.
+    /// Returns the five-tuple, which differs for each case. A known neighbour applies to all
+    /// five-tuples with the same addresses.
     pub fn key(&self, at: usize) -> FlowKey {
         let net = u8::from(self.taught);
         let port = 4000 + at as u16;
         FlowKey::new(([10, 0, net, 1], port).into(), ([10, 0, net, 2], 80).into())
     }
 
-    /// The frame.
+    /// Returns the frame.
     pub fn frame(&self, key: &FlowKey) -> Vec<u8> {
         match self.way {
             Way::Out => self.packet.leaves(key),
@@ -122,7 +122,8 @@ fn entry(state: State, translation: Translation) -> Session {
     }
 }
 
-/// A session of two paths whose ends have acknowledged all there is: no copies.
+/// Returns a session with two paths whose ends have acknowledged everything, so that no packet is
+/// copied.
 fn two_paths(cut_out: Option<u32>) -> Session {
     Session {
         cut_out: cut_out.unwrap_or_default(),
@@ -139,7 +140,7 @@ fn two_paths(cut_out: Option<u32>) -> Session {
     }
 }
 
-/// All of them.
+/// Returns all packets.
 pub fn all() -> Vec<Spec> {
     let mut all = ingress();
     all.extend(egress());
@@ -199,7 +200,7 @@ fn egress() -> Vec<Spec> {
                 .old(new, TRANSLATION)
                 .taught()
         },
-        // Behind the kernel's look-up, on its way to the interface.
+        // This packet leaves after the kernel's look-up, on its way to the interface.
         spec("translated_out_second_way", PASS)
             .new_path(new, TRANSLATION)
             .taught(),
@@ -207,7 +208,7 @@ fn egress() -> Vec<Spec> {
         spec("tombstone_out", DROP)
             .old(State::Tombstone, same)
             .counts(Counter::DroppedTombstone),
-        // All that a first one needs, but for a free slot.
+        // This packet needs everything that a first SYN needs, except a free slot.
         spec("syn_again_out", PASS)
             .of(Path::Old, opening)
             .packet(OPENS),
@@ -233,7 +234,7 @@ fn two() -> Vec<Spec> {
 }
 
 fn relayed() -> Vec<Spec> {
-    // Each run takes one from it.
+    // Each run decrements the TTL.
     let packet = Packet { ttl: 255, ..USUAL };
     let relay = |name, way, verdict, counter| {
         let spec = Spec::new(name, way, verdict).counts(counter);

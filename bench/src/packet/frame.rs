@@ -1,4 +1,4 @@
-//! Frames. Their checksums are nobody's business: the programs only change them.
+//! Frames. Their checksums are not valid: the programs only change them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -6,40 +6,40 @@ use anyhow::{Context, Result};
 use dysco_common::FlowKey;
 use dysco_common::tcp::{ACK, SYN};
 
-/// Options of a packet as nearly all have them.
+/// Options of an ordinary packet.
 pub const TIMESTAMPS: &[u8] = &[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
 const SACK: &[u8] = &[
     1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 1, 1, 5, 10, 0, 0, 1, 0, 0, 0, 2, 0,
 ];
-/// What Linux offers in a SYN.
+/// Options of a SYN of Linux.
 const OFFER: &[u8] = &[
     2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7,
 ];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// Where a frame has its addresses, and behind them its ports.
+/// Offset of the addresses in a frame. The ports follow the addresses.
 const ADDRESSES: usize = 26;
 
-/// A packet, whatever its session.
+/// A packet without its session.
 #[derive(Clone, Copy)]
 pub struct Packet {
-    /// What is in it.
+    /// Protocol in the IP header.
     pub protocol: u8,
-    /// Its TTL.
+    /// TTL of the packet.
     pub ttl: u8,
-    /// Its TCP flags.
+    /// TCP flags.
     pub flags: u8,
-    /// Its sequence number.
+    /// Sequence number.
     pub seq: u32,
-    /// What it acknowledges.
+    /// Acknowledgement number.
     pub ack: u32,
-    /// Its TCP options.
+    /// TCP options.
     pub options: &'static [u8],
-    /// Bytes behind the header.
+    /// Number of bytes after the header.
     pub payload: usize,
 }
 
-/// As nearly all are.
+/// An ordinary packet.
 pub const USUAL: Packet = Packet {
     protocol: TCP,
     ttl: 64,
@@ -50,25 +50,25 @@ pub const USUAL: Packet = Packet {
     payload: 0,
 };
 
-/// A full one.
+/// A full packet.
 pub const FULL: Packet = Packet {
     payload: 1400,
     ..USUAL
 };
 
-/// One that says what has come behind a hole.
+/// A packet with a SACK block for data after a hole.
 pub const WITH_SACK: Packet = Packet {
     options: SACK,
     ..USUAL
 };
 
-/// One of another protocol.
+/// A packet of another protocol.
 pub const NOT_TCP: Packet = Packet {
     protocol: UDP,
     ..USUAL
 };
 
-/// One that opens a session.
+/// A packet that opens a session.
 pub const OPENS: Packet = Packet {
     flags: SYN,
     ack: 0,
@@ -76,19 +76,19 @@ pub const OPENS: Packet = Packet {
     ..USUAL
 };
 
-/// The answer to it.
+/// The answer to the packet that opens a session.
 pub const ANSWERS: Packet = Packet {
     flags: SYN | ACK,
     ..OPENS
 };
 
 impl Packet {
-    /// From the remote end of an IPv4 five-tuple to the local one.
+    /// Returns the frame from the remote end of an IPv4 five-tuple to the local end.
     pub fn comes(&self, key: &FlowKey) -> Vec<u8> {
         self.frame(key.remote(), key.local())
     }
 
-    /// From the local end to the remote one.
+    /// Returns the frame from the local end to the remote end.
     pub fn leaves(&self, key: &FlowKey) -> Vec<u8> {
         self.frame(key.local(), key.remote())
     }
@@ -115,7 +115,7 @@ impl Packet {
     }
 }
 
-/// A frame from the remote end of an IPv4 five-tuple to the local one.
+/// Returns a frame from the remote end of an IPv4 five-tuple to the local end.
 pub fn frame_of(key: &FlowKey, options: &'static [u8], protocol: u8, payload: usize) -> Vec<u8> {
     let packet = Packet {
         protocol,
@@ -126,7 +126,7 @@ pub fn frame_of(key: &FlowKey, options: &'static [u8], protocol: u8, payload: us
     packet.comes(key)
 }
 
-/// Where an IPv4 frame without IP options comes from, and where it goes.
+/// Returns the source and the destination of an IPv4 frame without IP options.
 pub fn ends(frame: &[u8]) -> Result<(SocketAddr, SocketAddr)> {
     let bytes: [u8; 12] = frame
         .get(ADDRESSES..ADDRESSES + 12)

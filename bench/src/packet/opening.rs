@@ -1,7 +1,7 @@
-//! Sessions that open, without a chain and along one of a single middlebox: each packet
-//! of them meets a program once, of a five-tuple that nobody has seen. So each time has
-//! two readings of a clock in it, and caches that hold something else: `once_empty` and
-//! `once_tracked` have them too.
+//! Sessions that open, without a chain and along a chain with one middlebox. Each of their packets
+//! passes a program once, with a five-tuple that is new to the program. Each time therefore
+//! includes two readings of a clock, and caches with other contents. `once_empty` and
+//! `once_tracked` include them too.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,20 +16,20 @@ use dysco_netns::idle;
 use super::frame::{ANSWERS, OPENS, Packet, USUAL, ends};
 use super::programs::{OK, PASS, Plain, Programs, REDIRECT, Way};
 
-/// Slots that a session takes on a host at most: one that opens here, one that is
-/// opened to here, and two of one that passes.
+/// Maximum number of slots of a session on a host: one for a session that opens here, one for a
+/// session that is opened to here, and two for a session that passes.
 pub const SLOTS: u32 = 4;
 
 const KEY: Key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
 const KEY_ID: u64 = 0xfeed;
-/// Where the chain's sessions go from and to, and the hosts as its subsessions have them.
+/// Source and destination of the chain's sessions, and the hosts' addresses in its subsessions.
 const CLIENT: [u8; 4] = [10, 1, 0, 1];
 const SERVER: [u8; 4] = [10, 1, 0, 9];
 const OPENER: [u8; 4] = [10, 2, 0, 1];
 const MIDDLEBOX: [u8; 4] = [10, 2, 0, 5];
 const PORT: u16 = 8080;
 
-/// The steps, in their order.
+/// The steps, in order.
 pub const STEPS: [&str; 11] = [
     "once_empty",
     "once_tracked",
@@ -44,7 +44,7 @@ pub const STEPS: [&str; 11] = [
     "once_chain_syn_ack_back_out",
 ];
 
-/// Prepares the host that opens sessions along a chain, and the middlebox's.
+/// Prepares the host that opens sessions along a chain, and the middlebox's host.
 pub fn prepare(opener: &mut Programs, middlebox: &mut Programs) -> Result<()> {
     let hop = |from| Hop {
         key_id: KEY_ID,
@@ -73,18 +73,18 @@ pub fn prepare(opener: &mut Programs, middlebox: &mut Programs) -> Result<()> {
     middlebox.insert("HOPS", Plain(Addr::v4(SERVER)), Plain(hop(MIDDLEBOX)))
 }
 
-/// Opens sessions of one number, and keeps what each step took.
+/// Opens sessions with one number, and records the time of each step.
 pub struct Opening<'a> {
     pub opener: &'a Programs,
-    /// The middlebox's, and that of sessions without a chain.
+    /// Programs of the middlebox, and of sessions without a chain.
     pub host: &'a Programs,
-    /// A session that is tracked here.
+    /// Five-tuple of a session that is tracked here.
     pub tracked: &'a FlowKey,
     pub took: Vec<Vec<f64>>,
 }
 
 impl Opening<'_> {
-    /// Opens those of this number.
+    /// Opens the sessions with this number.
     pub fn open(&mut self, number: u16) -> Result<()> {
         let usual = USUAL.comes(self.tracked);
         let mut took = vec![idle::run(&usual, 1)?];
@@ -113,7 +113,7 @@ impl Opening<'_> {
     fn chained(&self, number: u16, took: &mut Vec<Duration>) -> Result<()> {
         let from = (CLIENT, 20_000 + number).into();
         let key = FlowKey::new(from, (SERVER, PORT).into());
-        // What is on its way through a host is told apart by it.
+        // This number identifies a session that passes through a host.
         let seq = 0x1_0001 * (1 + u32::from(number));
         let syn = Packet { seq, ..OPENS }.leaves(&key);
         let (opener, host) = (self.opener, self.host);
@@ -128,7 +128,7 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// One packet; it is to fare so. What becomes of it.
+    /// Passes one packet to a program, which must return this verdict. Returns the resulting frame.
     fn step(
         &self,
         took: &mut Vec<Duration>,
@@ -145,7 +145,7 @@ impl Opening<'_> {
     }
 }
 
-/// The answer to a SYN of this number.
+/// Returns the answer to a SYN with this number.
 fn answers(seq: u32) -> Packet {
     let ack = seq.wrapping_add(1);
     Packet { ack, ..ANSWERS }

@@ -1,4 +1,4 @@
-//! The programs, loaded and not attached.
+//! The programs, loaded but not attached.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use dysco_common::{Addr, Counter, FlowRef, Path, Session, ShortKey};
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Plain<T>(pub T);
-// SAFETY: integers in `repr(C)`.
+// SAFETY: the type consists of integers in `repr(C)`.
 unsafe impl Pod for Plain<ShortKey> {}
 // SAFETY: as above.
 unsafe impl Pod for Plain<FlowRef> {}
@@ -27,39 +27,39 @@ unsafe impl Pod for Plain<Hop> {}
 // SAFETY: as above.
 unsafe impl Pod for Plain<PolicyRule> {}
 
-/// What a program of TC says of a packet that programs after it may see.
+/// TC verdict for a packet that later programs may see.
 pub const PASS: u32 = u32::MAX;
-/// The same of one that was changed and goes on.
+/// TC verdict for a packet that was changed and continues.
 pub const OK: u32 = 0;
-/// Of one that is dropped.
+/// TC verdict for a packet that is dropped.
 pub const DROP: u32 = 2;
-/// Of one that leaves by another way.
+/// TC verdict for a packet that leaves by another path.
 pub const REDIRECT: u32 = 7;
-/// What the program of XDP says of a frame that goes back.
+/// XDP verdict for a frame that returns by its interface.
 pub const XDP_TX: u32 = 3;
 
-/// Which program a packet meets.
+/// Program that a packet passes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// One that does nothing.
+    /// A program that does nothing.
     Nothing,
-    /// On its way into the host.
+    /// The TC program for packets that arrive.
     In,
-    /// On its way out.
+    /// The TC program for packets that leave.
     Out,
-    /// Before it is a packet.
+    /// The XDP program.
     Xdp,
 }
 
-/// Hints: so many that no two sessions here have the same.
+/// Number of hints: so many that no two sessions here share a hint.
 const HINTS: u32 = 1 << 16;
 
-/// The programs and their maps, for themselves.
+/// The programs and their maps.
 pub struct Programs(Ebpf);
 
 impl Programs {
-    /// Loads them, with room for so many sessions. `xdp`: the one for XDP as well,
-    /// which has those of TC find neighbours for it.
+    /// Loads the programs, with room for this number of sessions. With `xdp` the XDP program is
+    /// loaded too, for which the TC programs find neighbours.
     pub fn load(sessions: u32, xdp: bool) -> Result<Programs> {
         let mut ebpf = EbpfLoader::new()
             .map_max_entries("HINTS", HINTS.div_ceil(ShortKey::HINTS))
@@ -80,7 +80,7 @@ impl Programs {
         Ok(Programs(ebpf))
     }
 
-    /// Runs a program on a frame so often; what it says in the end, and the mean time.
+    /// Runs a program `repeat` times on a frame. Returns its last verdict and the mean time.
     pub fn run(&self, way: Way, frame: &[u8], repeat: u32) -> Result<(u32, Duration)> {
         let options = TestRunOptions {
             data_in: Some(frame),
@@ -91,9 +91,10 @@ impl Programs {
         Ok((verdict, took))
     }
 
-    /// Runs it once on a frame with a mark; what becomes of the frame as well.
+    /// Runs a program once on a frame with a mark. Returns the verdict, the time and the resulting
+    /// frame.
     pub fn pass(&self, way: Way, frame: &[u8], mark: u32) -> Result<(u32, Duration, Vec<u8>)> {
-        // The start of `struct __sk_buff`.
+        // These are the first fields of `struct __sk_buff`.
         let mut context = [0_u32; 17];
         context[2] = mark;
         let context: Vec<u8> = context.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -124,7 +125,7 @@ impl Programs {
         Ok((run.return_value, run.duration, run.data_size_out as usize))
     }
 
-    /// Enters a session, and by which path its five-tuple leads to it.
+    /// Enters a session, with the path by which its five-tuple leads to it.
     pub fn enter(&mut self, slot: u32, session: &Session, path: Path) -> Result<()> {
         let session = Session {
             short: session.key.short(),
@@ -146,14 +147,14 @@ impl Programs {
         Ok(Array::<_, Plain<Session>>::try_from(map)?.set(slot, Plain(*session), 0)?)
     }
 
-    /// A session's entry.
+    /// Returns a session's entry.
     pub fn session(&self, slot: u32) -> Result<Session> {
         let map = self.0.map("SESSIONS").context("no session map")?;
         let map = Array::<&MapData, Plain<Session>>::try_from(map)?;
         Ok(map.get(&slot, 0)?.0)
     }
 
-    /// Puts something into one of the hash maps.
+    /// Inserts an element into one of the hash maps.
     pub fn insert<K: Pod, V: Pod>(&mut self, map: &str, key: K, value: V) -> Result<()> {
         let found = self
             .0
@@ -163,7 +164,7 @@ impl Programs {
         Ok(found.insert(key, value, 0)?)
     }
 
-    /// Puts something first into one of the arrays.
+    /// Sets the first element of one of the arrays.
     pub fn set<V: Pod>(&mut self, map: &str, value: V) -> Result<()> {
         let found = self
             .0
@@ -172,7 +173,7 @@ impl Programs {
         Ok(Array::<_, V>::try_from(found)?.set(0, value, 0)?)
     }
 
-    /// These slots are nobody's.
+    /// Marks these slots as free.
     pub fn free(&mut self, slots: impl Iterator<Item = u32>) -> Result<()> {
         let map = self.0.map_mut("FREE").context("no map of free slots")?;
         let mut free = Queue::<_, u32>::try_from(map)?;
@@ -182,7 +183,7 @@ impl Programs {
         Ok(())
     }
 
-    /// What the programs have counted.
+    /// Returns the value of a counter of the programs.
     pub fn count(&self, counter: Counter) -> Result<u64> {
         let map = self.0.map("COUNTERS").context("no counters")?;
         let map = PerCpuArray::<&MapData, u64>::try_from(map)?;

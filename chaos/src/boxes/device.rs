@@ -1,5 +1,5 @@
-//! Boxes in user space: what passes a path comes back changed, later, twice, or in
-//! another order.
+//! Boxes in user space: packets on a path leave a box changed, delayed, duplicated or in another
+//! order.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -14,25 +14,26 @@ use super::packet::{End, Packet, Shift};
 use crate::plan::BoxKind;
 use crate::rng::Rng;
 
-/// Longer than any packet.
+/// Size of a buffer that is longer than any packet.
 const LONGEST: usize = 70_000;
-/// Packets that a box holds at most; more are lost, as in a router.
+/// Maximum number of packets that a box holds. Further packets are lost, as in a router.
 const MOST: usize = 8_192;
-/// Connections that a box knows at most; beyond, it forgets all, as after a restart.
+/// Maximum number of connections that a box knows. Beyond this number it forgets all of them, as
+/// after a restart.
 const CONNECTIONS: usize = 16_384;
-/// How long a packet waits that is to be overtaken.
+/// Delay of a packet that other packets are to overtake.
 const OVERTAKEN: Duration = Duration::from_millis(3);
 
-/// What a box has in mind.
+/// State of a box.
 pub struct Device {
     kind: BoxKind,
     rng: Rng,
-    /// Who opened the connection between two ends, the smaller first.
+    /// The end that opened the connection between two ends. The smaller end is first in the key.
     openers: HashMap<[End; 2], End>,
     held: VecDeque<(Instant, Vec<u8>)>,
 }
 
-/// What becomes of a packet.
+/// Fate of a packet.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
     Pass,
@@ -42,7 +43,7 @@ enum Fate {
 }
 
 impl Device {
-    /// A box of this kind.
+    /// Creates a box of this kind.
     pub fn new(kind: BoxKind, seed: u64) -> Device {
         Device {
             kind,
@@ -52,7 +53,7 @@ impl Device {
         }
     }
 
-    /// Takes packets from a device and gives them back, until it shall end.
+    /// Reads packets from a device and writes them back, until `ended` is set.
     pub fn run(mut self, mut device: File, ended: &AtomicBool) {
         let mut bytes = vec![0; LONGEST];
         while !ended.load(Ordering::Relaxed) {
@@ -68,7 +69,7 @@ impl Device {
     }
 
     fn take(&mut self, bytes: &mut [u8], device: &mut File) {
-        // A device that does not take a packet has lost it.
+        // A packet that the device does not take is lost.
         match self.decide(bytes) {
             Fate::Pass => drop(device.write(bytes)),
             Fate::Drop => {}
@@ -83,7 +84,7 @@ impl Device {
         }
     }
 
-    /// Those that are due, in the order in which they came.
+    /// Writes back the packets that are due, in the order of their arrival.
     fn give_back(&mut self, device: &mut File) {
         let now = Instant::now();
         while self.held.front().is_some_and(|(due, _)| *due <= now) {
@@ -129,7 +130,8 @@ impl Device {
     }
 }
 
-/// What is added to a packet, by who opened its connection; `None` where that was not seen.
+/// Returns the shift of a packet, depending on the end that opened its connection, or `None` if the
+/// box did not see the opening.
 fn shift(
     openers: &mut HashMap<[End; 2], End>,
     packet: &Packet<'_>,

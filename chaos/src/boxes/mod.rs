@@ -1,4 +1,4 @@
-//! Boxes on the way of packets: by rules of netfilter where those can do it, else by a
+//! Boxes on the paths of packets: rules of netfilter where these are sufficient, and otherwise a
 //! device of user space.
 
 mod device;
@@ -13,10 +13,10 @@ use crate::world::{DEVICE, World};
 use device::Device;
 use wire::Wire;
 
-/// The routing tables of user-space boxes begin here.
+/// Number of the first routing table of user-space boxes.
 const TABLE: u32 = 1_000;
 
-/// Puts a box where its plan says; it works as long as what is returned lives.
+/// Places a box according to its plan. The box works as long as the returned wire lives.
 pub fn place(world: &World, plan: &BoxPlan, seed: u64) -> Result<Option<Wire>> {
     match (plan.place, plan.kind) {
         (Place::Path { from, to }, BoxKind::Narrow { mtu }) => {
@@ -33,17 +33,17 @@ pub fn place(world: &World, plan: &BoxPlan, seed: u64) -> Result<Option<Wire>> {
     }
 }
 
-/// Rules of a box: those of every packet before connection tracking, and those after it.
+/// Rules of a box: rules for every packet before connection tracking, and rules after it.
 struct Rules {
     early: Vec<String>,
     late: Vec<String>,
-    /// A sysctl that the box needs.
+    /// True if the box needs strict connection tracking, which a sysctl sets.
     strict: bool,
 }
 
 const IS_SYN: &str = "tcp flags & (syn|ack) == syn";
 
-/// What netfilter does of a kind; `None` where it cannot.
+/// Returns the netfilter rules of a kind, or `None` if netfilter cannot do it.
 fn rules(kind: BoxKind) -> Option<Rules> {
     let late = |rule: String| {
         Some(Rules {
@@ -78,7 +78,7 @@ fn rules(kind: BoxKind) -> Option<Rules> {
     }
 }
 
-/// Adds rules at the router for what passes between two hosts, either way.
+/// Adds rules at the router for packets between two hosts, in both directions.
 fn on_path(world: &World, from: u8, to: u8, rules: &Rules) -> Result<()> {
     let mut text = String::new();
     for (a, b) in [(from, to), (to, from)] {
@@ -102,7 +102,7 @@ fn on_path(world: &World, from: u8, to: u8, rules: &Rules) -> Result<()> {
     world.router.input("nft", &["-f", "-"], &text).map(drop)
 }
 
-/// Adds rules on a host for what it hears.
+/// Adds rules on a host for the packets that it receives.
 fn on_host(host: &Host, rules: &Rules) -> Result<()> {
     let lines = |rules: &[String]| {
         let lines = rules
@@ -124,12 +124,13 @@ fn on_host(host: &Host, rules: &Rules) -> Result<()> {
     Ok(())
 }
 
-/// Makes the router's routes between two hosts narrow: it answers what is longer by ICMP.
+/// Makes the router's routes between two hosts narrow: the router answers longer packets with ICMP
+/// errors.
 fn narrow(world: &World, from: u8, to: u8, mtu: u32) -> Result<()> {
     let mtu = mtu.to_string();
     for (a, b) in [(from, to), (to, from)] {
         for (v6, family) in [(false, "-4"), (true, "-6")] {
-            // Of what comes from one of them alone.
+            // The route applies only to packets from one of the two hosts.
             let table = (2 * TABLE + u32::from(a) * 16 + u32::from(b)).to_string();
             let port = format!("h{b}");
             let (a, b) = (address(a, v6).to_string(), address(b, v6).to_string());
@@ -146,7 +147,7 @@ fn narrow(world: &World, from: u8, to: u8, mtu: u32) -> Result<()> {
     Ok(())
 }
 
-/// Leads what passes between two hosts by a device of this process.
+/// Routes packets between two hosts through a device of this process.
 fn in_user_space(router: &Host, plan: &BoxPlan, (from, to): (u8, u8), seed: u64) -> Result<Wire> {
     let name = format!("{DEVICE}{}", plan.number);
     let table = (TABLE + u32::from(plan.number)).to_string();

@@ -1,5 +1,5 @@
-//! TCP packets as they are on the wire, and what a box changes in them. All numbers on
-//! the wire are in network byte order; sums of numbers wrap around.
+//! TCP packets as they are on the wire, and the changes of a box to them. All numbers on the wire
+//! are in network byte order; sums of numbers wrap around.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,37 +7,38 @@ const TCP: u8 = 6;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// Options of TCP.
+/// Kinds of TCP options.
 const MSS: u8 = 2;
 const SCALE: u8 = 3;
 const SACK_PERMITTED: u8 = 4;
 const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
-/// An end: address and port.
+/// An end of a connection: address and port.
 pub type End = (IpAddr, u16);
 
-/// What a box adds to numbers that go one way, and, on the way back, to those that
-/// answer them.
+/// Numbers that a box adds to the sequence numbers of one direction, and removes from the
+/// acknowledgements on the way back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shift {
-    /// Added to the sender's own numbers.
+    /// Number that is added to the sender's own numbers.
     pub own: u32,
-    /// Added to the other's numbers on their way; so taken off what acknowledges them.
+    /// Number that was added to the other end's numbers, and is therefore subtracted from the
+    /// acknowledgements of them.
     pub other: u32,
 }
 
 /// A TCP packet.
 pub struct Packet<'a> {
     bytes: &'a mut [u8],
-    /// Where TCP begins.
+    /// Offset of the TCP header.
     tcp: usize,
-    /// Where its options end.
+    /// Offset of the first byte after the TCP options.
     data: usize,
 }
 
 impl<'a> Packet<'a> {
-    /// The packet in these bytes, if it is one of TCP whose header is whole.
+    /// Returns the packet in these bytes, if it is a TCP packet with a complete header.
     pub fn parse(bytes: &'a mut [u8]) -> Option<Packet<'a>> {
         let tcp = match bytes.first()? >> 4 {
             4 if bytes.len() >= 20 && bytes[9] == TCP => usize::from(bytes[0] & 15) * 4,
@@ -48,7 +49,7 @@ impl<'a> Packet<'a> {
         (data >= tcp + 20 && data <= bytes.len()).then_some(Packet { bytes, tcp, data })
     }
 
-    /// Who sends it, and to whom.
+    /// Returns the sender's and the receiver's end.
     pub fn ends(&self) -> [End; 2] {
         let (from, to) = match self.bytes[0] >> 4 {
             4 => (v4(&self.bytes[12..16]), v4(&self.bytes[16..20])),
@@ -57,7 +58,7 @@ impl<'a> Packet<'a> {
         [(from, self.be16(self.tcp)), (to, self.be16(self.tcp + 2))]
     }
 
-    /// Whether it opens a connection.
+    /// True if the packet opens a connection.
     pub fn opens(&self) -> bool {
         self.bytes[self.tcp + 13] & (SYN | ACK) == SYN
     }
@@ -66,7 +67,7 @@ impl<'a> Packet<'a> {
         self.bytes[self.tcp + 13] & SYN != 0
     }
 
-    /// Changes its sequence number, its acknowledgement, and SACK blocks if asked to.
+    /// Changes the sequence number, the acknowledgement and, if requested, the SACK blocks.
     pub fn renumber(&mut self, shift: Shift, sack: bool) {
         self.add(self.tcp + 4, shift.own);
         if self.bytes[self.tcp + 13] & ACK != 0 {
@@ -80,12 +81,12 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Changes its timestamp and the echo of the other's.
+    /// Changes the timestamp, and the echo of the other end's timestamp.
     pub fn shift_clocks(&mut self, shift: Shift) {
         for (kind, at, length) in self.options() {
             if kind == TIMESTAMPS && length == 10 {
                 self.add(at + 2, shift.own);
-                // Nothing is echoed in the first packet.
+                // The first packet echoes nothing.
                 if self.be32(at + 6) != 0 {
                     self.add(at + 6, shift.other.wrapping_neg());
                 }
@@ -93,17 +94,17 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Takes SACK out of a SYN.
+    /// Removes the SACK option from a SYN.
     pub fn strip_sack(&mut self) {
         self.strip(SACK_PERMITTED);
     }
 
-    /// Takes the window scale out of a SYN.
+    /// Removes the window scale option from a SYN.
     pub fn strip_scale(&mut self) {
         self.strip(SCALE);
     }
 
-    /// Takes the timestamps out.
+    /// Removes the timestamps.
     pub fn strip_timestamps(&mut self) {
         self.strip(TIMESTAMPS);
     }
@@ -111,7 +112,7 @@ impl<'a> Packet<'a> {
     fn strip(&mut self, which: u8) {
         for (kind, at, length) in self.options() {
             if kind == which {
-                // As many no-operations.
+                // No-operation options of the same length replace the option.
                 self.bytes[at..at + length].fill(1);
             }
         }
@@ -126,7 +127,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// Makes the checksum right.
+    /// Corrects the checksum.
     pub fn seal(&mut self) {
         let addresses = match self.bytes[0] >> 4 {
             4 => 12..20,
@@ -140,7 +141,7 @@ impl<'a> Packet<'a> {
         self.bytes[at..at + 2].copy_from_slice(&check.to_be_bytes());
     }
 
-    /// Kind, place and length of each option but padding.
+    /// Returns the kind, offset and length of each option except padding.
     fn options(&self) -> Vec<(u8, usize, usize)> {
         let mut found = Vec::new();
         let mut at = self.tcp + 20;
@@ -200,7 +201,7 @@ fn fold(mut sum: u64) -> u16 {
 mod tests {
     use super::*;
 
-    /// A SYN with all options from 10.0.0.1:1000 to 10.0.0.2:80.
+    /// Returns a SYN with all options from 10.0.0.1:1000 to 10.0.0.2:80.
     fn syn() -> Vec<u8> {
         let mut p = vec![0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, TCP, 0, 0];
         p.extend([10, 0, 0, 1, 10, 0, 0, 2]);

@@ -1,5 +1,5 @@
-//! Devices of user space: packets that a route leads to one are taken by a thread of
-//! this process, and given back, or to another device.
+//! Devices of user space. A thread of this process reads the packets that a route leads to a
+//! device, and writes them back, or to another device.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,9 +13,9 @@ use dysco_netns::Host;
 use dysco_netns::delay::open_device;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Milliseconds until a thread looks whether it shall end.
+/// Milliseconds after which a thread checks whether it is to end.
 const LOOK: u8 = 20;
-/// Longer than any packet.
+/// Size of a buffer that is longer than any packet.
 const LONGEST: usize = 70_000;
 
 /// A thread that carries packets. Dropping it ends it.
@@ -25,7 +25,8 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Runs `carry` on a host until the wire is dropped; it returns soon after its flag is set.
+    /// Runs `carry` on a host until the wire is dropped. `carry` returns soon after its flag is
+    /// set.
     pub fn start(
         host: &Host,
         name: &str,
@@ -50,14 +51,14 @@ impl Drop for Wire {
     }
 }
 
-/// Makes a device on a host.
+/// Creates a device on a host.
 pub fn device(host: &Host, name: &str) -> Result<File> {
     let named = name.to_owned();
     host.run(move || open_device(&named))
         .with_context(|| format!("failed to make the device {name}"))
 }
 
-/// Joins two hosts by a pair of devices that have no Ethernet header.
+/// Joins two hosts by a pair of devices without Ethernet headers.
 pub fn join(one: (&Host, &str), other: (&Host, &str)) -> Result<Wire> {
     let ends = [device(one.0, one.1)?, device(other.0, other.1)?];
     for (host, name) in [one, other] {
@@ -76,7 +77,7 @@ fn carry(mut ends: [File; 2], ended: &AtomicBool) {
         let _ = poll(&mut wanted, PollTimeout::from(LOOK));
         for from in 0..2 {
             while let Ok(n) = ends[from].read(&mut packet) {
-                // A device that does not take it has lost it.
+                // A packet that the device does not take is lost.
                 let _ = ends[1 - from].write(&packet[..n]);
             }
         }

@@ -1,4 +1,4 @@
-//! Runs that are made up, and what is said of them.
+//! Constructed runs, and the verdicts on them.
 
 use super::*;
 use crate::kills::KillRun;
@@ -156,7 +156,7 @@ fn removed_and_still_at_the_proxy_is_false() {
         .push(removal(2_100, "removed", vec![local()]));
     let found = kinds(&seen, &Controls::default());
     assert!(found.contains(&Kind::FalseRemoved));
-    // And so is an exit code that says that nothing was left.
+    // An exit code that claims that nothing was left is also a false report.
     let mut left = run(good());
     left.operations
         .push(removal(2_100, "refused", vec![local()]));
@@ -204,11 +204,11 @@ fn a_session_may_end_with_its_proxy_but_not_worse() {
         calm: vec![run(good())],
     };
     assert!(kinds(&seen, &controls).is_empty());
-    // A clean end over missing bytes is worse.
+    // A clean end despite missing bytes is worse.
     let ends = &mut seen.sessions[0].ends;
     (ends[1].error, ends[1].received) = (None, 60);
     assert_eq!(kinds(&seen, &controls), [Kind::Lost]);
-    // And one that its proxy had left before does not end at all.
+    // A session that its proxy had left before does not end.
     let mut seen = run(seen.sessions[0].clone());
     seen.kills.push(KillRun {
         victim: Victim::Proxy { host: 2 },

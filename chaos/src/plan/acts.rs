@@ -1,23 +1,24 @@
-//! What operators ask for in a plan, and what is killed.
+//! Requests of operators in a plan, and kills.
 
 use serde::{Deserialize, Serialize};
 
-/// By which way a proxy is to leave.
+/// Mode of a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// The daemon's choice.
+    /// The daemon chooses.
     Auto,
-    /// From host to host.
+    /// From host to host, without the proxy's host.
     Bypass,
     /// Through the kernel of the proxy's host.
     Local,
-    /// Replies straight from the server's host.
+    /// Through the kernel of the proxy's host for requests; replies go straight from the server's
+    /// host.
     Return,
 }
 
 impl Mode {
-    /// As `dyscoctl` has it.
+    /// Returns the word that `dyscoctl` uses.
     pub fn word(self) -> &'static str {
         match self {
             Mode::Auto => "auto",
@@ -28,38 +29,38 @@ impl Mode {
     }
 }
 
-/// What an operator asks for.
+/// A request of an operator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ask {
     /// The proxy leaves all its sessions.
     Remove {
-        /// By which way.
+        /// Mode of the removal.
         mode: Mode,
-        /// Whether the operator names the listener, and so gives a word for it.
+        /// True if the operator names the listener, and thereby vouches for it.
         listen: bool,
-        /// Only told, not done.
+        /// True if the command only reports, and changes nothing.
         dry_run: bool,
     },
     /// The proxy leaves all its sessions as they become removable.
     Drain,
-    /// A host comes into the chains of all sessions that the host asked has opened.
+    /// A host enters the chains of all sessions that the asked host has opened.
     Insert {
-        /// The host that comes.
+        /// Host that enters.
         host: u8,
     },
-    /// All sessions that the host asked has opened get this chain.
+    /// All sessions that the asked host has opened get this chain.
     Reconfigure {
-        /// The hosts.
+        /// Hosts of the chain.
         chain: Vec<u8>,
     },
-    /// A host takes another's place.
+    /// A host replaces another host.
     Replace {
-        /// The one that leaves.
+        /// Host that leaves.
         old: u8,
-        /// The one that comes.
+        /// Host that enters.
         new: u8,
-        /// Whether the firewall's state goes along.
+        /// True if the firewall's state moves to the new host.
         state: bool,
     },
     /// Listings, which change nothing.
@@ -69,52 +70,52 @@ pub enum Ask {
 /// One command of an operator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Operation {
-    /// When.
+    /// Time of the command, in milliseconds.
     pub at_ms: u64,
-    /// On which host.
+    /// Number of the host that runs the command.
     pub host: u8,
-    /// What.
+    /// The request.
     pub ask: Ask,
-    /// The operator's own process is killed so much later.
+    /// Milliseconds after which the operator's own process is killed, if it is killed.
     pub cancel_ms: Option<u64>,
 }
 
-/// What is killed or cut.
+/// A process that is killed or a link that is cut.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Victim {
-    /// The daemon of a host; it is started again.
+    /// The daemon of a host. It is started again.
     Daemon {
-        /// The host.
+        /// Number of the host.
         host: u8,
-        /// So much later.
+        /// Milliseconds until the restart.
         back_ms: u64,
     },
-    /// The daemon of a host fails at this step of a change, if it comes to it; where it dies,
-    /// it is started again.
+    /// The daemon of a host, which fails at this step of a change if it reaches the step. If it
+    /// dies there, it is started again.
     DaemonAt {
-        /// The host.
+        /// Number of the host.
         host: u8,
         /// A word of `DYSCOD_FAULTS`: `die:STEP` or `drop:MESSAGE`.
         step: String,
-        /// So much later.
+        /// Milliseconds until the restart.
         back_ms: u64,
     },
-    /// The proxy of a host, for good.
+    /// The proxy of a host, permanently.
     Proxy {
-        /// The host.
+        /// Number of the host.
         host: u8,
     },
-    /// The whole host of a proxy, for good: its link, its daemon and its proxy.
+    /// The whole host of a proxy, permanently: its link, its daemon and its proxy.
     Host {
-        /// The host.
+        /// Number of the host.
         host: u8,
     },
-    /// The link of a host goes down, and up again.
+    /// The link of a host, which goes down and comes up again.
     Link {
-        /// The host.
+        /// Number of the host.
         host: u8,
-        /// So much later.
+        /// Milliseconds until the link is up again.
         back_ms: u64,
     },
 }
@@ -122,8 +123,8 @@ pub enum Victim {
 /// One kill.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kill {
-    /// When.
+    /// Time of the kill, in milliseconds.
     pub at_ms: u64,
-    /// What.
+    /// Victim of the kill.
     pub victim: Victim,
 }

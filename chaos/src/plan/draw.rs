@@ -1,4 +1,4 @@
-//! From a seed to a plan. Nothing but the seed goes in.
+//! Derives a plan from a seed, and from nothing else.
 
 mod acts;
 mod traffic;
@@ -28,20 +28,21 @@ pub fn draw(seed: u64) -> Plan {
     plan
 }
 
-/// The numbers of hosts of a part.
+/// Returns the numbers of the hosts with a role.
 fn of(plan: &Plan, part: Part) -> Vec<u8> {
     let hosts = plan.hosts.iter().filter(|h| h.part == part);
     hosts.map(|h| h.number).collect()
 }
 
-/// The same of those with a daemon.
+/// Returns the numbers of the hosts with a role and a daemon.
 fn with_daemon(plan: &Plan, part: Part) -> Vec<u8> {
     let hosts = plan.hosts.iter().filter(|h| h.part == part && h.daemon);
     hosts.map(|h| h.number).collect()
 }
 
 fn hosts(rng: &mut Rng, plan: &mut Plan) {
-    // A proxy in two of three plans, chains of firewalls in half of them, one of both always.
+    // Two of three plans have a proxy, and half of those have firewalls for chains. Every plan has
+    // one or the other.
     let proxies = rng.one([0, 1, 1, 1, 2, 2]);
     let firewalls = match proxies {
         0 => rng.range(1, 4),
@@ -56,7 +57,7 @@ fn hosts(rng: &mut Rng, plan: &mut Plan) {
     let all = parts.iter().flat_map(|(part, n)| (0..*n).map(|_| *part));
     for (at, part) in all.take(8).enumerate() {
         let mut host = host(rng, at as u8 + 1, part);
-        // Chains are given by the host that opens a session.
+        // The host that opens a session determines its chain.
         host.daemon |= proxies == 0 && part == Part::Client;
         plan.hosts.push(host);
     }
@@ -98,7 +99,8 @@ fn host(rng: &mut Rng, number: u8, part: Part) -> HostPlan {
     if rng.percent(5) {
         set("net.ipv4.tcp_ecn", "1");
     }
-    // Rare: where two hosts differ, most changes are refused, and nothing else is tried.
+    // These MTUs are rare: if two hosts differ, most changes are refused, and nothing else is
+    // tested.
     let mtu = match (rng.percent(4), rng.percent(4)) {
         (true, _) => 1400,
         (_, true) => 9000,
@@ -114,7 +116,7 @@ fn host(rng: &mut Rng, number: u8, part: Part) -> HostPlan {
     }
 }
 
-/// Boxes that end sessions stand where no session passes before a change.
+/// Draws the boxes. Boxes that end sessions stand where no session passes before a change.
 fn boxes(rng: &mut Rng, plan: &mut Plan) {
     let count = rng.one([0, 0, 1, 1, 2, 3]);
     let translated = plan.hosts.iter().any(|h| h.link == Link::Nat);
@@ -123,7 +125,7 @@ fn boxes(rng: &mut Rng, plan: &mut Plan) {
         let Some((place, used)) = place(rng, plan) else {
             return;
         };
-        // Two on one path may be more than any session lives with.
+        // Two boxes on one path may be more than a session survives.
         if plan.boxes.iter().any(|b| b.place.is_same(place)) {
             continue;
         }
@@ -159,7 +161,7 @@ fn on_host(rng: &mut Rng, plan: &Plan) -> Place {
     }
 }
 
-/// Two hosts, and whether sessions pass between them before anything is changed.
+/// Draws two hosts. Returns true with them if sessions pass between them before any change.
 fn place(rng: &mut Rng, plan: &Plan) -> Option<(Place, bool)> {
     let numbers: Vec<_> = plan.hosts.iter().map(|h| h.number).collect();
     let from = rng.pick(&numbers)?;
@@ -173,7 +175,7 @@ fn place(rng: &mut Rng, plan: &Plan) -> Option<(Place, bool)> {
     Some((Place::Path { from, to }, used))
 }
 
-/// What no session opens through.
+/// Draws a box through which no session can open.
 fn closed(rng: &mut Rng) -> BoxKind {
     rng.one([
         BoxKind::RejectByReset,
@@ -183,7 +185,7 @@ fn closed(rng: &mut Rng) -> BoxKind {
     ])
 }
 
-/// What sessions live with.
+/// Draws a box that sessions survive.
 fn open(rng: &mut Rng) -> BoxKind {
     let (up, down) = (rng.next() as u32, rng.next() as u32);
     let clocks = (rng.range(1, 1 << 30) as u32, rng.range(1, 1 << 30) as u32);

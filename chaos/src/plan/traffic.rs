@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{PROXY_PORT, SERVER_PORT, address};
 
-/// What a proxy is.
+/// Kind of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProxyKind {
@@ -14,22 +14,22 @@ pub enum ProxyKind {
     HaproxySplice,
     /// HAProxy that copies.
     HaproxyCopy,
-    /// HAProxy as master and worker, splicing.
+    /// HAProxy as master and worker, with splicing.
     HaproxyMaster,
     /// nginx's stream module.
     NginxStream,
-    /// socat, one process a session.
+    /// socat, one process per session.
     Socat,
-    /// A relay in Go, by raw splice.
+    /// A relay in Go that uses raw splice.
     Go,
-    /// A relay that fills a buffer of so many bytes before it writes.
+    /// A relay that fills a buffer of this size before it writes.
     Buffer {
-        /// Bytes.
+        /// Size of the buffer in bytes.
         bytes: u32,
     },
-    /// A relay that splices so many bytes, and from there on rewrites each at equal length.
+    /// A relay that splices first, and then rewrites each byte without changing the length.
     Rewrite {
-        /// The first byte that is rewritten, counted from the start of each direction.
+        /// Index of the first byte that is rewritten, counted from the start of each direction.
         from: u64,
     },
 }
@@ -37,32 +37,32 @@ pub enum ProxyKind {
 /// One proxy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProxyPlan {
-    /// Its host.
+    /// Number of the proxy's host.
     pub host: u8,
-    /// The server's host.
+    /// Number of the server's host.
     pub server: u8,
-    /// What it is.
+    /// Kind of the proxy.
     pub kind: ProxyKind,
-    /// Whether the shim is loaded into it.
+    /// True if the shim is loaded into the proxy.
     pub shim: bool,
-    /// Whether the operator has given a word for its listener.
+    /// True if the operator has vouched for the listener.
     pub declared: bool,
-    /// IPv6 on both sides.
+    /// True if both sides use IPv6.
     pub v6: bool,
 }
 
 impl ProxyPlan {
-    /// Where it listens.
+    /// Returns the address on which the proxy listens.
     pub fn listen(&self) -> SocketAddr {
         SocketAddr::new(address(self.host, self.v6), PROXY_PORT)
     }
 
-    /// The server behind it.
+    /// Returns the address of the server behind the proxy.
     pub fn to(&self) -> SocketAddr {
         SocketAddr::new(address(self.server, self.v6), SERVER_PORT)
     }
 
-    /// Whether it passes on every byte as it came.
+    /// True if the proxy forwards every byte unchanged.
     pub fn is_transparent(&self) -> bool {
         !matches!(self.kind, ProxyKind::Rewrite { .. })
     }
@@ -72,55 +72,55 @@ impl ProxyPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
-    /// The one that opened it.
+    /// The end that opened the session.
     Client,
-    /// The one that accepted it.
+    /// The end that accepted the session.
     Server,
 }
 
-/// What a session does.
+/// Traffic of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionKind {
-    /// Both ends send at their rates, in bytes a second; 0 for not at all.
+    /// Both ends send at their rates, in bytes per second. With a rate of 0 an end sends nothing.
     Bulk {
-        /// The client's.
+        /// Rate of the client.
         up: u64,
-        /// The server's.
+        /// Rate of the server.
         down: u64,
     },
-    /// Requests and answers in turn.
+    /// Alternating requests and answers.
     Requests {
-        /// Bytes of a request.
+        /// Number of bytes of a request.
         ask: u32,
-        /// Bytes of an answer.
+        /// Number of bytes of an answer.
         answer: u32,
-        /// Between an answer and the next request.
+        /// Milliseconds between an answer and the next request.
         pause_ms: u64,
     },
-    /// One side reads slower than the other would send.
+    /// One side reads more slowly than the other could send.
     SlowReader {
-        /// Who reads slowly.
+        /// The slow reader.
         side: Side,
-        /// Bytes a second.
+        /// Rate in bytes per second.
         rate: u64,
     },
-    /// One side closes its half early, the other goes on.
+    /// One side closes its half early, and the other side continues.
     HalfClosed {
-        /// Who closes.
+        /// The side that closes.
         side: Side,
-        /// When, after the start.
+        /// Milliseconds between the start and the close.
         after_ms: u64,
-        /// What the other sends, in bytes a second.
+        /// Rate of the other side, in bytes per second.
         rate: u64,
     },
-    /// One side has a receive buffer of so few bytes.
+    /// One side has a small receive buffer.
     TinyWindow {
-        /// Which.
+        /// The side with the small buffer.
         side: Side,
-        /// Bytes.
+        /// Size of the buffer in bytes.
         buffer: u32,
-        /// What each sends, in bytes a second.
+        /// Rate of each side, in bytes per second.
         rate: u64,
     },
 }
@@ -128,18 +128,18 @@ pub enum SessionKind {
 /// One session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionPlan {
-    /// Its number, from which its bytes follow.
+    /// Number of the session. Its bytes follow from it.
     pub id: u64,
-    /// The client's host.
+    /// Number of the client's host.
     pub client: u8,
-    /// The host of the proxy that it goes through; none for straight to the server.
+    /// Number of the proxy's host; none if the session goes straight to the server.
     pub proxy: Option<u8>,
-    /// The server's host.
+    /// Number of the server's host.
     pub server: u8,
-    /// IPv6; with a proxy it is the proxy's choice.
+    /// True for IPv6. With a proxy, the proxy's setting applies.
     pub v6: bool,
-    /// When it opens.
+    /// Time at which the session opens.
     pub start_ms: u64,
-    /// What it does.
+    /// Traffic of the session.
     pub kind: SessionKind,
 }

@@ -1,4 +1,4 @@
-//! One end of a session: sends its pattern and checks the other's.
+//! One end of a session: sends its pattern and checks the pattern of the other end.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -14,16 +14,16 @@ use super::{Phase, Session, lock, other};
 use crate::plan::{SessionKind, Side};
 use crate::relay::TURNED;
 
-/// Bytes of the greeting, each way; they count in the places of the bytes behind.
+/// Length of the greeting in each direction. Its bytes count in the offsets of the bytes after it.
 pub const GREETING: u64 = 8;
-/// Written at once at most.
+/// Maximum number of bytes in one write.
 const WRITE: usize = 32 << 10;
-/// How long an end that cannot send any more listens for why.
+/// Time for which an end that can no longer send waits for the reason.
 const LISTENS: Duration = Duration::from_secs(5);
-/// Between two looks at what the other end has done.
+/// Interval between two looks at the progress of the other end.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Says which session this is, and waits until the server has heard it.
+/// Sends the number of the session, and waits until the server has received it.
 pub async fn greet(stream: &mut TcpStream, id: u64) -> io::Result<()> {
     stream.write_u64(id).await?;
     match stream.read_u64().await? {
@@ -34,7 +34,7 @@ pub async fn greet(stream: &mut TcpStream, id: u64) -> io::Result<()> {
     }
 }
 
-/// The server's part of it.
+/// Performs the server's part of the greeting.
 pub async fn hear_greeting(stream: &mut TcpStream) -> io::Result<u64> {
     let id = stream.read_u64().await?;
     stream.write_u64(id).await?;
@@ -69,13 +69,14 @@ pub async fn run(mut stream: TcpStream, session: &Session, side: Side) {
     session.end(side).over.store(true, Ordering::Relaxed);
 }
 
-/// What a side sends, and when.
+/// Data that a side sends, and its timing.
 enum Sending {
-    /// So many bytes a second; until so many milliseconds have passed, if that is said.
+    /// A rate in bytes per second, and the number of milliseconds for which the side sends, if
+    /// limited.
     Steady(u64, Option<u64>),
-    /// Requests of so many bytes, each after so many bytes of an answer and a pause.
+    /// Requests: bytes of a request, bytes of the answer that precedes the next one, and the pause.
     Ask(u64, u64, u64),
-    /// An answer of so many bytes for so many bytes of a request.
+    /// Answers: bytes of an answer, and bytes of the request that precedes it.
     Answer(u64, u64),
 }
 
@@ -150,12 +151,12 @@ impl Sender<'_, '_> {
         while goes_on(self) {
             let due = (start.elapsed().as_secs_f64() * rate as f64) as u64;
             let room = due.saturating_sub(sent).min(WRITE as u64);
-            // A rate's first bytes are few, not none: small segments are a case of their own.
+            // A slow rate also sends its first bytes: small segments are a case to be tested.
             if room == 0 || (room < 1_000 && rate > 100_000) {
                 let _ = timeout(Duration::from_millis(10), self.phase.changed()).await;
                 continue;
             }
-            // What the buffers have no room for is not made up for.
+            // The side does not catch up on data for which the buffers had no room.
             let began = Instant::now();
             self.write(room).await?;
             sent += room;
@@ -164,14 +165,15 @@ impl Sender<'_, '_> {
             }
         }
         match until {
-            // Its last bytes come first: proxies cut off what they hold of a half that closes.
+            // The last bytes must arrive first: proxies discard what they hold of a half that
+            // closes.
             Some(_) => self.wait_arrived().await,
             None => self.wait_close().await,
         }
         Ok(())
     }
 
-    /// Waits until the other end has all of it, or sessions are to close.
+    /// Waits until the other end has received everything, or sessions are to close.
     async fn wait_arrived(&mut self) {
         let sent = self.session.sent(self.side);
         while self.session.received(other(self.side)) < sent && *self.phase.borrow() != Phase::Close
@@ -214,7 +216,7 @@ impl Sender<'_, '_> {
         }
     }
 
-    /// Writes so many bytes of the pattern.
+    /// Writes this number of bytes of the pattern.
     async fn write(&mut self, bytes: u64) -> io::Result<()> {
         let counter = &self.session.end(self.side).sent;
         let (pattern, mut left) = (self.session.pattern(self.side), bytes);
@@ -224,7 +226,7 @@ impl Sender<'_, '_> {
             pattern.fill(at, &mut self.buffer[..room]);
             let n = tokio::select! {
                 n = self.write.write(&self.buffer[..room]) => n?,
-                // Buffers that are full for good do not keep it from its end.
+                // Permanently full buffers do not keep the side from ending.
                 Ok(_) = self.phase.wait_for(|p| *p == Phase::Close) => return Ok(()),
             };
             counter.fetch_add(n as u64, Ordering::Relaxed);
@@ -246,7 +248,7 @@ async fn receive(read: &mut ReadHalf<'_>, session: &Session, side: Side) -> io::
     loop {
         let resting = *phase.borrow() != Phase::Run;
         let room = match slow {
-            // Twenty reads a second give the rate.
+            // Twenty reads per second make up the rate.
             Some(rate) if !resting => buffer.len().min((rate / 20).max(1) as usize),
             _ => buffer.len(),
         };
@@ -268,7 +270,7 @@ async fn receive(read: &mut ReadHalf<'_>, session: &Session, side: Side) -> io::
     }
 }
 
-/// Undoes what a proxy has rewritten, by its plan.
+/// Reverses the rewriting of a proxy, according to its plan.
 fn turn_back(rewritten: Option<u64>, at: u64, bytes: &mut [u8]) {
     if let Some(from) = rewritten {
         let first = from.saturating_sub(at + GREETING).min(bytes.len() as u64) as usize;

@@ -1,4 +1,4 @@
-//! Sessions whose every byte is known from its place, checked at both ends.
+//! Sessions in which the offset of a byte determines its value, checked at both ends.
 
 mod end;
 mod server;
@@ -21,38 +21,38 @@ use crate::plan::{Plan, ProxyKind, SERVER_PORT, SessionKind, SessionPlan, Side, 
 
 pub use server::Server;
 
-/// A session that has not opened after so long never does.
+/// Time after which a session that has not opened never will.
 const OPENS: Duration = Duration::from_secs(15);
 
-/// How far sessions have got, all together.
+/// Common phase of all sessions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Phase {
-    /// They send.
+    /// Sessions send.
     Run,
-    /// Nobody sends, nobody closes, and all read as fast as they can.
+    /// No end sends or closes, and all read as fast as they can.
     Rest,
     /// Ends close their halves.
     Close,
 }
 
-/// What an end of a session saw.
+/// Observations of one end of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndRun {
-    /// Bytes handed to the kernel.
+    /// Number of bytes handed to the kernel.
     pub sent: u64,
-    /// Bytes received, all of them checked.
+    /// Number of bytes received, all of them checked.
     pub received: u64,
-    /// The first byte that was wrong.
+    /// Offset of the first wrong byte.
     pub wrong_at: Option<u64>,
-    /// It heard the other's end.
+    /// True if the end received the FIN of the other end.
     pub eof: bool,
-    /// What a system call said.
+    /// Error of a system call.
     pub error: Option<String>,
-    /// It came to its end, one way or another.
+    /// True if the end is over, in one way or another.
     pub over: bool,
 }
 
-/// One end as both ends' tasks see it.
+/// State of one end, shared by the tasks of both ends.
 #[derive(Default)]
 struct EndState {
     sent: AtomicU64,
@@ -61,11 +61,11 @@ struct EndState {
     seen: Mutex<EndRun>,
 }
 
-/// A session as its two ends and its watcher see it.
+/// State of a session, shared by its two ends and its watcher.
 pub struct Session {
-    /// Its plan.
+    /// Plan of the session.
     pub plan: SessionPlan,
-    /// Bytes from here on are rewritten by its proxy.
+    /// Offset from which its proxy rewrites bytes.
     rewritten: Option<u64>,
     ends: [EndState; 2],
     local: Mutex<Option<SocketAddr>>,
@@ -74,7 +74,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Makes the session of a plan, which is not open yet.
+    /// Creates the session of a plan. It is not open yet.
     pub fn new(plan: &Plan, session: &SessionPlan, phase: watch::Receiver<Phase>) -> Arc<Session> {
         let proxy = session.proxy.and_then(|host| plan.proxy(host));
         let rewritten = proxy.and_then(|p| match p.kind {
@@ -91,33 +91,33 @@ impl Session {
         })
     }
 
-    /// Bytes that a side has received and checked.
+    /// Number of bytes that a side has received and checked.
     pub fn received(&self, side: Side) -> u64 {
         self.end(side).received.load(Ordering::Relaxed)
     }
 
-    /// Bytes that a side has handed to its kernel.
+    /// Number of bytes that a side has handed to its kernel.
     pub fn sent(&self, side: Side) -> u64 {
         self.end(side).sent.load(Ordering::Relaxed)
     }
 
-    /// Whether both ends have come to their ends.
+    /// True if both ends are over.
     pub fn is_over(&self) -> bool {
         let over = |side| self.end(side).over.load(Ordering::Relaxed);
         over(Side::Client) && over(Side::Server)
     }
 
-    /// The client's end.
+    /// Address of the client's end.
     pub fn local(&self) -> Option<SocketAddr> {
         *lock(&self.local)
     }
 
-    /// Why it never opened.
+    /// Reason why the session never opened.
     pub fn trouble(&self) -> Option<String> {
         lock(&self.trouble).clone()
     }
 
-    /// What an end has seen so far.
+    /// Observations of an end so far.
     pub fn seen(&self, side: Side) -> EndRun {
         let end = self.end(side);
         EndRun {
@@ -132,7 +132,7 @@ impl Session {
         &self.ends[side as usize]
     }
 
-    /// What a side sends.
+    /// Pattern that a side sends.
     fn pattern(&self, side: Side) -> Pattern {
         Pattern::new(self.plan.id * 2 + side as u64)
     }
@@ -145,7 +145,7 @@ impl Session {
     }
 }
 
-/// The other side.
+/// Returns the opposite side.
 pub fn other(side: Side) -> Side {
     match side {
         Side::Client => Side::Server,
@@ -153,7 +153,7 @@ pub fn other(side: Side) -> Side {
     }
 }
 
-/// Opens a session when its time has come, and runs the client's end of it.
+/// Opens a session when it is due, and runs the client's end.
 pub fn open(host: &Host, plan: &Plan, session: Arc<Session>) -> JoinHandle<()> {
     let to = match session.plan.proxy.and_then(|proxy| plan.proxy(proxy)) {
         Some(proxy) => proxy.listen(),
@@ -186,7 +186,7 @@ async fn connect(to: SocketAddr, session: &Session) -> std::io::Result<TcpStream
     Ok(stream)
 }
 
-/// The receive buffer of a side, where the plan has one.
+/// Size of the receive buffer of a side, if the plan sets one.
 fn buffer(kind: SessionKind, of: Side) -> Option<u32> {
     match kind {
         SessionKind::TinyWindow { side, buffer, .. } if side == of => Some(buffer),
@@ -198,7 +198,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Listens on a server's host, for both families.
+/// Listens on a server's host, for IPv4 and IPv6.
 pub fn serve(host: &Host, number: u8, sessions: &[Arc<Session>]) -> Result<Server> {
     let own = sessions.iter().filter(|s| s.plan.server == number);
     Server::start(host, number, own.cloned().collect())

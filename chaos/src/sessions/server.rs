@@ -1,4 +1,4 @@
-//! Where sessions end.
+//! The servers that accept the sessions.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -48,7 +48,7 @@ async fn accept(listener: TcpListener, sessions: Sessions) {
     while let Ok((stream, _)) = listener.accept().await {
         let sessions = sessions.clone();
         tokio::spawn(async move {
-            // One that does not say who it is never becomes a session: its client tells.
+            // A connection without a greeting never becomes a session: its client reports that.
             let _ = serve(stream, &sessions).await;
         });
     }

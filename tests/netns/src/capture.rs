@@ -4,17 +4,17 @@ use anyhow::Result;
 
 use crate::{Host, Process, Program};
 
-/// Captures the headers of all that passes a host's link, until dropped.
+/// Captures the headers of all packets on a host's link, until the process is dropped.
 pub fn start(host: &Host) -> Result<Process> {
     let file = host.dir().join("eth0.pcap");
-    // At most three files of 16 MB: the last that happened is kept.
+    // The capture keeps at most three files of 16 MB, with the latest packets.
     let arguments = [
         "-i", "eth0", "-n", "-s", "160", "-U", "-Z", "root", "-C", "16", "-W", "3", "-w",
     ];
     let program = Program::new("tcpdump").args(arguments).arg(&file);
     let mut tcpdump = host.spawn(program)?;
     let file = host.dir().join("eth0.pcap0");
-    // The file's header is written once packets are being heard.
+    // tcpdump writes the file's header once it captures packets.
     tcpdump.wait_ready("tcpdump to listen", || {
         file.metadata().is_ok_and(|m| m.len() >= 24)
     })?;

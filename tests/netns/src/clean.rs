@@ -1,5 +1,5 @@
-//! Removing the labs' folders when the process is interrupted, and reaping its
-//! children. All else of a lab ends with the process by itself.
+//! Removes the labs' folders when the process is interrupted, and reaps its children. Everything
+//! else of a lab ends with the process.
 
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ const HEARD: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
 
 extern "C" fn ring(signal: libc::c_int) {
     let byte = signal as u8;
-    // SAFETY: write is async-signal-safe; the byte lives through the call.
+    // SAFETY: write is async-signal-safe; the byte outlives the call.
     unsafe { libc::write(BELL.load(Ordering::Relaxed), (&raw const byte).cast(), 1) };
 }
 
@@ -36,8 +36,8 @@ pub(crate) fn forget(folder: &Path) {
     lock(&FOLDERS).retain(|f| f != folder);
 }
 
-/// Kills and reaps this child if the process is interrupted before
-/// [`forget_child`]. It would die anyway, but not every init reaps.
+/// Kills and reaps this child if the process is interrupted before [`forget_child`]. The child
+/// would die in any case, but not every init reaps it.
 pub(crate) fn remember_child(child: Pid) {
     lock(&CHILDREN).push(child);
 }
@@ -52,7 +52,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Ends what the process began, as far as that does not end by itself.
+/// Ends what the process has started, as far as it does not end by itself.
 fn clean() {
     for child in lock(&CHILDREN).iter() {
         let _ = killpg(*child, Signal::SIGKILL);
@@ -89,7 +89,7 @@ fn hear() -> Result<()> {
 fn end_by(signal: i32) -> ! {
     if let Ok(signal) = Signal::try_from(signal) {
         let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-        // SAFETY: the default disposition runs no code of ours.
+        // SAFETY: the default disposition runs no code of this process.
         let _ = unsafe { sigaction(signal, &default) };
         let _ = raise(signal);
     }

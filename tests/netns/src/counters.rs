@@ -1,4 +1,4 @@
-//! What the kernel counts.
+//! Counters of the kernel.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use crate::Host;
 
-/// The counters of `/proc/net/snmp` and `/proc/net/netstat`, as `Tcp.OutRsts`.
+/// Counters of `/proc/net/snmp` and `/proc/net/netstat`, with names such as `Tcp.OutRsts`.
 pub fn tcp(host: &Host) -> Result<BTreeMap<String, u64>> {
     let read = || {
         let snmp = fs::read_to_string("/proc/thread-self/net/snmp")?;
@@ -29,18 +29,18 @@ pub fn tcp(host: &Host) -> Result<BTreeMap<String, u64>> {
     Ok(counters)
 }
 
-/// Resets that a host sent, or that ended an established session of it.
+/// Number of resets that a host sent, or that ended an established session of the host.
 pub fn resets(host: &Host) -> Result<u64> {
     let counters = tcp(host)?;
     let of = |name: &str| counters.get(name).copied().unwrap_or(0);
     Ok(of("Tcp.OutRsts") + of("Tcp.EstabResets"))
 }
 
-/// Processor time that a process has used, its own and the kernel's for it.
+/// Processor time of a process, in user mode and in the kernel.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
     let path = format!("/proc/{pid}/stat");
     let text = fs::read_to_string(&path).with_context(|| format!("failed to read {path}"))?;
-    // The name may hold spaces: count the fields after its closing bracket.
+    // The name may contain spaces: fields are counted after its closing bracket.
     let after = text
         .rsplit_once(')')
         .map(|(_, rest)| rest)

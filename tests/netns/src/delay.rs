@@ -1,5 +1,4 @@
-//! A link that takes its time, where the kernel has no netem: a device whose
-//! packets come back later.
+//! A link with a delay, without netem: a device of user space that returns its packets later.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{File, OpenOptions};
@@ -20,42 +19,42 @@ use nix::sys::time::{TimeSpec, TimeValLike};
 use crate::{Family, Host, Lab, Role};
 
 const DEVICE: &str = "slow";
-/// A packet of any length, and what the kernel has yet to do with it.
+/// Size of the longest packet, with the header for its offloads.
 const LONGEST: usize = 10 + 65_536;
-/// Packets that may be on their way; more are lost, as in a router.
+/// Maximum number of packets in flight. Further packets are lost, as in a router.
 const MOST: usize = 20_000;
-/// Routes and rules that lead by a device, and its index.
+/// Base of the numbers of routing tables that lead to a device; the device's index is added.
 const TABLE: u32 = 1000;
 
 nix::ioctl_write_int!(
-    /// Gives a file its device: TUNSETIFF.
+    /// Attaches a file to its device: TUNSETIFF.
     set_interface,
     b'T',
     202
 );
 nix::ioctl_write_int!(
-    /// Says which packets a device takes as they are: TUNSETOFFLOAD.
+    /// Sets the packets that a device takes without segmentation and checksum: TUNSETOFFLOAD.
     set_offload,
     b'T',
     208
 );
 
-/// Holds back what passes it. Dropping it loses what is on its way.
+/// Holds back the packets that pass it. Dropping it loses the packets in flight.
 pub struct Delay {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Delay {
-    /// Makes each way between the proxy's host and the others so much longer.
+    /// Delays each path between the proxy's host and the others by this time.
     pub fn of_proxy(lab: &Lab, delay: Duration) -> Result<Delay> {
         let others = [Role::Client, Role::Server].map(Role::name);
         let proxy = Role::Proxy.address(Family::V4);
         Delay::between(&lab.router, (Role::Proxy.name(), &[proxy]), &others, delay)
     }
 
-    /// Makes the way between the client's host and the server's so much longer. A
-    /// firewall of the router sees a packet where that begins.
+    /// Delays the path between the client's host and the server's by this time. A firewall of the
+    /// router sees a packet at the beginning of this path.
     pub fn of_bypass(lab: &Lab, delay: Duration) -> Result<Delay> {
         let ways = [(Role::Client, Role::Server), (Role::Server, Role::Client)];
         let rule = |(from, to): (Role, Role)| {
@@ -72,8 +71,8 @@ impl Delay {
         Ok(slow)
     }
 
-    /// Makes each way between a host at a router's port, which has these addresses, and
-    /// those at other ports so much longer.
+    /// Delays each path between a host at a router's port, which has these addresses, and the hosts
+    /// at other ports.
     pub fn between(
         router: &Host,
         (port, addresses): (&str, &[IpAddr]),
@@ -90,19 +89,19 @@ impl Delay {
         Delay::of(router, &format!("{DEVICE}-{port}"), &rules, delay)
     }
 
-    /// What these rules choose, each of a family, takes so much longer by a device of
-    /// this name.
+    /// Delays packets that match these rules, each of one address family, by a device with this
+    /// name.
     fn of(router: &Host, name: &str, rules: &[(&str, String)], delay: Duration) -> Result<Delay> {
         let named = name.to_owned();
         let opened = router.run(move || {
             let device = open_as(&named, libc::IFF_VNET_HDR)?;
-            // Segments of one packet stay together, as on all other links: by
-            // themselves they take a processor at half a gigabit a second.
+            // Segments of one packet stay together, as on all other links: separately they use a
+            // whole processor at half a gigabit per second.
             let whole =
                 libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
-            // SAFETY: the call takes a number.
+            // SAFETY: the argument of the call is a number.
             unsafe { set_offload(device.as_raw_fd(), whole.into()) }?;
-            // One table for each such device.
+            // Each such device has its own table.
             Ok::<_, anyhow::Error>((device, if_nametoindex(named.as_str())?))
         });
         let (device, index) =
@@ -134,7 +133,7 @@ impl Delay {
         })
     }
 
-    /// Lets each host of the lab send no more than so much a second.
+    /// Limits the rate of each host of the lab.
     pub fn limit(lab: &Lab, rate: &str) -> Result<()> {
         let limit = |host: &Host, device: &str| host.limit(device, rate, "128k", "8m");
         for role in Role::ALL {
@@ -154,19 +153,19 @@ impl Drop for Delay {
     }
 }
 
-/// Makes a device whose packets this process takes and gives back.
+/// Creates a device whose packets this process reads and writes back.
 pub fn open_device(name: &str) -> Result<File> {
     open_as(name, 0)
 }
 
-/// The same of a kind that these flags say.
+/// Creates a device of the kind that these flags select.
 fn open_as(name: &str, flags: libc::c_int) -> Result<File> {
     let device = OpenOptions::new()
         .read(true)
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
         .open("/dev/net/tun")?;
-    // SAFETY: all zeroes are a request without a name.
+    // SAFETY: all zeroes are a valid request without a name.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
@@ -177,7 +176,7 @@ fn open_as(name: &str, flags: libc::c_int) -> Result<File> {
     Ok(device)
 }
 
-/// Takes packets from the device and gives them back when they are due.
+/// Reads packets from the device and writes them back when they are due.
 fn hold(mut device: File, delay: Duration, ended: &AtomicBool) {
     let mut held: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
     let mut packet = vec![0; LONGEST];
@@ -197,7 +196,7 @@ fn hold(mut device: File, delay: Duration, ended: &AtomicBool) {
         let now = Instant::now();
         while held.front().is_some_and(|(due, _)| *due <= now) {
             if let Some((_, packet)) = held.pop_front() {
-                // A device that does not take it has lost it.
+                // A packet that the device does not take is lost.
                 let _ = device.write(&packet);
             }
         }

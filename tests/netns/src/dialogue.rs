@@ -1,4 +1,4 @@
-//! A client program that is asked a line at a time, over one session that lasts.
+//! A client program that answers line by line, over one long session.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Stdio};
@@ -12,17 +12,17 @@ use crate::{Host, Program};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Such a program. Dropping it kills it.
+/// A client program with a dialogue. Dropping it kills the program.
 pub struct Dialogue {
     child: Child,
     name: String,
-    /// None once it has ended.
+    /// Input of the program; none after it has ended.
     input: Option<ChildStdin>,
     lines: Receiver<String>,
 }
 
 impl Dialogue {
-    /// Starts it on a host.
+    /// Starts the program on a host.
     pub fn start(host: &Host, program: Program) -> Result<Dialogue> {
         let name = program.name().to_owned();
         let mut command = program.command();
@@ -32,7 +32,7 @@ impl Dialogue {
         let input = child.stdin.take();
         let output = child.stdout.take().context("no pipe from the child")?;
         let (tell, lines) = channel();
-        // A session that hangs must not hang who asks.
+        // A session that hangs must not block the asking thread.
         thread::spawn(move || {
             let said = BufReader::new(output).lines().map_while(Result::ok);
             said.take_while(|line| tell.send(line.clone()).is_ok())
@@ -46,7 +46,7 @@ impl Dialogue {
         })
     }
 
-    /// Says a line; the line that is the answer.
+    /// Sends a line, and returns the line of the answer.
     pub fn ask(&mut self, line: &str) -> Result<String> {
         let input = self.input.as_mut().context("its input has ended")?;
         let said = writeln!(input, "{line}").and_then(|()| input.flush());
@@ -60,14 +60,14 @@ impl Dialogue {
         }
     }
 
-    /// Asks, and wants this answer.
+    /// Sends a line, and checks the answer.
     pub fn expect(&mut self, line: &str, want: &str) -> Result<()> {
         let got = self.ask(line)?;
         ensure!(got == want, "{} answered {got:?} to {line:?}", self.name);
         Ok(())
     }
 
-    /// Ends its input; an error unless it then ends well.
+    /// Ends the program's input. Returns an error unless the program then ends successfully.
     pub fn finish(mut self) -> Result<()> {
         drop(self.input.take());
         let ended = crate::wait::until("its end", PATIENCE, || self.child.try_wait().ok()?);

@@ -1,4 +1,4 @@
-//! A server that says what it hears, and clients that hold it to that.
+//! An echo server, and clients that check its answers.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use crate::Host;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Serves on a host, as long as that lives.
+/// Serves on a host, as long as the host lives.
 pub fn serve(host: &Host, at: SocketAddr) -> Result<()> {
     let listener = host.run(move || TcpListener::bind(at));
     let listener = listener.with_context(|| format!("failed to listen on {at}"))?;
@@ -33,7 +33,7 @@ fn echo(mut stream: TcpStream) {
     }
 }
 
-/// Opens a session from a port of a host; 0 for any.
+/// Opens a session from a port of a host; 0 means any port.
 pub fn connect(host: &Host, port: u16, to: SocketAddr) -> Result<TcpStream> {
     let connected = host.run(move || {
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
@@ -51,10 +51,10 @@ pub fn connect(host: &Host, port: u16, to: SocketAddr) -> Result<TcpStream> {
     connected.with_context(|| format!("failed to connect to {to}"))
 }
 
-/// Sets an option of TCP for which there is no other call.
+/// Sets a TCP option for which there is no other call.
 pub fn tcp_option<T>(socket: &Socket, name: i32, value: &T) -> io::Result<()> {
     let (at, size) = (std::ptr::from_ref(value).cast(), size_of::<T>() as u32);
-    // SAFETY: the kernel reads so many bytes of a value that lives.
+    // SAFETY: the kernel reads `size` bytes of a value that outlives the call.
     match unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, name, at, size) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -74,8 +74,8 @@ pub fn connect_with_data(host: &Host, to: SocketAddr) -> Result<TcpStream> {
     connected.context("failed to connect with data")
 }
 
-/// Says so many messages of 1000 bytes that begin with `first`, one after the
-/// other; each must come back as it was said.
+/// Sends this number of messages of 1000 bytes that begin with `first`, one after the other. Each
+/// must return unchanged.
 pub fn talk(stream: &mut TcpStream, first: u8, messages: usize) -> Result<()> {
     for message in 0..messages {
         let said = vec![first.wrapping_add(message as u8); 1000];

@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 use crate::link::{Family, Role};
 use crate::{Host, Lab, Line, Process, Program, Ran, Star};
 
-/// Finds one of this workspace's own programs or libraries: in the folder
-/// that `DYSCO_BIN_DIR` names, or where this program itself was built.
+/// Finds a program or library of this workspace: in the folder that `DYSCO_BIN_DIR` names, or in
+/// the folder of this program.
 pub fn built(name: &str) -> Result<PathBuf> {
     let chosen = std::env::var_os("DYSCO_BIN_DIR").map(PathBuf::from);
     let own = std::env::current_exe().context("failed to find this program's own path")?;
@@ -24,7 +24,7 @@ pub fn built(name: &str) -> Result<PathBuf> {
     })
 }
 
-/// The keys of a lab, and the folder of what `dyscod` needs.
+/// The keys of a lab, and the folder with the files of `dyscod`.
 pub struct Fleet {
     dir: PathBuf,
     dyscod: PathBuf,
@@ -34,44 +34,43 @@ pub struct Fleet {
 
 /// A running `dyscod`.
 pub struct Daemon {
-    /// The program itself.
+    /// Process of `dyscod`.
     pub process: Process,
 }
 
-/// How often the daemon of a host, and its predecessors, have lost this message or command
-/// on purpose.
+/// Number of times that the daemon of a host, and its predecessors, have lost this message or
+/// command on purpose.
 pub fn lost(host: &Host, name: &str) -> Result<usize> {
     let log = fs::read_to_string(host.dir().join("dyscod.log")).context("failed to read a log")?;
     Ok(log.matches(&format!(" {name} is lost on purpose")).count())
 }
 
 impl Fleet {
-    /// Makes an authority for the lab, with the programs that were built
-    /// along with this one.
+    /// Creates an authority for the lab, with the programs that were built with this one.
     pub fn new(lab: &Lab) -> Result<Fleet> {
         let dyscod = built("dyscod")?;
         Fleet::with_programs(lab, dyscod.parent().unwrap_or(Path::new(".")))
     }
 
-    /// The same with the programs of a folder.
+    /// Creates an authority for the lab, with the programs of a folder.
     pub fn with_programs(lab: &Lab, programs: &Path) -> Result<Fleet> {
         Fleet::with_authority(lab, programs, "pki")
     }
 
-    /// A second authority in the lab: its hosts are strangers to the first's.
+    /// Creates a second authority in the lab. Its hosts are strangers to the hosts of the first.
     pub fn of_another_authority(lab: &Lab) -> Result<Fleet> {
         let dyscod = built("dyscod")?;
         Fleet::with_authority(lab, dyscod.parent().unwrap_or(Path::new(".")), "other")
     }
 
-    /// Makes an authority for a line.
+    /// Creates an authority for a line.
     pub fn of_line(line: &Line) -> Result<Fleet> {
         let dyscod = built("dyscod")?;
         let programs = dyscod.parent().unwrap_or(Path::new("."));
         Fleet::in_folder(line.dir().join("pki"), line.client(), programs)
     }
 
-    /// Makes an authority for a star, with the programs of a folder.
+    /// Creates an authority for a star, with the programs of a folder.
     pub fn of_star(star: &Star, programs: &Path) -> Result<Fleet> {
         Fleet::in_folder(star.dir().join("pki"), star.client(), programs)
     }
@@ -80,7 +79,7 @@ impl Fleet {
         Fleet::in_folder(lab.dir().join(name), &lab.router, programs)
     }
 
-    /// Makes an authority in a folder, by a command on any host.
+    /// Creates an authority in a folder, by a command on any host.
     pub fn in_folder(dir: PathBuf, host: &Host, programs: &Path) -> Result<Fleet> {
         let fleet = Fleet {
             dir,
@@ -99,15 +98,15 @@ impl Fleet {
         host.output(&program, &all).map(drop)
     }
 
-    /// Gives a host keys for its addresses and writes its configuration, with
-    /// `extra` added to it; the configuration's path.
+    /// Creates keys for a host's addresses, and writes its configuration with `extra` appended.
+    /// Returns the configuration's path.
     pub fn prepare(&self, lab: &Lab, role: Role, extra: &str) -> Result<PathBuf> {
         let addresses = [Family::V4, Family::V6].map(|family| role.address(family));
         self.prepare_host(lab.host(role), &addresses, &["eth0"], extra)
     }
 
-    /// Gives a host of any lab keys for these addresses and writes its configuration, with
-    /// `extra` added to it; the configuration's path.
+    /// Creates keys for these addresses of a host of any lab, and writes its configuration with
+    /// `extra` appended. Returns the configuration's path.
     pub fn prepare_host(
         &self,
         host: &Host,
@@ -133,15 +132,15 @@ impl Fleet {
         Ok(file)
     }
 
-    /// Lets daemons that are started from now on fail on purpose, as
-    /// [`Fleet::set_faults`] asks them to.
+    /// Permits daemons that are started from now on to fail on purpose, as [`Fleet::set_faults`]
+    /// requests.
     pub fn with_faults(mut self) -> Fleet {
         self.faults = true;
         self
     }
 
-    /// What a running daemon, and its successors, shall fail at: words of
-    /// `DYSCOD_FAULTS`. Takes the place of what was asked before.
+    /// Sets the faults of a running daemon and its successors: words of `DYSCOD_FAULTS`. They
+    /// replace the former faults.
     pub fn set_faults(&self, host: &Host, words: &str) -> Result<()> {
         let (file, new) = (faults(host), host.dir().join("faults.new"));
         fs::write(&new, words)
@@ -190,22 +189,22 @@ impl Fleet {
         Ok(Daemon { process })
     }
 
-    /// Where `dyscoctl` is.
+    /// Path of `dyscoctl`.
     pub fn dyscoctl_path(&self) -> &Path {
         &self.dyscoctl
     }
 
-    /// Runs `dyscoctl` on a host to its end; what it printed.
+    /// Runs `dyscoctl` on a host to its end. Returns its output.
     pub fn dyscoctl(&self, host: &Host, words: &[&str]) -> Result<String> {
         host.output(&self.dyscoctl.to_string_lossy(), words)
     }
 
-    /// The same, however it ends: its exit codes have meanings.
+    /// Runs `dyscoctl` and returns its result, whatever the exit code: exit codes have meanings.
     pub fn try_dyscoctl(&self, host: &Host, words: &[&str]) -> Result<Ran> {
         host.ran(&self.dyscoctl.to_string_lossy(), words)
     }
 
-    /// Runs `dyscoctl … -o json`; what it printed, parsed.
+    /// Runs `dyscoctl … -o json`. Returns its output, parsed.
     pub fn json(&self, host: &Host, words: &[&str]) -> Result<serde_json::Value> {
         let mut all = words.to_vec();
         all.extend(["-o", "json"]);
@@ -213,23 +212,23 @@ impl Fleet {
         serde_json::from_str(&text).with_context(|| format!("dyscoctl did not print JSON: {text}"))
     }
 
-    /// `dyscoctl monitor` on a host: what happens there is in its log, in JSON.
+    /// Starts `dyscoctl monitor` on a host. Its log has the events there in JSON.
     pub fn monitor(&self, host: &Host) -> Result<Process> {
         let program = Program::new(&self.dyscoctl).args(["monitor", "-o", "json"]);
         host.spawn(program.named("monitor"))
     }
 
-    /// The program under the shim: `dyscoctl run -- PROGRAM…`.
+    /// Returns the program under the shim: `dyscoctl run -- PROGRAM…`.
     pub fn under_shim(&self, program: Program) -> Program {
         program.behind(&self.dyscoctl, &["run", "--"])
     }
 }
 
-/// The socket that a daemon tells the service manager by, and its name. To run `dyscoctl`
-/// again and again while the programs load takes a tenth of a processor.
+/// Creates the socket on which a daemon notifies the service manager. Returns the socket and its
+/// name. Polling with `dyscoctl` while the programs load would take a tenth of a processor.
 fn notices(host: &Host) -> Result<(UnixDatagram, String)> {
     let path = host.dir().join("notify");
-    // Of the daemon before.
+    // The file may remain from the previous daemon.
     let _ = fs::remove_file(&path);
     let socket = UnixDatagram::bind(&path)
         .and_then(|socket| socket.set_nonblocking(true).map(|()| socket))
@@ -237,7 +236,7 @@ fn notices(host: &Host) -> Result<(UnixDatagram, String)> {
     Ok((socket, path.to_string_lossy().into_owned()))
 }
 
-/// Has the daemon said that it is ready?
+/// True if the daemon has reported that it is ready.
 fn says_ready(notices: &UnixDatagram) -> bool {
     let mut notice = [0; 256];
     let said = notices.recv(&mut notice).map(|len| notice[..len].to_vec());

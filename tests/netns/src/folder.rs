@@ -6,14 +6,14 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{Host, clean, counters};
 
-/// It is removed by the lab's end, unless it is to be kept.
+/// A folder that the end of the lab removes, unless it is to be kept.
 pub(crate) struct Folder {
     pub(crate) path: PathBuf,
     pub(crate) keep: bool,
 }
 
 impl Folder {
-    /// Makes one; it is kept until something else is said.
+    /// Creates a folder. It is kept until [`Folder::finish`] decides otherwise.
     pub(crate) fn make(name: &str) -> Result<Folder> {
         let dir = tempfile::Builder::new()
             .prefix(&format!("dysco-{name}-"))
@@ -23,8 +23,8 @@ impl Folder {
         Ok(Folder { path, keep: true })
     }
 
-    /// Lets it go with its lab, unless something still runs on one of these hosts,
-    /// which is an error.
+    /// Lets the folder be removed with its lab. Returns an error if something still runs on one of
+    /// these hosts.
     pub(crate) fn finish<'a>(&mut self, hosts: impl IntoIterator<Item = &'a Host>) -> Result<()> {
         let left: Vec<_> = hosts.into_iter().flat_map(counters::processes).collect();
         self.keep = !left.is_empty();

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::{Host, Process, Program};
 
-/// What an HAProxy is to do.
+/// Configuration of an HAProxy.
 #[derive(Clone, Debug)]
 pub struct Config {
     name: String,
@@ -28,7 +28,7 @@ pub struct Config {
 const SPLICE: &str = "  option splice-request\n  option splice-response\n";
 
 impl Config {
-    /// Relays TCP from `listen` to `server`, spliced.
+    /// Creates a configuration that relays TCP from `listen` to `server`, with splicing.
     pub fn tcp(listen: SocketAddr, server: SocketAddr) -> Config {
         Config {
             name: "haproxy".into(),
@@ -47,73 +47,73 @@ impl Config {
         }
     }
 
-    /// The same in `mode http`.
+    /// Creates a configuration in `mode http`.
     pub fn http(listen: SocketAddr, server: SocketAddr) -> Config {
         Config::tcp(listen, server).in_http()
     }
 
-    /// Turns to `mode http`.
+    /// Sets `mode http`.
     pub fn in_http(mut self) -> Config {
         self.mode = "http";
         self
     }
 
-    /// Turns to another server.
+    /// Sets another server.
     pub fn to(mut self, server: SocketAddr) -> Config {
         self.server = server;
         self
     }
 
-    /// Takes the place of a running process, as in a reload: that one gives up
-    /// its listeners and ends with its last session.
+    /// Replaces a running process, as in a reload: that process gives up its listeners and ends
+    /// with its last session.
     pub fn reloading(mut self, pid: &str) -> Config {
         self.replaces = Some(pid.into());
         self
     }
 
-    /// Names its files, where several run on one host.
+    /// Sets the name of its files, for several processes on one host.
     pub fn named(mut self, name: &str) -> Config {
         self.name = name.into();
         self
     }
 
-    /// Adds words to the line of the server, such as `send-proxy-v2`.
+    /// Appends words to the line of the server, such as `send-proxy-v2`.
     pub fn server_words(mut self, words: &str) -> Config {
         self.server_words += &format!(" {words}");
         self
     }
 
-    /// Turns splicing off or on.
+    /// Turns splicing on or off.
     pub fn splice(mut self, on: bool) -> Config {
         self.splice = on;
         self
     }
 
-    /// How many threads serve.
+    /// Sets the number of threads.
     pub fn threads(mut self, threads: u32) -> Config {
         self.threads = threads;
         self
     }
 
-    /// How many sessions it takes at most; more wait.
+    /// Sets the maximum number of sessions. Further sessions wait.
     pub fn connections(mut self, connections: usize) -> Config {
         self.connections = connections;
         self
     }
 
-    /// How many pipes it has to splice by, each of two files, as every socket is one.
+    /// Sets the number of pipes for splicing. Each pipe is two files; each socket is one.
     pub fn pipes(mut self, pipes: usize) -> Config {
         self.pipes = pipes;
         self
     }
 
-    /// Adds a line to the listen section.
+    /// Appends a line to the listen section.
     pub fn line(mut self, line: &str) -> Config {
         self.lines += &format!("  {line}\n");
         self
     }
 
-    /// Relays from another address too, in a mode of its own.
+    /// Relays from another address too, in a separate mode.
     pub fn also(mut self, mode: &str, listen: SocketAddr, server: SocketAddr) -> Config {
         let port = listen.port();
         self.more += &format!(
@@ -123,7 +123,7 @@ impl Config {
         self
     }
 
-    /// The runtime socket, on the host that runs it, unless named.
+    /// Path of the runtime socket on HAProxy's host, unless another one is configured.
     pub const SOCKET: &str = "/run/haproxy.sock";
 
     fn text(&self) -> String {
@@ -155,7 +155,7 @@ impl Config {
         )
     }
 
-    /// Writes the configuration to the host's folder; the command to run it.
+    /// Writes the configuration to the host's folder. Returns the command to run HAProxy.
     pub fn command(&self, host: &Host) -> Result<Program> {
         let file = host.dir().join(format!("{}.cfg", self.name));
         fs::write(&file, self.text())
@@ -165,7 +165,7 @@ impl Config {
         Ok(program.args(replaces))
     }
 
-    /// Starts it, by `wrap`ping its command, and waits until it listens.
+    /// Starts HAProxy, after `wrap` has changed its command, and waits until it listens.
     pub fn start(&self, host: &Host, wrap: impl FnOnce(Program) -> Program) -> Result<Process> {
         let mut haproxy = host.spawn(wrap(self.command(host)?).named(&self.name))?;
         let all = self.listen.iter().chain(&self.listen_more);

@@ -1,4 +1,4 @@
-//! A host: a thread in namespaces of its own, and what is started from it.
+//! A host: a thread in its own namespaces, and the processes that are started from it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::process::{Process, Program, Ran};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A host. Dropping it kills its processes; its namespaces go with the last.
+/// A host. Dropping it kills its processes; its namespaces end with the last of them.
 pub struct Host {
     name: String,
     dir: PathBuf,
@@ -24,7 +24,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Makes a host with nothing but a loopback; logs go to `dir`.
+    /// Creates a host with only a loopback device. Its logs are written to `dir`.
     pub fn new(name: &str, dir: &Path) -> Result<Host> {
         fs::create_dir_all(dir).with_context(|| format!("failed to make {}", dir.display()))?;
         let (jobs, queue) = channel::<Job>();
@@ -57,29 +57,29 @@ impl Host {
         Ok(host)
     }
 
-    /// What the host is called.
+    /// Name of the host.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where its logs and configurations are, on the machine's own file system.
+    /// Folder of the host's logs and configurations, on the machine's own file system.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The file that names its network namespace while it lives.
+    /// File that names the host's network namespace while the host lives.
     pub fn netns(&self) -> &Path {
         &self.netns
     }
 
-    /// Runs `f` on the host and returns what it returns.
+    /// Runs `f` on the host and returns its result.
     ///
     /// # Panics
     /// If `f` panics.
     pub fn run<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> T {
         let (tx, rx) = channel();
         let job = Box::new(move || {
-            // The worker must outlive a panic: its end would kill the host.
+            // The worker must survive a panic, because its end would kill the host.
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
             let _ = tx.send(done);
         });
@@ -102,7 +102,7 @@ impl Host {
         f: impl FnOnce() -> T + Send + 'static,
     ) -> Result<JoinHandle<T>> {
         let name = format!("{} {name}", self.name);
-        // A new thread is in the namespaces of the one that starts it.
+        // A new thread is in the namespaces of the thread that starts it.
         self.run(move || {
             thread::Builder::new()
                 .name(name)
@@ -112,7 +112,7 @@ impl Host {
         .context("failed to start a thread on a host")
     }
 
-    /// A tokio runtime whose tasks run on the host.
+    /// Returns a tokio runtime whose tasks run on the host.
     pub fn runtime(&self) -> &tokio::runtime::Runtime {
         self.runtime.get_or_init(|| {
             self.run(|| {
@@ -125,35 +125,34 @@ impl Host {
         })
     }
 
-    /// Starts a program on the host; its output goes to a log in [`Host::dir`].
+    /// Starts a program on the host. Its output goes to a log in [`Host::dir`].
     pub fn spawn(&self, program: Program) -> Result<Process> {
         let log = self.dir.join(format!("{}.log", program.name()));
         self.run(move || Process::spawn(program, log))
             .with_context(|| format!("on host {}", self.name))
     }
 
-    /// Runs a short command to its end; its standard output, or an error that
-    /// tells what it said.
+    /// Runs a short command to its end. Returns its standard output, or an error with its messages.
     pub fn output(&self, program: &str, args: &[&str]) -> Result<String> {
         self.input(program, args, "")
     }
 
-    /// Lets a device send no more than so much a second, as tc writes it. What waits has
-    /// room for `limit`; `burst` may go at once, after as long a rest.
+    /// Limits the rate of a device, in the syntax of tc. The queue has room for `limit`; `burst`
+    /// may be sent at once, after a corresponding pause.
     pub fn limit(&self, device: &str, rate: &str, burst: &str, limit: &str) -> Result<()> {
         let bucket = ["tbf", "rate", rate, "burst", burst, "limit", limit];
         let words = ["qdisc", "replace", "dev", device, "root"];
         self.output("tc", &[&words[..], &bucket].concat()).map(drop)
     }
 
-    /// Runs a short command to its end, however it ends.
+    /// Runs a short command to its end, whatever its exit code.
     pub fn ran(&self, program: &str, args: &[&str]) -> Result<Ran> {
         let command = Program::new(program).args(args);
         self.aside(move || command.run(""))
             .with_context(|| format!("on host {}", self.name))
     }
 
-    /// As [`Host::output`], with `input` as its standard input.
+    /// Runs a short command as [`Host::output`] does, with `input` as its standard input.
     pub fn input(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
         let command = Program::new(program).args(args);
         let input = input.to_owned();
@@ -161,8 +160,8 @@ impl Host {
             .with_context(|| format!("on host {}", self.name))
     }
 
-    /// Runs `f` on the host beside whatever else runs there: a command may
-    /// take its time.
+    /// Runs `f` on the host in parallel with everything else there, because a command may take some
+    /// time.
     fn aside<T: Send + 'static>(
         &self,
         f: impl FnOnce() -> Result<T> + Send + 'static,
@@ -182,8 +181,8 @@ impl Host {
             .with_context(|| format!("failed to set {shown}"))
     }
 
-    /// Whether something listens on a TCP port, of either family. Asks the
-    /// kernel: a probing connection would count as traffic.
+    /// True if a socket listens on a TCP port, for IPv4 or IPv6. This reads the kernel's tables: a
+    /// probing connection would count as traffic.
     pub fn listens(&self, port: u16) -> bool {
         let local = format!(":{port:04X}");
         self.run(move || {

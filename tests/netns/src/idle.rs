@@ -1,8 +1,8 @@
-//! Programs that do nothing, for what it means that there is one.
+//! Programs that do nothing, for the effects of their presence.
 //!
-//! The veth driver wakes up an end for what the other end's XDP sends only if it has
-//! an XDP program of its own. And a program of TC costs each packet something before
-//! it has done anything: the least that another one may cost.
+//! The veth driver wakes an end for frames that the other end's XDP sends only if this end has an
+//! XDP program. A TC program costs each packet something before it has done anything: the minimum
+//! cost of any program.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -22,7 +22,7 @@ const BPF_XDP: u32 = 37;
 const BPF_TCX_INGRESS: u32 = 46;
 const BPF_TCX_EGRESS: u32 = 47;
 const XDP_FLAGS_DRV_MODE: u32 = 4;
-/// `xdp.frags`: for any MTU.
+/// `xdp.frags`: permits any MTU.
 const BPF_F_XDP_HAS_FRAGS: u32 = 32;
 /// `r0 = XDP_PASS` and `exit`.
 const PASS: [u64; 2] = [0x2_0000_00b7, 0x95];
@@ -30,7 +30,7 @@ const PASS: [u64; 2] = [0x2_0000_00b7, 0x95];
 const NEXT: [u64; 2] = [0xffff_ffff_0000_00b7, 0x95];
 const LICENSE: &[u8] = b"GPL\0";
 
-/// The start of `union bpf_attr` for `BPF_PROG_LOAD`.
+/// First fields of `union bpf_attr` for `BPF_PROG_LOAD`.
 #[repr(C)]
 struct Load {
     prog_type: u32,
@@ -42,7 +42,7 @@ struct Load {
     prog_flags: u32,
 }
 
-/// The same for `BPF_LINK_CREATE`.
+/// First fields of `union bpf_attr` for `BPF_LINK_CREATE`.
 #[repr(C)]
 struct Create {
     prog_fd: RawFd,
@@ -51,7 +51,7 @@ struct Create {
     flags: u32,
 }
 
-/// The same for `BPF_PROG_TEST_RUN`.
+/// First fields of `union bpf_attr` for `BPF_PROG_TEST_RUN`.
 #[repr(C)]
 #[derive(Default)]
 struct TestRun {
@@ -62,29 +62,29 @@ struct TestRun {
     data_in: u64,
     data_out: u64,
     repeat: u32,
-    /// Nanoseconds of a run; the kernel writes it.
+    /// Nanoseconds of a run, written by the kernel.
     duration: u32,
 }
 
 fn bpf<T>(command: i32, attr: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the attributes are as the command wants them, by the callers, and
-    // outlive the call with all that they point to.
+    // SAFETY: the callers pass the attributes that the command requires. The attributes, and
+    // everything that they point to, outlive the call.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, command, attr, size_of::<T>()) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was just opened, and is nobody else's.
+    // SAFETY: the descriptor was just opened, and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// Where a program is.
+/// Hook of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hook {
     /// In the driver.
     Xdp,
-    /// On the way in, by TCX.
+    /// For packets that arrive, by TCX.
     Ingress,
-    /// On the way out, by TCX.
+    /// For packets that leave, by TCX.
     Egress,
 }
 
@@ -127,20 +127,20 @@ impl Hook {
     }
 }
 
-/// Attaches a program to an interface of a host, for as long as the result lives.
+/// Attaches a program to an interface of a host, as long as the result lives.
 ///
 /// # Errors
-/// If the kernel refuses it, or there is no such interface.
+/// If the kernel refuses it, or the interface does not exist.
 pub fn attach(host: &Host, interface: &'static str, hook: Hook) -> Result<OwnedFd> {
     host.run(move || hook.attach(if_nametoindex(interface)?))
         .with_context(|| format!("failed to attach to {interface} on {}", host.name()))
 }
 
-/// What the kernel itself says that a run takes on a frame, if the program does
-/// nothing: the mean of `repeat` runs, in whole nanoseconds.
+/// Duration of a run on a frame if the program does nothing, as the kernel measures it: the mean of
+/// `repeat` runs, in whole nanoseconds.
 ///
 /// # Errors
-/// If the kernel refuses it.
+/// If the kernel refuses the run.
 pub fn run(frame: &[u8], repeat: u32) -> io::Result<Duration> {
     let program = Hook::Ingress.load()?;
     let mut attr = TestRun {
@@ -151,8 +151,8 @@ pub fn run(frame: &[u8], repeat: u32) -> io::Result<Duration> {
         ..TestRun::default()
     };
     let at = &raw mut attr;
-    // SAFETY: the kernel reads the frame and reads and writes the attributes, both
-    // of which outlive the call.
+    // SAFETY: the kernel reads the frame, and reads and writes the attributes. Both outlive the
+    // call.
     let done = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_TEST_RUN, at, size_of::<TestRun>()) };
     if done < 0 {
         return Err(io::Error::last_os_error());

@@ -1,10 +1,10 @@
-//! Leaving the machine's network and mounts, for the calling thread only.
+//! Isolates the calling thread from the machine's network and mounts.
 
 use anyhow::{Context, Result, ensure};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
-/// Fails with what to do unless the process may make namespaces.
+/// Returns an error with instructions unless the process may create namespaces.
 pub fn require_root() -> Result<()> {
     ensure!(
         nix::unistd::geteuid().is_root(),
@@ -13,9 +13,8 @@ pub fn require_root() -> Result<()> {
     Ok(())
 }
 
-/// Moves the calling thread into a network and mount namespace of its own,
-/// with the places where a host keeps state made anew: `/run`, `/sys` and
-/// `/sys/fs/bpf`.
+/// Moves the calling thread into its own network and mount namespaces, with new instances of the
+/// places where a host keeps state: `/run`, `/sys` and `/sys/fs/bpf`.
 pub(crate) fn isolate() -> Result<()> {
     require_root()?;
     unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).context("failed to unshare")?;

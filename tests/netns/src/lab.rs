@@ -10,7 +10,7 @@ use crate::idle::{self, Hook};
 use crate::link::{HostOptions, Role, join};
 use crate::{Host, require_root};
 
-/// How a [`Lab`] is to be.
+/// Configuration of a [`Lab`].
 pub struct Builder {
     name: String,
     options: [HostOptions; 3],
@@ -25,7 +25,7 @@ impl Builder {
         self
     }
 
-    /// Changes every host.
+    /// Changes all hosts.
     pub fn hosts(mut self, change: impl Fn(HostOptions) -> HostOptions) -> Self {
         for role in Role::ALL {
             self = self.host(role, &change);
@@ -33,13 +33,13 @@ impl Builder {
         self
     }
 
-    /// Per cent of TCP packets that the router loses at random.
+    /// Sets the percentage of TCP packets that the router loses at random.
     pub fn loss(mut self, percent: f64) -> Self {
         self.loss = percent;
         self
     }
 
-    /// Makes the hosts and joins them.
+    /// Creates the hosts and joins them.
     pub fn build(self) -> Result<Lab> {
         require_root()?;
         let folder = Folder::make(&self.name)?;
@@ -84,24 +84,24 @@ table inet lab {
 }
 ";
 
-/// Four hosts. Dropping the lab ends all that runs on them. Its folder, with
-/// every log and capture, stays unless [`Lab::finish`] was called.
+/// Four hosts. Dropping the lab ends everything that runs on them. Its folder, with every log and
+/// capture, stays unless [`Lab::finish`] was called.
 pub struct Lab {
-    /// Opens the sessions.
+    /// Host that opens the sessions.
     pub client: Host,
-    /// Where the middlebox runs.
+    /// Host of the middlebox.
     pub proxy: Host,
-    /// Accepts the sessions.
+    /// Host that accepts the sessions.
     pub server: Host,
-    /// Joins the other three.
+    /// Router that joins the other three hosts.
     pub router: Host,
-    /// What holds the programs of [`HostOptions::polled`].
+    /// Links of the programs of [`HostOptions::polled`].
     _polled: Vec<OwnedFd>,
     folder: Folder,
 }
 
 impl Lab {
-    /// A lab with everything as by default.
+    /// Returns a builder for a lab with default settings.
     pub fn builder(name: &str) -> Builder {
         Builder {
             name: name.into(),
@@ -110,7 +110,7 @@ impl Lab {
         }
     }
 
-    /// The host of a role.
+    /// Returns the host of a role.
     pub fn host(&self, role: Role) -> &Host {
         match role {
             Role::Client => &self.client,
@@ -119,13 +119,13 @@ impl Lab {
         }
     }
 
-    /// The folder with a folder for each host.
+    /// Folder that contains a folder for each host.
     pub fn dir(&self) -> &Path {
         &self.folder.path
     }
 
-    /// Loses this many per cent of all TCP packets at the router from now on,
-    /// both ways. Control messages between daemons are not TCP.
+    /// Makes the router lose this percentage of all TCP packets from now on, in both directions.
+    /// Control messages between daemons are not TCP.
     pub fn set_loss(&self, percent: f64) -> Result<()> {
         let mut rules = String::from("flush chain inet lab loss\n");
         if percent > 0.0 {
@@ -135,13 +135,13 @@ impl Lab {
         self.router.input("nft", &["-f", "-"], &rules).map(drop)
     }
 
-    /// Adds an nftables rule to what the router forwards, before all others.
+    /// Inserts an nftables rule for packets that the router forwards, before all others.
     pub fn add_rule(&self, rule: &str) -> Result<()> {
         let rule = format!("insert rule inet lab forward {rule}\n");
         self.router.input("nft", &["-f", "-"], &rule).map(drop)
     }
 
-    /// TCP packets to and from the proxy's host since the lab began.
+    /// Number of TCP packets to and from the proxy's host since the lab began.
     pub fn proxy_packets(&self) -> Result<u64> {
         let text = self
             .router
@@ -154,17 +154,17 @@ impl Lab {
         packets.with_context(|| format!("nft did not say the packets: {text}"))
     }
 
-    /// Ends the lab well: nothing of it is kept.
+    /// Ends the lab successfully, and keeps nothing of it.
     ///
     /// # Errors
-    /// If a process was left on a host by what should have ended it.
+    /// If a process is left on a host after everything there should have ended.
     pub fn finish(mut self, parts: impl Sized) -> Result<()> {
         drop(parts);
         let hosts = [&self.client, &self.proxy, &self.server, &self.router];
         self.folder.finish(hosts)
     }
 
-    /// Ends the lab and removes its folder whatever happened.
+    /// Ends the lab and removes its folder in any case.
     pub fn discard(mut self) {
         self.folder.keep = false;
     }

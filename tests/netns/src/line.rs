@@ -1,4 +1,4 @@
-//! A line: a client, hosts of middleboxes, and a server, one behind the other.
+//! A line: a client, hosts of middleboxes, and a server, in a row.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -7,17 +7,16 @@ use anyhow::Result;
 use crate::folder::Folder;
 use crate::{Host, require_root};
 
-/// Hosts in a line, each of which forwards to those behind the next one. A host
-/// has one address, on its loopback, and the links `left` and `right`. Dropping
-/// the line ends all that runs on it; its folder stays unless [`Line::finish`]
-/// was called.
+/// Hosts in a line. Each forwards to the hosts beyond the next one. A host has one address, on its
+/// loopback, and the links `left` and `right`. Dropping the line ends everything that runs on it.
+/// Its folder stays unless [`Line::finish`] was called.
 pub struct Line {
     hosts: Vec<Host>,
     folder: Folder,
 }
 
 impl Line {
-    /// Makes a line with so many hosts between its ends.
+    /// Creates a line with this number of hosts between its ends.
     pub fn build(name: &str, middleboxes: usize) -> Result<Line> {
         require_root()?;
         let folder = Folder::make(name)?;
@@ -48,27 +47,27 @@ impl Line {
         &self.hosts
     }
 
-    /// Opens the sessions.
+    /// Host that opens the sessions.
     pub fn client(&self) -> &Host {
         &self.hosts[0]
     }
 
-    /// Accepts the sessions.
+    /// Host that accepts the sessions.
     pub fn server(&self) -> &Host {
         &self.hosts[self.hosts.len() - 1]
     }
 
-    /// The address of a host, the client being the first.
+    /// Address of a host. The client has index 0.
     pub fn address(&self, at: usize) -> IpAddr {
         Ipv4Addr::new(10, 9, 0, at as u8 + 1).into()
     }
 
-    /// A port of the server.
+    /// Address of a port of the server.
     pub fn server_at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.address(self.hosts.len() - 1), port)
     }
 
-    /// The links of a host.
+    /// Names of a host's links.
     pub fn links(&self, at: usize) -> &'static [&'static str] {
         match at {
             0 => &["right"],
@@ -77,8 +76,8 @@ impl Line {
         }
     }
 
-    /// Whether its links leave segmentation and checksums to their devices, as
-    /// they do at first.
+    /// Sets whether the links leave segmentation and checksums to their devices, as they do at
+    /// first.
     pub fn set_offload(&self, on: bool) -> Result<()> {
         let value = if on { "on" } else { "off" };
         let features = ["tx", "rx", "tso", "gso", "gro"];
@@ -92,9 +91,9 @@ impl Line {
         Ok(())
     }
 
-    /// Lets each of its links carry no more than so much a second, either way, as tc
-    /// writes it. They go on while the machine halts for some milliseconds, as wires do:
-    /// what waited then goes at once.
+    /// Limits the rate of each link in both directions, in the syntax of tc. The links continue
+    /// while the machine halts for some milliseconds, as wires do: queued data is then sent at
+    /// once.
     pub fn limit(&self, rate: &str) -> Result<()> {
         for (at, host) in self.hosts.iter().enumerate() {
             for link in self.links(at) {
@@ -104,10 +103,10 @@ impl Line {
         Ok(())
     }
 
-    /// Ends the line well: nothing of it is kept.
+    /// Ends the line successfully, and keeps nothing of it.
     ///
     /// # Errors
-    /// If a process was left on a host by what should have ended it.
+    /// If a process is left on a host after everything there should have ended.
     pub fn finish(mut self, parts: impl Sized) -> Result<()> {
         drop(parts);
         self.folder.finish(&self.hosts)
@@ -134,7 +133,7 @@ impl Line {
         Ok(())
     }
 
-    /// Gives a host its address and its routes to all others.
+    /// Configures a host's address and its routes to all others.
     fn route(&self, at: usize) -> Result<()> {
         let own = self.address(at);
         let mut text = format!("addr add {own}/32 dev lo\n");
@@ -149,7 +148,7 @@ impl Line {
     }
 }
 
-/// The address of a link's left (0) or right (1) end.
+/// Address of a link's left (0) or right (1) end.
 fn hop(link: usize, end: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 8, link as u8, end as u8 + 1)
 }

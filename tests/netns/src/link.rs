@@ -1,4 +1,4 @@
-//! Addresses, links and what can be turned about them.
+//! Addresses, links and their options.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -6,12 +6,12 @@ use anyhow::Result;
 
 use crate::Host;
 
-/// A host's part in the lab; the router is none of them.
+/// Role of a host in the lab. The router has none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// Opens the sessions.
     Client,
-    /// Where the middlebox runs.
+    /// Runs the middlebox.
     Proxy,
     /// Accepts the sessions.
     Server,
@@ -27,10 +27,10 @@ pub enum Family {
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Role; 3] = [Role::Client, Role::Proxy, Role::Server];
 
-    /// The host's name, and the router's interface to it.
+    /// Name of the host, and of the router's interface to it.
     pub fn name(self) -> &'static str {
         match self {
             Role::Client => "client",
@@ -39,12 +39,12 @@ impl Role {
         }
     }
 
-    /// The host's address.
+    /// Address of the host.
     pub fn address(self, family: Family) -> IpAddr {
         address(self, family, 1)
     }
 
-    /// A port of the host.
+    /// Address of a port of the host.
     pub fn at(self, family: Family, port: u16) -> SocketAddr {
         SocketAddr::new(self.address(family), port)
     }
@@ -62,7 +62,7 @@ fn address(role: Role, family: Family, last: u8) -> IpAddr {
     }
 }
 
-/// What one host does otherwise than by default.
+/// Options of a host that differ from the default.
 #[derive(Clone, Debug)]
 pub struct HostOptions {
     pub(crate) congestion: String,
@@ -89,7 +89,7 @@ impl Default for HostOptions {
 }
 
 impl HostOptions {
-    /// Its congestion control.
+    /// Sets the congestion control.
     pub fn congestion(mut self, algorithm: &str) -> Self {
         self.congestion = algorithm.into();
         self
@@ -101,58 +101,58 @@ impl HostOptions {
         self
     }
 
-    /// Whether it offers selective acknowledgements.
+    /// Sets whether the host offers selective acknowledgements.
     pub fn sack(self, on: bool) -> Self {
         self.sysctl("net.ipv4.tcp_sack", if on { "1" } else { "0" })
     }
 
-    /// Whether it offers timestamps.
+    /// Sets whether the host offers timestamps.
     pub fn timestamps(self, on: bool) -> Self {
         self.sysctl("net.ipv4.tcp_timestamps", if on { "1" } else { "0" })
     }
 
-    /// Whether it offers window scaling.
+    /// Sets whether the host offers window scaling.
     pub fn window_scaling(self, on: bool) -> Self {
         self.sysctl("net.ipv4.tcp_window_scaling", if on { "1" } else { "0" })
     }
 
-    /// Its largest receive buffer, from which its window scale follows.
+    /// Sets the largest receive buffer, which determines the window scale.
     pub fn receive_buffer(self, bytes: u32) -> Self {
         let first = bytes.min(131_072);
         self.sysctl("net.ipv4.tcp_rmem", &format!("4096 {first} {bytes}"))
     }
 
-    /// Explicit congestion notification: asked for (1) or not at all (0).
+    /// Sets explicit congestion notification: requested (1) or off (0).
     pub fn ecn(self, mode: u8) -> Self {
         self.sysctl("net.ipv4.tcp_ecn", &mode.to_string())
     }
 
-    /// The MSS it offers, less than its MTU would give.
+    /// Sets the MSS that the host offers, which is less than its MTU would permit.
     pub fn advmss(mut self, bytes: u32) -> Self {
         self.advmss = Some(bytes);
         self
     }
 
-    /// Whether its link leaves segmentation and checksums to the device.
+    /// Sets whether the link leaves segmentation and checksums to the device.
     pub fn offload(mut self, on: bool) -> Self {
         self.offload = on;
         self
     }
 
-    /// Whether its link's far end takes frames that its XDP sends.
+    /// Sets whether the far end of the link takes frames that the host's XDP sends.
     pub fn polled(mut self, on: bool) -> Self {
         self.polled = on;
         self
     }
 
-    /// The MTU of its link.
+    /// Sets the MTU of the link.
     pub fn mtu(mut self, bytes: u32) -> Self {
         self.mtu = bytes;
         self
     }
 }
 
-/// Joins a host to the router and gives both ends addresses and routes.
+/// Joins a host to the router, and configures addresses and routes of both ends.
 pub(crate) fn join(host: &Host, router: &Host, role: Role, options: &HostOptions) -> Result<()> {
     let (port, mtu, netns) = (role.name(), options.mtu, host.netns().display());
     let mut far =
@@ -168,7 +168,8 @@ pub(crate) fn join(host: &Host, router: &Host, role: Role, options: &HostOptions
         far += &format!("addr add {gateway}/{bits} dev {port}{nodad}\n");
         near += &format!("addr add {address}/{bits} dev eth0{nodad}\n");
         near += "link set eth0 up\n";
-        // By route: the sysctl offers a namespace only what the machine allows all.
+        // The route sets the algorithm: the sysctl offers a namespace only the algorithms that the
+        // machine permits to all.
         let congestion = &options.congestion;
         near += &format!("route add default via {gateway} congctl {congestion}{advmss}\n");
     }

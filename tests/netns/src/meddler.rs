@@ -1,5 +1,5 @@
-//! A firewall that changes packets on their way through a router, as real ones do: other
-//! sequence numbers, other clocks, other options.
+//! A firewall that changes packets on their path through a router, as real firewalls do: sequence
+//! numbers, clocks, options.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -17,38 +17,38 @@ use crate::delay::open_device;
 use crate::resizer::finish;
 
 const DEVICE: &str = "meddler";
-/// Routes and rules that lead by the device.
+/// Routing table that leads to the device.
 const TABLE: &str = "79";
-/// Milliseconds until it looks whether it shall end.
+/// Milliseconds after which the thread checks whether it is to end.
 const LOOK: u16 = 20;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// What it does; what comes back is put right where the one end's numbers are told to the
-/// other. IPv4 only.
+/// Changes of the firewall. Where a packet refers to the numbers of the other end (acknowledgement,
+/// SACK blocks, echoed timestamp), the firewall reverses the change. IPv4 only.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Does {
-    /// Adds these to sequence numbers, of what goes there and of what comes back.
+    /// Adds these values to sequence numbers, in the first direction and in the other.
     Numbers(u32, u32),
-    /// Adds these to timestamps.
+    /// Adds these values to timestamps, in the first direction and in the other.
     Clocks(u32, u32),
-    /// Takes SACK permitted out of SYNs.
+    /// Removes SACK permitted from SYNs.
     StripsSack,
-    /// Takes timestamps out of SYNs.
+    /// Removes timestamps from SYNs.
     StripsTimestamps,
-    /// Lowers the MSS in SYNs to this.
+    /// Lowers the MSS in SYNs to this value.
     LowersMss(u16),
 }
 
-/// The firewall. Dropping it ends it, and what it has changed passes as without it.
+/// The firewall. Dropping it ends it. Sessions that it has changed then pass unchanged.
 pub struct Meddler {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Meddler {
-    /// All between two hosts at ports of a router passes it: what goes from the first, which
-    /// is at the port of this name, to the second, and back.
+    /// Makes all packets between two hosts at ports of a router pass the firewall: from the first
+    /// host, which is at the port with this name, to the second, and back.
     pub fn start(router: &Host, ends: [(&str, IpAddr); 2], does: Does) -> Result<Meddler> {
         let device = router.run(|| open_device(DEVICE));
         let device = device.with_context(|| format!("failed to make the device {DEVICE}"))?;
@@ -78,7 +78,7 @@ impl Meddler {
     }
 }
 
-/// Without the device nothing is in its table, and packets go on by other routes.
+/// Without the device its routing table is empty, and packets take other routes.
 impl Drop for Meddler {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
@@ -95,13 +95,13 @@ fn run(mut device: File, first: IpAddr, does: Does, ended: &AtomicBool) {
         let _ = poll(&mut wanted, LOOK);
         while let Ok(n) = device.read(&mut packet) {
             let packet = changed(packet[..n].to_vec(), first, does);
-            // A device that does not take it has lost it.
+            // A packet that the device does not take is lost.
             let _ = device.write(&packet);
         }
     }
 }
 
-/// What becomes of a packet.
+/// Returns a packet after the firewall's changes.
 fn changed(mut packet: Vec<u8>, first: IpAddr, does: Does) -> Vec<u8> {
     let v4 = packet.first().is_some_and(|byte| byte >> 4 == 4);
     let at = packet.first().map_or(0, |byte| usize::from(byte & 15) * 4);
@@ -151,7 +151,7 @@ fn changed(mut packet: Vec<u8>, first: IpAddr, does: Does) -> Vec<u8> {
     finish(packet, at)
 }
 
-/// Where an option of this kind begins, and how long it is.
+/// Offset and length of an option of this kind.
 fn option(packet: &[u8], options: std::ops::Range<usize>, kind: u8) -> Option<(usize, usize)> {
     let mut at = options.start;
     while at + 1 < options.end {

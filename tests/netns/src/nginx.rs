@@ -1,4 +1,4 @@
-//! A real nginx on the server's host, with things to fetch and to store.
+//! A real nginx on the server's host, with files to fetch and room for uploads.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,29 +10,29 @@ use sha2::{Digest, Sha256};
 use crate::pattern::Pattern;
 use crate::{Host, Process, Program};
 
-/// What `GET /ping` answers.
+/// Answer to `GET /ping`.
 pub const PONG: &str = "pong, and enough bytes to look like an answer of some service";
-/// Bytes of `/block`; `/endless` is this block again and again.
+/// Number of bytes of `/block`. `/endless` repeats this block.
 pub const BLOCK: u64 = 256 << 20;
 /// Seed of the [`Pattern`] of `/block`.
 pub const BLOCK_SEED: u64 = 0xb10c;
 
-/// Bytes of `/page`.
+/// Number of bytes of `/page`.
 pub const PAGE: usize = 16 << 10;
 
-/// In memory, and seen by this host alone: it goes when the host goes.
+/// Folder in memory, visible only to this host. It vanishes with the host.
 const ROOT: &str = "/run/www";
 const REPEATS: usize = 1000;
 
-/// A running nginx. `/endless` is one response of a quarter of a
-/// terabyte, `/ping` a short answer, `/page` one of [`PAGE`] bytes, and `PUT /up/NAME` stores a body.
+/// A running nginx. `/endless` is one response of a quarter of a terabyte, `/ping` is a short
+/// answer, `/page` is an answer of [`PAGE`] bytes, and `PUT /up/NAME` stores a body.
 pub struct Nginx {
-    /// The program itself: one process, one thread.
+    /// The program: one process with one thread.
     pub process: Process,
 }
 
 impl Nginx {
-    /// Starts it on a port of both families and waits until it listens.
+    /// Starts nginx on a port for IPv4 and IPv6, and waits until it listens.
     pub fn start(host: &Host, port: u16) -> Result<Nginx> {
         host.run(make_files)
             .context("failed to make the files of nginx")?;
@@ -48,8 +48,8 @@ impl Nginx {
         Ok(Nginx { process })
     }
 
-    /// Checks that `PUT /up/NAME` stored exactly the first `bytes` of a
-    /// pattern; the SHA-256 of what is stored.
+    /// Checks that `PUT /up/NAME` stored exactly the first `bytes` of a pattern. Returns the
+    /// SHA-256 of the stored file.
     pub fn verify(host: &Host, name: &str, pattern: Pattern, bytes: u64) -> Result<String> {
         let path = PathBuf::from(ROOT).join("up").join(name);
         host.run(move || verify(&path, pattern, bytes))
@@ -69,9 +69,9 @@ fn make_files() -> Result<()> {
         Pattern::new(BLOCK_SEED).fill(offset, &mut buffer);
         block.write_all(&buffer)?;
     }
-    // A page that includes the block many times, one after the other: a
-    // response of a quarter of a terabyte from a quarter of a gigabyte. nginx
-    // looks through the whole page at each step, so a longer one gets slow.
+    // This page includes the block many times: a response of a quarter of a terabyte from a quarter
+    // of a gigabyte. nginx searches the whole page at each step, so that a longer page would be
+    // slow.
     let include = r#"<!--#include virtual="/block" wait="yes" -->"#;
     Ok(fs::write(
         format!("{ROOT}/endless"),

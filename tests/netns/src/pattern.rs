@@ -1,5 +1,5 @@
-//! Bytes that are known from their place in a stream, so that each can be
-//! checked as it comes, at memory speed, without keeping any.
+//! Bytes that follow from their offset in a stream, so that each can be checked on arrival, at
+//! memory speed, without storing any.
 
 use std::sync::OnceLock;
 
@@ -13,12 +13,12 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// The stream of a seed.
+    /// Creates the stream of a seed.
     pub fn new(seed: u64) -> Pattern {
         Pattern { seed }
     }
 
-    /// Writes what the stream has at `offset`.
+    /// Writes the bytes of the stream at `offset`.
     pub fn fill(self, offset: u64, out: &mut [u8]) {
         let mut done = 0;
         while done < out.len() {
@@ -31,7 +31,7 @@ impl Pattern {
         }
     }
 
-    /// The offset of the first byte that is not as the stream has it.
+    /// Returns the offset of the first byte that differs from the stream.
     pub fn first_wrong(self, offset: u64, bytes: &[u8]) -> Option<u64> {
         let mut done = 0;
         while done < bytes.len() {
@@ -52,8 +52,8 @@ impl Pattern {
         Some(offset + at as u64)
     }
 
-    /// The rest of the table from `offset` on, and the key it is mixed with,
-    /// turned so that it begins at the same byte.
+    /// Returns the rest of the table from `offset` on, and the key that is mixed with it, rotated
+    /// so that it begins at the same byte.
     fn block(self, offset: u64) -> (&'static [u8], u64) {
         let key = mix(self.seed.wrapping_mul(0x9e37_79b9) ^ mix(offset / BLOCK));
         let turn = (offset % 8) as u32 * 8;

@@ -1,4 +1,4 @@
-//! Programs on a host. They die with the host's thread, so with the test.
+//! Programs on a host. They die with the host's thread, and thereby with the test.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program at a path, or found by its name.
+    /// Creates the program at a path, or with a name that is searched.
     pub fn new(program: impl Into<OsString>) -> Program {
         let program = program.into();
         let name = Path::new(&program)
@@ -50,19 +50,19 @@ impl Program {
         self
     }
 
-    /// Sets a variable of its environment.
+    /// Sets an environment variable.
     pub fn env(mut self, key: &str, value: impl Into<OsString>) -> Program {
         self.env.push((key.into(), value.into()));
         self
     }
 
-    /// Names its log; else it is the program's name.
+    /// Sets the name of the log. The default is the program's name.
     pub fn named(mut self, name: &str) -> Program {
         self.name = name.into();
         self
     }
 
-    /// The same program, started by another that takes it as arguments.
+    /// Returns the same program, started by another program that takes it as arguments.
     pub fn behind(mut self, runner: &Path, words: &[&str]) -> Program {
         let own = std::mem::replace(&mut self.program, runner.into());
         let words = words.iter().map(OsString::from);
@@ -73,7 +73,7 @@ impl Program {
         self
     }
 
-    /// The name of its log.
+    /// Name of the program's log.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -83,7 +83,7 @@ impl Program {
         command
             .args(&self.args)
             .envs(self.env.iter().map(|(k, v)| (k, v)));
-        // Where a user's PATH leaves out the administrator's programs.
+        // A user's PATH may lack the administrator's programs.
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", path + ":/usr/local/sbin:/usr/sbin:/sbin");
         command.process_group(0);
@@ -130,14 +130,14 @@ impl Program {
     }
 }
 
-/// What a program that ran to its end left behind.
+/// Result of a program that ran to its end.
 #[derive(Clone, Debug)]
 pub struct Ran {
-    /// Its exit code; `None` if a signal ended it.
+    /// Exit code; `None` if a signal ended the program.
     pub code: Option<i32>,
-    /// What it printed.
+    /// Standard output.
     pub stdout: String,
-    /// What it complained of.
+    /// Standard error.
     pub stderr: String,
 }
 
@@ -150,8 +150,8 @@ impl std::fmt::Display for Program {
     }
 }
 
-/// Runs in the child: it dies with the thread that started it, hears the
-/// signals that the test's threads may block, and may open many sockets.
+/// Runs in the child. The child then dies with the thread that started it, receives the signals
+/// that the test's threads may block, and may open many sockets.
 fn tie_to_parent() -> std::io::Result<()> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
@@ -161,7 +161,7 @@ fn tie_to_parent() -> std::io::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_NOFILE, files, hard)?)
 }
 
-/// A running program. Dropping it kills it and waits for its end.
+/// A running program. Dropping it kills the program and waits for its end.
 pub struct Process {
     child: Child,
     name: String,
@@ -187,20 +187,20 @@ impl Process {
         Ok(process)
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// All it has said so far.
+    /// Output of the program so far.
     pub fn log(&self) -> String {
         fs::read(&self.log)
             .map(|b| String::from_utf8_lossy(&b).into_owned())
             .unwrap_or_default()
     }
 
-    /// Waits until `ready` holds; an error with the log's end if the program
-    /// ends before, or 20 s pass.
+    /// Waits until `ready` holds. Returns an error with the log's end if the program ends before,
+    /// or 20 s pass.
     pub fn wait_ready(&mut self, what: &str, mut ready: impl FnMut() -> bool) -> Result<()> {
         let mut ended = None;
         let waited = wait::until(what, Duration::from_secs(20), || {
@@ -219,16 +219,17 @@ impl Process {
         kill(self.pid(), signal).with_context(|| format!("failed to signal {}", self.name))
     }
 
-    /// Kills it as a crash would, and its children in the same group.
+    /// Kills the program as a crash would, and its children in the same process group.
     pub fn kill(&mut self) -> Result<ExitStatus> {
-        // It may be gone already, which is as good.
+        // The program may have ended already, which is equally good.
         let _ = killpg(self.pid(), Signal::SIGKILL);
         self.child
             .wait()
             .with_context(|| format!("failed to wait for {}", self.name))
     }
 
-    /// Asks it to end and waits; an error unless it ends well within 10 s.
+    /// Asks the program to end, and waits. Returns an error unless it ends successfully within 10
+    /// s.
     pub fn stop(&mut self) -> Result<()> {
         self.signal(Signal::SIGTERM)?;
         let status = wait::until("its end", Duration::from_secs(10), || {
@@ -245,7 +246,7 @@ impl Process {
         Ok(())
     }
 
-    /// Whether it still runs.
+    /// True if the program still runs.
     pub fn runs(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }

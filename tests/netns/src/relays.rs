@@ -1,4 +1,4 @@
-//! Proxies that no shim can be loaded into, or that nobody loaded it into.
+//! Proxies into which no shim can be loaded, or into which none was loaded.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -10,15 +10,15 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{Host, Process, Program};
 
-/// nginx's module for TCP, as Debian has it.
+/// nginx's module for TCP, at its path in Debian.
 const STREAM: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
-/// Starts socat: one child a session, recv and write.
+/// Starts socat, which has one child per session, and uses recv and write.
 pub fn socat(host: &Host, listen: SocketAddr, server: SocketAddr) -> Result<Process> {
     socat_by(host, listen, server, |program| program)
 }
 
-/// The same, by `wrap`ping its command.
+/// Starts socat, after `wrap` has changed its command.
 pub fn socat_by(
     host: &Host,
     listen: SocketAddr,
@@ -33,12 +33,12 @@ pub fn socat_by(
     start(host, wrap(program).named("socat"), listen)
 }
 
-/// Starts nginx as a TCP proxy: a master and one worker, recv and writev.
+/// Starts nginx as a TCP proxy: a master and one worker, which use recv and writev.
 pub fn nginx_stream(host: &Host, listen: SocketAddr, server: SocketAddr) -> Result<Process> {
     nginx_stream_of(host, listen, server, 1)
 }
 
-/// The same, by `wrap`ping its command.
+/// Starts nginx as a TCP proxy, after `wrap` has changed its command.
 pub fn nginx_stream_by(
     host: &Host,
     listen: SocketAddr,
@@ -49,7 +49,7 @@ pub fn nginx_stream_by(
     start(host, wrap(program).named("stream"), listen)
 }
 
-/// The same with so many workers, each of which has a listener of its own.
+/// Starts nginx as a TCP proxy with this number of workers, each with its own listener.
 pub fn nginx_stream_of(
     host: &Host,
     listen: SocketAddr,
@@ -84,7 +84,7 @@ stream {{ server {{ listen {listen}{shared}; proxy_pass {server}; proxy_timeout 
     Ok(program.args(["-e", "stderr"]))
 }
 
-/// Starts a relay written in Go, static: raw splice.
+/// Starts a relay written in Go, linked statically. It uses raw splice.
 pub fn go(host: &Host, listen: SocketAddr, server: SocketAddr) -> Result<Process> {
     let program = Program::new(built_by_go("relay")?);
     start(
@@ -94,18 +94,17 @@ pub fn go(host: &Host, listen: SocketAddr, server: SocketAddr) -> Result<Process
     )
 }
 
-/// Starts what looks like a relay and is none: a `pool`, a `mirror` or a `cache`
-/// before a server that says what it hears, for messages of 1000 bytes. Or what
-/// is one, and has its sockets `shared` with another process, or moves them
-/// between its `hands`; or has them `alone`.
+/// Starts a program that looks like a relay and is none: a `pool`, a `mirror` or a `cache` before
+/// an echo server, for messages of 1000 bytes. Or starts a relay that has its sockets `shared` with
+/// another process, moves them between its `hands`, or keeps them `alone`.
 pub fn odd(host: &Host, kind: &str, listen: SocketAddr, server: SocketAddr) -> Result<Process> {
     let program = Program::new(built_by_go("odd")?);
     let words = [kind.to_owned(), listen.to_string(), server.to_string()];
     start(host, program.args(words), listen)
 }
 
-/// A relay of one session that splices until it is told otherwise, to be run under the
-/// shim; how it goes on then is said in its source.
+/// Returns a relay of one session, to be run under the shim, that splices until it is ordered
+/// otherwise. Its source describes the further behaviour.
 pub fn rewriter(how: &str, listen: SocketAddr, server: SocketAddr) -> Result<Program> {
     let program = Program::new(built("rewriter", "c", |out, source, _| {
         let mut cc = Command::new("cc");
@@ -133,8 +132,8 @@ fn built_by_go(name: &str) -> Result<PathBuf> {
     })
 }
 
-/// Builds a program of these tests by a command for its output, its source and a folder
-/// that stays, and the package that has the compiler.
+/// Builds a program of these tests. `how` returns the command for an output, a source and a
+/// permanent folder, and the package that contains the compiler.
 fn built(
     name: &str,
     language: &str,
@@ -142,11 +141,11 @@ fn built(
 ) -> Result<PathBuf> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
     let source = sources.join(format!("{name}.{language}"));
-    // Beside the tests: what was built before, and Go's own cache, serve again.
+    // The folder is beside the tests, so that earlier builds and Go's own cache are used again.
     let own = std::env::current_exe().context("failed to find this program's own path")?;
     let dir = own.parent().unwrap_or(Path::new(".")).join(language);
     fs::create_dir_all(&dir).with_context(|| format!("failed to make {}", dir.display()))?;
-    // Tests of one process build at the same time, too.
+    // Tests of one process may build at the same time.
     static BUILDS: AtomicU32 = AtomicU32::new(0);
     let build = BUILDS.fetch_add(1, Ordering::Relaxed);
     let out = dir.join(format!("{name}-{}-{build}", std::process::id()));
@@ -159,7 +158,7 @@ fn built(
         "{name} does not build: {}",
         String::from_utf8_lossy(&built.stderr)
     );
-    // One for all tests; moving is atomic.
+    // All tests share one file; the rename is atomic.
     let kept = dir.join(name);
     fs::rename(&out, &kept).with_context(|| format!("failed to keep {name}"))?;
     Ok(kept)

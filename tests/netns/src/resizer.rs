@@ -1,5 +1,5 @@
-//! A middlebox in user space that changes the size of streams: it puts a header
-//! before what an end sends, and rewrites the numbers of all that follows.
+//! A middlebox in user space that changes the size of streams: it inserts a header before the data
+//! of an end, and rewrites the numbers of everything after it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,27 +18,27 @@ use crate::delay::open_device;
 use crate::stream::greet::PROXY_V2;
 
 const DEVICE: &str = "resizer";
-/// Routes and rules that lead by the device.
+/// Routing table that leads to the device.
 const TABLE: &str = "78";
-/// Milliseconds until it looks whether it shall end.
+/// Milliseconds after which the thread checks whether it is to end.
 const LOOK: u16 = 20;
 const FIN: u8 = 1;
 const SYN: u8 = 2;
 const PSH: u8 = 8;
 const ACK: u8 = 16;
 
-/// The headers that are put in; empty for none.
+/// Headers that are inserted; empty for none.
 #[derive(Clone, Debug, Default)]
 pub struct Headers {
-    /// Before what the client sends.
+    /// Header before the client's data.
     pub to_server: Vec<u8>,
-    /// Before what the server sends.
+    /// Header before the server's data.
     pub to_client: Vec<u8>,
 }
 
 impl Headers {
-    /// PROXY headers with so many bytes behind their first 16, which the ends of
-    /// [`crate::stream`] take for what they are.
+    /// Returns PROXY headers with this number of bytes after their first 16. The ends of
+    /// [`crate::stream`] recognise these headers.
     pub fn proxy(to_server: Option<u16>, to_client: Option<u16>) -> Headers {
         let header = |rest: Option<u16>| {
             rest.map_or_else(Vec::new, |rest| {
@@ -54,14 +54,14 @@ impl Headers {
     }
 }
 
-/// The middlebox. Dropping it ends it: what it would have passed on is lost then.
+/// The middlebox. Dropping it ends it: packets that it would have forwarded are then lost.
 pub struct Resizer {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Resizer {
-    /// Has all that a host forwards to a server's port, and back, pass it.
+    /// Makes all packets that a host forwards to a server's port, and back, pass the middlebox.
     pub fn start(host: &Host, port: u16, headers: Headers) -> Result<Resizer> {
         let device = host.run(|| open_device(DEVICE));
         let device = device.with_context(|| format!("failed to make the device {DEVICE}"))?;
@@ -108,22 +108,22 @@ impl Drop for Resizer {
 
 struct Middlebox {
     port: u16,
-    /// Before what goes to the server, and to the client.
+    /// Headers before the data to the server and to the client.
     headers: [Vec<u8>; 2],
-    /// Initial numbers of the client and the server, by the client.
+    /// Initial numbers of the client and of the server, by the client's address.
     sessions: HashMap<(IpAddr, u16), [Option<u32>; 2]>,
 }
 
-/// Where things are in a packet.
+/// Offsets in a packet.
 struct Found {
-    /// Of TCP.
+    /// Offset of the TCP header.
     at: usize,
-    /// Of the payload.
+    /// Offset of the payload.
     data: usize,
     client: (IpAddr, u16),
-    /// 0 on the way to the server, 1 on the way to the client.
+    /// Direction: 0 to the server, 1 to the client.
     way: usize,
-    /// Of the numbers of SACK blocks.
+    /// Range of the numbers of SACK blocks.
     blocks: Option<std::ops::Range<usize>>,
 }
 
@@ -135,14 +135,14 @@ impl Middlebox {
             let _ = poll(&mut wanted, LOOK);
             while let Ok(n) = device.read(&mut packet) {
                 for packet in self.pass(&packet[..n]) {
-                    // A device that does not take it has lost it.
+                    // A packet that the device does not take is lost.
                     let _ = device.write(&packet);
                 }
             }
         }
     }
 
-    /// What becomes of a packet.
+    /// Returns the packets that replace a packet.
     fn pass(&mut self, packet: &[u8]) -> Vec<Vec<u8>> {
         let whole = || vec![packet.to_vec()];
         let Some(found) = self.find(packet) else {
@@ -169,7 +169,7 @@ impl Middlebox {
             out.push(finish(before, at));
         }
         if seq == first && data == packet.len() {
-            // Nothing has been sent before it.
+            // No data has been sent before this packet.
         } else if seq.wrapping_sub(first) < 1 << 31 {
             let seq = seq.wrapping_add(header.len() as u32);
             changed[at + 4..at + 8].copy_from_slice(&seq.to_be_bytes());
@@ -178,7 +178,7 @@ impl Middlebox {
         out
     }
 
-    /// What is acknowledged is in the other end's own numbers, without the header.
+    /// Changes acknowledgements to the other end's own numbers, without the header.
     fn change_acks(&self, packet: &mut [u8], found: &Found, first: u32) {
         let header = self.headers[1 - found.way].len() as u32;
         let without = |number: u32| match number.wrapping_sub(first) {
@@ -233,7 +233,7 @@ impl Middlebox {
     }
 }
 
-/// The bytes of SACK blocks among the options from here to there.
+/// Range of the SACK blocks among the options in this range.
 fn blocks(packet: &[u8], mut at: usize, end: usize) -> Option<std::ops::Range<usize>> {
     while at + 1 < end {
         match (packet[at], usize::from(packet[at + 1])) {
@@ -247,7 +247,7 @@ fn blocks(packet: &[u8], mut at: usize, end: usize) -> Option<std::ops::Range<us
     None
 }
 
-/// Lengths and checksums as the packet is now, whose TCP header begins at `at`.
+/// Updates the lengths and checksums of a packet whose TCP header begins at `at`.
 pub(crate) fn finish(mut packet: Vec<u8>, at: usize) -> Vec<u8> {
     let length = packet.len();
     let addresses = match packet[0] >> 4 {

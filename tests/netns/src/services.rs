@@ -1,4 +1,4 @@
-//! Real services whose sessions last: PostgreSQL and OpenSSH.
+//! Real services with long sessions: PostgreSQL and OpenSSH.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -11,19 +11,19 @@ use nix::sys::signal::Signal;
 use crate::dialogue::Dialogue;
 use crate::{Host, Process, Program, wait};
 
-/// Where Debian puts each version of PostgreSQL.
+/// Folder of the versions of PostgreSQL in Debian.
 const POSTGRES: &str = "/usr/lib/postgresql";
-/// In memory, and seen by this host alone; it must not belong to root.
+/// Folder in memory, visible only to this host. It must not belong to root.
 const DATA: &str = "/run/postgres/data";
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A running PostgreSQL that trusts whoever comes.
+/// A running PostgreSQL that trusts every client.
 pub struct Postgres {
     process: Process,
 }
 
 impl Postgres {
-    /// Makes a cluster and serves it.
+    /// Creates a cluster and serves it.
     pub fn start(host: &Host, at: SocketAddr) -> Result<Postgres> {
         let bin = newest_postgres()?;
         let program = |name: &str| bin.join(name).to_string_lossy().into_owned();
@@ -61,7 +61,7 @@ impl Postgres {
         Ok(Postgres { process })
     }
 
-    /// A client on a host, with one session.
+    /// Starts a client on a host, with one session.
     pub fn client(host: &Host, to: SocketAddr) -> Result<Dialogue> {
         let (address, port) = (to.ip().to_string(), to.port().to_string());
         let words = [
@@ -72,7 +72,7 @@ impl Postgres {
 }
 
 impl Drop for Postgres {
-    /// Its children leave with it only if it is asked to go.
+    /// Asks the server to end: its children end with it only in this case.
     fn drop(&mut self) {
         let _ = self.process.signal(Signal::SIGINT);
         let _ = wait::until("PostgreSQL to end", PATIENCE, || {
@@ -91,7 +91,7 @@ fn newest_postgres() -> Result<PathBuf> {
     usable.max().with_context(what)
 }
 
-/// A running OpenSSH server with a key that lets in.
+/// A running OpenSSH server, with a key that grants access.
 pub struct Ssh {
     _process: Process,
     key: PathBuf,
@@ -114,7 +114,7 @@ impl Ssh {
             file("ssh-user.pub").display(),
         );
         fs::write(file("sshd.conf"), text).context("failed to write sshd's configuration")?;
-        // It starts itself anew for each session, by its whole path.
+        // sshd starts itself again for each session, by its full path.
         let serve = Program::new("/usr/sbin/sshd").args(["-D", "-e", "-f"]);
         let mut process = host.spawn(serve.arg(file("sshd.conf")))?;
         process.wait_ready("sshd to listen", || host.listens(at.port()))?;
@@ -124,7 +124,7 @@ impl Ssh {
         })
     }
 
-    /// A client on a host, with one session: it says what it hears.
+    /// Starts a client on a host, with one session, whose program echoes its input.
     pub fn client(&self, host: &Host, to: SocketAddr) -> Result<Dialogue> {
         let options = "-oStrictHostKeyChecking=no -oUserKnownHostsFile=/dev/null \
                        -oLogLevel=ERROR -oBatchMode=yes -oIPQoS=none -F/dev/null -T";

@@ -1,5 +1,5 @@
-//! A star: a client, a server and any number of middleboxes' hosts around one
-//! router, which counts what comes from each.
+//! A star: a client, a server and any number of middleboxes' hosts around one router, which counts
+//! the packets from each.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -9,10 +9,9 @@ use serde_json::Value;
 use crate::folder::Folder;
 use crate::{Host, require_root};
 
-/// Hosts around a router, each with the link `eth0`: the client 10.0.1.1, the
-/// server 10.0.2.1, the middleboxes' hosts `fw1` 10.0.3.1 and so on, which
-/// forward. Dropping the star ends all that runs on it; its folder stays unless
-/// [`Star::finish`] was called.
+/// Hosts around a router, each with the link `eth0`: the client 10.0.1.1, the server 10.0.2.1, the
+/// middleboxes' hosts `fw1` 10.0.3.1 and so on, which forward. Dropping the star ends everything
+/// that runs on it. Its folder stays unless [`Star::finish`] was called.
 pub struct Star {
     /// The client, the server, and then the middleboxes' hosts.
     hosts: Vec<Host>,
@@ -20,17 +19,17 @@ pub struct Star {
     folder: Folder,
 }
 
-/// TCP packets that the router has forwarded, by the way they took.
+/// Numbers of TCP packets that the router has forwarded, by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ways {
-    /// From end to end.
+    /// Packets from end to end.
     pub direct: u64,
-    /// Out of each middlebox's host.
+    /// Packets from each middlebox's host.
     pub through: Vec<u64>,
 }
 
 impl Star {
-    /// Makes a star with so many middleboxes' hosts.
+    /// Creates a star with this number of middleboxes' hosts.
     pub fn build(name: &str, middleboxes: usize) -> Result<Star> {
         require_root()?;
         let folder = Folder::make(name)?;
@@ -54,37 +53,37 @@ impl Star {
         Ok(star)
     }
 
-    /// Opens the sessions.
+    /// Host that opens the sessions.
     pub fn client(&self) -> &Host {
         &self.hosts[0]
     }
 
-    /// Accepts the sessions.
+    /// Host that accepts the sessions.
     pub fn server(&self) -> &Host {
         &self.hosts[1]
     }
 
-    /// Where the middleboxes are.
+    /// Hosts of the middleboxes.
     pub fn middleboxes(&self) -> &[Host] {
         &self.hosts[2..]
     }
 
-    /// All but the router.
+    /// All hosts except the router.
     pub fn hosts(&self) -> &[Host] {
         &self.hosts
     }
 
-    /// The address of one of [`Star::hosts`].
+    /// Address of one of [`Star::hosts`].
     pub fn address(&self, at: usize) -> IpAddr {
         address(at, 1).into()
     }
 
-    /// A port of the server.
+    /// Address of a port of the server.
     pub fn server_at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.address(1), port)
     }
 
-    /// What has taken which way so far.
+    /// Numbers of packets so far, by path.
     pub fn ways(&self) -> Result<Ways> {
         let text = self.router.output("nft", &["-j", "list", "counters"])?;
         let json: Value = serde_json::from_str(&text).context("nft did not print JSON")?;
@@ -102,10 +101,10 @@ impl Star {
         })
     }
 
-    /// Ends the star well: nothing of it is kept.
+    /// Ends the star successfully, and keeps nothing of it.
     ///
     /// # Errors
-    /// If a process was left on a host by what should have ended it.
+    /// If a process is left on a host after everything there should have ended.
     pub fn finish(mut self, parts: impl Sized) -> Result<()> {
         drop(parts);
         self.folder.finish(self.hosts.iter().chain([&self.router]))

@@ -1,13 +1,12 @@
-//! Strict firewalls: one at a lab, and two at a star, of which the second believes
-//! the first.
+//! Strict firewalls: one in a lab, and two in a star, of which the second trusts the first.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::{Host, Lab, Star};
 
-/// Lets nothing pass that connection tracking did not see opening, and counts
-/// what it refuses. New connections come in by the rule that is added.
+/// Rules that drop every connection that connection tracking did not see opening, and count the
+/// dropped packets. The rule that is added admits new connections.
 const RULES: &str = "
 table inet fw {
   counter dropped { }
@@ -22,14 +21,14 @@ table inet fw {
   }
 }
 ";
-/// The first firewall marks whom it lets in.
+/// Rule of the first firewall, which marks the connections that it admits.
 const MARKS: &str = "ct state new tcp flags & (fin|syn|rst|ack) == syn ct mark set 0x17 accept";
-/// The second lets in nobody but those: without the first one's state it would
-/// refuse all.
+/// Rule of the second firewall, which admits only marked connections: without the first firewall's
+/// state it would drop all.
 const BELIEVES: &str = "ct mark != 0x17 counter name dropped drop
     ct state new tcp flags & (fin|syn|rst|ack) == syn accept";
 
-/// Makes a firewall of a host that forwards: it lets in who opens with a SYN.
+/// Makes a forwarding host a firewall that admits connections that open with a SYN.
 ///
 /// # Errors
 /// If `nft` or the kernel refuses.
@@ -43,10 +42,10 @@ fn make(host: &Host, rule: &str) -> Result<()> {
     host.sysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "0")
 }
 
-/// Packets that a firewall has refused so far.
+/// Number of packets that a firewall has dropped so far.
 ///
 /// # Errors
-/// If it is none.
+/// If the host is not a firewall.
 pub fn refused(host: &Host) -> Result<u64> {
     let text = host.output("nft", &["-j", "list", "counters", "table", "inet", "fw"])?;
     let json: Value = serde_json::from_str(&text).context("nft printed no JSON")?;
@@ -56,27 +55,27 @@ pub fn refused(host: &Host) -> Result<u64> {
 }
 
 impl Lab {
-    /// Makes a firewall of the router, which all paths pass.
+    /// Makes the router, which all paths pass, a firewall.
     pub fn guard(&self) -> Result<()> {
         make(&self.router, MARKS)
     }
 
-    /// Packets that the firewall of [`Lab::guard`] has refused so far.
+    /// Number of packets that the firewall of [`Lab::guard`] has dropped so far.
     pub fn refused(&self) -> Result<u64> {
         refused(&self.router)
     }
 }
 
 impl Star {
-    /// Makes firewalls of its first two middleboxes' hosts.
+    /// Makes firewalls of the first two middleboxes' hosts.
     pub fn guard(&self) -> Result<()> {
         let mut pairs = self.middleboxes().iter().zip([MARKS, BELIEVES]);
         pairs.try_for_each(|(host, rule)| make(host, rule))
     }
 
-    /// Packets that the firewalls of [`Star::guard`] have refused so far.
+    /// Number of packets that the firewalls of [`Star::guard`] have dropped so far.
     pub fn refused(&self) -> Result<u64> {
-        // A host without that table is no firewall.
+        // A host without that table is not a firewall.
         self.middleboxes().iter().take(2).map(refused).sum()
     }
 }

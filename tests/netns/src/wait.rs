@@ -1,12 +1,13 @@
-//! Waiting for a condition, never for a time.
+//! Waits for a condition, never for a fixed time.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// To ask mostly costs a process or two: so it is asked ever less often, between these
-/// bounds, and what has lasted long is noticed by a fiftieth of that late.
+/// Bounds of the pause between two checks. A check mostly costs a process or two. The pause
+/// therefore grows within these bounds, so that the delay of a result is at most a fiftieth of the
+/// wait.
 const PAUSE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
 
 /// Returns the factor by which limits are longer: `DYSCO_SLOW`, for emulated processors.
@@ -15,7 +16,7 @@ pub fn slow() -> u32 {
     set.and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
-/// Asks again and again until `condition` gives a value.
+/// Evaluates `condition` repeatedly until it returns a value.
 pub fn until<T>(
     what: &str,
     limit: Duration,

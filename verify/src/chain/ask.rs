@@ -1,4 +1,4 @@
-//! What operators ask for.
+//! Requests of operators.
 
 use std::net::IpAddr;
 
@@ -10,11 +10,11 @@ use super::seed;
 use super::world::{Accepted, Broken, World};
 use crate::pump::{NOW, Twist};
 
-/// The request that is asked for when all is over.
+/// Index of the request that is made when everything is over.
 pub const LAST: usize = 7;
 
 impl World {
-    /// The chain that an operator asks for, and whether only about one host of it.
+    /// Returns the requested chain, and true if the request is about only one host of the chain.
     fn asked_for(&self, ask: Ask) -> (Vec<usize>, bool) {
         let now = self.host(LEFT).chain.iter();
         let now: Vec<usize> = now.filter_map(|host| place_of(*host)).collect();
@@ -28,13 +28,13 @@ impl World {
         }
     }
 
-    /// An operator asks for a chain; false if that makes no sense now.
+    /// Makes an operator's request for a chain. Returns false if the request makes no sense now.
     pub fn ask(&mut self, config: &Configuration, i: usize, twist: Twist) -> bool {
         let (after, about_one) = self.asked_for(config.asks[i]);
         self.ask_for(config, i, &after, about_one, twist)
     }
 
-    /// When all is over: asks for one more chain.
+    /// Requests one more chain when everything is over.
     pub fn ask_once_more(&mut self, config: &Configuration) {
         self.once_more = true;
         let after: &[usize] = match self.host(LEFT).chain.is_empty() {
@@ -78,7 +78,7 @@ impl World {
         self.edit(LEFT, |h| h.number_path(&mut order));
         let number = order.number;
         if config.state {
-            // No configuration has a host that stays and state.
+            // No configuration has both a host that stays and state that moves.
             let pairs = order.before.iter().zip(&order.after);
             order.state = pairs.map(|(from, to)| (*from, *to)).collect();
         }

@@ -1,4 +1,4 @@
-//! How a state ends if from now on nothing goes wrong.
+//! Outcome of a state if nothing goes wrong from now on.
 
 use dysco_proto::{ChangeId, Machine, Margins, Message, Order, Role, Timer};
 
@@ -10,31 +10,31 @@ use crate::nature::Nature;
 use crate::pump::{NOW, Twist};
 use crate::run::{Calm, Fates};
 
-/// How a state ends.
+/// Outcome of a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Fate {
-    /// All is over and in order.
+    /// Everything is over and in order.
     #[default]
     Ends,
-    /// It goes on for ever.
+    /// The world never comes to rest.
     Endless,
-    /// Nothing can happen any more, and a change is still under way.
+    /// Nothing can happen any more, and a change is still in progress.
     Stranded,
     /// The two anchors are on different paths, or on one that carries nothing.
     Disagreement,
-    /// A record, a lock, or a second path is left over.
+    /// A record, a lock or a second path remains.
     Leftover,
-    /// A host that is left out still knows the session.
+    /// A host that has left the chain still knows the session.
     Remembered,
-    /// Its firewall does.
+    /// The firewall of a host that has left the chain still knows the session.
     StateLeft,
-    /// The session cannot get another chain any more.
+    /// The session can no longer get another chain.
     Stuck,
-    /// An end waits for bytes or for an acknowledgement that never come.
+    /// An end waits for bytes or for an acknowledgement that never arrives.
     Starved,
-    /// Who asked has not been told the end.
+    /// The requester has not received the outcome.
     Untold,
-    /// Nothing went wrong, and nothing came of what was asked for.
+    /// Nothing went wrong, and the request had no effect.
     NobodyWon,
 }
 
@@ -94,7 +94,7 @@ impl Calm for World {
     }
 }
 
-/// What must hold when nothing is left to happen.
+/// Checks what must hold when nothing is left to happen.
 fn judge(world: &World, config: &Configuration) -> Fate {
     let under_way = |m: &Machine| m.changes().next().is_some() || m.waits().next().is_some();
     if world
@@ -126,7 +126,7 @@ fn judge(world: &World, config: &Configuration) -> Fate {
     let remembers = |h: &Host| {
         let by = trace.iter().find(|(at, _)| *at == h.place).map(|(_, r)| *r);
         match by {
-            // An anchor of before passes on by two paths.
+            // A former anchor forwards by two paths.
             Some(_) if h.planes.iter().any(|p| p.active) => false,
             Some(route) => h.knows.iter().any(|known| *known != route),
             None => !h.knows.is_empty(),
@@ -135,7 +135,7 @@ fn judge(world: &World, config: &Configuration) -> Fate {
     if !world.gone() && !world.impatient && world.hosts().any(remembers) {
         return Fate::Remembered;
     }
-    // One that stays is told sooner or later, or asks.
+    // A host that stays is notified sooner or later, or asks.
     let by_two = |h: &Host| {
         let passes = trace.iter().any(|(at, _)| *at == h.place);
         passes && h.knows.len() > 1 && !h.planes.iter().any(|p| p.active)
@@ -171,7 +171,7 @@ fn judge(world: &World, config: &Configuration) -> Fate {
         true => world.accepted.len(),
         false => world.accepted.len().min(1),
     };
-    // A path that does something to packets is not taken.
+    // A path that alters packets is not taken.
     let could = config.nature.is_plain();
     if world.pure && !world.gone() && won < wanted && could {
         return Fate::NobodyWon;
@@ -182,10 +182,10 @@ fn judge(world: &World, config: &Configuration) -> Fate {
     }
 }
 
-/// Whatever was asked for before, and however it ended: what is asked for next comes.
+/// Checks that the next request succeeds, whatever was requested before and however that ended.
 fn once_more(world: &World, config: &Configuration) -> Fate {
     if !world.once_more {
-        // What lies on new paths lets them pass by then.
+        // The devices on new paths no longer interfere.
         let plain = Configuration {
             nature: Nature::Plain,
             ..config.clone()
@@ -204,7 +204,7 @@ fn once_more(world: &World, config: &Configuration) -> Fate {
     }
 }
 
-/// Would a host be an anchor of another change?
+/// True if a host would be an anchor of another change.
 fn is_free(host: &Host) -> bool {
     let Some(mut machine) = host.machine.clone() else {
         return false;

@@ -1,10 +1,10 @@
-//! What is explored of sessions that carry bytes while their chain changes.
+//! Explorations of sessions that carry bytes while their chain changes.
 
 use crate::nature::Nature;
 
 use super::config::{Ask, BOTH_SIDES, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, Seen};
 
-/// New paths are answered by resets.
+/// Resets answer whatever is sent on new paths.
 pub(super) const REJECTED: Configuration = Configuration {
     nature: Nature::Rejects,
     bytes: [1, 1],
@@ -12,13 +12,13 @@ pub(super) const REJECTED: Configuration = Configuration {
     ..INSERT
 };
 
-/// New paths give other sequence numbers.
+/// New paths alter sequence numbers.
 pub(super) const RENUMBERED: Configuration = Configuration {
     nature: Nature::Renumbers,
     ..REJECTED
 };
 
-/// All of them.
+/// Returns all these configurations.
 pub fn carrying() -> Vec<Configuration> {
     vec![
         Configuration {

@@ -1,4 +1,4 @@
-//! What must hold at any moment.
+//! Invariants that must hold at any moment.
 
 use dysco_common::Delta;
 use dysco_proto::{ChangeId, Machine, Role};
@@ -8,8 +8,9 @@ use super::host::{Host, LEFTWARDS, RIGHTWARDS, Wrong, place_of};
 use super::world::{Accepted, Broken, World};
 
 impl World {
-    /// An end that was told is the one that came, where the left anchor is elsewhere. Who
-    /// asked may hear of it before that anchor has answered, since it is decided.
+    /// Checks that the reported outcome of a change is the actual one if the left anchor is on
+    /// another host. The requester may receive the outcome before that anchor has answered,
+    /// because the outcome is decided.
     pub(super) fn check_led(&mut self, place: usize) {
         let Some(machine) = self.host(LEFT).machine.as_ref() else {
             return;
@@ -29,7 +30,7 @@ impl World {
         let told = self.host(LEFT).endings.iter();
         let falsely = (told.filter(|e| e.role == Role::Head && over.contains(&e.change)))
             .any(|e| e.changed != came(e.change));
-        // Once: a later change takes other paths.
+        // Each outcome is checked only once, because a later change takes other paths.
         self.edit(LEFT, |h| {
             over.iter().for_each(|change| _ = h.led.remove(change))
         });
@@ -38,12 +39,12 @@ impl World {
         }
     }
 
-    /// What must hold at any moment.
+    /// Checks the invariants that must hold at any moment.
     pub(super) fn check(&mut self, config: &Configuration) {
         if self.broken.is_none() && self.overlaps() {
             self.broken = Some(Broken::Overlap);
         }
-        // Of one that has ended nothing more is sent.
+        // Nothing more is sent of a session that has ended.
         if self.gone() || self.broken.is_some() || self.is_collectable(config) {
             return;
         }
@@ -54,8 +55,8 @@ impl World {
         }
     }
 
-    /// A path makes up for what each of those that leave has said, once; and for all of
-    /// them, unless something went wrong.
+    /// Checks that a path compensates once for the delta of each host that leaves, and for all of
+    /// them unless a fault occurred.
     pub(super) fn check_delta(&mut self, place: usize) {
         if self.host(place).makes_up.is_none() {
             return;
@@ -82,14 +83,14 @@ impl World {
         }
     }
 
-    /// Does what an end sends pass a firewall that would not know it?
+    /// True if what an end sends passes a firewall that does not know the session.
     fn is_stateless(&self, config: &Configuration) -> bool {
         let sides = [RIGHTWARDS, LEFTWARDS].into_iter();
         let mut passed = sides.filter_map(|side| self.trace(config, side)).flatten();
         passed.any(|(at, _)| at > RIGHT && !self.host(at).state)
     }
 
-    /// Is anything of the session held by two?
+    /// True if two changes hold a part of the session.
     fn overlaps(&self) -> bool {
         let twice = |host: &Host| {
             let mut held: Vec<_> = host.machine.iter().flat_map(Machine::changes).collect();

@@ -1,22 +1,22 @@
-//! What is explored: chains that are asked for, and the faults that may come.
+//! Configurations to explore: the requested chains and the possible faults.
 
 use super::carrying::carrying;
 use super::seed::Seed;
 use crate::nature::Nature;
 
-/// The host that opens the session.
+/// Index of the host that opens the session.
 pub const LEFT: usize = 0;
-/// The one that accepts it.
+/// Index of the host that accepts the session.
 pub const RIGHT: usize = 1;
 
-/// How many faults of each kind may still come.
+/// Number of faults of each kind that may still occur.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Faults {
     /// Messages lost.
     pub losses: u8,
-    /// Messages delivered that come once more.
+    /// Delivered messages that arrive once more.
     pub duplicates: u8,
-    /// Time-outs while an answer is on its way.
+    /// Time-outs while an answer is in flight.
     pub late: u8,
     /// Daemons that die, at any step.
     pub crashes: u8,
@@ -28,91 +28,91 @@ pub struct Faults {
     pub deaths: u8,
     /// The session is reset.
     pub resets: u8,
-    /// Segments of the session lost.
+    /// Segments of the session that are lost.
     pub packets: u8,
-    /// Segments that are said again while others are on their way.
+    /// Segments that are retransmitted while others are in flight.
     pub again: u8,
-    /// Segments that come late.
+    /// Segments that arrive late.
     pub slow: u8,
 }
 
-/// What an operator asks for.
+/// A request of an operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// This chain, whatever the session has.
+    /// This chain, whatever chain the session has.
     Become(&'static [usize]),
-    /// The chain that it has, without this host.
+    /// The session's chain without this host.
     Without(usize),
-    /// The same, with another host in its place.
+    /// The session's chain with the second host in place of the first.
     Replace(usize, usize),
 }
 
-/// What must happen somewhere in the exploration, so that it is not vacuous.
+/// An event that must occur somewhere in the exploration, so that the exploration is not vacuous.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
-    /// A session has another chain, and every host knows.
+    /// A session has another chain, and every host knows it.
     Changed,
-    /// A left anchor took everything back.
+    /// A left anchor rolled everything back.
     RollBack,
-    /// Everything was taken back when both anchors took the new path.
+    /// Everything was rolled back while both anchors took the new path.
     BackFromNew,
-    /// A session got a chain after another.
+    /// A session got a second chain after the first one.
     Twice,
-    /// One chain came to nothing, and another came after it.
+    /// One chain was not established, and another was established after it.
     AfterBack,
     /// A request was refused because another held the session.
     Locked,
-    /// The right anchor's data plane followed the left one's.
+    /// The right anchor's data plane followed the left anchor's.
     Followed,
-    /// A daemon was started in the middle of a change that went on.
+    /// A daemon started in the middle of a change, and the change continued.
     GoneOn,
-    /// State was installed by a change that is taken back.
+    /// A change that was rolled back had installed state.
     StateMoved,
-    /// Both sides of one host were between two paths.
+    /// Both sides of one host used two paths at the same time.
     AtOnce,
-    /// A segment was split: its data went by one path, its acknowledgement by another.
+    /// A segment was split: its data took one path, its acknowledgement another.
     Split,
-    /// What was sent before a path was taken was said again after that.
+    /// Data sent before a path was taken was retransmitted after that.
     Repeated,
-    /// Both FINs have passed while an end was between two paths.
+    /// Both FINs have passed while an end used two paths.
     ClosedBetween,
 }
 
 /// One exploration.
 #[derive(Clone, Debug)]
 pub struct Configuration {
-    /// Its name.
+    /// Name of the exploration.
     pub name: &'static str,
-    /// What it is about.
+    /// Subject of the exploration.
     pub about: &'static str,
-    /// The two ends, and the hosts of chains, which are 2 and on.
+    /// Number of hosts: the two ends are hosts 0 and 1, the hosts of chains have numbers from 2.
     pub hosts: usize,
-    /// The chain that the session has at first.
+    /// Chain that the session has at first.
     pub first: &'static [usize],
-    /// What operators ask for, in any order and at any time.
+    /// Requests of operators, made in any order and at any time.
     pub asks: &'static [Ask],
-    /// No two of these are about the same hops: none may be refused.
+    /// True if no two requests are about the same hops, so that none may be refused.
     pub disjoint: bool,
-    /// They ask one after the other, each when no change is under way.
+    /// True if each request is made when no change is in progress.
     pub in_turn: bool,
-    /// State moves from the hosts that leave to those that come.
+    /// True if state moves from the hosts that leave to those that replace them.
     pub state: bool,
-    /// Every host of a chain has changed the stream by some bytes of its own.
+    /// True if every host of a chain has changed the length of the stream.
     pub deltas: bool,
-    /// Bytes that the session carries to the right and to the left end, from when it is
-    /// open on. Of those without any only the paths are looked at.
+    /// Number of bytes that the session carries to the right and to the left end, from the time
+    /// when it is open. If both are 0, the check covers the paths only.
     pub bytes: [u8; 2],
-    /// Which ends close when they have sent all.
+    /// Ends that close when they have sent everything.
     pub closes: [bool; 2],
-    /// What new paths do to packets.
+    /// Effect of new paths on packets.
     pub nature: Nature,
-    /// Faults that may come, in any order and at any time.
+    /// Faults that may occur, in any order and at any time.
     pub faults: Faults,
-    /// The hosts whose daemons may die; of all, if there are none here.
+    /// Hosts whose daemons may die. An empty list means all hosts.
     pub mortal: &'static [usize],
-    /// What must be seen.
+    /// Events that must occur.
     pub seen: &'static [Seen],
-    /// A bug put in on purpose.
+    /// Bug that is put in on purpose.
     pub seed: Option<Seed>,
 }
 
@@ -130,7 +130,7 @@ pub(super) const NONE: Faults = Faults {
     slow: 0,
 };
 
-/// What may have a change come to nothing, one of each.
+/// Faults that may make a change fail, one of each.
 const COMES_TO_NOTHING: Faults = Faults {
     cancels: 1,
     resets: 1,
@@ -139,7 +139,7 @@ const COMES_TO_NOTHING: Faults = Faults {
     ..NONE
 };
 
-/// A change, and that it can come to nothing.
+/// A change is seen to succeed, and a change is seen to fail.
 const BOTH: &[Seen] = &[Seen::Changed, Seen::RollBack];
 
 /// One host takes the place of another.
@@ -162,7 +162,7 @@ pub(super) const REPLACE: Configuration = Configuration {
     seed: None,
 };
 
-/// Hosts leave on both sides of one that stays, which is an anchor of both changes.
+/// One host replaces another.
 pub(super) const BOTH_SIDES: Configuration = Configuration {
     hosts: 5,
     first: &[3, 2, 4],
@@ -172,7 +172,7 @@ pub(super) const BOTH_SIDES: Configuration = Configuration {
     ..REPLACE
 };
 
-/// A host comes into a session that went direct.
+/// A host enters a session that had no chain.
 pub(super) const INSERT: Configuration = Configuration {
     hosts: 3,
     first: &[],
@@ -180,7 +180,7 @@ pub(super) const INSERT: Configuration = Configuration {
     ..REPLACE
 };
 
-/// A host stays while another comes before it, and then goes behind it.
+/// A host stays while another enters before it, and then moves behind it.
 pub(super) const STAYS: Configuration = Configuration {
     asks: &[Ask::Become(&[3, 2]), Ask::Become(&[2, 3])],
     in_turn: true,
@@ -197,7 +197,7 @@ pub(super) const DELETE: Configuration = Configuration {
     ..REPLACE
 };
 
-/// All of them. Each is explored to its last state.
+/// Returns all configurations. Each is explored to its last state.
 pub fn all() -> Vec<Configuration> {
     let mut all = without_bytes();
     all.extend(carrying());

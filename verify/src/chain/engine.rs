@@ -1,5 +1,5 @@
-//! The machine's commands, carried out as the engine does it (`engine/rechain`).
-//! What takes the kernel or other hosts some time is answered by an event.
+//! The machine's commands, carried out as the engine does it (`engine/rechain`). An event answers a
+//! command that takes the kernel or other hosts some time.
 
 use dysco_common::chain::path_number;
 use dysco_common::delta::{Reach, bears};
@@ -12,7 +12,7 @@ use super::config::{LEFT, RIGHT};
 use super::host::{Held, Host, LEFTWARDS, Later, Other, RIGHTWARDS, Route, Wrong};
 use super::seed;
 
-/// Can this command fail on a sound host?
+/// True if this command can fail on a sound host.
 pub(super) fn can_fail(command: &Command) -> bool {
     matches!(
         command,
@@ -31,7 +31,7 @@ fn refused() -> Reason {
 }
 
 impl Host {
-    /// What an earlier change asks to be forgotten is late from now on.
+    /// Treats what an earlier change asks to be forgotten as late from now on.
     pub(super) fn expect_passing(&mut self, change: ChangeId) {
         if self.forgotten.contains(&change) {
             return;
@@ -43,18 +43,18 @@ impl Host {
             .extend(former.filter(|c| self.passing != Some(*c)));
     }
 
-    /// Has this change ended, since the session passes by a later one?
+    /// True if this change has ended, because the session passes by a later one.
     pub(super) fn is_late(&self, change: ChangeId) -> bool {
         self.passing.is_some_and(|by| by > change)
     }
 
-    /// The firewall forgets the session, and takes no state of it any more.
+    /// Makes the firewall forget the session, and refuse state of it from now on.
     pub(super) fn forget_state(&mut self, scope: Scope) {
         self.events.retain(|e| !matches!(e, Later::Install(..)));
         self.state &= seed::keeps_state(self.seed, scope);
     }
 
-    /// It fails.
+    /// Makes the command fail.
     pub(super) fn fail(&mut self, command: Command) {
         let change = command.change();
         let event = match command {
@@ -90,7 +90,7 @@ impl Host {
         self.tell(event);
     }
 
-    /// It is carried out.
+    /// Carries out the command.
     pub(super) fn execute(&mut self, command: Command, wrong: &mut Option<Wrong>) {
         let change = command.change();
         match command {
@@ -167,7 +167,7 @@ impl Host {
             } => {
                 let later = Later::Forgotten(change, from);
                 if !self.events.contains(&later) {
-                    // Once: what comes again may be of a change long over.
+                    // Only once: a repetition may belong to a change that is long over.
                     if self.forgotten.insert(change) {
                         self.forget(change, scope, &paths);
                     }
@@ -213,12 +213,12 @@ impl Host {
         self.links.splice(from..=to, new);
     }
 
-    /// The session is there, and the change holds it.
+    /// True if the session exists and the change holds it.
     fn sound(&self, change: ChangeId) -> bool {
         !self.gone && self.held.contains_key(&change)
     }
 
-    /// The side that a change holds.
+    /// Side that a change holds.
     fn side(&self, change: ChangeId) -> usize {
         self.held.get(&change).map_or(RIGHTWARDS, |held| held.side)
     }
@@ -244,7 +244,7 @@ impl Host {
                 (first, second) = (other.route, plane.current);
             }
             (Some(other), true) => second = other.route,
-            // Of a change that has just ended.
+            // The entry belongs to a change that has just ended.
             (Some(_), false) => self.forget_late(side),
             (None, _) => {}
         }
@@ -263,7 +263,7 @@ impl Host {
         Ok(facts)
     }
 
-    /// Ends a change at once that only waited for late packets.
+    /// Ends at once a change that only waited for late packets.
     fn forget_late(&mut self, side: usize) {
         let plane = &mut self.planes[side];
         let current = plane.current;
@@ -276,8 +276,8 @@ impl Host {
         self.tidy_entries();
     }
 
-    /// The SYN is sent, unless the numbers speak against what the hosts that leave are
-    /// said to have changed.
+    /// Sends the SYN, unless the numbers contradict the deltas that the hosts that leave have
+    /// reported.
     fn open(
         &mut self,
         change: ChangeId,
@@ -321,7 +321,7 @@ impl Host {
         let Some((held, second)) = held.and_then(|h| Some((h, h.second?))) else {
             return self.tell_gone(change);
         };
-        // The agent takes no path that no SYN has come by.
+        // The agent takes no path on which no SYN has arrived.
         let closed = |o: Other| !o.before && !o.joined && held.side == LEFTWARDS;
         if self.gone || self.planes[held.side].other.is_some_and(closed) {
             return self.tell_gone(change);
@@ -338,8 +338,8 @@ impl Host {
         self.tell(HostEvent::CutDone { change, cutoff });
     }
 
-    /// Takes a path that is heard, and hears the one before. Only the agent gives its
-    /// entry what has happened by that one.
+    /// Takes a path on which the anchor already receives, and keeps receiving on the path before.
+    /// Only the agent copies what has happened on the old path, such as FINs, into the new entry.
     pub(super) fn take(&mut self, side: usize, second: Route, first: Route, by_agent: bool) {
         let plane = &mut self.planes[side];
         if plane.current != second {
@@ -392,7 +392,7 @@ impl Host {
         self.tidy_entries();
     }
 
-    /// Has the new path carried all that it has to? Then the machine hears of it.
+    /// Notifies the machine that the new path has carried all that it has to.
     pub(super) fn settled(&mut self, change: ChangeId) {
         if let Some(held) = self.held.get_mut(&change) {
             held.settled = true;
@@ -400,17 +400,17 @@ impl Host {
         self.tell(HostEvent::Drained { change });
     }
 
-    /// Late packets of the path before are of no use any more.
+    /// Ends the wait for late packets of the path before.
     pub(super) fn late(&mut self, change: ChangeId) {
         let side = self.side(change);
         self.held.remove(&change);
-        // Or the change's own path, which was awaited once more after its end.
+        // It may also be the change's own path, which was awaited once more after the change's end.
         self.planes[side].other = None;
         self.planes[side].awaits = false;
         self.tidy_entries();
     }
 
-    /// What the kernel still has of changes that no record names.
+    /// Removes what the kernel still has of changes that no record names.
     pub(super) fn undo_unrecorded(&mut self) {
         for side in [RIGHTWARDS, LEFTWARDS] {
             if !self.held.values().any(|held| held.side == side) {

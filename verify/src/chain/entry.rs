@@ -1,7 +1,7 @@
-//! The entry of one path of a session in an anchor's data plane: what the programs do
-//! with a segment, as far as numbers go. Which path it takes, and what may be
-//! acknowledged there, is the shipped decision (`dysco_common::two_paths`); here is only
-//! what the programs do around it. Windows never close.
+//! The entry of one path of a session in an anchor's data plane: the effect of the programs on a
+//! segment, as far as numbers go. The shipped decision (`dysco_common::two_paths`) determines the
+//! path that a segment takes and what may be acknowledged there. This module holds only the actions
+//! of the programs around that decision. Windows never close.
 
 use std::hash::{Hash, Hasher};
 
@@ -20,23 +20,23 @@ use crate::socket::Base;
 /// An entry as the programs have it.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// That.
+    /// The session entry.
     pub s: Session,
 }
 
-/// What an anchor sends of one segment of its end.
+/// Packets that an anchor sends for one segment of its end.
 pub enum Sent {
-    /// All by the path that it takes.
+    /// The whole segment leaves by the path that is taken.
     Taken(Packet),
-    /// All by the path before.
+    /// The whole segment leaves by the path before.
     Before(Packet),
-    /// By the path before what acknowledges, if that is news there, and the rest by the
-    /// one that it takes.
+    /// The acknowledgement leaves by the path before, if it is news there; the rest leaves by the
+    /// path that is taken.
     Both(Option<Packet>, Packet),
 }
 
 impl Entry {
-    /// Of the path that a session began with: a chain's, or the direct one.
+    /// Entry of the path that a session began with: a chain's path, or the direct one.
     pub fn opened(base: &Base, opened_here: bool, chained: bool) -> Entry {
         let mut s = Session {
             snd_max: base.out,
@@ -53,7 +53,7 @@ impl Entry {
         Entry { s }
     }
 
-    /// `Agent::add_path`, and `lead_beyond`.
+    /// Models `Agent::add_path` and `lead_beyond`.
     pub fn beside(&self) -> Entry {
         let two = Two {
             chained: 2,
@@ -69,30 +69,30 @@ impl Entry {
         Entry { s }
     }
 
-    /// `Agent::lead_beyond`.
+    /// Models `Agent::lead_beyond`.
     pub fn lead_beyond(&mut self, delta: &Delta) {
         self.s.translation = self.s.translation.beyond(delta);
     }
 
-    /// What `Memory::take_over` brings.
+    /// Models `Memory::take_over`.
     pub fn take_over(&mut self, from: &Entry) {
         let (s, from) = (&mut self.s, &from.s);
         (s.bytes_out, s.snd_max, s.snd_ack) = (from.bytes_out, from.snd_max, from.snd_ack);
     }
 
-    /// What `Memory::share_life` brings.
+    /// Models `Memory::share_life`.
     pub fn share_life(&mut self, from: &Entry) {
         let (life, from) = (&mut self.s.life, &from.s.life);
         life.fin_out |= from.fin_out;
         life.fin_in |= from.fin_in;
     }
 
-    /// The state that it is in.
+    /// True if the entry is in this state.
     pub fn is(&self, state: State) -> bool {
         self.s.state == state as u32
     }
 
-    /// The path is the session's only one again, or for the first time.
+    /// Makes the path the session's only one, again or for the first time.
     pub fn remain(&mut self) {
         if self.is(State::Switching) {
             self.s.state = State::NewPath as u32;
@@ -100,7 +100,7 @@ impl Entry {
         }
     }
 
-    /// `Agent::settle_path`.
+    /// Models `Agent::settle_path`.
     pub fn settles(&mut self, far_cutoff: u32) -> bool {
         let s = &mut self.s;
         (s.cut_in, s.two.cut_in_set) = (far_cutoff, 1);
@@ -108,7 +108,7 @@ impl Entry {
         acked && carries_all(s) && !after(s.snd_ack, s.rcv_max)
     }
 
-    /// What shows the firewalls of the path how far this end has sent.
+    /// Returns the packet that shows the path's firewalls how far this end has sent.
     pub fn primer(&self) -> Packet {
         let seg = Segment {
             seq: self.s.sent_on_wire(self.s.snd_max),
@@ -120,12 +120,12 @@ impl Entry {
         Packet { seg, first: 0 }
     }
 
-    /// The other end has heard all that this one has shown or may show.
+    /// True if the other end has acknowledged everything that this end has shown or may show.
     pub fn is_heard(&self) -> bool {
         !after(self.s.snd_max, self.s.rcv_ack)
     }
 
-    /// `second::leaves`, and what the programs do with a session of one path.
+    /// Models `second::leaves`, and the action of the programs on a session with one path.
     pub fn sends(&mut self, packet: Packet) -> Sent {
         self.track(&packet.seg);
         if !self.is(State::Switching) {
@@ -147,7 +147,7 @@ impl Entry {
         }
     }
 
-    /// `second::acknowledge_before`.
+    /// Models `second::acknowledge_before`.
     fn acknowledgement(&mut self, packet: &Packet) -> Option<Packet> {
         let s = &mut self.s;
         if s.two.old_ack_set != 0 && !after(packet.seg.ack, s.old_ack) {
@@ -162,7 +162,7 @@ impl Entry {
         Some(Packet { seg, ..*packet })
     }
 
-    /// `egress::track`.
+    /// Models `egress::track`.
     fn track(&mut self, seg: &Segment) {
         let s = &mut self.s;
         if after(seg.end(), s.snd_max) {
@@ -177,7 +177,7 @@ impl Entry {
         }
     }
 
-    /// Both FINs have passed, which nobody was told yet.
+    /// Returns true once when both FINs have passed.
     pub fn has_closed(&mut self) -> bool {
         let life = &mut self.s.life;
         let news = life.fin_out & life.fin_in != 0 && life.told == 0;
@@ -185,14 +185,14 @@ impl Entry {
         news
     }
 
-    /// A segment as the path's wire has it.
+    /// Returns a segment as the path's wire has it.
     pub fn translated(&self, packet: Packet) -> Packet {
         let t = &self.s.translation;
         edited(packet, &t.outgoing(&packet.seg, &FlowKey::default()))
     }
 
-    /// A segment off the path's wire; none where it is for firewalls only. A host of the
-    /// chain passes those on, unless they open the path.
+    /// Translates a segment off the path's wire. Returns none if the segment is for firewalls only.
+    /// A host of the chain forwards such segments, unless they open the path.
     pub fn hears(&mut self, packet: Packet, passes_on: bool) -> Option<Packet> {
         let edit = (self.s.translation).incoming(&packet.seg, &FlowKey::default());
         let packet = edited(packet, &edit);
@@ -211,25 +211,27 @@ impl Entry {
         Some(packet)
     }
 
-    /// Does what shows firewalls something go by its path? Elsewhere it is some stack's.
+    /// True if a packet that shows firewalls something may arrive on this path. On other paths such
+    /// a packet belongs to a stack.
     fn may_be_shown(&self) -> bool {
         !self.is(State::Tracked) || self.s.two.new_heard != 0
     }
 
-    /// May it be heard by the path that it is of? What is shown to firewalls always is.
+    /// True if the path of the packet may deliver it. A packet shown to firewalls is always
+    /// delivered.
     pub fn is_live(&self, packet: &Packet) -> bool {
         let between = self.is(State::Joining) || self.is(State::Switching);
         !between || opens_windows(&packet.seg) || is_live_beside(&self.s, &packet.seg)
     }
 
-    /// `dysco_follow` may take it.
+    /// True if `dysco_follow` may take the path.
     pub fn may_follow(&self) -> bool {
         let s = &self.s;
         self.is(State::Joining) && s.life.opened_here == 0 && s.two.part == part::NEXT
     }
 }
 
-/// What later behaviour depends on.
+/// Hashes what later behaviour depends on.
 impl Hash for Entry {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Session { life, two, .. } = &self.s;

@@ -1,5 +1,4 @@
-//! One host: the machine that ships, what the engine does for it, and the paths in
-//! its data plane.
+//! One host: the shipped machine, the engine's work for it, and the paths in its data plane.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -18,179 +17,180 @@ use super::lines::Passed;
 use super::seed::Seed;
 use crate::pump::{self, Engine, NOW, Twist};
 
-/// A path: the change that made it, or the one that the session began with.
+/// A path, named by the change that made it; none for the path that the session began with.
 pub type Route = Option<ChangeId>;
 
 /// The second path at an anchor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Other {
-    /// Which.
+    /// Name of the path.
     pub route: Route,
-    /// It was taken before; otherwise it may be taken next.
+    /// True if the path was taken before; false if it may be taken next.
     pub before: bool,
-    /// Packets come by it.
+    /// True if packets arrive on the path.
     pub joined: bool,
 }
 
-/// The side of a host from which the session goes on to the end that accepted it: that of
-/// a left anchor.
+/// Side of a host on which the session continues to the end that accepted it. A left anchor acts on
+/// this side.
 pub const RIGHTWARDS: usize = 0;
-/// The other one, that of a right anchor.
+/// The opposite side, on which a right anchor acts.
 pub const LEFTWARDS: usize = 1;
 
-/// The data plane of an anchor, on one side. A dead daemon does not touch it.
+/// The data plane of an anchor, on one side. The death of a daemon does not change it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Plane {
-    /// The path that it takes, and hears.
+    /// Path on which the anchor sends and receives.
     pub current: Route,
-    /// The other one that it hears, if any.
+    /// Other path on which the anchor receives, if any.
     pub other: Option<Other>,
-    /// A SYN of the path that may be taken next would be answered.
+    /// True if a SYN of the path that may be taken next would be answered.
     pub awaits: bool,
-    /// At a host of chains: it has been an anchor on this side.
+    /// At a host of chains: true if the host has been an anchor on this side.
     pub active: bool,
 }
 
-/// What the engine remembers of a change, and loses with its process.
+/// State of a change that the engine keeps in memory, and loses with its process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Held {
-    /// On which side of this host.
+    /// Side of this host.
     pub side: usize,
-    /// The path before.
+    /// Path before the change.
     pub first: Route,
-    /// How far its end had sent and heard when it was asked.
+    /// Numbers up to which its end had sent and received when the engine was asked.
     pub reach: Reach,
-    /// The new one, once it is heard.
+    /// New path, once the anchor receives on it.
     pub second: Option<ChangeId>,
-    /// It was taken by command.
+    /// True if the new path was taken by command.
     pub cut: bool,
-    /// The other anchor has taken it when it had sent so far.
+    /// Number up to which the other anchor had sent when it took the new path.
     pub far: Option<u32>,
-    /// It has carried all that it had to.
+    /// True if the new path has carried everything that it had to.
     pub settled: bool,
-    /// There is no way back.
+    /// True if the change can no longer be rolled back.
     pub completed: bool,
-    /// The machine has ended the change.
+    /// True if the machine has ended the change.
     pub erased: bool,
 }
 
-/// What a host will have done at any later moment.
+/// An action that a host completes at any later moment.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Later {
-    /// The path is open, or is known not to be.
+    /// The path is open, or is known not to open.
     Open(ChangeId),
-    /// What another host has sent of its firewall's state comes to this one's.
+    /// State of another host's firewall arrives at this host's firewall.
     Install(ChangeId, HostId),
-    /// A firewall's state has moved to that host, or will not.
+    /// A firewall's state has moved to this host, or will not move.
     State(ChangeId, HostId, bool),
-    /// The session is forgotten here.
+    /// The session is forgotten on this host.
     Forgotten(ChangeId, HostId),
-    /// The host that opened the session says which of these paths are in use, unless this
-    /// one is no host of its chain; by then another change may have come.
+    /// The host that opened the session states which of these paths are in use, unless this host is
+    /// not in its chain. Another change may have been made in the meantime.
     InUse {
-        /// What was asked.
+        /// Numbers of the paths in question.
         asked: Vec<u32>,
-        /// The change by which the session passed here then, as far as was remembered.
+        /// Change by which the session passed here at that time, as far as this host remembered it.
         by: Option<ChangeId>,
         /// The answer.
         now: Option<Vec<u32>>,
     },
     /// The session's end is noticed.
     Gone,
-    /// Both its FINs have passed.
+    /// Both FINs of the session have passed.
     Closed,
 }
 
-/// How a change ended for one role here.
+/// Outcome of a change for one role on this host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ending {
-    /// Which.
+    /// Identifier of the change.
     pub change: ChangeId,
-    /// In which part.
+    /// Role of this host in the change.
     pub role: Role,
-    /// The session has the chain.
+    /// True if the session has the new chain.
     pub changed: bool,
 }
 
-/// What no host may ever do.
+/// A violation that no host may ever commit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Wrong {
-    /// A change was completed where its path is not taken.
+    /// A change was completed although its path is not taken.
     CompletedElsewhere,
-    /// Back to a path that was given up.
+    /// A host went back to a path that had been given up.
     BackAfterCompletion,
-    /// A third path was made beside two.
+    /// A third path was made in addition to two.
     ThreePaths,
-    /// The end that was told is not the one that came.
+    /// The reported outcome is not the actual one.
     FalseReport,
-    /// A host that kept the rules was taken for one that broke them.
+    /// A host that kept the rules was taken for an intruder.
     TakenForIntruder,
     /// A command that no part of a chain gives.
     Unmodelled,
-    /// A record that its successor cannot read.
+    /// A record that the next process cannot read.
     UnreadableRecord,
 }
 
 /// A host.
 #[derive(Clone)]
 pub struct Host {
-    /// Which.
+    /// Index of the host.
     pub place: usize,
-    /// The protocol, while the daemon lives.
+    /// The protocol machine, while the daemon lives.
     pub machine: Option<Machine>,
-    /// How often the daemon was started.
+    /// Number of times that the daemon was started.
     pub life: u8,
-    /// At an anchor, on either side.
+    /// At an anchor: its data plane on either side.
     pub planes: [Plane; 2],
-    /// The session has ended.
+    /// True if the session has ended.
     pub gone: bool,
-    /// Where the session was opened: the chain that is taken down.
+    /// At the host that opened the session: the recorded chain.
     pub chain: Vec<HostId>,
-    /// The numbers of the paths between its hosts, and its ends.
+    /// Numbers of the paths between the hosts of the chain and its ends.
     pub links: Vec<u32>,
-    /// The highest that was given.
+    /// Highest path number that was given.
     pub highest: u32,
-    /// Changes decided here whose left anchor is elsewhere.
+    /// Changes decided here whose left anchor is on another host.
     pub led: BTreeSet<ChangeId>,
-    /// At a host of chains: the paths that it passes on.
+    /// At a host of chains: the paths that it forwards.
     pub knows: BTreeSet<Route>,
-    /// The numbers of paths, as their entries have them.
+    /// Numbers of paths, as their entries have them.
     pub numbers: BTreeMap<ChangeId, u32>,
-    /// The change by which the session passes it, or is to, as far as it remembers.
+    /// Change by which the session passes or will pass this host, as far as the host remembers it.
     pub passing: Option<ChangeId>,
-    /// Changes that ask for nothing any more, likewise.
+    /// Changes that ask for nothing any more, as far as the host remembers them.
     pub forgotten: BTreeSet<ChangeId>,
     /// Records on disk.
     pub records: BTreeMap<ChangeId, Vec<u8>>,
-    /// What it is at.
+    /// Actions in progress.
     pub events: Vec<Later>,
-    /// What was told to operators.
+    /// Outcomes reported to operators.
     pub endings: Vec<Ending>,
-    /// Its firewall knows the session.
+    /// True if the host's firewall knows the session.
     pub state: bool,
-    /// State that is to move, and whether the new host expects it already.
+    /// State that is to move; true if the new host already expects it.
     pub moves: BTreeMap<(ChangeId, HostId), bool>,
-    /// What it has asked for of that in this step: from where, and to where.
+    /// State that the host has asked to move in this step: change, source host and destination
+    /// host.
     pub(super) asked: Vec<(ChangeId, HostId, HostId)>,
-    /// By how much it has changed the stream.
+    /// Number of bytes by which the host has changed the stream, in each direction.
     pub delta: Delta,
-    /// By how much a path that it opens in this step is to make up for what leaves.
+    /// Delta of the hosts that leave, for which a path opened in this step is to compensate.
     pub(super) makes_up: Option<(ChangeId, Delta)>,
-    /// Memory of the engine's.
+    /// The engine's memory of each change.
     pub held: BTreeMap<ChangeId, Held>,
-    /// Where sessions carry bytes: the entries of its paths on either side.
+    /// For sessions that carry bytes: the entries of the host's paths on either side.
     pub entries: BTreeMap<(usize, Route), Entry>,
-    /// Paths that it went back to, and shows that to their firewalls.
+    /// Paths that the host went back to, whose firewalls it notifies of that.
     pub shows: BTreeSet<(usize, Route)>,
-    /// Those of them that it shows it in this step.
+    /// Paths among these whose firewalls the host notifies in this step.
     pub(super) primes: Vec<(usize, Route)>,
-    /// At a host of chains: what has passed it to either side.
+    /// At a host of chains: the highest numbers that have passed to either side.
     pub passed: Option<[Passed; 2]>,
-    /// Its data plane took a path because the other end's did.
+    /// True if its data plane took a path because the other end's did.
     pub(super) followed: bool,
-    /// The engine takes up what a former process left.
+    /// True while the engine takes up what a former process left.
     pub(super) taking_up: bool,
-    /// A bug put in on purpose.
+    /// Bug that is put in on purpose.
     pub(super) seed: Option<Seed>,
 }
 
@@ -205,7 +205,7 @@ impl Hash for Host {
     }
 }
 
-/// What one input brought.
+/// Result of one input.
 pub type Outcome = pump::Outcome<Wrong>;
 
 /// The address of a host.
@@ -213,7 +213,7 @@ pub fn address(place: usize) -> IpAddr {
     IpAddr::from([10, 0, 0, place as u8 + 1])
 }
 
-/// The host that has an address.
+/// Returns the host that has an address.
 pub fn place_of(host: HostId) -> Option<usize> {
     match host {
         IpAddr::V4(a) => usize::from(a.octets()[3]).checked_sub(1),
@@ -230,7 +230,7 @@ pub fn session() -> Subsession {
 }
 
 impl Host {
-    /// A host; if it is one of the session's chain, it passes it on.
+    /// Creates a host. A host of the session's chain forwards the session.
     pub fn new(place: usize, passes: bool, seed: Option<Seed>) -> Host {
         let mut host = Host {
             place,
@@ -274,26 +274,27 @@ impl Host {
             serial += 1;
             let mut id = [0; 16];
             id[..3].copy_from_slice(&[place, life, serial]);
-            // The secret of a path is made of the last ones.
+            // The last bytes of the identifier determine the secret of a path.
             id[8..11].copy_from_slice(&[place, life, serial]);
             id
         };
         Machine::new(vec![address(self.place)], ids)
     }
 
-    /// Is it an end of the session?
+    /// True if the host is an end of the session.
     pub fn is_anchor(&self) -> bool {
         self.place <= RIGHT
     }
 
-    /// Does an anchor hear a path on this side, should anything come by it?
+    /// True if an anchor receives on this path on this side.
     pub fn hears(&self, side: usize, route: Route) -> bool {
         let plane = &self.planes[side];
         let other = |o: &Other| o.route == route && (o.before || o.joined);
         plane.current == route || plane.other.as_ref().is_some_and(other)
     }
 
-    /// By which path a host of chains passes on what comes by this one, on that side.
+    /// Returns the path by which a host of chains forwards, on that side, what arrives on this
+    /// path.
     pub fn goes_on(&self, route: Route, side: usize) -> Option<Route> {
         let anchor = &self.planes[side];
         let came = LEFTWARDS + RIGHTWARDS - side;
@@ -308,7 +309,7 @@ impl Host {
         }
     }
 
-    /// Which side a session is held on, by what it is called.
+    /// Returns the side on which a session is held, by its five-tuple.
     pub(super) fn side_of(&self, session: &Subsession) -> usize {
         match self.place {
             LEFT => RIGHTWARDS,
@@ -318,7 +319,7 @@ impl Host {
         }
     }
 
-    /// What the session is called on one side.
+    /// Returns the session's five-tuple on one side.
     pub(super) fn called(&self, side: usize) -> Subsession {
         let Subsession { left, right } = session();
         match self.is_anchor() || side == RIGHTWARDS {
@@ -330,7 +331,7 @@ impl Host {
         }
     }
 
-    /// The session is gone: who is at a change hears of it.
+    /// Reports that the session is gone to each change that holds it.
     pub(super) fn tell_all_gone(&mut self) {
         let names = BTreeSet::from([self.called(RIGHTWARDS), self.called(LEFTWARDS)]);
         for subsession in names {
@@ -338,7 +339,7 @@ impl Host {
         }
     }
 
-    /// Nothing of it survives but what the kernel and the disk hold.
+    /// Ends the process. Only what the kernel and the disk hold survives.
     pub fn die(&mut self) {
         self.machine = None;
         self.held.clear();
@@ -349,7 +350,7 @@ impl Host {
         self.passing = None;
     }
 
-    /// The daemon starts, as the engine's `take_up` has it.
+    /// Starts the daemon, as the engine's `take_up` does.
     pub fn start(&mut self) -> Outcome {
         self.life += 1;
         let mut out = Outcome::default();
@@ -389,7 +390,7 @@ impl Host {
         })
     }
 
-    /// The engine does something, and carries out what the machine wants then.
+    /// Makes the engine do something, and carries out what the machine then wants.
     pub(super) fn does(&mut self, twist: Twist, what: impl FnOnce(&mut Host)) -> Outcome {
         let mut out = Outcome::default();
         what(self);
@@ -411,7 +412,8 @@ impl Host {
                     _ => LEFTWARDS,
                 };
                 let taken = self.planes[side].current == Some(change);
-                // A right anchor's successor may be asked again for what is over.
+                // The next process of a right anchor may be asked again about a change that is
+                // over.
                 let falsely = match role {
                     Role::Head if self.led.contains(&change) => false,
                     Role::Head => changed != taken,
@@ -426,7 +428,7 @@ impl Host {
                     changed,
                 });
             }
-            // A successor does not know who had a part in what.
+            // The next process does not know which hosts took part in a change.
             Report::Violation { .. } if self.life == 0 => {
                 *wrong = Some(Wrong::TakenForIntruder);
             }

@@ -1,4 +1,4 @@
-//! The entries of an anchor's paths: one for each that it takes or hears.
+//! Entries of an anchor's paths: one for each path on which it sends or receives.
 
 use dysco_common::delta::Reach;
 use dysco_common::seq::max;
@@ -13,7 +13,7 @@ use super::seed;
 use crate::plane::Packet;
 use crate::socket::Base;
 
-/// The highest numbers of what has passed a host of the chain on its way to one side.
+/// Highest numbers that have passed a host of the chain towards one side.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Passed {
     end: u32,
@@ -21,7 +21,7 @@ pub struct Passed {
 }
 
 impl Passed {
-    /// Nothing has, of a direction that begins there.
+    /// Nothing has passed of a direction that begins at these numbers.
     pub fn nothing(base: &Base) -> Passed {
         Passed {
             end: base.out,
@@ -34,25 +34,25 @@ impl Passed {
     }
 }
 
-/// The other side of a host.
+/// Opposite side of a host.
 pub fn other(side: usize) -> usize {
     LEFTWARDS + RIGHTWARDS - side
 }
 
 impl Host {
-    /// The entry of the path that it takes on one side.
+    /// Entry of the path that is taken on one side.
     fn taken(&mut self, side: usize) -> Option<&mut Entry> {
         let route = self.planes[side].current;
         self.entries.get_mut(&(side, route))
     }
 
-    /// An entry, and the one that goes with it.
+    /// Returns an entry, and a copy of the entry of the other path.
     fn both(&mut self, side: usize, one: Route, other: Route) -> Option<(&mut Entry, Entry)> {
         let other = self.entries.get(&(side, other))?.clone();
         Some((self.entries.get_mut(&(side, one))?, other))
     }
 
-    /// A host of the chain becomes an anchor: it has had entries all the time.
+    /// Turns a host of the chain into an anchor. The host has had entries all the time.
     pub(super) fn begin_entries(&mut self, side: usize) {
         let Some(passed) = self.passed else {
             return;
@@ -68,7 +68,7 @@ impl Host {
         self.entries.entry((side, route)).or_insert(entry);
     }
 
-    /// How far its end has sent and heard, as the wire has it.
+    /// Numbers up to which its end has sent and received, as the wire has them.
     pub(super) fn reach(&self, side: usize) -> Reach {
         let route = self.planes[side].current;
         let entry = self.entries.get(&(side, route));
@@ -90,8 +90,8 @@ impl Host {
         }
     }
 
-    /// `Agent::switch_path`, where the programs have not done it yet; and
-    /// `dysco_follow`, which shares nothing.
+    /// Models `Agent::switch_path`, if the programs have not switched yet, and `dysco_follow`,
+    /// which shares nothing.
     pub(super) fn switch_entry(&mut self, side: usize, second: Route, first: Route, shares: bool) {
         if let Some((entry, before)) = self.both(side, second, first) {
             entry.take_over(&before);
@@ -106,7 +106,7 @@ impl Host {
         }
     }
 
-    /// `Agent::refresh_path`.
+    /// Models `Agent::refresh_path`.
     pub(super) fn refresh(&mut self, side: usize, second: Route) {
         let first = self.planes[side].current;
         if let Some((entry, from)) = self.both(side, second, first)
@@ -116,7 +116,8 @@ impl Host {
         }
     }
 
-    /// What opens a path says how far the other end has sent, and has heard.
+    /// Records how far the other end has sent and received, as the packet that opens a path states
+    /// it.
     pub(super) fn hears_opening(&mut self, side: usize, route: Route, end: u32) {
         if let Some(Entry { s }) = self.entries.get_mut(&(side, route)) {
             s.rcv_max = max(s.rcv_max, s.received_off_wire(end));
@@ -125,13 +126,13 @@ impl Host {
         }
     }
 
-    /// Up to where the local end had sent then, as the wire has it.
+    /// Sequence number up to which the local end had sent at that time, as the wire has it.
     pub(super) fn cutoff(&self, side: usize, second: Route) -> Option<u32> {
         let s = &self.entries.get(&(side, second))?.s;
         Some(s.sent_on_wire(s.snd_max))
     }
 
-    /// `Agent::switch_back`.
+    /// Models `Agent::switch_back`.
     pub(super) fn switch_entry_back(&mut self, side: usize, second: Route, first: Route) {
         if let Some((entry, from)) = self.both(side, first, second) {
             entry.take_over(&from);
@@ -143,7 +144,7 @@ impl Host {
         }
     }
 
-    /// `way_back`: what was taken once, perhaps before a daemon died.
+    /// Models `way_back`: the path was taken once, perhaps before a daemon died.
     pub(super) fn show_way_back(&mut self, side: usize, second: Route) {
         let first = self.planes[side].current;
         let next = self.entries.get(&(side, second));
@@ -154,8 +155,8 @@ impl Host {
         }
     }
 
-    /// `Agent::drop_path_before`, or `drop_next_path`: of paths that are neither taken nor
-    /// heard nothing is kept.
+    /// Models `Agent::drop_path_before` or `drop_next_path`: removes the entries of paths that are
+    /// neither taken nor heard.
     pub(super) fn tidy_entries(&mut self) {
         for side in [RIGHTWARDS, LEFTWARDS] {
             let plane = self.planes[side];
@@ -181,14 +182,15 @@ impl Host {
         }
     }
 
-    /// Far cutoff, as the wire has it: has the path carried all that it has to?
+    /// Returns true if the path has carried all that it has to. `far` is the far cutoff, as the
+    /// wire has it.
     pub(super) fn settles(&self, side: usize, change: ChangeId, far: u32) -> Option<bool> {
         let mut entry = self.entries.get(&(side, Some(change)))?.clone();
         let far = entry.s.received_off_wire(far);
         Some(entry.settles(far) || seed::settles_early(self.seed))
     }
 
-    /// What its end, or its stack, sends to one side goes by these paths.
+    /// Paths and packets for what the host's end, or its stack, sends to one side.
     pub(super) fn leaves(&mut self, side: usize, packet: Packet) -> Vec<(Route, Packet)> {
         let plane = self.planes[side];
         let unseen = seed::acks_unseen(self.seed);
@@ -220,7 +222,8 @@ impl Host {
         }
     }
 
-    /// What comes by a path: that for its end, or its stack, if it hears the path.
+    /// Returns the part of a packet on a path that is for the host's end or its stack, if the path
+    /// is heard.
     pub(super) fn arrives(&mut self, came: usize, route: Route, packet: Packet) -> Option<Packet> {
         if !self.hears(came, route) {
             return None;
@@ -242,7 +245,7 @@ impl Host {
             .hears(packet, passes_on)
     }
 
-    /// A host of the chain passes on what comes by a path to one side.
+    /// Forwards to one side what arrives on a path at a host of the chain.
     pub(super) fn passes(
         &mut self,
         side: usize,
@@ -274,7 +277,8 @@ impl Host {
         }
     }
 
-    /// Its middlebox has put in so many bytes on the path that the session began with.
+    /// Applies the bytes that the host's middlebox has inserted on the path that the session began
+    /// with.
     fn change_size(&self, side: usize, seg: &mut Segment) {
         let Delta {
             to_server,

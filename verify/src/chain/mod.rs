@@ -1,8 +1,8 @@
-//! The chains of sessions that live, explored: who decides and the left and right
-//! anchors (`dysco_proto::{head,lead,tail}`), hosts of chains among them, and hosts that
-//! sessions only pass, on a data plane of which only the paths are kept: which one an
-//! anchor takes on either side, which ones it hears, and which hosts know them. Either path may carry any segment, so that no byte can be
-//! lost but by one that is sent where nobody hears it.
+//! Exploration of the chains of live sessions: the deciding host and the left and right anchors
+//! (`dysco_proto::{head,lead,tail}`), hosts of chains among them, and hosts that sessions only
+//! pass. The data plane models only the paths: the path that an anchor takes on either side, the
+//! paths that it hears, and the hosts that know them. Either path may carry any segment, so that a
+//! byte is lost only if it is sent where no host hears it.
 
 pub mod ask;
 pub mod calm;

@@ -1,4 +1,4 @@
-//! The model that is explored.
+//! The model to explore.
 
 use dysco_proto::{ChangeId, HostId, Machine, Message, Phase, Role, Time, Timer};
 use stateright::{Model, Property};
@@ -13,11 +13,11 @@ use crate::report::Explorable;
 use crate::run::{Fates, explain};
 use crate::socket::Say;
 
-/// No message is on its way for so long, nor said again in vain: a deadline as
-/// long as this passes only when none is.
+/// Bound on the time that a message is in flight or is repeated in vain. A deadline of this length
+/// passes only when there is no such message.
 const LIFE: Time = Time::from_secs(30);
 
-/// A configuration, and what is known of its states.
+/// A configuration, and the known outcomes of its states.
 pub struct Exploration {
     /// The configuration.
     pub config: Configuration,
@@ -29,71 +29,71 @@ pub struct Exploration {
 pub enum Action {
     /// An operator asks for one of the chains.
     Request(usize, Twist),
-    /// An operator changes their mind.
+    /// An operator cancels the change.
     Cancel(ChangeId),
-    /// A message arrives; perhaps it will come again.
+    /// A message arrives; it may arrive again.
     Deliver {
-        /// Which.
+        /// Index of the message.
         index: usize,
-        /// It stays on its way.
+        /// True if the message also stays in flight.
         keep: bool,
-        /// What goes wrong.
+        /// Fault that occurs.
         twist: Twist,
     },
     /// A message is lost.
     Lose(usize),
-    /// A host has done something that took its time.
+    /// A host has completed an action that took time.
     Happen {
-        /// Which host.
+        /// Index of the host.
         place: usize,
-        /// Which of its events.
+        /// Index of the event among the host's events.
         index: usize,
-        /// What goes wrong.
+        /// Fault that occurs.
         twist: Twist,
     },
     /// The engine of an anchor finds that the new path has carried what it had to.
     Look(usize, ChangeId, Twist),
-    /// It forgets the path before.
+    /// The engine of an anchor forgets the path before.
     Late(usize, ChangeId),
-    /// Who decides waits no longer for state to be moved to this host.
+    /// The deciding host stops waiting for state to move to this host.
     GiveUpState(ChangeId, HostId),
-    /// The right anchor's data plane takes the path that the left one's takes.
+    /// The right anchor's data plane takes the path that the left anchor's takes.
     Follow(ChangeId),
-    /// A host asks which of the two paths is in use by which a session passes it.
+    /// A host asks which of the two paths by which a session passes it is in use.
     AskInUse(usize),
-    /// A message is said again.
+    /// A message is repeated.
     Repeat(usize, Timer),
     /// A deadline passes.
     Expire {
-        /// At this host.
+        /// Index of the host.
         place: usize,
-        /// Whose.
+        /// Timer that expires.
         timer: Timer,
-        /// What goes wrong.
+        /// Fault that occurs.
         twist: Twist,
     },
     /// A daemon dies.
     Crash(usize),
-    /// It starts anew.
+    /// A daemon starts again.
     Start(usize),
-    /// A new path carries nothing any more.
+    /// A new path no longer carries anything.
     Break(ChangeId),
     /// The session ends.
     Reset,
     /// An end sends something to the other side.
     Say(usize, Say, Delivery),
-    /// What was late comes.
+    /// A late segment arrives.
     ComesLate,
     /// A host shows the firewalls of a path how far its end has sent.
     Prime(usize, usize, Route),
-    /// What opens a new path is answered by a reset.
+    /// A reset answers the packet that opens a new path.
     Reject(usize, usize, Route, u32),
     /// Both ends have closed: the session's entries are collected.
     Collect,
 }
 
 impl Exploration {
-    /// Of one configuration.
+    /// Creates the exploration of one configuration.
     pub fn new(config: Configuration) -> Exploration {
         Exploration {
             config,
@@ -106,7 +106,7 @@ impl Exploration {
         Twist::all(OUTPUTS, [crashes, world.left.refusals, 0])
     }
 
-    /// May the daemon of this host die?
+    /// True if the daemon of this host may die.
     fn is_mortal(&self, place: usize) -> bool {
         self.config.mortal.is_empty() || self.config.mortal.contains(&place)
     }
@@ -172,7 +172,7 @@ impl Exploration {
                 if world.comes_later(place, event) {
                     continue;
                 }
-                // No machine has a part in that: it fails, or does not.
+                // No machine takes part in this event: it fails, or it does not.
                 let steps = match event {
                     Later::Install(..) => 1,
                     Later::InUse { .. } => 0,
@@ -269,7 +269,7 @@ impl Exploration {
         }
     }
 
-    /// Is this step a fault? Then one fewer may come.
+    /// Charges a step that is a fault against the remaining number of faults.
     fn pay(&self, world: &mut World, action: &Action) {
         let only_time = world.only_time_helps(&self.config);
         let in_vain = |change, to| world.waits_in_vain(LEFT).any(|w| w == (change, to));
@@ -302,7 +302,7 @@ impl Exploration {
             Action::Say(_, _, Delivery::Lost) => Some(&mut left.packets),
             Action::Say(_, _, Delivery::Late) => Some(&mut left.slow),
             Action::Say(_, Say::Again | Say::AllAgain, _) => {
-                // More of them than may come too early come when all is still.
+                // Retransmissions beyond the budget for early ones occur when everything is idle.
                 left.again = left.again.saturating_sub(1);
                 return;
             }
@@ -432,7 +432,7 @@ impl Explorable for Exploration {
     }
 }
 
-/// What must hold in every state.
+/// Properties that must hold in every state.
 pub fn always() -> Vec<Property<Exploration>> {
     vec![
         Property::always("one change at a time holds a segment", |_, w: &World| {
@@ -499,7 +499,7 @@ pub fn always() -> Vec<Property<Exploration>> {
     ]
 }
 
-/// No daemon is away or at work.
+/// True if no daemon is down or at work.
 fn quiet(world: &World) -> bool {
     let waits = |m: &Machine| m.waits().next().is_some();
     let busy = |h: &Host| h.machine.as_ref().is_none_or(waits);

@@ -1,5 +1,5 @@
-//! Bugs put in on purpose, to show that the check would find them. They sit
-//! around the machine, in what it hears and has done: the machine has none of this.
+//! Bugs put in on purpose, to show that the check would find them. They act around the machine, on
+//! its inputs and its results. The machine itself contains none of this.
 
 use dysco_common::transit::Stays;
 use dysco_proto::{ChangeId, Machine, Message, Phase, Role, Scope};
@@ -9,76 +9,76 @@ use super::host::{LEFTWARDS, address};
 use super::world::World;
 use crate::pump::{NOW, Twist};
 
-/// A bug that a protocol like this one may have.
+/// A bug that a protocol of this kind may have.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Seed {
     /// The right anchor forgets the path before when it has switched.
     RightForgets,
-    /// The left anchor takes its cancel for answered at once.
+    /// The left anchor treats its cancel as answered at once.
     NoAck,
-    /// A left anchor that is elsewhere is taken to be back on the path before at once.
+    /// A left anchor on another host is assumed to be back on the path before at once.
     LeftNotBack,
-    /// A cancel is said once, and nobody asks what became of the change.
+    /// A cancel is sent once, and no host asks what became of the change.
     CancelOnce,
     /// A record is not written a second time.
     NoRecord,
-    /// A second change goes on with the chain of before the first one's success.
+    /// A second change starts from the chain as it was before the first change's success.
     SecondAnchor,
-    /// Hosts that leave are not asked by how much they have changed the stream.
+    /// Hosts that leave are not asked for their delta.
     DeltaUnasked,
-    /// State is taken for installed as soon as it is asked for.
+    /// State is treated as installed as soon as it is requested.
     StateEarly,
-    /// What was installed stays when the session does not come to the host after all.
+    /// Installed state remains when the session does not reach the host after all.
     StateStays,
-    /// What a new path has not carried is acknowledged there.
+    /// An anchor acknowledges on a new path what that path has not carried.
     AcksUnseen,
-    /// A new path is taken for good before it has carried all.
+    /// A new path is accepted for good before it has carried everything.
     SettlesEarly,
-    /// Who goes back to a path does not show its firewalls how far it is.
+    /// An anchor that goes back to a path does not show that path's firewalls how far it has sent.
     BackUnshown,
-    /// A host that stays takes the path that came last for the one in use.
+    /// A host that stays treats the later path as the one in use.
     TakesLast,
-    /// A host whose daemon begins anew collects the path that came first.
+    /// A host whose daemon starts again collects the earlier path.
     CollectsLiving,
-    /// The left anchor moves no numbers by what a host that leaves has changed.
+    /// The left anchor does not adjust numbers by the delta of a host that leaves.
     DeltaUnmoved,
-    /// What comes by a path is heard before that has opened.
+    /// Packets on a path are delivered before the path has opened.
     HearsUnopened,
     /// A path is taken whatever it does to numbers.
     ComparesNothing,
 }
 
-/// Does an operator's request say what the session had at first?
+/// True if an operator's request names the chain that the session had at first.
 pub fn is_outdated(seed: Option<Seed>) -> bool {
     seed == Some(Seed::SecondAnchor)
 }
 
-/// Is state said to be installed before it is?
+/// True if state is reported as installed before it is.
 pub fn hurries_state(seed: Option<Seed>) -> bool {
     seed == Some(Seed::StateEarly)
 }
 
-/// Does a firewall keep what it has of a session that its host forgets?
+/// True if a firewall keeps its state of a session that its host forgets.
 pub fn keeps_state(seed: Option<Seed>, scope: Scope) -> bool {
     seed == Some(Seed::StateStays) && scope == Scope::Newcomer
 }
 
-/// May a path hear an acknowledgement of what it has not carried?
+/// True if a path may carry an acknowledgement of what it has not carried.
 pub fn acks_unseen(seed: Option<Seed>) -> bool {
     seed == Some(Seed::AcksUnseen)
 }
 
-/// Has a path carried all as soon as it is taken?
+/// True if a path counts as having carried everything as soon as it is taken.
 pub fn settles_early(seed: Option<Seed>) -> bool {
     seed == Some(Seed::SettlesEarly)
 }
 
-/// Are firewalls on the way back shown nothing?
+/// True if firewalls on the way back are shown nothing.
 pub fn shows_nothing(seed: Option<Seed>) -> bool {
     seed == Some(Seed::BackUnshown)
 }
 
-/// Which of two paths a host keeps that a session passes, whose daemon was away.
+/// Returns which of two paths of a session a host keeps after its daemon was down.
 pub fn guesses(seed: Option<Seed>, known: Stays) -> Stays {
     match seed {
         Some(Seed::TakesLast) => Stays::Later,
@@ -86,37 +86,37 @@ pub fn guesses(seed: Option<Seed>, known: Stays) -> Stays {
     }
 }
 
-/// Does a daemon that begins anew keep one path of a session alone, without asking?
+/// True if a daemon that starts again keeps one path of a session alone, without asking.
 pub fn collects_living(seed: Option<Seed>) -> bool {
     seed == Some(Seed::CollectsLiving)
 }
 
-/// Do numbers stay as they are where a host leaves that has moved them?
+/// True if numbers stay as they are when a host leaves that has shifted them.
 pub fn moves_nothing(seed: Option<Seed>) -> bool {
     seed == Some(Seed::DeltaUnmoved)
 }
 
-/// Is a path heard before it has opened?
+/// True if packets on a path are delivered before it has opened.
 pub fn hears_unopened(seed: Option<Seed>) -> bool {
     seed == Some(Seed::HearsUnopened)
 }
 
-/// Is a path taken as soon as its SYN is answered?
+/// True if a path is taken as soon as its SYN is answered.
 pub fn compares_nothing(seed: Option<Seed>) -> bool {
     seed == Some(Seed::ComparesNothing)
 }
 
-/// Is only the first record of each change written, at the left anchor?
+/// True if the left anchor writes only the first record of each change.
 pub fn forgets_records(seed: Option<Seed>) -> bool {
     seed == Some(Seed::NoRecord)
 }
 
-/// Is what a timer repeats held back?
+/// True if the message that a timer repeats is held back.
 pub fn silences(seed: Option<Seed>, message: &Message) -> bool {
     seed == Some(Seed::CancelOnce) && matches!(message, Message::Cancel { .. })
 }
 
-/// Is it never said at all?
+/// True if the message is never sent.
 pub fn mutes(seed: Option<Seed>, message: &Message) -> bool {
     match seed {
         Some(Seed::CancelOnce) => matches!(message, Message::Query { .. }),
@@ -125,7 +125,7 @@ pub fn mutes(seed: Option<Seed>, message: &Message) -> bool {
     }
 }
 
-/// After each input of a host.
+/// Applies the bug after each input of a host.
 pub fn after(config: &Configuration, world: &mut World, place: usize) {
     let part = |world: &World, role| -> Option<(ChangeId, Phase)> {
         let changes = world.host(place).machine.iter().flat_map(Machine::changes);

@@ -1,4 +1,4 @@
-//! Where each bug that is put in on purpose shows.
+//! Configurations in which each bug that is put in on purpose shows.
 
 use super::carrying::{REJECTED, RENUMBERED};
 use super::config::{
@@ -6,7 +6,7 @@ use super::config::{
 };
 use super::seed::Seed;
 
-/// Bugs put in on purpose, each where it shows.
+/// Returns a configuration for each bug that is put in on purpose.
 pub fn seeded() -> Vec<Configuration> {
     vec![
         Configuration {

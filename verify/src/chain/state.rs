@@ -1,6 +1,6 @@
-//! State of firewalls that moves, as `engine/firewall` has it moved: what the old host
-//! sends comes to the new one at any later moment, which tells who asked. A message of
-//! such a transfer that is lost is said again, and is not told here.
+//! State of firewalls that moves, as `engine/firewall` moves it. The state that the old host sends
+//! arrives at the new host at any later moment; the new host then notifies the requester. A lost
+//! message of such a transfer is retransmitted, and this model does not show it.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use super::seed;
 use super::world::World;
 
 impl World {
-    /// A host has asked for state to be moved.
+    /// Carries out a host's requests to move state.
     pub(super) fn ask_for_state(&mut self, config: &Configuration, place: usize) {
         if self.host(place).asked.is_empty() {
             return;
@@ -25,7 +25,7 @@ impl World {
         }
     }
 
-    /// A daemon has started: who asked says again what was not heard.
+    /// Repeats the requester's requests that were not received, after a daemon has started.
     pub(super) fn ask_for_state_again(&mut self, place: usize) {
         let unheard = |((change, to), expected): (&(ChangeId, HostId), &bool)| {
             (!expected && *to == address(place)).then_some(*change)
@@ -39,14 +39,14 @@ impl World {
         }
     }
 
-    /// The host whose place another takes by a change.
+    /// Returns the host that another host replaces in a change.
     fn giver(&self, change: ChangeId, to: usize) -> Option<IpAddr> {
         let given = &self.accepted.iter().find(|a| a.change == change)?.state;
         let pair = given.iter().find(|(_, new)| *new == address(to));
         pair.map(|(old, _)| *old)
     }
 
-    /// The new host expects it, if its daemon lives.
+    /// Makes the new host expect the state, if its daemon lives.
     fn expect(&mut self, change: ChangeId, from: HostId, to: HostId) {
         let Some(place) = place_of(to).filter(|to| *to < self.hosts().len()) else {
             return;
@@ -60,7 +60,7 @@ impl World {
         }
     }
 
-    /// Is a host asked first to get ready? That is said before.
+    /// True if a host is first asked to get ready. That request precedes the state.
     pub fn comes_later(&self, place: usize, event: &Later) -> bool {
         let Later::Install(change, _) = event else {
             return false;
@@ -70,7 +70,7 @@ impl World {
         self.host(place).passing != Some(*change) && asked()
     }
 
-    /// It comes there, and is installed, unless that fails.
+    /// Delivers the state to the new host, which installs it unless that fails.
     pub(super) fn install(&mut self, place: usize, change: ChangeId, from: HostId, sound: bool) {
         let has = place_of(from).is_some_and(|from| self.host(from).state);
         let moved = has && sound && !self.gone();
@@ -78,7 +78,7 @@ impl World {
         self.moved(change, address(place), moved);
     }
 
-    /// Who asked hears of it, if it still waits.
+    /// Notifies the requester of the result, if it still waits.
     fn moved(&mut self, change: ChangeId, to: HostId, moved: bool) {
         if self.host(LEFT).moves.contains_key(&(change, to)) {
             self.edit(LEFT, |h| {
@@ -88,8 +88,8 @@ impl World {
         }
     }
 
-    /// The changes for which a host waits for state that will not come: the daemon died
-    /// that was to install it.
+    /// Changes for which a host waits for state that will not arrive, because the daemon that was
+    /// to install it died.
     pub fn waits_in_vain(&self, place: usize) -> impl Iterator<Item = (ChangeId, HostId)> + '_ {
         let host = self.host(place);
         let comes = |change: ChangeId, to: HostId| {
@@ -103,14 +103,14 @@ impl World {
             .filter(move |(change, to)| !comes(*change, *to))
     }
 
-    /// The changes for which a host waits for state.
+    /// Changes for which a host waits for state.
     pub fn waits_for_state(&self, place: usize) -> impl Iterator<Item = (ChangeId, HostId)> + '_ {
         let host = self.host(place);
         let moves = host.moves.keys().filter(|_| host.machine.is_some());
         moves.copied()
     }
 
-    /// It waits no more.
+    /// Ends the wait for state.
     pub fn give_up_state(&mut self, change: ChangeId, to: HostId) {
         self.moved(change, to, false);
     }

@@ -1,8 +1,8 @@
 //! The two streams of a session whose chain changes: the sockets at its ends, the
 //! segments that pass its paths, and the firewalls there.
 //!
-//! One packet at a time passes, from end to end or until a firewall drops it. One may
-//! be late: it has left its end, and comes at any later moment.
+//! One packet at a time is in flight, until it reaches the other end or a firewall drops it. One
+//! packet may be late: it has left its end, and arrives at any later moment.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
@@ -22,25 +22,24 @@ use crate::parts::digest;
 use crate::plane::Packet;
 use crate::socket::{Base, Harm, Say, Socket};
 
-/// Where the numbers of the two directions begin at the left end: they wrap within the
-/// first bytes.
+/// Initial numbers of the two directions at the left end. They wrap within the first bytes.
 const BEGIN: Base = Base {
     out: u32::MAX,
     into: 0x7fff_ffff,
 };
 
-/// What becomes of a segment.
+/// Fate of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Delivery {
-    /// It arrives, unless something on its way drops it.
+    /// The segment arrives, unless a device on its path drops it.
     Arrives,
-    /// It is lost before anything on its way has seen it.
+    /// The segment is lost before any device on its path has seen it.
     Lost,
-    /// It is on its way for some time.
+    /// The segment is in flight for some time.
     Late,
 }
 
-/// A segment on its way, behind this host.
+/// A segment in flight, behind this host.
 #[derive(Clone, Copy, Debug)]
 struct UnderWay {
     side: usize,
@@ -52,21 +51,21 @@ struct UnderWay {
 /// The streams.
 #[derive(Clone, Debug)]
 pub struct Streams {
-    /// Those of the left end and of the right one.
+    /// Sockets of the left end and of the right end.
     sockets: [Socket; 2],
-    /// Where their numbers begin, which may differ by what middleboxes have put in.
+    /// Initial numbers of the two ends. They may differ by what middleboxes have inserted.
     bases: [Base; 2],
-    /// A hop of a path, by the host to the left of it, and up to where what filters
-    /// there has seen what goes to each side, as the wire has it.
+    /// For each hop of a path (named by the host to its left): the numbers up to which the filter
+    /// there has seen the data to each side, as the wire has them.
     seen: BTreeMap<(Route, usize), [u32; 2]>,
     late: Option<UnderWay>,
-    /// Something sent before the session was switched was said again after it.
+    /// True if data sent before the switch was retransmitted after it.
     pub repeated: bool,
-    /// A segment was split, its data on one path and its acknowledgement on the other.
+    /// True if a segment was split, its data on one path and its acknowledgement on the other.
     pub split: bool,
 }
 
-/// What was seen to happen decides nothing.
+/// Hashes the state without the observed events, because they decide nothing.
 impl Hash for Streams {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.sockets, &self.seen).hash(state);
@@ -84,7 +83,7 @@ impl Hash for Streams {
     }
 }
 
-/// The end that sends what goes to one side.
+/// Index of the end that sends the data to one side.
 fn sender(side: usize) -> usize {
     match side {
         RIGHTWARDS => LEFT,
@@ -92,16 +91,16 @@ fn sender(side: usize) -> usize {
     }
 }
 
-/// The side by which an end sends.
+/// Side towards which each end sends.
 const SIDES: [usize; 2] = [RIGHTWARDS, LEFTWARDS];
 
 impl Configuration {
-    /// Do its sessions carry anything?
+    /// True if the sessions of this configuration carry anything.
     pub fn has_streams(&self) -> bool {
         self.bytes != [0; 2] || self.closes != [false; 2]
     }
 
-    /// Units that go to one side in all, and how many of them are bytes.
+    /// Number of units that go to one side, and number of bytes among them.
     fn units(&self, side: usize) -> (u8, u8) {
         let bytes = self.bytes[side];
         (bytes + u8::from(self.closes[side]), bytes)
@@ -109,7 +108,7 @@ impl Configuration {
 }
 
 impl World {
-    /// The session is open, and nothing was sent yet.
+    /// Begins the streams: the session is open, and nothing has been sent yet.
     pub(super) fn begin_streams(&mut self, config: &Configuration) {
         if !config.has_streams() {
             return;
@@ -156,8 +155,8 @@ impl World {
         }
     }
 
-    /// The handshake of a new path has passed it: both anchors, and what filters there,
-    /// know how far both ends have sent.
+    /// Records that the handshake of a new path has passed it: both anchors, and the filters on the
+    /// path, know how far both ends have sent.
     pub(super) fn shake_hands(&mut self, change: ChangeId) {
         let Some(path) = self.of(change).map(|a| a.path.clone()) else {
             return;
@@ -183,7 +182,7 @@ impl World {
         }
     }
 
-    /// Has an end reason for such a segment?
+    /// True if an end has reason to send such a segment.
     pub fn can_say(&self, config: &Configuration, side: usize, say: Say) -> bool {
         let Some(streams) = &self.streams else {
             return false;
@@ -194,18 +193,18 @@ impl World {
         socket.say(say, base, available, bytes).is_some()
     }
 
-    /// Nobody has anything new to say, or to acknowledge.
+    /// True if no end has anything new to send or to acknowledge.
     pub fn is_still(&self, config: &Configuration) -> bool {
         let says = |side| [Say::New, Say::Ack].map(|say| self.can_say(config, side, say));
         !SIDES.map(says).as_flattened().contains(&true)
     }
 
-    /// May one more segment be late?
+    /// True if one more segment may be late.
     pub fn can_be_late(&self) -> bool {
         self.streams.as_ref().is_some_and(|s| s.late.is_none())
     }
 
-    /// An end sends a segment; false if there was no reason for one.
+    /// Makes an end send a segment. Returns false if there was no reason for one.
     pub fn say(&mut self, config: &Configuration, side: usize, say: Say, fate: Delivery) -> bool {
         let end = sender(side);
         let Some(streams) = &mut self.streams else {
@@ -238,14 +237,14 @@ impl World {
         true
     }
 
-    /// Does an end take a new path, and hear the one before?
+    /// True if an end takes a new path and still receives on the path before.
     fn is_switched(&self, end: usize) -> bool {
         let host = self.host(end);
         let plane = &host.planes[SIDES[end]];
         plane.other.is_some_and(|o| o.before)
     }
 
-    /// What was late arrives.
+    /// Delivers the late segment.
     pub fn comes_late(&mut self, config: &Configuration) {
         let late = self.streams.as_mut().and_then(|s| s.late.take());
         if let Some(u) = late {
@@ -265,7 +264,7 @@ impl World {
         }
     }
 
-    /// A segment goes on by a path, as far as it comes.
+    /// Forwards a segment along a path, as far as the segment gets.
     fn go(
         &mut self,
         config: &Configuration,
@@ -296,8 +295,8 @@ impl World {
         }
     }
 
-    /// Where what opens a new path is answered by a reset, and with what number: that which
-    /// the end expects.
+    /// Places at which a reset answers the packet that opens a new path, with the number that the
+    /// end expects.
     pub fn rejections(&self, config: &Configuration) -> Vec<(usize, usize, Route, u32)> {
         if config.nature != Nature::Rejects {
             return Vec::new();
@@ -311,7 +310,7 @@ impl World {
         self.hosts().flat_map(at).collect()
     }
 
-    /// It is; false if nothing comes of that.
+    /// Delivers such a reset. Returns false if it has no effect.
     pub fn reject(&mut self, (place, side, route, next): (usize, usize, Route, u32)) -> bool {
         let before = digest(self);
         let heard = self.edit(place, |h| h.arrives(side, route, reset(next)));
@@ -322,8 +321,8 @@ impl World {
         digest(self) != before
     }
 
-    /// The next host, if what filters before it lets the segment pass: a strict one does
-    /// not where it acknowledges what was never seen.
+    /// Returns the next host, if the filter before it lets the segment pass. A strict filter drops
+    /// a segment that acknowledges data that the filter never saw.
     fn hop(
         &mut self,
         config: &Configuration,
@@ -353,8 +352,7 @@ impl World {
         Some(at)
     }
 
-    /// The paths whose firewalls are shown how far a host's end has sent, as far as that
-    /// is news to anybody.
+    /// Paths whose firewalls are shown how far a host's end has sent, if that is news to anyone.
     pub fn primers(&self, config: &Configuration) -> Vec<(usize, usize, Route)> {
         if self.streams.is_none() {
             return Vec::new();
@@ -372,7 +370,7 @@ impl World {
         all
     }
 
-    /// They are.
+    /// Shows the firewalls of a path how far the host's end has sent.
     pub fn prime(&mut self, config: &Configuration, place: usize, side: usize, route: Route) {
         if let Some(entry) = self.host(place).entries.get(&(side, route)) {
             let packet = entry.primer();
@@ -380,7 +378,7 @@ impl World {
         }
     }
 
-    /// What a host shows in the step in which it goes back to a path.
+    /// Sends what a host shows in the step in which it goes back to a path.
     pub(super) fn prime_at_once(&mut self, config: &Configuration, place: usize) {
         if self.host(place).primes.is_empty() {
             return;
@@ -390,7 +388,7 @@ impl World {
         }
     }
 
-    /// Both ends have all of both streams, and know it.
+    /// True if both ends have received both streams completely, and know it.
     pub fn is_carried(&self, config: &Configuration) -> bool {
         let Some(streams) = &self.streams else {
             return true;
@@ -400,12 +398,12 @@ impl World {
         done(LEFT) && done(RIGHT)
     }
 
-    /// They are closed, and nothing is left but for their entries to be collected.
+    /// True if the streams are closed, and only the collection of their entries remains.
     pub fn is_collectable(&self, config: &Configuration) -> bool {
         config.closes == [true; 2] && !self.gone() && self.is_carried(config)
     }
 
-    /// Both FINs have passed while an end took a new path and heard the one before.
+    /// True if both FINs have passed while an end took a new path and received on the path before.
     pub fn has_closed_between(&self) -> bool {
         let over = |h: &Host| {
             let between = |e: &&Entry| e.is(State::Switching);
@@ -415,15 +413,15 @@ impl World {
         self.hosts().any(over)
     }
 
-    /// What data planes and ends still do by themselves in no time.
+    /// True if data planes or ends still have something to do that takes no time.
     pub(super) fn streams_move(&self, config: &Configuration) -> bool {
         let late = self.streams.as_ref().is_some_and(|s| s.late.is_some());
         let acks = SIDES.iter().any(|s| self.can_say(config, *s, Say::Ack));
         late || acks || !self.primers(config).is_empty()
     }
 
-    /// All that ends have to say, what is late, and what firewalls are shown; false if
-    /// nothing changes by it.
+    /// Sends everything that the ends have to send, the late segment, and what firewalls are shown.
+    /// Returns false if that changes nothing.
     pub(super) fn stream(&mut self, config: &Configuration) -> bool {
         if self.streams.is_none() {
             return false;
@@ -443,8 +441,8 @@ impl World {
 }
 
 impl Host {
-    /// Paths on which it shows how far its end has sent: new ones that it takes, until the
-    /// other end has said that it has heard that, and those that it went back to.
+    /// Paths on which the host shows how far its end has sent: new paths that it takes, until the
+    /// other end has confirmed the receipt, and the paths that it went back to.
     fn shown(&self) -> impl Iterator<Item = (usize, Route)> + '_ {
         let takes = |(change, h): (&ChangeId, &super::host::Held)| {
             let route = Some(*change);

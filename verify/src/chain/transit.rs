@@ -1,5 +1,5 @@
-//! A host that a session passes: which of its paths it has, as `engine/rechain/hosts` and
-//! `in_use` keep them, and what a process that begins anew asks about them.
+//! A host that a session passes: the paths that it has, as `engine/rechain/hosts` and `in_use` keep
+//! them, and the questions of a new process about them.
 
 use std::collections::BTreeSet;
 
@@ -11,18 +11,19 @@ use super::host::{Host, Later, Route, address};
 use super::seed;
 use super::world::World;
 
-/// Paths that a host passes a session on by: the data plane has room for one beside another.
+/// Maximum number of paths by which a host forwards a session. The data plane has room for one path
+/// in addition to another.
 const MOST: usize = 2;
 
 impl Host {
-    /// Where the session was opened: gives the path that is about to be laid its number.
+    /// At the host that opened the session: gives the path that is about to be set up its number.
     pub(super) fn number_path(&mut self, order: &mut Order) {
         self.highest += 1;
         order.number = self.highest;
         order.paths = order.segment_of(&self.links).to_vec();
     }
 
-    /// The SYN of a path passes; false if there is no room for it.
+    /// Forwards the SYN of a path. Returns false if there is no room for the path.
     pub(super) fn passes_on(&mut self, change: ChangeId, number: u32) -> bool {
         let route = Some(change);
         if self.knows.len() >= MOST && !self.knows.contains(&route) {
@@ -38,8 +39,8 @@ impl Host {
         number.copied().unwrap_or(0)
     }
 
-    /// The numbers of the paths that it has, in order: where it has been an anchor these are
-    /// the ones that it takes or hears there.
+    /// Numbers of the paths that the host has, in order. If the host has been an anchor, these are
+    /// the paths that it takes or hears there.
     fn all_numbers(&self) -> Vec<u32> {
         let mut routes = BTreeSet::new();
         for plane in &self.planes {
@@ -57,7 +58,7 @@ impl Host {
         all
     }
 
-    /// Of two paths one stays, where it is known which.
+    /// Keeps one of two paths, if it is known which.
     fn keep_one_path(&mut self, keep: Keep) {
         let mut known: Vec<u32> = self.knows.iter().map(|r| self.number_of(*r)).collect();
         known.sort_unstable();
@@ -79,7 +80,7 @@ impl Host {
         self.numbers.retain(|_, number| *number != out);
     }
 
-    /// A bug put in on purpose: a process that begins anew collects the path that came first.
+    /// Applies a bug put in on purpose: a new process collects the earlier path.
     pub(super) fn collect_first(&mut self) {
         if let (true, Some(first)) = (seed::collects_living(self.seed), self.all_numbers().first())
         {
@@ -87,7 +88,7 @@ impl Host {
         }
     }
 
-    /// It has the session no more.
+    /// Removes the session from this host.
     fn leave(&mut self, scope: Scope) {
         self.planes = Default::default();
         self.passing = None;
@@ -96,7 +97,7 @@ impl Host {
         self.forget_state(scope);
     }
 
-    /// The session is to pass by another path.
+    /// Prepares the host for another path of the session.
     pub(super) fn get_ready(
         &mut self,
         change: ChangeId,
@@ -128,7 +129,7 @@ impl Host {
         }
     }
 
-    /// The session has left it, or one of its paths here has.
+    /// Handles the notice that the session, or one of its paths, has left this host.
     pub(super) fn forget(&mut self, change: ChangeId, scope: Scope, paths: &[u32]) {
         let is_late = match scope {
             Scope::Session => self.is_late(change),
@@ -147,7 +148,7 @@ impl Host {
         }
     }
 
-    /// The host that opened the session has said which of its paths are in use.
+    /// Handles the answer of the host that opened the session: its paths that are in use.
     fn told_in_use(&mut self, asked: &[u32], by: Option<ChangeId>, now: Option<&[u32]>) {
         if self.all_numbers() != asked || self.passing != by {
             return;
@@ -161,8 +162,8 @@ impl Host {
 }
 
 impl World {
-    /// Hosts that a session passes by two paths, of which nobody will say any more which is in
-    /// use: they may ask.
+    /// Hosts that a session passes by two paths, when no host will state any more which path is in
+    /// use. These hosts may ask.
     pub fn in_doubt(&self) -> impl Iterator<Item = usize> + '_ {
         let left = self.host(LEFT).machine.as_ref();
         let calm = left.is_some_and(|m| m.changes().next().is_none()) && !self.gone();
@@ -175,7 +176,7 @@ impl World {
         all.filter(doubts).map(|h| h.place)
     }
 
-    /// One asks, and is answered; the answer is on its way.
+    /// Makes a host ask; the answer is then in flight.
     pub fn ask_in_use(&mut self, place: usize) {
         let left = self.host(LEFT);
         let passes = left.chain.contains(&address(place));
@@ -186,7 +187,7 @@ impl World {
         });
     }
 
-    /// It comes.
+    /// Delivers the answer.
     pub(super) fn told_in_use(
         &mut self,
         place: usize,

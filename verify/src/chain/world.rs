@@ -1,5 +1,5 @@
-//! A state of the model: hosts, what is on its way between them, and which
-//! faults may still come.
+//! A state of the model: hosts, messages in flight between them, and the faults that may still
+//! occur.
 
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
@@ -17,81 +17,81 @@ use crate::parts::{Net, Sealed, digest, post};
 use crate::pump::{NOW, Twist};
 use crate::socket::Harm;
 
-/// Which rule a state breaks.
+/// The rule that a state breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Broken {
-    /// By a host.
+    /// A host broke a rule.
     Host(Wrong),
-    /// An anchor sends where the other does not hear it, or where a host does not
-    /// know the session.
+    /// An anchor sends where the other anchor does not hear the path, or where a host does not know
+    /// the session.
     Void,
-    /// Two changes hold the session, or the same of its chain, at once.
+    /// Two changes hold the session, or the same part of its chain, at the same time.
     Overlap,
-    /// A request was refused that nothing was in the way of.
+    /// A request was refused that nothing stood in the way of.
     Refused,
-    /// A path does not make up for what those that leave have changed, or for more.
+    /// A path does not compensate for the deltas of the hosts that leave, or compensates for more.
     Delta,
-    /// A path leads through a firewall that was to have the session's state, and has not.
+    /// A path leads through a firewall that should have the session's state, and does not.
     Stateless,
-    /// A firewall has dropped what it must not, and nothing had gone wrong.
+    /// A firewall has dropped a segment that it must not drop, and no fault had occurred.
     Invalid,
-    /// TCP.
+    /// A TCP socket received something that it must never receive.
     Tcp(Harm),
 }
 
 /// A request that was accepted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Accepted {
-    /// What it is called.
+    /// Identifier of the change.
     pub change: ChangeId,
-    /// The number of its path.
+    /// Number of the change's path.
     pub number: u32,
-    /// The hosts that its path leads through, with both anchors.
+    /// Hosts on the change's path, including both anchors.
     pub path: Vec<usize>,
-    /// The daemon that was asked.
+    /// Life of the daemon that was asked.
     pub life: u8,
-    /// Whose state moves to whom.
+    /// Hosts whose state moves, each with the host that receives it.
     pub state: Vec<(IpAddr, IpAddr)>,
     /// Hosts that leave.
     pub leave: Vec<usize>,
 }
 
-/// The state.
+/// State of the model.
 #[derive(Clone)]
 pub struct World {
     hosts: Vec<Sealed<Host>>,
-    /// What is on its way.
+    /// Messages in flight.
     pub net: Net,
-    /// Faults that may still come.
+    /// Faults that may still occur.
     pub left: Faults,
-    /// Requests made, as bits.
+    /// Requests made, as a bit set.
     pub asked: u8,
-    /// Requests refused, since another held the session.
+    /// Number of requests refused because another request held the session.
     pub refused: u8,
-    /// Requests accepted.
+    /// Requests that were accepted.
     pub accepted: Vec<Accepted>,
-    /// New paths that carry nothing any more.
+    /// New paths that no longer carry anything.
     pub dead: Vec<ChangeId>,
-    /// No fault has come.
+    /// True if no fault has occurred.
     pub pure: bool,
-    /// The left anchor waited in vain for a host that was to forget.
+    /// True if the left anchor waited in vain for a host that was to forget the session.
     pub impatient: bool,
-    /// The right anchor took a path because the left one did.
+    /// True if the right anchor took a path because the left anchor did.
     pub followed: bool,
-    /// One more change was asked for when all was over.
+    /// True if one more change was requested when everything was over.
     pub once_more: bool,
-    /// What the session carries, where that is explored.
+    /// Streams of the session, if the exploration covers them.
     pub streams: Option<Streams>,
-    /// A seeded bug: changes whose left anchor was believed to be back.
+    /// For a seeded bug: changes whose left anchor was assumed to be back.
     pub believed: BTreeSet<ChangeId>,
-    /// A rule was broken on the way here.
+    /// Rule that was broken on the way to this state.
     pub broken: Option<Broken>,
-    /// How it ends if nothing more goes wrong.
+    /// Outcome of the state if no more faults occur.
     pub fate: Fate,
 }
 
 impl Accepted {
-    /// Its two anchors.
+    /// Left and right anchor of the change.
     pub fn anchors(&self) -> [usize; 2] {
         let end = |at: Option<&usize>| at.copied().unwrap_or_default();
         [end(self.path.first()), end(self.path.last())]
@@ -114,7 +114,7 @@ impl PartialEq for World {
     }
 }
 
-/// In few words: the parts that hosts have, their paths, what is on its way.
+/// Prints a summary: the roles of each host, the paths, and the messages in flight.
 impl std::fmt::Display for World {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let named = |route: Route| self.name(route);
@@ -155,15 +155,15 @@ impl std::fmt::Display for World {
 }
 
 impl World {
-    /// The session is open, nothing is asked for.
+    /// Returns the initial state: the session is open, and nothing has been requested.
     pub fn new(config: &Configuration) -> World {
         let host = |place| {
             let passes = config.first.contains(&place);
             let mut host = Host::new(place, passes, config.seed);
-            // Of one that comes in while bytes are on their way it would be known when.
+            // If a host entered while bytes were in flight, its delta would have a known beginning.
             let changes = passes || place > RIGHT && !config.has_streams();
             if config.deltas && changes {
-                // No sum of some is that of others.
+                // Each sum of deltas is unique.
                 let to_server = 1 << place;
                 let to_client = 1u32.wrapping_sub(to_server);
                 host.delta = Delta {
@@ -198,22 +198,22 @@ impl World {
         world
     }
 
-    /// All hosts.
+    /// Returns all hosts.
     pub fn hosts(&self) -> impl ExactSizeIterator<Item = &Host> + DoubleEndedIterator {
         self.hosts.iter().map(Sealed::get)
     }
 
-    /// One of them.
+    /// Returns one host.
     pub fn host(&self, place: usize) -> &Host {
         self.hosts[place].get()
     }
 
-    /// The session has ended.
+    /// True if the session has ended.
     pub fn gone(&self) -> bool {
         self.host(LEFT).gone
     }
 
-    /// Changes a host, and names it anew.
+    /// Changes a host, and recomputes the name of its state.
     pub fn edit<T>(&mut self, place: usize, f: impl FnOnce(&mut Host) -> T) -> T {
         self.hosts[place].edit(f)
     }
@@ -222,12 +222,12 @@ impl World {
         self.accepted.iter().find(|a| a.change == change)
     }
 
-    /// The left anchor of a change.
+    /// Left anchor of a change.
     pub fn left_of(&self, change: ChangeId) -> Option<usize> {
         self.of(change).map(|a| a.anchors()[0])
     }
 
-    /// The hosts that a path leads through, with both anchors.
+    /// Hosts on a path, including both anchors.
     pub(super) fn path(&self, config: &Configuration, route: Route) -> Vec<usize> {
         match route {
             None => [&[LEFT], config.first, &[RIGHT]].concat(),
@@ -235,8 +235,8 @@ impl World {
         }
     }
 
-    /// The hosts by which what one end sends comes to the other, and the path that
-    /// leads to each; none if it does not.
+    /// Hosts that data from one end passes on its way to the other end, each with the path that
+    /// leads to it. Returns none if the data does not get there.
     pub fn trace(&self, config: &Configuration, side: usize) -> Option<Vec<(usize, Route)>> {
         let (mut at, end) = match side {
             RIGHTWARDS => (LEFT, RIGHT),
@@ -270,13 +270,12 @@ impl World {
         }
     }
 
-    /// Does a path carry nothing?
+    /// True if a path carries nothing.
     pub fn is_dead(&self, route: Route) -> bool {
         route.is_some_and(|change| self.dead.contains(&change))
     }
 
-    /// Takes in what an input of a host brought; false if its twist found
-    /// nothing to act on.
+    /// Applies the results of a host's input. Returns false if the twist found nothing to act on.
     pub(super) fn settle(
         &mut self,
         config: &Configuration,
@@ -304,7 +303,7 @@ impl World {
         twist == Twist::Plain || out.twisted
     }
 
-    /// An input of a host's machine.
+    /// Gives an input to a host's machine.
     pub fn input(
         &mut self,
         config: &Configuration,
@@ -327,7 +326,7 @@ impl World {
         self.settle(config, place, twist, out)
     }
 
-    /// A message arrives. A dead daemon does not hear it.
+    /// Delivers a message. A dead daemon does not receive it.
     pub fn deliver(
         &mut self,
         config: &Configuration,
@@ -346,7 +345,7 @@ impl World {
         })
     }
 
-    /// Something that a host was at has come about.
+    /// Completes an action that a host had in progress.
     pub fn happen(
         &mut self,
         config: &Configuration,
@@ -375,7 +374,7 @@ impl World {
                 self.check(config);
                 return twist == Twist::Plain;
             }
-            // A change of its chain ends otherwise.
+            // A change of the session's chain ends in another way.
             Later::Closed if !self.host(place).held.is_empty() => return twist == Twist::Plain,
             Later::Closed => return self.does(config, place, twist, Host::tell_all_gone),
             Later::Gone => {
@@ -388,7 +387,7 @@ impl World {
         self.does(config, place, twist, |h| h.tell(event))
     }
 
-    /// The SYN of a path passes its hosts, and is answered, or not.
+    /// Sends the SYN of a path past its hosts. Returns an error if it is not answered.
     fn open(&mut self, config: &Configuration, change: ChangeId) -> Result<(), Reason> {
         let route = Some(change);
         let Some(path) = self.of(change).map(|a| a.path.clone()) else {
@@ -400,7 +399,7 @@ impl World {
             if !self.edit(*at, |h| h.passes_on(change, number)) {
                 return Err(Reason::Cancelled);
             }
-            // A strict firewall would drop it, or take it for a session of its own.
+            // A strict firewall would drop the SYN, or treat it as a new session.
             if config.state && !self.host(*at).state {
                 self.broken = Some(Broken::Stateless);
             }
@@ -415,7 +414,7 @@ impl World {
                 other.joined && h.machine.is_some()
             })
         });
-        // What opens it shows what becomes of it (`engine/probe`).
+        // The packets that open a path reveal what the path does to them (`engine/probe`).
         let takes = config.nature.is_plain() || seed::compares_nothing(config.seed);
         if !answers || self.gone() || !takes {
             return Err(Reason::Cancelled);
@@ -424,7 +423,7 @@ impl World {
         Ok(())
     }
 
-    /// The changes whose right anchor's data plane may follow the left one's.
+    /// Changes whose right anchor's data plane may follow the left anchor's.
     pub fn can_follow(&self) -> impl Iterator<Item = ChangeId> + '_ {
         let may = |a: &&Accepted| {
             let [left, right] = a.anchors().map(|at| self.host(at));
@@ -434,12 +433,12 @@ impl World {
             let next = next.filter(|o| o.route == route && !o.before && o.joined);
             takes && next.is_some() && !self.is_dead(route) && !self.gone()
         };
-        // Where there are streams their bytes bring it about.
+        // With streams, the bytes of the streams cause this.
         let accepted = self.accepted.iter().filter(|_| self.streams.is_none());
         accepted.filter(may).map(|a| a.change)
     }
 
-    /// The first data comes by the new path.
+    /// Models the arrival of the first data on the new path.
     pub fn follow(&mut self, config: &Configuration, change: ChangeId) {
         let right = self.of(change).map_or(RIGHT, |a| a.anchors()[1]);
         self.edit(right, |h| {
@@ -449,7 +448,8 @@ impl World {
         self.check(config);
     }
 
-    /// The changes whose path has carried at this anchor what it had to, unseen yet.
+    /// Changes whose path has carried what it had to at this anchor, if the engine has not noticed
+    /// yet.
     pub fn carried(&self, place: usize) -> impl Iterator<Item = ChangeId> + '_ {
         let host = self.host(place);
         let has = move |(change, h): &(&ChangeId, &host::Held)| {
@@ -473,7 +473,7 @@ impl World {
         held.filter(has).map(|(change, _)| *change)
     }
 
-    /// The engine looks at the path.
+    /// Makes the engine examine the path.
     pub fn look(
         &mut self,
         config: &Configuration,
@@ -487,7 +487,7 @@ impl World {
         self.does(config, place, twist, |h| h.settled(change))
     }
 
-    /// The changes that only wait for late packets.
+    /// Changes that only wait for late packets.
     pub fn waits_late(&self, place: usize) -> impl Iterator<Item = ChangeId> + '_ {
         let host = self.host(place);
         let held = host.held.iter().filter(|_| host.machine.is_some());
@@ -495,14 +495,14 @@ impl World {
         late.map(|(change, _)| *change)
     }
 
-    /// They have come.
+    /// Ends the wait for late packets.
     pub fn late(&mut self, config: &Configuration, place: usize, change: ChangeId) {
         self.edit(place, |h| h.late(change));
         self.check(config);
     }
 
-    /// The path that an anchor may take next, or takes and may leave again, unless
-    /// both have seen that it carries the session.
+    /// Path that an anchor may take next, or takes and may leave again. None if both anchors have
+    /// seen that the path carries the session.
     pub fn mortal(&self) -> Option<ChangeId> {
         let last = self.accepted.last()?;
         let change = last.change;
@@ -519,7 +519,7 @@ impl World {
         (before && !both && !self.dead.contains(&change)).then_some(change)
     }
 
-    /// The session ends.
+    /// Ends the session.
     pub fn reset(&mut self) {
         for place in 0..self.hosts.len() {
             self.edit(place, |h| {
@@ -531,7 +531,7 @@ impl World {
         }
     }
 
-    /// A timer says its message again.
+    /// Makes a timer repeat its message.
     pub fn repeat(&mut self, config: &Configuration, place: usize, timer: Timer) {
         let mut out = self.edit(place, |h| h.input(Twist::Plain, |m| m.repeat(NOW, timer)));
         out.letters
@@ -539,7 +539,7 @@ impl World {
         self.settle(config, place, Twist::Plain, out);
     }
 
-    /// A timer's deadline passes.
+    /// Makes a timer's deadline pass.
     pub fn expire(
         &mut self,
         config: &Configuration,
@@ -560,7 +560,7 @@ impl World {
         done
     }
 
-    /// What was said to its former process, and is not said again, does not come any more.
+    /// Removes messages to the host's former process that are not repeated.
     fn lose_given_up(&mut self, place: usize) {
         let machine = self.host(LEFT).machine.iter();
         let under_way: Vec<_> = machine.flat_map(Machine::changes).collect();
@@ -569,7 +569,7 @@ impl World {
         self.net.retain(|l| l.to != place || !given_up(&l.message));
     }
 
-    /// A daemon starts anew.
+    /// Starts a daemon again.
     pub fn start(&mut self, config: &Configuration, place: usize) {
         self.lose_given_up(place);
         let out = self.edit(place, Host::start);
@@ -577,8 +577,8 @@ impl World {
         self.ask_for_state_again(place);
     }
 
-    /// Nothing is on its way and no daemon is away or at work: only time can
-    /// do anything about the changes.
+    /// True if no message is in flight and no daemon is down or at work, so that only time can
+    /// advance the changes.
     pub fn only_time_helps(&self, config: &Configuration) -> bool {
         let idle = |h: &Host| h.machine.is_some() && h.events.is_empty();
         let looks = |h: &Host| {

@@ -1,10 +1,10 @@
-//! Proxies that die at any moment of a change, whatever they hold.
+//! Proxies that die at any moment of a change, whatever data they hold.
 
 use super::{AT_PROXY, BASIC, Configuration, NONE, Seen};
 use crate::seed::Seed;
 use crate::world::Faults;
 
-/// A process dies.
+/// One proxy process dies.
 const DIES: Faults = Faults { proxies: 1, ..NONE };
 
 const PROXY: Configuration = Configuration {
@@ -16,7 +16,7 @@ const PROXY: Configuration = Configuration {
     ..BASIC
 };
 
-/// All of them.
+/// Returns all these configurations.
 pub(super) fn all() -> Vec<Configuration> {
     vec![
         Configuration {
@@ -88,7 +88,7 @@ pub(super) fn all() -> Vec<Configuration> {
     ]
 }
 
-/// Bugs put in on purpose.
+/// Returns the configurations with bugs that are put in on purpose.
 pub(super) fn seeded() -> Vec<Configuration> {
     vec![Configuration {
         name: "proxys-end",

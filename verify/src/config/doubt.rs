@@ -4,7 +4,7 @@ use super::{BASIC, Configuration, NONE, Seen, TWICE};
 use crate::seed::Seed;
 use crate::world::Faults;
 
-/// A path dies, in one direction or both.
+/// One path dies, in one direction or both.
 const DIES: Faults = Faults { deaths: 1, ..NONE };
 
 const PATH: Configuration = Configuration {
@@ -14,7 +14,7 @@ const PATH: Configuration = Configuration {
     ..BASIC
 };
 
-/// All of them.
+/// Returns all these configurations.
 pub fn all() -> Vec<Configuration> {
     vec![
         Configuration {
@@ -120,7 +120,7 @@ pub fn all() -> Vec<Configuration> {
     ]
 }
 
-/// Bugs put in on purpose.
+/// Returns the configurations with bugs that are put in on purpose.
 pub fn seeded() -> Vec<Configuration> {
     vec![
         Configuration {

@@ -1,5 +1,4 @@
-//! The proxy's host is both anchors: its neighbours run no daemon, and nobody sends a
-//! message.
+//! The proxy's host is both anchors: its neighbours run no daemon, and no messages are sent.
 
 use super::{AT_PROXY, BASIC, BOTH, Configuration, NONE, Seen, TWICE};
 use crate::seed::Seed;
@@ -12,7 +11,7 @@ const LOCAL: Configuration = Configuration {
     ..BASIC
 };
 
-/// All of them.
+/// Returns all these configurations.
 pub(super) fn all() -> Vec<Configuration> {
     vec![
         Configuration {
@@ -152,7 +151,7 @@ pub(super) fn all() -> Vec<Configuration> {
     ]
 }
 
-/// Bugs put in on purpose, each where it shows.
+/// Returns a configuration for each bug that is put in on purpose.
 pub(super) fn seeded() -> Vec<Configuration> {
     vec![
         Configuration {

@@ -1,4 +1,4 @@
-//! New paths that do something to packets, so that no session may take them.
+//! New paths that alter packets, so that no session may take these paths.
 
 use super::{BASIC, Configuration, NONE, Seen, TWICE};
 use crate::nature::Nature;
@@ -18,7 +18,7 @@ const RENUMBERED: Configuration = Configuration {
     ..REJECTED
 };
 
-/// All of them.
+/// Returns all these configurations.
 pub fn all() -> Vec<Configuration> {
     vec![
         Configuration {
@@ -57,7 +57,7 @@ pub fn all() -> Vec<Configuration> {
     ]
 }
 
-/// Bugs put in on purpose.
+/// Returns the configurations with bugs that are put in on purpose.
 pub fn seeded() -> Vec<Configuration> {
     vec![
         Configuration {

@@ -1,10 +1,10 @@
-//! Where each bug that is put in on purpose shows.
+//! Configurations in which each bug that is put in on purpose shows.
 
 use super::{BASIC, Configuration, NEIGHBOURS, NONE, TWICE, death, doubt, local, meddled};
 use crate::seed::Seed;
 use crate::world::Faults;
 
-/// Bugs put in on purpose, each where it shows.
+/// Returns a configuration for each bug that is put in on purpose.
 pub fn seeded() -> Vec<Configuration> {
     let mut all = vec![
         Configuration {

@@ -1,5 +1,5 @@
-//! The machine's commands, carried out as the engine does it. What takes the
-//! kernel or the proxy some time answers by an event that comes later.
+//! The machine's commands, carried out as the engine does it. A later event answers a command that
+//! takes the kernel or the proxy some time.
 
 use dysco_common::session::offer;
 use dysco_common::two_paths::{self, Anchor, Cutoff, Fins};
@@ -11,11 +11,11 @@ use crate::place::{self, Side};
 use crate::plane::Entry;
 use crate::seed;
 
-/// What the old path may announce from the lock on. Windows are not modelled,
-/// but that the bound is lifted is.
+/// Bound on the window that the old path may announce from the lock on. Windows are not modelled,
+/// but the removal of the bound is.
 const CLAMP: u16 = u16::MAX;
 
-/// Can this command fail on a sound host?
+/// True if this command can fail on a sound host.
 pub(super) fn can_fail(command: &Command) -> bool {
     matches!(
         command,
@@ -33,7 +33,7 @@ pub(super) fn can_fail(command: &Command) -> bool {
 }
 
 impl Host {
-    /// It fails.
+    /// Makes the command fail.
     pub(super) fn fail(&mut self, command: Command) {
         let change = command.change();
         let reason = Reason::Cancelled;
@@ -92,7 +92,7 @@ impl Host {
         self.events.push(event);
     }
 
-    /// It is carried out.
+    /// Carries out the command.
     pub(super) fn execute(&mut self, command: Command, wrong: &mut Option<Wrong>) {
         let change = command.change();
         match command {
@@ -163,7 +163,7 @@ impl Host {
                 self.later(HostEvent::TwoPaths { change, result });
             }
             Command::Try { .. } => {
-                // What opens it shows what becomes of it (`engine/probe`).
+                // The packets that open a path reveal what the path does to them (`engine/probe`).
                 let opens = self.nature.is_plain() || seed::compares_nothing(self.seed);
                 let result = if opens {
                     Ok(())
@@ -263,7 +263,7 @@ impl Host {
         Ok(self.known(side))
     }
 
-    /// What is known of a session that is there.
+    /// Facts about a session that exists.
     pub(super) fn known(&self, side: Side) -> Facts {
         let (local, remote) = place::isns(self.place, side);
         let life = self.entry(side).map(|e| e.s.life).unwrap_or_default();
@@ -355,7 +355,7 @@ impl Host {
         }
     }
 
-    /// The session ends for the ends that this host acts for.
+    /// Ends the session for the ends that this host acts for.
     fn reset_ends(&mut self, change: ChangeId) {
         let held = self.held.get(&change);
         let slots: Vec<Side> = held.into_iter().flat_map(Held::slots).collect();
@@ -425,7 +425,7 @@ impl Host {
         }
     }
 
-    /// Ends the second path of those whose old path has caught up.
+    /// Ends the second path of changes whose old path has caught up.
     pub fn sweep_returns(&mut self) {
         let returning: Vec<ChangeId> = self
             .held

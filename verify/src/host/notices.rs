@@ -1,4 +1,4 @@
-//! What the programs tell, and how long entries stay.
+//! Notices of the programs, and the lifetime of entries.
 
 use dysco_common::State;
 use dysco_proto::{ChangeId, HostEvent};
@@ -10,7 +10,7 @@ use crate::pump::{NOW, Twist};
 use crate::seed;
 
 impl Host {
-    /// The programs tell user space; heard only while the daemon lives.
+    /// Passes a notice of the programs to user space. Only a live daemon receives it.
     pub fn notice(&mut self, side: Side, notice: Notice) {
         if self.alone {
             return self.ring.push((side, notice));
@@ -25,13 +25,13 @@ impl Host {
         }
     }
 
-    /// What the machine hears of it.
+    /// Event that the machine receives for a notice.
     pub(super) fn heard(&mut self, side: Side, notice: Notice) -> Option<HostEvent> {
         match notice {
             Notice::Drained => self.drained(side),
             Notice::Reset => self.gone(side),
             Notice::Broken => self.broken(side).or_else(|| self.gone(side)),
-            // After the cut the acknowledgements of the FINs tell enough.
+            // After the cutover the acknowledgements of the FINs are sufficient.
             Notice::Closed => self
                 .entry(side)
                 .is_some_and(|e| e.state() == State::Tracked)
@@ -55,19 +55,19 @@ impl Host {
         Some(HostEvent::Drained { change })
     }
 
-    /// `Engine::session_broken`: a change whose session the proxy has ended.
+    /// Models `Engine::session_broken`: a change whose session the proxy has ended.
     fn broken(&self, side: Side) -> Option<HostEvent> {
         let has = |h: &Held| h.slots().any(|s| s == side);
         let (change, held) = self.held.iter().find(|(_, h)| has(h))?;
         let ended = |s: Side| self.entry(s).is_some_and(|e| e.is_broken(held.at()));
         let change = *change;
-        // How much was lost decides nothing.
+        // The number of lost bytes decides nothing.
         held.slots()
             .any(ended)
             .then_some(HostEvent::Broken { change, bytes: 0 })
     }
 
-    /// `Engine::tell_broken`.
+    /// Models `Engine::tell_broken`.
     pub(super) fn tell_broken(&mut self, change: ChangeId) -> bool {
         let slot = self.held.get(&change).and_then(|h| h.slots().next());
         let event = slot.and_then(|side| self.broken(side));
@@ -83,8 +83,8 @@ impl Host {
         Some(HostEvent::SessionGone { subsession })
     }
 
-    /// May the entry be collected? Its session is over, by all that was seen,
-    /// and, if it was changed, its socket is gone as well.
+    /// True if the entry may be collected: by all that was seen its session is over, and if the
+    /// session was changed, its socket is gone as well.
     pub fn collectable(&self, side: Side, finished: bool) -> bool {
         let Some(entry) = self.entry(side) else {
             return false;
@@ -95,13 +95,13 @@ impl Host {
             State::Tracked | State::Adopted | State::Closed => over,
             State::TwoPaths | State::NewPath => over && finished,
             State::FarTwoPaths | State::Relay => over && finished,
-            // They go two MSL later, which nobody sees.
+            // These entries are collected two MSL later, which has no visible effect.
             State::Tombstone | State::Opening | State::Free => false,
             State::Return | State::Joining | State::Switching | State::Passing => false,
         }
     }
 
-    /// The collector forgets an entry, and tells the change that still had it.
+    /// Makes the collector forget an entry, and notifies the change that still had it.
     pub fn collect(&mut self, side: Side, twist: Twist) -> Outcome {
         let joined = self.entry(side).is_some_and(|e| e.s.joined != 0);
         self.entries[side as usize] = None;

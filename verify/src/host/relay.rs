@@ -14,22 +14,22 @@ use crate::plane::Entry;
 use crate::pump::Twist;
 use crate::seed::local as seed;
 
-/// What an engine that was held up still has to do.
+/// Remaining work of an engine that was held up.
 #[derive(Clone, Debug)]
 pub enum Rest {
-    /// All of a command.
+    /// The whole command.
     Command(Command),
-    /// Join the second entry, and say that both are.
+    /// Join the second entry, and report that both are joined.
     Join(ChangeId),
     /// Cut the second entry.
     Cut(ChangeId),
-    /// Tell this entry where the other's new data begins.
+    /// Notify this entry of the cutoff at which the other entry's new data begins.
     CutIn(ChangeId, Side),
-    /// Say that both are cut.
+    /// Report that both entries are cut.
     SayCut(ChangeId),
-    /// Relay what the second end sends.
+    /// Relay the data of the second end.
     Relay(ChangeId),
-    /// Take the second entry back.
+    /// Take back the second entry.
     Unjoin(ChangeId),
 }
 
@@ -78,7 +78,7 @@ impl Host {
         Ok(ends)
     }
 
-    /// The ways to both ends are looked up first.
+    /// Begins to join. The routes to both ends are looked up first.
     pub(super) fn join(
         &mut self,
         change: ChangeId,
@@ -93,7 +93,7 @@ impl Host {
         self.later(HostEvent::Prepared { change, result });
     }
 
-    /// What takes its time has come about.
+    /// Delivers the event of an action that took time.
     pub fn happen(&mut self, index: usize, twist: Twist) -> super::Outcome {
         let event = self.events.remove(index);
         if let HostEvent::Prepared { change, result } = &event
@@ -123,7 +123,7 @@ impl Host {
         self.tell(HostEvent::Prepared { change, result });
     }
 
-    /// True if the first is, and the second is to be.
+    /// Joins the first entry. Returns true if the second is still to be joined.
     fn joined(&mut self, change: ChangeId, translation: Translation) -> Result<bool, Reason> {
         let [a, b] = self.pair_of(change).ok_or(Reason::Closing)?;
         let done = |e: &Entry| matches!(e.state(), State::FarTwoPaths | State::Relay);
@@ -140,10 +140,10 @@ impl Host {
         Ok(true)
     }
 
-    /// Cuts both sessions and tells each where the other's new data begins.
+    /// Cuts both sessions, and notifies each of the cutoff of the other.
     pub(super) fn cut_pair(&mut self, change: ChangeId) {
         let Some([a, _]) = self.pair_of(change) else {
-            // A former process may have cut both while both were there.
+            // A former process may have cut both entries while both existed.
             let cut = self.entries.iter().flatten();
             let cutoff = cut.clone().find(|e| e.s.two.cut_set != 0);
             if let Some(cutoff) = cutoff.map(|e| two_paths::cutoff(Anchor::Far, &e.s)) {
@@ -195,7 +195,7 @@ impl Host {
         }
     }
 
-    /// All that the ends send is relayed, and the stack not heard.
+    /// Relays everything that the ends send, and stops hearing the stack.
     pub(super) fn relay_pair(&mut self, change: ChangeId, wrong: &mut Option<Wrong>) {
         if let Some([a, b]) = self.pair_of(change) {
             let undrained = |e: &Entry| e.state() == State::FarTwoPaths && e.s.two.drained == 0;
@@ -208,7 +208,7 @@ impl Host {
         }
     }
 
-    /// As the engine, which takes nothing back that was cut.
+    /// Models the engine, which takes back nothing that was cut.
     pub(super) fn unjoin_pair(&mut self, change: ChangeId, wrong: &mut Option<Wrong>) {
         let used = self.entries.iter().flatten().any(Entry::used);
         if used {
@@ -228,14 +228,14 @@ impl Host {
         }
     }
 
-    /// Both sockets are closed without a packet.
+    /// Closes both sockets without a packet.
     pub(super) fn close_sockets(&mut self, change: ChangeId) {
         self.sockets.iter_mut().for_each(|s| s.dead = true);
         let result = Ok(());
         self.later(HostEvent::Closed { change, result });
     }
 
-    /// What the data plane of a relayed session is, which is all that there is to measure.
+    /// Measures a relayed session: its data plane is all that there is to measure.
     pub(super) fn measure_relay(&mut self, change: ChangeId) -> Option<Measurement> {
         let [Some(a), Some(b)] = &self.entries else {
             return None;
@@ -262,7 +262,7 @@ impl Host {
         })
     }
 
-    /// The next part of what was begun.
+    /// Performs the next part of the command that was begun.
     pub(super) fn go_on(&mut self, wrong: &mut Option<Wrong>) {
         match self.rest.pop_front() {
             None => {}
@@ -290,7 +290,7 @@ impl Host {
         }
     }
 
-    /// The engine is held up before this command, and those behind it.
+    /// Holds up the engine before this command and all commands after it.
     pub(super) fn put_off(&mut self, command: Option<Command>) {
         self.rest.extend(command.map(Rest::Command));
         while let Some(command) = self.machine.as_mut().and_then(|m| m.poll_command()) {
@@ -298,7 +298,7 @@ impl Host {
         }
     }
 
-    /// The engine takes the next of what the programs have told, which outlives it.
+    /// Makes the engine take the next notice of the programs. Notices outlive the engine.
     pub fn listen(&mut self, twist: Twist) -> super::Outcome {
         let (side, notice) = self.ring.remove(0);
         let there = self.entry(side).is_some();
@@ -311,7 +311,7 @@ impl Host {
     }
 }
 
-/// What the far end of a session would say of it.
+/// Returns the facts as the far end of the session would report them.
 fn at_the_end(here: Facts) -> Facts {
     Facts {
         local: here.remote,

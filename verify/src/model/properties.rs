@@ -1,4 +1,4 @@
-//! What must hold in every state, and what must be seen in some.
+//! Properties that must hold in every state, and properties that must hold in some state.
 
 use dysco_common::{State, two_paths};
 use dysco_proto::{Machine, Phase, Role};
@@ -12,8 +12,8 @@ use crate::place::{self, Side};
 use crate::plane::Entry;
 use crate::world::{Broken, World};
 
-/// Are two segments locked at once that share a session? A left anchor that
-/// has got the plan holds the one from itself to two hosts further.
+/// True if two segments that share a session are locked at the same time. A left anchor that has
+/// received the plan holds the segment from itself to the second host to its right.
 pub(super) fn overlapping(world: &World) -> bool {
     let held = |p: Phase| (Phase::Preparing..=Phase::Cutting).contains(&p);
     let lefts = world.hosts().flat_map(|h| {
@@ -25,7 +25,7 @@ pub(super) fn overlapping(world: &World) -> bool {
     lefts.windows(2).any(|w| w[1] - w[0] < 2)
 }
 
-/// What must hold in every state.
+/// Properties that must hold in every state.
 pub fn always() -> Vec<Property<Exploration>> {
     vec![
         Property::always("no overlapping locks", |_, w: &World| {
@@ -135,7 +135,7 @@ pub(super) fn sometimes(seen: &Seen) -> Property<Exploration> {
                 let una = w.host(0).sockets[Side::Right as usize].una;
                 let base = place::base(0, Side::Right, 3).map_or(0, |b| b.out);
                 let una = base.wrapping_add(u32::from(una));
-                // The entry of the anchor, whichever host is that.
+                // Entry of the anchor, whichever host is the anchor.
                 let anchors = [(0, Side::Right), (1, Side::Left)];
                 let mut entries = anchors
                     .into_iter()

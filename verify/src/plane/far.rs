@@ -1,6 +1,5 @@
-//! The two entries of a host that is both anchors, joined: what the programs do
-//! (`far.rs` there) with a packet of a remote end, and with one of this host's
-//! stack for it.
+//! The two joined entries of a host that is both anchors: the effect of the programs (`far.rs`
+//! there) on a packet of a remote end, and on a packet of this host's stack for that end.
 
 use dysco_common::seq::{after, before, max};
 use dysco_common::session::life;
@@ -12,50 +11,51 @@ use super::{Entry, Notice, Packet, edited};
 use crate::place::Side;
 
 const FAR: Anchor = Anchor::Far;
-/// A bound of the window that the stack announces. Windows are not modelled, but that
-/// the bound is lifted is.
+/// Bound on the window that the stack announces. Windows are not modelled, but the removal of the
+/// bound is.
 const CLAMP: u16 = u16::MAX;
 
-/// The entries of a host.
+/// Both entries of a host.
 pub type Pair = [Option<Entry>; 2];
 
-/// What an end's packet brings.
+/// Effects of a packet of an end.
 #[derive(Default)]
 pub struct Comes {
-    /// What this host's stack gets of it, or the other end.
+    /// Packets for this host's stack or for the other end.
     pub out: Vec<(Goes, Packet)>,
-    /// What user space is told.
+    /// Notices to user space.
     pub tell: Vec<(Side, Notice)>,
 }
 
-/// Whom a packet of an end goes to.
+/// Destination of an end's packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Goes {
-    /// This host's stack: the old path.
+    /// This host's stack, by the old path.
     Stack,
-    /// The other end: the new one.
+    /// The other end, by the new path.
     Other,
 }
 
 impl Entry {
-    /// `Agent::clamp_far`.
+    /// Models `Agent::clamp_far`.
     pub fn clamp_far(&mut self) {
         self.s.clamp_far = CLAMP;
     }
 
-    /// `Agent::join`, of one entry and the one at the other `side`: where it leads, ...
+    /// Models the first part of `Agent::join` for the entry at `side`: sets the translation and the
+    /// joined entry.
     pub fn aim(&mut self, side: Side, translation: Translation) {
         self.forget_two();
         self.s.translation = translation;
         self.s.joined = side.other() as u32 + 1;
     }
 
-    /// ... and that it is in force.
+    /// Models the second part of `Agent::join`: puts the translation in force.
     pub fn join(&mut self) {
         self.s.state = State::FarTwoPaths as u32;
     }
 
-    /// `Agent::unjoin`.
+    /// Models `Agent::unjoin`.
     pub fn unjoin(&mut self) {
         self.s.state = State::Tracked as u32;
         self.forget_two();
@@ -63,20 +63,20 @@ impl Entry {
         self.s.translation = Translation::default();
     }
 
-    /// `Agent::relay`.
+    /// Models `Agent::relay`.
     pub fn relay(&mut self) {
         self.s.state = State::Relay as u32;
         (self.s.clamp, self.s.clamp_far) = (0, 0);
     }
 
-    /// The change's record is gone: nobody looks at how it was cut any more.
+    /// Forgets the cutoffs of a change whose record is gone, because nothing reads them any more.
     pub fn forget_change(&mut self) {
         if self.state() == State::Relay {
             self.forget_two();
         }
     }
 
-    /// A packet of this host's stack for the remote end, as that hears of it.
+    /// Processes a packet of this host's stack for the remote end, as that end receives it.
     pub(super) fn stack_says(
         &mut self,
         packet: Packet,
@@ -98,7 +98,7 @@ impl Entry {
         edited(packet, &self.s.translation.outgoing(&packet.seg, &path))
     }
 
-    /// How far an end was sent by either path.
+    /// Sequence number up to which data was sent to an end by either path.
     fn sent_to(&self, other: &Entry) -> u32 {
         if self.s.two.new_data == 0 {
             return self.s.snd_max;
@@ -107,7 +107,7 @@ impl Entry {
         max(self.s.snd_max, relayed)
     }
 
-    /// Is a reset that is not expected this end's own?
+    /// True if an unexpected reset is this end's own.
     fn is_its_own(&self, other: &Entry, seg: &Segment) -> bool {
         self.state() == State::FarTwoPaths
             && two_paths::is_shut_in(FAR, &self.s, seg)
@@ -116,7 +116,7 @@ impl Entry {
     }
 }
 
-/// A packet of the remote end at this side comes in.
+/// Processes an incoming packet of the remote end at this side.
 pub fn comes(pair: &mut Pair, side: Side, packet: Packet) -> Comes {
     let mut comes = Comes::default();
     let [left, right] = pair;
@@ -135,7 +135,7 @@ pub fn comes(pair: &mut Pair, side: Side, packet: Packet) -> Comes {
         (State::FarTwoPaths, Some(o)) => from_end(s, o, side, packet, &mut comes),
         (state, _) => {
             let mut tell = Vec::new();
-            // The other one has been taken back, and this one is in a moment.
+            // The other entry has been taken back, and this entry is about to be.
             let packet = match state {
                 State::FarTwoPaths => {
                     s.track_in(&packet.seg, &mut tell);
@@ -150,7 +150,7 @@ pub fn comes(pair: &mut Pair, side: Side, packet: Packet) -> Comes {
     comes
 }
 
-/// There is no other path.
+/// Relays a packet when there is no other path.
 fn relays(s: &mut Entry, o: Option<&mut Entry>, side: Side, packet: Packet, comes: &mut Comes) {
     let seg = packet.seg;
     if seg.flags & (FIN | RST) != 0
@@ -167,7 +167,7 @@ fn relays(s: &mut Entry, o: Option<&mut Entry>, side: Side, packet: Packet, come
     comes.out.push((Goes::Other, s.onto_new_path(packet)));
 }
 
-/// An end closes its half, or resets. A reset that the other end cannot believe ends
+/// Records that an end closes its half, or resets. A reset that the other end cannot believe ends
 /// nothing here either.
 fn ends(s: &mut Entry, o: &mut Entry, side: Side, seg: &Segment, comes: &mut Comes) {
     if seg.has(RST) {
@@ -191,7 +191,7 @@ fn ends(s: &mut Entry, o: &mut Entry, side: Side, seg: &Segment, comes: &mut Com
     }
 }
 
-/// The two-path phase.
+/// Handles a packet of an end in the two-path phase.
 fn from_end(s: &mut Entry, o: &mut Entry, side: Side, packet: Packet, comes: &mut Comes) {
     let seg = packet.seg;
     s.cut_if_due(FAR);
@@ -208,7 +208,7 @@ fn from_end(s: &mut Entry, o: &mut Entry, side: Side, packet: Packet, comes: &mu
     let mut tell = Vec::new();
     let (whole, copy) = s.split(FAR, packet, &mut tell);
     comes.tell.extend(tell.into_iter().map(|t| (side, t)));
-    // The copy comes in once more, behind.
+    // The copy enters again, after the packet.
     for (path, packet) in [whole].into_iter().chain(copy) {
         let goes = match path {
             Path::Old => Some((Goes::Stack, packet)),

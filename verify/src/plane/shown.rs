@@ -1,5 +1,5 @@
-//! What the data planes show each other on the new path of a bypass: up to where their
-//! ends have sent by the proxy. No socket hears of it.
+//! Packets that the data planes exchange on the new path of a removal: each shows the number up to
+//! which its end has sent by the proxy. No socket receives these packets.
 
 use dysco_common::State;
 use dysco_common::tcp::{ACK, PSH, Segment};
@@ -8,7 +8,8 @@ use dysco_common::two_paths;
 use super::{Entry, Notice};
 
 impl Entry {
-    /// `Engine::show_cut`: what the left anchor sends, in numbers of the new path.
+    /// Models `Engine::show_cut`: the packet that the left anchor sends, in numbers of the new
+    /// path.
     pub fn shows(&self) -> Option<Segment> {
         let s = &self.s;
         let cut = self.state() == State::TwoPaths && s.two.cut_set != 0;
@@ -21,7 +22,7 @@ impl Entry {
         })
     }
 
-    /// `ingress::opening`, at the right anchor: what it answers.
+    /// Models `ingress::opening` at the right anchor, and returns its answer.
     pub fn is_shown(&mut self, shows: &Segment, tell: &mut Vec<Notice>) -> Option<Segment> {
         if self.state() != State::TwoPaths || self.s.deaf != 0 {
             return None;
@@ -38,7 +39,7 @@ impl Entry {
         })
     }
 
-    /// `ingress::answered`, at the left anchor.
+    /// Models `ingress::answered` at the left anchor.
     pub fn is_answered(&mut self, answer: &Segment, tell: &mut Vec<Notice>) {
         if self.state() != State::TwoPaths || self.s.deaf != 0 {
             return;

@@ -1,4 +1,4 @@
-//! Segments on their way: through the programs of the hosts to a socket, or lost.
+//! Segments in flight: they pass the programs of the hosts and reach a socket, or are lost.
 
 use dysco_common::Path;
 use dysco_common::tcp::{FIN, RST};
@@ -15,20 +15,20 @@ use crate::plane::{Entry, Notice, Packet};
 use crate::seed;
 use crate::socket::{Harm, Say};
 
-/// Where a segment is lost.
+/// Place at which a segment is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lost {
-    /// It arrives.
+    /// The segment arrives.
     Nowhere,
-    /// Once it has left its host.
+    /// The segment is lost once it has left its host.
     AtOnce,
-    /// Beyond the host that relays it.
+    /// The segment is lost after the host that relays it.
     Beyond,
 }
 
 impl World {
-    /// A socket sends a segment, which arrives or is lost; false if there was
-    /// no reason for one.
+    /// Sends a segment of a socket, which arrives or is lost. Returns false if there was no reason
+    /// for one.
     pub fn packet(
         &mut self,
         config: &Configuration,
@@ -48,12 +48,12 @@ impl World {
         let Some((packets, path)) = sent else {
             return false;
         };
-        // Where nothing goes beyond, nothing is lost there.
+        // If nothing passes the relaying host, nothing is lost after it.
         let mut sense = lost != Lost::Beyond;
         for (way, packet) in packets {
             let target = match way {
                 _ if lost == Lost::AtOnce => None,
-                // A new path goes on to where the segment was bound for.
+                // A new path continues to the segment's destination.
                 Path::New if self.dead[usize::from(side == Side::Left)] => None,
                 Path::New if config.nature == Nature::Rejects => {
                     self.answered_by_reset(config, place, side, packet.seg.ack);
@@ -76,7 +76,7 @@ impl World {
         sense
     }
 
-    /// Where the other end of a new path is, if a data plane hears it there.
+    /// Returns the other end of a new path, if a data plane hears the path there.
     fn end_of(&self, path: &Subsession, from: usize) -> Option<(usize, Side)> {
         let ends = [path.left.ip(), path.right.ip()];
         let mut to = ends.into_iter().filter_map(place::place_of);
@@ -124,7 +124,7 @@ impl World {
                 }
                 let socket = &mut h.sockets[side as usize];
                 socket.hear(&p, &base)?;
-                // One that was reset hears nothing any more.
+                // A socket that was reset receives nothing any more.
                 match cut && !socket.dead && is_short(config, place, side, &p) {
                     true => Err(Harm::CutShort),
                     false => Ok(()),
@@ -137,8 +137,9 @@ impl World {
         self.acks(config, place, side);
     }
 
-    /// What lies on a new path answers what an anchor sends there, by a reset with the number
-    /// that this acknowledges, as the wire has it; false if nothing comes of it.
+    /// Answers an anchor's packet on a new path with a reset of a device on that path. The reset
+    /// has the number that the packet acknowledges, as the wire has it. Returns false if the reset
+    /// has no effect.
     pub fn answered_by_reset(
         &mut self,
         config: &Configuration,
@@ -151,7 +152,8 @@ impl World {
         digest(self) != before
     }
 
-    /// The sides of hosts whose data plane hears a new path, and what its end expects there.
+    /// Sides of hosts whose data plane hears a new path, with the number that the end expects
+    /// there.
     pub fn hearing(&self) -> Vec<(usize, Side, u32)> {
         let all = self.hosts().flat_map(|h| Side::BOTH.map(|side| (h, side)));
         let hears = all.filter_map(|(h, side)| {
@@ -162,8 +164,8 @@ impl World {
         hears.collect()
     }
 
-    /// The left anchor at this place shows on its new path how far its end has sent, and
-    /// the right one answers by the same; false if neither is news, or arrives.
+    /// Makes the left anchor at this place show on its new path how far its end has sent; the right
+    /// anchor answers in the same way. Returns false if neither packet is news, or arrives.
     pub fn show(&mut self, place: usize) -> bool {
         let host = self.host(place);
         let entry = host.entry(Side::Right).filter(|_| host.machine.is_some());
@@ -186,7 +188,7 @@ impl World {
         shown(self) != before
     }
 
-    /// What a host that is both anchors sends to end its session for both ends.
+    /// Sends the resets by which a host that is both anchors ends its session for both ends.
     pub(super) fn reset_ends(&mut self, place: usize) {
         if !self.edit(place, |h| std::mem::take(&mut h.resets)) {
             return;
@@ -198,7 +200,7 @@ impl World {
         }
     }
 
-    /// A data plane hears something, and tells its host.
+    /// Lets a data plane process something, and passes its notices to its host.
     fn told<T>(
         &mut self,
         place: usize,
@@ -219,8 +221,8 @@ impl World {
         }
     }
 
-    /// A segment of an end comes to the host that is both anchors. Was any of it lost
-    /// beyond that?
+    /// Delivers an end's segment to the host that is both anchors. Returns true if a part of the
+    /// segment was lost after that host.
     fn comes(
         &mut self,
         config: &Configuration,
@@ -258,7 +260,7 @@ impl World {
     }
 }
 
-/// A packet passes the programs of its own host.
+/// Passes a packet through the programs of its own host.
 fn leave(host: &mut Host, side: Side, packet: Packet) -> (Vec<(Path, Packet)>, Option<Subsession>) {
     let mut tell = Vec::new();
     let mut out = Vec::with_capacity(2);
@@ -284,7 +286,7 @@ fn notices(host: &mut Host, side: Side, tell: Vec<Notice>) {
     }
 }
 
-/// Does an end of the whole session hear that the stream has ended, before that has?
+/// True if an end of the whole session receives a FIN before the stream has ended.
 fn is_short(config: &Configuration, place: usize, side: Side, packet: &Packet) -> bool {
     let direction = match (place, side) {
         (0, Side::Right) => 1,
@@ -297,7 +299,7 @@ fn is_short(config: &Configuration, place: usize, side: Side, packet: &Packet) -
     seg.has(FIN) && !seg.has(RST) && !ended
 }
 
-/// The other end of a session.
+/// Returns the other end of a session.
 pub(super) fn opposite(place: usize, side: Side) -> Option<(usize, Side)> {
     match side {
         Side::Right => Some((place + 1, Side::Left)),

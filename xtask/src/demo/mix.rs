@@ -8,10 +8,10 @@ use dysco_netns::http::{Traffic, download, requests, upload};
 use dysco_netns::nginx::Nginx;
 use dysco_netns::pattern::Pattern;
 
-/// Bytes a second of all uploads together: what they store is memory.
+/// Bytes per second of all uploads together. Stored uploads occupy memory.
 const UPLOADS: u64 = 24 << 20;
 
-/// Sessions of three kinds.
+/// Sessions of three kinds of traffic.
 pub struct Mix {
     downloads: Vec<Traffic>,
     uploads: Vec<(u64, Traffic)>,
@@ -26,27 +26,27 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Checks that nginx stored it whole; its SHA-256.
+    /// Checks that nginx has stored the complete upload. Returns its SHA-256.
     pub fn verify(&self, server: &Host) -> Result<String> {
         Nginx::verify(server, &self.name, Pattern::new(self.seed), self.bytes)
     }
 }
 
-/// How a mix ended.
+/// Result of a mix.
 pub struct Ended<T> {
-    /// Bytes that arrived and were checked.
+    /// Number of bytes that arrived and were checked.
     pub bytes: u64,
-    /// What nginx should have stored.
+    /// Uploads that nginx should have stored.
     pub uploads: Vec<Stored>,
-    /// What went wrong.
+    /// Descriptions of the errors.
     pub troubles: Vec<String>,
-    /// What was asked for while the downloads still ran.
+    /// Result of the last request, made while the downloads still ran.
     pub last_word: Option<T>,
 }
 
 impl Mix {
-    /// Opens so many sessions, an eighth of them for requests, a quarter for
-    /// uploads, and the rest for downloads.
+    /// Opens this number of sessions: an eighth for requests, a quarter for uploads, and the rest
+    /// for downloads.
     pub fn start(client: &Host, to: SocketAddr, sessions: usize, name: &str) -> Result<Mix> {
         let (asking, storing) = ((sessions / 8).max(1), (sessions / 4).max(1));
         let requests = (0..asking).map(|i| requests(client, to, &format!("{name}-requests-{i}")));
@@ -70,12 +70,12 @@ impl Mix {
             .chain(self.uploads.iter().map(|(_, traffic)| traffic))
     }
 
-    /// Holds the downloads and uploads where they are, or lets them go on.
+    /// Pauses the downloads and uploads, or continues them.
     pub fn hold_bulk(&self, on: bool) {
         self.bulk().for_each(|traffic| traffic.gauge.pause(on));
     }
 
-    /// Bytes of all bodies so far.
+    /// Number of bytes of all bodies so far.
     pub fn bytes(&self) -> u64 {
         self.bulk()
             .chain(&self.requests)
@@ -83,7 +83,7 @@ impl Mix {
             .sum()
     }
 
-    /// The nanoseconds that each request took since the last call.
+    /// Returns the nanoseconds of each request since the previous call.
     pub fn take_latencies(&self) -> Vec<u32> {
         self.requests
             .iter()
@@ -91,8 +91,8 @@ impl Mix {
             .collect()
     }
 
-    /// Ends all but the downloads well, asks for a last word, and cuts those
-    /// off, as a response without end must be.
+    /// Ends everything except the downloads successfully, calls `last_word`, and cuts off the
+    /// downloads, as a response without an end requires.
     pub fn finish<T>(self, last_word: impl FnOnce() -> Result<T>) -> Ended<T> {
         let mut ended = Ended {
             bytes: 0,

@@ -59,7 +59,7 @@ enum Scene {
     Chain(chain::Chain),
 }
 
-/// Time for traffic to settle after a change, which is not measured.
+/// Time for traffic to settle after a change. It is not measured.
 const SETTLE: Duration = Duration::from_millis(500);
 
 impl Demo {
@@ -130,8 +130,8 @@ impl Demo {
         })
     }
 
-    /// Two thirds of the time at full load, and the rest with the bulk held,
-    /// as the time that a request takes on a busy processor is a queue's.
+    /// Measures two thirds of the time at full load, and the rest with the bulk traffic paused: on
+    /// a busy processor the time of a request is that of a queue.
     fn measure(&self, watch: &mut Watch, mix: &Mix, phase: Phase) -> Measured {
         let time = Duration::from_secs(self.seconds);
         mix.hold_bulk(false);
@@ -175,7 +175,7 @@ impl Demo {
     }
 }
 
-/// Checks what the uploads stored; their SHA-256. Adds to the troubles.
+/// Checks the stored uploads. Returns their SHA-256, and adds errors to `troubles`.
 fn check(server: &Host, troubles: &mut Vec<String>, uploads: &[Stored]) -> Vec<String> {
     let mut hashes = Vec::new();
     for upload in uploads {

@@ -10,25 +10,25 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// One curve.
 pub struct Curve {
-    /// What it shows; empty where the panel's title says it.
+    /// Name of the curve; empty if the panel's title names it.
     pub name: &'static str,
     pub colour: RGBColor,
-    /// Seconds, and what was measured.
+    /// Points: seconds, and the measured value.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Curves of one unit.
+/// Curves with a common unit.
 pub struct Panel {
     pub title: &'static str,
-    /// In pixels.
+    /// Height in pixels.
     pub height: u32,
     pub curves: Vec<Curve>,
 }
 
-/// When something changed, and what.
+/// Time of a change, and its name.
 pub type Mark = (f64, &'static str);
 
-/// Draws panels below each other as an SVG file.
+/// Draws panels, from top to bottom, as an SVG file.
 pub fn draw(file: &Path, panels: &[Panel], marks: &[Mark]) -> Result<()> {
     if let Some(folder) = file.parent() {
         let made = std::fs::create_dir_all(folder);
@@ -50,7 +50,7 @@ impl Panel {
     fn draw(&self, area: &Area<'_>, marks: &[Mark]) -> Result<()> {
         let points = || self.curves.iter().flat_map(|curve| &curve.points);
         let end = points().map(|p| p.0).fold(0.0, f64::max).max(f64::EPSILON);
-        // A single stray sample must not flatten all others.
+        // A single outlier must not flatten everything else.
         let mut heights: Vec<_> = points().map(|p| p.1).collect();
         heights.sort_by(f64::total_cmp);
         let highest = heights.get(heights.len() * 98 / 100);

@@ -1,5 +1,5 @@
-//! `cargo xtask demo reload`: HAProxy is reloaded and stopped under live
-//! sessions, and nobody notices. Only its own host runs `dyscod`.
+//! `cargo xtask demo reload`: HAProxy is reloaded and stopped under live sessions, and no end
+//! notices it. Only HAProxy's host runs `dyscod`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -42,9 +42,9 @@ struct Report {
 
 const CONFIG: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n\
                       [removal]\nmode = \"local\"\n";
-/// How long an old process may take to notice that it has nothing left to do.
+/// Time limit for an old process to notice that it has nothing left to do.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Sessions that come after the reload, in parts of all.
+/// Divisor of the number of sessions: the share that opens after the reload.
 const LATER: usize = 10;
 
 impl Reload {
@@ -133,7 +133,7 @@ fn received(outcome: &Outcome) -> u64 {
     outcome.client.received + outcome.server.received
 }
 
-/// Whether a process that was told to finish does so.
+/// True if a process that was told to finish does so.
 fn ends(mut old: Process) -> bool {
     let ended = || (!old.runs()).then_some(());
     wait::until("the old process to end", PATIENCE, ended).is_ok()
@@ -153,7 +153,7 @@ impl Report {
     }
 }
 
-/// The hosts, and what runs on them. The fields end in this order.
+/// The hosts, and the programs that run on them. The fields are dropped in this order.
 struct Stage {
     server: Server,
     daemon: Daemon,
@@ -173,7 +173,7 @@ impl Stage {
         })
     }
 
-    /// HAProxy, in the place of one that runs.
+    /// Starts HAProxy, in place of a running process if there is one.
     fn haproxy(&self, name: &str, old: Option<&Process>) -> Result<Process> {
         let at = Role::Proxy.at(Family::V4, 8080);
         let config = Config::tcp(at, Role::Server.at(Family::V4, 9000)).named(name);
@@ -197,7 +197,7 @@ impl Stage {
         Ok(group)
     }
 
-    /// All sessions of a process leave it; how long that took.
+    /// Makes all sessions of a process leave it. Returns the time that this took.
     fn drain(&self, proxy: &Process) -> Result<Duration> {
         let (pid, start) = (proxy.id().to_string(), Instant::now());
         let words = ["drain", &pid, "--timeout", "60s", "-o", "json"];
@@ -209,7 +209,7 @@ impl Stage {
         Ok(start.elapsed())
     }
 
-    /// Ends all; after a failure the logs stay.
+    /// Ends everything. After a failure the logs stay.
     fn end(self, well: bool) -> Result<()> {
         drop((self.server, self.daemon));
         if well { self.lab.finish(()) } else { Ok(()) }

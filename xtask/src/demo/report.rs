@@ -1,4 +1,4 @@
-//! The end of the demo: a table for people, an object for programs.
+//! The result of the demo: a table for people, and an object for programs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,18 +6,18 @@ use std::path::Path;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-/// One of before, after and direct.
+/// Measurements of one state: before, after or direct.
 #[derive(Clone, Copy)]
 pub struct Measured {
     pub goodput_bps: f64,
-    /// With nothing else going on.
+    /// Median latency with nothing else in progress.
     pub latency_p50_us: f64,
-    /// At full load.
+    /// Median latency at full load.
     pub busy_latency_p50_us: f64,
     pub proxy_cpu: f64,
 }
 
-/// All that the demo found.
+/// All results of the demo.
 pub struct Report {
     pub intact: bool,
     pub troubles: Vec<String>,
@@ -57,7 +57,7 @@ pub struct Json {
 }
 
 impl Report {
-    /// For programs.
+    /// Returns the report for programs.
     pub fn json(&self) -> Json {
         let whole = |x: f64| x.round();
         let fine = |x: f64| (x * 1000.0).round() / 1000.0;
@@ -81,7 +81,7 @@ impl Report {
         }
     }
 
-    /// For people.
+    /// Returns the report for people.
     pub fn text(&self, plot: &Path) -> String {
         let mut text = format!("\n{}\n\n", self.table());
         let gigabytes = self.bytes as f64 / 1e9;

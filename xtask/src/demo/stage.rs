@@ -1,4 +1,4 @@
-//! The hosts, and what runs on them for the whole demo.
+//! The hosts, and the programs that run on them during the whole demo.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,26 +9,26 @@ use dysco_netns::haproxy::Config;
 use dysco_netns::nginx::Nginx;
 use dysco_netns::{Family, Lab, Process, Role, counters};
 
-/// Everything but the traffic. The fields end in this order.
+/// Everything except the traffic. The fields are dropped in this order.
 pub struct Stage {
-    /// HAProxy, under the shim where there is a fleet.
+    /// HAProxy, under the shim if there is a fleet.
     pub haproxy: Process,
     nginx: Nginx,
     daemons: Vec<Daemon>,
-    /// `dyscod` on the three hosts, unless the demo does without.
+    /// `dyscod` on the three hosts, unless the demo runs without it.
     pub fleet: Option<Fleet>,
-    /// The hosts.
+    /// Hosts of the demo.
     pub lab: Lab,
-    /// Where a session through HAProxy goes.
+    /// Address for sessions through HAProxy.
     pub proxied: SocketAddr,
-    /// Where one without it goes.
+    /// Address for direct sessions.
     pub direct: SocketAddr,
 }
 
 const TRACK: &str = "[[track]]\ndestination = \"10.0.0.0/8\"\n";
 
 impl Stage {
-    /// Builds the hosts and starts all; without programs, no `dyscod`.
+    /// Builds the hosts and starts all programs. Without programs, no `dyscod` runs.
     pub fn build(programs: Option<&impl AsRef<Path>>) -> Result<Stage> {
         let lab = Lab::builder("demo").build()?;
         let (proxied, direct) = (
@@ -67,7 +67,7 @@ impl Stage {
         })
     }
 
-    /// What was built, in a few lines.
+    /// Describes the stage in a few lines.
     pub fn summary(&self) -> String {
         let with = |role: Role| {
             let daemon = if self.fleet.is_some() { "dyscod, " } else { "" };
@@ -91,12 +91,12 @@ impl Stage {
         )
     }
 
-    /// Resets that the client's and the server's hosts sent or met so far.
+    /// Number of resets that the client's and the server's hosts have sent or received so far.
     pub fn resets(&self) -> Result<u64> {
         Ok(counters::resets(&self.lab.client)? + counters::resets(&self.lab.server)?)
     }
 
-    /// Ends all; after a failure the logs stay.
+    /// Ends everything. After a failure the logs stay.
     pub fn end(self, well: bool) -> Result<()> {
         let Stage {
             haproxy,

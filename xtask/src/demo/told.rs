@@ -1,4 +1,4 @@
-//! What `dyscoctl` said of each session that was to be changed.
+//! Reports of `dyscoctl` about each session that was to be changed.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use anyhow::{Result, bail};
 use dysco_netns::Ran;
 use serde_json::Value;
 
-/// The changes that it reported.
+/// Reported changes.
 #[derive(Default)]
 pub struct Told {
-    /// The outcome of one that was made.
+    /// Outcome of a successful change.
     wanted: &'static str,
     sessions: Vec<Session>,
 }
@@ -21,8 +21,8 @@ struct Session {
 }
 
 impl Told {
-    /// Finds the report of each session, on one line or in one document. A
-    /// change that was made has the outcome `wanted`.
+    /// Parses the report of each session, on one line or in one document. A successful change has
+    /// the outcome `wanted`.
     pub fn read(ran: &Ran, wanted: &'static str) -> Result<Told> {
         let mut told = Told {
             wanted,
@@ -59,18 +59,18 @@ impl Told {
         }
     }
 
-    /// How many sessions were changed.
+    /// Number of sessions that were changed.
     pub fn done(&self) -> usize {
         let done = self.sessions.iter().filter(|s| s.outcome == self.wanted);
         done.count()
     }
 
-    /// Of how many there was word.
+    /// Number of sessions with a report.
     pub fn all(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Why the others were not, and how many.
+    /// Reasons for the unchanged sessions, with the number of sessions.
     pub fn refusals(&self) -> BTreeMap<String, usize> {
         let mut reasons = BTreeMap::new();
         for session in self.sessions.iter().filter(|s| s.outcome != self.wanted) {

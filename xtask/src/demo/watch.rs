@@ -1,4 +1,4 @@
-//! Watching the traffic: ten samples a second, a line each second.
+//! Watches the traffic: ten samples per second, and a line each second.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use plotters::style::{BLUE, RED};
 use super::mix::Mix;
 use super::plot::{self, Curve, Panel};
 
-/// What a sample belongs to.
+/// Phase to which a sample belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Phase {
     Before,
@@ -23,7 +23,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// The same with the bulk held.
+    /// Returns the corresponding phase with the bulk traffic paused.
     pub fn quiet(self) -> Phase {
         match self {
             Phase::Before => Phase::BeforeQuiet,
@@ -46,27 +46,27 @@ impl Phase {
     }
 }
 
-/// A tenth of a second.
+/// A sample of a tenth of a second.
 struct Sample {
-    /// Since the traffic began.
+    /// Time since the start of the traffic.
     at: Duration,
     phase: Phase,
     goodput_bps: f64,
     latency_p50_us: Option<f64>,
-    /// What happened just before.
+    /// Event just before the sample.
     mark: Option<&'static str>,
 }
 
-/// What a stretch of time was like.
+/// Measurements of a stretch of time.
 #[derive(Clone, Copy, Default)]
 pub struct Stretch {
     pub goodput_bps: f64,
     pub latency_p50_us: f64,
-    /// Processors that HAProxy kept busy.
+    /// Number of processors that HAProxy kept busy.
     pub proxy_cpu: f64,
 }
 
-/// The watcher.
+/// Watcher of the traffic.
 pub struct Watch {
     samples: Vec<Sample>,
     speaks: bool,
@@ -78,7 +78,7 @@ pub struct Watch {
 const SAMPLE: Duration = Duration::from_millis(100);
 
 impl Watch {
-    /// One that prints lines, or not.
+    /// Creates a watcher. It prints lines if `speaks` is true.
     pub fn new(speaks: bool, haproxy: u32) -> Watch {
         Watch {
             samples: vec![],
@@ -89,7 +89,7 @@ impl Watch {
         }
     }
 
-    /// Prints, where it may.
+    /// Prints a text, if the watcher prints lines.
     pub fn say(&self, text: &str) {
         if self.speaks {
             println!("{text}");
@@ -101,7 +101,7 @@ impl Watch {
         self.mark = Some(what);
     }
 
-    /// Watches for so long.
+    /// Watches for this time.
     pub fn run(&mut self, mix: &Mix, phase: Phase, time: Duration) -> Stretch {
         let whole = Meter::start(self.haproxy, mix);
         let (mut second, mut all) = (Meter::start(self.haproxy, mix), Vec::new());
@@ -182,7 +182,7 @@ impl Watch {
     }
 }
 
-/// Counts from a moment on.
+/// Counters from one time on.
 struct Meter {
     start: Instant,
     haproxy: u32,

@@ -14,31 +14,31 @@ use super::debian::Debian;
 use super::{VERSION, empty, pack};
 use crate::shell;
 
-/// What was made, and the folder of it.
+/// The packages that were made, with their folder.
 pub struct Made {
-    /// The folder.
+    /// Folder of the packages.
     pub folder: PathBuf,
-    /// The package for Debian.
+    /// Package for Debian.
     pub deb: PathBuf,
-    /// The RPM package.
+    /// RPM package.
     pub rpm: PathBuf,
 }
 
-/// The most that `systemd-analyze security` may say of the unit, in tenths.
+/// Maximum exposure of the unit according to `systemd-analyze security`, in tenths.
 const EXPOSURE: &str = "40";
-/// Precedes all versions there are.
+/// Version that precedes all existing versions.
 const OLDER: &str = "0.0.1";
 const SESSIONS: usize = 8;
 const PORT: u16 = 8080;
-/// How long a service may take to come up on a busy machine.
+/// Time limit for the start of a service on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const KEY: &str = "/etc/dysco/pki/host.key";
 const CONFIG: &str = "/etc/dysco/dyscod.toml";
 
-/// Checks all.
+/// Runs all checks.
 ///
 /// # Errors
-/// If something is not as it should be.
+/// If a check fails.
 pub fn all(made: &Made, tree: &Path) -> Result<()> {
     unit()?;
     println!("the unit is hardened as far as dyscod allows");
@@ -84,7 +84,7 @@ fn rpm(made: &Made) -> Result<()> {
         rpm.arg("--root").arg(&root).args(words).arg(package);
         shell::run(rpm.stdout(std::io::stderr()))
     };
-    // There is no other package below that folder, nor a shell for the scripts.
+    // The folder contains no other package, and no shell for the scripts.
     rpm(&["--install", "--nodeps", "--noscripts"], &made.rpm)?;
     let dyscoctl = root.join("usr/bin/dyscoctl");
     let said = Command::new(&dyscoctl).arg("--version").output();
@@ -105,14 +105,14 @@ fn rpm(made: &Made) -> Result<()> {
 struct Sessions(Vec<Group>);
 
 impl Sessions {
-    /// Waits until each has carried more data both ways.
+    /// Waits until each session has carried more data in both directions.
     fn go_on(&self) -> Result<()> {
         self.0
             .iter()
             .try_for_each(|one| one.wait_progress(32 << 10))
     }
 
-    /// Ends them; an error unless every byte of each has arrived.
+    /// Ends the sessions. Returns an error unless every byte of each has arrived.
     fn finish(self) -> Result<()> {
         for one in self.0 {
             all_intact(&one.finish()?)?;
@@ -129,7 +129,7 @@ struct Host {
 }
 
 impl Host {
-    /// The life of the package on a host whose HAProxy was there before.
+    /// Runs through the life of the package on a host whose HAProxy is older.
     fn life(self, older: &Path, newer: &Path) -> Result<()> {
         self.set_up_haproxy()?;
         let before = self.open()?;
@@ -185,7 +185,7 @@ impl Host {
     }
 
     fn open(&self) -> Result<Sessions> {
-        // At rates of their own: sessions that move by the same counts cannot be told apart.
+        // Each session has its own rate: sessions with equal counts cannot be distinguished.
         let open = |at: usize| {
             let plan = Plan {
                 rate: Some((64 + 8 * at as u64) << 10),
@@ -210,7 +210,7 @@ impl Host {
         self.debian.run(&["dpkg", "--install", &inside]).map(drop)
     }
 
-    /// Makes keys and edits the one file, as docs/install.md says.
+    /// Creates keys and edits the one file, as docs/install.md describes.
     fn configure(&self) -> Result<()> {
         let address = Role::Proxy.address(Family::V4).to_string();
         let words = ["dyscoctl", "pki", "init", "--dir", "/root/authority"];
@@ -239,14 +239,14 @@ impl Host {
         Ok(self.debian.run(&words)?.trim().to_owned())
     }
 
-    /// All sessions leave HAProxy.
+    /// Makes all sessions leave HAProxy.
     fn drain(&self, sessions: &Sessions) -> Result<()> {
         let words = ["dyscoctl", "drain", "haproxy.service", "--timeout", "60s"];
         self.debian.run(&words)?;
         sessions.go_on()
     }
 
-    /// The new dyscod runs.
+    /// Checks that the new dyscod runs.
     fn is_upgraded(&self) -> Result<()> {
         let words = ["dpkg-query", "--show", "--showformat=${Version}", "dysco"];
         let version = self.debian.run(&words)?;

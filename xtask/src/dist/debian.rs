@@ -1,5 +1,5 @@
-//! A Debian 12 with systemd as its first process, in namespaces of its own, on the network of a
-//! lab's host.
+//! A Debian 12 with systemd as its first process, in its own namespaces, on the network of a lab's
+//! host.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use super::empty;
 use crate::kernel::packages;
 use crate::shell;
 
-/// How long it may take to boot on a busy machine.
+/// Time limit for the boot on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The packages besides the smallest system.
+/// Packages in addition to the minimal system.
 const PACKAGES: &str = "--include=systemd-sysv,haproxy";
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Makes the folder `$1` the root of a host of its own, and starts its systemd.
+/// Script that makes the folder `$1` the root of a separate host, and starts its systemd.
 const BOOT: &str = r#"
 set -e
 root=$1
@@ -43,7 +43,7 @@ umount -l /mnt
 exec env -i container=dysco /lib/systemd/systemd --log-target=console --show-status=no
 "#;
 
-/// The Debian. It ends with this value.
+/// A running Debian. It ends when this value is dropped.
 pub struct Debian {
     unshare: Process,
     init: String,
@@ -51,10 +51,10 @@ pub struct Debian {
 }
 
 impl Debian {
-    /// Boots one on the network of a host, with its files below a folder.
+    /// Boots a Debian on the network of a host, with its files below a folder.
     ///
     /// # Errors
-    /// If it cannot be made, or does not boot.
+    /// If the Debian cannot be made, or does not boot.
     pub fn boot(host: &Host, folder: &Path) -> Result<Debian> {
         let root = folder.join("debian-12");
         empty(&root)?;
@@ -90,15 +90,15 @@ impl Debian {
         wait::until("the Debian to boot", PATIENCE, booted).with_context(|| self.unshare.log())
     }
 
-    /// A file of it, as this machine has it.
+    /// Path of one of its files on this machine.
     pub fn file(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Runs a command in it to its end. Returns what it printed.
+    /// Runs a command in the Debian to its end. Returns its output.
     ///
     /// # Errors
-    /// If it fails.
+    /// If the command fails.
     pub fn run(&self, words: &[&str]) -> Result<String> {
         let shown = words.join(" ");
         let ran = self.command(words).output();
@@ -129,7 +129,7 @@ impl Drop for Debian {
     }
 }
 
-/// The file system as an archive, made once.
+/// Returns the file system as an archive, which is made once.
 fn image(folder: &Path) -> Result<PathBuf> {
     let image = folder.join("debian-12.tar");
     if !image.exists() {

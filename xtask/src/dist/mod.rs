@@ -1,7 +1,7 @@
 //! `cargo xtask dist`: packages for Debian and for distributions with RPM.
 //!
-//! [`stage`] fills a tree with the files of the packages. The distributions' own tools pack it,
-//! by `packaging/debian` and `packaging/rpm` ([`pack`]). [`check`] installs the result in a
+//! [`stage`] fills a tree with the files of the packages. The distributions' own tools pack the
+//! tree, by `packaging/debian` and `packaging/rpm` ([`pack`]). [`check`] installs the result in a
 //! Debian 12.
 
 mod check;
@@ -37,7 +37,7 @@ enum Profile {
     Dev,
 }
 
-/// The version of all that is built here.
+/// Version of everything that is built here.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 impl Dist {
@@ -62,7 +62,7 @@ impl Dist {
     }
 }
 
-/// Makes a folder with nothing in it.
+/// Makes an empty folder.
 fn empty(folder: &Path) -> Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder)

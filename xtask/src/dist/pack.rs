@@ -10,15 +10,15 @@ use anyhow::{Context, Result, bail};
 use super::empty;
 use crate::shell;
 
-/// The revision of a package, which begins anew with each version.
+/// Revision of a package, which starts again with each version.
 const REVISION: u32 = 1;
 
-/// Makes a package for Debian in a folder. Returns its file.
+/// Makes a package for Debian in a folder. Returns its path.
 ///
 /// # Errors
 /// If debhelper fails.
 pub fn deb(tree: &Path, folder: &Path, version: &str) -> Result<PathBuf> {
-    // debhelper writes the package beside its source.
+    // debhelper writes the package next to its source.
     let work = folder.join("deb");
     empty(&work)?;
     let source = work.join("source");
@@ -40,7 +40,7 @@ pub fn deb(tree: &Path, folder: &Path, version: &str) -> Result<PathBuf> {
     take(&work, "deb", folder)
 }
 
-/// Makes an RPM package in a folder. Returns its file.
+/// Makes an RPM package in a folder. Returns its path.
 ///
 /// # Errors
 /// If rpmbuild fails.
@@ -72,8 +72,8 @@ pub fn rpm(tree: &Path, folder: &Path, version: &str) -> Result<PathBuf> {
     take(&made, "rpm", folder)
 }
 
-/// The date of the last commit, so that a package is the same whenever it is made; without git,
-/// the date of today.
+/// Returns the date of the last commit, so that a package is the same whenever it is made. Without
+/// git, returns the date of today.
 fn date() -> Result<String> {
     let git = ["-C".as_ref(), shell::root().as_os_str()];
     let mut git_log = Command::new("git");
@@ -88,17 +88,17 @@ fn date() -> Result<String> {
     bail!("neither git nor date tells a date")
 }
 
-/// Copies a file, or a folder with all in it, as it is.
+/// Copies a file, or a folder with its contents, unchanged.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     shell::run(Command::new("cp").arg("-a").arg(from).arg(to))
 }
 
-/// Tools talk much, and not of results.
+/// Sends the output of a tool, which contains no results, to standard error.
 fn quiet(command: &mut Command) -> &mut Command {
     command.stdout(std::io::stderr())
 }
 
-/// Moves the file with this ending out of a folder; its new path.
+/// Moves the file with this extension out of a folder. Returns its new path.
 fn take(from: &Path, ending: &str, to: &Path) -> Result<PathBuf> {
     let entries =
         fs::read_dir(from).with_context(|| format!("failed to read {}", from.display()))?;

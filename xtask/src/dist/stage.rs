@@ -1,4 +1,4 @@
-//! The tree of files that the packages install.
+//! Tree of files that the packages install.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use super::{Profile, empty};
 use crate::{build, shell};
 
-/// What runs on a host, its folder there, and what strip may take away.
+/// Programs of a host, with their folders there, and the symbols that strip may remove.
 const PROGRAMS: &[(&str, &str, &str)] = &[
     ("dyscod", "usr/sbin", "--strip-all"),
     ("dyscoctl", "usr/bin", "--strip-all"),
@@ -63,7 +63,8 @@ const GENERATED: &[(&str, &str)] = &[
     ("completions/fish", "usr/share/fish/vendor_completions.d"),
 ];
 
-/// Builds what the packages contain, and fills a tree with it below `folder`. Returns the tree.
+/// Builds the contents of the packages, and fills a tree with them below `folder`. Returns the
+/// tree.
 ///
 /// # Errors
 /// If a program fails, or a file cannot be written.
@@ -101,7 +102,7 @@ pub fn fill(folder: &Path, profile: Profile) -> Result<PathBuf> {
 fn generate(folder: &Path, tree: &Path) -> Result<()> {
     empty(folder)?;
     let mut cargo = shell::cargo();
-    // As the tests are built: these files do not depend on how.
+    // The build is that of the tests: these files do not depend on it.
     cargo.args(["run", "--quiet", "--locked", "-p", "dysco-packaging", "--"]);
     shell::run(cargo.arg(folder))?;
     for (from, place) in GENERATED {

@@ -1,4 +1,4 @@
-//! The guest's side: asks this kernel, and runs the demos.
+//! The guest's side: examines this kernel, and runs the demos.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,9 +13,9 @@ use serde_json::Value;
 
 use super::Found;
 
-/// Between two looks at the programs that are loaded.
+/// Interval between two looks at the loaded programs.
 const LOOK: Duration = Duration::from_millis(200);
-/// Findings of `dyscoctl doctor` that are about the kernel.
+/// Findings of `dyscoctl doctor` about the kernel.
 const ABOUT_KERNEL: &[&str] = &[
     "kernel",
     "attach",
@@ -53,7 +53,7 @@ impl Guest {
     }
 }
 
-/// Each step's failure is told, and the next one is taken.
+/// Runs the steps. The failure of a step is recorded, and the next step runs.
 fn steps(programs: &Path, found: &mut Found) {
     let mut step = |name: &str, run: &mut dyn FnMut(&mut Found) -> Result<()>| {
         eprintln!("== {name}");
@@ -86,13 +86,13 @@ fn steps(programs: &Path, found: &mut Found) {
     });
 }
 
-/// As `uname -r` has it.
+/// Returns the kernel's release, as `uname -r` prints it.
 fn release() -> Result<String> {
     let text = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     Ok(text.trim().to_owned())
 }
 
-/// Asks `dyscoctl doctor`.
+/// Runs `dyscoctl doctor`.
 fn doctor(programs: &Path, found: &mut Found) -> Result<()> {
     let mut doctor = Command::new(programs.join("dyscoctl"));
     let out = doctor.args(["doctor", "-o", "json"]).output();
@@ -115,7 +115,7 @@ fn doctor(programs: &Path, found: &mut Found) -> Result<()> {
     Ok(())
 }
 
-/// The largest counts of our programs that were seen.
+/// Returns the largest instruction counts of Dysco's programs that were seen.
 fn counted_until(done: &AtomicBool) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
     while !done.load(Ordering::Relaxed) {
@@ -134,7 +134,7 @@ fn counted_until(done: &AtomicBool) -> BTreeMap<String, u32> {
     counts
 }
 
-/// Runs a demo, and returns the object that it prints last.
+/// Runs a demo. Returns the object that it prints last.
 fn demo(words: &[&str]) -> Result<Value> {
     let own = std::env::current_exe().context("failed to find this program's own path")?;
     let mut demo = Command::new(own);

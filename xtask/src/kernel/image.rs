@@ -1,4 +1,4 @@
-//! Images for qemu: the kernel without its slow decompression, and a first file system that
+//! Images for qemu: the kernel without its slow decompression, and an initial file system that
 //! mounts this machine's.
 
 use std::collections::BTreeSet;
@@ -13,19 +13,19 @@ use anyhow::{Context, Result, bail, ensure};
 use super::packages::Kernel;
 use crate::shell;
 
-/// A kernel and its first file system.
+/// A kernel and its initial file system.
 pub struct Image {
-    /// An ELF file, which qemu starts by its PVH entry.
+    /// ELF file, which qemu starts by its PVH entry.
     pub kernel: PathBuf,
-    /// A cpio archive.
+    /// Archive in cpio format.
     pub initrd: PathBuf,
 }
 
-/// Modules that the first file system needs to mount the next one.
+/// Modules that the initial file system needs to mount the next one.
 const MODULES: &[&str] = &["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 
-/// The first program of the guest: it makes this machine's file system its root, with that
-/// kernel's modules, and starts what the host has left for it.
+/// First program of the guest. It makes this machine's file system its root, with the modules of
+/// the guest's kernel, and starts the host's script for it.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys /dev /new /lower /upper
 /bin/busybox --install -s /bin
@@ -46,10 +46,10 @@ mount -t 9p -o $options out /new/mnt
 exec switch_root /new /bin/sh /mnt/start
 "#;
 
-/// Makes what is not there yet.
+/// Makes the parts of the image that do not exist yet.
 ///
 /// # Errors
-/// If the package has another form than known, or a program fails.
+/// If the package has an unknown form, or a program fails.
 pub fn make(folder: &Path, kernel: &Kernel) -> Result<Image> {
     let of = |end: &str| folder.join(format!("{}.{end}", kernel.release));
     let image = Image {
@@ -75,7 +75,7 @@ pub fn make(folder: &Path, kernel: &Kernel) -> Result<Image> {
     Ok(image)
 }
 
-/// The ELF kernel in a bzImage (Documentation/arch/x86/boot.rst: `setup_sects`,
+/// Returns the ELF kernel in a bzImage (Documentation/arch/x86/boot.rst: `setup_sects`,
 /// `payload_offset`, `payload_length`; all little-endian).
 fn elf(bzimage: &Path) -> Result<Vec<u8>> {
     let all = fs::read(bzimage).with_context(|| format!("failed to read {}", bzimage.display()))?;
@@ -95,7 +95,7 @@ fn elf(bzimage: &Path) -> Result<Vec<u8>> {
     let start = (sectors + 1) * 512 + word(0x248)?;
     let payload = all.get(start..start + word(0x24c)?);
     let payload = payload.context("the kernel is cut short")?;
-    // Behind the data of these formats is its length, which ends no stream of theirs.
+    // In these formats the length follows the data. It is not part of the compressed stream.
     let (program, data): (&[&str], &[u8]) = match payload {
         [0xfd, b'7', b'z', ..] => (&["xz", "-dc", "--single-stream"], strip_length(payload)),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => (&["zstd", "-dcq"], strip_length(payload)),
@@ -112,7 +112,7 @@ fn strip_length(payload: &[u8]) -> &[u8] {
     &payload[..payload.len().saturating_sub(4)]
 }
 
-/// Runs data through a program. Its exit code does not count: bytes may follow the data.
+/// Filters data through a program. Its exit code is ignored: further bytes may follow the data.
 fn filter(words: &[&str], data: &[u8]) -> Result<Vec<u8>> {
     let mut child = Command::new(words[0])
         .args(&words[1..])
@@ -128,7 +128,7 @@ fn filter(words: &[&str], data: &[u8]) -> Result<Vec<u8>> {
     .context("failed to decompress the kernel")
 }
 
-/// The modules that [`MODULES`] name and those that they need, decompressed, in the order in
+/// Installs the modules in [`MODULES`] and those that they need, decompressed, in the order in
 /// which they are loaded.
 fn modules(kernel: &Kernel, to: &Path) -> Result<()> {
     let (mut order, mut seen) = (Vec::new(), BTreeSet::new());

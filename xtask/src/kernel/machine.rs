@@ -1,4 +1,4 @@
-//! One boot under qemu.
+//! A boot under qemu.
 
 use std::fs;
 use std::path::Path;
@@ -11,19 +11,19 @@ use super::Found;
 use super::image::Image;
 use super::packages::Kernel;
 
-/// The guest computes this many times more slowly, and waits as much longer.
+/// Factor by which the guest computes more slowly, and waits longer.
 const SLOW: u32 = 10;
-/// It powers itself off before.
+/// Time limit. The guest normally powers itself off before.
 const LIMIT: Duration = Duration::from_secs(900);
 const MEMORY: &str = "4096";
-/// What the guest leaves behind.
+/// File with the findings of the guest.
 const RESULT: &str = "found.json";
 
-/// Boots an image, and returns what its guest found. All that it wrote is in a folder of the
-/// kernel's name below `folder`.
+/// Boots an image, and returns the findings of its guest. All files of the guest are in a folder
+/// with the kernel's name below `folder`.
 ///
 /// # Errors
-/// If qemu fails, or the guest left nothing.
+/// If qemu fails, or the guest left no findings.
 pub fn run(folder: &Path, kernel: &Kernel, image: &Image, programs: &Path) -> Result<Found> {
     let out = folder.join(format!("{}.out", kernel.release));
     let _ = fs::remove_dir_all(&out);
@@ -38,7 +38,7 @@ pub fn run(folder: &Path, kernel: &Kernel, image: &Image, programs: &Path) -> Re
     let mut qemu = Command::new("timeout");
     qemu.arg(LIMIT.as_secs().to_string())
         .arg("qemu-system-x86_64");
-    // Stock kernels do not get through their boot under KVM inside some machines.
+    // Inside some virtual machines, stock kernels do not boot under KVM.
     qemu.args([
         "-accel",
         "tcg,thread=multi,tb-size=512",
@@ -87,7 +87,7 @@ pub fn run(folder: &Path, kernel: &Kernel, image: &Image, programs: &Path) -> Re
     Ok(found)
 }
 
-/// What the guest runs first.
+/// Returns the script that the guest runs first.
 fn start(programs: &Path) -> Result<String> {
     let own = std::env::current_exe().context("failed to find this program's own path")?;
     Ok(format!(

@@ -1,8 +1,8 @@
-//! `cargo xtask test --kernel`: what runs on a host, on other kernels of Debian's, under qemu.
+//! `cargo xtask test --kernel`: tests of the host programs on other kernels of Debian, under qemu.
 //!
-//! The kernel comes as a package ([`packages`]) and is booted with this machine's file system
-//! below a layer in memory ([`image`], [`machine`]). There this same program runs as
-//! `cargo xtask guest` ([`guest`]) and writes what it found.
+//! The kernel comes as a package ([`packages`]) and is booted with this machine's file system below
+//! a layer in memory ([`image`], [`machine`]). There this program runs as `cargo xtask guest`
+//! ([`guest`]) and writes its findings.
 
 pub mod guest;
 mod image;
@@ -18,39 +18,39 @@ use std::collections::BTreeMap;
 use crate::setup::Need;
 use crate::{build, setup, shell};
 
-/// The series that `all` stands for: of those that Debian has, the ones of its releases, the
-/// one that Dysco is developed on, and the newest.
+/// Series that `all` selects: of the series in Debian, those of its releases, the series on which
+/// Dysco is developed, and the newest.
 const ALL: &[&str] = &["6.1", "6.12", "6.18", packages::NEWEST];
 
 /// Findings on a kernel.
 #[derive(Serialize, Deserialize, Debug, Default)]
 pub struct Found {
-    /// Its release, as `uname -r` has it.
+    /// Release of the kernel, as `uname -r` prints it.
     kernel: String,
-    /// It takes the eBPF programs.
+    /// True if the kernel accepts the eBPF programs.
     loaded: bool,
-    /// How many instructions its verifier went through, by program.
+    /// Number of instructions that its verifier processed, by program.
     instructions: BTreeMap<String, u32>,
-    /// Sessions of the demo that lost their proxy; `None` if that did not run.
+    /// Number of the demo's sessions that lost their proxy; `None` if the demo did not run.
     removed: Option<u64>,
-    /// Every byte of the demo arrived.
+    /// True if every byte of the demo arrived.
     intact: Option<bool>,
-    /// Sessions that the reload lost.
+    /// Number of sessions that the reload lost.
     reload_lost: Option<u64>,
-    /// What it lacks, and what that costs.
+    /// Features that the kernel lacks, and the consequences.
     lacks: Vec<String>,
-    /// What failed.
+    /// Failures.
     failures: Vec<String>,
 }
 
 impl Found {
-    /// Does all of it work here?
+    /// True if everything works on this kernel.
     fn is_well(&self) -> bool {
         self.loaded && self.failures.is_empty()
     }
 }
 
-/// Tests what runs on a host on these kernels: the series of a release, or `all`.
+/// Tests the host programs on these kernels: the series of a release, or `all`.
 pub fn test(kernels: &[String], json: bool) -> Result<()> {
     dysco_netns::require_root()?;
     setup::ensure(Need::Kernels)?;

@@ -1,4 +1,4 @@
-//! Debian's kernels, as packages, with an apt configuration of this folder's own.
+//! Debian's kernels, as packages, with a separate apt configuration in this folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::shell;
 
-/// Where kernels of other releases are.
+/// Suites with the kernels of other releases.
 const SUITES: &[&str] = &[
     "bookworm",
     "bookworm-updates",
@@ -20,23 +20,23 @@ const SUITES: &[&str] = &[
 const SECURITY: &[&str] = &["bookworm-security", "trixie-security"];
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// Stands for the newest kernel of any series.
+/// Name for the newest kernel of any series.
 pub const NEWEST: &str = "newest";
 
 /// An unpacked kernel.
 pub struct Kernel {
-    /// As `uname -r` has it.
+    /// Release of the kernel, as `uname -r` prints it.
     pub release: String,
-    /// The folder that `/lib/modules` is in.
+    /// Folder that contains `/lib/modules`.
     pub root: PathBuf,
-    /// The compressed kernel.
+    /// Path of the compressed kernel.
     pub bzimage: PathBuf,
 }
 
-/// The newest kernel of a series, such as 6.1 or [`NEWEST`], unpacked below `folder`.
+/// Returns the newest kernel of a series, such as 6.1 or [`NEWEST`], unpacked below `folder`.
 ///
 /// # Errors
-/// If no suite has one, or apt fails.
+/// If no suite has such a kernel, or apt fails.
 pub fn fetch(folder: &Path, series: &str) -> Result<Kernel> {
     let apt = Apt::open(&folder.join("apt"))?;
     let release = apt.newest(series)?;
@@ -48,7 +48,7 @@ pub fn fetch(folder: &Path, series: &str) -> Result<Kernel> {
         for package in apt.parts(&release)? {
             apt.unpack(&package, &root)?;
         }
-        // Later packages know one /lib only.
+        // Later packages use only one /lib.
         if !root.join("lib").exists() {
             std::os::unix::fs::symlink("usr/lib", root.join("lib"))?;
         }
@@ -71,14 +71,14 @@ pub fn fetch(folder: &Path, series: &str) -> Result<Kernel> {
     })
 }
 
-/// apt with lists of its own.
+/// apt with separate lists.
 struct Apt {
     config: PathBuf,
     archives: PathBuf,
 }
 
 impl Apt {
-    /// Reads the lists anew, if they are not of today.
+    /// Updates the lists, unless they are from today.
     fn open(dir: &Path) -> Result<Apt> {
         let archives = dir.join("archives");
         for sub in ["lists/partial", "archives/partial", "etc", "state"] {
@@ -145,7 +145,7 @@ impl Apt {
         Ok(newest.to_owned())
     }
 
-    /// The packages that a kernel consists of: later ones are three.
+    /// Returns the packages of a kernel. Later kernels consist of three.
     fn parts(&self, release: &str) -> Result<Vec<String>> {
         let image = format!("linux-image-{release}");
         let shown = self.ask(&["show", &image])?;
@@ -182,8 +182,8 @@ fn is_fresh(file: &Path) -> bool {
     age.is_some_and(|age| age.as_secs() < 86_400)
 }
 
-/// A flavour for a purpose, or with debug information, is none; nor is the package that only
-/// needs the newest of its series.
+/// True for an ordinary kernel. Flavours for a purpose, kernels with debug information, and the
+/// package that only depends on the newest kernel of its series are excluded.
 fn is_plain(release: &str) -> bool {
     let rest = release.trim_end_matches("-amd64");
     let known = rest
@@ -192,17 +192,18 @@ fn is_plain(release: &str) -> bool {
     known && numbers(release).len() > 2
 }
 
-/// The numbers of a release, to be compared.
+/// Returns the numbers of a release, for comparison.
 fn numbers(release: &str) -> Vec<u32> {
     let parts = release.trim_end_matches("-amd64");
     let parts = parts.split(|c: char| !c.is_ascii_digit());
     parts.filter_map(|part| part.parse().ok()).collect()
 }
 
-/// The addresses of Debian's archive and of its security archive, as this machine has them.
+/// Returns the addresses of Debian's archive and of its security archive, according to this
+/// machine's sources.
 ///
 /// # Errors
-/// If this machine has no source of Debian's.
+/// If this machine has no source of Debian.
 pub fn own_sources() -> Result<[String; 2]> {
     let files = fs::read_dir("/etc/apt/sources.list.d")
         .into_iter()

@@ -11,7 +11,7 @@ const STEPS: [&str; 24] = [
     "Splice", "Abandon", "Forget", "Persist", "Erase", "Dismiss",
 ];
 
-/// Messages between daemons, of which one may be lost.
+/// Messages between daemons that may be lost.
 const MESSAGES: [&str; 14] = [
     "Leave",
     "Introduce",
@@ -29,7 +29,7 @@ const MESSAGES: [&str; 14] = [
     "Settled",
 ];
 
-/// Draws what operators ask for.
+/// Draws the requests of operators.
 pub fn operations(rng: &mut Rng, plan: &mut Plan) {
     let proxies = plan.proxies.clone();
     let clients = with_daemon(plan, Part::Client);
@@ -56,7 +56,7 @@ pub fn operations(rng: &mut Rng, plan: &mut Plan) {
 }
 
 fn leave(rng: &mut Rng, proxy: &ProxyPlan) -> Option<(u8, Ask)> {
-    // Naming the listener is the operator's word, which must be true.
+    // By naming the listener the operator vouches for it, which must be justified.
     let listen = proxy.is_transparent() && rng.percent(if proxy.shim { 20 } else { 80 });
     let ask = match rng.range(0, 100) {
         0..8 => Ask::Look,
@@ -100,7 +100,7 @@ fn rechain(rng: &mut Rng, clients: &[u8], firewalls: &[u8]) -> Option<(u8, Ask)>
     Some((host, ask))
 }
 
-/// Draws what is killed.
+/// Draws the kills.
 pub fn kills(rng: &mut Rng, plan: &mut Plan) {
     let daemons: Vec<_> = (plan.hosts.iter().filter(|h| h.daemon))
         .map(|h| h.number)
@@ -131,9 +131,9 @@ pub fn kills(rng: &mut Rng, plan: &mut Plan) {
             }),
         };
         let at_ms = match (&victim, plan.operations.first()) {
-            // To be asked for before it can happen.
+            // The fault must be requested before it can occur.
             (Some(Victim::DaemonAt { .. }), _) => 100,
-            // In the middle of a change, if by chance.
+            // The kill may fall into the middle of a change.
             (_, Some(first)) if rng.percent(60) => first.at_ms + rng.range(0, 30),
             _ => rng.range(500, live - 500),
         };

@@ -25,7 +25,7 @@ fn a_plan_is_whole() {
             assert!(there(s.client) && there(s.server), "{plan:?}");
             assert!(s.proxy.is_none_or(|p| plan.proxy(p).is_some()), "{plan:?}");
         }
-        // The operator's word is never given for one that rewrites.
+        // The operator never vouches for a proxy that rewrites.
         let lies = |p: &ProxyPlan| p.declared && !p.is_transparent();
         assert!(!plan.proxies.iter().any(lies), "{plan:?}");
     }

@@ -1,4 +1,4 @@
-//! Long answers of known length on one connection, one after the other.
+//! Long answers of known length on one connection, in sequence.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use crate::Host;
 use crate::nginx::{BLOCK, BLOCK_SEED};
 use crate::pattern::Pattern;
 
-/// Asks for `/block` again and again, until stopped, and checks each byte.
+/// Requests `/block` repeatedly, until stopped, and checks each byte.
 pub fn blocks(host: &Host, from: SocketAddr, name: &str) -> Result<Traffic> {
     Traffic::start(host, name, move |gauge| run(gauge, from))
 }

@@ -17,7 +17,7 @@ pub fn download(host: &Host, from: SocketAddr, name: &str) -> Result<Traffic> {
 
 fn run(gauge: &Gauge, from: SocketAddr) -> Result<()> {
     let mut stream = gauge.connect(from)?;
-    // HTTP/1.0: the body comes as it is, not in chunks.
+    // With HTTP/1.0 the body is not chunked.
     stream
         .write_all(b"GET /endless HTTP/1.0\r\nHost: lab\r\n\r\n")
         .context("failed to ask")?;

@@ -1,6 +1,6 @@
-//! HTTP traffic that checks every byte: endless downloads, uploads, and a
-//! stream of requests on one connection. Each is one blocking thread on the
-//! client's host, which costs less than any event loop.
+//! HTTP traffic that checks every byte: endless downloads, uploads, and a stream of requests on one
+//! connection. Each is one blocking thread on the client's host, which costs less than an event
+//! loop.
 
 mod blocks;
 mod download;
@@ -22,7 +22,7 @@ pub use download::download;
 pub use requests::requests;
 pub use upload::upload;
 
-/// What steers and watches one stream of traffic.
+/// Controls and measurements of one stream of traffic.
 #[derive(Default)]
 pub struct Gauge {
     bytes: AtomicU64,
@@ -34,23 +34,23 @@ pub struct Gauge {
 }
 
 impl Gauge {
-    /// Bytes of bodies so far, checked or sent.
+    /// Number of bytes of bodies so far, checked or sent.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Holds the stream where it is, or lets it go on.
+    /// Pauses the stream, or continues it.
     pub fn pause(&self, on: bool) {
         *lock(&self.paused) = on;
         self.resumed.notify_all();
     }
 
-    /// The nanoseconds that requests took since this was last called.
+    /// Returns the nanoseconds of the requests since the previous call.
     pub fn take_latencies(&self) -> Vec<u32> {
         std::mem::take(&mut lock(&self.latencies))
     }
 
-    /// The client's end of the connection, once there is one.
+    /// Address of the client's end of the connection, once it exists.
     pub fn local(&self) -> Option<SocketAddr> {
         *lock(&self.local)
     }
@@ -59,7 +59,7 @@ impl Gauge {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Waits while paused; false when the stream is to end.
+    /// Waits while paused. Returns false when the stream is to end.
     fn goes_on(&self) -> bool {
         let stopped = || self.stop.load(Ordering::Relaxed);
         let held = |paused: &mut bool| *paused && !stopped();
@@ -71,7 +71,7 @@ impl Gauge {
         let what = || format!("failed to connect to {to}");
         let stream = TcpStream::connect_timeout(&to, Duration::from_secs(20)).with_context(what)?;
         stream.set_nodelay(true).with_context(what)?;
-        // Nothing may stall longer: a test would rather fail than hang.
+        // The limit bounds every stall: a test should fail instead of hanging.
         stream
             .set_read_timeout(Some(Duration::from_secs(30)))
             .with_context(what)?;
@@ -91,7 +91,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 /// A stream of traffic that runs on a host.
 pub struct Traffic {
-    /// What steers and watches it.
+    /// Controls and measurements of the stream.
     pub gauge: Arc<Gauge>,
     name: String,
     thread: JoinHandle<Result<()>>,
@@ -113,23 +113,23 @@ impl Traffic {
         })
     }
 
-    /// What it is called.
+    /// Name of the stream.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it ended by itself, which is an error to come.
+    /// True if the stream has ended by itself, which will be reported as an error.
     pub fn ended(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Asks it to end, well.
+    /// Asks the stream to end successfully.
     pub fn stop(&self) {
         self.gauge.stop.store(true, Ordering::Relaxed);
         self.gauge.pause(false);
     }
 
-    /// Ends it; its bytes, or what went wrong with it.
+    /// Ends the stream. Returns its number of bytes, or its error.
     pub fn finish(self) -> Result<u64> {
         self.stop();
         let ended = self.thread.join();
@@ -139,7 +139,7 @@ impl Traffic {
     }
 }
 
-/// The end of an HTTP head in `bytes`, blank line included.
+/// Returns the offset of the end of an HTTP head in `bytes`, including the blank line.
 fn head_end(bytes: &[u8]) -> Option<usize> {
     bytes
         .windows(4)

@@ -10,7 +10,7 @@ use super::{Gauge, Traffic, head_end, lock};
 use crate::Host;
 use crate::nginx::PONG;
 
-/// Asks for `/ping` until stopped and times each answer.
+/// Requests `/ping` until stopped, and times each answer.
 pub fn requests(host: &Host, to: SocketAddr, name: &str) -> Result<Traffic> {
     Traffic::start(host, name, move |gauge| run(gauge, to))
 }

@@ -12,8 +12,8 @@ use crate::pattern::Pattern;
 
 const CHUNK: usize = 64 << 10;
 
-/// Sends `PUT /up/NAME` with a pattern for a body until stopped, at most
-/// `rate` bytes a second, and ends well: the server must have stored it.
+/// Sends `PUT /up/NAME` with a pattern as the body until stopped, at most `rate` bytes per second,
+/// and ends successfully: the server must have stored the body.
 pub fn upload(host: &Host, to: SocketAddr, name: &str, seed: u64, rate: u64) -> Result<Traffic> {
     let path = name.to_owned();
     Traffic::start(host, name, move |gauge| run(gauge, to, &path, seed, rate))
@@ -60,7 +60,7 @@ fn run(gauge: &Gauge, to: SocketAddr, name: &str, seed: u64, rate: u64) -> Resul
     Ok(())
 }
 
-/// Keeps to a rate. What a pause withheld is not caught up with.
+/// Keeps to a rate. It does not catch up on data that a pause withheld.
 struct Pace {
     rate: u64,
     since: Instant,

@@ -1,4 +1,4 @@
-//! One end of a session: sends its pattern and checks the other's.
+//! One end of a session: sends its pattern and checks the pattern of the other end.
 
 use std::io;
 use std::pin::pin;
@@ -15,22 +15,22 @@ use tokio::time::{Instant, sleep_until};
 use super::plan::{Amount, Close, Reading, Side};
 use super::{Phase, Shared};
 
-/// What one end of a session did and saw.
+/// Actions and observations of one end of a session.
 #[derive(Clone, Debug, Default)]
 pub struct End {
-    /// Bytes handed to the kernel.
+    /// Number of bytes handed to the kernel.
     pub sent: u64,
-    /// SHA-256 of them, where the plan asks for hashes.
+    /// SHA-256 of the sent bytes, if the plan requests hashes.
     pub sent_sha: String,
-    /// Bytes received.
+    /// Number of bytes received.
     pub received: u64,
-    /// SHA-256 of them.
+    /// SHA-256 of the received bytes.
     pub received_sha: String,
-    /// The first byte that was not as it should be.
+    /// Offset of the first wrong byte.
     pub wrong_at: Option<u64>,
-    /// Whether the other end closed its half, and this one saw it.
+    /// True if the other end closed its half, and this end received the FIN.
     pub closed: bool,
-    /// What a system call said, if one failed.
+    /// Error of a system call, if one failed.
     pub error: Option<String>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) async fn run(mut stream: TcpStream, shared: &Shared, side: Side) -> E
                 done = &mut reading => break done,
             }
         };
-        // What is left to be sent after the other's end, or fails with it.
+        // The rest is sent after the other end's close, or fails together with it.
         let sent = match (sent, &read) {
             (Some(sent), _) => sent,
             (None, Ok(())) => sending.await,
@@ -135,7 +135,7 @@ async fn send(
     }
 }
 
-/// What is sent in all once the other end has closed its half.
+/// Total amount to send once the other end has closed its half.
 fn last(until: Amount, sent: u64, after_close: u64) -> Amount {
     match until {
         Amount::Bytes(all) => Amount::Bytes(all.max(sent) + after_close),
@@ -158,7 +158,7 @@ async fn receive(
         let now = *reading.borrow_and_update();
         let room = match now {
             Reading::Fast => buffer.len(),
-            // Twenty reads a second give the rate.
+            // Twenty reads per second make up the rate.
             Reading::Slow(rate) => buffer.len().min((rate / 20).max(1) as usize),
             Reading::Paused => {
                 if reading.changed().await.is_err() {
@@ -181,7 +181,7 @@ async fn receive(
         got.received += n as u64;
         shared.received[side as usize].store(got.received, Ordering::Relaxed);
         if let Reading::Slow(_) = now {
-            // A change of mind ends the wait.
+            // A change of the reading mode ends the wait.
             let _ = tokio::time::timeout(Duration::from_millis(50), reading.changed()).await;
         }
     };

@@ -1,4 +1,4 @@
-//! How the two ends of a connection find out which session it is.
+//! Greeting by which the two ends of a connection agree on its session.
 
 use std::io;
 
@@ -8,9 +8,9 @@ use tokio::net::TcpStream;
 const MAGIC: [u8; 8] = *b"\0session";
 pub(crate) const PROXY_V2: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
-/// The client's part: says which session this is and waits until the server
-/// has heard it, so that all hosts between have opened their subsessions. A
-/// middlebox may have put a PROXY header before the answer.
+/// Performs the client's part: sends the number of the session and waits until the server has
+/// received it, so that all hosts between have opened their subsessions. A middlebox may have
+/// inserted a PROXY header before the answer.
 pub(crate) async fn client(stream: &mut TcpStream, id: u64, web_socket: bool) -> io::Result<()> {
     if web_socket {
         let ask = "GET /ws HTTP/1.1\r\nHost: lab\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -42,8 +42,8 @@ pub(crate) async fn client(stream: &mut TcpStream, id: u64, web_socket: bool) ->
     }
 }
 
-/// The server's part: takes a PROXY header or an upgrade to WebSocket as they
-/// come, and says which session it heard.
+/// Performs the server's part: accepts a PROXY header or an upgrade to WebSocket if there is one,
+/// and returns the number of the session.
 pub(crate) async fn server(stream: &mut TcpStream) -> io::Result<u64> {
     let mut hello = [0; 16];
     stream.read_exact(&mut hello).await?;

@@ -34,21 +34,21 @@ struct Session {
     server: oneshot::Receiver<End>,
 }
 
-/// What became of one session.
+/// Result of one session.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The client's end of the connection.
+    /// Address of the client's end of the connection.
     pub local: SocketAddr,
-    /// What the client did and saw.
+    /// Actions and observations of the client.
     pub client: End,
-    /// What the server did and saw.
+    /// Actions and observations of the server.
     pub server: End,
     close: Close,
 }
 
 impl Group {
-    /// Opens `count` sessions from a host to `to`, which leads to `server`.
-    /// They are all established end to end, and silent, when this returns.
+    /// Opens `count` sessions from a host to `to`, which leads to `server`. When this function
+    /// returns, all are established end to end, without traffic.
     pub fn open(
         host: &Host,
         server: &Server,
@@ -112,20 +112,20 @@ impl Group {
         (shared, end)
     }
 
-    /// Lets all begin to send.
+    /// Lets all sessions begin to send.
     pub fn run(&self) {
         self.phase.send_replace(Phase::Running);
     }
 
-    /// Lets all come to their end, as planned.
+    /// Lets all sessions end as planned.
     pub fn stop(&self) {
         self.phase.send_replace(Phase::Stopping);
     }
 
-    /// Has nobody send any more, and waits until all that was sent has come. To be used
-    /// before the end of sessions that HAProxy relays still: version 2.6 now and then breaks
-    /// one off whose client closes while it holds data of it (about one of a thousand on
-    /// busy processors), spliced or not, with no `dyscod` near.
+    /// Stops all sending, and waits until all data has arrived. It is needed before the end of
+    /// sessions that HAProxy still relays: version 2.6 occasionally breaks off a session whose
+    /// client closes while HAProxy holds data of it (about one of a thousand on busy processors),
+    /// spliced or not, without any `dyscod`.
     pub fn rest(&self) -> Result<()> {
         self.phase.send_replace(Phase::Resting);
         let on_their_way = || {
@@ -139,22 +139,22 @@ impl Group {
         .with_context(|| format!("{} sessions have not got all", on_their_way()))
     }
 
-    /// How one end of every session reads from now on.
+    /// Sets the reading mode of one end of every session.
     pub fn set_reading(&self, side: Side, reading: Reading) {
         self.reading[side as usize].send_replace(reading);
     }
 
-    /// The clients' ends.
+    /// Addresses of the clients' ends.
     pub fn locals(&self) -> Vec<SocketAddr> {
         self.sessions.iter().map(|s| s.local).collect()
     }
 
-    /// Bytes received and checked by all the ends of one side.
+    /// Number of bytes received and checked by all the ends of one side.
     pub fn received(&self, side: Side) -> u64 {
         self.sessions.iter().map(|s| s.shared.received(side)).sum()
     }
 
-    /// Waits until each session has delivered this much more, each way.
+    /// Waits until each session has delivered this many more bytes in each direction.
     pub fn wait_progress(&self, bytes: u64) -> Result<()> {
         let at = |s: &Session| {
             [
@@ -178,21 +178,21 @@ impl Group {
         .with_context(|| format!("{} of {} do not get on", behind(), goals.len()))
     }
 
-    /// Waits until all together have delivered so much more, either way.
+    /// Waits until all sessions together have delivered this many more bytes.
     pub fn wait_more(&self, bytes: u64, limit: Duration) -> Result<()> {
         let got = || self.received(Side::Client) + self.received(Side::Server);
         let at = got();
         wait::until("data", limit, || (got() > at + bytes).then_some(()))
     }
 
-    /// What each session will have delivered to one side when it has delivered
-    /// so much more.
+    /// Number of bytes that each session will have delivered to one side after this many more
+    /// bytes.
     pub fn goals(&self, side: Side, more: u64) -> Vec<u64> {
         let at = |s: &Session| s.shared.received(side) + more;
         self.sessions.iter().map(at).collect()
     }
 
-    /// Waits until each session has delivered that to one side.
+    /// Waits until each session has delivered its goal to one side.
     pub fn wait_goals(&self, side: Side, goals: &[u64]) -> Result<()> {
         let behind = || {
             let of = self.sessions.iter().zip(goals);
@@ -205,7 +205,7 @@ impl Group {
         .with_context(|| format!("{} of {} do not get on", behind(), goals.len()))
     }
 
-    /// Stops all, if that was not done, and waits for the ends.
+    /// Stops all sessions, if that was not done, and waits for their ends.
     pub fn finish(mut self) -> Result<Vec<Outcome>> {
         self.stop();
         let sessions = std::mem::take(&mut self.sessions);
@@ -276,7 +276,7 @@ async fn open(to: SocketAddr, shared: &Shared) -> Result<TcpStream> {
         .with_context(|| format!("failed to reach {to}"))
 }
 
-/// A socket that asks for MPTCP.
+/// Returns a socket that requests MPTCP.
 fn multipath(to: SocketAddr) -> std::io::Result<TcpSocket> {
     let (domain, kind) = (
         Domain::for_address(to),
@@ -287,9 +287,8 @@ fn multipath(to: SocketAddr) -> std::io::Result<TcpSocket> {
 }
 
 impl Outcome {
-    /// Fails unless every byte that was sent arrived, once and in order, and
-    /// the session ended as planned. A reset may cut off the end of what was
-    /// sent; what did arrive must be right.
+    /// Fails unless every byte that was sent arrived, once and in order, and the session ended as
+    /// planned. A reset may cut off the end of the data; the data that arrived must be correct.
     pub fn intact(&self) -> Result<()> {
         self.way("up", &self.client, &self.server)?;
         self.way("down", &self.server, &self.client)
@@ -329,8 +328,8 @@ impl Outcome {
     }
 }
 
-/// [`Outcome::intact`] for all; the bytes that arrived both ways, or the first
-/// failures.
+/// Checks [`Outcome::intact`] for all sessions. Returns the number of bytes that arrived in both
+/// directions, or the first failures.
 pub fn all_intact(outcomes: &[Outcome]) -> Result<u64> {
     let failures: Vec<_> = outcomes.iter().filter_map(|o| o.intact().err()).collect();
     if !failures.is_empty() {

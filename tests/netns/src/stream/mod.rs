@@ -1,8 +1,7 @@
-//! Sessions that carry checked bytes both ways at once, by the thousand.
+//! Thousands of sessions that carry checked bytes in both directions at the same time.
 //!
-//! A [`Server`] runs on one host and a [`Group`] of sessions is opened on
-//! another. Both ends are tasks of this process, so a session's ends know
-//! what is asked of them without a word on the wire.
+//! A [`Server`] runs on one host and a [`Group`] of sessions is opened on another. Both ends are
+//! tasks of this process, so that a session's ends know their plan without a message on the wire.
 
 mod end;
 pub(crate) mod greet;
@@ -22,40 +21,41 @@ use tokio::sync::{oneshot, watch};
 
 use crate::pattern::Pattern;
 
-/// How far a group has got.
+/// Common phase of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
     Opened,
     Running,
-    /// Nobody sends, and nobody closes.
+    /// No end sends or closes.
     Resting,
     Stopping,
 }
 
-/// What the two ends of a session share.
+/// State that the two ends of a session share.
 pub(crate) struct Shared {
     id: u64,
     plan: Plan,
     phase: watch::Receiver<Phase>,
     reading: [watch::Receiver<Reading>; 2],
     received: [AtomicU64; 2],
-    /// What each has sent in all once it sends no more; before, more than there is.
+    /// Total number of bytes that each end has sent, once it sends no more; before, a larger number
+    /// than there can be.
     sent: [AtomicU64; 2],
     server_end: std::sync::Mutex<Option<oneshot::Sender<End>>>,
 }
 
 impl Shared {
-    /// What `side` sends.
+    /// Pattern that `side` sends.
     fn pattern(&self, side: Side) -> Pattern {
         Pattern::new(self.id * 2 + side as u64)
     }
 
-    /// Bytes that `side` has received and checked.
+    /// Number of bytes that `side` has received and checked.
     fn received(&self, side: Side) -> u64 {
         self.received[side as usize].load(Ordering::Relaxed)
     }
 
-    /// `side` sends no more, and all that it has sent was received.
+    /// True if `side` sends no more, and the other end has received everything.
     fn has_arrived(&self, side: Side) -> bool {
         let sent = self.sent[side as usize].load(Ordering::Relaxed);
         sent == self.received(side.other())

@@ -1,16 +1,16 @@
-//! What a session is to do.
+//! Plan of a session.
 
 /// An end of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// The one that opened it.
+    /// The end that opened the session.
     Client,
-    /// The one that accepted it.
+    /// The end that accepted the session.
     Server,
 }
 
 impl Side {
-    /// The other end.
+    /// Returns the other end.
     pub fn other(self) -> Side {
         match self {
             Side::Client => Side::Server,
@@ -19,62 +19,62 @@ impl Side {
     }
 }
 
-/// How much one end sends.
+/// Amount of data that one end sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Amount {
-    /// Until the group is stopped.
+    /// Data until the group is stopped.
     UntilStopped,
-    /// So many bytes, stopped or not.
+    /// This number of bytes, stopped or not.
     Bytes(u64),
 }
 
-/// How a session ends once its ends have sent what they should.
+/// End of a session once its ends have sent their data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Close {
-    /// Both ends close their half when they have sent all. HAProxy 2.6 itself
-    /// now and then cuts off such a session: expect all bytes of it only where no
-    /// proxy is in it any more (or see [`Group::rest`](super::Group::rest)).
+    /// Both ends close their half when they have sent everything. HAProxy 2.6 itself occasionally
+    /// cuts off such a session: expect all bytes of it only if no proxy is in it any more (or see
+    /// [`Group::rest`](super::Group::rest)).
     Together,
-    /// This end closes its half first. The other sends on, hears the end, sends
-    /// [`Plan::after_close`] bytes more and closes.
+    /// This end closes its half first. The other end continues to send, receives the FIN, sends
+    /// [`Plan::after_close`] more bytes and closes.
     First(Side),
     /// This end resets the session.
     Reset(Side),
 }
 
-/// How an end reads.
+/// Reading mode of an end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reading {
     /// As fast as it can.
     Fast,
-    /// So many bytes a second.
+    /// At this number of bytes per second.
     Slow(u64),
-    /// Not at all: the window closes.
+    /// Not reading, so that the window closes.
     Paused,
 }
 
-/// What each session of a group does.
+/// Plan of each session of a group.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What the client sends.
+    /// Amount that the client sends.
     pub up: Amount,
-    /// What the server sends.
+    /// Amount that the server sends.
     pub down: Amount,
-    /// How it ends.
+    /// End of the session.
     pub close: Close,
-    /// Bytes sent after the other end has closed its half.
+    /// Number of bytes sent after the other end has closed its half.
     pub after_close: u64,
-    /// Bytes a second that each end sends at most.
+    /// Maximum number of bytes per second that each end sends.
     pub rate: Option<u64>,
-    /// Bytes written at once.
+    /// Number of bytes per write.
     pub write: usize,
-    /// Whether both streams are hashed, besides being checked byte by byte.
+    /// True if both streams are hashed, in addition to the check of each byte.
     pub hash: bool,
-    /// The client's receive buffer; else the system's choice.
+    /// Size of the client's receive buffer. By default the system chooses.
     pub receive_buffer: Option<usize>,
-    /// Whether the client asks for MPTCP (RFC 8684).
+    /// True if the client requests MPTCP (RFC 8684).
     pub multipath: bool,
-    /// Whether the client asks for an upgrade to WebSocket first.
+    /// True if the client first requests an upgrade to WebSocket.
     pub web_socket: bool,
 }
 
@@ -96,8 +96,8 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Bytes both ways that leave the processors to what a test is about, where that is
-    /// not the load.
+    /// Plan with traffic in both directions that leaves the processors to the subject of a test, if
+    /// load is not the subject.
     pub fn gentle() -> Plan {
         Plan {
             rate: Some(8_000_000),

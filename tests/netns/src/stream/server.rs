@@ -1,4 +1,4 @@
-//! Where sessions end.
+//! The server that accepts sessions.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Server {
             .run(move || std::net::TcpListener::bind(at))
             .and_then(|l| l.set_nonblocking(true).map(|()| l))
             .with_context(|| format!("failed to listen on {at}"))?;
-        // SAFETY: listen only changes the backlog of a socket that is ours.
+        // SAFETY: listen only changes the backlog of a socket that this function owns.
         unsafe { libc::listen(std::os::fd::AsRawFd::as_raw_fd(&listener), 4096) };
         let _inside = runtime.enter();
         let listener = TcpListener::from_std(listener).context("failed to listen")?;
@@ -41,7 +41,7 @@ impl Server {
         })
     }
 
-    /// Connections that never became a session, and why.
+    /// Connections that never became a session, with the reasons.
     pub fn troubles(&self) -> Vec<String> {
         lock(&self.troubles).clone()
     }
@@ -50,7 +50,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.task.abort();
-        // The port is free once the task, and its listener with it, is gone.
+        // The port is free once the task, and its listener, have ended.
         let _ = self.runtime.block_on(&mut self.task);
     }
 }

@@ -1,4 +1,4 @@
-//! Sessions that their proxy has left get firewalls: strict ones, which see one
+//! Sessions that their proxy has left get firewalls. The firewalls are strict, and see one
 //! connection from host to host, in the numbers of the wire.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until so many bytes more have come to each end of each session.
+/// Waits until each end of each session has received this many more bytes.
 fn get_on(world: &Steered, group: &Group, bytes: u64) -> Result<()> {
     group.wait_progress(bytes).with_context(|| world.logs())
 }
@@ -24,7 +24,7 @@ fn nothing_refused(world: &Steered) -> Result<()> {
     Ok(())
 }
 
-/// A firewall has one connection, of the client's host with the server's.
+/// Checks that a firewall has one connection, between the client's host and the server's.
 fn is_known(world: &Steered, fw: At) -> Result<()> {
     let all = world.host(fw).output("conntrack", &["-L", "-p", "tcp"])?;
     let ours: Vec<_> = all.lines().filter(|l| l.contains("dport=9000")).collect();
@@ -38,12 +38,13 @@ fn is_known(world: &Steered, fw: At) -> Result<()> {
     Ok(())
 }
 
-/// In, replaced, two of them, and out again; nothing is left where it has been.
+/// Changes chains: one firewall, its replacement, two firewalls, and none. Nothing remains on the
+/// hosts that the session has left.
 fn to_and_fro(family: Family, settings: &[(At, &str, &str)], words: &str) -> Result<()> {
     to_and_fro_at(None, family, settings, words)
 }
 
-/// The same at a rate, in bytes a second.
+/// Changes chains at a rate, in bytes per second.
 fn to_and_fro_at(
     rate: Option<u64>,
     family: Family,
@@ -85,21 +86,20 @@ fn a_firewall_comes_and_goes_where_the_proxy_was_v6() -> Result<()> {
     to_and_fro(Family::V6, &[], "")
 }
 
-/// The entry of connection tracking goes along, by the name that both firewalls
-/// have for it.
+/// The entry of connection tracking moves. Both firewalls have the same name for it.
 #[test]
 fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
     let mut world = Steered::with_proxy(Family::V4, &[], "send-proxy-v2")?;
     let (group, names) = world.left("bypass", 1, &Plan::gentle())?;
     world.rechain(&names[0], &[At::Fw1])?;
     get_on(&world, &group, 4 << 20)?;
-    // The other lets nobody in that it does not know.
+    // The other firewall admits no session that it does not know.
     world.lets_in_the_known(At::Fw2)?;
     let refused = world.reconfigure(&names[0], &[At::Fw2], &[])?;
     ensure!(refused["outcome"] == "rolled_back", "{refused:#}");
     get_on(&world, &group, 1 << 20)?;
     let (old, new) = (world.ip(At::Fw1), world.ip(At::Fw2));
-    // Told by either name.
+    // The session can be named in either way.
     let words = [
         "state",
         "move",
@@ -121,11 +121,11 @@ fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Many at once, by all that names them.
+/// Many sessions change at the same time, selected in every way.
 #[test]
 fn thirty_sessions_at_once() -> Result<()> {
     let mut world = Steered::with_proxy(Family::V4, &[], "")?;
-    // What as many at full speed take of two processors is another matter.
+    // The cost of as many sessions at full speed on two processors is not the subject.
     let plan = Plan {
         rate: Some(4_000_000),
         ..Plan::default()
@@ -149,8 +149,8 @@ fn thirty_sessions_at_once() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// What the two ends agreed with the proxy differs, and the proxy has put a header
-/// in before the client's bytes.
+/// The options that the two ends have agreed on with the proxy differ, and the proxy has inserted a
+/// header before the client's bytes.
 #[test]
 fn numbers_and_windows_differ_at_the_two_ends() -> Result<()> {
     let settings = [
@@ -175,11 +175,11 @@ fn only_the_client_has_timestamps_and_scales_windows() -> Result<()> {
         (At::Server, "net.ipv4.tcp_timestamps", "0"),
         (At::Server, "net.ipv4.tcp_window_scaling", "0"),
     ];
-    // The firewalls let numbers go ahead by 64 KiB only.
+    // The firewalls let numbers advance by 64 KiB only.
     to_and_fro_at(Some(6_000_000), Family::V6, &settings, "send-proxy-v2")
 }
 
-/// Segments are repeated all the while, on either path.
+/// Segments are retransmitted all the time, on either path.
 #[test]
 fn with_one_percent_loss() -> Result<()> {
     let mut world = Steered::with_proxy(Family::V4, &[], "send-proxy-v2")?;
@@ -189,7 +189,7 @@ fn with_one_percent_loss() -> Result<()> {
     world.router.input("nft", &["-f", "-"], rules)?;
     for chain in [&[At::Fw1][..], &[At::Fw2], &[]] {
         for session in &names {
-            // The handshake of a path may be lost as often as it is sent.
+            // The handshake of a path may be lost each time that it is sent.
             wait::until("the chain", PATIENCE, || {
                 let done = world.reconfigure(session, chain, &[]).ok()?;
                 (done["outcome"] == "changed").then_some(())
@@ -201,8 +201,8 @@ fn with_one_percent_loss() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// A firewall that lets no SYN through, and one that lets only the handshake
-/// through: the session stays on its way, and may have another chain.
+/// One firewall drops SYNs, and another passes only the handshake. The session stays on its path,
+/// and may get another chain.
 #[test]
 fn a_dead_firewall_is_not_taken() -> Result<()> {
     let mut world = Steered::with_proxy(Family::V4, &[], "send-proxy-v2")?;
@@ -236,7 +236,7 @@ fn a_dead_firewall_is_not_taken() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// It is listed and counted as what it is, by the next process too.
+/// The session is listed and counted as what it is, also by the next process.
 #[test]
 fn it_is_listed_with_its_history_and_counted() -> Result<()> {
     let mut world = Steered::with_proxy(Family::V4, &[], "")?;
@@ -246,7 +246,7 @@ fn it_is_listed_with_its_history_and_counted() -> Result<()> {
     };
     let (group, names) = world.left("bypass", 2, &plan)?;
     let fw = world.ip(At::Fw1);
-    // The server's host knows it by another five-tuple, and may ask too.
+    // The server's host knows the session by another five-tuple, and may ask too.
     let server = &world.sessions(At::Server)?[0];
     let there = format!(
         "{}>{}",
@@ -285,7 +285,7 @@ fn it_is_listed_with_its_history_and_counted() -> Result<()> {
                 "{session:#}"
             );
         }
-        // Neither path is in doubt a moment later.
+        // Neither path is in doubt shortly afterwards.
         wait::until("both to be counted", PATIENCE, || {
             let counts = world.json(At::Client, &["status"]).ok()?["sessions"].clone();
             let right = ["removed", "bypass", "chained"];
@@ -297,7 +297,7 @@ fn it_is_listed_with_its_history_and_counted() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// A daemon dies in the middle, on either host: data goes on, and both ends agree.
+/// A daemon dies in the middle, on either host: data continues to flow, and both ends agree.
 #[test]
 fn a_daemon_dies_in_the_middle() -> Result<()> {
     let mut world = Steered::with_proxy(Family::V4, &[], "send-proxy-v2")?;
@@ -306,7 +306,7 @@ fn a_daemon_dies_in_the_middle() -> Result<()> {
     for (at, fault) in DEATHS {
         world.set_faults(at, fault)?;
         let fw = world.ip(At::Fw1);
-        // Its own daemon may die under it.
+        // The daemon that serves the command may die.
         let _ = world.try_ctl(At::Client, &["reconfigure", session, "--chain", &fw])?;
         world.wait_dead(at)?;
         get_on(&world, &group, 1 << 20).with_context(|| fault.to_owned())?;

@@ -1,5 +1,5 @@
-//! Sessions that their proxy has left, and that its host relays, get firewalls beside
-//! it: strict ones, which see one connection of that host with the session's end.
+//! Sessions that their proxy has left, and that its host relays, get firewalls on one side of that
+//! host. The firewalls are strict, and see one connection between that host and the session's end.
 
 use crate::steered::beside::{Beside, PATIENCE, Relayed};
 use crate::steered::{At, Steered, TO_AND_FRO};
@@ -8,7 +8,8 @@ use dysco_netns::stream::{Close, Plan, Side, all_intact};
 use dysco_netns::{Family, wait};
 use serde_json::{Value, json};
 
-/// In, replaced, two of them, and out again; nothing is left where it has been.
+/// Changes chains: one firewall, its replacement, two firewalls, and none. Nothing remains on the
+/// hosts that the session has left.
 fn to_and_fro(family: Family, beside: Beside, settings: &[(At, &str, &str)]) -> Result<()> {
     let r = Relayed::new(family, beside, settings, (1, &Plan::gentle()))?;
     let session = r.only()?;
@@ -48,7 +49,7 @@ fn a_firewall_comes_and_goes_beside_the_client_v6() -> Result<()> {
     to_and_fro(Family::V6, Beside::Client, &[])
 }
 
-/// The relay rescales windows, and has timestamps on one side.
+/// The relaying host rescales windows, and has timestamps on one side only.
 #[test]
 fn only_the_server_has_timestamps() -> Result<()> {
     let settings = [
@@ -58,7 +59,7 @@ fn only_the_server_has_timestamps() -> Result<()> {
     to_and_fro(Family::V4, Beside::Server, &settings)
 }
 
-/// Both sides of the relaying host have one.
+/// Each side of the relaying host has a firewall.
 #[test]
 fn a_firewall_on_each_side() -> Result<()> {
     let mut world = Steered::with_proxy(Family::V4, &[], "")?;
@@ -80,14 +81,14 @@ fn a_firewall_on_each_side() -> Result<()> {
     r.finish()
 }
 
-/// The entry of connection tracking goes along.
+/// The entry of connection tracking moves.
 #[test]
 fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
     let r = Relayed::new(Family::V4, Beside::Server, &[], (1, &Plan::gentle()))?;
     let session = r.only()?;
     r.rechain(&session, &[At::Fw1])?;
     r.get_on(4 << 20)?;
-    // The other lets nobody in that it does not know.
+    // The other firewall admits no session that it does not know.
     r.world.lets_in_the_known(At::Fw2)?;
     let refused = r.try_rechain(&session, &[At::Fw2])?;
     ensure!(refused["outcome"] == "rolled_back", "{refused:#}");
@@ -101,8 +102,8 @@ fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
     r.finish()
 }
 
-/// All that are relayed, at once; listed and counted as what they are, and not
-/// changed in another way any more.
+/// All relayed sessions change at the same time. They are listed and counted as what they are, and
+/// can no longer be changed in another way.
 #[test]
 fn many_at_once() -> Result<()> {
     let plan = Plan {
@@ -140,7 +141,7 @@ fn many_at_once() -> Result<()> {
     r.finish()
 }
 
-/// Where nothing runs no host comes in, and the reason says so.
+/// No host enters if no end runs a daemon, and the reason says so.
 #[test]
 fn none_comes_in_where_no_end_runs_an_agent() -> Result<()> {
     let mut r = Relayed::new(Family::V4, Beside::Server, &[], (1, &Plan::gentle()))?;
@@ -157,7 +158,7 @@ fn none_comes_in_where_no_end_runs_an_agent() -> Result<()> {
     r.finish()
 }
 
-/// Ends in order, and by a reset from either end: the firewall hears it.
+/// The session ends by FINs, and by a reset from either end: the firewall sees it.
 #[test]
 fn the_end_is_heard_by_the_firewall() -> Result<()> {
     for close in [
@@ -186,7 +187,7 @@ fn the_end_is_heard_by_the_firewall() -> Result<()> {
     Ok(())
 }
 
-/// Has the firewall count what shows it how far an end has sent.
+/// Rules that count the packets that show the firewall how far an end has sent.
 const COUNT_SHOWN: &str = "add counter inet fw shown
 insert rule inet fw forward tcp flags & (fin|syn|rst|psh|ack) == psh|ack \
     tcp window 65535 meta length < 80 counter name shown
@@ -200,8 +201,8 @@ fn shown(world: &Steered) -> Result<u64> {
     count.with_context(|| format!("nft did not say it: {told}"))
 }
 
-/// The server's host, which never hears that the change is done, shows firewalls nothing
-/// behind a reset: they would keep the connection for it.
+/// The server's host, which never receives the end of the change, shows firewalls nothing after a
+/// reset: the packets would make them keep the connection.
 #[test]
 fn nothing_is_shown_after_a_reset() -> Result<()> {
     for side in [Side::Client, Side::Server] {
@@ -227,20 +228,20 @@ fn nothing_is_shown_after_a_reset() -> Result<()> {
         })?;
         all_intact(&group.finish()?)?;
         let before = shown(&world)?;
-        // Which takes it seconds.
+        // This takes the server's host some seconds.
         wait::until("the firewall to forget the session", PATIENCE, || {
             let all = (world.host(At::Fw1)).output("conntrack", &["-L", "-p", "tcp"]);
             (!all.ok()?.contains("dport=9000")).then_some(())
         })
         .with_context(|| format!("{side:?}\n{}", world.logs()))?;
-        // One may have been on its way.
+        // One such packet may have been in flight.
         let after = shown(&world)?;
         ensure!(after <= before + 1, "{before}, then {after}: {side:?}");
     }
     Ok(())
 }
 
-/// A daemon dies in the middle: data goes on, and both sides agree.
+/// A daemon dies in the middle: data continues to flow, and both sides agree.
 fn deaths(beside: Beside, deaths: &[(At, &'static str)]) -> Result<()> {
     let mut r = Relayed::new(Family::V4, beside, &[], (1, &Plan::gentle()))?;
     let session = r.only()?;
@@ -248,7 +249,7 @@ fn deaths(beside: Beside, deaths: &[(At, &'static str)]) -> Result<()> {
     for (at, fault) in deaths {
         r.world.set_faults(*at, fault)?;
         let fw = r.world.ip(At::Fw1);
-        // Its own daemon may die under it.
+        // The daemon that serves the command may die.
         let _ = (r.world).try_ctl(asked, &["reconfigure", &session, "--chain", &fw])?;
         r.world.wait_dead(*at)?;
         r.get_on(1 << 20).context(*fault)?;
@@ -297,7 +298,7 @@ fn a_daemon_dies_in_the_middle_beside_the_client() -> Result<()> {
     )
 }
 
-/// Sessions end in each way while their change is held: nothing of it is left.
+/// Sessions end in each way while their change is held: nothing of the change remains.
 fn ends_while(beside: Beside, fault: &str) -> Result<()> {
     let ways = [
         Close::First(Side::Client),
@@ -373,7 +374,7 @@ fn they_end_before_the_change_is_done() -> Result<()> {
     ends_while(Beside::Client, "lose:Done")
 }
 
-/// Segments are repeated all the while, on either path.
+/// Segments are retransmitted all the time, on either path.
 #[test]
 fn with_one_percent_loss() -> Result<()> {
     let r = Relayed::new(Family::V4, Beside::Server, &[], (4, &Plan::default()))?;
@@ -383,7 +384,7 @@ fn with_one_percent_loss() -> Result<()> {
     let names = r.names()?;
     for chain in [&[At::Fw1][..], &[At::Fw2], &[]] {
         for session in &names {
-            // The handshake of a path may be lost as often as it is sent.
+            // The handshake of a path may be lost each time that it is sent.
             wait::until("the chain", PATIENCE, || {
                 let done = r.try_rechain(session, chain).ok()?;
                 (done["outcome"] == "changed").then_some(())

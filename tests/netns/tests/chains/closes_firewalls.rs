@@ -1,5 +1,5 @@
-//! A strict firewall stands between all hosts, and nobody has told anybody of it. What it
-//! knows of a path ends when the session leaves that, as it does on the hosts of the chain.
+//! An unannounced strict firewall stands between all hosts. Its entry for a path ends when the
+//! session leaves the path, as on the hosts of the chain.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn guarded(family: Family) -> Result<Steered> {
     Ok(world)
 }
 
-/// Connections that live, to connection tracking.
+/// Connections that are established according to connection tracking.
 fn established(host: &Host, family: Family) -> Result<Vec<String>> {
     let family = match family {
         Family::V4 => "ipv4",
@@ -28,8 +28,8 @@ fn established(host: &Host, family: Family) -> Result<Vec<String>> {
     Ok(list.lines().map(str::to_owned).collect())
 }
 
-/// Waits until the router's firewall has the subsessions of this chain for so many
-/// sessions, and no others. The firewalls of the chain have each session once.
+/// Waits until the router's firewall has the subsessions of this chain for this number of sessions,
+/// and no others. The firewalls of the chain have each session once.
 fn has_only(world: &Steered, sessions: usize, chain: &[At]) -> Result<()> {
     let mut left = Vec::new();
     wait::until("the paths before to end", PATIENCE, || {
@@ -50,7 +50,8 @@ fn has_only(world: &Steered, sessions: usize, chain: &[At]) -> Result<()> {
     Ok(())
 }
 
-/// In, replaced, behind another, out, in as a whole, and one of two out.
+/// Changes chains: a firewall enters, is replaced, gets a second one after it, all leave, both
+/// enter together, and one of them leaves.
 fn chains_change(family: Family) -> Result<()> {
     let ways = Ways::of(guarded(family)?)?;
     let world = &ways.world;
@@ -73,7 +74,7 @@ fn chains_change(family: Family) -> Result<()> {
         let each = || -> Result<()> {
             ways.take(words, chain)?;
             has_only(world, ways.groups.len(), chain)?;
-            // The session goes on through those that it still passes.
+            // The session continues through the firewalls that it still passes.
             ways.go_on(chain)?;
             has_only(world, ways.groups.len(), chain)?;
             let refused = strict::refused(&world.router)?;
@@ -95,7 +96,7 @@ fn paths_that_are_left_end_ipv6() -> Result<()> {
     chains_change(Family::V6)
 }
 
-/// It opens, but segments do not pass: the session stays where it was.
+/// The path opens, but segments do not pass: the session stays on its path.
 #[test]
 fn a_path_that_is_given_up_ends() -> Result<()> {
     let world = guarded(Family::V4)?;
@@ -117,7 +118,7 @@ fn a_path_that_is_given_up_ends() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Its proxy has left a session: the way from host to host is a path as any other.
+/// The proxy has left the session: the path from host to host is a path like any other.
 #[test]
 fn a_bypass_that_is_left_ends() -> Result<()> {
     for family in [Family::V4, Family::V6] {
@@ -137,7 +138,7 @@ fn a_bypass_that_is_left_ends() -> Result<()> {
     Ok(())
 }
 
-/// What a host's own firewall needs to follow connections that end there.
+/// Rule by which a host's own firewall follows connections that end there.
 const FOLLOWS: &str = "
 table inet own {
   chain comes {
@@ -151,8 +152,8 @@ table inet own {
 }
 ";
 
-/// The direct path is the session's own five-tuple, by which the ends' own connection
-/// tracking has it all the time. Little is under way: numbers are where they were.
+/// The direct path has the session's own five-tuple, which the ends' connection tracking has had
+/// all the time. Little data is in flight, so that the numbers have not changed much.
 #[test]
 fn the_ends_own_firewalls_keep_the_session() -> Result<()> {
     for family in [Family::V4, Family::V6] {

@@ -1,5 +1,5 @@
-//! In the middle of a change of a chain a daemon dies, or the new path: every byte
-//! arrives, and the session can be given a chain as before.
+//! In the middle of a change of a chain a daemon dies, or the new path dies: every byte arrives,
+//! and the session can be given a chain as before.
 
 use std::time::Duration;
 
@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where the host that opened the session may die, from the request to the end: before
-/// each step of its own, and each message that others have not been told yet.
+/// Points at which the daemon of the host that opened the session may die, from the request to the
+/// end: before each of its own steps, and before each message that the others have not received
+/// yet.
 const OPENER: [&str; 13] = [
     "Hold",
     "Persist",
@@ -29,12 +30,13 @@ const OPENER: [&str; 13] = [
     "Erase",
 ];
 
-/// The same of the server's host.
+/// The corresponding points on the server's host.
 const SERVER: [&str; 6] = [
     "Hold", "Persist", "Extend", "SetCutIn", "Complete", "DoneAck",
 ];
 
-/// The same of the firewalls' hosts: the first comes in, and the second leaves.
+/// The corresponding points on the firewalls' hosts: the first firewall enters, and the second
+/// leaves.
 const FIREWALLS: [(At, &str); 4] = [
     (At::Fw1, "Enlist"),
     (At::Fw1, "Expecting"),
@@ -42,7 +44,7 @@ const FIREWALLS: [(At, &str); 4] = [
     (At::Fw2, "Forget"),
 ];
 
-/// And of all while a change is taken back whose path is dead.
+/// The corresponding points on all hosts while a change is rolled back because its path is dead.
 const TAKING_BACK: [(At, &str); 8] = [
     (At::Client, "Abandon"),
     (At::Client, "Cancel"),
@@ -62,14 +64,13 @@ fn busy(world: &Steered, plan: &Plan) -> Result<(Group, String)> {
     Ok((group, session))
 }
 
-/// Waits until so many bytes more have come to each end.
+/// Waits until each end has received this many more bytes.
 fn get_on(world: &Steered, group: &Group, bytes: u64) -> Result<()> {
     group.wait_progress(bytes).with_context(|| world.logs())
 }
 
-/// A daemon dies in the middle of a change from this chain to the first firewall, on
-/// any of its hosts: once it is there again data goes on, and the session can be given
-/// a chain.
+/// A daemon dies in the middle of a change from this chain to the first firewall, on any of its
+/// hosts. Once the daemon runs again, data flows, and the session can be given a chain.
 fn daemons_die(family: Family, before: &[At]) -> Result<()> {
     let mut world = Steered::new(family)?;
     let (group, session) = busy(&world, &Plan::gentle())?;
@@ -79,17 +80,17 @@ fn daemons_die(family: Family, before: &[At]) -> Result<()> {
         }
         world.set_faults(at, fault)?;
         let fw = world.ip(At::Fw1);
-        // Its own daemon may die under it.
+        // The daemon that serves the command may die.
         let _ = world.try_ctl(At::Client, &["reconfigure", &session, "--chain", &fw])?;
         world.wait_dead(at)?;
-        // Firewalls on the path before may have to be shown first how far both are.
+        // Firewalls on the old path may first have to be shown how far both ends have sent.
         if before.is_empty() {
             get_on(&world, &group, 1 << 20).with_context(|| fault.to_owned())?;
         }
         world.set_faults(at, "")?;
         world.restart(at)?;
         get_on(&world, &group, 1 << 20).with_context(|| fault.to_owned())?;
-        // What was under way ends, and both ends agree.
+        // The change in progress ends, and both ends agree.
         wait::until("the session to be free", PATIENCE, || {
             let both = [At::Fw2, At::Fw1];
             let done = world.reconfigure(&session, &both, &[]).ok()?;
@@ -107,14 +108,14 @@ fn a_daemon_dies_in_the_middle() -> Result<()> {
     daemons_die(Family::V4, &[])
 }
 
-/// What one of them has seen, the other has not.
+/// Each of the firewalls has not seen what the other has seen.
 #[test]
 fn a_daemon_dies_between_two_firewalls() -> Result<()> {
     daemons_die(Family::V6, &[At::Fw2])
 }
 
-/// A daemon dies at each of these while the first firewall takes the second's place,
-/// with its state.
+/// A daemon dies at each of these points while the first firewall replaces the second, with its
+/// state.
 fn dies_at_each(
     family: Family,
     deaths: impl IntoIterator<Item = (At, &'static str)>,
@@ -138,7 +139,7 @@ fn dies_at_each(
             world.lets_no_syn_through(At::Fw1)?;
         }
         world.set_faults(at, &format!("die:{step}"))?;
-        // Its own daemon may die under it.
+        // The daemon that serves the command may die.
         let _ = world.try_ctl(At::Client, &replace)?;
         world.wait_dead(at).with_context(told)?;
         world.set_faults(at, "")?;
@@ -150,7 +151,7 @@ fn dies_at_each(
         if dead {
             world.lets_syns_through(At::Fw1)?;
         }
-        // What was under way ends, and both ends agree.
+        // The change in progress ends, and both ends agree.
         wait::until("the session to be free", PATIENCE, || {
             let both = [At::Fw2, At::Fw1];
             let done = world.reconfigure(&session, &both, &[]).ok()?;
@@ -184,8 +185,8 @@ fn a_daemon_dies_while_a_change_is_taken_back() -> Result<()> {
     dies_at_each(Family::V6, TAKING_BACK, true)
 }
 
-/// The first firewall's host dies at each of these while the third takes the second's
-/// place behind it, with its state.
+/// The first firewall's daemon dies at each of these points while the third firewall replaces the
+/// second after it, with its state.
 fn inner_anchor_dies(family: Family, steps: &[&str], dead: bool) -> Result<()> {
     let mut world = Steered::of_four(family)?;
     let (group, session) = busy(&world, &Plan::gentle())?;
@@ -251,8 +252,8 @@ fn an_inner_left_anchors_host_dies_while_a_change_is_taken_back() -> Result<()> 
     inner_anchor_dies(Family::V6, &["Abandon", "Released"], true)
 }
 
-/// Both ends have taken a path through the first firewall when all on it is lost; that
-/// one of them has is not heard either, so neither leaves the path before for good.
+/// All packets of a path through the first firewall are lost after both ends have taken it. The
+/// message that one end has taken it is lost too, so that neither end leaves the old path for good.
 fn a_path_dies(family: Family) -> Result<()> {
     let world = Steered::new(family)?;
     let (group, session) = busy(&world, &Plan::default())?;
@@ -265,7 +266,7 @@ fn a_path_dies(family: Family) -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// It is on the path before when it has died.
+/// Checks that the session is on its old path after the new path has died.
 fn dies(world: &Steered, group: &Group, session: &str, before: &[At]) -> Result<()> {
     let lost = world.lost(At::Server, "Switched")?;
     let passed = world.counted(At::Fw1, "passed")?;
@@ -302,8 +303,8 @@ fn a_new_path_dies_after_both_ends_have_taken_it_v6() -> Result<()> {
     a_path_dies(Family::V6)
 }
 
-/// To a strict firewall on the direct path, of which nobody knows, both ends have
-/// acknowledged since what was never sent: it is shown first how far they are.
+/// An unannounced strict firewall on the direct path sees acknowledgements of data that it never
+/// saw. It is first shown how far both ends have sent.
 fn back_past_a_firewall(family: Family) -> Result<()> {
     let world = Steered::new(family)?;
     strict::guard(&world.router)?;

@@ -1,5 +1,5 @@
-//! A host of the chain translates destinations: sessions are opened to an address that
-//! nobody has, and it chooses the server.
+//! A host of the chain translates destinations: sessions are opened to an address that no host has,
+//! and that host chooses the server.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -11,19 +11,19 @@ use dysco_netns::{Family, wait};
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Where the server listens; sessions are opened to `crate::steered::PORT`.
+/// Port on which the server listens. Sessions are opened to `crate::steered::PORT`.
 const PORT: u16 = 9090;
 
 struct Balanced {
     world: Steered,
     server: Server,
-    /// What sessions are opened to.
+    /// Address to which sessions are opened.
     service: SocketAddr,
     chain: &'static [At],
 }
 
 impl Balanced {
-    /// The balancer is the first firewall.
+    /// Builds hosts of which the first firewall is the balancer.
     fn new(family: Family, chain: &'static [At]) -> Result<Balanced> {
         let service: IpAddr = match family {
             Family::V4 => IpAddr::from([10, 8, 99, 1]),
@@ -63,7 +63,7 @@ impl Balanced {
         Ok(balanced)
     }
 
-    /// The last host of the chain has to know the server's, which no rule names.
+    /// Waits until the last host of the chain knows the server's host, which no rule names.
     fn wait_neighbours(&self) -> Result<()> {
         let world = &self.world;
         for at in [&[At::Client], self.chain].concat() {
@@ -89,15 +89,15 @@ impl Balanced {
         Ok(group)
     }
 
-    /// The sessions of the server's host that came by a chain.
+    /// Sessions of the server's host that arrived by a chain.
     fn chained(&self) -> Result<Vec<Value>> {
         let mut all = self.world.sessions(At::Server)?;
         all.retain(|s| s["state"] == "chained");
         Ok(all)
     }
 
-    /// The server's host knows what the sessions were opened to, and firewalls have seen
-    /// nothing strange.
+    /// Checks that the server's host knows the address to which the sessions were opened, and that
+    /// firewalls have seen nothing invalid.
     fn is_right(&self, count: usize) -> Result<()> {
         let all = self.chained()?;
         let known = |s: &Value| {
@@ -128,15 +128,16 @@ impl Balanced {
         SocketAddr::new(At::Server.address(self.world.family), PORT)
     }
 
-    /// The first session shows the balancer who the server is: its host knows it from then
-    /// on.
+    /// The first session shows the balancer the server's host. The balancer's host knows it from
+    /// then on.
     fn carries(self) -> Result<()> {
         let first = self.open(1)?;
         all_intact(&first.finish()?)?;
         let before = self.chained()?.len();
         let group = self.open(5)?;
         self.is_right(before + 5)?;
-        // Nobody behind has a name for it that the client knows: the session stays on its way.
+        // No host after the balancer has a name for the session that the client knows: the session
+        // stays on its path.
         let session = format!("{}>{}", group.locals()[0], self.service);
         let not = self.world.reconfigure(&session, &[], &[])?;
         ensure!(not["outcome"] != "changed", "{not:#}");

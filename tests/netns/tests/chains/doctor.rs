@@ -1,4 +1,4 @@
-//! `dyscoctl doctor` on a host that is well, and on the same when something is not.
+//! `dyscoctl doctor` on a host without faults, and on a host with faults.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use At::{Client, Fw1};
 
-/// What is found on the client's host, and the exit code.
+/// Returns the exit code and the findings on the client's host.
 fn examine(world: &Steered) -> Result<(Option<i32>, Value)> {
     let config = world.host(Client).dir().join("dyscod.toml");
     let config = config.display().to_string();
@@ -20,7 +20,7 @@ fn examine(world: &Steered) -> Result<(Option<i32>, Value)> {
     Ok((ran.code, found))
 }
 
-/// Something is told with this verdict so that all these words are in it.
+/// True if a finding with this verdict contains all these words.
 fn is_told(found: &Value, verdict: &str, words: &[&str]) -> bool {
     let mut all = found["findings"].as_array().into_iter().flatten();
     all.any(|f| {
@@ -55,7 +55,7 @@ fn a_host_is_well_or_told_what_to_mend() -> Result<()> {
     world.write_policy(&policy)?;
 
     world.kill(Client)?;
-    // It could be started.
+    // dyscod could be started.
     let (code, found) = examine(&world)?;
     let silent = found["ill"] == 0 && is_told(&found, "doubtful", &["dyscod", "start it"]);
     ensure!(code == Some(0) && silent, "{code:?} {found:#}");

@@ -1,5 +1,5 @@
-//! Sessions end in each way while a firewall comes into them, or leaves them, and is
-//! held in each phase of that.
+//! Sessions end in each way while a firewall enters or leaves them, and the change is held in each
+//! of its phases.
 
 use std::time::Duration;
 
@@ -21,16 +21,16 @@ const WAYS: [Close; 5] = [
     Close::Reset(Side::Server),
 ];
 
-/// Whose word is lost, so that the change stands there: before it takes the new path …
+/// Messages that are lost so that the change waits: before the new path is taken, ...
 const COMING_BEFORE: [(At, &str); 4] = [
     (Client, "Enlist"),
     (Fw1, "Enlisted"),
     (Client, "Extend"),
     (Server, "Extended"),
 ];
-/// … or as the firewall leaves …
+/// ... the same while the firewall leaves, ...
 const LEAVING_BEFORE: [(At, &str); 2] = [(Client, "Extend"), (Server, "Extended")];
-/// … and afterwards.
+/// ... and after the new path is taken.
 const AFTER: [(At, &str); 5] = [
     (Client, "Switched"),
     (Server, "Switched"),
@@ -38,7 +38,8 @@ const AFTER: [(At, &str); 5] = [
     (Client, "Done"),
     (Server, "DoneAck"),
 ];
-/// What only a firewall that leaves says and hears. It is not waited for long.
+/// Messages that only a firewall that leaves sends and receives. The change does not wait long for
+/// them.
 const LEAVING: [(At, &str); 4] = [
     (Client, "AskDelta"),
     (Fw1, "TellDelta"),
@@ -70,7 +71,7 @@ fn open(world: &Steered, chain: &[At]) -> Result<Vec<Group>> {
     WAYS.iter().map(open).collect()
 }
 
-/// The same while the firewall's path is dead, and all is taken back.
+/// Messages that are lost while the firewall's path is dead, and everything is rolled back.
 const BACK: [(At, &str); 4] = [
     (Client, "Cancel"),
     (Server, "CancelAck"),
@@ -78,8 +79,8 @@ const BACK: [(At, &str); 4] = [
     (Fw1, "Dismissed"),
 ];
 
-/// Sessions of one chain are to get the other, and end where that stands. `ended` is
-/// to be so before it may go on.
+/// Changes sessions from one chain to the other, and ends them while the change waits. `ended` must
+/// succeed before the change may continue.
 fn end_in(
     world: &Steered,
     [from, to]: [&[At]; 2],
@@ -116,7 +117,7 @@ fn end_in(
     .with_context(|| world.logs())
 }
 
-/// The same where nothing but the session's end may end the change.
+/// Ends sessions in a change that nothing but the session's end may end.
 fn closed_in(world: &Steered, chains: [&[At]; 2], held: (At, &str)) -> Result<()> {
     let closed = || counter(world, Client, "changes_not_done_closing");
     let goal = closed()? + WAYS.len() as u64;
@@ -140,7 +141,8 @@ fn while_a_firewall_is_to_come() -> Result<()> {
     Ok(())
 }
 
-/// The end of one that has a chain may be heard of late: the change may end by its time.
+/// The end of a session with a chain may be received late, so that the change may end by its
+/// time-out.
 #[test]
 fn while_a_firewall_is_to_leave() -> Result<()> {
     let world = Steered::new(Family::V6)?;

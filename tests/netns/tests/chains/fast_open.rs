@@ -1,4 +1,4 @@
-//! TCP Fast Open: data in the SYN, beside what leads it through its chain.
+//! TCP Fast Open: data in the SYN, in addition to the payload that leads it through its chain.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -12,12 +12,12 @@ use dysco_netns::{Family, counters, echo, wait};
 const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 9100;
 
-/// A link carries 1,500 bytes. These fit alone, and not with the payload.
+/// Number of bytes that fit into a packet of 1,500 bytes, but not together with the payload.
 const MUCH: usize = 1300;
 
-/// Two firewalls, an echo behind them, and where that is.
+/// Returns two firewalls and an echo server behind them, with its address.
 fn world(family: Family) -> Result<(Steered, SocketAddr)> {
-    // Without cookies, on all sockets that listen.
+    // No cookies are needed, on all listening sockets.
     let settings = [
         (At::Client, "net.ipv4.tcp_fastopen", "5"),
         (At::Server, "net.ipv4.tcp_fastopen", "1538"),
@@ -30,7 +30,7 @@ fn world(family: Family) -> Result<(Steered, SocketAddr)> {
     Ok((world, to))
 }
 
-/// Both firewalls have seen all, and refused nothing.
+/// Checks that both firewalls have passed all packets, and refused none.
 fn has_passed(world: &Steered) -> Result<()> {
     for fw in At::FIREWALLS {
         ensure!(world.counted(fw, "passed")? > 0, "{fw:?} has seen nothing");
@@ -39,7 +39,7 @@ fn has_passed(world: &Steered) -> Result<()> {
     Ok(())
 }
 
-/// The data of a SYN pass the chain with it, behind the payload, and reach the server once.
+/// The data of a SYN passes the chain with the SYN, after the payload, and reaches the server once.
 fn with_data_in_the_syn(family: Family) -> Result<()> {
     let (world, to) = world(family)?;
     for said in 0..5 {
@@ -77,7 +77,7 @@ fn with_much_data_in_the_syn(family: Family) -> Result<()> {
             .with_context(|| world.logs())?;
         ensure!(said == heard, "what came back is not what was said");
         echo::talk(&mut stream, 7, 20).with_context(|| world.logs())?;
-        // The SYN has gone its way at once, without them.
+        // The SYN has left at once, without the data.
         wait::until("data to be left out", PATIENCE, || {
             let status = world.json(At::Client, &["status"]).ok()?;
             let counters = &status["counters"];

@@ -1,6 +1,6 @@
-//! The `dyscod` of a firewall's host dies in each phase that it has of a change in which
-//! its firewall leaves a session, or gives its place and its state to another: every
-//! byte arrives, and nothing stays held.
+//! The `dyscod` of a firewall's host dies in each of its phases of a change in which the firewall
+//! leaves a session, or hands its place and its state to another firewall: every byte arrives, and
+//! nothing stays held.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use At::{Client, Fw1, Fw2};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One session that leaves the processors to the daemons, and its name.
+/// Opens one session that leaves the processors to the daemons. Returns the session and its name.
 fn gentle(world: &Steered) -> Result<(Group, String)> {
     let plan = Plan {
         rate: Some(2_000_000),
@@ -26,7 +26,7 @@ fn gentle(world: &Steered) -> Result<(Group, String)> {
     Ok((group, name))
 }
 
-/// No host has anything of a change left.
+/// Waits until no host has anything left of a change.
 fn wait_quiet(world: &Steered) -> Result<()> {
     let quiet = |at: &At| {
         let status = world.json(*at, &["status"]);
@@ -37,8 +37,8 @@ fn wait_quiet(world: &Steered) -> Result<()> {
     })
 }
 
-/// The daemon of a host dies at this as the session, which passes the first firewall, is
-/// to get another chain. Once it is there again the session can be given any.
+/// The daemon of a host dies at this point while a session that passes the first firewall is to get
+/// another chain. Once the daemon runs again, the session can be given any chain.
 fn dies(
     world: &mut Steered,
     (group, session): (&Group, &str),
@@ -56,7 +56,7 @@ fn dies(
     world.restart(at)?;
     group.wait_progress(100_000).context("once it is back")?;
     wait_quiet(world)?;
-    // It is one path again, whichever, and nothing keeps the session.
+    // The session has one path again, whichever, and nothing holds it.
     for chain in [&[Fw2, Fw1][..], &[]] {
         world.rechain(session, chain)?;
         group.wait_progress(100_000)?;
@@ -94,7 +94,7 @@ fn of_a_firewall_that_is_taken_out() -> Result<()> {
     })
 }
 
-/// The second firewall takes the place of the first, with what that knows.
+/// Returns the command by which the second firewall replaces the first, with its state.
 fn takes_its_place(world: &Steered, session: &str) -> Vec<String> {
     let [old, new] = [Fw1, Fw2].map(|fw| world.ip(fw));
     let words = ["replace-middlebox", &old, "--with", &new];

@@ -1,6 +1,5 @@
-//! Sessions are steered through a middlebox's host from their SYN on. The router
-//! lets nothing pass between client and server directly: what arrives has taken
-//! the chain, both ways.
+//! Sessions are steered through a middlebox's host from their SYN on. The router drops direct
+//! packets between client and server: packets that arrive have taken the chain, in both directions.
 
 use std::fs;
 use std::time::Duration;
@@ -14,8 +13,8 @@ use serde_json::Value;
 const PORT: u16 = 9000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Client, middlebox and server, each with `dyscod` but for whom a test leaves
-/// out; the middlebox only forwards.
+/// Client, middlebox and server, each with `dyscod` unless a test leaves it out. The middlebox only
+/// forwards.
 struct Chained {
     lab: Lab,
     fleet: Fleet,
@@ -39,7 +38,7 @@ impl Chained {
         Ok(c)
     }
 
-    /// `more` begins in the `[control]` of a host's configuration.
+    /// Builds the hosts. `more` begins in the `[control]` section of a host's configuration.
     fn with(
         builder: Builder,
         family: Family,
@@ -81,7 +80,7 @@ impl Chained {
             .with_context(|| format!("no counter {name}: {status:#}"))
     }
 
-    /// Waits until a host may steer to so many addresses of others.
+    /// Waits until a host may steer to this number of addresses of other hosts.
     fn wait_neighbours(&self, role: Role, count: u64) -> Result<()> {
         wait::until("neighbours to have keys", PATIENCE, || {
             let now = self.counter(role, "chain_neighbours").ok()?;
@@ -99,7 +98,7 @@ impl Chained {
         Ok(all.as_array().cloned().unwrap_or_default())
     }
 
-    /// Sessions that carry data both ways come through whole.
+    /// Checks that sessions with data in both directions arrive complete.
     fn carries(self, count: usize) -> Result<()> {
         let group = self.open(count, &Plan::default())?;
         group.run();
@@ -118,7 +117,7 @@ impl Chained {
         self.finish()
     }
 
-    /// Ends a host's daemon and starts another, with something done in between.
+    /// Ends a host's daemon and starts another one, with an action in between.
     fn renew(
         &mut self,
         role: Role,
@@ -184,7 +183,7 @@ table inet fw {
 }
 ";
 
-/// The strictest of firewalls sees an ordinary session.
+/// The strictest firewall sees an ordinary session.
 #[test]
 fn through_a_strict_firewall() -> Result<()> {
     for family in [Family::V4, Family::V6] {
@@ -201,7 +200,7 @@ fn through_a_strict_firewall() -> Result<()> {
     Ok(())
 }
 
-/// A NAT in the middle gives sessions its own address.
+/// A NAT in the middle translates sessions to its own address.
 #[test]
 fn through_a_nat() -> Result<()> {
     let c = Chained::new(Lab::builder("chainnat"), Family::V4)?;
@@ -220,7 +219,7 @@ fn through_a_nat() -> Result<()> {
     c.finish()
 }
 
-/// Sessions go on when every daemon has been killed, to their ends.
+/// Sessions continue to their ends after every daemon has been killed.
 #[test]
 fn sessions_outlive_their_daemons() -> Result<()> {
     let mut c = Chained::new(Lab::builder("chainkill"), Family::V4)?;
@@ -233,8 +232,8 @@ fn sessions_outlive_their_daemons() -> Result<()> {
     c.finish()
 }
 
-/// A daemon that starts anew steers by what its data plane has, before anybody has
-/// answered it: no session is refused, and none goes on without its agent.
+/// A daemon that starts again steers by the contents of its data plane before any peer has
+/// answered: no session is refused, and no chain ends without an agent.
 #[test]
 fn sessions_open_whoever_starts_anew() -> Result<()> {
     let mut c = Chained::new(Lab::builder("chainanew"), Family::V4)?;
@@ -257,7 +256,7 @@ fn sessions_open_whoever_starts_anew() -> Result<()> {
     c.finish()
 }
 
-/// One that does not answer any more is not steered to.
+/// A host that no longer answers is not steered to.
 #[test]
 fn a_host_that_is_gone_at_the_start_is_missing() -> Result<()> {
     let mut c = Chained::new(Lab::builder("chainleft"), Family::V4)?;
@@ -278,8 +277,8 @@ fn a_host_that_is_gone_at_the_start_is_missing() -> Result<()> {
     c.carries(3)
 }
 
-/// A chain of which a host is not there: refused, or direct, as the rule says;
-/// and the reason is told.
+/// A host of the chain is down: sessions are refused or go direct, as the rule says, and the reason
+/// is reported.
 #[test]
 fn a_host_that_is_not_there() -> Result<()> {
     let server = Role::Server.address(Family::V4);
@@ -321,8 +320,8 @@ fn a_host_that_is_not_there() -> Result<()> {
     Ok(())
 }
 
-/// Another policy holds from the next session on; one with an error changes
-/// nothing, and says where the error is.
+/// Another policy applies from the next session on. A policy with an error changes nothing, and the
+/// position of the error is reported.
 #[test]
 fn a_policy_is_watched_and_applied() -> Result<()> {
     let c = Chained::new(Lab::builder("chainpol"), Family::V4)?;
@@ -350,7 +349,7 @@ fn a_policy_is_watched_and_applied() -> Result<()> {
     c.finish()
 }
 
-/// A file that is gone may come back: its rules stay, and it is said how to clear them.
+/// A file that is gone may return: its rules stay in force, and the message says how to clear them.
 #[test]
 fn a_policy_that_is_gone_stays_in_force() -> Result<()> {
     let mut c = Chained::new(Lab::builder("chaingone"), Family::V4)?;
@@ -390,7 +389,7 @@ fn a_policy_that_is_gone_stays_in_force() -> Result<()> {
     c.finish()
 }
 
-/// Where nobody can watch it, it is found all the same.
+/// A file that cannot be watched is found nevertheless.
 #[test]
 fn a_policy_may_come_later_with_its_folder() -> Result<()> {
     let later = |_| "[chain]\npolicy = \"/run/later/policy.toml\"\n".to_owned();
@@ -429,7 +428,7 @@ fn a_policy_that_is_broken_at_the_start_leaves_the_rules_of_before() -> Result<(
     assert_eq!(listed["rules"][0]["chain"], serde_json::json!([proxy]));
     let log = fs::read_to_string(c.lab.client.dir().join("dyscod.log"))?;
     assert!(log.contains("the rules of before stay in force"), "{log}");
-    // Its host is asked for though the file does not say so.
+    // The daemon contacts the rule's host although the file does not name it.
     c.renew(Role::Proxy, Process::stop, || Ok(()))?;
     wait::until("the host to be there", PATIENCE, || {
         let listed = list(&c).ok()?;
@@ -439,7 +438,7 @@ fn a_policy_that_is_broken_at_the_start_leaves_the_rules_of_before() -> Result<(
             .then_some(())
     })?;
     c.wait_neighbours(Role::Proxy, 4)?;
-    // The same rule under its own name.
+    // This is the same rule with its own name.
     fs::write(&file, format!("{good}name = \"web\"\n"))?;
     wait::until("the mended file", PATIENCE, || {
         let listed = list(&c).ok()?;
@@ -448,7 +447,7 @@ fn a_policy_that_is_broken_at_the_start_leaves_the_rules_of_before() -> Result<(
     c.carries(3)
 }
 
-/// A host knows those that its configuration names, whatever sessions there are.
+/// A host knows the hosts that its configuration names, whatever sessions there are.
 #[test]
 fn peers_are_known_before_a_session_needs_them() -> Result<()> {
     let peers = |role: Role| {
@@ -465,7 +464,7 @@ fn peers_are_known_before_a_session_needs_them() -> Result<()> {
     c.finish()
 }
 
-/// Of a table that is nearly full sessions go soon after their end.
+/// Sessions leave a table that is nearly full soon after their end.
 #[test]
 fn a_crowded_table_makes_room() -> Result<()> {
     const ROOM: usize = 64;
@@ -479,13 +478,13 @@ fn a_crowded_table_makes_room() -> Result<()> {
     let c = Chained::with(Lab::builder("crowd"), Family::V4, &rule, &Role::ALL, small)?;
     c.wait_neighbours(Role::Client, 2)?;
     c.wait_neighbours(Role::Proxy, 4)?;
-    // Two entries each on the middlebox's host.
+    // The middlebox's host has two entries per session.
     let group = c.open(ROOM * 9 / 20, &Plan::default())?;
     group.run();
     group.wait_progress(1 << 16)?;
     all_intact(&group.finish()?)?;
     let crowded = |entries: usize| entries * 4 > ROOM * 3;
-    // Half the time for which a host with room keeps them.
+    // This is half the time for which a host with free room keeps them.
     wait::until("ended sessions to go", PATIENCE / 2, || {
         let left = c.sessions(Role::Proxy).ok()?.len();
         (!crowded(left)).then_some(())

@@ -1,5 +1,5 @@
-//! Chains change around hosts that stay in them, while data flows both ways: to
-//! such a host's firewall it is one connection all the time.
+//! Chains change around hosts that stay in them, while data flows in both directions: the firewall
+//! of such a host sees one connection all the time.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A session that is busy both ways, and what it is called.
+/// Opens a session that is busy in both directions. Returns the session and its name.
 fn busy(world: &Steered) -> Result<(Group, String)> {
     let group = world.open(1, &Plan::gentle())?;
     group.run();
@@ -20,12 +20,12 @@ fn busy(world: &Steered) -> Result<(Group, String)> {
     Ok((group, session))
 }
 
-/// Waits until data has come to either end.
+/// Waits until both ends have received data.
 fn get_on(world: &Steered, group: &Group) -> Result<()> {
     group.wait_progress(4 << 20).with_context(|| world.logs())
 }
 
-/// The connection as a firewall has numbered it.
+/// Returns a firewall's identifier of the connection.
 fn connection(world: &Steered, fw: At) -> Result<String> {
     let words = ["-L", "-p", "tcp", "-o", "id"];
     let all = world.host(fw).output("conntrack", &words)?;
@@ -34,7 +34,7 @@ fn connection(world: &Steered, fw: At) -> Result<String> {
     Ok(id.context("no connection")?.trim().to_owned())
 }
 
-/// The chain is the session's, and all data takes it.
+/// Gives the session this chain, and checks that all data takes it.
 fn takes(world: &Steered, group: &Group, session: &str, chain: &[At]) -> Result<()> {
     world.rechain(session, chain)?;
     let hosts: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();
@@ -43,7 +43,7 @@ fn takes(world: &Steered, group: &Group, session: &str, chain: &[At]) -> Result<
     get_on(world, group)
 }
 
-/// Has the firewall refuse what opens a connection, and answers to that.
+/// Makes the firewall drop SYNs and SYN-ACKs.
 fn drop_syns(world: &Steered, fw: At) -> Result<()> {
     let rule = "insert rule inet fw forward tcp flags & syn == syn counter name dropped drop";
     let words: Vec<_> = rule.split(' ').collect();
@@ -58,13 +58,13 @@ fn nothing_refused(world: &Steered) -> Result<()> {
     Ok(())
 }
 
-/// One comes in behind it and before it, leaves again, and changes places.
+/// Another host enters after it and before it, leaves again, and changes places with it.
 fn around(family: Family) -> Result<()> {
     let world = Steered::new(family)?;
     let (group, session) = busy(&world)?;
     takes(&world, &group, &session, &[At::Fw1])?;
     let first = connection(&world, At::Fw1)?;
-    // Handshakes of other paths are none of its business.
+    // It is not involved in handshakes of other paths.
     drop_syns(&world, At::Fw1)?;
     for chain in [
         &[At::Fw1, At::Fw2][..],
@@ -75,7 +75,7 @@ fn around(family: Family) -> Result<()> {
         takes(&world, &group, &session, chain)?;
         ensure!(connection(&world, At::Fw1)? == first, "{chain:?}: another");
         nothing_refused(&world)?;
-        // One session, not its two paths.
+        // The host lists one session, not two paths of it.
         let known = world.sessions(At::Fw1)?;
         ensure!(known.len() == 2, "{known:#?}");
     }
@@ -97,7 +97,7 @@ fn another_comes_and_goes_around_a_firewall_that_stays_v6() -> Result<()> {
     around(Family::V6)
 }
 
-/// The path that was tried is forgotten, by the host that stays as well.
+/// All hosts, including the host that stays, forget the path that was tried.
 #[test]
 fn it_stays_as_it_was_where_the_new_path_is_dead() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -123,7 +123,7 @@ fn it_stays_as_it_was_where_the_new_path_is_dead() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Without marks it is told by what the stacks have taken.
+/// Without marks, what the stacks have accepted identifies the path.
 #[test]
 fn a_firewall_that_clears_marks_may_stay() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -142,8 +142,8 @@ fn a_firewall_that_clears_marks_may_stay() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Its daemon dies as it is to forget the path before; once it is there again, it
-/// does.
+/// The daemon of the host that stays dies when it is to forget the old path. Once the daemon runs
+/// again, it forgets the path.
 #[test]
 fn its_daemon_may_die_meanwhile() -> Result<()> {
     let mut world = Steered::new(Family::V4)?;
@@ -159,7 +159,7 @@ fn its_daemon_may_die_meanwhile() -> Result<()> {
         world.set_faults(At::Fw1, "")?;
         world.restart(At::Fw1)?;
         get_on(&world, &group).with_context(|| fault.to_owned())?;
-        // What was under way ends, and it is one path again.
+        // The change in progress ends, and the session has one path again.
         wait::until("the session to be free", PATIENCE, || {
             let done = world.reconfigure(&session, &[At::Fw2, At::Fw1], &[]).ok()?;
             (done["outcome"] == "changed").then_some(())
@@ -170,8 +170,8 @@ fn its_daemon_may_die_meanwhile() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// What that makes of the path before, which nobody asks it to forget any more once it
-/// is back: it is in nobody's way, and no later change takes it for its own.
+/// No host asks a daemon that starts again to forget the old path. The path does no harm, and no
+/// later change takes it for its own.
 #[test]
 fn a_path_that_it_was_not_told_to_forget_is_not_taken_again() -> Result<()> {
     let mut world = Steered::new(Family::V4)?;
@@ -185,7 +185,7 @@ fn a_path_that_it_was_not_told_to_forget_is_not_taken_again() -> Result<()> {
     world.restart(At::Fw1)?;
     get_on(&world, &group).with_context(|| world.logs())?;
 
-    // One that it does not even hear of.
+    // The host does not receive even the request of this change.
     world.set_faults(At::Client, "lose:Enlist")?;
     let tried = world.reconfigure(&session, &[At::Fw1], &[])?;
     ensure!(tried["outcome"] == "rolled_back", "{tried:#}");
@@ -197,8 +197,8 @@ fn a_path_that_it_was_not_told_to_forget_is_not_taken_again() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Its daemon is away while the session leaves it, and nobody asks it to forget that any
-/// more: it comes in later as if it had.
+/// The daemon of a host is down while the session leaves the host, and no host asks it later to
+/// forget the session. The host enters the chain later as if it had forgotten.
 #[test]
 fn one_that_was_not_told_to_forget_a_session_takes_it_anew() -> Result<()> {
     let mut world = Steered::new(Family::V4)?;

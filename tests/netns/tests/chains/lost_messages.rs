@@ -1,5 +1,5 @@
-//! Each message of a change of a chain is lost once: the change is done all the same, or
-//! taken back where its path is dead, and every byte arrives.
+//! Each message of a change of a chain is lost once: the change succeeds nevertheless, or is rolled
+//! back if its path is dead, and every byte arrives.
 
 use crate::steered::{At, Steered};
 use anyhow::{Context, Result, ensure};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use At::{Client, Fw1, Fw2, Fw3, Fw4, Server};
 
-/// Who says what in a change of the whole chain from the first firewall to the second.
+/// Messages and their senders in a change of the whole chain from the first firewall to the second.
 const WHOLE: [(At, &str); 13] = [
     (Client, "Enlist"),
     (Fw2, "Enlisted"),
@@ -26,8 +26,8 @@ const WHOLE: [(At, &str); 13] = [
     (Fw1, "Dismissed"),
 ];
 
-/// The same of a segment, in which the fourth firewall takes the second's place between
-/// the first, the left anchor, and the third.
+/// Messages and their senders in a change of a segment: the fourth firewall replaces the second
+/// between the first, the left anchor, and the third.
 const SEGMENT: [(At, &str); 20] = [
     (Client, "Lead"),
     (Fw1, "Extended"),
@@ -51,7 +51,7 @@ const SEGMENT: [(At, &str); 20] = [
     (Fw2, "Dismissed"),
 ];
 
-/// Who says what where the path through the second firewall is dead.
+/// Messages and their senders if the path through the second firewall is dead.
 const TAKEN_BACK: [(At, &str); 4] = [
     (Client, "Cancel"),
     (Server, "CancelAck"),
@@ -59,8 +59,8 @@ const TAKEN_BACK: [(At, &str); 4] = [
     (Fw2, "Dismissed"),
 ];
 
-/// The same of the segment, where that through the fourth is. The left anchor is told
-/// first, and the right one when that is back.
+/// Messages and their senders if the segment's path through the fourth firewall is dead. The left
+/// anchor is notified first, and the right anchor when the left one is back.
 const SEGMENT_TAKEN_BACK: [(At, &str); 8] = [
     (Client, "Cancel"),
     (Fw1, "Abandoned"),
@@ -72,7 +72,7 @@ const SEGMENT_TAKEN_BACK: [(At, &str); 8] = [
     (Fw4, "Dismissed"),
 ];
 
-/// What moves the state of the first firewall to the second.
+/// Messages that move the state of the first firewall to the second.
 const STATE: [(At, &str); 5] = [
     (Client, "Expect"),
     (Fw2, "Expecting"),
@@ -81,10 +81,10 @@ const STATE: [(At, &str); 5] = [
     (Fw2, "Ended"),
 ];
 
-/// Where the server's host asks for it.
+/// Messages of a request by the server's host.
 const ASKED: [(At, &str); 3] = [(Server, "Ask"), (Client, "Heard"), (Client, "Answer")];
 
-/// One session that leaves the processors to the daemons, and its name.
+/// Opens one session that leaves the processors to the daemons. Returns the session and its name.
 fn gentle(world: &Steered) -> Result<(Group, String)> {
     let plan = Plan {
         rate: Some(2_000_000),
@@ -97,8 +97,8 @@ fn gentle(world: &Steered) -> Result<(Group, String)> {
     Ok((group, name))
 }
 
-/// Between two chains, there and back; each message is lost once on the way there, which
-/// ends so all the same.
+/// Changes between two chains in both directions. Each message is lost once on the way there, and
+/// the change ends as expected nevertheless.
 fn each_is_lost(
     world: &Steered,
     group: &Group,
@@ -124,7 +124,7 @@ fn each_is_lost(
     Ok(())
 }
 
-/// The fourth firewall takes the second's place; what was said, however it ended.
+/// Replaces the second firewall by the fourth. Returns the report, whatever the outcome.
 fn replace_second(world: &Steered, session: &str) -> Result<Value> {
     let [old, new] = [Fw2, Fw4].map(|at| world.ip(at));
     let words = ["replace-middlebox", &old, "--with", &new];
@@ -133,7 +133,7 @@ fn replace_second(world: &Steered, session: &str) -> Result<Value> {
     Ok(done["changes"][0].clone())
 }
 
-/// The session has the chain that it had; a newcomer has forgotten it.
+/// Checks that the session has its former chain, and that a newcomer has forgotten it.
 fn is_as_before(world: &Steered, session: &str, chain: &[At], newcomer: At) -> Result<()> {
     let hosts: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();
     ensure!(world.chain_of(session)? == json!(hosts));
@@ -190,7 +190,7 @@ fn each_message_that_takes_a_segment_back() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// The path is never opened: both anchors, who hear nothing, ask what has become of it.
+/// The path is never opened: both anchors receive nothing, and ask what has become of it.
 #[test]
 fn questions_of_the_anchors_and_what_they_are_told() -> Result<()> {
     let world = Steered::of_four(Family::V6)?;

@@ -1,5 +1,5 @@
-//! Sessions are steered through middleboxes, and get other chains while they live: hosts in
-//! network namespaces, real firewalls, every byte checked.
+//! Tests of chains: sessions are steered through middleboxes, and get other chains while they live.
+//! The hosts are network namespaces, the firewalls are real, and every byte is checked.
 
 mod after_removal;
 mod beside_relay;

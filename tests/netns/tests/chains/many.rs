@@ -1,4 +1,4 @@
-//! A thousand live sessions get other chains at once, under load.
+//! A thousand live sessions get other chains at the same time, under load.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use dysco_netns::{Family, wait};
 const MANY: usize = 1000;
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// All are given this chain; then all carry on, and nothing was refused.
+/// Gives all sessions this chain, and checks that all continue, and that nothing was refused.
 fn change(world: &Steered, group: &Group, words: &[&str], chain: &[At]) -> Result<()> {
     let done = world.try_json(At::Client, &[words, &["--wait"]].concat())?;
     let changes = done["changes"].as_array().map_or(&[][..], Vec::as_slice);
@@ -63,8 +63,7 @@ fn a_thousand_sessions_at_once_under_load_v6() -> Result<()> {
     a_thousand_sessions(Family::V6)
 }
 
-/// Entries of connection tracking that no look-up finds, since a rule has put them into a
-/// zone, go too.
+/// Entries of connection tracking in a zone, which no look-up finds, are removed too.
 #[test]
 fn sessions_in_a_zone_are_forgotten_as_well() -> Result<()> {
     const ZONE: &str = "table inet zones {

@@ -1,6 +1,6 @@
-//! Something on the way of another chain answers by resets, or changes packets, as firewalls
-//! do: no session takes that chain, and each hears of nothing. Where nothing is in the way any
-//! more it does.
+//! A device on the path of another chain answers with resets, or changes packets, as firewalls do:
+//! no session takes that chain, and no end notices anything. Once the device is gone, the session
+//! takes the chain.
 
 use crate::steered::ways::{busy, get_on, nothing_refused};
 use crate::steered::{At, Steered};
@@ -13,7 +13,7 @@ fn ends_of(parts: [At; 2]) -> [(&'static str, std::net::IpAddr); 2] {
     parts.map(|at| (at.name(), at.address(Family::V4)))
 }
 
-/// The session cannot have this chain, for this reason, and goes on by the one it has.
+/// Checks that the session cannot have this chain, for this reason, and stays on its path.
 fn refuses(world: &Steered, group: &Group, session: &str, why: &str) -> Result<()> {
     let before = world.chain_of(session)?;
     let done = world.reconfigure(session, &[At::Fw1], &[])?;
@@ -39,7 +39,7 @@ fn reject_no_more(world: &Steered) -> Result<()> {
     world.router.output("nft", &words).map(drop)
 }
 
-/// On each part of the way.
+/// The device stands on each part of the path in turn.
 #[test]
 fn a_chain_that_answers_by_resets_is_not_taken() -> Result<()> {
     let world = Steered::new(Family::V4)?;

@@ -1,6 +1,6 @@
-//! The path of another chain is narrower than the session's segments may be: it is
-//! refused, with the reason, and data goes on as before. What would be lost there is
-//! not told to any socket.
+//! The path of another chain is narrower than the session's segments may be: the change is refused,
+//! with the reason, and data continues as before. No socket learns of the packets that would be
+//! lost there.
 
 use crate::steered::beside::{Beside, Relayed};
 use crate::steered::ways::{Ways, busy, get_on, nothing_refused, takes_only};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
 
-/// The smallest MTU that each family has a use for here.
+/// Smallest MTU that is useful here for each family.
 const fn narrow(family: Family) -> u32 {
     match family {
         Family::V4 => 1400,
@@ -20,7 +20,7 @@ const fn narrow(family: Family) -> u32 {
     }
 }
 
-/// Counts what opens a connection through a firewall, or answers that.
+/// Rules that count SYNs and SYN-ACKs through a firewall.
 const OPENINGS: &str = "
 table inet openings {
   chain forward {
@@ -30,7 +30,7 @@ table inet openings {
 }
 ";
 
-/// So many have passed the first firewall.
+/// Number of SYNs and SYN-ACKs that have passed the first firewall.
 fn openings_of(world: &Steered) -> Result<u64> {
     let words = ["list", "table", "inet", "openings"];
     let table = world.host(At::Fw1).output("nft", &words)?;
@@ -41,7 +41,7 @@ fn openings_of(world: &Steered) -> Result<u64> {
     Ok(count.parse()?)
 }
 
-/// It is taken back, for that reason.
+/// Checks that the change is rolled back, for this reason.
 fn is_refused(done: &Value) -> Result<()> {
     let reason = done["reason"].as_str().unwrap_or_default();
     let words = ["too narrow", "bytes", "MTU", "MSS"];
@@ -50,7 +50,7 @@ fn is_refused(done: &Value) -> Result<()> {
     Ok(())
 }
 
-/// The session cannot have this chain, and goes on by the one it has.
+/// Checks that the session cannot have this chain, and stays on its path.
 fn refuses(world: &Steered, group: &Group, session: &str, chain: &[At]) -> Result<()> {
     let before = world.chain_of(session)?;
     is_refused(&world.reconfigure(session, chain, &[])?).with_context(|| world.logs())?;
@@ -59,7 +59,7 @@ fn refuses(world: &Steered, group: &Group, session: &str, chain: &[At]) -> Resul
     nothing_refused(world)
 }
 
-/// It has it, and its data takes it.
+/// Checks that the session gets this chain, and that its data takes it.
 fn takes(world: &Steered, group: &Group, session: &str, chain: &[At]) -> Result<()> {
     world.rechain(session, chain)?;
     let hosts: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();
@@ -68,8 +68,7 @@ fn takes(world: &Steered, group: &Group, session: &str, chain: &[At]) -> Result<
     nothing_refused(world)
 }
 
-/// Packets of more bytes are lost between two hosts, in that direction, and nobody is
-/// told.
+/// Drops longer packets between two hosts in one direction, without an error.
 fn swallow(world: &Steered, from: At, to: At, bytes: u32) -> Result<()> {
     let [from, to] = [from, to].map(|at| world.ip(at));
     let rule = format!(
@@ -84,7 +83,7 @@ fn swallow_no_more(world: &Steered) -> Result<()> {
     world.router.output("nft", &words).map(drop)
 }
 
-/// None can have another chain, and all go on by the one they have.
+/// Checks that no session can have another chain, and that all stay on their paths.
 fn refuse(ways: &Ways, words: &[&str], chain: &[At]) -> Result<()> {
     for done in ways.asked(words)? {
         is_refused(&done).with_context(|| ways.world.logs())?;
@@ -92,8 +91,7 @@ fn refuse(ways: &Ways, words: &[&str], chain: &[At]) -> Result<()> {
     ways.go_on(chain)
 }
 
-/// A middlebox does not come in, nor takes another's place; once its link is wide
-/// enough it does.
+/// A middlebox neither enters nor replaces another. Once its link is wide enough, it does.
 fn comes_in(family: Family) -> Result<()> {
     let ways = Ways::new(family)?;
     let world = &ways.world;
@@ -123,7 +121,7 @@ fn comes_in(family: Family) -> Result<()> {
         let words = ["reconfigure", "--through", &one, "--chain", chain];
         refuse(&ways, &words, &[At::Fw1])?;
     }
-    // The handshake of the other path goes past the firewall that is in both.
+    // The handshake of the other path bypasses the firewall that is in both chains.
     let now = openings_of(world)?;
     ensure!(now == openings, "{now} of {openings}");
     world.wait_forgotten(At::Fw2)?;
@@ -144,11 +142,11 @@ fn a_middlebox_behind_a_narrow_link_does_not_come_in_v6() -> Result<()> {
     comes_in(Family::V6)
 }
 
-/// On each part of the way, in either direction alone.
+/// The narrow link is on each part of the path in turn, in one direction only.
 #[test]
 fn each_part_of_the_way_is_tried_both_ways() -> Result<()> {
     let world = Steered::new(Family::V4)?;
-    // The rule counts what is sent at once, which is to be what is on the wire.
+    // The rule must count packets as they are on the wire, and not super-packets.
     for at in At::ALL {
         let words = ["-K", "eth0", "tso", "off", "gso", "off", "gro", "off"];
         world.host(at).output("ethtool", &words)?;
@@ -165,7 +163,7 @@ fn each_part_of_the_way_is_tried_both_ways() -> Result<()> {
         refuses(&world, &group, &session, &[At::Fw1])
             .with_context(|| format!("{from:?} to {to:?}"))?;
         swallow_no_more(&world)?;
-        // A packet more is just what is carried.
+        // A limit of one more byte is just sufficient.
         swallow(&world, from, to, 1500)?;
         takes(&world, &group, &session, &[At::Fw1])?;
         takes(&world, &group, &session, &[])?;
@@ -174,7 +172,7 @@ fn each_part_of_the_way_is_tried_both_ways() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// The direct way is narrower than that by the middlebox, which stays.
+/// The direct path is narrower than the path through the middlebox, which stays.
 #[test]
 fn a_middlebox_does_not_leave_where_the_direct_way_is_narrower() -> Result<()> {
     for ends in [[At::Client, At::Server], [At::Server, At::Client]] {
@@ -191,7 +189,7 @@ fn a_middlebox_does_not_leave_where_the_direct_way_is_narrower() -> Result<()> {
     Ok(())
 }
 
-/// What the ends have announced to take is no more than the narrow link carries.
+/// The ends have announced an MSS that fits the narrow link.
 #[test]
 fn short_segments_pass_a_narrow_link() -> Result<()> {
     for family in [Family::V4, Family::V6] {
@@ -206,7 +204,7 @@ fn short_segments_pass_a_narrow_link() -> Result<()> {
     Ok(())
 }
 
-/// An end may send more than it has announced to take.
+/// An end may send longer segments than it has announced to accept.
 #[test]
 fn what_an_end_announces_is_not_what_it_sends() -> Result<()> {
     for (family, option) in [(Family::V4, "-4"), (Family::V6, "-6")] {
@@ -227,7 +225,7 @@ fn what_an_end_announces_is_not_what_it_sends() -> Result<()> {
     Ok(())
 }
 
-/// Packets of nine thousand bytes, everywhere but at one.
+/// The MTU is nine thousand bytes on all hosts except one.
 #[test]
 fn jumbo_frames() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -242,8 +240,7 @@ fn jumbo_frames() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// A packet of a path that is opened is lost now and then; that says nothing of its
-/// width.
+/// A packet of a path that is being opened may be lost. That does not show that the path is narrow.
 #[test]
 fn where_packets_are_lost() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -260,7 +257,7 @@ fn where_packets_are_lost() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// The numbers are those of the wire, and the options that the session there has.
+/// The numbers are those of the wire, and the options are those of the session there.
 #[test]
 fn a_session_that_its_proxy_has_left() -> Result<()> {
     let mut world = Steered::with_proxy(Family::V4, &[], "send-proxy-v2")?;

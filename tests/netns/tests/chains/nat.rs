@@ -1,5 +1,5 @@
-//! A host of the chain translates addresses. Sessions get other chains all the same:
-//! before it, behind it, without it, and with it where they had none.
+//! A host of the chain translates addresses. Sessions nevertheless get other chains: with hosts
+//! before it or after it, without it, and with it if they had none.
 
 use crate::steered::policy::rule;
 use crate::steered::ways::{busy, get_on};
@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Gives sessions that pass a host its own address, and a port that is none of theirs.
-/// What the host sends itself stays as it is.
+/// Rules that translate sessions that pass a host to its own address, and to a port that none of
+/// them has. The host's own packets are not translated.
 const NAT: &str = "
 table inet translate {
   chain post {
@@ -22,8 +22,8 @@ table inet translate {
 }
 ";
 
-/// Four firewalls, of which these translate, and sessions that pass some from their SYN
-/// on.
+/// Builds four firewalls, of which `nats` translate, and a policy that leads sessions through
+/// `chain` from their SYN on.
 fn world(family: Family, nats: &[At], chain: &[At]) -> Result<Steered> {
     let policy = match chain {
         [] => String::new(),
@@ -39,22 +39,23 @@ fn world(family: Family, nats: &[At], chain: &[At]) -> Result<Steered> {
     Ok(world)
 }
 
-/// The only session of a host, as it has it.
+/// Returns the only session of a host, as the host lists it.
 fn only(world: &Steered, at: At) -> Result<Value> {
     let all = world.sessions(at)?;
     ensure!(all.len() == 1, "{all:#?}\n{}", world.logs());
     Ok(all[0].clone())
 }
 
-/// Whom the server takes for its client, and what its host says besides.
+/// Returns the client's address as the server sees it, and the original address that the server's
+/// host knows.
 fn client_of(world: &Steered) -> Result<(String, Value)> {
     let session = only(world, At::Server)?;
     let remote = session["remote"].as_str().unwrap_or_default().to_owned();
     Ok((remote, session["opened_as"]["remote"].clone()))
 }
 
-/// Data takes the chain, firewalls have seen nothing strange, and who is not in it has
-/// forgotten the session.
+/// Checks that data takes the chain, that firewalls have seen nothing invalid, and that the other
+/// hosts have forgotten the session.
 fn is_on(world: &Steered, group: &Group, session: &str, chain: &[At]) -> Result<()> {
     let hosts: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();
     ensure!(world.chain_of(session)? == json!(hosts), "{}", world.logs());
@@ -73,7 +74,7 @@ fn is_on(world: &Steered, group: &Group, session: &str, chain: &[At]) -> Result<
     Ok(())
 }
 
-/// Nor is anything left of it by the name that a NAT has given it.
+/// Waits until the translated form of the session has been forgotten too.
 fn forgotten_by_name(world: &Steered, fw: At) -> Result<()> {
     wait::until("what a NAT made of it to be forgotten", PATIENCE, || {
         let all = world.host(fw).output("conntrack", &["-L", "-p", "tcp"]);
@@ -90,7 +91,7 @@ fn takes(world: &Steered, group: &Group, session: &str, chain: &[At]) -> Result<
     is_on(world, group, session, chain).with_context(|| format!("{chain:?}"))
 }
 
-/// Others come before the NAT and behind it, it leaves, and comes again.
+/// Others enter before the NAT and after it; the NAT leaves, and enters again.
 fn around(family: Family) -> Result<()> {
     let world = world(family, &[At::Fw1], &[At::Fw1])?;
     let (group, session) = busy(&world, &Plan::gentle())?;
@@ -117,7 +118,7 @@ fn around(family: Family) -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// As an address with a port begins.
+/// Returns the beginning of an address with a port.
 fn host(world: &Steered, at: At) -> String {
     match world.family {
         Family::V4 => format!("{}:", world.ip(at)),
@@ -135,7 +136,7 @@ fn chains_change_around_a_nat_v6() -> Result<()> {
     around(Family::V6)
 }
 
-/// A session that was opened without one gets a NAT: the server hears of nothing.
+/// A session that was opened without a NAT gets one: the server notices nothing.
 #[test]
 fn a_nat_comes_and_goes() -> Result<()> {
     let world = world(Family::V4, &[At::Fw1, At::Fw3], &[])?;
@@ -174,7 +175,7 @@ fn ask(world: &Steered, session: &str, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// One host at a time: the NAT's host, and those behind it, are anchors.
+/// One host changes at a time: the NAT's host, and the hosts after it, are anchors.
 fn segments(family: Family) -> Result<()> {
     let world = world(family, &[At::Fw1], &[At::Fw1])?;
     let (group, session) = busy(&world, &Plan::gentle())?;
@@ -187,7 +188,7 @@ fn segments(family: Family) -> Result<()> {
             &["replace-middlebox", &fw2, "--with", &fw4],
             &[At::Fw1, At::Fw4, At::Fw3],
         ),
-        // Who stays keeps the connection that the NAT has made.
+        // A host that stays keeps the connection that the NAT has made.
         (&["reconfigure", "--without", &fw1], &[At::Fw4, At::Fw3]),
         (
             &["replace-middlebox", &fw4, "--with", &fw1],
@@ -213,7 +214,8 @@ fn segments_change_around_a_nat_v6() -> Result<()> {
     segments(Family::V6)
 }
 
-/// Both sides of the NAT's host at once, which has the session by two five-tuples.
+/// Both sides of the NAT's host change at the same time. The host has the session by two
+/// five-tuples.
 #[test]
 fn both_sides_of_a_nat_change_at_once() -> Result<()> {
     let world = world(Family::V4, &[At::Fw2], &[])?;
@@ -243,8 +245,8 @@ fn both_sides_of_a_nat_change_at_once() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// A host that stays knows the session by one five-tuple: no NAT comes before it, as
-/// long as the chain changes as a whole, and none leaves there.
+/// A host that stays knows the session by one five-tuple. No NAT enters before it as long as the
+/// chain changes as a whole, and none leaves there.
 #[test]
 fn what_would_rename_it_for_a_host_that_stays_is_taken_back() -> Result<()> {
     let world = world(Family::V4, &[At::Fw1], &[])?;
@@ -273,7 +275,7 @@ fn what_would_rename_it_for_a_host_that_stays_is_taken_back() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Its entry of connection tracking has the translation, and goes to another host.
+/// The entry of connection tracking contains the translation, and moves to another host.
 #[test]
 fn a_nat_takes_the_place_of_another_with_its_state() -> Result<()> {
     let world = world(Family::V4, &[At::Fw1, At::Fw2], &[At::Fw1])?;
@@ -292,7 +294,7 @@ fn a_nat_takes_the_place_of_another_with_its_state() -> Result<()> {
             .any(|l| l.contains("dport=9000") && l.contains(&translated)),
         "{entries}"
     );
-    // Behind it the session is another, of which the new host awaits no state.
+    // After the NAT the session has another name, for which the new host expects no state.
     takes(&world, &group, &session, &[At::Fw2, At::Fw3])?;
     let [fw3, fw4] = [At::Fw3, At::Fw4].map(|at| world.ip(at));
     let words = [
@@ -314,7 +316,7 @@ fn a_nat_takes_the_place_of_another_with_its_state() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Where a daemon dies a session through a NAT goes on, and is free again.
+/// A daemon dies in the middle: a session through a NAT continues, and is free again.
 #[test]
 fn a_daemon_dies_in_the_middle() -> Result<()> {
     let mut world = world(Family::V4, &[At::Fw1], &[At::Fw1])?;

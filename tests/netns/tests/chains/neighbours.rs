@@ -1,5 +1,5 @@
-//! Hosts get to know each other, though each word that they say to each other for that is
-//! lost: sessions are steered through them.
+//! Hosts exchange keys although each of their messages for that is lost once: sessions are steered
+//! through them.
 
 use crate::steered::policy::rule;
 use crate::steered::{At, Steered};
@@ -11,9 +11,9 @@ use At::{Client, Fw1, Fw2, Server};
 
 const CHAIN: [At; 2] = [Fw1, Fw2];
 
-/// What each host says first: the first firewall says to each of the others that it believes
-/// their key, and none of them hears it, so that they ask; the client's word by which the
-/// firewalls know of each other is lost as well.
+/// First messages of each host, with the number of losses. The first firewall tells each of the
+/// others that it believes their key; none of them receives the message, so that they ask. The
+/// client's message by which the firewalls learn of each other is lost too.
 const LOST: [(At, &str, usize); 5] = [
     (Fw1, "Believed", 3),
     (Client, "IsBelieved", 1),

@@ -1,4 +1,4 @@
-//! Sessions with a chain that open in other ways than most, or along other chains.
+//! Sessions with a chain that open in unusual ways, or along unusual chains.
 
 use crate::steered::policy::rule;
 use crate::steered::{At, Steered};
@@ -10,11 +10,11 @@ use serde_json::json;
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 const FIREWALLS: [At; 4] = [At::Fw1, At::Fw2, At::Fw3, At::Fw4];
 
-/// The last host of the chain gives the session its own addresses again, and is never to
-/// send such a server what only an agent could read.
+/// The last host of the chain restores the session's own addresses, and must never send such a
+/// server anything that only a daemon could read.
 fn to_a_server_alone(family: Family) -> Result<()> {
     let world = Steered::without_servers(family, &rule(family, &At::FIREWALLS))?;
-    // What the server answers comes by the last host.
+    // The server's replies arrive by the last host.
     let last = world.ip(At::Fw2);
     let flag = match family {
         Family::V4 => "-4",
@@ -45,7 +45,7 @@ fn to_a_server_alone(family: Family) -> Result<()> {
         ensure!(world.counted(fw, "passed")? > 0, "{fw:?} has seen nothing");
         ensure!(world.refused(fw)? == 0, "{}", world.logs());
     }
-    // It cannot have another chain.
+    // The session cannot have another chain.
     let name = world.name(group.locals()[0]);
     let not = world.reconfigure(&name, &[At::Fw1], &[])?;
     let why = not["reason"].as_str().unwrap_or_default();
@@ -67,7 +67,7 @@ fn a_server_without_dyscod_has_chains_too_v6() -> Result<()> {
     to_a_server_alone(Family::V6)
 }
 
-/// None, one, and up to four; and back.
+/// The chain has no host, one, and up to four; then it shrinks again.
 fn grows_and_shrinks(family: Family) -> Result<()> {
     let world = Steered::of_four(family)?;
     let group = world.open(2, &Plan::default())?;
@@ -104,7 +104,7 @@ fn none_to_four_hosts_v6() -> Result<()> {
     grows_and_shrinks(Family::V6)
 }
 
-/// A rule leads sessions through four from their SYNs on.
+/// A rule leads sessions through four hosts from their SYNs on.
 fn opens_through_four(family: Family) -> Result<()> {
     let world = Steered::four_with_policy(family, &rule(family, &FIREWALLS))?;
     world.wait_neighbours(&FIREWALLS)?;
@@ -134,7 +134,7 @@ fn a_syn_leads_through_four_hosts_v6() -> Result<()> {
     opens_through_four(Family::V6)
 }
 
-/// The strictest of firewalls once more, by iptables.
+/// The strictest firewall is built with iptables.
 fn through_iptables(family: Family) -> Result<()> {
     let world = Steered::new(family)?;
     let program = match family {

@@ -1,5 +1,4 @@
-//! Rules are in use: others take their place while sessions open, and a host of a chain
-//! dies.
+//! Policies in use: others replace them while sessions open, and a host of a chain dies.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +12,10 @@ use dysco_netns::{Family, echo, wait};
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Where the second rule's sessions go.
+/// Port of the second rule's sessions.
 const OTHER_PORT: u16 = 9100;
 
-/// A little both ways.
+/// Opens sessions with little data in both directions.
 fn open(world: &Steered, count: usize) -> Result<Group> {
     let plan = Plan {
         rate: Some(100_000),
@@ -31,7 +30,7 @@ fn ips(world: &Steered, chain: &[At]) -> Value {
     json!(chain.iter().map(|at| world.ip(*at)).collect::<Vec<_>>())
 }
 
-/// The firewalls that know a session of this port of the client.
+/// Firewalls that know a session of this port of the client.
 fn known_by(world: &Steered, local: SocketAddr) -> Result<Vec<At>> {
     let port = format!("sport={}", local.port());
     let words = ["-L", "-p", "tcp", "--orig-port-src", &port[6..]];
@@ -49,8 +48,7 @@ fn known_by(world: &Steered, local: SocketAddr) -> Result<Vec<At>> {
     Ok(known)
 }
 
-/// Two policies take turns. Each session has the chain of one of them whole, and none is
-/// lost.
+/// Two policies take turns. Each session has the complete chain of one of them, and none is lost.
 #[test]
 fn sessions_that_open_between_two_policies_have_one_chain_whole() -> Result<()> {
     let family = Family::V4;
@@ -94,8 +92,7 @@ fn sessions_that_open_between_two_policies_have_one_chain_whole() -> Result<()> 
     })
 }
 
-/// Sessions that open one after the other, until each chain was another's successor a few
-/// times.
+/// Opens sessions in sequence until each chain has followed another a few times.
 fn open_by_both(world: &Steered, chains: &[[At; 2]]) -> Result<Vec<Group>> {
     let (mut groups, mut before, mut turns) = (Vec::new(), Value::Null, 0);
     wait::until("the policies to take turns", PATIENCE, || {
@@ -115,8 +112,8 @@ fn open_by_both(world: &Steered, chains: &[[At; 2]]) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
-/// The daemon of a host dies: sessions that pass it go on, and of those that open then
-/// one rule refuses its own, and the other lets them go direct, until it is there again.
+/// The daemon of a host dies: sessions that pass the host continue. Of new sessions one rule
+/// refuses its own, and the other lets them go direct, until the daemon runs again.
 #[test]
 fn a_host_dies_while_its_rules_are_in_use() -> Result<()> {
     let family = Family::V4;
@@ -172,7 +169,7 @@ fn has_chain(world: &Steered, local: SocketAddr, to: SocketAddr, chain: &[At]) -
     Ok(())
 }
 
-/// How many hosts each rule misses.
+/// Number of hosts that each rule misses.
 fn missing(world: &Steered) -> Result<Vec<usize>> {
     let listed = world.json(At::Client, &["policy", "list"])?;
     let rules = listed["rules"].as_array().context("no rules")?;

@@ -1,4 +1,5 @@
-//! A host loses its power, and all that its data plane knew, while its neighbours run on.
+//! A host loses its power, and all contents of its data plane, while its neighbours continue to
+//! run.
 
 use crate::steered::policy::rule;
 use crate::steered::{At, Steered};
@@ -8,8 +9,8 @@ use dysco_netns::stream::{Plan, all_intact};
 
 const CHAIN: [At; 2] = [At::Fw1, At::Fw2];
 
-/// It begins anew with the subsessions that it gives: its neighbour still has sessions by
-/// the first of them, of which nobody has said that they are over.
+/// The host starts to number subsessions again: its neighbour still has sessions with the first of
+/// these numbers, whose end it has not received.
 #[test]
 fn a_client_that_is_back_opens_sessions() -> Result<()> {
     let policy = rule(Family::V4, &CHAIN);
@@ -18,7 +19,7 @@ fn a_client_that_is_back_opens_sessions() -> Result<()> {
     let before = world.open(4, &Plan::default())?;
     before.run();
     before.wait_progress(1 << 20)?;
-    // Nothing of them leaves any more, and nobody answers what still comes of them.
+    // No more packets of them leave the host, and no socket answers packets that still arrive.
     let ports: Vec<_> = before
         .locals()
         .iter()
@@ -41,12 +42,12 @@ fn a_client_that_is_back_opens_sessions() -> Result<()> {
     world.host(At::Client).output("rm", &pins)?;
     world.restart(At::Client)?;
     world.wait_neighbours(&CHAIN)?;
-    // But what it has by the sockets, which a real loss of power takes as well.
+    // Only sessions from the sockets may be listed: a real loss of power removes these as well.
     let mut listed = world.sessions(At::Client)?;
     listed.retain(|s| s["adopted"] != true);
     ensure!(listed.is_empty(), "it still knows {listed:?}");
 
-    // Each word about them is lost once.
+    // Each message about them is lost once.
     world.set_faults(At::Fw1, "drop:Has")?;
     world.set_faults(At::Client, "drop:HasNot")?;
     let after = world

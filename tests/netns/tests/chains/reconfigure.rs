@@ -1,5 +1,5 @@
-//! Live sessions get other chains while data flows both ways: through firewalls
-//! that drop all that does not fit an opening they have seen.
+//! Live sessions get other chains while data flows in both directions, through firewalls that drop
+//! every packet without an opening that they have seen.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ fn names(world: &Steered, group: &Group) -> Vec<String> {
     group.locals().iter().map(|l| world.name(*l)).collect()
 }
 
-/// Waits until so many bytes more have come to each end of each session.
+/// Waits until each end of each session has received this many more bytes.
 fn get_on(world: &Steered, group: &Group, bytes: u64) -> Result<()> {
     group.wait_progress(bytes).with_context(|| world.logs())
 }
 
-/// A firewall comes into a busy session that went direct.
+/// A firewall enters a busy session that had no chain.
 fn insert(family: Family) -> Result<()> {
     let world = Steered::new(family)?;
     let group = world.open(1, &Plan::default())?;
@@ -50,7 +50,7 @@ fn a_strict_firewall_comes_into_a_busy_session_v6() -> Result<()> {
     insert(Family::V6)
 }
 
-/// In, out, and in again; nothing is left where the session has been.
+/// A firewall enters, leaves, and enters again. Nothing remains on hosts that the session has left.
 fn to_and_fro(family: Family) -> Result<()> {
     let world = Steered::new(family)?;
     let group = world.open(1, &Plan::gentle())?;
@@ -82,7 +82,7 @@ fn chains_follow_each_other_v6() -> Result<()> {
     to_and_fro(Family::V6)
 }
 
-/// The entry of connection tracking is another one, and what it had is kept.
+/// The entry of connection tracking is a different one, and the state of the old one is kept.
 #[test]
 fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -92,7 +92,7 @@ fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
     let session = &names(&world, &group)[0];
     world.rechain(session, &[At::Fw1])?;
     get_on(&world, &group, 4 << 20)?;
-    // The other would let nobody in that it does not know.
+    // The other firewall would admit no session that it does not know.
     world.lets_in_the_known(At::Fw2)?;
     let refused = world.reconfigure(session, &[At::Fw2], &[])?;
     ensure!(refused["outcome"] == "rolled_back", "{refused:#}");
@@ -108,7 +108,7 @@ fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Waits until a firewall's entry judges the windows of both ends, as any other does.
+/// Waits until a firewall's entry checks the windows of both ends, as any other does.
 fn judges(world: &Steered, fw: At, session: &str) -> Result<()> {
     let mut listed = String::new();
     wait::until("the entry to judge", PATIENCE, || {
@@ -122,7 +122,7 @@ fn judges(world: &Steered, fw: At, session: &str) -> Result<()> {
     .with_context(|| listed.clone())
 }
 
-/// Elements of sets stay where they are unless they are asked for.
+/// Elements of sets stay where they are unless they are requested.
 #[test]
 fn only_state_of_the_named_kinds_moves() -> Result<()> {
     const SEEN: &str = "add set inet fw seen { type ipv4_addr . inet_service; flags dynamic, timeout; timeout 10m; }\n";
@@ -151,7 +151,7 @@ fn only_state_of_the_named_kinds_moves() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Whoever asks for state needs it: without, the session stays where it was.
+/// A request for state requires it: without the state, the session stays on its path.
 #[test]
 fn a_host_without_the_named_state_is_not_replaced() -> Result<()> {
     const NONE: &str = "flush ruleset
@@ -208,8 +208,8 @@ fn ten_changes_of_one_session_v6() -> Result<()> {
     ten_changes(Family::V6)
 }
 
-/// A firewall that lets no SYN through, and a host that does not forward: the
-/// session stays where it was, and nothing is left there.
+/// One firewall drops SYNs, and one host does not forward: the session stays on its path, and
+/// nothing remains there.
 #[test]
 fn a_dead_path_is_not_taken() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -242,7 +242,7 @@ fn a_dead_path_is_not_taken() -> Result<()> {
     for fw in At::FIREWALLS {
         world.wait_forgotten(fw)?;
     }
-    // It is as free as before.
+    // The session is as free as before.
     world.host(At::Fw2).sysctl("net.ipv4.ip_forward", "1")?;
     world.rechain(session, &[At::Fw2])?;
     get_on(&world, &group, 4 << 20)?;
@@ -284,7 +284,7 @@ fn a_hundred_sessions_at_once() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// What cannot be is refused before anything changes, with the reason.
+/// Impossible requests are refused before anything changes, with the reason.
 #[test]
 fn what_cannot_be_is_refused() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -312,7 +312,7 @@ fn what_cannot_be_is_refused() -> Result<()> {
         world.chain_of(session)? == json!([]),
         "a dry run changed it"
     );
-    // The other end's host asks, and hears the same.
+    // The other end's host asks, and receives the same answer.
     let local = group.locals()[0];
     let there = format!("{server}:{}>{local}", crate::steered::PORT);
     let ran = world.try_json(
@@ -321,7 +321,7 @@ fn what_cannot_be_is_refused() -> Result<()> {
     )?;
     let reason = ran["changes"][0]["reason"].as_str().unwrap_or_default();
     ensure!(reason.contains("address family"), "{ran:#}");
-    // Nobody answers there.
+    // No host answers at this address.
     let nobody = world.try_json(
         At::Client,
         &["reconfigure", session, "--chain", "10.8.4.77", "--wait"],
@@ -334,7 +334,7 @@ fn what_cannot_be_is_refused() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Of two that ask for other chains of one session one wins.
+/// Of two requests for other chains of one session, one succeeds.
 #[test]
 fn of_two_requests_one_wins() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -355,7 +355,7 @@ fn of_two_requests_one_wins() -> Result<()> {
     });
     let both: Vec<Value> = both.into_iter().map(|one| one?).collect::<Result<_>>()?;
     let won: Vec<_> = both.iter().filter(|c| c["outcome"] == "changed").collect();
-    // One that begins when the other has ended is no rival.
+    // A request that begins after the other has ended is not a rival.
     let one = won.len() == 1;
     let both_in_turn = won.len() == 2
         && (won[0]["before"] == won[1]["after"] || won[1]["before"] == won[0]["after"]);
@@ -364,7 +364,7 @@ fn of_two_requests_one_wins() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Nothing is left of the sessions once they have ended.
+/// Nothing remains of the sessions after they have ended.
 #[test]
 fn ends_are_seen() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -385,8 +385,8 @@ fn ends_are_seen() -> Result<()> {
     Ok(())
 }
 
-/// Rules gave the chains, of policies that are in force no more; and who has read them
-/// is dead.
+/// Rules of policies that are no longer in force gave the chains, and the daemon that read them is
+/// dead.
 #[test]
 fn chains_of_rules_are_known_to_a_daemon_that_is_started_anew() -> Result<()> {
     let family = Family::V4;
@@ -410,8 +410,8 @@ fn chains_of_rules_are_known_to_a_daemon_that_is_started_anew() -> Result<()> {
         Ok(())
     };
     known(&world)?;
-    // Read while it lives, and while nobody does; what the second session has is of
-    // one that is still in force when its daemon dies.
+    // The policy is written while the daemon runs, and while it does not. The second session's
+    // chain comes from a policy that is still in force when its daemon dies.
     for text in ["", &rule(family, &[two]), ""] {
         world.kill(At::Client)?;
         world.write_policy(text)?;

@@ -1,5 +1,5 @@
-//! Any host of a session asks for another chain, and a middlebox's host to leave it: the
-//! host that opened the session does it.
+//! Any host of a session requests another chain, and a middlebox's host requests to leave it. The
+//! host that opened the session carries out the request.
 
 use crate::steered::{At, Steered};
 use anyhow::{Context, Result, ensure};
@@ -40,7 +40,7 @@ fn is_changed(world: &Steered, done: &[Value], count: usize) -> Result<()> {
     Ok(())
 }
 
-/// A dry run says that it could be.
+/// Checks that a dry run reports the change as possible.
 fn is_changeable(world: &Steered, done: &[Value], count: usize) -> Result<()> {
     let changeable = |c: &&Value| c["outcome"] == "changeable";
     ensure!(
@@ -51,7 +51,7 @@ fn is_changeable(world: &Steered, done: &[Value], count: usize) -> Result<()> {
     Ok(())
 }
 
-/// How changes ended there: done, rolled back and refused.
+/// Numbers of changes by outcome on this host: done, rolled back and refused.
 fn ended(world: &Steered, at: At) -> Result<[u64; 3]> {
     let status = world.json(at, &["status"])?;
     let count = |end| status["counters"][format!("changes_{end}")].as_u64();
@@ -60,7 +60,7 @@ fn ended(world: &Steered, at: At) -> Result<[u64; 3]> {
     Ok([done?, back?, refused?])
 }
 
-/// So many are counted there since, and no others.
+/// Checks that exactly these additional changes are counted on this host.
 fn counts(world: &Steered, at: At, before: [u64; 3], more: [u64; 3]) -> Result<()> {
     let now = ended(world, at)?;
     let expected: [u64; 3] = std::array::from_fn(|end| before[end] + more[end]);
@@ -68,7 +68,8 @@ fn counts(world: &Steered, at: At, before: [u64; 3], more: [u64; 3]) -> Result<(
     Ok(())
 }
 
-/// All of its sessions, by one word; a dry run says so before, and changes nothing.
+/// A middlebox's host leaves all its sessions by one command. A dry run announces it, and changes
+/// nothing.
 fn leaves(family: Family) -> Result<()> {
     let world = Steered::new(family)?;
     let (group, names) = busy(&world, 8)?;
@@ -94,7 +95,7 @@ fn leaves(family: Family) -> Result<()> {
     }
     world.wait_only_through(&[At::Fw1])?;
     world.wait_forgotten(At::Fw2)?;
-    // No proxy was there.
+    // No proxy was involved.
     for session in world.sessions(At::Fw2)? {
         let said = session["removable"].to_string();
         ensure!(
@@ -108,7 +109,7 @@ fn leaves(family: Family) -> Result<()> {
     for fw in At::FIREWALLS {
         ensure!(world.refused(fw)? == 0, "{}", world.logs());
     }
-    // There is nothing left to leave.
+    // There is no session left to leave.
     is_changed(&world, &asks(&world, At::Fw1, &words)?, 0)?;
     all_intact(&group.finish()?).map(drop)
 }
@@ -123,7 +124,7 @@ fn a_middlebox_asks_to_leave_v6() -> Result<()> {
     leaves(Family::V6)
 }
 
-/// Only those that a filter matches are changed.
+/// Only sessions that match a filter are changed.
 #[test]
 fn a_filter_says_which_sessions() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -146,7 +147,7 @@ fn a_filter_says_which_sessions() -> Result<()> {
     let done = insert(&format!("host={},{port}", world.ip(At::Server)))?;
     is_changed(&world, &done, 1)?;
     ensure!(chains(&world)? == one, "{:?}", chains(&world)?);
-    // Those that have none yet.
+    // These sessions have no chain yet.
     is_changed(&world, &insert("state=tracked")?, 3)?;
     ensure!(chains(&world)? == vec![with; 4], "{:?}", chains(&world)?);
     let words = ["reconfigure", "--filter", &port, "--chain", ""];
@@ -176,8 +177,8 @@ fn a_filter_says_which_sessions() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// A removal of it says the same, on the host that opened the sessions, on the server's,
-/// and on its own.
+/// A removal of the host reports the same on the host that opened the sessions, on the server's
+/// host, and on the host itself.
 #[test]
 fn a_host_of_the_chain_is_removed() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -197,7 +198,7 @@ fn a_host_of_the_chain_is_removed() -> Result<()> {
     for name in &names {
         world.rechain(name, &[At::Fw1, At::Fw2])?;
     }
-    // A dry run changes nothing, and a mode is a proxy's.
+    // A dry run changes nothing, and a mode applies only to proxies.
     ensure!(removes(At::Client, &[&fw1, "--all", "--dry-run"])?.1 == 8);
     let (none, _) = removes(At::Fw1, &["self", "--all", "--mode", "bypass", "--wait"])?;
     ensure!(none.is_empty(), "{none:#?}");
@@ -224,7 +225,7 @@ fn a_host_of_the_chain_is_removed() -> Result<()> {
         gone[0]["outcome"] == "refused",
         "it has left already: {gone:#?}"
     );
-    // What the server's host asks for is counted there once, though it is an anchor.
+    // Requests of the server's host are counted there once, although it is an anchor.
     counts(&world, At::Server, before, [1, 0, 1])?;
     let before = ended(&world, At::Fw2)?;
     let (rest, removed) = removes(At::Fw2, &["self", "--all", "--wait"])?;
@@ -238,7 +239,7 @@ fn a_host_of_the_chain_is_removed() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// One that nothing is known of was misspelt: it is not that all have left it.
+/// An unknown host was probably misspelt: the command must not report that all have left it.
 #[test]
 fn a_host_that_nobody_knows_is_told() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -255,7 +256,7 @@ fn a_host_that_nobody_knows_is_told() -> Result<()> {
         ensure!(ran.code == Some(5), "{words:?}: {ran:?}");
         ensure!(ran.stderr.contains(nobody), "{words:?}: {ran:?}");
     }
-    // Known, and passed by none.
+    // This host is known, and no session passes it.
     world.rechain(&names[0], &[])?;
     let words = ["replace-middlebox", &fw1, "--with", &fw2];
     let ran = world.try_ctl(At::Client, &words)?;
@@ -263,7 +264,7 @@ fn a_host_that_nobody_knows_is_told() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Without a word of which all that pass it, as with `--all`.
+/// Without a selection the command applies to all sessions that pass the host, as with `--all`.
 #[test]
 fn a_middlebox_has_itself_replaced() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -284,7 +285,8 @@ fn a_middlebox_has_itself_replaced() -> Result<()> {
     }
     is_changed(&world, &asks(&world, At::Fw1, &words)?, 4)?;
     world.wait_only_through(&[At::Fw2])?;
-    // Where they were opened a filter is about those that it can be done for, as `--all`.
+    // On the host that opened the sessions a filter selects those for which the change is possible,
+    // as `--all` does.
     let [fw1, fw2] = At::FIREWALLS.map(|at| world.ip(at));
     world.rechain(&names[0], &[At::Fw1, At::Fw2])?;
     for (words, meant) in [
@@ -300,7 +302,7 @@ fn a_middlebox_has_itself_replaced() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// The server's host asks for one that replaces another, with its state.
+/// The server's host requests that one firewall replaces another, with its state.
 #[test]
 fn the_servers_host_asks() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -325,7 +327,7 @@ fn the_servers_host_asks() -> Result<()> {
     is_changed(&world, &asks(&world, At::Server, &words)?, 1)?;
     world.wait_only_through(&[At::Fw2])?;
     ensure!(world.chain_of(&names[0])? == json!([fw2]));
-    // What cannot be is refused with the reason of the host that decides.
+    // Impossible requests are refused with the reason of the deciding host.
     let own = world.ip(At::Server);
     let refused = asks(&world, At::Server, &["reconfigure", &name, "--chain", &own])?;
     ensure!(
@@ -344,7 +346,7 @@ fn the_servers_host_asks() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Never both, and never neither.
+/// Never do both succeed as rivals, and never does neither succeed.
 #[test]
 fn two_hosts_ask_at_once() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -369,7 +371,7 @@ fn two_hosts_ask_at_once() -> Result<()> {
         let [one, two] = done;
         let all = [one?, two?].concat();
         let won: Vec<_> = all.iter().filter(|c| c["outcome"] == "changed").collect();
-        // One after the other both may: then the chain is the later one's.
+        // Both may succeed in sequence: then the chain is the later one's.
         let now = world.chain_of(&names[0])?;
         ensure!(
             (1..=2).contains(&won.len()) && won.iter().any(|c| c["after"] == now),
@@ -382,7 +384,7 @@ fn two_hosts_ask_at_once() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// The host that decides is not there: the reason names it, and nothing has changed.
+/// The deciding host is down: the reason names it, and nothing has changed.
 #[test]
 fn nobody_answers() -> Result<()> {
     let mut world = Steered::new(Family::V4)?;
@@ -409,7 +411,8 @@ fn nobody_answers() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Its daemon dies in the middle: who asks hears so, and asks again.
+/// The daemon of the deciding host dies in the middle: the requesting host is notified, and asks
+/// again.
 #[test]
 fn the_host_that_decides_dies() -> Result<()> {
     let mut world = Steered::new(Family::V4)?;
@@ -417,7 +420,7 @@ fn the_host_that_decides_dies() -> Result<()> {
     world.rechain(&names[0], &[At::Fw1])?;
     world.set_faults(At::Client, "die:Switched")?;
     let words = ["reconfigure", "--through", "self", "--without", "self"];
-    // Without --wait: the daemon that is to answer dies.
+    // The command has no --wait, because the daemon that is to answer dies.
     world.ctl(At::Fw1, &words)?;
     world.wait_dead(At::Client)?;
     world.set_faults(At::Client, "")?;
@@ -432,7 +435,7 @@ fn the_host_that_decides_dies() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// A host that was to come in answers nothing: who asked hears that it was a matter of time.
+/// A host that was to enter does not answer: the requester is notified that it was a time-out.
 #[test]
 fn a_host_that_does_not_answer_is_told_apart() -> Result<()> {
     let world = Steered::new(Family::V4)?;

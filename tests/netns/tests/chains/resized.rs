@@ -1,5 +1,5 @@
-//! A middlebox that has changed the size of a session's stream leaves it: its delta is
-//! in the sequence numbers afterwards, and the two ends never notice.
+//! A middlebox that has changed the size of a session's stream leaves it. Its delta then is in the
+//! sequence numbers, and the two ends notice nothing.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Passes all on, and counts what has gone through the middlebox.
+/// Rules that pass all packets, and count those that have passed the middlebox.
 const OPEN: &str = "
 flush ruleset
 table inet fw {
@@ -30,16 +30,16 @@ table inet fw {
 }
 ";
 
-/// Sessions that pass a middlebox from their SYN on, which puts headers in.
+/// Sessions that pass a middlebox from their SYN on, which inserts headers.
 struct Resized {
     world: Steered,
     middleboxes: Vec<Resizer>,
     group: Group,
-    /// As the client's host and the middlebox's call them.
+    /// Names of the sessions on the client's host and the middlebox's host.
     names: Vec<String>,
 }
 
-/// Busy, and no more so than a middlebox in user space bears.
+/// Returns a busy plan whose rate a middlebox in user space can handle.
 fn at_a_rate() -> Plan {
     Plan {
         rate: Some(3_000_000),
@@ -47,12 +47,12 @@ fn at_a_rate() -> Plan {
     }
 }
 
-/// Through one on the first firewall's host.
+/// Opens sessions through a middlebox on the first firewall's host.
 fn resized(family: Family, headers: Headers, count: usize, plan: &Plan) -> Result<Resized> {
     resized_by(family, vec![(At::Fw1, headers)], count, plan)
 }
 
-/// Through these, in order.
+/// Opens sessions through these middleboxes, in order.
 fn resized_by(
     family: Family,
     boxes: Vec<(At, Headers)>,
@@ -79,12 +79,12 @@ fn resized_by(
     })
 }
 
-/// Waits until so many bytes more have come to each end of each session.
+/// Waits until each end of each session has received this many more bytes.
 fn get_on(world: &Steered, group: &Group, bytes: u64) -> Result<()> {
     group.wait_progress(bytes).with_context(|| world.logs())
 }
 
-/// The middlebox says what it has added.
+/// Reports the middlebox's delta.
 fn tell(world: &Steered, session: &str, to_server: i32, to_client: i32) -> Result<Value> {
     tell_at(world, At::Fw1, session, to_server, to_client)
 }
@@ -101,7 +101,7 @@ fn tell_at(
     world.json(at, &words).with_context(|| world.logs())
 }
 
-/// The same by the C function.
+/// Reports the delta through the C function.
 fn tell_in_c(world: &Steered, client: SocketAddr, to_server: i32, to_client: i32) -> Result<()> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/dysco-splice-preload");
     let library = built("libdysco_splice_preload.so")?;
@@ -121,7 +121,8 @@ fn tell_in_c(world: &Steered, client: SocketAddr, to_server: i32, to_client: i32
         .map(drop)
 }
 
-/// It is refused, or taken back, for one of these reasons, and data goes on as before.
+/// Checks that the change is refused, or rolled back, for one of these reasons, and that data
+/// continues as before.
 fn refused(r: &Resized, chain: &[At], whys: &[&str]) -> Result<()> {
     let done = r.world.reconfigure(&r.names[0], chain, &[])?;
     let reason = done["reason"].as_str().unwrap_or_default();
@@ -135,7 +136,7 @@ fn refused(r: &Resized, chain: &[At], whys: &[&str]) -> Result<()> {
     get_on(&r.world, &r.group, 200_000)
 }
 
-/// A change that is not refused because bytes were on their way all the time.
+/// Makes a change, and repeats it if it is refused because bytes were in flight all the time.
 fn rechain(world: &Steered, session: &str, chain: &[At]) -> Result<()> {
     let mut said = Value::Null;
     wait::until("the chain", PATIENCE, || {
@@ -151,15 +152,15 @@ fn rechain(world: &Steered, session: &str, chain: &[At]) -> Result<()> {
     world.wait_only_through(chain).with_context(|| world.logs())
 }
 
-/// It leaves under data in both directions; a strict firewall comes in, goes, and
-/// comes again, in the numbers behind it.
+/// The middlebox leaves under data in both directions. A strict firewall enters, leaves, and enters
+/// again, in the numbers after the middlebox.
 fn leaves(family: Family, headers: Headers, plan: &Plan) -> Result<()> {
     let added = [&headers.to_server, &headers.to_client].map(|h| h.len() as i32);
     let r = resized(family, headers, 1, plan)?;
     let (world, session) = (&r.world, &r.names[0]);
     tell(world, session, added[0], added[1])?;
     rechain(world, session, &[])?;
-    // It is of no use any more.
+    // The middlebox is no longer needed.
     drop(r.middleboxes);
     world.wait_forgotten(At::Fw1)?;
     for chain in [&[At::Fw2][..], &[], &[At::Fw2]] {
@@ -191,7 +192,7 @@ fn it_has_put_in_headers_both_ways_v6() -> Result<()> {
     )
 }
 
-/// As fast as the middlebox goes.
+/// The rate is the maximum of the middlebox.
 #[test]
 fn it_leaves_under_full_load() -> Result<()> {
     leaves(
@@ -201,7 +202,7 @@ fn it_leaves_under_full_load() -> Result<()> {
     )
 }
 
-/// A strict firewall takes its place, once it has said in C what it has added.
+/// A strict firewall replaces the middlebox, which has reported its delta through the C function.
 #[test]
 fn a_firewall_takes_its_place() -> Result<()> {
     let r = resized(
@@ -220,7 +221,7 @@ fn a_firewall_takes_its_place() -> Result<()> {
     all_intact(&r.group.finish()?).map(drop)
 }
 
-/// Each has changed one direction, and both leave by one change.
+/// Each of two middleboxes has changed one direction, and both leave by one change.
 #[test]
 fn two_of_them_leave_at_once() -> Result<()> {
     let boxes = vec![
@@ -230,7 +231,7 @@ fn two_of_them_leave_at_once() -> Result<()> {
     let r = resized_by(Family::V4, boxes, 1, &at_a_rate())?;
     let (world, session) = (&r.world, &r.names[0]);
     tell_at(world, At::Fw1, session, 20, 0)?;
-    // The other's is not known.
+    // The delta of the other middlebox is not known.
     let done = world.reconfigure(session, &[], &[])?;
     let reason = done["reason"].as_str().unwrap_or_default();
     ensure!(reason.contains("no middlebox has said"), "{done:#}");
@@ -241,7 +242,7 @@ fn two_of_them_leave_at_once() -> Result<()> {
     all_intact(&r.group.finish()?).map(drop)
 }
 
-/// Segments are repeated all the while, on either path, and acknowledged with blocks.
+/// Segments are retransmitted all the time, on either path, and acknowledged with SACK blocks.
 #[test]
 fn with_one_percent_loss() -> Result<()> {
     let r = resized(
@@ -256,7 +257,7 @@ fn with_one_percent_loss() -> Result<()> {
     for session in &r.names {
         tell(&r.world, session, 20, 25)?;
         for chain in [&[][..], &[At::Fw2]] {
-            // The handshake of a path may be lost as often as it is sent.
+            // The handshake of a path may be lost each time that it is sent.
             wait::until("the chain", PATIENCE, || {
                 let done = r.world.reconfigure(session, chain, &[]).ok()?;
                 (done["outcome"] == "changed").then_some(())
@@ -268,8 +269,9 @@ fn with_one_percent_loss() -> Result<()> {
     all_intact(&r.group.finish()?).map(drop)
 }
 
-/// What it says is held against the numbers, by its own host when it is said and again
-/// when it leaves; what it does not say is seen. Nothing is changed then.
+/// The reported delta is compared with the numbers, by the middlebox's own host when it is reported
+/// and again when the middlebox leaves; a delta that is not reported is detected. Nothing changes
+/// in these cases.
 #[test]
 fn what_the_numbers_contradict_is_refused() -> Result<()> {
     let r = resized(
@@ -279,17 +281,17 @@ fn what_the_numbers_contradict_is_refused() -> Result<()> {
         &at_a_rate(),
     )?;
     let (world, session) = (&r.world, &r.names[0]);
-    // Nobody said anything.
+    // No delta has been reported.
     refused(&r, &[], &["no middlebox has said by how much"])?;
-    // Beyond all that is on its way.
+    // These deltas exceed all data in flight.
     for (up, down) in [("9000000", "25"), ("20", "-1000000")] {
         let words = ["delta", session, "--to-server", up, "--to-client", down];
         let ran = world.try_ctl(At::Fw1, &words)?;
         let why = "contradicts the sequence numbers";
         ensure!(ran.code == Some(5) && ran.stderr.contains(why), "{ran:?}");
     }
-    // A few bytes too many or too few: they may be on their way or wait in the
-    // middlebox, but that is not how its numbers come to rest.
+    // These deltas are wrong by a few bytes, which could be in flight or wait in the middlebox; but
+    // the middlebox's numbers do not come to rest with them.
     for (up, down) in [("21", "25"), ("20", "26"), ("-1", "25")] {
         let words = ["delta", session, "--to-server", up, "--to-client", down];
         let ran = world.try_ctl(At::Fw1, &words)?;
@@ -301,24 +303,24 @@ fn what_the_numbers_contradict_is_refused() -> Result<()> {
             refused(&r, &[], &whys)?;
         }
     }
-    // It stays, and another comes: its numbers would be others on the new path.
+    // The middlebox stays, and another one enters: its numbers would differ on the new path.
     tell(world, session, 20, 25)?;
     refused(&r, &[At::Fw1, At::Fw2], &["stays in the chain"])?;
-    // Who does not pass it on knows nothing of it.
+    // A host that does not forward the session knows nothing of it.
     let words = ["delta", session, "--to-server", "20"];
     let ran = world.try_ctl(At::Client, &words)?;
     ensure!(
         ran.code == Some(5) && ran.stderr.contains("by a chain"),
         "{ran:?}"
     );
-    // And then the truth is believed.
+    // The correct delta is believed.
     rechain(world, session, &[])?;
     get_on(world, &r.group, 1 << 20)?;
     all_intact(&r.group.finish()?).map(drop)
 }
 
-/// The word outlives the daemon that heard it, the chain the one that read its rule, and
-/// the translation the one that made it.
+/// The report outlives the daemon that received it, the chain outlives the daemon that read its
+/// rule, and the translation outlives the daemon that made it.
 #[test]
 fn daemons_die() -> Result<()> {
     let mut r = resized(
@@ -335,7 +337,7 @@ fn daemons_die() -> Result<()> {
     r.world.write_policy("")?;
     r.world.restart(At::Client)?;
     r.world.set_faults(At::Server, "die:Cut")?;
-    // It dies once the change has come so far.
+    // The daemon dies once the change has got this far.
     let mut said = String::new();
     wait::until("dyscod to die", PATIENCE, || {
         let words = ["reconfigure", &session, "--chain", "", "--wait"];

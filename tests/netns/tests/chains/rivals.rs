@@ -1,6 +1,6 @@
-//! Two operators ask for other chains of one session: what the first keeps locked is no
-//! reason to refuse the second as long as the first may be taken back. And what is
-//! refused, with its reason, before anything has changed.
+//! Two operators request other chains of one session. The lock of the first is no reason to refuse
+//! the second as long as the first change may be rolled back. Also requests that are refused, with
+//! their reason, before anything has changed.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A session that is busy both ways, and what it is called.
+/// Opens a session that is busy in both directions. Returns the session and its name.
 fn busy(world: &Steered, plan: &Plan) -> Result<(Group, String)> {
     let group = world.open(1, plan)?;
     group.run();
@@ -21,7 +21,7 @@ fn busy(world: &Steered, plan: &Plan) -> Result<(Group, String)> {
     Ok((group, session))
 }
 
-/// Waits until so many changes of this kind are there on the client's host.
+/// Waits until the client's host has counted this number of changes of this kind.
 fn wait_counted(world: &Steered, counter: &str, count: u64) -> Result<()> {
     wait::until(counter, PATIENCE, || {
         let status = world.json(At::Client, &["status"]).ok()?;
@@ -30,8 +30,8 @@ fn wait_counted(world: &Steered, counter: &str, count: u64) -> Result<()> {
     .with_context(|| world.logs())
 }
 
-/// The first asks for the first firewall. While that is under way another asks for the
-/// second, on any host, and waits; then it goes on with the first. What became of both.
+/// Requests the first firewall. While that change is in progress, another request for the second
+/// firewall, on any host, waits; then the first change continues. Returns the results of both.
 fn in_turn(
     world: &Steered,
     session: &str,
@@ -61,7 +61,7 @@ fn ended(world: &Steered, done: &Value, outcome: &str, word: &str) -> Result<()>
     Ok(())
 }
 
-/// Two operators, or two hosts: the second has asked for a path that is alive.
+/// There are two operators, or two hosts: the second has requested a path that works.
 #[test]
 fn who_waits_for_a_change_that_is_taken_back_wins() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -76,7 +76,7 @@ fn who_waits_for_a_change_that_is_taken_back_wins() -> Result<()> {
         group.locals()[0]
     );
     for (at, name) in [(At::Client, &session), (At::Server, &there)] {
-        // Held up until the other waits.
+        // The first change is held until the other one waits.
         world.set_faults(At::Server, "lose:Extended")?;
         let [first, second] = in_turn(&world, &session, (at, name), || {
             world.set_faults(At::Server, "")
@@ -93,7 +93,7 @@ fn who_waits_for_a_change_that_is_taken_back_wins() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// It has asked for another chain than the session has by then.
+/// The second has requested a chain for a session that now has another one.
 #[test]
 fn who_waits_for_a_change_that_is_done_is_refused() -> Result<()> {
     let world = Steered::new(Family::V6)?;
@@ -109,8 +109,8 @@ fn who_waits_for_a_change_that_is_done_is_refused() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Each of two hosts holds the session for a change of its own when it hears of the
-/// other's: a proxy that leaves it, and a firewall that comes in. One wins.
+/// Each of two hosts holds the session for its own change when it receives the other's: a proxy
+/// that leaves the session, and a firewall that enters. One succeeds.
 #[test]
 fn of_a_proxy_that_leaves_and_a_firewall_that_comes_one_wins() -> Result<()> {
     let world = Steered::with_proxy(Family::V4, &[], "")?;
@@ -155,7 +155,7 @@ fn of_a_proxy_that_leaves_and_a_firewall_that_comes_one_wins() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// All the ways to ask for a chain of one session.
+/// All commands that request a chain of one session.
 fn all_ways(world: &Steered, session: &str) -> [Vec<String>; 5] {
     let (fw1, fw2) = (world.ip(At::Fw1), world.ip(At::Fw2));
     let words = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect();
@@ -175,7 +175,8 @@ fn all_ways(world: &Steered, session: &str) -> [Vec<String>; 5] {
     ]
 }
 
-/// Each of them is refused for this reason; so is a dry run, where it can know.
+/// Checks that each command is refused for this reason, and so is a dry run if it can know the
+/// reason.
 fn each_is_refused(world: &Steered, session: &str, word: &str, dry: bool) -> Result<()> {
     for words in all_ways(world, session) {
         for how in [Some("--wait"), dry.then_some("--dry-run")] {
@@ -193,7 +194,7 @@ fn each_is_refused(world: &Steered, session: &str, word: &str, dry: bool) -> Res
     Ok(())
 }
 
-/// Both ends have closed, or one has reset it: its entries stay for what is late.
+/// Both ends have closed, or one has reset the session: its entries stay for late packets.
 #[test]
 fn a_session_that_is_closing_is_called_so() -> Result<()> {
     let world = Steered::new(Family::V6)?;
@@ -211,7 +212,7 @@ fn a_session_that_is_closing_is_called_so() -> Result<()> {
             (done["changes"][0]["outcome"] == "refused").then_some(())
         })?;
         each_is_refused(&world, &session, "the session is closing", true)?;
-        // A host that it passes asks the one that opened it.
+        // A host that the session passes asks the host that opened it.
         let words = ["remove-middlebox", "self", "--session", &session, "--wait"];
         let ran = world.try_ctl(At::Fw1, &words)?;
         ensure!(ran.stdout.contains("the session is closing"), "{ran:?}");
@@ -232,7 +233,7 @@ fn one_that_does_not_exist_is_not_found() -> Result<()> {
     )
 }
 
-/// Another change of it cannot be taken back any more, and is not over.
+/// Another change of the session can no longer be rolled back, and is not over.
 #[test]
 fn one_that_another_has_won_is_locked() -> Result<()> {
     let world = Steered::new(Family::V6)?;
@@ -254,7 +255,7 @@ fn one_that_another_has_won_is_locked() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// What no session can have; the dry run says the same.
+/// No session can have such a chain; the dry run reports the same.
 #[test]
 fn what_no_chain_can_be_is_refused() -> Result<()> {
     let world = Steered::new(Family::V4)?;
@@ -275,7 +276,7 @@ fn what_no_chain_can_be_is_refused() -> Result<()> {
             ended(&world, &done["changes"][0], "refused", word)?;
         }
     }
-    // The same of one that is to come in.
+    // The same applies to a host that is to enter.
     world.rechain(&session, &[At::Fw1])?;
     for (host, word) in [(At::Fw1, "twice"), (At::Client, "end"), (At::Server, "end")] {
         for how in ["--wait", "--dry-run"] {

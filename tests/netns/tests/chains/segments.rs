@@ -1,5 +1,5 @@
-//! Two segments of one session's chain change at the same time, while data flows both
-//! ways: each has its own anchors, of which one is the host between them.
+//! Two segments of one session's chain change at the same time, while data flows in both
+//! directions. Each segment has its own anchors, of which one is the host between the segments.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A session that passes three firewalls and is busy both ways, and what it is called.
+/// Opens a session that passes three firewalls and is busy in both directions. Returns the session
+/// and its name.
 fn through_three(world: &Steered) -> Result<(Group, String)> {
     let group = world.open(1, &Plan::gentle())?;
     group.run();
@@ -23,12 +24,12 @@ fn through_three(world: &Steered) -> Result<(Group, String)> {
     Ok((group, session))
 }
 
-/// Waits until data has come to either end.
+/// Waits until both ends have received data.
 fn get_on(world: &Steered, group: &Group) -> Result<()> {
     group.wait_progress(1 << 20).with_context(|| world.logs())
 }
 
-/// What is done with one host of the chain.
+/// Change of one host of the chain.
 #[derive(Clone, Copy, Debug)]
 enum Ask {
     Without(At),
@@ -74,7 +75,7 @@ fn words(world: &Steered, session: &str, what: Ask) -> Vec<String> {
     }
 }
 
-/// Asks, and waits for the end.
+/// Makes a request, and waits for its end.
 fn ask(world: &Steered, session: &str, what: Ask) -> Result<Value> {
     let words = words(world, session, what);
     let words: Vec<&str> = words.iter().map(String::as_str).chain(["--wait"]).collect();
@@ -82,7 +83,7 @@ fn ask(world: &Steered, session: &str, what: Ask) -> Result<Value> {
     Ok(done["changes"][0].clone())
 }
 
-/// Two operators ask at the same time.
+/// Two operators make requests at the same time.
 fn at_once(world: &Steered, session: &str, asked: [Ask; 2]) -> Result<[Value; 2]> {
     let done = std::thread::scope(|scope| {
         let asked = asked.map(|what| scope.spawn(move || ask(world, session, what)));
@@ -103,8 +104,8 @@ fn both_win(world: &Steered, session: &str, asked: [Ask; 2], chain: &[At]) -> Re
     has(world, session, chain)
 }
 
-/// More sessions than are changed at a time: those that wait for their turn find a chain that
-/// the other request has changed, elsewhere.
+/// There are more sessions than may change at the same time. Those that wait for their turn find a
+/// chain that the other request has changed in another place.
 #[test]
 fn two_requests_for_many_sessions_both_win() -> Result<()> {
     const CHAIN: [At; 3] = [At::Fw1, At::Fw2, At::Fw3];
@@ -140,7 +141,7 @@ fn two_requests_for_many_sessions_both_win() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// The chain is the session's, and all data takes it.
+/// Checks that the session has this chain, and that all data takes it.
 fn has(world: &Steered, session: &str, chain: &[At]) -> Result<()> {
     let hosts: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();
     let now = world.chain_of(session)?;
@@ -152,12 +153,13 @@ fn has(world: &Steered, session: &str, chain: &[At]) -> Result<()> {
     world.wait_only_through(chain).with_context(|| world.logs())
 }
 
-/// No firewall has seen what it does not know; who is not in the chain has forgotten it.
+/// Checks that no firewall has seen an unknown packet, and that hosts outside the chain have
+/// forgotten the session.
 fn nothing_amiss(world: &Steered, chain: &[At]) -> Result<()> {
     nothing_more(world, chain, &[])
 }
 
-/// The same, where firewalls have refused so many before.
+/// The same check, if firewalls have already refused this number of packets.
 fn nothing_more(world: &Steered, chain: &[At], before: &[(At, u64)]) -> Result<()> {
     for fw in world.firewalls() {
         let refused = world.refused(fw)?;
@@ -175,7 +177,7 @@ fn nothing_more(world: &Steered, chain: &[At], before: &[(At, u64)]) -> Result<(
     Ok(())
 }
 
-/// Both sides of the host between them, in all the ways.
+/// Both sides of the host between the segments change, in all ways.
 fn beside_each_other(family: Family) -> Result<()> {
     let world = Steered::of_four(family)?;
     let (group, session) = through_three(&world)?;
@@ -202,7 +204,7 @@ fn beside_each_other(family: Family) -> Result<()> {
         get_on(&world, &group)?;
         nothing_amiss(&world, chain)?;
     }
-    // Who was an anchor may leave, and come again.
+    // A former anchor may leave, and enter again.
     world.rechain(&session, &[])?;
     nothing_amiss(&world, &[])?;
     world.rechain(&session, &[At::Fw3, At::Fw2])?;
@@ -221,8 +223,8 @@ fn two_segments_change_at_once_v6() -> Result<()> {
     beside_each_other(Family::V6)
 }
 
-/// One is held up at each of its steps on the server's host, and the other is done
-/// meanwhile.
+/// One change is held at each of its steps on the server's host, and the other succeeds in the
+/// meantime.
 #[test]
 fn one_does_not_wait_for_the_other() -> Result<()> {
     let world = Steered::of_four(Family::V4)?;
@@ -253,7 +255,7 @@ fn one_does_not_wait_for_the_other() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Waits until a change is under way.
+/// Waits until a change is in progress.
 fn wait_held(world: &Steered) -> Result<()> {
     wait::until("a change to be under way", PATIENCE, || {
         let status = world.json(At::Client, &["status"]).ok()?;
@@ -261,8 +263,8 @@ fn wait_held(world: &Steered) -> Result<()> {
     })
 }
 
-/// One is taken back after its path has carried the session for seconds, which the
-/// firewalls on the path before have not seen; the other is done meanwhile.
+/// One change is rolled back after its path has carried the session for seconds, which the
+/// firewalls on the old path have not seen. The other change succeeds in the meantime.
 #[test]
 fn one_is_taken_back_when_the_other_is_done() -> Result<()> {
     let world = Steered::of_four(Family::V4)?;
@@ -281,11 +283,12 @@ fn one_is_taken_back_when_the_other_is_done() -> Result<()> {
         "{done:#?}\n{}",
         world.logs()
     );
-    // What was under way when it went back, before both ends had shown how far they were.
+    // These packets were in flight when the session went back, before both ends had shown how far
+    // they had sent.
     has(&world, &session, &[At::Fw2, At::Fw3])?;
     get_on(&world, &group)?;
     let known = [(At::Fw3, world.refused(At::Fw3)?)];
-    // Who was an anchor of both is joined to what is left: it may stay.
+    // The anchor of both changes has joined the remaining paths: it may stay.
     for chain in [&[At::Fw1, At::Fw2][..], &[At::Fw2, At::Fw4], &[]] {
         world.rechain(&session, chain)?;
         has(&world, &session, chain)?;
@@ -295,7 +298,8 @@ fn one_is_taken_back_when_the_other_is_done() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// What has a hop in common with a change under way is refused, and that one wins.
+/// A change that shares a hop with a change in progress is refused, and the change in progress
+/// succeeds.
 #[test]
 fn overlapping_ones_are_refused() -> Result<()> {
     let world = Steered::of_four(Family::V4)?;
@@ -305,13 +309,14 @@ fn overlapping_ones_are_refused() -> Result<()> {
         Ask::Become(&[At::Fw1, At::Fw4, At::Fw3]),
         Ask::Without(At::Fw3),
         Ask::Insert(At::Fw4),
-        // Its right anchor would be the host that leaves.
+        // The right anchor of this change would be the host that leaves.
         Ask::Without(At::Fw2),
     ];
     world.set_faults(At::Server, "lose:DoneAck")?;
     let (won, refused) = std::thread::scope(|scope| {
         let slow = scope.spawn(|| ask(&world, &session, Ask::Without(At::Fw3)));
-        // Its chain is taken down as without the host from when there is no way back.
+        // The chain is recorded without the host from the time when the change can no longer be
+        // rolled back.
         let refused = wait_held(&world).map(|()| rivals.map(|rival| ask(&world, &session, rival)));
         let cleared = world.set_faults(At::Server, "");
         let slow = slow.join().map_err(|_| anyhow!("a thread panicked"));
@@ -328,8 +333,9 @@ fn overlapping_ones_are_refused() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// The daemon of the host between them dies in the middle of both, and any other of
-/// one: data goes on, and once it is there again both ends agree.
+/// The daemon of the host between the segments dies in the middle of both changes, and any other
+/// daemon in the middle of one. Data continues to flow, and once the daemon runs again both ends
+/// agree.
 #[test]
 fn a_daemon_dies_in_the_middle_of_both() -> Result<()> {
     let deaths = [
@@ -349,8 +355,8 @@ fn a_daemon_dies_in_the_middle_of_both() -> Result<()> {
         (At::Server, "die:Settled"),
     ];
     let mut world = Steered::of_four(Family::V4)?;
-    // Some of these are taken back when both anchors have used the new path. What strict
-    // firewalls of the path before have not seen then they do not let be acknowledged.
+    // Some of these changes are rolled back after both anchors have used the new path. Strict
+    // firewalls of the old path drop acknowledgements of data that they have not seen.
     for fw in world.firewalls() {
         let liberal = "net.netfilter.nf_conntrack_tcp_be_liberal";
         world.host(fw).sysctl(liberal, "1")?;
@@ -359,7 +365,7 @@ fn a_daemon_dies_in_the_middle_of_both() -> Result<()> {
     for (at, fault) in deaths {
         world.set_faults(at, fault)?;
         for what in [Ask::Without(At::Fw1), Ask::Replace(At::Fw3, At::Fw4)] {
-            // The daemon that is asked may die under it.
+            // The daemon that serves the command may die.
             let words = words(&world, &session, what);
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             world.try_ctl(At::Client, &words)?;
@@ -369,14 +375,14 @@ fn a_daemon_dies_in_the_middle_of_both() -> Result<()> {
         world.set_faults(at, "")?;
         world.restart(at)?;
         get_on(&world, &group).with_context(|| fault.to_owned())?;
-        // What was under way ends, and all agree: then it can be given a chain.
+        // The change in progress ends, and all agree: then the session can be given a chain.
         wait::until("the session to be free", PATIENCE, || {
             let done = world.reconfigure(&session, &[], &[]).ok()?;
             (done["outcome"] == "changed").then_some(())
         })
         .with_context(|| format!("{fault}\n{}", world.logs()))?;
         nothing_amiss(&world, &[]).with_context(|| fault.to_owned())?;
-        // A host that was away is refused until it has been heard again.
+        // A host that was down is refused until another message of it has arrived.
         wait::until("all hosts to answer", PATIENCE, || {
             let chain = [At::Fw1, At::Fw2, At::Fw3];
             let done = world.reconfigure(&session, &chain, &[]).ok()?;
@@ -388,7 +394,7 @@ fn a_daemon_dies_in_the_middle_of_both() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// A rule gave it its chain, with its first packet.
+/// A rule gave the session its chain, with its first packet.
 #[test]
 fn a_session_of_a_rule_has_segments_too() -> Result<()> {
     let chain = [At::Fw1, At::Fw2, At::Fw3].map(|at| at.address(Family::V4).to_string());
@@ -416,7 +422,7 @@ fn a_session_of_a_rule_has_segments_too() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// The session ends, or is reset, while both segments change; nothing is left under way.
+/// The session ends, or is reset, while both segments change. Nothing remains in progress.
 #[test]
 fn it_may_end_in_the_middle_of_both() -> Result<()> {
     let world = Steered::of_four(Family::V4)?;
@@ -435,7 +441,8 @@ fn it_may_end_in_the_middle_of_both() -> Result<()> {
             get_on(&world, &group)?;
             let session = world.name(group.locals()[0]);
             world.rechain(&session, &[At::Fw1, At::Fw2, At::Fw3])?;
-            // Of the host between them and of the server's, so that neither is done.
+            // The messages of the host between the segments and of the server's host are lost, so
+            // that neither change succeeds.
             for at in [At::Fw2, At::Server] {
                 world.set_faults(at, &format!("lose:{message}"))?;
             }

@@ -1,5 +1,5 @@
-//! Both ends open a session at once (RFC 9293, 3.5): their SYNs cross. One session comes of
-//! them, by one chain, whichever SYN arrives first.
+//! Both ends open a session at the same time (RFC 9293, section 3.5): their SYNs cross. One session
+//! results, with one chain, whichever SYN arrives first.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use socket2::{Domain, Socket, Type};
 const PATIENCE: Duration = Duration::from_secs(60);
 const ENDS: [At; 2] = [At::Client, At::Server];
 
-/// What an end sends first stays at the router until it is let through.
+/// Rules that keep an end's first SYN at the router until they are removed.
 const HELD: &str = "
 table inet client {
   chain forward {
@@ -34,7 +34,7 @@ table inet server {
 struct Crossing {
     world: Steered,
     family: Family,
-    /// The end whose chain is taken.
+    /// End whose chain is taken.
     stays: At,
     chain: &'static [At],
 }
@@ -48,7 +48,7 @@ fn other(end: At) -> At {
 }
 
 impl Crossing {
-    /// With the chains of what the client opens, and of what the server does.
+    /// Builds hosts with the chains for sessions that the client opens and that the server opens.
     fn new(family: Family, chains: [Option<&'static [At]>; 2]) -> Result<Crossing> {
         let rule = |to: At, chain: Option<&[At]>| {
             let Some(chain) = chain else {
@@ -66,7 +66,7 @@ impl Crossing {
         for (end, chain) in ENDS.into_iter().zip(chains) {
             know_each_other(&world, end, chain.unwrap_or_default())?;
         }
-        // Of two chains that of the lower address.
+        // Of two chains the one of the lower address is taken.
         let stays = if of_client.is_some() {
             At::Client
         } else {
@@ -81,7 +81,7 @@ impl Crossing {
         })
     }
 
-    /// The ends open a session from and to these ports, and the SYN of one arrives first.
+    /// Both ends open a session between these ports, and the SYN of one end arrives first.
     fn opens(&self, ports: [u16; 2], first: At) -> Result<()> {
         let world = &self.world;
         world.router.input("nft", &["-f", "-"], HELD)?;
@@ -109,7 +109,8 @@ impl Crossing {
         }
         let [client, server] = sockets;
         let ends = talk(client, server).with_context(|| world.logs())?;
-        // While it lives: what was sent again before may be the next one's afterwards.
+        // The check must precede the end of the session: a retransmission from before could belong
+        // to the next session afterwards.
         self.is_one(at)?;
         drop(ends);
         Ok(())
@@ -126,7 +127,8 @@ impl Crossing {
         dropped.context("no such counter")
     }
 
-    /// Each host has the session once, as the end has opened it whose chain it takes.
+    /// Checks that each host has the session once, in the form in which the end whose chain is
+    /// taken opened it.
     fn is_one(&self, [client, server]: [SocketAddr; 2]) -> Result<()> {
         let hosts: Vec<_> = self.chain.iter().map(|at| self.world.ip(*at)).collect();
         let whole = |end: At, mut all: Vec<serde_json::Value>| {
@@ -157,14 +159,14 @@ impl Crossing {
         Ok(())
     }
 
-    /// Whichever arrives first.
+    /// The SYN of either end arrives first.
     fn opens_both_ways(&self) -> Result<()> {
         self.opens([9101, 9201], At::Client)?;
         self.opens([9102, 9202], At::Server)
     }
 }
 
-/// A host's `dyscod` gets a policy of its own.
+/// Gives a host's `dyscod` its own policy.
 fn give_policy(world: &mut Steered, at: At, text: &str) -> Result<()> {
     let dir = world.host(at).dir();
     let (policy, config) = (dir.join("policy.toml"), dir.join("dyscod.toml"));
@@ -180,7 +182,7 @@ fn give_policy(world: &mut Steered, at: At, text: &str) -> Result<()> {
 fn know_each_other(world: &Steered, end: At, chain: &[At]) -> Result<()> {
     let whole = [&[end], chain, &[other(end)]].concat();
     for (place, at) in whole.iter().enumerate().take(chain.len() + 1) {
-        // Each has two addresses; the server's host knows its neighbours by itself.
+        // Each host has two addresses. The server's host needs no key for its neighbours.
         let beside = if place == 0 { 1 } else { 2 };
         wait::until("neighbours to have keys", PATIENCE, || {
             let status = world.json(*at, &["status"]).ok()?;
@@ -192,7 +194,7 @@ fn know_each_other(world: &Steered, end: At, chain: &[At]) -> Result<()> {
     Ok(())
 }
 
-/// Begins to open a session: the SYN has been sent.
+/// Begins to open a session. The SYN has been sent on return.
 fn connect(world: &Steered, end: At, local: SocketAddr, to: SocketAddr) -> Result<Socket> {
     let begun = world.host(end).run(move || {
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
@@ -216,7 +218,7 @@ fn connected(socket: &Socket) -> Result<()> {
     done.context("the session was refused")
 }
 
-/// Each end says something to the other.
+/// Sends a message from each end to the other.
 fn talk(client: Socket, server: Socket) -> Result<[TcpStream; 2]> {
     let mut ends = [client, server].map(TcpStream::from);
     for end in &ends {
@@ -246,7 +248,7 @@ fn through_a_host_of_both_chains_v6() -> Result<()> {
     Crossing::new(Family::V6, [both, both])?.opens_both_ways()
 }
 
-/// Each has them in its own order.
+/// Each chain has the same hosts in another order.
 #[test]
 fn through_two_hosts_of_both_chains() -> Result<()> {
     let chains = [&[At::Fw1, At::Fw2][..], &[At::Fw2, At::Fw1]];

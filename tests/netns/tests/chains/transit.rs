@@ -1,5 +1,5 @@
-//! A host that stays in a chain while `dyscod` there is away: by which of its two paths the
-//! session passes afterwards is what the host says that opened it, and no guess.
+//! A host that stays in a chain while its `dyscod` is down. The host that opened the session then
+//! states by which of two paths the session passes; the host does not guess.
 
 use std::fs;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn get_on(world: &Steered, group: &Group) -> Result<()> {
     group.wait_progress(1 << 20).with_context(|| world.logs())
 }
 
-/// The session has this chain, and can be given another.
+/// Waits until the session can be given this chain.
 fn becomes(world: &Steered, session: &str, chain: &[At]) -> Result<()> {
     wait::until("the session to be free", PATIENCE, || {
         let done = world.reconfigure(session, chain, &[]).ok()?;
@@ -24,14 +24,14 @@ fn becomes(world: &Steered, session: &str, chain: &[At]) -> Result<()> {
     .with_context(|| world.logs())
 }
 
-/// Has a change begin, and does not wait for its end.
+/// Begins a change, and does not wait for its end.
 fn begin(world: &Steered, session: &str, chain: &[At]) -> Result<()> {
     let hosts: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();
     let words = ["reconfigure", session, "--chain", &hosts.join(",")];
     world.ctl(At::Client, &words).map(drop)
 }
 
-/// The end of a change that is taken back, as who has begun it tells it.
+/// Waits for the end of a change that is rolled back, according to the host that began it.
 fn wait_taken_back(world: &Steered, times: usize) -> Result<()> {
     wait::until("the change to be taken back", PATIENCE, || {
         let known = world.sessions(At::Client).ok()?;
@@ -41,10 +41,10 @@ fn wait_taken_back(world: &Steered, times: usize) -> Result<()> {
     .with_context(|| world.logs())
 }
 
-/// A session through the first firewall, whose `dyscod` has died when it was to give up a
-/// path: that through both firewalls, which both ends had taken, and have left again. The
-/// session is silent since before they did, so that nothing has passed which tells the
-/// two apart. Who decides waits no longer for the firewall's host.
+/// Opens a session through the first firewall, whose `dyscod` has died when it was to give up a
+/// path: the path through both firewalls, which both ends had taken and have left again. The
+/// session has been idle since before that, so that no packet has passed that distinguishes the two
+/// paths. The deciding host no longer waits for the firewall's host.
 fn taken_back_meanwhile(world: &mut Steered, faults: &str) -> Result<(Group, String)> {
     let group = world.open(1, &Plan::gentle())?;
     group.run();
@@ -64,8 +64,8 @@ fn taken_back_meanwhile(world: &mut Steered, faults: &str) -> Result<(Group, Str
     Ok((group, session))
 }
 
-/// Its `dyscod` dies in the next change as well, which is taken back, too; and it cannot ask
-/// in between.
+/// Its `dyscod` dies in the next change as well, which is also rolled back, and it cannot ask in
+/// between.
 #[test]
 fn a_daemon_that_stays_is_away_in_two_changes_one_after_the_other() -> Result<()> {
     let mut world = Steered::new(Family::V4)?;
@@ -86,8 +86,8 @@ fn a_daemon_that_stays_is_away_in_two_changes_one_after_the_other() -> Result<()
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Nobody asks for another change: who begins anew asks which path is in use, and gives up
-/// the other.
+/// No further change is requested: a daemon that starts again asks which path is in use, and gives
+/// up the other one.
 #[test]
 fn a_daemon_that_begins_anew_asks_by_which_path_a_session_passes() -> Result<()> {
     let mut world = Steered::new(Family::V6)?;

@@ -1,5 +1,5 @@
-//! Chains change between paths of which one takes longer, under full load both ways:
-//! strict firewalls refuse nothing.
+//! Chains change between paths with different delays, under full load in both directions: strict
+//! firewalls refuse nothing.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use anyhow::{Result, ensure};
 use dysco_netns::Family;
 use dysco_netns::delay::Delay;
 
-/// What is added to each part of a slow way, of which there are two.
+/// Additional delay of each of the two parts of a slow path.
 const SLOWER: Duration = Duration::from_millis(10);
 
-/// The ways to this firewall take longer.
+/// Delays the paths to this firewall.
 fn slow(world: &Steered, fw: At, by: Duration) -> Result<Delay> {
     let addresses = [Family::V4, Family::V6].map(|family| fw.address(family));
     let all = At::ALL.into_iter().filter(|at| *at != fw);
@@ -20,10 +20,10 @@ fn slow(world: &Steered, fw: At, by: Duration) -> Result<Delay> {
     Delay::between(&world.router, (fw.name(), &addresses), &others, by)
 }
 
-/// No end sends more than this a second, which it always does.
+/// Maximum rate of each end, which the end always reaches.
 const RATE: &str = "400mbit";
 
-/// Sessions that want all that the links give.
+/// Opens sessions that use all the capacity of the links.
 fn loaded(family: Family) -> Result<Ways> {
     let world = Steered::new(family)?;
     for at in [At::Client, At::Server] {
@@ -32,7 +32,7 @@ fn loaded(family: Family) -> Result<Ways> {
     Ways::of(world)
 }
 
-/// It comes in, although its way is longer, and leaves again.
+/// The firewall enters although its path is longer, and leaves again.
 fn comes_and_goes(family: Family) -> Result<()> {
     let ways = loaded(family)?;
     let world = &ways.world;
@@ -57,8 +57,8 @@ fn a_firewall_on_a_longer_way_comes_and_goes_v6() -> Result<()> {
     comes_and_goes(Family::V6)
 }
 
-/// One on a longer way takes the other's place with its state, and the other way round;
-/// and one comes in beside the other, which stays.
+/// A firewall on a longer path replaces the other with its state, and vice versa. Then one enters
+/// next to the other, which stays.
 #[test]
 fn firewalls_on_unequal_ways_change_places() -> Result<()> {
     let ways = loaded(Family::V4)?;
@@ -88,8 +88,8 @@ fn firewalls_on_unequal_ways_change_places() -> Result<()> {
     ways.finish()
 }
 
-/// Without window scaling a firewall would not let through what is sent until the path
-/// is taken. That is told, and changes nothing.
+/// Without window scaling a firewall would drop data that is sent until the path is taken. The
+/// reason is reported, and nothing changes.
 #[test]
 fn a_session_that_is_too_fast_for_a_long_way_stays() -> Result<()> {
     let world = Steered::new(Family::V4)?;

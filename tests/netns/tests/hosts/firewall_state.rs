@@ -15,14 +15,14 @@ fn names(world: &Firewalls, group: &Group) -> Vec<String> {
     group.locals().iter().map(|l| world.name(*l)).collect()
 }
 
-/// The document of a kind.
+/// Returns the document of a kind.
 fn of_kind<'a>(documents: &'a Value, kind: &str) -> Result<&'a Value> {
     let mut all = documents.as_array().into_iter().flatten();
     all.find(|d| d["kind"] == kind)
         .with_context(|| format!("no {kind} in {documents:#}"))
 }
 
-/// Waits until the entry judges windows as any other.
+/// Waits until the entry checks windows as any other does.
 fn wait_settled(world: &Firewalls, fw: Fw, session: &str) -> Result<()> {
     wait::until("the entry to settle", PATIENCE, || {
         let documents = world.export(fw, session).ok()?;
@@ -31,7 +31,7 @@ fn wait_settled(world: &Firewalls, fw: Fw, session: &str) -> Result<()> {
     })
 }
 
-/// Does it judge the windows of both ends?
+/// True if the entry checks the windows of both ends.
 fn judges(tcp: &Value) -> bool {
     let strict = |end: &str| tcp[end]["liberal"] == json!(false);
     strict("original") && strict("reply") && tcp.get("unsettled").is_none()
@@ -47,13 +47,13 @@ fn without_its_state_a_session_is_dropped() -> Result<()> {
     wait::until("packets to be dropped", PATIENCE, || {
         (world.refused(Fw::Two).ok()? >= 3).then_some(())
     })?;
-    // Nothing of it got through: the old firewall alone can go on with it.
+    // No packet has passed the new firewall: the old one can still continue alone.
     world.route(Fw::One)?;
     group.wait_progress(1 << 20)?;
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Both ends' addresses are translated, or neither.
+/// Checks that both ends' addresses are translated, or neither.
 fn is_translated(document: &Value, translates: bool) -> Result<()> {
     for end in ["source", "destination"] {
         let differs = document["session"][end] != document["translated"][end];
@@ -62,7 +62,7 @@ fn is_translated(document: &Value, translates: bool) -> Result<()> {
     Ok(())
 }
 
-/// All sessions are put into a zone of connection tracking.
+/// Rules that put all sessions into a zone of connection tracking.
 const ZONE: &str = "table inet zones {
   chain pre {
     type filter hook prerouting priority -300
@@ -108,7 +108,7 @@ fn moves(family: Family, translates: bool, zone: u16) -> Result<()> {
     let old = world.export(Fw::One, &sessions[0])?;
     ensure!(old == json!([]), "the old firewall still has {old}");
     all_intact(&group.finish()?)?;
-    // The old one may have missed data that answers on its way acknowledge.
+    // The old firewall may have missed data that replies in flight acknowledge.
     let refused = world.refused(Fw::Two)?;
     ensure!(refused == 0, "{refused} packets were refused");
     Ok(())
@@ -139,7 +139,7 @@ fn sessions_go_on_in_a_zone_of_their_own() -> Result<()> {
     moves(Family::V4, false, 7)
 }
 
-/// Megabytes are under way on the old path when the route moves.
+/// Megabytes are in flight on the old path when the route moves.
 #[test]
 fn fast_data_with_large_windows_goes_to_and_fro() -> Result<()> {
     let world = Firewalls::new(Family::V4)?;
@@ -174,8 +174,8 @@ fn fast_data_with_large_windows_goes_to_and_fro() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// A session that is silent is forgotten no later for the move, and not at once: what is
-/// left of its time is not the other firewall's to choose.
+/// An idle session is forgotten no later because of the move, and not at once: the other firewall
+/// does not choose the rest of its time-out.
 #[test]
 fn what_is_left_of_the_time_out_moves() -> Result<()> {
     const SECONDS: u64 = 7000;
@@ -191,7 +191,7 @@ fn what_is_left_of_the_time_out_moves() -> Result<()> {
         let left = of_kind(&documents, "conntrack")?["state"]["timeout_s"].as_u64();
         left.context("no time-out")
     };
-    // Until all is acknowledged that both ends said when it opened.
+    // Both ends have sent data when the session opened, which must first be acknowledged.
     wait::until("the session to be silent", PATIENCE, || {
         (left(Fw::One).ok()? > SECONDS / 2).then_some(())
     })?;
@@ -209,8 +209,8 @@ fn what_is_left_of_the_time_out_moves() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
-/// Nothing is under way when the path moves, so the entry can learn the windows
-/// whole; from then on it judges.
+/// No data is in flight when the path moves, so that the entry can learn the windows completely.
+/// From then on it checks them.
 #[test]
 fn an_entry_that_has_learnt_its_windows_judges_them() -> Result<()> {
     let world = Firewalls::new(Family::V4)?;
@@ -220,7 +220,7 @@ fn an_entry_that_has_learnt_its_windows_judges_them() -> Result<()> {
     let documents = world.export(Fw::Two, &sessions[0])?;
     let tcp = &of_kind(&documents, "conntrack")?["state"]["tcp"];
     ensure!(tcp["unsettled"] == true, "{tcp}");
-    // Moved on before it does, it is no other than it was.
+    // If the entry moves on before that, it is unchanged.
     let strict = |end: &str| tcp[end]["liberal"] == json!(false);
     ensure!(strict("original") && strict("reply"), "{tcp}");
     world.install(Fw::Two, &sessions[0], &documents)?;
@@ -233,7 +233,8 @@ fn an_entry_that_has_learnt_its_windows_judges_them() -> Result<()> {
     Ok(())
 }
 
-/// What only passes has no socket here: it is taken for dead after a time without a packet.
+/// A session that only passes has no socket here: it is considered dead after a time without a
+/// packet.
 #[test]
 fn what_passes_and_is_silent_is_forgotten() -> Result<()> {
     let mut world = Firewalls::new(Family::V4)?;
@@ -254,7 +255,7 @@ fn what_passes_and_is_silent_is_forgotten() -> Result<()> {
         Some(listed.iter().any(its))
     };
     ensure!(known(&world, &silents) == Some(true), "it is not tracked");
-    // Its ends vanish as far as the firewall can see.
+    // Both ends vanish, as far as the firewall can see.
     let port = silent.locals()[0].port();
     for (host, way) in [(&world.client, "sport"), (&world.server, "dport")] {
         let rule = format!("tcp {way} {port} drop");
@@ -300,14 +301,14 @@ fn state_goes_from_host_to_host() -> Result<()> {
     world.route(Fw::Two)?;
     group.wait_progress(4 << 20)?;
     world.forget(std::slice::from_ref(session), Fw::One)?;
-    // A host that is no end of the session is not even asked.
+    // A host that is not an end of the session is not even asked.
     let stranger = session.replace("10.9.1.1:", "10.9.1.2:");
     let ran = world.try_move(&stranger, Fw::Two, &[])?;
     ensure!(
         ran.code == Some(2) && ran.stderr.contains("no end of the session"),
         "{ran:?}"
     );
-    // A host that does not answer is named, and nothing is changed.
+    // The error names a host that does not answer, and nothing changes.
     world.kill_daemon(Fw::One)?;
     let ran = world.try_move(session, Fw::Two, &[])?;
     let named = ran.stderr.contains(&world.control_address(Fw::One));
@@ -318,7 +319,7 @@ fn state_goes_from_host_to_host() -> Result<()> {
     Ok(())
 }
 
-/// The firewall lets pass only clients that it has in a set.
+/// Rules that pass only clients that are in a set.
 const SEEN: &str = "ct state new add @seen { ip saddr . tcp sport }
     ct state new add @hosts { ip saddr }
     ct direction original ip saddr . tcp sport != @seen counter name dropped drop
@@ -352,7 +353,7 @@ fn elements_of_sets_move_too() -> Result<()> {
     group.run();
     group.wait_progress(1 << 20)?;
     let (local, session) = (group.locals()[0], &names(&world, &group)[0]);
-    // The entry alone is not enough here.
+    // The entry alone is not sufficient here.
     let entry = world.state(Fw::One, &["export", session, "--kind", "conntrack"])?;
     world.install(Fw::Two, session, &serde_json::from_str(&entry)?)?;
     world.route(Fw::Two)?;
@@ -365,7 +366,7 @@ fn elements_of_sets_move_too() -> Result<()> {
     let done = world.install(Fw::Two, session, &documents)?;
     ensure!(done["new"] == 2 && done["updated"] == 1, "{done}");
     group.wait_progress(1 << 20)?;
-    // What is left of its time-out has moved as well.
+    // The rest of the element's time-out has moved as well.
     let listed = list(&world, Fw::Two, "seen")?;
     let element = format!("{} . {}", local.ip(), local.port());
     ensure!(
@@ -434,7 +435,7 @@ fn what_cannot_be_installed_leaves_nothing_behind() -> Result<()> {
         "are more than",
     )?;
     refused(&json!({"documents": good}), 2, "it is no list")?;
-    // The old firewall was not touched, and what is right is taken.
+    // The old firewall has not changed, and valid state is accepted.
     group.wait_progress(1 << 20)?;
     ensure!(world.install(Fw::Two, &sessions[0], &good)?["new"] == 3);
     ensure!(world.install(Fw::Two, &sessions[0], &good)?["updated"] == 3);

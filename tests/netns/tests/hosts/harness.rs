@@ -1,5 +1,5 @@
-//! The harness itself, without `dyscod`: what it says of traffic must be true
-//! before it is used to judge anything.
+//! The test harness itself, without `dyscod`: its statements about traffic must be true before it
+//! judges anything.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn relayed(lab: &Lab, family: Family, plan: &Plan, count: usize, close: bool) ->
         group.wait_progress(200_000)?;
         group.rest()?;
     } else {
-        // So few bytes may have come before anybody looks.
+        // Such a small number of bytes may have arrived before the first look.
         let began = || (group.received(Side::Server) > 0).then_some(());
         wait::until("the first bytes", LIMIT, began)?;
     }
@@ -186,7 +186,7 @@ fn a_changed_byte_is_noticed() -> Result<()> {
     let at = Role::Server.at(Family::V4, 9000);
     let server = Server::start(&lab.server, at)?;
     let group = Group::open(&lab.client, &server, at, 1, &Plan::default())?;
-    // The kernel recomputes the checksum, so TCP takes the new byte for data.
+    // The kernel recomputes the checksum, so that TCP accepts the new byte as data.
     lab.add_rule("tcp dport 9000 meta length > 1000 @ih,800,8 set 0x5a")?;
     group.run();
     group.wait_progress(1 << 20)?;

@@ -1,11 +1,11 @@
-//! Interfaces on which the data plane would change a packet twice, or see none: refused at
-//! the start, or told.
+//! Interfaces on which the data plane would change a packet twice, or see none: dyscod refuses them
+//! at the start, or reports them.
 
 use anyhow::{Result, ensure};
 use dysco_netns::fleet::{self, Fleet};
 use dysco_netns::{Lab, Ran, Role};
 
-/// `dyscod --check` on the proxy's host, with these interfaces.
+/// Runs `dyscod --check` on the proxy's host, with these interfaces.
 fn check(lab: &Lab, fleet: &Fleet, interfaces: &[&str]) -> Result<Ran> {
     let file = fleet.prepare(lab, Role::Proxy, "")?;
     let text = std::fs::read_to_string(&file)?;
@@ -36,7 +36,7 @@ fn an_interface_and_what_it_is_made_of_are_refused() -> Result<()> {
         let told = ran.code == Some(2) && ran.stderr.contains(what);
         ensure!(told, "{both:?}: {ran:?}");
     }
-    // Two ends of a pair, and the bridge alone, pass a packet once each.
+    // Two ends of a pair, and the bridge alone, pass each packet once.
     for well in [&["port", "far"][..], &["eth0", "br0"]] {
         let ran = check(&lab, &fleet, well)?;
         ensure!(ran.code == Some(0), "{well:?}: {ran:?}");
@@ -77,7 +77,7 @@ fn an_interface_without_ethernet_is_told_everywhere() -> Result<()> {
     lab.finish(daemon)
 }
 
-/// Two that were apart at the start are made one while the daemon runs.
+/// Two interfaces that were separate at the start are joined while the daemon runs.
 #[test]
 fn a_bridge_that_takes_an_interface_later_is_told() -> Result<()> {
     let lab = Lab::builder("later").build()?;

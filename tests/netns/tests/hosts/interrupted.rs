@@ -1,8 +1,8 @@
 //! `cargo xtask demo` is interrupted in the middle: nothing of it is left on the machine.
 //!
-//! The demo itself runs here, in the machine's own namespaces, with the programs that
-//! were built along with this test: only so is it seen that its processes, and what it
-//! has in the kernel, go with it.
+//! The demo itself runs here, in the machine's own namespaces, with the programs that were built
+//! with this test. Only in this way does the test see that its processes, and its kernel objects,
+//! vanish with it.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -20,13 +20,13 @@ use nix::unistd::Pid;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A demo, all of whose files are in one folder.
+/// A demo with all its files in one folder.
 struct Demo {
     child: Child,
     folder: tempfile::TempDir,
 }
 
-/// What the demo has in the kernel.
+/// Kernel objects of the demo.
 #[derive(Default, Debug)]
 struct Kept {
     /// Network namespaces, by their inodes.
@@ -51,7 +51,7 @@ impl Demo {
             .stdin(Stdio::null())
             .stderr(output.try_clone()?)
             .stdout(output)
-            // As of a command that a shell has started.
+            // The group corresponds to that of a command that a shell has started.
             .process_group(0);
         let tie = || Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?);
         // SAFETY: the closure only makes a system call, as a forked child may.
@@ -83,7 +83,7 @@ impl Demo {
         Ok(())
     }
 
-    /// Processes that were started with its folder for what is temporary.
+    /// Processes that were started with the demo's folder for temporary files.
     fn processes(&self) -> Vec<u32> {
         let mark = format!("TMPDIR={}", self.tmp().display());
         let has = |pid: &u32| {
@@ -137,14 +137,14 @@ fn processes() -> Vec<u32> {
     named.iter().filter_map(pid).collect()
 }
 
-/// The network namespaces that a process has threads in.
+/// Network namespaces in which a process has threads.
 fn namespaces(pid: u32) -> BTreeSet<u64> {
     let threads = listed(format!("/proc/{pid}/task"));
     let namespace = |thread: &PathBuf| Some(fs::metadata(thread.join("ns/net")).ok()?.ino());
     threads.iter().filter_map(namespace).collect()
 }
 
-/// Is it in the kernel still?
+/// True if the object still exists in the kernel.
 fn is_there(kind: &str, id: &str) -> bool {
     let asked = Command::new("bpftool")
         .args([kind, "show", "id", id])
@@ -152,7 +152,8 @@ fn is_there(kind: &str, id: &str) -> bool {
     asked.is_ok_and(|asked| asked.status.success())
 }
 
-/// The demo is interrupted once it has said this; `daemons` of it run then.
+/// Interrupts the demo once it has printed this text. `daemons` states whether its daemons run
+/// then.
 fn interrupted(words: &[&str], signal: Signal, at: &str, daemons: bool) -> Result<()> {
     let pins = listed("/sys/fs/bpf");
     let links = listed("/sys/class/net");
@@ -178,7 +179,7 @@ fn interrupted(words: &[&str], signal: Signal, at: &str, daemons: bool) -> Resul
     .with_context(|| format!("left: {:?}", demo.processes()))?;
     let files = listed(demo.tmp());
     ensure!(files.is_empty(), "left: {files:?}");
-    // The kernel takes its time with what nobody has any more.
+    // The kernel needs some time to free unused objects.
     for (kind, id) in &kept.objects {
         wait::until("the kernel to forget", LIMIT, || {
             (!is_there(kind, id)).then_some(())

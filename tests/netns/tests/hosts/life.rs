@@ -1,4 +1,4 @@
-//! A daemon that takes up other settings while it runs, and one that is taken away.
+//! A daemon that loads other settings while it runs, and a daemon that is removed.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -11,7 +11,7 @@ use dysco_netns::{Host, Lab, Role};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// `dyscoctl reload`: its exit code, and its report.
+/// Runs `dyscoctl reload`. Returns its exit code and its report.
 fn reload(fleet: &Fleet, host: &Host, more: &[&str]) -> Result<(Option<i32>, Value)> {
     let words = [&["reload", "-o", "json"], more].concat();
     let ran = fleet.try_dyscoctl(host, &words)?;
@@ -77,7 +77,7 @@ fn a_reload_takes_up_everything_or_nothing() -> Result<()> {
         "removal.automatic",
         "track",
     ];
-    // A dry run says all, and does nothing.
+    // A dry run reports everything, and does nothing.
     for _ in 0..2 {
         let (code, report) = reload(&fleet, host, &["--dry-run"])?;
         ensure!(code == Some(5), "{report:#}");
@@ -91,7 +91,7 @@ fn a_reload_takes_up_everything_or_nothing() -> Result<()> {
     }
     ensure!(interfaces(&fleet, host)? == ["eth0"]);
 
-    // Any fault leaves all as it was: of the file, of a key, of the policy, of the kernel.
+    // Any fault leaves everything unchanged: of the file, of a key, of the policy, of the kernel.
     let key = host.dir().join("pki/host.key");
     let mode = |mode| {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
@@ -115,7 +115,7 @@ fn a_reload_takes_up_everything_or_nothing() -> Result<()> {
     edit(&host.dir().join("other.toml"), "10.0.9.1", "nobody")?;
     faulty("is no IP address", 2)?;
     edit(&host.dir().join("other.toml"), "nobody", "10.0.9.1")?;
-    // The programs are put on one, and the other cannot have them.
+    // The programs are attached to one interface, and cannot be attached to the other.
     host.output("ip", &["link", "add", "low", "type", "veth"])?;
     host.output(
         "ip",
@@ -135,7 +135,7 @@ fn a_reload_takes_up_everything_or_nothing() -> Result<()> {
     ensure!(keys(&report, "changed").is_empty(), "{report:#}");
     ensure!(keys(&report, "needs_restart") == ["data_plane.max_sessions"]);
 
-    // By the signal, and with a word to the service manager.
+    // The reload is requested by the signal, and the service manager is notified.
     let notify = host.dir().join("notify");
     fs::remove_file(&notify)?;
     let manager = UnixDatagram::bind(&notify)?;

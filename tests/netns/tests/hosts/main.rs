@@ -1,4 +1,5 @@
-//! The harness itself, hosts as they are found, and firewall state that moves between them.
+//! Tests of the harness itself, of hosts in various states, and of firewall state that moves
+//! between hosts.
 
 mod firewall_state;
 mod firewalls;

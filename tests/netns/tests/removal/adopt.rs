@@ -1,6 +1,5 @@
-//! Sessions that were there before `dyscod`: it is started under their traffic,
-//! and takes the proxy out of them. Every byte is checked, and both streams'
-//! SHA-256.
+//! Sessions that are older than `dyscod`: it starts under their traffic, and removes the proxy from
+//! them. Every byte is checked, and both streams' SHA-256.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,7 +15,7 @@ const PORT: u16 = 8090;
 const LIMIT: Duration = Duration::from_secs(60);
 const ALL: [Role; 3] = [Role::Client, Role::Proxy, Role::Server];
 
-/// Sessions that differ, as those of different people do.
+/// Returns plans of sessions that differ, as those of different people do.
 fn different(count: usize) -> Vec<Plan> {
     let plan = |i: usize| Plan {
         rate: Some(3_000_000 + 170_000 * i as u64),
@@ -26,7 +25,7 @@ fn different(count: usize) -> Vec<Plan> {
     (0..count).map(plan).collect()
 }
 
-/// Fast enough to be in the middle of things, at all moments.
+/// Returns a plan with so much traffic that data is in flight at all times.
 fn busy() -> Plan {
     Plan {
         rate: Some(10_000_000),
@@ -34,7 +33,7 @@ fn busy() -> Plan {
     }
 }
 
-/// A world in which nobody runs `dyscod` yet.
+/// Builds a world in which no `dyscod` runs yet.
 fn before(name: &str, family: Family) -> Result<World> {
     let mut w = World::with(Lab::builder(name), family, &[], "", |c| c)?;
     w.mode = "local";
@@ -65,7 +64,7 @@ fn adopted(w: &World, role: Role) -> Result<u64> {
     count.context("no count of adopted sessions")
 }
 
-/// So many are known, and said to be adopted.
+/// Waits until this number of sessions is known and listed as adopted.
 fn wait_adopted(w: &World, role: Role, count: u64) -> Result<()> {
     wait::until("sessions to be adopted", LIMIT, || {
         (adopted(w, role).ok()? >= count).then_some(())
@@ -73,7 +72,7 @@ fn wait_adopted(w: &World, role: Role, count: u64) -> Result<()> {
     .with_context(|| w.state())
 }
 
-/// The socket ends of these sessions are gone from the proxy's host.
+/// Waits until the sockets of these sessions have vanished from the proxy's host.
 fn no_socket(w: &World, groups: &[Group]) -> Result<()> {
     wait::until("the proxy's sockets to go", LIMIT, || {
         let sockets = w.lab.proxy.output("ss", &["-Htan"]).ok()?;
@@ -96,7 +95,7 @@ fn removed(w: &World, done: &Value, count: usize, mode: &str) -> Result<()> {
     Ok(())
 }
 
-/// Everything goes on, and ends well.
+/// Checks that all sessions continue, and end successfully.
 fn go_on(w: World, groups: Vec<Group>, relay: Option<Process>) -> Result<()> {
     for group in &groups {
         group.wait_progress(1 << 20)?;
@@ -117,7 +116,7 @@ fn go_on(w: World, groups: Vec<Group>, relay: Option<Process>) -> Result<()> {
 
 type Start = fn(&Host, SocketAddr, SocketAddr) -> Result<Process>;
 
-/// A relay that nobody prepared, and a daemon that comes late.
+/// An unprepared relay leaves its sessions after the late start of a daemon.
 fn leaves(name: &str, family: Family, start: Start, count: usize) -> Result<()> {
     let mut w = before(name, family)?;
     let to = Role::Server.at(family, SERVER_PORT);
@@ -150,7 +149,7 @@ fn socat_leaves_sessions_older_than_dyscod() -> Result<()> {
     leaves("adoptsocat", Family::V4, relays::socat, 2)
 }
 
-/// The shim counted all the while, and tells when there is somebody to tell.
+/// The shim has counted all the time, and reports when a daemon listens.
 fn haproxy(name: &str, family: Family, roles: &[Role], mode: &'static str) -> Result<()> {
     let mut w = before(name, family)?;
     w.mode = mode;
@@ -190,10 +189,10 @@ fn three_late_daemons_take_the_bypass_of_ipv6() -> Result<()> {
     haproxy("adoptbypass6", Family::V6, &ALL, "bypass")
 }
 
-/// What one host saw begin and another adopted is the same session.
+/// A session that one host saw open and another host adopted is the same session.
 #[test]
 fn a_neighbour_that_saw_the_syns_and_one_that_did_not_agree() -> Result<()> {
-    // Offered by one side only: nobody who comes late can know that.
+    // Only one side offers these options, which a late daemon cannot know.
     let plain = |host: HostOptions| host.timestamps(false).window_scaling(false);
     let builder = Lab::builder("adoptmixed").host(Role::Proxy, plain);
     let mut w = World::with(builder, Family::V4, &[Role::Client], DECLARED, |c| c)?;
@@ -212,8 +211,7 @@ fn a_neighbour_that_saw_the_syns_and_one_that_did_not_agree() -> Result<()> {
     go_on(w, groups, relay)
 }
 
-/// The daemon dies, and all that it had pinned is lost: it starts as if it had
-/// never been there, under traffic.
+/// The daemon dies, and all its pins are lost: it starts under traffic as if it had never run.
 #[test]
 fn a_daemon_that_lost_everything_adopts_what_is_there() -> Result<()> {
     let mut w = World::with(
@@ -243,7 +241,7 @@ fn a_daemon_that_lost_everything_adopts_what_is_there() -> Result<()> {
     go_on(w, groups, relay)
 }
 
-/// A session on which nobody says anything.
+/// A session without traffic.
 struct Silent {
     client: TcpStream,
     server: TcpStream,
@@ -251,7 +249,7 @@ struct Silent {
 
 impl Silent {
     fn open(w: &World, port: u16) -> Result<Silent> {
-        // Beside the world's own server.
+        // This listener is separate from the world's own server.
         let at = Role::Server.at(w.family, port);
         let listener = w.lab.server.run(move || TcpListener::bind(at))?;
         let to = Role::Proxy.at(w.family, port);
@@ -280,7 +278,7 @@ fn carry(from: &mut TcpStream, to: &mut TcpStream, byte: u8) -> Result<()> {
     Ok(())
 }
 
-/// Nothing passes by itself: the ends are asked for a packet.
+/// No packet passes by itself: the ends are asked for one.
 fn silent(name: &str, roles: &[Role], mode: &'static str) -> Result<()> {
     let mut w = before(name, Family::V4)?;
     w.mode = mode;
@@ -322,8 +320,8 @@ fn silent_sessions_take_the_bypass_too() -> Result<()> {
     silent("adoptsilent3", &ALL, "bypass")
 }
 
-/// The proxy's host translates the listener's port: packets have another
-/// five-tuple than the socket, so that nothing may be changed by its name.
+/// The proxy's host translates the listener's port: packets have another five-tuple than the
+/// socket, so that no session may be changed by the socket's name.
 #[test]
 fn a_translated_session_is_never_changed() -> Result<()> {
     let mut w = before("adoptnat", Family::V4)?;

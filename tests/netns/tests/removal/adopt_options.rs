@@ -1,5 +1,5 @@
-//! Sessions that were there before `dyscod`, opened in ways of their own: with
-//! data in the SYN, signed, or as one of several of an MPTCP connection.
+//! Sessions that are older than `dyscod` and were opened in special ways: with data in the SYN,
+//! with signatures, or as a subflow of an MPTCP connection.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -36,7 +36,7 @@ fn a_session_with_data_in_its_syn_leaves_its_proxy() -> Result<()> {
     let fast = |mode: &'static str| {
         move |h: dysco_netns::HostOptions| h.sysctl("net.ipv4.tcp_fastopen", mode)
     };
-    // Without cookies, on all sockets that listen.
+    // No cookies are needed, on all listening sockets.
     let lab = Lab::builder("adoptfast")
         .host(Role::Client, fast("5"))
         .host(Role::Proxy, fast("1538"));
@@ -75,7 +75,7 @@ fn a_session_with_data_in_its_syn_leaves_its_proxy() -> Result<()> {
     w.finish()
 }
 
-/// How both ends of a session are set up before it opens.
+/// Options that both ends of a session have before it opens.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Plain,
@@ -101,7 +101,7 @@ impl Kind {
         socket.set_reuse_address(true)?;
         if self == Kind::Signed {
             let mut signature = Signature {
-                // SAFETY: all zero is an address of no family.
+                // SAFETY: all zeroes are an address of no family.
                 peer: unsafe { std::mem::zeroed() },
                 flags: 0,
                 prefix: 0,
@@ -110,7 +110,7 @@ impl Kind {
                 key: [7; 80],
             };
             let address = socket2::SockAddr::from(peer.at(Family::V4, 0));
-            // SAFETY: an IPv4 address fits the storage that holds any.
+            // SAFETY: an IPv4 address fits the storage, which holds any address.
             unsafe {
                 let to = std::ptr::from_mut(&mut signature.peer).cast::<u8>();
                 to.copy_from_nonoverlapping(address.as_ptr().cast(), address.len() as usize);
@@ -121,7 +121,7 @@ impl Kind {
     }
 }
 
-/// A relay in this process, on the proxy's host, and a session through it.
+/// Starts a relay in this process, on the proxy's host, and opens a session through it.
 fn relayed(w: &World, kind: Kind) -> Result<TcpStream> {
     echo::serve(&w.lab.server, server())?;
     let listener = w.lab.proxy.run(move || {
@@ -137,7 +137,7 @@ fn relayed(w: &World, kind: Kind) -> Result<TcpStream> {
         let Ok(server) = TcpStream::connect(server()) else {
             return;
         };
-        // One descriptor each: a socket that is open twice is refused.
+        // Each socket has only one descriptor: a socket that is open twice is refused.
         std::thread::scope(|scope| {
             scope.spawn(|| copy(&server, &client));
             copy(&client, &server);
@@ -161,8 +161,7 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream) {
         .and_then(|()| to.shutdown(std::net::Shutdown::Both));
 }
 
-/// What becomes of a session of this kind, while it carries data, if its relay is
-/// to leave by the operator's word.
+/// Result of a removal by the operator's word, for a busy session of this kind.
 fn asked(name: &str, kind: Kind) -> Result<(World, TcpStream, Value)> {
     let mut w = World::with(Lab::builder(name), Family::V4, &[], "", |c| c)?;
     w.mode = "local";
@@ -197,7 +196,8 @@ fn asked(name: &str, kind: Kind) -> Result<(World, TcpStream, Value)> {
     Ok((w, stream, done))
 }
 
-/// The relay here is one that can leave: what follows is refused for its options.
+/// This relay can leave a session without options: the following removals are refused because of
+/// the session's options.
 #[test]
 fn a_plain_session_leaves_such_a_relay() -> Result<()> {
     let (w, stream, done) = asked("adoptplain", Kind::Plain)?;

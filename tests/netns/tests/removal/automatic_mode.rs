@@ -1,4 +1,4 @@
-//! Left to itself, the daemon of the proxy's host takes the way there is.
+//! In mode `auto`, the daemon of the proxy's host chooses the mode that is possible.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn world(name: &str, roles: &[Role]) -> Result<World> {
     Ok(w)
 }
 
-/// Sessions that can lose the proxy, and their ends.
+/// Opens sessions that can lose the proxy. Returns the sessions and their ends.
 fn open(w: &World, count: usize) -> Result<(Group, Vec<Ends>)> {
     let plan = Plan {
         rate: Some(2_000_000),
@@ -39,7 +39,8 @@ fn remove(w: &World, ends: &Ends, more: &[&str]) -> Result<Value> {
     w.remove(&[&["--session", &name], more].concat())
 }
 
-/// It was done in this way, for this reason; in a dry run, it could be.
+/// Checks that the removal was done in this mode, for this reason. For a dry run, checks that it
+/// would be.
 fn done(done: &Value, mode: &str, why: &str) -> Result<()> {
     let word = if done["dry_run"] == true {
         "removable"
@@ -52,12 +53,12 @@ fn done(done: &Value, mode: &str, why: &str) -> Result<()> {
     Ok(())
 }
 
-/// No firewall comes into a session that the proxy's host relays, and this is why.
+/// Checks that no firewall can enter a session that the proxy's host relays, for this reason.
 fn takes_no_other(w: &World, ends: &Ends, why: &str) -> Result<()> {
     let name = format!("{}>{}", ends.proxy, ends.server);
     let words = ["reconfigure", &name, "--chain", "10.0.9.9", "--wait"];
     let mut said = String::new();
-    // What is not known of a neighbour is asked then.
+    // Facts about a neighbour that are not known are fetched now.
     wait::until("the reason", Duration::from_secs(20), || {
         let ran = w.fleet.try_dyscoctl(&w.lab.proxy, &words).ok()?;
         said = format!("{ran:?}");
@@ -86,7 +87,7 @@ fn a_neighbour_without_a_daemon_makes_it_local() -> Result<()> {
     let why = "no dyscod at 10.0.3.1";
     done(&remove(&w, &ends[0], &["--dry-run"])?, "local", why)?;
     done(&remove(&w, &ends[0], &[])?, "local", why)?;
-    // By the operator's word alone it is tried, and refused.
+    // By the operator's word alone the bypass is tried, and refused.
     let refused = remove(&w, &ends[1], &["--mode", "bypass"])?;
     let reason = first(&refused, "reason");
     ensure!(reason.contains("no dyscod answers at"), "{refused:#}");
@@ -110,7 +111,7 @@ fn daemons_on_both_sides_make_it_a_bypass() -> Result<()> {
     w.finish()
 }
 
-/// What speaks against the bypass only does not speak against the other ways.
+/// A reason against the bypass only is not a reason against the other modes.
 #[test]
 fn a_bypass_that_is_refused_falls_to_local() -> Result<()> {
     let w = world("autofall", &Role::ALL)?;
@@ -118,7 +119,8 @@ fn a_bypass_that_is_refused_falls_to_local() -> Result<()> {
     w.lab
         .add_rule("ip saddr 10.0.1.1 ip daddr 10.0.3.1 tcp dport 9000 drop")?;
     done(&remove(&w, &ends[0], &[])?, "local", "no answer to a SYN")?;
-    // It took two changes, and is one for who asked. So is what no change is begun for.
+    // The removal took two changes, and counts as one for the requester. A request for which no
+    // change begins also counts once.
     for more in [&["--dry-run"][..], &[]] {
         let again = remove(&w, &ends[0], &[&["--mode", "local"], more].concat())?;
         ensure!(again["summary"]["refused"] == 1, "{again:#}");
@@ -132,8 +134,8 @@ fn a_bypass_that_is_refused_falls_to_local() -> Result<()> {
     w.finish()
 }
 
-/// One that was opened before the server's host had a daemon is not known to it,
-/// unless it adopts it.
+/// The server's host does not know a session that is older than its daemon, unless it adopts the
+/// session.
 #[test]
 fn a_session_that_a_neighbour_does_not_know_falls_to_local() -> Result<()> {
     let mut w = world("autolate", &[Role::Client, Role::Proxy])?;

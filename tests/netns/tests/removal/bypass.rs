@@ -1,12 +1,12 @@
-//! HAProxy is taken out of live sessions, end to end: both directions carry
-//! data all the while, every byte is checked, and both streams' SHA-256.
+//! HAProxy is removed from live sessions, end to end. Both directions carry data all the time;
+//! every byte is checked, and both streams' SHA-256.
 
 use crate::world::{DECLARED, World};
 use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Amount, Close, Plan, Reading, Side, all_intact};
 use dysco_netns::{Builder, Family, HostOptions, Lab, Role};
 
-/// Busy sessions lose the proxy, and go on for a while without it.
+/// Busy sessions lose the proxy, and continue for some time without it.
 fn busy(builder: Builder, family: Family, count: usize, plan: &Plan) -> Result<()> {
     let w = World::new(builder, family)?;
     busy_in(w, count, plan, 1 << 20)
@@ -16,7 +16,7 @@ fn busy_in(w: World, count: usize, plan: &Plan, progress: u64) -> Result<()> {
     let group = w.open(count, plan)?;
     group.run();
     group.wait_progress(progress)?;
-    // What the proxy holds drains slowly where packets are lost.
+    // The data that the proxy holds drains slowly if packets are lost.
     let done = w.remove(&["--all", "--timeout", "120s"])?;
     assert_eq!(done["summary"]["removed"], count, "{done:#}\n{}", w.state());
     let before = w.lab.proxy_packets()?;
@@ -70,7 +70,7 @@ fn with_five_percent_loss() -> Result<()> {
     busy_in(w, 4, &Plan::default(), 50_000)
 }
 
-/// An option that one host does not have.
+/// Returns a lab in which one host lacks an option.
 fn without(role: Role, change: impl Fn(HostOptions) -> HostOptions) -> Builder {
     Lab::builder("options").host(role, change)
 }
@@ -120,8 +120,8 @@ fn a_side_without_sack_is_refused_and_says_so() -> Result<()> {
     Ok(())
 }
 
-/// All removals are refused for this reason, and the sessions go on. What this host can
-/// know before, a dry run says.
+/// Checks that all removals are refused for this reason, and that the sessions continue. A dry run
+/// reports what this host can know in advance.
 fn refused(w: World, count: usize, why: &str, known: Option<&str>) -> Result<()> {
     let group = w.open(count, &Plan::default())?;
     group.run();
@@ -156,7 +156,7 @@ fn a_smaller_mss_at_the_server_is_refused_and_says_so() -> Result<()> {
 
 #[test]
 fn a_smaller_mss_towards_the_proxy_is_bridged() -> Result<()> {
-    // The proxy's own announcements bind the ends, not its ability.
+    // The proxy's own MSS announcement limits the ends, not its ability.
     let lab = Lab::builder("mss").host(Role::Proxy, |h| h.advmss(900));
     busy(lab, Family::V4, 1, &Plan::default())
 }
@@ -204,7 +204,7 @@ fn a_slow_reader_loses_its_proxy_too() -> Result<()> {
     group.set_reading(Side::Server, Reading::Slow(20 << 20));
     group.run();
     group.wait_progress(4 << 20)?;
-    // What the proxy holds has to be read first.
+    // The data that the proxy holds has to be read first.
     let done = w.remove(&["--all", "--timeout", "300s"])?;
     assert_eq!(done["summary"]["removed"], 2, "{done:#}\n{}", w.state());
     group.wait_progress(4 << 20)?;

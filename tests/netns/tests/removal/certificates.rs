@@ -12,7 +12,7 @@ use crate::world::World;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Puts another certificate and key in the place of a host's, and has them taken up.
+/// Replaces a host's certificate and key, and makes the daemon load them.
 fn renew(w: &World, role: Role) -> Result<()> {
     let host = w.lab.host(role);
     let (next, keys) = (host.dir().join("next"), host.dir().join("pki"));
@@ -54,10 +54,10 @@ fn certificates_are_renewed_under_live_sessions_and_one_is_revoked() -> Result<(
     }
     w.remove_these(&ends[1..])?;
 
-    // The server's host is cast out by the two others, which are told nothing else.
+    // The two other hosts receive the revocation of the server's host, and no other notice.
     let authority = w.lab.dir().join("pki");
     let keys = w.lab.server.dir().join("pki");
-    // Its connections are older than its certificate.
+    // The host's connections are older than its certificate.
     let [dir, cert, before] = [
         authority.clone(),
         keys.join("host.crt"),

@@ -1,5 +1,5 @@
-//! An end that does not read loses its proxy: its window is closed on the wire while the
-//! removal goes on, and every byte arrives once it reads again.
+//! An end that does not read loses its proxy: its window is closed on the wire during the removal,
+//! and every byte arrives once the end reads again.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Counts what says that its sender's window is closed, by the host that it comes from.
-/// A reset says nothing of a window.
+/// Rules that count packets with a closed window of their sender, by the host that they come from.
+/// Resets are not counted, because their window has no meaning.
 const CLOSED: &str = "
 table inet closed {
   counter client { }
@@ -29,7 +29,7 @@ table inet closed {
 }
 ";
 
-/// Segments of an end with a closed window, so far.
+/// Number of segments of an end with a closed window, so far.
 fn closed(w: &World, end: Role) -> Result<u64> {
     let words = ["-j", "list", "counter", "inet", "closed", end.name()];
     let json: Value = serde_json::from_str(&w.lab.router.output("nft", &words)?)?;
@@ -38,7 +38,7 @@ fn closed(w: &World, end: Role) -> Result<u64> {
     packets.context("nft did not say the packets")
 }
 
-/// Waits until an end has said once more that its window is closed.
+/// Waits until an end has sent another segment with a closed window.
 fn wait_closed(w: &World, end: Role) -> Result<()> {
     let before = closed(w, end)?;
     wait::until("a closed window", LIMIT, || {
@@ -68,12 +68,13 @@ fn stands_still(builder: Builder, family: Family, side: Side) -> Result<()> {
     group.set_reading(side, Reading::Paused);
     wait_closed(&w, end)?;
     w.begin(&ends[0])?;
-    // Both anchors have cut: what the proxy holds waits for the one that does not read.
+    // Both anchors have cut over: the data that the proxy holds waits for the end that does not
+    // read.
     let daemon = w.daemon(Role::Client)?;
     wait::until("the drain", LIMIT, || {
         (daemon.log().matches("SetCutIn { change").count() > 0).then_some(())
     })?;
-    // It may have been in the midst of a read.
+    // The end may have been in the middle of a read.
     wait_closed(&w, end)?;
     let read = group.received(side);
     for _ in 0..3 {
@@ -81,7 +82,7 @@ fn stands_still(builder: Builder, family: Family, side: Side) -> Result<()> {
         ensure!(group.received(side) == read, "it reads");
         ensure!(under_way(&w)? == 1, "{}", w.state());
     }
-    // What the other end is sent does not wait for it: more than any window lets go ahead.
+    // The data for the other end does not wait: there is more than any window permits in advance.
     let other = group.received(side.other());
     wait::until("the other direction", LIMIT, || {
         (group.received(side.other()) > other + (16 << 20)).then_some(())
@@ -102,12 +103,12 @@ fn stands_still(builder: Builder, family: Family, side: Side) -> Result<()> {
     w.finish()
 }
 
-/// How often the proxy's kernel asks whether there is room before it gives up what it holds;
-/// by default it takes a quarter of an hour.
+/// Number of window probes of the proxy's kernel before it gives up the data that it holds. By
+/// default this takes a quarter of an hour.
 const PROBES: u32 = 2;
 
-/// A client that has asked for all it wants, and does not read: only the proxy's probes make
-/// its kernel say anything.
+/// A client has requested everything that it wants, and does not read: only the proxy's probes make
+/// its kernel send anything.
 fn is_silent(builder: Builder, family: Family) -> Result<()> {
     let w = World::with(builder, family, &Role::ALL, DECLARED, |c| c)?;
     w.lab.router.input("nft", &["-f", "-"], CLOSED)?;
@@ -130,7 +131,7 @@ fn is_silent(builder: Builder, family: Family) -> Result<()> {
     group.set_reading(Side::Client, Reading::Paused);
     wait_closed(&w, Role::Client)?;
     w.begin(&ends[0])?;
-    // The first may be answers to something else, and each is seen on both paths.
+    // The first packets may be answers to others, and each is seen on both paths.
     for _ in 0..8 * PROBES {
         wait_closed(&w, Role::Client)?;
     }
@@ -144,11 +145,11 @@ fn is_silent(builder: Builder, family: Family) -> Result<()> {
     w.finish()
 }
 
-/// So often the proxy's kernel asks whether the client is there before it takes it for gone.
+/// Number of keepalive probes of the proxy's kernel before it considers the client dead.
 const QUESTIONS: u64 = 2;
 
-/// A client has sent all it wants, and the proxy holds some of that for a server that does not
-/// read: it asks whether the client is there, and would give that up.
+/// A client has sent everything that it wants, and the proxy holds some of that for a server that
+/// does not read. The proxy probes the client with keepalives, and would give up this data.
 fn is_asked(builder: Builder, family: Family) -> Result<()> {
     let asks = |c: Config| c.line("option clitcpka");
     let w = World::with(builder, family, &Role::ALL, DECLARED, asks)?;
@@ -157,7 +158,7 @@ fn is_asked(builder: Builder, family: Family) -> Result<()> {
         let key = format!("net.ipv4.tcp_keepalive_{key}");
         w.lab.proxy.sysctl(&key, value)?;
     }
-    // So that not all of it fits where nobody reads it.
+    // The buffer is too small for all unread data.
     w.lab
         .server
         .sysctl("net.ipv4.tcp_rmem", "4096 16384 65536")?;
@@ -233,7 +234,7 @@ fn a_client_that_does_not_read_v6() -> Result<()> {
     stands_still(Lab::builder("stalled6"), Family::V6, Side::Client)
 }
 
-/// Without scaling a window closes at another byte than it does with it.
+/// Without scaling a window closes at another byte than with scaling.
 #[test]
 fn an_end_without_window_scaling_that_does_not_read() -> Result<()> {
     for (role, side) in [(Role::Server, Side::Server), (Role::Client, Side::Client)] {

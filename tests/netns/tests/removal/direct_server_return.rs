@@ -1,6 +1,6 @@
-//! The proxy's and the server's host take HAProxy out of live sessions: requests
-//! are relayed, and replies go straight to a client that knows nothing of it.
-//! Every byte is checked, and both streams' SHA-256.
+//! The proxy's host and the server's host remove HAProxy from live sessions: requests are relayed,
+//! and replies go straight to a client that runs no `dyscod`. Every byte is checked, and both
+//! streams' SHA-256.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use dysco_netns::{Builder, Family, Lab, Role, counters, wait};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Who runs a daemon.
+/// Hosts that run a daemon.
 const TWO: [Role; 2] = [Role::Proxy, Role::Server];
 
 fn world(lab: Builder, family: Family, roles: &[Role]) -> Result<World> {
     let config = format!("{DECLARED}[log]\nfilter = \"dysco_daemon::engine=debug\"\n");
     let mut w = World::with(lab, family, roles, &config, |c| c)?;
     w.mode = "return";
-    // Counts what comes from the server's host to the proxy's.
+    // The rule counts packets from the server's host to the proxy's host.
     w.lab
         .add_rule("iifname server oifname proxy meta l4proto tcp counter comment \"replies\"")?;
     Ok(w)
 }
 
-/// Packets of replies that have passed the proxy's host so far.
+/// Number of packets of replies that have passed the proxy's host so far.
 fn replies(w: &World) -> Result<u64> {
     let chain = ["list", "chain", "inet", "lab", "forward"];
     let text = w.lab.router.output("nft", &chain)?;
@@ -59,7 +59,7 @@ fn first(done: &Value, what: &str) -> String {
     found.unwrap_or_default().to_owned()
 }
 
-/// All of them were removed in this way.
+/// Checks that all sessions were removed in this mode.
 fn all_by(w: &World, done: &Value, mode: &str, count: usize) -> Result<()> {
     let removed = done["summary"]["removed"] == count;
     ensure!(removed, "{done:#}\n{}", w.state());
@@ -74,9 +74,9 @@ fn remove(w: &World, mode: &str, count: usize) -> Result<()> {
     all_by(w, &done, mode, count)
 }
 
-/// Data flows both ways, and no reply passes the proxy's host.
+/// Checks that data flows in both directions, and that no reply passes the proxy's host.
 fn straight(w: &World, group: &Group, progress: u64) -> Result<()> {
-    // What was on its way still may.
+    // Packets that were in flight may still pass.
     let before = replies(w)?;
     group.wait_progress(progress)?;
     let passed = replies(w)? - before;
@@ -141,8 +141,8 @@ fn without_timestamps() -> Result<()> {
     busy(lab, Family::V4, 2, 1 << 20)
 }
 
-/// A router that asks for the way back drops what the server's host sends under
-/// the proxy's address.
+/// A router with a reverse-path filter drops packets that the server's host sends under the proxy's
+/// address.
 #[test]
 fn a_reverse_path_filter_refuses_it() -> Result<()> {
     let w = world(Lab::builder("returnrpf"), Family::V4, &TWO)?;
@@ -157,7 +157,7 @@ fn a_reverse_path_filter_refuses_it() -> Result<()> {
     let reason = first(&refused, "reason");
     ensure!(reason.contains("reverse-path filter"), "{refused:#}");
     group.wait_progress(100_000)?;
-    // It still has its proxy, and loses it in another way.
+    // The session still has its proxy, and loses it in another mode.
     w.wait_removable(&ends)?;
     let done = w.remove(&["--session", &name, "--mode", "auto"])?;
     all_by(&w, &done, "local", 1)?;
@@ -168,7 +168,7 @@ fn a_reverse_path_filter_refuses_it() -> Result<()> {
     w.finish()
 }
 
-/// Without SACK a client cannot show that it got something twice.
+/// Without SACK a client cannot show that it received data twice.
 #[test]
 fn a_client_that_cannot_show_it_is_refused() -> Result<()> {
     let lab = Lab::builder("returnsack").hosts(|h| h.sack(false));
@@ -183,7 +183,7 @@ fn a_client_that_cannot_show_it_is_refused() -> Result<()> {
     w.finish()
 }
 
-/// Nothing shows beforehand what a firewall on the way would make of it.
+/// Nothing shows in advance how a firewall on the path would treat the replies.
 #[test]
 fn auto_leaves_it_to_who_asks_for_it_by_name() -> Result<()> {
     let w = world(Lab::builder("returnauto"), Family::V4, &TWO)?;
@@ -199,7 +199,7 @@ fn auto_leaves_it_to_who_asks_for_it_by_name() -> Result<()> {
     w.finish()
 }
 
-/// A session goes all the ways that there are, and its history tells of them.
+/// A session changes through all modes, and its history lists them.
 #[test]
 fn local_then_return_then_bypass() -> Result<()> {
     let w = world(Lab::builder("returnall"), Family::V4, &Role::ALL)?;
@@ -229,7 +229,7 @@ fn local_then_return_then_bypass() -> Result<()> {
     w.finish()
 }
 
-/// The proxy's host sees the ends, though it does not see replies.
+/// The proxy's host sees the ends of sessions, although it does not see replies.
 #[test]
 fn they_end_in_each_way() -> Result<()> {
     let ways = [
@@ -259,8 +259,8 @@ fn they_end_in_each_way() -> Result<()> {
     w.finish()
 }
 
-/// A network that stops carrying replies is noticed, and the way by the proxy's
-/// host is taken again.
+/// The daemon notices that a network no longer carries replies, and goes back to the path through
+/// the proxy's host.
 #[test]
 fn replies_that_no_longer_arrive_take_the_old_way() -> Result<()> {
     let mut w = world(Lab::builder("returnlost"), Family::V4, &TWO)?;
@@ -284,8 +284,8 @@ fn replies_that_no_longer_arrive_take_the_old_way() -> Result<()> {
     w.finish()
 }
 
-/// A stateful firewall before the proxy's host has not seen the replies, and drops what
-/// acknowledges them: the sessions live on by that host.
+/// A stateful firewall before the proxy's host has not seen the replies, and drops their
+/// acknowledgements: the sessions continue through that host.
 #[test]
 fn a_firewall_that_drops_what_it_calls_invalid() -> Result<()> {
     let mut w = world(Lab::builder("returnfw"), Family::V4, &TWO)?;
@@ -307,7 +307,7 @@ fn a_firewall_that_drops_what_it_calls_invalid() -> Result<()> {
     w.finish()
 }
 
-/// Each message by which it is done is lost once.
+/// Each message of the change is lost once.
 #[test]
 fn what_is_said_of_it_is_lost() -> Result<()> {
     let said = [
@@ -331,8 +331,7 @@ fn what_is_said_of_it_is_lost() -> Result<()> {
     w.finish()
 }
 
-/// A daemon is killed before each of these steps, by removals of one session
-/// each, and started again.
+/// A daemon is killed before each of these steps, in removals of one session each, and restarted.
 #[test]
 fn a_daemon_dies() -> Result<()> {
     let before = [
@@ -368,7 +367,7 @@ fn a_daemon_dies() -> Result<()> {
         })
         .with_context(context)?;
     }
-    // Wherever it came to, the rest of it can be done.
+    // Wherever the changes stopped, the rest of them can be done.
     let done = w.remove(&["--all"])?;
     ensure!(done["summary"]["refused"] == 0, "{done:#}");
     straight(&w, &group, 100_000)?;

@@ -1,5 +1,5 @@
-//! `dyscoctl drain`: a proxy leaves its sessions as they become removable, and
-//! a reload then loses nothing.
+//! `dyscoctl drain`: a proxy leaves its sessions as they become removable, and a reload then loses
+//! none.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const KEEP_ALIVE: u16 = 8082;
 const NGINX: u16 = 9080;
 const ALL: [Role; 3] = [Role::Client, Role::Proxy, Role::Server];
 
-/// What HAProxy says is shown.
+/// Configuration with HAProxy's runtime socket, which shows HAProxy's modes.
 const ASKED: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n\
                      haproxy_socket = \"/run/haproxy.sock\"\n";
 
@@ -33,7 +33,7 @@ fn drain(w: &World, words: &[&str]) -> Result<Ran> {
     w.fleet.try_dyscoctl(&w.lab.proxy, &all)
 }
 
-/// The lines that a drain printed: the last one is its end.
+/// Parses the lines that a drain printed. The last line is its end.
 fn lines(ran: &Ran) -> Result<Vec<Value>> {
     let parse = |l: &str| serde_json::from_str(l).with_context(|| format!("{l:?}: {ran:?}"));
     ran.stdout.lines().map(parse).collect()
@@ -49,18 +49,18 @@ fn end(ran: &Ran) -> Result<Value> {
 #[test]
 fn a_drained_haproxy_is_reloaded_and_leaves_no_old_process() -> Result<()> {
     let mut w = World::with(Lab::builder("drain"), Family::V4, &ALL, ASKED, |c| c)?;
-    // None that drains is nothing to wait for.
+    // Without sessions there is nothing to wait for.
     let none = drain(&w, &["haproxy"])?;
     ensure!(none.code == Some(0), "{none:?}");
     let group = w.open(6, &plan())?;
 
-    // HAProxy is asked for its modes from time to time only.
+    // The daemon asks HAProxy for its modes only from time to time.
     wait::until("HAProxy's mode", Duration::from_secs(30), || {
         let dry = end(&drain(&w, &["haproxy", "--dry-run"]).ok()?).ok()?;
         (dry["reasons"][0]["label"]["mode"] == "tcp").then_some(())
     })?;
 
-    // Silent sessions are not removable yet: they stay, with the reason.
+    // Idle sessions are not removable yet: they stay, with the reason.
     let ran = drain(&w, &["haproxy", "--timeout", "1s"])?;
     ensure!(ran.code == Some(7), "{ran:?}");
     let left = end(&ran)?;
@@ -76,7 +76,7 @@ fn a_drained_haproxy_is_reloaded_and_leaves_no_old_process() -> Result<()> {
         "{left:#}"
     );
 
-    // It waits until they are.
+    // The drain waits until they are removable.
     group.run();
     let pid = w.haproxy.as_ref().context("it runs")?.id().to_string();
     let ran = drain(&w, &[&pid])?;
@@ -109,7 +109,7 @@ fn what_cannot_leave_is_listed_and_a_dry_run_changes_nothing() -> Result<()> {
     let ends = w.ends(&group)?;
     w.wait_removable(&ends)?;
 
-    // Two processes have the name: neither is meant more than the other.
+    // Two processes have the name, which is therefore ambiguous.
     let ran = drain(&w, &["haproxy"])?;
     ensure!(
         ran.code == Some(5) && ran.stderr.contains("2 processes"),
@@ -132,7 +132,7 @@ fn what_cannot_leave_is_listed_and_a_dry_run_changes_nothing() -> Result<()> {
         "{fates:?}"
     );
 
-    // Keep-alive HTTP stays, and says why; the others leave.
+    // Keep-alive HTTP stays, with the reason; the other sessions leave.
     let pid = alive.id().to_string();
     let ran = drain(&w, &[&pid, "--timeout", "1s"])?;
     let left = end(&ran)?;
@@ -152,14 +152,14 @@ fn what_cannot_leave_is_listed_and_a_dry_run_changes_nothing() -> Result<()> {
     w.finish()
 }
 
-/// A relay that nobody loaded the shim into, drained by the operator's word.
+/// A relay without the shim is drained by the operator's word.
 #[test]
 fn a_relay_without_the_shim_is_drained() -> Result<()> {
     let w = World::new(Lab::builder("drainout"), Family::V4)?;
     let to = Role::Server.at(Family::V4, crate::world::SERVER_PORT);
     let at = Role::Proxy.at(Family::V4, 8090);
     let mut relay = dysco_netns::relays::nginx_stream(&w.lab.proxy, at, to)?;
-    // One here, one there: sessions in step are harder to tell apart.
+    // The sessions start separately: sessions with equal traffic are harder to distinguish.
     let slow = Plan {
         rate: Some(900_000),
         write: 7_000,
@@ -178,7 +178,7 @@ fn a_relay_without_the_shim_is_drained() -> Result<()> {
     for group in &groups {
         group.wait_progress(1 << 20)?;
     }
-    // Asked to end with its last session, it ends at once.
+    // nginx ends with its last session, which means at once.
     relay.signal(nix::sys::signal::Signal::SIGQUIT)?;
     wait::until("nginx to end", Duration::from_secs(20), || {
         (!relay.runs()).then_some(())

@@ -1,5 +1,5 @@
-//! Congestion marks of sessions that have lost their proxy: they reach who answers them,
-//! or their packets are lost, which is answered too.
+//! Congestion marks of sessions that have lost their proxy: the marks reach a receiver that echoes
+//! them, or the packets are dropped, which the sender notices too.
 
 use crate::world::World;
 use anyhow::{Context, Result, ensure};
@@ -8,8 +8,8 @@ use dysco_netns::{Family, Lab, Role, counters, wait};
 
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// A busy session whose proxy has left, by a way; these hosts ask for ECN, and the others
-/// have none.
+/// Returns a busy session whose proxy has left in this mode. The hosts in `with` request ECN, and
+/// the others have none.
 fn removed(family: Family, mode: &'static str, with: &[Role]) -> Result<(World, Group)> {
     let mut lab = Lab::builder("ecn");
     for role in Role::ALL {
@@ -26,7 +26,7 @@ fn removed(family: Family, mode: &'static str, with: &[Role]) -> Result<(World, 
     Ok((w, group))
 }
 
-/// Marks some of what goes from one host to another as a congested router would.
+/// Marks some packets from one host to another as a congested router would.
 fn congest(w: &World, family: Family, from: Role, to: Role) -> Result<()> {
     let ip = match family {
         Family::V4 => "ip",
@@ -38,7 +38,7 @@ fn congest(w: &World, family: Family, from: Role, to: Role) -> Result<()> {
     ))
 }
 
-/// What the host's senders have heard of marks.
+/// Number of delivered packets whose marks were echoed to the host's senders.
 fn echoed(w: &World, role: Role) -> Result<u64> {
     let all = counters::tcp(w.lab.host(role))?;
     all.get("TcpExt.TCPDeliveredCE")
@@ -51,7 +51,7 @@ fn wait_more(what: &str, count: impl Fn() -> Result<u64>) -> Result<()> {
     wait::until(what, PATIENCE, || (count().ok()? > before).then_some(()))
 }
 
-/// Both ends have agreed on ECN, each with the proxy.
+/// Both ends have negotiated ECN with the proxy.
 fn marks_are_echoed(family: Family, mode: &'static str, by: [Role; 2]) -> Result<()> {
     let (w, group) = removed(family, mode, &Role::ALL)?;
     congest(&w, family, Role::Server, by[1])?;
@@ -80,8 +80,8 @@ fn marks_are_echoed_through_the_relay() -> Result<()> {
     marks_are_echoed(Family::V4, "local", [Role::Proxy, Role::Proxy])
 }
 
-/// One end and the proxy have agreed on ECN, the other end has not: marks of what that
-/// end sends show as losses, at the host that translates.
+/// One end and the proxy have negotiated ECN, the other end has not: marks of that other end's
+/// packets become losses at the host that translates.
 fn marks_are_losses(
     family: Family,
     mode: &'static str,

@@ -11,7 +11,7 @@ use dysco_netns::{Family, Lab, Role, wait};
 
 use Role::{Client, Proxy, Server};
 
-/// Many sessions that leave the processor to the daemons.
+/// Returns a plan for many sessions that leaves the processor to the daemons.
 fn gentle() -> Plan {
     Plan {
         rate: Some(500_000),
@@ -19,8 +19,8 @@ fn gentle() -> Plan {
     }
 }
 
-/// Who says what in a removal. The left anchor says `Switched` and `Done` to
-/// the right anchor first, to the proxy's host second.
+/// Messages of a removal and their senders. The left anchor sends `Switched` and `Done` first to
+/// the right anchor, then to the proxy's host.
 const SAID: [(Role, &str); 15] = [
     (Proxy, "Leave"),
     (Proxy, "Introduce"),
@@ -55,14 +55,14 @@ fn every_message_lost_once() -> Result<()> {
         let lost = w.lost(*role, name)? - before;
         ensure!(lost == 1, "{message} of {role:?} was lost {lost} times");
     }
-    // All of them, in one and the same removal.
+    // All messages are lost in one removal.
     for role in Role::ALL {
         let own = SAID.iter().filter(|(r, _)| *r == role);
         let words: Vec<_> = own.map(|(_, m)| format!("drop:{m}")).collect();
         w.fault(role, &words.join(","))?;
     }
     removed(&w, &ends[SAID.len()].name()).context("everything was lost once")?;
-    // And once more for a neighbour's wish and its answer.
+    // The messages of a neighbour's request are lost too.
     w.fault(Client, "drop:Ask")?;
     w.fault(Proxy, "drop:Asked")?;
     w.fault(Server, "")?;
@@ -108,8 +108,8 @@ fn a_new_path_that_is_never_set_up_is_taken_back() -> Result<()> {
     w.finish()
 }
 
-/// The right anchor is never heard to have locked, and the left one not at once that it was
-/// for nothing.
+/// The message that the right anchor has locked never arrives, and the message that the left
+/// anchor's lock was in vain arrives late.
 #[test]
 fn a_lock_that_is_not_granted_is_released() -> Result<()> {
     let w = World::new(Lab::builder("nolock"), Family::V6)?;
@@ -133,8 +133,8 @@ fn a_lock_that_is_not_granted_is_released() -> Result<()> {
     w.finish()
 }
 
-/// The daemon of a host is killed before each of these in turn, by removals of
-/// one session each, and started again.
+/// The daemon of a host is killed before each of these points in turn, in removals of one session
+/// each, and restarted.
 fn dies(role: Role, before: &[&str]) -> Result<()> {
     let mut w = World::new(Lab::builder("dies"), Family::V4)?;
     let group = w.open(before.len(), &gentle())?;
@@ -241,12 +241,12 @@ fn the_right_anchors_daemon_dies() -> Result<()> {
     )
 }
 
-/// What is left of a removal when its session has ended is not taken for the next one's that
-/// has its five-tuple: the client's daemon was dead meanwhile, and has a record of it.
+/// The remains of a removal whose session has ended are not attributed to the next session with the
+/// same five-tuple: the client's daemon was down in the meantime, and has a record of the removal.
 #[test]
 fn a_record_that_outlives_its_session_is_no_other_ones() -> Result<()> {
     let mut w = World::new(Lab::builder("outlived"), Family::V4)?;
-    // Both have the same port, a moment after each other.
+    // Both sessions have the same port, in quick succession.
     for (name, value) in [
         ("ip_local_port_range", "50000 50000"),
         ("tcp_tw_reuse", "1"),
@@ -258,7 +258,7 @@ fn a_record_that_outlives_its_session_is_no_other_ones() -> Result<()> {
     group.wait_progress(50_000)?;
     let first = w.ends(&group)?;
     w.wait_removable(&first)?;
-    // It goes on to say that it is done, and dies at that.
+    // The daemon continues to send that it is done, and dies at this point.
     w.fault(Proxy, "lose:DoneAck")?;
     w.fault(Client, "die:Done:3")?;
     w.begin(&first[0])?;

@@ -1,6 +1,6 @@
-//! HAProxy is taken out of live sessions by its own host alone: neither the
-//! client's nor the server's host runs `dyscod`. Both directions carry data all
-//! the while, every byte is checked, and both streams' SHA-256.
+//! HAProxy is removed from live sessions by its own host alone: neither the client's nor the
+//! server's host runs `dyscod`. Both directions carry data all the time; every byte is checked, and
+//! both streams' SHA-256.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A daemon on the proxy's host and nowhere else.
+/// Builds a world with a daemon only on the proxy's host.
 fn alone(builder: Builder, family: Family) -> Result<World> {
     alone_with(builder, family, "")
 }
@@ -25,9 +25,9 @@ fn alone_with(builder: Builder, family: Family, more: &str) -> Result<World> {
     Ok(w)
 }
 
-/// All sessions lose the proxy, in this way.
+/// Removes the proxy from all sessions, in this mode.
 fn remove(w: &World, count: usize) -> Result<Value> {
-    // What the proxy holds drains slowly where packets are lost.
+    // The data that the proxy holds drains slowly if packets are lost.
     let done = w.remove(&["--all", "--timeout", "120s"])?;
     ensure!(
         done["summary"]["removed"] == count,
@@ -40,8 +40,8 @@ fn remove(w: &World, count: usize) -> Result<Value> {
     Ok(done)
 }
 
-/// No socket of the proxy's host has a part in the sessions any more, and the
-/// daemon lists them.
+/// Checks that no socket of the proxy's host belongs to the sessions any more, and that the daemon
+/// lists them.
 fn relayed(w: &World, group: &Group) -> Result<()> {
     let sockets = w.lab.proxy.output("ss", &["-tan"])?;
     let sessions = w.sessions(Role::Proxy)?;
@@ -56,7 +56,7 @@ fn relayed(w: &World, group: &Group) -> Result<()> {
     Ok(())
 }
 
-/// Busy sessions lose the proxy, and go on without its process.
+/// Busy sessions lose the proxy, and continue without its process.
 fn busy(builder: Builder, family: Family, count: usize) -> Result<()> {
     busy_in(alone(builder, family)?, count, 1 << 20)
 }
@@ -75,7 +75,7 @@ fn busy_in(mut w: World, count: usize, progress: u64) -> Result<()> {
     w.finish()
 }
 
-/// Nobody was reset, and the proxy's stack answered nothing.
+/// Checks that no end was reset, and that the proxy's stack answered nothing.
 fn no_resets(w: &World) -> Result<()> {
     for host in [&w.lab.client, &w.lab.server] {
         let resets = counters::resets(host)?;
@@ -115,7 +115,7 @@ fn with_clsact() -> Result<()> {
     busy_in(w, 4, 1 << 20)
 }
 
-/// They are taken for dead after a time without a packet, and not before.
+/// Idle sessions are considered dead after a time without a packet, and not before.
 #[test]
 fn silent_ones_are_collected() -> Result<()> {
     let more = "[removal]\nrelay_idle_s = 10\n";
@@ -131,7 +131,7 @@ fn silent_ones_are_collected() -> Result<()> {
         w.wait_removable(&w.ends(group)?)?;
     }
     remove(&w, 2)?;
-    // Its ends vanish as far as the proxy's host can see.
+    // Both ends vanish, as far as the proxy's host can see.
     let end = silent.locals()[0].port();
     for rule in ["dport", "sport"] {
         w.lab.add_rule(&format!("tcp {rule} {end} drop"))?;
@@ -184,7 +184,7 @@ fn what_cannot_be_bridged_is_refused() -> Result<()> {
         let group = w.open(1, &Plan::default())?;
         group.run();
         group.wait_progress(1 << 20)?;
-        // Data may come before the shim has told of the session.
+        // Data may arrive before the shim has reported the session.
         let done = wait::until("the session to be known", LIMIT, || {
             let done = w.remove_all();
             let none = |done: &Value| done["removals"][0].is_null();
@@ -244,9 +244,10 @@ fn a_slow_reader_loses_its_proxy_too() -> Result<()> {
     w.finish()
 }
 
-/// The client does not read, and the proxy takes all that the server sends: it holds more for
-/// the client than that has room for. What the server sends after the cut has no room either.
-/// To the NAT it is of no session, and its own stack would answer by a reset.
+/// The client does not read, and the proxy accepts all data of the server: it holds more data for
+/// the client than the client has room for. The client has no room for the server's data after the
+/// cutover either. The NAT does not attribute that data to a session, and its own stack would
+/// answer with a reset.
 #[test]
 fn a_client_behind_a_nat_has_no_room() -> Result<()> {
     let mut w = alone(Lab::builder("localnat"), Family::V4)?;
@@ -257,7 +258,7 @@ fn a_client_behind_a_nat_has_no_room() -> Result<()> {
         }
     }";
     w.lab.router.input("nft", &["-f", "-"], nat)?;
-    // The client is silent then: what it acknowledges would tell the server of its window.
+    // The client is idle then: its acknowledgements would tell the server about its window.
     let plan = Plan {
         up: Amount::Bytes(1000),
         close: Close::First(Side::Server),
@@ -302,7 +303,7 @@ fn a_client_behind_a_nat_has_no_room() -> Result<()> {
     w.finish()
 }
 
-/// Each way to end.
+/// All ways in which a session ends.
 const WAYS: [Close; 5] = [
     Close::First(Side::Client),
     Close::First(Side::Server),
@@ -361,7 +362,7 @@ fn they_end_in_each_way_afterwards() -> Result<()> {
     }
     drop(w.haproxy.take());
     end_all(&w, groups, &WAYS)?;
-    // The end is told, once of each.
+    // The log reports each end once.
     let log = w.daemon(Role::Proxy)?.log();
     let told = log.matches("has ended").count() + log.matches("was reset").count();
     ensure!(told == WAYS.len(), "{told} ends are told\n{log}");
@@ -390,8 +391,8 @@ fn they_end_in_each_way_while_draining() -> Result<()> {
     w.finish()
 }
 
-/// What has become of sessions whose removal may have been cut short: the same
-/// of both entries.
+/// Results of sessions whose removal may have been interrupted. Both entries must have the same
+/// result.
 fn settled(w: &World, ends: &[Ends]) -> Result<Vec<bool>> {
     let mut seen = String::new();
     wait::until("the changes to end", LIMIT, || {
@@ -415,8 +416,8 @@ fn settled(w: &World, ends: &[Ends]) -> Result<Vec<bool>> {
     .with_context(|| seen)
 }
 
-/// The daemon is killed before each of its steps in turn, by removals of one
-/// session each, and started again.
+/// The daemon is killed before each of its steps in turn, in removals of one session each, and
+/// restarted.
 #[test]
 fn the_daemon_dies() -> Result<()> {
     let before = [
@@ -473,8 +474,7 @@ fn the_daemon_dies() -> Result<()> {
     w.finish()
 }
 
-/// Without its daemon the relaying goes on, and a reload of the proxy leaves no
-/// process behind.
+/// The relaying continues without the daemon, and a reload of the proxy leaves no process behind.
 #[test]
 fn daemons_and_proxies_come_and_go() -> Result<()> {
     let mut w = alone(Lab::builder("localgo"), Family::V4)?;
@@ -504,7 +504,7 @@ fn daemons_and_proxies_come_and_go() -> Result<()> {
         relayed(&w, &group)?;
         group.wait_progress(200_000)?;
     }
-    // New ones pass the new proxy, and lose it too.
+    // New sessions pass the new proxy, and lose it too.
     let later = w.open(2, &gentle(Close::First(Side::Server)))?;
     later.run();
     later.wait_progress(200_000)?;

@@ -1,4 +1,5 @@
-//! Proxies leave live sessions: hosts in network namespaces, real proxies, every byte checked.
+//! Tests of removals: proxies leave live sessions. The hosts are network namespaces, the proxies
+//! are real, and every byte is checked.
 
 mod adopt;
 mod adopt_options;

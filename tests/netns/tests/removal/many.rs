@@ -1,4 +1,4 @@
-//! Many sessions at once, and all the ways to name them.
+//! Many sessions at the same time, and all the ways to select them.
 
 use crate::world::World;
 use crate::world::fates::Fate;

@@ -1,6 +1,6 @@
-//! Something on the direct way between two hosts answers by resets, or changes packets, as
-//! firewalls do: no session takes that way, and each hears of nothing. Where nothing is in the
-//! way any more it does.
+//! A device on the direct path between two hosts answers with resets, or changes packets, as
+//! firewalls do: no session takes that path, and no end notices anything. Once the device is gone,
+//! the sessions take the path.
 
 use std::net::IpAddr;
 
@@ -32,7 +32,7 @@ fn ends_of_the_way() -> [(&'static str, IpAddr); 2] {
     [Role::Client, Role::Server].map(|role| (role.name(), role.address(Family::V4)))
 }
 
-/// What is sent from one host to the other is answered by a reset.
+/// Makes the router answer packets from one host to the other with resets.
 fn reject(w: &World, from: Role, to: Role) -> Result<()> {
     let [from, to] = [from, to].map(|role| role.address(Family::V4));
     let what = format!("ip saddr {from} ip daddr {to} meta l4proto tcp");
@@ -44,7 +44,7 @@ fn reject_no_more(w: &World) -> Result<()> {
     w.lab.router.input("nft", &["-f", "-"], rules).map(drop)
 }
 
-/// All stay at the proxy, for this reason, and go on.
+/// Checks that all sessions stay at the proxy, for this reason, and continue.
 fn stay(w: &World, group: &Group, why: &str) -> Result<()> {
     let done = w.remove_all()?;
     let all = done["removals"].as_array().cloned().unwrap_or_default();
@@ -84,7 +84,7 @@ fn a_path_that_changes_packets_is_not_taken() -> Result<()> {
         stay(&w, &group, why).with_context(|| format!("{does:?}\n{}", w.state()))?;
         drop(meddler);
     }
-    // What is still as long as all segments does no harm.
+    // An MSS that is still as large as all segments does no harm.
     let meddler = Meddler::start(&w.lab.router, ends_of_the_way(), Does::LowersMss(1460))?;
     w.remove_these(&ends)?;
     group.wait_progress(64 * KIB)?;
@@ -108,7 +108,7 @@ fn a_path_that_answers_by_resets_is_not_taken() -> Result<()> {
     w.finish()
 }
 
-/// The mode of the first removal, why, and how often the new path was tried since.
+/// Returns the mode of the first removal, and the reason for the mode.
 fn first(done: &Value) -> (String, String) {
     let of = |what: &str| {
         done["removals"][0][what]
@@ -119,7 +119,7 @@ fn first(done: &Value) -> (String, String) {
     (of("mode"), of("why_mode"))
 }
 
-/// The proxy's host goes on by itself, and the next session does not try that path.
+/// The proxy's host relays alone, and the next session does not try that path.
 #[test]
 fn where_the_path_is_rejected_the_proxy_leaves_by_another_way() -> Result<()> {
     let (mut w, group, ends) = world("rejectedauto")?;

@@ -1,4 +1,4 @@
-//! Metrics as Prometheus itself reads them, and one change under one id on all its hosts.
+//! Metrics as Prometheus itself reads them, and the common id of one change on all its hosts.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use crate::world::{DECLARED, World};
 const LIMIT: Duration = Duration::from_secs(60);
 const HOSTS: [Role; 3] = [Role::Client, Role::Proxy, Role::Server];
 const PORT: u16 = 9469;
-/// The port of Prometheus' own API.
+/// Port of Prometheus' own API.
 const API: u16 = 9090;
 const SESSIONS: usize = 2;
 
@@ -31,7 +31,7 @@ fn packaged(name: &str) -> Result<String> {
     Ok(path.display().to_string())
 }
 
-/// Prometheus on a host, which reads the metrics of its daemon each second.
+/// Starts Prometheus on a host. It reads the metrics of the host's daemon each second.
 fn prometheus(host: &Host) -> Result<Process> {
     let config = format!(
         "global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n\
@@ -51,7 +51,7 @@ fn prometheus(host: &Host) -> Result<Process> {
     Ok(process)
 }
 
-/// The value of an expression that has one, as Prometheus has it now.
+/// Returns the current value of an expression in Prometheus, if it has one.
 fn ask(host: &Host, expression: &str) -> Option<f64> {
     let api = format!("http://127.0.0.1:{API}");
     let answer = host.output("promtool", &["query", "instant", &api, expression]);
@@ -60,7 +60,7 @@ fn ask(host: &Host, expression: &str) -> Option<f64> {
     value.split(' ').next()?.parse().ok()
 }
 
-/// The page in the older format, as `promtool` reads it.
+/// Returns the page in the older format, which `promtool` reads.
 fn page(host: &Host) -> Result<String> {
     host.run(|| {
         let mut stream = TcpStream::connect(("127.0.0.1", PORT))?;
@@ -93,7 +93,7 @@ fn prometheus_reads_what_was_removed() -> Result<()> {
         ("dysco_sessions_removed{mode=\"bypass\"}".into(), 2.0),
         ("min(dysco_peer_up)".into(), 1.0),
         ("dysco_interface_attached{interface=\"eth0\"}".into(), 1.0),
-        // Certificates of a lab last for longer than a day.
+        // The certificates of a lab are valid for more than a day.
         (
             "min(dysco_certificate_expiry_timestamp_seconds) - time() >bool 86400".into(),
             1.0,

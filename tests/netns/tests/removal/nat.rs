@@ -1,6 +1,5 @@
-//! Connection tracking and address translation on the proxy's own host, and a
-//! NAT that changes under us: a session is relayed or stays, and no byte is
-//! ever wrong.
+//! Connection tracking and address translation on the proxy's own host, and a NAT that changes
+//! during sessions: a session is relayed or stays, and no byte is ever wrong.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -32,8 +31,7 @@ fn world_that(name: &str, change: impl FnOnce(Config) -> Config) -> Result<World
     )
 }
 
-/// All sessions of the proxy leave it, as they become removable; what became of
-/// them.
+/// Makes the proxy leave all its sessions, as they become removable. Returns the result.
 fn drain(w: &World, time: &str) -> Result<Value> {
     let words = ["drain", "haproxy", "--timeout", time, "-o", "json"];
     let ran = w.fleet.try_dyscoctl(&w.lab.proxy, &words)?;
@@ -69,7 +67,7 @@ fn busy(w: &World, port: u16, close: Close) -> Result<Group> {
 
 const GENTLE: Close = Close::First(Side::Client);
 
-/// A firewall that lets nothing in but what it knows.
+/// The firewall admits only connections that it knows.
 #[test]
 fn a_firewall_with_connection_tracking() -> Result<()> {
     let mut w = world("ctlocal")?;
@@ -93,15 +91,15 @@ fn a_firewall_with_connection_tracking() -> Result<()> {
     all_leave(&w, 2)?;
     group.wait_progress(1 << 20)?;
     drop(w.haproxy.take());
-    // It forgets them all, as it would in time.
+    // The firewall forgets all connections, as it would in time.
     w.lab.proxy.output("conntrack", &["-F"])?;
     group.wait_progress(1 << 20)?;
     all_intact(&group.finish()?)?;
     w.finish()
 }
 
-/// The sessions stay, and the reason for each names the translation and its
-/// mend.
+/// Checks that the sessions stay, and that the reason for each names the translation and its
+/// remedy.
 fn stay(w: World, port: u16) -> Result<()> {
     let group = busy(&w, port, GENTLE)?;
     let done = drain(&w, "10s")?;
@@ -147,8 +145,8 @@ fn the_server_is_reached_by_snat() -> Result<()> {
     stay(w, crate::world::PROXY_PORT)
 }
 
-/// A NAT before the client takes another port in the middle of relayed
-/// sessions: they end, as they would without us, and what arrived is right.
+/// A NAT before the client changes the port in the middle of relayed sessions: they end, as they
+/// would without Dysco, and the data that arrived is correct.
 #[test]
 fn a_nat_before_the_client_changes_its_mind() -> Result<()> {
     let w = world("natchange")?;
@@ -172,10 +170,10 @@ fn a_nat_before_the_client_changes_its_mind() -> Result<()> {
         .router
         .output("conntrack", &["-D", "-p", "tcp", "--dport", "8080"])?;
     for outcome in lost.finish()? {
-        // A reset cuts off the end; every byte before it is as it was sent.
+        // A reset cuts off the end; every byte before it is correct.
         outcome.intact()?;
     }
-    // The host is none the worse for it.
+    // The host still works.
     let group = busy(&w, crate::world::PROXY_PORT, GENTLE)?;
     all_leave(&w, 2)?;
     group.wait_progress(1 << 20)?;
@@ -183,19 +181,19 @@ fn a_nat_before_the_client_changes_its_mind() -> Result<()> {
     w.finish()
 }
 
-/// Where sessions are answered with what they say.
+/// Port of an echo server.
 const ECHO: u16 = 9001;
 const ECHO_PROXY: u16 = 8090;
-/// The port that the client uses again and again.
+/// Port that the client uses repeatedly.
 const OWN: u16 = 45_678;
 
-/// Both directions carry data, and it comes back as it was said.
+/// Sends data that returns unchanged.
 fn talk(stream: &mut TcpStream, first: u8) -> Result<()> {
     echo::talk(stream, first, 50)
 }
 
-/// Whether it has said so or has vanished, a client may use its port again; the
-/// session before is not mixed up with the new one.
+/// A client that has closed a session, or has vanished, may use its port again. The former session
+/// is not confused with the new one.
 #[test]
 fn a_client_reuses_its_port() -> Result<()> {
     let at = |role: Role, port| role.at(Family::V4, port);

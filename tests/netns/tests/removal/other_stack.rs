@@ -1,5 +1,5 @@
-//! The far end need not be Linux: the client's TCP is a stack in user space, on
-//! a TAP behind the client's host, which only forwards.
+//! The far end need not be Linux: the client's TCP is a stack in user space, on a TAP behind the
+//! client's host, which only forwards.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -20,7 +20,7 @@ use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 use smoltcp::time::{Duration as Ticks, Instant};
 use smoltcp::wire::{EthernetAddress, IpCidr};
 
-/// Behind the proxy, a server that says what it hears.
+/// Port of an echo server behind the proxy.
 const ECHO: u16 = 9001;
 const ECHO_PROXY: u16 = 8090;
 const CONFIG: &str = "[[listener]]\naddress = \":8090\"\ntransparent = true\n";
@@ -28,7 +28,7 @@ const SEED: u64 = 0x5eed;
 const BUFFER: usize = 256 << 10;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The addresses of the TAP: the host's end and the stack's.
+/// Returns the addresses of the TAP: the host's end and the stack's end.
 fn tap(family: Family) -> [IpAddr; 2] {
     let parse = |text: &str| text.parse().expect("an address");
     match family {
@@ -37,7 +37,7 @@ fn tap(family: Family) -> [IpAddr; 2] {
     }
 }
 
-/// Makes the TAP on the client's host, and the ways there and back.
+/// Creates the TAP on the client's host, and the routes to it and back.
 fn make_tap(lab: &Lab, family: Family) -> Result<()> {
     let [host, _] = tap(family);
     let (net, bits, nodad) = match family {
@@ -55,7 +55,7 @@ fn make_tap(lab: &Lab, family: Family) -> Result<()> {
     lab.router.input("ip", &["-batch", "-"], &far).map(drop)
 }
 
-/// What steers and watches the stack's session.
+/// Controls and measurements of the stack's session.
 #[derive(Default)]
 struct Gauge {
     received: AtomicU64,
@@ -63,7 +63,7 @@ struct Gauge {
 }
 
 impl Gauge {
-    /// Waits until so much more has come back.
+    /// Waits until this number of further bytes has returned.
     fn wait(&self, bytes: u64) -> Result<()> {
         let at = || self.received.load(Ordering::SeqCst);
         let goal = at() + bytes;
@@ -73,7 +73,7 @@ impl Gauge {
     }
 }
 
-/// The SHA-256 of what was sent and of what came back.
+/// SHA-256 of the sent data and of the returned data.
 type Hashes = [Vec<u8>; 2];
 
 /// Runs the stack, and one session that sends until it is stopped.
@@ -123,7 +123,7 @@ fn run(family: Family, to: SocketAddr, gauge: &Gauge) -> Result<Hashes> {
     }
 }
 
-/// What the stack's session has sent and got back.
+/// Progress of the stack's session.
 #[derive(Default)]
 struct Session {
     sent: u64,
@@ -132,7 +132,7 @@ struct Session {
 }
 
 impl Session {
-    /// Sends and receives what can be; true once both ends have closed.
+    /// Sends and receives as much as possible. Returns true once both ends have closed.
     fn goes_on(&mut self, socket: &mut Socket, gauge: &Gauge) -> Result<bool> {
         let pattern = Pattern::new(SEED);
         let mut bytes = [0; 16 << 10];
@@ -166,7 +166,7 @@ impl Session {
     }
 }
 
-/// Says what one session hears; the SHA-256 of it.
+/// Echoes the data of one session. Returns its SHA-256.
 fn echo(host: &Host, at: SocketAddr) -> Result<JoinHandle<Result<Vec<u8>>>> {
     let listener = host
         .run(move || TcpListener::bind(at))

@@ -1,5 +1,5 @@
-//! The new path dies when both anchors have taken it and what the proxy holds has not
-//! drained: the session takes the old path again, and loses nothing.
+//! The new path dies after both anchors have taken it, while the proxy's data has not drained: the
+//! session goes back to the old path, and loses nothing.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use dysco_netns::{Family, Lab, Role, wait};
 const MIB: u64 = 1 << 20;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The new path, and no message of the daemons'.
+/// Match for packets of the new path. The daemons' messages are not TCP.
 const TCP: &str = "meta l4proto tcp";
 
-/// Which packets of the new path are lost.
+/// Packets of the new path that are lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lost {
     Both,
@@ -35,8 +35,8 @@ impl Lost {
     }
 }
 
-/// What goes straight from one end's host to the other's is the new path, and the
-/// daemons' own messages, which are not TCP. `what` of it is lost.
+/// Drops packets between the ends' hosts that match `what`. Direct packets there are the new
+/// path's, and the daemons' own messages, which are not TCP.
 fn kill(w: &World, lost: Lost, what: &str) -> Result<()> {
     let family = match w.family {
         Family::V4 => "ip",
@@ -64,7 +64,7 @@ fn configured(name: &str, family: Family, more: &str) -> Result<World> {
     World::with(Lab::builder(name), family, &Role::ALL, &config, |c| c)
 }
 
-/// A session whose ends read nothing: all windows are shut, and the proxy holds as much as
+/// Opens a session whose ends read nothing: all windows are closed, and the proxy holds as much as
 /// it can of both directions.
 fn full(w: &World) -> Result<Group> {
     full_of(w, 1)
@@ -81,7 +81,7 @@ fn full_of(w: &World, sessions: usize) -> Result<Group> {
 
 fn shut(w: &World, group: &Group) -> Result<()> {
     read(group, Reading::Paused);
-    // Nothing but probes of windows passes the router by then.
+    // Only window probes pass the router then.
     let (mut last, mut same) = (0, 0);
     wait::until("the windows to shut", LIMIT, || {
         let now = w.lab.proxy_packets().ok()?;
@@ -96,7 +96,7 @@ fn read(group: &Group, how: Reading) {
     group.set_reading(Side::Server, how);
 }
 
-/// Both anchors have cut, and the proxy holds data.
+/// Begins the removal, and waits until both anchors have cut over and the proxy holds data.
 fn between(w: &mut World, group: &Group) -> Result<()> {
     w.begin(&w.ends(group)?[0])?;
     both_cut(w)
@@ -111,7 +111,7 @@ fn both_cut(w: &mut World) -> Result<()> {
     Ok(())
 }
 
-/// The removal is taken back, and says why.
+/// Checks that the removal was rolled back, with the reason.
 fn taken_back(w: &World, group: &Group) -> Result<()> {
     let ends = w.ends(group)?;
     let fates = w.settle(&ends)?;
@@ -152,20 +152,20 @@ fn both_ways_v6() -> Result<()> {
     dies("dying6", Family::V6, TCP)
 }
 
-/// The anchors do not hear each other either: the proxy's host passes on what they say.
+/// The anchors do not receive each other's messages either: the proxy's host forwards them.
 #[test]
 fn with_all_that_goes_there() -> Result<()> {
     dies("dyingall", Family::V4, "")
 }
 
-/// What one end gets by the new path meanwhile the other cannot hear acknowledged: the
-/// proxy has to relay it again.
+/// Data that one end receives by the new path in the meantime cannot be acknowledged to the other
+/// end: the proxy has to relay it again.
 fn dies_one_way(name: &str, lost: Lost, gets: Side) -> Result<()> {
     let mut w = world(name, Family::V4)?;
     let group = full(&w)?;
     between(&mut w, &group)?;
     kill(&w, lost, TCP)?;
-    // First what the proxy holds for it, then what comes by the new path.
+    // The end first reads the proxy's data, then the data of the new path.
     group.set_reading(gets, Reading::Fast);
     taken_back(&w, &group).with_context(|| format!("{lost:?}\n{}", w.state()))?;
     read(&group, Reading::Fast);
@@ -184,7 +184,7 @@ fn towards_the_client() -> Result<()> {
     dies_one_way("dyingclient", Lost::ToClient, Side::Server)
 }
 
-/// The daemon of an anchor dies before this step of taking it back.
+/// The daemon of an anchor dies before this step of the rollback.
 fn dies_with(role: Role, faults: &[&str]) -> Result<()> {
     for fault in faults {
         let mut w = world("dyingdaemon", Family::V4)?;
@@ -216,8 +216,8 @@ fn and_the_servers_daemon_with_it() -> Result<()> {
     dies_with(Role::Server, &["die:Deaf", "die:TakeBack"])
 }
 
-/// All that is said while it is taken back is lost once: to the other anchor, and to the
-/// proxy's host, which passes it on.
+/// Each message of the rollback is lost once: to the other anchor, and to the proxy's host, which
+/// forwards it.
 #[test]
 fn and_what_is_said_of_it_is_lost() -> Result<()> {
     let mut w = world("dyingwords", Family::V6)?;
@@ -254,8 +254,8 @@ fn and_what_is_said_of_it_is_lost() -> Result<()> {
     w.finish()
 }
 
-/// It has carried to the client what the proxy never had, and that is acknowledged: it is
-/// waited for, though the word that it stays is lost at first, to whomever it is said.
+/// The path has carried data to the client that the proxy never had, and that is acknowledged: the
+/// change waits for the path, although the first messages that it stays are lost.
 #[test]
 fn and_cannot_be_taken_back() -> Result<()> {
     let mut w = world("dyingkept", Family::V4)?;
@@ -268,7 +268,7 @@ fn and_cannot_be_taken_back() -> Result<()> {
         (group.received(Side::Client) > before + 32 * MIB).then_some(())
     })
     .with_context(|| w.state())?;
-    // Two for each time that it is asked.
+    // There are two messages for each time that a host asks.
     w.fault(
         Role::Server,
         "drop:Keep,drop:Keep:2,drop:Keep:3,drop:Keep:4",
@@ -287,7 +287,7 @@ fn and_cannot_be_taken_back() -> Result<()> {
     w.finish()
 }
 
-/// Not each session has to find out what another one has.
+/// Other sessions use the findings of the first one.
 #[test]
 fn others_go_another_way() -> Result<()> {
     let mut w = world("dyingothers", Family::V4)?;
@@ -306,7 +306,7 @@ fn others_go_another_way() -> Result<()> {
     let why = first["why_mode"].as_str().unwrap_or_default();
     ensure!(first["mode"] == "local", "{done:#}");
     ensure!(why.contains("has died under another session"), "{done:#}");
-    // Who asks for it by name finds out that it lives again, and for all.
+    // A request by name finds that the path works again, for all sessions.
     mend(&w)?;
     w.remove_these(&w.ends(&group)?)?;
     let more = w.open(1, &Plan::default())?;
@@ -323,12 +323,12 @@ fn others_go_another_way() -> Result<()> {
     w.finish()
 }
 
-/// Nor is the same one held up again and again by a daemon that tries by itself.
+/// A daemon in automatic mode does not hold up the same session again and again.
 #[test]
 fn and_is_not_tried_again_at_once() -> Result<()> {
     let by_itself = "[removal]\nautomatic = true\nmode = \"bypass\"\n\n";
     let mut w = configured("dyingagain", Family::V4, by_itself)?;
-    // So that the windows shut before the removal begins.
+    // This lets the windows close before the removal begins.
     w.daemon(Role::Server)?.kill()?;
     let group = w.open(1, &Plan::default())?;
     group.run();
@@ -354,7 +354,7 @@ fn and_is_not_tried_again_at_once() -> Result<()> {
     w.finish()
 }
 
-/// Nor are those held up that wait for their turn.
+/// Sessions that wait for their turn are not held up either.
 #[test]
 fn and_those_that_wait_are_spared() -> Result<()> {
     let one_by_one = "[removal]\nconcurrency = 1\n\n";

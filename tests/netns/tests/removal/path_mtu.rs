@@ -1,6 +1,6 @@
-//! The path of a session narrows after its proxy has left. Routers say so about the
-//! segments that they see, which have another five-tuple than the end knows: it hears of it
-//! all the same, and sends shorter ones.
+//! The path of a session becomes narrower after its proxy has left. Routers report the segments
+//! that they see, which have another five-tuple than the end knows. The end nevertheless receives
+//! the errors, and sends shorter segments.
 
 use crate::world::{DECLARED, World};
 use anyhow::{Context, Result, ensure};
@@ -9,7 +9,8 @@ use dysco_netns::{Family, Lab, Role};
 
 const MIB: u64 = 1 << 20;
 
-/// From now on the router sends no packets of more bytes to a host, and tells who sent them.
+/// Limits the size of packets that the router sends to a host from now on. The router reports
+/// longer ones to their sender.
 fn narrow(w: &World, role: Role, bytes: u32) -> Result<()> {
     let (to, bytes) = (role.address(w.family).to_string(), bytes.to_string());
     let words = [
@@ -25,8 +26,8 @@ fn narrow(w: &World, role: Role, bytes: u32) -> Result<()> {
     w.lab.router.output("ip", &words).map(drop)
 }
 
-/// In this mode, with these daemons, each of the two ends in turn is behind a narrow link.
-/// These hosts translate the errors of the one and the other direction, and count them so.
+/// Tests each of the two ends behind a narrow link, in this mode and with these daemons. The hosts
+/// in `heard` translate the errors of the two directions, and count them under these names.
 fn goes_on(mode: &'static str, daemons: &[Role], heard: [(Role, &str); 2]) -> Result<()> {
     for family in [Family::V4, Family::V6] {
         let mut w = World::with(Lab::builder("pathmtu"), family, daemons, DECLARED, |c| c)?;

@@ -11,7 +11,7 @@ use Role::{Client, Proxy, Server};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Each way to end, but for a close of both sides at once.
+/// All ways in which a session ends, except a close of both sides at the same time.
 const WAYS: [Close; 4] = [
     Close::First(Side::Client),
     Close::First(Side::Server),
@@ -19,7 +19,7 @@ const WAYS: [Close; 4] = [
     Close::Reset(Side::Server),
 ];
 
-/// All that the daemons do is in their logs: so phases are seen.
+/// Builds a world whose logs contain all actions of the daemons, so that the phases are visible.
 fn world(name: &str) -> Result<World> {
     let config = format!("{DECLARED}[log]\nfilter = \"dysco_daemon::engine=debug\"\n");
     let lab = Lab::builder(name);
@@ -45,13 +45,14 @@ fn groups(w: &World, ways: &[Close]) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
-/// Begins the removal of all and waits until the daemon of `role` has done
+/// Begins the removal of all sessions and waits until the daemon of `role` has carried out
 /// `command` for each.
 fn hold(w: &mut World, groups: &[Group], role: Role, command: &str) -> Result<()> {
     hold_at(w, groups, role, &format!("{command} {{ change"), 1)
 }
 
-/// The same until its log has had a word so many times for each.
+/// Begins the removal of all sessions and waits until the log contains `word` this many times for
+/// each.
 fn hold_at(w: &mut World, groups: &[Group], role: Role, word: &str, times: usize) -> Result<()> {
     let before = w.daemon(role)?.log().matches(word).count();
     for group in groups {
@@ -65,8 +66,7 @@ fn hold_at(w: &mut World, groups: &[Group], role: Role, word: &str, times: usize
     .with_context(|| format!("{word} on {role:?}"))
 }
 
-/// They end, and then the removal may go on: in the end no host has anything
-/// left to do.
+/// Ends the sessions, and then lets the removals continue. Finally no host has anything left to do.
 fn end(w: &World, groups: Vec<Group>, ways: &[Close]) -> Result<()> {
     end_by(w, groups, ways, all, &|_| Ok(()))
 }
@@ -75,8 +75,8 @@ fn all(_: Close, outcomes: &[Outcome]) -> Result<()> {
     all_intact(outcomes).map(drop)
 }
 
-/// The same, by what is asked of a session that ended in this way, and of all before
-/// their removal may go on.
+/// Ends the sessions in the same way. `judge` checks the sessions of each way to end, and `ended`
+/// runs before the removals may continue.
 fn end_by(
     w: &World,
     groups: Vec<Group>,
@@ -141,8 +141,8 @@ fn while_draining_and_before_done() -> Result<()> {
     w.finish()
 }
 
-/// What holds a removal in a phase: which host fails at what, and by which word of
-/// whose log, so often in each removal, it is seen that the phase has come.
+/// Holds a removal in a phase: the faults of hosts, and the word in a host's log, with its number
+/// per removal, that shows that the phase has been reached.
 struct Hold {
     phase: &'static str,
     faults: &'static [(Role, &'static str)],
@@ -161,14 +161,14 @@ const fn held(
     }
 }
 
-/// Before the left anchor cuts.
+/// Phases before the left anchor cuts over.
 const EARLY: [Hold; 7] = [
     held(
         "measuring",
         &[(Proxy, "lose:Measure")],
         (Proxy, "Measure is lost", 1),
     ),
-    // What is claimed was measured, and what is proven too.
+    // Both the claim and the proof are measurements.
     held(
         "asking the left anchor",
         &[(Proxy, "lose:Leave")],
@@ -201,7 +201,7 @@ const EARLY: [Hold; 7] = [
     ),
 ];
 
-/// While the left anchor takes it back: it has waited for the right one in vain.
+/// The left anchor rolls back, after it has waited for the right anchor in vain.
 const BACK: Hold = held(
     "taking it back",
     &[
@@ -212,7 +212,7 @@ const BACK: Hold = held(
     (Client, "Unprepare { change", 1),
 );
 
-/// After both have cut.
+/// Phases after both anchors have cut over.
 const LATE: [Hold; 4] = [
     held(
         "with both cut, which the left anchor has not heard",
@@ -236,8 +236,8 @@ const LATE: [Hold; 4] = [
     ),
 ];
 
-/// All bytes, but for a close of both sides at once: that HAProxy may cut off by
-/// itself, and no byte that came may be wrong then.
+/// Checks that all bytes arrived. After a close of both sides at the same time, HAProxy itself may
+/// cut off the rest, but the bytes that arrived must be correct.
 fn through_haproxy(close: Close, outcomes: &[Outcome]) -> Result<()> {
     if close != Close::Together {
         return all_intact(outcomes).map(drop);
@@ -251,13 +251,13 @@ fn through_haproxy(close: Close, outcomes: &[Outcome]) -> Result<()> {
     Ok(())
 }
 
-/// Removals that the end of their session has ended, and not a time that ran out.
+/// Number of removals that ended because their session ended, and not because of a time-out.
 fn ended_by_close(w: &World) -> Result<u64> {
     let counters = w.counters(Proxy)?;
     Ok(counters["changes_not_done_closing"].as_u64().unwrap_or(0))
 }
 
-/// Sessions end in each way in this phase.
+/// Ends sessions in each way in this phase.
 fn ends_in(
     w: &mut World,
     hold: &Hold,

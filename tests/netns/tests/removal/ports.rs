@@ -1,5 +1,5 @@
-//! A proxy's kernel chose the port by which each session reaches the server, and loses it when
-//! the proxy leaves: another session may not get it before the first has ended.
+//! A proxy's kernel chose the port by which each session reaches the server, and loses the port
+//! when the proxy leaves: another session may not get it before the first has ended.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Plan, all_intact};
 use dysco_netns::{Family, Lab, Role, wait};
 
-/// As many ports as the proxy's kernel may choose from.
+/// Number of ports from which the proxy's kernel may choose.
 const PORTS: usize = 40;
-/// They leave it, so that it chose wrong most of the time.
+/// Number of sessions that leave the proxy, so that a random choice would mostly be wrong.
 const LEAVING: usize = 36;
 const MORE: usize = PORTS - LEAVING;
-/// A server's host says at once that a session is over.
+/// Time limit: a server's host reports at once that a session is over.
 const AT_ONCE: Duration = Duration::from_secs(20);
-/// Two MSL, and as long again each time that it is asked in vain who lives.
+/// Time limit: two MSL, and the same again for each query without an answer.
 const FREED: Duration = Duration::from_secs(240);
 
 fn narrow(w: &World) -> Result<()> {
@@ -40,9 +40,9 @@ fn lost_syns(w: &World) -> Result<u64> {
     Ok(lost)
 }
 
-/// Sessions leave the proxy, and others come by it: each finds a port that none has, also when
-/// the daemon was started anew meanwhile. Once the first have ended, theirs are given again,
-/// though messages of these hosts are lost once.
+/// Sessions leave the proxy, and others arrive through it. Each finds a port that no other session
+/// has, even if the daemon was restarted in the meantime. Once the first sessions have ended, their
+/// ports are used again, although messages of these hosts are lost once.
 fn leave(mut w: World, lost: &[(Role, &str)]) -> Result<()> {
     narrow(&w)?;
     let plan = Plan::default();
@@ -56,7 +56,7 @@ fn leave(mut w: World, lost: &[(Role, &str)]) -> Result<()> {
     let adopted = w.fleet.json(&w.lab.proxy, &["adopt"])?;
     let left = adopted["left"].as_array();
     ensure!(left.is_some_and(Vec::is_empty), "left: {adopted}");
-    // They go on while others are waited for.
+    // These sessions continue while others are waited for.
     let slow = Plan {
         rate: Some(100_000),
         ..Plan::default()
@@ -85,7 +85,7 @@ fn leave(mut w: World, lost: &[(Role, &str)]) -> Result<()> {
     w.finish()
 }
 
-/// Nobody waits for two MSL, nor asks: the port is free when both ends have closed.
+/// No host waits for two MSL or sends queries: the port is free when both ends have closed.
 fn is_free_at_once(family: Family, mode: &'static str) -> Result<()> {
     let mut w = World::new(Lab::builder("portsfree"), family)?;
     w.mode = mode;

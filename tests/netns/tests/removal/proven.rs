@@ -1,5 +1,5 @@
-//! What seems proven and is not: a buffer that is full all the time, and a relay that goes
-//! on where its shim does not see it. Neither loses its proxy, and no byte is wrong.
+//! Apparent proofs: a buffer that is full all the time, and a relay that continues without its
+//! shim. Neither loses its proxy, and no byte is wrong.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -20,7 +20,8 @@ fn reason(done: &Value) -> String {
     first.unwrap_or_default().to_owned()
 }
 
-/// Its server reads slower than its client sends: what it holds is the same at each moment.
+/// The server reads more slowly than the client sends: the relay holds the same amount at all
+/// times.
 #[test]
 fn a_buffer_that_is_always_full_proves_nothing() -> Result<()> {
     let mut w = World::new(Lab::builder("full"), Family::V4)?;
@@ -41,7 +42,7 @@ fn a_buffer_that_is_always_full_proves_nothing() -> Result<()> {
     }
     group.wait_progress(1 << 20)?;
 
-    // Once the server reads, the same is shown empty.
+    // Once the server reads, the relay is shown to be empty.
     group.set_reading(Side::Server, Reading::Fast);
     wait::until("the removal", PATIENCE, || {
         let done = w.remove(&words).ok()?;
@@ -54,7 +55,7 @@ fn a_buffer_that_is_always_full_proves_nothing() -> Result<()> {
     w.finish()
 }
 
-/// Says some bytes, and hears them as the relay has passed them on.
+/// Sends some bytes, and receives them as the relay has forwarded them.
 fn hears(stream: &mut TcpStream, letter: u8) -> Result<u8> {
     let said = [letter; 5_000];
     stream.write_all(&said)?;
@@ -65,8 +66,8 @@ fn hears(stream: &mut TcpStream, letter: u8) -> Result<u8> {
     Ok(first)
 }
 
-/// It has spliced both ways, and reads and rewrites now, by a way that its shim does not
-/// follow.
+/// The relay has spliced in both directions, and now reads and rewrites, in a way that its shim
+/// does not follow.
 fn rewrites(how: &str, seen: &str) -> Result<()> {
     let mut w = World::new(Lab::builder(how), Family::V4)?;
     w.mode = "local";
@@ -93,7 +94,7 @@ fn rewrites(how: &str, seen: &str) -> Result<()> {
     wait::until("the relay to rewrite", PATIENCE, || {
         (hears(&mut stream, b'a').ok()? == b'A').then_some(())
     })?;
-    // What the shim has to say of it may be on its way.
+    // Reports of the shim may still be in flight.
     for dry in [true, false, true] {
         let done = asked(dry)?;
         ensure!(done["summary"]["refused"] == 1, "{done:#}\n{}", w.state());

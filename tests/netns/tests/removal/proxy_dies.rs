@@ -1,5 +1,5 @@
-//! HAProxy dies, or closes its sessions, while its removal drains: what it held is lost, so
-//! both ends hear a reset, and neither a clean end of a stream with a hole.
+//! HAProxy dies, or closes its sessions, while its removal drains: its data is lost, so that both
+//! ends receive a reset, and neither receives a clean end of an incomplete stream.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn world(name: &str, roles: &[Role], mode: &'static str) -> Result<World> {
     Ok(w)
 }
 
-/// Both ends have cut, and HAProxy holds what neither end reads.
+/// Returns sessions whose ends have cut over while HAProxy holds data that neither end reads.
 fn draining(w: &World) -> Result<Group> {
     let group = w.open(2, &Plan::default())?;
     group.run();
@@ -28,7 +28,7 @@ fn draining(w: &World) -> Result<Group> {
     let ends = w.ends(&group)?;
     w.wait_removable(&ends)?;
     read(&group, Reading::Paused);
-    // Nothing but probes of windows passes the router once they are shut.
+    // Only window probes pass the router once the windows are closed.
     let (mut last, mut same) = (0, 0);
     wait::until("the windows to shut", LIMIT, || {
         let now = w.lab.proxy_packets().ok()?;
@@ -57,8 +57,8 @@ fn read(group: &Group, how: Reading) {
     group.set_reading(Side::Server, how);
 }
 
-/// Each end was told by an error that the session is over, and got no wrong byte. Once the
-/// kernel has given a program that error, it says the end of the stream.
+/// Checks that each end received an error that ended the session, and no wrong byte. After the
+/// kernel has reported that error to a program, it reports the end of the stream.
 fn both_reset(outcomes: &[Outcome]) -> Result<()> {
     for o in outcomes {
         for end in [&o.client, &o.server] {
@@ -71,7 +71,8 @@ fn both_reset(outcomes: &[Outcome]) -> Result<()> {
     Ok(())
 }
 
-/// All hosts say that the session was lost, why, and that nothing was removed.
+/// Checks that all hosts report that the session was lost, the reason, and that nothing was
+/// removed.
 fn told(w: &World) -> Result<()> {
     let daemons = w.daemons.iter();
     wait::until("the changes to end", LIMIT, || {

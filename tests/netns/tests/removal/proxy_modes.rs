@@ -1,4 +1,4 @@
-//! What the proxy does with bytes, and what it does after it was removed.
+//! The modes of a proxy, and its behaviour after the removal.
 
 use std::time::Duration;
 
@@ -25,8 +25,7 @@ fn gentle() -> Plan {
 #[test]
 fn a_header_before_the_bytes_and_an_upgrade_are_removed_and_requests_are_not() -> Result<()> {
     let roles = [Role::Client, Role::Proxy, Role::Server];
-    // Of PROXY protocol v2 the server's daemon sees 28 bytes more than the
-    // client sent.
+    // With PROXY protocol v2 the server's daemon sees 28 bytes more than the client has sent.
     let w = World::with(Lab::builder("modes"), Family::V4, &roles, "", |c| {
         c.server_words("send-proxy-v2")
     })?;
@@ -76,7 +75,7 @@ fn a_header_before_the_bytes_and_an_upgrade_are_removed_and_requests_are_not() -
     w.finish()
 }
 
-/// Many more requests, and a good part of a long answer.
+/// Checks that many more requests succeed, and a large part of a long answer arrives.
 fn goes_on(kept: &[http::Traffic; 2]) -> Result<()> {
     let goals = [200 * PONG.len() as u64, 2 << 20];
     for (traffic, more) in kept.iter().zip(goals) {
@@ -100,8 +99,8 @@ fn removed_sessions_outlive_a_reload_and_the_death_of_the_proxy() -> Result<()> 
     }
     w.remove_these(&w.ends(&first)?)?;
 
-    // A reload: the new process takes over, the old one ends with its last
-    // session, of which it has none any more.
+    // After a reload the new process takes over, and the old one ends with its last session, of
+    // which it has none left.
     let mut old = w.haproxy.take().expect("there is one");
     let pid = old.id().to_string();
     let new = w.proxy("reloaded", crate::world::PROXY_PORT, |c| c.reloading(&pid))?;
@@ -115,7 +114,7 @@ fn removed_sessions_outlive_a_reload_and_the_death_of_the_proxy() -> Result<()> 
     second.wait_progress(1 << 20)?;
     w.remove_these(&w.ends(&second)?)?;
 
-    // Dropped, it is killed.
+    // Dropping the process kills it.
     drop(w.haproxy.take());
     for group in [&first, &second, &untouched] {
         group.wait_progress(1 << 20)?;

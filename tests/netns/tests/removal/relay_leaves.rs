@@ -1,5 +1,5 @@
-//! Sessions that the proxy's host relays by itself leave that host too, once
-//! the hosts on both sides run `dyscod`: under traffic, with every byte checked.
+//! Sessions that the proxy's host relays leave that host too, once the hosts on both sides run
+//! `dyscod`: under traffic, with every byte checked.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Sessions that the proxy's host relays, though it would not have to.
+/// Opens sessions that the proxy's host relays, although it need not.
 fn relayed(
     lab: dysco_netns::Builder,
     family: Family,
@@ -31,7 +31,7 @@ fn relayed(
     Ok((w, group, ends))
 }
 
-/// The session of these ends, as a host lists it.
+/// Returns the session with these ends, as a host lists it.
 fn listed(w: &World, role: Role, local: &str, remote: &str) -> Result<Value> {
     let all = w.sessions(role)?;
     let found = all
@@ -40,7 +40,7 @@ fn listed(w: &World, role: Role, local: &str, remote: &str) -> Result<Value> {
     found.with_context(|| format!("{local} > {remote} is not listed\n{}", w.state()))
 }
 
-/// Packets go straight between the anchors, and none by the proxy's host.
+/// Checks that packets go straight between the anchors, and none through the proxy's host.
 fn bypassed(w: &World, group: &Group, ends: &[Ends], progress: u64) -> Result<()> {
     for e in ends {
         let session = listed(w, Role::Client, &e.client, &e.listen)?;
@@ -106,7 +106,7 @@ fn gentle(close: Close) -> Plan {
     }
 }
 
-/// What it was, what it is, since when and by whose will.
+/// The history has the former and the present mode, the time of the change and its requester.
 #[test]
 fn its_history_is_kept_and_it_is_counted() -> Result<()> {
     let plan = gentle(Close::Together);
@@ -126,7 +126,7 @@ fn its_history_is_kept_and_it_is_counted() -> Result<()> {
     ensure!(at_proxy[0]["to"] == "local", "{at_proxy:#?}");
     let by = at_proxy[0]["by"].as_str().unwrap_or_default();
     ensure!(by.starts_with("root on this host"), "{at_proxy:#?}");
-    // The next process knows it as well, and what is shown of one session.
+    // The next process has the history as well, and shows it for one session.
     w.daemon(Role::Proxy)?.kill()?;
     w.restart(Role::Proxy)?;
     let after = change(&listed(&w, Role::Proxy, &e.listen, &e.client)?);
@@ -135,13 +135,13 @@ fn its_history_is_kept_and_it_is_counted() -> Result<()> {
         .fleet
         .dyscoctl(&w.lab.proxy, &["sessions", "show", &e.name()])?;
     ensure!(shown.contains("middlebox to local"), "{shown}");
-    // Only the bypass is another way: local again is none.
+    // Only the bypass differs from the present mode; `local` is the present mode.
     let refused = w.remove(&["--session", &e.name(), "--mode", "local"])?;
     let why = refused["removals"][0]["reason"]
         .as_str()
         .unwrap_or_default();
     ensure!(why.contains("ask for mode bypass"), "{refused:#}");
-    // The client's operator wants the second one.
+    // The client's operator requests the removal of the second session.
     let named = format!("{}>{}", ends[1].client, ends[1].listen);
     let proxy = Role::Proxy.at(Family::V4, 0).ip().to_string();
     let done = w.remove_from(Role::Client, &proxy, &["--session", &named])?;
@@ -149,7 +149,7 @@ fn its_history_is_kept_and_it_is_counted() -> Result<()> {
     let done = w.remove(&["--session", &e.name(), "--mode", "auto"])?;
     ensure!(done["removals"][0]["mode"] == "bypass", "{done:#}");
     bypassed(&w, &group, &ends, 100_000)?;
-    // It has left: nothing has to be proven of it.
+    // The proxy has left the session: nothing has to be proven about it.
     let refused = w.remove(&["--session", &e.name(), "--mode", "local"])?;
     let why = refused["removals"][0]["reason"].to_string();
     ensure!(why.contains("has left this session already"), "{refused:#}");
@@ -162,7 +162,7 @@ fn its_history_is_kept_and_it_is_counted() -> Result<()> {
     }
     let counts = status(&w, Role::Client)?["sessions"].clone();
     ensure!(counts["bypass"] == 2, "{counts:#}");
-    // Another host may come in then; the one that opened it decides, and tries.
+    // Another host may then enter; the host that opened the session decides, and tries.
     let name = format!("{}>{}", e.server, e.proxy);
     let words = ["reconfigure", &name, "--chain", "10.0.9.9", "--wait"];
     let ran = w.fleet.try_dyscoctl(&w.lab.server, &words)?;
@@ -174,8 +174,7 @@ fn its_history_is_kept_and_it_is_counted() -> Result<()> {
     w.finish()
 }
 
-/// A daemon is killed before each of these steps, by changes of one session
-/// each, and started again.
+/// A daemon is killed before each of these steps, in changes of one session each, and restarted.
 #[test]
 fn a_daemon_dies() -> Result<()> {
     let before = [
@@ -208,7 +207,7 @@ fn a_daemon_dies() -> Result<()> {
         group.wait_progress(50_000).with_context(context)?;
         idle(&w).with_context(context)?;
     }
-    // What was rolled back is still relayed, and can be asked for again.
+    // A session that was rolled back is still relayed, and can be requested again.
     let done = w.remove(&["--all", "--mode", "bypass"])?;
     ensure!(done["summary"]["refused"] == 0, "{done:#}");
     ensure!(done["summary"]["rolled_back"] == 0, "{done:#}");
@@ -217,7 +216,7 @@ fn a_daemon_dies() -> Result<()> {
     w.finish()
 }
 
-/// No host has a change under way any more.
+/// Waits until no host has a change in progress.
 fn idle(w: &World) -> Result<()> {
     wait::until("the changes to end", LIMIT, || {
         let idle = |role| w.counters(role).is_ok_and(|c| c["changes_under_way"] == 0);

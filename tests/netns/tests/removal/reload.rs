@@ -1,5 +1,5 @@
-//! The first thing people suffer from: HAProxy is reloaded again and again
-//! under sessions that last. `dyscod` runs on its host alone.
+//! The most common problem: HAProxy is reloaded repeatedly while long sessions exist. `dyscod` runs
+//! only on its host.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ const SHELL: u16 = 2222;
 const CONFIG: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n\
                       [removal]\nmode = \"local\"\n";
 
-/// Sessions before the first reload, and new ones before each.
+/// Number of sessions before the first reload, and of new sessions before each reload.
 const AT_FIRST: usize = 500;
-/// With one of PostgreSQL and one of SSH it is fifty.
+/// Together with one session of PostgreSQL and one of SSH this is fifty.
 const EACH_TIME: usize = 48;
 const RELOADS: usize = 10;
-/// Kinds of traffic, each with as many sessions.
+/// Number of kinds of traffic, each with the same number of sessions.
 const KINDS: usize = 4;
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -37,10 +37,10 @@ fn relays(config: Config) -> Config {
         .also("tcp", here(SHELL), server(SHELL))
 }
 
-/// What people do through the proxy: downloads, uploads, both, WebSockets.
+/// Traffic of users through the proxy: downloads, uploads, both, WebSockets.
 struct Traffic {
     groups: Vec<Group>,
-    /// Which ends of a group receive.
+    /// Receiving ends of each group.
     receiving: Vec<Vec<Side>>,
 }
 
@@ -84,7 +84,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Waits until each session has delivered more, wherever it does.
+    /// Waits until each session has delivered more data to each receiving end.
     fn goes_on(&self) -> Result<()> {
         let all = self.groups.iter().zip(&self.receiving);
         let ends = all.flat_map(|(group, sides)| sides.iter().map(move |side| (group, *side)));
@@ -101,7 +101,7 @@ impl Traffic {
     }
 }
 
-/// Sessions of real programs, each known by what only it can answer.
+/// Sessions of real programs, each identified by an answer that only it can give.
 struct Programs {
     databases: Vec<(Dialogue, String)>,
     shells: Vec<Dialogue>,
@@ -117,7 +117,7 @@ impl Programs {
         self.go_on()
     }
 
-    /// Asks enough for a proxy to see that it only passes bytes on.
+    /// Sends enough requests for a proxy to see that it only forwards bytes.
     fn go_on(&mut self) -> Result<()> {
         for round in 0..4 {
             for (database, backend) in &mut self.databases {
@@ -142,9 +142,9 @@ impl Programs {
     }
 }
 
-/// Drains the HAProxy that runs, puts another in its place, and waits for the
-/// end of the old one; how many sessions left it. The programs go on meanwhile:
-/// HAProxy may have copied all of a session that only spoke before.
+/// Drains the running HAProxy, replaces it, and waits for the end of the old process. Returns the
+/// number of sessions that left it. The programs continue in the meantime: HAProxy may have copied
+/// all data of a session that was only active before.
 fn reload(w: &mut World, programs: &mut Programs, round: usize) -> Result<u64> {
     let mut old = w.haproxy.take().context("it runs")?;
     let pid = old.id().to_string();
@@ -206,7 +206,7 @@ fn ten_reloads_under_a_thousand_sessions() -> Result<()> {
             .go_on()
             .with_context(|| format!("after reload {round}"))?;
     }
-    // Each left its proxy once, and never came back.
+    // Each session left its proxy once, and never returned.
     let all = traffic.count() + programs.databases.len() + programs.shells.len();
     ensure!(removed == all as u64, "{removed} of {all} sessions left");
     drop(w.haproxy.take());

@@ -1,5 +1,5 @@
-//! What an operator is told of a removal is so: a session that its proxy keeps is told with the
-//! reason, one that does not move on a new path is taken back.
+//! The reports of removals to the operator are true: a session that its proxy keeps is reported
+//! with the reason, and a session without progress on a new path is rolled back.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use serde_json::Value;
 const FAMILY: Family = Family::V4;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A command about a proxy that is elsewhere: never done, and told where that is.
+/// Checks that a command about a proxy in another place is never carried out, and that its report
+/// names the place.
 fn is_told_elsewhere(ran: &Ran, what: &str) -> Result<()> {
     let told = format!("{} {}", ran.stdout, ran.stderr);
     let words = ["haproxy", "another network namespace", "run dyscod there"];
@@ -23,13 +24,12 @@ fn is_told_elsewhere(ran: &Ran, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// The proxy's sockets are in a network namespace that this dyscod is not in, as those of a
-/// container are.
+/// The proxy's sockets are in a network namespace without a dyscod, as those of a container are.
 #[test]
 fn sessions_of_a_proxy_in_another_namespace_are_left() -> Result<()> {
     let lab = Lab::builder("elsewhere").build()?;
     let fleet = Fleet::new(&lab)?;
-    // By this file both reach the socket, as by a directory that a container shares.
+    // Both reach the socket through this file, as through a directory that a container shares.
     let socket = lab.dir().join("shim.sock");
     let shared = format!("[shim]\nsocket = \"{}\"\n", socket.display());
     let daemon = fleet.start(&lab, Role::Client, &shared)?;
@@ -96,15 +96,15 @@ fn sessions_of_a_proxy_on_another_interface_are_left() -> Result<()> {
     lab.finish((daemon, haproxy, server))
 }
 
-/// What opens a new path passes, and what the stacks send there does not: it is answered, and
-/// carries nothing.
+/// Rule that passes the packets that open a new path, and drops the data of the stacks there: the
+/// path answers, and carries nothing.
 const OPENS_ALONE: &str = "iifname { client, server } oifname { client, server } \
     meta l4proto tcp tcp window != 65535 meta length > 100 counter drop";
 
 #[test]
 fn a_path_that_opens_and_carries_nothing_is_taken_back() -> Result<()> {
     let w = World::new(Lab::builder("opensalone"), FAMILY)?;
-    // Never still: what has nothing to send shows nothing.
+    // The session is never idle: an end without data to send shows nothing.
     let group = w.open(1, &Plan::default())?;
     group.run();
     group.wait_progress(64 << 10)?;
@@ -120,8 +120,8 @@ fn a_path_that_opens_and_carries_nothing_is_taken_back() -> Result<()> {
     w.finish()
 }
 
-/// What the proxy's kernel sends itself passes, and what it relays for an end does not: that
-/// has a hop behind it.
+/// Rule that passes the packets of the proxy's kernel, and drops the packets that it relays for an
+/// end: these have one more hop behind them.
 const OWN_ALONE: &str = "
 table inet own {
   chain forward {
@@ -131,7 +131,7 @@ table inet own {
 }
 ";
 
-/// A relay cannot be given back, and nobody is told that it went well.
+/// A relay cannot be taken back, and no success is reported.
 #[test]
 fn a_relay_that_an_end_does_not_acknowledge_is_unconfirmed() -> Result<()> {
     let mut w = World::new(Lab::builder("unconfirmed"), FAMILY)?;
@@ -156,7 +156,7 @@ fn a_relay_that_an_end_does_not_acknowledge_is_unconfirmed() -> Result<()> {
         "{ran:?}\n{}",
         w.state()
     );
-    // It goes on by itself once it can.
+    // The session continues by itself once it can.
     w.lab
         .router
         .output("nft", &["delete", "table", "inet", "own"])?;
@@ -165,7 +165,7 @@ fn a_relay_that_an_end_does_not_acknowledge_is_unconfirmed() -> Result<()> {
     w.finish()
 }
 
-/// A client that asks for MPTCP of a proxy that has none goes on in TCP.
+/// A client that requests MPTCP from a proxy without it falls back to TCP.
 #[test]
 fn a_session_that_fell_back_from_mptcp_leaves() -> Result<()> {
     for mode in ["bypass", "local"] {
@@ -186,7 +186,7 @@ fn a_session_that_fell_back_from_mptcp_leaves() -> Result<()> {
     Ok(())
 }
 
-/// One reason after the other would be met by who mends one at a time.
+/// Someone who remedies one problem at a time would otherwise meet one reason after the other.
 #[test]
 fn all_that_stands_in_the_way_is_told_at_once() -> Result<()> {
     let lab =

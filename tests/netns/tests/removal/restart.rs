@@ -1,4 +1,4 @@
-//! Daemons come and go, tables and port ranges end: sessions notice nothing.
+//! Daemons start and stop, tables and port ranges are exhausted: sessions notice nothing.
 
 use std::fs;
 use std::time::Duration;
@@ -48,7 +48,7 @@ fn sessions_outlive_their_daemons() -> Result<()> {
         ensure!(fates == expected, "{fates:?}");
         group.wait_progress(100_000)?;
     }
-    // Now one that began before, and one that begins now.
+    // The next removals are of a session that began before, and of one that begins now.
     let later = w.open(1, &gentle())?;
     later.run();
     later.wait_progress(100_000)?;
@@ -101,7 +101,7 @@ fn full_tables_and_spent_ports_are_told_and_harm_nobody() -> Result<()> {
         crate::world::DECLARED
     );
     let w = World::with(Lab::builder("full"), Family::V4, &Role::ALL, &config, |c| c)?;
-    // Two of the four find a port.
+    // Two of the four sessions find a port.
     let group = w.open(4, &gentle())?;
     group.run();
     group.wait_progress(100_000)?;
@@ -121,7 +121,7 @@ fn full_tables_and_spent_ports_are_told_and_harm_nobody() -> Result<()> {
         );
     }
 
-    // On the proxy's host each session takes two of the sixteen.
+    // On the proxy's host each session takes two of the sixteen entries.
     let more = w.open(20, &gentle())?;
     more.run();
     more.wait_progress(50_000)?;
@@ -143,7 +143,7 @@ fn full_tables_and_spent_ports_are_told_and_harm_nobody() -> Result<()> {
     w.finish()
 }
 
-/// The programs went with it; the one in its place has them again.
+/// The programs vanished with the interface; the new interface has them again.
 #[test]
 fn an_interface_is_made_anew() -> Result<()> {
     let w = World::new(Lab::builder("anew"), Family::V4)?;
@@ -181,7 +181,7 @@ fn an_interface_is_made_anew() -> Result<()> {
     w.finish()
 }
 
-/// It would have what it tracks put in force, and then find the shim's socket taken.
+/// A second daemon would put its tracking rules in force, and then find the shim's socket in use.
 #[test]
 fn a_second_one_beside_the_first_changes_nothing() -> Result<()> {
     let w = World::new(Lab::builder("second"), Family::V4)?;

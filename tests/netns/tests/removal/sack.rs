@@ -1,5 +1,5 @@
-//! What the translation of SACK blocks is worth: without it at one end, a
-//! sender that loses packets has to wait for its clock again and again.
+//! Value of the translation of SACK blocks: without SACK at one end, a sender that loses packets
+//! has to wait for its timer repeatedly.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use dysco_netns::{Family, Lab, Role, counters, wait};
 
 const BYTES: u64 = 20 << 20;
 
-/// What losses cost the sender of an upload of [`BYTES`].
+/// Cost of losses to the sender of an upload of [`BYTES`].
 #[derive(Debug)]
 struct Cost {
     timeouts: u64,
     discarded: u64,
 }
 
-/// An upload over a new path that loses packets.
+/// Uploads over a new path that loses packets.
 fn upload(w: &World) -> Result<Cost> {
     let plan = Plan {
         up: Amount::Bytes(BYTES),

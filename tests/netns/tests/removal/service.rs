@@ -1,4 +1,4 @@
-//! `dyscod` as a service: what it tells its manager, and what it logs for programs.
+//! `dyscod` as a service: its notifications to its manager, and its logs for programs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,8 @@ use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Its manager is told that it is ready once it is, and that it stops once it is asked to.
+/// The manager is notified that the service is ready once it is, and that it stops once it is asked
+/// to.
 #[test]
 fn its_manager_hears_when_it_is_ready_and_when_it_stops() -> Result<()> {
     let lab = Lab::builder("service").build()?;
@@ -33,7 +34,7 @@ fn its_manager_hears_when_it_is_ready_and_when_it_stops() -> Result<()> {
     let mut daemon = lab.client.spawn(program.env("NOTIFY_SOCKET", &name))?;
     let said = heard("dyscod to be ready")?;
     ensure!(said.lines().any(|line| line == "READY=1"), "{said:?}");
-    // What depends on it may start at this word.
+    // Services that depend on it may start at this notification.
     fleet.dyscoctl(&lab.client, &["status"])?;
     ensure!(
         manager.recv(&mut [0; 64]).is_err(),
@@ -45,7 +46,7 @@ fn its_manager_hears_when_it_is_ready_and_when_it_stops() -> Result<()> {
     lab.finish(daemon)
 }
 
-/// A JSON object each of whose names stands there once, as programs expect it.
+/// A JSON object in which each name occurs once, as programs expect it.
 struct Object(BTreeMap<String, Value>);
 
 impl<'de> Deserialize<'de> for Object {
@@ -72,7 +73,7 @@ impl<'de> Deserialize<'de> for Object {
     }
 }
 
-/// Whatever happens, at the most talkative: a removal, one that is refused, and its end.
+/// The log is at its most verbose during a removal, a refused removal, and the end of a session.
 #[test]
 fn each_line_of_a_log_in_json_is_an_object() -> Result<()> {
     let config = format!("{DECLARED}[log]\nformat = \"json\"\nfilter = \"trace\"\n");

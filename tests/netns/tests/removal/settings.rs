@@ -1,5 +1,5 @@
-//! Settings that other tests leave as they are: how programs are attached, and
-//! removals that nobody asks for.
+//! Settings that other tests leave at their defaults: the attachment of programs, and removals
+//! without a request.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use dysco_netns::{Family, Lab, Role, wait};
 const LIMIT: Duration = Duration::from_secs(60);
 const ALL: [Role; 3] = [Role::Client, Role::Proxy, Role::Server];
 
-/// Until the proxy of the only session has left.
+/// Waits until the proxy of the only session has left.
 fn wait_removed(w: &World) -> Result<()> {
     wait::until("a removed session", LIMIT, || {
         let status = w.fleet.json(&w.lab.client, &["status"]).ok()?;
@@ -58,7 +58,7 @@ fn an_automatic_removal_needs_no_request() -> Result<()> {
     w.finish()
 }
 
-/// The server's host has no daemon when the session could first lose its proxy.
+/// The server's host has no daemon at the first time at which the session could lose its proxy.
 #[test]
 fn an_automatic_removal_is_tried_again() -> Result<()> {
     let config = format!("[removal]\nautomatic = true\nmode = \"bypass\"\n\n{DECLARED}");
@@ -79,12 +79,12 @@ fn an_automatic_removal_is_tried_again() -> Result<()> {
     w.finish()
 }
 
-/// Nobody is told of each opening unless somebody watches.
+/// Openings are reported only if someone watches.
 #[test]
 fn who_watches_hears_of_what_opens() -> Result<()> {
     let w = World::with(Lab::builder("watch"), Family::V4, &ALL, DECLARED, |c| c)?;
     let mut monitor = w.fleet.monitor(&w.lab.client)?;
-    // Once the first is heard of, its words are those of the next ones too.
+    // Once the first opening is reported, the following ones are reported too.
     let mut opened = 0;
     wait::until("word of a session that opens", LIMIT, || {
         let group = w.open(1, &Plan::default()).ok()?;

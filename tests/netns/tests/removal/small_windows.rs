@@ -1,5 +1,5 @@
-//! An end whose window is smaller than the segments that the other end would send: with the
-//! proxy both get on, without it the sender would wait for its timers.
+//! An end whose window is smaller than the segments that the other end would send: with the proxy
+//! both make progress, and without it the sender would wait for its timers.
 
 use crate::world::fates::SETTLED;
 use crate::world::{DECLARED, World};
@@ -24,7 +24,7 @@ fn a_window_below_a_segment_is_refused() -> Result<()> {
         let group = w.open(1, &plan)?;
         group.run();
         group.wait_progress(100_000)?;
-        // A dry run tells it as well, as soon as nothing else is in the way.
+        // A dry run reports it as well, as soon as no other reason exists.
         let reason = |done: &Value| {
             let reason = done["removals"][0]["reason"].as_str();
             reason.unwrap_or_default().to_owned()
@@ -44,7 +44,7 @@ fn a_window_below_a_segment_is_refused() -> Result<()> {
             "{done:#}\n{}",
             w.state()
         );
-        // As before.
+        // The session continues as before.
         group.wait_progress(200_000)?;
         group.rest()?;
         all_intact(&group.finish()?)?;

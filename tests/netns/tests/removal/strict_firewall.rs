@@ -1,6 +1,5 @@
-//! A strict firewall stands between all hosts, and nobody has told anybody of it: it
-//! sees an ordinary connection where HAProxy was, and refuses nothing. Where chains change:
-//! `farewell`.
+//! An unannounced strict firewall stands between all hosts: it sees an ordinary connection where
+//! HAProxy was, and refuses nothing. For changes of chains see `chains/closes_firewalls`.
 
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ fn guarded(builder: Builder, family: Family) -> Result<World> {
     Ok(w)
 }
 
-/// Sessions lose the proxy, and go on for a while without it.
+/// Sessions lose the proxy, and continue for some time without it.
 fn leave(w: World, count: usize, plan: &Plan, progress: u64) -> Result<()> {
     let group = w.open(count, plan)?;
     group.run();
@@ -32,7 +31,7 @@ fn leave(w: World, count: usize, plan: &Plan, progress: u64) -> Result<()> {
     w.finish()
 }
 
-/// The sessions that HAProxy had are over for the firewall, or it would know them
+/// Checks that the sessions of HAProxy are over for the firewall, which would otherwise know them
 /// for days.
 fn forgotten(w: &World) -> Result<()> {
     let words = ["-L", "-p", "tcp", "--state", "ESTABLISHED", "-f"];
@@ -73,7 +72,7 @@ fn many_busy_sessions() -> Result<()> {
     leave(w, 40, &Plan::default(), MIB)
 }
 
-/// A kilobyte twice a second: nothing is on its way when the proxy leaves.
+/// There is one kilobyte twice per second: no data is in flight when the proxy leaves.
 #[test]
 fn sessions_that_are_mostly_silent() -> Result<()> {
     let w = guarded(Lab::builder("guardsilent"), Family::V4)?;
@@ -85,7 +84,7 @@ fn sessions_that_are_mostly_silent() -> Result<()> {
     leave(w, 20, &plan, 2048)
 }
 
-/// The end that receives sends nothing but acknowledgements.
+/// The receiving end sends only acknowledgements.
 #[test]
 fn a_download_and_an_upload() -> Result<()> {
     for (up, down, first) in [
@@ -112,7 +111,7 @@ fn a_download_and_an_upload() -> Result<()> {
     Ok(())
 }
 
-/// The proxy holds what a slow reader has not taken, whose window is shut.
+/// The proxy holds data that a slow reader has not read, and whose window is closed.
 #[test]
 fn a_slow_reader() -> Result<()> {
     let w = guarded(Lab::builder("guardslow"), Family::V4)?;
@@ -132,8 +131,8 @@ fn a_slow_reader() -> Result<()> {
     w.finish()
 }
 
-/// What comes by the proxy is acknowledged long before the firewall sees on the new path
-/// how far the other end had sent.
+/// Data through the proxy is acknowledged long before the firewall sees on the new path how far the
+/// other end had sent.
 #[test]
 fn where_the_proxys_way_is_the_shorter_one() -> Result<()> {
     let w = guarded(Lab::builder("guardlong"), Family::V4)?;
@@ -141,15 +140,15 @@ fn where_the_proxys_way_is_the_shorter_one() -> Result<()> {
     leave(w, 2, &Plan::default(), 4 * MIB)
 }
 
-/// What opens the path, or shows what was sent elsewhere, is lost at times.
+/// Packets that open the path, or show the data sent elsewhere, are sometimes lost.
 #[test]
 fn where_packets_are_lost() -> Result<()> {
     let w = guarded(Lab::builder("guardloss").loss(2.0), Family::V4)?;
     leave(w, 8, &Plan::default(), 200_000)
 }
 
-/// Both ends have acknowledged the new path's opening before any data passes there: the
-/// firewall would take what is acknowledged far behind for late, and not remember the data.
+/// Both ends have acknowledged the new path's opening before any data passes there. The firewall
+/// would otherwise treat acknowledgements that are far behind as late, and not record the data.
 #[test]
 fn the_path_is_established_before_it_is_used() -> Result<()> {
     let mut w = guarded(Lab::builder("guardopens"), Family::V4)?;
@@ -176,7 +175,7 @@ fn the_path_is_established_before_it_is_used() -> Result<()> {
     w.finish()
 }
 
-/// The two sessions scale windows otherwise, and one end not at all.
+/// The two sessions scale windows differently, and one end does not scale.
 #[test]
 fn without_window_scaling_at_the_server() -> Result<()> {
     let lab = Lab::builder("guardscale").host(Role::Server, |h| h.window_scaling(false));

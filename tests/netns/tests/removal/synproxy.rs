@@ -7,7 +7,7 @@ use dysco_netns::stream::{Group, Plan, all_intact};
 use dysco_netns::{Family, Host, Lab, Role};
 use serde_json::Value;
 
-/// It answers for HAProxy's port.
+/// Rules that answer for HAProxy's port.
 const RULES: &str = "
 table ip guard {
   chain early {
@@ -31,7 +31,8 @@ fn guard(host: &Host) -> Result<()> {
 
 const COUNT: usize = 8;
 
-/// Sessions through it. Each has clocks of its own, of which some are behind the socket's.
+/// Opens sessions through the SYNPROXY. Each has its own clock; some of the clocks are behind the
+/// socket's.
 fn busy(mode: &'static str, daemons: &[Role]) -> Result<(World, Group)> {
     let lab = Lab::builder("synproxy");
     let mut w = World::with(lab, Family::V4, daemons, DECLARED, |c| c)?;

@@ -9,10 +9,10 @@ use dysco_netns::{Family, Host, Lab, Process, Program, Role, wait};
 
 use crate::world::{DECLARED, World};
 
-/// What a key changes is on the screen within this.
+/// Time limit for the effect of a key on the screen.
 const SEEN: Duration = Duration::from_secs(20);
 
-/// A terminal on a host, of which the keys are pressed and the screen is read.
+/// A terminal on a host, with keys to press and a screen to read.
 struct Screen<'a> {
     host: &'a Host,
     socket: PathBuf,
@@ -20,7 +20,7 @@ struct Screen<'a> {
 }
 
 impl Screen<'_> {
-    /// Runs a command in a terminal of its own.
+    /// Runs a command in its own terminal.
     fn start<'a>(host: &'a Host, command: &str) -> Result<Screen<'a>> {
         let socket = host.dir().join("tmux");
         let words = ["-D", "-f", "/dev/null", "-S"];
@@ -60,13 +60,13 @@ impl Screen<'_> {
         shown.with_context(|| self.text())
     }
 
-    /// Ends what is left.
+    /// Ends the remaining processes.
     fn finish(mut self) -> Result<()> {
         self.server.stop()
     }
 }
 
-/// Whoever looks sees the sessions move, filters them, and takes the proxy out of one.
+/// The user sees the sessions move, filters them, and removes the proxy from one of them.
 #[test]
 fn top_shows_sessions_and_removes_the_proxy_after_a_yes_alone() -> Result<()> {
     let w = World::with(
@@ -86,7 +86,7 @@ fn top_shows_sessions_and_removes_the_proxy_after_a_yes_alone() -> Result<()> {
     let host = &w.lab.proxy;
     let command = format!("{} top --delay 200ms", w.fleet.dyscoctl_path().display());
     let screen = Screen::start(host, &command)?;
-    // The client's sides and the server's.
+    // The list has the client's sides and the server's sides.
     screen.shows("listed: 4 of all")?;
     screen.shows("haproxy/")?;
     screen.shows("KiB/s")?;
@@ -105,13 +105,13 @@ fn top_shows_sessions_and_removes_the_proxy_after_a_yes_alone() -> Result<()> {
     };
     ensure!(listed("proxy=haproxy,mode=none")? == 4, "{}", w.state());
     ensure!(listed("proxy=nginx")? == 0, "{}", w.state());
-    // The same words choose sessions for removals.
+    // The same words select sessions for removals.
     for (filter, meant) in [("proxy=:8080,mode=none", 2), ("proxy=nginx", 0)] {
         let words = ["remove-middlebox", "self", "--dry-run", "--filter", filter];
         let dry = w.fleet.json(host, &words)?;
         ensure!(dry["accepted"] == meant, "{filter}: {dry:#}");
     }
-    // Any other key is a no.
+    // Any other key means no.
     screen.press(&["d"])?;
     screen.shows("any other key: do not")?;
     screen.press(&["Enter"])?;
@@ -129,7 +129,7 @@ fn top_shows_sessions_and_removes_the_proxy_after_a_yes_alone() -> Result<()> {
     ensure!(listed("proxy=haproxy")? == 2, "the other: {}", w.state());
     screen.press(&["q"])?;
     wait::until("top to end", SEEN, || {
-        // The server stays, and tells of none or fails.
+        // The tmux server stays without a session, or fails to answer.
         let listed = screen.tmux(&["list-sessions"]).unwrap_or_default();
         listed.trim().is_empty().then_some(())
     })?;

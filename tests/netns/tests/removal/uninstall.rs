@@ -1,4 +1,4 @@
-//! A host is left as it was.
+//! An uninstallation restores a host.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::world::{DECLARED, World};
 
-/// All that a dyscod might have left on a host.
+/// Returns everything that a dyscod might have left on a host.
 fn traces(host: &Host) -> Result<String> {
     let look = "ls -AR /sys/fs/bpf /run/dysco 2>/dev/null; tc qdisc show dev eth0; \
                 tc filter show dev eth0 ingress; tc filter show dev eth0 egress; \
@@ -37,7 +37,7 @@ fn leaves_nothing(name: &'static str, attach: &str) -> Result<()> {
         w.fleet.try_dyscoctl(host, &words)
     };
 
-    // It is needed, and nothing is touched.
+    // The host is needed, and nothing changes.
     let before = traces(host)?;
     let ran = uninstall(&["--dry-run"])?;
     let report: Value = serde_json::from_str(&ran.stdout)?;
@@ -57,7 +57,7 @@ fn leaves_nothing(name: &'static str, attach: &str) -> Result<()> {
 
     let ran = uninstall(&["--wait"])?;
     ensure!(ran.code == Some(0), "{ran:?}");
-    // No dyscod was on the client's host.
+    // No dyscod has run on the client's host.
     let (left, clean) = (traces(host)?, traces(&w.lab.client)?);
     ensure!(left == clean && before != clean, "{left}\n{clean}");
     ensure!(host.dir().join("pki/host.key").exists() && host.dir().join("dyscod.toml").exists());

@@ -1,5 +1,5 @@
-//! Proxies without the shim are taken out of live sessions by what the kernel
-//! counts and the operator's word; what is not proven stays.
+//! Proxies without the shim are removed from live sessions, according to the kernel's counts and
+//! the operator's word. Sessions without proof stay.
 
 use crate::world::{DECLARED, SERVER_PORT, World};
 use anyhow::{Context, Result, anyhow, ensure};
@@ -22,7 +22,7 @@ fn plan() -> Plan {
     }
 }
 
-/// Sessions that differ, as those of different people do.
+/// Returns plans of sessions that differ, as those of different people do.
 fn different(count: usize) -> Vec<Plan> {
     let plan = |i: usize| Plan {
         rate: Some(3_000_000 + 170_000 * i as u64),
@@ -52,8 +52,8 @@ fn reasons(done: &Value) -> Vec<String> {
     why.map(str::to_owned).collect()
 }
 
-/// Not at this moment: too little was seen, sessions at full speed were in step, or
-/// an end that read slowly left no moment in which the relay held nothing.
+/// True if a session is not proven only at this moment: too little data was seen, sessions at full
+/// speed moved equally, or an end that read slowly left no moment in which the relay held nothing.
 fn unproven(why: &str) -> bool {
     let again = [
         "when more data flows",
@@ -63,8 +63,8 @@ fn unproven(why: &str) -> bool {
     again.iter().any(|when| why.contains(when))
 }
 
-/// Removes so many sessions. Those that this moment did not prove are asked for again,
-/// as their refusal says.
+/// Removes this number of sessions. Sessions that were not proven at this moment are requested
+/// again, as their refusal advises.
 fn removed(w: &World, count: usize, words: &[&str]) -> Result<()> {
     let is_dry = words.contains(&"--dry-run");
     let mut removed = 0;
@@ -83,8 +83,8 @@ fn removed(w: &World, count: usize, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Each is proven, if not at this moment then at one of the next, and refused for
-/// want of the operator's word.
+/// Checks that each session is proven, at this moment or one of the next, and refused because the
+/// operator's word is missing.
 fn needs_the_word(w: &World, count: usize, pid: &str) -> Result<()> {
     wait::until("the word to be missed", Duration::from_secs(90), || {
         let done = match w.remove(&["--pid", pid, "--all"]) {
@@ -103,8 +103,8 @@ fn needs_the_word(w: &World, count: usize, pid: &str) -> Result<()> {
     })?
 }
 
-/// Refused without the operator's word, removed by it, and the relay ends its
-/// part without a packet and serves on.
+/// Sessions are refused without the operator's word, and removed with it. The relay then ends its
+/// part without a packet, and continues to serve.
 fn leaves(name: &str, start: Start, plans: &[Plan]) -> Result<()> {
     let (w, mut relay) = world(name, start)?;
     let groups: Result<Vec<_>> = plans.iter().map(|p| running(&w, p)).collect();
@@ -126,7 +126,7 @@ fn removed_by_the_word(w: &World, count: usize, pid: &str) -> Result<()> {
     )
 }
 
-/// The removed sessions pass the relay by, which closes its sockets and serves new ones.
+/// Checks that the removed sessions bypass the relay, which closes its sockets and serves new ones.
 fn serves_on(w: &World, relay: &mut Process, groups: Vec<Group>) -> Result<()> {
     let before = w.lab.proxy_packets()?;
     for group in &groups {
@@ -153,8 +153,8 @@ fn serves_on(w: &World, relay: &mut Process, groups: Vec<Group>) -> Result<()> {
     Ok(())
 }
 
-/// Sends at full speed, in bursts: what passes all at once leaves the relay no moment in
-/// which it surely holds nothing, so that its removal may be refused for ever.
+/// Sends at full speed, in bursts: a constant stream leaves the relay no moment in which it
+/// certainly holds nothing, so that its removal may be refused forever.
 fn in_bursts(group: &Group, is_over: &AtomicBool) -> Result<()> {
     while !is_over.load(Ordering::Relaxed) {
         group.wait_progress(4 << 20)?;
@@ -206,8 +206,8 @@ fn go_leaves_between_bursts_at_full_speed() -> Result<()> {
     w.finish()
 }
 
-/// What a shim would tell a new daemon, this one finds by itself: the sockets
-/// are closed all the same.
+/// The restarted daemon finds by itself what a shim would report to it: the sockets are closed
+/// nevertheless.
 #[test]
 fn the_proxys_daemon_dies_before_it_closes() -> Result<()> {
     let (mut w, relay) = world("outdies", relays::go)?;
@@ -244,7 +244,7 @@ fn the_proxys_daemon_dies_before_it_closes() -> Result<()> {
     w.finish()
 }
 
-/// Nothing is touched, and the reason says what was seen.
+/// Nothing changes, and the reason describes the observations.
 #[test]
 fn what_is_no_relay_is_refused_with_what_was_seen() -> Result<()> {
     let w = World::new(Lab::builder("norelay"), Family::V4)?;
@@ -254,7 +254,7 @@ fn what_is_no_relay_is_refused_with_what_was_seen() -> Result<()> {
     )?;
     ensure!(nobody.code == Some(5), "{nobody:?}");
     ensure!(nobody.stderr.contains("no process"), "{nobody:?}");
-    // A process that has no session at all.
+    // This process has no session.
     let shell = w
         .lab
         .proxy
@@ -263,7 +263,7 @@ fn what_is_no_relay_is_refused_with_what_was_seen() -> Result<()> {
     let none = w.remove(&["--pid", &pid, "--all"])?;
     ensure!(none["accepted"] == 0, "{none:#}");
 
-    // Silent sessions: which belong together is seen by what moves.
+    // The sessions are idle: moving data is needed to see which sessions belong together.
     let to = Role::Server.at(Family::V4, SERVER_PORT);
     let relay = relays::nginx_stream(&w.lab.proxy, Role::Proxy.at(Family::V4, PORT), to)?;
     let group = w.open_at(PORT, 2, &plan())?;
@@ -272,7 +272,7 @@ fn what_is_no_relay_is_refused_with_what_was_seen() -> Result<()> {
     for why in reasons(&done) {
         ensure!(why.contains("nothing moved"), "{why}");
     }
-    // Of another process' sessions nothing is done by this name.
+    // A selection by this name does not apply to another process' sessions.
     let ends = group.locals();
     let name = format!("10.0.2.1:8090>{}", ends[0]);
     let done = w.remove(&["--pid", &pid, "--session", &name])?;
@@ -288,8 +288,8 @@ fn what_is_no_relay_is_refused_with_what_was_seen() -> Result<()> {
     w.finish()
 }
 
-/// Its sessions look like pairs and are none: they are never joined, whatever
-/// the operator says of the listener, and go on.
+/// The program's sessions look like pairs and are none: they are never joined, whatever the
+/// operator says of the listener, and continue.
 fn is_never_joined(kind: &str, seen: &str) -> Result<()> {
     asked_of(kind, |done| {
         ensure!(done["summary"]["removed"] == 0, "{done:#}");
@@ -300,8 +300,8 @@ fn is_never_joined(kind: &str, seen: &str) -> Result<()> {
     })
 }
 
-/// What becomes of two busy sessions of such a process, which go on whatever that
-/// is, if its listener is said to be transparent.
+/// Requests the removal of two busy sessions of such a process, whose listener is declared
+/// transparent, and judges the result. The sessions continue in any case.
 fn asked_of(kind: &str, judge: impl FnOnce(&Value) -> Result<()>) -> Result<()> {
     let mut w = World::with(
         Lab::builder(kind),
@@ -321,7 +321,8 @@ fn asked_of(kind: &str, judge: impl FnOnce(&Value) -> Result<()>) -> Result<()> 
     let clients: Result<Vec<_>> = (0..2)
         .map(|client| {
             let mut stream = echo::connect(&w.lab.client, 0, listen)?;
-            // Once it answers, it has done with its sockets what it does with them.
+            // After its first answer the program has done everything to its sockets that its kind
+            // does.
             echo::talk(&mut stream, client, 1)?;
             let stop = stop.clone();
             Ok(std::thread::spawn(move || {
@@ -360,7 +361,7 @@ fn a_cache_is_never_joined() -> Result<()> {
     is_never_joined("cache", "")
 }
 
-/// What the others are refused for is not how they are made.
+/// The way in which the others are made is not the reason for their refusal.
 #[test]
 fn a_relay_of_the_same_make_leaves() -> Result<()> {
     asked_of("alone", |done| {
@@ -369,19 +370,19 @@ fn a_relay_of_the_same_make_leaves() -> Result<()> {
     })
 }
 
-/// Another process has the accepted socket as well: it would go on there.
+/// Another process has the accepted socket as well, and would continue with it.
 #[test]
 fn a_relay_that_shares_its_sockets_is_refused() -> Result<()> {
     is_never_joined("shared", "is shared by the processes")
 }
 
-/// Which descriptor is whose changes all the time.
+/// The owners of descriptors change all the time.
 #[test]
 fn a_relay_whose_sockets_change_hands_is_refused() -> Result<()> {
     is_never_joined("hands", "while")
 }
 
-/// Who is not root looks at nobody else's processes, and changes none.
+/// A user other than root sees no other user's processes, and changes none.
 #[test]
 fn another_users_process_is_refused() -> Result<()> {
     let lab = Lab::builder("outuser");
@@ -391,7 +392,7 @@ fn another_users_process_is_refused() -> Result<()> {
     group.run();
     group.wait_progress(1 << 20)?;
     let pid = w.haproxy.as_ref().context("it runs")?.id().to_string();
-    // Where anybody may run it.
+    // The program must be executable by every user.
     let program = dysco_netns::fleet::built("dyscoctl")?;
     let program = program.to_string_lossy();
     w.lab
@@ -429,7 +430,7 @@ fn another_users_process_is_refused() -> Result<()> {
     w.finish()
 }
 
-/// The process ends while it is watched: nothing is removed, and it is said.
+/// The process ends while it is watched: nothing is removed, and the report says so.
 #[test]
 fn a_relay_that_ends_meanwhile_is_refused() -> Result<()> {
     let (w, mut relay) = world("outgone", relays::go)?;
@@ -446,7 +447,7 @@ fn a_relay_that_ends_meanwhile_is_refused() -> Result<()> {
         "-o",
         "json",
     ];
-    // Silent sessions are watched for as long as may be.
+    // Idle sessions are watched for the maximum time.
     let asked = w.lab.proxy.spawn(
         dysco_netns::Program::new(program)
             .args(words)
@@ -459,7 +460,7 @@ fn a_relay_that_ends_meanwhile_is_refused() -> Result<()> {
     })?;
     let said = asked.log();
     ensure!(!said.contains("\"removed\": 1"), "{said}");
-    // Before it was looked at, or while it was watched.
+    // The process ended before the first look, or while it was watched.
     ensure!(
         said.contains("its process ended") || said.contains("no process"),
         "{said}"

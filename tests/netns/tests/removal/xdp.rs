@@ -1,6 +1,5 @@
-//! HAProxy leaves, and XDP relays in its host: on links whose hosts complete the
-//! checksums themselves, as those of a wire are. Every byte of both directions is
-//! checked, and both streams' SHA-256.
+//! HAProxy leaves, and XDP relays on its host, on links whose hosts complete the checksums
+//! themselves, as on a wire. Every byte of both directions is checked, and both streams' SHA-256.
 
 use std::fs;
 use std::time::Duration;
@@ -19,7 +18,7 @@ fn lab(name: &str) -> Builder {
         .host(Role::Proxy, |h| h.polled(true))
 }
 
-/// A daemon on the proxy's host alone, with this setting.
+/// Builds a world with a daemon only on the proxy's host, and this setting.
 fn alone(builder: Builder, family: Family, xdp: &str) -> Result<World> {
     let config = format!("{DECLARED}[data_plane]\nxdp = \"{xdp}\"\n");
     let mut w = World::with(builder, family, &[Role::Proxy], &config, |c| c)?;
@@ -34,7 +33,7 @@ fn count(w: &World, name: &str) -> Result<u64> {
         .with_context(|| format!("{name} is not counted: {counters:#}"))
 }
 
-/// Until XDP has relayed so many packets more.
+/// Waits until XDP has relayed this number of further packets.
 fn wait_relayed(w: &World, packets: u64) -> Result<()> {
     let before = count(w, BY_XDP)?;
     wait::until("XDP to relay", LIMIT, || {
@@ -44,7 +43,7 @@ fn wait_relayed(w: &World, packets: u64) -> Result<()> {
     .with_context(|| w.state())
 }
 
-/// The program on the host's interface, as the kernel lists it.
+/// True if the kernel lists the program on the host's interface.
 fn attached(w: &World) -> Result<bool> {
     let link = w.lab.proxy.output("ip", &["link", "show", "eth0"])?;
     Ok(link.contains(" xdp "))
@@ -63,7 +62,7 @@ fn relays(family: Family) -> Result<()> {
     wait_relayed(&w, 5000)?;
     group.wait_progress(4 << 20)?;
 
-    // Without its daemon it goes on, and with the next.
+    // XDP continues without its daemon, and with the next daemon.
     for kill in [true, false] {
         let daemon = w.daemon(Role::Proxy)?;
         match kill {
@@ -96,7 +95,7 @@ fn both_directions_stay_intact_ipv6() -> Result<()> {
     relays(Family::V6)
 }
 
-/// With another setting the next daemon takes it off again, under traffic.
+/// With another setting the next daemon detaches the program, under traffic.
 #[test]
 fn it_comes_and_goes_with_the_setting() -> Result<()> {
     let mut w = alone(lab("xdpset"), Family::V4, "on")?;
@@ -107,8 +106,7 @@ fn it_comes_and_goes_with_the_setting() -> Result<()> {
     wait_relayed(&w, 1000)?;
     let file = w.lab.proxy.dir().join("dyscod.toml");
     let text = fs::read_to_string(&file)?;
-    // Of its own accord a daemon never takes a link between two hosts of one
-    // machine for a wire.
+    // In mode `auto` a daemon never treats a link between two hosts of one machine as a wire.
     for (setting, is_on) in [("off", false), ("on", true), ("auto", false)] {
         fs::write(&file, text.replace("\"on\"", &format!("{setting:?}")))?;
         w.daemon(Role::Proxy)?.stop()?;
@@ -153,7 +151,7 @@ fn a_neighbour_may_change() -> Result<()> {
     w.finish()
 }
 
-/// An interface that cannot is told at the start, with what to do about it.
+/// An interface without support is reported at the start, with a remedy.
 #[test]
 fn an_interface_that_cannot_is_named() -> Result<()> {
     let mut w = alone(lab("xdpcannot"), Family::V4, "off")?;

@@ -1,5 +1,5 @@
-//! `cargo xtask demo chain`: a firewall comes into live sessions, another takes
-//! its place with its state, and leaves.
+//! `cargo xtask demo chain`: a firewall enters live sessions, another replaces it and receives its
+//! state, and leaves.
 
 mod report;
 mod stage;
@@ -39,7 +39,7 @@ pub struct Chain {
     plot: Option<PathBuf>,
 }
 
-/// What the sessions' path is.
+/// A step of the demo, by the path of the sessions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Step {
     Direct,
@@ -60,7 +60,7 @@ impl Step {
         }
     }
 
-    /// Which of [`watch::WAYS`] its packets take.
+    /// Index in [`watch::WAYS`] of the path that the packets take.
     fn way(self) -> usize {
         match self {
             Step::Direct | Step::Removed => 0,
@@ -135,7 +135,7 @@ impl Chain {
         })
     }
 
-    /// Asks for another chain for all sessions, and watches.
+    /// Requests another chain for all sessions, and watches them.
     fn change(
         &self,
         watch: &mut Watch,

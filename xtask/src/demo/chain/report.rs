@@ -1,4 +1,4 @@
-//! The end of the demo: a table for people, an object for programs.
+//! The result of the demo: a table for people, and an object for programs.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use super::Step;
 use super::watch::{Measured, WAYS};
 use crate::demo::told::Told;
 
-/// What came of one request.
+/// Result of one request.
 pub struct Change {
     pub told: Told,
-    /// Packets that the firewalls refused from then on.
+    /// Number of packets that the firewalls refused from then on.
     pub dropped: u64,
 }
 
-/// All that the demo found.
+/// All results of the demo.
 pub struct Report {
     pub troubles: Vec<String>,
     pub bytes: u64,
@@ -26,11 +26,11 @@ pub struct Report {
     pub sessions: usize,
     pub resets: u64,
     pub changes: Vec<(Step, Change)>,
-    /// By [`Step::ALL`].
+    /// Measurements by step, in the order of [`Step::ALL`].
     pub paths: [Measured; Step::ALL.len()],
 }
 
-/// One line of what was done, and what was not.
+/// Returns a line with the numbers of changed and unchanged sessions.
 pub fn summary(told: &Told, took: Duration) -> String {
     let mut text = format!(
         "  {} of {} sessions have the new path, in {:.0} ms with the last",
@@ -44,7 +44,7 @@ pub fn summary(told: &Told, took: Duration) -> String {
     text
 }
 
-/// A step's name in JSON: of what was done, and of how long it took.
+/// Returns the names of a step in JSON: one for its state, and one for its duration.
 fn keys(step: Step) -> (&'static str, &'static str) {
     match step {
         Step::Direct => ("direct", "direct"),
@@ -55,7 +55,7 @@ fn keys(step: Step) -> (&'static str, &'static str) {
 }
 
 impl Report {
-    /// Every byte arrived as it was sent.
+    /// True if every byte arrived as it was sent.
     pub fn intact(&self) -> bool {
         self.troubles.is_empty()
     }
@@ -69,7 +69,7 @@ impl Report {
         all.find(|(s, _)| *s == step).map(|(_, change)| change)
     }
 
-    /// For programs.
+    /// Returns the report for programs.
     pub fn json(&self) -> Value {
         let fine = |x: f64| (x * 1000.0).round() / 1000.0;
         let by_step = |value: &dyn Fn(&Measured) -> f64| -> Value {
@@ -98,7 +98,7 @@ impl Report {
         all
     }
 
-    /// For people.
+    /// Returns the report for people.
     pub fn text(&self, plot: &Path) -> String {
         let mut text = format!("\n{}\n\n", self.table());
         let gigabytes = self.bytes as f64 / 1e9;

@@ -1,4 +1,4 @@
-//! The hosts, and what runs on them for the whole demo.
+//! The hosts, and the programs that run on them during the whole demo.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use dysco_netns::{Host, Ran, Star, Ways, counters};
 
 use super::Step;
 
-/// Everything but the traffic. The fields end in this order.
+/// Everything except the traffic. The fields are dropped in this order.
 pub struct Stage {
     nginx: Nginx,
     daemons: Vec<Daemon>,
@@ -24,7 +24,7 @@ const PORT: u16 = 80;
 const FW: [usize; 2] = [2, 3];
 
 impl Stage {
-    /// Builds the hosts and starts all.
+    /// Builds the hosts and starts all programs.
     pub fn build(programs: &Path) -> Result<Stage> {
         let star = Star::build("chain", FW.len())?;
         star.guard()?;
@@ -47,7 +47,7 @@ impl Stage {
         })
     }
 
-    /// What was built, in a few lines.
+    /// Describes the stage in a few lines.
     pub fn summary(&self) -> String {
         let host = |at: usize| {
             let (name, address) = (self.star.hosts()[at].name(), self.star.address(at));
@@ -64,23 +64,22 @@ impl Stage {
         )
     }
 
-    /// Opens the sessions.
+    /// Host that opens the sessions.
     pub fn client(&self) -> &Host {
         self.star.client()
     }
 
-    /// Accepts them.
+    /// Host that accepts the sessions.
     pub fn server(&self) -> &Host {
         self.star.server()
     }
 
-    /// Where they go.
+    /// Address of the server.
     pub fn server_at(&self) -> SocketAddr {
         self.star.server_at(PORT)
     }
 
-    /// What dyscoctl is told to get to a step, as in a shell; nothing for the
-    /// first.
+    /// Returns the arguments of dyscoctl for a step, as in a shell; none for the first step.
     pub fn words(&self, step: Step) -> Option<String> {
         let [one, two] = FW.map(|at| self.star.address(at));
         let text = match step {
@@ -92,29 +91,29 @@ impl Stage {
         Some(format!("{text} --wait"))
     }
 
-    /// Runs `dyscoctl` on the client's host, for JSON.
+    /// Runs `dyscoctl` on the client's host, with JSON output.
     pub fn dyscoctl(&self, words: &str) -> Result<Ran> {
         let words = words.split(' ').chain(["-o", "json"]);
         let words: Vec<_> = words.map(|word| word.trim_matches('\'')).collect();
         self.fleet.try_dyscoctl(self.client(), &words)
     }
 
-    /// Packets by the way they took, so far.
+    /// Number of packets so far, by path.
     pub fn ways(&self) -> Result<Ways> {
         self.star.ways()
     }
 
-    /// What both firewalls have refused so far.
+    /// Number of packets that both firewalls have refused so far.
     pub fn dropped(&self) -> Result<u64> {
         self.star.refused()
     }
 
-    /// Resets that the client's and the server's hosts sent or met so far.
+    /// Number of resets that the client's and the server's hosts have sent or received so far.
     pub fn resets(&self) -> Result<u64> {
         Ok(counters::resets(self.client())? + counters::resets(self.server())?)
     }
 
-    /// Ends all; after a failure the logs stay.
+    /// Ends everything. After a failure the logs stay.
     pub fn end(self, well: bool) -> Result<()> {
         drop((self.nginx, self.daemons, self.fleet));
         if well { self.star.finish(()) } else { Ok(()) }

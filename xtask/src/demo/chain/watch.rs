@@ -1,4 +1,4 @@
-//! Watching the traffic and its ways: ten samples a second, a line each second.
+//! Watches the traffic and its paths: ten samples per second, and a line each second.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,59 +12,59 @@ use super::stage::Stage;
 use crate::demo::mix::Mix;
 use crate::demo::plot::{self, Curve, Panel};
 
-/// The ways that packets may take: their names, and their colours.
+/// Names and colours of the paths that packets may take.
 pub const WAYS: [(&str, RGBColor); 3] = [
     ("direct", BLUE),
     ("through fw1", RED),
     ("through fw2", GREEN),
 ];
 
-/// What a sample is taken for.
+/// Activity during a sample.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum While {
     /// Sessions change their paths.
     Changing,
-    /// What was on its way arrives.
+    /// Packets in flight arrive.
     Settling,
     /// The path is measured.
     Measuring,
 }
 
-/// A tenth of a second.
+/// A sample of a tenth of a second.
 struct Sample {
-    /// Its end, since the traffic began.
+    /// End of the sample, measured from the start of the traffic.
     at: Duration,
     step: Step,
     during: While,
     rates: Rates,
-    /// The nanoseconds that requests took.
+    /// Nanoseconds of the requests.
     latencies: Vec<u32>,
 }
 
-/// What passed in a second.
+/// Traffic per second.
 #[derive(Clone, Copy, Default)]
 struct Rates {
     bps: f64,
-    /// Packets, by [`WAYS`].
+    /// Packets per second, in the order of [`WAYS`].
     packets: [f64; WAYS.len()],
-    /// The same, counted.
+    /// Number of packets, in the order of [`WAYS`].
     count: [u64; WAYS.len()],
 }
 
-/// What a step's path is like.
+/// Measurements of a step's path.
 #[derive(Clone, Copy)]
 pub struct Measured {
     pub goodput_bps: f64,
-    /// Of any tenth of a second, that of the change included.
+    /// Lowest goodput of a tenth of a second, including the time of the change.
     pub lowest_bps: f64,
     pub latency_p50_us: f64,
-    /// Packets a second, by [`WAYS`].
+    /// Packets per second, in the order of [`WAYS`].
     pub packets: [f64; WAYS.len()],
-    /// Packets that took another way once it had settled.
+    /// Number of packets that took another path after the change had settled.
     pub stray: u64,
 }
 
-/// The watcher.
+/// Watcher of the traffic.
 pub struct Watch {
     samples: Vec<Sample>,
     speaks: bool,
@@ -75,7 +75,7 @@ pub struct Watch {
 const SAMPLE: Duration = Duration::from_millis(100);
 
 impl Watch {
-    /// One that prints lines, or not.
+    /// Creates a watcher. It prints lines if `speaks` is true.
     pub fn new(speaks: bool) -> Watch {
         Watch {
             samples: vec![],
@@ -85,14 +85,14 @@ impl Watch {
         }
     }
 
-    /// Prints, where it may.
+    /// Prints a text, if the watcher prints lines.
     pub fn say(&self, text: &str) {
         if self.speaks {
             println!("{text}");
         }
     }
 
-    /// Notes that a step was asked for now.
+    /// Records that a step was requested now.
     pub fn mark(&mut self, step: Step) {
         let at = self.start.elapsed().as_secs_f64();
         self.marks.push((at, step.name()));
@@ -109,14 +109,14 @@ impl Watch {
         self.run(stage, mix, (step, While::Changing), done)
     }
 
-    /// Watches for so long, which is not measured.
+    /// Watches for this time, without measuring.
     pub fn settle(&mut self, stage: &Stage, mix: &Mix, step: Step, time: Duration) -> Result<()> {
         let start = Instant::now();
         let done = || start.elapsed() >= time;
         self.run(stage, mix, (step, While::Settling), done)
     }
 
-    /// Measures for so long.
+    /// Measures for this time.
     pub fn measure(&mut self, stage: &Stage, mix: &Mix, step: Step, time: Duration) -> Result<()> {
         let start = Instant::now();
         let done = || start.elapsed() >= time;
@@ -168,7 +168,7 @@ impl Watch {
         ));
     }
 
-    /// What a step's path was like.
+    /// Returns the measurements of a step's path.
     pub fn path(&self, step: Step) -> Measured {
         let of_step = || self.samples.iter().filter(move |s| s.step == step);
         let measured = || of_step().filter(|s| s.during == While::Measuring);
@@ -177,7 +177,7 @@ impl Watch {
             measured().map(value).sum::<f64>() / count
         };
         let mut latencies: Vec<_> = measured().flat_map(|s| s.latencies.clone()).collect();
-        // Sessions that have only just opened are no dip.
+        // Sessions that have just opened are no dip.
         let lowest = of_step().filter(|s| step != Step::Direct || s.during == While::Measuring);
         let stray = |s: &Sample| s.rates.count.iter().sum::<u64>() - s.rates.count[step.way()];
         Measured {
@@ -189,7 +189,7 @@ impl Watch {
         }
     }
 
-    /// Draws packets by their way, goodput and latency over time.
+    /// Draws packets by their path, goodput and latency over time.
     pub fn plot(&self, file: &Path) -> Result<()> {
         let curve = |name, colour, value: &dyn Fn(&Sample) -> f64| {
             let points = self.samples.iter();
@@ -226,14 +226,14 @@ impl Watch {
     }
 }
 
-/// The median of nanoseconds, in microseconds; 0 of none.
+/// Returns the median of nanoseconds, in microseconds, or 0 if there are none.
 fn median_us(latencies: &mut [u32]) -> f64 {
     latencies.sort_unstable();
     let median = latencies.get(latencies.len() / 2).copied();
     f64::from(median.unwrap_or(0)) / 1e3
 }
 
-/// Counts of a moment.
+/// Counters at one time.
 #[derive(Clone)]
 struct Meter {
     at: Instant,

@@ -19,7 +19,7 @@ pub enum Beside {
 }
 
 impl Beside {
-    /// Who has opened the session there, and its port at the end that accepted it.
+    /// Host that has opened the session on that side, and its port at the end that accepted it.
     pub fn opened(self) -> (At, u16) {
         match self {
             Beside::Client => (At::Client, 8080),
@@ -27,7 +27,7 @@ impl Beside {
         }
     }
 
-    /// Who has accepted it.
+    /// Host that has accepted the session on that side.
     pub fn accepted(self) -> At {
         match self {
             Beside::Client => At::Proxy,
@@ -35,7 +35,7 @@ impl Beside {
         }
     }
 
-    /// The host that has nothing to do with it.
+    /// Host that is not involved.
     pub fn other_end(self) -> At {
         match self {
             Beside::Client => At::Server,
@@ -51,7 +51,7 @@ pub struct Relayed {
 }
 
 impl Relayed {
-    /// Sessions that are busy both ways and relayed. At the far end nothing runs.
+    /// Opens sessions that are busy in both directions and relayed. No daemon runs at the far end.
     pub fn new(
         family: Family,
         beside: Beside,
@@ -68,7 +68,7 @@ impl Relayed {
         })
     }
 
-    /// What the sessions are called where chains are asked for.
+    /// Names of the sessions where chains are requested.
     pub fn names(&self) -> Result<Vec<String>> {
         let (at, port) = self.beside.opened();
         let port = format!(":{port}");
@@ -97,7 +97,8 @@ impl Relayed {
         Ok(())
     }
 
-    /// What is not known of a host is asked with a request.
+    /// Waits until a request is refused for this reason. The request itself may first have to fetch
+    /// facts about a host.
     pub fn is_refused(&self, session: &str, what: &str) -> Result<()> {
         let mut said = Value::Null;
         wait::until("the reason", PATIENCE, || {
@@ -139,7 +140,7 @@ impl Relayed {
         Ok(())
     }
 
-    /// Connections that a firewall has of the sessions.
+    /// Connections of the sessions that a firewall has.
     pub fn connections(&self, fw: At) -> Result<Vec<String>> {
         let all = (self.world.host(fw)).output("conntrack", &["-L", "-p", "tcp"])?;
         let port = format!("dport={}", self.beside.opened().1);
@@ -147,7 +148,7 @@ impl Relayed {
         Ok(ours.map(str::to_owned).collect())
     }
 
-    /// A firewall has one connection, between the two hosts beside it.
+    /// Checks that a firewall has one connection, between the two hosts next to it.
     pub fn is_known(&self, fw: At) -> Result<()> {
         let all = self.connections(fw)?;
         let ends = [self.beside.opened().0, self.beside.accepted()];

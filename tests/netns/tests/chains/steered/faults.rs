@@ -1,4 +1,4 @@
-//! Messages that are lost, and paths that are dead, or die.
+//! Lost messages, and paths that are dead or die.
 
 use anyhow::{Context, Result};
 use dysco_netns::fleet;
@@ -14,13 +14,13 @@ const SYNS: &str = "table inet dead {
 }\n";
 
 impl Steered {
-    /// How often a host's daemon has lost this on purpose.
+    /// Number of times that a host's daemon has lost this message on purpose.
     pub fn lost(&self, at: At, message: &str) -> Result<usize> {
         let name = message.split(':').next().unwrap_or_default();
         fleet::lost(self.host(at), name)
     }
 
-    /// No path through this firewall's host opens.
+    /// Makes a firewall drop SYNs, so that no path through its host opens.
     pub fn lets_no_syn_through(&self, fw: At) -> Result<()> {
         self.host(fw).input("nft", &["-f", "-"], SYNS).map(drop)
     }
@@ -30,8 +30,7 @@ impl Steered {
         self.host(fw).output("nft", &words).map(drop)
     }
 
-    /// All that goes to a host, and comes from it, is lost; but for what daemons say to
-    /// each other.
+    /// Drops all packets to and from a host, except the messages between daemons.
     pub fn lose_all_of(&self, at: At) -> Result<()> {
         let port = at.name();
         let rules = format!(
@@ -53,7 +52,7 @@ impl Steered {
         self.router.output("nft", &words).map(drop)
     }
 
-    /// How many packets of it were.
+    /// Number of packets that were dropped.
     pub fn lost_of_all(&self) -> Result<u64> {
         let words = ["-j", "list", "counter", "inet", "dead", "lost"];
         let json: Value = serde_json::from_str(&self.router.output("nft", &words)?)?;

@@ -1,4 +1,4 @@
-//! Hosts that sessions do not pass any more.
+//! Hosts that sessions no longer pass.
 
 use std::time::Duration;
 
@@ -7,17 +7,18 @@ use dysco_netns::wait;
 
 use super::{At, Steered};
 
-/// A daemon that died as it forgot has tombstones for two MSL from its next start on.
+/// Time limit: a daemon that died while it forgot a session has tombstones for two MSL from its
+/// next start on.
 const FORGETS: Duration = Duration::from_secs(100);
 
 impl Steered {
-    /// Waits until a firewall's host has nothing of any session left.
+    /// Waits until a firewall's host has nothing left of any session.
     pub fn wait_forgotten(&self, fw: At) -> Result<()> {
         self.wait_until_none(fw, "dport=9000")
     }
 
-    /// The same of a host that may have been an anchor: what it opened a path with is
-    /// its own, and goes by itself.
+    /// Waits for a host that may have been an anchor. Entries of packets by which the host itself
+    /// opened a path vanish by themselves.
     pub fn wait_forgotten_but_own(&self, fw: At) -> Result<()> {
         self.wait_until_none(fw, &format!("src={} ", self.ip(At::Client)))
     }
@@ -40,8 +41,8 @@ impl Steered {
         Ok(entries.lines().any(ours))
     }
 
-    /// Waits until firewalls that the session does not pass, whatever chain it has, have
-    /// forgotten it: what hears words that come late may be left.
+    /// Waits until firewalls that the session does not pass, whatever chain it has, have forgotten
+    /// it. Entries that receive late messages may remain.
     pub fn wait_forgotten_elsewhere(&self, session: &str) -> Result<()> {
         let has_ended = |fw| -> Result<bool> {
             let all = self.sessions(fw)?;

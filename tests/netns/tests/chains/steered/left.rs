@@ -1,4 +1,4 @@
-//! The same with a proxy between client and server, which leaves their sessions.
+//! The same hosts with a proxy between client and server, which leaves their sessions.
 
 use std::net::SocketAddr;
 
@@ -11,11 +11,12 @@ use serde_json::Value;
 use super::{At, PATIENCE, PORT, Steered, program};
 
 const LISTEN: u16 = 8080;
-/// What the operator says of the proxy's listener.
+/// Configuration by which the operator vouches for the proxy's listener.
 pub const DECLARED: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n";
 
 impl Steered {
-    /// With a proxy, settings of hosts, and words for the proxy's line of the server.
+    /// Builds the hosts with a proxy, settings of hosts, and words for the line of the server in
+    /// the proxy's configuration.
     pub fn with_proxy(
         family: Family,
         settings: &[(At, &str, &str)],
@@ -43,8 +44,8 @@ impl Steered {
         Group::open(self.host(At::Client), server, self.listen(), count, plan)
     }
 
-    /// Sessions through the proxy that are busy both ways, and the proxy has left
-    /// them. What the client's host calls them.
+    /// Opens sessions through the proxy that are busy in both directions, and makes the proxy leave
+    /// them. Returns the sessions, and their names on the client's host.
     pub fn left(&mut self, mode: &str, count: usize, plan: &Plan) -> Result<(Group, Vec<String>)> {
         let group = self.open_by_proxy(count, plan)?;
         group.run();
@@ -56,7 +57,7 @@ impl Steered {
         Ok((group, names))
     }
 
-    /// The proxy leaves all its sessions.
+    /// Makes the proxy leave all its sessions.
     pub fn leave(&self, mode: &str, count: usize) -> Result<()> {
         let all = ["remove-middlebox", "self", "--all", "--mode", mode];
         let mut said = Value::Null;

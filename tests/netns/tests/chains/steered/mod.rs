@@ -1,5 +1,5 @@
-//! A client, a server and strict firewalls, two or four, around one router, each with
-//! `dyscod`: sessions are steered through the firewalls' hosts, or past them.
+//! A client, a server and two or four strict firewalls around one router, each with `dyscod`.
+//! Sessions are steered through the firewalls' hosts, or past them.
 
 pub mod beside;
 pub mod faults;
@@ -22,18 +22,18 @@ use serde_json::{Value, json};
 pub const PORT: u16 = 9000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A host of the lab; the router is none of them.
+/// A host of the lab, other than the router.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum At {
     Client,
     Server,
     Fw1,
     Fw2,
-    /// Only in a lab that has one.
+    /// Exists only in a lab with a proxy.
     Proxy,
-    /// Only in a lab of four firewalls.
+    /// Exists only in a lab with four firewalls.
     Fw3,
-    /// As `Fw3`.
+    /// Exists only in a lab with four firewalls.
     Fw4,
 }
 
@@ -63,7 +63,8 @@ impl At {
     }
 }
 
-/// Chains to take in turn: in, replaced, two of them, out; in and out once more.
+/// Chains to take in sequence: one firewall, its replacement, two firewalls, none; one and none
+/// again.
 pub const TO_AND_FRO: [&[At]; 6] = [
     &[At::Fw1],
     &[At::Fw2],
@@ -73,7 +74,7 @@ pub const TO_AND_FRO: [&[At]; 6] = [
     &[],
 ];
 
-/// Where a daemon dies in a change to the first firewall, and at what.
+/// Hosts whose daemon dies in a change to the first firewall, each with the point.
 pub const DEATHS: [(At, &str); 7] = [
     (At::Client, "die:Cut"),
     (At::Client, "die:Switched"),
@@ -92,8 +93,8 @@ fn address(at: At, family: Family, last: u8) -> IpAddr {
     }
 }
 
-/// Lets nothing pass that connection tracking did not see opening, and counts
-/// what it refuses.
+/// Rules that drop every packet of a connection that connection tracking did not see opening, and
+/// count the dropped packets.
 const FIREWALL: &str = "
 table inet fw {
   counter dropped { }
@@ -126,28 +127,28 @@ impl Steered {
         Steered::with_policy(family, "")
     }
 
-    /// With four firewalls.
+    /// Builds a lab with four firewalls.
     pub fn of_four(family: Family) -> Result<Steered> {
         Steered::four_with_policy(family, "")
     }
 
-    /// With four firewalls, and a policy on the client's host.
+    /// Builds a lab with four firewalls, and a policy on the client's host.
     pub fn four_with_policy(family: Family, policy: &str) -> Result<Steered> {
         Steered::of(&At::FOUR, family, policy, &[])
     }
 
-    /// With a policy on the client's host.
+    /// Builds a lab with a policy on the client's host.
     pub fn with_policy(family: Family, policy: &str) -> Result<Steered> {
         Steered::of(&At::ALL, family, policy, &[])
     }
 
-    /// With a policy on the client's host, and no `dyscod` on the server's.
+    /// Builds a lab with a policy on the client's host, and no `dyscod` on the server's host.
     pub fn without_servers(family: Family, policy: &str) -> Result<Steered> {
         let daemons = [At::Client, At::Fw1, At::Fw2];
         Steered::with_daemons(&At::ALL, &daemons, family, policy, &[])
     }
 
-    /// With settings of hosts: where, name and value.
+    /// Builds a lab with settings of hosts: host, name and value.
     pub fn with_settings(
         family: Family,
         policy: &str,
@@ -156,7 +157,7 @@ impl Steered {
         Steered::of(&At::ALL, family, policy, settings)
     }
 
-    /// These hosts, with their settings.
+    /// Builds a lab with these hosts and settings.
     fn of(
         all: &[At],
         family: Family,
@@ -199,7 +200,7 @@ impl Steered {
         Ok(world)
     }
 
-    /// Hosts whose daemons fail on purpose from their start on.
+    /// Builds a lab with hosts whose daemons fail on purpose from their start on.
     pub fn failing(family: Family, policy: &str, faults: &[(At, &str)]) -> Result<Steered> {
         let mut world = Steered::with_daemons(&At::ALL, &[], family, policy, &[])?;
         for (at, words) in faults {
@@ -213,13 +214,13 @@ impl Steered {
         &self.hosts[self.place(at)]
     }
 
-    /// Of a host that this lab has.
+    /// Index of a host that this lab has.
     fn place(&self, at: At) -> usize {
         let place = self.all.iter().position(|a| *a == at);
         place.unwrap_or(usize::MAX)
     }
 
-    /// The firewalls of this lab.
+    /// Firewalls of this lab.
     pub fn firewalls(&self) -> impl Iterator<Item = At> + '_ {
         self.all.iter().copied().filter(|at| at.is_firewall())
     }
@@ -259,7 +260,7 @@ impl Steered {
         host.input("ip", &["-batch", "-"], &near).map(drop)
     }
 
-    /// The link of a host carries packets of so many bytes at most, both ways.
+    /// Sets the MTU of a host's link in both directions.
     pub fn set_mtu(&self, at: At, bytes: u32) -> Result<()> {
         let bytes = bytes.to_string();
         for (host, link) in [(self.host(at), "eth0"), (&self.router, at.name())] {
@@ -331,7 +332,7 @@ impl Steered {
         Ok(daemon)
     }
 
-    /// What a host's daemon, and its successors, shall fail at.
+    /// Sets the faults of a host's daemon and its successors.
     pub fn set_faults(&self, at: At, words: &str) -> Result<()> {
         let dir = self.host(at).dir();
         let (file, new) = (dir.join("faults"), dir.join("faults.new"));
@@ -356,7 +357,7 @@ impl Steered {
         Ok(())
     }
 
-    /// Starts it again.
+    /// Starts a host's `dyscod` again.
     pub fn restart(&mut self, at: At) -> Result<()> {
         let daemon = self.start(at)?;
         let place = self.place(at);
@@ -377,7 +378,7 @@ impl Steered {
         serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
     }
 
-    /// The same, however it ends.
+    /// Returns the JSON of a command, whatever its exit code.
     pub fn try_json(&self, at: At, words: &[&str]) -> Result<Value> {
         let ran = self.try_ctl(at, &[words, &["-o", "json"]].concat())?;
         serde_json::from_str(&ran.stdout).with_context(|| format!("no JSON: {ran:?}"))
@@ -389,7 +390,7 @@ impl Steered {
         Group::open(self.host(At::Client), server, to, count, plan)
     }
 
-    /// How a session is named on the client's host.
+    /// Name of a session on the client's host.
     pub fn name(&self, local: SocketAddr) -> String {
         let to = SocketAddr::new(At::Server.address(self.family), PORT);
         format!("{local}>{to}")
@@ -399,12 +400,12 @@ impl Steered {
         at.address(self.family).to_string()
     }
 
-    /// Gives one session another chain; what was said, however it ended.
+    /// Gives one session another chain. Returns the report, whatever the outcome.
     pub fn reconfigure(&self, session: &str, chain: &[At], more: &[&str]) -> Result<Value> {
         self.reconfigure_on(At::Client, session, chain, more)
     }
 
-    /// The same, asked for on any host.
+    /// Gives one session another chain, by a request on any host.
     pub fn reconfigure_on(
         &self,
         at: At,
@@ -419,7 +420,7 @@ impl Steered {
         Ok(done["changes"][0].clone())
     }
 
-    /// The same, which must be done.
+    /// Gives one session another chain, which must succeed.
     pub fn rechain(&self, session: &str, chain: &[At]) -> Result<Value> {
         let done = self.reconfigure(session, chain, &[])?;
         ensure!(
@@ -430,7 +431,7 @@ impl Steered {
         Ok(done)
     }
 
-    /// What hosts say of a session.
+    /// Sessions that a host lists.
     pub fn sessions(&self, at: At) -> Result<Vec<Value>> {
         let all = self.json(at, &["sessions"])?;
         Ok(all.as_array().cloned().unwrap_or_default())
@@ -444,7 +445,7 @@ impl Steered {
         packets.context("nft did not say the packets")
     }
 
-    /// A firewall lets nobody in from now on that it does not know.
+    /// Makes a firewall refuse new sessions: it admits only sessions that it knows.
     pub fn lets_in_the_known(&self, fw: At) -> Result<()> {
         let rule =
             "insert rule inet fw forward ct mark != 0x17 tcp dport 9000 counter name dropped drop";
@@ -452,20 +453,20 @@ impl Steered {
         self.host(fw).output("nft", &words).map(drop)
     }
 
-    /// One firewall takes the other's place in the one session, with its state.
+    /// Replaces one firewall by another in the only session, with its state.
     pub fn replace_with_state(&self, old: At, new: At) -> Result<()> {
         self.replace_with_state_on(At::Client, old, new)
     }
 
-    /// The same, asked for on any host.
+    /// Replaces one firewall by another with its state, by a request on any host.
     pub fn replace_with_state_on(&self, at: At, old: At, new: At) -> Result<()> {
         let done = self.replace_on(at, old, new, "conntrack")?;
         ensure!(done["outcome"] == "changed", "{done:#}\n{}", self.logs());
         Ok(())
     }
 
-    /// One takes the other's place with state of these kinds; what was said, however it
-    /// ended.
+    /// Replaces one firewall by another, with state of these kinds. Returns the report, whatever
+    /// the outcome.
     pub fn replace_on(&self, at: At, old: At, new: At, kinds: &str) -> Result<Value> {
         let (old, new) = (self.ip(old), self.ip(new));
         let words = ["replace-middlebox", &old, "--with", &new, "--wait"];
@@ -473,7 +474,7 @@ impl Steered {
         Ok(done["changes"][0].clone())
     }
 
-    /// What a firewall has refused so far.
+    /// Number of packets that a firewall has refused so far.
     pub fn refused(&self, fw: At) -> Result<u64> {
         Ok(self.counted(fw, "dropped")? + self.counted(fw, "invalid")?)
     }
@@ -490,14 +491,14 @@ impl Steered {
         })
     }
 
-    /// What each firewall has passed on so far.
+    /// Number of packets that each firewall has passed so far.
     pub fn passed(&self) -> Result<Vec<u64>> {
         self.firewalls()
             .map(|fw| self.counted(fw, "passed"))
             .collect()
     }
 
-    /// Has the client sent anything between two looks?
+    /// True if the client has sent anything between two looks.
     fn traffic_moves(&self) -> Result<bool> {
         let sum = |sessions: Vec<Value>| -> u64 {
             let sent = sessions.iter().map(|s| s["bytes_out"].as_u64());
@@ -510,7 +511,7 @@ impl Steered {
         Ok(true)
     }
 
-    /// The ends of all logs, for a test that fails.
+    /// Ends of all logs, for the report of a failure.
     pub fn logs(&self) -> String {
         let mut all = String::new();
         for at in self.all.iter().copied() {
@@ -524,7 +525,7 @@ impl Steered {
             });
             let telling: Vec<_> = telling.map(|(n, v)| format!("{n}={v}")).collect();
             all += &format!("--- {at:?} {}\n", telling.join(" "));
-            // What the sockets and the firewalls have of it.
+            // These commands show the state of the sockets and the firewalls.
             for words in ["ss -Htin", "conntrack -L -p tcp", "nft list counters"] {
                 let mut words = words.split(' ');
                 let program = words.next().unwrap_or_default();

@@ -7,7 +7,7 @@ use dysco_netns::{Family, wait};
 
 use super::{At, PATIENCE, PORT, Steered};
 
-/// The policy that gives all sessions this chain.
+/// Returns a policy that gives all sessions this chain.
 pub fn rule(family: Family, chain: &[At]) -> String {
     let server = At::Server.address(family);
     let chain: Vec<_> = chain.iter().map(|at| at.address(family)).collect();
@@ -18,8 +18,8 @@ pub fn rule(family: Family, chain: &[At]) -> String {
 impl Steered {
     /// Waits until sessions can be steered through this chain.
     pub fn wait_neighbours(&self, chain: &[At]) -> Result<()> {
-        // Each host has two addresses. Those of the chain know the client's, which
-        // introduces each to the next; the last has both its neighbours besides.
+        // Each host has two addresses. Hosts of the chain know the client's host, which introduces
+        // each to the next; the last also has both its neighbours.
         let all = chain.len() as u64;
         let last = chain.last().map(|fw| (*fw, 2 * (all + 1).min(3)));
         let others = chain.iter().map(|fw| (*fw, 4));
@@ -42,7 +42,7 @@ impl Steered {
         self.ctl(At::Client, &words).map(drop)
     }
 
-    /// Writes the file of the policy, while no daemon runs.
+    /// Writes the policy's file while no daemon runs.
     pub fn write_policy(&self, text: &str) -> Result<()> {
         fs::write(self.policy_file(), text).context("failed to write the policy")
     }

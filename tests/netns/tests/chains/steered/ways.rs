@@ -1,4 +1,4 @@
-//! Sessions with full segments both ways, or one way.
+//! Sessions with full segments in both directions, or in one direction.
 
 use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Amount, Close, Group, Plan, Side, all_intact};
@@ -9,7 +9,7 @@ use super::{At, PATIENCE, Steered};
 
 const MIB: u64 = 1 << 20;
 
-/// Full segments one way, or the other.
+/// Returns plans with full segments in one direction, or the other.
 fn one_way() -> [Plan; 2] {
     let plan = |up, down, first| Plan {
         up,
@@ -21,7 +21,7 @@ fn one_way() -> [Plan; 2] {
     [plan(none, all, Side::Server), plan(all, none, Side::Client)]
 }
 
-/// A session under way, and what it is called.
+/// Opens a session in progress. Returns the session and its name.
 pub fn busy(world: &Steered, plan: &Plan) -> Result<(Group, String)> {
     let group = world.open(1, plan)?;
     group.run();
@@ -30,7 +30,7 @@ pub fn busy(world: &Steered, plan: &Plan) -> Result<(Group, String)> {
     Ok((group, session))
 }
 
-/// Waits until more has come to each end that anything comes to.
+/// Waits until each end to which anything is sent has received more.
 pub fn get_on(world: &Steered, group: &Group) -> Result<()> {
     let sides = [Side::Client, Side::Server];
     let now = || sides.map(|side| group.received(side));
@@ -70,7 +70,7 @@ pub fn nothing_refused(world: &Steered) -> Result<()> {
     Ok(())
 }
 
-/// Sessions that are busy both ways, or one way.
+/// Sessions that are busy in both directions, or in one direction.
 pub struct Ways {
     pub world: Steered,
     pub groups: Vec<Group>,
@@ -88,7 +88,7 @@ impl Ways {
         Ok(Ways { world, groups })
     }
 
-    /// What became of each when all were asked to change.
+    /// Requests a change of all sessions. Returns the result of each.
     pub fn asked(&self, words: &[&str]) -> Result<Vec<Value>> {
         let done = self
             .world
@@ -98,14 +98,14 @@ impl Ways {
         Ok(all)
     }
 
-    /// All go on by this chain, of which no firewall has refused anything.
+    /// Checks that all continue by this chain, and that no firewall has refused anything.
     pub fn go_on(&self, chain: &[At]) -> Result<()> {
         let each = |group| takes_only(&self.world, group, chain);
         self.groups.iter().try_for_each(each)?;
         nothing_refused(&self.world)
     }
 
-    /// All are given this chain.
+    /// Gives all sessions this chain.
     pub fn take(&self, words: &[&str], chain: &[At]) -> Result<()> {
         for done in self.asked(words)? {
             ensure!(

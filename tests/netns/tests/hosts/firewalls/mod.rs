@@ -6,8 +6,8 @@
 //!           └── fw2 ──┘
 //! ```
 //!
-//! Both judge strictly, and drop what they do not know. The path is chosen by
-//! the routes of the two ends, and `dyscod` runs on the firewalls.
+//! Both are strict, and drop packets of unknown connections. The routes of the two ends select the
+//! path, and `dyscod` runs on the firewalls.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -20,10 +20,10 @@ use dysco_netns::{Family, Host, Process, Program, Ran, require_root};
 use serde_json::Value;
 
 pub const PORT: u16 = 9000;
-/// Where clients find the server if its address is translated.
+/// Port of the server as clients see it if the server's address is translated.
 pub const SERVICE_PORT: u16 = 80;
 
-/// Which firewall.
+/// One of the two firewalls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fw {
     One,
@@ -72,24 +72,24 @@ fn server_address(family: Family) -> IpAddr {
     address(family, 3, 1)
 }
 
-/// What the firewalls make of the client's address.
+/// Address to which the firewalls translate the client's address.
 fn masked_address(family: Family) -> IpAddr {
     address(family, 50, 1)
 }
 
-/// What the client knows as the server's address.
+/// Address of the server as the client sees it.
 fn service_address(family: Family) -> IpAddr {
     address(family, 60, 1)
 }
 
 impl Firewalls {
-    /// Firewalls that translate nothing.
+    /// Builds firewalls without address translation.
     pub fn new(family: Family) -> Result<Firewalls> {
         Firewalls::with(family, false, "")
     }
 
-    /// Firewalls that may translate both ends' addresses, and with more rules
-    /// of the table `inet fw`.
+    /// Builds firewalls that may translate both ends' addresses, with further rules in the table
+    /// `inet fw`.
     pub fn with(family: Family, translates: bool, rules: &str) -> Result<Firewalls> {
         require_root()?;
         let dir = tempfile::Builder::new().prefix("dysco-state-").tempdir()?;
@@ -169,7 +169,7 @@ impl Firewalls {
         Ok(())
     }
 
-    /// Lets the firewalls talk to each other.
+    /// Joins the firewalls to each other.
     fn join_firewalls(&self) -> Result<()> {
         let (bits, nodad) = match self.family {
             Family::V4 => (24, ""),
@@ -256,7 +256,7 @@ impl Firewalls {
         Ok(())
     }
 
-    /// Starts `dyscod` on the client's host, too: it holds an end of sessions.
+    /// Starts `dyscod` on the client's host too, which holds an end of sessions.
     pub fn start_on_client(&mut self) -> Result<()> {
         let own = client_address(self.family).to_string();
         let daemon = self.start(&self.client, &own, &["fw1", "fw2"])?;
@@ -279,7 +279,7 @@ impl Firewalls {
         self.start_again(host)
     }
 
-    /// Starts the `dyscod` of a host that has its configuration.
+    /// Starts the `dyscod` of a host with an existing configuration.
     fn start_again(&self, host: &Host) -> Result<Process> {
         let program = Program::new(self.program("dyscod")?)
             .arg("--config")
@@ -292,7 +292,7 @@ impl Firewalls {
         Ok(daemon)
     }
 
-    /// Starts a firewall's `dyscod` anew, with more in its configuration.
+    /// Starts a firewall's `dyscod` again, with an extended configuration.
     pub fn restart_with(&mut self, fw: Fw, more: &str) -> Result<()> {
         self.kill_daemon(fw)?;
         let file = self.host(fw).dir().join("dyscod.toml");
@@ -314,7 +314,7 @@ impl Firewalls {
         &self.hosts[fw as usize]
     }
 
-    /// From now on both ends' packets go through this firewall.
+    /// Routes both ends' packets through this firewall from now on.
     pub fn route(&self, fw: Fw) -> Result<()> {
         let to_server = self.translates.then(|| service_address(self.family));
         let to_client = self.translates.then(|| masked_address(self.family));
@@ -346,7 +346,7 @@ impl Firewalls {
         Group::open(&self.client, server, self.destination(), count, plan)
     }
 
-    /// Where the client connects to.
+    /// Address to which the client connects.
     pub fn destination(&self) -> SocketAddr {
         if self.translates {
             SocketAddr::new(service_address(self.family), SERVICE_PORT)
@@ -355,26 +355,26 @@ impl Firewalls {
         }
     }
 
-    /// How the client has a session.
+    /// Name of a session on the client.
     pub fn name(&self, local: SocketAddr) -> String {
         format!("{local}>{}", self.destination())
     }
 
-    /// `dyscoctl state …` on a firewall, however it ends.
+    /// Runs `dyscoctl state …` on a firewall. Returns its result, whatever the exit code.
     pub fn try_state(&self, fw: Fw, words: &[&str]) -> Result<Ran> {
         let mut all = vec!["state"];
         all.extend(words);
         self.host(fw).ran(&self.program("dyscoctl")?, &all)
     }
 
-    /// `dyscoctl state …` on a firewall.
+    /// Runs `dyscoctl state …` on a firewall. Returns its output.
     pub fn state(&self, fw: Fw, words: &[&str]) -> Result<String> {
         let mut all = vec!["state"];
         all.extend(words);
         self.host(fw).output(&self.program("dyscoctl")?, &all)
     }
 
-    /// `dyscoctl state move …` on the client, however it ends.
+    /// Runs `dyscoctl state move …` on the client. Returns its result, whatever the exit code.
     pub fn try_move(&self, session: &str, from: Fw, words: &[&str]) -> Result<Ran> {
         let [from, to] = [from, from.other()].map(|fw| self.control_address(fw));
         let mut all = vec!["state", "move", session, "--from", &from, "--to", &to];
@@ -383,7 +383,7 @@ impl Firewalls {
         self.client.ran(&self.program("dyscoctl")?, &all)
     }
 
-    /// Where a firewall's `dyscod` is reached.
+    /// Control address of a firewall's `dyscod`.
     pub fn control_address(&self, fw: Fw) -> String {
         address(self.family, 11 + fw as u8, 2).to_string()
     }
@@ -393,14 +393,14 @@ impl Firewalls {
         self.daemons[fw as usize].kill().map(drop)
     }
 
-    /// The sessions that a firewall's host lists.
+    /// Sessions that a firewall's host lists.
     pub fn listed(&self, fw: Fw) -> Result<Vec<Value>> {
         let words = ["sessions", "-o", "json"];
         let listed = self.host(fw).output(&self.program("dyscoctl")?, &words)?;
         serde_json::from_str(&listed).context("dyscoctl printed no JSON")
     }
 
-    /// What a firewall knows of a session.
+    /// State of a session that a firewall has.
     pub fn export(&self, fw: Fw, session: &str) -> Result<Value> {
         let text = self.state(fw, &["export", session])?;
         serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
@@ -413,15 +413,15 @@ impl Firewalls {
         Ok(file)
     }
 
-    /// Installs documents on a firewall; what `dyscoctl` said.
+    /// Installs documents on a firewall. Returns the output of `dyscoctl`.
     pub fn install(&self, fw: Fw, session: &str, documents: &Value) -> Result<Value> {
         let file = self.file(documents)?.display().to_string();
         let text = self.state(fw, &["install", session, &file, "-o", "json"])?;
         serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
     }
 
-    /// Moves sessions' state and then, all together, their paths. What the old
-    /// firewall knows stays, for what is still under way there.
+    /// Moves the state of sessions and then all their paths together. The old firewall keeps its
+    /// state, for packets that are still in flight there.
     pub fn move_all(&self, sessions: &[String], from: Fw) -> Result<()> {
         for session in sessions {
             let documents = self.export(from, session)?;
@@ -430,7 +430,7 @@ impl Firewalls {
         self.route(from.other())
     }
 
-    /// A firewall forgets sessions.
+    /// Makes a firewall forget sessions.
     pub fn forget(&self, sessions: &[String], fw: Fw) -> Result<()> {
         for session in sessions {
             self.state(fw, &["remove", session])?;
@@ -438,7 +438,7 @@ impl Firewalls {
         Ok(())
     }
 
-    /// Packets that a firewall's counter has counted.
+    /// Number of packets that a firewall's counter has counted.
     pub fn counted(&self, fw: Fw, counter: &str) -> Result<u64> {
         let text = self
             .host(fw)
@@ -449,7 +449,7 @@ impl Firewalls {
         packets.with_context(|| format!("nft did not say the packets: {text}"))
     }
 
-    /// What a firewall refused so far, known or not.
+    /// Number of packets that a firewall has refused so far, of known or unknown connections.
     pub fn refused(&self, fw: Fw) -> Result<u64> {
         Ok(self.counted(fw, "dropped")? + self.counted(fw, "invalid")?)
     }

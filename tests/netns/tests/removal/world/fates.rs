@@ -1,4 +1,4 @@
-//! Sessions as all three hosts see them.
+//! Sessions as all three hosts list them.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,30 +10,30 @@ use serde_json::Value;
 
 use super::World;
 
-/// How long a change may take that lost a daemon on its way.
+/// Time limit of a change during which a daemon was lost.
 pub const SETTLED: Duration = Duration::from_secs(90);
 
-/// The addresses by which hosts know one session.
+/// Addresses by which hosts know one session.
 #[derive(Clone, Debug)]
 pub struct Ends {
-    /// The client's end.
+    /// Address of the client's end.
     pub client: String,
-    /// Where the proxy accepted it.
+    /// Address on which the proxy accepted the session.
     pub listen: String,
-    /// The proxy's end towards the server.
+    /// Address of the proxy's end towards the server.
     pub proxy: String,
-    /// The server's end.
+    /// Address of the server's end.
     pub server: String,
 }
 
 impl Ends {
-    /// The session's name on the proxy's host, for `dyscoctl`.
+    /// Name of the session on the proxy's host, for `dyscoctl`.
     pub fn name(&self) -> String {
         format!("{}>{}", self.listen, self.client)
     }
 }
 
-/// What became of a session, if all hosts agree.
+/// Result of a session, if all hosts agree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     Removed,
@@ -52,8 +52,8 @@ impl World {
         Ok(all.as_array().cloned().unwrap_or_default())
     }
 
-    /// The sessions of a group, in its order, once the proxy's daemon knows
-    /// their pairs.
+    /// Returns the ends of a group's sessions, in its order, once the proxy's daemon knows their
+    /// pairs.
     pub fn ends(&self, group: &Group) -> Result<Vec<Ends>> {
         let mut why = None;
         let found = wait::until("the proxy's pairs", SETTLED, || {
@@ -70,7 +70,7 @@ impl World {
         found.with_context(|| format!("{why:?}"))
     }
 
-    /// Waits until the proxy's daemon would remove all of these.
+    /// Waits until the proxy's daemon would remove all of these sessions.
     pub fn wait_removable(&self, ends: &[Ends]) -> Result<()> {
         let names: Vec<_> = ends.iter().map(Ends::name).collect();
         let mut said = Value::Null;
@@ -97,8 +97,8 @@ impl World {
         Ok(self.sessions(role)?.iter().map(of).collect())
     }
 
-    /// Waits until no host changes anything any more, and tells what became of
-    /// the sessions: the same on all hosts, or it fails.
+    /// Waits until no host has a change in progress. Returns the results of the sessions, or an
+    /// error if the hosts disagree.
     pub fn settle(&self, ends: &[Ends]) -> Result<Vec<Fate>> {
         let mut seen = String::new();
         wait::until("all hosts to agree", SETTLED, || {
@@ -112,7 +112,7 @@ impl World {
         .with_context(|| format!("{seen}\n{}", self.state()))
     }
 
-    /// What has become of the sessions by now.
+    /// Returns the present results of the sessions.
     pub fn fates(&self, ends: &[Ends]) -> Result<Vec<Fate>> {
         let client = self.states(Role::Client)?;
         let proxy = self.states(Role::Proxy)?;

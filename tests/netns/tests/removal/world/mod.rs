@@ -11,11 +11,11 @@ use dysco_netns::stream::{Group, Plan, Server};
 use dysco_netns::{Builder, Family, Lab, Process, Role, capture};
 use serde_json::Value;
 
-/// Where HAProxy listens and the server behind it.
+/// Ports of HAProxy and of the server behind it.
 pub const PROXY_PORT: u16 = 8080;
 pub const SERVER_PORT: u16 = 9000;
 
-/// What the operator says of HAProxy's listener.
+/// Configuration by which the operator vouches for HAProxy's listener.
 pub const DECLARED: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n";
 
 pub struct World {
@@ -26,12 +26,12 @@ pub struct World {
     pub server: Server,
     pub capture: Process,
     pub family: Family,
-    /// By which way the proxy of this world leaves, where a test does not say.
+    /// Mode in which the proxy of this world leaves, if a test does not specify one.
     pub mode: &'static str,
 }
 
 impl World {
-    /// Daemons on the client's, the proxy's and the server's host.
+    /// Builds a world with daemons on the client's, the proxy's and the server's host.
     pub fn new(builder: Builder, family: Family) -> Result<World> {
         World::with(
             builder,
@@ -50,7 +50,7 @@ impl World {
         haproxy: impl FnOnce(Config) -> Config,
     ) -> Result<World> {
         let lab = builder.build()?;
-        // Headers, for a test that fails: its folder stays.
+        // The capture has the headers for the report of a failure, in which case its folder stays.
         let capture = capture::start(&lab.client)?;
         let fleet = Fleet::new(&lab)?.with_faults();
         let mut daemons = Vec::new();
@@ -90,7 +90,7 @@ impl World {
         Group::open(&self.lab.client, &self.server, to, count, plan)
     }
 
-    /// One more HAProxy, under the shim.
+    /// Starts another HAProxy, under the shim.
     pub fn proxy(
         &self,
         name: &str,
@@ -105,7 +105,7 @@ impl World {
             .start(&self.lab.proxy, |p| self.fleet.under_shim(p))
     }
 
-    /// These sessions lose their proxy.
+    /// Removes the proxy from these sessions.
     pub fn remove_these(&self, ends: &[fates::Ends]) -> Result<Value> {
         let names: Vec<_> = ends.iter().map(fates::Ends::name).collect();
         let words: Vec<_> = names.iter().flat_map(|n| ["--session", n]).collect();
@@ -116,12 +116,12 @@ impl World {
         Ok(done)
     }
 
-    /// What the daemon of a host shall fail at from now on.
+    /// Sets the faults of a host's daemon from now on.
     pub fn fault(&self, role: Role, words: &str) -> Result<()> {
         self.fleet.set_faults(self.lab.host(role), words)
     }
 
-    /// How often it has lost this on purpose.
+    /// Number of times that the host's daemon has lost this message on purpose.
     pub fn lost(&self, role: Role, message: &str) -> Result<usize> {
         fleet::lost(self.lab.host(role), message)
     }
@@ -131,7 +131,7 @@ impl World {
         Ok(&mut found.context("no daemon there")?.1.process)
     }
 
-    /// Starts a host's daemon anew, with the configuration it had.
+    /// Starts a host's daemon again, with its former configuration.
     pub fn restart(&mut self, role: Role) -> Result<()> {
         self.daemons.retain(|(r, _)| *r != role);
         let file = self.lab.host(role).dir().join("dyscod.toml");
@@ -140,7 +140,7 @@ impl World {
         Ok(())
     }
 
-    /// `dyscoctl remove-middlebox self --all --wait` on the proxy's host.
+    /// Runs `dyscoctl remove-middlebox self --all --wait` on the proxy's host.
     pub fn remove_all(&self) -> Result<Value> {
         self.remove(&["--all"])
     }
@@ -149,7 +149,7 @@ impl World {
         self.remove_from(Role::Proxy, "self", words)
     }
 
-    /// The same, asked for on any host.
+    /// Runs such a command on any host.
     pub fn remove_from(&self, role: Role, middlebox: &str, words: &[&str]) -> Result<Value> {
         let mut all = vec!["remove-middlebox", middlebox, "--wait", "-o", "json"];
         if middlebox == "self" && !words.contains(&"--mode") {
@@ -161,7 +161,7 @@ impl World {
             .with_context(|| format!("no JSON: {} {}", ran.stdout, ran.stderr))
     }
 
-    /// All sessions lose their proxy.
+    /// Removes the proxy from all sessions.
     pub fn remove_all_of(&self, count: usize) -> Result<Value> {
         let done = self.remove_all()?;
         if done["summary"]["removed"] != count {
@@ -170,7 +170,7 @@ impl World {
         Ok(done)
     }
 
-    /// What the hosts say, for a failure's report.
+    /// Returns the state of the hosts, for the report of a failure.
     pub fn state(&self) -> String {
         let mut text = String::new();
         for role in [Role::Client, Role::Proxy, Role::Server] {
@@ -187,7 +187,7 @@ impl World {
         text
     }
 
-    /// Ends all that runs; fails where something else was left.
+    /// Ends everything that runs. Returns an error if anything else was left.
     pub fn finish(self) -> Result<()> {
         self.lab
             .finish((self.haproxy, self.daemons, self.server, self.capture))
