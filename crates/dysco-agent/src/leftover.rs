@@ -29,7 +29,9 @@ pub struct Leftover {
 
 /// Lock that keeps any daemon from starting while it is held.
 #[derive(Debug)]
-pub struct Alone(#[allow(dead_code)] Flock<File>);
+pub struct Alone {
+    _lock: Flock<File>,
+}
 
 impl Leftover {
     /// Lists the data plane on this host.
@@ -102,7 +104,7 @@ impl Leftover {
             opened => opened.map_err(unusable)?,
         };
         match Flock::lock(open, FlockArg::LockExclusiveNonblock) {
-            Ok(alone) => Ok(Ok(Some(Alone(alone)))),
+            Ok(alone) => Ok(Ok(Some(Alone { _lock: alone }))),
             Err((file, Errno::EWOULDBLOCK)) => Ok(Err(holder_of(&file).map_err(unusable)?)),
             Err((_, error)) => Err(unusable(error.into())),
         }

@@ -203,8 +203,8 @@ impl Host {
     }
 
     fn install(&self, package: &Path) -> Result<()> {
-        let inside = Path::new("/root/dysco.deb");
-        fs::copy(package, self.debian.file("/root/dysco.deb"))
+        let inside = Path::new("/srv/dysco.deb");
+        fs::copy(package, self.debian.file("/srv/dysco.deb"))
             .context("failed to copy the package")?;
         let inside = inside.to_string_lossy();
         self.debian.run(&["dpkg", "--install", &inside]).map(drop)
@@ -213,9 +213,9 @@ impl Host {
     /// Creates keys and edits the one file, as docs/install.md describes.
     fn configure(&self) -> Result<()> {
         let address = Role::Proxy.address(Family::V4).to_string();
-        let words = ["dyscoctl", "pki", "init", "--dir", "/root/authority"];
+        let words = ["dyscoctl", "pki", "init", "--dir", "/srv/authority"];
         self.debian.run(&words)?;
-        let words = ["dyscoctl", "pki", "issue", "--dir", "/root/authority"];
+        let words = ["dyscoctl", "pki", "issue", "--dir", "/srv/authority"];
         let host = ["--name", "proxy", "--address", &address];
         let out = ["--out", "/etc/dysco/pki"];
         self.debian.run(&[&words[..], &host, &out].concat())?;

@@ -21,8 +21,8 @@ use crate::{setup, shell};
 /// Build the packages.
 #[derive(Args)]
 pub struct Dist {
-    /// How the programs are built; dev is quick, for a look at the packages. DYSCO_BIN_DIR names
-    /// a folder with what is built already
+    /// Cargo profile of the programs; dev builds sooner, to try the packages. DYSCO_BIN_DIR names
+    /// a folder of programs that are built already
     #[arg(long, value_enum, default_value_t = Profile::Release)]
     profile: Profile,
     /// Install, upgrade and remove the package in a Debian 12, and check the unit

@@ -137,7 +137,7 @@ impl Engine {
         if over(&a) || over(&b) {
             return Err(vec![Reason::Closing]);
         }
-        let ours = |ip: &IpAddr| ip.is_loopback() || self.config.host.addresses.contains(ip);
+        let ours = |ip: &IpAddr| self.is_on_host(ip);
         let mut all: Vec<Reason> = not_between(pair, ours).into_iter().collect();
         let mut unheard = Vec::new();
         let mut known = None;

@@ -2,6 +2,7 @@
 //! from outside where no shim reports.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 
 use dysco_api::{
     Failure, FailureCode, HeldReport, HostName, ProcessName, ProcessReport, ProxyReport, Removable,
@@ -219,10 +220,15 @@ impl Engine {
 }
 
 impl Engine {
+    /// Returns true if an end with this address is on this host, loopback included.
+    pub(super) fn is_on_host(&self, ip: &IpAddr) -> bool {
+        ip.is_loopback() || self.config.host.addresses.contains(ip)
+    }
+
     /// Returns the reason for which a session of the proxy is not known.
     pub(super) fn unknown(&self, key: &FlowKey) -> String {
         let client = key.remote().ip();
-        if client.is_loopback() || self.config.host.addresses.contains(&client) {
+        if self.is_on_host(&client) {
             return Reason::SameHost(client).to_string();
         }
         if let Some(why) = self.unsteered(key.local().ip()) {
@@ -237,7 +243,7 @@ impl Engine {
 
     /// Returns the reason if an address is on an interface without the data plane, or on one where
     /// the data plane cannot read packets.
-    fn unsteered(&self, local: std::net::IpAddr) -> Option<String> {
+    fn unsteered(&self, local: IpAddr) -> Option<String> {
         let all = dysco_config::interfaces().ok()?;
         let holds = |i: &&dysco_config::Interface| i.addresses.contains(&local);
         let interface = all.iter().find(holds)?;

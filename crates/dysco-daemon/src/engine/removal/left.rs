@@ -66,10 +66,8 @@ impl Engine {
         accepted: bool,
     ) -> Option<String> {
         let Some(slot) = self.agent.find(key) else {
-            let client = key.remote().ip();
-            let local = client.is_loopback() || self.config.host.addresses.contains(&client);
             // Many programs without the shim have connections to others of this host.
-            let relayed = held.shim || !local;
+            let relayed = held.shim || !self.is_on_host(&key.remote().ip());
             let meant = relayed && accepted && request.filter.is_empty();
             // Sessions that the operator does not want tracked are not looked for either.
             let tracks = wanted(&self.config.rules(), key, false);
