@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{Hash, Hasher};
 
-use dysco_common::two_paths::Anchor;
+use dysco_common::two_paths::{Anchor, Fins};
 use dysco_common::{State, Translation};
 use dysco_proto::{
     ChangeId, Command, HostEvent, Machine, Progress, Reason, Report, Role, Subsession,
@@ -99,6 +99,17 @@ pub enum Wrong {
     UnreadableRecord,
 }
 
+/// Answer of the right anchor's data plane to the packets that open a new path.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Answer {
+    /// The change.
+    pub change: ChangeId,
+    /// Number that the answer shows, on the wire.
+    pub seq: u32,
+    /// FINs that the right anchor had seen.
+    pub fins: Fins,
+}
+
 /// A host.
 #[derive(Clone)]
 pub struct Host {
@@ -116,6 +127,8 @@ pub struct Host {
     pub records: BTreeMap<ChangeId, Vec<u8>>,
     /// Events that the engine will report to the machine, in any order.
     pub events: Vec<HostEvent>,
+    /// The answer on a new path that is being opened: it is on its way to this host.
+    pub answer: Option<Answer>,
     /// Outcomes reported to operators.
     pub endings: Vec<Ending>,
     /// The engine's memory of each change.
@@ -146,7 +159,7 @@ impl Hash for Host {
         (self.life, &self.machine, &self.entries).hash(state);
         (&self.sockets, &self.records, &self.held).hash(state);
         (&self.events, &self.endings, &self.spoilt).hash(state);
-        (&self.rest, &self.ring, self.silent).hash(state);
+        (&self.rest, &self.ring, self.silent, &self.answer).hash(state);
     }
 }
 
@@ -170,6 +183,7 @@ impl Host {
             sockets: Default::default(),
             records: BTreeMap::new(),
             events: Vec::new(),
+            answer: None,
             endings: Vec::new(),
             held: BTreeMap::new(),
             rest: VecDeque::new(),
@@ -208,6 +222,7 @@ impl Host {
         self.machine = None;
         self.held.clear();
         self.events.clear();
+        self.answer = None;
         self.rest.clear();
         seed::local::dies(self);
         self.spoilt = Default::default();

@@ -4,7 +4,7 @@
 use std::hash::{Hash, Hasher};
 
 use dysco_common::tcp::FIN;
-use dysco_common::two_paths::Cutoff;
+use dysco_common::two_paths::{Cutoff, Fins};
 use dysco_proto::{ChangeId, Machine, Message, Phase, Role, Subsession, Timer};
 
 use crate::config::Configuration;
@@ -50,6 +50,8 @@ pub enum Seed {
     ProxyBelieved,
     /// An end receives the FIN of a proxy that has died with bytes for it.
     ProxysEnd,
+    /// A new path is taken though an end has received the FIN of a proxy that has died.
+    ProxysEndUnnoticed,
     /// Packets on a new path are delivered before the path has opened.
     HearsUnopened,
     /// A new path is taken whatever it does to numbers.
@@ -73,6 +75,14 @@ pub fn tells_proxys_end(seed: Option<Seed>, said: &Packet, told: Option<Packet>)
     match seed {
         Some(Seed::ProxysEnd) if said.seg.has(FIN) => Some(*said),
         _ => told,
+    }
+}
+
+/// Returns the FINs of both anchors that are compared before a new path is taken.
+pub fn compares(seed: Option<Seed>, seen: [Fins; 2]) -> [Fins; 2] {
+    match seed {
+        Some(Seed::ProxysEndUnnoticed) => Default::default(),
+        _ => seen,
     }
 }
 

@@ -271,6 +271,9 @@ impl World {
         index: usize,
         twist: Twist,
     ) -> bool {
+        if self.opens(config, place, index) {
+            return twist == Twist::Plain;
+        }
         let out = self.edit(place, |h| h.happen(index, twist));
         self.settle(config, place, twist, out)
     }

@@ -3,11 +3,12 @@
 //! its numbers, clocks and options. It cannot move to a path that gives it others.
 //!
 //! The right anchor's program answers the SYN of a bypass by itself, and writes into the answer how
-//! the SYN arrived ([`Probe`]). For another chain the daemons send all packets that open it, and
+//! the SYN arrived, and which FINs it has seen ([`Probe`]). For another chain the daemons send all packets that open it, and
 //! each daemon reports to the other ([`Shown`]).
 
 use crate::session::{Offer, offer};
 use crate::tcp::{ACK, Header, MAX_HEADER, MIN_HEADER, Segment};
+use crate::two_paths::Fins;
 
 /// First word of a [`Probe`].
 pub const PROBES: u32 = u32::from_ne_bytes(*b"\xd7prb");
@@ -31,6 +32,10 @@ pub struct Probe {
     pub heard: [u8; MAX_HEADER],
     /// Sequence and acknowledgement number of the answer as it was sent, in network order.
     pub answered: [u32; 2],
+    /// [`Fins::bits`] of the right anchor when it answered, in network order; 0 in the SYN itself.
+    pub fins: u32,
+    /// Not used.
+    pub reserved: u32,
 }
 
 /// First bytes of the packet that shows the length of segments on a path through a chain.
@@ -51,7 +56,7 @@ pub struct Shown {
 }
 
 const _: () = {
-    assert!(PROBE == 136 && size_of::<Shown>() <= PROBE);
+    assert!(PROBE == 144 && size_of::<Shown>() <= PROBE);
     assert!(size_of::<Arrival>() == 16 + 64 + PROBE);
 };
 
@@ -210,6 +215,8 @@ impl Probe {
             sent,
             heard: [0; MAX_HEADER],
             answered: [0; 2],
+            fins: 0,
+            reserved: 0,
         }
     }
 
@@ -224,6 +231,11 @@ impl Probe {
         // SAFETY: any bytes are a valid value. They are unaligned in the packet.
         let probe: Probe = unsafe { core::ptr::read_unaligned(bytes.as_ptr().cast()) };
         (probe.magic == PROBES).then_some(probe)
+    }
+
+    /// Returns the FINs that the right anchor had seen when it answered.
+    pub const fn fins(&self) -> Fins {
+        Fins::from_bits(u32::from_be(self.fins))
     }
 
     /// Returns the changes of the SYN on its way to the right anchor, and those of the answer on

@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
 use aya::programs::links::{FdLink, LinkOrder, PinnedLink};
-use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
+use aya::programs::tc::{
+    self, NlOptions, SchedClassifierLink, SchedClassifierLinkId, TcAttachOptions, TcHandle,
+};
 use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType};
 use serde::{Deserialize, Serialize};
 
 use crate::error::AgentError;
+use crate::filters::{self, Filter};
 use crate::xdp;
 
 /// Method of attaching programs.
@@ -38,12 +41,41 @@ pub struct Attached {
     pub xdp: bool,
 }
 
-/// Priority of our clsact filters. Priority and handle are fixed, so that the filters are found
-/// again.
-pub(crate) const PRIORITY: u16 = 0xd75c;
+/// Places for our clsact filters, the best first. They are fixed, so that the filters are found
+/// again. Of the filters of one priority the newest runs first, but all of them must be of one
+/// kind and protocol: if other filters have priority 1, the second place is behind them.
+const PLACES: [FilterPlace; 2] = [
+    FilterPlace {
+        priority: 1,
+        handle: 0xd75c,
+    },
+    FilterPlace {
+        priority: 0xd75c,
+        handle: 1,
+    },
+];
+
+/// A place for a clsact filter.
+#[derive(Clone, Copy)]
+struct FilterPlace {
+    /// Filters with a lower one run first.
+    priority: u16,
+    /// Names a filter among those of the same priority.
+    handle: u16,
+}
+
+impl FilterPlace {
+    const fn tc_handle(self) -> TcHandle {
+        TcHandle::new(0, self.handle)
+    }
+
+    fn holds(self, filter: &Filter) -> bool {
+        (filter.priority, filter.handle) == (self.priority, u32::from(self.handle))
+    }
+}
+
 /// Number of bytes of a program's name that the kernel keeps (`BPF_OBJ_NAME_LEN`).
 const KEPT: usize = 15;
-const HANDLE: TcHandle = TcHandle::new(0, 1);
 
 pub(crate) const HOOKS: [(&str, TcAttachType); 2] = [
     ("dysco_ingress", TcAttachType::Ingress),
@@ -136,7 +168,19 @@ fn tcx_hook(
     Ok(())
 }
 
-/// Returns the names of the programs that run before the one with this name.
+/// True if the filter has one of our places.
+pub(crate) fn is_ours(filter: &Filter) -> bool {
+    PLACES.iter().any(|place| place.holds(filter))
+}
+
+/// Returns the names of the filters that run before ours on one side of an interface.
+pub(crate) fn filters_before(interface: &str, side: TcAttachType) -> Vec<String> {
+    let in_order = filters::filters(interface, side).unwrap_or_default();
+    let before = in_order.iter().take_while(|filter| !is_ours(filter));
+    before.map(|filter| filter.name.clone()).collect()
+}
+
+/// Returns the names of the TCX programs that run before the one with this name.
 pub(crate) fn before(name: &str, in_order: &[ProgramInfo]) -> Vec<String> {
     let names = in_order
         .iter()
@@ -155,24 +199,54 @@ fn clsact_hook(
 ) -> Result<(), AnyError> {
     // Fails if the qdisc exists already, which is as good.
     let _ = tc::qdisc_add_clsact(interface);
-    // Replaces an earlier run's filter in place. Packets of changed sessions would go
-    // untranslated between the removal of one filter and the addition of the next.
-    let earlier = SchedClassifierLink::attached(interface, kind, PRIORITY, HANDLE, None)?;
-    let id = match program.attach_to_link(earlier) {
-        Ok(id) => id,
-        Err(_) => {
-            let options = NlOptions {
-                priority: PRIORITY,
-                handle: HANDLE,
-                ..NlOptions::default()
-            };
-            program.attach_with_options(interface, kind, TcAttachOptions::Netlink(options))?
-        }
+    let id = match replace(program, interface, kind)? {
+        Some(id) => id,
+        None => add(program, interface, kind)?,
     };
     tracing::debug!(interface, program = name, "attached by clsact");
     // The filter stays when this process ends.
     std::mem::forget(program.take_link(id)?);
     Ok(())
+}
+
+/// Replaces the filter of an earlier run in its place. Packets of changed sessions would go
+/// untranslated between the removal of one filter and the addition of the next. Returns `None` if
+/// there is no such filter.
+fn replace(
+    program: &mut SchedClassifier,
+    interface: &str,
+    kind: TcAttachType,
+) -> Result<Option<SchedClassifierLinkId>, AnyError> {
+    for place in PLACES {
+        let (priority, handle) = (place.priority, place.tc_handle());
+        let earlier = SchedClassifierLink::attached(interface, kind, priority, handle, None)?;
+        if let Ok(id) = program.attach_to_link(earlier) {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
+}
+
+/// Adds a filter in the best place that is to be had.
+fn add(
+    program: &mut SchedClassifier,
+    interface: &str,
+    kind: TcAttachType,
+) -> Result<SchedClassifierLinkId, AnyError> {
+    let [first, second] = PLACES.map(|place| {
+        TcAttachOptions::Netlink(NlOptions {
+            priority: place.priority,
+            handle: place.tc_handle(),
+            ..NlOptions::default()
+        })
+    });
+    match program.attach_with_options(interface, kind, first) {
+        Ok(id) => Ok(id),
+        Err(error) => {
+            tracing::warn!(interface, %error, "other tc filters of preference 1 run before dyscod's");
+            Ok(program.attach_with_options(interface, kind, second)?)
+        }
+    }
 }
 
 /// Takes the programs off an interface.

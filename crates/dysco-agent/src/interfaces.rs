@@ -3,7 +3,7 @@
 
 use std::slice;
 
-use aya::programs::SchedClassifier;
+use aya::programs::{SchedClassifier, TcAttachType};
 use nix::errno::Errno;
 use nix::net::if_::{if_nameindex, if_nametoindex};
 
@@ -163,19 +163,18 @@ impl Agent {
         attach::detach(&self.dir, name);
     }
 
-    /// Names of the other programs that run first on an interface to which these are attached by
-    /// TCX. The packets that such a program ends are not seen here.
+    /// Names of the other programs that run first on an interface, by the same method of attaching.
+    /// The packets that such a program ends are not seen here.
     pub fn before_ours(&self, at: &Attached) -> Vec<String> {
-        if at.index.is_none() || at.attach != Attach::Tcx {
+        if at.index.is_none() {
             return Vec::new();
         }
         let sides = attach::HOOKS.iter();
         let mut others: Vec<String> = sides
-            .filter_map(|(name, side)| {
-                let (_, programs) = SchedClassifier::query_tcx(&at.interface, *side).ok()?;
-                Some(attach::before(name, &programs))
+            .flat_map(|(name, side)| match at.attach {
+                Attach::Clsact => attach::filters_before(&at.interface, *side),
+                Attach::Tcx | Attach::Auto => tcx_before(name, &at.interface, *side),
             })
-            .flatten()
             .collect();
         others.sort_unstable();
         others.dedup();
@@ -203,6 +202,13 @@ impl Agent {
                 tracing::warn!(%host, %error, "no session is steered to a host for a while");
             }
         }
+    }
+}
+
+fn tcx_before(ours: &str, interface: &str, side: TcAttachType) -> Vec<String> {
+    match SchedClassifier::query_tcx(interface, side) {
+        Ok((_, programs)) => attach::before(ours, &programs),
+        Err(_) => Vec::new(),
     }
 }
 

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use aya::maps::MapData;
 use aya::programs::tc;
 use dysco_common::Session;
-use futures::TryStreamExt;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::net::if_::if_nameindex;
-use rtnetlink::packet_route::tc::TcMessage;
+use rtnetlink::packet_route::tc::TcHandle;
 
-use crate::attach::{HOOKS, PRIORITY};
+use crate::attach::{HOOKS, is_ours};
 use crate::error::AgentError;
+use crate::filters::{Filter, filters};
 use crate::load::{LAYOUT, holder_of, is_layout, refuse_others};
 use crate::memory::Memory;
 use crate::need::{Need, need_of};
@@ -51,7 +51,7 @@ impl Leftover {
             .collect();
         linked.sort_unstable();
         linked.dedup();
-        let filtered = blocking(filtered()).map_err(system("list filters"))?;
+        let filtered = filtered().map_err(system("list filters"))?;
         Ok(Leftover {
             pin_dir: pin_dir.into(),
             linked,
@@ -130,10 +130,7 @@ impl Leftover {
         }
         // Fails if other files are in the directory.
         let _ = fs::remove_dir(&self.pin_dir);
-        match blocking(filtered())
-            .map_err(system("list filters"))?
-            .first()
-        {
+        match filtered().map_err(system("list filters"))?.first() {
             None => Ok(()),
             Some(interface) => Err(AgentError::Attach {
                 interface: interface.clone(),
@@ -150,56 +147,33 @@ fn layouts(pin_dir: &Path) -> Vec<PathBuf> {
     ours.map(|entry| entry.path()).collect()
 }
 
-/// Runs a netlink request to its end.
-fn blocking<T>(asks: impl Future<Output = std::io::Result<T>>) -> std::io::Result<T> {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.enable_all().build()?.block_on(asks)
-}
-
-fn netlink() -> std::io::Result<rtnetlink::Handle> {
-    let (connection, handle, _) = rtnetlink::new_connection()?;
-    tokio::spawn(connection);
-    Ok(handle)
-}
-
 /// Returns the interfaces with filters of the programs.
-async fn filtered() -> std::io::Result<Vec<String>> {
-    let handle = netlink()?;
-    let mut found = Vec::new();
-    for interface in &if_nameindex()? {
-        let index = interface.index().cast_signed();
-        let filters = filters(&handle, index).await;
-        if filters.iter().any(is_ours) {
-            found.push(interface.name().to_string_lossy().into_owned());
-        }
-    }
-    Ok(found)
+fn filtered() -> std::io::Result<Vec<String>> {
+    let interfaces = if_nameindex()?;
+    let names = interfaces
+        .iter()
+        .map(|interface| interface.name().to_string_lossy());
+    let ours = names.filter(|name| on_both_sides(name).iter().any(is_ours));
+    Ok(ours.map(Into::into).collect())
 }
 
 /// Returns all filters of an interface's clsact qdisc; none if it has no such qdisc.
-async fn filters(handle: &rtnetlink::Handle, index: i32) -> Vec<TcMessage> {
-    let [into, out] = [(); 2].map(|()| handle.traffic_filter(index).get());
-    let into = into.ingress().execute().try_collect::<Vec<_>>().await;
-    let out = out.egress().execute().try_collect::<Vec<_>>().await;
-    let both = [into.unwrap_or_default(), out.unwrap_or_default()];
-    both.into_iter().flatten().collect()
-}
-
-/// True if the filter has our priority, which nobody else uses.
-fn is_ours(filter: &TcMessage) -> bool {
-    filter.header.info >> 16 == u32::from(PRIORITY)
+fn on_both_sides(interface: &str) -> Vec<Filter> {
+    let sides = HOOKS.iter();
+    let listed = sides.filter_map(|(_, side)| filters(interface, *side).ok());
+    listed.flatten().collect()
 }
 
 /// Removes the clsact qdisc of these interfaces, unless filters of others are on it.
 async fn remove_empty(interfaces: &[String]) -> std::io::Result<()> {
-    let handle = netlink()?;
+    let (connection, handle, _) = rtnetlink::new_connection()?;
+    tokio::spawn(connection);
     for interface in &if_nameindex()? {
         let name = interface.name().to_string_lossy();
-        let index = interface.index().cast_signed();
-        if interfaces.iter().any(|i| *i == name) && filters(&handle, index).await.is_empty() {
-            let mut qdisc = handle.qdisc().del(index);
-            qdisc.message_mut().header.parent = rtnetlink::packet_route::tc::TcHandle::CLSACT;
-            qdisc.message_mut().header.handle = rtnetlink::packet_route::tc::TcHandle {
+        if interfaces.iter().any(|i| *i == name) && on_both_sides(&name).is_empty() {
+            let mut qdisc = handle.qdisc().del(interface.index().cast_signed());
+            qdisc.message_mut().header.parent = TcHandle::CLSACT;
+            qdisc.message_mut().header.handle = TcHandle {
                 major: u16::MAX,
                 minor: 0,
             };
@@ -207,4 +181,10 @@ async fn remove_empty(interfaces: &[String]) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Runs a netlink request to its end.
+fn blocking<T>(asks: impl Future<Output = std::io::Result<T>>) -> std::io::Result<T> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build()?.block_on(asks)
 }

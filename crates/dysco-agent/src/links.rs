@@ -4,16 +4,10 @@
 use std::collections::HashMap;
 use std::io;
 
-use netlink_packet_core::{
-    NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
-use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkInfo, LinkLayerType, LinkMessage};
 
-/// Greatest number of bytes in a datagram of answers.
-const BUFFER: usize = 64 * 1024;
+use crate::netlink;
 
 /// Kinds that are made on another interface, and pass its packets on unchanged. A tunnel is not
 /// one of them: it sends another packet there.
@@ -43,42 +37,12 @@ pub struct Link {
 /// # Errors
 /// If the kernel does not list them.
 pub fn links() -> io::Result<Vec<Link>> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    socket.send(&question(), 0)?;
-    let mut found = Vec::new();
-    let mut received = Vec::with_capacity(BUFFER);
-    loop {
-        received.clear();
-        socket.recv(&mut received, 0)?;
-        let mut rest = received.as_slice();
-        while !rest.is_empty() {
-            let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-            let length = (answer.header.length as usize).next_multiple_of(4);
-            match answer.payload {
-                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
-                    found.push(read(&link));
-                }
-                NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
-                NetlinkPayload::Error(_) | NetlinkPayload::Done(_) => return Ok(found),
-                _ => {}
-            }
-            rest = rest.get(length..).unwrap_or_default();
-        }
-    }
-}
-
-fn question() -> Vec<u8> {
-    let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_REQUEST | NLM_F_DUMP;
-    let asked = RouteNetlinkMessage::GetLink(LinkMessage::default());
-    let mut packet = NetlinkMessage::new(header, NetlinkPayload::from(asked));
-    packet.finalize();
-    let mut bytes = vec![0; packet.buffer_len()];
-    packet.serialize(&mut bytes);
-    bytes
+    let answers = netlink::list(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
+    let links = answers.iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewLink(link) => Some(read(link)),
+        _ => None,
+    });
+    Ok(links.collect())
 }
 
 fn read(message: &LinkMessage) -> Link {

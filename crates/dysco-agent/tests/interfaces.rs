@@ -11,7 +11,7 @@ use std::process::Command;
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use dysco_agent::common::{FlowKey, Translation};
-use dysco_agent::{Agent, AgentError, Attach, InterfaceChange, NewPath};
+use dysco_agent::{Agent, AgentConfig, AgentError, Attach, InterfaceChange, NewPath};
 use plane::{alone, ip, start};
 
 const MAKE: &str = "link add one type veth peer name two";
@@ -176,5 +176,61 @@ async fn the_programs_come_first_and_say_who_came_before_them_since() {
     let since = another("since", "one", AT_THE_HEAD);
     assert_eq!(agent.before_ours(&attached), ["since"]);
     drop((there, since, agent));
+    ip("link del one");
+}
+
+fn by_filters(config: &mut AgentConfig) {
+    config.interfaces = vec!["one".into()];
+    config.attach = Attach::Clsact;
+}
+
+/// Runs tc. A bar in a word stands for a space.
+fn tc(words: &str) {
+    let words = words.split(' ').map(|word| word.replace('|', " "));
+    let run = Command::new("tc").args(words).output().unwrap();
+    assert!(
+        run.status.success(),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+}
+
+/// Adds a filter that ends the run of each packet of a protocol: classic BPF that returns 0
+/// (`TC_ACT_OK`).
+fn filter(preference: &str, protocol: &str) {
+    tc(&format!(
+        "filter add dev one ingress pref {preference} protocol {protocol} bpf bytecode \
+         1,6|0|0|0, direct-action"
+    ));
+}
+
+#[tokio::test]
+async fn filters_come_first_and_say_who_came_before_them_since() {
+    alone();
+    ip(MAKE);
+    tc("qdisc add dev one clsact");
+    filter("1", "all");
+    filter("2", "ip");
+    let (agent, _events) = start("first", by_filters);
+    let attached = agent.attached()[0].clone();
+    assert!(agent.before_ours(&attached).is_empty());
+    filter("1", "all");
+    assert_eq!(agent.before_ours(&attached), ["bpf"]);
+    drop(agent);
+    ip("link del one");
+}
+
+/// Filters of one priority are of one protocol: if those of priority 1 are of another, ours have
+/// to run behind them.
+#[tokio::test]
+async fn filters_run_behind_those_of_another_protocol() {
+    alone();
+    ip(MAKE);
+    tc("qdisc add dev one clsact");
+    filter("1", "ip");
+    let (agent, _events) = start("behind", by_filters);
+    assert_eq!(agent.before_ours(&agent.attached()[0]), ["bpf"]);
+    assert_eq!(programs(Attach::Clsact), 1);
+    drop(agent);
     ip("link del one");
 }

@@ -6,7 +6,7 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::seq::after;
 use dysco_common::session::{Session, State, life, translation};
 use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
-use dysco_common::two_paths::{self, ASKED, Anchor, OldIncoming, ends_path, opens_windows};
+use dysco_common::two_paths::{self, ASKED, Anchor, Fins, OldIncoming, ends_path, opens_windows};
 use dysco_common::{Counter, EventKind};
 
 use crate::atomic;
@@ -462,7 +462,8 @@ fn opening(ctx: &TcContext, s: &mut Session, p: &Packet, c: &mut Change, slot: u
     c.src = s.path.local;
     c.dst = s.path.remote;
     (c.clear_ect, c.pseudo, c.payload) = (0, 0, 0);
-    if asks && !probe::echo(ctx) {
+    // The path may be taken from now on, and FINs are held back.
+    if asks && !probe::echo(ctx, Fins::of(Anchor::Near, s)) {
         return Decision::Leave(dropped(Counter::DroppedError));
     }
     Decision::Write {

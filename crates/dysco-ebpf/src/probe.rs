@@ -8,14 +8,16 @@ use dysco_common::EventKind;
 use dysco_common::checksum::fold16;
 use dysco_common::probe::{PROBE, PROBES, may_carry};
 use dysco_common::tcp::MAX_HEADER;
+use dysco_common::two_paths::Fins;
 
 use crate::maps::{self, EVENTS, Run, Scratch};
 use crate::packet::{AsPtr, bound_header, load_options};
 use crate::write::store_bytes;
 
-/// Offset in a probe of the header as it arrived, and of the numbers of the answer.
+/// Offset in a probe of the header as it arrived, of the numbers of the answer, and of the FINs.
 const HEARD: usize = 8 + MAX_HEADER;
 const ANSWERED: usize = HEARD + MAX_HEADER;
+const FINS: usize = ANSWERED + 8;
 
 const RUN: u32 = Run::Ingress as u32;
 
@@ -73,12 +75,12 @@ pub fn tell(skb: *mut __sk_buff, slot: u32) {
     }
 }
 
-/// Writes into the copied probe the header with which its packet has arrived, and the numbers of
-/// the answer, which is the present change. Returns not 0 if that succeeded. Exported, for a
+/// Writes into the copied probe the header with which its packet has arrived, the numbers of the
+/// answer, which is the present change, and these FINs (`Fins::bits`). Returns not 0 if that succeeded. Exported, for a
 /// stack frame of its own (see also `learn::dysco_offer`).
 #[inline(never)]
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dysco_echo(skb: *mut __sk_buff) -> u32 {
+unsafe extern "C" fn dysco_echo(skb: *mut __sk_buff, fins: u32) -> u32 {
     let ctx = TcContext::new(skb);
     let before = dysco_probe_sum(RUN);
     let Some(Scratch {
@@ -93,7 +95,8 @@ unsafe extern "C" fn dysco_echo(skb: *mut __sk_buff) -> u32 {
     let carried = &mut arrival.carried;
     carried[HEARD..ANSWERED].copy_from_slice(&arrival.header.0[..MAX_HEADER]);
     carried[ANSWERED..ANSWERED + 4].copy_from_slice(&c.edit.seq.to_be_bytes());
-    carried[ANSWERED + 4..PROBE].copy_from_slice(&c.edit.ack.to_be_bytes());
+    carried[ANSWERED + 4..FINS].copy_from_slice(&c.edit.ack.to_be_bytes());
+    carried[FINS..FINS + 4].copy_from_slice(&fins.to_be_bytes());
     let at = p.l4() + bound_header(p.header.data_offset() as u64) as usize;
     if !store_bytes(&ctx, at, carried.as_ptr(), PROBE) {
         return 0;
@@ -104,11 +107,12 @@ unsafe extern "C" fn dysco_echo(skb: *mut __sk_buff) -> u32 {
     1
 }
 
-/// Answers the copied packet by the present change. Returns false on failure.
+/// Answers the copied packet by the present change, with the FINs that this anchor has seen.
+/// Returns false on failure.
 #[inline(always)]
-pub fn echo(ctx: &TcContext) -> bool {
+pub fn echo(ctx: &TcContext, fins: Fins) -> bool {
     // SAFETY: the program's own context.
-    unsafe { dysco_echo(ctx.skb.skb) != 0 }
+    unsafe { dysco_echo(ctx.skb.skb, fins.bits()) != 0 }
 }
 
 /// Returns the sum of the copied probe. Exported: see `learn::dysco_offer`.

@@ -43,8 +43,8 @@ pub enum HostEvent {
     TwoPaths {
         /// The change.
         change: ChangeId,
-        /// FINs that were seen before, or the reason why the session is not in two paths.
-        result: Result<Fins, Reason>,
+        /// Success, or the reason why the session is not in two paths.
+        result: Result<(), Reason>,
     },
     /// Answers [`Command::Join`], [`Command::Prove`], [`Command::Return`], [`Command::Extend`] and
     /// [`Command::Open`]. After [`Command::Extend`] this event may also report that the path is
@@ -60,8 +60,11 @@ pub enum HostEvent {
     Tried {
         /// The change.
         change: ChangeId,
-        /// Success if the path carries packets, or the reason against it.
-        result: Result<(), Reason>,
+        /// FINs that this anchor and the other one had seen when the path opened, or the reason
+        /// against the path. A FIN that arrives later is held back ([`two_paths::ending`]).
+        ///
+        /// [`two_paths::ending`]: dysco_common::two_paths::ending
+        result: Result<[Fins; 2], Reason>,
     },
     /// Answers [`Command::Cut`].
     CutDone {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use dysco_common::two_paths::{Cutoff, Fins};
+use dysco_common::two_paths::Cutoff;
 
 use super::command::{Command, Side};
 use super::context::{Context, Flow};
@@ -50,10 +50,8 @@ pub(super) struct Left {
     new: Option<Subsession>,
     /// True if the right anchor may know of the change: it must be notified of a cancel.
     set_up: bool,
-    /// FINs that the right anchor has seen. Set once it receives on the new path.
-    ready: Option<Fins>,
-    /// FINs that this host has seen.
-    fins: Fins,
+    /// True once the right anchor receives on the new path.
+    ready: bool,
     /// Cutoff of this host, in the numbers of the new path's wire.
     cutoff: Option<Cutoff>,
     /// True if the right anchor's cutoff is set here.
@@ -100,8 +98,7 @@ impl Left {
             plan: None,
             new: None,
             set_up: false,
-            ready: None,
-            fins: Fins::default(),
+            ready: false,
             cutoff: None,
             cut_in: false,
             drained: false,
@@ -199,8 +196,8 @@ impl Left {
             Message::NackLock { reason, .. } if self.phase == Phase::Locking => {
                 self.refused(ctx, reason)
             }
-            Message::SetUpAck { new, fins, .. } if self.may_cancel() && self.new == Some(new) => {
-                self.heard_there(ctx, fins)
+            Message::SetUpAck { new, .. } if self.may_cancel() && self.new == Some(new) => {
+                self.heard_there(ctx)
             }
             Message::SetUpNack { reason, .. } if self.may_cancel() => self.cancel(ctx, reason),
             Message::Cancel { reason, .. } if self.may_cancel() => self.cancel(ctx, reason),
@@ -241,11 +238,11 @@ impl Left {
                 Err(reason) => self.cancel(ctx, reason),
             },
             HostEvent::TwoPaths { result, .. } if self.phase == Phase::Preparing => match result {
-                Ok(fins) => self.prepared(ctx, fins),
+                Ok(()) => self.prepared(ctx),
                 Err(reason) => self.cancel(ctx, reason),
             },
             HostEvent::Tried { result, .. } if self.phase == Phase::SettingUp => match result {
-                Ok(()) => self.cut(ctx),
+                Ok([here, there]) => self.opened(ctx, here, there),
                 Err(reason) => self.cancel(ctx, reason),
             },
             HostEvent::CutDone { cutoff, .. } if self.phase == Phase::Cutting => {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
-use dysco_common::two_paths::{Cutoff, Fins};
+use dysco_common::two_paths::Cutoff;
 use dysco_common::{Delta, Offer, Translation};
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub use order::{Margins, Order};
 pub use wire::{DecodeError, EncodeError};
 
 /// Version of the message layout: the first byte of each message.
-pub const VERSION: u8 = 12;
+pub const VERSION: u8 = 13;
 /// Maximum number of bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 
@@ -226,8 +226,6 @@ pub enum Message {
         change: ChangeId,
         /// Subsession of that path.
         new: Subsession,
-        /// FINs that R has seen on the old path.
-        fins: Fins,
     },
     /// [R to L] Reports that R does not receive on the new path, and will not. R also sends this
     /// message as a hint that the path rejects its answers, or that its session has ended.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use dysco_common::Translation;
-use dysco_common::two_paths::{Cutoff, Fins};
+use dysco_common::two_paths::Cutoff;
 
 use super::command::{Command, Side};
 use super::context::{Context, Flow};
@@ -46,8 +46,6 @@ pub(super) struct Right {
     restored: bool,
     /// Reason why this process could not prepare the path that a former process recorded.
     unprepared: Option<Reason>,
-    /// FINs that were seen before there were two paths.
-    fins: Fins,
     /// Number of the left anchor's doubt that is being examined.
     doubted: Option<u32>,
     /// Number of the doubt for which this host has stopped receiving on the new path.
@@ -83,7 +81,6 @@ impl Right {
             asked: false,
             restored: false,
             unprepared: None,
-            fins: Fins::default(),
             doubted: None,
             deaf: None,
             why: None,
@@ -221,7 +218,7 @@ impl Right {
                 Err(reason) => self.refuse(ctx, reason),
             },
             HostEvent::TwoPaths { result, .. } if self.phase == Phase::Preparing => match result {
-                Ok(fins) => self.prepared(ctx, fins),
+                Ok(()) => self.prepared(ctx),
                 Err(reason) if self.restored => {
                     // A former process may have prepared the path, and the left anchor may have
                     // cut.
@@ -322,9 +319,8 @@ impl Right {
     }
 
     /// Records that this host receives on the new path.
-    fn prepared(&mut self, ctx: &mut Context, fins: Fins) -> Flow {
+    fn prepared(&mut self, ctx: &mut Context) -> Flow {
         self.phase = Phase::SettingUp;
-        self.fins = fins;
         ctx.report(Role::Right, self.b, Progress::SetUp);
         ctx.hush();
         ctx.deadline(SILENCE);
@@ -335,11 +331,7 @@ impl Right {
     fn say_set_up(&self, ctx: &mut Context) {
         let change = ctx.change;
         let message = match (self.unprepared.clone(), self.new) {
-            (None, Some(new)) => Message::SetUpAck {
-                change,
-                new,
-                fins: self.fins,
-            },
+            (None, Some(new)) => Message::SetUpAck { change, new },
             // The left anchor cancels, unless it has cut.
             (Some(reason), _) => Message::SetUpNack { change, reason },
             (None, None) => return,

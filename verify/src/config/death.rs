@@ -90,12 +90,19 @@ pub(super) fn all() -> Vec<Configuration> {
 
 /// Returns the configurations with bugs that are put in on purpose.
 pub(super) fn seeded() -> Vec<Configuration> {
-    vec![Configuration {
+    let proxys_end = Configuration {
         name: "proxys-end",
         about: "an end hears the FIN of a proxy that has died with bytes for it",
         bytes: [1, 0],
         acks_at_once: true,
         seed: Some(Seed::ProxysEnd),
         ..PROXY
-    }]
+    };
+    let unnoticed = Configuration {
+        name: "proxys-end-unnoticed",
+        about: "an end has heard that FIN, and the path is changed all the same",
+        seed: Some(Seed::ProxysEndUnnoticed),
+        ..proxys_end.clone()
+    };
+    vec![proxys_end, unnoticed]
 }

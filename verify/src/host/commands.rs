@@ -165,8 +165,9 @@ impl Host {
             Command::Try { .. } => {
                 // The packets that open a path reveal what the path does to them (`engine/probe`).
                 let opens = self.nature.is_plain() || seed::compares_nothing(self.seed);
+                // The world exchanges the packets when the event happens (`World::opens`).
                 let result = if opens {
-                    Ok(())
+                    Ok([Fins::default(); 2])
                 } else {
                     Err(Reason::Cancelled)
                 };
@@ -326,7 +327,7 @@ impl Host {
         change: ChangeId,
         new: Subsession,
         translation: dysco_common::Translation,
-    ) -> Result<Fins, Reason> {
+    ) -> Result<(), Reason> {
         let side = self.slot_of(change).ok_or(Reason::Closing)?;
         let locks_changed = self.locks_changed;
         let entry = self.entry_mut(side).ok_or(Reason::Closing)?;
@@ -337,7 +338,7 @@ impl Host {
             State::Tracked | State::Tombstone => entry.prepare(new, translation),
             _ => return Err(Reason::Closing),
         }
-        Ok(Fins::of(Anchor::Near, &entry.s))
+        Ok(())
     }
 
     fn unprepare(&mut self, change: ChangeId, wrong: &mut Option<Wrong>) {

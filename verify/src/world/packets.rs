@@ -1,12 +1,13 @@
 //! Segments in flight: they pass the programs of the hosts and reach a socket, or are lost.
 
-use dysco_common::Path;
-use dysco_common::tcp::{FIN, RST};
-use dysco_proto::Subsession;
+use dysco_common::tcp::{ACK, FIN, PSH, RST, SYN, Segment};
+use dysco_common::two_paths::{Anchor, Fins};
+use dysco_common::{Path, State};
+use dysco_proto::{ChangeId, HostEvent, Reason, Subsession};
 
 use super::{Broken, World};
 use crate::config::Configuration;
-use crate::host::Host;
+use crate::host::{Answer, Host};
 use crate::nature::{Nature, reset};
 use crate::parts::digest;
 use crate::place::{self, Side};
@@ -188,6 +189,80 @@ impl World {
         shown(self) != before
     }
 
+    /// Exchanges the packets that open a new path, if this event of a left anchor is to report
+    /// that it is open. Returns true if the answer is on its way, and the event does not happen yet.
+    pub(super) fn opens(&mut self, config: &Configuration, place: usize, index: usize) -> bool {
+        let event = self.host(place).events.get(index);
+        let Some(&HostEvent::Tried {
+            change,
+            result: Ok(_),
+        }) = event
+        else {
+            return false;
+        };
+        let answer = self.host(place).answer.filter(|a| a.change == change);
+        let result = match answer.map_or_else(|| self.asked(place, change), Asked::Answered) {
+            Asked::Asked(answer) => {
+                self.edit(place, |h| h.answer = Some(answer));
+                return true;
+            }
+            Asked::Answered(answer) => Ok(seed::compares(config.seed, self.is_open(place, answer))),
+            Asked::Before => Ok(Default::default()),
+            Asked::Closed => Err(Reason::Closing),
+            Asked::Silent => Err(Reason::NewPathUnusable(String::new())),
+        };
+        self.edit(place, |h| {
+            h.answer = None;
+            h.events[index] = HostEvent::Tried { change, result };
+        });
+        false
+    }
+
+    /// Models `Engine::try_path`, and the answer of the right anchor's data plane.
+    fn asked(&mut self, place: usize, change: ChangeId) -> Asked {
+        let Some(entry) = self.host(place).entry(Side::Right) else {
+            return Asked::Closed;
+        };
+        let path = match (entry.state(), entry.path) {
+            (State::TwoPaths, Some(path)) if entry.s.two.cut_set == 0 => path,
+            (State::TwoPaths | State::NewPath, Some(_)) => return Asked::Before,
+            _ => return Asked::Closed,
+        };
+        let syn = Segment {
+            seq: entry.s.sent_on_wire(entry.s.snd_max).wrapping_sub(1),
+            ack: 0,
+            len: 0,
+            window: u16::MAX,
+            flags: SYN,
+        };
+        let Some((to, at)) = self.end_of(&path, place).filter(|_| !self.dead[0]) else {
+            return Asked::Silent;
+        };
+        let answer = self.told(to, at, |e, tell| {
+            let seq = e.is_shown(&syn, tell)?.seq;
+            let fins = Fins::of(Anchor::Near, &e.s);
+            Some(Answer { change, seq, fins })
+        });
+        let answer = answer.flatten().filter(|_| !self.dead[1]);
+        answer.map_or(Asked::Silent, Asked::Asked)
+    }
+
+    /// Makes a left anchor receive the answer, and returns the FINs that both anchors have seen.
+    fn is_open(&mut self, place: usize, answer: Answer) -> [Fins; 2] {
+        let shows = Segment {
+            seq: answer.seq,
+            ack: 0,
+            len: 0,
+            window: u16::MAX,
+            flags: ACK | PSH,
+        };
+        let own = self.told(place, Side::Right, |e, tell| {
+            e.is_answered(&shows, tell);
+            Fins::of(Anchor::Near, &e.s)
+        });
+        [own.unwrap_or_default(), answer.fins]
+    }
+
     /// Sends the resets by which a host that is both anchors ends its session for both ends.
     pub(super) fn reset_ends(&mut self, place: usize) {
         if !self.edit(place, |h| std::mem::take(&mut h.resets)) {
@@ -258,6 +333,20 @@ impl World {
         }
         was
     }
+}
+
+/// State of a new path that a left anchor opens.
+enum Asked {
+    /// The right anchor has answered, and the answer is on its way.
+    Asked(Answer),
+    /// The answer arrives.
+    Answered(Answer),
+    /// The path has carried packets before.
+    Before,
+    /// The session is in another state.
+    Closed,
+    /// Nothing answers.
+    Silent,
 }
 
 /// Passes a packet through the programs of its own host.

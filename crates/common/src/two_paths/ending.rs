@@ -48,7 +48,8 @@ impl Cutoff {
     }
 }
 
-/// The FINs that an anchor has seen when its session is in two paths without a cutoff.
+/// The FINs that an anchor has seen when a new path opens. It holds back those that arrive later,
+/// until they are known to be the other end's ([`ending`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Fins {
@@ -64,6 +65,19 @@ impl Fins {
         Fins {
             sent: at.fin_sent(s) != 0,
             heard: at.fin_heard(s) != 0,
+        }
+    }
+
+    /// Returns the FINs as two bits.
+    pub const fn bits(self) -> u32 {
+        self.sent as u32 | (self.heard as u32) << 1
+    }
+
+    /// Returns the FINs of these bits.
+    pub const fn from_bits(bits: u32) -> Fins {
+        Fins {
+            sent: bits & 1 != 0,
+            heard: bits & 2 != 0,
         }
     }
 

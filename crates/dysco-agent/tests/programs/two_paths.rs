@@ -3,7 +3,7 @@
 use dysco_common::probe::{PROBE, Probe};
 use dysco_common::session::{life, offer};
 use dysco_common::tcp::{ACK, FIN, PSH, RST, SYN};
-use dysco_common::two_paths::CLOSES;
+use dysco_common::two_paths::{CLOSES, Fins};
 use dysco_common::{Counter, EventKind, Path, Session, State, Translation};
 
 use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, SLOT, Way};
@@ -703,9 +703,15 @@ fn the_right_anchor_answers_what_opens_the_new_path() {
         p.drops(Way::In, &syn(&net, 900), Counter::DroppedStray);
         assert_eq!(p.session(SLOT).shown, 0);
         let (opens, probe) = probing(&net, 900);
+        p.change(|s| s.life.fin_in = life::SEEN);
+        let fins = Fins {
+            sent: false,
+            heard: true,
+        };
         let answer = Probe {
             heard: header(&opens),
             answered: [SENT + OUT - 1, 78].map(u32::to_be),
+            fins: fins.bits().to_be(),
             ..probe
         };
         let mut payload = vec![0; 900];

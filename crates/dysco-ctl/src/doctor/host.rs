@@ -69,10 +69,10 @@ fn filters(release: &str, attach: Option<Attach>) -> Option<Finding> {
             "attach",
             format!(
                 "Linux {release} has no TCX: dyscod attaches by tc filters (clsact), and a filter \
-                 of another program that precedes it can keep packets from it"
+                 that another program adds later with preference 1 can keep packets from it"
             ),
-            "run Linux 6.6 or later, or see with 'tc filter show dev IF ingress' that no other \
-             filter has a lower preference (pref)",
+            "run Linux 6.6 or later, or see that 'dyscoctl status' names no program that runs \
+             first",
         )
     })
 }

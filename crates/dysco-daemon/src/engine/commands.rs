@@ -2,7 +2,7 @@
 //! separate task and answers later.
 
 use dysco_agent::NewPath;
-use dysco_common::two_paths::{Anchor, Cutoff, Fins, has_shown_all};
+use dysco_common::two_paths::{Anchor, Cutoff, has_shown_all};
 use dysco_common::{FlowKey, State, Translation};
 use dysco_proto::{ChangeId, Command, Facts, HostEvent, Reason, Side, Subsession};
 use dysco_proxy::port::HeldPort;
@@ -332,11 +332,7 @@ impl Engine {
         self.look_up(change, key.local().ip(), key.remote().ip());
     }
 
-    pub(super) fn prepare_path(
-        &mut self,
-        change: ChangeId,
-        path: &NewPath,
-    ) -> Result<Fins, Reason> {
+    pub(super) fn prepare_path(&mut self, change: ChangeId, path: &NewPath) -> Result<(), Reason> {
         let slot = self.slot_of(change).ok_or(Reason::Closing)?;
         let s = self.agent.session(slot);
         match State::from_word(s.state) {
@@ -347,7 +343,7 @@ impl Engine {
                 .map_err(|e| Reason::NewPathUnusable(e.to_string()))?,
             _ => return Err(Reason::Closing),
         }
-        Ok(Fins::of(Anchor::Near, &self.agent.session(slot)))
+        Ok(())
     }
 
     fn cut(&mut self, change: ChangeId) {

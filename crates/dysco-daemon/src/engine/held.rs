@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dysco_agent::{AgentError, NewPath};
-use dysco_common::two_paths::{Anchor, has_reset, has_shown_all, is_confirmed};
+use dysco_common::two_paths::{Anchor, Fins, has_reset, has_shown_all, is_confirmed};
 use dysco_common::{FlowKey, Session, State, Translation};
 use dysco_config::strict_reverse_path;
 use dysco_proto::{ChangeId, HostEvent, Reason, Subsession};
@@ -43,8 +43,9 @@ pub(super) struct Held {
     pub trial: Option<Repeated>,
     /// Nonce of that SYN.
     pub nonce: u32,
-    /// True if the answer shows that the path leaves packets unchanged.
-    pub unchanged: bool,
+    /// FINs that the right anchor had seen when it answered. Set if the answer shows that the path
+    /// leaves packets unchanged.
+    pub answered: Option<Fins>,
     /// Highest number that the local end had sent when that SYN was made.
     pub opened_at: Option<u32>,
     /// Set while the new path is asked to answer.

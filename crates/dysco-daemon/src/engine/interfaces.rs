@@ -82,7 +82,8 @@ fn stacked(upper: &Link, lower: &Link) -> String {
 fn behind(others: &[String]) -> String {
     format!(
         "another program runs first ({}): of a packet that it ends, or passes on by itself, \
-         dyscod sees nothing; attach that one behind dyscod's, or have it return TCX_NEXT",
+         dyscod sees nothing; attach that one behind dyscod's, or have it return TCX_NEXT \
+         (TC_ACT_UNSPEC in a tc filter)",
         others.join(", ")
     )
 }

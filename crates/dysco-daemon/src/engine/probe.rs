@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use dysco_common::probe::{Arrival, Change, Probe, Said, Shown};
 use dysco_common::tcp::SYN;
+use dysco_common::two_paths::Fins;
 use dysco_common::{FlowKey, Session};
 use dysco_proto::{Meddling, Reason, Way};
 
@@ -36,13 +37,14 @@ pub(super) fn meddles((from, to): (IpAddr, IpAddr), through: &[IpAddr], does: Me
     Reason::PathMeddles { way, does }
 }
 
-/// Judges the answer to the SYN of a bypass. Returns nothing if the answer is to another SYN.
+/// Judges the answer to the SYN of a bypass, and returns the FINs that it reports. Returns nothing
+/// if the answer is to another SYN.
 pub(super) fn judge_answer(
     s: &Session,
     path: &FlowKey,
     nonce: u32,
     answer: &Arrival,
-) -> Option<Result<(), Reason>> {
+) -> Option<Result<Fins, Reason>> {
     let ends = (path.local().ip(), path.remote().ip());
     let foreign = || Err(meddles(ends, &[], Meddling::Answers));
     let Some(probe) = Probe::from_bytes(&answer.carried) else {
@@ -52,7 +54,7 @@ pub(super) fn judge_answer(
         return None;
     }
     Some(match probe.changes(&answer.header.0, path.is_v6()) {
-        Some(changes) => judge(s, ends, &[], changes),
+        Some(changes) => judge(s, ends, &[], changes).map(|()| probe.fins()),
         None => foreign(),
     })
 }

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use dysco_common::probe::Arrival;
+use dysco_common::two_paths::{Anchor, Fins};
 use dysco_common::{Session, State};
 use dysco_proto::{ChangeId, HostEvent, Meddling, Reason};
 
@@ -47,7 +48,7 @@ impl Engine {
                 return;
             }
             // The path has carried packets already.
-            (Some(State::TwoPaths | State::NewPath), Some(_)) => Ok(()),
+            (Some(State::TwoPaths | State::NewPath), Some(_)) => Ok([Fins::default(); 2]),
             _ => Err(Reason::Closing),
         };
         self.tell_machine(HostEvent::Tried { change, result });
@@ -75,7 +76,7 @@ impl Engine {
             return;
         };
         match probe::judge_answer(&s, &path, held.nonce, arrival) {
-            Some(Ok(())) => held.unchanged = true,
+            Some(Ok(fins)) => held.answered = Some(fins),
             Some(Err(reason)) => self.give_up_trial(change, reason),
             None => {}
         }
@@ -119,15 +120,18 @@ impl Engine {
         let Some((change, held)) = self.held_of(slot) else {
             return;
         };
-        // The answer to the SYN itself was lost, or it is not known which SYN it answers: the SYN
-        // is sent again.
-        if held.trial.is_some() && !held.unchanged {
-            return;
-        }
+        let there = match (&held.trial, held.answered) {
+            (Some(_), Some(fins)) => fins,
+            // The answer to the SYN itself was lost, or it is not known which SYN it answers: the
+            // SYN is sent again.
+            (Some(_), None) => return,
+            (None, _) => {
+                held.opened = true;
+                return;
+            }
+        };
         held.opened = true;
-        if held.trial.take().is_none() {
-            return;
-        }
+        held.trial = None;
         // This precedes all other packets of this end. The first acknowledgement of its stack there
         // may be more than a window behind the number that the other end has shown. A strict
         // firewall learns nothing from that segment, and drops the answer.
@@ -135,10 +139,8 @@ impl Engine {
         let s = self.agent.session(slot);
         let first = opened_at.unwrap_or(s.snd_max);
         send(&s, &packets::bypass_opened(&s, first));
-        self.tell_machine(HostEvent::Tried {
-            change,
-            result: Ok(()),
-        });
+        let result = Ok([Fins::of(Anchor::Near, &s), there]);
+        self.tell_machine(HostEvent::Tried { change, result });
     }
 
     /// Shows what this end has sent through the proxy, if it is the left anchor of a bypass.

@@ -1,5 +1,7 @@
 //! The steps up to the cut: everything can be taken back.
 
+use dysco_common::two_paths::Fins;
+
 use super::*;
 
 impl Left {
@@ -106,16 +108,15 @@ impl Left {
         Flow::On
     }
 
-    pub(super) fn prepared(&mut self, ctx: &mut Context, fins: Fins) -> Flow {
+    pub(super) fn prepared(&mut self, ctx: &mut Context) -> Flow {
         let Some(new) = self.new else {
             return ctx.stale();
         };
         self.phase = Phase::SettingUp;
-        self.fins = fins;
         self.set_up = true;
         ctx.deadline(SET_UP);
-        if let Some(there) = self.ready {
-            return self.try_path(ctx, there);
+        if self.ready {
+            return Self::try_path(ctx);
         }
         let message = self.new_path(ctx, new, true);
         ctx.insist(self.right(), message);
@@ -123,27 +124,32 @@ impl Left {
     }
 
     /// Handles `SetUpAck`: the right anchor receives on the new path.
-    pub(super) fn heard_there(&mut self, ctx: &mut Context, fins: Fins) -> Flow {
-        if self.ready.is_some() {
+    pub(super) fn heard_there(&mut self, ctx: &mut Context) -> Flow {
+        if self.ready {
             return ctx.stale();
         }
-        self.ready = Some(fins);
+        self.ready = true;
         match self.phase {
-            Phase::SettingUp => self.try_path(ctx, fins),
+            Phase::SettingUp => Self::try_path(ctx),
             _ => Flow::On,
         }
     }
 
-    /// Tries the new path, unless the middlebox has closed by itself or by the death of its
-    /// process. An end that received its FIN would acknowledge it on the new path as well. The
-    /// other end discards segments with such an acknowledgement number (RFC 5961, section 5).
-    fn try_path(&mut self, ctx: &mut Context, there: Fins) -> Flow {
-        if !self.fins.agree(there) {
-            return self.cancel(ctx, Reason::Closing);
-        }
+    fn try_path(ctx: &mut Context) -> Flow {
         ctx.hush();
         ctx.command(Command::Try { change: ctx.change });
         Flow::On
+    }
+
+    /// Takes the new path, unless the middlebox has closed by itself or by the death of its
+    /// process. An end that received its FIN would acknowledge it on the new path as well. The
+    /// other end discards segments with such an acknowledgement number (RFC 5961, section 5).
+    pub(super) fn opened(&mut self, ctx: &mut Context, here: Fins, there: Fins) -> Flow {
+        if here.agree(there) {
+            self.cut(ctx)
+        } else {
+            self.cancel(ctx, Reason::Closing)
+        }
     }
 
     /// Cuts. The change cannot be taken back any more, unless the new path dies (`doubt`).

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use dysco_common::two_paths::Fins;
 use dysco_proto::{
     ChangeId, Facts, HostId, Message, Phase, Plan, Reason, Report, Subsession, Violation,
 };
@@ -14,8 +13,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const MIDDLE: usize = 1;
 
 fn set_up_ack(change: ChangeId, new: Subsession) -> Message {
-    let fins = Fins::default();
-    Message::SetUpAck { change, new, fins }
+    Message::SetUpAck { change, new }
 }
 
 /// Returns all messages that a liar could send about this change.

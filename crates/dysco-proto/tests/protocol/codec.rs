@@ -1,7 +1,6 @@
 //! Decoding errors: bytes that are not messages are refused, one kind of fault at a time.
 
 use dysco_common::Delta;
-use dysco_common::two_paths::Fins;
 use dysco_proto::{
     ChangeId, DecodeError, EncodeError, Facts, MAX_MESSAGE, Message, Phase, Plan, Reason,
     Subsession, VERSION,
@@ -71,10 +70,6 @@ fn one_of_each() -> Vec<Message> {
         Message::SetUpAck {
             change,
             new: subsession,
-            fins: Fins {
-                sent: true,
-                heard: false,
-            },
         },
         Message::SetUpNack {
             change,

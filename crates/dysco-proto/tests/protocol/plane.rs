@@ -536,7 +536,7 @@ impl Plane {
         if side == Side::Right {
             assert_eq!(translation, Translation::default());
         }
-        let result = Ok(s.fins);
+        let result = Ok(());
         Effect::Answer(HostEvent::TwoPaths { change, result })
     }
 

@@ -200,9 +200,10 @@ impl World {
                         // The right anchor's data plane answers if it receives on the path,
                         // whatever its daemon does.
                         let right = &self.hosts[host + 2].plane.sessions[&self.links[host + 1]];
+                        let left = &self.hosts[host].plane.sessions[&self.links[host]];
                         let hears = right.state == State::TwoPaths;
                         let result = match hears && !lost {
-                            true => Ok(()),
+                            true => Ok([left.fins, right.fins]),
                             false => Err(Reason::NewPathUnusable("pretended".into())),
                         };
                         // The left anchor receives nothing in this case.
