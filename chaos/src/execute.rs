@@ -20,10 +20,13 @@ use crate::watch::{self, Seen, Watched};
 use crate::world::World;
 use crate::{boxes, proxies};
 
-/// Time after which all bytes that are in flight when sending stops have arrived, or never will.
+/// Time without any arrival after which bytes that are in flight when sending stops never arrive.
 const REST: Duration = Duration::from_secs(15);
-/// Time after which closing ends are over, or never will be.
+/// Time without any arrival after which closing ends are never over.
 const CLOSE: Duration = Duration::from_secs(8);
+/// Time limit of each while bytes arrive: a session that takes longer is taken for one that hangs.
+/// One with a tiny window on a long path takes a minute for what its proxy holds.
+const SLOW: Duration = Duration::from_secs(120);
 /// Interval between checks for the next action.
 const TICK: Duration = Duration::from_millis(5);
 
@@ -235,16 +238,28 @@ impl Stage<'_> {
             let way = |from, to| s.sent(from) == s.received(to);
             s.is_over() || (way(Side::Client, Side::Server) && way(Side::Server, Side::Client))
         };
-        self.wait(REST, || sessions.iter().all(arrived));
+        self.wait(REST, sessions, arrived);
         phase.send_replace(Phase::Close);
-        self.wait(CLOSE, || sessions.iter().all(|s| s.is_over()));
+        self.wait(CLOSE, sessions, |s| s.is_over());
     }
 
-    fn wait(&self, limit: Duration, done: impl Fn() -> bool) {
+    /// Waits until all sessions are done, or none of them has received anything for so long.
+    fn wait(
+        &self,
+        limit: Duration,
+        sessions: &[Arc<Session>],
+        done: impl Fn(&Arc<Session>) -> bool,
+    ) {
         let begun = Instant::now();
-        while !done() && begun.elapsed() < limit {
+        let (mut received, mut last) = (0, begun);
+        while !sessions.iter().all(&done) && last.elapsed() < limit && begun.elapsed() < SLOW {
             self.tend();
             std::thread::sleep(TICK);
+            let both = |s: &Arc<Session>| s.received(Side::Client) + s.received(Side::Server);
+            let now: u64 = sessions.iter().map(both).sum();
+            if now != received {
+                (received, last) = (now, Instant::now());
+            }
         }
     }
 

@@ -23,6 +23,7 @@ pub struct Config {
     lines: String,
     more: String,
     replaces: Option<String>,
+    chroot: Option<String>,
 }
 
 const SPLICE: &str = "  option splice-request\n  option splice-response\n";
@@ -44,6 +45,7 @@ impl Config {
             lines: String::new(),
             more: String::new(),
             replaces: None,
+            chroot: None,
         }
     }
 
@@ -68,6 +70,12 @@ impl Config {
     /// with its last session.
     pub fn reloading(mut self, pid: &str) -> Config {
         self.replaces = Some(pid.into());
+        self
+    }
+
+    /// Confines the process to a directory, as Debian's configuration does.
+    pub fn chroot(mut self, dir: &str) -> Config {
+        self.chroot = Some(dir.into());
         self
     }
 
@@ -145,9 +153,11 @@ impl Config {
             .map(|l| format!("  bind {l}\n"))
             .collect();
         let splice = if self.splice { SPLICE } else { "" };
+        let chroot = self.chroot.iter();
+        let chroot: String = chroot.map(|dir| format!("  chroot {dir}\n")).collect();
         format!(
             "global\n  nbthread {threads}\n  maxconn {connections}\n  maxpipes {pipes}\n  \
-             stats socket {socket} mode 600 level admin expose-fd listeners\n\
+             stats socket {socket} mode 600 level admin expose-fd listeners\n{chroot}\
              defaults\n  mode {mode}\n  timeout connect 10s\n  timeout client 10m\n  \
              timeout server 10m\n  timeout tunnel 1h\n\
              listen relay\n{binds}{splice}{lines}  server one {server}{server_words}\n{more}",

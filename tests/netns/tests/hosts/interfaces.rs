@@ -95,3 +95,32 @@ fn a_bridge_that_takes_an_interface_later_is_told() -> Result<()> {
     ensure!(status.contains("br0 is a bridge over port"), "{status}");
     lab.finish(daemon)
 }
+
+/// A tc filter that is added later with the same preference runs first, and ends the run of each
+/// packet.
+#[test]
+fn a_filter_that_comes_first_later_is_told() -> Result<()> {
+    let lab = Lab::builder("filter").build()?;
+    let fleet = Fleet::new(&lab)?;
+    let config = "[data_plane]\nattach = \"clsact\"\n";
+    let daemon = fleet.start(&lab, Role::Proxy, config)?;
+    let told = |text: &str| text.contains("another program runs first (bpf)");
+    let status = fleet.dyscoctl(&lab.proxy, &["status"])?;
+    ensure!(!told(&status), "{status}");
+    // Classic BPF that returns 0 (`TC_ACT_OK`).
+    let filter = "filter add dev eth0 egress pref 1 protocol all bpf bytecode 1,6|0|0|0, \
+                  direct-action";
+    let words: Vec<_> = filter
+        .split(' ')
+        .map(|word| word.replace('|', " "))
+        .collect();
+    let words: Vec<_> = words.iter().map(String::as_str).collect();
+    lab.proxy.output("tc", &words)?;
+    let status = fleet.dyscoctl(&lab.proxy, &["status"])?;
+    ensure!(told(&status) && status.starts_with("degraded"), "{status}");
+    let file = lab.proxy.dir().join("dyscod.toml");
+    let words = ["doctor", "--config", &file.display().to_string()];
+    let doctor = fleet.try_dyscoctl(&lab.proxy, &words)?;
+    ensure!(told(&doctor.stdout), "{doctor:?}");
+    lab.finish(daemon)
+}

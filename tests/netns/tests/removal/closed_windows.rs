@@ -8,7 +8,7 @@ use crate::world::{DECLARED, World};
 use anyhow::{Context, Result, ensure};
 use dysco_netns::haproxy::Config;
 use dysco_netns::stream::{Amount, Close, Plan, Reading, Side, all_intact};
-use dysco_netns::{Builder, Family, Lab, Role, counters, wait};
+use dysco_netns::{Builder, Family, HostOptions, Lab, Role, counters, wait};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -234,10 +234,40 @@ fn a_client_that_does_not_read_v6() -> Result<()> {
     stands_still(Lab::builder("stalled6"), Family::V6, Side::Client)
 }
 
+/// Both ends, each with its role.
+const ENDS: [(Role, Side); 2] = [(Role::Server, Side::Server), (Role::Client, Side::Client)];
+
+/// An end takes back a part of the window that it has offered.
+#[test]
+fn an_end_that_shrinks_its_window() -> Result<()> {
+    for (role, side) in ENDS {
+        let shrinks = |h: HostOptions| {
+            h.sysctl("net.ipv4.tcp_shrink_window", "1")
+                .receive_buffer(1 << 20)
+        };
+        stands_still(
+            Lab::builder("shrinks").host(role, shrinks),
+            Family::V4,
+            side,
+        )?;
+    }
+    Ok(())
+}
+
+/// The widest scale (RFC 7323, section 2.3): a window closes at a multiple of 16 KiB.
+#[test]
+fn an_end_with_the_widest_window_scale() -> Result<()> {
+    for (role, side) in ENDS {
+        let lab = Lab::builder("scale14").host(role, |h| h.receive_buffer(1 << 30));
+        stands_still(lab, Family::V4, side)?;
+    }
+    Ok(())
+}
+
 /// Without scaling a window closes at another byte than with scaling.
 #[test]
 fn an_end_without_window_scaling_that_does_not_read() -> Result<()> {
-    for (role, side) in [(Role::Server, Side::Server), (Role::Client, Side::Client)] {
+    for (role, side) in ENDS {
         let lab = Lab::builder("unscaled").host(role, |h| h.window_scaling(false));
         stands_still(lab, Family::V4, side)?;
     }

@@ -17,6 +17,7 @@ mod meddled;
 mod metrics;
 mod nat;
 mod on_link;
+mod other_addresses;
 mod other_stack;
 mod path_dies;
 mod path_mtu;

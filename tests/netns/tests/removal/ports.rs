@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::world::{DECLARED, World};
 use anyhow::{Context, Result, ensure};
-use dysco_netns::stream::{Plan, all_intact};
+use dysco_netns::stream::{Close, Plan, Side, all_intact};
 use dysco_netns::{Family, Lab, Role, wait};
 
 /// Number of ports from which the proxy's kernel may choose.
@@ -87,9 +87,24 @@ fn leave(mut w: World, lost: &[(Role, &str)]) -> Result<()> {
 
 /// No host waits for two MSL or sends queries: the port is free when both ends have closed.
 fn is_free_at_once(family: Family, mode: &'static str) -> Result<()> {
+    let closes = [
+        Close::First(Side::Client),
+        Close::First(Side::Server),
+        Close::Together,
+    ];
+    closes
+        .into_iter()
+        .try_for_each(|close| is_free_after(close, family, mode))
+}
+
+fn is_free_after(close: Close, family: Family, mode: &'static str) -> Result<()> {
     let mut w = World::new(Lab::builder("portsfree"), family)?;
     w.mode = mode;
-    let group = w.open(1, &Plan::gentle())?;
+    let plan = Plan {
+        close,
+        ..Plan::gentle()
+    };
+    let group = w.open(1, &plan)?;
     group.run();
     group.wait_progress(64 << 10)?;
     w.remove_all_of(1)?;
@@ -98,7 +113,7 @@ fn is_free_at_once(family: Family, mode: &'static str) -> Result<()> {
     wait::until("the port to be free", AT_ONCE, || {
         (held(&w).ok()? == 0).then_some(())
     })
-    .with_context(|| w.state())?;
+    .with_context(|| format!("{close:?}\n{}", w.state()))?;
     w.finish()
 }
 

@@ -13,9 +13,9 @@ use nix::sys::signal::Signal;
 const MIB: u64 = 1 << 20;
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn world(name: &str, roles: &[Role], mode: &'static str) -> Result<World> {
+fn world(name: &str, family: Family, roles: &[Role], mode: &'static str) -> Result<World> {
     let config = format!("{DECLARED}[log]\nfilter = \"dysco_daemon::engine=debug\"\n");
-    let mut w = World::with(Lab::builder(name), Family::V4, roles, &config, |c| c)?;
+    let mut w = World::with(Lab::builder(name), family, roles, &config, |c| c)?;
     w.mode = mode;
     Ok(w)
 }
@@ -96,10 +96,11 @@ fn told(w: &World) -> Result<()> {
 
 fn lost(
     name: &str,
+    family: Family,
     (roles, mode): (&[Role], &'static str),
     dies: impl FnOnce(&mut World) -> Result<()>,
 ) -> Result<()> {
-    let mut w = world(name, roles, mode)?;
+    let mut w = world(name, family, roles, mode)?;
     let group = draining(&w)?;
     dies(&mut w)?;
     read(&group, Reading::Fast);
@@ -132,20 +133,30 @@ fn shut(w: &mut World) -> Result<()> {
 
 #[test]
 fn killed() -> Result<()> {
-    lost("dies", BYPASS, kill)
+    lost("dies", Family::V4, BYPASS, kill)
 }
 
 #[test]
 fn killed_where_its_host_is_alone() -> Result<()> {
-    lost("dieslocal", LOCAL, kill)
+    lost("dieslocal", Family::V6, LOCAL, kill)
 }
 
 #[test]
 fn terminated() -> Result<()> {
-    lost("diesterm", BYPASS, terminate)
+    lost("diesterm", Family::V6, BYPASS, terminate)
+}
+
+#[test]
+fn terminated_where_its_host_is_alone() -> Result<()> {
+    lost("diestermlo", Family::V4, LOCAL, terminate)
 }
 
 #[test]
 fn told_to_shut_its_sessions() -> Result<()> {
-    lost("diesshut", LOCAL, shut)
+    lost("diesshut", Family::V4, LOCAL, shut)
+}
+
+#[test]
+fn told_to_shut_its_sessions_between_the_anchors() -> Result<()> {
+    lost("diesshutby", Family::V4, BYPASS, shut)
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::world::World;
+use crate::world::{DECLARED, World};
 use crate::world::fates::Fate;
 use anyhow::{Context, Result, ensure};
 use dysco_netns::fleet::{Fleet, built};
@@ -60,6 +60,29 @@ fn sessions_outlive_their_daemons() -> Result<()> {
         group.wait_progress(200_000)?;
         all_intact(&group.finish()?)?;
     }
+    w.finish()
+}
+
+/// A chrooted proxy reaches neither the path of the daemon's socket nor its own logs.
+#[test]
+fn a_chrooted_proxy_is_heard_by_the_next_daemon() -> Result<()> {
+    let mut w = World::with(
+        Lab::builder("chroot"),
+        Family::V4,
+        &[Role::Proxy],
+        DECLARED,
+        |c| c.chroot("/var/lib/haproxy"),
+    )?;
+    w.mode = "local";
+    w.restart(Role::Proxy)?;
+    let group = w.open(2, &gentle())?;
+    group.run();
+    group.wait_progress(100_000)?;
+    let ends = w.ends(&group)?;
+    w.wait_removable(&ends)?;
+    w.remove_these(&ends)?;
+    group.wait_progress(100_000)?;
+    all_intact(&group.finish()?)?;
     w.finish()
 }
 
