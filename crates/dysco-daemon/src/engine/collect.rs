@@ -56,6 +56,8 @@ struct Ending {
     activity: Activity,
     /// Time at which the activity was last seen to change.
     moved: Option<Instant>,
+    /// True if the host that may hold the session's port was notified.
+    told: bool,
 }
 
 /// Values that change while the session moves: packets (of a changed session), sequence numbers,
@@ -70,6 +72,7 @@ impl Ending {
             due,
             activity,
             moved: None,
+            told: false,
         }
     }
 
@@ -193,9 +196,7 @@ impl Engine {
                 self.relay_was_reset(&both);
             }
         }
-        if !reset {
-            self.tell_over(&s);
-        }
+        self.tell_over(&s);
         // A relayed session is reported once.
         if s.is_beside_relay() {
             return;
@@ -260,11 +261,17 @@ impl Engine {
                 }
             };
             ending.see(self.activity(slot, &s), now);
+            if ending.since + UNCHANGED <= now {
+                if ports::frees_port(&s) {
+                    self.ports.release(slot);
+                }
+                // The session may have ended before its change had, or the first word was lost.
+                if !std::mem::replace(&mut ending.told, true) {
+                    self.tell_over(&s);
+                }
+            }
             self.collector.ending.insert(slot, ending);
             self.collector.quiet.remove(&slot);
-            if ending.since + UNCHANGED <= now && ports::frees_port(&s) {
-                self.ports.release(slot);
-            }
             if !ending.is_due(&s, crowded) {
                 continue;
             }

@@ -247,12 +247,12 @@ impl Engine {
         self.send_about_chains(incoming.via, &Message::Lived(told));
     }
 
-    /// Notifies the proxy's host that a session has ended, if a proxy has left it and its port is
-    /// held there. That host need not ask.
+    /// Notifies the proxy's host that both ends of a session have closed it, if a proxy has left it
+    /// and its port is held there. That host need not ask.
     pub(super) fn tell_over(&self, s: &Session) {
         let proxy = s.key.remote().ip();
         let by_proxy = s.state == State::NewPath as u32 && s.was_bypassed();
-        if by_proxy && s.life.opened_here == 0 {
+        if by_proxy && is_closed(s) && s.life.opened_here == 0 {
             let told = vec![(measure::accepted(&s.key), false)];
             self.send_about_chains(proxy, &Message::Lived(told));
         }

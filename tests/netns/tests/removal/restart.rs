@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use crate::world::{DECLARED, World};
 use crate::world::fates::Fate;
+use crate::world::{DECLARED, World};
 use anyhow::{Context, Result, ensure};
 use dysco_netns::fleet::{Fleet, built};
 use dysco_netns::stream::{Plan, all_intact};
