@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dysco_agent::{AgentError, NewPath};
-use dysco_common::two_paths::{Anchor, Fins, has_reset, has_shown_all, is_confirmed};
+use dysco_common::seq::after;
+use dysco_common::two_paths::{
+    Anchor, Fins, has_carried, has_reset, has_shown_all, is_confirmed, is_past,
+};
 use dysco_common::{FlowKey, Session, State, Translation};
 use dysco_config::strict_reverse_path;
 use dysco_proto::{ChangeId, HostEvent, Reason, Subsession};
@@ -15,6 +18,9 @@ use super::proof::Lookout;
 use super::raw::Repeated;
 use super::{Answer, DRAIN_SWEEP, Engine};
 
+/// Time for which the window of the far end has to be closed before nothing more is expected of a
+/// new path. A window that is closed for a moment proves nothing.
+const SHUT: Duration = Duration::from_millis(500);
 /// Time after which the settings of interfaces are read again.
 const STRICT_FOR: Duration = Duration::from_secs(1);
 
@@ -53,6 +59,8 @@ pub(super) struct Held {
     /// Interval to the next look: the old path is drained, and the new one has not yet shown that
     /// it carries data.
     pub unconfirmed: Option<Duration>,
+    /// Time at which a closed window alone first confirmed the new path.
+    pub shut: Option<Instant>,
     /// True if the new path is taken back, and the old one has not yet carried all data that the
     /// new one did.
     pub returns: bool,
@@ -289,13 +297,28 @@ impl Engine {
         })
     }
 
-    /// Reports that a change is drained at this host, or schedules another look after `wait`.
-    pub(super) fn drained_or_wait(&mut self, change: ChangeId, wait: Duration) {
-        let Some(held) = self.held.get(&change).filter(|held| held.draining) else {
-            return;
+    /// Returns true if all sessions of a change are drained at this host. If only closed windows
+    /// confirm the new path, they have to be closed for some time.
+    fn has_drained(&mut self, change: ChangeId) -> bool {
+        let Some(held) = self.held.get(&change) else {
+            return false;
         };
         let at = held.anchor();
-        let drained = held.slots().all(|(slot, _)| self.is_drained(slot, at));
+        let slots: Vec<u32> = held.slots().map(|(slot, _)| slot).collect();
+        let drained = slots.iter().all(|slot| self.is_drained(*slot, at));
+        let shut = slots.iter().any(|slot| is_shut(&self.agent.session(*slot)));
+        let Some(held) = self.held.get_mut(&change).filter(|_| drained && shut) else {
+            return drained;
+        };
+        held.shut.get_or_insert_with(Instant::now).elapsed() >= SHUT
+    }
+
+    /// Reports that a change is drained at this host, or schedules another look after `wait`.
+    pub(super) fn drained_or_wait(&mut self, change: ChangeId, wait: Duration) {
+        if !self.held.get(&change).is_some_and(|held| held.draining) {
+            return;
+        }
+        let drained = self.has_drained(change);
         let looks = !drained && wait < DRAIN_SWEEP && self.is_unconfirmed(change);
         let Some(held) = self.held.get_mut(&change) else {
             return;
@@ -349,6 +372,12 @@ impl Engine {
         self.show_silent_cuts();
         self.sweep_returns();
     }
+}
+
+/// Returns true if the new path has carried nothing, and the far end has no room for more.
+fn is_shut(s: &Session) -> bool {
+    let room = after(s.edge, s.far_ack);
+    is_past(s) && !has_carried(s) && !room && s.life.reset == 0
 }
 
 #[cfg(test)]
