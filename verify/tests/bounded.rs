@@ -160,19 +160,36 @@ fn bytes_pass_while_the_proxys_host_is_alone() {
 #[test]
 fn every_seeded_bug_is_found() {
     let seeded = config::seeded();
-    assert!(seeded.len() >= 13);
+    assert!(seeded.len() >= 14);
     for config in seeded {
-        let mut sound = Configuration {
-            seed: None,
-            ..config.clone()
-        };
-        // The bug shows soon; without the bug there would be too many states.
-        if sound.name == "stays-behind" {
-            sound.bytes = [1, 1];
-        }
-        holds(sound);
         found(&explore(config, None));
     }
+}
+
+/// Checks that seeded bugs alone are found: without its bug, each configuration is sound. Explores
+/// every second configuration, from `first` on.
+fn is_sound_without_its_bug(first: usize) {
+    for mut config in config::seeded().into_iter().skip(first).step_by(2) {
+        config.seed = None;
+        match config.name {
+            // The bug shows soon; without the bug there would be too many states.
+            "stays-behind" => config.bytes = [1, 1],
+            // Without its bug it is "proxys-end".
+            "proxys-end-unnoticed" => continue,
+            _ => {}
+        }
+        holds(config);
+    }
+}
+
+#[test]
+fn without_its_bug_a_configuration_is_sound() {
+    is_sound_without_its_bug(0);
+}
+
+#[test]
+fn without_its_bug_each_other_configuration_is_sound() {
+    is_sound_without_its_bug(1);
 }
 
 #[test]
