@@ -49,7 +49,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use dysco_agent::{Adoption, Agent, AgentConfig, AgentError, Events, Happened, Routes};
-use dysco_common::session::part;
 use dysco_common::{EventKind, FlowKey};
 use dysco_config::{self as config, Config};
 use dysco_control::{self as control, Control, ControlConfig};
@@ -596,7 +595,7 @@ impl Engine {
             EventKind::Opened => {
                 let s = self.agent.session(slot);
                 // Not if it is another path of a session.
-                if !self.monitors.is_empty() && s.two.part == part::CURRENT {
+                if !self.monitors.is_empty() && s.is_current() {
                     let id = self.session_id(slot, &s);
                     self.report("opened", Some(id), format!("{:?}", s.key));
                 }
