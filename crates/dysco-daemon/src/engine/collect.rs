@@ -341,8 +341,8 @@ impl Engine {
 
     /// Returns the kind of session if no socket of this host ends it, as far as can be seen.
     fn may_be_quiet(&self, slot: u32, s: &Session) -> Option<Quiet> {
-        // The other path of a session is collected with the one that the session takes.
         let view = s.view();
+        // The other path of a session is collected with the one that the session takes.
         if !s.is_current() && !view.is_relayed() {
             return None;
         }

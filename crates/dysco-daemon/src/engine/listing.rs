@@ -127,8 +127,8 @@ impl Engine {
             }
             _ => mode_of(view).filter(|_| s.two.chained == 0),
         };
-        let route = view.route();
-        let chained = route.is_some_and(|route| route.chain != ChainState::None);
+        let path = view.route();
+        let chained = path.is_some_and(|path| path.chain != ChainState::None);
         // Only the host that opened the session knows the hosts.
         let hosts = chained.then(|| self.agent.chain_of(slot)).flatten();
         // A proxy may have left the session before it was given the chain.

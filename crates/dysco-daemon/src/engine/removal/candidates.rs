@@ -136,11 +136,8 @@ impl Engine {
                 slots
             }
             Some(ip) => {
-                let through = |s: &dysco_common::Session| {
-                    use dysco_common::State::{Adopted, Tracked};
-                    s.key.remote.ip() == ip
-                        && [Tracked as u32, Adopted as u32].contains(&s.state)
-                        && !s.has_ended()
+                let through = |s: &Session| {
+                    s.key.remote.ip() == ip && s.view().is_unchanged() && !s.has_ended()
                 };
                 let all = self.agent.sessions().into_iter();
                 let meant = |(slot, s): &(u32, _)| through(s) || self.opens_through(*slot, s, ip);
