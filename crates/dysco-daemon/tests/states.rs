@@ -59,7 +59,10 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 /// Returns true if a line reads a state's word. Tests write it, to make entries.
 fn reads_state(line: &str) -> bool {
     let compares = ["==", "!=", "contains(", "match "];
-    let raw = line.contains(".state") && line.contains("State::");
+    // Other types have states of their own, such as `NeighbourState`.
+    let mut named = line.match_indices("State::");
+    let ours = named.any(|(at, _)| !line[..at].ends_with(char::is_alphanumeric));
+    let raw = line.contains(".state") && ours;
     line.contains("State::from_word")
         || raw && compares.iter().any(|word| line.contains(word))
         || line.contains("contains(&s.state)")
@@ -98,4 +101,5 @@ fn reading_a_word_is_told_from_writing_it() {
     assert!(reads_state("        unused.contains(&s.state)"));
     assert!(!reads_state("s.state = State::Tracked as u32;"));
     assert!(!reads_state("state: State::Joining as u32,"));
+    assert!(!reads_state("[NeighbourState::Stale].contains(&now.state)"));
 }
