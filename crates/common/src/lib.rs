@@ -28,6 +28,8 @@ pub mod tcp;
 pub mod transit;
 pub mod translate;
 pub mod two_paths;
+#[cfg(not(target_arch = "bpf"))]
+pub mod view;
 pub mod wire;
 
 pub use counter::Counter;
@@ -35,3 +37,5 @@ pub use delta::Delta;
 pub use event::{Event, EventKind};
 pub use flow::{Addr, FlowKey, FlowRef, Path, ShortKey};
 pub use session::{Offer, Session, State, Translation};
+#[cfg(not(target_arch = "bpf"))]
+pub use view::View;

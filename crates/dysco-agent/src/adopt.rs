@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dysco_common::adopt::{NotAdopted, Socket, tcp_state};
 use dysco_common::rule::wanted;
-use dysco_common::{FlowKey, FlowRef, Path, Session, State};
+use dysco_common::{FlowKey, FlowRef, Path, Session, State, View};
 
 use crate::agent::{Agent, Key, Ref, lock, map_error};
 use crate::error::AgentError;
@@ -182,7 +182,7 @@ impl Agent {
     pub fn confirm(&self, slot: u32) -> bool {
         let s = self.session(slot);
         let heard = s.life.heard_out & s.life.heard_in != 0;
-        let confirmed = s.state == State::Adopted as u32 && heard;
+        let confirmed = s.view() == View::Adopted && heard;
         if confirmed {
             self.memory().set_state(slot, State::Tracked);
         }

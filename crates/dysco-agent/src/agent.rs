@@ -200,7 +200,7 @@ impl Agent {
         if !running || never_filled(&memory, &mut free) {
             refill(&memory, &mut free)?;
         }
-        let is_closed = |slot: &u32| memory.state(*slot) == Some(State::Closed);
+        let is_closed = |slot: &u32| memory.is_in(*slot, State::Closed);
         let closed = (0..memory.len()).filter(is_closed).collect();
         let chains = Chains::open(&mut ebpf)?;
         let edges =
@@ -484,8 +484,7 @@ impl Agent {
     }
 
     fn is_nobodys(&self, slot: u32) -> bool {
-        let state = self.memory.state(slot);
-        matches!(state, None | Some(State::Free | State::Closed))
+        self.memory.read(slot).view().is_unused()
     }
 
     /// Gives back the slots that were collected before the last call.
@@ -536,7 +535,7 @@ fn indices(names: &[String]) -> Result<Vec<u32>, AgentError> {
 
 /// True if an earlier run ended before it had filled the queue.
 fn never_filled(memory: &Memory, free: &mut Queue<MapData, u32>) -> bool {
-    let unused = (0..memory.len()).all(|slot| memory.state(slot) == Some(State::Free));
+    let unused = (0..memory.len()).all(|slot| memory.is_in(slot, State::Free));
     match unused.then(|| free.pop(0)) {
         Some(Ok(slot)) => free.push(slot, 0).is_err(),
         Some(Err(_)) => true,
@@ -548,7 +547,7 @@ fn never_filled(memory: &Memory, free: &mut Queue<MapData, u32>) -> bool {
 fn refill(memory: &Memory, free: &mut Queue<MapData, u32>) -> Result<(), AgentError> {
     while free.pop(0).is_ok() {}
     for slot in 0..memory.len() {
-        if memory.state(slot) == Some(State::Free) {
+        if memory.is_in(slot, State::Free) {
             free.push(slot, 0)
                 .map_err(map_error("push a slot", "FREE"))?;
         }

@@ -10,7 +10,7 @@ use dysco_common::chain::{Chain, Given, Hop, Shared, Token};
 use dysco_common::fresh::Clock;
 use dysco_common::policy::{InForce, MAX_RULES, PolicyRule, other_half};
 use dysco_common::siphash::Key;
-use dysco_common::{Addr, Session, State};
+use dysco_common::{Addr, Session};
 
 use crate::Agent;
 use crate::agent::{lock, map_error, pod, take};
@@ -140,7 +140,7 @@ impl Chains {
     /// in force, or of those before.
     fn of_rule(&self, s: &Session) -> Option<Chain> {
         // On a host that the session passes, the word is the number of a path.
-        let passes = s.joined != 0 && s.state != State::Relay as u32;
+        let passes = s.joined != 0 && !s.view().is_relayed();
         if s.life.opened_here == 0 || passes {
             return None;
         }

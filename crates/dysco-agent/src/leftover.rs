@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use aya::maps::MapData;
 use aya::programs::tc;
 use dysco_common::Session;
+use dysco_common::view::Need;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::net::if_::if_nameindex;
@@ -16,7 +17,7 @@ use crate::error::AgentError;
 use crate::filters::{Filter, filters};
 use crate::load::{LAYOUT, holder_of, is_layout, refuse_others};
 use crate::memory::Memory;
-use crate::need::{Need, need_of};
+use crate::need::need_of;
 
 /// Data plane that is pinned in a directory, or attached by clsact.
 #[derive(Debug)]

@@ -84,16 +84,16 @@ impl Memory {
         unsafe { ptr::read_volatile(self.at(slot)) }
     }
 
-    /// Returns the state of a slot.
-    pub fn state(&self, slot: u32) -> Option<State> {
+    /// Returns true if a slot is in this state, without a copy of its entry.
+    pub fn is_in(&self, slot: u32, state: State) -> bool {
         // SAFETY: the address of a field of a valid entry.
         let field = unsafe { &raw mut (*self.at(slot)).state };
-        State::from_word(self.word(field).load(Ordering::Acquire))
+        self.word(field).load(Ordering::Acquire) == state as u32
     }
 
     /// Sets the state. Earlier writes become visible before it.
     pub fn set_state(&self, slot: u32, state: State) {
-        // SAFETY: as in `state`.
+        // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).state };
         self.word(field).store(state as u32, Ordering::Release);
     }
@@ -139,7 +139,7 @@ impl Memory {
     /// Shows the slot's key, so that hints can lead to the slot.
     pub fn show(&self, slot: u32) {
         let short = self.read(slot).key.short();
-        // SAFETY: as in `state`. Half of the key matches no session.
+        // SAFETY: as in `is_in`. Half of the key matches no session.
         unsafe { ptr::write_volatile(&raw mut (*self.at(slot)).short, short) };
     }
 
@@ -151,14 +151,14 @@ impl Memory {
 
     /// Records that firewalls on the entry's path may be shown numbers from now on.
     pub fn set_heard(&self, slot: u32) {
-        // SAFETY: as in `state`.
+        // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.two(slot)).new_heard };
         self.flag(field).store(1, Ordering::Release);
     }
 
     /// Sets which of a session's two entries this is, and the slot of the other.
     pub fn set_part(&self, slot: u32, part: u8, other: Option<u32>) {
-        // SAFETY: as in `state`.
+        // SAFETY: as in `is_in`.
         let (field, link) = unsafe {
             let p = self.at(slot);
             (&raw mut (*p).two.part, &raw mut (*p).other_path)
@@ -199,35 +199,35 @@ impl Memory {
 
     /// Sets the highest number that an entry's path has carried to its end.
     pub fn set_received(&self, slot: u32, to: u32) {
-        // SAFETY: as in `state`.
+        // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).rcv_max };
         self.word(field).store(to, Ordering::Release);
     }
 
     /// Sets the interface by which packets on an entry's path leave.
     pub fn set_interface(&self, slot: u32, index: u32) {
-        // SAFETY: as in `state`.
+        // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).ifindex };
         self.word(field).store(index, Ordering::Release);
     }
 
     /// Sets the rule or path number that an entry's path was laid by.
     pub fn set_laid_by(&self, slot: u32, by: u32) {
-        // SAFETY: as in `state`.
+        // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).laid_by };
         self.word(field).store(by, Ordering::Release);
     }
 
     /// Joins an entry to that of the session's other side.
     pub fn set_joined(&self, slot: u32, other: u32) {
-        // SAFETY: as in `state`.
+        // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).joined };
         self.word(field).store(other + 1, Ordering::Release);
     }
 
     /// Sets the slot plus 1 by which packets that this entry relays find their path, or 0.
     pub fn set_relay(&self, slot: u32, relay: u32) {
-        // SAFETY: as in `state`.
+        // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).relay };
         self.word(field).store(relay, Ordering::Release);
     }
@@ -252,7 +252,7 @@ impl Memory {
 
     /// Records that the middlebox has ended the session between two paths.
     pub fn set_broken(&self, slot: u32) {
-        // SAFETY: as in `state`.
+        // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).life.reset };
         let broken = life::SEEN | life::BY_MIDDLEBOX;
         self.flag(field).fetch_or(broken, Ordering::AcqRel);
@@ -292,7 +292,7 @@ impl Memory {
 
     /// Clears a slot of its earlier session, and marks it closed, to be given back.
     pub fn clear(&self, slot: u32) {
-        // SAFETY: as in `state`; no program reads these fields of a closed slot.
+        // SAFETY: as in `is_in`; no program reads these fields of a closed slot.
         unsafe {
             let p = self.at(slot);
             ptr::write_volatile(&raw mut (*p).created_ns, 0);
@@ -304,27 +304,27 @@ impl Memory {
 
     /// Bounds the window of the old path. 0 removes the bound.
     pub fn set_clamp(&self, slot: u32, window: u16) {
-        // SAFETY: as in `state`.
+        // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).clamp };
         self.half(field).store(window, Ordering::Release);
     }
 
     /// Bounds the window of this host's stack. 0 removes the bound.
     pub fn set_clamp_far(&self, slot: u32, window: u16) {
-        // SAFETY: as in `state`.
+        // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).clamp_far };
         self.half(field).store(window, Ordering::Release);
     }
 
     /// Records whether replies bypass this host.
     pub fn set_returns(&self, slot: u32, returns: bool) {
-        // SAFETY: as in `state`.
+        // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).two.returns };
         self.flag(field).store(u8::from(returns), Ordering::Release);
     }
 
     fn two(&self, slot: u32) -> *mut Two {
-        // SAFETY: as in `state`.
+        // SAFETY: as in `is_in`.
         unsafe { &raw mut (*self.at(slot)).two }
     }
 
@@ -364,7 +364,7 @@ impl Memory {
 
     /// Sets whether the programs ignore the new path.
     pub fn set_deaf(&self, slot: u32, deaf: bool) {
-        // SAFETY: as in `state`.
+        // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).deaf };
         self.flag(field).store(u8::from(deaf), Ordering::SeqCst);
     }

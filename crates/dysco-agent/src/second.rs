@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use dysco_common::session::{Alias, Two, part};
 use dysco_common::transit::{Keep, Stays};
 use dysco_common::two_paths::{self, Anchor, Cutoff};
+use dysco_common::view::{ChainState, Change, View};
 use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, seq};
 
 use crate::Agent;
@@ -27,7 +28,7 @@ impl Agent {
         let relay = self.steer(slot);
         let first = self.session(slot);
         // A host of the session's chain has another side of the session, which does not change.
-        let joined = match first.state == State::Relay as u32 {
+        let joined = match first.view().is_relayed() {
             true => 0,
             false => first.joined,
         };
@@ -56,7 +57,7 @@ impl Agent {
             ..first
         };
         self.memory().seed(second, &session);
-        if first.state == State::Tracked as u32 {
+        if first.view() == View::Tracked {
             self.memory().set_heard(slot);
         }
         Ok(second)
@@ -228,9 +229,12 @@ impl Agent {
     /// five-tuple leads to. An earlier process may have died between two stores of a switch. A
     /// reader of the other fields would mistake the path in use for the other one.
     pub fn mend_parts(&self) {
-        let paths = [State::Joining as u32, State::Switching as u32];
         for (second, s) in self.sessions() {
-            let Some(first) = s.other_path().filter(|_| paths.contains(&s.state)) else {
+            let is_second = matches!(
+                s.view(),
+                View::Changing(Change::Joining | Change::Switching(_))
+            );
+            let Some(first) = s.other_path().filter(|_| is_second) else {
                 continue;
             };
             let before = self.session(first);
@@ -282,7 +286,7 @@ impl Agent {
         self.memory().set_state(second, State::NewPath);
         self.memory().set_part(second, part::CURRENT, None);
         self.rejoin(second);
-        if self.session(first).state == State::Relay as u32 {
+        if self.session(first).view().is_relayed() {
             // The entry relays packets that arrive by the other.
             self.memory().set_part(first, part::BEFORE, None);
             return None;
@@ -302,13 +306,7 @@ impl Agent {
         let mut opposite = FlowKey::default();
         s.name().mirror_to(&mut opposite);
         // The joined entry may have been given up since.
-        let lives = |slot: &u32| {
-            let state = State::from_word(self.session(*slot).state);
-            !matches!(
-                state,
-                None | Some(State::Free | State::Closed | State::Tombstone)
-            )
-        };
+        let lives = |slot: &u32| !self.session(*slot).view().is_over();
         let other = self.find_called(&opposite).or(Some(known).filter(lives));
         let Some(other) = other else {
             return;
@@ -336,7 +334,7 @@ impl Agent {
         self.tombstone(second);
         // A packet that arrived on the path at this moment may have taken it (`dysco_follow`).
         wait_for_programs();
-        if self.session(second).two.part == part::CURRENT {
+        if self.session(second).is_current() {
             if let Err(error) = self.switch_back(second) {
                 tracing::error!(session = ?s.key, %error, "a session has taken a path that is given up");
             }
@@ -354,7 +352,10 @@ impl Agent {
     /// `keys` are the session's names on either side. The entries of the other path become
     /// tombstones. Returns their slots.
     pub fn keep_one_path(&self, keys: &[FlowKey; 2], keep: Keep) -> Vec<u32> {
-        let passing = |slot: &u32| self.session(*slot).state == State::Passing as u32;
+        let passing = |slot: &u32| {
+            let view = self.session(*slot).view();
+            matches!(view, View::Changing(Change::Passing(_)))
+        };
         let found = keys.iter().filter_map(|key| self.find_called(key));
         let mut left_out = Vec::new();
         for slot in found.filter(passing).collect::<Vec<u32>>() {
@@ -400,9 +401,12 @@ impl Agent {
         let found = keys.iter().filter_map(|key| self.find_called(key));
         let both = found.flat_map(|slot| [Some(slot), self.session(slot).other_path()]);
         let passes = |slot: &u32| {
-            let s = self.session(*slot);
-            let here = [State::NewPath as u32, State::Passing as u32];
-            s.two.chained != 0 && here.contains(&s.state)
+            let (View::NewPath(route) | View::Changing(Change::Passing(route))) =
+                self.session(*slot).view()
+            else {
+                return false;
+            };
+            route.chain != ChainState::None
         };
         let mut all: Vec<u32> = both.flatten().collect();
         let joined: Vec<_> = all
@@ -420,8 +424,7 @@ impl Agent {
     /// other paths.
     pub fn second_paths(&self) -> HashMap<u32, u32> {
         let all = self.sessions().into_iter();
-        let left = State::Tombstone as u32;
-        let next = all.filter(|(_, n)| n.two.part == part::NEXT && n.state != left);
+        let next = all.filter(|(_, n)| n.two.part == part::NEXT && !n.view().is_tombstone());
         let of = next.filter_map(|(next, n)| Some((n.other_path()?, next, n.key)));
         let same = of.filter(|(first, _, key)| self.session(*first).key == *key);
         same.map(|(first, next, _)| (first, next)).collect()

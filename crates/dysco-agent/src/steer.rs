@@ -1,7 +1,7 @@
 //! Sessions that this host relays, with a chain on one side.
 
+use dysco_common::Session;
 use dysco_common::delta::Reach;
-use dysco_common::{Session, State};
 
 use crate::Agent;
 
@@ -11,8 +11,7 @@ impl Agent {
     /// `Session::relay` for these entries.
     pub(crate) fn steer(&self, slot: u32) -> u32 {
         let s = self.session(slot);
-        let other = s.joined_to().filter(|_| s.state == State::Relay as u32);
-        let Some(other) = other else {
+        let Some(other) = s.view().relayed_to() else {
             return s.relay;
         };
         let relay = slot + 1;
@@ -49,8 +48,7 @@ impl Agent {
     /// received number is kept.
     pub fn reach(&self, slot: u32) -> Reach {
         let s = self.session(slot);
-        let other = s.joined_to().filter(|_| s.state == State::Relay as u32);
-        match other {
+        match s.view().relayed_to() {
             Some(other) => Reach {
                 sent: self.sent_by(other).snd_max,
                 heard: s.rcv_max,
@@ -94,7 +92,7 @@ impl Agent {
     /// Undoes the steering that a process began and did not complete before it ended.
     pub fn undo_steering(&self, relay: u32) {
         let s = self.session(relay);
-        let Some(other) = s.joined_to().filter(|_| s.state == State::Relay as u32) else {
+        let Some(other) = s.view().relayed_to() else {
             return;
         };
         // Most relays have nothing to undo, and a search for paths reads the whole table.

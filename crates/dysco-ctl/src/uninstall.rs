@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dysco_agent::{Alone, Leftover, Need};
+use dysco_agent::{Alone, Leftover};
 use dysco_api::Exit;
 use dysco_config::{Config, DEFAULT_CONFIG, release_ports};
 use nix::sys::signal::{Signal, kill};
@@ -140,13 +140,7 @@ fn needing(found: &Leftover) -> Result<Vec<Needing>, UninstallError> {
         .map(|(session, need)| Needing {
             local: session.key.local().to_string(),
             remote: session.key.remote().to_string(),
-            why: match need {
-                Need::Changing => "its path is being changed",
-                Need::Chained => "it passes a chain",
-                Need::Bypassed => "its proxy has left (bypass)",
-                Need::Relayed => "its proxy has left (local)",
-                Need::Returned => "its proxy has left (return)",
-            },
+            why: need.words(),
         })
         .collect())
 }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use dysco_common::session::part;
-use dysco_common::{Session, State};
+use dysco_common::Session;
+use dysco_common::view::{Change, Collected, View};
 use dysco_proto::HostEvent;
 
 use super::linger::{TWO_MSL, UNCHANGED, is_orphan, linger};
@@ -91,7 +91,7 @@ impl Ending {
     /// Returns true if the time of the entry is over. In a crowded table it is over sooner, except
     /// for tombstones.
     fn is_due(&self, s: &Session, crowded: bool) -> bool {
-        let hurries = crowded && s.state != State::Tombstone as u32;
+        let hurries = crowded && !s.view().is_tombstone();
         let now = Instant::now();
         self.due <= now || hurries && self.since + UNCHANGED <= now
     }
@@ -158,19 +158,16 @@ impl Engine {
     /// Handles the event that both FINs of a session have passed, or a reset.
     pub(super) fn session_ended(&mut self, slot: u32, reset: bool) {
         let s = self.agent.session(slot);
+        let view = s.view();
         if reset && self.collector.reset.insert(slot, s.created_ns) == Some(s.created_ns) {
             return;
         }
         // After the cutoff, the acknowledgements of the FINs show that all data is drained. Before
         // the cutoff, and after a reset, there is nothing to wait for.
-        let unchanged = [
-            State::Tracked as u32,
-            State::Adopted as u32,
-            State::Return as u32,
-        ];
+        let unchanged = view.is_unchanged() || view == View::Returned;
         // A change of its chain ends by itself, or when the entry is collected: one end must not
         // leave a path that the other is about to take and sends its last packets on.
-        let ends = unchanged.contains(&s.state) && !self.rechain.leads_from(slot);
+        let ends = unchanged && !self.rechain.leads_from(slot);
         if reset || ends {
             let opened = s.life.opened_here != 0;
             let of = if opened {
@@ -187,7 +184,7 @@ impl Engine {
                 self.tell_machine(HostEvent::SessionGone { subsession });
             }
         }
-        if s.state == State::Relay as u32 {
+        if view.is_relayed() {
             let both = [Some(slot), self.linked(slot, &s)].into_iter().flatten();
             let both: Vec<u32> = both.collect();
             both.iter()
@@ -201,13 +198,7 @@ impl Engine {
         if s.is_beside_relay() {
             return;
         }
-        let sent_elsewhere = [
-            State::NewPath as u32,
-            State::Relay as u32,
-            State::Switching as u32,
-            State::Passing as u32,
-        ];
-        if sent_elsewhere.contains(&s.state) {
+        if view.is_relayed() || view.route().is_some() {
             // A relayed session has the name of the accepted one.
             let other = self.linked(slot, &s).filter(|_| s.life.opened_here != 0);
             let (slot, s) = other.map_or((slot, s), |o| (o, self.agent.session(o)));
@@ -242,14 +233,14 @@ impl Engine {
             self.sweep_return(slot, &s, now);
             self.on_link.see(&s);
             self.doubt_paths(&s);
-            if s.state == State::Adopted as u32 {
+            if s.view() == View::Adopted {
                 // The session was heard, and the ring was full.
                 self.agent.confirm(slot);
             }
             let known = self.collector.ending.get(&slot).copied();
             let linger = self.linger(&s, boot, crowded);
             // The other entry of a session that is being made or changed may not have been seen.
-            let stays = s.two.part == part::CURRENT || linger.is_some();
+            let stays = s.is_current() || linger.is_some();
             let known = known.filter(|e| e.created_ns == s.created_ns && stays);
             let mut ending = match (known, linger) {
                 (Some(ending), _) => ending,
@@ -297,18 +288,7 @@ impl Engine {
     /// session that lives would reach no socket. The entry ends when nothing of it moves and its
     /// socket is gone.
     fn still_needed(&self, slot: u32, s: &Session, ending: &Ending, now: Instant) -> bool {
-        let changed = matches!(
-            State::from_word(s.state),
-            Some(
-                State::TwoPaths
-                    | State::NewPath
-                    | State::FarTwoPaths
-                    | State::Relay
-                    | State::Return
-                    | State::Switching
-                    | State::Passing
-            )
-        );
+        let changed = s.view().meaning().collected == Collected::OnceSilent;
         changed && (ending.moves(now) || self.sockets.listed(slot, s.created_ns))
     }
 
@@ -368,23 +348,24 @@ impl Engine {
 
     /// Returns the kind of session if no socket of this host ends it, as far as can be seen.
     fn may_be_quiet(&self, slot: u32, s: &Session) -> Option<Quiet> {
+        let view = s.view();
         // The other path of a session is collected with the one that the session takes.
-        if s.two.part != part::CURRENT && s.state != State::Relay as u32 {
+        if !s.is_current() && !view.is_relayed() {
             return None;
         }
         let chained = s.two.chained != 0;
-        if s.state == State::Relay as u32 || chained && s.joined_to().is_some() {
+        if view.is_relayed() || chained && s.joined_to().is_some() {
             return Some(Quiet::Passes);
         }
-        let of_two = s.two.part != part::CURRENT || s.other_path().is_some();
+        let of_two = !s.is_current() || s.other_path().is_some();
         if of_two || s.relay != 0 || self.sockets.had_one(slot, s.created_ns) {
             return None;
         }
-        match State::from_word(s.state) {
-            Some(State::Tracked | State::Adopted) if !self.is_changing(slot) => Some(Quiet::Unseen),
+        match view {
+            View::Tracked | View::Adopted if !self.is_changing(slot) => Some(Quiet::Unseen),
             // A host that leads a session to a server without an agent, or opens it for another; or
             // the session's socket vanished while no daemon listed sockets.
-            Some(State::NewPath | State::Return) if self.sockets.are_listed() => Some(Quiet::Led),
+            View::NewPath(_) | View::Returned if self.sockets.are_listed() => Some(Quiet::Led),
             _ => None,
         }
     }
@@ -405,7 +386,9 @@ impl Engine {
         };
         activity[0] = activity[0].wrapping_add(heard(slot, s));
         // A session that passes here by either of its two paths lives.
-        if let Some(other) = s.other_path().filter(|_| s.state == State::Passing as u32) {
+        if let View::Changing(Change::Passing(route)) = s.view()
+            && let Some(other) = route.other
+        {
             let o = self.agent.session(other);
             let moved = o
                 .new_in
@@ -470,7 +453,7 @@ impl Engine {
     /// Notifies a change of this session's chain that concerns a segment which does not begin here,
     /// so that no entry of this host is the segment's.
     fn tell_elsewhere(&mut self, s: &Session) {
-        if s.two.part != part::CURRENT || s.state == State::Tombstone as u32 {
+        if !s.is_current() || s.view().is_tombstone() {
             return;
         }
         let names = [Some(s.key), s.alias()];

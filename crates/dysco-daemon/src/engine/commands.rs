@@ -3,7 +3,8 @@
 
 use dysco_agent::NewPath;
 use dysco_common::two_paths::{Anchor, Cutoff, has_shown_all};
-use dysco_common::{FlowKey, State, Translation};
+use dysco_common::view::{Change, Cut, View};
+use dysco_common::{FlowKey, Translation};
 use dysco_proto::{ChangeId, Command, Facts, HostEvent, Reason, Side, Subsession};
 use dysco_proxy::port::HeldPort;
 
@@ -216,14 +217,15 @@ impl Engine {
 
     fn unprepare(&self, slot: u32) {
         let s = self.agent.session(slot);
-        // The cut is of another change, which began after this one was rolled back, or of the data
+        // A cut is of another change, which began after this one was rolled back, or of the data
         // plane itself, which has received a packet on the new path of a session that is over.
-        if s.two.cut_armed | s.two.cut_set != 0 {
-            return;
-        }
-        match State::from_word(s.state) {
-            Some(State::TwoPaths) => self.agent.unprepare(slot),
-            Some(State::FarTwoPaths) => self.agent.unjoin(slot),
+        match s.view() {
+            View::Changing(Change::TwoPaths(cutover)) if cutover.cut == Cut::None => {
+                self.agent.unprepare(slot);
+            }
+            View::Changing(Change::FarTwoPaths(cutover)) if cutover.cut == Cut::None => {
+                self.agent.unjoin(slot);
+            }
             _ => {}
         }
     }
@@ -249,7 +251,7 @@ impl Engine {
     fn lock(&mut self, change: ChangeId, sub: &Subsession) -> Result<Facts, Reason> {
         let slot = (self.find_for(change, sub)).ok_or(Reason::NotTracked(*sub))?;
         // Returns to the path that the change concerns, which is open all the while.
-        if self.agent.session(slot).state == State::Return as u32 {
+        if self.agent.session(slot).view() == View::Returned {
             self.agent.unprepare(slot);
         }
         let s = self.confirmed(slot);
@@ -335,9 +337,9 @@ impl Engine {
     pub(super) fn prepare_path(&mut self, change: ChangeId, path: &NewPath) -> Result<(), Reason> {
         let slot = self.slot_of(change).ok_or(Reason::Closing)?;
         let s = self.agent.session(slot);
-        match State::from_word(s.state) {
-            Some(State::TwoPaths | State::NewPath) => {}
-            Some(State::Tracked) if s.life.reset == 0 => self
+        match s.view() {
+            View::Changing(Change::TwoPaths(_)) | View::NewPath(_) => {}
+            View::Tracked if s.life.reset == 0 => self
                 .agent
                 .prepare(slot, path)
                 .map_err(|e| Reason::NewPathUnusable(e.to_string()))?,

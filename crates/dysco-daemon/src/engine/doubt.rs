@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use dysco_common::two_paths::{Anchor, has_carried, has_caught_up, is_confirmed, is_unheard};
-use dysco_common::{FlowKey, Session, State};
+use dysco_common::{FlowKey, Session};
 use dysco_proto::{ChangeId, HostEvent, Subsession};
 
 use super::held::Look;
@@ -106,7 +106,7 @@ impl Engine {
         let sides = [(new.left, new.right), (new.right, new.left)];
         let ours = sides.iter().any(|(l, r)| s.path == FlowKey::new(*l, *r));
         // Another change may have the session, if the record of this one outlived the session.
-        if s.state != State::TwoPaths as u32 || !ours {
+        if s.view().two_paths().is_none() || !ours {
             return self.tell_machine(HostEvent::TakenBack { change });
         }
         self.agent.take_back(slot);
@@ -141,5 +141,5 @@ impl Engine {
 }
 
 fn is_between(s: &Session) -> bool {
-    s.state == State::TwoPaths as u32 && s.life.reset == 0
+    s.view().two_paths().is_some() && s.life.reset == 0
 }

@@ -3,12 +3,11 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use dysco_api::Mode;
-use dysco_common::session::part;
-use dysco_common::{Session, State};
+use dysco_common::Session;
 use dysco_pki::Credentials;
 
 use super::Engine;
-use super::listing::{left_by, state_word};
+use super::listing::left_by;
 use crate::metrics::{Certificate, Changes, SessionGauges, Snapshot};
 
 /// Values that are kept for metrics alone.
@@ -69,10 +68,10 @@ fn certificates(credentials: &Credentials) -> Vec<Certificate> {
 /// Counts an entry, and its session if the entry is that of the session's path.
 pub(super) fn count(sessions: &mut SessionGauges, s: &Session) {
     sessions.entries += 1;
-    if s.two.part != part::CURRENT {
+    if !s.is_current() {
         return;
     }
-    let state = state_word(State::from_word(s.state));
+    let state = s.view().meaning().listed;
     *sessions.by_state.entry(state).or_default() += 1;
     match left_by(s) {
         Some(Mode::Bypass) => sessions.bypass += 1,

@@ -9,7 +9,7 @@ use dysco_common::seq::after;
 use dysco_common::two_paths::{
     Anchor, Fins, has_carried, has_reset, has_shown_all, is_confirmed, is_past,
 };
-use dysco_common::{FlowKey, Session, State, Translation};
+use dysco_common::{FlowKey, Session, Translation, View};
 use dysco_config::strict_reverse_path;
 use dysco_proto::{ChangeId, HostEvent, Reason, Subsession};
 use dysco_proxy::Pair;
@@ -157,7 +157,7 @@ impl Engine {
     /// Returns the slot, if the session that began at that time still has it.
     fn same(&self, (slot, created): (u32, u64)) -> Option<u32> {
         let s = self.agent.session(slot);
-        (s.created_ns == created && s.state != State::Free as u32).then_some(slot)
+        (s.created_ns == created && s.view() != View::Free).then_some(slot)
     }
 
     /// Notifies the machine that the session of a change has been collected.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dysco_common::session::part;
-use dysco_common::{Session, State};
+use dysco_common::Session;
+use dysco_common::view::{Collected, View};
 
 /// Two MSL, as Linux takes it for TIME_WAIT (TCP_TIMEWAIT_LEN).
 pub(super) const TWO_MSL: Duration = Duration::from_secs(60);
@@ -18,11 +18,10 @@ const UNANSWERED_CROWDED: Duration = Duration::from_secs(5);
 /// other entry may have been collected while no daemon could take back a change, and be another
 /// session's since. A relay continues on a chain's path, and has no other.
 pub(super) fn is_orphan(s: &Session, other: Option<&Session>) -> bool {
-    if s.two.part == part::CURRENT || s.state == State::Relay as u32 {
+    if s.is_current() || s.view().is_relayed() {
         return false;
     }
-    let nobodys = [State::Free as u32, State::Closed as u32];
-    other.is_none_or(|other| nobodys.contains(&other.state) || other.key != s.key)
+    other.is_none_or(|other| other.view().is_unused() || other.key != s.key)
 }
 
 /// Returns true if a session's SYN was answered, and that answer was not. A listener that sends
@@ -42,21 +41,17 @@ pub(super) fn linger(s: &Session, boot: Duration, crowded: bool) -> Option<Durat
         false => UNANSWERED,
     };
     let ended = s.has_ended();
-    match State::from_word(s.state)? {
-        State::Tracked | State::Adopted if ended => Some(UNCHANGED),
-        State::Tracked if is_half_open(s) && age > patience => Some(Duration::ZERO),
-        State::Tracked | State::Adopted => None,
-        State::Tombstone => Some(TWO_MSL),
+    let view = s.view();
+    match view.meaning().collected {
+        Collected::SoonAfterEnd if ended => Some(UNCHANGED),
+        Collected::SoonAfterEnd => {
+            let over = view == View::Tracked && is_half_open(s) && age > patience;
+            over.then_some(Duration::ZERO)
+        }
+        Collected::Tombstone => Some(TWO_MSL),
         // The session's other entry ends this one; a relay that continues on a chain has no other.
-        state if s.two.part != part::CURRENT && state != State::Relay => None,
-        State::TwoPaths
-        | State::NewPath
-        | State::FarTwoPaths
-        | State::Relay
-        | State::Return
-        | State::Joining
-        | State::Switching
-        | State::Passing => {
+        _ if !s.is_current() && !view.is_relayed() => None,
+        Collected::AfterEnd | Collected::OnceSilent => {
             let unanswered = s.two.chained != 0 && s.two.chained < 2 && age > UNANSWERED;
             match (ended, unanswered) {
                 (true, _) => Some(TWO_MSL),
@@ -64,13 +59,16 @@ pub(super) fn linger(s: &Session, boot: Duration, crowded: bool) -> Option<Durat
                 (false, false) => None,
             }
         }
-        State::Opening => (age > patience).then_some(Duration::ZERO),
-        State::Free | State::Closed => None,
+        Collected::Unanswered => (age > patience).then_some(Duration::ZERO),
+        Collected::Unused => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use dysco_common::State;
+    use dysco_common::session::part;
+
     use super::*;
 
     #[test]

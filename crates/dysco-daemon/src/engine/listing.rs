@@ -7,8 +7,8 @@ use dysco_api::{
     Counters, Failure, FailureCode, MetricsReport, Mode, PathReport, PeerReport, Removable, Reply,
     Request, Role, SessionCounts, SessionId, SessionName, SessionReport, StatusReport,
 };
-use dysco_common::session::part;
-use dysco_common::{Session, State};
+use dysco_common::Session;
+use dysco_common::view::{ChainState, Change, Leaver, Removal, View};
 use dysco_proto::Reason;
 use dysco_proxy::Pair;
 
@@ -103,11 +103,10 @@ impl Engine {
         let id = self.session_id(slot, s);
         let pair = self.proxy.of(&s.key);
         let pair = pair.as_ref();
-        let state = State::from_word(s.state);
-        let role = match (state, pair) {
-            (Some(State::Tombstone | State::FarTwoPaths | State::Relay), _) | (_, Some(_)) => {
-                Role::Middlebox
-            }
+        let view = s.view();
+        let role = match (view, pair) {
+            (View::Left(_) | View::Relayed(_) | View::Changing(Change::FarTwoPaths(_)), _)
+            | (_, Some(_)) => Role::Middlebox,
             _ if s.is_beside_relay() => Role::Middlebox,
             _ if s.two.chained != 0 && s.joined_to().is_some() => Role::Middlebox,
             _ if s.life.opened_here != 0 => Role::LeftAnchor,
@@ -122,23 +121,22 @@ impl Engine {
         };
         let returns = s.two.returns != 0
             || joined.is_some_and(|other| self.agent.session(other).two.returns != 0);
-        let mode = match mode_of(state) {
-            Some(Mode::Local) if returns => Some(Mode::Return),
-            mode => mode.filter(|_| s.two.chained == 0),
+        let mode = match view {
+            View::Relayed(_) | View::Changing(Change::FarTwoPaths(_)) if returns => {
+                Some(Mode::Return)
+            }
+            _ => mode_of(view).filter(|_| s.two.chained == 0),
         };
-        let chained = s.two.chained != 0
-            && matches!(
-                state,
-                Some(State::NewPath | State::Switching | State::Passing)
-            );
+        let path = view.route();
+        let chained = path.is_some_and(|path| path.chain != ChainState::None);
         // Only the host that opened the session knows the hosts.
         let hosts = chained.then(|| self.agent.chain_of(slot)).flatten();
         // A proxy may have left the session before it was given the chain.
         let mode = mode.or(s.was_bypassed().then_some(Mode::Bypass));
         let mode = mode.or(s.is_beside_relay().then_some(Mode::Local));
-        let changed = (mode.is_some() || chained) && state != Some(State::Tombstone);
+        let changed = (mode.is_some() || chained) && !view.is_tombstone();
         // Data sent to a relayed session arrives by the other entry.
-        let relayed = joined.filter(|_| state == Some(State::Relay));
+        let relayed = joined.filter(|_| view.is_relayed());
         let bytes_out = relayed.map_or(s.bytes_out, |other| self.agent.session(other).bytes_in);
         SessionReport {
             id,
@@ -147,7 +145,7 @@ impl Engine {
             state: match s.two.chained {
                 1 if chained => "opening",
                 _ if chained && is_in_chain(s, hosts.as_deref()) => "chained",
-                _ => state_word(state),
+                _ => view.meaning().listed,
             }
             .to_owned(),
             ended: s.has_ended(),
@@ -175,10 +173,10 @@ impl Engine {
 
     pub(super) fn removable(&self, s: &Session, pair: Option<&Pair>) -> Removable {
         let no = |reason: &str| Removable::no(vec![reason.to_owned()]);
-        match (State::from_word(s.state), pair) {
-            (state, _) if s.has_ended() && state != Some(State::Tombstone) => no("it has ended"),
+        match (s.view(), pair) {
+            (view, _) if s.has_ended() && !view.is_tombstone() => no("it has ended"),
             (_, None) if super::rechain::passes(s) => Removable::Yes,
-            (Some(State::Tombstone | State::Relay), _) => no(who_has_left(s)),
+            (view @ (View::Left(_) | View::Relayed(_)), _) => no(who_has_left(view)),
             (_, None) => no(no_proxy(s)),
             (_, Some(pair)) => match self.seeming_objections(pair).as_slice() {
                 // A session that has only not been heard is asked for a packet first.
@@ -191,10 +189,10 @@ impl Engine {
     fn status(&self) -> StatusReport {
         let mut sessions = SessionCounts::default();
         let all = self.agent.sessions_in(0..self.agent.capacity());
-        for (slot, s) in all.filter(|(_, s)| s.two.part == part::CURRENT) {
+        for (slot, s) in all.filter(|(_, s)| s.is_current()) {
             sessions.live += u64::from(!s.has_ended());
             sessions.adopted += u64::from(s.is_adopted());
-            let state = State::from_word(s.state);
+            let view = s.view();
             let left = left_by(&s);
             sessions.removed += u64::from(left.is_some());
             match left {
@@ -203,16 +201,15 @@ impl Engine {
                 Some(Mode::Local) => sessions.local += 1,
                 Some(Mode::Auto) | None => {}
             }
-            let chained = state == Some(State::NewPath) && s.two.chained != 0;
+            let new_path = view.new_path();
+            let chained = new_path.is_some_and(|route| route.chain != ChainState::None);
             let through = chained && is_in_chain(&s, self.agent.chain_of(slot).as_deref());
             sessions.chained += u64::from(through);
-            match state {
-                Some(State::Opening | State::Tracked | State::Adopted) => sessions.tracked += 1,
-                Some(State::TwoPaths | State::FarTwoPaths | State::Switching | State::Passing) => {
-                    sessions.changing += 1;
-                }
+            match view {
+                View::Opening | View::Tracked | View::Adopted => sessions.tracked += 1,
+                view if view.is_between_paths() => sessions.changing += 1,
                 // Its chain has left the session, which passes directly from end to end.
-                Some(State::NewPath) if !through && left.is_none() && !s.is_beside_relay() => {
+                View::NewPath(route) if !through && left.is_none() && route.relay.is_none() => {
                     sessions.tracked += 1;
                 }
                 _ => {}
@@ -265,29 +262,22 @@ fn peer(status: &dysco_control::PeerStatus) -> PeerReport {
 /// Returns the mode by which a proxy has left a session. A relayed session has two entries, of
 /// which only the accepted one has a mode: counts have the session once.
 pub(super) fn left_by(s: &Session) -> Option<Mode> {
-    let accepted = s.life.opened_here == 0;
-    match State::from_word(s.state)? {
-        State::NewPath if s.is_beside_relay() => accepted.then_some(Mode::Local),
-        State::NewPath if s.was_bypassed() => Some(Mode::Bypass),
-        State::Tombstone if !left_by_chain(s) => accepted.then_some(Mode::Bypass),
-        State::Return => Some(Mode::Return),
-        State::Relay if s.two.returns != 0 => accepted.then_some(Mode::Return),
-        State::Relay => accepted.then_some(Mode::Local),
-        _ => None,
-    }
+    let view = s.view();
+    let counts = match view {
+        View::NewPath(route) if route.relay.is_none() => route.bypassed,
+        View::NewPath(_) | View::Relayed(_) | View::Left(_) => s.life.opened_here == 0,
+        View::Returned => true,
+        _ => false,
+    };
+    mode_of(view).filter(|_| counts)
 }
 
 /// Returns a text that says who has left whom, for an entry that is over here or relays.
-fn who_has_left(s: &Session) -> &'static str {
-    match left_by_chain(s) {
-        true => "the session has left this host",
-        false => "the proxy has left it",
+fn who_has_left(view: View) -> &'static str {
+    match view {
+        View::Left(Leaver::Chain) => "the session has left this host",
+        _ => "the proxy has left it",
     }
-}
-
-/// Returns true if a chain has left this entry behind, and the session no longer passes it.
-pub(super) fn left_by_chain(s: &Session) -> bool {
-    s.state == State::Tombstone as u32 && s.two.chained != 0 && !s.was_bypassed()
 }
 
 /// Returns a text that says what can be done with a session that no proxy here relays.
@@ -312,44 +302,19 @@ fn is_in_chain(s: &Session, hosts: Option<&[IpAddr]>) -> bool {
 }
 
 /// Returns the mode by which a proxy has left, or is leaving, a session in this state.
-fn mode_of(state: Option<State>) -> Option<Mode> {
-    match state? {
-        State::TwoPaths | State::NewPath | State::Tombstone => Some(Mode::Bypass),
-        State::FarTwoPaths | State::Relay => Some(Mode::Local),
-        State::Return => Some(Mode::Return),
-        State::Free
-        | State::Opening
-        | State::Tracked
-        | State::Adopted
-        | State::Closed
-        | State::Joining
-        | State::Switching
-        | State::Passing => None,
-    }
-}
-
-pub(super) fn state_word(state: Option<State>) -> &'static str {
-    match state {
-        Some(State::Opening) => "opening",
-        Some(State::Tracked) => "tracked",
-        Some(State::Adopted) => "adopted",
-        Some(State::TwoPaths | State::FarTwoPaths | State::Switching | State::Passing) => {
-            "two-paths"
-        }
-        Some(State::Joining) => "opening",
-        Some(State::Relay) => "relayed",
-        Some(State::Return) => "return",
-        Some(State::NewPath) => "new-path",
-        Some(State::Tombstone) => "tombstone",
-        Some(State::Closed) => "closed",
-        Some(State::Free) | None => "free",
-    }
+fn mode_of(view: View) -> Option<Mode> {
+    view.meaning().mode.map(|mode| match mode {
+        Removal::Bypass => Mode::Bypass,
+        Removal::Local => Mode::Local,
+        Removal::Return => Mode::Return,
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use dysco_common::FlowKey;
     use dysco_common::session::{Life, Two};
+    use dysco_common::view::Case;
+    use dysco_common::{FlowKey, State};
 
     use super::*;
 
@@ -374,9 +339,8 @@ mod tests {
     /// Each listed state has a word that a filter accepts.
     #[test]
     fn every_word_for_a_state_is_one_that_a_filter_knows() {
-        let listed = (0..=u32::from(u8::MAX)).filter_map(State::from_word);
-        for state in listed.filter(|state| *state != State::Free) {
-            let word = state_word(Some(state));
+        for case in Case::ALL.iter().filter(|case| **case != Case::Free) {
+            let word = case.meaning().listed;
             assert!(dysco_api::STATES.contains(&word), "{word}");
         }
     }
@@ -442,9 +406,12 @@ mod tests {
             ..accepted_from([10, 0, 2, 1])
         };
         assert_eq!(left_by(&forgotten), None);
-        assert_eq!(who_has_left(&forgotten), "the session has left this host");
+        assert_eq!(
+            who_has_left(forgotten.view()),
+            "the session has left this host"
+        );
         let by_proxy = entry(State::Tombstone, 0);
-        assert_eq!(who_has_left(&by_proxy), "the proxy has left it");
+        assert_eq!(who_has_left(by_proxy.view()), "the proxy has left it");
         assert_eq!(left_by(&entry(State::Tracked, 0)), None);
     }
 }

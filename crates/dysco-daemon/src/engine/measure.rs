@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use dysco_common::{FlowKey, Session, State};
+use dysco_common::{FlowKey, Session, View};
 use dysco_firewall::{FiveTuple, conntrack};
 use dysco_proto::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession, plan};
 use dysco_proxy::{MeasureError, Measured, Pair, Sending};
@@ -261,26 +261,16 @@ pub(super) fn opened(key: &FlowKey) -> Subsession {
 
 /// Returns the facts of a session, if it can be changed.
 pub(super) fn facts(s: &Session, sub: &Subsession) -> Result<Facts, Reason> {
-    match State::from_word(s.state) {
-        Some(State::Tracked) => {}
-        Some(State::Adopted) => return Err(Reason::NotHeard(*sub)),
-        Some(State::Opening) => return Err(Reason::NotSeen),
-        Some(
-            State::TwoPaths
-            | State::NewPath
-            | State::FarTwoPaths
-            | State::Relay
-            | State::Return
-            | State::Joining
-            | State::Switching
-            | State::Passing,
-        ) => {
-            return Err(known(s).err().unwrap_or_else(changed));
+    match s.view() {
+        View::Tracked => known(s),
+        View::Adopted => Err(Reason::NotHeard(*sub)),
+        View::Opening => Err(Reason::NotSeen),
+        View::Changing(_) | View::NewPath(_) | View::Relayed(_) | View::Returned => {
+            Err(known(s).err().unwrap_or_else(changed))
         }
-        Some(State::Tombstone | State::Closed) => return Err(Reason::Closing),
-        Some(State::Free) | None => return Err(Reason::NotTracked(*sub)),
+        View::Left(_) | View::Closed => Err(Reason::Closing),
+        View::Free => Err(Reason::NotTracked(*sub)),
     }
-    known(s)
 }
 
 fn changed() -> Reason {

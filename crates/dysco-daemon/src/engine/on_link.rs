@@ -9,7 +9,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use dysco_agent::{AgentError, Neighbour, NeighbourState, Routes};
-use dysco_common::{Session, State};
+use dysco_common::Session;
+use dysco_common::view::ChainState;
 
 use super::Engine;
 
@@ -37,10 +38,11 @@ pub(super) struct OnLink {
 impl OnLink {
     /// Records the proxy that a session of the table needs.
     pub fn see(&mut self, s: &Session) {
-        let state = State::from_word(s.state);
-        let elsewhere = matches!(state, Some(State::NewPath | State::Switching));
-        let left = s.two.chained == 0 || s.was_bypassed();
-        if elsewhere && left && s.joined_to().is_none() {
+        let Some(route) = s.view().taken_route() else {
+            return;
+        };
+        let left = route.chain == ChainState::None || route.bypassed;
+        if left && route.joined.is_none() {
             self.needed.insert(s.key.remote.ip());
         }
     }

@@ -8,7 +8,7 @@ use dysco_api::{
     Failure, FailureCode, HeldReport, HostName, ProcessName, ProcessReport, ProxyReport, Removable,
     Remove, Reply,
 };
-use dysco_common::{FlowKey, State};
+use dysco_common::FlowKey;
 use dysco_proto::Reason;
 use dysco_proxy::outside::{Ask, Found, Scene};
 use dysco_proxy::{ProcessError, Tracked};
@@ -263,7 +263,7 @@ impl Engine {
 
 /// Returns true if the session's state allows a change.
 fn could_change(s: &dysco_common::Session) -> bool {
-    [State::Tracked as u32, State::Adopted as u32].contains(&s.state)
+    s.view().is_unchanged()
 }
 
 /// Returns the user whose processes the caller may look at; `None`, for root, means all users.

@@ -3,7 +3,6 @@
 //! until there is room for it.
 
 use dysco_api::{Listing, Reply};
-use dysco_common::session::part;
 use tokio::sync::mpsc;
 
 use super::{Engine, collect};
@@ -86,7 +85,7 @@ impl Engine {
                 begun.next = slot;
                 break;
             }
-            if s.two.part != part::CURRENT {
+            if !s.is_current() {
                 continue;
             }
             listed += 1;

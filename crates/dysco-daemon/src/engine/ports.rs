@@ -12,14 +12,13 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use dysco_common::session::part;
-use dysco_common::{FlowKey, Session, State};
+use dysco_common::view::{Leaver, View};
+use dysco_common::{FlowKey, Session};
 use dysco_control::Incoming;
 use dysco_proto::Subsession;
 use dysco_proxy::port::HeldPort;
 
 use super::chains::Message;
-use super::listing::left_by_chain;
 use super::{Engine, measure};
 use crate::metrics;
 
@@ -104,9 +103,9 @@ impl Ports {
 
 /// Returns true if a proxy of this host opened this session and has left it.
 fn is_left(s: &Session) -> bool {
-    let left = match State::from_word(s.state) {
-        Some(State::Relay | State::Return) => true,
-        Some(State::Tombstone) => s.two.part == part::CURRENT && !left_by_chain(s),
+    let left = match s.view() {
+        View::Relayed(_) | View::Returned => true,
+        View::Left(Leaver::Proxy) => s.is_current(),
         _ => false,
     };
     // Once both ends have closed it, another session may take its port: the host that still has the
@@ -128,14 +127,7 @@ fn is_closed(s: &Session) -> bool {
 /// Returns true if a SYN of another session would be lost where this is the entry of its
 /// five-tuple.
 fn is_used(entry: Option<&Session>) -> bool {
-    let unused = [
-        State::Free as u32,
-        State::Closed as u32,
-        State::Opening as u32,
-        State::Tracked as u32,
-        State::Adopted as u32,
-    ];
-    entry.is_some_and(|s| !unused.contains(&s.state) && !s.has_ended())
+    entry.is_some_and(|s| s.view().redirects_packets() && !s.has_ended())
 }
 
 impl Engine {
@@ -213,7 +205,7 @@ impl Engine {
     /// Returns true if a tombstone still holds a port. Its server's host is asked, and answers
     /// later.
     pub(super) fn keeps_port(&mut self, slot: u32, s: &Session) -> bool {
-        if s.state != State::Tombstone as u32 || !self.ports.has(slot, s.created_ns) {
+        if !s.view().is_tombstone() || !self.ports.has(slot, s.created_ns) {
             return false;
         }
         let port = self.ports.held.get(&slot);
@@ -251,7 +243,7 @@ impl Engine {
     /// and its port is held there. That host need not ask.
     pub(super) fn tell_over(&self, s: &Session) {
         let proxy = s.key.remote().ip();
-        let by_proxy = s.state == State::NewPath as u32 && s.was_bypassed();
+        let by_proxy = s.view().new_path().is_some_and(|route| route.bypassed);
         if by_proxy && is_closed(s) && s.life.opened_here == 0 {
             let told = vec![(measure::accepted(&s.key), false)];
             self.send_about_chains(proxy, &Message::Lived(told));
@@ -266,7 +258,7 @@ impl Engine {
                 continue;
             };
             let s = self.agent.session(slot);
-            if !self.ports.has(slot, s.created_ns) || s.state != State::Tombstone as u32 {
+            if !self.ports.has(slot, s.created_ns) || !s.view().is_tombstone() {
                 continue;
             }
             let Some(port) = self.ports.held.get_mut(&slot) else {
@@ -284,6 +276,9 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use dysco_common::State;
+    use dysco_common::session::part;
+
     use super::*;
 
     fn entry(state: State) -> Session {

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use dysco_agent::{AgentError, Joint};
 use dysco_api::Mode;
 use dysco_common::two_paths::{Anchor, cutoff};
-use dysco_common::{Session, State, Translation};
+use dysco_common::view::{Change, View};
+use dysco_common::{Session, Translation};
 use dysco_proto::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession};
 use dysco_proxy::Measured;
 
@@ -128,13 +129,18 @@ impl Engine {
         self.usable_way(ends[1].0, ends[1].1, right)?;
         let states = [a, b].map(|slot| {
             let s = self.agent.session(slot);
-            (State::from_word(s.state), s.life.reset != 0)
+            (s.view(), s.life.reset != 0)
         });
-        let done = |(state, _)| matches!(state, Some(State::FarTwoPaths | State::Relay));
+        let done = |(view, _)| {
+            matches!(
+                view,
+                View::Changing(Change::FarTwoPaths(_)) | View::Relayed(_)
+            )
+        };
         if states.into_iter().all(done) {
             return Ok(());
         }
-        let fit = |(state, reset): (Option<State>, bool)| state == Some(State::Tracked) && !reset;
+        let fit = |(view, reset): (View, bool)| view == View::Tracked && !reset;
         if !states.into_iter().all(fit) {
             return Err(Reason::Closing);
         }
@@ -184,7 +190,7 @@ impl Engine {
         let slot = self.agent.session(slot).relayed_by().unwrap_or(slot);
         let s = self.agent.session(slot);
         let other = self.linked(slot, &s)?;
-        let relays = |slot| self.agent.session(slot).state == State::Relay as u32;
+        let relays = |slot| self.agent.session(slot).view().is_relayed();
         let both = relays(slot) && relays(other);
         both.then_some(match s.life.opened_here {
             0 => [slot, other],
@@ -196,9 +202,11 @@ impl Engine {
     pub(super) fn relayed_slots(&self, mode: Mode) -> Vec<u32> {
         let all = self.agent.sessions().into_iter();
         let relayed = all.filter(|(slot, s)| {
-            s.state == State::Relay as u32
-                && s.life.opened_here == 0
-                && (mode != Mode::Return || s.two.returns == 0)
+            let View::Relayed(relay) = s.view() else {
+                return false;
+            };
+            s.life.opened_here == 0
+                && (mode != Mode::Return || !relay.returns)
                 && self.linked(*slot, s).is_some()
         });
         relayed.map(|(slot, _)| slot).collect()

@@ -11,7 +11,8 @@ use dysco_control::{Control, ControlError, Renewal};
 use dysco_pki::Credentials;
 use tokio::sync::mpsc;
 
-use super::{Answer, Engine, agent_config, proxy_config};
+use super::start::{agent_config, proxy_config};
+use super::{Answer, Engine};
 use crate::api;
 
 const MEND: &str = "nothing was changed; try the file with 'dyscod --check'";

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::io;
 use std::time::{Duration, Instant};
 
-use dysco_common::{FlowKey, Session, State};
+use dysco_common::{FlowKey, Session, View};
 use dysco_proxy::table;
 use dysco_scheduling::spawn_long;
 
@@ -60,17 +60,14 @@ impl Sockets {
         for (slot, s) in sessions {
             let session = (*slot, s.created_ns);
             let age = now.saturating_sub(Duration::from_nanos(s.created_ns));
-            let ours = matches!(
-                State::from_word(s.state),
-                Some(State::Tracked | State::Adopted | State::NewPath | State::Return)
-            );
-            if !ours || age < YOUNG {
+            let view = s.view();
+            if !view.takes_one_path() || age < YOUNG {
                 continue;
             }
             let listed = open.contains(&s.key);
             // An adopted session was found by its socket, and may never be heard: its packets may
             // take another interface.
-            let adopted = s.state == State::Adopted as u32;
+            let adopted = view == View::Adopted;
             let had_one = listed || adopted || self.seen.contains(&session);
             if had_one {
                 seen.insert(session);
@@ -121,6 +118,8 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use dysco_common::State;
+
     use super::*;
     use std::net::SocketAddr;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dysco_agent::{AgentError, NewPath};
 use dysco_api::{Way, WayChange};
 use dysco_common::seq::after;
-use dysco_common::{FlowKey, Session, State, Translation};
+use dysco_common::{FlowKey, Session, Translation, View};
 use dysco_proto::{ChangeId, HostEvent, Probe, Reason, Subsession};
 use etherparse::{TcpHeader, TcpOptionElement};
 
@@ -137,8 +137,8 @@ impl Engine {
         let slot = self.find(&own).ok_or(Reason::NotTracked(own))?;
         let s = self.agent.session(slot);
         let key = FlowKey::new(path.right, client);
-        let state = State::from_word(s.state);
-        if !matches!(state, Some(State::Tracked | State::Return)) || s.life.reset != 0 {
+        let view = s.view();
+        if !matches!(view, View::Tracked | View::Returned) || s.life.reset != 0 {
             return Err(Reason::Closing);
         }
         match errand {
@@ -147,7 +147,7 @@ impl Engine {
                 let interface = self.interface(ifindex);
                 send_by(&bytes, client, interface).map_err(|e| Reason::Failed(e.to_string()))
             }
-            Errand::Return { .. } if state == Some(State::Return) && s.path == key => Ok(()),
+            Errand::Return { .. } if view == View::Returned && s.path == key => Ok(()),
             Errand::Return { translation } => {
                 let path = NewPath {
                     key,
@@ -172,14 +172,14 @@ impl Engine {
     /// Runs once a second for each session: replies that do not arrive take the old path again,
     /// which is always open.
     pub(super) fn sweep_return(&mut self, slot: u32, s: &Session, now: Instant) {
-        match State::from_word(s.state) {
-            Some(State::Return) if self.returns.is_stuck(slot, s, now) => {
+        match s.view() {
+            View::Returned if self.returns.is_stuck(slot, s, now) => {
                 self.agent.unprepare(slot);
                 self.show_old_way(slot, s);
                 let why = format!("nothing was acknowledged for {} s", PATIENCE.as_secs());
                 self.no_return(slot, s, &why);
             }
-            Some(State::Relay) => {
+            View::Relayed(_) => {
                 let Some(a) = self.linked(slot, s).filter(|_| s.life.opened_here != 0) else {
                     return;
                 };
@@ -204,7 +204,7 @@ impl Engine {
         let (agent, created_ns) = (self.agent.clone(), s.created_ns);
         let say = move || {
             let s = agent.session(slot);
-            if s.created_ns != created_ns || s.state != State::Tracked as u32 {
+            if s.created_ns != created_ns || s.view() != View::Tracked {
                 return;
             }
             for seq in [s.snd_max, s.rcv_ack.wrapping_sub(1)] {

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use anyhow::Context as _;
-use dysco_common::State;
+use dysco_common::view::{Change, View};
 
 use super::Engine;
 use super::held::Held;
@@ -71,9 +71,8 @@ impl Engine {
         let mut all = self.agent.sessions();
         all.retain(|(slot, _)| !held.contains(slot) && !self.rechain.has(*slot));
         for (slot, s) in all {
-            let used = s.two.cut_armed | s.two.cut_set | s.two.new_heard != 0;
-            match State::from_word(s.state) {
-                Some(State::Tracked) => {
+            match s.view() {
+                View::Tracked => {
                     if s.clamp != 0 {
                         self.agent.clamp(slot, 0);
                     }
@@ -81,22 +80,28 @@ impl Engine {
                         self.agent.clamp_far(slot, 0);
                     }
                 }
-                Some(State::Joining) => {
+                View::Changing(Change::Joining) => {
                     let left = self.agent.drop_next_path(slot);
                     self.entomb_path(left);
                 }
-                Some(State::Switching | State::NewPath) if s.other_path().is_some() => {
+                View::NewPath(route) | View::Changing(Change::Switching(route))
+                    if route.other.is_some() =>
+                {
                     let left = self.agent.drop_path_before(slot);
                     self.entomb_path(left);
                 }
-                Some(State::TwoPaths) if !used => self.agent.unprepare(slot),
-                Some(State::FarTwoPaths) if !used => self.agent.unjoin(slot),
-                Some(State::Relay) => self.agent.undo_steering(slot),
-                Some(State::TwoPaths | State::FarTwoPaths) if !s.has_ended() => {
+                View::Changing(Change::TwoPaths(cutover)) if !cutover.is_used() => {
+                    self.agent.unprepare(slot);
+                }
+                View::Changing(Change::FarTwoPaths(cutover)) if !cutover.is_used() => {
+                    self.agent.unjoin(slot);
+                }
+                View::Relayed(_) => self.agent.undo_steering(slot),
+                View::Changing(Change::TwoPaths(_) | Change::FarTwoPaths(_)) if !s.has_ended() => {
                     tracing::error!(session = ?s.key, "two paths, and no record of the change: it stays so until the session ends");
                 }
                 // By two paths: the host that opened the session knows which is in use (`in_use`).
-                Some(State::Passing) => {}
+                View::Changing(Change::Passing(_)) => {}
                 _ => {}
             }
         }

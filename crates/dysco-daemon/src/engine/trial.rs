@@ -5,9 +5,10 @@
 
 use std::time::Duration;
 
+use dysco_common::Session;
 use dysco_common::probe::Arrival;
 use dysco_common::two_paths::{Anchor, Fins};
-use dysco_common::{Session, State};
+use dysco_common::view::{Change, Cut, View};
 use dysco_proto::{ChangeId, HostEvent, Meddling, Reason};
 
 use super::collect::boot_time;
@@ -33,8 +34,10 @@ impl Engine {
             return;
         };
         let s = self.agent.session(slot);
-        let result = match (State::from_word(s.state), held.new) {
-            (Some(State::TwoPaths), Some(new)) if s.two.cut_set == 0 && !held.opened => {
+        let result = match (s.view(), held.new) {
+            (View::Changing(Change::TwoPaths(cutover)), Some(new))
+                if cutover.cut != Cut::Set && !held.opened =>
+            {
                 let answers = self.answers.clone();
                 held.opened_at = Some(s.snd_max);
                 held.trial.get_or_insert_with(|| {
@@ -48,7 +51,9 @@ impl Engine {
                 return;
             }
             // The path has carried packets already.
-            (Some(State::TwoPaths | State::NewPath), Some(_)) => Ok([Fins::default(); 2]),
+            (View::Changing(Change::TwoPaths(_)) | View::NewPath(_), Some(_)) => {
+                Ok([Fins::default(); 2])
+            }
             _ => Err(Reason::Closing),
         };
         self.tell_machine(HostEvent::Tried { change, result });
@@ -146,7 +151,8 @@ impl Engine {
     /// Shows what this end has sent through the proxy, if it is the left anchor of a bypass.
     pub(super) fn show_cut(&mut self, change: ChangeId, slot: u32) {
         let s = self.agent.session(slot);
-        let cut = s.state == State::TwoPaths as u32 && s.two.cut_set != 0;
+        let two_paths = s.view().two_paths();
+        let cut = two_paths.is_some_and(|cutover| cutover.cut == Cut::Set);
         if !cut || s.life.opened_here == 0 || s.shown == 0 {
             return;
         }

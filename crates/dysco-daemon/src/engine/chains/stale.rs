@@ -6,8 +6,8 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use dysco_common::session::part;
-use dysco_common::{FlowKey, Session, State};
+use dysco_common::view::ChainState;
+use dysco_common::{FlowKey, Session};
 use dysco_control::Incoming;
 use dysco_proto::Subsession;
 use serde::{Deserialize, Serialize};
@@ -38,13 +38,10 @@ pub(super) struct Asked {
 /// Returns true if a neighbour has entered this session here by a chain, its path does not change,
 /// and it has the name that the neighbour has for it.
 fn entered(s: &Session) -> bool {
-    s.state == State::NewPath as u32
-        && s.two.chained != 0
-        && s.two.part == part::CURRENT
-        && s.other_path().is_none()
-        && s.life.opened_here == 0
-        && s.renamed == 0
-        && s.relay == 0
+    let of_chain = s.view().new_path().is_some_and(|route| {
+        route.chain != ChainState::None && route.other.is_none() && route.relay.is_none()
+    });
+    of_chain && s.is_current() && s.life.opened_here == 0 && s.renamed == 0
 }
 
 /// Returns true if there is an entry and it holds the session that a neighbour asks about. While
@@ -56,7 +53,7 @@ fn holds(entry: Option<&Session>, asked: &Held) -> bool {
     let names = [Some(s.key), s.alias()];
     let mut names = names.iter().flatten().map(measure::opened);
     let same = names.any(|name| asked.names.contains(&name));
-    let opens = s.two.chained == 1 && s.two.part == part::CURRENT;
+    let opens = s.two.chained == 1 && s.is_current();
     same && (!opens || s.local.isn == asked.isn)
 }
 
@@ -137,6 +134,8 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use dysco_common::session::part;
+
     use super::*;
 
     fn of(own: &str, other: &str) -> FlowKey {

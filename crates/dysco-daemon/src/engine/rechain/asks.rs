@@ -4,8 +4,8 @@
 
 use std::net::IpAddr;
 
-use dysco_common::session::part;
-use dysco_common::{Session, State};
+use dysco_common::Session;
+use dysco_common::view::Route;
 use dysco_control::Incoming;
 use dysco_proto::asks::{Action, Answer, AskId, Asked, ChainWish, Message};
 use dysco_proto::{KindName, Subsession};
@@ -16,7 +16,7 @@ use crate::engine::{Engine, measure};
 impl Engine {
     /// Returns the session as the host that opened it knows it, if that is another host.
     pub(in crate::engine) fn opened_elsewhere(&self, s: &Session) -> Option<Subsession> {
-        let passes = s.joined_to().is_some() && s.state != State::Relay as u32;
+        let passes = s.joined_to().is_some() && !s.view().is_relayed();
         match (s.life.opened_here != 0, passes) {
             (true, false) => None,
             (true, true) => Some(measure::opened(&s.name())),
@@ -27,7 +27,7 @@ impl Engine {
     /// Returns the slots of the sessions that pass this host by a chain, on the side from which
     /// they come.
     pub(in crate::engine) fn passing_here(&self) -> Vec<u32> {
-        let comes = |s: &Session| s.life.opened_here == 0 && s.two.part == part::CURRENT;
+        let comes = |s: &Session| s.life.opened_here == 0 && s.is_current();
         let all = self.agent.sessions().into_iter();
         all.filter(|(_, s)| comes(s) && passes(s))
             .map(|(slot, _)| slot)
@@ -164,10 +164,5 @@ pub(in crate::engine) fn passes(s: &Session) -> bool {
 
 /// Returns true if this is such an entry, or was until its session ended.
 pub(in crate::engine) fn has_passed(s: &Session) -> bool {
-    let state = State::from_word(s.state);
-    let here = matches!(
-        state,
-        Some(State::NewPath | State::Passing | State::Switching)
-    );
-    here && s.two.chained > 1 && s.joined_to().is_some()
+    s.view().route().is_some_and(Route::passes_on)
 }

@@ -5,8 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use dysco_common::session::part;
-use dysco_common::{Session, State, seq};
+use dysco_common::{Session, View, seq};
 
 use super::open::shown_next;
 use crate::engine::Engine;
@@ -31,7 +30,7 @@ const IN_SIGHT: u64 = 1 << 30;
 /// Returns true if no stack at the other end of an entry's path receives packets meant for
 /// firewalls. A stack that relays beside a path would receive them.
 fn is_shown(s: &Session) -> bool {
-    s.state == State::NewPath as u32 || s.state == State::Tracked as u32
+    matches!(s.view(), View::NewPath(_) | View::Tracked)
 }
 
 impl Engine {
@@ -39,7 +38,7 @@ impl Engine {
     /// have firewalls as well, of which this host has no knowledge.
     pub(super) fn way_back(&self, first: u32, second: u32) -> Option<Back> {
         let s = self.agent.session(first);
-        let was_left = self.agent.session(second).two.part == part::CURRENT;
+        let was_left = self.agent.session(second).is_current();
         (was_left && is_shown(&s)).then(|| Back {
             slot: first,
             created_ns: s.created_ns,
@@ -65,7 +64,7 @@ impl Engine {
 
     fn show_again(&self, back: &Back) {
         let s = self.agent.session(back.slot);
-        let is_taken = is_shown(&s) && s.two.part == part::CURRENT;
+        let is_taken = is_shown(&s) && s.is_current();
         if is_taken && s.created_ns == back.created_ns {
             let (left_at, bytes) = back.left_at;
             let next = shown_next(&s);

@@ -4,7 +4,8 @@
 use std::net::IpAddr;
 
 use dysco_common::chain::{Chain, Element, Given, MAX_CHAIN};
-use dysco_common::{Addr, Session, State};
+use dysco_common::view::{Change, View};
+use dysco_common::{Addr, Session};
 use dysco_proto::{Order, Reason, Subsession};
 
 use crate::engine::{Engine, measure};
@@ -161,7 +162,7 @@ fn can_be(
 /// Returns true if the hosts of its chain know the session as its ends do, so that each of them may
 /// be an anchor.
 pub(super) fn is_whole(s: &Session) -> bool {
-    !s.was_bypassed() && s.relay == 0 && s.state != State::Relay as u32
+    !s.was_bypassed() && s.relay == 0 && !s.view().is_relayed()
 }
 
 /// Returns the chain of a session after it got other hosts between two hosts of its chain, or its
@@ -195,35 +196,30 @@ pub(super) fn relaid(
 
 /// Returns true if the session can get another chain now.
 pub(super) fn live(s: &Session) -> bool {
-    match State::from_word(s.state) {
-        Some(State::Tracked | State::Relay) => !s.has_ended(),
-        Some(State::NewPath | State::Switching) => {
-            (s.two.chained > 1 || s.was_bypassed()) && !s.has_ended()
+    let fit = match s.view() {
+        View::Tracked | View::Relayed(_) => true,
+        View::NewPath(route) | View::Changing(Change::Switching(route)) => {
+            route.is_open() || route.bypassed
         }
         _ => false,
-    }
+    };
+    fit && !s.has_ended()
 }
 
 /// Returns the reason for which the session cannot get another chain.
 fn not_live(s: &Session, own: Subsession) -> Reason {
-    let why = match State::from_word(s.state) {
-        Some(State::Free) | None => return Reason::NotTracked(own),
+    let why = match s.view() {
+        View::Free => return Reason::NotTracked(own),
         _ if s.has_ended() => return Reason::Closing,
-        Some(State::Closed | State::Tombstone) => return Reason::Closing,
-        Some(State::Adopted) => return Reason::NotHeard(own),
-        Some(State::Opening) => UNOPENED,
+        View::Closed | View::Left(_) => return Reason::Closing,
+        View::Adopted => return Reason::NotHeard(own),
+        View::Opening => UNOPENED,
         _ if s.two.chained == 1 => UNOPENED,
-        Some(
-            State::Tracked
-            | State::TwoPaths
-            | State::NewPath
-            | State::FarTwoPaths
-            | State::Relay
-            | State::Return
-            | State::Joining
-            | State::Switching
-            | State::Passing,
-        ) => "another change of it is not over yet; ask again in a moment",
+        View::Tracked
+        | View::Changing(_)
+        | View::NewPath(_)
+        | View::Relayed(_)
+        | View::Returned => "another change of it is not over yet; ask again in a moment",
     };
     Reason::NoSuchChain(why.into())
 }
@@ -250,6 +246,8 @@ pub(super) fn pairs(before: &[IpAddr], after: &[IpAddr]) -> Result<Vec<(IpAddr, 
 
 #[cfg(test)]
 mod tests {
+    use dysco_common::State;
+
     use super::*;
 
     fn given(chain: &[u8], paths: &[u32]) -> Given {

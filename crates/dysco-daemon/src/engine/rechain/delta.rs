@@ -9,8 +9,8 @@ use dysco_agent::Agent;
 use dysco_api::{DeltaReport, Failure, FailureCode, Reply, TellDelta};
 use dysco_common::delta::{Fit, Passed, Reach, Told, bears};
 use dysco_common::seq::before;
-use dysco_common::session::part;
-use dysco_common::{Delta, FlowKey, Session, State};
+use dysco_common::view::Route;
+use dysco_common::{Delta, FlowKey, Session};
 use dysco_proto::{ChangeId, HostEvent, HostId, Reason, Subsession};
 
 use crate::engine::{Answer, Engine, listing};
@@ -142,9 +142,8 @@ impl Engine {
         let other = self.linked(slot, &s)?;
         let o = self.agent.session(other);
         // These numbers do not count what another path carries meanwhile.
-        let passes = |s: &Session| {
-            s.state == State::NewPath as u32 && s.two.chained > 1 && s.two.part == part::CURRENT
-        };
+        let passes =
+            |s: &Session| s.view().new_path().is_some_and(Route::is_open) && s.is_current();
         let (left, right) = match (s.life.opened_here, o.life.opened_here) {
             (0, 1) => (slot, other),
             (1, 0) => (other, slot),

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
+use dysco_common::Session;
 use dysco_common::session::part;
-use dysco_common::{Session, State};
 
 use super::open::shown_next;
 use crate::engine::{Engine, packets, raw};
@@ -42,7 +42,7 @@ impl Engine {
             };
             self.rechain.farewells.pop_front();
             let s = self.agent.session(slot);
-            if s.state == State::Tombstone as u32 && s.created_ns == created_ns {
+            if s.view().is_tombstone() && s.created_ns == created_ns {
                 self.say_farewell(slot, &s);
             }
         }

@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use dysco_common::session::part;
+use dysco_common::Session;
 use dysco_common::transit::Keep;
-use dysco_common::{Session, State};
+use dysco_common::view::{Change, View};
 use dysco_control::Incoming;
 use dysco_proto::{ChangeId, Subsession};
 use serde::{Deserialize, Serialize};
@@ -118,7 +118,9 @@ impl Doubts {
 
 /// Returns true if this entry is in use by a session that passes here, and has another beside it.
 fn has_two(s: &Session) -> bool {
-    s.state == State::Passing as u32 && s.two.part == part::CURRENT && s.other_path().is_some()
+    let beside =
+        matches!(s.view(), View::Changing(Change::Passing(route)) if route.other.is_some());
+    beside && s.is_current()
 }
 
 impl Engine {

@@ -1,7 +1,8 @@
 //! Sessions that a middlebox has left by another mode than the bypass: the places where another
 //! host can be inserted, and the reasons for which one cannot.
 
-use dysco_common::{Session, State};
+use dysco_common::Session;
+use dysco_common::view::{Change, View};
 use dysco_proto::{Progress, Reason, Subsession};
 
 use crate::engine::Engine;
@@ -13,28 +14,25 @@ const RETURN: &str = "a middlebox has left it, and replies go straight to a clie
 impl Engine {
     /// Returns an error if this host is at a place where no other can be inserted beside it.
     pub(super) fn not_in_between(&self, s: &Session) -> Result<(), Reason> {
-        let why = match State::from_word(s.state) {
-            Some(State::TwoPaths | State::FarTwoPaths) => {
+        let why = match s.view() {
+            View::Changing(Change::TwoPaths(_) | Change::FarTwoPaths(_)) => {
                 "a middlebox is leaving it at this moment; ask again when it has".into()
             }
-            Some(State::Relay) if self.replies_pass_by(s) => RETURN.into(),
-            Some(State::Return) => RETURN.into(),
-            Some(State::Tombstone) => {
+            View::Relayed(_) if self.replies_pass_by(s) => RETURN.into(),
+            View::Returned => RETURN.into(),
+            View::Left(_) => {
                 "a middlebox of this host has left it, and its packets pass this host by; ask on the host that opened it".into()
             }
-            Some(
-                State::Free
-                | State::Opening
-                | State::Tracked
-                | State::NewPath
-                | State::Relay
-                | State::Closed
-                | State::Adopted
-                | State::Joining
-                | State::Switching
-                | State::Passing,
-            )
-            | None => return Ok(()),
+            View::Free
+            | View::Closed
+            | View::Opening
+            | View::Tracked
+            | View::Adopted
+            | View::NewPath(_)
+            | View::Relayed(_)
+            | View::Changing(Change::Joining | Change::Switching(_) | Change::Passing(_)) => {
+                return Ok(());
+            }
         };
         Err(Reason::NoSuchChain(why))
     }
@@ -52,7 +50,7 @@ impl Engine {
     /// an agent. The request belongs on that of the two hosts which opened the session between
     /// them.
     pub(super) fn has_a_neighbour(&self, s: &Session) -> Result<(), Reason> {
-        let Some(other) = (self.other_side(s)).filter(|_| s.state == State::Relay as u32) else {
+        let Some(other) = (self.other_side(s)).filter(|_| s.view().is_relayed()) else {
             return Ok(());
         };
         let (here, there) = (s.key.remote.ip(), other.key.remote.ip());

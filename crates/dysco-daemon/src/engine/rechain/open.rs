@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use dysco_agent::AgentError;
 use dysco_common::chain::{self as wire, Hop, Token};
 use dysco_common::probe::Arrival;
-use dysco_common::session::part;
 use dysco_common::two_paths::has_length;
 use dysco_common::{FlowKey, Session, seq};
 use dysco_proto::{ChangeId, HostEvent, Meddling, Reason};
@@ -257,7 +256,7 @@ impl Engine {
             let result = Ok(());
             return self.tell_machine(HostEvent::Prepared { change, result });
         }
-        if s.two.part == part::CURRENT {
+        if s.is_current() {
             // The data plane has followed the far end.
             if let Ok(cutoff) = self.agent.switch_path(slot) {
                 self.prime(slot, cutoff);

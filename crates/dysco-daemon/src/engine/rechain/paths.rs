@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use dysco_common::chain::{Token, path_number};
 use dysco_common::two_paths::Cutoff;
-use dysco_common::{FlowKey, Session, State, seq};
+use dysco_common::view::{ChainState, Change, Route, View};
+use dysco_common::{FlowKey, Session, seq};
 use dysco_proto::{ChangeId, Facts, HostEvent, Reason, Subsession};
 
 use super::Paths;
@@ -94,8 +95,7 @@ impl Engine {
         if ends_here(own.left) || ends_here(own.right) {
             return Ok(());
         }
-        let passes = s.state == State::NewPath as u32 && s.two.chained > 1;
-        if !passes || s.joined_to().is_none() {
+        if !s.view().new_path().is_some_and(Route::passes_on) {
             return Err(Reason::NotTracked(*own));
         }
         self.settle_late(own);
@@ -148,7 +148,7 @@ impl Engine {
         let (first, created) = paths.first;
         let lives = |slot: u32| {
             let s = self.agent.session(slot);
-            s.created_ns == created && s.state != State::Free as u32
+            s.created_ns == created && s.view() != View::Free
         };
         let second = paths.second.filter(|second| lives(*second));
         (second.is_some() || lives(first)).then_some((first, second))
@@ -235,7 +235,7 @@ impl Engine {
     /// Shows the firewalls of a path how far this end has sent.
     pub(super) fn prime(&self, slot: u32, seq: u32) {
         let mut s = self.agent.session(slot);
-        if s.state == State::Tracked as u32 {
+        if s.view() == View::Tracked {
             (s.path, s.translation) = (s.key, s.carried());
         }
         let packet = packets::primer(&s, seq);
@@ -439,22 +439,24 @@ impl Engine {
 
 /// Returns the facts of a session that may take another path, in the wire's numbers.
 fn anchor_facts(s: &Session, session: &Subsession) -> Result<Facts, Reason> {
-    match State::from_word(s.state) {
-        Some(State::NewPath | State::Switching) if s.was_bypassed() => {
+    match s.view() {
+        View::NewPath(route) | View::Changing(Change::Switching(route)) if route.bypassed => {
             let mut facts = measure::known(&s.on_wire())?;
             // Its two openings differ by what the middlebox has added since. Its name, which only
             // the two ends know, shows that they are of one session.
             (facts.local.isn, facts.remote.isn) = (0, 0);
             Ok(facts)
         }
-        Some(State::NewPath | State::Switching) if s.two.chained > 1 => measure::known(s),
+        View::NewPath(route) | View::Changing(Change::Switching(route)) if route.is_open() => {
+            measure::known(s)
+        }
         // The clocks of a relay are not kept.
-        Some(State::Relay) => measure::known(s).map(|facts| Facts {
+        View::Relayed(_) => measure::known(s).map(|facts| Facts {
             tsval_out: 0,
             tsval_in: 0,
             ..facts
         }),
-        Some(State::NewPath) if s.two.chained == 1 => Err(Reason::NotSeen),
+        View::NewPath(route) if route.chain == ChainState::Opening => Err(Reason::NotSeen),
         _ => measure::facts(s, session),
     }
 }

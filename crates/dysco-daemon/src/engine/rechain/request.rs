@@ -8,7 +8,7 @@ use dysco_api::{
     ChainChange, ChainOutcome, ChainReport, Failure, FailureCode, HostName, Reconfigure, Reply,
     SessionId, Which,
 };
-use dysco_common::{Session, State};
+use dysco_common::{Session, View};
 use dysco_proto::KindName;
 use dysco_proto::asks::{Answer, AskId, ChainWish};
 use dysco_proto::{ChangeId, Margins, Order, Progress, Reason, Role, Subsession};
@@ -238,7 +238,7 @@ impl Engine {
                     Which::Through(_) => through.is_some_and(|host| now.contains(&host)),
                     // A session that is opening does not yet count. A session that was adopted and
                     // not heard since counts, and is refused for that reason.
-                    _ => meant && (live(s) || s.state == State::Adopted as u32),
+                    _ => meant && (live(s) || s.view() == View::Adopted),
                 }
             })
             .map(|(slot, _)| slot)
@@ -430,9 +430,7 @@ pub(in crate::engine) fn opens(s: &Session) -> bool {
 /// Returns true if this is a session's only entry, on the host that opened it, even if it has
 /// ended.
 pub(in crate::engine) fn has_opened(s: &Session) -> bool {
-    s.life.opened_here != 0
-        && s.two.part == dysco_common::session::part::CURRENT
-        && (s.joined_to().is_none() || s.state == State::Relay as u32)
+    s.life.opened_here != 0 && s.is_current() && (s.joined_to().is_none() || s.view().is_relayed())
 }
 
 /// Forwards reports to a client at the client's pace, and then the end.

@@ -4,11 +4,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use dysco_api::{Failure, FailureCode, Filter, HostName, Mode, Remove, SessionName, Way};
-use dysco_common::{Session, State};
+use dysco_common::Session;
+use dysco_common::view::{Leaver, View};
 use dysco_proto::{Reason, Subsession};
 
 use super::{Candidates, Said, Stage, Task};
-use crate::engine::listing::left_by_chain;
 use crate::engine::{Engine, measure};
 
 impl Engine {
@@ -136,11 +136,8 @@ impl Engine {
                 slots
             }
             Some(ip) => {
-                let through = |s: &dysco_common::Session| {
-                    use dysco_common::State::{Adopted, Tracked};
-                    s.key.remote.ip() == ip
-                        && [Tracked as u32, Adopted as u32].contains(&s.state)
-                        && !s.has_ended()
+                let through = |s: &Session| {
+                    s.key.remote.ip() == ip && s.view().is_unchanged() && !s.has_ended()
                 };
                 let all = self.agent.sessions().into_iter();
                 let meant = |(slot, s): &(u32, _)| through(s) || self.opens_through(*slot, s, ip);
@@ -228,17 +225,17 @@ impl Engine {
 
 /// Returns the reason for which nothing can leave a session that this host has given up.
 fn over_here(s: &Session) -> Option<Reason> {
-    if s.state != State::Tombstone as u32 {
-        return None;
+    match s.view() {
+        View::Left(Leaver::Chain) => Some(Reason::Closing),
+        View::Left(Leaver::Proxy) => Some(Reason::AlreadyOut),
+        _ => None,
     }
-    Some(match left_by_chain(s) {
-        true => Reason::Closing,
-        false => Reason::AlreadyOut,
-    })
 }
 
 #[cfg(test)]
 mod tests {
+    use dysco_common::State;
+
     use super::*;
 
     #[test]

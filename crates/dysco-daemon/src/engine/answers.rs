@@ -1,0 +1,105 @@
+//! Answers of the engine's tasks.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use dysco_agent::{Adoption, AgentError};
+use dysco_common::FlowKey;
+use dysco_proto::{ChangeId, HostEvent, Subsession};
+use dysco_proxy::port::HeldPort;
+use dysco_proxy::{MeasureError, Measured, Pair};
+
+use super::rechain::Enlisting;
+use super::{Engine, chains, firewall, held, outside, rechain, relay, reload, removal, straight};
+
+/// Answer of one of the engine's tasks.
+pub(super) enum Answer {
+    /// Event for the machine.
+    Event(HostEvent),
+    /// The proxy has left a session, and the port by which it was opened is held, or could not be.
+    Left(Subsession, std::io::Result<HeldPort>),
+    /// A pair of a change was measured.
+    Measured(ChangeId, Box<(Pair, Result<Measured, MeasureError>)>),
+    /// A path through a chain did not open.
+    PathDead(ChangeId),
+    /// A session that has left a chain is forgotten for this change of that host.
+    Forgotten(ChangeId, IpAddr),
+    /// State of a session that is about to pass here again is forgotten.
+    Cleared(Enlisting),
+    /// State of a session is forgotten, and nobody waits for that.
+    Removed,
+    /// The firewall has to be searched for a session.
+    Unknown(Box<rechain::Cleared>),
+    /// The firewall was searched. These answers were held back until then.
+    Searched(Vec<Answer>),
+    /// A route was found for a change.
+    Route(ChangeId, held::Routed),
+    /// The routes to both ends of a pair were found for a change.
+    Ways(ChangeId, relay::Ways),
+    /// The route back of a path whose SYN has arrived was looked up.
+    Uplink(Box<rechain::Uplink>),
+    /// The route to a client was looked up.
+    Straight(Box<straight::Straight>),
+    /// A new path did not open.
+    Unopened(ChangeId),
+    /// A new path that was in doubt has had time to answer.
+    Looked(ChangeId),
+    /// A new path has had time to carry the data that was sent on it.
+    Confirmed(ChangeId),
+    /// A new path from which nothing is accepted any more has been silent for a moment.
+    Deafened(ChangeId),
+    /// Windows of the sessions of a dry run were read.
+    Windows(Box<removal::Windows>),
+    /// Connections of this host.
+    Sockets(std::io::Result<HashSet<FlowKey>>),
+    /// Sessions older than the daemon were entered, or could not be.
+    Adopted(Result<Adoption, AgentError>),
+    /// Packets of a change's adopted sessions were asked for.
+    Asked(ChangeId, Subsession),
+    /// Route to a neighbour, from one of this host's own addresses.
+    Way(chains::Way),
+    /// The policy's file was written.
+    PolicyWritten,
+    /// The sockets that processes under the shim hold are known, for a removal of all sessions.
+    Held(Box<removal::Begun>),
+    /// A proxy was looked at, or watched.
+    Seen(Box<outside::Seen>),
+    /// State was exported or installed for another host.
+    State(firewall::Done),
+    /// The configuration and its files were read again.
+    Reread(Box<reload::Reread>),
+}
+
+impl Engine {
+    pub(super) fn take_answer(&mut self, answer: Answer) {
+        match answer {
+            Answer::Event(event) => self.tell_machine(event),
+            Answer::Measured(change, done) => self.measured(change, &done.0, done.1),
+            Answer::Left(opened, port) => self.hold_port(&opened, port),
+            Answer::Route(change, routed) => self.routed(change, routed),
+            Answer::Ways(change, ways) => self.ways_found(change, ways),
+            Answer::Uplink(way) => self.uplink_found(*way),
+            Answer::Straight(straight) => self.sent_straight(*straight),
+            Answer::Unopened(change) => self.path_unopened(change),
+            Answer::Looked(change) => self.looked(change),
+            Answer::Confirmed(change) => self.look_confirmed(change),
+            Answer::Deafened(change) => self.deafened(change),
+            Answer::PathDead(change) => self.path_dead(change),
+            Answer::Forgotten(change, from) => self.forgotten(change, from),
+            Answer::Cleared(enlisting) => self.cleared(enlisting),
+            Answer::Removed => {}
+            Answer::Unknown(session) => self.search_state(*session),
+            Answer::Searched(then) => self.searched(then),
+            Answer::Adopted(done) => self.sessions_adopted(done),
+            Answer::Asked(change, sub) => self.heard(change, sub),
+            Answer::Sockets(open) => self.sockets_listed(open),
+            Answer::Way(way) => self.way_found(&way),
+            Answer::PolicyWritten => self.policy_written(),
+            Answer::Windows(read) => self.go_on_dry(*read),
+            Answer::Held(begun) => self.go_on_removing(*begun),
+            Answer::Seen(seen) => self.seen(*seen),
+            Answer::State(done) => self.state_done(done),
+            Answer::Reread(read) => self.reload(*read),
+        }
+    }
+}

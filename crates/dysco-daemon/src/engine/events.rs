@@ -1,0 +1,123 @@
+//! Events of the data plane and of the control channel.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use dysco_agent::Happened;
+use dysco_common::EventKind;
+use dysco_control as control;
+use dysco_firewall::transfer;
+use dysco_proto::{Message, asks};
+
+use super::{Engine, chains};
+
+/// Interval between warnings of a full table.
+const NO_ROOM_AGAIN: Duration = Duration::from_secs(10);
+
+impl Engine {
+    pub(super) fn take_events(&mut self, happened: &mut Happened) {
+        for arrival in happened.arrivals.drain(..) {
+            self.take_arrival(&arrival);
+        }
+        // Many events may have collected while no daemon ran, and each is answered. Anybody may
+        // send any number of resets.
+        let mut told = HashSet::new();
+        for (kind, slot) in happened.events.drain(..) {
+            let repeats = matches!(
+                kind,
+                EventKind::Primed
+                    | EventKind::Reset
+                    | EventKind::Broken
+                    | EventKind::Taken
+                    | EventKind::Rejected
+            );
+            if !repeats || told.insert((kind as u32, slot)) {
+                self.take_event(kind, slot);
+            }
+        }
+    }
+
+    fn take_event(&mut self, kind: EventKind, slot: u32) {
+        match kind {
+            EventKind::Drained => self.drained(slot),
+            EventKind::Broken => self.session_broken(slot),
+            EventKind::PathOpen if self.rechain.has(slot) => self.path_answered(slot),
+            EventKind::PathOpen => self.path_open(slot),
+            EventKind::Joins => self.path_joins(slot),
+            EventKind::Primed => self.path_primed(slot),
+            EventKind::Closed => self.session_ended(slot, false),
+            EventKind::Reset => self.session_ended(slot, true),
+            EventKind::Heard => {
+                self.confirmed(slot);
+            }
+            EventKind::Stranger => self.stranger(slot),
+            EventKind::Taken => self.subsession_taken(slot),
+            EventKind::Rejected => self.path_rejected(slot),
+            // Reported with the packet that has arrived: see `take_arrival`.
+            EventKind::Arrived => {}
+            EventKind::Opened => {
+                let s = self.agent.session(slot);
+                // Not if it is another path of a session.
+                if !self.monitors.is_empty() && s.is_current() {
+                    let id = self.session_id(slot, &s);
+                    self.report("opened", Some(id), format!("{:?}", s.key));
+                }
+            }
+            EventKind::NoRoom => {
+                // Each SYN that finds no room makes such an event, and is counted.
+                let told = self.no_room_told;
+                if told.is_none_or(|at| at.elapsed() > NO_ROOM_AGAIN) {
+                    self.no_room_told = Some(Instant::now());
+                    tracing::warn!(
+                        "sessions are not tracked: the session table is full; raise max_sessions"
+                    );
+                }
+            }
+        }
+    }
+
+    pub(super) fn take_control(&mut self, event: control::Event) {
+        match event {
+            control::Event::Message(incoming) if transfer::Message::is_one(&incoming.message) => {
+                self.take_state_message(&incoming);
+            }
+            control::Event::Message(incoming) if asks::Message::is_one(&incoming.message) => {
+                self.take_ask(&incoming);
+            }
+            control::Event::Message(incoming) if chains::is_ours(&incoming.message) => {
+                self.take_chain_message(&incoming);
+            }
+            control::Event::Key { peer, via, id, key } => self.take_key(&peer, via, id, key),
+            control::Event::KeyGone(id) => self.key_gone(id),
+            control::Event::KeyRevoked(id) => self.key_revoked(id),
+            control::Event::Message(incoming) => match Message::decode(&incoming.message) {
+                Ok(message) => {
+                    let now = self.now();
+                    self.machine
+                        .handle_message(now, &incoming.from.addresses, message);
+                }
+                Err(error) => {
+                    self.state.malformed += 1;
+                    tracing::warn!(from = %incoming.via, %error, "a message was discarded");
+                }
+            },
+            control::Event::PeerUp(peer) => {
+                self.neighbours.is_there(peer);
+                self.report("peer_up", None, format!("{peer} is connected"));
+                let now = self.now();
+                self.machine.handle_connected(now, peer);
+                self.decide_waiting();
+            }
+            control::Event::PeerDown(peer, why) => {
+                self.report("peer_down", None, format!("{peer} is not reachable: {why}"));
+                self.neighbours.is_not_there(peer, &why);
+                self.neighbour_gone(peer);
+                // A peer that closed may be restarted: repetition finds out.
+                if !matches!(why, control::DownReason::Closed(_)) {
+                    self.removals_without(peer);
+                }
+                self.decide_waiting();
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Start of the engine: its parts, each from its section of the configuration.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use dysco_agent::{Agent, AgentConfig, Events, Routes};
+use dysco_config::{self as config, Config};
+use dysco_control::{self as control, Control, ControlConfig};
+use dysco_pki::Credentials;
+use dysco_proto::Machine;
+use dysco_proxy::{PairEvent, ProxyConfig, ProxySide};
+use dysco_scheduling::Turns;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{broadcast, mpsc};
+
+use super::answers::Answer;
+use super::history::History;
+use super::removal::Removals;
+use super::{
+    Engine, adopt, chains, collect, fault, firewall, gauges, neighbours, on_link, pages, ports,
+    rechain, reload, sockets, state, straight, tally,
+};
+use crate::api::{self, Call};
+use crate::metrics::{self, Scrape};
+
+/// Number of readers of metrics that wait for the engine; others wait for these.
+const SCRAPES: usize = 4;
+
+/// Sources of inputs.
+pub(super) struct Inputs {
+    pub events: Events,
+    pub control: mpsc::Receiver<control::Event>,
+    pub calls: mpsc::Receiver<Call>,
+    pub answers: mpsc::UnboundedReceiver<Answer>,
+    pub pages: mpsc::UnboundedReceiver<pages::Begun>,
+    pub pairs: broadcast::Receiver<PairEvent>,
+    pub scrapes: mpsc::Receiver<Scrape>,
+    pub hang_up: Signal,
+}
+
+/// Returns a name for a change. Later names are greater, as long as the host is up.
+fn new_id() -> [u8; 16] {
+    let since_boot = collect::boot_time().as_nanos() as u64;
+    let chance: u64 = rand::random();
+    (u128::from(since_boot) << 64 | u128::from(chance)).to_be_bytes()
+}
+
+/// Starts all parts of the engine.
+pub(super) fn start(config: Config, file: PathBuf) -> anyhow::Result<(Engine, Inputs)> {
+    let hang_up = signal(SignalKind::hangup()).context("failed to wait for SIGHUP")?;
+    // First of all: the agent refuses to run beside another one.
+    let (agent, events) = Agent::start(&agent_config(&config))?;
+    state::reserve_ports(&config.removal)?;
+    let unusable = config
+        .host
+        .interfaces
+        .iter()
+        .filter_map(config::Interface::unusable);
+    unusable.for_each(|[what, mend]| tracing::warn!("{what}; {mend}"));
+    let (room, wanted) = (agent.room(), config.data_plane.max_sessions);
+    if room != wanted {
+        let dir = config.data_plane.pin_dir.display();
+        tracing::warn!(
+            "max_sessions = {wanted}, but the data plane of an earlier dyscod is in force, with room for {room} sessions: \
+             the new size holds after a reboot, or once dyscod was stopped while no session was changed here and {dir} was removed"
+        );
+    }
+    let routes = Routes::open()?;
+    let realtime = config.scheduling.realtime;
+    let proxy = ProxySide::start(proxy_config(&config))?;
+    let credentials = config.credentials()?;
+    let gauges = gauges::Gauges::new(&credentials);
+    let reload = reload::Reload::new(file, credentials.clone());
+    let (control, control_events) = Control::start(control_config(&config, credentials.clone()))?;
+    let (calls, calls_in) = mpsc::channel(64);
+    let api = api::serve(api_config(&config), calls)?;
+    let (scrapes, scrapes_in) = mpsc::channel(SCRAPES);
+    let metrics = metrics::serve(metrics_config(&config, credentials), scrapes)?;
+    let (answers, answers_in) = mpsc::unbounded_channel();
+    let (pages, pages_in) = pages::Pages::new();
+    let pairs = proxy.subscribe();
+    let mut machine = Machine::new(config.host.addresses.clone(), new_id);
+    machine.answer_asks_locally(config.removal.mode == dysco_api::Mode::Local);
+    let state = state::StateDir::open(&config.removal.state_dir)?;
+    let sessions = config.data_plane.max_sessions as usize;
+    let history = History::open(&config.removal.state_dir.join("history"), sessions);
+    let engine = Engine {
+        state,
+        removals: Removals::new(config.removal.concurrency),
+        config,
+        reload,
+        api,
+        metrics,
+        agent: Arc::new(agent),
+        routes,
+        proxy,
+        control,
+        machine,
+        started: Instant::now(),
+        held: HashMap::new(),
+        answers,
+        history,
+        collector: collect::Collector::default(),
+        on_link: on_link::OnLink::default(),
+        strict: None,
+        neighbours: neighbours::Neighbours::default(),
+        returns: straight::Returns::default(),
+        sockets: sockets::Sockets::default(),
+        ports: ports::Ports::new(),
+        turns: Turns::take(realtime),
+        adopting: adopt::Adopting::default(),
+        faults: fault::Faults::from_env(),
+        chains: chains::Chains::default(),
+        monitors: Vec::new(),
+        moves: firewall::Moves::default(),
+        pages,
+        rechain: rechain::Rechain::default(),
+        tally: tally::Tally::default(),
+        gauges,
+        no_room_told: None,
+    };
+    let inputs = Inputs {
+        events,
+        control: control_events,
+        calls: calls_in,
+        answers: answers_in,
+        pages: pages_in,
+        pairs,
+        scrapes: scrapes_in,
+        hang_up,
+    };
+    Ok((engine, inputs))
+}
+
+pub(super) fn agent_config(config: &Config) -> AgentConfig {
+    let attach = match config.data_plane.attach {
+        config::Attach::Auto => dysco_agent::Attach::Auto,
+        config::Attach::Tcx => dysco_agent::Attach::Tcx,
+        config::Attach::Clsact => dysco_agent::Attach::Clsact,
+    };
+    AgentConfig {
+        pin_dir: config.data_plane.pin_dir.clone(),
+        max_sessions: config.data_plane.max_sessions,
+        interfaces: config
+            .host
+            .interfaces
+            .iter()
+            .map(|i| i.name.clone())
+            .collect(),
+        attach,
+        xdp: config.data_plane.xdp.into(),
+        rules: config.rules(),
+        ports: {
+            let ports = config.removal.ports;
+            (ports.first, ports.count().min(usize::from(u16::MAX)) as u16)
+        },
+        addresses: config.host.addresses.clone(),
+    }
+}
+
+fn control_config(config: &Config, credentials: Credentials) -> ControlConfig {
+    let port = config.control.port;
+    let listen = config.control.listen.iter();
+    ControlConfig {
+        listen: listen.map(|ip| SocketAddr::new(*ip, port)).collect(),
+        peer_port: port,
+        credentials,
+    }
+}
+
+fn metrics_config(config: &Config, credentials: Credentials) -> metrics::ServerConfig {
+    metrics::ServerConfig {
+        socket: config.metrics.socket.clone(),
+        gid: config.api.gid,
+        listen: config.metrics.listen,
+        tls: config.metrics.tls.then_some(credentials),
+    }
+}
+
+fn api_config(config: &Config) -> api::ServerConfig {
+    api::ServerConfig {
+        socket: config.api.socket.clone(),
+        policy: api::Policy {
+            read_gid: config.api.gid,
+        },
+    }
+}
+
+pub(super) fn proxy_config(config: &Config) -> ProxyConfig {
+    let declared = config
+        .listeners
+        .iter()
+        .filter(|l| l.transparent == Some(true));
+    let haproxy = config
+        .listeners
+        .iter()
+        .filter_map(|l| l.haproxy_socket.clone());
+    ProxyConfig {
+        shim_socket: config.shim.socket.clone(),
+        transparent_listeners: declared
+            .flat_map(|l| l.address.socket_addresses())
+            .collect(),
+        // Each pair has two entries of the data plane.
+        max_pairs: config.data_plane.max_sessions as usize,
+        haproxy: haproxy
+            .map(|path| dysco_proxy::HaproxySocket {
+                path,
+                frontends: Vec::new(),
+            })
+            .collect(),
+        watch: dysco_proxy::WatchRules {
+            proof: dysco_proxy::outside::pairing::Rules {
+                moments: config.watch.moments,
+                bytes: config.watch.bytes,
+                window: config.watch.window,
+            },
+            limit: config.watch.limit,
+        },
+        ..ProxyConfig::default()
+    }
+}
