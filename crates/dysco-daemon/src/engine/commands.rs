@@ -4,6 +4,7 @@
 use dysco_agent::NewPath;
 use dysco_common::two_paths::{Anchor, Cutoff, has_shown_all};
 use dysco_common::{FlowKey, State, Translation};
+use dysco_explain::Explain;
 use dysco_proto::{ChangeId, Command, Facts, HostEvent, Reason, Side, Subsession};
 use dysco_proxy::port::HeldPort;
 
@@ -340,7 +341,7 @@ impl Engine {
             Some(State::Tracked) if s.life.reset == 0 => self
                 .agent
                 .prepare(slot, path)
-                .map_err(|e| Reason::NewPathUnusable(e.to_string()))?,
+                .map_err(|e| Reason::NewPathUnusable(e.explain().into()))?,
             _ => return Err(Reason::Closing),
         }
         Ok(())
@@ -431,7 +432,7 @@ impl Engine {
                 // At once, before the kernel gives the port to another socket.
                 let _ = answers.send(Answer::Left(opened, HeldPort::hold(&key_b)));
             }
-            let result = result.map_err(|e| Reason::Failed(e.to_string()));
+            let result = result.map_err(|e| Reason::Failed(e.cause()));
             let _ = answers.send(Answer::Event(HostEvent::Closed { change, result }));
         });
     }

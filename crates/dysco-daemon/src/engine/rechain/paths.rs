@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use dysco_common::chain::{Token, path_number};
 use dysco_common::two_paths::Cutoff;
 use dysco_common::{FlowKey, Session, State, seq};
+use dysco_explain::Explain;
 use dysco_proto::{ChangeId, Facts, HostEvent, Reason, Subsession};
 
 use super::Paths;
@@ -164,7 +165,7 @@ impl Engine {
         self.agent.set_path_number(second, path_number(&token));
         self.agent
             .await_join(token, second)
-            .map_err(|e| Reason::Failed(e.to_string()))?;
+            .map_err(|e| Reason::Failed(e.explain().into()))?;
         if let Some(paths) = self.rechain.paths.get_mut(&change) {
             paths.token = Some(token);
         }
@@ -180,7 +181,7 @@ impl Engine {
         let second = self
             .agent
             .add_path(first)
-            .map_err(|e| Reason::Failed(e.to_string()))?;
+            .map_err(|e| Reason::Failed(e.explain().into()))?;
         if let Some(paths) = self.rechain.paths.get_mut(&change) {
             paths.second = Some(second);
         }
