@@ -254,7 +254,8 @@ mod tests {
         for attach in [None, Some(Attach::Auto)] {
             let told = old(attach).unwrap();
             assert_eq!(told.verdict, Verdict::Doubtful);
-            assert!(told.found.contains("no TCX") && told.hint.contains("pref"));
+            assert!(told.found.contains("no TCX") && told.found.contains("preference"));
+            assert!(told.hint.contains("Linux 6.6"));
         }
     }
 

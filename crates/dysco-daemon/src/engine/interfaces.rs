@@ -140,10 +140,7 @@ mod tests {
         };
         let told = stacked(&link("br0", "bridge"), &link("eth0", ""));
         assert!(told.why.contains("br0 is a bridge over eth0"), "{told}");
-        assert!(
-            told.to_string().contains("[host] interfaces"),
-            "{told}"
-        );
+        assert!(told.to_string().contains("[host] interfaces"), "{told}");
         let told = behind(&["cil_from_netdev".into()]);
         assert!(told.why.contains("(cil_from_netdev)"), "{told}");
     }

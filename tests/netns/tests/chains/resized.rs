@@ -234,7 +234,10 @@ fn two_of_them_leave_at_once() -> Result<()> {
     // The delta of the other middlebox is not known.
     let done = world.reconfigure(session, &[], &[])?;
     let reason = done["reason"].as_str().unwrap_or_default();
-    ensure!(reason.contains("no middlebox has reported a delta"), "{done:#}");
+    ensure!(
+        reason.contains("no middlebox has reported a delta"),
+        "{done:#}"
+    );
     get_on(world, &r.group, 200_000)?;
     tell_at(world, At::Fw2, session, 0, 25)?;
     rechain(world, session, &[])?;

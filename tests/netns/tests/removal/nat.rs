@@ -104,7 +104,9 @@ fn stay(w: World, port: u16) -> Result<()> {
     let done = drain(&w, "10s")?;
     let all = done["sessions"].as_array().cloned().unwrap_or_default();
     let reasons = all.iter().filter_map(|s| s["reason"].as_str());
-    let told = |r: &&str| r.contains("NAT on this host") && r.contains("exclude these sessions from the NAT rules");
+    let told = |r: &&str| {
+        r.contains("NAT on this host") && r.contains("exclude these sessions from the NAT rules")
+    };
     ensure!(
         done["removed"] == 0 && reasons.filter(told).count() == 2,
         "{done:#}\n{}",
