@@ -480,7 +480,7 @@ impl Checker<'_> {
             Some(value) => {
                 let (first, last) = (range.start(), range.end());
                 let why = Cause::new(format!("{key} is {}", value.get_ref()))
-                    .hint(format!("set it to {first} to {last}"));
+                    .hint(format!("give {first} to {last}"));
                 Err(self.error(value.span(), why))
             }
         }
