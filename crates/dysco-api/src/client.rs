@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dysco_explain::{Explain, Explanation, display_explained};
+
 use super::host::HostName;
 use super::types::{Failure, FailureCode, Reply, Request};
 
@@ -28,9 +30,6 @@ pub struct Client {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No process listens on the socket.
-    #[error(
-        "failed to reach dyscod at {socket}: {source}; start it, or name its socket with --socket"
-    )]
     NoDaemon {
         /// The socket.
         socket: PathBuf,
@@ -38,23 +37,16 @@ pub enum ClientError {
         source: io::Error,
     },
     /// The user has no permission for the socket.
-    #[error(
-        "failed to reach dyscod at {socket}: permission denied; run as root, or join the group of [api] group"
-    )]
     NotAllowed {
         /// The socket.
         socket: PathBuf,
     },
     /// The daemon did not answer in time.
-    #[error(
-        "failed to hear from dyscod at {socket}: it did not answer in time; see its log for what keeps it, then ask again"
-    )]
     TimedOut {
         /// The socket.
         socket: PathBuf,
     },
     /// The daemon closed the connection.
-    #[error("failed to hear from dyscod at {socket}: {why}; it may have been stopped: see its log")]
     Lost {
         /// The socket.
         socket: PathBuf,
@@ -62,11 +54,36 @@ pub enum ClientError {
         why: String,
     },
     /// The answer belongs to another version.
-    #[error("failed to understand dyscod: {0}; use dyscoctl of the same version")]
     Malformed(serde_json::Error),
     /// The daemon reports a failure.
-    #[error("{0}; {mend}", mend = .0.mend)]
     Failure(Failure),
+}
+
+display_explained!(ClientError);
+
+impl Explain for ClientError {
+    fn explain(&self) -> Explanation {
+        let of = |does: &str, socket: &Path| format!("{does} dyscod at {}", socket.display());
+        match self {
+            ClientError::NoDaemon { socket, source } => {
+                Explanation::new(of("reach", socket), source)
+                    .hint("start it, or name its socket with --socket")
+            }
+            ClientError::NotAllowed { socket } => {
+                Explanation::new(of("reach", socket), "permission denied")
+                    .hint("run as root, or join the group of [api] group")
+            }
+            ClientError::TimedOut { socket } => {
+                Explanation::new(of("hear from", socket), "it did not answer in time")
+                    .hint("see its log for what keeps it, then ask again")
+            }
+            ClientError::Lost { socket, why } => Explanation::new(of("hear from", socket), why)
+                .hint("see its log: it may have been stopped"),
+            ClientError::Malformed(source) => Explanation::new("understand dyscod", source)
+                .hint("use dyscoctl of the same version"),
+            ClientError::Failure(failure) => failure.explain(),
+        }
+    }
 }
 
 impl Client {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
 /// A summary of the host for one screen.
@@ -50,17 +51,19 @@ impl KeysReport {
     /// Number of days before expiry at which a certificate is reported for renewal.
     pub const SOON_DAYS: i64 = 30;
 
-    /// Returns the certificate that expires soon, and the remedy.
-    pub fn trouble(&self) -> Option<String> {
+    /// Returns the certificate that expires soon, and a hint.
+    pub fn trouble(&self) -> Option<Cause> {
         let [authority, certificate] = [self.authority_days, self.certificate_days];
         if authority < KeysReport::SOON_DAYS {
-            return Some(format!(
-                "the authority's certificate ends in {authority} days; make another authority with 'dyscoctl pki init', and issue the keys of all its hosts anew"
+            let why = format!("the authority's certificate ends in {authority} days");
+            return Some(Cause::new(why).hint(
+                "make another authority with 'dyscoctl pki init', and issue the keys of all its hosts anew",
             ));
         }
         (certificate < KeysReport::SOON_DAYS).then(|| {
-            format!(
-                "this host's certificate ends in {certificate} days; issue another with 'dyscoctl pki issue', copy it here, and run 'dyscoctl reload'"
+            let why = format!("this host's certificate ends in {certificate} days");
+            Cause::new(why).hint(
+                "issue another with 'dyscoctl pki issue', copy it here, and run 'dyscoctl reload'",
             )
         })
     }
@@ -92,9 +95,12 @@ pub struct InterfaceReport {
     pub xdp: bool,
     /// Names of the attached programs.
     pub programs: Vec<String>,
-    /// Reason why sessions on this interface may be invisible, and the remedy.
+    /// Reason why sessions on this interface may be invisible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// What to do about the trouble.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
 }
 
 /// Number of sessions in each state.

@@ -252,7 +252,7 @@ fn a_middleboxs_word_is_read() {
         code: FailureCode::Refused,
         what: String::new(),
         why: String::new(),
-        mend: String::new(),
+        hint: String::new(),
     });
     let line = serde_json::to_string(&refused).unwrap();
     assert!(line.contains(r#""code":"refused""#), "{line}");

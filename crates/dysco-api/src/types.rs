@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 
+use dysco_explain::{Explain, Explanation, display_explained};
 use serde::{Deserialize, Serialize};
 
 use super::delta::{DeltaReport, TellDelta};
@@ -246,9 +247,8 @@ impl Reply {
     }
 }
 
-/// A failure with its cause and remedy.
+/// A failure with its cause and a hint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("failed to {what}: {why}")]
 pub struct Failure {
     /// Code of the failure, for programs.
     pub code: FailureCode,
@@ -256,8 +256,33 @@ pub struct Failure {
     pub what: String,
     /// Cause of the failure.
     pub why: String,
-    /// Remedy.
-    pub mend: String,
+    /// What to do. Empty if nothing is known to help.
+    pub hint: String,
+}
+
+impl Failure {
+    /// Returns the failure with these parts.
+    pub fn new(code: FailureCode, explanation: Explanation) -> Failure {
+        let Explanation { what, why, hint } = explanation;
+        Failure {
+            code,
+            what,
+            why,
+            hint: hint.unwrap_or_default(),
+        }
+    }
+}
+
+display_explained!(Failure);
+
+impl Explain for Failure {
+    fn explain(&self) -> Explanation {
+        let explanation = Explanation::new(&self.what, &self.why);
+        match self.hint.as_str() {
+            "" => explanation,
+            hint => explanation.hint(hint),
+        }
+    }
 }
 
 /// Code of a failure, for programs.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use dysco_api::DEFAULT_API_SOCKET;
 use dysco_common::rule::MAX_RULES;
+use dysco_explain::Cause;
 use nix::unistd::{Group, gethostname};
 use toml::Spanned;
 use tracing_subscriber::EnvFilter;
@@ -84,18 +85,18 @@ fn twice(these: &[Interface]) -> Option<(&Interface, &str)> {
 }
 
 impl Checker<'_> {
-    fn error(&self, span: Range<usize>, why: impl Into<String>) -> ConfigError {
+    fn error(&self, span: Range<usize>, cause: impl Into<Cause>) -> ConfigError {
         ConfigError::At {
             place: Place::of(self.path, self.text, Some(span.start)),
-            why: why.into(),
+            cause: cause.into(),
         }
     }
 
     /// Returns an error about something that the file lacks.
-    fn error_of_file(&self, why: &str) -> ConfigError {
+    fn error_of_file(&self, cause: Cause) -> ConfigError {
         ConfigError::At {
             place: Place::of(self.path, self.text, None),
-            why: why.into(),
+            cause,
         }
     }
 
@@ -105,13 +106,15 @@ impl Checker<'_> {
         all: &[Interface],
     ) -> Result<Host, ConfigError> {
         let Some(host) = host else {
-            let why = "there is no [host]: begin with it, and with this host's addresses in it, as in addresses = [\"10.0.2.1\"]";
+            let why = Cause::new("there is no [host]").hint("begin with it, and with this host's addresses in it, as in addresses = [\"10.0.2.1\"]");
             return Err(self.error_of_file(why));
         };
         let at = host.span();
         let host = host.into_inner();
         let Some(listed) = host.addresses else {
-            let why = "[host] has no addresses: give this host's, as its certificate names them, as in addresses = [\"10.0.2.1\"]";
+            let why = Cause::new("[host] has no addresses").hint(
+                "give this host's, as its certificate names them, as in addresses = [\"10.0.2.1\"]",
+            );
             return Err(self.error(at, why));
         };
         let mut span = listed.span();
@@ -120,15 +123,16 @@ impl Checker<'_> {
             let span = address.span();
             let address = address.into_inner().0.to_canonical();
             if address.is_unspecified() || address.is_multicast() {
-                return Err(self.error(span, format!("{address} is no address of a host")));
+                let why = format!("{address} is no address of a host");
+                return Err(self.error(span, why));
             }
             if !addresses.contains(&address) {
                 addresses.push(address);
             }
         }
         if addresses.is_empty() {
-            let why =
-                "addresses is empty: give this host's addresses, as its certificate names them";
+            let why = Cause::new("addresses is empty")
+                .hint("give this host's addresses, as its certificate names them");
             return Err(self.error(span, why));
         }
         let interfaces = match host.interfaces {
@@ -140,14 +144,15 @@ impl Checker<'_> {
         };
         if let Some((upper, lower)) = twice(&interfaces) {
             let (name, kind) = (&upper.name, &upper.kind);
-            let why = format!(
-                "{name} is a {kind} over {lower}, so that a packet passes both and would be changed twice: list one of the two in [host] interfaces, best the one that has the address"
-            );
+            let why = Cause::new(format!("{name} is a {kind} over {lower}, so that a packet passes both and would be changed twice")).hint("list one of the two in [host] interfaces, best the one that has the address");
             return Err(self.error(span, why));
         }
         let name = match host.name {
             Some(name) if name.get_ref().is_empty() => {
-                return Err(self.error(name.span(), "name is empty: leave it out for the system's"));
+                return Err(self.error(
+                    name.span(),
+                    Cause::new("name is empty").hint("leave it out for the system's"),
+                ));
             }
             Some(name) => name.into_inner(),
             None => system_name().unwrap_or_else(|| addresses[0].to_string()),
@@ -166,7 +171,8 @@ impl Checker<'_> {
         all: &[Interface],
     ) -> Result<Vec<Interface>, ConfigError> {
         if names.get_ref().is_empty() {
-            let why = "interfaces is empty: leave it out for all that have one of the addresses";
+            let why = Cause::new("interfaces is empty")
+                .hint("leave it out for all that have one of the addresses");
             return Err(self.error(names.span(), why));
         }
         let mut found: Vec<Interface> = Vec::new();
@@ -179,10 +185,8 @@ impl Checker<'_> {
             let Some(interface) = all.iter().find(wanted) else {
                 let names: Vec<_> = all.iter().map(|i| i.name.as_str()).collect();
                 let names = names.join(", ");
-                let why = format!(
-                    "this host has no interface '{}': it has {names}",
-                    name.get_ref()
-                );
+                let why = Cause::new(format!("this host has no interface '{}'", name.get_ref()))
+                    .hint(format!("name one that it has: {names}"));
                 return Err(self.error(name.span(), why));
             };
             if !found.contains(interface) {
@@ -203,9 +207,10 @@ impl Checker<'_> {
             .iter()
             .find(|address| !all.iter().any(|i| i.addresses.contains(address)));
         if let Some(address) = missing {
-            let why = format!(
-                "no interface of this host has the address {address}: mend it, or list the interfaces in [host] interfaces"
-            );
+            let why = Cause::new(format!(
+                "no interface of this host has the address {address}"
+            ))
+            .hint("correct it, or list the interfaces in [host] interfaces");
             return Err(self.error(span, why));
         }
         let holds = |i: &&Interface| i.addresses.iter().any(|a| addresses.contains(a));
@@ -223,13 +228,14 @@ impl Checker<'_> {
         for peer in peers {
             let span = peer.span();
             if all.len() == MOST_PEERS {
-                let why =
-                    format!("peers has more than {MOST_PEERS}: name those that changes begin with");
+                let why = Cause::new(format!("peers has more than {MOST_PEERS}"))
+                    .hint("name those that changes begin with");
                 return Err(self.error(span, why));
             }
             let peer = peer.into_inner().0.to_canonical();
             if !is_host(peer) {
-                let why = format!("peers has {peer}, which is no host's: name its address");
+                let why = Cause::new(format!("peers has {peer}, which is no host's"))
+                    .hint("name its address");
                 return Err(self.error(span, why));
             }
             if !own.contains(&peer) && !all.contains(&peer) {
@@ -242,7 +248,7 @@ impl Checker<'_> {
     fn control(&self, control: schema::Control, own: &[IpAddr]) -> Result<Control, ConfigError> {
         let listen = match control.listen {
             Some(listen) if listen.get_ref().is_empty() => {
-                let why = "listen is empty: leave it out for all addresses";
+                let why = Cause::new("listen is empty").hint("leave it out for all addresses");
                 return Err(self.error(listen.span(), why));
             }
             Some(listen) => listen.into_inner().into_iter().map(|ip| ip.0).collect(),
@@ -283,7 +289,8 @@ impl Checker<'_> {
                 gid: Some(found.gid.as_raw()),
             }),
             Ok(None) => {
-                let why = format!("there is no group '{group}': make it with 'groupadd {group}'");
+                let why = Cause::new(format!("there is no group '{group}'"))
+                    .hint(format!("make it with 'groupadd {group}'"));
                 Err(self.error(span, why))
             }
             Err(error) => Err(self.error(
@@ -310,15 +317,17 @@ impl Checker<'_> {
             let span = track.span();
             let schema::Track { destination, ports } = track.into_inner();
             if destination.is_none() && ports.is_none() {
-                let why = "nothing to track is said: give destination, ports, or both";
+                let why =
+                    Cause::new("nothing to track is said").hint("give destination, ports, or both");
                 return Err(self.error(span, why));
             }
             let ports = ports.map_or_else(|| vec![PortRange::ALL], |list| list.0);
             rules += ports.len();
             if rules > MAX_RULES {
-                let why = format!(
-                    "more than {MAX_RULES} pairs of destination and ports: merge some, as with wider ranges"
-                );
+                let why = Cause::new(format!(
+                    "more than {MAX_RULES} pairs of destination and ports"
+                ))
+                .hint("merge some, as with wider ranges");
                 return Err(self.error(span, why));
             }
             tracks.push(Track {
@@ -336,7 +345,8 @@ impl Checker<'_> {
         };
         let ports = match removal.ports {
             Some(ports) if ports.get_ref().first < 1024 => {
-                let why = "ports holds one below 1024: use a range that no service listens in";
+                let why = Cause::new("ports holds one below 1024")
+                    .hint("use a range that no service listens in");
                 return Err(self.error(ports.span(), why));
             }
             Some(ports) => ports.into_inner(),
@@ -367,13 +377,14 @@ impl Checker<'_> {
             let listener = listener.into_inner();
             let address = listener.address;
             if listener.transparent.is_none() && listener.haproxy_socket.is_none() {
-                let why = format!(
-                    "listener {address} says nothing: set transparent to true or false, or haproxy_socket"
-                );
+                let why = Cause::new(format!("listener {address} says nothing"))
+                    .hint("set transparent to true or false, or haproxy_socket");
                 return Err(self.error(span, why));
             }
             if listeners.iter().any(|other| other.address == address) {
-                return Err(self.error(span, format!("listener {address} is there twice")));
+                let why =
+                    Cause::new(format!("listener {address} is there twice")).hint("leave one out");
+                return Err(self.error(span, why));
             }
             let haproxy_socket = match listener.haproxy_socket {
                 Some(socket) => Some(self.absolute(Some(socket), "")?),
@@ -398,9 +409,10 @@ impl Checker<'_> {
             10..=600_000,
         )?;
         if let Some(span) = limit.filter(|_| limit_ms < window) {
-            let why = format!(
+            let why = Cause::new(format!(
                 "limit_ms is {limit_ms}, less than window_ms, {window}: nothing could be proven"
-            );
+            ))
+            .hint("raise limit_ms, or lower window_ms");
             return Err(self.error(span, why));
         }
         Ok(Watch {
@@ -421,14 +433,12 @@ impl Checker<'_> {
         let tls = metrics.tls.as_ref().is_some_and(|tls| *tls.get_ref());
         match (&metrics.listen, metrics.tls) {
             (Some(listen), _) if !tls && !listen.get_ref().ip().to_canonical().is_loopback() => {
-                let why = format!(
-                    "{} is no loopback address, and without TLS whoever reaches it reads the metrics: use 127.0.0.1 or [::1], or set tls = true",
-                    listen.get_ref()
-                );
+                let why = Cause::new(format!("{} is no loopback address, and without TLS whoever reaches it reads the metrics", listen.get_ref())).hint("use 127.0.0.1 or [::1], or set tls = true");
                 return Err(self.error(listen.span(), why));
             }
             (None, Some(at)) if tls => {
-                let why = "tls is of the TCP port, and there is none: set listen, as in listen = \"10.0.2.1:9469\"";
+                let why = Cause::new("tls is of the TCP port, and there is none")
+                    .hint("set listen, as in listen = \"10.0.2.1:9469\"");
                 return Err(self.error(at.span(), why));
             }
             _ => {}
@@ -444,7 +454,7 @@ impl Checker<'_> {
         let filter = match log.filter {
             Some(filter) => {
                 EnvFilter::try_new(filter.get_ref()).map_err(|error| {
-                    let why = format!("{error}: write it like \"info\" or \"dysco=debug\"");
+                    let why = Cause::new(error).hint("write it like \"info\" or \"dysco=debug\"");
                     self.error(filter.span(), why)
                 })?;
                 filter.into_inner()
@@ -469,7 +479,8 @@ impl Checker<'_> {
             Some(value) if range.contains(value.get_ref()) => Ok(value.into_inner()),
             Some(value) => {
                 let (first, last) = (range.start(), range.end());
-                let why = format!("{key} is {}: it must be {first} to {last}", value.get_ref());
+                let why = Cause::new(format!("{key} is {}", value.get_ref()))
+                    .hint(format!("give {first} to {last}"));
                 Err(self.error(value.span(), why))
             }
         }
@@ -484,7 +495,8 @@ impl Checker<'_> {
             None => Ok(default.into()),
             Some(path) if path.get_ref().is_absolute() => Ok(path.into_inner()),
             Some(path) => {
-                let why = format!("{} is no absolute path", path.get_ref().display());
+                let why = Cause::new(format!("{} is no absolute path", path.get_ref().display()))
+                    .hint("begin it with a /");
                 Err(self.error(path.span(), why))
             }
         }

@@ -1,17 +1,17 @@
-//! Errors of a configuration: the place, the fault and the remedy.
+//! Errors of a configuration: the place, the fault and a hint.
 
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use dysco_explain::{Cause, Explain, Explanation, display_explained};
 use dysco_pki::PkiError;
 
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("failed to read the configuration {path}: {source}; name another with --config")]
     Read {
         /// The file.
         path: PathBuf,
@@ -19,28 +19,19 @@ pub enum ConfigError {
         source: io::Error,
     },
     /// A fault at a place in the file.
-    #[error("failed to use the configuration {place}: {why}")]
     At {
         /// Place in the file.
         place: Place,
-        /// Description of the fault, with the remedy.
-        why: String,
+        /// The fault.
+        cause: Cause,
     },
     /// The host's interfaces cannot be listed.
-    #[error("failed to list this host's interfaces: {0}")]
     Interfaces(io::Error),
     /// A fault of a key or certificate.
-    #[error(transparent)]
     Pki(#[from] PkiError),
     /// The directory for pins is on no BPF file system.
-    #[error(
-        "failed to use {0} for pinned maps: it is on no BPF file system; mount one there (mount -t bpf bpf /sys/fs/bpf), or name another pin_dir under [data_plane]"
-    )]
     NoPins(PathBuf),
     /// An address to listen on does not belong to this host.
-    #[error(
-        "failed to run dyscod: failed to listen for peers on UDP {address}: {source}; is another dyscod running, or [control] listen not an address of this host?"
-    )]
     Listen {
         /// Address that could not be bound.
         address: SocketAddr,
@@ -48,8 +39,35 @@ pub enum ConfigError {
         source: io::Error,
     },
     /// Logging was already set up.
-    #[error("failed to set up logging: it already is")]
     Logging,
+}
+
+display_explained!(ConfigError);
+
+impl Explain for ConfigError {
+    fn explain(&self) -> Explanation {
+        match self {
+            ConfigError::Read { path, source } => {
+                Explanation::new(format!("read the configuration {}", path.display()), source)
+                    .hint("name another with --config")
+            }
+            ConfigError::At { place, cause } => place.explain("use the configuration", cause),
+            ConfigError::Interfaces(source) => {
+                Explanation::new("list this host's interfaces", source)
+            }
+            ConfigError::Pki(error) => error.explain(),
+            ConfigError::NoPins(dir) => Explanation::new(
+                format!("use {} for pinned maps", dir.display()),
+                "it is on no BPF file system",
+            )
+            .hint("mount one there (mount -t bpf bpf /sys/fs/bpf), or name another pin_dir under [data_plane]"),
+            ConfigError::Listen { address, source } => {
+                Explanation::new(format!("listen for peers on UDP {address}"), source)
+                    .hint("name an address of this host in [control] listen")
+            }
+            ConfigError::Logging => Explanation::new("set up logging", "it already is"),
+        }
+    }
 }
 
 /// A place in a file. Lines and columns count from one.
@@ -72,6 +90,17 @@ impl Place {
         Place {
             path: path.into(),
             at,
+        }
+    }
+}
+
+impl Place {
+    /// Returns the explanation of a fault at this place.
+    pub(crate) fn explain(&self, what: &str, cause: &Cause) -> Explanation {
+        let explanation = cause.clone().of(format!("{what} {self}"));
+        match cause.hint {
+            Some(_) => explanation,
+            None => explanation.hint("correct it there"),
         }
     }
 }

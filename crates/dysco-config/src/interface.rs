@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use dysco_agent::links::{below, links};
+use dysco_explain::Cause;
 use nix::ifaddrs::getifaddrs;
 use serde::{Serialize, Serializer};
 
@@ -29,9 +30,9 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Returns the reason why no session on this interface can be tracked, and the remedy.
+    /// Returns the reason why no session on this interface can be tracked, and a hint.
     /// Returns `None` if sessions can be tracked.
-    pub fn unusable(&self) -> Option<[String; 2]> {
+    pub fn unusable(&self) -> Option<Cause> {
         if self.ethernet {
             return None;
         }
@@ -39,16 +40,15 @@ impl Interface {
             "" => String::new(),
             kind => format!(" ({kind})"),
         };
-        Some([
-            format!(
-                "{}{kind} carries packets without an Ethernet header, which dyscod does not \
-                 read: no session that passes it is tracked, and none can lose its proxy",
-                self.name
-            ),
+        let why = format!(
+            "{}{kind} carries packets without an Ethernet header, which dyscod does not read: no \
+             session that passes it is tracked, and none can lose its proxy",
+            self.name
+        );
+        Some(Cause::new(why).hint(
             "run client, proxy and server over an Ethernet interface, or use a tunnel that \
-             carries Ethernet (tap, gretap, vxlan)"
-                .into(),
-        ])
+             carries Ethernet (tap, gretap, vxlan)",
+        ))
     }
 }
 

@@ -6,6 +6,7 @@ use std::net::UdpSocket;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use dysco_explain::Cause;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use super::{ConfigError, Control, Listener};
@@ -23,7 +24,7 @@ pub fn can_pin(dir: &Path) -> Result<(), ConfigError> {
 
 /// Returns a warning if the listener's HAProxy socket does not exist or is no socket. This is not
 /// an error, because HAProxy creates the socket when it starts; more often the path is wrong.
-pub fn missing_socket(listener: &Listener) -> Option<String> {
+pub fn missing_socket(listener: &Listener) -> Option<Cause> {
     let socket = listener.haproxy_socket.as_ref()?;
     let what = match socket.metadata() {
         Ok(found) if found.file_type().is_socket() => return None,
@@ -32,9 +33,11 @@ pub fn missing_socket(listener: &Listener) -> Option<String> {
         Err(_) => "cannot be looked at",
     };
     let (address, socket) = (listener.address, socket.display());
-    Some(format!(
-        "haproxy_socket of the listener {address}: {socket} {what}; see 'stats socket' of haproxy.cfg, unless HAProxy is to be started yet"
-    ))
+    let why = format!("haproxy_socket of the listener {address}: {socket} {what}");
+    Some(
+        Cause::new(why)
+            .hint("see 'stats socket' of haproxy.cfg, unless HAProxy is to be started yet"),
+    )
 }
 
 /// Returns an error if an address to listen on does not exist here. Such an address may belong to
@@ -79,8 +82,12 @@ mod tests {
         };
         std::fs::write(dir.path().join("file"), "").unwrap();
         let _there = std::os::unix::net::UnixListener::bind(dir.path().join("there")).unwrap();
-        assert!(told("none").unwrap().contains("none is not there; see"));
-        assert!(told("file").unwrap().contains("is no socket"));
+        let none = told("none").unwrap();
+        assert!(
+            none.why.ends_with("none is not there") && none.hint.is_some(),
+            "{none}"
+        );
+        assert!(told("file").unwrap().why.contains("is no socket"));
         assert_eq!(told("there"), None);
     }
 

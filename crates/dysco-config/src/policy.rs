@@ -21,16 +21,17 @@ use std::path::{Path, PathBuf};
 use dysco_common::FlowKey;
 use dysco_common::chain::MAX_CHAIN;
 use dysco_common::policy::{MAX_RULES, Otherwise};
+use dysco_explain::{Cause, Explain, Explanation, display_explained};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+use crate::values::{cause_of, refuse};
 use crate::{Address, Place, PortList, PortRange, Prefix};
 
 /// A policy that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// The file cannot be read or written.
-    #[error("failed to {what} the policy {path}: {source}; {}", mend_of(.source))]
     File {
         /// Operation that failed, for the message.
         what: &'static str,
@@ -40,25 +41,39 @@ pub enum PolicyError {
         source: io::Error,
     },
     /// The host had a policy, and its file no longer exists.
-    #[error(
-        "failed to read the policy {path}: it is gone; put it back, or 'dyscoctl policy apply /dev/null' for one without rules"
-    )]
     Gone {
         /// The file.
         path: PathBuf,
     },
     /// A fault at a place in the file.
-    #[error("failed to use the policy {place}: {why}")]
     At {
         /// Place in the file.
         place: Place,
-        /// Description of the fault, with the remedy.
-        why: String,
+        /// The fault.
+        cause: Cause,
     },
 }
 
-/// Returns the remedy for a file that cannot be read or written.
-fn mend_of(error: &io::Error) -> &'static str {
+display_explained!(PolicyError);
+
+impl Explain for PolicyError {
+    fn explain(&self) -> Explanation {
+        match self {
+            PolicyError::File { what, path, source } => {
+                Explanation::new(format!("{what} the policy {}", path.display()), source)
+                    .hint(hint_of(source))
+            }
+            PolicyError::Gone { path } => {
+                Explanation::new(format!("read the policy {}", path.display()), "it is gone")
+                    .hint("put it back, or 'dyscoctl policy apply /dev/null' for one without rules")
+            }
+            PolicyError::At { place, cause } => place.explain("use the policy", cause),
+        }
+    }
+}
+
+/// Returns the hint for a file that cannot be read or written.
+fn hint_of(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => "name a file that is there, or write it (docs/chains.md)",
         io::ErrorKind::PermissionDenied => "run as root, or give the file other rights",
@@ -103,7 +118,7 @@ fn ports<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<PortRange>, D::Er
 fn chain<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<IpAddr>, D::Error> {
     let hosts = Vec::<Address>::deserialize(d)?.into_iter();
     let hosts: Vec<_> = hosts.map(|host| host.0.to_canonical()).collect();
-    check_chain(&hosts).map_err(serde::de::Error::custom)?;
+    check_chain(&hosts).map_err(refuse)?;
     Ok(hosts)
 }
 
@@ -138,26 +153,23 @@ impl Policy {
 
     /// Reads and checks a text. `path` appears in the places of errors.
     pub fn parse(path: &Path, text: &str) -> Result<Policy, PolicyError> {
-        let fail = |start: Option<usize>, why: String| PolicyError::At {
+        let fail = |start: Option<usize>, cause: Cause| PolicyError::At {
             place: Place::of(path, text, start),
-            why,
+            cause,
         };
-        let file: File = toml::from_str(text).map_err(|error| {
-            let why = error.message().trim_end().replace('\n', ", ");
-            fail(error.span().map(|span| span.start), why)
-        })?;
+        let file: File = toml::from_str(text)
+            .map_err(|error| fail(error.span().map(|span| span.start), cause_of(&error)))?;
         let mut places = 0;
         let mut rules = Vec::new();
         for rule in file.rule {
             let start = rule.span().start;
             let rule = rule.into_inner();
-            check(&rule).map_err(|why| fail(Some(start), why))?;
+            check(&rule).map_err(|cause| fail(Some(start), cause))?;
             places += rule.ports.len().max(1);
             if places > MAX_RULES {
-                let why = format!(
-                    "more than {MAX_RULES} rules, each range of ports counted; join prefixes or ranges"
-                );
-                return Err(fail(Some(start), why));
+                let why = format!("more than {MAX_RULES} rules, each range of ports counted");
+                let cause = Cause::new(why).hint("join prefixes or ranges");
+                return Err(fail(Some(start), cause));
             }
             rules.push(rule);
         }
@@ -168,20 +180,20 @@ impl Policy {
     pub fn of_host(path: &Path, text: &str, own: &[IpAddr]) -> Result<Policy, PolicyError> {
         let policy = Policy::parse(path, text)?;
         let checked = policy.check_host(own);
-        checked.map_err(|why| PolicyError::At {
+        checked.map_err(|cause| PolicyError::At {
             place: Place::of(path, text, None),
-            why,
+            cause,
         })?;
         Ok(policy)
     }
 
     /// Refuses chains that lead through the opening host itself.
-    fn check_host(&self, own: &[IpAddr]) -> Result<(), String> {
+    fn check_host(&self, own: &[IpAddr]) -> Result<(), Cause> {
         for (rule, name) in self.rules.iter().zip(self.names()) {
             if let Some(host) = rule.chain.iter().find(|host| own.contains(host)) {
-                return Err(format!(
-                    "the chain of rule {name} leads through this host itself, {host}; leave it out"
-                ));
+                let why =
+                    format!("the chain of rule {name} leads through this host itself, {host}");
+                return Err(Cause::new(why).hint("leave it out"));
             }
         }
         Ok(())
@@ -214,27 +226,25 @@ impl Policy {
     }
 }
 
-fn check_chain(chain: &[IpAddr]) -> Result<(), String> {
+fn check_chain(chain: &[IpAddr]) -> Result<(), Cause> {
     if chain.len() > MAX_CHAIN {
         let len = chain.len();
-        return Err(format!(
-            "the chain has {len} hosts, and {MAX_CHAIN} are the most; leave some out"
-        ));
+        let why = format!("the chain has {len} hosts, and {MAX_CHAIN} are the most");
+        return Err(Cause::new(why).hint("leave some out"));
     }
     let mut seen = HashSet::new();
     if let Some(twice) = chain.iter().find(|host| !seen.insert(**host)) {
-        return Err(format!(
-            "the chain holds {twice} twice, and a session passes a host once; leave one out"
-        ));
+        let why = format!("the chain holds {twice} twice, and a session passes a host once");
+        return Err(Cause::new(why).hint("leave one out"));
     }
     let bad = |h: &&IpAddr| h.is_unspecified() || h.is_multicast();
     match chain.iter().find(bad) {
-        Some(bad) => Err(format!("{bad} is no host's address; name one host")),
+        Some(bad) => Err(Cause::new(format!("{bad} is no host's address")).hint("name one host")),
         None => Ok(()),
     }
 }
 
-fn check(rule: &Rule) -> Result<(), String> {
+fn check(rule: &Rule) -> Result<(), Cause> {
     let prefixes = [rule.source, rule.destination].into_iter().flatten();
     let mut addresses = rule
         .chain
@@ -243,7 +253,7 @@ fn check(rule: &Rule) -> Result<(), String> {
         .chain(prefixes.map(|p| p.address));
     let first = addresses.next().map(|a| a.is_ipv4());
     if addresses.any(|a| Some(a.is_ipv4()) != first) {
-        return Err("it mixes IPv4 and IPv6; write a rule for each".into());
+        return Err(Cause::new("it mixes IPv4 and IPv6").hint("write a rule for each"));
     }
     Ok(())
 }
@@ -317,7 +327,7 @@ mod tests {
             ),
             (
                 r#"chain = ["10.0.0.1", "fw1"]"#,
-                "line 8, column 22: 'fw1' is no IP address: write it like",
+                "line 8, column 22: 'fw1' is no IP address, and names are not looked up; write it like",
             ),
             (
                 r#"chain = ["10.0.0.1", "fd00::1"]"#,

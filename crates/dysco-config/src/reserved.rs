@@ -6,6 +6,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use dysco_explain::{Explain, Explanation, display_explained};
+
 use super::{Removal, private};
 
 /// Kernel's list of the ports that it assigns to no connection.
@@ -19,11 +21,19 @@ struct Ports(BTreeSet<u16>);
 
 /// An error while reserving or releasing ports.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to {what} {path}: {source}")]
 pub struct PortsError {
     what: &'static str,
     path: PathBuf,
     source: io::Error,
+}
+
+display_explained!(PortsError);
+
+impl Explain for PortsError {
+    fn explain(&self) -> Explanation {
+        let PortsError { what, path, source } = self;
+        Explanation::new(format!("{what} {}", path.display()), source)
+    }
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> PortsError {

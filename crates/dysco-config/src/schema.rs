@@ -8,7 +8,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::error::{ConfigError, Place};
-use super::values::{Address, PortList, PortRange, Prefix};
+use super::values::{Address, PortList, PortRange, Prefix, cause_of};
 use super::{Attach, LogFormat, Xdp};
 
 /// The whole file.
@@ -155,6 +155,6 @@ pub struct Log {
 pub fn parse(path: &Path, text: &str) -> Result<File, ConfigError> {
     toml::from_str(text).map_err(|error| ConfigError::At {
         place: Place::of(path, text, error.span().map(|span| span.start)),
-        why: error.message().trim_end().replace('\n', ", "),
+        cause: cause_of(&error),
     })
 }

@@ -144,7 +144,7 @@ fn interfaces_go_by_name_or_address() {
     let error = listed(r#"["eth9"]"#).unwrap_err().to_string();
     assert!(error.contains("line 3, column 15"), "{error}");
     assert!(
-        error.contains("no interface 'eth9': it has lo, eth0"),
+        error.contains("no interface 'eth9'; name one that it has: lo, eth0"),
         "{error}"
     );
 }
@@ -173,9 +173,9 @@ fn an_interface_and_what_it_is_made_of_are_not_both_listed() {
     assert!(error.contains("eth1.5 is a vlan over eth1"), "{error}");
 }
 
-/// Each error states its place, the fault and a remedy.
+/// Each error states its place, the fault and a hint.
 #[test]
-fn errors_name_place_and_mend() {
+fn errors_name_place_and_hint() {
     // Line 5 is the first one after the correct part.
     let cases = [
         (
@@ -187,7 +187,7 @@ fn errors_name_place_and_mend() {
         (
             "[removal]\ntimeout_ms = 5",
             "line 6, column 14",
-            "must be 100 to 600000",
+            "give 100 to 600000",
         ),
         (
             "[removal]\ntimeout_ms = \"5s\"",
@@ -197,7 +197,7 @@ fn errors_name_place_and_mend() {
         (
             "[removal]\nconcurrency = 0",
             "line 6, column 15",
-            "must be 1 to 4096",
+            "give 1 to 4096",
         ),
         (
             "[removal]\nports = \"62000-61000\"",
@@ -217,7 +217,7 @@ fn errors_name_place_and_mend() {
         (
             "[watch]\nmoments = 1",
             "line 6, column 11",
-            "must be 3 to 1000",
+            "give 3 to 1000",
         ),
         (
             "[watch]\nwindow_ms = 2000\nlimit_ms = 1000",
@@ -237,7 +237,7 @@ fn errors_name_place_and_mend() {
         (
             "[data_plane]\nmax_sessions = 0",
             "line 6, column 16",
-            "must be 16 to",
+            "give 16 to",
         ),
         (
             "[[track]]\ndestination = \"10.0.0.1/8\"",
@@ -334,11 +334,11 @@ fn metrics_are_beside_the_api_and_elsewhere_by_tls_alone() {
 #[test]
 fn a_host_must_say_who_it_is() {
     let cases = [
-        ("", "there is no [host]: begin with it"),
-        ("[host]", "line 1, column 1: [host] has no addresses: give"),
+        ("", "there is no [host]; begin with it"),
+        ("[host]", "line 1, column 1: [host] has no addresses; give"),
         (
             "[host]\naddresses = [\"proxy1\"]",
-            "line 2, column 14: 'proxy1' is no IP address: write it like 10.0.2.1",
+            "line 2, column 14: 'proxy1' is no IP address, and names are not looked up; write it like 10.0.2.1",
         ),
         ("[host]\naddresses = []", "addresses is empty"),
         ("[host]\naddresses = [\"0.0.0.0\"]", "no address of a host"),

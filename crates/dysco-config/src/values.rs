@@ -1,6 +1,7 @@
 //! Values with their own notation. Deserializing fails on a bad value, so that its place in the
 //! file is reported.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use dysco_common::Addr;
 use dysco_common::rule::Rule;
+use dysco_explain::Cause;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -87,19 +89,22 @@ impl PortRange {
 }
 
 impl FromStr for Address {
-    type Err = String;
+    type Err = Cause;
 
-    fn from_str(s: &str) -> Result<Self, String> {
+    fn from_str(s: &str) -> Result<Self, Cause> {
         s.parse().map(Address).map_err(|_| {
-            format!("'{s}' is no IP address: write it like 10.0.2.1 or 2001:db8::1; names are not looked up")
+            Cause::new(format!(
+                "'{s}' is no IP address, and names are not looked up"
+            ))
+            .hint("write it like 10.0.2.1 or 2001:db8::1")
         })
     }
 }
 
 impl FromStr for Prefix {
-    type Err = String;
+    type Err = Cause;
 
-    fn from_str(s: &str) -> Result<Self, String> {
+    fn from_str(s: &str) -> Result<Self, Cause> {
         let example = "write it like 10.0.0.0/8 or 2001:db8::/32";
         let (address, len) = match s.split_once('/') {
             Some((address, len)) => (address, Some(len)),
@@ -107,41 +112,46 @@ impl FromStr for Prefix {
         };
         let address: IpAddr = address
             .parse()
-            .map_err(|_| format!("'{s}' is no prefix: {example}"))?;
+            .map_err(|_| Cause::new(format!("'{s}' is no prefix")).hint(example))?;
         let max = if address.is_ipv4() { 32 } else { 128 };
         let len = match len.map(str::parse::<u8>) {
             None => max,
             Some(Ok(len)) if len <= max => len,
-            Some(_) => return Err(format!("'{s}' has no length of 0 to {max}: {example}")),
+            Some(_) => {
+                let why = format!("'{s}' has no length of 0 to {max}");
+                return Err(Cause::new(why).hint(example));
+            }
         };
         let prefix = Prefix { address, len };
         let rule = prefix.rule(0, 0);
         let network = rule.prefix.masked(&rule.mask);
         if network != rule.prefix {
             let network = network.ip();
-            return Err(format!(
-                "'{s}' has host bits set: did you mean {network}/{len}?"
-            ));
+            return Err(Cause::new(format!("'{s}' has host bits set"))
+                .hint(format!("did you mean {network}/{len}?")));
         }
         Ok(prefix)
     }
 }
 
 impl FromStr for PortRange {
-    type Err = String;
+    type Err = Cause;
 
-    fn from_str(s: &str) -> Result<Self, String> {
-        let bad = || format!("'{s}' is no port or range: write 80 or \"8000-8100\"");
+    fn from_str(s: &str) -> Result<Self, Cause> {
+        let bad =
+            || Cause::new(format!("'{s}' is no port or range")).hint("write 80 or \"8000-8100\"");
         let port = |s: &str| s.trim().parse::<u16>().map_err(|_| bad());
         let (first, last) = match s.split_once('-') {
             Some((first, last)) => (port(first)?, port(last)?),
             None => (port(s)?, port(s)?),
         };
         if first == 0 {
-            return Err(format!("'{s}' holds port 0: ports begin at 1"));
+            return Err(Cause::new(format!("'{s}' holds port 0")).hint("begin at 1"));
         }
         if first > last {
-            return Err(format!("'{s}' is empty: did you mean {last}-{first}?"));
+            return Err(
+                Cause::new(format!("'{s}' is empty")).hint(format!("did you mean {last}-{first}?"))
+            );
         }
         Ok(PortRange { first, last })
     }
@@ -168,11 +178,31 @@ impl fmt::Display for PortRange {
     }
 }
 
+thread_local! {
+    static REFUSED: RefCell<Option<Cause>> = const { RefCell::new(None) };
+}
+
+/// Returns the error for a value that cannot be used. Serde keeps only the text of an error:
+/// [`cause_of`] finds the cause again.
+pub fn refuse<E: de::Error>(cause: Cause) -> E {
+    let error = E::custom(&cause);
+    REFUSED.set(Some(cause));
+    error
+}
+
+/// Returns the cause of an error that the parser reports.
+pub fn cause_of(error: &toml::de::Error) -> Cause {
+    match REFUSED.take() {
+        Some(cause) if cause.to_string() == error.message().trim_end() => cause,
+        _ => Cause::new(error.message().trim_end().replace('\n', ", ")),
+    }
+}
+
 /// Visitor that parses a value from a string. In a list, the error has the place of the bad
 /// element.
 struct Parsed<T>(PhantomData<T>);
 
-impl<T: FromStr<Err = String>> Visitor<'_> for Parsed<T> {
+impl<T: FromStr<Err = Cause>> Visitor<'_> for Parsed<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -180,7 +210,7 @@ impl<T: FromStr<Err = String>> Visitor<'_> for Parsed<T> {
     }
 
     fn visit_str<E: de::Error>(self, s: &str) -> Result<T, E> {
-        s.parse().map_err(E::custom)
+        s.parse().map_err(refuse)
     }
 }
 
@@ -216,7 +246,7 @@ impl<'de> Deserialize<'de> for OneOfPorts {
         let list = PortList::deserialize(d)?;
         match list.0[..] {
             [range] => Ok(OneOfPorts(range)),
-            _ => Err(de::Error::custom("a list of ports holds no further list")),
+            _ => Err(refuse("a list of ports holds no further list".into())),
         }
     }
 }
@@ -235,7 +265,7 @@ impl<'de> Visitor<'de> for Ports {
     }
 
     fn visit_str<E: de::Error>(self, s: &str) -> Result<PortList, E> {
-        s.parse().map(|r| PortList(vec![r])).map_err(E::custom)
+        s.parse().map(|r| PortList(vec![r])).map_err(refuse)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<PortList, A::Error> {
@@ -244,8 +274,8 @@ impl<'de> Visitor<'de> for Ports {
             ranges.push(range);
         }
         if ranges.is_empty() {
-            return Err(de::Error::custom(
-                "no port in the list: leave it out for all",
+            return Err(refuse(
+                Cause::new("no port in the list").hint("leave it out for all"),
             ));
         }
         Ok(PortList(ranges))

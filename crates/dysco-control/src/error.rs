@@ -2,13 +2,12 @@
 
 use std::net::SocketAddr;
 
+use dysco_explain::{Explain, Explanation, display_explained};
+
 /// Error that keeps the channel from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The socket cannot be bound.
-    #[error(
-        "failed to listen for peers on UDP {address}: {source}; is another dyscod running, or [control] listen not an address of this host?"
-    )]
     Bind {
         /// Address to listen on.
         address: SocketAddr,
@@ -16,21 +15,38 @@ pub enum ControlError {
         source: std::io::Error,
     },
     /// There is no address to listen on.
-    #[error(
-        "failed to listen for peers: [control] listen is empty; leave it out for all addresses"
-    )]
     NoAddress,
     /// TLS cannot use the keys.
-    #[error(
-        "failed to set up TLS: {0}; issue this host's certificate again with 'dyscoctl pki issue'"
-    )]
     Tls(#[from] rustls::Error),
     /// TLS cannot use the authority.
-    #[error("failed to set up TLS: the authority verifies no client: {0}")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
     /// No cipher suite fits QUIC.
-    #[error("failed to set up TLS: no cipher suite fit for QUIC: {0}")]
     Quic(#[from] quinn::crypto::rustls::NoInitialCipherSuite),
+}
+
+display_explained!(ControlError);
+
+impl Explain for ControlError {
+    fn explain(&self) -> Explanation {
+        let tls = |why: String| Explanation::new("set up TLS", why);
+        match self {
+            ControlError::Bind { address, source } => {
+                Explanation::new(format!("listen for peers on UDP {address}"), source).hint(
+                    "stop the other dyscod, or name an address of this host in [control] listen",
+                )
+            }
+            ControlError::NoAddress => {
+                Explanation::new("listen for peers", "[control] listen is empty")
+                    .hint("leave it out for all addresses")
+            }
+            ControlError::Tls(error) => tls(error.to_string())
+                .hint("issue this host's certificate again with 'dyscoctl pki issue'"),
+            ControlError::Verifier(error) => {
+                tls(format!("the authority verifies no client: {error}"))
+            }
+            ControlError::Quic(error) => tls(format!("no cipher suite fit for QUIC: {error}")),
+        }
+    }
 }
 
 /// Reason for which there is no connection to a peer.

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use dysco_api::{Exit, Listing, Reply, Request};
 use dysco_config::{Config, DEFAULT_CONFIG, private};
+use dysco_explain::{Explain, Explanation, display_explained};
 use serde_json::{Value, json};
 
 use super::context::Context;
@@ -44,10 +45,18 @@ pub struct Args {
 
 /// An error while writing a report.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to write the report {path}: {source}; name another directory with --out")]
 pub struct WriteError {
     path: PathBuf,
     source: io::Error,
+}
+
+display_explained!(WriteError);
+
+impl Explain for WriteError {
+    fn explain(&self) -> Explanation {
+        let what = format!("write the report {}", self.path.display());
+        Explanation::new(what, &self.source).hint("name another directory with --out")
+    }
 }
 
 /// Writes a description of this host into a directory.

@@ -302,7 +302,6 @@ impl Drain<'_> {
 }
 
 fn left(session: HeldReport, reasons: Vec<String>) -> Left {
-    let reasons: Vec<String> = reasons.iter().map(|reason| advice(reason)).collect();
     Left {
         local: session.local,
         remote: session.remote,
@@ -310,21 +309,6 @@ fn left(session: HeldReport, reasons: Vec<String>) -> Left {
         label: session.label,
         reason: reasons.first().cloned().unwrap_or_default(),
         reasons,
-    }
-}
-
-/// Replaces the options that dyscod recommends for `remove-middlebox` by those of this command.
-fn advice(reason: &str) -> String {
-    let reason = reason.replace(
-        "name its process (--pid) or listener (--listen)",
-        "that only passes bytes on say --transparent",
-    );
-    match reason.split_once("--listen ") {
-        Some((before, after)) => {
-            let rest = after.find([',', ';', ' ']).map_or("", |at| &after[at..]);
-            format!("{before}--transparent{rest}")
-        }
-        None => reason,
     }
 }
 
@@ -343,27 +327,4 @@ fn bar(format: Format) -> ProgressBar {
     }
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
-}
-
-#[cfg(test)]
-mod tests {
-    use dysco_proxy::NotTransparent;
-
-    use super::*;
-
-    #[test]
-    fn a_drain_advises_its_own_option() {
-        let reason = NotTransparent::OnlyCounts {
-            listener: ([10, 0, 2, 1], 8090).into(),
-            forward: 0,
-            reverse: 0,
-        };
-        let told = advice(&reason.to_string());
-        let expected = "say so with --transparent, or with `transparent = true` in a";
-        assert!(told.contains(expected), "{told}");
-        let unseen = "for a proxy without the shim name its process (--pid) or listener (--listen)";
-        let told = advice(unseen);
-        assert!(told.ends_with("say --transparent"), "{told}");
-        assert_eq!(advice("the session is closing"), "the session is closing");
-    }
 }

@@ -1,12 +1,14 @@
-//! Result of a command: errors with cause and remedy, and their exit codes.
+//! Result of a command: errors with cause and hint, and their exit codes.
 
+use std::fmt::Display;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use dysco_api::{ClientError, Exit, FailureCode, HostName};
 use dysco_config::ConfigError;
 use dysco_config::policy::PolicyError;
+use dysco_explain::{Explain, Explanation, display_explained};
 use dysco_pki::PkiError;
 use serde_json::{Value, json};
 
@@ -18,35 +20,22 @@ use super::uninstall::UninstallError;
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     /// An error while asking the daemon.
-    #[error(transparent)]
     Client(#[from] ClientError),
     /// An error of keys or certificates.
-    #[error(transparent)]
     Pki(#[from] PkiError),
     /// An error of the configuration.
-    #[error(transparent)]
     Config(#[from] ConfigError),
     /// An error of a policy.
-    #[error(transparent)]
     Policy(#[from] PolicyError),
     /// An error while starting a program.
-    #[error(transparent)]
     Run(#[from] RunError),
     /// The daemon sent a reply of another kind than the request expects.
-    #[error(
-        "failed to understand dyscod: it answered something else; use dyscoctl of the same version"
-    )]
     Unexpected,
     /// An error while uninstalling.
-    #[error(transparent)]
     Uninstall(#[from] UninstallError),
     /// An error while writing a bug report.
-    #[error(transparent)]
     Report(#[from] WriteError),
     /// A file cannot be read.
-    #[error(
-        "failed to read {path}: {source}; name a file that 'dyscoctl state export' wrote, or '-'"
-    )]
     Read {
         /// Path of the file.
         path: PathBuf,
@@ -54,9 +43,6 @@ pub enum CliError {
         source: io::Error,
     },
     /// A file is no JSON.
-    #[error(
-        "failed to read {path}: {source}; name a file that 'dyscoctl state export' wrote, or '-'"
-    )]
     NoJson {
         /// Path of the file.
         path: PathBuf,
@@ -64,20 +50,12 @@ pub enum CliError {
         source: serde_json::Error,
     },
     /// Standard output cannot be written.
-    #[error("failed to print: {0}")]
     Print(#[from] io::Error),
     /// There is no terminal to draw on.
-    #[error(
-        "failed to show sessions: standard input or output is no terminal, or JSON is asked for; use 'dyscoctl sessions', with --watch to repeat it"
-    )]
     NoTerminal,
     /// An answer cannot be printed as JSON.
-    #[error("failed to print: {0}")]
     Json(#[from] serde_json::Error),
     /// The host is unknown.
-    #[error(
-        "failed to find the middlebox {0}: no session of this host passes it, and its dyscod has not met it; see 'dyscoctl sessions' and 'dyscoctl status' for the hosts that it knows"
-    )]
     Unmet(HostName),
 }
 
@@ -117,39 +95,53 @@ impl CliError {
             CliError::Unmet(_) => json!(FailureCode::NotFound),
             _ => json!(exit.code()),
         };
-        shape(exit, &code, self.told().each_ref().map(String::as_str))
+        shape(exit, &code, &self.explain())
     }
+}
 
-    /// Returns the attempt, the cause and the remedy.
-    pub fn told(&self) -> [String; 3] {
-        if let CliError::Client(ClientError::Failure(failure)) = self {
-            return [&failure.what, &failure.why, &failure.mend].map(Clone::clone);
-        }
-        let text = self.to_string();
-        let [what, why, mend] = parts(&text);
-        let of_file = matches!(self, CliError::Policy(_) | CliError::Config(_));
-        let (why, mend) = match why.rsplit_once(": ") {
-            _ if !of_file || !mend.is_empty() => (why, mend),
-            // An error with a place usually ends with the remedy.
-            Some(parts) => parts,
-            None => (why, "mend it there"),
+display_explained!(CliError);
+
+impl Explain for CliError {
+    fn explain(&self) -> Explanation {
+        let read = |path: &Path, why: &dyn Display| {
+            Explanation::new(format!("read {}", path.display()), why)
+                .hint("name a file that 'dyscoctl state export' wrote, or '-'")
         };
-        [what, why, mend].map(str::to_owned)
+        match self {
+            CliError::Client(error) => error.explain(),
+            CliError::Pki(error) => error.explain(),
+            CliError::Config(error) => error.explain(),
+            CliError::Policy(error) => error.explain(),
+            CliError::Run(error) => error.explain(),
+            CliError::Uninstall(error) => error.explain(),
+            CliError::Report(error) => error.explain(),
+            CliError::Unexpected => {
+                Explanation::new("understand dyscod", "it answered something else")
+                    .hint("use dyscoctl of the same version")
+            }
+            CliError::Read { path, source } => read(path, source),
+            CliError::NoJson { path, source } => read(path, source),
+            CliError::Print(source) => Explanation::new("print", source),
+            CliError::Json(source) => Explanation::new("print", source),
+            CliError::NoTerminal => Explanation::new(
+                "show sessions",
+                "standard input or output is no terminal, or JSON is requested",
+            )
+            .hint("use 'dyscoctl sessions', with --watch to repeat it"),
+            CliError::Unmet(host) => Explanation::new(
+                format!("find the middlebox {host}"),
+                "no session of this host passes it, and its dyscod has not met it",
+            )
+            .hint("see 'dyscoctl sessions' and 'dyscoctl status' for the hosts that it knows"),
+        }
     }
 }
 
-/// Returns an error as JSON: the attempt, the cause and the remedy.
-fn shape(exit: Exit, code: &Value, [what, why, mend]: [&str; 3]) -> Value {
-    let exit = exit as u8;
-    json!({ "error": { "exit": exit, "code": code, "what": what, "why": why, "mend": mend } })
-}
-
-/// Splits "failed to WHAT: WHY; MEND", which is the form of all error texts.
-pub fn parts(text: &str) -> [&str; 3] {
-    let text = text.strip_prefix("failed to ").unwrap_or(text);
-    let (what, rest) = text.split_once(": ").unwrap_or(("", text));
-    let (why, mend) = rest.split_once("; ").unwrap_or((rest, ""));
-    [what, why, mend]
+/// Returns an error as JSON: the attempt, the cause and the hint.
+fn shape(exit: Exit, code: &Value, explanation: &Explanation) -> Value {
+    let Explanation { what, why, hint } = explanation;
+    let (exit, hint) = (exit as u8, hint.as_deref().unwrap_or_default());
+    json!({ "error": { "exit": exit, "code": code, "what": what, "why": why, "hint": hint } })
 }
 
 /// Ends the program with an error of the command line, in the requested format.
@@ -176,8 +168,8 @@ fn usage_json(text: &str) -> Value {
     let words: Vec<_> = first.split_whitespace().collect();
     let why = words.join(" ");
     let why = why.strip_prefix("error: ").unwrap_or(&why);
-    let parts = ["understand the command line", why, "see --help"];
-    shape(Exit::Usage, &json!(Exit::Usage.code()), parts)
+    let told = Explanation::new("understand the command line", why).hint("see --help");
+    shape(Exit::Usage, &json!(Exit::Usage.code()), &told)
 }
 
 fn client_exit(error: &ClientError) -> Exit {
@@ -209,16 +201,16 @@ mod tests {
             code: FailureCode::NotFound,
             what: "find the session".into(),
             why: "there is none; really".into(),
-            mend: "see 'dyscoctl sessions'".into(),
+            hint: "see 'dyscoctl sessions'".into(),
         }));
         let no_daemon = CliError::Client(ClientError::NoDaemon {
             socket: "/run/s".into(),
             source: io::ErrorKind::NotFound.into(),
         });
         let source = io::Error::from(io::ErrorKind::NotFound).to_string();
-        let error = |exit: u8, code: &str, what: &str, why: &str, mend: &str| {
+        let error = |exit: u8, code: &str, what: &str, why: &str, hint: &str| {
             let fields = json!({
-                "exit": exit, "code": code, "what": what, "why": why, "mend": mend,
+                "exit": exit, "code": code, "what": what, "why": why, "hint": hint,
             });
             json!({ "error": fields })
         };
@@ -256,10 +248,10 @@ mod tests {
         );
     }
 
-    /// The remedy is present for every fault at a place in a file.
+    /// A hint is present for every fault at a place in a file.
     #[test]
-    fn a_place_in_a_policy_has_a_mend() {
-        for (text, why, mend) in [
+    fn a_place_in_a_policy_has_a_hint() {
+        for (text, why, hint) in [
             (
                 "[[rule]]\nchain = [\"10.0.0.1\", \"10.0.0.1\"]",
                 "the chain holds 10.0.0.1 twice, and a session passes a host once",
@@ -273,13 +265,13 @@ mod tests {
             (
                 "[[rule]]\nchain = []\ncolour = 1",
                 "unknown field `colour`, expected one of `name`, `source`, `destination`, `ports`, `chain`, `otherwise`",
-                "mend it there",
+                "correct it there",
             ),
         ] {
             let error = dysco_config::policy::Policy::parse("p.toml".as_ref(), text).unwrap_err();
             let told = CliError::Policy(error).json();
             assert_eq!(told["error"]["why"], why, "{told:#}");
-            assert_eq!(told["error"]["mend"], mend, "{told:#}");
+            assert_eq!(told["error"]["hint"], hint, "{told:#}");
         }
     }
 

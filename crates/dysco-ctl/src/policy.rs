@@ -149,13 +149,13 @@ fn checked(rules: usize, refused_here: Option<&str>) -> String {
 }
 
 /// Returns the error of a dyscod that did not put this file in force. The file itself was checked
-/// before it was sent, so the remedy is not to check it again.
+/// before it was sent, so the hint is not to check it again.
 fn about(file: &Path, error: CliError) -> CliError {
     match error {
         CliError::Client(ClientError::Failure(failure)) if failure.code == FailureCode::Refused => {
             CliError::Client(ClientError::Failure(Failure {
                 what: format!("put the policy of {} in force", file.display()),
-                mend: "the policy before stays in force; see the log of dyscod".into(),
+                hint: "the policy before stays in force; see the log of dyscod".into(),
                 ..failure
             }))
         }
@@ -256,7 +256,7 @@ mod tests {
                 code,
                 what: "put the policy in force".into(),
                 why: "cannot write it".into(),
-                mend: "try the file with 'dyscoctl policy check'".into(),
+                hint: "try the file with 'dyscoctl policy check'".into(),
             }))
         };
         let told = about(Path::new("p3.toml"), refused(FailureCode::Refused)).to_string();

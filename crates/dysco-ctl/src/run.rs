@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dysco_api::{Exit, Reply, Request};
+use dysco_explain::{Explain, Explanation, display_explained};
 
 use super::context::{Context, SOCKET_VARIABLE};
 use super::exit::CliError;
@@ -49,29 +50,50 @@ pub struct Args {
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The shim was not found.
-    #[error(
-        "failed to find the shim {SHIM} in {places}; install it there, or name it with {SHIM_VARIABLE}"
-    )]
     NoShim {
         /// Places that were searched.
         places: String,
     },
     /// The daemon does not state the socket that its shims report to.
-    #[error(
-        "failed to find where shims report to: the dyscod at {0} does not tell; start one of dyscoctl's version, or name the socket with {REPORTS_VARIABLE}"
-    )]
     NoReports(PathBuf),
     /// The path contains a blank or a colon, which the loader does not accept.
-    #[error("failed to load the shim {0}: the loader takes no blank or colon in a path; move it")]
     BadPath(PathBuf),
     /// The program cannot be started.
-    #[error("failed to run {program}: {source}; is it installed, and in PATH?")]
     Exec {
         /// The program.
         program: String,
         /// Error of the operating system.
         source: io::Error,
     },
+}
+
+display_explained!(RunError);
+
+impl Explain for RunError {
+    fn explain(&self) -> Explanation {
+        match self {
+            RunError::NoShim { places } => {
+                Explanation::new("find the shim", format!("{SHIM} is not in {places}"))
+                    .hint(format!("install it there, or name it with {SHIM_VARIABLE}"))
+            }
+            RunError::NoReports(socket) => Explanation::new(
+                "find where shims report to",
+                format!("the dyscod at {} does not tell", socket.display()),
+            )
+            .hint(format!(
+                "start one of dyscoctl's version, or name the socket with {REPORTS_VARIABLE}"
+            )),
+            RunError::BadPath(path) => Explanation::new(
+                format!("load the shim {}", path.display()),
+                "the loader accepts no blank or colon in a path",
+            )
+            .hint("move it"),
+            RunError::Exec { program, source } => {
+                Explanation::new(format!("run {program}"), source)
+                    .hint("see that it is installed, and in PATH")
+            }
+        }
+    }
 }
 
 /// Runs a program under the shim. Returns only on failure.

@@ -39,11 +39,11 @@ enum Verdict {
     Degraded,
 }
 
-/// A problem and its remedy.
+/// A problem, and what to do.
 #[derive(Debug, Serialize)]
 struct Problem {
     what: String,
-    mend: String,
+    hint: String,
 }
 
 impl Judged {
@@ -52,13 +52,13 @@ impl Judged {
         let mut problems: Vec<_> = findings
             .map(|finding| Problem {
                 what: finding.found,
-                mend: finding.mend,
+                hint: finding.hint,
             })
             .collect();
         if status.interfaces.is_empty() {
             problems.push(Problem {
                 what: "dyscod is attached to no interface".into(),
-                mend: "name some under [host] interfaces".into(),
+                hint: "name some under [host] interfaces".into(),
             });
         }
         Judged {
@@ -97,11 +97,11 @@ impl Judged {
 fn text(judged: &Judged) -> String {
     let status = &judged.status;
     let sessions = &status.sessions;
-    let mends = judged
+    let problems = judged
         .problems
         .iter()
-        .map(|p| format!("! {}; {}\n", p.what, p.mend));
-    let mends: String = mends.collect();
+        .map(|p| format!("! {}; {}\n", p.what, p.hint));
+    let problems: String = problems.collect();
     let host = list([
         (
             "host",
@@ -152,7 +152,7 @@ fn text(judged: &Judged) -> String {
         counters.add_row([name.clone(), number(*count)]);
     }
     format!(
-        "{}\n{mends}\n{}\n{}{}{}",
+        "{}\n{problems}\n{}\n{}{}{}",
         judged.line(),
         rendered(&host),
         section("Interfaces", &interfaces),
@@ -181,6 +181,7 @@ mod tests {
                 xdp: false,
                 programs: vec!["dysco_ingress".into()],
                 trouble: None,
+                hint: None,
             }],
             peers: vec![peer(1), peer(2)],
             ..StatusReport::default()
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn each_problem_is_in_the_verdict_with_its_mend_below() {
+    fn each_problem_is_in_the_verdict_with_its_hint_below() {
         type Fault = fn(&mut StatusReport);
         let faults: [(Fault, &str, &str); 4] = [
             (
@@ -234,7 +235,7 @@ mod tests {
                 "raise max_sessions",
             ),
         ];
-        for (fault, what, mend) in faults {
+        for (fault, what, hint) in faults {
             let mut status = status();
             fault(&mut status);
             let judged = Judged::of(status);
@@ -243,8 +244,8 @@ mod tests {
                 line.starts_with("degraded: ") && line.contains(what),
                 "{line}"
             );
-            let mends = text.lines().find(|line| line.starts_with("! "));
-            assert!(mends.is_some_and(|line| line.contains(mend)), "{text}");
+            let told = text.lines().find(|line| line.starts_with("! "));
+            assert!(told.is_some_and(|line| line.contains(hint)), "{text}");
             let json = serde_json::to_value(&judged).unwrap();
             assert_eq!(json["verdict"], "degraded");
             assert!(json["problems"][0]["what"].as_str().unwrap().contains(what));

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use dysco_agent::{Alone, Leftover};
 use dysco_api::Exit;
 use dysco_config::{Config, DEFAULT_CONFIG, release_ports};
+use dysco_explain::{Cause, Explain, Explanation, display_explained};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
@@ -47,32 +48,48 @@ pub struct Args {
 #[derive(Debug, thiserror::Error)]
 pub enum UninstallError {
     /// Sessions would stop.
-    #[error(
-        "failed to uninstall Dysco: {0} sessions need it; see them with --dry-run, and wait for their end with --wait, or use --force"
-    )]
     Needed(usize),
     /// The daemon cannot be found, or does not stop.
-    #[error(
-        "failed to stop dyscod: another process has {path} and does not end; stop it, as with 'systemctl disable --now dyscod'"
-    )]
     Runs {
         /// Directory of the pins.
         path: PathBuf,
     },
     /// An error of the data plane.
-    #[error("failed to uninstall Dysco: {0}")]
     Agent(#[from] dysco_agent::AgentError),
     /// An error while releasing ports.
-    #[error(transparent)]
     Ports(#[from] dysco_config::PortsError),
     /// A file cannot be removed.
-    #[error("failed to remove {path}: {source}; remove it yourself")]
     File {
         /// Path of the file.
         path: PathBuf,
         /// Error of the operating system.
         source: io::Error,
     },
+}
+
+display_explained!(UninstallError);
+
+impl Explain for UninstallError {
+    fn explain(&self) -> Explanation {
+        match self {
+            UninstallError::Needed(count) => {
+                Explanation::new("uninstall Dysco", format!("{count} sessions need it")).hint(
+                    "see them with --dry-run, and wait for their end with --wait, or use --force",
+                )
+            }
+            UninstallError::Runs { path } => Explanation::new(
+                "stop dyscod",
+                format!("another process has {} and does not end", path.display()),
+            )
+            .hint("stop it, as with 'systemctl disable --now dyscod'"),
+            UninstallError::Agent(error) => Cause::from(error.explain()).of("uninstall Dysco"),
+            UninstallError::Ports(error) => error.explain(),
+            UninstallError::File { path, source } => {
+                Explanation::new(format!("remove {}", path.display()), source)
+                    .hint("remove it yourself")
+            }
+        }
+    }
 }
 
 /// Result of the command, or the expected one in a dry run.

@@ -157,7 +157,7 @@ fn run(cli: Cli) -> Result<(), DaemonError> {
             .interfaces
             .iter()
             .filter_map(Interface::unusable);
-        let missing = missing.chain(unusable.map(|[what, mend]| format!("{what}; {mend}")));
+        let missing = missing.chain(unusable);
         let missing: String = missing.map(|line| format!("# warning: {line}\n")).collect();
         print_line(&format!("{missing}{used}")).map_err(DaemonError::Print)?;
         return Ok(());

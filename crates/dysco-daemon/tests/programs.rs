@@ -266,7 +266,7 @@ async fn a_failure_keeps_its_words_and_its_code() {
             code: FailureCode::NotFound,
             what: "find the session".into(),
             why: "there is none of that id".into(),
-            mend: "see 'dyscoctl sessions'".into(),
+            hint: "see 'dyscoctl sessions'".into(),
         })]
     });
     let ran = lab.run("sessions show 1a").await;
@@ -278,7 +278,7 @@ async fn a_failure_keeps_its_words_and_its_code() {
     let error: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
     assert_eq!(error["error"]["exit"], 5);
     assert_eq!(error["error"]["code"], "not_found");
-    assert_eq!(error["error"]["mend"], "see 'dyscoctl sessions'");
+    assert_eq!(error["error"]["hint"], "see 'dyscoctl sessions'");
 }
 
 #[tokio::test]

@@ -1,7 +1,8 @@
-//! Errors of a transfer of state, with a remedy for the operator.
+//! Errors of a transfer of state, with a hint for the operator.
 
-use std::io;
+use std::{fmt, io};
 
+use dysco_explain::{Cause, Explain, Explanation, display_explained};
 use dysco_proto::KindName;
 
 use super::document::{FiveTuple, MAX_BYTES, MAX_DOCUMENTS, VERSION};
@@ -10,7 +11,6 @@ use super::document::{FiveTuple, MAX_BYTES, MAX_DOCUMENTS, VERSION};
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The kernel could not be asked, or reported an error.
-    #[error("failed to {what}: {source}{mend}", mend = mend(source))]
     Kernel {
         /// The operation that failed.
         what: &'static str,
@@ -18,12 +18,8 @@ pub enum StateError {
         source: io::Error,
     },
     /// The input is not a list of documents.
-    #[error("failed to read the state of a session: {0}; export it again, or see docs/state.md")]
     Unreadable(String),
     /// The documents are too many, or too long.
-    #[error(
-        "failed to take the state of a session: {documents} documents of {bytes} bytes are more than {MAX_DOCUMENTS} of {MAX_BYTES}; install the kinds one by one"
-    )]
     Oversized {
         /// Number of documents.
         documents: usize,
@@ -31,9 +27,6 @@ pub enum StateError {
         bytes: usize,
     },
     /// The session has something here that cannot travel.
-    #[error(
-        "failed to export the {kind} state of {session}: {what} cannot be moved; leave the session where it is, or take that out of the firewall's rules"
-    )]
     Unmovable {
         /// The kind of state.
         kind: KindName,
@@ -43,9 +36,6 @@ pub enum StateError {
         what: &'static str,
     },
     /// The session has no state of a kind that was asked for.
-    #[error(
-        "failed to export the {kind} state of {session}: there is none; leave that kind out if the new host lets the session pass without"
-    )]
     Nothing {
         /// The kind of state.
         kind: KindName,
@@ -53,7 +43,6 @@ pub enum StateError {
         session: FiveTuple,
     },
     /// A document must not be installed.
-    #[error("failed to install the {kind} state of {session}: {fault}")]
     Refused {
         /// The kind of state.
         kind: KindName,
@@ -68,43 +57,122 @@ pub enum StateError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Fault {
     /// The document is of another version.
-    #[error("it is of version {0}, and this is {VERSION}; run the same release on both hosts")]
     Version(u32),
     /// The document is of another session.
-    #[error("it is not of the session {0}, of which state is awaited; ask for that one's")]
     Foreign(FiveTuple),
     /// No session can have these five-tuples.
-    #[error("no TCP session can have its five-tuples; export it again")]
     Impossible,
     /// The state has an invalid value.
-    #[error("{0}; export it again, or see docs/state.md")]
     Malformed(String),
     /// An element of a set names hosts or ports that are not the session's.
-    #[error("an element of set {0} is not made of the session's addresses and ports")]
     ForeignElement(String),
     /// This host has no such set, or one of another type.
-    #[error("there is no set {0} of that type here; load the same ruleset on both firewalls")]
     NoSet(String),
     /// Another session has the translated five-tuple on this host.
-    #[error(
-        "another session has {0} here already; end that one, or give the firewalls different addresses or ports to translate to"
-    )]
     Taken(FiveTuple),
     /// The kernel did not keep a part of the state.
-    #[error("this kernel did not keep its {0}; {1}")]
     NotKept(&'static str, &'static str),
     /// The kernel reported an error.
-    #[error("the kernel says: {0}; see its log (dmesg)")]
     Kernel(String),
 }
 
-fn mend(error: &io::Error) -> &'static str {
-    match error.raw_os_error() {
-        Some(libc::EPERM) => "; run as root, with CAP_NET_ADMIN",
-        Some(libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::EINVAL) => {
-            "; load nf_conntrack_netlink and nf_tables, or use a kernel that has them"
+display_explained!(StateError);
+
+impl Explain for StateError {
+    fn explain(&self) -> Explanation {
+        let of = |does: &str, kind: &KindName, session: &FiveTuple| {
+            format!("{does} the {kind} state of {session}")
+        };
+        match self {
+            StateError::Kernel { what, source } => {
+                let hint = hint(source).map(str::to_owned);
+                let cause = Cause {
+                    hint,
+                    ..Cause::new(source)
+                };
+                cause.of(what)
+            }
+            StateError::Unreadable(why) => Explanation::new("read the state of a session", why)
+                .hint("export it again, or see docs/state.md"),
+            StateError::Oversized { documents, bytes } => Explanation::new(
+                "take the state of a session",
+                format!(
+                    "{documents} documents of {bytes} bytes are more than {MAX_DOCUMENTS} of {MAX_BYTES}"
+                ),
+            )
+            .hint("install the kinds one by one"),
+            StateError::Unmovable {
+                kind,
+                session,
+                what,
+            } => Explanation::new(
+                of("export", kind, session),
+                format!("{what} cannot be moved"),
+            )
+            .hint("leave the session where it is, or take that out of the firewall's rules"),
+            StateError::Nothing { kind, session } => {
+                Explanation::new(of("export", kind, session), "there is none")
+                    .hint("leave that kind out if the new host lets the session pass without")
+            }
+            StateError::Refused {
+                kind,
+                session,
+                fault,
+            } => fault.cause().of(of("install", kind, session)),
         }
-        _ => "",
+    }
+}
+
+impl Fault {
+    /// Returns the cause and the hint.
+    pub fn cause(&self) -> Cause {
+        match self {
+            Fault::Version(version) => {
+                Cause::new(format!("it is of version {version}, and this is {VERSION}"))
+                    .hint("run the same release on both hosts")
+            }
+            Fault::Foreign(session) => Cause::new(format!(
+                "it is not of the session {session}, of which state is awaited"
+            ))
+            .hint("ask for that one's"),
+            Fault::Impossible => {
+                Cause::new("no TCP session can have its five-tuples").hint("export it again")
+            }
+            Fault::Malformed(why) => Cause::new(why).hint("export it again, or see docs/state.md"),
+            Fault::ForeignElement(set) => Cause::new(format!(
+                "an element of set {set} is not made of the session's addresses and ports"
+            )),
+            Fault::NoSet(set) => Cause::new(format!("there is no set {set} of that type here"))
+                .hint("load the same ruleset on both firewalls"),
+            Fault::Taken(session) => Cause::new(format!(
+                "another session has {session} here already"
+            ))
+            .hint(
+                "end that one, or give the firewalls different addresses or ports to translate to",
+            ),
+            Fault::NotKept(part, hint) => {
+                Cause::new(format!("this kernel did not keep its {part}")).hint(hint)
+            }
+            Fault::Kernel(error) => {
+                Cause::new(format!("the kernel says: {error}")).hint("see its log (dmesg)")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause().fmt(f)
+    }
+}
+
+fn hint(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error()? {
+        libc::EPERM => Some("run as root, with CAP_NET_ADMIN"),
+        libc::EOPNOTSUPP | libc::EPROTONOSUPPORT | libc::EINVAL => {
+            Some("load nf_conntrack_netlink and nf_tables, or use a kernel that has them")
+        }
+        _ => None,
     }
 }
 

@@ -1,14 +1,15 @@
-//! Errors of keys and certificates, each with its remedy.
+//! Errors of keys and certificates, each with a hint.
 
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use dysco_explain::{Cause, Explain, Explanation, display_explained};
 
 /// Failure that concerns keys or certificates. Never holds key material.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A file cannot be read.
-    #[error("failed to read {what} {path}: {source}; {mend}")]
     Read {
         /// Kind of file.
         what: &'static str,
@@ -16,11 +17,10 @@ pub enum PkiError {
         path: PathBuf,
         /// Cause.
         source: io::Error,
-        /// Remedy.
-        mend: &'static str,
+        /// What to do.
+        hint: &'static str,
     },
     /// A file cannot be written.
-    #[error("failed to write {path}: {source}")]
     Write {
         /// Path of the file.
         path: PathBuf,
@@ -28,15 +28,11 @@ pub enum PkiError {
         source: io::Error,
     },
     /// The file exists already.
-    #[error("failed to write {path}: it exists; move it away first, nothing was overwritten")]
     Exists {
         /// Path of the file.
         path: PathBuf,
     },
     /// Other users may read a key.
-    #[error(
-        "failed to use the key {path}: others may read it (mode {mode:04o}); run 'chmod 0600 {path}'"
-    )]
     Exposed {
         /// Path of the key.
         path: PathBuf,
@@ -44,19 +40,15 @@ pub enum PkiError {
         mode: u32,
     },
     /// A file is not PEM, or holds another kind of object.
-    #[error("failed to read {path}: it holds no {what} in PEM form; {mend}")]
     Malformed {
         /// Path of the file.
         path: PathBuf,
         /// Expected object.
         what: &'static str,
-        /// Remedy.
-        mend: &'static str,
+        /// What to do.
+        hint: &'static str,
     },
     /// A key does not belong to its certificate.
-    #[error(
-        "failed to use {key}: it is not the key of {cert}; keep the two of one 'dyscoctl pki' run together"
-    )]
     Mismatch {
         /// Path of the key.
         key: PathBuf,
@@ -64,9 +56,6 @@ pub enum PkiError {
         cert: PathBuf,
     },
     /// A certificate is not valid at this time.
-    #[error(
-        "failed to use {path}: {when}; check the clock, or issue a new one with 'dyscoctl pki issue'"
-    )]
     OutOfTime {
         /// Path of the certificate.
         path: PathBuf,
@@ -74,9 +63,6 @@ pub enum PkiError {
         when: String,
     },
     /// A certificate is of another fleet.
-    #[error(
-        "failed to use {cert}: the authority {ca} did not issue it for a daemon ({why}); issue it again with 'dyscoctl pki issue'"
-    )]
     Untrusted {
         /// Path of the certificate.
         cert: PathBuf,
@@ -86,7 +72,6 @@ pub enum PkiError {
         why: String,
     },
     /// This host's certificate is revoked.
-    #[error("failed to use {cert}: {list} revokes it; issue another with 'dyscoctl pki issue'")]
     Revoked {
         /// Path of the certificate.
         cert: PathBuf,
@@ -94,9 +79,6 @@ pub enum PkiError {
         list: PathBuf,
     },
     /// The authority did not sign a list of revoked certificates.
-    #[error(
-        "failed to use {list}: it is not a list of the authority {ca} ({why}); copy the one here that 'dyscoctl pki revoke' wrote"
-    )]
     List {
         /// Path of the list.
         list: PathBuf,
@@ -106,9 +88,6 @@ pub enum PkiError {
         why: String,
     },
     /// A certificate is for another host.
-    #[error(
-        "failed to use {path}: it does not name this host's address {address} (it names {named}); issue it again with '--address {address}'"
-    )]
     WrongHost {
         /// Path of the certificate.
         path: PathBuf,
@@ -118,15 +97,10 @@ pub enum PkiError {
         named: String,
     },
     /// No certificate can be issued for a name or an address.
-    #[error("failed to issue a certificate: {0}")]
-    BadRequest(String),
+    BadRequest(Cause),
     /// The authority did not issue this certificate to a host.
-    #[error(
-        "failed to revoke {0}: it is not a host's certificate of this authority; name a host.crt that 'dyscoctl pki issue' wrote"
-    )]
     NotIssued(PathBuf),
     /// The certificate library failed.
-    #[error("failed to {what}: {source}")]
     Generate {
         /// Attempted operation.
         what: &'static str,
@@ -134,11 +108,89 @@ pub enum PkiError {
         source: rcgen::Error,
     },
     /// The TLS library refuses the authority.
-    #[error("failed to set up the authority {path}: {why}")]
     Authority {
         /// Path of the authority's certificate.
         path: PathBuf,
         /// Cause.
         why: String,
     },
+}
+
+display_explained!(PkiError);
+
+impl Explain for PkiError {
+    fn explain(&self) -> Explanation {
+        let used =
+            |path: &Path, why: String| Explanation::new(format!("use {}", path.display()), why);
+        match self {
+            PkiError::Read {
+                what,
+                path,
+                source,
+                hint,
+            } => Explanation::new(format!("read {what} {}", path.display()), source).hint(hint),
+            PkiError::Write { path, source } => {
+                Explanation::new(format!("write {}", path.display()), source)
+            }
+            PkiError::Exists { path } => {
+                Explanation::new(format!("write {}", path.display()), "it exists")
+                    .hint("move it away first, nothing was overwritten")
+            }
+            PkiError::Exposed { path, mode } => {
+                let path = path.display();
+                Explanation::new(
+                    format!("use the key {path}"),
+                    format!("others may read it (mode {mode:04o})"),
+                )
+                .hint(format!("run 'chmod 0600 {path}'"))
+            }
+            PkiError::Malformed { path, what, hint } => Explanation::new(
+                format!("read {}", path.display()),
+                format!("it holds no {what} in PEM form"),
+            )
+            .hint(hint),
+            PkiError::Mismatch { key, cert } => {
+                used(key, format!("it is not the key of {}", cert.display()))
+                    .hint("keep the two of one 'dyscoctl pki' run together")
+            }
+            PkiError::OutOfTime { path, when } => used(path, when.clone())
+                .hint("check the clock, or issue a new one with 'dyscoctl pki issue'"),
+            PkiError::Untrusted { cert, ca, why } => used(
+                cert,
+                format!(
+                    "the authority {} did not issue it for a daemon ({why})",
+                    ca.display()
+                ),
+            )
+            .hint("issue it again with 'dyscoctl pki issue'"),
+            PkiError::Revoked { cert, list } => {
+                used(cert, format!("{} revokes it", list.display()))
+                    .hint("issue another with 'dyscoctl pki issue'")
+            }
+            PkiError::List { list, ca, why } => used(
+                list,
+                format!("it is not a list of the authority {} ({why})", ca.display()),
+            )
+            .hint("copy the one here that 'dyscoctl pki revoke' wrote"),
+            PkiError::WrongHost {
+                path,
+                address,
+                named,
+            } => used(
+                path,
+                format!("it does not name this host's address {address} (it names {named})"),
+            )
+            .hint(format!("issue it again with '--address {address}'")),
+            PkiError::BadRequest(cause) => cause.clone().of("issue a certificate"),
+            PkiError::NotIssued(path) => Explanation::new(
+                format!("revoke {}", path.display()),
+                "it is not a host's certificate of this authority",
+            )
+            .hint("name a host.crt that 'dyscoctl pki issue' wrote"),
+            PkiError::Generate { what, source } => Explanation::new(what, source),
+            PkiError::Authority { path, why } => {
+                Explanation::new(format!("set up the authority {}", path.display()), why)
+            }
+        }
+    }
 }

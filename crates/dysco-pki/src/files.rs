@@ -81,22 +81,22 @@ pub fn make_dir(dir: &Path) -> Result<(), PkiError> {
 }
 
 /// Reads a certificate's file.
-pub fn read(what: &'static str, path: &Path, mend: &'static str) -> Result<Vec<u8>, PkiError> {
+pub fn read(what: &'static str, path: &Path, hint: &'static str) -> Result<Vec<u8>, PkiError> {
     fs::read(path).map_err(|source| PkiError::Read {
         what,
         path: path.into(),
         source,
-        mend,
+        hint,
     })
 }
 
 /// Reads a key's file. Returns an error if anybody but its owner may read it.
-pub fn read_key(what: &'static str, path: &Path, mend: &'static str) -> Result<Vec<u8>, PkiError> {
+pub fn read_key(what: &'static str, path: &Path, hint: &'static str) -> Result<Vec<u8>, PkiError> {
     let fail = |source| PkiError::Read {
         what,
         path: path.into(),
         source,
-        mend,
+        hint,
     };
     let mut file = File::open(path).map_err(fail)?;
     let mode = file.metadata().map_err(fail)?.permissions().mode() & 0o7777;

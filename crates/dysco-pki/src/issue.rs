@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use dysco_explain::Cause;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
@@ -24,7 +25,7 @@ pub const HOST_DAYS: u32 = 365;
 pub(super) const SKEW: Duration = Duration::from_secs(3600);
 pub(super) const DAY: Duration = Duration::from_secs(86400);
 
-pub(super) const INIT_MEND: &str =
+pub(super) const INIT_HINT: &str =
     "make an authority with 'dyscoctl pki init', or name its directory with --dir";
 
 /// Contents of a certificate to be issued.
@@ -92,28 +93,27 @@ pub fn issue(request: &IssueRequest) -> Result<(), PkiError> {
 
 /// Returns the addresses, sorted and without duplicates, if a certificate can be issued for them.
 fn check(request: &IssueRequest) -> Result<Vec<IpAddr>, PkiError> {
-    let bad = |why: String| Err(PkiError::BadRequest(why));
+    let bad = |cause| Err(PkiError::BadRequest(cause));
     let name = &request.name;
     if name.is_empty() || name.len() > 64 || !name.chars().all(|c| c.is_ascii_graphic()) {
-        return bad(format!(
-            "'{}' is no host name: use up to 64 letters, digits and dashes",
-            name.escape_default()
-        ));
+        let why = format!("'{}' is no host name", name.escape_default());
+        return bad(Cause::new(why).hint("use up to 64 letters, digits and dashes"));
     }
     if !(1..=CA_DAYS).contains(&request.days) {
-        return bad(format!("--days must be 1 to {CA_DAYS}"));
+        let why = format!("--days is {}", request.days);
+        return bad(Cause::new(why).hint(format!("give 1 to {CA_DAYS}")));
     }
     let mut addresses: Vec<_> = request.addresses.iter().map(IpAddr::to_canonical).collect();
     addresses.sort_unstable();
     addresses.dedup();
     if addresses.is_empty() {
-        return bad("it must name an address of the host: give --address".into());
+        return bad(Cause::new("it must name an address of the host").hint("give --address"));
     }
     match addresses
         .iter()
         .find(|a| a.is_unspecified() || a.is_multicast())
     {
-        Some(address) => bad(format!("{address} is no host's address")),
+        Some(address) => bad(format!("{address} is no host's address").into()),
         None => Ok(addresses),
     }
 }
@@ -121,12 +121,12 @@ fn check(request: &IssueRequest) -> Result<Vec<IpAddr>, PkiError> {
 /// Returns the authority of a directory: its certificate, and its key for signing.
 pub(super) fn authority(dir: &Path) -> Result<(String, Issuer<'static, KeyPair>), PkiError> {
     let (cert_path, key_path) = (dir.join(CA_CERT), dir.join(CA_KEY));
-    let pem = files::read("the authority's certificate", &cert_path, INIT_MEND)?;
-    let key = files::read_key("the authority's key", &key_path, INIT_MEND)?;
+    let pem = files::read("the authority's certificate", &cert_path, INIT_HINT)?;
+    let key = files::read_key("the authority's key", &key_path, INIT_HINT)?;
     let malformed = |path: &Path, what| PkiError::Malformed {
         path: path.into(),
         what,
-        mend: INIT_MEND,
+        hint: INIT_HINT,
     };
     let pem = String::from_utf8(pem).map_err(|_| malformed(&cert_path, "certificate"))?;
     let key = String::from_utf8(key).map_err(|_| malformed(&key_path, "key"))?;

@@ -17,12 +17,12 @@ use x509_parser::time::ASN1Time;
 use super::error::PkiError;
 use super::{PkiPaths, files, subject};
 
-const ISSUE_MEND: &str =
+const ISSUE_HINT: &str =
     "issue one with 'dyscoctl pki issue' and copy it here, or set pki_dir in [control]";
 
-const RIGHTS_MEND: &str = "only root may read it: run dyscod, and 'dyscod --check', as root";
+const RIGHTS_HINT: &str = "only root may read it: run dyscod, and 'dyscod --check', as root";
 
-const LIST_MEND: &str = "copy revoked.crl here again, as 'dyscoctl pki revoke' wrote it";
+const LIST_HINT: &str = "copy revoked.crl here again, as 'dyscoctl pki revoke' wrote it";
 
 /// Certificate and key of this host, and the fleet's authority.
 pub struct Credentials {
@@ -82,7 +82,7 @@ impl fmt::Debug for Credentials {
 pub fn load(paths: &PkiPaths, host: &[IpAddr]) -> Result<Credentials, PkiError> {
     let ca = certificate("the authority's certificate", &paths.ca)?;
     let cert = certificate("the host's certificate", &paths.cert)?;
-    let key = files::read_key("the host's key", &paths.key, ISSUE_MEND).map_err(of_rights)?;
+    let key = files::read_key("the host's key", &paths.key, ISSUE_HINT).map_err(of_rights)?;
     let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| malformed(&paths.key, "key"))?;
 
     in_time(&paths.ca, &ca)?;
@@ -114,7 +114,7 @@ pub fn load(paths: &PkiPaths, host: &[IpAddr]) -> Result<Credentials, PkiError> 
 
 /// Reads the list of revoked certificates; none if there is no file.
 fn revocations(path: &Path) -> Result<Option<CertificateRevocationListDer<'static>>, PkiError> {
-    let pem = match files::read("the list of revoked certificates", path, LIST_MEND) {
+    let pem = match files::read("the list of revoked certificates", path, LIST_HINT) {
         Err(PkiError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
             return Ok(None);
         }
@@ -124,12 +124,12 @@ fn revocations(path: &Path) -> Result<Option<CertificateRevocationListDer<'stati
     list.map(Some).map_err(|_| PkiError::Malformed {
         path: path.into(),
         what: "list of revoked certificates",
-        mend: LIST_MEND,
+        hint: LIST_HINT,
     })
 }
 
 fn certificate(what: &'static str, path: &Path) -> Result<CertificateDer<'static>, PkiError> {
-    let pem = files::read(what, path, ISSUE_MEND).map_err(of_rights)?;
+    let pem = files::read(what, path, ISSUE_HINT).map_err(of_rights)?;
     CertificateDer::from_pem_slice(&pem).map_err(|_| malformed(path, "certificate"))
 }
 
@@ -142,7 +142,7 @@ fn of_rights(error: PkiError) -> PkiError {
             what,
             path,
             source,
-            mend: RIGHTS_MEND,
+            hint: RIGHTS_HINT,
         },
         other => other,
     }
@@ -152,7 +152,7 @@ fn malformed(path: &Path, what: &'static str) -> PkiError {
     PkiError::Malformed {
         path: path.into(),
         what,
-        mend: ISSUE_MEND,
+        hint: ISSUE_HINT,
     }
 }
 
@@ -246,7 +246,7 @@ mod tests {
                 what: "the host's key",
                 path: "host.key".into(),
                 source: kind.into(),
-                mend: ISSUE_MEND,
+                hint: ISSUE_HINT,
             })
             .to_string()
         };

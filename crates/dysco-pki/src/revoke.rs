@@ -15,7 +15,7 @@ use x509_parser::revocation_list::CertificateRevocationList;
 use x509_parser::time::ASN1Time;
 
 use super::error::PkiError;
-use super::issue::{CA_DAYS, DAY, INIT_MEND, SKEW, authority, date, generate};
+use super::issue::{CA_DAYS, DAY, INIT_HINT, SKEW, authority, date, generate};
 use super::{REVOKED, files, subject};
 
 /// Serial numbers of revoked certificates, and the times of their revocation.
@@ -65,9 +65,9 @@ fn read(path: &Path) -> Result<(Revoked, u64), PkiError> {
     let malformed = || PkiError::Malformed {
         path: path.into(),
         what: "list of revoked certificates",
-        mend: "put back the one that 'dyscoctl pki revoke' wrote",
+        hint: "put back the one that 'dyscoctl pki revoke' wrote",
     };
-    let pem = match files::read("the list of revoked certificates", path, INIT_MEND) {
+    let pem = match files::read("the list of revoked certificates", path, INIT_HINT) {
         Err(PkiError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
             return Ok((Revoked::new(), 0));
         }
@@ -84,13 +84,13 @@ fn read(path: &Path) -> Result<(Revoked, u64), PkiError> {
 
 /// Returns the serial number of a certificate of this authority.
 fn serial(path: &Path, ca: &str) -> Result<Vec<u8>, PkiError> {
-    let mend = "name a host.crt that 'dyscoctl pki issue' wrote";
+    let hint = "name a host.crt that 'dyscoctl pki issue' wrote";
     let malformed = || PkiError::Malformed {
         path: path.into(),
         what: "certificate",
-        mend,
+        hint,
     };
-    let pem = files::read("the certificate", path, mend)?;
+    let pem = files::read("the certificate", path, hint)?;
     let der = CertificateDer::from_pem_slice(&pem).map_err(|_| malformed())?;
     let certificate = subject::parse(&der).ok_or_else(malformed)?;
     let ca = CertificateDer::from_pem_slice(ca.as_bytes()).map_err(|_| malformed())?;

@@ -297,7 +297,7 @@ impl Head {
                 flow
             }
             Phase::Switching | Phase::Draining => {
-                let why = "it opened, and did not carry all that was under way in time";
+                let why = "it opened, and did not deliver the data in flight in time";
                 self.cancel(ctx, Reason::ChainUnusable(why.into()))
             }
             _ => self.cancel(ctx, Reason::TimedOut(self.phase)),

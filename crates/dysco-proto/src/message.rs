@@ -18,7 +18,7 @@ pub use order::{Margins, Order};
 pub use wire::{DecodeError, EncodeError};
 
 /// Version of the message layout: the first byte of each message.
-pub const VERSION: u8 = 13;
+pub const VERSION: u8 = 14;
 /// Maximum number of bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 

@@ -28,7 +28,7 @@ pub fn objections(m: &Measurement) -> Vec<Reason> {
     }
     let mut all = Vec::new();
     if m.subsession_a.left.is_ipv4() != m.subsession_b.right.is_ipv4() {
-        let why = "one end speaks IPv4 and the other IPv6, which is not translated";
+        let why = "one end uses IPv4 and the other IPv6, and Dysco does not translate between them";
         all.push(Reason::NewPathUnusable(why.into()));
     }
     let offers = [m.a.local, m.a.remote, m.b.local, m.b.remote];

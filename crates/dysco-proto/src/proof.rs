@@ -102,10 +102,13 @@ impl Proof {
     pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         let reason = match (self.phase, self.right()) {
             (Phase::SettingUp, Some(right)) if !self.sent => Reason::NoAgent(right),
-            (Phase::SettingUp, Some(right)) => Reason::NotProven(format!(
-                "{} did not answer what {right} sent it so: a reverse-path filter or an anti-spoofing rule drops it, or its TCP knows no D-SACK",
-                self.a.left.ip()
-            )),
+            (Phase::SettingUp, Some(right)) => {
+                let client = self.a.left.ip();
+                let why = format!(
+                    "{client} did not answer the segment that {right} sent it under the proxy's address: a reverse-path filter or an anti-spoofing rule drops it, or its TCP has no D-SACK"
+                );
+                Reason::NotProven(why.into())
+            }
             // The server's host may have begun to answer the client. Both ways are correct.
             _ => Reason::TimedOut(self.phase),
         };
@@ -129,7 +132,8 @@ impl Proof {
             return Err(Reason::SameHost(b.right.ip()));
         }
         if a.left.is_ipv4() != b.right.is_ipv4() {
-            let why = "one end speaks IPv4 and the other IPv6, which is not translated";
+            let why =
+                "one end uses IPv4 and the other IPv6, and Dysco does not translate between them";
             return Err(Reason::NewPathUnusable(why.into()));
         }
         self.phase = Phase::SettingUp;

@@ -2,13 +2,13 @@
 //! pod. The data plane of this namespace sees none of their packets.
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::Path;
 
 use dysco_api::{ListenAddress, ProcessName};
 use dysco_common::FlowKey;
+use dysco_explain::Cause;
 
 use super::listener::stands_for;
 use super::process::Proc;
@@ -23,15 +23,18 @@ pub struct Elsewhere {
     pub name: String,
 }
 
-impl fmt::Display for Elsewhere {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Elsewhere {
+    /// Returns the cause and the hint.
+    pub fn cause(&self) -> Cause {
         let Elsewhere { pid, name } = self;
-        write!(
-            f,
+        Cause::new(format!(
             "process {pid} ({name}) has its sockets in another network namespace, as in a \
-             container or pod, and this dyscod sees those of its own alone; run dyscod there: in \
-             the container or pod, or by 'nsenter -t {pid} -n'"
-        )
+             container or pod, and this dyscod sees those of its own alone"
+        ))
+        .hint(format!(
+            "run dyscod there, in the container or pod or by 'nsenter -t {pid} -n', and ask that \
+             dyscod"
+        ))
     }
 }
 
@@ -245,7 +248,7 @@ mod tests {
         let all = process::all().unwrap();
         let found = named(&ProcessName::Pid(pid), &all).unwrap();
         assert_eq!((found.pid, found.name.as_str()), (pid, "sleep"));
-        let told = found.to_string();
+        let told = found.cause().to_string();
         assert!(told.contains("another network namespace"), "{told}");
         assert!(told.contains(&format!("nsenter -t {pid} -n")), "{told}");
         assert_eq!(all_of(&[pid], &all), Some(found));

@@ -1,12 +1,15 @@
 //! Errors about pairs, in words that an operator can act on.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use dysco_explain::Cause;
+
 use super::pair::PairId;
 
-/// Remedy for a proxy that is never seen empty.
+/// Hint for a proxy that is never seen empty.
 pub const LESS_BUSY: &str = "try again when the session is less busy, or run the proxy under the shim (dyscoctl run), which sees where each byte goes";
 
 /// Returns the reason why a proxy holds data of a direction: forward if true, otherwise reverse.
@@ -63,17 +66,10 @@ pub enum Refused {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotTransparent {
     /// The pair is unknown, or no longer known.
-    #[error("the pair {0} is not known: its sockets were closed, or the shim took its word back")]
     Gone(PairId),
     /// No direction is spliced endlessly.
-    #[error(
-        "the proxy may still change the bytes: neither direction is spliced endlessly yet; switch splicing on in the proxy (HAProxy: `option splice-request` and `option splice-response`, `mode tcp`) and let data flow"
-    )]
     NotSpliced,
     /// One direction is spliced, and neither configuration nor HAProxy vouches for the other.
-    #[error(
-        "the {direction} direction has not been spliced yet and the listener {listener} is not declared transparent; wait until data flows that way, or say `transparent = true` of it in a [[listener]] of the configuration"
-    )]
     OneDirection {
         /// The direction that is not spliced: "forward" or "reverse".
         direction: &'static str,
@@ -81,9 +77,6 @@ pub enum NotTransparent {
         listener: SocketAddr,
     },
     /// The kernel has counted receiving calls that the shim has not seen.
-    #[error(
-        "the shim says that the {direction} direction is spliced endlessly, but since then {calls} receiving calls have taken bytes of it, by the kernel's account (sock_recv_length): the proxy reads it by a way that the shim does not follow, and may change it"
-    )]
     Received {
         /// "forward" or "reverse".
         direction: &'static str,
@@ -91,9 +84,6 @@ pub enum NotTransparent {
         calls: u32,
     },
     /// Only the counts are known, and nothing vouches for the bytes.
-    #[error(
-        "its counts agree in both directions ({forward:+} and {reverse:+} bytes of the proxy's own), but counts cannot show that the bytes are the same, nor that they stay so; if the proxy only passes them on, say so with --listen {listener}, or with `transparent = true` in a [[listener]] of the configuration"
-    )]
     OnlyCounts {
         /// Local address of the accepted side.
         listener: SocketAddr,
@@ -103,9 +93,6 @@ pub enum NotTransparent {
         reverse: i64,
     },
     /// HAProxy reports that it parses the messages of this listener.
-    #[error(
-        "the {direction} direction has not been spliced yet and the proxy parses the messages of the listener {listener} (frontend {frontend} is in mode {mode}); only an upgraded session, spliced both ways, can leave such a proxy"
-    )]
     Parsed {
         /// The direction that is not spliced.
         direction: &'static str,
@@ -122,10 +109,8 @@ pub enum NotTransparent {
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
     /// The pair is unknown, or its sockets have changed.
-    #[error("the sockets of the pair {0} are gone")]
     Gone(PairId),
     /// The claim is false.
-    #[error("the {direction} direction of process {pid} is claimed to change the count of bytes by {claimed}, but the kernel's numbers show {seen}; the session stays with its proxy, which changes the bytes after all (or has an outdated shim)", pid = .pair.pid)]
     DeltaMismatch {
         /// Pair that was measured.
         pair: PairId,
@@ -137,12 +122,8 @@ pub enum MeasureError {
         seen: i64,
     },
     /// A direction was read by other calls; see [`NotTransparent::Received`].
-    #[error("{0}")]
     Received(NotTransparent),
     /// The kernel encodes the bytes of one side before they reach the wire.
-    #[error(
-        "a socket of the pair {pair} has `{protocol}` between it and the wire (TCP_ULP): its bytes there are not those of the other side; the session stays with its proxy"
-    )]
     Encoded {
         /// Pair that was measured.
         pair: PairId,
@@ -152,14 +133,8 @@ pub enum MeasureError {
     /// A socket has timestamps in microseconds. A thousand of its ticks are one tick of most
     /// other clocks, so that the new path's clock would stand still for the end that has seen
     /// this one (PAWS).
-    #[error(
-        "a socket of the pair {0} has timestamps in microseconds: the other side's would seem to stand still after it; the session stays with its proxy, and later ones need not if `features tcp_usec_ts` is taken from the route"
-    )]
     Microseconds(PairId),
     /// No still moment confirmed the claim within the limit.
-    #[error(
-        "no moment within {waited_ms} ms confirmed the claimed delta of {claimed} in the {direction} direction of the pair {pair} (last seen {seen:?}); the proxy holds bytes back, or the claim is false: try again when the session is calmer"
-    )]
     NeverStill {
         /// Pair that was measured.
         pair: PairId,
@@ -174,9 +149,6 @@ pub enum MeasureError {
     },
     /// The counts agree with the claim, but never at a moment at which the proxy was certainly
     /// empty.
-    #[error(
-        "the proxy may hold data of the {direction} direction of the pair {pair}: {ends}, so that its counts never showed it empty within {waited_ms} ms; {LESS_BUSY}"
-    )]
     MayHold {
         /// Pair that was measured.
         pair: PairId,
@@ -188,14 +160,8 @@ pub enum MeasureError {
         waited_ms: u64,
     },
     /// The kernel does not answer, because the proxy holds the lock of its pipe.
-    #[error(
-        "the pair {0} cannot be read: its proxy waits inside a splice; it should splice with SPLICE_F_NONBLOCK"
-    )]
     Stalled(PairId),
     /// Earlier measurements have not returned.
-    #[error(
-        "the pair {pair} is not measured: {stalled} measurements of other proxies wait inside the kernel, each for a splice of its proxy; stop these proxies, or start them anew with SPLICE_F_NONBLOCK"
-    )]
     ManyStalled {
         /// Pair that was to be measured.
         pair: PairId,
@@ -203,7 +169,6 @@ pub enum MeasureError {
         stalled: usize,
     },
     /// A system call failed.
-    #[error("cannot {what} of the pair {pair}: {source}")]
     System {
         /// Pair that was measured.
         pair: PairId,
@@ -218,12 +183,8 @@ pub enum MeasureError {
 #[derive(Debug, thiserror::Error)]
 pub enum CloseError {
     /// The descriptors belong to other sockets now. Nothing was closed.
-    #[error("the descriptors of the pair {0} belong to other sockets now; nothing was closed")]
     Changed(PairId),
     /// A system call failed.
-    #[error(
-        "cannot {what} of the pair {pair}: {source}; dyscod needs CAP_NET_ADMIN and CAP_SYS_PTRACE"
-    )]
     System {
         /// Pair that was to be closed.
         pair: PairId,
@@ -232,4 +193,147 @@ pub enum CloseError {
         /// Error of the operating system.
         source: io::Error,
     },
+}
+
+impl NotTransparent {
+    /// Returns the cause and the hint.
+    pub fn cause(&self) -> Cause {
+        match self {
+            NotTransparent::Gone(pair) => Cause::new(format!(
+                "the pair {pair} is not known: its sockets were closed, or the shim withdrew its report"
+            )),
+            NotTransparent::NotSpliced => Cause::new(
+                "the proxy may still change the bytes: neither direction is spliced endlessly yet",
+            )
+            .hint(
+                "switch splicing on in the proxy (HAProxy: `option splice-request` and `option splice-response`, `mode tcp`) and let data flow",
+            ),
+            NotTransparent::OneDirection {
+                direction,
+                listener,
+            } => Cause::new(format!(
+                "the {direction} direction has not been spliced yet and the listener {listener} is not declared transparent"
+            ))
+            .hint(
+                "wait until data flows that way, or set `transparent = true` for it in a [[listener]] of the configuration",
+            ),
+            NotTransparent::Received { direction, calls } => Cause::new(format!(
+                "the shim reports that the {direction} direction is spliced endlessly, but since then {calls} receiving calls have taken bytes of it, by the kernel's count (sock_recv_length): the proxy reads it by a way that the shim does not follow, and may change it"
+            )),
+            NotTransparent::OnlyCounts {
+                listener,
+                forward,
+                reverse,
+            } => Cause::new(format!(
+                "its counts agree in both directions ({forward:+} and {reverse:+} bytes of the proxy's own), but counts cannot show that the bytes are the same, nor that they stay so"
+            ))
+            .hint(format!(
+                "if the proxy only passes them on, declare it: --listen {listener} of 'remove-middlebox', --transparent of 'drain', or `transparent = true` in a [[listener]] of the configuration"
+            )),
+            NotTransparent::Parsed {
+                direction,
+                listener,
+                frontend,
+                mode,
+            } => Cause::new(format!(
+                "the {direction} direction has not been spliced yet and the proxy parses the messages of the listener {listener} (frontend {frontend} is in mode {mode})"
+            ))
+            .hint("wait for an upgraded session, spliced in both directions: only such a one can lose this proxy"),
+        }
+    }
+}
+
+impl fmt::Display for NotTransparent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause().fmt(f)
+    }
+}
+
+impl MeasureError {
+    /// Returns the cause and the hint.
+    pub fn cause(&self) -> Cause {
+        match self {
+            MeasureError::Gone(pair) => {
+                Cause::new(format!("the sockets of the pair {pair} are gone"))
+            }
+            MeasureError::DeltaMismatch {
+                pair,
+                direction,
+                claimed,
+                seen,
+            } => Cause::new(format!(
+                "the shim claims that process {} changes the count of the {direction} direction by {claimed} bytes, but the kernel's counts show {seen}: the proxy changes the bytes after all, or has an outdated shim",
+                pair.pid
+            ))
+            .hint("keep the proxy in this session"),
+            MeasureError::Received(why) => why.cause(),
+            MeasureError::Encoded { pair, protocol } => Cause::new(format!(
+                "a socket of the pair {pair} has `{protocol}` between it and the wire (TCP_ULP): its bytes there are not those of the other side"
+            ))
+            .hint("keep the proxy in this session"),
+            MeasureError::Microseconds(pair) => Cause::new(format!(
+                "a socket of the pair {pair} has timestamps in microseconds, after which those of the other side would seem to stand still"
+            ))
+            .hint(
+                "keep the proxy in this session, and remove `features tcp_usec_ts` from the route for later ones",
+            ),
+            MeasureError::NeverStill {
+                pair,
+                direction,
+                claimed,
+                seen,
+                waited_ms,
+            } => Cause::new(format!(
+                "no moment within {waited_ms} ms confirmed the claimed delta of {claimed} in the {direction} direction of the pair {pair} (last seen {seen:?}): the proxy holds bytes back, or the claim is false"
+            ))
+            .hint("try again when the session is calmer"),
+            MeasureError::MayHold {
+                pair,
+                direction,
+                ends,
+                waited_ms,
+            } => Cause::new(format!(
+                "the proxy may hold data of the {direction} direction of the pair {pair}: {ends}, so that its counts never showed it empty within {waited_ms} ms"
+            ))
+            .hint(LESS_BUSY),
+            MeasureError::Stalled(pair) => Cause::new(format!(
+                "the pair {pair} cannot be read: its proxy waits inside a splice"
+            ))
+            .hint("let the proxy splice with SPLICE_F_NONBLOCK"),
+            MeasureError::ManyStalled { pair, stalled } => Cause::new(format!(
+                "the pair {pair} is not measured: {stalled} measurements of other proxies wait inside the kernel, each for a splice of its proxy"
+            ))
+            .hint("stop these proxies, or start them anew with SPLICE_F_NONBLOCK"),
+            MeasureError::System { pair, what, source } => {
+                Cause::new(format!("cannot {what} of the pair {pair}: {source}"))
+            }
+        }
+    }
+}
+
+impl fmt::Display for MeasureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause().fmt(f)
+    }
+}
+
+impl CloseError {
+    /// Returns the cause and the hint.
+    pub fn cause(&self) -> Cause {
+        match self {
+            CloseError::Changed(pair) => Cause::new(format!(
+                "the descriptors of the pair {pair} belong to other sockets now, and nothing was closed"
+            )),
+            CloseError::System { pair, what, source } => {
+                Cause::new(format!("cannot {what} of the pair {pair}: {source}"))
+                    .hint("give dyscod CAP_NET_ADMIN and CAP_SYS_PTRACE")
+            }
+        }
+    }
+}
+
+impl fmt::Display for CloseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause().fmt(f)
+    }
 }

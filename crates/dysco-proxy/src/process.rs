@@ -1,10 +1,12 @@
 //! Resolution of a proxy's name to its processes.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::fs;
 use std::os::linux::fs::MetadataExt;
 
 use dysco_api::{ListenAddress, ProcessName};
+use dysco_explain::Cause;
 
 use super::elsewhere::{Elsewhere, is_ours};
 use super::table;
@@ -16,10 +18,8 @@ const COMM: usize = 15;
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// No process has the name.
-    #[error("no process of this host's network is '{0}'")]
     None(ProcessName),
     /// Several processes have the name, and none of them started the others.
-    #[error("{} processes are '{name}': {}", .pids.len(), numbers(.pids))]
     Ambiguous {
         /// The name.
         name: ProcessName,
@@ -27,22 +27,51 @@ pub enum ProcessError {
         pids: Vec<i32>,
     },
     /// The process is in another network namespace.
-    #[error("{0}")]
     Elsewhere(Elsewhere),
     /// The process belongs to another user.
-    #[error("process {pid} is not the caller's own")]
     NotAllowed {
         /// Pid of the process.
         pid: i32,
     },
     /// `/proc` cannot be read.
-    #[error("cannot read {what}: {source}")]
     System {
         /// Part of `/proc` that was read.
         what: &'static str,
         /// Error of the operating system.
         source: std::io::Error,
     },
+}
+
+impl ProcessError {
+    /// Returns the cause and the hint.
+    pub fn cause(&self) -> Cause {
+        match self {
+            ProcessError::None(name) => {
+                Cause::new(format!("no process of this host's network is '{name}'"))
+                    .hint("see 'ps' for processes, and 'ss -ltnp' for who listens")
+            }
+            ProcessError::Ambiguous { name, pids } => Cause::new(format!(
+                "{} processes are '{name}': {}",
+                pids.len(),
+                numbers(pids)
+            ))
+            .hint("name one by its number"),
+            ProcessError::Elsewhere(process) => process.cause(),
+            ProcessError::NotAllowed { pid } => {
+                Cause::new(format!("process {pid} is not the caller's own")).hint("run as root")
+            }
+            ProcessError::System { what, source } => {
+                Cause::new(format!("cannot read {what}: {source}"))
+                    .hint("give dyscod /proc, and CAP_SYS_PTRACE")
+            }
+        }
+    }
+}
+
+impl fmt::Display for ProcessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause().fmt(f)
+    }
 }
 
 fn numbers(pids: &[i32]) -> String {

@@ -209,7 +209,7 @@ impl World {
             Asked::Answered(answer) => Ok(seed::compares(config.seed, self.is_open(place, answer))),
             Asked::Before => Ok(Default::default()),
             Asked::Closed => Err(Reason::Closing),
-            Asked::Silent => Err(Reason::NewPathUnusable(String::new())),
+            Asked::Silent => Err(Reason::NewPathUnusable(String::new().into())),
         };
         self.edit(place, |h| {
             h.answer = None;

@@ -48,10 +48,7 @@ pub fn examine(path: &Path, config: &Result<Config, CliError>) -> Vec<Finding> {
         )
     }));
     let missing = config.listeners.iter().filter_map(missing_socket);
-    findings.extend(missing.map(|line| {
-        let (found, mend) = line.split_once("; ").unwrap_or((&line, ""));
-        Finding::doubtful("listener", found, mend)
-    }));
+    findings.extend(missing.map(|cause| Finding::of_cause("listener", cause)));
     findings.extend(ports(&config.removal, &Ports::read()));
     findings.extend(without_ethernet(host));
     findings.extend(reverse_paths(host));
@@ -78,14 +75,14 @@ fn keys(config: &Config) -> Finding {
 fn valid(paths: &PkiPaths, [ca, host]: [i64; 2]) -> Finding {
     let ends = |path: &Path, days| format!("{} ends in {days} days", path.display());
     if ca < SOON_DAYS {
-        let mend = "make another authority with 'dyscoctl pki init', and issue the keys of all \
+        let hint = "make another authority with 'dyscoctl pki init', and issue the keys of all \
                     its hosts anew";
-        return Finding::doubtful("keys", ends(&paths.ca, ca), mend);
+        return Finding::doubtful("keys", ends(&paths.ca, ca), hint);
     }
     if host < SOON_DAYS {
-        let mend = "issue another with 'dyscoctl pki issue', copy it here, and run \
+        let hint = "issue another with 'dyscoctl pki issue', copy it here, and run \
                     'dyscoctl reload'";
-        return Finding::doubtful("keys", ends(&paths.cert, host), mend);
+        return Finding::doubtful("keys", ends(&paths.cert, host), hint);
     }
     Finding::well("keys", ends(&paths.cert, host))
 }
@@ -186,7 +183,7 @@ fn ports(removal: &Removal, kernel: &Ports) -> Option<Finding> {
 fn without_ethernet(host: &Host) -> Vec<Finding> {
     let unusable = host.interfaces.iter().filter_map(Interface::unusable);
     unusable
-        .map(|[what, mend]| Finding::doubtful("interfaces", what, mend))
+        .map(|cause| Finding::of_cause("interfaces", cause))
         .collect()
 }
 
@@ -271,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_soon_has_the_mend_that_helps() {
+    fn what_ends_soon_has_the_hint_that_helps() {
         let paths = PkiPaths::in_dir("/keys".as_ref());
         let of = |days| valid(&paths, days);
         assert_eq!(of([400, 30]).verdict, Verdict::Well);
-        assert!(of([400, 29]).mend.contains("pki issue"));
+        assert!(of([400, 29]).hint.contains("pki issue"));
         // The certificates of its hosts would expire with it.
         let finding = of([29, 29]);
-        assert!(finding.mend.contains("pki init"), "{finding:?}");
+        assert!(finding.hint.contains("pki init"), "{finding:?}");
         assert!(
             finding.found.contains("ca.crt ends in 29 days"),
             "{finding:?}"
@@ -291,6 +288,6 @@ mod tests {
         let found = examine("/none".as_ref(), &missing);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].about, "configuration");
-        assert_eq!(found[0].mend, "name another with --config");
+        assert_eq!(found[0].hint, "name another with --config");
     }
 }

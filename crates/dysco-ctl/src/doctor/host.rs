@@ -31,7 +31,7 @@ pub fn examine(config: Option<&Config>) -> Vec<Finding> {
     findings.extend(filters(release.trim(), attach));
     let rights = rights(&read("/proc/self/status"));
     // Without these rights all further checks fail for the same reason.
-    let enough = rights.mend.is_empty();
+    let enough = rights.hint.is_empty();
     findings.push(rights);
     if !enough {
         return findings;
@@ -104,8 +104,8 @@ fn rights(status: &str) -> Finding {
         missing => {
             let names: Vec<_> = missing.iter().map(|(_, name)| *name).collect();
             let found = format!("this process lacks {}", names.join(", "));
-            let mend = "run it as root, as dyscod does; in a container add these capabilities";
-            Finding::ill("rights", found, mend)
+            let hint = "run it as root, as dyscod does; in a container add these capabilities";
+            Finding::ill("rights", found, hint)
         }
     }
 }
@@ -254,7 +254,8 @@ mod tests {
         for attach in [None, Some(Attach::Auto)] {
             let told = old(attach).unwrap();
             assert_eq!(told.verdict, Verdict::Doubtful);
-            assert!(told.found.contains("no TCX") && told.mend.contains("pref"));
+            assert!(told.found.contains("no TCX") && told.found.contains("preference"));
+            assert!(told.hint.contains("Linux 6.6"));
         }
     }
 
@@ -262,7 +263,7 @@ mod tests {
     fn what_matters_to_some_hosts_alone_is_doubtful() {
         let finding = sockets(Err(AgentError::NoSockets("it is not understood".into())));
         assert_eq!(finding.verdict, Verdict::Doubtful);
-        assert!(finding.mend.contains("BTF"), "{finding:?}");
+        assert!(finding.hint.contains("BTF"), "{finding:?}");
         assert!(!finding.found.contains("BTF"), "{finding:?}");
         let finding = repair(Err(io::ErrorKind::PermissionDenied.into()));
         assert_eq!(finding.verdict, Verdict::Doubtful);

@@ -1,4 +1,4 @@
-//! `dyscoctl doctor`: finds faults that would keep this host from working, with their remedies.
+//! `dyscoctl doctor`: finds faults that would keep this host from working, each with a hint.
 //! The command changes nothing, and works with or without a running `dyscod`.
 
 mod files;
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use dysco_agent::AgentError;
 use dysco_api::Exit;
 use dysco_config::{Config, DEFAULT_CONFIG};
+use dysco_explain::{Cause, Explain};
 use serde::Serialize;
 
 use super::context::Context;
@@ -46,9 +47,9 @@ pub(super) struct Finding {
     verdict: Verdict,
     about: &'static str,
     pub(super) found: String,
-    /// Remedy; empty if none is needed.
+    /// What to do; empty if nothing is needed.
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub(super) mend: String,
+    pub(super) hint: String,
 }
 
 impl Finding {
@@ -57,23 +58,23 @@ impl Finding {
             verdict: Verdict::Well,
             about,
             found: found.into(),
-            mend: String::new(),
+            hint: String::new(),
         }
     }
 
-    fn doubtful(about: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Finding {
+    fn doubtful(about: &'static str, found: impl Into<String>, hint: impl Into<String>) -> Finding {
         Finding {
             verdict: Verdict::Doubtful,
             about,
             found: found.into(),
-            mend: mend.into(),
+            hint: hint.into(),
         }
     }
 
-    fn ill(about: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Finding {
+    fn ill(about: &'static str, found: impl Into<String>, hint: impl Into<String>) -> Finding {
         Finding {
             verdict: Verdict::Ill,
-            ..Finding::doubtful(about, found, mend)
+            ..Finding::doubtful(about, found, hint)
         }
     }
 
@@ -84,25 +85,20 @@ impl Finding {
 
     /// Returns a finding with the same text that any command reports for the error.
     fn of(about: &'static str, error: &CliError) -> Finding {
-        let [what, why, mend] = error.told();
-        let found = match what.is_empty() {
-            true => why,
-            false => format!("failed to {what}: {why}"),
-        };
-        Finding::ill(about, found, mend)
+        let told = error.explain();
+        Finding::ill(about, told.found(), told.hint.unwrap_or_default())
     }
 
-    /// Returns a finding about an error of the data plane. `mend` is used if the error has no
-    /// remedy.
-    fn of_agent(about: &'static str, error: &AgentError, mend: &str) -> Finding {
-        let text = error.to_string();
-        let parted = match error {
-            // The text ends with the verifier's output, which contains many semicolons.
-            AgentError::Program { .. } => None,
-            _ => text.rsplit_once("; "),
-        };
-        let (found, mend) = parted.unwrap_or((&text, mend));
-        Finding::ill(about, shortened(found), mend)
+    /// Returns a doubtful finding.
+    fn of_cause(about: &'static str, cause: Cause) -> Finding {
+        Finding::doubtful(about, cause.why, cause.hint.unwrap_or_default())
+    }
+
+    /// Returns a finding about an error of the data plane. `hint` is used if the error has none.
+    fn of_agent(about: &'static str, error: &AgentError, hint: &str) -> Finding {
+        let told = error.explain();
+        let hint = told.hint.as_deref().unwrap_or(hint);
+        Finding::ill(about, shortened(&told.found()), hint)
     }
 }
 
@@ -176,16 +172,16 @@ fn text(report: &Report) -> String {
             Verdict::Doubtful => "?",
             Verdict::Ill => "ILL",
         };
-        let what = match finding.mend.as_str() {
+        let what = match finding.hint.as_str() {
             "" => finding.found.clone(),
-            mend => format!("{}\n-> {mend}", finding.found),
+            hint => format!("{}\n-> {hint}", finding.found),
         };
         rows.add_row([sign, finding.about, &what]);
     }
     let sum = match (report.ill, report.doubtful) {
         (0, 0) => "nothing would stop this host from working".to_owned(),
         (0, doubtful) => format!("nothing would stop this host; {doubtful} to look at (?)"),
-        (ill, doubtful) => format!("{ill} to mend (ILL), {doubtful} to look at (?)"),
+        (ill, doubtful) => format!("{ill} to repair (ILL), {doubtful} to look at (?)"),
     };
     format!("{}\n\n{sum}", rendered(&rows))
 }
@@ -210,13 +206,13 @@ mod tests {
         let told = text(&report);
         assert!(told.contains("-> mount them"), "{told}");
         assert!(
-            told.ends_with("2 to mend (ILL), 1 to look at (?)"),
+            told.ends_with("2 to repair (ILL), 1 to look at (?)"),
             "{told}"
         );
     }
 
     #[test]
-    fn an_error_is_told_with_its_mend() {
+    fn an_error_is_told_with_its_hint() {
         let error = CliError::Client(ClientError::NoDaemon {
             socket: "/run/s".into(),
             source: std::io::ErrorKind::NotFound.into(),
@@ -227,11 +223,11 @@ mod tests {
                 .found
                 .starts_with("failed to reach dyscod at /run/s: ")
         );
-        assert!(finding.mend.starts_with("start it"), "{}", finding.mend);
+        assert!(finding.hint.starts_with("start it"), "{}", finding.hint);
         assert_eq!(finding.verdict, Verdict::Ill);
     }
 
-    /// The verifier's output contains much that looks like a remedy.
+    /// The verifier reports much before its reason.
     #[test]
     fn of_what_the_verifier_says_the_last_words_are_told() {
         let looked = "0: (bf) r6 = r1 ; R1=ctx() R6=ctx() ü\n".repeat(5_000);
@@ -243,15 +239,15 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_data_plane_has_a_mend_of_its_own_or_another() {
+    fn an_error_of_the_data_plane_has_a_hint_of_its_own_or_another() {
         let layout = AgentError::Layout {
             path: "/pins/v1".into(),
         };
         let finding = Finding::of_agent("pins", &layout, "");
-        assert!(finding.mend.contains("rm -r /pins/v1"), "{finding:?}");
+        assert!(finding.hint.contains("rm -r /pins/v1"), "{finding:?}");
         assert!(!finding.found.contains("rm -r"), "{finding:?}");
         let missing = AgentError::Missing("dysco_ingress");
         let finding = Finding::of_agent("programs", &missing, "another kernel");
-        assert_eq!(finding.mend, "another kernel");
+        assert_eq!(finding.hint, "another kernel");
     }
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use dysco_api::{ClientError, PolicyReport, Reply, Request, StatusReport};
 use dysco_config::Config;
+use dysco_explain::{Cause, Explain};
 
 use super::Finding;
 use crate::context::Context;
@@ -14,7 +15,7 @@ use crate::exit::CliError;
 /// Version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Counters that indicate a fault of this host, with their remedies.
+/// Counters that indicate a fault of this host, with hints.
 const TELLING: [(&str, &str, &str); 2] = [
     (
         "sessions_not_tracked_no_room",
@@ -66,14 +67,15 @@ fn ask(context: &Context, request: &Request) -> Result<Reply, CliError> {
 /// Returns a finding about a daemon that does not answer. Either it can be started, or another
 /// process occupies its port.
 fn silent(error: &CliError, known: bool, taken: Option<u16>) -> Finding {
-    let [what, why, mend] = error.told();
-    let found = format!("failed to {what}: {why}");
+    let told = error.explain();
+    let found = told.found();
     match (known, taken) {
         (false, _) => {
-            let mend = "mend the configuration, which names its socket, or name that with --socket";
-            Finding::doubtful("dyscod", found, mend)
+            let hint =
+                "correct the configuration, which names its socket, or name that with --socket";
+            Finding::doubtful("dyscod", found, hint)
         }
-        (true, None) => Finding::doubtful("dyscod", found, mend),
+        (true, None) => Finding::doubtful("dyscod", found, told.hint.unwrap_or_default()),
         (true, Some(port)) => Finding::ill(
             "dyscod",
             format!("{found}; and something has the UDP port {port}"),
@@ -109,16 +111,17 @@ pub(super) fn of_status(status: &StatusReport, peers: Option<&[IpAddr]>) -> Vec<
     findings.extend(status.interfaces.iter().map(|interface| {
         let (name, attach) = (&interface.name, &interface.attach);
         match interface.programs.is_empty() {
-            false => match interface.trouble.as_deref().map(apart) {
-                Some((what, mend)) => {
-                    Finding::doubtful("interfaces", format!("{name}: {what}"), mend)
+            false => match &interface.trouble {
+                Some(what) => {
+                    let hint = interface.hint.as_deref().unwrap_or_default();
+                    Finding::doubtful("interfaces", format!("{name}: {what}"), hint)
                 }
                 None => Finding::well("interfaces", format!("{name}: programs by {attach}")),
             },
             true => Finding::ill(
                 "interfaces",
                 format!("{name} has no programs: {attach}"),
-                "make an interface of this name, or mend interfaces under [host]",
+                "make an interface of this name, or correct interfaces under [host]",
             ),
         }
     }));
@@ -142,31 +145,24 @@ pub(super) fn of_status(status: &StatusReport, peers: Option<&[IpAddr]>) -> Vec<
         ));
     }
     let keys = status.keys.and_then(|keys| keys.trouble());
-    findings.extend(keys.as_deref().map(apart).map(|(what, mend)| {
-        let mend = format!("{mend}; if that is done, only 'dyscoctl reload'");
+    findings.extend(keys.map(|Cause { why, hint }| {
+        let hint = hint.unwrap_or_default();
         Finding::doubtful(
             "dyscod",
-            format!("it uses keys that end soon: {what}"),
-            mend,
+            format!("it uses keys that end soon: {why}"),
+            format!("{hint}; if that is done, only 'dyscoctl reload'"),
         )
     }));
     let count = |name: &str| status.counters.get(name).copied().unwrap_or(0);
     let told = TELLING.iter().filter(|(name, ..)| count(name) > 0);
-    findings.extend(told.map(|(name, what, mend)| {
+    findings.extend(told.map(|(name, what, hint)| {
         Finding::doubtful(
             "counters",
             format!("{what} ({name}: {})", count(name)),
-            *mend,
+            *hint,
         )
     }));
     findings
-}
-
-/// Splits a text into the fault and its remedy.
-fn apart(trouble: &str) -> (&str, &str) {
-    trouble
-        .rsplit_once("; ")
-        .unwrap_or((trouble, "see 'dyscoctl status'"))
 }
 
 fn version(theirs: &str) -> Finding {
@@ -187,7 +183,7 @@ fn of_policy(policy: &PolicyReport) -> Vec<Finding> {
         Finding::ill(
             "policy",
             format!("{file} is not in force: {error}"),
-            format!("mend it; see 'dyscoctl policy check {file}'"),
+            format!("correct it; see 'dyscoctl policy check {file}'"),
         )
     });
     let missing: HashSet<_> = policy.rules.iter().flat_map(|rule| &rule.missing).collect();
@@ -220,6 +216,7 @@ mod tests {
                 xdp: false,
                 programs: vec!["dysco_ingress".into()],
                 trouble: None,
+                hint: None,
             }],
             peers: vec![PeerReport {
                 address: [10, 0, 0, 1].into(),
@@ -246,7 +243,7 @@ mod tests {
         type Fault = fn(&mut StatusReport);
         let faults: [(Fault, Verdict, &str); 6] = [
             (
-                |s| s.interfaces[0].trouble = Some("no Ethernet header; use another".into()),
+                |s| s.interfaces[0].trouble = Some("no Ethernet header; really".into()),
                 Verdict::Doubtful,
                 "eth0: no Ethernet header",
             ),
@@ -310,8 +307,8 @@ mod tests {
         });
         let finding = silent(&error, true, None);
         assert_eq!(finding.verdict, Verdict::Doubtful);
-        assert!(finding.mend.starts_with("start it"), "{finding:?}");
-        assert!(silent(&error, false, None).mend.contains("configuration"));
+        assert!(finding.hint.starts_with("start it"), "{finding:?}");
+        assert!(silent(&error, false, None).hint.contains("configuration"));
         let finding = silent(&error, true, Some(7474));
         assert_eq!(finding.verdict, Verdict::Ill);
         assert!(finding.found.contains("7474"), "{finding:?}");

@@ -52,12 +52,12 @@ impl Policy {
 
     /// Returns the refusal, if the caller may not make this request.
     pub fn judge(&self, caller: &Caller, request: &Request) -> Result<(), Failure> {
-        let refuse = |what: &str, why: String, mend: &str| {
+        let refuse = |what: &str, why: String, hint: &str| {
             Err(Failure {
                 code: FailureCode::NotAllowed,
                 what: what.to_owned(),
                 why,
-                mend: mend.to_owned(),
+                hint: hint.to_owned(),
             })
         };
         let user = caller.uid;

@@ -72,7 +72,7 @@ pub fn turn_away(stream: UnixStream) {
         code: FailureCode::Busy,
         what: "ask dyscod".into(),
         why: "too many local clients are connected".into(),
-        mend: "end some, such as other 'dyscoctl monitor'".into(),
+        hint: "end some, such as other 'dyscoctl monitor'".into(),
     };
     stats::count(failure.code);
     let mut line = Vec::new();
@@ -115,17 +115,17 @@ async fn skip_line(read: &mut (impl AsyncBufRead + Unpin)) -> io::Result<()> {
 
 fn parse(line: &[u8]) -> Result<Request, Failure> {
     serde_json::from_slice(line).map_err(|error| {
-        let mend = "use dyscoctl of the same version";
-        bad_request(error.to_string(), mend)
+        let hint = "use dyscoctl of the same version";
+        bad_request(error.to_string(), hint)
     })
 }
 
-fn bad_request(why: String, mend: &str) -> Failure {
+fn bad_request(why: String, hint: &str) -> Failure {
     Failure {
         code: FailureCode::BadRequest,
         what: "read the request".into(),
         why,
-        mend: mend.into(),
+        hint: hint.into(),
     }
 }
 
@@ -150,7 +150,7 @@ async fn relay(
                 code: FailureCode::Internal,
                 what: "answer the request".into(),
                 why: "dyscod's engine gave no answer".into(),
-                mend: "look at dyscod's log; it may be stopping".into(),
+                hint: "look at dyscod's log; it may be stopping".into(),
             }));
         }
         send(write, &batch).await?;

@@ -2,13 +2,12 @@
 
 use std::path::PathBuf;
 
+use dysco_explain::{Explain, Explanation, display_explained};
+
 /// Error that keeps the server from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// Another daemon listens there.
-    #[error(
-        "failed to listen on {path}: another dyscod answers there; stop it first, or set {key}"
-    )]
     InUse {
         /// Path of the socket.
         path: PathBuf,
@@ -16,7 +15,6 @@ pub enum ApiError {
         key: &'static str,
     },
     /// The path, or its permissions, cannot be used.
-    #[error("failed to {what} {path}: {source}; set {key} to a path that root can write")]
     Socket {
         /// Attempted operation.
         what: &'static str,
@@ -27,4 +25,25 @@ pub enum ApiError {
         /// Cause.
         source: std::io::Error,
     },
+}
+
+display_explained!(ApiError);
+
+impl Explain for ApiError {
+    fn explain(&self) -> Explanation {
+        match self {
+            ApiError::InUse { path, key } => Explanation::new(
+                format!("listen on {}", path.display()),
+                "another dyscod answers there",
+            )
+            .hint(format!("stop it first, or set {key}")),
+            ApiError::Socket {
+                what,
+                path,
+                key,
+                source,
+            } => Explanation::new(format!("{what} {}", path.display()), source)
+                .hint(format!("set {key} to a path that root can write")),
+        }
+    }
 }

@@ -73,7 +73,7 @@ impl Engine {
                     code: FailureCode::Internal,
                     what: "adopt the sessions that were there first".into(),
                     why: error.to_string(),
-                    mend: "see the log of dyscod there".into(),
+                    hint: "see the log of dyscod there".into(),
                 })
             }
         };

@@ -5,6 +5,7 @@ use dysco_agent::NewPath;
 use dysco_common::two_paths::{Anchor, Cutoff, has_shown_all};
 use dysco_common::view::{Change, Cut, View};
 use dysco_common::{FlowKey, Translation};
+use dysco_explain::Explain;
 use dysco_proto::{ChangeId, Command, Facts, HostEvent, Reason, Side, Subsession};
 use dysco_proxy::port::HeldPort;
 
@@ -342,7 +343,7 @@ impl Engine {
             View::Tracked if s.life.reset == 0 => self
                 .agent
                 .prepare(slot, path)
-                .map_err(|e| Reason::NewPathUnusable(e.to_string()))?,
+                .map_err(|e| Reason::NewPathUnusable(e.explain().into()))?,
             _ => return Err(Reason::Closing),
         }
         Ok(())
@@ -433,7 +434,7 @@ impl Engine {
                 // At once, before the kernel gives the port to another socket.
                 let _ = answers.send(Answer::Left(opened, HeldPort::hold(&key_b)));
             }
-            let result = result.map_err(|e| Reason::Failed(e.to_string()));
+            let result = result.map_err(|e| Reason::Failed(e.cause()));
             let _ = answers.send(Answer::Event(HostEvent::Closed { change, result }));
         });
     }

@@ -11,6 +11,7 @@ use dysco_api::{
 };
 use dysco_common::{FlowKey, Session};
 use dysco_control as control;
+use dysco_explain::{Cause, Explain, Explanation};
 use dysco_firewall::transfer::{Action, Give, Message, Moved, Order, TransferId, Transfers};
 use dysco_firewall::{self as state, Document, FiveTuple, StateError};
 use dysco_proto::{ChangeId, HostEvent, KindName, Reason, Subsession};
@@ -37,9 +38,9 @@ pub(super) struct Moves {
 /// Result of a task for another host.
 pub(super) enum Done {
     /// The export is done, or the reason why not.
-    Exported(Give, Result<Vec<u8>, String>),
+    Exported(Give, Result<Vec<u8>, Explanation>),
     /// The installation is done, or the reason why not.
-    Installed(TransferId, Result<Moved, String>),
+    Installed(TransferId, Result<Moved, Explanation>),
 }
 
 impl Engine {
@@ -237,7 +238,7 @@ impl Engine {
     /// answers them sooner than a thread wakes up.
     fn export_for(&mut self, give: Give, session: FiveTuple, kinds: Vec<KindName>) {
         let found = self.is_called_so(&session).and_then(|()| {
-            state::export_at_once(&session, &kinds).map_err(|error| error.to_string())
+            state::export_at_once(&session, &kinds).map_err(|error| error.explain())
         });
         if let Some(found) = found.transpose() {
             let packed = found.and_then(|all| packed(&session, &kinds, &all));
@@ -245,7 +246,7 @@ impl Engine {
         }
         let answers = self.answers.clone();
         spawn_short(move || {
-            let documents = state::export(&session, &kinds).map_err(|error| error.to_string());
+            let documents = state::export(&session, &kinds).map_err(|error| error.explain());
             let packed = documents.and_then(|all| packed(&session, &kinds, &all));
             let done = Done::Exported(give, packed);
             let _ = answers.send(Answer::State(done));
@@ -261,8 +262,8 @@ impl Engine {
         dry_run: bool,
     ) {
         let read = serde_json::from_slice(documents)
-            .map_err(|error| error.to_string())
-            .and_then(|documents| state::read(&documents).map_err(|error| error.to_string()));
+            .map_err(|error| Explanation::new("read the state", error))
+            .and_then(|documents| state::read(&documents).map_err(|error| error.explain()));
         let at_once = read.as_deref().map_or(true, state::is_at_once);
         let runtime = tokio::runtime::Handle::current();
         let work = move |documents: Vec<Document>| {
@@ -272,7 +273,7 @@ impl Engine {
                 new: report.new as u32,
                 updated: report.updated as u32,
             };
-            report.map(moved).map_err(|error| error.to_string())
+            report.map(moved).map_err(|error| error.explain())
         };
         if at_once {
             return self.state_done(Done::Installed(transfer, read.and_then(work)));
@@ -286,13 +287,15 @@ impl Engine {
 
     /// Returns an error if the session has passed a NAT: the firewall's entries are then of another
     /// five-tuple, which the host that is to get them does not expect.
-    fn is_called_so(&self, session: &FiveTuple) -> Result<(), String> {
+    fn is_called_so(&self, session: &FiveTuple) -> Result<(), Explanation> {
         let known = self.known_to_firewall(session);
         match known == *session {
             true => Ok(()),
-            false => Err(format!(
-                "failed to export the state of {session}: it has passed a NAT, behind which it is {known}; leave --state out, or move the state of the host with the NAT"
-            )),
+            false => Err(Explanation::new(
+                format!("export the state of {session}"),
+                format!("it has passed a NAT, behind which it is {known}"),
+            )
+            .hint("leave --state out, or move the state of the host with the NAT")),
         }
     }
 
@@ -311,9 +314,15 @@ impl Engine {
 
     /// Handles the end of a transfer. `code` is for the client that waits for a transfer that was
     /// not done.
-    fn moved(&mut self, transfer: TransferId, result: Result<Moved, String>, code: FailureCode) {
+    fn moved(
+        &mut self,
+        transfer: TransferId,
+        result: Result<Moved, Explanation>,
+        code: FailureCode,
+    ) {
         if let Some((change, to)) = self.moves.wanted.remove(&transfer) {
-            let result = result.map(|_| ()).map_err(Reason::StateNotMoved);
+            let result = result.map(|_| ());
+            let result = result.map_err(|error| Reason::StateNotMoved(error.into()));
             return self.tell_machine(HostEvent::StateMoved { change, to, result });
         }
         let Some((dry_run, replies)) = self.moves.waiting.remove(&transfer) else {
@@ -326,7 +335,7 @@ impl Engine {
                 new: moved.new as usize,
                 updated: moved.updated as usize,
             }),
-            Err(why) => Reply::Error(told(code, &why)),
+            Err(error) => Reply::Error(Failure::new(code, error)),
         };
         let _ = replies.try_send(reply);
     }
@@ -387,9 +396,13 @@ pub(super) fn as_opened(session: &Subsession) -> FiveTuple {
 
 /// Encodes documents for another host. Each named kind must be there: without it, that host would
 /// drop the session.
-fn packed(session: &FiveTuple, kinds: &[KindName], all: &[Document]) -> Result<Vec<u8>, String> {
-    state::has_each(session, kinds, all).map_err(|error| error.to_string())?;
-    serde_json::to_vec(all).map_err(|error| error.to_string())
+fn packed(
+    session: &FiveTuple,
+    kinds: &[KindName],
+    all: &[Document],
+) -> Result<Vec<u8>, Explanation> {
+    state::has_each(session, kinds, all).map_err(|error| error.explain())?;
+    serde_json::to_vec(all).map_err(|error| Explanation::new("encode the state", error))
 }
 
 fn failure(error: &StateError) -> Failure {
@@ -398,30 +411,12 @@ fn failure(error: &StateError) -> Failure {
         StateError::Kernel { .. } => FailureCode::Internal,
         _ => FailureCode::Refused,
     };
-    told(code, &error.to_string())
+    Failure::new(code, error.explain())
 }
 
-fn refused(why: &str, mend: &str) -> Failure {
-    Failure {
-        code: FailureCode::BadRequest,
-        what: "move state".into(),
-        why: why.into(),
-        mend: mend.into(),
-    }
-}
-
-/// Returns the failure that one of our error texts describes.
-fn told(code: FailureCode, text: &str) -> Failure {
-    // The text is "failed to WHAT: WHY; MEND".
-    let rest = text.strip_prefix("failed to ").unwrap_or(text);
-    let (what, rest) = rest.split_once(": ").unwrap_or(("move state", rest));
-    let (why, mend) = rest.rsplit_once("; ").unwrap_or((rest, "see dyscod's log"));
-    Failure {
-        code,
-        what: what.to_owned(),
-        why: why.to_owned(),
-        mend: mend.to_owned(),
-    }
+fn refused(why: &str, hint: &str) -> Failure {
+    let cause = Cause::new(why).hint(hint);
+    Failure::new(FailureCode::BadRequest, cause.of("move state"))
 }
 
 #[cfg(test)]
@@ -431,7 +426,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_says_what_why_and_the_mend() {
+    fn a_failure_has_a_hint() {
         let end = |port| std::net::SocketAddr::from(([10, 0, 0, 1], port));
         let session = FiveTuple {
             source: end(1),
@@ -446,6 +441,6 @@ mod tests {
         let what = "install the conntrack state of 10.0.0.1:1>10.0.0.1:2";
         assert_eq!(told.what, what);
         assert_eq!(told.why, "it is of version 7, and this is 1");
-        assert_eq!(told.mend, "run the same release on both hosts");
+        assert_eq!(told.hint, "run the same release on both hosts");
     }
 }

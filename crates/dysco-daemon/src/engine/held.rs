@@ -11,6 +11,7 @@ use dysco_common::two_paths::{
 };
 use dysco_common::{FlowKey, Session, Translation, View};
 use dysco_config::strict_reverse_path;
+use dysco_explain::{Cause, Explain};
 use dysco_proto::{ChangeId, HostEvent, Reason, Subsession};
 use dysco_proxy::Pair;
 
@@ -233,7 +234,7 @@ impl Engine {
         };
         let usable = found
             .map_err(|error| match error {
-                AgentError::ReversePath(_) => Reason::NewPathUnusable(error.to_string()),
+                AgentError::ReversePath(_) => Reason::NewPathUnusable(error.explain().cause()),
                 _ => Reason::NoRoute(new.remote().ip()),
             })
             .and_then(|ifindex| self.usable_way(new.local().ip(), new.remote().ip(), ifindex));
@@ -265,8 +266,9 @@ impl Engine {
         ifindex: u32,
     ) -> Result<u32, Reason> {
         if !self.is_ours(ifindex) {
-            return Err(Reason::NewPathUnusable(format!(
-                "the route to {to} leaves by an interface that dyscod is not configured for"
+            let why = format!("the route to {to} leaves by an interface that is not dyscod's");
+            return Err(Reason::NewPathUnusable(Cause::new(why).hint(
+                "add that interface to interfaces under [host] and restart dyscod, or keep the middlebox",
             )));
         }
         self.state.keep_route(from, to, ifindex, Instant::now());

@@ -3,6 +3,7 @@
 use dysco_agent::links::{self, Link};
 use dysco_agent::{Attach, Attached, InterfaceChange};
 use dysco_api::InterfaceReport;
+use dysco_explain::Cause;
 
 use super::Engine;
 
@@ -46,18 +47,23 @@ impl Engine {
         let attached = self.agent.attached();
         let on = attached.iter().filter(|at| at.index.is_some());
         let names: Vec<&str> = on.map(|at| at.interface.as_str()).collect();
-        let told = attached.iter().map(|at| InterfaceReport {
-            trouble: at.index.and_then(|_| self.trouble(at, &names, &all)),
-            ..interface(at)
+        let told = attached.iter().map(|at| {
+            let found = at.index.and_then(|_| self.trouble(at, &names, &all));
+            let (trouble, hint) = found.map(|c| (c.why, c.hint)).unzip();
+            InterfaceReport {
+                trouble,
+                hint: hint.flatten(),
+                ..interface(at)
+            }
         });
         told.collect()
     }
 
-    fn trouble(&self, at: &Attached, ours: &[&str], all: &[Link]) -> Option<String> {
+    fn trouble(&self, at: &Attached, ours: &[&str], all: &[Link]) -> Option<Cause> {
         let configured = self.config.host.interfaces.iter();
         let mut configured = configured.filter(|i| i.name == at.interface);
-        if let Some([what, mend]) = configured.find_map(|i| i.unusable()) {
-            return Some(format!("{what}; {mend}"));
+        if let Some(cause) = configured.find_map(|i| i.unusable()) {
+            return Some(cause);
         }
         let pairs = ours.iter().map(|other| [at.interface.as_str(), other]);
         let mut met = pairs.filter_map(|pair| links::stacked(&pair, all));
@@ -69,22 +75,26 @@ impl Engine {
     }
 }
 
-/// Returns the text about stacked interfaces: a packet passes both, and the programs are on both.
+/// Returns the trouble with stacked interfaces: a packet passes both, and the programs are on both.
 /// That began recently, or dyscod would not have started.
-fn stacked(upper: &Link, lower: &Link) -> String {
-    format!(
+fn stacked(upper: &Link, lower: &Link) -> Cause {
+    Cause::new(format!(
         "{} is a {} over {} now, so that a packet passes both and is changed twice: sessions \
-         that were changed stall; list one of the two in [host] interfaces and start dyscod anew",
+         that were changed stall",
         upper.name, upper.kind, lower.name
-    )
+    ))
+    .hint("list one of the two in [host] interfaces and restart dyscod")
 }
 
-fn behind(others: &[String]) -> String {
-    format!(
-        "another program runs first ({}): of a packet that it ends, or passes on by itself, \
-         dyscod sees nothing; attach that one behind dyscod's, or have it return TCX_NEXT \
-         (TC_ACT_UNSPEC in a tc filter)",
+fn behind(others: &[String]) -> Cause {
+    Cause::new(format!(
+        "another program runs first ({}): dyscod does not see the packets that it drops, or \
+         passes on by itself",
         others.join(", ")
+    ))
+    .hint(
+        "attach that one behind dyscod's, or have it return TCX_NEXT (TC_ACT_UNSPEC in a tc \
+         filter)",
     )
 }
 
@@ -96,6 +106,7 @@ fn interface(attached: &Attached) -> InterfaceReport {
             xdp: false,
             programs: Vec::new(),
             trouble: None,
+            hint: None,
         };
     }
     let attach = match attached.attach {
@@ -112,6 +123,7 @@ fn interface(attached: &Attached) -> InterfaceReport {
         xdp: attached.xdp,
         programs,
         trouble: None,
+        hint: None,
     }
 }
 
@@ -120,16 +132,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_of_an_interface_names_the_mend() {
+    fn what_is_told_of_an_interface_has_a_hint() {
         let link = |name: &str, kind: &str| Link {
             name: name.into(),
             kind: kind.into(),
             ..Link::default()
         };
         let told = stacked(&link("br0", "bridge"), &link("eth0", ""));
-        assert!(told.contains("br0 is a bridge over eth0"), "{told}");
-        assert!(told.contains("[host] interfaces"), "{told}");
+        assert!(told.why.contains("br0 is a bridge over eth0"), "{told}");
+        assert!(told.to_string().contains("[host] interfaces"), "{told}");
         let told = behind(&["cil_from_netdev".into()]);
-        assert!(told.contains("(cil_from_netdev)"), "{told}");
+        assert!(told.why.contains("(cil_from_netdev)"), "{told}");
     }
 }

@@ -238,7 +238,7 @@ fn internal(what: &str, error: &dyn std::error::Error) -> Failure {
         code: FailureCode::Internal,
         what: what.into(),
         why: error.to_string(),
-        mend: "see the log of dyscod".into(),
+        hint: "see the log of dyscod".into(),
     }
 }
 
@@ -247,7 +247,7 @@ pub(super) fn no_such_session(name: &SessionName) -> Failure {
         code: FailureCode::NotFound,
         what: format!("find the session '{name}'"),
         why: "this host has no such session".into(),
-        mend: "see 'dyscoctl sessions' for those it has".into(),
+        hint: "see 'dyscoctl sessions' for those it has".into(),
     }
 }
 

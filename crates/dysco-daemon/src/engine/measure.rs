@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use dysco_common::{FlowKey, Session, View};
+use dysco_explain::Cause;
 use dysco_firewall::{FiveTuple, conntrack};
 use dysco_proto::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession, plan};
 use dysco_proxy::{MeasureError, Measured, Pair, Sending};
@@ -52,7 +53,7 @@ impl Engine {
         pair: &Pair,
         measured: Result<Measured, MeasureError>,
     ) {
-        let told = measured.map_err(|e| Reason::NotTransparent(e.to_string()));
+        let told = measured.map_err(|e| Reason::NotTransparent(e.cause()));
         let result = told.and_then(|m| {
             let a = self.facts_of(&pair.a.key, &accepted(&pair.a.key))?;
             let b = self.facts_of(&pair.b.key, &opened(&pair.b.key))?;
@@ -61,7 +62,7 @@ impl Engine {
             // data drains.
             let local = self.is_pair(change);
             if local && is_shifted(&claimed, &m) {
-                return Err(Reason::NotTransparent(SHIFTED.into()));
+                return Err(Reason::NotTransparent(shifted()));
             }
             if local {
                 self.note_edges(change, &claimed, &m);
@@ -86,9 +87,10 @@ impl Engine {
         word: bool,
     ) -> Result<(Pair, Facts, Facts), Reason> {
         let pair = self.pair_of_session(sub).ok_or_else(|| {
-            Reason::NotTransparent(
-                "no shim has reported that a proxy relays it; for a proxy without the shim name its process (--pid) or listener (--listen)".into(),
-            )
+            let cause = Cause::new("no shim has reported that a proxy relays it");
+            Reason::NotTransparent(cause.hint(
+                "for a proxy without the shim, name its process (--pid) or listener (--listen) of 'remove-middlebox', or use 'drain' with --transparent if it only passes bytes on",
+            ))
         })?;
         match self.judge(&pair, word, |key, sub| self.facts_of(key, sub)) {
             Ok([a, b]) => Ok((pair, a, b)),
@@ -156,7 +158,7 @@ impl Engine {
         }
         all.extend(self.is_vouched_for(pair, word).err());
         let received = self.proxy.received(pair).err();
-        all.extend(received.map(|e| Reason::NotTransparent(e.to_string())));
+        all.extend(received.map(|e| Reason::NotTransparent(e.cause())));
         all.extend(unheard);
         match known {
             Some(known) if all.is_empty() => Ok(known),
@@ -169,13 +171,13 @@ impl Engine {
         let listener = pair.a.key.local();
         let said = self.config.listener(listener);
         if said.is_some_and(|l| l.transparent == Some(false)) {
-            return Err(Reason::NotTransparent(format!(
-                "the configuration says `transparent = false` of the listener {listener}"
-            )));
+            let why =
+                format!("the configuration says `transparent = false` of the listener {listener}");
+            return Err(Reason::NotTransparent(why.into()));
         }
         self.proxy
             .transparent(pair, word)
-            .map_err(|e| Reason::NotTransparent(e.to_string()))?;
+            .map_err(|e| Reason::NotTransparent(e.cause()))?;
         if !pair.b.opened_here {
             return Err(Reason::NotTransparent(
                 "the proxy did not open its second session".into(),
@@ -208,7 +210,11 @@ impl Engine {
     }
 }
 
-const SHIFTED: &str = "something on this host, such as SYNPROXY, shifts timestamps between the proxy's socket and the wire; take it out, or let the hosts on both sides run dyscod and use --mode bypass";
+fn shifted() -> Cause {
+    let why = "something on this host, such as SYNPROXY, shifts timestamps between the proxy's socket and the wire";
+    Cause::new(why)
+        .hint("take it out, or run dyscod on the hosts on both sides and use --mode bypass")
+}
 
 /// Returns the reason for which a proxy is not between two other hosts, each with its own
 /// addresses. `ours` returns true for addresses of this host.
@@ -274,7 +280,7 @@ pub(super) fn facts(s: &Session, sub: &Subsession) -> Result<Facts, Reason> {
 }
 
 fn changed() -> Reason {
-    let why = "the session was given a chain, or a proxy leaves it or has left it: a proxy can leave only a session that goes as it was opened";
+    let why = "the session was given a chain, or a proxy leaves it or has left it: a proxy can leave only a session whose path has not changed since it was opened";
     Reason::Failed(why.into())
 }
 

@@ -9,6 +9,7 @@ use dysco_api::{
     Remove, Reply,
 };
 use dysco_common::FlowKey;
+use dysco_explain::Cause;
 use dysco_proto::Reason;
 use dysco_proxy::outside::{Ask, Found, Scene};
 use dysco_proxy::{ProcessError, Tracked};
@@ -171,10 +172,10 @@ impl Engine {
             let task = task_of(slot);
             match basis {
                 Ok(_) => self.sort(task, &mut found),
-                Err(why) => {
-                    let text = format!("the session is not proven byte-transparent: {why}");
+                Err(cause) => {
+                    let text = format!("the session is not proven byte-transparent: {cause}");
                     let report = task.refused(text);
-                    found.refused.push((report, Reason::NotTransparent(why)));
+                    found.refused.push((report, Reason::NotTransparent(cause)));
                 }
             }
         }
@@ -183,7 +184,9 @@ impl Engine {
             let task = task_of(slot);
             let why = "the named process has not accepted it".to_owned();
             let report = task.refused(why.clone());
-            found.refused.push((report, Reason::NotTransparent(why)));
+            found
+                .refused
+                .push((report, Reason::NotTransparent(why.into())));
         }
         found
     }
@@ -231,32 +234,34 @@ impl Engine {
         if self.is_on_host(&client) {
             return Reason::SameHost(client).to_string();
         }
-        if let Some(why) = self.unsteered(key.local().ip()) {
-            return why;
+        if let Some(cause) = self.unsteered(key.local().ip()) {
+            return cause.to_string();
         }
         let translated = self.translated(&super::measure::accepted(key));
         translated.map_or_else(
-            || "dyscod does not track it: it is not in [[track]], or could not be adopted: see the log of dyscod".into(),
+            || "dyscod does not track it: it is not in [[track]], or could not be adopted; see the log of dyscod".into(),
             |why| why.to_string(),
         )
     }
 
     /// Returns the reason if an address is on an interface without the data plane, or on one where
     /// the data plane cannot read packets.
-    fn unsteered(&self, local: IpAddr) -> Option<String> {
+    fn unsteered(&self, local: IpAddr) -> Option<Cause> {
         let all = dysco_config::interfaces().ok()?;
         let holds = |i: &&dysco_config::Interface| i.addresses.contains(&local);
         let interface = all.iter().find(holds)?;
-        if let Some([what, mend]) = interface.unusable() {
-            return Some(format!("{what}; {mend}"));
+        if let Some(cause) = interface.unusable() {
+            return Some(cause);
         }
         let ours = |i: &dysco_config::Interface| i.name == interface.name;
         let name = &interface.name;
         (!self.config.host.interfaces.iter().any(ours)).then(|| {
-            format!(
-                "its address is on the interface {name}, where dyscod is not: add {name} to \
-                 interfaces under [host], and start dyscod anew"
-            )
+            Cause::new(format!(
+                "its address is on the interface {name}, where dyscod is not attached"
+            ))
+            .hint(format!(
+                "add {name} to interfaces under [host], and restart dyscod"
+            ))
         })
     }
 }
@@ -271,34 +276,17 @@ fn user(caller: &Caller) -> Option<u32> {
     (!caller.is_root()).then_some(caller.uid)
 }
 
-fn bad_request(why: &str, mend: &str) -> Failure {
-    Failure {
-        code: FailureCode::BadRequest,
-        what: "watch a process".into(),
-        why: why.into(),
-        mend: mend.into(),
-    }
+fn bad_request(why: &str, hint: &str) -> Failure {
+    let cause = Cause::new(why).hint(hint);
+    Failure::new(FailureCode::BadRequest, cause.of("watch a process"))
 }
 
 fn failure(error: &ProcessError) -> Failure {
-    let (code, mend) = match error {
-        ProcessError::None(_) => (
-            FailureCode::NotFound,
-            "see 'ps' for processes, and 'ss -ltnp' for who listens",
-        ),
-        // The error's text contains the remedy.
-        ProcessError::Elsewhere(_) => (FailureCode::Refused, "then ask that dyscod"),
-        ProcessError::Ambiguous { .. } => (FailureCode::Refused, "name one by its number"),
-        ProcessError::NotAllowed { .. } => (FailureCode::NotAllowed, "run as root"),
-        ProcessError::System { .. } => (
-            FailureCode::Internal,
-            "dyscod needs /proc, and CAP_SYS_PTRACE",
-        ),
+    let code = match error {
+        ProcessError::None(_) => FailureCode::NotFound,
+        ProcessError::Elsewhere(_) | ProcessError::Ambiguous { .. } => FailureCode::Refused,
+        ProcessError::NotAllowed { .. } => FailureCode::NotAllowed,
+        ProcessError::System { .. } => FailureCode::Internal,
     };
-    Failure {
-        code,
-        what: "find the proxy".into(),
-        why: error.to_string(),
-        mend: mend.into(),
-    }
+    Failure::new(code, error.cause().of("find the proxy"))
 }

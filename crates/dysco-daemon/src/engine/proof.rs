@@ -10,6 +10,7 @@ use std::io::{self, Read};
 
 use dysco_common::session::offer;
 use dysco_common::{FlowKey, Session};
+use dysco_explain::Cause;
 use dysco_proto::{ChangeId, HostEvent, Probe, Reason, Subsession, Watched};
 use etherparse::{LaxSlicedPacket, TcpOptionElement, TransportSlice};
 use socket2::{Domain, Protocol, SockFilter, Socket, Type};
@@ -61,12 +62,13 @@ impl Engine {
         of(&a, &sub_a)?;
         of(&b, &sub_b)?;
         if a.local.flags & a.remote.flags & offer::SACK == 0 {
-            let why = "the client has not agreed to SACK, so that it cannot show what it gets";
+            let why =
+                "the client has not agreed to SACK, so that it cannot report what it receives";
             return Err(Reason::NotProven(why.into()));
         }
         let probe = probe(&a, &b, relay.is_some());
         let lookout = self.look_out(change, a.key, &probe);
-        let lookout = lookout.map_err(|e| Reason::Failed(e.to_string()))?;
+        let lookout = lookout.map_err(|e| Reason::Failed(Cause::new(e)))?;
         let held = self.held.entry(change).or_default();
         held.slot = Some((slot, a.created_ns));
         held.own = Some(sub_a);

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use dysco_api::{Failure, FailureCode, KeysReport, ReloadReport, Reply};
 use dysco_config::Config;
-use dysco_config::policy::{Policy, PolicyError};
-use dysco_control::{Control, ControlError, Renewal};
+use dysco_config::policy::Policy;
+use dysco_control::{Control, Renewal};
+use dysco_explain::{Cause, Explain, Explanation};
 use dysco_pki::Credentials;
 use tokio::sync::mpsc;
 
@@ -15,7 +16,7 @@ use super::start::{agent_config, proxy_config};
 use super::{Answer, Engine};
 use crate::api;
 
-const MEND: &str = "nothing was changed; try the file with 'dyscod --check'";
+const HINT: &str = "nothing was changed; try the file with 'dyscod --check'";
 
 /// Interval between warnings of certificates that expire soon.
 const DAY: Duration = Duration::from_secs(86_400);
@@ -82,24 +83,12 @@ struct Files {
     policy: Option<Policy>,
 }
 
-/// Error that keeps a configuration from being read.
-#[derive(Debug, thiserror::Error)]
-enum ReadError {
-    #[error(transparent)]
-    Config(#[from] dysco_config::ConfigError),
-    #[error(transparent)]
-    Pki(#[from] dysco_pki::PkiError),
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-}
-
-fn read(file: &Path) -> Result<Files, ReadError> {
-    let config = Config::without_keys(file)?;
-    let credentials = config.credentials()?;
-    let renewal = Control::prepare(&credentials)?;
-    let policy = Policy::load(&config.chain.policy, &config.host.addresses)?;
+fn read(file: &Path) -> Result<Files, Explanation> {
+    let config = Config::without_keys(file).map_err(|e| e.explain())?;
+    let credentials = config.credentials().map_err(|e| e.explain())?;
+    let renewal = Control::prepare(&credentials).map_err(|e| e.explain())?;
+    let policy = Policy::load(&config.chain.policy, &config.host.addresses);
+    let policy = policy.map_err(|e| e.explain())?;
     Ok(Files {
         config,
         credentials,
@@ -108,13 +97,13 @@ fn read(file: &Path) -> Result<Files, ReadError> {
     })
 }
 
-fn failure(code: FailureCode, why: impl ToString) -> Failure {
-    Failure {
-        code,
-        what: "reload".into(),
-        why: why.to_string(),
-        mend: MEND.into(),
-    }
+fn failure(code: FailureCode, cause: impl Into<Cause>) -> Failure {
+    let mut cause = cause.into();
+    cause.hint = Some(match cause.hint {
+        Some(own) => format!("{own}; {HINT}"),
+        None => HINT.to_owned(),
+    });
+    Failure::new(code, cause.of("reload"))
 }
 
 impl Engine {
@@ -124,8 +113,8 @@ impl Engine {
             match asker {
                 None => self.reload.again = true,
                 Some(asker) => {
-                    let why = "another reload is under way; ask again";
-                    let _ = asker.try_send(Reply::Error(failure(FailureCode::Busy, why)));
+                    let cause = Cause::new("another reload is in progress").hint("ask again");
+                    let _ = asker.try_send(Reply::Error(failure(FailureCode::Busy, cause)));
                 }
             }
             return;
@@ -161,7 +150,7 @@ impl Engine {
             match &done {
                 Ok(report) => self.report("reloaded", None, text(report)),
                 Err(failure) => {
-                    tracing::error!("{failure}; {MEND}");
+                    tracing::error!("{failure}");
                     self.tell_monitors("reload_refused", None, failure.to_string());
                 }
             }
@@ -178,17 +167,17 @@ impl Engine {
 
     /// Returns what differs in the files, if it can be taken up.
     fn differences(&self, files: &Files, dry_run: bool) -> Result<ReloadReport, Failure> {
-        let internal = |e| failure(FailureCode::Internal, e);
+        let internal = |e| failure(FailureCode::Internal, Cause::new(e));
         let taken = self.config.taking(&files.config);
         let (old, new) = (&self.reload.credentials, &files.credentials);
         let path = &files.config.chain.policy;
         let policy = self.is_other_policy(path, files.policy.clone());
         if old.revoked.is_some() && new.revoked.is_none() {
-            let why = format!(
-                "the list of revoked certificates {} is gone; put it back",
+            let cause = Cause::new(format!(
+                "the list of revoked certificates {} is gone",
                 files.config.control.pki.revoked.display()
-            );
-            return Err(failure(FailureCode::BadRequest, why));
+            ));
+            return Err(failure(FailureCode::BadRequest, cause.hint("put it back")));
         }
         let others = [
             ("certificate", old.cert != new.cert),
@@ -196,7 +185,7 @@ impl Engine {
             ("revoked", old.revoked != new.revoked),
             (
                 "policy",
-                policy.map_err(|e| failure(FailureCode::BadRequest, e))?,
+                policy.map_err(|e| failure(FailureCode::BadRequest, e.explain()))?,
             ),
         ];
         let others = others.into_iter().filter(|(_, other)| *other);
@@ -211,10 +200,10 @@ impl Engine {
     /// Takes the steps that may fail first, and undoes them after a failure. Then takes the other
     /// steps.
     fn take_up_files(&mut self, files: Files, report: &ReloadReport) -> Result<(), Failure> {
-        let refused = |e: String| failure(FailureCode::Refused, e);
+        let refused = |cause: Cause| failure(FailureCode::Refused, cause);
         let taken = self.config.taking(&files.config);
         let before = self.config.clone();
-        dysco_config::change_filter(&taken.log).map_err(|e| refused(e.to_string()))?;
+        dysco_config::change_filter(&taken.log).map_err(|e| refused(Cause::new(e)))?;
         let fallible = self
             .admit(&taken)
             .and_then(|()| self.add_interfaces(&taken))
@@ -250,27 +239,27 @@ impl Engine {
         Ok(())
     }
 
-    fn admit(&self, new: &Config) -> Result<(), String> {
+    fn admit(&self, new: &Config) -> Result<(), Cause> {
         let read_gid = new.api.gid;
         let policy = api::Policy { read_gid };
-        self.api.set_policy(policy).map_err(|e| e.to_string())
+        (self.api.set_policy(policy)).map_err(|e| e.explain().into())
     }
 
-    fn add_interfaces(&self, new: &Config) -> Result<(), String> {
+    fn add_interfaces(&self, new: &Config) -> Result<(), Cause> {
         for gone in only_in(&self.config, new) {
             self.may_leave(gone)?;
         }
         let attach = agent_config(new).attach;
         for name in only_in(new, &self.config) {
             let added = self.agent.add_interface(name, attach);
-            added.map_err(|e| e.to_string())?;
+            added.map_err(|e| e.explain())?;
         }
         Ok(())
     }
 
     /// Returns an error if sessions leave by an interface: they would stop without the programs
     /// there.
-    fn may_leave(&self, interface: &str) -> Result<(), String> {
+    fn may_leave(&self, interface: &str) -> Result<(), Cause> {
         let ours = self.config.host.interfaces.iter();
         let index = { ours }.find(|i| i.name == interface).map(|i| i.index);
         let sessions = self.agent.sessions();
@@ -279,14 +268,15 @@ impl Engine {
         });
         match of_it.count() {
             0 => Ok(()),
-            count => Err(format!(
-                "{interface} cannot be left out of interfaces: {count} changed sessions leave by it; wait for their end"
-            )),
+            count => Err(Cause::new(format!(
+                "{interface} cannot be left out of interfaces: {count} changed sessions leave by it"
+            ))
+            .hint("wait for their end")),
         }
     }
 
-    fn track(&self, new: &Config) -> Result<(), String> {
-        self.agent.track(&new.rules()).map_err(|e| e.to_string())
+    fn track(&self, new: &Config) -> Result<(), Cause> {
+        (self.agent.track(&new.rules())).map_err(|e| e.explain().into())
     }
 
     /// Undoes the steps that were taken for another configuration.
@@ -297,10 +287,10 @@ impl Engine {
         let undone = [
             self.admit(before),
             self.track(before),
-            dysco_config::change_filter(&before.log).map_err(|e| e.to_string()),
+            dysco_config::change_filter(&before.log).map_err(Cause::new),
         ];
         for error in undone.into_iter().filter_map(Result::err) {
-            tracing::error!(error, "a part of the refused configuration is in force");
+            tracing::error!(%error, "a part of the refused configuration is in force");
         }
     }
 }

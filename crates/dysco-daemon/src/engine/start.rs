@@ -60,7 +60,7 @@ pub(super) fn start(config: Config, file: PathBuf) -> anyhow::Result<(Engine, In
         .interfaces
         .iter()
         .filter_map(config::Interface::unusable);
-    unusable.for_each(|[what, mend]| tracing::warn!("{what}; {mend}"));
+    unusable.for_each(|trouble| tracing::warn!("{trouble}"));
     let (room, wanted) = (agent.room(), config.data_plane.max_sessions);
     if room != wanted {
         let dir = config.data_plane.pin_dir.display();

@@ -8,6 +8,7 @@ use dysco_agent::{AgentError, NewPath};
 use dysco_api::{Way, WayChange};
 use dysco_common::seq::after;
 use dysco_common::{FlowKey, Session, Translation, View};
+use dysco_explain::{Cause, Explain};
 use dysco_proto::{ChangeId, HostEvent, Probe, Reason, Subsession};
 use etherparse::{TcpHeader, TcpOptionElement};
 
@@ -145,7 +146,7 @@ impl Engine {
             Errand::Prove { probe, translation } => {
                 let bytes = segment(&s, &path, &probe, translation);
                 let interface = self.interface(ifindex);
-                send_by(&bytes, client, interface).map_err(|e| Reason::Failed(e.to_string()))
+                send_by(&bytes, client, interface).map_err(|e| Reason::Failed(Cause::new(e)))
             }
             Errand::Return { .. } if view == View::Returned && s.path == key => Ok(()),
             Errand::Return { translation } => {
@@ -157,7 +158,7 @@ impl Engine {
                 self.returns.forget(slot);
                 self.agent
                     .answer_straight(slot, &path)
-                    .map_err(|e| Reason::NewPathUnusable(e.to_string()))
+                    .map_err(|e| Reason::NewPathUnusable(e.explain().into()))
             }
         }
     }

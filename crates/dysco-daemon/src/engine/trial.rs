@@ -188,10 +188,8 @@ impl Engine {
     pub(super) fn path_unopened(&mut self, change: ChangeId) {
         let new = self.held.get(&change).and_then(|h| h.new);
         let path = new.map_or(String::new(), |key| format!("{key:?}"));
-        let reason = Reason::NewPathUnusable(format!(
-            "no answer to a SYN on {path}: something between the anchors drops it"
-        ));
-        self.give_up_trial(change, reason);
+        let why = format!("no answer to a SYN on {path}: a device between the anchors drops it");
+        self.give_up_trial(change, Reason::NewPathUnusable(why.into()));
     }
 }
 

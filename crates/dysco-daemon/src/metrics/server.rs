@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dysco_explain::{Explain, Explanation, display_explained};
 use dysco_pki::Credentials;
 use futures::future::OptionFuture;
 use http_body_util::Full;
@@ -43,12 +44,8 @@ pub type Scrape = oneshot::Sender<Snapshot>;
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
     /// The unix socket cannot be used.
-    #[error(transparent)]
     Socket(#[from] ApiError),
     /// The TCP port cannot be used.
-    #[error(
-        "failed to listen on {address} for metrics: {source}; set [metrics] listen to an address and a free port of this host"
-    )]
     Listen {
         /// Address and port.
         address: SocketAddr,
@@ -56,10 +53,23 @@ pub enum MetricsError {
         source: io::Error,
     },
     /// TLS cannot use the keys.
-    #[error(
-        "failed to set up TLS for metrics: {0}; set [metrics] tls = false, or issue the host's certificate anew"
-    )]
     Tls(#[from] TlsError),
+}
+
+display_explained!(MetricsError);
+
+impl Explain for MetricsError {
+    fn explain(&self) -> Explanation {
+        match self {
+            MetricsError::Socket(error) => error.explain(),
+            MetricsError::Listen { address, source } => {
+                Explanation::new(format!("listen on {address} for metrics"), source)
+                    .hint("set [metrics] listen to an address and a free port of this host")
+            }
+            MetricsError::Tls(error) => Explanation::new("set up TLS for metrics", error)
+                .hint("set [metrics] tls = false, or issue the host's certificate anew"),
+        }
+    }
 }
 
 /// Sockets to listen on.

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use dysco_explain::Explanation;
 use dysco_proto::KindName;
 use serde::{Deserialize, Serialize};
 
@@ -10,10 +11,10 @@ use crate::document::FiveTuple;
 /// The first byte of these messages. No version of the session protocol begins with it.
 const MARK: u8 = b'S';
 /// The second byte.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Greatest number of bytes of a part.
 pub const PART: usize = 3000;
-/// Greatest number of bytes of a reason.
+/// Greatest number of bytes of each part of a reason.
 pub const MAX_REASON: usize = 1024;
 
 /// Name of a transfer on its three hosts.
@@ -81,7 +82,7 @@ pub enum Message {
         /// The transfer.
         transfer: TransferId,
         /// The documents installed, or the reason why none was.
-        result: Result<Moved, String>,
+        result: Result<Moved, Explanation>,
     },
 }
 

@@ -27,6 +27,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use dysco_explain::Explanation;
 use dysco_proto::KindName;
 
 use super::document::{FiveTuple, MAX_BYTES};
@@ -80,7 +81,7 @@ pub enum Action {
         /// The transfer.
         transfer: TransferId,
         /// The documents installed, or the reason why none was.
-        result: Result<Moved, String>,
+        result: Result<Moved, Explanation>,
     },
 }
 
@@ -169,7 +170,7 @@ impl Transfers {
     /// Begins a transfer, which ends with an [`Action::Ended`].
     pub fn begin(&mut self, now: Duration, transfer: TransferId, order: Order) -> Vec<Action> {
         if self.orders.len() >= MOST {
-            let result = Err("too many transfers are under way; try again".to_owned());
+            let result = Err(failed("too many transfers are in progress").hint("try again"));
             return vec![Action::Ended { transfer, result }];
         }
         let ordered = Ordered {
@@ -205,7 +206,7 @@ impl Transfers {
                 match end_of(&session, peer) {
                     Some(anchor) if peer.contains(&from.to_canonical()) => {
                         let why = format!("{from} asks for it, and gives no state itself");
-                        vec![tell(anchor, transfer, Err(why))]
+                        vec![tell(anchor, transfer, Err(failed(why)))]
                     }
                     Some(anchor) => self.expect(transfer, expected(anchor)),
                     None => Vec::new(),
@@ -260,7 +261,9 @@ impl Transfers {
         let known = self.expected.get(&transfer);
         let same = known.is_none_or(|known| known.names(&expected));
         if !same || known.is_none() && !self.expects_more_of(anchor) {
-            let result = Err("the new host expects too much, or something else".to_owned());
+            let result = Err(failed(
+                "the new host expects too much state, or another transfer of this name",
+            ));
             return vec![Action::Transmit(
                 anchor,
                 Message::Ended { transfer, result },
@@ -341,7 +344,7 @@ impl Transfers {
         &mut self,
         peer: &[IpAddr],
         transfer: TransferId,
-        result: Result<Moved, String>,
+        result: Result<Moved, Explanation>,
     ) -> Vec<Action> {
         let own = self.orders.get(&transfer).is_some_and(|ordered| {
             let Order { from, to, .. } = &ordered.order;
@@ -356,7 +359,7 @@ impl Transfers {
     }
 
     /// Sends the result of an export: the documents, or the reason why there are none.
-    pub fn exported(&self, give: Give, documents: Result<Vec<u8>, String>) -> Vec<Action> {
+    pub fn exported(&self, give: Give, documents: Result<Vec<u8>, Explanation>) -> Vec<Action> {
         let Give {
             transfer,
             anchor,
@@ -365,7 +368,7 @@ impl Transfers {
         } = give;
         let documents = match documents {
             Ok(documents) if documents.len() <= MAX_BYTES => documents,
-            Ok(_) => return vec![tell(anchor, transfer, Err("the state is too long".into()))],
+            Ok(_) => return vec![tell(anchor, transfer, Err(failed("the state is too long")))],
             Err(why) => return vec![tell(anchor, transfer, Err(why))],
         };
         let parts = documents.len().div_ceil(PART) as u16;
@@ -387,7 +390,7 @@ impl Transfers {
         &mut self,
         now: Duration,
         transfer: TransferId,
-        result: Result<Moved, String>,
+        result: Result<Moved, Explanation>,
     ) -> Vec<Action> {
         let expected = self.expected.get_mut(&transfer);
         let anchor = expected.map(|expected| {
@@ -434,7 +437,8 @@ impl Transfers {
                 [a, b] if a == b => a.to_string(),
                 [a, b] => format!("{a} or {b}"),
             };
-            let result = Err(format!("no answer of {who} in time; is dyscod up there?"));
+            let why = format!("{who} has not answered in time");
+            let result = Err(failed(why).hint("see whether dyscod runs there"));
             actions.push(Action::Ended { transfer, result });
         }
         for (transfer, ordered) in &mut self.orders {
@@ -485,13 +489,17 @@ impl Expected {
     }
 }
 
-fn tell(to: IpAddr, transfer: TransferId, result: Result<Moved, String>) -> Action {
-    let result = result.map_err(|mut why| {
-        let end = (0..=MAX_REASON.min(why.len()))
-            .rev()
-            .find(|&at| why.is_char_boundary(at));
-        why.truncate(end.unwrap_or(0));
-        why
+fn failed(why: impl ToString) -> Explanation {
+    Explanation::new("move state", why)
+}
+
+fn tell(to: IpAddr, transfer: TransferId, result: Result<Moved, Explanation>) -> Action {
+    let result = result.map_err(|mut error| {
+        let Explanation { what, why, hint } = &mut error;
+        for part in [what, why].into_iter().chain(hint) {
+            part.truncate(part.floor_char_boundary(MAX_REASON));
+        }
+        error
     });
     Action::Transmit(to, Message::Ended { transfer, result })
 }

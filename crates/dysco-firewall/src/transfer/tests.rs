@@ -17,7 +17,7 @@ struct World {
     hosts: HashMap<IpAddr, Transfers>,
     documents: Vec<u8>,
     installed: Vec<Vec<u8>>,
-    ended: Vec<Result<Moved, String>>,
+    ended: Vec<Result<Moved, Explanation>>,
     /// Number of messages still to be lost.
     lose: usize,
     twice: bool,
@@ -196,7 +196,7 @@ fn who_does_not_answer_is_named() {
         world.tick(seconds);
     }
     let why = world.ended[0].clone().expect_err("nobody answered");
-    assert!(why.contains(&NEW.to_string()), "{why}");
+    assert!(why.why.contains(&NEW.to_string()), "{why}");
 }
 
 /// Returns the actions of a host on a message of this peer.
@@ -289,7 +289,7 @@ fn only_the_new_host_says_that_it_is_done() {
     let mut ordered = world.hosts.remove(&anchor()).expect("the anchor");
     assert_eq!(at(&mut ordered, STRANGER, ended(done.clone())), []);
     assert_eq!(at(&mut ordered, OLD, ended(done)), []);
-    let refused = at(&mut ordered, OLD, ended(Err("no".into())));
+    let refused = at(&mut ordered, OLD, ended(Err(failed("no"))));
     assert!(matches!(refused[..], [Action::Ended { .. }]));
 }
 

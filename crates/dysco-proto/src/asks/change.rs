@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use crate::{Reason, Subsession};
+use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
 use crate::KindName;
@@ -70,8 +71,9 @@ impl ChainWish {
             ChainWish::Remove(old) => (old, None),
         };
         if !now.contains(old) {
-            let why = format!("{old} is not in it; see 'dyscoctl sessions' for what is");
-            return Err(Reason::NoSuchChain(why));
+            let cause = Cause::new(format!("{old} is not in its chain"));
+            let cause = cause.hint("see 'dyscoctl sessions' for the hosts that are");
+            return Err(Reason::NoSuchChain(cause));
         }
         let place = |host: &IpAddr| match host == old {
             true => new,

@@ -148,7 +148,7 @@ fn too_much_is_refused() {
     assert!(matches!(error, Err(DecodeError::Oversized(_))));
     let long = Message::Cancel {
         change: CHANGE,
-        reason: Reason::Failed("x".repeat(MAX_MESSAGE)),
+        reason: Reason::Failed("x".repeat(MAX_MESSAGE).into()),
     };
     assert!(matches!(long.encode(), Err(EncodeError::Oversized(_))));
 }

@@ -1,5 +1,7 @@
 //! Reasons why a session is not paired, in words for an operator.
 
+use dysco_explain::Cause;
+
 use super::pairing::Rules;
 use crate::error::{LESS_BUSY, slow_and_fast};
 
@@ -67,43 +69,64 @@ impl Doubt {
         }
     }
 
-    /// Returns a message for an operator. `name` maps an index to the name of its socket.
-    pub fn words(&self, rules: &Rules, name: impl Fn(usize) -> String) -> String {
+    /// Returns the cause and the hint. `name` maps an index to the name of its socket.
+    pub fn cause(&self, rules: &Rules, name: impl Fn(usize) -> String) -> Cause {
         match self {
-            Doubt::Silent => "nothing moved while it was watched, and which sockets belong together is seen by what moves; try again when data flows".into(),
-            Doubt::TooLittle { b, moments, bytes } => format!(
-                "its counts agree with those of {}, but too seldom: at {moments} moments over {bytes} bytes, where at least {} and {} are needed, and not just once in a while; try again when more data flows, or when the process holds less of it back",
-                name(*b), rules.moments, rules.bytes
-            ),
-            Doubt::NoPartner { read, written, nearest: None } => format!(
-                "{read} bytes were read from it and {written} written to it, and on no opened session of the process anything moved: the process answers by itself"
-            ),
-            Doubt::NoPartner { read, written, nearest: Some((b, r, w)) } => format!(
-                "{read} bytes were read from it and {written} written to it, and no opened session of the process moved alike: the nearest, {}, had {w} written and {r} read (ratio {:.2}); the process changes the bytes, or answers by itself",
-                name(*b), *w as f64 / (*read).max(1) as f64
-            ),
-            Doubt::MayHold { forward } => format!(
-                "the proxy may hold data: {}, so that the counts never showed it empty; {LESS_BUSY}",
+            Doubt::Silent => Cause::new(
+                "no bytes moved while it was watched, and only moving bytes show which sockets belong together",
+            )
+            .hint("try again when data flows"),
+            Doubt::TooLittle { b, moments, bytes } => Cause::new(format!(
+                "its counts agree with those of {}, but too seldom: at {moments} moments over {bytes} bytes, where at least {} and {} are needed, and not just once in a while",
+                name(*b),
+                rules.moments,
+                rules.bytes
+            ))
+            .hint("try again when more data flows, or when the process holds less of it back"),
+            Doubt::NoPartner {
+                read,
+                written,
+                nearest: None,
+            } => Cause::new(format!(
+                "{read} bytes were read from it and {written} written to it, and no bytes moved on any opened session of the process: the process answers by itself"
+            )),
+            Doubt::NoPartner {
+                read,
+                written,
+                nearest: Some((b, r, w)),
+            } => Cause::new(format!(
+                "{read} bytes were read from it and {written} written to it, and no opened session of the process moved the same: the nearest, {}, had {w} written and {r} read (ratio {:.2}), so that the process changes the bytes, or answers by itself",
+                name(*b),
+                *w as f64 / (*read).max(1) as f64
+            )),
+            Doubt::MayHold { forward } => Cause::new(format!(
+                "the proxy may hold data: {}, so that the counts never showed it empty",
                 slow_and_fast(*forward)
-            ),
+            ))
+            .hint(LESS_BUSY),
             Doubt::Ambiguous { others } => {
                 let names: Vec<String> = others.iter().map(|o| name(*o)).collect();
-                format!(
-                    "several sessions of the process moved by the same counts ({}): a mirror, or sessions in step; try again when they differ",
+                Cause::new(format!(
+                    "several sessions of the process moved by the same counts ({}): a mirror, or sessions in step",
                     names.join(", ")
-                )
+                ))
+                .hint("try again when they differ")
             }
-            Doubt::Reused { b, older: true, .. } => format!(
+            Doubt::Reused { b, older: true, .. } => Cause::new(format!(
                 "{} moves as it does, but was open before it: the process keeps opened sessions for more than one client",
                 name(*b)
-            ),
-            Doubt::Reused { b, older: false, delta } => format!(
+            )),
+            Doubt::Reused {
+                b,
+                older: false,
+                delta,
+            } => Cause::new(format!(
                 "{} moves as it does, but differs by {delta} bytes since its beginning, more than a header has: it has carried bytes of others",
                 name(*b)
-            ),
-            Doubt::Pool { accepted, opened } => format!(
+            )),
+            Doubt::Pool { accepted, opened } => Cause::new(format!(
                 "the process has accepted {accepted} sessions of this listener and opened {opened}: one of these may serve several (a pool)"
-            ),
+            )),
         }
     }
 }

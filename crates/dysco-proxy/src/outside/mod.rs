@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use dysco_api::ProcessName;
 use dysco_common::FlowKey;
+use dysco_explain::Cause;
 
 use super::pair::{Direction, Pair, PairId, Witness};
 use super::process::ProcessError;
@@ -84,7 +85,7 @@ pub struct Ask {
 }
 
 /// The tracked sessions that the processes have accepted, each with the basis of its removal.
-pub type Sessions = Vec<(FlowKey, Result<Basis, String>)>;
+pub type Sessions = Vec<(FlowKey, Result<Basis, Cause>)>;
 
 /// Result of watching processes.
 pub struct Found {
@@ -171,35 +172,37 @@ pub fn holder_of(a: FlowKey, b: FlowKey) -> Option<Pair> {
 }
 
 /// Returns the reason why a socket cannot be watched, or `None`.
-fn barred(scene: &Scene, socket: &Socket, has_shim: impl Fn(i32) -> bool) -> Option<String> {
+fn barred(scene: &Scene, socket: &Socket, has_shim: impl Fn(i32) -> bool) -> Option<Cause> {
     let pid = socket.holder.pid;
     if scene.uring.contains(&pid) {
-        return Some(format!(
-            "process {pid} uses an io_uring, which may hold sockets and bytes that cannot be seen from outside; let it call dysco_splice"
-        ));
+        let why = format!(
+            "process {pid} uses an io_uring, which may hold sockets and bytes that cannot be seen from outside"
+        );
+        return Some(Cause::new(why).hint("let it call dysco_splice"));
     }
     if is_multipath(socket.holder) {
-        return Some(format!(
-            "the socket of process {pid} is of MPTCP, and the session one of several that it may have; switch MPTCP off for this listener, or keep the proxy"
-        ));
+        let why = format!(
+            "the socket of process {pid} is of MPTCP, and the session one of several that it may have"
+        );
+        return Some(Cause::new(why).hint("switch MPTCP off for this listener, or keep the proxy"));
     }
     if let Some(other) = socket.shared.first() {
-        return Some(if other.pid == pid {
-            format!(
+        let why = match other.pid == pid {
+            true => format!(
                 "process {pid} has its socket twice (descriptors {} and {})",
                 socket.holder.fd, other.fd
-            )
-        } else {
-            format!(
+            ),
+            false => format!(
                 "its socket is shared by the processes {pid} and {}: closing it in one would not close it",
                 other.pid
-            )
-        });
+            ),
+        };
+        return Some(why.into());
     }
     has_shim(pid).then(|| {
-        format!(
+        Cause::new(format!(
             "process {pid} runs under the shim, which has not reported that it relays the session: it is not spliced endlessly, and may still be changed"
-        )
+        ))
     })
 }
 
@@ -238,7 +241,7 @@ fn by_counts(scene: &Scene, ask: &Ask, rules: &WatchRules, wanted: Vec<FlowKey>)
             own.push(i);
         }
     }
-    let mut results: HashMap<FlowKey, Result<Basis, String>> = HashMap::new();
+    let mut results: HashMap<FlowKey, Result<Basis, Cause>> = HashMap::new();
     let sets: Vec<Vec<Watched>> = of_pid
         .values()
         .map(|own| own.iter().map(|i| watched[*i]).collect())
@@ -248,7 +251,7 @@ fn by_counts(scene: &Scene, ask: &Ask, rules: &WatchRules, wanted: Vec<FlowKey>)
         let why = format!(
             "its process has more than {MOST} sessions, too many to be told apart by their counts"
         );
-        results.insert(own.end.key, Err(why));
+        results.insert(own.end.key, Err(why.into()));
     }
     for some in sets.chunks(TOGETHER) {
         std::thread::scope(|scope| {
@@ -262,7 +265,11 @@ fn by_counts(scene: &Scene, ask: &Ask, rules: &WatchRules, wanted: Vec<FlowKey>)
             results.extend(ended.flatten());
         });
     }
-    let ended = || Err("its socket was closed, or its process ended, meanwhile".to_owned());
+    let ended = || {
+        Err(Cause::new(
+            "its socket was closed, or its process ended, meanwhile",
+        ))
+    };
     let result = |key: FlowKey| (key, results.remove(&key).unwrap_or_else(ended));
     wanted.into_iter().map(result).collect()
 }
@@ -285,7 +292,7 @@ fn one_process(
     processes: &HashMap<i32, Process>,
     rules: &WatchRules,
     wanted: &[FlowKey],
-) -> Vec<(FlowKey, Result<Basis, String>)> {
+) -> Vec<(FlowKey, Result<Basis, Cause>)> {
     let of_interest: Vec<usize> = (0..own.len())
         .filter(|i| wanted.contains(&own[*i].end.key))
         .collect();
@@ -304,7 +311,7 @@ fn one_process(
             },
             Err(doubt) => Err(match gone(a) {
                 Some(lost) => words(lost),
-                None => doubt.words(&rules.proof, name),
+                None => doubt.cause(&rules.proof, name),
             }),
         };
         (own[a].end.key, basis)
@@ -312,7 +319,7 @@ fn one_process(
     verdicts.into_iter().map(result).collect()
 }
 
-fn words(lost: Lost) -> String {
+fn words(lost: Lost) -> Cause {
     match lost {
         Lost::Gone => "its socket was closed, or its process ended, while it was watched".into(),
         Lost::Changed => "its descriptor became another socket's while it was watched".into(),

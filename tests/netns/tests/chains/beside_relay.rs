@@ -149,7 +149,7 @@ fn none_comes_in_where_no_end_runs_an_agent() -> Result<()> {
     let client = r.group.locals()[0];
     let near = format!("{}:8080>{client}", r.world.ip(At::Proxy));
     let server = r.world.ip(At::Server);
-    r.is_refused(&near, &format!("{server} does and"))?;
+    r.is_refused(&near, &format!("{server} runs it and"))?;
     r.world.kill(At::Server)?;
     for name in [&session, &near] {
         r.is_refused(name, "neither")?;

@@ -24,7 +24,7 @@ fn examine(world: &Steered) -> Result<(Option<i32>, Value)> {
 fn is_told(found: &Value, verdict: &str, words: &[&str]) -> bool {
     let mut all = found["findings"].as_array().into_iter().flatten();
     all.any(|f| {
-        let text = format!("{}: {} -> {}", f["about"], f["found"], f["mend"]);
+        let text = format!("{}: {} -> {}", f["about"], f["found"], f["hint"]);
         f["verdict"] == verdict && words.iter().all(|word| text.contains(word))
     })
 }
@@ -44,7 +44,7 @@ fn is_well(world: &Steered) -> Result<()> {
 }
 
 #[test]
-fn a_host_is_well_or_told_what_to_mend() -> Result<()> {
+fn a_host_is_well_or_told_what_to_do() -> Result<()> {
     let policy = rule(Family::V4, &[Fw1]);
     let mut world = Steered::with_policy(Family::V4, &policy)?;
     world.wait_neighbours(&[Fw1])?;

@@ -234,7 +234,10 @@ fn two_of_them_leave_at_once() -> Result<()> {
     // The delta of the other middlebox is not known.
     let done = world.reconfigure(session, &[], &[])?;
     let reason = done["reason"].as_str().unwrap_or_default();
-    ensure!(reason.contains("no middlebox has said"), "{done:#}");
+    ensure!(
+        reason.contains("no middlebox has reported a delta"),
+        "{done:#}"
+    );
     get_on(world, &r.group, 200_000)?;
     tell_at(world, At::Fw2, session, 0, 25)?;
     rechain(world, session, &[])?;
@@ -282,7 +285,7 @@ fn what_the_numbers_contradict_is_refused() -> Result<()> {
     )?;
     let (world, session) = (&r.world, &r.names[0]);
     // No delta has been reported.
-    refused(&r, &[], &["no middlebox has said by how much"])?;
+    refused(&r, &[], &["no middlebox has reported a delta"])?;
     // These deltas exceed all data in flight.
     for (up, down) in [("9000000", "25"), ("20", "-1000000")] {
         let words = ["delta", session, "--to-server", up, "--to-client", down];
@@ -310,7 +313,7 @@ fn what_the_numbers_contradict_is_refused() -> Result<()> {
     let words = ["delta", session, "--to-server", "20"];
     let ran = world.try_ctl(At::Client, &words)?;
     ensure!(
-        ran.code == Some(5) && ran.stderr.contains("by a chain"),
+        ran.code == Some(5) && ran.stderr.contains("in a chain"),
         "{ran:?}"
     );
     // The correct delta is believed.

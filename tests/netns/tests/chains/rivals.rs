@@ -103,7 +103,12 @@ fn who_waits_for_a_change_that_is_done_is_refused() -> Result<()> {
         world.set_faults(At::Server, "")
     })?;
     ended(&world, &first, "changed", "")?;
-    ended(&world, &second, "refused", "its chain was changed while")?;
+    ended(
+        &world,
+        &second,
+        "refused",
+        "another change has changed its chain",
+    )?;
     ensure!(world.chain_of(&session)? == json!([world.ip(At::Fw1)]));
     group.wait_progress(1 << 20).with_context(|| world.logs())?;
     all_intact(&group.finish()?).map(drop)

@@ -107,7 +107,7 @@ fn a_reload_takes_up_everything_or_nothing() -> Result<()> {
         Ok(())
     };
     edit(&file, "ports = 80", "ports = 0")?;
-    faulty("ports begin at 1", 2)?;
+    faulty("holds port 0", 2)?;
     edit(&file, "ports = 0", "ports = 80")?;
     mode(0o644)?;
     faulty("others may read it", 2)?;

@@ -339,7 +339,7 @@ fn a_translated_session_is_never_changed() -> Result<()> {
     wait::until("the reason", LIMIT, || {
         let done = w.remove(&["--session", &name]).ok()?;
         why = done["removals"][0]["reason"].as_str()?.to_owned();
-        why.contains("(NAT)").then_some(())
+        why.contains("NAT on this host").then_some(())
     })
     .with_context(|| format!("{why}\n{}", w.state()))?;
     let listed = w.sessions(Role::Proxy)?;

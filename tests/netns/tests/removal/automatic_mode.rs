@@ -73,7 +73,7 @@ fn a_proxys_host_alone_takes_no_firewall() -> Result<()> {
     let w = world("autoalone", &[Role::Proxy])?;
     let (group, ends) = open(&w, 1)?;
     done(&remove(&w, &ends[0], &[])?, "local", "no dyscod at")?;
-    let why = "neither 10.0.3.1 nor 10.0.1.1 does, as far as is known";
+    let why = "as far as is known, neither 10.0.3.1 nor 10.0.1.1 runs it";
     takes_no_other(&w, &ends[0], why)?;
     group.wait_progress(200_000)?;
     all_intact(&group.finish()?)?;

@@ -98,14 +98,15 @@ fn a_firewall_with_connection_tracking() -> Result<()> {
     w.finish()
 }
 
-/// Checks that the sessions stay, and that the reason for each names the translation and its
-/// remedy.
+/// Checks that the sessions stay, and that the reason for each names the NAT, with a hint.
 fn stay(w: World, port: u16) -> Result<()> {
     let group = busy(&w, port, GENTLE)?;
     let done = drain(&w, "10s")?;
     let all = done["sessions"].as_array().cloned().unwrap_or_default();
     let reasons = all.iter().filter_map(|s| s["reason"].as_str());
-    let told = |r: &&str| r.contains("(NAT)") && r.contains("let the proxy listen");
+    let told = |r: &&str| {
+        r.contains("NAT on this host") && r.contains("exclude these sessions from the NAT rules")
+    };
     ensure!(
         done["removed"] == 0 && reasons.filter(told).count() == 2,
         "{done:#}\n{}",

@@ -120,7 +120,7 @@ fn taken_back(w: &World, group: &Group) -> Result<()> {
         let known = w.sessions(role)?;
         let told = serde_json::to_string(&known)?;
         ensure!(
-            told.contains("does not answer any more on the new path"),
+            told.contains("stopped answering on the new path"),
             "{role:?} does not say why: {known:#?}"
         );
     }
@@ -305,7 +305,7 @@ fn others_go_another_way() -> Result<()> {
     let first = &done["removals"][0];
     let why = first["why_mode"].as_str().unwrap_or_default();
     ensure!(first["mode"] == "local", "{done:#}");
-    ensure!(why.contains("has died under another session"), "{done:#}");
+    ensure!(why.contains("died under another session"), "{done:#}");
     // A request by name finds that the path works again, for all sessions.
     mend(&w)?;
     w.remove_these(&w.ends(&group)?)?;
@@ -343,7 +343,7 @@ fn and_is_not_tried_again_at_once() -> Result<()> {
         let log = monitor.log();
         let mut lines = log.lines().filter(|l| l.contains("\"refused\""));
         lines
-            .any(|l| l.contains("has died under another session"))
+            .any(|l| l.contains("died under another session"))
             .then_some(())
     };
     wait::until("a refusal", LIMIT, refused).with_context(|| w.state())?;
@@ -374,8 +374,8 @@ fn and_those_that_wait_are_spared() -> Result<()> {
         let lines = log.lines().filter(|l| l.contains(&outcome));
         lines.filter(|l| l.contains(because)).count()
     };
-    let one = ["rolled_back", "does not answer any more on the new path"];
-    let others = ["refused", "has died under another session"];
+    let one = ["rolled_back", "stopped answering on the new path"];
+    let others = ["refused", "died under another session"];
     let outcomes = [one, others].map(told);
     ensure!(outcomes == [1, 2], "{outcomes:?}\n{log}");
     read(&group, Reading::Fast);

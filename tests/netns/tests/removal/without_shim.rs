@@ -95,7 +95,7 @@ fn needs_the_word(w: &World, count: usize, pid: &str) -> Result<()> {
         if done["summary"]["refused"] != count || why.len() != count {
             return Some(Err(anyhow!("{done:#}\n{}", w.state())));
         }
-        let missed = |why: &String| why.contains("say so with --listen");
+        let missed = |why: &String| why.contains("declare it: --listen");
         if let Some(other) = why.iter().find(|why| !missed(why) && !unproven(why)) {
             return Some(Err(anyhow!("{other}")));
         }
@@ -270,7 +270,7 @@ fn what_is_no_relay_is_refused_with_what_was_seen() -> Result<()> {
     let done = w.remove(&["--listen", ":8090", "--all"])?;
     ensure!(done["summary"]["refused"] == 2, "{done:#}");
     for why in reasons(&done) {
-        ensure!(why.contains("nothing moved"), "{why}");
+        ensure!(why.contains("no bytes moved"), "{why}");
     }
     // A selection by this name does not apply to another process' sessions.
     let ends = group.locals();

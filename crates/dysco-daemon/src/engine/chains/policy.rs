@@ -8,6 +8,7 @@ use std::path::Path;
 
 use dysco_api::{Explained, Failure, FailureCode, PolicyReport, Reply, RuleReport};
 use dysco_config::policy::{Policy, PolicyError};
+use dysco_explain::{Cause, Explain};
 
 use crate::engine::{Answer, Engine};
 
@@ -64,14 +65,14 @@ impl Engine {
     /// previous policy stays.
     fn read_policy(&mut self) {
         self.chains.file.reads(&self.config.chain.policy);
-        let read = self.policy_of_file().map_err(|e| e.to_string());
+        let read = self.policy_of_file().map_err(|e| e.explain().into());
         match read.and_then(|policy| self.put_in_force(policy)) {
             Ok(()) => self.chains.error = None,
             Err(why) => {
                 let text = format!("{why}; {}", self.what_stays());
                 tracing::error!("{text}");
                 self.tell_monitors("policy_refused", None, text);
-                self.chains.error = Some(why);
+                self.chains.error = Some(why.to_string());
             }
         }
     }
@@ -104,8 +105,8 @@ impl Engine {
         &mut self,
         path: &Path,
         read: Option<Policy>,
-    ) -> Result<(), String> {
-        let policy = self.policy_of(path, read).map_err(|e| e.to_string())?;
+    ) -> Result<(), Cause> {
+        let policy = self.policy_of(path, read).map_err(|e| e.explain())?;
         self.put_in_force(policy)?;
         self.chains.error = None;
         self.chains.file.reads(path);
@@ -124,12 +125,12 @@ impl Engine {
         }
     }
 
-    fn put_in_force(&mut self, policy: Policy) -> Result<(), String> {
+    fn put_in_force(&mut self, policy: Policy) -> Result<(), Cause> {
         if self.chains.applied && policy == self.chains.policy {
             return Ok(());
         }
         let (rules, _) = policy.compile();
-        self.agent.apply_policy(&rules).map_err(|e| e.to_string())?;
+        self.agent.apply_policy(&rules).map_err(|e| e.explain())?;
         let text = format!("{} rules are in force", policy.rules.len());
         (self.chains.policy, self.chains.applied) = (policy, true);
         (self.chains.asked, self.chains.refreshed) = (None, None);
@@ -177,14 +178,15 @@ impl Engine {
             Some(text) => Policy::of_host(&file, text, &self.config.host.addresses),
             None => self.policy_of_file(),
         };
-        let applied = policy.map_err(|e| e.to_string()).and_then(|policy| {
+        let applied = policy.map_err(|e| e.explain().into());
+        let applied = applied.and_then(|policy| {
             let Some(text) = text else {
                 return self.put_in_force(policy);
             };
             let before = match std::fs::read(&file) {
                 Ok(before) => Some(before),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-                Err(e) => return Err(format!("cannot read {}: {e}", file.display())),
+                Err(e) => return Err(format!("cannot read {}: {e}", file.display()).into()),
             };
             write_whole(&file, text.as_bytes())
                 .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
@@ -204,13 +206,16 @@ impl Engine {
                 self.chains.error = None;
                 self.policy_report()
             }
-            Err(why) => Reply::Error(Failure {
-                code: FailureCode::Refused,
-                what: "put the policy in force".into(),
-                why,
-                mend: "the policy before stays in force; try the file with 'dyscoctl policy check'"
-                    .into(),
-            }),
+            Err(cause) => {
+                let hint =
+                    "the policy before stays in force; try the file with 'dyscoctl policy check'";
+                let hint = match &cause.hint {
+                    Some(own) => format!("{own}; {hint}"),
+                    None => hint.to_owned(),
+                };
+                let told = cause.hint(hint).of("put the policy in force");
+                Reply::Error(Failure::new(FailureCode::Refused, told))
+            }
         }
     }
 
@@ -268,7 +273,7 @@ fn of_two_families(source: IpAddr, destination: IpAddr) -> Failure {
         code: FailureCode::BadRequest,
         what: "explain what would become of the session".into(),
         why: format!("{source} and {destination} are of two address families"),
-        mend: "name two ends by addresses of one family".into(),
+        hint: "name two ends by addresses of one family".into(),
     }
 }
 

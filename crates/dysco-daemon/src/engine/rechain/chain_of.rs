@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use dysco_common::chain::{Chain, Element, Given, MAX_CHAIN};
 use dysco_common::view::{Change, View};
 use dysco_common::{Addr, Session};
+use dysco_explain::{Cause, Explain};
 use dysco_proto::{Order, Reason, Subsession};
 
 use crate::engine::{Engine, measure};
@@ -56,7 +57,7 @@ impl Engine {
                 ..given(slot)
             };
             let noted = self.agent.set_given(slot, &numbered);
-            noted.map_err(|e| Reason::Failed(e.to_string()))?;
+            noted.map_err(|e| Reason::Failed(e.explain().into()))?;
         }
         order.paths = order.segment_of(given(slot).paths()).to_vec();
         Ok(())
@@ -100,18 +101,18 @@ impl Engine {
         before: &[IpAddr],
         after: &[IpAddr],
     ) -> Result<(), Reason> {
-        let no = |why: String| Err(Reason::NoSuchChain(why));
+        let no = |why: &str, hint: &str| Err(Reason::NoSuchChain(Cause::new(why).hint(hint)));
         self.not_in_between(s)?;
         self.has_a_neighbour(s)?;
         let own = measure::opened(&s.key);
         if s.was_bypassed() && self.machine.is_changing(&own) {
-            return no("its middlebox has not left it altogether; ask again in a moment".into());
+            return no("its middlebox has not left it altogether", AGAIN);
         }
         if !live(s) {
             return Err(not_live(s, own));
         }
         if before == after {
-            return no("it has that chain; nothing is to be done".into());
+            return Err(Reason::NoSuchChain("it has that chain already".into()));
         }
         let server = s.name().remote.ip();
         let is_end = |host: IpAddr| {
@@ -129,31 +130,27 @@ fn can_be(
     is_end: impl Fn(IpAddr) -> bool,
     is_one_host: impl Fn(IpAddr, IpAddr) -> bool,
 ) -> Result<(), Reason> {
-    let no = |why: String| Err(Reason::NoSuchChain(why));
+    let no = |why: String, hint: &str| Err(Reason::NoSuchChain(Cause::new(why).hint(hint)));
     if chain.len() > MAX_CHAIN {
-        return no(format!(
-            "a chain has {MAX_CHAIN} hosts at most; leave some out"
-        ));
+        let why = format!("a chain has {MAX_CHAIN} hosts at most");
+        return no(why, "leave some out");
     }
     for (at, host) in chain.iter().enumerate() {
         if host.is_ipv4() != server.is_ipv4() {
-            return no(format!(
-                "{host} is of the other address family; name its other address"
-            ));
+            let why = format!("{host} is of the other address family");
+            return no(why, "name its other address");
         }
         if is_end(*host) {
-            return no(format!(
-                "{host} is an end of it; name the hosts between the two ends"
-            ));
+            let why = format!("{host} is an end of it");
+            return no(why, "name the hosts between the two ends");
         }
         let before = &chain[..at];
         if before.contains(host) {
-            return no(format!("{host} is in it twice; leave one out"));
+            return no(format!("{host} is in it twice"), "leave one out");
         }
         if let Some(same) = before.iter().find(|other| is_one_host(**other, *host)) {
-            return no(format!(
-                "{same} and {host} are addresses of one host, which is in it twice; leave one out"
-            ));
+            let why = format!("{same} and {host} are addresses of one host, which is in it twice");
+            return no(why, "leave one out");
         }
     }
     Ok(())
@@ -208,23 +205,28 @@ pub(super) fn live(s: &Session) -> bool {
 
 /// Returns the reason for which the session cannot get another chain.
 fn not_live(s: &Session, own: Subsession) -> Reason {
-    let why = match s.view() {
+    let cause = match s.view() {
         View::Free => return Reason::NotTracked(own),
         _ if s.has_ended() => return Reason::Closing,
         View::Closed | View::Left(_) => return Reason::Closing,
         View::Adopted => return Reason::NotHeard(own),
-        View::Opening => UNOPENED,
-        _ if s.two.chained == 1 => UNOPENED,
+        View::Opening => unopened(),
+        _ if s.two.chained == 1 => unopened(),
         View::Tracked
         | View::Changing(_)
         | View::NewPath(_)
         | View::Relayed(_)
-        | View::Returned => "another change of it is not over yet; ask again in a moment",
+        | View::Returned => Cause::new("another change of it has not ended").hint(AGAIN),
     };
-    Reason::NoSuchChain(why.into())
+    Reason::NoSuchChain(cause)
 }
 
-const UNOPENED: &str = "it has not been seen to open: its SYN was not answered yet, or the answer passes this host by; ask again when it was";
+const AGAIN: &str = "ask again in a moment";
+
+fn unopened() -> Cause {
+    let why = "its SYN has not been answered yet, or the answer does not pass this host";
+    Cause::new(why).hint("ask again once the session is open")
+}
 
 /// Returns the pairs of hosts between which state moves: from the first that leaves to the first
 /// that comes, and so on. A host that stays has the state.
@@ -235,11 +237,13 @@ pub(super) fn pairs(before: &[IpAddr], after: &[IpAddr]) -> Result<Vec<(IpAddr, 
     };
     let (leave, come) = (not_in(before, after), not_in(after, before));
     if leave.len() != come.len() {
-        return Err(Reason::NoSuchChain(format!(
-            "state of {} hosts that leave cannot go to {} that come; leave --state out, or replace one host by one",
+        let why = format!(
+            "state of {} hosts that leave cannot go to {} that come",
             leave.len(),
             come.len()
-        )));
+        );
+        let hint = "leave --state out, or replace one host by one";
+        return Err(Reason::NoSuchChain(Cause::new(why).hint(hint)));
     }
     Ok(leave.into_iter().zip(come).collect())
 }
@@ -348,7 +352,7 @@ mod tests {
         for s in [session(State::NewPath, 1), session(State::Opening, 0)] {
             assert!(!live(&s));
             let said = not_live(&s, own).to_string();
-            assert!(said.contains("has not been seen to open"), "{said}");
+            assert!(said.contains("has not been answered yet"), "{said}");
         }
         let gone = session(State::Free, 0);
         assert_eq!(not_live(&gone, own), Reason::NotTracked(own));

@@ -69,7 +69,7 @@ impl Numbers {
         wrong.map(|(way, p, d)| {
             let (least, most) = (p.went.wrapping_sub(p.came), p.went.wrapping_sub(p.acked));
             format!(
-                "{} bytes {way}, where its host has seen no less than {} and no more than {}",
+                "{} bytes {way}, where its host has seen at least {} and at most {}",
                 *d as i32, least as i32, most as i32
             )
         })
@@ -86,19 +86,20 @@ impl Engine {
     }
 
     fn take_delta(&mut self, request: &TellDelta) -> Result<DeltaReport, Failure> {
-        let refused = |why: String, mend: &str| Failure {
+        let refused = |why: String, hint: &str| Failure {
             code: FailureCode::Refused,
             what: "take what a middlebox has added to a session".into(),
             why,
-            mend: mend.into(),
+            hint: hint.into(),
         };
         let slot = self
             .slot_named(&request.session)
             .ok_or_else(|| listing::no_such_session(&request.session))?;
         let sides = self.sides_of(slot).ok_or_else(|| {
             refused(
-                "this host does not pass it on by a chain, or its chain is just changing".into(),
-                "ask on the middlebox's host; what a proxy has added is told by dysco_splice",
+                "this host does not forward it in a chain, or its chain is changing at this moment"
+                    .into(),
+                "ask on the middlebox's host; dysco_splice reports what a proxy has added",
             )
         })?;
         let delta = Delta {
@@ -107,10 +108,9 @@ impl Engine {
         };
         let numbers = numbers(&self.agent, &sides);
         if let Some(why) = numbers.against(&delta) {
-            let why = Reason::DeltaContradicted(why).to_string();
             return Err(refused(
-                why,
-                "say what it has added in all, since the session began",
+                Reason::DeltaContradicted(why).why(),
+                "report what it has added in all, since the session began",
             ));
         }
         let told = Told {
@@ -120,7 +120,7 @@ impl Engine {
             from_server: numbers.to_client.came,
         };
         let set = self.agent.set_delta(sides.left, &told);
-        set.map_err(|e| refused(e.to_string(), "look at dyscod's log"))?;
+        set.map_err(|e| refused(e.to_string(), "see dyscod's log"))?;
         let s = self.agent.session(slot);
         let session = self.session_id(slot, &s);
         let (to_server, to_client) = (request.to_server, request.to_client);
@@ -258,7 +258,7 @@ impl Engine {
         }
         let ahead = |heard: u32, sent: u32| heard.wrapping_sub(sent) as i32;
         let why = format!(
-            "the server has heard up to {} bytes beyond what the client has sent, the client {} beyond what the server has",
+            "the server has received up to {} bytes more than the client has sent, the client {} more than the server has",
             ahead(right.heard, now.sent),
             ahead(paths.reach.heard, right.sent)
         );
@@ -319,10 +319,10 @@ impl Weighing {
         let mut not_exact = ways.iter().zip(self.exact).filter(|(_, exact)| !exact);
         Err(Reason::DeltaUnconfirmed(match not_exact.next() {
             Some(((way, delta), _)) => format!(
-                "at no moment of a second what it had sent on was {} bytes {way} more than what had come: either bytes wait in it all the time, or it has added another number",
+                "at no moment within a second had it sent {} bytes {way} more than it had received: either it holds bytes all the time, or it has added another number",
                 *delta as i32
             ),
-            None => "what it did before it said so has not been acknowledged".into(),
+            None => "the bytes that it changed before its report are not acknowledged yet".into(),
         }))
     }
 }

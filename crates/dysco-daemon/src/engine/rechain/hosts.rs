@@ -9,6 +9,7 @@ use dysco_common::FlowKey;
 use dysco_common::chain::{Hop, Token};
 use dysco_common::transit::Keep;
 use dysco_config::is_host;
+use dysco_explain::Cause;
 use dysco_proto::{ChangeId, HostEvent, HostId, Reason, Scope, Subsession};
 
 use crate::engine::chains::MANY;
@@ -136,8 +137,11 @@ impl Engine {
                 self.entomb_path(Some(slot));
             }
             if self.has_two_paths(&session) {
-                let why = "a host that stays has it by two paths, and by none that it takes; take the host out, and put it in again";
-                let result = Err(Reason::ChainUnusable(why.into()));
+                let cause = Cause::new(
+                    "a host that stays has two paths of the session, and the session takes neither",
+                )
+                .hint("take the host out, and insert it again");
+                let result = Err(Reason::ChainUnusable(cause));
                 return self.tell_machine(HostEvent::Enlisted {
                     change,
                     from,
@@ -330,9 +334,11 @@ fn forwards(to: IpAddr) -> Result<(), Reason> {
         ),
     };
     match fs::read_to_string(file) {
-        Ok(text) if text.trim() == "0" => Err(Reason::ChainUnusable(format!(
-            "a host of it does not forward: {name} is 0 there"
-        ))),
+        Ok(text) if text.trim() == "0" => {
+            let why = format!("a host of it does not forward: {name} is 0 there");
+            let hint = format!("set {name} to 1 on that host");
+            Err(Reason::ChainUnusable(Cause::new(why).hint(hint)))
+        }
         // If the file cannot be read, the SYN shows whether the host forwards.
         _ => Ok(()),
     }

@@ -3,25 +3,32 @@
 
 use dysco_common::Session;
 use dysco_common::view::{Change, View};
+use dysco_explain::Cause;
 use dysco_proto::{Progress, Reason, Subsession};
 
 use crate::engine::Engine;
 use crate::engine::neighbours::Known;
 
-const LOCAL: &str = "a middlebox has left it, and its host alone relays it (local): another host can come in only between two that run dyscod, one on each side of it";
-const RETURN: &str = "a middlebox has left it, and replies go straight to a client that need not run dyscod (return): another host can come in only between two that run dyscod, one on each side of it; once the client's host does, 'dyscoctl remove-middlebox self --mode bypass' on the middlebox's, and then ask on the client's";
+const LOCAL: &str = "a middlebox has left it, and its host alone relays it (local): another host can be inserted only between two that run dyscod, one on each side of it";
+
+fn returned() -> Cause {
+    Cause::new("a middlebox has left it, and replies go straight to a client that need not run dyscod (return): another host can be inserted only between two that run dyscod, one on each side of it")
+        .hint("run dyscod on the client's host, then 'dyscoctl remove-middlebox self --mode bypass' on the middlebox's, and then ask on the client's")
+}
 
 impl Engine {
     /// Returns an error if this host is at a place where no other can be inserted beside it.
     pub(super) fn not_in_between(&self, s: &Session) -> Result<(), Reason> {
-        let why = match s.view() {
+        let cause = match s.view() {
             View::Changing(Change::TwoPaths(_) | Change::FarTwoPaths(_)) => {
-                "a middlebox is leaving it at this moment; ask again when it has".into()
+                Cause::new("a middlebox is leaving it at this moment")
+                    .hint("ask again when it has left")
             }
-            View::Relayed(_) if self.replies_pass_by(s) => RETURN.into(),
-            View::Returned => RETURN.into(),
+            View::Relayed(_) if self.replies_pass_by(s) => returned(),
+            View::Returned => returned(),
             View::Left(_) => {
-                "a middlebox of this host has left it, and its packets pass this host by; ask on the host that opened it".into()
+                Cause::new("a middlebox of this host has left it, and its packets bypass this host")
+                    .hint("ask on the host that opened it")
             }
             View::Free
             | View::Closed
@@ -34,7 +41,7 @@ impl Engine {
                 return Ok(());
             }
         };
-        Err(Reason::NoSuchChain(why))
+        Err(Reason::NoSuchChain(cause))
     }
 
     fn other_side(&self, s: &Session) -> Option<Session> {
@@ -67,18 +74,21 @@ impl Engine {
             Known::Nothing if opened => return Ok(()),
             Known::Nobody(_) | Known::Nothing => {}
         }
-        let why = match (self.neighbours.know(there), opened) {
-            (Known::Agent, true) => format!(
-                "{there} does and {here} does not, as far as is known: ask on {there}, for one between that host and this one"
-            ),
-            (Known::Agent, false) => format!(
-                "{there} does and {here} does not, as far as is known: for one between this host and {there}, name the session '{}>{}'",
+        let both = format!("{LOCAL}; as far as is known, {there} runs it and {here} does not");
+        let cause = match (self.neighbours.know(there), opened) {
+            (Known::Agent, true) => Cause::new(both).hint(format!(
+                "ask on {there}, for a host between that one and this one"
+            )),
+            (Known::Agent, false) => Cause::new(both).hint(format!(
+                "name the session '{}>{}', for a host between this one and {there}",
                 other.key.local(),
                 other.key.remote()
-            ),
-            _ => format!("neither {here} nor {there} does, as far as is known"),
+            )),
+            _ => Cause::new(format!(
+                "{LOCAL}; as far as is known, neither {here} nor {there} runs it"
+            )),
         };
-        Err(Reason::NoSuchChain(format!("{LOCAL}; {why}")))
+        Err(Reason::NoSuchChain(cause))
     }
 
     /// Returns the more precise reason: a host that did not answer in time may have no agent.

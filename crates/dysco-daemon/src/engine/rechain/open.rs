@@ -8,6 +8,7 @@ use dysco_common::chain::{self as wire, Hop, Token};
 use dysco_common::probe::Arrival;
 use dysco_common::two_paths::has_length;
 use dysco_common::{FlowKey, Session, seq};
+use dysco_explain::{Cause, Explain};
 use dysco_proto::{ChangeId, HostEvent, Meddling, Reason};
 
 use super::chain_of::relaid;
@@ -85,7 +86,7 @@ impl Engine {
         (chain, inner): (&[IpAddr], bool),
         token: Token,
     ) -> Result<(), Reason> {
-        let failed = |e: AgentError| Reason::Failed(e.to_string());
+        let failed = |e: AgentError| Reason::Failed(e.explain().into());
         self.check_delta(change)?;
         let second = self.add_path(change)?;
         self.lead_beyond(change, second);
@@ -321,11 +322,12 @@ impl Engine {
         }
         let way = paths.way();
         let reason = match paths.heard {
-            false => Reason::ChainUnusable(format!("no answer to a SYN {way}")),
+            false => Reason::ChainUnusable(format!("no answer to a SYN {way}").into()),
             true => self.too_narrow(change).unwrap_or_else(|| {
-                Reason::ChainUnusable(format!(
-                    "{way} an answer came, but in one round trip the session sends more than a firewall lets its numbers go ahead; ask again when it sends less"
-                ))
+                let why = format!(
+                    "a SYN {way} was answered, but in one round trip the session sends more data than a firewall lets its sequence numbers advance"
+                );
+                Reason::ChainUnusable(Cause::new(why).hint("ask again when it sends less"))
             }),
         };
         let result = Err(reason);

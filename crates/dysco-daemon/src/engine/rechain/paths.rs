@@ -7,6 +7,7 @@ use dysco_common::chain::{Token, path_number};
 use dysco_common::two_paths::Cutoff;
 use dysco_common::view::{ChainState, Change, Route, View};
 use dysco_common::{FlowKey, Session, seq};
+use dysco_explain::Explain;
 use dysco_proto::{ChangeId, Facts, HostEvent, Reason, Subsession};
 
 use super::Paths;
@@ -164,7 +165,7 @@ impl Engine {
         self.agent.set_path_number(second, path_number(&token));
         self.agent
             .await_join(token, second)
-            .map_err(|e| Reason::Failed(e.to_string()))?;
+            .map_err(|e| Reason::Failed(e.explain().into()))?;
         if let Some(paths) = self.rechain.paths.get_mut(&change) {
             paths.token = Some(token);
         }
@@ -180,7 +181,7 @@ impl Engine {
         let second = self
             .agent
             .add_path(first)
-            .map_err(|e| Reason::Failed(e.to_string()))?;
+            .map_err(|e| Reason::Failed(e.explain().into()))?;
         if let Some(paths) = self.rechain.paths.get_mut(&change) {
             paths.second = Some(second);
         }

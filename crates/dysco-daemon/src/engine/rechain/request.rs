@@ -79,12 +79,12 @@ impl Task {
     }
 }
 
-fn failure(code: FailureCode, why: String, mend: &str) -> Failure {
+fn failure(code: FailureCode, why: String, hint: &str) -> Failure {
     Failure {
         code,
         what: "give sessions another chain".into(),
         why,
-        mend: mend.into(),
+        hint: hint.into(),
     }
 }
 

@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use dysco_explain::Cause;
 use dysco_proto::{ChangeId, Phase, Reason};
 
 use super::request::{Running, Task};
@@ -166,8 +167,8 @@ fn may_wait(task: &Task) -> bool {
 }
 
 fn changed() -> Reason {
-    let why = "its chain was changed while this waited for its turn; ask again";
-    Reason::NoSuchChain(why.into())
+    let why = "another change has changed its chain while this one waited";
+    Reason::NoSuchChain(Cause::new(why).hint("ask again"))
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ impl Engine {
                 code: FailureCode::BadRequest,
                 what: format!("choose how the middlebox of {host} leaves"),
                 why: "only its own host chooses the mode".into(),
-                mend: "ask there with --mode, or set mode under [removal] there".into(),
+                hint: "ask there with --mode, or set mode under [removal] there".into(),
             });
         }
         // A mode concerns only proxies.
@@ -105,7 +105,7 @@ impl Engine {
                     code: FailureCode::NotFound,
                     what: format!("find the host '{name}'"),
                     why: "its name does not resolve".into(),
-                    mend: "name it by its address".into(),
+                    hint: "name it by its address".into(),
                 });
             }
         };
@@ -154,7 +154,7 @@ impl Engine {
                     code: FailureCode::NotFound,
                     what: format!("find the session '{name}'"),
                     why: "this host has no such session".into(),
-                    mend: "see 'dyscoctl sessions' for those it has".into(),
+                    hint: "see 'dyscoctl sessions' for those it has".into(),
                 })
             })
             .collect()

@@ -24,7 +24,7 @@ impl Engine {
                 // It is not known whether they match a filter.
                 let count = accepted.count() as u64;
                 if request.filter.is_empty() && count > 0 {
-                    *left.entry(held.process.to_string()).or_default() += count;
+                    *left.entry(held.process.cause().to_string()).or_default() += count;
                 }
                 continue;
             }
