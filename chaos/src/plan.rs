@@ -226,6 +226,14 @@ pub struct BoxPlan {
 }
 
 impl Plan {
+    /// True if a link of the plan may be down at this time, in milliseconds.
+    pub fn cuts_link_before(&self, ms: u64) -> bool {
+        let cuts = |victim: &Victim| matches!(victim, Victim::Host { .. } | Victim::Link { .. });
+        self.kills
+            .iter()
+            .any(|kill| kill.at_ms <= ms && cuts(&kill.victim))
+    }
+
     /// Returns a host of the plan.
     pub fn host(&self, number: u8) -> Option<&HostPlan> {
         self.hosts.iter().find(|h| h.number == number)
