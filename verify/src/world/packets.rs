@@ -202,7 +202,7 @@ impl World {
         };
         let answer = self.host(place).answer.filter(|a| a.change == change);
         let result = match answer.map_or_else(|| self.asked(place, change), Asked::Answered) {
-            Asked::Asked(answer) => {
+            Asked::UnderWay(answer) => {
                 self.edit(place, |h| h.answer = Some(answer));
                 return true;
             }
@@ -244,7 +244,7 @@ impl World {
             Some(Answer { change, seq, fins })
         });
         let answer = answer.flatten().filter(|_| !self.dead[1]);
-        answer.map_or(Asked::Silent, Asked::Asked)
+        answer.map_or(Asked::Silent, Asked::UnderWay)
     }
 
     /// Makes a left anchor receive the answer, and returns the FINs that both anchors have seen.
@@ -338,7 +338,7 @@ impl World {
 /// State of a new path that a left anchor opens.
 enum Asked {
     /// The right anchor has answered, and the answer is on its way.
-    Asked(Answer),
+    UnderWay(Answer),
     /// The answer arrives.
     Answered(Answer),
     /// The path has carried packets before.
