@@ -92,7 +92,7 @@ fn a_neighbour_without_a_daemon_makes_it_local() -> Result<()> {
     let reason = first(&refused, "reason");
     ensure!(reason.contains("no dyscod answers at"), "{refused:#}");
     done(&remove(&w, &ends[1], &[])?, "local", why)?;
-    takes_no_other(&w, &ends[0], "10.0.1.1 does and 10.0.3.1 does not")?;
+    takes_no_other(&w, &ends[0], "10.0.1.1 runs it and 10.0.3.1 does not")?;
     group.wait_progress(200_000)?;
     all_intact(&group.finish()?)?;
     w.finish()

@@ -168,7 +168,7 @@ fn an_interface_that_cannot_is_named() -> Result<()> {
         anyhow::bail!("it starts");
     };
     let log = fs::read_to_string(w.lab.proxy.dir().join("dyscod.log"))?;
-    let told = "cannot relay by XDP on interface bridge0";
+    let told = "failed to relay by XDP on interface bridge0";
     ensure!(log.contains(told), "{error:#}\n{log}");
     ensure!(log.contains("set xdp = \"auto\""), "{log}");
     w.finish()
