@@ -3,8 +3,8 @@
 //! its numbers, clocks and options. It cannot move to a path that gives it others.
 //!
 //! The right anchor's program answers the SYN of a bypass by itself, and writes into the answer how
-//! the SYN arrived, and which FINs it has seen ([`Probe`]). For another chain the daemons send all packets that open it, and
-//! each daemon reports to the other ([`Shown`]).
+//! the SYN arrived, and which FINs it has seen ([`Probe`]). For another chain the daemons send all
+//! packets that open it, and each daemon reports to the other ([`Shown`]).
 
 use crate::session::{Offer, offer};
 use crate::tcp::{ACK, Header, MAX_HEADER, MIN_HEADER, Segment};

@@ -98,7 +98,7 @@ pub struct InterfaceReport {
     /// Reason why sessions on this interface may be invisible.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// What to do about the trouble.
+    /// Hint: a remedy for the trouble.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }

@@ -256,7 +256,7 @@ pub struct Failure {
     pub what: String,
     /// Cause of the failure.
     pub why: String,
-    /// What to do. Empty if nothing is known to help.
+    /// Hint for the operator; empty if no remedy is known.
     pub hint: String,
 }
 

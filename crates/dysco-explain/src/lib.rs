@@ -28,7 +28,7 @@ macro_rules! display_explained {
 pub struct Cause {
     /// The cause.
     pub why: String,
-    /// What to do, in the imperative.
+    /// Hint: the remedy, in the imperative.
     pub hint: Option<String>,
 }
 
@@ -39,7 +39,7 @@ pub struct Explanation {
     pub what: String,
     /// The cause.
     pub why: String,
-    /// What to do, in the imperative.
+    /// Hint: the remedy, in the imperative.
     pub hint: Option<String>,
 }
 

@@ -17,7 +17,7 @@ pub enum PkiError {
         path: PathBuf,
         /// Cause.
         source: io::Error,
-        /// What to do.
+        /// Hint for the operator.
         hint: &'static str,
     },
     /// A file cannot be written.
@@ -45,7 +45,7 @@ pub enum PkiError {
         path: PathBuf,
         /// Expected object.
         what: &'static str,
-        /// What to do.
+        /// Hint for the operator.
         hint: &'static str,
     },
     /// A key does not belong to its certificate.

@@ -47,7 +47,7 @@ pub(super) struct Finding {
     verdict: Verdict,
     about: &'static str,
     pub(super) found: String,
-    /// What to do; empty if nothing is needed.
+    /// Hint for the operator; empty if nothing is needed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) hint: String,
 }

@@ -256,7 +256,7 @@ impl Engine {
                 if ports::frees_port(&s) {
                     self.ports.release(slot);
                 }
-                // The session may have ended before its change had, or the first word was lost.
+                // The session may have ended before its change had, or the first message was lost.
                 if !std::mem::replace(&mut ending.told, true) {
                     self.tell_over(&s);
                 }
