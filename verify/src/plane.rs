@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 use dysco_common::seq::{after, max};
 use dysco_common::session::life;
 use dysco_common::tcp::{ACK, Edit, FIN, RST, Segment};
-use dysco_common::two_paths::{self, Anchor, CLOSES, Cutoff, OldIncoming};
+use dysco_common::two_paths::{self, Anchor, CLOSES, Cutoff, OldIncoming, VALID};
 use dysco_common::{FlowKey, Path, Session, State, Translation};
 use dysco_proto::Subsession;
 
@@ -229,6 +229,7 @@ impl Entry {
     ) -> ((Path, Packet), Option<(Path, Packet)>) {
         let seg = packet.seg;
         two_paths::acknowledge(&mut self.s, &seg);
+        two_paths::hear_window(at, &mut self.s, &seg);
         if two_paths::drains(&self.s, &seg) {
             self.s.two.drained = 1;
             tell.push(Notice::Drained);
@@ -323,8 +324,12 @@ impl Entry {
             Path::Old => (&mut self.s.two.old_ack_set, &mut self.s.old_ack),
             Path::New => (&mut self.s.two.new_ack_set, &mut self.s.new_ack),
         };
-        *held = if *set != 0 { max(*held, ack) } else { ack };
-        *set = 1;
+        *held = if *set & VALID != 0 {
+            max(*held, ack)
+        } else {
+            ack
+        };
+        *set |= VALID;
     }
 
     /// Returns what the local end receives of a packet on the session's own five-tuple.

@@ -517,7 +517,8 @@ pub struct Two {
     pub edge_set: u8,
     /// `old_ack` is valid, and possibly more: `two_paths::{VALID, ASKED}`.
     pub old_ack_set: u8,
-    /// `new_ack` is valid.
+    /// `new_ack` is valid, and possibly more: `two_paths::{VALID, REFUSES}`. Written where the end's
+    /// segments are.
     pub new_ack_set: u8,
     /// `new_low` is valid.
     pub new_data: u8,

@@ -25,7 +25,9 @@ pub use ending::{
     CLOSES, Cutoff, Ending, Fins, breaks, closed_before, cutoff, ending, has_reset, is_at_cutoff,
     is_broken, taught, undelivered,
 };
-pub use incoming::{NewIncoming, OldIncoming, asks, new_incoming, old_incoming, old_number};
+pub use incoming::{
+    NewIncoming, OldIncoming, REFUSES, asks, hear_window, new_incoming, old_incoming, old_number,
+};
 pub use leaving::{Leaving, carries_all, least_carried, leaving};
 pub use live::{hear_live, is_live, is_live_beside};
 pub use opening::{

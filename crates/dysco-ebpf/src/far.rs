@@ -356,6 +356,7 @@ fn from_end(
         ..p.seg
     };
     two_paths::acknowledge(s, &heard);
+    two_paths::hear_window(FAR, s, &heard);
     if two_paths::drains(s, &heard) {
         s.two.drained = 1;
         maps::tell(EventKind::Drained, slot);

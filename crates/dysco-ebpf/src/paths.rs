@@ -34,12 +34,12 @@ pub fn remember_ack(s: &mut Session, path: Path, ack: u32) {
             s.two.old_ack_set = VALID;
         }
         Path::New => {
-            s.new_ack = if s.two.new_ack_set != 0 {
+            s.new_ack = if s.two.new_ack_set & VALID != 0 {
                 max(s.new_ack, ack)
             } else {
                 ack
             };
-            s.two.new_ack_set = 1;
+            s.two.new_ack_set |= VALID;
         }
     }
 }

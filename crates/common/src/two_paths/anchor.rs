@@ -93,6 +93,15 @@ impl Anchor {
         }
     }
 
+    /// Returns the scale of the windows that the end sends.
+    #[inline(always)]
+    pub(super) const fn own_wscale(self, s: &Session) -> u8 {
+        match self {
+            Anchor::Near => s.local_wscale(),
+            Anchor::Far => s.remote_wscale(),
+        }
+    }
+
     /// Returns the limit of the window that the old path may send to the end, unscaled; 0 for none.
     #[inline(always)]
     pub(super) const fn clamp(self, s: &Session) -> u32 {

@@ -177,16 +177,42 @@ pub struct NewIncoming {
     pub far_ack: u32,
 }
 
+/// In `new_ack_set`: the window that the end offers ends before data that the old path has sent. An
+/// end may take back a part of its window (RFC 9293, 3.8.6). Linux does so when it is out of memory
+/// (`tcp_select_window`, net/ipv4/tcp_output.c).
+pub const REFUSES: u8 = 2;
+
+/// Records whether an end's segment refuses data that the old path has sent.
+#[inline(always)]
+pub fn hear_window(at: Anchor, s: &mut Session, seg: &Segment) {
+    if !seg.has(ACK) || seg.has(RST) {
+        return;
+    }
+    let window = (seg.window as u32) << (at.own_wscale(s) & 15);
+    if before(seg.ack.wrapping_add(window), at.rcv_max(s)) {
+        s.two.new_ack_set |= REFUSES;
+    } else {
+        s.two.new_ack_set &= !REFUSES;
+    }
+}
+
 /// Returns the number for a segment from the new path. A pure acknowledgement has the number of the
 /// next data on that path, which is beyond all data that the proxy still holds for the local end.
 /// If the local end does not read, the number is beyond its window, and the end would discard the
-/// acknowledgement. The old path sends nothing beyond the window. The acknowledgement therefore
-/// gets the highest number of the old path.
+/// acknowledgement. The acknowledgement therefore gets the highest number of the old path, which
+/// sends nothing beyond the window. If the end has taken its window back, it gets the number that
+/// the end has acknowledged. That number may be too old when it arrives, if the end receives data at
+/// the same time.
 #[inline(always)]
 pub(super) fn within_window(at: Anchor, s: &Session, seg: &Segment) -> u32 {
     let waits = s.two.drained == 0 && (s.two.cut_in_set != 0 || s.two.new_data == 0);
-    if waits && seg.span() == 0 && !seg.has(RST) && after(seg.seq, at.rcv_max(s)) {
+    let highest = if s.two.new_ack_set & REFUSES != 0 {
+        at.acked(s)
+    } else {
         at.rcv_max(s)
+    };
+    if waits && seg.span() == 0 && !seg.has(RST) && after(seg.seq, highest) {
+        highest
     } else {
         seg.seq
     }

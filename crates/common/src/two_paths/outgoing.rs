@@ -38,7 +38,7 @@ pub struct Outgoing {
     pub copy: Option<Copy>,
 }
 
-/// In `old_ack_set`: `old_ack` is valid.
+/// In `old_ack_set`: `old_ack` is valid. In `new_ack_set`: `new_ack` is valid.
 pub const VALID: u8 = 1;
 /// In `old_ack_set`: the proxy has asked whether the end is there, and waits. Cleared by the next
 /// acknowledgement on the old path. Two processors write the byte. If a write is lost, the proxy
@@ -190,7 +190,7 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
         };
     }
     let old_news = s.two.old_ack_set & VALID == 0 || after(on_old.ack, s.old_ack);
-    let new_news = s.two.new_ack_set == 0 || after(on_new.ack, s.new_ack);
+    let new_news = s.two.new_ack_set & VALID == 0 || after(on_new.ack, s.new_ack);
     // Probes carry a number before the data that they probe. On the new path that number must not
     // belong to the old path as long as the far end waits for old data. The far end would adopt the
     // new path's clock while the proxy's segments still arrive with theirs (PAWS). Afterwards it

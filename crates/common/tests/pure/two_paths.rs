@@ -75,6 +75,18 @@ fn new_incoming(s: &Session, seg: &Segment, wscale: u8) -> NewIncoming {
     same(s, |at, s| two_paths::new_incoming(at, s, seg, wscale))
 }
 
+/// Returns the session after its end has sent a segment.
+fn after_window(s: &Session, seg: &Segment) -> Session {
+    let heard = |at: Anchor, mut s: Session| {
+        two_paths::hear_window(at, &mut s, seg);
+        s
+    };
+    let near = heard(Anchor::Near, *s);
+    let far = heard(Anchor::Far, mirrored(s));
+    assert_eq!(near.two.new_ack_set, far.two.new_ack_set);
+    near
+}
+
 /// Returns a session after its cut.
 fn cut() -> Session {
     let mut s = session();
@@ -398,6 +410,28 @@ fn a_pure_ack_is_not_beyond_what_the_old_path_sent() {
     assert_eq!(seq(&perhaps, &segment(CUT_IN, 950, 0, ACK)), CUT_IN);
 }
 
+/// The end has taken back a window that the proxy has already used.
+#[test]
+fn a_pure_ack_is_not_beyond_a_window_that_was_taken_back() {
+    let s = cut();
+    let told = |window, flags| Segment {
+        window,
+        ..segment(0, s.snd_ack, 0, flags)
+    };
+    let seq = |s: &Session| new_incoming(s, &segment(CUT_IN, 950, 0, ACK), 0).seq;
+    let sent = (s.rcv_max - s.snd_ack) as u16;
+    let shut = after_window(&s, &told(sent - 1, ACK));
+    assert_eq!(seq(&shut), s.snd_ack);
+    // A reset offers no window, and a later segment offers more.
+    assert_eq!(seq(&after_window(&shut, &told(sent, ACK | RST))), s.snd_ack);
+    assert_eq!(seq(&after_window(&shut, &told(sent, ACK))), s.rcv_max);
+    // The acknowledgement on the new path stays valid.
+    let mut also = shut;
+    also.two.new_ack_set |= two_paths::VALID;
+    let open = after_window(&also, &told(sent, ACK));
+    assert_eq!(open.two.new_ack_set, two_paths::VALID);
+}
+
 /// A window of zero would be taken for the far end's.
 #[test]
 fn a_raised_pure_ack_needs_room() {
@@ -585,6 +619,25 @@ proptest! {
             let right = n.ack.wrapping_add(u32::from(n.window) << wscale);
             prop_assert!(n.window == 0 || !after(right, n.edge));
         }
+    }
+
+    /// The test of `tcp_sequence` (net/ipv4/tcp_input.c), for an end whose last segment announced
+    /// any window, whatever it had announced before.
+    #[test]
+    fn an_end_accepts_each_pure_ack(
+        acked in any::<u32>(), sent in 0u32..1 << 20, ahead in 0u32..1 << 20,
+        window in any::<u16>(), wscale in 0u8..=14, cut_in_set in 0u8..2,
+    ) {
+        let mut s = cut();
+        (s.local.flags, s.remote.flags) = (offer::WSCALE, offer::WSCALE);
+        (s.local.wscale, s.two.cut_in_set) = (wscale, cut_in_set);
+        (s.snd_ack, s.rcv_max) = (acked, acked.wrapping_add(sent));
+        s.cut_in = s.rcv_max.wrapping_add(ahead);
+        let told = Segment { window, ..segment(0, acked, 0, ACK) };
+        let seg = segment(s.cut_in, CUT_OUT, 0, ACK);
+        let seq = new_incoming(&after_window(&s, &told), &seg, 0).seq;
+        let room = u32::from(window) << wscale;
+        prop_assert!(!before(seq, acked) && !after(seq, acked.wrapping_add(room)));
     }
 
     /// Acknowledgements of the proxy and of the far end arrive interleaved, each in its order. The

@@ -385,6 +385,36 @@ fn acks_of_the_other_end_are_raised() {
     }
 }
 
+/// The client takes its window back, after the proxy has used it.
+#[test]
+fn an_ack_is_within_a_window_that_was_taken_back() {
+    for net in nets() {
+        let mut p = joined(&net, State::FarTwoPaths);
+        p.change(|s| {
+            (s.two.cut_set, s.cut_out) = (1, SENT);
+            (s.two.cut_in_set, s.cut_in) = (1, GIVEN + 700);
+        });
+        let mut server = p.session(OTHER);
+        server.joined = SLOT + 1;
+        p.put(OTHER, &server);
+        let seq_of = |p: &mut Programs, window: u16| {
+            let told = Frame {
+                window,
+                ..from_client(&net, SENT, GIVEN - 500, 0, Options::Timestamps)
+            };
+            p.run(Way::In, &told.bytes());
+            let ack = from_server(&net, GIVEN + 700 - BACK, SENT + OUT, 0);
+            let (verdict, got) = p.run(Way::In, &ack.bytes());
+            assert_eq!(verdict, REDIRECT);
+            let at = ack.l4() + 4;
+            u32::from_be_bytes(got[at..at + 4].try_into().unwrap())
+        };
+        assert_eq!(seq_of(&mut p, 500), GIVEN);
+        assert_eq!(seq_of(&mut p, 499), GIVEN - 500);
+        assert_eq!(seq_of(&mut p, 500), GIVEN);
+    }
+}
+
 /// The server has sent the client more than the proxy had. An acknowledgement of the proxy is
 /// sent under a number that the client accepts.
 #[test]

@@ -325,6 +325,31 @@ fn a_new_ack_is_raised_to_what_the_proxy_gave() {
     }
 }
 
+/// An end that does not read takes its window back, after the proxy has used it.
+#[test]
+fn an_ack_is_within_a_window_that_was_taken_back() {
+    for net in nets() {
+        let mut p = cut(&net);
+        p.change(|s| s.tsval_in = 55);
+        let seq_of = |p: &mut Programs, window: u16| {
+            let told = Frame {
+                window,
+                ..sent(&net, SENT, CUT_IN - 2000, 0)
+            };
+            p.run(Way::Out, &told.bytes());
+            let ack = from_far(&net, CUT_IN, SENT, 0);
+            let (verdict, got) = p.run(Way::In, &ack.bytes());
+            assert_eq!(verdict, OK);
+            let at = ack.l4() + 4;
+            u32::from_be_bytes(got[at..at + 4].try_into().unwrap())
+        };
+        assert_eq!(seq_of(&mut p, 1000), CUT_IN - 1000);
+        assert_eq!(seq_of(&mut p, 999), CUT_IN - 2000);
+        assert_eq!(seq_of(&mut p, 0), CUT_IN - 2000);
+        assert_eq!(seq_of(&mut p, 1000), CUT_IN - 1000);
+    }
+}
+
 #[test]
 fn an_old_ack_that_was_overtaken_is_raised_or_withheld() {
     for net in nets() {

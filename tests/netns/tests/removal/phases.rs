@@ -117,7 +117,27 @@ fn before_the_cut_and_with_one_cut_only() -> Result<()> {
     let held = groups(&w, &ways)?;
     w.fault(Role::Client, "lose:Switched")?;
     hold(&mut w, &held, Role::Client, "Cut")?;
+    // With the client's data the other end's new data takes the new path as well, and its FIN.
+    for group in &held {
+        group.wait_progress(200_000)?;
+    }
     end(&w, held, &ways).context("with one cut only")?;
+    w.finish()
+}
+
+/// The left anchor holds a FIN of the old path back until it knows the other end's cutoff.
+#[test]
+fn at_once_after_the_first_cut() -> Result<()> {
+    let mut w = world("first")?;
+    let ways = [&WAYS[..], &[Close::Together]].concat();
+    let held = groups(&w, &ways)?;
+    w.fault(Role::Client, "lose:Switched")?;
+    hold(&mut w, &held, Role::Client, "Cut")?;
+    for group in &held {
+        group.stop();
+    }
+    w.fault(Role::Client, "")?;
+    end(&w, held, &ways)?;
     w.finish()
 }
 
