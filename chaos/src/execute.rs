@@ -131,7 +131,7 @@ pub fn execute(plan: &Plan, dir: &Path, patience: u64) -> Result<Run> {
 
 impl Stage<'_> {
     /// Opens the sessions, performs the planned actions, and lets the sessions end.
-    fn play(&self, wires: &mut Vec<boxes::wire::Wire>) -> Result<()> {
+    fn play(&self, wires: &mut Vec<dysco_netns::wire::Wire>) -> Result<()> {
         let (phase, heard) = tokio::sync::watch::channel(Phase::Run);
         let plans = self.plan.sessions.iter();
         let sessions: Vec<_> = plans
@@ -167,7 +167,7 @@ impl Stage<'_> {
     fn act<'s>(
         &'s self,
         scope: &'s std::thread::Scope<'s, '_>,
-        wires: &mut Vec<boxes::wire::Wire>,
+        wires: &mut Vec<dysco_netns::wire::Wire>,
     ) {
         let mut operations = self.plan.operations.iter().peekable();
         let mut kills = self.plan.kills.iter().peekable();

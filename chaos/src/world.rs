@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use dysco_netns::Host;
+use dysco_netns::wire::{self, Wire};
 
-use crate::boxes::wire::{self, Wire};
 use crate::plan::{HostPlan, Link, Part, Plan, address, gateway};
 
 /// Prefix of the names of user-space devices at the router. The router's rules have already seen

@@ -1,10 +1,11 @@
-//! Builds the eBPF programs with the workspace's own toolchain.
+//! Builds the eBPF programs with the workspace's own toolchain, once for interfaces with an Ethernet
+//! header and once for those without.
 //!
 //! The target has no prebuilt `core`, so it is built too; RUSTC_BOOTSTRAP lets
 //! the pinned stable compiler do that, which keeps one toolchain for all.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
@@ -16,14 +17,25 @@ fn main() {
         println!("cargo:rerun-if-changed={}", workspace.join(dir).display());
     }
     println!("cargo:rerun-if-changed=build.rs");
+    build(&workspace, &out, "dysco", &[]);
+    build(
+        &workspace,
+        &out,
+        "dysco_headerless",
+        &["--features", "headerless"],
+    );
+}
 
+/// Builds the programs with these further arguments, and puts the object file at `name`.
+fn build(workspace: &Path, out: &Path, name: &str, arguments: &[&str]) {
     let target_dir = out.join("ebpf");
     let status = Command::new(env::var_os("CARGO").expect("cargo sets CARGO"))
-        .current_dir(&workspace)
+        .current_dir(workspace)
         .args(["build", "--package", "dysco-ebpf", "--bin", "dysco", "--release"])
         .args(["--target", "bpfel-unknown-none", "-Z", "build-std=core"])
         .arg("--target-dir")
         .arg(&target_dir)
+        .args(arguments)
         .env("RUSTC_BOOTSTRAP", "1")
         // BTF is made from debug information. Kernels of this target read unaligned words;
         // without the feature LLVM assembles them from bytes. Copying "in order" would call a
@@ -42,5 +54,5 @@ fn main() {
         Err(e) => panic!("cargo cannot be started for the eBPF programs: {e}"),
     }
     let built = target_dir.join("bpfel-unknown-none/release/dysco");
-    std::fs::copy(&built, out.join("dysco")).expect("the built eBPF object is where cargo puts it");
+    std::fs::copy(&built, out.join(name)).expect("the built eBPF object is where cargo puts it");
 }

@@ -3,15 +3,14 @@
 
 mod device;
 mod packet;
-pub mod wire;
 
 use anyhow::Result;
 use dysco_netns::Host;
+use dysco_netns::wire::{self, Wire};
 
 use crate::plan::{BoxKind, BoxPlan, Place, address};
 use crate::world::{DEVICE, World};
 use device::Device;
-use wire::Wire;
 
 /// Number of the first routing table of user-space boxes.
 const TABLE: u32 = 1_000;

@@ -99,7 +99,8 @@ pub enum NotAdopted {
     Opener,
     /// The SYN carried data and a FIN, which the kernel counts differently.
     Opening,
-    /// The packets arrive on an interface without the data plane, or without an Ethernet header.
+    /// The packets arrive on an interface without the data plane, or with a header that it does not
+    /// read.
     Interface,
 }
 
@@ -111,7 +112,7 @@ impl fmt::Display for NotAdopted {
             NotAdopted::Opener => "it cannot be told who opened it",
             NotAdopted::Opening => "its SYN carried data and a FIN",
             NotAdopted::Interface => {
-                "on an interface where dyscod is not, or without an Ethernet header"
+                "on an interface where dyscod is not, or whose packets it does not read"
             }
         })
     }

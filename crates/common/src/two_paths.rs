@@ -32,7 +32,7 @@ pub use leaving::{Leaving, carries_all, least_carried, leaving};
 pub use live::{hear_live, is_live, is_live_beside};
 pub use opening::{
     LAST_WINDOW, answer_opening, ends_path, has_length, hear_length, hear_opening, is_of_opening,
-    may_show_length, opens_windows,
+    may_answer_opening, may_show_length, opens_windows,
 };
 pub use outgoing::{ASKED, Copy, Outgoing, Sacks, VALID, data_path, drains, outgoing, sacks};
 pub use shown::{

@@ -10,7 +10,7 @@ use dysco_common::{FlowKey, FlowRef, Path, Session, State, View};
 
 use crate::agent::{Agent, Key, Ref, lock, map_error};
 use crate::error::AgentError;
-use crate::links::links;
+use crate::links::{Header, links};
 use crate::sockets::Sockets;
 
 /// Flag of an insertion that fails if the key exists (`BPF_NOEXIST`).
@@ -29,11 +29,11 @@ pub struct Adoption {
     pub left: BTreeMap<NotAdopted, usize>,
 }
 
-/// Returns the interfaces whose packets the programs do not read, because they have no Ethernet
-/// header. Returns none if the kernel does not list its interfaces.
+/// Returns the interfaces whose packets the programs do not read, because of their header. Returns
+/// none if the kernel does not list its interfaces.
 fn unread() -> HashSet<u32> {
     let all = links().unwrap_or_default().into_iter();
-    all.filter(|link| !link.ethernet)
+    all.filter(|link| link.header == Header::Other)
         .map(|link| link.index)
         .collect()
 }

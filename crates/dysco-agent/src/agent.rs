@@ -22,7 +22,7 @@ use crate::chain::{self, Chains};
 use crate::error::AgentError;
 use crate::events::Events;
 use crate::interfaces::Place;
-use crate::load::{self, LAYOUT};
+use crate::load::{self, LAYOUT, Loaded};
 use crate::memory::Memory;
 use crate::xdp::{self, Xdp};
 
@@ -92,7 +92,9 @@ pub struct Agent {
     /// Slots without keys, until no program can use them any longer. They are in the state
     /// [`State::Closed`], by which the next process recognizes them if this one is killed.
     quarantine: Mutex<Quarantine>,
-    pub(crate) ebpf: Mutex<Ebpf>,
+    pub(crate) loaded: Mutex<Loaded>,
+    /// Not 0 while the events include sessions that open.
+    watched: Mutex<Array<MapData, u32>>,
     /// Lock that reserves the pins for this agent.
     _alone: Flock<File>,
 }
@@ -149,6 +151,11 @@ pub(crate) fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, AgentErro
     ebpf.take_map(name).ok_or(AgentError::Missing(name))
 }
 
+fn set_watched(map: &mut Array<MapData, u32>, watch: bool) -> Result<(), AgentError> {
+    let write = map_error("write", "WATCHED");
+    map.set(0, u32::from(watch), 0).map_err(write)
+}
+
 pub(crate) fn map_error(
     operation: &'static str,
     map: &'static str,
@@ -183,33 +190,33 @@ impl Agent {
         // Programs of an earlier run may be taking slots at this moment.
         let running = dir.join("SESSIONS").exists();
         let fast = xdp::chosen(config.xdp, &config.interfaces);
-        let mut ebpf = load::load(&dir, config, !fast.is_empty())?;
-        let tracking = Tracking::start(take(&mut ebpf, "RULES")?, &config.rules)?;
+        let mut loaded = Loaded::new(&dir, config, !fast.is_empty())?;
+        let ebpf = &mut loaded.ethernet;
+        let tracking = Tracking::start(take(ebpf, "RULES")?, &config.rules)?;
 
-        let Map::Array(sessions) = take(&mut ebpf, "SESSIONS")? else {
+        let Map::Array(sessions) = take(ebpf, "SESSIONS")? else {
             return Err(AgentError::Missing("array SESSIONS"));
         };
         let info = sessions
             .info()
             .map_err(map_error("read the size", "SESSIONS"))?;
         let memory = Memory::map(sessions.fd(), info.max_entries())?;
-        let flows =
-            HashMap::try_from(take(&mut ebpf, "FLOWS")?).map_err(map_error("open", "FLOWS"))?;
-        let mut free =
-            Queue::try_from(take(&mut ebpf, "FREE")?).map_err(map_error("open", "FREE"))?;
+        let flows = HashMap::try_from(take(ebpf, "FLOWS")?).map_err(map_error("open", "FLOWS"))?;
+        let mut free = Queue::try_from(take(ebpf, "FREE")?).map_err(map_error("open", "FREE"))?;
         if !running || never_filled(&memory, &mut free) {
             refill(&memory, &mut free)?;
         }
         let is_closed = |slot: &u32| memory.is_in(*slot, State::Closed);
         let closed = (0..memory.len()).filter(is_closed).collect();
-        let chains = Chains::open(&mut ebpf)?;
-        let edges =
-            Array::try_from(take(&mut ebpf, "EDGES")?).map_err(map_error("open", "EDGES"))?;
-        chain::set_own(take(&mut ebpf, "OWN")?, &config.addresses)?;
-        let counters = PerCpuArray::try_from(take(&mut ebpf, "COUNTERS")?)
+        let chains = Chains::open(ebpf)?;
+        let edges = Array::try_from(take(ebpf, "EDGES")?).map_err(map_error("open", "EDGES"))?;
+        chain::set_own(take(ebpf, "OWN")?, &config.addresses)?;
+        let mut watched =
+            Array::try_from(take(ebpf, "WATCHED")?).map_err(map_error("open", "WATCHED"))?;
+        set_watched(&mut watched, false)?;
+        let counters = PerCpuArray::try_from(take(ebpf, "COUNTERS")?)
             .map_err(map_error("open", "COUNTERS"))?;
-        let ring =
-            RingBuf::try_from(take(&mut ebpf, "EVENTS")?).map_err(map_error("open", "EVENTS"))?;
+        let ring = RingBuf::try_from(take(ebpf, "EVENTS")?).map_err(map_error("open", "EVENTS"))?;
         let events = Events::new(ring).map_err(|source| AgentError::System {
             operation: "wait for events",
             source,
@@ -220,7 +227,7 @@ impl Agent {
         let mut attached = config
             .interfaces
             .iter()
-            .map(|i| attach::attach(&mut ebpf, &dir, i, config.attach))
+            .map(|i| attach::attach(&mut loaded, &dir, i, config.attach))
             .collect::<Result<Vec<_>, _>>()?;
         // If no interface has XDP, the TC programs do not prepare anything for it.
         let relays_by = if fast.is_empty() {
@@ -228,7 +235,12 @@ impl Agent {
         } else {
             config.xdp
         };
-        let fast = xdp::attach(&mut ebpf, &dir, &config.interfaces, (config.xdp, &fast))?;
+        let fast = xdp::attach(
+            &mut loaded.ethernet,
+            &dir,
+            &config.interfaces,
+            (config.xdp, &fast),
+        )?;
         for one in &mut attached {
             one.xdp = fast.contains(&one.interface.as_str());
         }
@@ -250,7 +262,8 @@ impl Agent {
                 aged: closed,
                 ..Quarantine::default()
             }),
-            ebpf: Mutex::new(ebpf),
+            loaded: Mutex::new(loaded),
+            watched: Mutex::new(watched),
             _alone: alone,
         };
         Ok((agent, events))
@@ -267,12 +280,7 @@ impl Agent {
     /// # Errors
     /// If the kernel does not write its map.
     pub fn watch_openings(&self, watch: bool) -> Result<(), AgentError> {
-        let mut ebpf = lock(&self.ebpf);
-        let map = ebpf.map_mut("WATCHED");
-        let map = map.ok_or(AgentError::Missing("WATCHED"))?;
-        let mut watched = Array::<_, u32>::try_from(map).map_err(map_error("open", "WATCHED"))?;
-        let write = map_error("write", "WATCHED");
-        watched.set(0, u32::from(watch), 0).map_err(write)
+        set_watched(&mut lock(&self.watched), watch)
     }
 
     /// Number of sessions that there is room for.

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::AgentError;
 use crate::filters::{self, Filter};
+use crate::load::Loaded;
 use crate::xdp;
 
 /// Method of attaching programs.
@@ -91,11 +92,12 @@ pub fn pin_path(dir: &Path, interface: &str, program: &str) -> PathBuf {
 /// Attaches both programs to an interface, or replaces those of an earlier run, atomically under
 /// TCX.
 pub fn attach(
-    ebpf: &mut Ebpf,
+    loaded: &mut Loaded,
     dir: &Path,
     interface: &str,
     how: Attach,
 ) -> Result<Attached, AgentError> {
+    let ebpf = loaded.for_interface(interface)?;
     let fail = |source| AgentError::Attach {
         interface: interface.to_owned(),
         source,

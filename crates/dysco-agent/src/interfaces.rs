@@ -120,11 +120,11 @@ impl Agent {
         refuse_stacked(&at.interface, all)?;
         let names = slice::from_ref(&at.interface);
         let chosen = xdp::chosen(self.relays_by, names);
-        let mut ebpf = lock(&self.ebpf);
+        let mut loaded = lock(&self.loaded);
         attach::forget(&self.dir, &at.interface);
-        let attached = attach::attach(&mut ebpf, &self.dir, &at.interface, at.attach)?;
+        let attached = attach::attach(&mut loaded, &self.dir, &at.interface, at.attach)?;
         // Sessions need XDP less than they need the daemon: without XDP, TC relays.
-        let fast = xdp::attach(&mut ebpf, &self.dir, names, (Xdp::Auto, &chosen))?;
+        let fast = xdp::attach(&mut loaded.ethernet, &self.dir, names, (Xdp::Auto, &chosen))?;
         Ok((attached.attach, !fast.is_empty()))
     }
 

@@ -1,11 +1,13 @@
 //! This host's interfaces, as the kernel describes them: those that are made of others, so that
-//! a packet passes both, and those that have no Ethernet header.
+//! a packet passes both, and the header with which packets pass each.
 
 use std::collections::HashMap;
 use std::io;
 
 use rtnetlink::packet_route::RouteNetlinkMessage;
-use rtnetlink::packet_route::link::{LinkAttribute, LinkInfo, LinkLayerType, LinkMessage};
+use rtnetlink::packet_route::link::{
+    LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
+};
 
 use crate::netlink;
 
@@ -14,6 +16,27 @@ use crate::netlink;
 const MADE_ON: [&str; 5] = ["vlan", "macvlan", "macvtap", "ipvlan", "ipvtap"];
 /// Kinds that have other interfaces as their parts, and take the packets of these.
 const MADE_OF: [&str; 4] = ["bridge", "bond", "team", "vrf"];
+
+/// Header with which the programs find the packets of an interface.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Header {
+    /// An Ethernet header. The loopback interface has one as well.
+    #[default]
+    Ethernet,
+    /// The IP header alone: tun, WireGuard, ipip, sit, gre.
+    Ip,
+    /// A header that the programs do not read.
+    Other,
+}
+
+impl Header {
+    /// Returns the header of an interface of this name; Ethernet if the kernel does not tell.
+    pub fn of(interface: &str) -> Header {
+        let all = links().unwrap_or_default();
+        let link = all.iter().find(|link| link.name == interface);
+        link.map_or(Header::Ethernet, |link| link.header)
+    }
+}
 
 /// An interface.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -28,8 +51,8 @@ pub struct Link {
     pub on: Option<u32>,
     /// The interface of which it is a part.
     pub part_of: Option<u32>,
-    /// True if its packets have an Ethernet header.
-    pub ethernet: bool,
+    /// The header of its packets.
+    pub header: Header,
 }
 
 /// Returns all interfaces of this network namespace.
@@ -46,11 +69,10 @@ pub fn links() -> io::Result<Vec<Link>> {
 }
 
 fn read(message: &LinkMessage) -> Link {
-    let kind = message.header.link_layer_type;
+    let header = &message.header;
     let mut link = Link {
-        index: message.header.index,
-        // The loopback interface has an Ethernet header as well.
-        ethernet: matches!(kind, LinkLayerType::Ether | LinkLayerType::Loopback),
+        index: header.index,
+        header: header_of(header.link_layer_type, header.flags),
         ..Link::default()
     };
     let mut elsewhere = false;
@@ -74,6 +96,24 @@ fn read(message: &LinkMessage) -> Link {
         link.on = None;
     }
     link
+}
+
+/// Returns the header of an interface by its type (`ARPHRD_*`), as `dev_is_mac_header_xmit`
+/// (include/linux/if_arp.h) tells it. A GRE tunnel without a fixed remote end has a header of its
+/// own (`ipgre_header`, net/ipv4/ip_gre.c).
+fn header_of(kind: LinkLayerType, flags: LinkFlags) -> Header {
+    match kind {
+        LinkLayerType::Ether | LinkLayerType::Loopback => Header::Ethernet,
+        LinkLayerType::None
+        | LinkLayerType::Rawip
+        | LinkLayerType::Tunnel
+        | LinkLayerType::Tunnel6
+        | LinkLayerType::Sit => Header::Ip,
+        LinkLayerType::Ipgre | LinkLayerType::Ip6gre if flags.contains(LinkFlags::Pointopoint) => {
+            Header::Ip
+        }
+        _ => Header::Other,
+    }
 }
 
 /// Returns the interfaces below this one that its packets pass as well. The programs must not be
@@ -113,7 +153,6 @@ mod tests {
             name: name.into(),
             index,
             kind: kind.into(),
-            ethernet: true,
             ..Link::default()
         }
     }
@@ -175,9 +214,20 @@ mod tests {
     }
 
     #[test]
+    fn a_gre_tunnel_to_one_end_has_no_header_of_its_own() {
+        let of = |kind, flags| header_of(kind, flags);
+        let (one, any) = (LinkFlags::Pointopoint, LinkFlags::empty());
+        assert_eq!(of(LinkLayerType::Ipgre, one), Header::Ip);
+        assert_eq!(of(LinkLayerType::Ipgre, any), Header::Other);
+        assert_eq!(of(LinkLayerType::None, any), Header::Ip);
+        assert_eq!(of(LinkLayerType::Ppp, one), Header::Other);
+    }
+
+    #[test]
     fn the_kernel_tells_of_the_loopback_interface() {
         let all = links().unwrap();
         let lo = all.iter().find(|link| link.name == "lo").unwrap();
-        assert!(lo.ethernet && lo.on.is_none() && lo.part_of.is_none());
+        assert!(lo.on.is_none() && lo.part_of.is_none());
+        assert_eq!((lo.header, Header::of("lo")), (Header::Ethernet, lo.header));
     }
 }

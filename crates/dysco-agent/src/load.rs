@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use nix::sys::stat::{major, minor};
 
 use crate::agent::AgentConfig;
 use crate::error::AgentError;
+use crate::links::Header;
 use crate::xdp::{self, Xdp};
 
 /// Layout of the pinned maps: the name of their directory below that of all pins. Another layout
@@ -23,7 +24,7 @@ use crate::xdp::{self, Xdp};
 pub const LAYOUT: &str = "v5";
 
 /// Maps that outlive this process.
-const PINNED: [&str; 18] = [
+const PINNED: [&str; 19] = [
     "FLOWS",
     "SESSIONS",
     "FREE",
@@ -42,6 +43,7 @@ const PINNED: [&str; 18] = [
     "DELTAS",
     "EDGES",
     "OWN",
+    "WATCHED",
 ];
 
 /// Returns an error if the data plane of another layout is pinned here. Its programs would run
@@ -113,37 +115,77 @@ fn holder(locks: &str, dev: u64, inode: u64) -> Option<u32> {
     })
 }
 
-/// Constants that the programs are loaded with.
+/// Values that the programs are loaded with.
 struct Globals {
+    max_sessions: u32,
     hint_mask: u32,
     xdp: u32,
     ports: [u16; 2],
 }
 
-/// Loads the programs with the maps of `dir`. Creates maps that are not there.
-pub fn load(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Ebpf, AgentError> {
-    let globals = Globals {
-        hint_mask: hints(config.max_sessions) - 1,
-        xdp: u32::from(xdp),
-        ports: [config.ports.0, config.ports.1],
-    };
-    let mut loader = loader(&globals, config.max_sessions);
+impl Globals {
+    fn new(max_sessions: u32, xdp: bool, ports: (u16, u16)) -> Globals {
+        Globals {
+            max_sessions,
+            hint_mask: hints(max_sessions) - 1,
+            xdp: u32::from(xdp),
+            ports: [ports.0, ports.1],
+        }
+    }
+}
+
+/// The loaded programs. Those for interfaces without an Ethernet header are loaded when there is
+/// one, and have the same pinned maps.
+pub struct Loaded {
+    globals: Globals,
+    dir: PathBuf,
+    /// The programs for interfaces with an Ethernet header.
+    pub ethernet: Ebpf,
+    headerless: Option<Ebpf>,
+}
+
+impl Loaded {
+    /// Loads the programs with the maps of `dir`. Creates maps that are not there.
+    pub fn new(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Loaded, AgentError> {
+        let globals = Globals::new(config.max_sessions, xdp, config.ports);
+        Ok(Loaded {
+            ethernet: load_pinned(&globals, dir, crate::object())?,
+            globals,
+            dir: dir.to_owned(),
+            headerless: None,
+        })
+    }
+
+    /// Returns the programs for an interface.
+    pub fn for_interface(&mut self, interface: &str) -> Result<&mut Ebpf, AgentError> {
+        if Header::of(interface) != Header::Ip {
+            return Ok(&mut self.ethernet);
+        }
+        let loaded = match self.headerless.take() {
+            Some(loaded) => loaded,
+            None => load_pinned(&self.globals, &self.dir, crate::headerless_object())?,
+        };
+        Ok(self.headerless.insert(loaded))
+    }
+}
+
+fn load_pinned(globals: &Globals, dir: &Path, object: &[u8]) -> Result<Ebpf, AgentError> {
+    let mut loader = loader(globals);
     for map in PINNED {
         loader.map_pin_path(map, dir.join(map));
     }
-    load_by(loader)
+    load_by(loader, object)
 }
 
-/// Checks that the kernel accepts the programs of a host with these interfaces. Loads them with
-/// small maps of their own, and leaves nothing behind.
+/// Checks that the kernel accepts the programs, also those for interfaces without an Ethernet header,
+/// on a host with these interfaces. Loads them with small maps of their own, and leaves nothing
+/// behind.
 pub fn try_programs(xdp: Xdp, interfaces: &[String]) -> Result<(), AgentError> {
     const FEW: u32 = 64;
-    let globals = Globals {
-        hint_mask: hints(FEW) - 1,
-        xdp: u32::from(!xdp::chosen(xdp, interfaces).is_empty()),
-        ports: [1, u16::MAX],
-    };
-    let mut ebpf = load_by(loader(&globals, FEW))?;
+    let relays_by_xdp = !xdp::chosen(xdp, interfaces).is_empty();
+    let globals = Globals::new(FEW, relays_by_xdp, (1, u16::MAX));
+    let mut ebpf = load_by(loader(&globals), crate::object())?;
+    load_by(loader(&globals), crate::headerless_object())?;
     // In the other modes a host continues without XDP.
     if xdp == Xdp::On {
         let name = xdp::PROGRAM;
@@ -158,8 +200,9 @@ pub fn try_programs(xdp: Xdp, interfaces: &[String]) -> Result<(), AgentError> {
     Ok(())
 }
 
-fn loader(globals: &Globals, max_sessions: u32) -> EbpfLoader<'_> {
+fn loader(globals: &Globals) -> EbpfLoader<'_> {
     let mut loader = EbpfLoader::new();
+    let max_sessions = globals.max_sessions;
     // Twice as many keys as sessions, because each session may have a new path. A third key is
     // the name that other hosts have for a session which a middlebox has left, or a NAT has
     // translated. Sessions without a path leave room for these names (docs/chains.md).
@@ -177,8 +220,8 @@ fn loader(globals: &Globals, max_sessions: u32) -> EbpfLoader<'_> {
     loader
 }
 
-fn load_by(mut loader: EbpfLoader<'_>) -> Result<Ebpf, AgentError> {
-    let mut ebpf = loader.load(crate::object())?;
+fn load_by(mut loader: EbpfLoader<'_>, object: &[u8]) -> Result<Ebpf, AgentError> {
+    let mut ebpf = loader.load(object)?;
     for name in ["dysco_ingress", "dysco_egress"] {
         let program: &mut SchedClassifier = ebpf
             .program_mut(name)

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attach::{AnyError, pin_path};
 use crate::error::AgentError;
+use crate::links::Header;
 
 /// Setting of XDP: whether it sends relayed packets back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -39,9 +40,10 @@ const DRIVERS: [&str; 6] = ["bnxt_en", "i40e", "ice", "ixgbe", "mlx4_en", "mlx5_
 
 pub const PROGRAM: &str = "dysco_xdp";
 
-/// Returns the interfaces that are to have the program.
+/// Returns the interfaces that are to have the program. It reads frames with an Ethernet header.
 pub fn chosen(xdp: Xdp, interfaces: &[String]) -> Vec<&str> {
     let mut names: Vec<_> = interfaces.iter().map(String::as_str).collect();
+    names.retain(|interface| Header::of(interface) == Header::Ethernet);
     names.retain(|interface| {
         let driver = driver(interface).unwrap_or_else(|error| format!("unknown ({error})"));
         let listed = DRIVERS.contains(&driver.as_str());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use dysco_agent::links::{below, links};
+use dysco_agent::links::{Header, below, links};
 use dysco_explain::Cause;
 use nix::ifaddrs::getifaddrs;
 use serde::{Serialize, Serializer};
@@ -24,16 +24,15 @@ pub struct Interface {
     /// Names of the interfaces below, which its packets pass as well: for a VLAN the interface
     /// that carries it, for a bridge its ports, and so on.
     pub below: Vec<String>,
-    /// True if packets have an Ethernet header. The data plane recognises nothing without this
-    /// header.
-    pub ethernet: bool,
+    /// The header with which its packets pass the data plane.
+    pub header: Header,
 }
 
 impl Interface {
     /// Returns the reason why no session on this interface can be tracked, and a hint.
     /// Returns `None` if sessions can be tracked.
     pub fn unusable(&self) -> Option<Cause> {
-        if self.ethernet {
+        if self.header != Header::Other {
             return None;
         }
         let kind = match self.kind.as_str() {
@@ -41,13 +40,13 @@ impl Interface {
             kind => format!(" ({kind})"),
         };
         let why = format!(
-            "{}{kind} carries packets without an Ethernet header, which dyscod does not read: no \
-             session that passes it is tracked, and none can lose its proxy",
+            "{}{kind} carries packets with a header that dyscod does not read: no session that \
+             passes it is tracked, and none can lose its proxy",
             self.name
         );
         Some(Cause::new(why).hint(
-            "run client, proxy and server over an Ethernet interface, or use a tunnel that \
-             carries Ethernet (tap, gretap, vxlan)",
+            "use an Ethernet interface, or a tunnel with one remote end (WireGuard, tun, ipip, sit, \
+             gre) or with Ethernet inside (tap, gretap, vxlan)",
         ))
     }
 }
@@ -83,7 +82,7 @@ pub fn list() -> Result<Vec<Interface>, ConfigError> {
             index: link.index,
             kind: link.kind.clone(),
             below: below.map(|link| link.name.clone()).collect(),
-            ethernet: link.ethernet,
+            header: link.header,
             name,
             addresses,
         })

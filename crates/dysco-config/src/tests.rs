@@ -8,6 +8,8 @@ use dysco_common::Addr;
 use dysco_pki::{self as pki, IssueRequest, PkiError};
 use tempfile::TempDir;
 
+use dysco_agent::links::Header;
+
 use super::{Attach, Config, ConfigError, Interface, LogFormat, Xdp, check, schema};
 
 /// Keys for 10.0.0.1, fd00::1 and 127.0.0.1, which are created once.
@@ -42,7 +44,7 @@ pub(super) fn interfaces() -> Vec<Interface> {
         below: std::iter::successors(below(name), |name| below(name))
             .map(Into::into)
             .collect(),
-        ethernet: true,
+        header: Header::Ethernet,
         name: name.into(),
         index,
         addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),

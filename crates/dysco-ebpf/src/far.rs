@@ -16,7 +16,7 @@ use crate::egress;
 use crate::hop;
 use crate::ingress::{self, dropped, received};
 use crate::maps::{self, Flow, Run, Scratch, count, count_usual};
-use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Key, Packet, at, usual};
+use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Key, Packet, at, protocol, usual};
 use crate::paths::{self, remember_ack, send_copy};
 use crate::steady;
 use crate::write::{self, Change};
@@ -43,7 +43,7 @@ pub fn relayed(ctx: &TcContext, mark: u32) -> Verdict {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_teach(skb: *mut __sk_buff) -> u32 {
     let ctx = &TcContext::new(skb);
-    let taught = match at::<u16>(ctx, 12).map(u16::from_be) {
+    let taught = match protocol(ctx) {
         Some(ETH_P_IP) => teach::<false>(ctx),
         Some(ETH_P_IPV6) => teach::<true>(ctx),
         _ => None,

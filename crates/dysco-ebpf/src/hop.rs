@@ -5,7 +5,7 @@
 //! up. The packet then passes this program once more, and its destination is learnt. The result
 //! serves all sessions with the same addresses. It is also kept in the session itself, which
 //! needs it if too many neighbours are in use. Routes and neighbours may change while no daemon
-//! runs.
+//! runs. An interface without an Ethernet header has no neighbours: a packet on it only stays there.
 //!
 //! [`Verdict::Redirect`]: crate::Verdict::Redirect
 
@@ -15,7 +15,7 @@ use dysco_common::{Addr, Session};
 
 use crate::Verdict;
 use crate::maps;
-use crate::packet::at;
+use crate::packet::{HEADERLESS, at};
 
 /// Binary logarithm of the number of ticks for which a hop is valid. A tick of the kernel's
 /// clock is 1 to 10 ms.
@@ -45,7 +45,7 @@ fn address(ctx: &TcContext) -> Option<u64> {
 #[inline(always)]
 pub fn learn(ctx: &TcContext, s: &mut Session) {
     // SAFETY: a readable field of the context.
-    if unsafe { (*ctx.skb.skb).ifindex } != s.ifindex {
+    if HEADERLESS || unsafe { (*ctx.skb.skb).ifindex } != s.ifindex {
         return;
     }
     if let Some(address) = address(ctx) {
@@ -75,7 +75,7 @@ fn found(s: &Session) -> u64 {
 pub fn is_asked(ctx: &TcContext, s: &Session) -> bool {
     // SAFETY: a readable field of the context.
     let here = unsafe { (*ctx.skb.skb).ifindex } == s.ifindex;
-    here && s.hop & !ADDRESS != now()
+    !HEADERLESS && here && s.hop & !ADDRESS != now()
 }
 
 /// Takes in, for XDP, the neighbour to which the kernel sends a relayed packet, and the source
@@ -114,7 +114,7 @@ pub fn send(ctx: &TcContext, s: &Session) -> Verdict {
 pub fn send_between(ctx: &TcContext, local: &Addr, remote: &Addr, ifindex: u32) -> Verdict {
     let known = maps::neighbour(local, remote);
     let known = known.filter(|n| n.leads(local, remote, ifindex));
-    if known.is_some_and(|n| take_hop(ctx, n.hop, ifindex)) {
+    if take_hop(ctx, known.map_or(0, |n| n.hop), ifindex) {
         Verdict::Changed
     } else {
         Verdict::Redirect { ifindex }
@@ -132,6 +132,9 @@ fn take(ctx: &TcContext, s: &Session) -> bool {
 fn take_hop(ctx: &TcContext, hop: u64, ifindex: u32) -> bool {
     // SAFETY: a readable field of the context.
     let here = unsafe { (*ctx.skb.skb).ifindex } == ifindex;
+    if HEADERLESS {
+        return here;
+    }
     if !here || hop & ADDRESS == 0 || hop & !ADDRESS != now() {
         return false;
     }

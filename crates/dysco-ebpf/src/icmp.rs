@@ -27,7 +27,7 @@ use dysco_common::{Counter, Session, State, mark};
 use crate::Verdict;
 use crate::far;
 use crate::maps::{self, Flow, Run, Scratch, count};
-use crate::packet::{ETH_P_IP, ETH_P_IPV6, Found, Packet, at};
+use crate::packet::{ETH_P_IP, ETH_P_IPV6, Found, Packet, at, protocol};
 
 /// Protocol numbers.
 const ICMP: u8 = 1;
@@ -59,7 +59,7 @@ fn verdict(said: u64) -> Verdict {
 /// True if the packet is ICMP or ICMPv6, without IPv6 extension headers before it.
 #[inline(always)]
 fn is_icmp(ctx: &TcContext) -> bool {
-    match at::<u16>(ctx, 12).map(u16::from_be) {
+    match protocol(ctx) {
         Some(ETH_P_IP) => at::<u8>(ctx, Packet::L3 + 9) == Some(ICMP),
         Some(ETH_P_IPV6) => at::<u8>(ctx, Packet::L3 + 6) == Some(ICMPV6),
         _ => false,
@@ -93,7 +93,7 @@ pub fn leaves(ctx: &TcContext) -> Verdict {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_icmp_in(skb: *mut __sk_buff) -> u64 {
     let ctx = &TcContext::new(skb);
-    let said = match at::<u16>(ctx, 12).map(u16::from_be) {
+    let said = match protocol(ctx) {
         Some(ETH_P_IP) => comes::<false>(ctx),
         Some(ETH_P_IPV6) => comes::<true>(ctx),
         _ => None,
@@ -106,7 +106,7 @@ unsafe extern "C" fn dysco_icmp_in(skb: *mut __sk_buff) -> u64 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_icmp_out(skb: *mut __sk_buff) -> u64 {
     let ctx = &TcContext::new(skb);
-    let said = match at::<u16>(ctx, 12).map(u16::from_be) {
+    let said = match protocol(ctx) {
         Some(ETH_P_IP) => goes::<false>(ctx),
         Some(ETH_P_IPV6) => goes::<true>(ctx),
         _ => None,
@@ -313,7 +313,7 @@ unsafe extern "C" fn dysco_too_big(skb: *mut __sk_buff, slot: u32, len: u32) -> 
     }
     cold_path();
     let ctx = &TcContext::new(skb);
-    let made = match at::<u16>(ctx, 12).map(u16::from_be) {
+    let made = match protocol(ctx) {
         Some(ETH_P_IP) => refuse::<false>(ctx, mtu),
         Some(ETH_P_IPV6) => refuse::<true>(ctx, mtu),
         _ => None,

@@ -34,12 +34,14 @@ mod write;
 mod xdp;
 
 use aya_ebpf::bindings::{__sk_buff, TC_ACT_OK, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
+use aya_ebpf::helpers::generated::bpf_skb_change_head;
 use aya_ebpf::helpers::{bpf_redirect, bpf_redirect_neigh};
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
+use dysco_common::Counter;
 use dysco_common::tcp::MIN_HEADER;
 
-use packet::Found;
+use packet::{ETHERNET, Found, HEADERLESS};
 
 /// Verdict on a packet.
 pub enum Verdict {
@@ -64,14 +66,27 @@ fn act(skb: *const __sk_buff, v: Verdict) -> i32 {
         // Both TCX and clsact interpret this action as `next`.
         Verdict::Pass => TC_ACT_UNSPEC,
         Verdict::Changed => TC_ACT_OK,
-        // SAFETY: no pointer is passed; the kernel does the look-up itself.
-        Verdict::Redirect { ifindex } => unsafe {
-            bpf_redirect_neigh(ifindex, core::ptr::null_mut(), 0, 0) as i32
-        },
+        Verdict::Redirect { ifindex } => redirect(skb, ifindex),
         // SAFETY: a readable field of the context, and no pointer is passed.
         Verdict::Past => unsafe { bpf_redirect((*skb).ifindex, 0) as i32 },
         Verdict::Drop => TC_ACT_SHOT,
     }
+}
+
+/// Sends the packet to the neighbour of its destination. The kernel drops a packet without an
+/// Ethernet header, and removes the header before it looks for the neighbour
+/// (`__bpf_redirect_neigh`, net/core/filter.c). A packet without one is therefore given zeros.
+#[inline(always)]
+fn redirect(skb: *const __sk_buff, ifindex: u32) -> i32 {
+    // SAFETY: the program's own context.
+    let fails =
+        HEADERLESS && unsafe { bpf_skb_change_head(skb.cast_mut(), ETHERNET as u32, 0) } != 0;
+    if fails {
+        maps::count(Counter::DroppedError);
+        return TC_ACT_SHOT;
+    }
+    // SAFETY: no pointer is passed; the kernel does the look-up itself.
+    unsafe { bpf_redirect_neigh(ifindex, core::ptr::null_mut(), 0, 0) as i32 }
 }
 
 /// True if [`write::short`] accepts the header.

@@ -9,7 +9,15 @@ use dysco_common::{Addr, FlowKey, ShortKey};
 
 use crate::maps::forget;
 
-const ETH_LEN: usize = 14;
+/// True in the programs for interfaces whose packets begin with the IP header (tun, WireGuard,
+/// ipip).
+pub const HEADERLESS: bool = cfg!(feature = "headerless");
+/// Bytes of an Ethernet header.
+pub const ETHERNET: usize = 14;
+/// Bytes before the IP header.
+const L2: usize = if HEADERLESS { 0 } else { ETHERNET };
+/// Offset of the EtherType in an Ethernet header.
+pub const ETHERTYPE: usize = 12;
 /// EtherType of IPv4.
 pub const ETH_P_IP: u16 = 0x0800;
 /// EtherType of IPv6.
@@ -115,7 +123,7 @@ pub struct Packet {
 
 impl Packet {
     /// Offset of the IP header in bytes.
-    pub const L3: usize = ETH_LEN;
+    pub const L3: usize = L2;
 
     /// Offset of the TCP header in bytes.
     #[inline(always)]
@@ -127,7 +135,7 @@ impl Packet {
 /// Offset of the TCP header in bytes.
 #[inline(always)]
 pub fn l4(v6: bool) -> usize {
-    ETH_LEN + if v6 { IPV6_LEN } else { IP_LEN }
+    L2 + if v6 { IPV6_LEN } else { IP_LEN }
 }
 
 /// A frame that a program runs on.
@@ -175,6 +183,18 @@ pub fn at<T: Copy>(ctx: &impl Bytes, off: usize) -> Option<T> {
     Some(unsafe { core::ptr::read_unaligned(p as *const T) })
 }
 
+/// Returns the EtherType of a packet. The kernel knows it for a packet without an Ethernet header.
+#[inline(always)]
+pub fn protocol(ctx: &TcContext) -> Option<u16> {
+    let be = if HEADERLESS {
+        // SAFETY: a readable field of the context.
+        unsafe { (*ctx.skb.skb).protocol as u16 }
+    } else {
+        at::<u16>(ctx, ETHERTYPE)?
+    };
+    Some(u16::from_be(be))
+}
+
 /// Makes the first `len` bytes readable: some drivers leave headers in page fragments. Callers
 /// ask for no more than they need, because pulling data of a packet that the stack holds for
 /// retransmission copies its head.
@@ -193,7 +213,7 @@ fn want(ctx: &TcContext, len: usize) {
 #[inline(always)]
 pub fn find(ctx: &TcContext, dir: Direction, key: &mut Key) -> Option<Found> {
     want(ctx, l4(false) + MIN_HEADER);
-    let (ip_len, local, remote) = match u16::from_be(at::<u16>(ctx, 12)?) {
+    let (ip_len, local, remote) = match protocol(ctx)? {
         ETH_P_IP => {
             let len = ipv4(ctx, dir, &mut key.whole)?;
             let (local, remote) = (key.whole.local.words()[3], key.whole.remote.words()[3]);
@@ -230,7 +250,7 @@ pub fn find(ctx: &TcContext, dir: Direction, key: &mut Key) -> Option<Found> {
     let frame = if ip_len == 0 {
         ctx.len()
     } else {
-        ip_len + ETH_LEN as u32
+        ip_len + L2 as u32
     };
     let seg = Segment {
         seq: u32::from_be(words[1]),
@@ -264,7 +284,7 @@ pub struct Usual {
 #[inline(always)]
 pub fn usual<const V6: bool>(ctx: &impl Bytes, dir: Direction) -> Option<Usual> {
     let (ip_len, src, dst) = if V6 {
-        let ip = at::<Ipv6>(ctx, ETH_LEN)?;
+        let ip = at::<Ipv6>(ctx, L2)?;
         if ip.next_header != IPPROTO_TCP || ip.payload_len == 0 {
             return None;
         }
@@ -272,7 +292,7 @@ pub fn usual<const V6: bool>(ctx: &impl Bytes, dir: Direction) -> Option<Usual> 
         let (src, dst) = (ip.src, ip.dst);
         (len, src.folded(), dst.folded())
     } else {
-        let ip = at::<Ipv4>(ctx, ETH_LEN)?;
+        let ip = at::<Ipv4>(ctx, L2)?;
         if !ip.is_plain_tcp() {
             return None;
         }
@@ -303,7 +323,7 @@ pub fn usual<const V6: bool>(ctx: &impl Bytes, dir: Direction) -> Option<Usual> 
     let seg = Segment {
         seq: u32::from_be(words[1]),
         ack: u32::from_be(words[2]),
-        len: (ip_len + ETH_LEN).checked_sub(l4(V6) + data_offset)? as u32,
+        len: (ip_len + L2).checked_sub(l4(V6) + data_offset)? as u32,
         window: u16::from_be_bytes([w0, w1]),
         flags,
     };
@@ -321,7 +341,7 @@ pub fn usual<const V6: bool>(ctx: &impl Bytes, dir: Direction) -> Option<Usual> 
 /// Returns the two addresses of an IPv6 packet, the local one first.
 #[inline(always)]
 pub fn addresses_v6(ctx: &impl Bytes, dir: Direction) -> Option<(Addr, Addr)> {
-    let ip = at::<Ipv6>(ctx, ETH_LEN)?;
+    let ip = at::<Ipv6>(ctx, L2)?;
     Some(match dir {
         Direction::Out => (ip.src, ip.dst),
         Direction::In => (ip.dst, ip.src),
@@ -377,7 +397,7 @@ struct Ipv6 {
 /// Reads an IPv4 header. Returns the total length that it states.
 #[inline(always)]
 fn ipv4(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<u32> {
-    let ip = at::<Ipv4>(ctx, ETH_LEN)?;
+    let ip = at::<Ipv4>(ctx, L2)?;
     if !ip.is_plain_tcp() {
         return None;
     }
@@ -389,7 +409,7 @@ fn ipv4(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<u32> {
 /// 0 if it states none.
 #[inline(always)]
 fn ipv6(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<u32> {
-    let ip = at::<Ipv6>(ctx, ETH_LEN)?;
+    let ip = at::<Ipv6>(ctx, L2)?;
     if ip.next_header != IPPROTO_TCP {
         return None;
     }

@@ -12,7 +12,8 @@ use dysco_common::seq::{after, min};
 use dysco_common::session::{Session, State, part};
 use dysco_common::tcp::{ACK, Segment, edit};
 use dysco_common::two_paths::{
-    Copy, Leaving, has_length, hear_length, least_carried, leaving, opens_windows,
+    Copy, Leaving, has_length, hear_length, least_carried, leaving, may_answer_opening,
+    opens_windows,
 };
 use dysco_common::{Counter, EventKind, FlowRef, Path, ShortKey, mark};
 
@@ -167,7 +168,8 @@ pub unsafe extern "C" fn dysco_knocks(skb: *mut __sk_buff, slot: u32, live: u32)
     if seg.has(ACK) {
         // The entry's number stays that of the SYN until the SYN is answered.
         let ack = s.acked_off_wire(seg.ack);
-        if s.life.opened_here != 0 && !after(ack, s.snd_max) {
+        let anchors = s.life.opened_here != 0 && may_answer_opening(seg);
+        if anchors && !after(ack, s.snd_max) {
             received_exactly(s, s.received_off_wire(seg.end()));
             s.rcv_ack = ack;
             probe::tell(skb, slot);

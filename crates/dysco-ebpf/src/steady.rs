@@ -17,14 +17,14 @@ use crate::Verdict;
 use crate::hop;
 use crate::ingress::{received, was_sent};
 use crate::maps::{self, Flow, count, count_usual};
-use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Usual, at, usual};
+use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Usual, at, protocol, usual};
 use crate::steer;
 use crate::write;
 
 /// Judges a packet of the local end.
 #[inline(always)]
 pub fn egress(ctx: &TcContext) -> Option<Verdict> {
-    match u16::from_be(at::<u16>(ctx, 12)?) {
+    match protocol(ctx)? {
         ETH_P_IP => leaves::<false>(ctx),
         ETH_P_IPV6 => leaves::<true>(ctx),
         _ => Some(Verdict::Pass),
@@ -34,7 +34,7 @@ pub fn egress(ctx: &TcContext) -> Option<Verdict> {
 /// Judges a packet for the local end.
 #[inline(always)]
 pub fn ingress(ctx: &TcContext) -> Option<Verdict> {
-    match u16::from_be(at::<u16>(ctx, 12)?) {
+    match protocol(ctx)? {
         ETH_P_IP => comes::<false>(ctx),
         ETH_P_IPV6 => comes::<true>(ctx),
         _ => Some(Verdict::Pass),

@@ -18,14 +18,14 @@ use crate::far;
 use crate::hop;
 use crate::maps::{self, Flow, count_usual};
 use crate::packet::{
-    Bytes, Direction, ETH_P_IP, ETH_P_IPV6, Packet, WITH_TIMESTAMPS, at, l4, usual,
+    Bytes, Direction, ETH_P_IP, ETH_P_IPV6, ETHERTYPE, Packet, WITH_TIMESTAMPS, at, l4, usual,
 };
 use crate::steady::opens_or_ends;
 
 /// Relays a frame, which is then sent back. Returns `None` if the frame is unchanged.
 #[inline(always)]
 pub fn relay(ctx: &XdpContext) -> Option<()> {
-    match u16::from_be(at::<u16>(ctx, 12)?) {
+    match u16::from_be(at::<u16>(ctx, ETHERTYPE)?) {
         ETH_P_IP => relay_usual::<false>(ctx),
         ETH_P_IPV6 => relay_usual::<true>(ctx),
         _ => None,

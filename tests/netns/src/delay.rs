@@ -33,6 +33,12 @@ nix::ioctl_write_int!(
     202
 );
 nix::ioctl_write_int!(
+    /// Sets the type of a device (`ARPHRD_*`): TUNSETLINK.
+    set_type,
+    b'T',
+    205
+);
+nix::ioctl_write_int!(
     /// Sets the packets that a device takes without segmentation and checksum: TUNSETOFFLOAD.
     set_offload,
     b'T',
@@ -94,13 +100,7 @@ impl Delay {
     fn of(router: &Host, name: &str, rules: &[(&str, String)], delay: Duration) -> Result<Delay> {
         let named = name.to_owned();
         let opened = router.run(move || {
-            let device = open_as(&named, libc::IFF_VNET_HDR)?;
-            // Segments of one packet stay together, as on all other links: separately they use a
-            // whole processor at half a gigabit per second.
-            let whole =
-                libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
-            // SAFETY: the argument of the call is a number.
-            unsafe { set_offload(device.as_raw_fd(), whole.into()) }?;
+            let device = open_offloading(&named)?;
             // Each such device has its own table.
             Ok::<_, anyhow::Error>((device, if_nametoindex(named.as_str())?))
         });
@@ -156,6 +156,25 @@ impl Drop for Delay {
 /// Creates a device whose packets this process reads and writes back.
 pub fn open_device(name: &str) -> Result<File> {
     open_as(name, 0)
+}
+
+/// Creates such a device that leaves segmentation and checksums to this process. Segments of one
+/// packet stay together, as on all other links: separately they use a whole processor at half a
+/// gigabit per second.
+pub fn open_offloading(name: &str) -> Result<File> {
+    let device = open_as(name, libc::IFF_VNET_HDR)?;
+    let whole = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+    // SAFETY: the argument of the call is a number.
+    unsafe { set_offload(device.as_raw_fd(), whole.into()) }?;
+    Ok(device)
+}
+
+/// Creates a device that calls itself a PPP link.
+pub fn open_as_ppp(name: &str) -> Result<File> {
+    let device = open_device(name)?;
+    // SAFETY: the argument of the call is a number.
+    unsafe { set_type(device.as_raw_fd(), libc::ARPHRD_PPP.into()) }?;
+    Ok(device)
 }
 
 /// Creates a device of the kind that these flags select.

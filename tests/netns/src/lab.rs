@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use crate::folder::Folder;
 use crate::idle::{self, Hook};
 use crate::link::{HostOptions, Role, join};
+use crate::wire::Wire;
 use crate::{Host, require_root};
 
 /// Configuration of a [`Lab`].
@@ -47,11 +48,11 @@ impl Builder {
         let router = make("router")?;
         router.sysctl("net.ipv4.ip_forward", "1")?;
         router.sysctl("net.ipv6.conf.all.forwarding", "1")?;
-        let mut polled = Vec::new();
+        let (mut polled, mut wires) = (Vec::new(), Vec::new());
         let [client, proxy, server] = Role::ALL.map(|role| {
             let host = make(role.name())?;
             let options = &self.options[role as usize];
-            join(&host, &router, role, options)?;
+            wires.extend(join(&host, &router, role, options)?);
             if options.polled {
                 polled.push(idle::attach(&router, role.name(), Hook::Xdp)?);
             }
@@ -63,6 +64,7 @@ impl Builder {
             server: server?,
             router,
             _polled: polled,
+            _wires: wires,
             folder,
         };
         lab.router.input("nft", &["-f", "-"], TABLE)?;
@@ -97,6 +99,8 @@ pub struct Lab {
     pub router: Host,
     /// Links of the programs of [`HostOptions::polled`].
     _polled: Vec<OwnedFd>,
+    /// The links of [`HostOptions::headerless`].
+    _wires: Vec<Wire>,
     folder: Folder,
 }
 

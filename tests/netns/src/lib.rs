@@ -41,6 +41,7 @@ mod star;
 pub mod stream;
 pub mod strict;
 pub mod wait;
+pub mod wire;
 
 pub use host::Host;
 pub use isolate::require_root;

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use anyhow::Result;
 
 use crate::Host;
+use crate::wire::{self, Wire};
 
 /// Role of a host in the lab. The router has none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +72,7 @@ pub struct HostOptions {
     pub(crate) polled: bool,
     pub(crate) mtu: u32,
     pub(crate) advmss: Option<u32>,
+    pub(crate) headerless: bool,
 }
 
 impl Default for HostOptions {
@@ -84,6 +86,7 @@ impl Default for HostOptions {
             polled: false,
             mtu: 1500,
             advmss: None,
+            headerless: false,
         }
     }
 }
@@ -145,6 +148,12 @@ impl HostOptions {
         self
     }
 
+    /// Makes the link a pair of tun devices, whose packets have no Ethernet header.
+    pub fn headerless(mut self) -> Self {
+        self.headerless = true;
+        self
+    }
+
     /// Sets the MTU of the link.
     pub fn mtu(mut self, bytes: u32) -> Self {
         self.mtu = bytes;
@@ -152,12 +161,26 @@ impl HostOptions {
     }
 }
 
-/// Joins a host to the router, and configures addresses and routes of both ends.
-pub(crate) fn join(host: &Host, router: &Host, role: Role, options: &HostOptions) -> Result<()> {
+/// Joins a host to the router, and configures addresses and routes of both ends. A link of tun
+/// devices lasts as long as the returned wire.
+pub(crate) fn join(
+    host: &Host,
+    router: &Host,
+    role: Role,
+    options: &HostOptions,
+) -> Result<Option<Wire>> {
     let (port, mtu, netns) = (role.name(), options.mtu, host.netns().display());
-    let mut far =
-        format!("link add {port} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {netns}\n");
-    let mut near = String::new();
+    let (mut near, mut far) = (String::new(), String::new());
+    let wire = if options.headerless {
+        near += &format!("link set eth0 mtu {mtu}\n");
+        far += &format!("link set {port} mtu {mtu}\n");
+        Some(wire::join((host, "eth0"), (router, port))?)
+    } else {
+        far += &format!(
+            "link add {port} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {netns}\n"
+        );
+        None
+    };
     let advmss = options
         .advmss
         .map(|a| format!(" advmss {a}"))
@@ -191,5 +214,6 @@ pub(crate) fn join(host: &Host, router: &Host, role: Role, options: &HostOptions
     options
         .sysctls
         .iter()
-        .try_for_each(|(key, value)| host.sysctl(key, value))
+        .try_for_each(|(key, value)| host.sysctl(key, value))?;
+    Ok(wire)
 }

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::folder::Folder;
+use crate::wire::{self, Wire};
 use crate::{Host, require_root};
 
 /// Hosts around a router, each with the link `eth0`: the client 10.0.1.1, the server 10.0.2.1, the
@@ -16,6 +17,8 @@ pub struct Star {
     /// The client, the server, and then the middleboxes' hosts.
     hosts: Vec<Host>,
     router: Host,
+    /// The links without an Ethernet header.
+    wires: Vec<Wire>,
     folder: Folder,
 }
 
@@ -31,6 +34,15 @@ pub struct Ways {
 impl Star {
     /// Creates a star with this number of middleboxes' hosts.
     pub fn build(name: &str, middleboxes: usize) -> Result<Star> {
+        Star::build_over(name, middleboxes, false)
+    }
+
+    /// Creates such a star with links of tun devices, whose packets have no Ethernet header.
+    pub fn build_headerless(name: &str, middleboxes: usize) -> Result<Star> {
+        Star::build_over(name, middleboxes, true)
+    }
+
+    fn build_over(name: &str, middleboxes: usize, headerless: bool) -> Result<Star> {
         require_root()?;
         let folder = Folder::make(name)?;
         let make = |name: &str| Host::new(name, &folder.path.join(name));
@@ -38,16 +50,18 @@ impl Star {
         let names = names.chain((1..=middleboxes).map(|n| format!("fw{n}")));
         let hosts = names.map(|name| make(&name)).collect::<Result<_>>()?;
         let router = make("router")?;
-        let star = Star {
+        let mut star = Star {
             hosts,
             router,
+            wires: Vec::new(),
             folder,
         };
         for host in star.middleboxes().iter().chain([&star.router]) {
             host.sysctl("net.ipv4.ip_forward", "1")?;
         }
         for at in 0..star.hosts.len() {
-            star.join(at)?;
+            let wire = star.join(at, headerless)?;
+            star.wires.extend(wire);
         }
         star.count()?;
         Ok(star)
@@ -114,20 +128,25 @@ impl Star {
         &self.folder.path
     }
 
-    fn join(&self, at: usize) -> Result<()> {
+    fn join(&self, at: usize, headerless: bool) -> Result<Option<Wire>> {
         let host = &self.hosts[at];
         let (port, netns) = (host.name(), host.netns().display());
         let (own, gateway) = (address(at, 1), address(at, 254));
-        let far = format!(
-            "link add {port} type veth peer name eth0 netns {netns}\n\
-             addr add {gateway}/24 dev {port}\nlink set {port} up\n"
-        );
+        let wire = if headerless {
+            Some(wire::join((host, "eth0"), (&self.router, port))?)
+        } else {
+            let pair = format!("link add {port} type veth peer name eth0 netns {netns}\n");
+            self.router.input("ip", &["-batch", "-"], &pair)?;
+            None
+        };
+        let far = format!("addr add {gateway}/24 dev {port}\nlink set {port} up\n");
         let near = format!(
             "addr add {own}/24 dev eth0\nlink set eth0 up\n\
              route add default via {gateway} congctl cubic\n"
         );
         self.router.input("ip", &["-batch", "-"], &far)?;
-        host.input("ip", &["-batch", "-"], &near).map(drop)
+        host.input("ip", &["-batch", "-"], &near)?;
+        Ok(wire)
     }
 
     fn count(&self) -> Result<()> {

@@ -65,6 +65,14 @@ pub const fn may_show_length(seg: &Segment) -> bool {
     seg.flags == ACK | PSH && seg.len > 0 && seg.window == u16::MAX
 }
 
+/// Returns true if this SYN-ACK may be the other anchor's, whose window is the widest. A device that
+/// answers in the server's name (SYNPROXY) announces another one. A packet in reply would make that
+/// device open a connection to the server.
+#[inline(always)]
+pub const fn may_answer_opening(seg: &Segment) -> bool {
+    seg.window == u16::MAX
+}
+
 /// Returns true if the segment opens a path that has shown this number already. A stack seldom
 /// sends such a segment, and never as its first.
 #[inline(always)]

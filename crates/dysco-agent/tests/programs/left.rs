@@ -122,6 +122,12 @@ fn the_answer_to_its_syn_is_judged_in_the_ends_own_numbers() {
         let mut p = given(&net, State::Joining, true);
         let of = |ack| comes(&net, received(RECEIVED), ack, SYN | ACK);
         p.drops(Way::In, &of(sent(SENT + 1)), Counter::DroppedStray);
+        // A SYNPROXY's.
+        let window = Frame {
+            window: 0,
+            ..of(sent(SENT))
+        };
+        p.drops(Way::In, &window, Counter::DroppedStray);
         assert_eq!(p.events(), []);
         assert_eq!(p.run(Way::In, &of(sent(SENT)).bytes()).0, DROP);
         let told = [(EventKind::Arrived, NEXT), (EventKind::PathOpen, NEXT)];

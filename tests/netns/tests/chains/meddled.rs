@@ -56,6 +56,42 @@ fn a_chain_that_answers_by_resets_is_not_taken() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
+/// Rules that answer each SYN between two hosts in the server's name, and open a connection to the
+/// server once the client has acknowledged that answer.
+fn synproxy(world: &Steered, from: At, to: At) -> Result<()> {
+    let [from, to] = [from, to].map(|at| world.ip(at));
+    let pair = format!("ip saddr {from} ip daddr {to}");
+    let rules = format!(
+        "table inet cookies {{\n chain early {{\n type filter hook prerouting priority raw\n \
+         {pair} tcp flags & (syn | ack) == syn notrack\n }}\n chain forward {{\n \
+         type filter hook forward priority 0\n \
+         {pair} ct state invalid,untracked synproxy mss 1460 wscale 7 timestamp sack-perm\n }}\n}}\n"
+    );
+    let loose = "net.netfilter.nf_conntrack_tcp_loose";
+    world.router.sysctl(loose, "0")?;
+    world.router.input("nft", &["-f", "-"], &rules).map(drop)
+}
+
+/// The numbers of such an answer are random.
+#[test]
+fn no_connection_is_made_by_a_device_that_answers_for_the_server() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    let (group, session) = busy(&world, &Plan::gentle())?;
+    synproxy(&world, At::Fw1, At::Server)?;
+    for _ in 0..4 {
+        let done = world.reconfigure(&session, &[At::Fw1], &[])?;
+        let reason = done["reason"].as_str().unwrap_or_default();
+        ensure!(reason.contains("no answer to a SYN"), "{done:#}");
+    }
+    let sockets = world.host(At::Server).output("ss", &["-tan"])?;
+    ensure!(
+        !sockets.contains(&world.ip(At::Fw1)),
+        "{sockets}"
+    );
+    get_on(&world, &group)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
 #[test]
 fn a_chain_that_changes_packets_is_not_taken() -> Result<()> {
     let world = Steered::new(Family::V4)?;

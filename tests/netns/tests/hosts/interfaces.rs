@@ -2,6 +2,7 @@
 //! at the start, or reports them.
 
 use anyhow::{Result, ensure};
+use dysco_netns::delay::open_as_ppp;
 use dysco_netns::fleet::{self, Fleet};
 use dysco_netns::{Lab, Ran, Role};
 
@@ -45,14 +46,13 @@ fn an_interface_and_what_it_is_made_of_are_refused() -> Result<()> {
 }
 
 #[test]
-fn an_interface_without_ethernet_is_told_everywhere() -> Result<()> {
-    let lab = Lab::builder("noether").build()?;
+fn an_interface_with_another_header_is_told_everywhere() -> Result<()> {
+    let lab = Lab::builder("header").build()?;
     let fleet = Fleet::new(&lab)?;
-    lab.proxy
-        .output("ip", &["tuntap", "add", "tun0", "mode", "tun"])?;
+    let _device = lab.proxy.run(|| open_as_ppp("tun0"))?;
     let ran = check(&lab, &fleet, &["eth0", "tun0"])?;
     let warned = ran.stdout.contains("# warning: tun0");
-    let told = |text: &str| text.contains("without an Ethernet header");
+    let told = |text: &str| text.contains("with a header that dyscod does not read");
     ensure!(
         ran.code == Some(0) && warned && told(&ran.stdout),
         "{ran:?}"

@@ -11,6 +11,7 @@ mod direct_server_return;
 mod drain;
 mod ecn;
 mod faults;
+mod headerless;
 mod local;
 mod many;
 mod meddled;

@@ -5,7 +5,7 @@
 use crate::world::{DECLARED, World};
 use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Plan, all_intact};
-use dysco_netns::{Family, Lab, Role};
+use dysco_netns::{Family, HostOptions, Lab, Role};
 
 const MIB: u64 = 1 << 20;
 
@@ -29,8 +29,19 @@ fn narrow(w: &World, role: Role, bytes: u32) -> Result<()> {
 /// Tests each of the two ends behind a narrow link, in this mode and with these daemons. The hosts
 /// in `heard` translate the errors of the two directions, and count them under these names.
 fn goes_on(mode: &'static str, daemons: &[Role], heard: [(Role, &str); 2]) -> Result<()> {
+    goes_on_over(|h| h, mode, daemons, heard)
+}
+
+/// Does so over links with these options.
+fn goes_on_over(
+    links: fn(HostOptions) -> HostOptions,
+    mode: &'static str,
+    daemons: &[Role],
+    heard: [(Role, &str); 2],
+) -> Result<()> {
     for family in [Family::V4, Family::V6] {
-        let mut w = World::with(Lab::builder("pathmtu"), family, daemons, DECLARED, |c| c)?;
+        let lab = Lab::builder("pathmtu").hosts(links);
+        let mut w = World::with(lab, family, daemons, DECLARED, |c| c)?;
         w.mode = mode;
         let group = w.open(2, &Plan::gentle())?;
         group.run();
@@ -75,4 +86,16 @@ fn where_the_proxys_host_relays() -> Result<()> {
 fn where_replies_pass_the_proxys_host_by() -> Result<()> {
     let heard = [(Role::Proxy, "icmp_errors_relayed"); 2];
     goes_on("return", &[Role::Proxy, Role::Server], heard)
+}
+
+#[test]
+fn after_a_bypass_without_ethernet() -> Result<()> {
+    let heard = [Role::Client, Role::Server].map(|role| (role, "icmp_errors_translated"));
+    goes_on_over(HostOptions::headerless, "bypass", &Role::ALL, heard)
+}
+
+#[test]
+fn where_the_proxys_host_relays_without_ethernet() -> Result<()> {
+    let heard = [(Role::Proxy, "icmp_errors_relayed"); 2];
+    goes_on_over(HostOptions::headerless, "local", &[Role::Proxy], heard)
 }

@@ -1,5 +1,5 @@
-//! Devices of user space. A thread of this process reads the packets that a route leads to a
-//! device, and writes them back, or to another device.
+//! Devices of user space, whose packets have no Ethernet header. A thread of this process reads the
+//! packets that a route leads to a device, and writes them back, or to another device.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result};
-use dysco_netns::Host;
-use dysco_netns::delay::open_device;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::Host;
+use crate::delay::{open_device, open_offloading};
 
 /// Milliseconds after which a thread checks whether it is to end.
 const LOOK: u8 = 20;
@@ -58,9 +59,15 @@ pub fn device(host: &Host, name: &str) -> Result<File> {
         .with_context(|| format!("failed to make the device {name}"))
 }
 
-/// Joins two hosts by a pair of devices without Ethernet headers.
+/// Joins two hosts by a pair of devices without Ethernet headers. Segments of one packet stay
+/// together.
 pub fn join(one: (&Host, &str), other: (&Host, &str)) -> Result<Wire> {
-    let ends = [device(one.0, one.1)?, device(other.0, other.1)?];
+    let open = |(host, name): (&Host, &str)| {
+        let named = name.to_owned();
+        host.run(move || open_offloading(&named))
+            .with_context(|| format!("failed to make the device {name}"))
+    };
+    let ends = [open(one)?, open(other)?];
     for (host, name) in [one, other] {
         host.output("ip", &["link", "set", name, "up", "txqueuelen", "20000"])?;
     }
