@@ -16,7 +16,7 @@ use crate::egress;
 use crate::hop;
 use crate::ingress::{self, dropped, received};
 use crate::maps::{self, Flow, Run, Scratch, count, count_usual};
-use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Key, Packet, at, protocol, usual};
+use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Key, Packet, protocol, usual};
 use crate::paths::{self, remember_ack, send_copy};
 use crate::steady;
 use crate::write::{self, Change};

@@ -17,7 +17,7 @@ use crate::Verdict;
 use crate::hop;
 use crate::ingress::{received, was_sent};
 use crate::maps::{self, Flow, count, count_usual};
-use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Usual, at, protocol, usual};
+use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Usual, protocol, usual};
 use crate::steer;
 use crate::write;
 

@@ -84,10 +84,7 @@ fn no_connection_is_made_by_a_device_that_answers_for_the_server() -> Result<()>
         ensure!(reason.contains("no answer to a SYN"), "{done:#}");
     }
     let sockets = world.host(At::Server).output("ss", &["-tan"])?;
-    ensure!(
-        !sockets.contains(&world.ip(At::Fw1)),
-        "{sockets}"
-    );
+    ensure!(!sockets.contains(&world.ip(At::Fw1)), "{sockets}");
     get_on(&world, &group)?;
     all_intact(&group.finish()?).map(drop)
 }
