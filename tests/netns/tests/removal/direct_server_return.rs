@@ -288,12 +288,17 @@ fn replies_that_no_longer_arrive_take_the_old_way() -> Result<()> {
 /// acknowledgements: the sessions continue through that host.
 #[test]
 fn a_firewall_that_drops_what_it_calls_invalid() -> Result<()> {
-    let mut w = world(Lab::builder("returnfw"), Family::V4, &TWO)?;
+    let w = world(Lab::builder("returnfw"), Family::V4, &TWO)?;
     for way in ["iifname", "oifname"] {
         let rule = format!("{way} proxy ct state invalid counter drop comment \"invalid\"");
         w.lab.add_rule(&rule)?;
     }
     let (group, _) = open(&w, 2, &gentle(Close::Together))?;
+    goes_back(w, group)
+}
+
+/// Replies are given up after the change to the short way, and the sessions continue.
+fn goes_back(mut w: World, group: Group) -> Result<()> {
     remove(&w, "return", 2)?;
     let server = w.daemon(Role::Server)?;
     wait::until("the short way to be given up", LIMIT, || {
@@ -305,6 +310,48 @@ fn a_firewall_that_drops_what_it_calls_invalid() -> Result<()> {
     ensure!(local == 4, "{all:#?}");
     all_intact(&group.finish()?)?;
     w.finish()
+}
+
+/// The firewall is between the client and the proxy alone: packets of the server do not pass it.
+#[test]
+fn a_firewall_of_the_clients_side_that_sees_no_replies() -> Result<()> {
+    let w = world(Lab::builder("returncfw"), Family::V4, &TWO)?;
+    let untracked = "table inet aside {\n chain early {\n \
+                     type filter hook prerouting priority raw\n iifname server notrack\n \
+                     iifname proxy ip daddr 10.0.3.1 notrack\n }\n}\n";
+    w.lab.router.input("nft", &["-f", "-"], untracked)?;
+    w.lab
+        .add_rule("iifname client ct state invalid counter drop")?;
+    let (group, _) = open(&w, 2, &gentle(Close::Together))?;
+    goes_back(w, group)
+}
+
+/// The client's host translates the address of a service to the proxy's, and the firewall before the
+/// proxy drops what it calls invalid, as the nodes of a Kubernetes cluster do.
+#[test]
+fn a_client_that_reaches_the_proxy_by_another_address() -> Result<()> {
+    let w = world(Lab::builder("returndnat"), Family::V4, &TWO)?;
+    let translates = "table ip nat {\n chain output {\n type nat hook output priority -100\n \
+                      ip daddr 10.96.0.10 tcp dport 80 dnat to 10.0.2.1:8080\n }\n \
+                      chain input {\n type filter hook input priority filter\n \
+                      ct state invalid drop\n }\n}\n";
+    w.lab.client.input("nft", &["-f", "-"], translates)?;
+    for way in ["iifname", "oifname"] {
+        let rule = format!("{way} proxy ct state invalid counter drop");
+        w.lab.add_rule(&rule)?;
+    }
+    let service = std::net::SocketAddr::from(([10, 96, 0, 10], 80));
+    let group = Group::open(
+        &w.lab.client,
+        &w.server,
+        service,
+        2,
+        &gentle(Close::Together),
+    )?;
+    group.run();
+    group.wait_progress(100_000)?;
+    w.wait_removable(&w.ends(&group)?)?;
+    goes_back(w, group)
 }
 
 /// Each message of the change is lost once.

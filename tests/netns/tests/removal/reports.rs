@@ -56,6 +56,10 @@ fn sessions_of_a_proxy_in_another_namespace_are_left() -> Result<()> {
     let named = ask(&[&all[..], &["--listen", &listener, "--wait"]].concat())?;
     is_told_elsewhere(&named, "by the listener")?;
     is_told_elsewhere(&ask(&["drain", &listener, "--dry-run"])?, "drain")?;
+    let pid = haproxy.id().to_string();
+    let by_pid = ask(&[&all[..], &["--pid", &pid, "--wait"]].concat())?;
+    is_told_elsewhere(&by_pid, "by the process")?;
+    is_told_elsewhere(&ask(&["drain", &pid, "--dry-run"])?, "drain of a process")?;
     all_intact(&group.finish()?)?;
     lab.finish((daemon, haproxy, server))
 }
@@ -179,6 +183,9 @@ fn a_session_that_fell_back_from_mptcp_leaves() -> Result<()> {
     for mode in ["bypass", "local"] {
         let mut w = World::new(Lab::builder("fellback"), FAMILY)?;
         w.mode = mode;
+        w.lab.add_rule(
+            "tcp flags & (syn | ack) == syn tcp option mptcp exists counter comment \"asks\"",
+        )?;
         let plan = Plan {
             multipath: true,
             ..Plan::gentle()
@@ -186,6 +193,13 @@ fn a_session_that_fell_back_from_mptcp_leaves() -> Result<()> {
         let group = w.open(1, &plan)?;
         group.run();
         group.wait_progress(64 << 10)?;
+        let rules = ["list", "chain", "inet", "lab", "forward"];
+        let rules = w.lab.router.output("nft", &rules)?;
+        let asked = rules.lines().find(|line| line.contains("asks"));
+        ensure!(
+            asked.is_some_and(|line| line.contains("packets 1 ")),
+            "{rules}"
+        );
         w.remove_all_of(1)?;
         group.wait_progress(1 << 20)?;
         all_intact(&group.finish()?)?;
