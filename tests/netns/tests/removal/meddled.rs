@@ -15,7 +15,11 @@ use serde_json::Value;
 const KIB: u64 = 1 << 10;
 
 fn world(name: &str) -> Result<(World, Group, Vec<Ends>)> {
-    let w = World::with(Lab::builder(name), Family::V4, &Role::ALL, DECLARED, |c| c)?;
+    world_of(name, Family::V4)
+}
+
+fn world_of(name: &str, family: Family) -> Result<(World, Group, Vec<Ends>)> {
+    let w = World::with(Lab::builder(name), family, &Role::ALL, DECLARED, |c| c)?;
     let plan = Plan {
         rate: Some(2_000_000),
         ..Plan::default()
@@ -34,9 +38,15 @@ fn ends_of_the_way() -> [(&'static str, IpAddr); 2] {
 
 /// Makes the router answer packets from one host to the other with resets.
 fn reject(w: &World, from: Role, to: Role) -> Result<()> {
-    let [from, to] = [from, to].map(|role| role.address(Family::V4));
-    let what = format!("ip saddr {from} ip daddr {to} meta l4proto tcp");
-    w.lab.add_rule(&format!("{what} reject with tcp reset"))
+    reject_with(w, from, to, "tcp reset")
+}
+
+/// Makes the router answer packets from one host to the other in this way.
+fn reject_with(w: &World, from: Role, to: Role, with: &str) -> Result<()> {
+    let [from, to] = [from, to].map(|role| role.address(w.family));
+    let ip = if from.is_ipv4() { "ip" } else { "ip6" };
+    let what = format!("{ip} saddr {from} {ip} daddr {to} meta l4proto tcp");
+    w.lab.add_rule(&format!("{what} reject with {with}"))
 }
 
 fn reject_no_more(w: &World) -> Result<()> {
@@ -93,19 +103,38 @@ fn a_path_that_changes_packets_is_not_taken() -> Result<()> {
     w.finish()
 }
 
-#[test]
-fn a_path_that_answers_by_resets_is_not_taken() -> Result<()> {
-    let (w, group, ends) = world("rejected")?;
+/// Each part of the path answers in this way. No session takes it, for this reason.
+fn answers(family: Family, with: &str, why: &str) -> Result<()> {
+    let (w, group, ends) = world_of("rejected", family)?;
     for (from, to) in [(Role::Client, Role::Server), (Role::Server, Role::Client)] {
-        reject(&w, from, to)?;
-        stay(&w, &group, "answers with a reset")
-            .with_context(|| format!("{from:?} to {to:?}\n{}", w.state()))?;
+        reject_with(&w, from, to, with)?;
+        stay(&w, &group, why).with_context(|| format!("{from:?} to {to:?}\n{}", w.state()))?;
         reject_no_more(&w)?;
     }
     w.remove_these(&ends)?;
     group.wait_progress(64 * KIB)?;
     all_intact(&group.finish()?)?;
     w.finish()
+}
+
+#[test]
+fn a_path_that_answers_by_resets_is_not_taken() -> Result<()> {
+    answers(Family::V4, "tcp reset", "answers with a reset")
+}
+
+#[test]
+fn a_path_that_answers_by_resets_is_not_taken_v6() -> Result<()> {
+    answers(Family::V6, "tcp reset", "answers with a reset")
+}
+
+#[test]
+fn a_path_that_answers_by_icmp_is_not_taken() -> Result<()> {
+    answers(Family::V4, "icmpx admin-prohibited", "no answer to a SYN")
+}
+
+#[test]
+fn a_path_that_answers_by_icmp_is_not_taken_v6() -> Result<()> {
+    answers(Family::V6, "icmpx admin-prohibited", "no answer to a SYN")
 }
 
 /// Returns the mode of the first removal, and the reason for the mode.
