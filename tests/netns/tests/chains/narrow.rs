@@ -289,3 +289,33 @@ fn a_session_that_a_host_relays() -> Result<()> {
     }
     Ok(())
 }
+
+/// Each end's link becomes narrower while the session passes a firewall. The router reports the
+/// segments between two hosts of the chain, and the end behind the firewall sends shorter ones.
+fn becomes_narrow(family: Family) -> Result<()> {
+    let world = Steered::new(family)?;
+    let (group, session) = busy(&world, &Plan::gentle())?;
+    world.rechain(&session, &[At::Fw1])?;
+    takes_only(&world, &group, &[At::Fw1])?;
+    for (end, sender) in [(At::Server, At::Client), (At::Client, At::Server)] {
+        let (to, port) = (world.ip(end), end.name());
+        let route = ["route", "replace", &to, "dev", port, "mtu", "lock", "1300"];
+        world.router.output("ip", &route)?;
+        get_on(&world, &group).with_context(|| format!("narrow to {end:?}"))?;
+        let status = world.json(sender, &["status"])?;
+        let translated = status["counters"]["icmp_errors_translated"].as_u64();
+        ensure!(translated > Some(0), "{sender:?}: {status:#}");
+    }
+    takes_only(&world, &group, &[At::Fw1])?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+#[test]
+fn a_chain_whose_links_become_narrow() -> Result<()> {
+    becomes_narrow(Family::V4)
+}
+
+#[test]
+fn a_chain_whose_links_become_narrow_v6() -> Result<()> {
+    becomes_narrow(Family::V6)
+}
