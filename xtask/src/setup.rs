@@ -38,6 +38,8 @@ pub enum Need {
     Tests,
     /// To boot other kernels.
     Kernels,
+    /// To join hosts by each kind of link there.
+    Links,
     /// To make packages.
     Packages,
     /// To build what is in packages that others install.
@@ -90,6 +92,7 @@ const PROGRAMS: &[(&str, &str, Need)] = &[
     ("depmod", "kmod", Need::Kernels),
     ("xz", "xz-utils", Need::Kernels),
     ("zstd", "zstd", Need::Kernels),
+    ("wg", "wireguard-tools", Need::Links),
     ("strip", "binutils", Need::Packages),
     ("dh", "debhelper", Need::Packages),
     ("rpmbuild", "rpm", Need::Packages),

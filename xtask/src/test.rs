@@ -13,6 +13,10 @@ pub struct Test {
     /// release, such as 6.1, or newest, or all; again for more
     #[arg(long, value_name = "VERSION")]
     kernel: Vec<String>,
+    /// Also remove the proxy over each kind of link: vlan, bond, macvlan, ipvlan, vxlan, gre,
+    /// wireguard
+    #[arg(long, requires = "kernel")]
+    links: bool,
     /// Print one JSON object a kernel
     #[arg(long, requires = "kernel")]
     json: bool,
@@ -25,7 +29,7 @@ impl Test {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
         if !self.kernel.is_empty() {
-            return kernel::test(&self.kernel, self.json);
+            return kernel::test(&self.kernel, self.links, self.json);
         }
         dysco_netns::require_root()?;
         setup::ensure(Need::Tests)?;

@@ -18,6 +18,7 @@ pub mod capture;
 mod clean;
 pub mod counters;
 pub mod delay;
+pub mod device;
 pub mod dialogue;
 pub mod echo;
 pub mod fleet;

@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use anyhow::Result;
 
 use crate::Host;
-use crate::wire::{self, Wire};
+use crate::device::{self, Kind};
+use crate::wire::Wire;
 
 /// Role of a host in the lab. The router has none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,7 +73,7 @@ pub struct HostOptions {
     pub(crate) polled: bool,
     pub(crate) mtu: u32,
     pub(crate) advmss: Option<u32>,
-    pub(crate) headerless: bool,
+    pub(crate) kind: Kind,
 }
 
 impl Default for HostOptions {
@@ -86,7 +87,7 @@ impl Default for HostOptions {
             polled: false,
             mtu: 1500,
             advmss: None,
-            headerless: false,
+            kind: Kind::Veth,
         }
     }
 }
@@ -149,8 +150,13 @@ impl HostOptions {
     }
 
     /// Makes the link a pair of tun devices, whose packets have no Ethernet header.
-    pub fn headerless(mut self) -> Self {
-        self.headerless = true;
+    pub fn headerless(self) -> Self {
+        self.kind(Kind::Tun)
+    }
+
+    /// Sets the kind of the link.
+    pub fn kind(mut self, kind: Kind) -> Self {
+        self.kind = kind;
         self
     }
 
@@ -169,18 +175,9 @@ pub(crate) fn join(
     role: Role,
     options: &HostOptions,
 ) -> Result<Option<Wire>> {
-    let (port, mtu, netns) = (role.name(), options.mtu, host.netns().display());
+    let port = role.name();
+    let wire = device::make(host, router, role, (options.kind, options.mtu))?;
     let (mut near, mut far) = (String::new(), String::new());
-    let wire = if options.headerless {
-        near += &format!("link set eth0 mtu {mtu}\n");
-        far += &format!("link set {port} mtu {mtu}\n");
-        Some(wire::join((host, "eth0"), (router, port))?)
-    } else {
-        far += &format!(
-            "link add {port} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {netns}\n"
-        );
-        None
-    };
     let advmss = options
         .advmss
         .map(|a| format!(" advmss {a}"))

@@ -27,6 +27,9 @@ pub fn socat_by(
 ) -> Result<Process> {
     let program = Program::new("socat").args([
         "-b65536".to_owned(),
+        // By default it ends a session half a second after one end has closed, if the other end is
+        // silent for that time.
+        "-t600".to_owned(),
         format!("TCP4-LISTEN:{},reuseaddr,fork", listen.port()),
         format!("TCP4:{server}"),
     ]);

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use dysco_netns::Host;
+use dysco_netns::device::Kind;
 
 use crate::build::Demonstrated;
 use crate::setup::Need;
@@ -48,6 +49,14 @@ pub struct Demo {
     /// Without dyscod: the same traffic, and nothing is removed
     #[arg(long)]
     plain: bool,
+    /// What joins the hosts: veth, tun, vlan, bond, macvlan, ipvlan, vxlan, gre or wireguard
+    #[arg(long, value_name = "KIND", default_value = "veth", value_parser = kind)]
+    link: Kind,
+}
+
+fn kind(name: &str) -> Result<Kind, String> {
+    let all = Kind::ALL.map(Kind::name).join(", ");
+    Kind::named(name).ok_or_else(|| format!("the kinds are {all}"))
 }
 
 /// Another thing to show.
@@ -80,7 +89,7 @@ impl Demo {
             Some(file) => file.clone(),
             None => shell::target()?.join(format!("demo/{}.svg", std::process::id())),
         };
-        let report = self.play(Stage::build(programs.as_ref())?, &plot)?;
+        let report = self.play(Stage::build(programs.as_ref(), self.link)?, &plot)?;
         if self.json {
             println!("{}", serde_json::to_string(&report.json())?);
         } else {

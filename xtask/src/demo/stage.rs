@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::Result;
+use dysco_netns::device::Kind;
 use dysco_netns::fleet::{Daemon, Fleet};
 use dysco_netns::haproxy::Config;
 use dysco_netns::nginx::Nginx;
@@ -28,9 +29,9 @@ pub struct Stage {
 const TRACK: &str = "[[track]]\ndestination = \"10.0.0.0/8\"\n";
 
 impl Stage {
-    /// Builds the hosts and starts all programs. Without programs, no `dyscod` runs.
-    pub fn build(programs: Option<&impl AsRef<Path>>) -> Result<Stage> {
-        let lab = Lab::builder("demo").build()?;
+    /// Builds the hosts, joined by links of this kind, and starts all programs. Without programs, no `dyscod` runs.
+    pub fn build(programs: Option<&impl AsRef<Path>>, link: Kind) -> Result<Stage> {
+        let lab = Lab::builder("demo").hosts(|host| host.kind(link)).build()?;
         let (proxied, direct) = (
             Role::Proxy.at(Family::V4, 8080),
             Role::Server.at(Family::V4, 80),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use dysco_netns::device::Kind;
 use serde_json::Value;
 
 use super::Found;
@@ -31,6 +32,9 @@ const ABOUT_KERNEL: &[&str] = &[
 pub struct Guest {
     /// The file for the result
     result: PathBuf,
+    /// Remove the proxy over each kind of link as well
+    #[arg(long)]
+    links: bool,
 }
 
 impl Guest {
@@ -44,7 +48,7 @@ impl Guest {
         let done = AtomicBool::new(false);
         found.instructions = std::thread::scope(|scope| {
             let counted = scope.spawn(|| counted_until(&done));
-            steps(Path::new(&programs), &mut found);
+            steps(Path::new(&programs), self.links, &mut found);
             done.store(true, Ordering::Relaxed);
             counted.join().unwrap_or_default()
         });
@@ -54,7 +58,7 @@ impl Guest {
 }
 
 /// Runs the steps. The failure of a step is recorded, and the next step runs.
-fn steps(programs: &Path, found: &mut Found) {
+fn steps(programs: &Path, links: bool, found: &mut Found) {
     let mut step = |name: &str, run: &mut dyn FnMut(&mut Found) -> Result<()>| {
         eprintln!("== {name}");
         if let Err(error) = run(found) {
@@ -63,27 +67,46 @@ fn steps(programs: &Path, found: &mut Found) {
     };
     step("doctor", &mut |found| doctor(programs, found));
     step("demo", &mut |found| {
-        let words = [
-            "--seconds",
-            "2",
-            "--sessions",
-            "4",
-            "--plot",
-            "/run/demo.svg",
-        ];
-        let shown = demo(&words)?;
+        let shown = removal(Kind::Veth)?;
         found.removed = shown["removed"].as_u64();
         found.intact = shown["intact"].as_bool();
-        ensure!(shown["removed"] == shown["sessions"], "{shown}");
-        ensure!(found.intact == Some(true), "{shown}");
-        Ok(())
+        is_well(&shown)
     });
+    for kind in Kind::ALL.into_iter().filter(|_| links) {
+        step(kind.name(), &mut |found| {
+            let shown = removal(kind).and_then(|shown| is_well(&shown));
+            found.links.insert(kind.name().to_owned(), shown.is_ok());
+            shown
+        });
+    }
     step("reload", &mut |found| {
         let shown = demo(&["reload", "--sessions", "20"])?;
         found.reload_lost = shown["lost"].as_u64();
         ensure!(found.reload_lost == Some(0), "{shown}");
         Ok(())
     });
+}
+
+/// Runs the demo of a removal over links of this kind.
+fn removal(kind: Kind) -> Result<Value> {
+    let plot = "/run/demo.svg";
+    let words = [
+        "--seconds",
+        "2",
+        "--sessions",
+        "4",
+        "--plot",
+        plot,
+        "--link",
+    ];
+    demo(&[&words[..], &[kind.name()]].concat())
+}
+
+/// Checks that all sessions of a demo lost their proxy, and that every byte arrived.
+fn is_well(shown: &Value) -> Result<()> {
+    ensure!(shown["removed"] == shown["sessions"], "{shown}");
+    ensure!(shown["intact"] == true, "{shown}");
+    Ok(())
 }
 
 /// Returns the kernel's release, as `uname -r` prints it.

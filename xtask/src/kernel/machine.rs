@@ -14,7 +14,7 @@ use super::packages::Kernel;
 /// Factor by which the guest computes more slowly, and waits longer.
 const SLOW: u32 = 10;
 /// Time limit. The guest normally powers itself off before.
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(1800);
 const MEMORY: &str = "4096";
 /// File with the findings of the guest.
 const RESULT: &str = "found.json";
@@ -24,11 +24,16 @@ const RESULT: &str = "found.json";
 ///
 /// # Errors
 /// If qemu fails, or the guest left no findings.
-pub fn run(folder: &Path, kernel: &Kernel, image: &Image, programs: &Path) -> Result<Found> {
+pub fn run(
+    folder: &Path,
+    kernel: &Kernel,
+    image: &Image,
+    (programs, links): (&Path, bool),
+) -> Result<Found> {
     let out = folder.join(format!("{}.out", kernel.release));
     let _ = fs::remove_dir_all(&out);
     fs::create_dir_all(&out).with_context(|| format!("failed to make {}", out.display()))?;
-    fs::write(out.join("start"), start(programs)?)?;
+    fs::write(out.join("start"), start(programs, links)?)?;
     let share = |path: &Path, tag: &str, more: &str| {
         format!(
             "local,path={},mount_tag={tag},security_model=none{more}",
@@ -88,7 +93,7 @@ pub fn run(folder: &Path, kernel: &Kernel, image: &Image, programs: &Path) -> Re
 }
 
 /// Returns the script that the guest runs first.
-fn start(programs: &Path) -> Result<String> {
+fn start(programs: &Path, links: bool) -> Result<String> {
     let own = std::env::current_exe().context("failed to find this program's own path")?;
     Ok(format!(
         "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp LANG=C.UTF-8\n\
@@ -98,12 +103,13 @@ fn start(programs: &Path) -> Result<String> {
          mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null\n\
          mount -t cgroup2 cgroup /sys/fs/cgroup 2>/dev/null\n\
          ulimit -n 1048576; ulimit -l unlimited\n\
-         {} guest /mnt/{RESULT} > /mnt/log 2>&1\n\
+         {} guest /mnt/{RESULT}{} > /mnt/log 2>&1\n\
          dmesg > /mnt/dmesg\n\
          sync\n\
          echo o > /proc/sysrq-trigger\n\
          sleep 60\n",
         programs.display(),
-        own.display()
+        own.display(),
+        if links { " --links" } else { "" },
     ))
 }

@@ -37,6 +37,8 @@ pub struct Found {
     intact: Option<bool>,
     /// Number of sessions that the reload lost.
     reload_lost: Option<u64>,
+    /// Whether all sessions lost their proxy over each kind of link that was tried.
+    links: BTreeMap<String, bool>,
     /// Features that the kernel lacks, and the consequences.
     lacks: Vec<String>,
     /// Failures.
@@ -50,14 +52,18 @@ impl Found {
     }
 }
 
-/// Tests the host programs on these kernels: the series of a release, or `all`.
-pub fn test(kernels: &[String], json: bool) -> Result<()> {
+/// Tests the host programs on these kernels: the series of a release, or `all`. With `links`, over
+/// each kind of link.
+pub fn test(kernels: &[String], links: bool, json: bool) -> Result<()> {
     dysco_netns::require_root()?;
     setup::ensure(Need::Kernels)?;
+    if links {
+        setup::ensure(Need::Links)?;
+    }
     let programs = build::built_for_tests()?;
     let mut ill = Vec::new();
     for series in series(kernels) {
-        let found = on(&series, &programs)?;
+        let found = on(&series, &programs, links)?;
         match json {
             true => println!("{}", serde_json::to_string(&found)?),
             false => print(&found),
@@ -77,13 +83,13 @@ fn series(kernels: &[String]) -> Vec<String> {
     }
 }
 
-fn on(series: &str, programs: &Path) -> Result<Found> {
+fn on(series: &str, programs: &Path, links: bool) -> Result<Found> {
     let folder: PathBuf = shell::target()?.join("kernels");
     eprintln!("Linux {series}: looking for its package");
     let kernel = packages::fetch(&folder, series)?;
     eprintln!("Linux {}: booting it under qemu", kernel.release);
     let image = image::make(&folder, &kernel)?;
-    machine::run(&folder, &kernel, &image, programs)
+    machine::run(&folder, &kernel, &image, (programs, links))
 }
 
 fn print(found: &Found) {
@@ -103,6 +109,9 @@ fn print(found: &Found) {
             .map_or("-", |all| if all { "yes" } else { "no" }),
         number(found.reload_lost)
     );
+    for (kind, well) in &found.links {
+        println!("  over {kind}: {}", if *well { "yes" } else { "no" });
+    }
     for lack in &found.lacks {
         println!("  lacks: {lack}");
     }

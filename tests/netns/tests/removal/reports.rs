@@ -33,7 +33,9 @@ fn sessions_of_a_proxy_in_another_namespace_are_left() -> Result<()> {
     let socket = lab.dir().join("shim.sock");
     let shared = format!("[shim]\nsocket = \"{}\"\n", socket.display());
     let daemon = fleet.start(&lab, Role::Client, &shared)?;
-    let listen = Role::Proxy.at(FAMILY, PROXY_PORT);
+    // The daemon sees the processes of all labs. No other one listens on this port.
+    const PORT: u16 = 18_457;
+    let listen = Role::Proxy.at(FAMILY, PORT);
     let to = Role::Server.at(FAMILY, SERVER_PORT);
     let server = Server::start(&lab.server, to)?;
     let haproxy = Config::tcp(listen, to).start(&lab.proxy, |program| {
@@ -52,7 +54,7 @@ fn sessions_of_a_proxy_in_another_namespace_are_left() -> Result<()> {
         ensure!(told["left"][0]["sessions"] == 2, "{told:#}");
     }
     is_told_elsewhere(&ask(&all)?, "nobody waits")?;
-    let listener = format!(":{PROXY_PORT}");
+    let listener = format!(":{PORT}");
     let named = ask(&[&all[..], &["--listen", &listener, "--wait"]].concat())?;
     is_told_elsewhere(&named, "by the listener")?;
     is_told_elsewhere(&ask(&["drain", &listener, "--dry-run"])?, "drain")?;
