@@ -79,6 +79,8 @@ struct Ends<'a> {
     router: &'a Host,
     /// Name of the router's device.
     port: &'static str,
+    /// Number of the link, which no other link of the router has.
+    number: u8,
     /// Name of the router's veth device below it.
     under: String,
     /// Addresses of the veth devices: the host's and the router's.
@@ -98,6 +100,7 @@ pub(crate) fn make(
         host,
         router,
         port: role.name(),
+        number: role as u8 + 1,
         under: format!("u{}", role.name()),
         outer,
     };
@@ -156,7 +159,8 @@ impl Ends<'_> {
             let device = match kind {
                 Kind::Vlan => format!("link add link {under} name {name} type vlan id 5\n"),
                 Kind::Vxlan => format!(
-                    "link add {name} type vxlan id 7 local {own} remote {other} dstport 4789 dev {under}\n"
+                    "link add {name} type vxlan id {} local {own} remote {other} dstport 4789 dev {under}\n",
+                    self.number
                 ),
                 Kind::Gre => format!("link add {name} type gre local {own} remote {other}\n"),
                 _ => format!("link add {name} type wireguard\n"),
@@ -190,7 +194,7 @@ impl Ends<'_> {
                 "listen-port",
                 "51820",
                 "private-key",
-                "/dev/stdin",
+                "/proc/self/fd/0",
                 "peer",
                 &other[1],
                 "endpoint",
