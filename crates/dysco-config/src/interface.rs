@@ -51,6 +51,36 @@ impl Interface {
     }
 }
 
+/// Settings by which a bridge passes its packets to the IP rules of netfilter (br_netfilter). They
+/// are 1 by default.
+const BRIDGE_RULES: [&str; 2] = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"];
+
+impl Interface {
+    /// Returns the reason why no session on this interface can be changed, and a hint. Netfilter
+    /// sees packets of a bridge before the data plane. Its connection tracking would take those of
+    /// a new path for invalid, and this host's firewall could drop them.
+    pub fn filtered(&self) -> Option<Cause> {
+        let is_set = |name: &&&str| {
+            let path = format!("/proc/sys/net/bridge/{name}");
+            std::fs::read_to_string(path).is_ok_and(|text| text.trim() != "0")
+        };
+        let set = BRIDGE_RULES.iter().filter(|_| self.kind == "bridge");
+        let name = set.clone().find(is_set)?;
+        Some(
+            Cause::new(format!(
+                "netfilter sees the packets of the bridge {} before dyscod (net.bridge.{name} = 1), \
+                 and could drop those of a new path",
+                self.name
+            ))
+            .hint(format!(
+                "'sysctl net.bridge.{}=0 net.bridge.{}=0', unless the rules of this host are for \
+                 bridged packets",
+                BRIDGE_RULES[0], BRIDGE_RULES[1]
+            )),
+        )
+    }
+}
+
 // The configuration contains the name.
 impl Serialize for Interface {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {

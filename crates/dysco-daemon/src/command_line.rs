@@ -10,8 +10,7 @@ use dysco_agent::AgentError;
 use dysco_api::{EXIT_HELP, Exit};
 use dysco_config::policy::{Policy, PolicyError};
 use dysco_config::{
-    Config, ConfigError, DEFAULT_CONFIG, Interface, can_listen, can_pin, init_logging,
-    missing_socket,
+    Config, ConfigError, DEFAULT_CONFIG, can_listen, can_pin, init_logging, missing_socket,
 };
 use dysco_control::ControlError;
 use dysco_pki::PkiError;
@@ -156,7 +155,7 @@ fn run(cli: Cli) -> Result<(), DaemonError> {
             .host
             .interfaces
             .iter()
-            .filter_map(Interface::unusable);
+            .filter_map(|i| i.unusable().or_else(|| i.filtered()));
         let missing = missing.chain(unusable);
         let missing: String = missing.map(|line| format!("# warning: {line}\n")).collect();
         print_line(&format!("{missing}{used}")).map_err(DaemonError::Print)?;

@@ -18,6 +18,8 @@ pub enum Kind {
     Vlan,
     /// A bond of one device on the host.
     Bond,
+    /// A bridge with one port on the host.
+    Bridge,
     /// A macvlan on the host.
     Macvlan,
     /// An ipvlan on the host.
@@ -32,11 +34,12 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 10] = [
         Kind::Veth,
         Kind::Tun,
         Kind::Vlan,
         Kind::Bond,
+        Kind::Bridge,
         Kind::Macvlan,
         Kind::Ipvlan,
         Kind::Vxlan,
@@ -51,6 +54,7 @@ impl Kind {
             Kind::Tun => "tun",
             Kind::Vlan => "vlan",
             Kind::Bond => "bond",
+            Kind::Bridge => "bridge",
             Kind::Macvlan => "macvlan",
             Kind::Ipvlan => "ipvlan",
             Kind::Vxlan => "vxlan",
@@ -140,6 +144,9 @@ impl Ends<'_> {
             Kind::Bond => format!(
                 "link add eth0 type bond mode active-backup\nlink set {UNDER} master eth0\n"
             ),
+            Kind::Bridge => {
+                format!("link add eth0 type bridge\nlink set {UNDER} master eth0\n")
+            }
             Kind::Macvlan => format!("link add link {UNDER} name eth0 type macvlan mode bridge\n"),
             _ => format!("link add link {UNDER} name eth0 type ipvlan mode l2\n"),
         };

@@ -10,7 +10,7 @@ use dysco_common::two_paths::{
     Anchor, Fins, has_carried, has_reset, has_shown_all, is_confirmed, is_past,
 };
 use dysco_common::{FlowKey, Session, Translation, View};
-use dysco_config::strict_reverse_path;
+use dysco_config::{Interface, strict_reverse_path};
 use dysco_explain::{Cause, Explain};
 use dysco_proto::{ChangeId, HostEvent, Reason, Subsession};
 use dysco_proxy::Pair;
@@ -174,6 +174,12 @@ impl Engine {
         ours.iter().any(|i| i.index == ifindex)
     }
 
+    /// Returns the reason why no session can be changed on one of the interfaces that `is` selects.
+    pub(super) fn filtered(&self, is: impl Fn(&Interface) -> bool) -> Option<Cause> {
+        let ours = self.config.host.interfaces.iter();
+        ours.filter(|i| is(i)).find_map(Interface::filtered)
+    }
+
     pub(super) fn look_up(&mut self, change: ChangeId, from: IpAddr, to: IpAddr) {
         let own = self
             .slot_of(change)
@@ -270,6 +276,9 @@ impl Engine {
             return Err(Reason::NewPathUnusable(Cause::new(why).hint(
                 "add that interface to interfaces under [host] and restart dyscod, or keep the middlebox",
             )));
+        }
+        if let Some(cause) = self.filtered(|i| i.index == ifindex) {
+            return Err(Reason::NewPathUnusable(cause));
         }
         self.state.keep_route(from, to, ifindex, Instant::now());
         Ok(ifindex)

@@ -89,6 +89,7 @@ impl Engine {
         let failed = |e: AgentError| Reason::Failed(e.explain().into());
         self.check_delta(change)?;
         let second = self.add_path(change)?;
+        self.passes_no_filter(second)?;
         self.lead_beyond(change, second);
         self.aim(second, next, hop).map_err(failed)?;
         self.agent

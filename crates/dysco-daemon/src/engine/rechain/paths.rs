@@ -162,6 +162,7 @@ impl Engine {
 
     fn extend(&mut self, change: ChangeId, token: Token) -> Result<(), Reason> {
         let second = self.add_path(change)?;
+        self.passes_no_filter(second)?;
         self.agent.set_path_number(second, path_number(&token));
         self.agent
             .await_join(token, second)
@@ -170,6 +171,15 @@ impl Engine {
             paths.token = Some(token);
         }
         Ok(())
+    }
+
+    /// Checks that this host's netfilter does not see the session's packets before the data plane.
+    pub(super) fn passes_no_filter(&self, slot: u32) -> Result<(), Reason> {
+        let local = self.agent.session(slot).key.local().ip();
+        match self.filtered(|i| i.addresses.contains(&local)) {
+            Some(cause) => Err(Reason::ChainUnusable(cause)),
+            None => Ok(()),
+        }
     }
 
     /// Returns the slot of the change's new path, which is made if needed.
