@@ -189,17 +189,19 @@ impl Ends<'_> {
         };
         let keys = [make(self.host)?, make(self.router)?];
         let [near, far] = &self.outer;
+        // The router has a port for each of its links.
+        let port = (51820 + u32::from(self.number)).to_string();
         let ends = [
             (self.host, "eth0", &keys[0], &keys[1], far),
             (self.router, self.port, &keys[1], &keys[0], near),
         ];
         for (host, name, own, other, address) in ends {
-            let endpoint = format!("{address}:51820");
+            let endpoint = format!("{address}:{port}");
             let words = [
                 "set",
                 name,
                 "listen-port",
-                "51820",
+                &port,
                 "private-key",
                 "/proc/self/fd/0",
                 "peer",
