@@ -56,16 +56,22 @@ impl Interface {
 const BRIDGE_RULES: [&str; 2] = ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"];
 
 impl Interface {
+    /// Returns the reason why no session on this interface can be tracked, or none can be changed.
+    pub fn obstacle(&self) -> Option<Cause> {
+        self.unusable().or_else(|| self.filtered())
+    }
+
     /// Returns the reason why no session on this interface can be changed, and a hint. Netfilter
     /// sees packets of a bridge before the data plane. Its connection tracking would take those of
     /// a new path for invalid, and this host's firewall could drop them.
     pub fn filtered(&self) -> Option<Cause> {
-        let is_set = |name: &&&str| {
+        if self.kind != "bridge" {
+            return None;
+        }
+        let name = BRIDGE_RULES.iter().find(|name| {
             let path = format!("/proc/sys/net/bridge/{name}");
             std::fs::read_to_string(path).is_ok_and(|text| text.trim() != "0")
-        };
-        let set = BRIDGE_RULES.iter().filter(|_| self.kind == "bridge");
-        let name = set.clone().find(is_set)?;
+        })?;
         Some(
             Cause::new(format!(
                 "netfilter sees the packets of the bridge {} before dyscod (net.bridge.{name} = 1), \

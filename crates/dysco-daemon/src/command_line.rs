@@ -151,11 +151,7 @@ fn run(cli: Cli) -> Result<(), DaemonError> {
             .to_toml()
             .map_err(|e| DaemonError::Engine(e.into()))?;
         let missing = config.listeners.iter().filter_map(missing_socket);
-        let unusable = config
-            .host
-            .interfaces
-            .iter()
-            .filter_map(|i| i.unusable().or_else(|| i.filtered()));
+        let unusable = config.host.interfaces.iter().filter_map(|i| i.obstacle());
         let missing = missing.chain(unusable);
         let missing: String = missing.map(|line| format!("# warning: {line}\n")).collect();
         print_line(&format!("{missing}{used}")).map_err(DaemonError::Print)?;

@@ -49,7 +49,7 @@ pub struct Demo {
     /// Without dyscod: the same traffic, and nothing is removed
     #[arg(long)]
     plain: bool,
-    /// What joins the hosts: veth, tun, vlan, bond, bridge, macvlan, ipvlan, vxlan, gre or wireguard
+    /// Kind of link between the hosts: veth, tun, vlan, bond, bridge, macvlan, ipvlan, vxlan, gre or wireguard
     #[arg(long, value_name = "KIND", default_value = "veth", value_parser = kind)]
     link: Kind,
 }

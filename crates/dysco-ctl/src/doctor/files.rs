@@ -181,8 +181,7 @@ fn ports(removal: &Removal, kernel: &Ports) -> Option<Finding> {
 
 /// Returns findings about interfaces on which the data plane recognises no session.
 fn without_ethernet(host: &Host) -> Vec<Finding> {
-    let obstacle = |i: &Interface| i.unusable().or_else(|| i.filtered());
-    let unusable = host.interfaces.iter().filter_map(obstacle);
+    let unusable = host.interfaces.iter().filter_map(Interface::obstacle);
     unusable
         .map(|cause| Finding::of_cause("interfaces", cause))
         .collect()

@@ -62,7 +62,7 @@ impl Engine {
     fn trouble(&self, at: &Attached, ours: &[&str], all: &[Link]) -> Option<Cause> {
         let configured = self.config.host.interfaces.iter();
         let mut configured = configured.filter(|i| i.name == at.interface);
-        if let Some(cause) = configured.find_map(|i| i.unusable().or_else(|| i.filtered())) {
+        if let Some(cause) = configured.find_map(|i| i.obstacle()) {
             return Some(cause);
         }
         let pairs = ours.iter().map(|other| [at.interface.as_str(), other]);

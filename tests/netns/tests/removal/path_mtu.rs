@@ -32,7 +32,7 @@ fn goes_on(mode: &'static str, daemons: &[Role], heard: [(Role, &str); 2]) -> Re
     goes_on_over(|h| h, mode, daemons, heard)
 }
 
-/// Does so over links with these options.
+/// Runs the test of [`goes_on`] over links with these options.
 fn goes_on_over(
     links: fn(HostOptions) -> HostOptions,
     mode: &'static str,
