@@ -28,7 +28,7 @@ pub use ending::{
 pub use incoming::{
     NewIncoming, OldIncoming, REFUSES, asks, hear_window, new_incoming, old_incoming, old_number,
 };
-pub use leaving::{Leaving, carries_all, least_carried, leaving};
+pub use leaving::{Leaving, carries_all, least_carried, leaving, may_end_late};
 pub use live::{hear_live, is_live, is_live_beside};
 pub use opening::{
     LAST_WINDOW, answer_opening, ends_path, has_length, hear_length, hear_opening, is_of_opening,

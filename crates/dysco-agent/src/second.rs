@@ -340,6 +340,12 @@ impl Agent {
             }
             self.tombstone(second);
         }
+        // The other end's last packets may have taken the path after this end had left it.
+        if let Some(first) = s.other_path()
+            && self.session(first).key == s.key
+        {
+            self.memory().share_life(first, second);
+        }
         Some(second)
     }
 

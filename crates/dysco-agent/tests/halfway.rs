@@ -5,8 +5,9 @@
 
 mod plane;
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 
+use dysco_agent::Agent;
 use dysco_agent::common::session::part;
 use dysco_agent::common::{FlowKey, State};
 use plane::plane;
@@ -16,15 +17,38 @@ fn path(port: u16) -> FlowKey {
     FlowKey::new(end(port), end(9))
 }
 
-#[tokio::test]
-async fn a_path_that_is_in_use_is_never_given_up() {
-    let (agent, _events) = plane();
+/// Returns both ends of a connection, its key, its slot, and that of a second path by `port`.
+fn with_two_paths(agent: &Agent, port: u16) -> ([TcpStream; 2], FlowKey, [u32; 2]) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let opened = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let key = FlowKey::new(opened.local_addr().unwrap(), opened.peer_addr().unwrap());
+    let (accepted, _) = listener.accept().unwrap();
     let first = agent.find(&key).expect("it is tracked");
     let next = agent.add_path(first).unwrap();
-    agent.aim_path(next, path(61_600), 1).unwrap();
+    agent.aim_path(next, path(port), 1).unwrap();
+    ([opened, accepted], key, [first, next])
+}
+
+/// The end closes by the new path, on which nothing comes back. The entry of the path that stays
+/// has to know, or it would outlive its session.
+#[tokio::test]
+async fn the_end_on_a_path_that_is_given_up_is_not_forgotten() {
+    let (agent, _events) = plane();
+    let ([opened, _accepted], _, [first, next]) = with_two_paths(&agent, 61_610);
+    agent.switch_path(next).unwrap();
+    opened.shutdown(Shutdown::Write).unwrap();
+    assert_ne!(agent.session(next).life.fin_out, 0);
+    agent.lead_to(first).unwrap();
+    agent.mend_parts();
+    assert_eq!(agent.session(first).life.fin_out, 0);
+    assert_eq!(agent.drop_next_path(next), Some(next));
+    assert_ne!(agent.session(first).life.fin_out, 0);
+}
+
+#[tokio::test]
+async fn a_path_that_is_in_use_is_never_given_up() {
+    let (agent, _events) = plane();
+    let (_ends, key, [first, next]) = with_two_paths(&agent, 61_600);
     let parts = || [first, next].map(|slot| agent.session(slot).two.part);
 
     // On the way there: the successor is told to go back, or to continue.

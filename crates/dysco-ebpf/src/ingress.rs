@@ -250,7 +250,7 @@ fn decide(
         }
         // A late packet on the path before. If a middlebox has left, that path does not count.
         Some(State::NewPath | State::Switching) if s.other_path != 0 && s.alias.is_none() => {
-            Decision::Leave(second::late(s, &p.seg))
+            Decision::Leave(second::late(s, &p.seg, slot))
         }
         Some(State::NewPath | State::Joining | State::Switching | State::Passing) => {
             Decision::Leave(dropped(Counter::DroppedLateOld))

@@ -6,21 +6,23 @@
 //! segment. The choice depends on the packets that the middleboxes of a path have seen: none of
 //! them may see an acknowledgement of bytes that it has not seen being sent.
 
+use core::hint::cold_path;
+
 use aya_ebpf::bindings::{__sk_buff, BPF_NOEXIST};
 use aya_ebpf::programs::TcContext;
 use dysco_common::seq::{after, min};
-use dysco_common::session::{Session, State, part};
-use dysco_common::tcp::{ACK, Segment, edit};
+use dysco_common::session::{Session, State, life, part};
+use dysco_common::tcp::{ACK, FIN, RST, Segment, edit};
 use dysco_common::two_paths::{
     Copy, Leaving, has_length, hear_length, least_carried, leaving, may_answer_opening,
-    opens_windows,
+    may_end_late, opens_windows,
 };
 use dysco_common::{Counter, EventKind, FlowRef, Path, ShortKey, mark};
 
 use crate::Verdict;
 use crate::atomic;
 use crate::egress;
-use crate::ingress::received_exactly;
+use crate::ingress::{received_exactly, was_reset};
 use crate::maps::{self, Aligned, FLOWS, JOINS, Run, Scratch, count};
 use crate::packet::{Found, Key};
 use crate::paths::send_copy;
@@ -144,14 +146,32 @@ pub fn shown(s: &mut Session, seg: &Segment) {
 /// Judges a packet on the direct path of a session that takes another path. The other end may
 /// have returned to the direct path already, and shows that to firewalls.
 #[inline(always)]
-pub fn late(s: &Session, seg: &Segment) -> Verdict {
+pub fn late(s: &mut Session, seg: &Segment, slot: u32) -> Verdict {
     if !opens_windows(seg) {
+        if seg.flags & (FIN | RST) != 0 {
+            cold_path();
+            ends_late(s, seg, slot);
+        }
         return Verdict::Pass;
     }
     if let Some(before) = s.other_path().and_then(maps::session) {
         shown(before, seg);
     }
     Verdict::Drop
+}
+
+/// Takes in a FIN or reset that arrives by the direct path. The other end sends it there if it has
+/// not followed, or if its acknowledgement is too far ahead of the other path ([`leaving`]).
+#[inline(always)]
+fn ends_late(s: &mut Session, seg: &Segment, slot: u32) {
+    if !may_end_late(s, seg) {
+        return;
+    }
+    if seg.has(RST) {
+        was_reset(s, slot);
+    } else {
+        s.life.fin_in |= life::SEEN;
+    }
 }
 
 /// Handles a SYN on a path that is being opened, or the answer to one. No stack receives it. The

@@ -1,8 +1,9 @@
 //! A session of a chain that has been switched to another path.
 
+use super::shown::widest_in;
 use crate::seq::{after, before};
-use crate::session::Session;
-use crate::tcp::{ACK, Segment};
+use crate::session::{Session, life};
+use crate::tcp::{ACK, RST, Segment};
 
 /// Returns true if the path that a session was switched to has carried the highest number that the
 /// other end had sent elsewhere. Any acknowledgement may then take that path.
@@ -59,4 +60,16 @@ pub const fn leaving(s: &Session, seg: &Segment) -> Leaving {
     } else {
         Leaving::Split
     }
+}
+
+/// Returns true if the local end of a switched session may accept this FIN or reset, which has
+/// arrived by the earlier path. The path that the session takes has not carried all data of that
+/// one, so the local end's own acknowledgements decide: the number is within the window that they
+/// leave (RFC 9293, 3.10.7.4), or the FIN has been acknowledged.
+#[inline(always)]
+pub const fn may_end_late(s: &Session, seg: &Segment) -> bool {
+    // After the FIN, a reset may have its number.
+    let closed = (seg.has(RST) && s.life.fin_in & life::SEEN != 0) as u32;
+    let last = seg.seq.wrapping_add(seg.span()).wrapping_add(closed);
+    !before(last, s.snd_ack) && !after(seg.seq, s.snd_ack.wrapping_add(widest_in(s)))
 }

@@ -2,7 +2,7 @@
 //! direct path shows the firewalls there its numbers, and no stack receives that packet.
 
 use dysco_common::session::part;
-use dysco_common::tcp::{ACK, PSH};
+use dysco_common::tcp::{ACK, FIN, PSH, RST};
 use dysco_common::{Path, Session, State, Translation};
 
 use crate::bench::{DROP, PASS, Programs, SLOT, Way};
@@ -59,19 +59,65 @@ fn what_another_stack_pushes_is_its_own() {
     }
 }
 
-/// This end has not gone back yet: the session's five-tuple leads to the other path.
+/// A session that has taken another path: its own five-tuple leads to that path's entry.
+fn switched(net: &Net) -> Programs {
+    let mut p = direct(net, true);
+    let mut next = Session {
+        state: State::Switching as u32,
+        other_path: SLOT + 1,
+        snd_ack: RECEIVED,
+        ..p.session(SLOT)
+    };
+    (next.two.chained, next.two.part) = (2, part::CURRENT);
+    p.put(NEXT, &next);
+    p.flow(net.key(), NEXT, Path::Old);
+    p
+}
+
+/// The other end closes or resets by the direct path, because it has not followed, or because the
+/// other path is too far behind. The number is judged by what this end has acknowledged: the other
+/// path need not have carried it.
+#[test]
+fn an_end_by_the_direct_path_is_seen() {
+    let widest = u32::from(u16::MAX);
+    let ahead = [
+        (FIN | ACK, 0, true),
+        (FIN | ACK, widest, true),
+        (FIN | ACK, widest + 1, false),
+        // A retransmission that has been acknowledged.
+        (FIN | ACK, 0u32.wrapping_sub(1), true),
+        (FIN | ACK, 0u32.wrapping_sub(2), false),
+        (RST, 0, true),
+        (RST | ACK, widest, true),
+        (RST, widest + 1, false),
+        (RST, 0u32.wrapping_sub(1), false),
+    ];
+    for net in nets() {
+        for (flags, by, is_seen) in ahead {
+            let mut p = switched(&net);
+            let ends = Frame {
+                seq: RECEIVED.wrapping_add(by),
+                flags,
+                ..net.received()
+            };
+            p.passes(Way::In, &ends);
+            let life = p.session(NEXT).life;
+            let seen = match flags & FIN {
+                0 => life.reset,
+                _ => life.fin_in,
+            };
+            assert_eq!(seen != 0, is_seen, "{flags:#x} {by:#x}");
+            let reported = p.events().len();
+            assert_eq!(reported, usize::from(is_seen && flags & RST != 0));
+        }
+    }
+}
+
+/// This end has not gone back yet.
 #[test]
 fn no_stack_hears_it_before_this_end_goes_back() {
     for net in nets() {
-        let mut p = direct(&net, true);
-        let mut next = Session {
-            state: State::Switching as u32,
-            other_path: SLOT + 1,
-            ..p.session(SLOT)
-        };
-        (next.two.chained, next.two.part) = (2, part::CURRENT);
-        p.put(NEXT, &next);
-        p.flow(net.key(), NEXT, Path::Old);
+        let p = switched(&net);
         assert_eq!(p.run(Way::In, &primer(&net).bytes()).0, DROP);
         heard(&p);
         // A late packet there is for the stack.
