@@ -119,7 +119,8 @@ fn judge(world: &World, config: &Configuration) -> Fate {
         let paths = !world.gone() && h.planes.iter().any(left);
         !h.records.is_empty() || !h.held.is_empty() || paths
     };
-    if world.hosts().any(left_over) || !world.hosts().all(is_free) {
+    let unended = world.has_closed(config);
+    if unended || world.hosts().any(left_over) || !world.hosts().all(is_free) {
         return Fate::Leftover;
     }
     let [trace, _] = sides;

@@ -18,6 +18,18 @@ pub(super) const RENUMBERED: Configuration = Configuration {
     ..REJECTED
 };
 
+/// Both ends close while a session without a chain gets one, which comes to nothing.
+pub(super) const CLOSING_INSERT_BACK: Configuration = Configuration {
+    closes: [true; 2],
+    faults: Faults {
+        deaths: 1,
+        late: 1,
+        ..NONE
+    },
+    seen: &[Seen::Changed, Seen::BackFromNew, Seen::ClosedBetween],
+    ..INSERT
+};
+
 /// Returns all these configurations.
 pub fn carrying() -> Vec<Configuration> {
     vec![
@@ -134,6 +146,11 @@ pub fn carrying() -> Vec<Configuration> {
             },
             seen: &[Seen::Changed, Seen::BackFromNew, Seen::ClosedBetween],
             ..REPLACE
+        },
+        Configuration {
+            name: "chain-closing-insert-back",
+            about: "both ends close while a host enters; the new path dies, or is given up too early",
+            ..CLOSING_INSERT_BACK
         },
         Configuration {
             name: "chain-half-close-back",

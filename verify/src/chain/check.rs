@@ -45,7 +45,7 @@ impl World {
             self.broken = Some(Broken::Overlap);
         }
         // Nothing more is sent of a session that has ended.
-        if self.gone() || self.broken.is_some() || self.is_collectable(config) {
+        if self.gone() || self.broken.is_some() || self.has_closed(config) {
             return;
         }
         if self.has_void(config) {

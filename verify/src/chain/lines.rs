@@ -3,7 +3,8 @@
 use dysco_common::delta::Reach;
 use dysco_common::seq::max;
 use dysco_common::session::part;
-use dysco_common::tcp::Segment;
+use dysco_common::tcp::{FIN, Segment};
+use dysco_common::two_paths::may_end_late;
 use dysco_common::{Delta, State};
 use dysco_proto::ChangeId;
 
@@ -169,9 +170,10 @@ impl Host {
                 .collect();
             for route in gone {
                 let gone = self.entries.remove(&(side, route));
-                let before = gone.filter(|e| e.s.two.part == part::BEFORE);
-                if let (Some(before), Some(entry)) = (before, self.taken(side)) {
-                    entry.share_life(&before);
+                let keeps = seed::keeps_ends(self.seed);
+                let gone = gone.filter(|e| e.s.two.part == part::BEFORE || !keeps);
+                if let (Some(gone), Some(entry)) = (gone, self.taken(side)) {
+                    entry.share_life(&gone);
                 }
             }
             if plane.other.is_none()
@@ -235,6 +237,10 @@ impl Host {
             return None;
         }
         let primer = dysco_common::two_paths::opens_windows(&packet.seg);
+        if route != current && entry.is(State::Tracked) && !primer {
+            self.ends_late(came, &packet);
+            return Some(packet);
+        }
         if route != current && entry.may_follow() && !primer {
             self.take(came, route, current, false);
             self.followed = true;
@@ -243,6 +249,17 @@ impl Host {
         self.entries
             .get_mut(&(came, route))?
             .hears(packet, passes_on)
+    }
+
+    /// Models `second::late`: a packet on the direct path of a session that takes another.
+    fn ends_late(&mut self, came: usize, packet: &Packet) {
+        let seen = !seed::misses_late_ends(self.seed);
+        if let Some(entry) = self.taken(came).filter(|_| seen)
+            && packet.seg.has(FIN)
+            && may_end_late(&entry.s, &packet.seg)
+        {
+            entry.s.life.fin_in = 1;
+        }
     }
 
     /// Forwards to one side what arrives on a path at a host of the chain.

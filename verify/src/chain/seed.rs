@@ -46,6 +46,10 @@ pub enum Seed {
     HearsUnopened,
     /// A path is taken whatever it does to numbers.
     ComparesNothing,
+    /// The FIN that arrives by the direct path of a session that takes another is not recorded.
+    LateEndMissed,
+    /// The FIN that was recorded on a path is not copied when the path is given up.
+    EndKept,
 }
 
 /// True if an operator's request names the chain that the session had at first.
@@ -104,6 +108,16 @@ pub fn hears_unopened(seed: Option<Seed>) -> bool {
 /// True if a path is taken as soon as its SYN is answered.
 pub fn compares_nothing(seed: Option<Seed>) -> bool {
     seed == Some(Seed::ComparesNothing)
+}
+
+/// True if the end of a session is not seen on the path that was left.
+pub fn misses_late_ends(seed: Option<Seed>) -> bool {
+    seed == Some(Seed::LateEndMissed)
+}
+
+/// True if the end that a path has carried is forgotten with that path.
+pub fn keeps_ends(seed: Option<Seed>) -> bool {
+    seed == Some(Seed::EndKept)
 }
 
 /// True if the left anchor writes only the first record of each change.

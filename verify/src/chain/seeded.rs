@@ -1,6 +1,6 @@
 //! Configurations in which each bug that is put in on purpose shows.
 
-use super::carrying::{REJECTED, RENUMBERED};
+use super::carrying::{CLOSING_INSERT_BACK, REJECTED, RENUMBERED};
 use super::config::{
     Ask, BOTH_SIDES, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, STAYS, Seen,
 };
@@ -145,6 +145,18 @@ pub fn seeded() -> Vec<Configuration> {
             about: "a new path is taken whatever it does to numbers",
             seed: Some(Seed::ComparesNothing),
             ..RENUMBERED
+        },
+        Configuration {
+            name: "chain-late-end-missed",
+            about: "a FIN by the direct path of a session that takes another is not recorded",
+            seed: Some(Seed::LateEndMissed),
+            ..CLOSING_INSERT_BACK
+        },
+        Configuration {
+            name: "chain-end-kept",
+            about: "a FIN that a given-up path has carried is not recorded elsewhere",
+            seed: Some(Seed::EndKept),
+            ..CLOSING_INSERT_BACK
         },
     ]
 }

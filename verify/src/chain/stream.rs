@@ -398,9 +398,21 @@ impl World {
         done(LEFT) && done(RIGHT)
     }
 
-    /// True if the streams are closed, and only the collection of their entries remains.
-    pub fn is_collectable(&self, config: &Configuration) -> bool {
+    /// True if the streams are closed: nothing more is sent of the session.
+    pub fn has_closed(&self, config: &Configuration) -> bool {
         config.closes == [true; 2] && !self.gone() && self.is_carried(config)
+    }
+
+    /// True if the streams are closed and both ends' hosts know, so that only the collection of
+    /// their entries remains.
+    pub fn is_collectable(&self, config: &Configuration) -> bool {
+        let knows = |(end, side): (usize, usize)| {
+            let host = self.host(end);
+            let entry = host.entries.get(&(side, host.planes[side].current));
+            entry.is_none_or(|e| e.s.has_ended())
+        };
+        let ends = [(LEFT, RIGHTWARDS), (RIGHT, LEFTWARDS)];
+        self.has_closed(config) && ends.into_iter().all(knows)
     }
 
     /// True if both FINs have passed while an end took a new path and received on the path before.
