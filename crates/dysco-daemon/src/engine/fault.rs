@@ -12,7 +12,8 @@ use dysco_common::session::translation;
 /// `die:NAME` ends the process, as SIGKILL would, before the command or message of that name;
 /// `drop:NAME` loses the first command or message of that name, `lose:NAME` every one. `die:NAME:2`
 /// and `drop:NAME:2` mean the second of them. `spoil:Sack` leaves the SACK blocks of new paths
-/// untranslated at this end.
+/// untranslated at this end. With `spoil:Pace`, a new path of a chain is taken no matter how fast
+/// the other end sends.
 const VARIABLE: &str = "DYSCOD_FAULTS";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,12 +74,16 @@ impl Faults {
 
     /// Returns bits for the translation of a new path.
     pub fn spoilt(&self) -> u32 {
-        let asked = self.now();
-        let spoils = |f: &Fault| f.kind == Kind::Spoil && f.name == "Sack";
-        match asked.faults.iter().any(spoils) {
+        match self.spoils("Sack") {
             true => translation::LEAVE_SACK,
             false => 0,
         }
+    }
+
+    /// Returns true if a rule of this name is not to be kept.
+    pub fn spoils(&self, name: &str) -> bool {
+        let spoils = |f: &Fault| f.kind == Kind::Spoil && f.name == name;
+        self.now().faults.iter().any(spoils)
     }
 }
 

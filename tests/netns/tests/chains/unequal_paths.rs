@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use crate::steered::ways::Ways;
-use crate::steered::{At, Steered};
+use crate::steered::ways::{Ways, busy, nothing_refused, one_way, takes_only};
+use crate::steered::{At, PATIENCE, Steered};
 use anyhow::{Result, ensure};
-use dysco_netns::Family;
 use dysco_netns::delay::Delay;
+use dysco_netns::stream::{Plan, Side, all_intact};
+use dysco_netns::{Family, wait};
 
 /// Additional delay of each of the two parts of a slow path.
 const SLOWER: Duration = Duration::from_millis(10);
@@ -107,4 +108,75 @@ fn a_session_that_is_too_fast_for_a_long_way_stays() -> Result<()> {
     ways.go_on(&[])?;
     world.wait_forgotten(At::Fw1)?;
     ways.finish()
+}
+
+/// The same in the other direction: the other end sends until it hears that the path is taken.
+fn too_fast_downwards(family: Family, by: Duration) -> Result<()> {
+    let world = Steered::new(family)?;
+    (world.host(At::Client)).sysctl("net.ipv4.tcp_window_scaling", "0")?;
+    let _slow = slow(&world, At::Fw1, by)?;
+    let (group, session) = busy(&world, &one_way()[0])?;
+    let done = world.reconfigure(&session, &[At::Fw1], &[])?;
+    let reason = done["reason"].as_str().unwrap_or_default();
+    ensure!(
+        done["outcome"] == "rolled_back" && reason.contains("in one round trip"),
+        "{done:#}\n{}",
+        world.logs()
+    );
+    takes_only(&world, &group, &[])?;
+    nothing_refused(&world)?;
+    world.wait_forgotten(At::Fw1)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+#[test]
+fn a_session_whose_other_end_is_too_fast_stays() -> Result<()> {
+    too_fast_downwards(Family::V4, SLOWER / 10)
+}
+
+#[test]
+fn a_session_whose_other_end_is_too_fast_stays_v6() -> Result<()> {
+    too_fast_downwards(Family::V6, SLOWER)
+}
+
+/// The same session at a rate that the firewall accepts.
+#[test]
+fn a_session_without_window_scaling_takes_a_long_way() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    (world.host(At::Client)).sysctl("net.ipv4.tcp_window_scaling", "0")?;
+    let _slow = slow(&world, At::Fw1, SLOWER)?;
+    let [plan, _] = one_way();
+    let plan = Plan {
+        rate: Some(400_000),
+        ..plan
+    };
+    let group = world.open(1, &plan)?;
+    group.run();
+    let received = || group.received(Side::Client);
+    wait::until("data", PATIENCE, || (received() > 100_000).then_some(()))?;
+    let session = world.name(group.locals()[0]);
+    let done = world.reconfigure(&session, &[At::Fw1], &[])?;
+    ensure!(done["outcome"] == "changed", "{done:#}\n{}", world.logs());
+    let before = received();
+    wait::until("more data", PATIENCE, || {
+        (received() > before + 400_000).then_some(())
+    })?;
+    nothing_refused(&world)?;
+    all_intact(&group.finish()?).map(drop)
+}
+
+/// The other end has sent more than a firewall lets its number advance, since the path was taken
+/// late. The firewall drops what the other end sends, so that number is shown in steps.
+#[test]
+fn a_path_that_was_taken_late_catches_up() -> Result<()> {
+    let world = Steered::new(Family::V4)?;
+    (world.host(At::Client)).sysctl("net.ipv4.tcp_window_scaling", "0")?;
+    let _slow = slow(&world, At::Fw1, SLOWER / 10)?;
+    let (group, session) = busy(&world, &one_way()[0])?;
+    world.set_faults(At::Client, "spoil:Pace")?;
+    let done = world.reconfigure(&session, &[At::Fw1], &[])?;
+    ensure!(done["outcome"] == "changed", "{done:#}\n{}", world.logs());
+    ensure!(world.refused(At::Fw1)? > 0, "it was not late");
+    takes_only(&world, &group, &[At::Fw1])?;
+    all_intact(&group.finish()?).map(drop)
 }

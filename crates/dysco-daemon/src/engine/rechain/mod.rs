@@ -99,8 +99,10 @@ struct Paths {
     showing: width::Showing,
     /// True if numbers are as the SYN-ACK had them.
     answered: bool,
-    /// Number that the other end had acknowledged there when more was shown last.
-    asked: Option<u32>,
+    /// Numbers that the other end had acknowledged and sent there when more was shown last.
+    asked: Option<(u32, u32)>,
+    /// Rate of the other end; set where the path is opened.
+    pace: Option<open::Pace>,
     /// Known effects of the new path on packets.
     seen: Seen,
     /// True if a packet has arrived on the new path since.

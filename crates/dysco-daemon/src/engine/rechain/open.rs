@@ -45,6 +45,37 @@ fn is_close(s: &Session) -> bool {
     s.snd_max.wrapping_sub(s.rcv_ack) <= widest(s) / 4
 }
 
+/// Rate at which the other end sends by the other path while a path opens.
+pub(super) struct Pace {
+    since: Instant,
+    /// Number that this end had acknowledged at `since`.
+    acked: u32,
+    round_trip: Duration,
+}
+
+impl Pace {
+    fn begins(s: &Session, round_trip: Duration) -> Pace {
+        Pace {
+            since: Instant::now(),
+            acked: s.snd_ack,
+            round_trip,
+        }
+    }
+
+    /// Returns true if the other end sends little in one round trip of the new path: that is how
+    /// much it sends after it has shown its number there, until it takes the path. A firewall lets
+    /// the number advance by the widest window at most.
+    fn is_slow(&mut self, s: &Session) -> bool {
+        let elapsed = self.since.elapsed();
+        // The first answer took one round trip as well. The SYN may have been repeated.
+        self.round_trip = self.round_trip.min(elapsed);
+        let sent = s.snd_ack.wrapping_sub(self.acked);
+        let widest = u32::from(u16::MAX) << s.on_wire().local_wscale();
+        let trips = elapsed.as_secs_f64() / self.round_trip.as_secs_f64().max(1e-9);
+        f64::from(sent) <= f64::from(widest / 2) * trips
+    }
+}
+
 fn widest(s: &Session) -> u32 {
     u32::from(u16::MAX) << s.on_wire().remote_wscale()
 }
@@ -212,6 +243,11 @@ impl Engine {
         {
             paths.answered = true;
             paths.showing.answered(Instant::now());
+            if paths.pace.is_none() {
+                self.agent.refresh_path(slot);
+                let round_trip = paths.showing.round_trip();
+                paths.pace = Some(Pace::begins(&self.agent.session(slot), round_trip));
+            }
             self.prime_answered(slot);
         }
     }
@@ -235,7 +271,8 @@ impl Engine {
         (paths.heard, paths.lively) = (true, true);
         paths.showing.answered(Instant::now());
         if paths.cutoff.is_some() {
-            return self.look_at_path(change);
+            self.look_at_path(change);
+            return self.catch_up(change, slot);
         }
         // Data that is sent meanwhile on the other path need not be bridged then.
         self.agent.refresh_path(slot);
@@ -253,7 +290,9 @@ impl Engine {
         {
             return self.give_up_opening(change, reason);
         }
-        if opens && is_close(&s) {
+        let is_slow = paths.pace.as_mut().is_none_or(|pace| pace.is_slow(&s));
+        let is_slow = is_slow || self.faults.spoils("Pace");
+        if opens && is_close(&s) && is_slow {
             paths.opening = None;
             let result = Ok(());
             return self.tell_machine(HostEvent::Prepared { change, result });
@@ -264,8 +303,9 @@ impl Engine {
                 self.prime(slot, cutoff);
             }
         } else if opens {
-            // Both packets of an answer acknowledge the same number: more is shown once for it.
-            if paths.asked.replace(s.rcv_ack) != Some(s.rcv_ack) {
+            // Both packets of an answer have the same numbers: more is shown once for them.
+            let answer = (s.rcv_ack, s.rcv_max);
+            if paths.asked.replace(answer) != Some(answer) {
                 self.prime(slot, shown_next(&s));
             }
         } else if s.life.opened_here == 0 {

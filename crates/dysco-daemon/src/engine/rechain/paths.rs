@@ -11,6 +11,7 @@ use dysco_explain::Explain;
 use dysco_proto::{ChangeId, Facts, HostEvent, Reason, Subsession};
 
 use super::Paths;
+use super::open::shown_next;
 use crate::engine::{Engine, measure, packets, raw};
 
 /// Time for which late packets of the previous path are admitted.
@@ -70,6 +71,7 @@ impl Engine {
             showing: Default::default(),
             answered: second.is_some(),
             asked: None,
+            pace: None,
             seen: Default::default(),
             heard: second.is_some(),
             lively: false,
@@ -270,6 +272,33 @@ impl Engine {
         let s = self.agent.session(second);
         if seq::after(s.snd_max, s.rcv_ack) && !self.was_reset(&s) {
             self.prime(second, s.snd_max);
+            self.show_step(second, &s);
+        }
+    }
+
+    /// Shows as much of the data that this end has sent elsewhere as a firewall lets the numbers
+    /// advance, if that is less than all.
+    fn show_step(&self, second: u32, s: &Session) {
+        let next = shown_next(s);
+        if next != s.snd_max {
+            self.prime(second, next);
+        }
+    }
+
+    /// Answers a packet that has advanced the numbers of a path which has been taken, as long as
+    /// one end has sent more elsewhere than a firewall lets the numbers advance. Without that the
+    /// firewalls would drop what the ends send on the path, and neither end would ever catch up.
+    pub(super) fn catch_up(&mut self, change: ChangeId, second: u32) {
+        let s = self.agent.session(second);
+        if !s.is_current() || self.was_reset(&s) {
+            return;
+        }
+        let (now, next) = ((s.rcv_ack, s.rcv_max), shown_next(&s));
+        let is_behind = seq::after(s.snd_ack, s.rcv_max);
+        let paths = self.rechain.paths.get_mut(&change);
+        let is_news = paths.is_some_and(|paths| paths.asked.replace(now) != Some(now));
+        if is_news && (is_behind || next != s.snd_max) {
+            self.prime(second, next);
         }
     }
 

@@ -94,6 +94,11 @@ impl Showing {
         }
     }
 
+    /// Returns the time that the first answer took.
+    pub fn round_trip(&self) -> Duration {
+        self.round_trip
+    }
+
     /// Returns true if the answer to the length shown last is late, so that the request is
     /// repeated.
     pub fn is_late(&self, now: Instant) -> bool {

@@ -20,7 +20,7 @@ use dysco_netns::{Family, Host, Process, Program, Ran, require_root, wait};
 use serde_json::{Value, json};
 
 pub const PORT: u16 = 9000;
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A host of the lab, other than the router.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,7 +10,7 @@ use super::{At, PATIENCE, Steered};
 const MIB: u64 = 1 << 20;
 
 /// Returns plans with full segments in one direction, or the other.
-fn one_way() -> [Plan; 2] {
+pub fn one_way() -> [Plan; 2] {
     let plan = |up, down, first| Plan {
         up,
         down,
