@@ -15,6 +15,7 @@ use dysco_explain::{Cause, Explain};
 use dysco_proto::{ChangeId, HostEvent, Reason, Subsession};
 use dysco_proxy::Pair;
 
+use super::pace::Pace;
 use super::proof::Lookout;
 use super::raw::Repeated;
 use super::{Answer, DRAIN_SWEEP, Engine};
@@ -55,6 +56,8 @@ pub(super) struct Held {
     pub answered: Option<Fins>,
     /// Highest number that the local end had sent when that SYN was made.
     pub opened_at: Option<u32>,
+    /// Data that the session has sent since then.
+    pub pace: Option<Pace>,
     /// Set while the new path is asked to answer.
     pub look: Option<Look>,
     /// Interval to the next look: the old path is drained, and the new one has not yet shown that
@@ -90,6 +93,8 @@ pub(super) const FIRST_LOOK: Duration = Duration::from_millis(1);
 pub(super) struct Showing {
     /// Number of packets sent there at the last look.
     pub sent: u32,
+    /// Number up to which the other end had shown to have sent.
+    pub shown: u32,
     /// Number of looks since then.
     pub looks: u32,
 }
@@ -99,11 +104,15 @@ impl Showing {
     const SELDOM: u32 = 64;
 
     /// Records the number of packets sent there. Returns true if another packet is due that shows
-    /// the data sent elsewhere: the interval doubles, up to [`Showing::SELDOM`] looks.
-    pub fn is_due(&mut self, sent: u32) -> bool {
-        if sent != self.sent {
-            *self = Showing { sent, looks: 0 };
-            return false;
+    /// the data sent elsewhere: the interval doubles, up to [`Showing::SELDOM`] looks. It begins
+    /// anew when the other end has shown more, since that end shows no more than a window at once.
+    pub fn is_due(&mut self, s: &Session) -> bool {
+        let (sent, shown) = (s.new_out, s.shown);
+        if (sent, shown) != (self.sent, self.shown) {
+            let is_due = sent == self.sent;
+            let looks = 0;
+            *self = Showing { sent, shown, looks };
+            return is_due;
         }
         self.looks = self.looks.saturating_add(1);
         self.looks.is_power_of_two() || self.looks.is_multiple_of(Showing::SELDOM)
@@ -398,12 +407,18 @@ mod tests {
     #[test]
     fn who_is_silent_shows_itself_more_and_more_seldom() {
         let mut showing = Showing::default();
-        let due = |sent, showing: &mut Showing| -> Vec<usize> {
-            (1..=200).filter(|_| showing.is_due(sent)).collect()
+        let at = |new_out, shown| Session {
+            new_out,
+            shown,
+            ..Session::default()
         };
-        assert_eq!(due(0, &mut showing), [1, 2, 4, 8, 16, 32, 64, 128, 192]);
+        let due: Vec<usize> = (1..=200).filter(|_| showing.is_due(&at(0, 0))).collect();
+        assert_eq!(due, [1, 2, 4, 8, 16, 32, 64, 128, 192]);
         // The end has sent a packet, which has shown the data that it sent elsewhere.
-        assert!(!showing.is_due(1));
-        assert!(showing.is_due(1));
+        assert!(!showing.is_due(&at(1, 0)) && showing.is_due(&at(1, 0)));
+        // The other end has shown a part of its data.
+        let shown = at(1, 7);
+        assert_eq!([(); 3].map(|()| showing.is_due(&shown)), [true, true, true]);
+        assert!(!showing.is_due(&shown));
     }
 }

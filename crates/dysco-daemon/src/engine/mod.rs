@@ -26,6 +26,7 @@ mod monitors;
 mod neighbours;
 mod on_link;
 mod outside;
+mod pace;
 mod packets;
 mod pages;
 mod ports;

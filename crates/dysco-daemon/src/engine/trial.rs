@@ -12,6 +12,7 @@ use dysco_common::view::{Change, Cut, View};
 use dysco_proto::{ChangeId, HostEvent, Meddling, Reason};
 
 use super::collect::boot_time;
+use super::pace::{Pace, too_fast};
 use super::raw::{self, Repeated};
 use super::{Answer, Engine, Held, packets, probe};
 
@@ -23,6 +24,19 @@ const REPEAT: [Duration; 5] = [
     Duration::from_millis(400),
     Duration::from_millis(500),
 ];
+
+/// Returns the time since the last SYN, this long after the first one: the least that its answer
+/// has taken.
+fn last_interval(elapsed: Duration) -> Duration {
+    let mut last = Duration::ZERO;
+    for interval in REPEAT {
+        if last + interval > elapsed {
+            break;
+        }
+        last += interval;
+    }
+    elapsed - last
+}
 
 impl Engine {
     /// Opens the path, once the right anchor is prepared.
@@ -40,6 +54,7 @@ impl Engine {
             {
                 let answers = self.answers.clone();
                 held.opened_at = Some(s.snd_max);
+                held.pace.get_or_insert_with(|| Pace::new(&s));
                 held.trial.get_or_insert_with(|| {
                     // Differs from the nonce of each earlier change, which began before this one.
                     held.nonce = boot_time().as_nanos() as u32;
@@ -122,6 +137,7 @@ impl Engine {
 
     /// Handles the event that the far end has answered on the new path of this slot's session.
     pub(super) fn path_open(&mut self, slot: u32) {
+        let (s, spoilt) = (self.agent.session(slot), self.faults.spoils("Pace"));
         let Some((change, held)) = self.held_of(slot) else {
             return;
         };
@@ -135,13 +151,20 @@ impl Engine {
                 return;
             }
         };
+        let is_too_fast = held.pace.take().is_some_and(|pace| {
+            let wire = s.on_wire_of(s.path);
+            pace.is_too_fast(&s, &wire, last_interval(pace.elapsed()))
+        });
+        if is_too_fast && !spoilt {
+            let cause = too_fast(&format!("on {:?}", s.path));
+            return self.give_up_trial(change, Reason::NewPathUnusable(cause));
+        }
         held.opened = true;
         held.trial = None;
         // This precedes all other packets of this end. The first acknowledgement of its stack there
         // may be more than a window behind the number that the other end has shown. A strict
         // firewall learns nothing from that segment, and drops the answer.
         let opened_at = held.opened_at;
-        let s = self.agent.session(slot);
         let first = opened_at.unwrap_or(s.snd_max);
         send(&s, &packets::bypass_opened(&s, first));
         let result = Ok([Fins::of(Anchor::Near, &s), there]);
@@ -158,7 +181,8 @@ impl Engine {
         }
         let mut opened = None;
         if let Some(held) = self.held.get_mut(&change) {
-            held.showing.get_or_insert_default().sent = s.new_out;
+            let showing = held.showing.get_or_insert_default();
+            (showing.sent, showing.shown) = (s.new_out, s.shown);
             opened = held.opened_at;
         }
         for packet in packets::bypass_shows(&s, opened) {
@@ -175,7 +199,7 @@ impl Engine {
             let (Some(showing), Some((slot, _))) = (&mut held.showing, held.slot) else {
                 continue;
             };
-            if showing.is_due(self.agent.session(slot).new_out) {
+            if showing.is_due(&self.agent.session(slot)) {
                 silent.push((*change, slot));
             }
         }
@@ -196,5 +220,16 @@ impl Engine {
 fn send(s: &Session, packet: &[u8]) {
     if let Err(error) = raw::send(packet, s.path.remote()) {
         tracing::warn!(path = ?s.path, %error, "cannot send on a new path");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_to_the_last_syn() {
+        let of = |ms| last_interval(Duration::from_millis(ms)).as_millis();
+        assert_eq!([0, 49, 50, 149, 150, 351].map(of), [0, 49, 0, 99, 0, 1]);
     }
 }

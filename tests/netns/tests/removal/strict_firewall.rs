@@ -186,3 +186,60 @@ fn without_window_scaling_at_the_server() -> Result<()> {
     };
     leave(w, 2, &plan, MIB)
 }
+
+/// Without window scaling, a firewall on a bypass that is longer than the proxy's path would refuse
+/// what a fast session sends until the bypass is taken. Such a session stays, with that reason.
+#[test]
+fn without_window_scaling_and_too_fast() -> Result<()> {
+    let (all, none) = (Amount::UntilStopped, Amount::Bytes(0));
+    for (up, down, first) in [(none, all, Side::Server), (all, none, Side::Client)] {
+        let (w, _slow) = unscaled_on_a_longer_way()?;
+        let plan = Plan {
+            up,
+            down,
+            close: Close::First(first),
+            ..Plan::default()
+        };
+        let group = w.open(1, &plan)?;
+        group.run();
+        let limit = Duration::from_secs(30);
+        group.wait_more(8 * MIB, limit)?;
+        let done = w.remove(&["--all", "--mode", "bypass", "--timeout", "20s"])?;
+        assert!(done.to_string().contains("in one round trip"), "{done:#}");
+        assert_eq!(done["summary"]["removed"], 0, "{done:#}");
+        group.wait_more(8 * MIB, limit)?;
+        all_intact(&group.finish()?)?;
+        assert_eq!(w.lab.refused()?, 0, "{}", w.state());
+        w.finish()?;
+    }
+    Ok(())
+}
+
+/// A bypass that was taken too late: the other end's numbers are shown in steps of a window, one
+/// directly after the other.
+#[test]
+fn without_window_scaling_and_taken_late() -> Result<()> {
+    let (w, _slow) = unscaled_on_a_longer_way()?;
+    let plan = Plan {
+        up: Amount::Bytes(0),
+        close: Close::First(Side::Server),
+        ..Plan::default()
+    };
+    let group = w.open(1, &plan)?;
+    group.run();
+    let limit = Duration::from_secs(30);
+    group.wait_more(8 * MIB, limit)?;
+    w.fault(Role::Client, "spoil:Pace")?;
+    w.remove_all_of(1)?;
+    group.wait_more(8 * MIB, limit)?;
+    all_intact(&group.finish()?)?;
+    assert!(w.lab.refused()? > 0, "it was not late: {}", w.state());
+    w.finish()
+}
+
+fn unscaled_on_a_longer_way() -> Result<(World, Delay)> {
+    let lab = Lab::builder("guardlate").host(Role::Server, |h| h.window_scaling(false));
+    let w = guarded(lab, Family::V4)?;
+    let slow = Delay::of_bypass(&w.lab, Duration::from_millis(5))?;
+    Ok((w, slow))
+}

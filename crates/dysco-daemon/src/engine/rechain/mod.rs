@@ -27,7 +27,7 @@ pub(super) use request::{has_opened, opens};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dysco_api::SessionId;
 use dysco_common::chain::Token;
@@ -37,6 +37,7 @@ use dysco_proto::asks::{AskId, Asks};
 use dysco_proto::{ChangeId, Subsession};
 use lru::LruCache;
 
+use crate::engine::pace::Pace;
 use crate::engine::probe::Seen;
 use crate::engine::raw::Repeated;
 
@@ -101,8 +102,9 @@ struct Paths {
     answered: bool,
     /// Numbers that the other end had acknowledged and sent there when more was shown last.
     asked: Option<(u32, u32)>,
-    /// Rate of the other end; set where the path is opened.
-    pace: Option<open::Pace>,
+    /// Data that the session has sent since the new path answered, and the round-trip time; set
+    /// where the path is opened.
+    pace: Option<(Pace, Duration)>,
     /// Known effects of the new path on packets.
     seen: Seen,
     /// True if a packet has arrived on the new path since.

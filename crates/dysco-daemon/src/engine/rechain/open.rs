@@ -8,11 +8,12 @@ use dysco_common::chain::{self as wire, Hop, Token};
 use dysco_common::probe::Arrival;
 use dysco_common::two_paths::has_length;
 use dysco_common::{FlowKey, Session, seq};
-use dysco_explain::{Cause, Explain};
+use dysco_explain::Explain;
 use dysco_proto::{ChangeId, HostEvent, Meddling, Reason};
 
 use super::chain_of::relaid;
 use super::hosts::Waiting;
+use crate::engine::pace::{Pace, too_fast};
 use crate::engine::raw::{self, Repeated};
 use crate::engine::{Answer, Engine, packets, probe};
 
@@ -43,37 +44,6 @@ const ROUNDS: u32 = 16;
 /// until the path is taken.
 fn is_close(s: &Session) -> bool {
     s.snd_max.wrapping_sub(s.rcv_ack) <= widest(s) / 4
-}
-
-/// Rate at which the other end sends by the other path while a path opens.
-pub(super) struct Pace {
-    since: Instant,
-    /// Number that this end had acknowledged at `since`.
-    acked: u32,
-    round_trip: Duration,
-}
-
-impl Pace {
-    fn begins(s: &Session, round_trip: Duration) -> Pace {
-        Pace {
-            since: Instant::now(),
-            acked: s.snd_ack,
-            round_trip,
-        }
-    }
-
-    /// Returns true if the other end sends little in one round trip of the new path: that is how
-    /// much it sends after it has shown its number there, until it takes the path. A firewall lets
-    /// the number advance by the widest window at most.
-    fn is_slow(&mut self, s: &Session) -> bool {
-        let elapsed = self.since.elapsed();
-        // The first answer took one round trip as well. The SYN may have been repeated.
-        self.round_trip = self.round_trip.min(elapsed);
-        let sent = s.snd_ack.wrapping_sub(self.acked);
-        let widest = u32::from(u16::MAX) << s.on_wire().local_wscale();
-        let trips = elapsed.as_secs_f64() / self.round_trip.as_secs_f64().max(1e-9);
-        f64::from(sent) <= f64::from(widest / 2) * trips
-    }
 }
 
 fn widest(s: &Session) -> u32 {
@@ -245,8 +215,8 @@ impl Engine {
             paths.showing.answered(Instant::now());
             if paths.pace.is_none() {
                 self.agent.refresh_path(slot);
-                let round_trip = paths.showing.round_trip();
-                paths.pace = Some(Pace::begins(&self.agent.session(slot), round_trip));
+                let pace = Pace::new(&self.agent.session(slot));
+                paths.pace = Some((pace, paths.showing.round_trip()));
             }
             self.prime_answered(slot);
         }
@@ -290,9 +260,13 @@ impl Engine {
         {
             return self.give_up_opening(change, reason);
         }
-        let is_slow = paths.pace.as_mut().is_none_or(|pace| pace.is_slow(&s));
-        let is_slow = is_slow || self.faults.spoils("Pace");
-        if opens && is_close(&s) && is_slow {
+        // The first answer took one round trip. The SYN may have been repeated, and the answer to
+        // it as well.
+        let keeps_pace = paths.pace.as_mut().is_none_or(|(pace, round_trip)| {
+            *round_trip = pace.elapsed().min(*round_trip);
+            !pace.is_too_fast(&s, &s.on_wire(), *round_trip)
+        });
+        if opens && is_close(&s) && (keeps_pace || self.faults.spoils("Pace")) {
             paths.opening = None;
             let result = Ok(());
             return self.tell_machine(HostEvent::Prepared { change, result });
@@ -364,12 +338,9 @@ impl Engine {
         let way = paths.way();
         let reason = match paths.heard {
             false => Reason::ChainUnusable(format!("no answer to a SYN {way}").into()),
-            true => self.too_narrow(change).unwrap_or_else(|| {
-                let why = format!(
-                    "a SYN {way} was answered, but in one round trip the session sends more data than a firewall lets its sequence numbers advance"
-                );
-                Reason::ChainUnusable(Cause::new(why).hint("ask again when it sends less"))
-            }),
+            true => self
+                .too_narrow(change)
+                .unwrap_or_else(|| Reason::ChainUnusable(too_fast(&way))),
         };
         let result = Err(reason);
         self.tell_machine(HostEvent::Prepared { change, result });
