@@ -3,6 +3,7 @@
 
 mod after_removal;
 mod beside_relay;
+mod bridged;
 mod closes_firewalls;
 mod daemon_dies;
 mod dnat;

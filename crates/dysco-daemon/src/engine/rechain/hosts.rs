@@ -172,7 +172,10 @@ impl Engine {
             ..
         } = enlisting;
         let many = self.rechain.waiting.len() >= MANY && self.hop_to(next).is_none();
-        let result = match forwards(next).and_then(|()| self.may_stay(&session)) {
+        let may_pass = forwards(next)
+            .and_then(|()| self.filters_nothing())
+            .and_then(|()| self.may_stay(&session));
+        let result = match may_pass {
             Err(reason) => Err(reason),
             Ok(()) if many => Err(Reason::Busy(next)),
             Ok(()) if !is_host(next) => Err(Reason::NoAgent(next)),
@@ -199,6 +202,15 @@ impl Engine {
             from,
             result,
         });
+    }
+
+    /// Returns an error if this host's netfilter sees packets before the data plane on any of the
+    /// interfaces: the session may arrive on one and leave by another.
+    fn filters_nothing(&self) -> Result<(), Reason> {
+        match self.filtered(|_| true) {
+            Some(cause) => Err(Reason::ChainUnusable(cause)),
+            None => Ok(()),
+        }
     }
 
     /// Continues the steps that waited for this neighbour: sessions may be steered to it from now

@@ -210,6 +210,34 @@ impl Steered {
         Ok(world)
     }
 
+    /// Builds a lab in which the interface of one host is a bridge, whose packets netfilter sees
+    /// before the data plane.
+    pub fn bridged(family: Family, at: At) -> Result<Steered> {
+        let mut world = Steered::with_daemons(&At::ALL, &[], family, "", &[])?;
+        let host = world.host(at);
+        let mut ip = String::from(
+            "link set eth0 down\nlink set eth0 name port0\nlink add eth0 type bridge\n\
+             link set port0 master eth0\nlink set port0 up\nlink set eth0 up\n",
+        );
+        for (family, bits, nodad) in [(Family::V4, 24, ""), (Family::V6, 64, " nodad")] {
+            let (own, gateway) = (address(at, family, 1), address(at, family, 254));
+            ip += &format!("addr flush dev port0\naddr add {own}/{bits} dev eth0{nodad}\n");
+            ip += &format!("route add default via {gateway}\n");
+        }
+        host.input("ip", &["-batch", "-"], &ip)?;
+        world.filter_bridged(at, true)?;
+        world.start_those(&At::ALL)?;
+        Ok(world)
+    }
+
+    /// Sets whether a host's netfilter sees the packets of its bridges.
+    pub fn filter_bridged(&self, at: At, on: bool) -> Result<()> {
+        let value = if on { "1" } else { "0" };
+        let keys = ["iptables", "ip6tables"].into_iter();
+        let mut keys = keys.map(|key| format!("net.bridge.bridge-nf-call-{key}"));
+        keys.try_for_each(|key| self.host(at).sysctl(&key, value))
+    }
+
     pub fn host(&self, at: At) -> &Host {
         &self.hosts[self.place(at)]
     }
