@@ -252,6 +252,20 @@ impl Session {
         self.two.part == part::CURRENT
     }
 
+    /// Returns the state of the chain that the entry's path was laid by. A tombstone has it as well.
+    pub fn chain_state(&self) -> ChainState {
+        match self.two.chained {
+            0 => ChainState::None,
+            1 => ChainState::Opening,
+            _ => ChainState::Open,
+        }
+    }
+
+    /// Returns true if the entry's path was laid by a chain, even by one that has not opened.
+    pub fn is_chained(&self) -> bool {
+        self.chain_state() != ChainState::None
+    }
+
     fn cutover(&self) -> Cutover {
         Cutover {
             cut: match (self.two.cut_set, self.two.cut_armed) {
@@ -266,11 +280,7 @@ impl Session {
 
     fn route(&self) -> Route {
         Route {
-            chain: match self.two.chained {
-                0 => ChainState::None,
-                1 => ChainState::Opening,
-                _ => ChainState::Open,
-            },
+            chain: self.chain_state(),
             bypassed: self.was_bypassed(),
             relay: self.relayed_by(),
             joined: self.joined_to(),
@@ -279,7 +289,7 @@ impl Session {
     }
 
     fn leaver(&self) -> Leaver {
-        match self.two.chained != 0 && !self.was_bypassed() {
+        match self.is_chained() && !self.was_bypassed() {
             true => Leaver::Chain,
             false => Leaver::Proxy,
         }

@@ -68,6 +68,14 @@ fn reads_state(line: &str) -> bool {
         || line.contains("contains(&s.state)")
 }
 
+/// Returns true if a line reads the word that tells the state of a path's chain. Tests write it.
+fn reads_chain(line: &str) -> bool {
+    let after = line.split("two.chained").skip(1);
+    let reads = ["==", "!=", "<", ">", "{", "&"];
+    let mut after = after.map(str::trim_start);
+    after.any(|rest| reads.iter().any(|read| rest.starts_with(read)))
+}
+
 #[test]
 fn user_space_reads_a_state_only_by_its_view() {
     let crates = root().join("crates");
@@ -80,7 +88,7 @@ fn user_space_reads_a_state_only_by_its_view() {
             let text = fs::read_to_string(&path).unwrap();
             checked += 1;
             for (at, line) in text.lines().enumerate() {
-                if reads_state(line) {
+                if reads_state(line) || reads_chain(line) {
                     faults.push(format!("{}:{}: {}", path.display(), at + 1, line.trim()));
                 }
             }
@@ -88,7 +96,7 @@ fn user_space_reads_a_state_only_by_its_view() {
     }
     assert!(
         faults.is_empty(),
-        "use Session::view():\n{}",
+        "use Session::view() or chain_state():\n{}",
         faults.join("\n")
     );
     assert!(checked > 100, "{checked}");
@@ -101,5 +109,13 @@ fn reading_a_word_is_told_from_writing_it() {
     assert!(reads_state("        unused.contains(&s.state)"));
     assert!(!reads_state("s.state = State::Tracked as u32;"));
     assert!(!reads_state("state: State::Joining as u32,"));
+    assert!(reads_chain(
+        "    let opens = s.two.chained == 1 && s.is_current();"
+    ));
+    assert!(reads_chain("match s.two.chained {"));
+    assert!(!reads_chain(
+        "(s.state, s.two.chained) = (state as u32, chained);"
+    ));
+    assert!(!reads_chain("s.two.chained = 1;"));
     assert!(!reads_state("[NeighbourState::Stale].contains(&now.state)"));
 }

@@ -178,7 +178,7 @@ impl Engine {
             let names = [Some(s.key), s.alias()];
             let names = names.iter().flatten().map(of);
             // A host of its chain may be an anchor on this side: see `dysco_proto::tail`.
-            let between = s.two.chained != 0 && s.joined_to().is_some() && !opened;
+            let between = s.is_chained() && s.joined_to().is_some() && !opened;
             let inner = between.then(|| measure::opened(&s.name()));
             for subsession in names.chain(inner) {
                 self.tell_machine(HostEvent::SessionGone { subsession });
@@ -313,7 +313,7 @@ impl Engine {
             Quiet::Passes => relay_idle,
         };
         let passes = !matches!(quiet, Quiet::Unseen);
-        let by_chain = matches!(quiet, Quiet::Passes) && s.two.chained != 0;
+        let by_chain = matches!(quiet, Quiet::Passes) && s.is_chained();
         // One direction may have been closed before the session came to this host.
         let half_closed = s.life.fin_in | s.life.fin_out != 0;
         let asks = if half_closed { UNCHANGED } else { SILENT };
@@ -353,8 +353,7 @@ impl Engine {
         if !s.is_current() && !view.is_relayed() {
             return None;
         }
-        let chained = s.two.chained != 0;
-        if view.is_relayed() || chained && s.joined_to().is_some() {
+        if view.is_relayed() || s.is_chained() && s.joined_to().is_some() {
             return Some(Quiet::Passes);
         }
         let of_two = !s.is_current() || s.other_path().is_some();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dysco_common::Session;
-use dysco_common::view::{Collected, View};
+use dysco_common::view::{ChainState, Collected, View};
 
 /// Two MSL, as Linux takes it for TIME_WAIT (TCP_TIMEWAIT_LEN).
 pub(super) const TWO_MSL: Duration = Duration::from_secs(60);
@@ -52,7 +52,7 @@ pub(super) fn linger(s: &Session, boot: Duration, crowded: bool) -> Option<Durat
         // The session's other entry ends this one; a relay that continues on a chain has no other.
         _ if !s.is_current() && !view.is_relayed() => None,
         Collected::AfterEnd | Collected::OnceSilent => {
-            let unanswered = s.two.chained != 0 && s.two.chained < 2 && age > UNANSWERED;
+            let unanswered = s.chain_state() == ChainState::Opening && age > UNANSWERED;
             match (ended, unanswered) {
                 (true, _) => Some(TWO_MSL),
                 (false, true) => Some(Duration::ZERO),

@@ -108,7 +108,7 @@ impl Engine {
             (View::Left(_) | View::Relayed(_) | View::Changing(Change::FarTwoPaths(_)), _)
             | (_, Some(_)) => Role::Middlebox,
             _ if s.is_beside_relay() => Role::Middlebox,
-            _ if s.two.chained != 0 && s.joined_to().is_some() => Role::Middlebox,
+            _ if s.is_chained() && s.joined_to().is_some() => Role::Middlebox,
             _ if s.life.opened_here != 0 => Role::LeftAnchor,
             _ => Role::RightAnchor,
         };
@@ -125,7 +125,7 @@ impl Engine {
             View::Relayed(_) | View::Changing(Change::FarTwoPaths(_)) if returns => {
                 Some(Mode::Return)
             }
-            _ => mode_of(view).filter(|_| s.two.chained == 0),
+            _ => mode_of(view).filter(|_| !s.is_chained()),
         };
         let path = view.route();
         let chained = path.is_some_and(|path| path.chain != ChainState::None);
@@ -142,8 +142,8 @@ impl Engine {
             id,
             local: s.key.local(),
             remote: s.key.remote(),
-            state: match s.two.chained {
-                1 if chained => "opening",
+            state: match s.chain_state() {
+                ChainState::Opening if chained => "opening",
                 _ if chained && is_in_chain(s, hosts.as_deref()) => "chained",
                 _ => view.meaning().listed,
             }
@@ -282,7 +282,7 @@ fn who_has_left(view: View) -> &'static str {
 
 /// Returns a text that says what can be done with a session that no proxy here relays.
 fn no_proxy(s: &Session) -> &'static str {
-    match super::rechain::opens(s) && s.two.chained > 1 {
+    match super::rechain::opens(s) && s.chain_state() == ChainState::Open {
         true => {
             "no proxy of this host relays it; its chain can be changed from here \
              (remove-middlebox HOST, insert-middlebox, reconfigure)"

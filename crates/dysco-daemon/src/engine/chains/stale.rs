@@ -53,7 +53,7 @@ fn holds(entry: Option<&Session>, asked: &Held) -> bool {
     let names = [Some(s.key), s.alias()];
     let mut names = names.iter().flatten().map(measure::opened);
     let same = names.any(|name| asked.names.contains(&name));
-    let opens = s.two.chained == 1 && s.is_current();
+    let opens = s.chain_state() == ChainState::Opening && s.is_current();
     same && (!opens || s.local.isn == asked.isn)
 }
 

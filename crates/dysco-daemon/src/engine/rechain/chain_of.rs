@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use dysco_common::chain::{Chain, Element, Given, MAX_CHAIN};
-use dysco_common::view::{Change, View};
+use dysco_common::view::{ChainState, Change, View};
 use dysco_common::{Addr, Session};
 use dysco_explain::{Cause, Explain};
 use dysco_proto::{Order, Reason, Subsession};
@@ -14,7 +14,7 @@ use crate::engine::{Engine, measure};
 impl Engine {
     /// Returns the hosts that a session passes, where the session was opened here.
     pub(in crate::engine) fn chain_now(&self, slot: u32, s: &Session) -> Vec<IpAddr> {
-        if s.two.chained == 0 {
+        if !s.is_chained() {
             return Vec::new();
         }
         self.agent.chain_of(slot).unwrap_or_default()
@@ -24,12 +24,12 @@ impl Engine {
     /// session has had a chain, or the attempt to give it one.
     pub(in crate::engine) fn given(&self, slot: u32, s: &Session) -> Given {
         let given = self.agent.given(slot).unwrap_or_default();
-        match s.two.chained {
-            0 => Given {
+        match s.is_chained() {
+            true => given,
+            false => Given {
                 highest: given.highest,
                 ..Given::default()
             },
-            _ => given,
         }
     }
 
@@ -211,7 +211,7 @@ fn not_live(s: &Session, own: Subsession) -> Reason {
         View::Closed | View::Left(_) => return Reason::Closing,
         View::Adopted => return Reason::NotHeard(own),
         View::Opening => unopened(),
-        _ if s.two.chained == 1 => unopened(),
+        _ if s.chain_state() == ChainState::Opening => unopened(),
         View::Tracked
         | View::Changing(_)
         | View::NewPath(_)

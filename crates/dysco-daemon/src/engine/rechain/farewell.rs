@@ -90,7 +90,7 @@ fn send_all(packets: &[Vec<u8>], send: impl Fn(&[u8]) -> io::Result<()>) {
 
 /// Returns true if it was the path of a session that had never had another.
 fn is_direct(s: &Session) -> bool {
-    s.two.part == part::BEFORE && s.path.is_none() && s.two.chained == 0
+    s.two.part == part::BEFORE && s.path.is_none() && !s.is_chained()
 }
 
 /// Returns the highest number of this end that the path's firewalls have seen, in this end's

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use dysco_api::{ChainOutcome, ChainReport, Outcome, RemovalReport};
 use dysco_common::Session;
+use dysco_common::view::ChainState;
 use dysco_proto::Reason;
 
 use crate::engine::{Engine, rechain};
@@ -19,7 +20,7 @@ impl Engine {
             let own = self.config.host.addresses.first().copied();
             return own.filter(|_| rechain::has_passed(&s));
         };
-        let elsewhere = s.two.chained > 1 && self.opened_elsewhere(&s).is_some();
+        let elsewhere = s.chain_state() == ChainState::Open && self.opened_elsewhere(&s).is_some();
         let is_end = s.name().remote.ip() == host;
         let opened = rechain::has_opened(&s) && self.chain_now(slot, &s).contains(&host);
         (opened || elsewhere && !is_end).then_some(host)
