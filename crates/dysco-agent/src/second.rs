@@ -342,7 +342,8 @@ impl Agent {
         }
         // The other end's last packets may have taken the path after this end had left it.
         if let Some(first) = s.other_path()
-            && self.session(first).key == s.key
+            && let current = self.session(first)
+            && (current.key, current.created_ns) == (s.key, s.created_ns)
         {
             self.memory().share_life(first, second);
         }

@@ -13,7 +13,7 @@ pub const TS_LEAD: u32 = 20;
 /// Ticks by which the clock that one end sent and the clock that the other received may differ. The
 /// difference comes from segments that are under way or lost, and from the time between two
 /// samples. A device that shifts clocks does so by a random part of 2^32.
-const CLOCK_SLACK: u32 = 1 << 20;
+pub const CLOCK_SLACK: u32 = 1 << 20;
 
 /// Refuses a change by the measurement alone, before any other host is asked.
 pub fn check(m: &Measurement) -> Result<(), Reason> {

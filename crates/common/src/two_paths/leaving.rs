@@ -64,12 +64,14 @@ pub const fn leaving(s: &Session, seg: &Segment) -> Leaving {
 
 /// Returns true if the local end of a switched session may accept this FIN or reset, which has
 /// arrived by the earlier path. The path that the session takes has not carried all data of that
-/// one, so the local end's own acknowledgements decide: the number is within the window that they
-/// leave (RFC 9293, 3.10.7.4), or the FIN has been acknowledged.
+/// one, so the local end's own acknowledgements decide. A FIN is within the window that they leave
+/// (RFC 9293, 3.10.7.4), or has been acknowledged. A reset has the next expected number (RFC 5961,
+/// 3.2), which is ahead of them only by data that the stack has yet to acknowledge.
 #[inline(always)]
 pub const fn may_end_late(s: &Session, seg: &Segment) -> bool {
     // After the FIN, a reset may have its number.
     let closed = (seg.has(RST) && s.life.fin_in & life::SEEN != 0) as u32;
     let last = seg.seq.wrapping_add(seg.span()).wrapping_add(closed);
-    !before(last, s.snd_ack) && !after(seg.seq, s.snd_ack.wrapping_add(widest_in(s)))
+    let ahead = if seg.has(RST) { BEHIND } else { widest_in(s) };
+    !before(last, s.snd_ack) && !after(seg.seq, s.snd_ack.wrapping_add(ahead))
 }

@@ -1,7 +1,7 @@
 //! The direct path of a session that has another path, or had one. An end that returns to the
 //! direct path shows the firewalls there its numbers, and no stack receives that packet.
 
-use dysco_common::session::part;
+use dysco_common::session::{offer, part};
 use dysco_common::tcp::{ACK, FIN, PSH, RST};
 use dysco_common::{Path, Session, State, Translation};
 
@@ -79,7 +79,8 @@ fn switched(net: &Net) -> Programs {
 /// path need not have carried it.
 #[test]
 fn an_end_by_the_direct_path_is_seen() {
-    let widest = u32::from(u16::MAX);
+    let widest = u32::from(u16::MAX) << 3;
+    let unacknowledged = u32::from(u16::MAX);
     let ahead = [
         (FIN | ACK, 0, true),
         (FIN | ACK, widest, true),
@@ -88,13 +89,17 @@ fn an_end_by_the_direct_path_is_seen() {
         (FIN | ACK, 0u32.wrapping_sub(1), true),
         (FIN | ACK, 0u32.wrapping_sub(2), false),
         (RST, 0, true),
-        (RST | ACK, widest, true),
-        (RST, widest + 1, false),
+        (RST | ACK, unacknowledged, true),
+        (RST, unacknowledged + 1, false),
         (RST, 0u32.wrapping_sub(1), false),
     ];
     for net in nets() {
         for (flags, by, is_seen) in ahead {
             let mut p = switched(&net);
+            let mut s = p.session(NEXT);
+            (s.local.flags, s.remote.flags) = (offer::WSCALE, offer::WSCALE);
+            s.local.wscale = 3;
+            p.put(NEXT, &s);
             let ends = Frame {
                 seq: RECEIVED.wrapping_add(by),
                 flags,

@@ -12,8 +12,8 @@ use dysco_common::session::translation;
 /// `die:NAME` ends the process, as SIGKILL would, before the command or message of that name;
 /// `drop:NAME` loses the first command or message of that name, `lose:NAME` every one. `die:NAME:2`
 /// and `drop:NAME:2` mean the second of them. `spoil:Sack` leaves the SACK blocks of new paths
-/// untranslated at this end. With `spoil:Pace`, a new path of a chain is taken no matter how fast
-/// the other end sends.
+/// untranslated at this end. With `spoil:Pace`, a new path is taken no matter how much the session
+/// sends while it opens.
 const VARIABLE: &str = "DYSCOD_FAULTS";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use dysco_common::Session;
+use dysco_common::{Session, seq};
 use dysco_explain::Cause;
 
 /// Numbers of a session at some time.
@@ -37,15 +37,8 @@ impl Pace {
     /// window. `now` has the numbers of this moment, and `wire` the window scales of the new path.
     pub fn is_too_fast(&self, now: &Session, wire: &Session, round_trip: Duration) -> bool {
         let trips = self.elapsed().as_secs_f64() / round_trip.as_secs_f64().max(1e-9);
-        outruns(
-            now.snd_max.wrapping_sub(self.sent),
-            wire.remote_wscale(),
-            trips,
-        ) || outruns(
-            now.snd_ack.wrapping_sub(self.acked),
-            wire.local_wscale(),
-            trips,
-        )
+        outruns(advance(now.snd_max, self.sent), wire.remote_wscale(), trips)
+            || outruns(advance(now.snd_ack, self.acked), wire.local_wscale(), trips)
     }
 }
 
@@ -53,6 +46,15 @@ impl Pace {
 /// answers later than the packets by which the round trip is measured.
 fn accepted(wscale: u8) -> u32 {
     (u32::from(u16::MAX) << wscale.min(14)) / 4 * 3
+}
+
+/// Returns how far a number has advanced. Another processor may have stored a lower number since;
+/// the measurement takes less time than 2 GiB.
+fn advance(now: u32, then: u32) -> u32 {
+    match seq::before(now, then) {
+        true => 0,
+        false => now.wrapping_sub(then),
+    }
 }
 
 /// Returns true if so many bytes in so many round trips outrun windows of this scale.
@@ -63,7 +65,7 @@ fn outruns(bytes: u32, wscale: u8, trips: f64) -> bool {
 /// Returns why a session that is too fast for a new path does not take it.
 pub(super) fn too_fast(way: &str) -> Cause {
     let why = format!(
-        "a SYN {way} was answered, but in one round trip the session sends more data than a firewall lets its sequence numbers advance"
+        "a SYN {way} was answered, but in one round trip the session sends so much that a firewall may refuse what follows: it lets sequence numbers advance by one window"
     );
     Cause::new(why).hint("ask again when it sends less")
 }
@@ -102,5 +104,12 @@ mod tests {
         let [snd_max, snd_ack] = ahead(50_000);
         assert!(too_fast(&Session { snd_max, ..then }));
         assert!(too_fast(&Session { snd_ack, ..then }));
+        let [snd_max, snd_ack] = ahead(1u32.wrapping_neg());
+        let back = Session {
+            snd_max,
+            snd_ack,
+            ..then
+        };
+        assert!(!too_fast(&back));
     }
 }

@@ -2,6 +2,7 @@
 //! no session takes that chain, and no end notices anything. Once the device is gone, the session
 //! takes the chain.
 
+use crate::steered::beside::{Beside, Relayed};
 use crate::steered::ways::{busy, get_on, nothing_refused};
 use crate::steered::{At, Steered};
 use anyhow::{Context, Result, ensure};
@@ -121,4 +122,27 @@ fn a_chain_that_changes_packets_is_not_taken() -> Result<()> {
     world.rechain(&session, &[At::Fw1])?;
     get_on(&world, &group)?;
     all_intact(&group.finish()?).map(drop)
+}
+
+/// A device on the path to a relaying host shifts clocks, and the path of the new chain does not:
+/// the ends would discard all of its segments.
+#[test]
+fn a_relayed_session_with_shifted_clocks_keeps_its_path() -> Result<()> {
+    for beside in [Beside::Client, Beside::Server] {
+        let mut world = Steered::with_proxy(Family::V4, &[], "send-proxy-v2")?;
+        world.kill(beside.other_end())?;
+        let parts = [beside.opened().0, beside.accepted()];
+        let clocks = Does::Clocks(0x1000_0000, 0x0765_0000);
+        let _meddler = Meddler::start(&world.router, ends_of(parts), clocks)?;
+        let (group, _) = world.left("local", 1, &Plan::gentle())?;
+        let r = Relayed {
+            world,
+            beside,
+            group,
+        };
+        r.is_refused(&r.only()?, "rewrites its sequence numbers, timestamps")?;
+        r.get_on(1 << 20)?;
+        r.finish()?;
+    }
+    Ok(())
 }

@@ -181,7 +181,7 @@ fn without_window_scaling_at_the_server() -> Result<()> {
     let lab = Lab::builder("guardscale").host(Role::Server, |h| h.window_scaling(false));
     let w = guarded(lab, Family::V4)?;
     let plan = Plan {
-        rate: Some(4 * MIB),
+        rate: Some(MIB),
         ..Plan::default()
     };
     leave(w, 2, &plan, MIB)

@@ -206,7 +206,7 @@ impl Engine {
 
     /// Returns an error if this host's netfilter sees packets before the data plane on any of the
     /// interfaces: the session may arrive on one and leave by another.
-    fn filters_nothing(&self) -> Result<(), Reason> {
+    pub(super) fn filters_nothing(&self) -> Result<(), Reason> {
         match self.filtered(|_| true) {
             Some(cause) => Err(Reason::ChainUnusable(cause)),
             None => Ok(()),

@@ -13,7 +13,7 @@ use dysco_proto::{ChangeId, HostEvent, Meddling, Reason};
 
 use super::chain_of::relaid;
 use super::hosts::Waiting;
-use crate::engine::pace::{Pace, too_fast};
+use crate::engine::pace::{self, Pace};
 use crate::engine::raw::{self, Repeated};
 use crate::engine::{Answer, Engine, packets, probe};
 
@@ -240,6 +240,11 @@ impl Engine {
         };
         (paths.heard, paths.lively) = (true, true);
         paths.showing.answered(Instant::now());
+        // The first packet took one round trip. The SYN may have been repeated, and the answer to
+        // it as well.
+        if let Some((pace, round_trip)) = &mut paths.pace {
+            *round_trip = pace.elapsed().min(*round_trip);
+        }
         if paths.cutoff.is_some() {
             self.look_at_path(change);
             return self.catch_up(change, slot);
@@ -260,13 +265,12 @@ impl Engine {
         {
             return self.give_up_opening(change, reason);
         }
-        // The first answer took one round trip. The SYN may have been repeated, and the answer to
-        // it as well.
-        let keeps_pace = paths.pace.as_mut().is_none_or(|(pace, round_trip)| {
-            *round_trip = pace.elapsed().min(*round_trip);
-            !pace.is_too_fast(&s, &s.on_wire(), *round_trip)
-        });
-        if opens && is_close(&s) && (keeps_pace || self.faults.spoils("Pace")) {
+        let too_fast = paths
+            .pace
+            .as_ref()
+            .is_some_and(|(pace, round_trip)| pace.is_too_fast(&s, &s.on_wire(), *round_trip))
+            && !self.faults.spoils("Pace");
+        if opens && is_close(&s) && !too_fast {
             paths.opening = None;
             let result = Ok(());
             return self.tell_machine(HostEvent::Prepared { change, result });
@@ -277,9 +281,10 @@ impl Engine {
                 self.prime(slot, cutoff);
             }
         } else if opens {
-            // Both packets of an answer have the same numbers: more is shown once for them.
+            // Both packets of an answer have the same numbers: more is shown once for them. A
+            // session that is too fast is judged again in the next round of the timer.
             let answer = (s.rcv_ack, s.rcv_max);
-            if paths.asked.replace(answer) != Some(answer) {
+            if !too_fast && paths.asked.replace(answer) != Some(answer) {
                 self.prime(slot, shown_next(&s));
             }
         } else if s.life.opened_here == 0 {
@@ -340,7 +345,7 @@ impl Engine {
             false => Reason::ChainUnusable(format!("no answer to a SYN {way}").into()),
             true => self
                 .too_narrow(change)
-                .unwrap_or_else(|| Reason::ChainUnusable(too_fast(&way))),
+                .unwrap_or_else(|| Reason::ChainUnusable(pace::too_fast(&way))),
         };
         let result = Err(reason);
         self.tell_machine(HostEvent::Prepared { change, result });

@@ -8,11 +8,12 @@ use dysco_common::two_paths::Cutoff;
 use dysco_common::view::{ChainState, Change, Route, View};
 use dysco_common::{FlowKey, Session, seq};
 use dysco_explain::Explain;
+use dysco_proto::plan::CLOCK_SLACK;
 use dysco_proto::{ChangeId, Facts, HostEvent, Reason, Subsession};
 
 use super::Paths;
 use super::open::shown_next;
-use crate::engine::{Engine, measure, packets, raw};
+use crate::engine::{Engine, collect, measure, packets, raw};
 
 /// Time for which late packets of the previous path are admitted.
 pub(super) const LATE: Duration = Duration::from_millis(200);
@@ -177,7 +178,12 @@ impl Engine {
 
     /// Checks that this host's netfilter does not see the session's packets before the data plane.
     pub(super) fn passes_no_filter(&self, slot: u32) -> Result<(), Reason> {
-        let local = self.agent.session(slot).key.local().ip();
+        let s = self.agent.session(slot);
+        if s.joined_to().is_some() {
+            // The end is elsewhere.
+            return self.filters_nothing();
+        }
+        let local = s.key.local().ip();
         match self.filtered(|i| i.addresses.contains(&local)) {
             Some(cause) => Err(Reason::ChainUnusable(cause)),
             None => Ok(()),
@@ -286,8 +292,8 @@ impl Engine {
     }
 
     /// Answers a packet that has advanced the numbers of a path which has been taken, as long as
-    /// one end has sent more elsewhere than a firewall lets the numbers advance. Without that the
-    /// firewalls would drop what the ends send on the path, and neither end would ever catch up.
+    /// one end has sent more elsewhere than a firewall lets the numbers advance. Until then the
+    /// firewalls drop what the ends send on the path, so the next look would be late.
     pub(super) fn catch_up(&mut self, change: ChangeId, second: u32) {
         let s = self.agent.session(second);
         if !s.is_current() || self.was_reset(&s) {
@@ -388,10 +394,15 @@ impl Engine {
         }
         if let Some((_, Some(second))) = slots {
             self.entomb_path(self.agent.drop_path_before(second));
-            let s = self.agent.session(second);
-            if s.has_ended() {
-                self.session_ended(second, s.life.reset != 0);
-            }
+            self.end_if_over(second);
+        }
+    }
+
+    /// Reports the end of a session that has ended while its path changed.
+    fn end_if_over(&mut self, slot: u32) {
+        let s = self.agent.session(slot);
+        if s.has_ended() {
+            self.session_ended(slot, s.life.reset != 0);
         }
     }
 
@@ -435,8 +446,9 @@ impl Engine {
         if let Some(second) = paths.second {
             self.rechain.by_slot.remove(&second);
         }
-        if let Some((_, Some(second))) = slots {
+        if let Some((first, Some(second))) = slots {
             self.entomb_path(self.agent.drop_next_path(second));
+            self.end_if_over(first);
         }
     }
 
@@ -477,6 +489,28 @@ impl Engine {
     }
 }
 
+/// Returns the time since a session began.
+fn age(s: &Session) -> Duration {
+    collect::boot_time().saturating_sub(Duration::from_nanos(s.created_ns))
+}
+
+/// Removes the clocks of facts that may be too old to be compared. The programs keep neither clock
+/// of a relay, and not the one that arrives by a new path. A clock advances by at most one tick in
+/// a millisecond (RFC 7323, 5.4).
+fn without_old_clocks(facts: Facts, s: &Session, age: Duration) -> Facts {
+    let is_old = age > Duration::from_millis(u64::from(CLOCK_SLACK));
+    let keeps_own = !s.view().is_relayed();
+    Facts {
+        tsval_out: if is_old && !keeps_own {
+            0
+        } else {
+            facts.tsval_out
+        },
+        tsval_in: if is_old { 0 } else { facts.tsval_in },
+        ..facts
+    }
+}
+
 /// Returns the facts of a session that may take another path, in the wire's numbers.
 fn anchor_facts(s: &Session, session: &Subsession) -> Result<Facts, Reason> {
     match s.view() {
@@ -488,15 +522,40 @@ fn anchor_facts(s: &Session, session: &Subsession) -> Result<Facts, Reason> {
             Ok(facts)
         }
         View::NewPath(route) | View::Changing(Change::Switching(route)) if route.is_open() => {
-            measure::known(s)
+            measure::known(s).map(|facts| without_old_clocks(facts, s, age(s)))
         }
-        // The clocks of a relay are not kept.
-        View::Relayed(_) => measure::known(s).map(|facts| Facts {
-            tsval_out: 0,
-            tsval_in: 0,
-            ..facts
-        }),
+        View::Relayed(_) => measure::known(s).map(|facts| without_old_clocks(facts, s, age(s))),
         View::NewPath(route) if route.chain == ChainState::Opening => Err(Reason::NotSeen),
         _ => measure::facts(s, session),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dysco_common::State;
+
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_not_kept_is_compared_for_a_while() {
+        let facts = Facts {
+            tsval_out: 7,
+            tsval_in: 9,
+            ..Facts::default()
+        };
+        let clocks = |state: State, minutes: u64| {
+            let s = Session {
+                state: state as u32,
+                ..Session::default()
+            };
+            let age = Duration::from_secs(60 * minutes);
+            let facts = without_old_clocks(facts, &s, age);
+            (facts.tsval_out, facts.tsval_in)
+        };
+        for state in [State::Relay, State::NewPath] {
+            assert_eq!(clocks(state, 17), (7, 9));
+        }
+        assert_eq!(clocks(State::Relay, 18), (0, 0));
+        assert_eq!(clocks(State::NewPath, 18), (7, 0));
     }
 }
