@@ -84,20 +84,23 @@ fn sessions_that_are_mostly_silent() -> Result<()> {
     leave(w, 20, &plan, 2048)
 }
 
+/// Returns plans of a download and of an upload.
+fn one_way() -> [Plan; 2] {
+    let plan = |up, down, first| Plan {
+        up,
+        down,
+        close: Close::First(first),
+        ..Plan::default()
+    };
+    let (all, none) = (Amount::UntilStopped, Amount::Bytes(0));
+    [plan(none, all, Side::Server), plan(all, none, Side::Client)]
+}
+
 /// The receiving end sends only acknowledgements.
 #[test]
 fn a_download_and_an_upload() -> Result<()> {
-    for (up, down, first) in [
-        (Amount::Bytes(0), Amount::UntilStopped, Side::Server),
-        (Amount::UntilStopped, Amount::Bytes(0), Side::Client),
-    ] {
+    for plan in one_way() {
         let w = guarded(Lab::builder("guardone"), Family::V4)?;
-        let plan = Plan {
-            up,
-            down,
-            close: Close::First(first),
-            ..Plan::default()
-        };
         let group = w.open(2, &plan)?;
         group.run();
         let limit = Duration::from_secs(30);
@@ -191,15 +194,8 @@ fn without_window_scaling_at_the_server() -> Result<()> {
 /// what a fast session sends until the bypass is taken. Such a session stays, with that reason.
 #[test]
 fn without_window_scaling_and_too_fast() -> Result<()> {
-    let (all, none) = (Amount::UntilStopped, Amount::Bytes(0));
-    for (up, down, first) in [(none, all, Side::Server), (all, none, Side::Client)] {
+    for plan in one_way() {
         let (w, _slow) = unscaled_on_a_longer_way()?;
-        let plan = Plan {
-            up,
-            down,
-            close: Close::First(first),
-            ..Plan::default()
-        };
         let group = w.open(1, &plan)?;
         group.run();
         let limit = Duration::from_secs(30);
@@ -220,12 +216,8 @@ fn without_window_scaling_and_too_fast() -> Result<()> {
 #[test]
 fn without_window_scaling_and_taken_late() -> Result<()> {
     let (w, _slow) = unscaled_on_a_longer_way()?;
-    let plan = Plan {
-        up: Amount::Bytes(0),
-        close: Close::First(Side::Server),
-        ..Plan::default()
-    };
-    let group = w.open(1, &plan)?;
+    let [download, _] = one_way();
+    let group = w.open(1, &download)?;
     group.run();
     let limit = Duration::from_secs(30);
     group.wait_more(8 * MIB, limit)?;
