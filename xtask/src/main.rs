@@ -4,6 +4,7 @@ mod bench;
 mod build;
 mod chaos;
 mod demo;
+mod dependencies;
 mod dist;
 mod kernel;
 mod setup;
@@ -35,6 +36,8 @@ enum Command {
     Guest(kernel::guest::Guest),
     /// Build packages for Debian and for distributions with RPM
     Dist(dist::Dist),
+    /// Check the licences, sources and versions of all dependencies
+    Dependencies(dependencies::Dependencies),
     /// Measure every published figure again
     Bench(bench::Bench),
 }
@@ -49,6 +52,7 @@ fn main() -> Result<()> {
         Command::Demo(demo) => demo.run(),
         Command::Guest(guest) => guest.run(),
         Command::Dist(dist) => dist.run(),
+        Command::Dependencies(dependencies) => dependencies.run(),
         Command::Bench(bench) => bench.run(),
     }
 }
