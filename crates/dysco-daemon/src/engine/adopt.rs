@@ -10,7 +10,7 @@ use dysco_proto::{ChangeId, Subsession};
 use dysco_scheduling::spawn_long;
 use tokio::sync::mpsc;
 
-use super::{Answer, Engine};
+use super::{Answer, Engine, ThisHost};
 
 /// Time for which requested packets of a silent session are awaited: a round trip, on any path on
 /// which a removal is worthwhile.
@@ -30,7 +30,7 @@ impl Engine {
     /// Begins to enter unknown sessions of this host's sockets: at the start if the configuration
     /// says so, or for a client.
     pub(super) fn adopt_sessions(&mut self, asker: Option<mpsc::Sender<Reply>>) {
-        if asker.is_none() && !self.config.data_plane.adopt {
+        if asker.is_none() && !self.host.config.data_plane.adopt {
             return;
         }
         self.adopting.replies.extend(asker);
@@ -38,7 +38,7 @@ impl Engine {
             return;
         }
         self.adopting.begun = Some(Instant::now());
-        let (agent, answers) = (self.agent.clone(), self.answers.clone());
+        let (agent, answers) = (self.host.agent.clone(), self.host.answers.clone());
         // The kernel's types are read, and possibly thousands of sockets.
         spawn_long(move || {
             let _ = answers.send(Answer::Adopted(agent.adopt()));
@@ -60,9 +60,10 @@ impl Engine {
                     tracing::info!(sessions = left.sessions, "not adopted: {}", left.reason);
                 }
                 for slot in &done.adopted {
-                    let s = self.agent.session(*slot);
-                    let id = self.session_id(*slot, &s);
-                    self.history
+                    let s = self.host.agent.session(*slot);
+                    let id = self.host.session_id(*slot, &s);
+                    self.host
+                        .history
                         .add(id, "adopted: it was there before dyscod", None);
                 }
                 Reply::Adopted(report)
@@ -82,6 +83,15 @@ impl Engine {
         }
     }
 
+    /// Measures again, if the change has not ended meanwhile.
+    pub(super) fn heard(&mut self, change: ChangeId, sub: Subsession) {
+        if self.machine.changes().any(|c| c.change == change) {
+            self.host.measure(change, sub);
+        }
+    }
+}
+
+impl ThisHost {
     /// Returns the entry of a slot: tracked, if it was adopted and has been heard.
     pub(super) fn confirmed(&self, slot: u32) -> Session {
         self.agent.confirm(slot);
@@ -106,13 +116,6 @@ impl Engine {
             let _ = answers.send(Answer::Asked(change, sub));
         });
         true
-    }
-
-    /// Measures again, if the change has not ended meanwhile.
-    pub(super) fn heard(&mut self, change: ChangeId, sub: Subsession) {
-        if self.machine.changes().any(|c| c.change == change) {
-            self.measure(change, sub);
-        }
     }
 
     /// Makes the kernel send a packet on both sessions of a proxy, which their ends answer.

@@ -8,7 +8,7 @@ use dysco_common::{FlowKey, Session};
 use dysco_proto::{ChangeId, HostEvent};
 use etherparse::TcpHeader;
 
-use super::Engine;
+use super::ThisHost;
 use super::packets::packet_of;
 use super::raw::send_past;
 
@@ -21,7 +21,7 @@ const AGAIN: [Duration; 4] = [
     Duration::from_secs(3),
 ];
 
-impl Engine {
+impl ThisHost {
     /// Handles a program's event that the middlebox ended the session.
     pub(super) fn session_broken(&mut self, slot: u32) {
         let change = self

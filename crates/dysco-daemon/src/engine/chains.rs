@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 use dysco_common::chain::Hop;
 use dysco_config::policy::Policy;
 use dysco_control::Incoming;
-use dysco_proto::Subsession;
+use dysco_proto::{Machine, Subsession};
 use serde::{Deserialize, Serialize};
 
 use keys::Shared;
 
 use super::rechain::{InUse, Passes};
-use super::{Answer, Engine};
+use super::{Answer, ThisHost};
 
 /// First byte of these messages; those of the protocol begin with its version.
 const TAG: u8 = 0xc1;
@@ -104,7 +104,7 @@ pub(super) struct Chains {
     file: file::PolicyFile,
 }
 
-impl Engine {
+impl ThisHost {
     /// Takes up the state of a former process, and puts the policy in force.
     pub(super) fn start_chains(&mut self) {
         let now = Instant::now();
@@ -178,7 +178,7 @@ impl Engine {
     }
 
     /// Handles a neighbour's message about chains.
-    pub(super) fn take_chain_message(&mut self, incoming: &Incoming) {
+    pub(super) fn take_chain_message(&mut self, incoming: &Incoming, machine: &Machine) {
         let body = incoming.message.get(1..).unwrap_or_default();
         match postcard::from_bytes(body) {
             Ok(Message::Believed(id)) => self.believed(id, &incoming.from),
@@ -204,7 +204,7 @@ impl Engine {
             Ok(Message::HasNot(path)) => self.not_held(path, incoming),
             Ok(Message::Lives(all)) => self.tell_lives(all, incoming),
             Ok(Message::Lived(told)) => self.told_lives(told, incoming),
-            Ok(Message::WhichPath(asked)) => self.tell_in_use(asked, incoming),
+            Ok(Message::WhichPath(asked)) => self.tell_in_use(asked, incoming, machine),
             Ok(Message::InUse(told)) => self.told_in_use(&told, incoming),
             Err(error) => {
                 self.state.malformed += 1;

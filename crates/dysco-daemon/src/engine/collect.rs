@@ -8,7 +8,7 @@ use dysco_common::view::{Change, Collected, View};
 use dysco_proto::HostEvent;
 
 use super::linger::{TWO_MSL, UNCHANGED, is_orphan, linger};
-use super::{Engine, gauges, held, measure, ports};
+use super::{ThisHost, gauges, held, measure, ports};
 use crate::metrics::SessionGauges;
 
 /// Use of the table, in percent, from which it is crowded. New sessions then need the room of ended
@@ -154,7 +154,7 @@ impl Collector {
     }
 }
 
-impl Engine {
+impl ThisHost {
     /// Handles the event that both FINs of a session have passed, or a reset.
     pub(super) fn session_ended(&mut self, slot: u32, reset: bool) {
         let s = self.agent.session(slot);
@@ -208,20 +208,9 @@ impl Engine {
         }
     }
 
-    /// Collects ended sessions in one of `parts` parts of the table. With the first part, starts
-    /// waiting work.
-    pub(super) fn sweep(&mut self, part: u32, parts: u32) {
-        self.history.flush();
-        self.say_farewells();
-        if part == 0 {
-            self.agent.release_quarantine();
-            self.sweep_interfaces();
-            self.keep_neighbours();
-            self.sweep_sockets();
-            self.removals_due();
-            self.sweep_automatic();
-            self.sweep_chains();
-        }
+    /// Collects ended sessions in one of `parts` parts of the table. Returns the count of the
+    /// part's sessions.
+    pub(super) fn sweep_table(&mut self, part: u32, parts: u32) -> SessionGauges {
         let now = Instant::now();
         let boot = boot_time();
         let sessions = self.agent.sessions_of(part, parts);
@@ -277,12 +266,9 @@ impl Engine {
                 self.collect(slot, &s);
             }
         }
-        self.gauges.counted(part, counted);
-        self.ask_about_ports();
+        counted
     }
-}
 
-impl Engine {
     /// Returns true if an entry whose session seems to have ended is still needed. A FIN that was
     /// seen may not have arrived, and anybody may have sent a reset. Without its entry, a changed
     /// session that lives would reach no socket. The entry ends when nothing of it moves and its
@@ -458,7 +444,7 @@ impl Engine {
         let names = [Some(s.key), s.alias()];
         for subsession in names.iter().flatten().map(measure::opened) {
             // Another session may have the name meanwhile.
-            if self.machine.is_changing(&subsession) && self.find(&subsession).is_none() {
+            if self.find(&subsession).is_none() {
                 self.tell_machine(HostEvent::SessionGone { subsession });
             }
         }

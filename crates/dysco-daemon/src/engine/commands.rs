@@ -15,7 +15,7 @@ use super::packets;
 use super::raw::send_past;
 use super::rechain::Enlisting;
 use super::straight::Errand;
-use super::{Answer, Engine};
+use super::{Answer, ThisHost};
 
 /// Minimum bytes of window that the old path may announce from the lock on: the data that the proxy
 /// holds shrinks while the new path is set up. The paper's value, less one.
@@ -32,7 +32,7 @@ pub(super) fn clamp_of(under_way: u32, wscale: u8) -> u16 {
     sent(under_way).clamp(least, most) as u16
 }
 
-impl Engine {
+impl ThisHost {
     pub(super) fn execute(&mut self, command: Command) {
         tracing::debug!(?command, "execute");
         match command {
@@ -203,9 +203,7 @@ impl Engine {
             Command::Persist { change, record } => {
                 if let Err(error) = self.state.write(change, &record) {
                     let error = error.to_string();
-                    let now = self.now();
-                    self.machine
-                        .handle_event(now, HostEvent::PersistFailed { change, error });
+                    self.tell_machine(HostEvent::PersistFailed { change, error });
                 }
             }
             Command::Erase { change } => {

@@ -9,7 +9,7 @@ use dysco_proto::{ChangeId, HostEvent, Subsession};
 
 use super::held::Look;
 use super::raw::Repeated;
-use super::{Answer, Engine, packets};
+use super::{Answer, ThisHost, packets};
 
 /// Intervals between requests to answer, and from the last one until the path has had time to
 /// answer.
@@ -22,7 +22,7 @@ const REPEAT: [Duration; 3] = [
 /// Time after which a program has certainly processed its packet, even on a busy processor.
 const SETTLES: Duration = Duration::from_millis(20);
 
-impl Engine {
+impl ThisHost {
     /// Asks a new path to answer. The right anchor's data plane answers a packet that shows how far
     /// this end has sent, whether its daemon runs or not.
     pub(super) fn look(&mut self, change: ChangeId) {

@@ -9,12 +9,12 @@ use dysco_control as control;
 use dysco_firewall::transfer;
 use dysco_proto::{Message, asks};
 
-use super::{Engine, chains};
+use super::{Engine, ThisHost, chains};
 
 /// Interval between warnings of a full table.
 const NO_ROOM_AGAIN: Duration = Duration::from_secs(10);
 
-impl Engine {
+impl ThisHost {
     pub(super) fn take_events(&mut self, happened: &mut Happened) {
         for arrival in happened.arrivals.drain(..) {
             self.take_arrival(&arrival);
@@ -75,43 +75,47 @@ impl Engine {
             }
         }
     }
+}
 
+impl Engine {
     pub(super) fn take_control(&mut self, event: control::Event) {
         match event {
             control::Event::Message(incoming) if transfer::Message::is_one(&incoming.message) => {
-                self.take_state_message(&incoming);
+                self.host.take_state_message(&incoming);
             }
             control::Event::Message(incoming) if asks::Message::is_one(&incoming.message) => {
                 self.take_ask(&incoming);
             }
             control::Event::Message(incoming) if chains::is_ours(&incoming.message) => {
-                self.take_chain_message(&incoming);
+                self.host.take_chain_message(&incoming, &self.machine);
             }
-            control::Event::Key { peer, via, id, key } => self.take_key(&peer, via, id, key),
-            control::Event::KeyGone(id) => self.key_gone(id),
-            control::Event::KeyRevoked(id) => self.key_revoked(id),
+            control::Event::Key { peer, via, id, key } => self.host.take_key(&peer, via, id, key),
+            control::Event::KeyGone(id) => self.host.key_gone(id),
+            control::Event::KeyRevoked(id) => self.host.key_revoked(id),
             control::Event::Message(incoming) => match Message::decode(&incoming.message) {
                 Ok(message) => {
-                    let now = self.now();
-                    self.machine
+                    let now = self.host.now();
+                    self.machine()
                         .handle_message(now, &incoming.from.addresses, message);
                 }
                 Err(error) => {
-                    self.state.malformed += 1;
+                    self.host.state.malformed += 1;
                     tracing::warn!(from = %incoming.via, %error, "a message was discarded");
                 }
             },
             control::Event::PeerUp(peer) => {
-                self.neighbours.is_there(peer);
-                self.report("peer_up", None, format!("{peer} is connected"));
-                let now = self.now();
-                self.machine.handle_connected(now, peer);
+                self.host.neighbours.is_there(peer);
+                self.host
+                    .report("peer_up", None, format!("{peer} is connected"));
+                let now = self.host.now();
+                self.machine().handle_connected(now, peer);
                 self.decide_waiting();
             }
             control::Event::PeerDown(peer, why) => {
-                self.report("peer_down", None, format!("{peer} is not reachable: {why}"));
-                self.neighbours.is_not_there(peer, &why);
-                self.neighbour_gone(peer);
+                self.host
+                    .report("peer_down", None, format!("{peer} is not reachable: {why}"));
+                self.host.neighbours.is_not_there(peer, &why);
+                self.host.neighbour_gone(peer);
                 // A peer that closed may be restarted: repetition finds out.
                 if !matches!(why, control::DownReason::Closed(_)) {
                     self.removals_without(peer);

@@ -19,7 +19,7 @@ use dysco_scheduling::{spawn_long, spawn_short};
 use tokio::sync::mpsc;
 
 use super::install::install;
-use super::{Answer, Engine};
+use super::{Answer, ThisHost};
 
 type Replies = mpsc::Sender<Reply>;
 
@@ -43,7 +43,7 @@ pub(super) enum Done {
     Installed(TransferId, Result<Moved, Explanation>),
 }
 
-impl Engine {
+impl ThisHost {
     pub(super) fn export_state(&self, about: &AboutState, replies: Replies) {
         let kinds = as_named(&about.kinds);
         self.with_session(&about.session, replies, move |session| {

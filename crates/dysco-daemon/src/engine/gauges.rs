@@ -85,7 +85,7 @@ impl Engine {
     /// Returns the snapshot from numbers that are kept anyway: no session is looked at.
     pub(super) fn snapshot(&self) -> Snapshot {
         let messages = self.machine.stats();
-        let attached = self.agent.attached().into_iter();
+        let attached = self.host.agent.attached().into_iter();
         Snapshot {
             started: self.gauges.started,
             certificates: self.gauges.certificates.clone(),
@@ -93,22 +93,22 @@ impl Engine {
                 .map(|at| (at.interface, at.index.is_some()))
                 .collect(),
             sessions: SessionGauges {
-                room: self.agent.room().into(),
+                room: self.host.agent.room().into(),
                 ..self.gauges.sessions()
             },
-            packets: self.agent.counters(),
+            packets: self.host.agent.counters(),
             changes: Changes {
                 under_way: messages.changes as u64,
-                waiting: self.rechain.waiting_changes(),
+                waiting: self.host.rechain.waiting_changes(),
                 ended: self.tally.counts(),
             },
-            ports: self.ports.counts(),
-            peers: self.control.peers(),
-            chain_neighbours: self.agent.hops().len() as u64,
-            control: self.control.counters(),
+            ports: self.host.ports.counts(),
+            peers: self.host.control.peers(),
+            chain_neighbours: self.host.agent.hops().len() as u64,
+            control: self.host.control.counters(),
             messages,
-            malformed: self.state.malformed,
-            shim: self.proxy.stats(),
+            malformed: self.host.state.malformed,
+            shim: self.host.proxy.stats(),
             api: crate::api::counts(),
         }
     }

@@ -18,7 +18,7 @@ use dysco_proxy::Pair;
 use super::pace::Pace;
 use super::proof::Lookout;
 use super::raw::Repeated;
-use super::{Answer, DRAIN_SWEEP, Engine};
+use super::{Answer, DRAIN_SWEEP, ThisHost};
 
 /// Time for which the window of the far end has to be closed before nothing more is expected of a
 /// new path. A window that is closed for a moment proves nothing.
@@ -150,7 +150,7 @@ pub(super) enum Waiting {
 /// Result of a route look-up: the index of the interface.
 pub(super) type Routed = Result<u32, AgentError>;
 
-impl Engine {
+impl ThisHost {
     /// Returns the slot of a change's session, if that session still has it.
     pub(super) fn slot_of(&self, change: ChangeId) -> Option<u32> {
         self.same(self.held.get(&change)?.slot?)

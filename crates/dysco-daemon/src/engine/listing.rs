@@ -13,7 +13,7 @@ use dysco_proto::Reason;
 use dysco_proxy::Pair;
 
 use super::removal::Said;
-use super::{Engine, collect};
+use super::{Engine, ThisHost, collect};
 use crate::api::Call;
 use crate::metrics::Format;
 
@@ -35,13 +35,13 @@ impl Engine {
             },
             Request::Adopt => return self.adopt_sessions(Some(replies)),
             Request::Reload { dry_run } => return self.reread(dry_run, Some(replies)),
-            Request::Policy => self.policy_report(),
-            Request::PolicyApply { text } => self.policy_apply(text.as_deref()),
+            Request::Policy => self.host.policy_report(),
+            Request::PolicyApply { text } => self.host.policy_apply(text.as_deref()),
             Request::PolicyExplain {
                 source,
                 destination,
-            } => self.policy_explain(source, destination),
-            Request::Monitor => return self.monitored(replies),
+            } => self.host.policy_explain(source, destination),
+            Request::Monitor => return self.host.monitored(replies),
             Request::Remove(remove) if remove.process.is_some() => {
                 return self.watch(remove, &caller, replies);
             }
@@ -49,17 +49,17 @@ impl Engine {
                 let said = Said::of(&remove, &caller);
                 return self.remove(remove, said, replies);
             }
-            Request::Delta(request) => self.tell_delta(&request),
-            Request::ExportState(about) => return self.export_state(&about, replies),
-            Request::InstallState(install) => return self.install_state(install, replies),
-            Request::MoveState(request) => return self.move_state(request, replies),
-            Request::RemoveState(about) => return self.remove_state(&about, replies),
+            Request::Delta(request) => self.host.tell_delta(&request),
+            Request::ExportState(about) => return self.host.export_state(&about, replies),
+            Request::InstallState(install) => return self.host.install_state(install, replies),
+            Request::MoveState(request) => return self.host.move_state(request, replies),
+            Request::RemoveState(about) => return self.host.remove_state(&about, replies),
             Request::Reconfigure(request) => return self.reconfigure(&request, &replies),
             Request::Proxy { process } => return self.look_at(process, &caller, replies),
             Request::Sessions(listing) => return self.pages.begin(listing, replies),
-            Request::Session { session } => match self.slot_named(&session) {
+            Request::Session { session } => match self.host.slot_named(&session) {
                 Some(slot) => {
-                    let report = self.report_of(slot, &self.agent.session(slot));
+                    let report = self.host.report_of(slot, &self.host.agent.session(slot));
                     let _ = replies.try_send(Reply::Session(Box::new(report)));
                     Reply::Done { summary: None }
                 }
@@ -70,6 +70,54 @@ impl Engine {
         let _ = replies.try_send(reply);
     }
 
+    fn status(&self) -> StatusReport {
+        let mut sessions = SessionCounts::default();
+        let all = self.host.agent.sessions_in(0..self.host.agent.capacity());
+        for (slot, s) in all.filter(|(_, s)| s.is_current()) {
+            sessions.live += u64::from(!s.has_ended());
+            sessions.adopted += u64::from(s.is_adopted());
+            let view = s.view();
+            let left = left_by(&s);
+            sessions.removed += u64::from(left.is_some());
+            match left {
+                Some(Mode::Bypass) => sessions.bypass += 1,
+                Some(Mode::Return) => sessions.returned += 1,
+                Some(Mode::Local) => sessions.local += 1,
+                Some(Mode::Auto) | None => {}
+            }
+            let new_path = view.new_path();
+            let chained = new_path.is_some_and(|route| route.chain != ChainState::None);
+            let through = chained && is_in_chain(&s, self.host.agent.chain_of(slot).as_deref());
+            sessions.chained += u64::from(through);
+            match view {
+                View::Opening | View::Tracked | View::Adopted => sessions.tracked += 1,
+                view if view.is_between_paths() => sessions.changing += 1,
+                // Its chain has left the session, which passes directly from end to end.
+                View::NewPath(route) if !through && left.is_none() && route.relay.is_none() => {
+                    sessions.tracked += 1;
+                }
+                _ => {}
+            }
+        }
+        let shim = self.host.proxy.stats();
+        StatusReport {
+            host: self.host.config.host.name.clone(),
+            addresses: self.host.config.host.addresses.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_s: self.host.started.elapsed().as_secs(),
+            interfaces: self.host.interface_reports(),
+            sessions,
+            peers: self.host.control.peers().iter().map(peer).collect(),
+            shim_socket: Some(self.host.config.shim.socket.clone()),
+            shim_processes: shim.hellos,
+            pairs: shim.pairs,
+            counters: self.snapshot().listed(),
+            keys: Some(self.reload.keys()),
+        }
+    }
+}
+
+impl ThisHost {
     pub(super) fn session_id(&self, slot: u32, s: &Session) -> SessionId {
         // The stamp counts units of about a millisecond: no slot is used twice in that time.
         SessionId::new(slot, (s.created_ns >> 20) as u32)
@@ -183,52 +231,6 @@ impl Engine {
                 [] | [Reason::NotHeard(_), ..] => Removable::Yes,
                 reasons => Removable::no(reasons.iter().map(Reason::to_string).collect()),
             },
-        }
-    }
-
-    fn status(&self) -> StatusReport {
-        let mut sessions = SessionCounts::default();
-        let all = self.agent.sessions_in(0..self.agent.capacity());
-        for (slot, s) in all.filter(|(_, s)| s.is_current()) {
-            sessions.live += u64::from(!s.has_ended());
-            sessions.adopted += u64::from(s.is_adopted());
-            let view = s.view();
-            let left = left_by(&s);
-            sessions.removed += u64::from(left.is_some());
-            match left {
-                Some(Mode::Bypass) => sessions.bypass += 1,
-                Some(Mode::Return) => sessions.returned += 1,
-                Some(Mode::Local) => sessions.local += 1,
-                Some(Mode::Auto) | None => {}
-            }
-            let new_path = view.new_path();
-            let chained = new_path.is_some_and(|route| route.chain != ChainState::None);
-            let through = chained && is_in_chain(&s, self.agent.chain_of(slot).as_deref());
-            sessions.chained += u64::from(through);
-            match view {
-                View::Opening | View::Tracked | View::Adopted => sessions.tracked += 1,
-                view if view.is_between_paths() => sessions.changing += 1,
-                // Its chain has left the session, which passes directly from end to end.
-                View::NewPath(route) if !through && left.is_none() && route.relay.is_none() => {
-                    sessions.tracked += 1;
-                }
-                _ => {}
-            }
-        }
-        let shim = self.proxy.stats();
-        StatusReport {
-            host: self.config.host.name.clone(),
-            addresses: self.config.host.addresses.clone(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            uptime_s: self.started.elapsed().as_secs(),
-            interfaces: self.interface_reports(),
-            sessions,
-            peers: self.control.peers().iter().map(peer).collect(),
-            shim_socket: Some(self.config.shim.socket.clone()),
-            shim_processes: shim.hellos,
-            pairs: shim.pairs,
-            counters: self.snapshot().listed(),
-            keys: Some(self.reload.keys()),
         }
     }
 }

@@ -10,15 +10,15 @@ use dysco_proxy::{MeasureError, Measured, Pair, Sending};
 
 use super::measured::{complete, is_shifted, windows_suffice};
 use super::neighbours::Known;
-use super::{Answer, Engine};
+use super::{Answer, ThisHost};
 
-impl Engine {
+impl ThisHost {
     pub(super) fn measure(&mut self, change: ChangeId, sub: Subsession) {
         if let Some(slots) = self.relay_of(&sub) {
             let result = self.measure_relay(change, slots);
             return self.tell_machine(HostEvent::Measured { change, result });
         }
-        match self.measurable(&sub, self.removals.vouched(change)) {
+        match self.measurable(&sub, self.is_vouched(change)) {
             Ok((pair, a, b)) => {
                 let before = self.held.entry(change).or_default().pair.replace(pair);
                 if before.is_none() {

@@ -15,6 +15,7 @@ mod firewall;
 mod gauges;
 mod held;
 mod history;
+mod host;
 mod install;
 mod interfaces;
 mod journal;
@@ -41,32 +42,27 @@ mod sockets;
 mod start;
 mod state;
 mod straight;
+mod sweep;
 mod take_up;
 mod tally;
 mod trial;
 
-use std::collections::HashMap;
-use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use dysco_agent::{Agent, Happened, Routes};
+use dysco_agent::Happened;
 use dysco_config::Config;
-use dysco_control::Control;
-use dysco_proto::{ChangeId, HostEvent, Machine, Message};
-use dysco_proxy::ProxySide;
+use dysco_proto::{Machine, Message};
 use dysco_scheduling::Turns;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::{api, metrics};
 
 use answers::Answer;
 use held::Held;
-use history::History;
+use host::ThisHost;
 use removal::Removals;
 use start::{Inputs, start};
 
@@ -78,49 +74,21 @@ const SWEEP_PARTS: u32 = 16;
 /// Interval at which the flag of a draining session is checked as well.
 const DRAIN_SWEEP: Duration = Duration::from_millis(20);
 
-/// State that the engine owns.
+/// The dispatcher, and the owners between which it passes everything on.
 struct Engine {
-    config: Config,
+    host: ThisHost,
+    machine: Machine,
+    removals: Removals,
+    adopting: adopt::Adopting,
+    /// Listings of sessions in progress.
+    pages: pages::Pages,
     reload: reload::Reload,
     api: api::Server,
     metrics: metrics::Server,
-    agent: Arc<Agent>,
-    routes: Routes,
-    proxy: ProxySide,
-    control: Control,
-    machine: Machine,
-    started: Instant,
-    /// Resources that the data plane holds for each change.
-    held: HashMap<ChangeId, Held>,
-    /// Answers of tasks that carry out a command.
-    answers: mpsc::UnboundedSender<Answer>,
-    removals: Removals,
-    history: History,
-    collector: collect::Collector,
-    on_link: on_link::OnLink,
-    /// Interfaces with strict reverse-path filtering, and the time at which that was read.
-    strict: Option<(Instant, Vec<u32>)>,
-    neighbours: neighbours::Neighbours,
-    returns: straight::Returns,
-    sockets: sockets::Sockets,
-    ports: ports::Ports,
-    turns: Turns,
-    adopting: adopt::Adopting,
-    state: state::StateDir,
-    faults: fault::Faults,
-    chains: chains::Chains,
-    monitors: Vec<mpsc::Sender<dysco_api::Reply>>,
-    /// Transfers of sessions' state from host to host.
-    moves: firewall::Moves,
-    /// Listings of sessions in progress.
-    pages: pages::Pages,
-    /// Sessions that get another chain.
-    rechain: rechain::Rechain,
     /// Counts of how changes ended.
     tally: tally::Tally,
     gauges: gauges::Gauges,
-    /// Time of the last warning of a full table.
-    no_room_told: Option<Instant>,
+    turns: Turns,
 }
 
 /// Runs the daemon until a signal stops it. Sessions go on without it.
@@ -131,11 +99,11 @@ pub async fn run(config: Config, file: PathBuf) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to wait for SIGINT")?;
     let (mut engine, mut inputs) = start(config, file)?;
     engine.take_up()?;
-    engine.hold_ports();
+    engine.host.hold_ports();
     engine.adopt_sessions(None);
-    engine.start_chains();
+    engine.host.start_chains();
     crate::notify::notify_ready();
-    tracing::info!(host = %engine.config.host.name, "ready");
+    tracing::info!(host = %engine.host.config.host.name, "ready");
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -143,9 +111,9 @@ pub async fn run(config: Config, file: PathBuf) -> anyhow::Result<()> {
     }
     crate::notify::notify_stopping();
     tracing::info!("stopping; established sessions go on");
-    engine.history.flush();
-    engine.agent.release_quarantine();
-    engine.control.shutdown().await;
+    engine.host.history.flush();
+    engine.host.agent.release_quarantine();
+    engine.host.control.shutdown().await;
     Ok(())
 }
 
@@ -158,20 +126,17 @@ fn every(period: Duration) -> Interval {
 }
 
 impl Engine {
-    fn now(&self) -> Duration {
-        self.started.elapsed()
-    }
-
     async fn serve(&mut self, inputs: &mut Inputs) -> anyhow::Result<()> {
         let mut sweep = every(SWEEP / SWEEP_PARTS);
         let mut parts = (0..SWEEP_PARTS).cycle();
         let mut drain_sweep = every(DRAIN_SWEEP);
         let mut happened = Happened::default();
         loop {
-            let timer = self.machine.poll_timeout().map(|at| self.started + at);
+            let timer = self.machine.poll_timeout().map(|at| self.host.started + at);
             let turn = self.removals.next_turn();
             let undecided = self.removals.next_decision();
-            let draining = self.held.values().any(Held::is_underway) || self.rechain.is_busy();
+            let draining =
+                self.host.held.values().any(Held::is_underway) || self.host.rechain.is_busy();
             tokio::select! {
                 biased;
                 Some(answer) = inputs.answers.recv() => self.take_answer(answer),
@@ -180,7 +145,7 @@ impl Engine {
                 }
                 read = inputs.events.read(&mut happened) => {
                     read.context("failed to read the data plane's events")?;
-                    self.take_events(&mut happened);
+                    self.host.take_events(&mut happened);
                 }
                 Some(call) = inputs.calls.recv() => self.take_call(call),
                 // A reader that has left needs no answer.
@@ -188,25 +153,19 @@ impl Engine {
                 Some(()) = inputs.hang_up.recv() => self.reread(false, None),
                 pair = inputs.pairs.recv() => self.take_pair(pair),
                 () = sleep_until(timer) => {
-                    let now = self.now();
-                    self.machine.handle_timeout(now);
+                    let now = self.host.now();
+                    self.machine().handle_timeout(now);
                 }
                 () = sleep_until(turn) => self.start_waiting(),
                 () = sleep_until(undecided) => self.decide_waiting(),
                 _ = drain_sweep.tick(), if draining => {
-                    self.sweep_drains();
-                    self.sweep_paths();
+                    self.host.sweep_drains();
+                    self.host.sweep_paths();
                 }
                 _ = sweep.tick() => {
                     inputs.events.take(&mut happened);
-                    self.take_events(&mut happened);
-                    self.sweep(parts.next().unwrap_or(0), SWEEP_PARTS);
-                    self.sweep_moves();
-                    self.sweep_asks();
-                    self.wake_chains();
-                    self.sweep_monitors();
-                    self.reload.warn_of_keys(Instant::now());
-                    self.turns.look();
+                    self.host.take_events(&mut happened);
+                    self.sweep(parts.next().unwrap_or(0));
                 }
                 // Last: all other inputs have their turn before the next page.
                 Some(begun) = inputs.pages.recv() => self.list_page(begun),
@@ -215,9 +174,19 @@ impl Engine {
         }
     }
 
-    fn tell_machine(&mut self, event: HostEvent) {
-        let now = self.now();
-        self.machine.handle_event(now, event);
+    /// Gives the machine all events of this host. Each is given before the machine is asked for or
+    /// told anything else.
+    fn feed_machine(&mut self) {
+        let now = self.host.now();
+        for event in self.host.events.drain(..) {
+            self.machine.handle_event(now, event);
+        }
+    }
+
+    /// Returns the machine, once it has all events of this host.
+    fn machine(&mut self) -> &mut Machine {
+        self.feed_machine();
+        &mut self.machine
     }
 
     /// Carries out the machine's commands until it has none.
@@ -239,38 +208,29 @@ impl Engine {
             self.take_report(report, Instant::now());
             self.act();
         }
-        self.state.all_told();
+        self.host.state.all_told();
     }
 
     /// Carries out all commands, then sends the messages, until there are none.
     fn act(&mut self) {
         loop {
-            while let Some(command) = self.machine.poll_command() {
-                if self.faults.pass(command.name()) {
-                    self.execute(command);
+            while let Some(command) = self.machine().poll_command() {
+                if self.host.faults.pass(command.name()) {
+                    self.host.execute(command);
                 }
             }
-            let Some((to, message)) = self.machine.poll_transmit() else {
-                match self.have_expected(None) {
+            let Some((to, message)) = self.machine().poll_transmit() else {
+                match self.host.have_expected(None) {
                     true => continue,
                     false => break,
                 }
             };
-            if self.faults.pass(message.name()) {
-                self.send(to, &message);
+            if self.host.faults.pass(message.name()) {
+                self.host.send(to, &message);
             }
             if matches!(message, Message::Enlist { .. }) {
                 // At once: the old host's export is on its way there.
-                self.have_expected(Some(to));
-            }
-        }
-    }
-
-    fn send(&self, to: IpAddr, message: &Message) {
-        match message.encode() {
-            Ok(bytes) => self.control.send(to, bytes),
-            Err(error) => {
-                tracing::error!(%to, name = message.name(), %error, "cannot encode a message")
+                self.host.have_expected(Some(to));
             }
         }
     }

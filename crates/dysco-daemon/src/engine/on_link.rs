@@ -12,7 +12,7 @@ use dysco_agent::{AgentError, Neighbour, NeighbourState, Routes};
 use dysco_common::Session;
 use dysco_common::view::ChainState;
 
-use super::Engine;
+use super::ThisHost;
 
 /// Places of the neighbours that sessions need, by address and interface.
 type Known = HashMap<(IpAddr, u32), Place>;
@@ -101,7 +101,7 @@ fn warn(error: &AgentError) {
     tracing::warn!(%error, "sessions that their proxy has left may stop once its host is off");
 }
 
-impl Engine {
+impl ThisHost {
     /// Keeps the neighbours that sessions were seen to need. Runs once in each pass over the table,
     /// which is sooner than the kernel gives up asking.
     pub(super) fn keep_neighbours(&mut self) {

@@ -16,7 +16,7 @@ use dysco_proxy::{ProcessError, Tracked};
 use tokio::sync::mpsc;
 
 use super::removal::{Said, Task};
-use super::{Answer, Engine};
+use super::{Answer, Engine, ThisHost};
 use crate::api::Caller;
 
 /// Result of a task that looked at a proxy, and the client that asked.
@@ -39,8 +39,8 @@ enum What {
 impl Engine {
     /// Begins to look which sessions a proxy holds.
     pub(super) fn look_at(&self, name: ProcessName, caller: &Caller, replies: mpsc::Sender<Reply>) {
-        let (uid, proxy) = (user(caller), self.proxy.clone());
-        let answers = self.answers.clone();
+        let (uid, proxy) = (user(caller), self.host.proxy.clone());
+        let answers = self.host.answers.clone();
         tokio::spawn(async move {
             let what = What::Looked(proxy.look(name, uid).await);
             let _ = answers.send(Answer::Seen(Box::new(Seen { what, replies })));
@@ -57,7 +57,7 @@ impl Engine {
             }
         };
         let said = Said::of(&request, caller);
-        let (proxy, answers) = (self.proxy.clone(), self.answers.clone());
+        let (proxy, answers) = (self.host.proxy.clone(), self.host.answers.clone());
         tokio::spawn(async move {
             let found = proxy.watch(ask).await;
             let what = What::Watched {
@@ -73,7 +73,7 @@ impl Engine {
         let Some(name) = request.process.clone() else {
             return Err(bad_request("no process is named", "name one"));
         };
-        if request.host != HostName::This && self.resolve(&request.host)?.is_some() {
+        if request.host != HostName::This && self.host.resolve(&request.host)?.is_some() {
             return Err(bad_request(
                 "a process is seen on its own host only",
                 "run it there, with 'self' as the host",
@@ -82,7 +82,8 @@ impl Engine {
         let only = match (request.all, request.filter.is_empty()) {
             (true, true) => None,
             (true, false) => Some(
-                self.agent
+                self.host
+                    .agent
                     .sessions()
                     .into_iter()
                     .map(|(slot, _)| slot)
@@ -94,7 +95,7 @@ impl Engine {
             let some = slots
                 .into_iter()
                 .filter(|slot| self.shows(*slot, &request.filter));
-            some.map(|slot| self.agent.session(slot).key).collect()
+            some.map(|slot| self.host.agent.session(slot).key).collect()
         };
         let only = only.map(meant);
         Ok(Ask {
@@ -108,7 +109,7 @@ impl Engine {
 
     /// Returns the sessions that could be changed, as far as the data plane knows.
     fn tracked(&self) -> HashMap<FlowKey, Tracked> {
-        let all = self.agent.sessions().into_iter();
+        let all = self.host.agent.sessions().into_iter();
         let could = all.filter(|(_, s)| could_change(s));
         could
             .map(|(_, s)| {
@@ -149,10 +150,10 @@ impl Engine {
 
     fn watched(&self, request: &Remove, said: &Said, watched: Found) -> super::removal::Candidates {
         let timeout = request.timeout_ms.map_or(
-            self.config.removal.timeout,
+            self.host.config.removal.timeout,
             std::time::Duration::from_millis,
         );
-        let mode = request.mode.unwrap_or(self.config.removal.mode);
+        let mode = request.mode.unwrap_or(self.host.config.removal.mode);
         let task_of = |slot| -> Task {
             let mut task = self.task_of(slot, None, timeout, mode, said);
             (task.dry, task.by_name) = (request.dry_run, request.mode.is_some());
@@ -165,7 +166,7 @@ impl Engine {
         let mut met = HashSet::new();
         for (key, basis) in watched.sessions {
             // The session may have ended while it was watched.
-            let Some(slot) = self.agent.find(&key) else {
+            let Some(slot) = self.host.agent.find(&key) else {
                 continue;
             };
             met.insert(slot);
@@ -197,22 +198,24 @@ impl Engine {
             name: p.comm.clone(),
         });
         let held = |socket: &dysco_proxy::outside::Socket| {
-            let slot = self.agent.find(&socket.key);
-            let known = slot.map(|slot| self.agent.session(slot));
+            let slot = self.host.agent.find(&socket.key);
+            let known = slot.map(|slot| self.host.agent.session(slot));
             let accepted = known
                 .as_ref()
                 .map_or(socket.accepted, |s| s.life.opened_here == 0);
-            let pair = self.proxy.find(&socket.key);
+            let pair = self.host.proxy.find(&socket.key);
             accepted.then(|| HeldReport {
                 pid: socket.holder.pid,
                 local: socket.key.local(),
                 remote: socket.key.remote(),
-                session: slot.zip(known).map(|(slot, s)| self.session_id(slot, &s)),
+                session: slot
+                    .zip(known)
+                    .map(|(slot, s)| self.host.session_id(slot, &s)),
                 removable: match &known {
-                    Some(s) => self.removable(s, pair.as_ref()),
+                    Some(s) => self.host.removable(s, pair.as_ref()),
                     None => Removable::no(vec![self.unknown(&socket.key)]),
                 },
-                label: self.proxy.label(socket.holder.pid, &socket.key),
+                label: self.host.proxy.label(socket.holder.pid, &socket.key),
             })
         };
         ProxyReport {
@@ -222,22 +225,24 @@ impl Engine {
     }
 }
 
-impl Engine {
+impl ThisHost {
     /// Returns true if an end with this address is on this host, loopback included.
     pub(super) fn is_on_host(&self, ip: &IpAddr) -> bool {
         ip.is_loopback() || self.config.host.addresses.contains(ip)
     }
+}
 
+impl Engine {
     /// Returns the reason for which a session of the proxy is not known.
     pub(super) fn unknown(&self, key: &FlowKey) -> String {
         let client = key.remote().ip();
-        if self.is_on_host(&client) {
+        if self.host.is_on_host(&client) {
             return Reason::SameHost(client).to_string();
         }
         if let Some(cause) = self.unsteered(key.local().ip()) {
             return cause.to_string();
         }
-        let translated = self.translated(&super::measure::accepted(key));
+        let translated = self.host.translated(&super::measure::accepted(key));
         translated.map_or_else(
             || "dyscod does not track it: it is not in [[track]], or could not be adopted; see the log of dyscod".into(),
             |why| why.to_string(),
@@ -255,7 +260,7 @@ impl Engine {
         }
         let ours = |i: &dysco_config::Interface| i.name == interface.name;
         let name = &interface.name;
-        (!self.config.host.interfaces.iter().any(ours)).then(|| {
+        (!self.host.config.host.interfaces.iter().any(ours)).then(|| {
             Cause::new(format!(
                 "its address is on the interface {name}, where dyscod is not attached"
             ))

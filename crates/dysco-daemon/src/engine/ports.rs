@@ -19,7 +19,7 @@ use dysco_proto::Subsession;
 use dysco_proxy::port::HeldPort;
 
 use super::chains::Message;
-use super::{Engine, measure};
+use super::{ThisHost, measure};
 use crate::metrics;
 
 /// Time without word from its host after which a session is taken for over: the host has lost its
@@ -130,7 +130,7 @@ fn is_used(entry: Option<&Session>) -> bool {
     entry.is_some_and(|s| s.view().redirects_packets() && !s.has_ended())
 }
 
-impl Engine {
+impl ThisHost {
     /// Holds the ports of all sessions that a proxy of this host has left.
     pub(super) fn hold_ports(&mut self) {
         for (slot, s) in self.agent.sessions() {

@@ -18,7 +18,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::measure::{accepted, facts, known, opened};
-use super::{Answer, Engine};
+use super::{Answer, ThisHost};
 
 /// Number of bytes of options of a segment with timestamps.
 const TIMESTAMPS: u16 = 12;
@@ -34,7 +34,7 @@ impl Drop for Lookout {
     }
 }
 
-impl Engine {
+impl ThisHost {
     /// Begins to watch for the client's answer, before anything is sent to the client.
     pub(super) fn watch_client(&mut self, change: ChangeId, sub: &Subsession) {
         let result = self.watch_for_answer(change, sub);

@@ -14,12 +14,12 @@ use dysco_proxy::Measured;
 use super::commands::clamp_of;
 use super::held::{FIRST_LOOK, Waiting};
 use super::measure::{accepted, facts, known, opened};
-use super::{Answer, Engine};
+use super::{Answer, ThisHost};
 
 /// Interfaces towards the left and the right end.
 pub(super) type Ways = Result<[u32; 2], AgentError>;
 
-impl Engine {
+impl ThisHost {
     /// Returns true if this host is both anchors of the change.
     pub(super) fn is_pair(&self, change: ChangeId) -> bool {
         self.held.get(&change).is_some_and(|h| h.other.is_some())
@@ -180,7 +180,7 @@ impl Engine {
     }
 }
 
-impl Engine {
+impl ThisHost {
     /// Returns the slots of A and of B of a session that this host relays.
     pub(super) fn relay_of(&self, sub: &Subsession) -> Option<[u32; 2]> {
         self.relay_at(self.find(sub)?)

@@ -123,7 +123,7 @@ impl Engine {
         if !dry_run {
             crate::notify::notify_reloading();
         }
-        let (file, answers) = (self.reload.file.clone(), self.answers.clone());
+        let (file, answers) = (self.reload.file.clone(), self.host.answers.clone());
         tokio::task::spawn_blocking(move || {
             let files = read(&file).map_err(|e| failure(FailureCode::BadRequest, e));
             let read = Reread {
@@ -148,10 +148,11 @@ impl Engine {
         });
         if !read.dry_run {
             match &done {
-                Ok(report) => self.report("reloaded", None, text(report)),
+                Ok(report) => self.host.report("reloaded", None, text(report)),
                 Err(failure) => {
                     tracing::error!("{failure}");
-                    self.tell_monitors("reload_refused", None, failure.to_string());
+                    self.host
+                        .tell_monitors("reload_refused", None, failure.to_string());
                 }
             }
             crate::notify::notify_ready();
@@ -168,10 +169,10 @@ impl Engine {
     /// Returns what differs in the files, if it can be taken up.
     fn differences(&self, files: &Files, dry_run: bool) -> Result<ReloadReport, Failure> {
         let internal = |e| failure(FailureCode::Internal, Cause::new(e));
-        let taken = self.config.taking(&files.config);
+        let taken = self.host.config.taking(&files.config);
         let (old, new) = (&self.reload.credentials, &files.credentials);
         let path = &files.config.chain.policy;
-        let policy = self.is_other_policy(path, files.policy.clone());
+        let policy = self.host.is_other_policy(path, files.policy.clone());
         if old.revoked.is_some() && new.revoked.is_none() {
             let cause = Cause::new(format!(
                 "the list of revoked certificates {} is gone",
@@ -191,7 +192,7 @@ impl Engine {
         let others = others.into_iter().filter(|(_, other)| *other);
         Ok(ReloadReport {
             dry_run,
-            changed: self.config.changes_to(&taken).map_err(internal)?,
+            changed: self.host.config.changes_to(&taken).map_err(internal)?,
             files: others.map(|(name, _)| name.to_owned()).collect(),
             needs_restart: taken.changes_to(&files.config).map_err(internal)?,
         })
@@ -201,23 +202,23 @@ impl Engine {
     /// steps.
     fn take_up_files(&mut self, files: Files, report: &ReloadReport) -> Result<(), Failure> {
         let refused = |cause: Cause| failure(FailureCode::Refused, cause);
-        let taken = self.config.taking(&files.config);
-        let before = self.config.clone();
+        let taken = self.host.config.taking(&files.config);
+        let before = self.host.config.clone();
         dysco_config::change_filter(&taken.log).map_err(|e| refused(Cause::new(e)))?;
         let fallible = self
             .admit(&taken)
             .and_then(|()| self.add_interfaces(&taken))
             .and_then(|()| self.track(&taken))
-            .and_then(|()| self.take_up_policy(&taken.chain.policy, files.policy));
+            .and_then(|()| self.host.take_up_policy(&taken.chain.policy, files.policy));
         if let Err(why) = fallible {
             self.undo(&before, &taken);
             return Err(refused(why));
         }
         for gone in only_in(&before, &taken) {
-            self.agent.remove_interface(gone);
+            self.host.agent.remove_interface(gone);
         }
         let revoked = report.files.iter().any(|name| name == "revoked");
-        self.control.take_up(files.renewal);
+        self.host.control.take_up(files.renewal);
         self.gauges.renew(&files.credentials);
         if let Err(error) = self.metrics.renew(&files.credentials) {
             tracing::error!(%error, "readers of metrics are accepted by the keys before");
@@ -225,14 +226,14 @@ impl Engine {
         self.reload.credentials = files.credentials;
         self.reload.looked = None;
         if revoked {
-            self.forget_gone_keys();
+            self.host.forget_gone_keys();
         }
-        self.proxy.configure(&proxy_config(&taken));
+        self.host.proxy.configure(&proxy_config(&taken));
         self.removals.set_concurrency(taken.removal.concurrency);
         let local = taken.removal.mode == dysco_api::Mode::Local;
-        self.machine.answer_asks_locally(local);
+        self.machine().answer_asks_locally(local);
         let sees_more = before.track != taken.track || only_in(&taken, &before).next().is_some();
-        self.config = taken;
+        self.host.config = taken;
         if sees_more {
             self.adopt_sessions(None);
         }
@@ -246,12 +247,12 @@ impl Engine {
     }
 
     fn add_interfaces(&self, new: &Config) -> Result<(), Cause> {
-        for gone in only_in(&self.config, new) {
+        for gone in only_in(&self.host.config, new) {
             self.may_leave(gone)?;
         }
         let attach = agent_config(new).attach;
-        for name in only_in(new, &self.config) {
-            let added = self.agent.add_interface(name, attach);
+        for name in only_in(new, &self.host.config) {
+            let added = self.host.agent.add_interface(name, attach);
             added.map_err(|e| e.explain())?;
         }
         Ok(())
@@ -260,9 +261,9 @@ impl Engine {
     /// Returns an error if sessions leave by an interface: they would stop without the programs
     /// there.
     fn may_leave(&self, interface: &str) -> Result<(), Cause> {
-        let ours = self.config.host.interfaces.iter();
+        let ours = self.host.config.host.interfaces.iter();
         let index = { ours }.find(|i| i.name == interface).map(|i| i.index);
-        let sessions = self.agent.sessions();
+        let sessions = self.host.agent.sessions();
         let of_it = sessions.iter().filter(|(_, s)| {
             dysco_agent::need_of(s).is_some() && index.is_none_or(|index| s.ifindex == index)
         });
@@ -276,13 +277,13 @@ impl Engine {
     }
 
     fn track(&self, new: &Config) -> Result<(), Cause> {
-        (self.agent.track(&new.rules())).map_err(|e| e.explain().into())
+        (self.host.agent.track(&new.rules())).map_err(|e| e.explain().into())
     }
 
     /// Undoes the steps that were taken for another configuration.
     fn undo(&self, before: &Config, taken: &Config) {
         for added in only_in(taken, before) {
-            self.agent.remove_interface(added);
+            self.host.agent.remove_interface(added);
         }
         let undone = [
             self.admit(before),

@@ -9,7 +9,7 @@ use dysco_common::{FlowKey, Session, View};
 use dysco_proxy::table;
 use dysco_scheduling::spawn_long;
 
-use super::{Answer, Engine, collect};
+use super::{Answer, ThisHost, collect};
 
 /// Interval between looks.
 const EVERY: Duration = Duration::from_secs(30);
@@ -82,7 +82,7 @@ impl Sockets {
     }
 }
 
-impl Engine {
+impl ThisHost {
     /// Collects sessions that had no socket at the last two looks.
     pub(super) fn sweep_sockets(&mut self) {
         if self.sockets.last.is_some_and(|at| at.elapsed() < EVERY) {

@@ -1,6 +1,6 @@
 //! Start of the engine: its parts, each from its section of the configuration.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use tokio::sync::{broadcast, mpsc};
 
 use super::answers::Answer;
 use super::history::History;
+use super::host::ThisHost;
 use super::removal::Removals;
 use super::{
     Engine, adopt, chains, collect, fault, firewall, gauges, neighbours, on_link, pages, ports,
@@ -88,40 +89,46 @@ pub(super) fn start(config: Config, file: PathBuf) -> anyhow::Result<(Engine, In
     let state = state::StateDir::open(&config.removal.state_dir)?;
     let sessions = config.data_plane.max_sessions as usize;
     let history = History::open(&config.removal.state_dir.join("history"), sessions);
-    let engine = Engine {
-        state,
-        removals: Removals::new(config.removal.concurrency),
+    let removals = Removals::new(config.removal.concurrency);
+    let host = ThisHost {
         config,
-        reload,
-        api,
-        metrics,
         agent: Arc::new(agent),
         routes,
         proxy,
         control,
-        machine,
         started: Instant::now(),
-        held: HashMap::new(),
+        events: VecDeque::new(),
         answers,
-        history,
+        terms: HashMap::new(),
+        held: HashMap::new(),
+        rechain: rechain::Rechain::default(),
+        chains: chains::Chains::default(),
+        moves: firewall::Moves::default(),
+        returns: straight::Returns::default(),
+        ports: ports::Ports::new(),
+        sockets: sockets::Sockets::default(),
         collector: collect::Collector::default(),
         on_link: on_link::OnLink::default(),
         strict: None,
         neighbours: neighbours::Neighbours::default(),
-        returns: straight::Returns::default(),
-        sockets: sockets::Sockets::default(),
-        ports: ports::Ports::new(),
-        turns: Turns::take(realtime),
-        adopting: adopt::Adopting::default(),
+        state,
         faults: fault::Faults::from_env(),
-        chains: chains::Chains::default(),
+        history,
         monitors: Vec::new(),
-        moves: firewall::Moves::default(),
+        no_room_told: None,
+    };
+    let engine = Engine {
+        host,
+        machine,
+        removals,
+        adopting: adopt::Adopting::default(),
         pages,
-        rechain: rechain::Rechain::default(),
+        reload,
+        api,
+        metrics,
         tally: tally::Tally::default(),
         gauges,
-        no_room_told: None,
+        turns: Turns::take(realtime),
     };
     let inputs = Inputs {
         events,

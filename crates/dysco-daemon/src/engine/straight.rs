@@ -14,7 +14,7 @@ use etherparse::{TcpHeader, TcpOptionElement};
 
 use super::packets::{self, packet_of};
 use super::raw::{send, send_by};
-use super::{Answer, Engine};
+use super::{Answer, ThisHost};
 
 /// Time without an acknowledgement after which replies take the old path again.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -94,7 +94,7 @@ impl Returns {
     }
 }
 
-impl Engine {
+impl ThisHost {
     /// Looks up the route to the client, and then runs the errand.
     pub(super) fn send_straight(
         &mut self,

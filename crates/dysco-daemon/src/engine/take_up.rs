@@ -6,22 +6,22 @@ use std::collections::HashSet;
 use anyhow::Context as _;
 use dysco_common::view::{Change, View};
 
-use super::Engine;
 use super::held::Held;
+use super::{Engine, ThisHost};
 
 impl Engine {
     /// Takes up the changes of a former process, before anything else.
     pub(super) fn take_up(&mut self) -> anyhow::Result<()> {
-        let now = self.now();
-        self.take_up_history();
-        let (path, records) = self.state.records();
-        self.agent.forget_joins();
-        self.agent.mend_parts();
-        self.rechain.taking_up = Some(self.agent.second_paths());
+        let now = self.host.now();
+        self.host.take_up_history();
+        let (path, records) = self.host.state.records();
+        self.host.agent.forget_joins();
+        self.host.agent.mend_parts();
+        self.host.rechain.taking_up = Some(self.host.agent.second_paths());
         for record in records {
             // Without its record this host would report to the others that it knows of no change,
             // and they would roll back a session that may have been cut.
-            let change = self.machine.restore(now, &record).with_context(|| {
+            let change = self.machine().restore(now, &record).with_context(|| {
                 format!(
                     "failed to read {}: a change was under way when another release of dyscod ended; start that release until it is done",
                     path.display()
@@ -30,33 +30,36 @@ impl Engine {
             tracing::info!(%change, "goes on with a change of a former process");
         }
         let under_way: Vec<_> = self
-            .machine
+            .machine()
             .changes()
             .map(|c| (c.change, c.subsession, c.other))
             .collect();
         for (change, own, other) in under_way {
             let found = |sub| {
-                self.find_for(change, &sub)
-                    .map(|slot| (slot, self.agent.session(slot).created_ns))
+                self.host
+                    .find_for(change, &sub)
+                    .map(|slot| (slot, self.host.agent.session(slot).created_ns))
             };
             let (slot, second) = (found(own), other.and_then(found));
-            let held = self.held.entry(change).or_default();
+            let held = self.host.held.entry(change).or_default();
             held.slot = slot;
             held.own = Some(own);
             held.other = second;
             if slot.is_none() || second.is_none() && other.is_some() {
-                self.tell_gone(change);
+                self.host.tell_gone(change);
             } else {
-                self.tell_broken(change);
+                self.host.tell_broken(change);
             }
         }
         self.pump_at_once();
-        self.rechain.taking_up = None;
-        self.undo_unrecorded();
+        self.host.rechain.taking_up = None;
+        self.host.undo_unrecorded();
         self.pump_at_once();
         Ok(())
     }
+}
 
+impl ThisHost {
     /// Takes up the history of sessions that still exist.
     fn take_up_history(&mut self) {
         let all = self.agent.sessions().into_iter();

@@ -14,7 +14,7 @@ use dysco_proto::{ChangeId, HostEvent, Meddling, Reason};
 use super::collect::boot_time;
 use super::pace::{Pace, too_fast};
 use super::raw::{self, Repeated};
-use super::{Answer, Engine, Held, packets, probe};
+use super::{Answer, Held, ThisHost, packets, probe};
 
 /// Intervals between SYNs, and from the last one until the path is given up.
 const REPEAT: [Duration; 5] = [
@@ -38,7 +38,7 @@ fn round_trip(elapsed: Duration) -> Duration {
     (elapsed - last).max(elapsed / 2)
 }
 
-impl Engine {
+impl ThisHost {
     /// Opens the path, once the right anchor is prepared.
     pub(super) fn try_path(&mut self, change: ChangeId) {
         let Some(slot) = self.slot_of(change) else {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use dysco_common::chain::Hop;
 
 use super::keys::KEPT;
-use crate::engine::Engine;
+use crate::engine::ThisHost;
 
 /// Time in which a connected neighbour has to confirm the new key.
 const SETTLES: Duration = Duration::from_secs(20);
@@ -68,7 +68,7 @@ impl Kept {
     }
 }
 
-impl Engine {
+impl ThisHost {
     /// Handles a host to which there is no connection, or could not be one.
     pub(in crate::engine) fn neighbour_gone(&mut self, host: IpAddr) {
         if !self.is_connected(host) && self.chains.kept.remove(host) {

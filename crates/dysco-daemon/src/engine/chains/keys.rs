@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dysco_control::{Identity, Secret};
 
 use super::{Chains, MANY, Message};
-use crate::engine::Engine;
+use crate::engine::ThisHost;
 
 /// Time for which a key is accepted after its connection has ended: a neighbour without a daemon
 /// continues to use it.
@@ -45,7 +45,7 @@ impl Chains {
     }
 }
 
-impl Engine {
+impl ThisHost {
     /// Takes up the keys that a former process has shared with neighbours.
     pub(super) fn adopt_keys(&mut self, now: Instant) {
         for id in self.agent.key_ids() {

@@ -10,9 +10,9 @@ use dysco_api::{Explained, Failure, FailureCode, PolicyReport, Reply, RuleReport
 use dysco_config::policy::{Policy, PolicyError};
 use dysco_explain::{Cause, Explain};
 
-use crate::engine::{Answer, Engine};
+use crate::engine::{Answer, ThisHost};
 
-impl Engine {
+impl ThisHost {
     /// Takes up the rules that the data plane has, and puts those of the file in force.
     pub(super) fn start_policy(&mut self) {
         match self.agent.policy() {

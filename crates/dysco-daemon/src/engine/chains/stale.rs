@@ -13,7 +13,7 @@ use dysco_proto::Subsession;
 use serde::{Deserialize, Serialize};
 
 use super::{MANY, Message};
-use crate::engine::{Engine, measure};
+use crate::engine::{ThisHost, measure};
 
 /// Minimum interval between questions to a neighbour about a session: anybody may repeat a SYN.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ fn holds(entry: Option<&Session>, asked: &Held) -> bool {
     same && (!opens || s.local.isn == asked.isn)
 }
 
-impl Engine {
+impl ThisHost {
     /// Handles a SYN of another session that arrived by the subsession of this entry, or of this
     /// session by another subsession.
     pub(in crate::engine) fn subsession_taken(&mut self, slot: u32) {

@@ -28,7 +28,7 @@ impl Engine {
     /// they come.
     pub(in crate::engine) fn passing_here(&self) -> Vec<u32> {
         let comes = |s: &Session| s.life.opened_here == 0 && s.is_current();
-        let all = self.agent.sessions().into_iter();
+        let all = self.host.agent.sessions().into_iter();
         all.filter(|(_, s)| comes(s) && passes(s))
             .map(|(slot, _)| slot)
             .collect()
@@ -43,8 +43,9 @@ impl Engine {
         state: &[KindName],
     ) {
         let may = self
+            .host
             .not_in_between(s)
-            .and_then(|()| self.has_a_neighbour(s));
+            .and_then(|()| self.host.has_a_neighbour(s));
         if let Err(reason) = may {
             return self.refuse_task(&task, &reason);
         }
@@ -59,35 +60,39 @@ impl Engine {
             self.tally.asks(session);
         }
         let ask = AskId(rand::random());
-        self.rechain.asking.insert(ask, task);
-        let now = self.now();
-        let actions = self.rechain.asks.begin(now, ask, session.left.ip(), asked);
+        self.host.rechain.asking.insert(ask, task);
+        let now = self.host.now();
+        let actions = self
+            .host
+            .rechain
+            .asks
+            .begin(now, ask, session.left.ip(), asked);
         self.ask_on(actions);
     }
 
     pub(in crate::engine) fn take_ask(&mut self, incoming: &Incoming) {
         let Some(message) = Message::decode(&incoming.message) else {
-            self.state.malformed += 1;
+            self.host.state.malformed += 1;
             tracing::warn!(from = %incoming.via, "a message about chains was discarded");
             return;
         };
-        let now = self.now();
-        let actions = (self.rechain.asks).handle(now, &incoming.from.addresses, message);
+        let now = self.host.now();
+        let actions = (self.host.rechain.asks).handle(now, &incoming.from.addresses, message);
         self.ask_on(actions);
     }
 
     pub(in crate::engine) fn sweep_asks(&mut self) {
-        let now = self.now();
-        let actions = self.rechain.asks.tick(now);
+        let now = self.host.now();
+        let actions = self.host.rechain.asks.tick(now);
         self.ask_on(actions);
     }
 
     fn ask_on(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Transmit(_, message) if !self.faults.pass(message.name()) => {}
+                Action::Transmit(_, message) if !self.host.faults.pass(message.name()) => {}
                 Action::Transmit(to, message) => match message.encode() {
-                    Ok(bytes) => self.control.send(to, bytes),
+                    Ok(bytes) => self.host.control.send(to, bytes),
                     Err(error) => tracing::error!(%to, %error, "cannot encode a message"),
                 },
                 Action::Judge { ask, from, asked } => self.judge_ask(ask, &from, asked),
@@ -108,15 +113,15 @@ impl Engine {
                        list the sessions there";
             return self.answer_ask(ask, Answer::refused(why));
         };
-        let s = self.agent.session(slot);
-        let id = self.session_id(slot, &s);
+        let s = self.host.agent.session(slot);
+        let id = self.host.session_id(slot, &s);
         let who = from.first().map(ToString::to_string).unwrap_or_default();
-        self.report(
+        self.host.report(
             "asked",
             Some(id),
             format!("{:?}: {who} asks for another chain", s.key),
         );
-        let wish = asked.wish.named_as(&self.chain_now(slot, &s), from);
+        let wish = asked.wish.named_as(&self.host.chain_now(slot, &s), from);
         let (mut task, judged) = self.chain_task(Whose::Ask(ask), slot, &wish, &asked.state);
         task.dry = asked.dry_run;
         self.take_task(task, judged);
@@ -126,10 +131,11 @@ impl Engine {
     /// Returns the slot of a session of this host in whose chain, or at whose end, the asking host
     /// is.
     fn asked_about(&self, from: &[IpAddr], session: &Subsession) -> Option<u32> {
-        let slot = self.find(session)?;
-        let s = self.agent.session(slot);
+        let slot = self.host.find(session)?;
+        let s = self.host.agent.session(slot);
         let may = from.contains(&s.name().remote.ip())
             || self
+                .host
                 .chain_now(slot, &s)
                 .iter()
                 .any(|host| from.contains(host));
@@ -137,13 +143,13 @@ impl Engine {
     }
 
     pub(super) fn answer_ask(&mut self, ask: AskId, answer: Answer) {
-        let now = self.now();
-        let actions = self.rechain.asks.answered(now, ask, answer.cut());
+        let now = self.host.now();
+        let actions = self.host.rechain.asks.answered(now, ask, answer.cut());
         self.ask_on(actions);
     }
 
     fn ask_ended(&mut self, ask: AskId, answer: Answer, silent: bool) {
-        let Some(task) = self.rechain.asking.remove(&ask) else {
+        let Some(task) = self.host.rechain.asking.remove(&ask) else {
             return;
         };
         if !task.dry {
@@ -151,7 +157,7 @@ impl Engine {
         }
         let mut report = task.report(answer.outcome.into(), answer.reason);
         report.timed_out = silent || answer.timed_out;
-        report.session = self.rechain.name_now(report.session);
+        report.session = self.host.rechain.name_now(report.session);
         (report.before, report.after) = (answer.before, answer.after);
         self.end_chain_task(&task, report, None);
     }

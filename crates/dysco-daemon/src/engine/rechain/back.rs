@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use dysco_common::{Session, View, seq};
 
 use super::open::shown_next;
-use crate::engine::Engine;
+use crate::engine::ThisHost;
 
 /// Time for which this is repeated. Each round trip may advance the numbers by the widest window,
 /// and the other anchor may return later.
@@ -33,7 +33,7 @@ fn is_shown(s: &Session) -> bool {
     matches!(s.view(), View::NewPath(_) | View::Tracked)
 }
 
-impl Engine {
+impl ThisHost {
     /// Returns what has to be shown if the session returns to its first path. A direct path may
     /// have firewalls as well, of which this host has no knowledge.
     pub(super) fn way_back(&self, first: u32, second: u32) -> Option<Back> {

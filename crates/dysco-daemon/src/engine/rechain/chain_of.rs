@@ -9,9 +9,9 @@ use dysco_common::{Addr, Session};
 use dysco_explain::{Cause, Explain};
 use dysco_proto::{Order, Reason, Subsession};
 
-use crate::engine::{Engine, measure};
+use crate::engine::{Engine, ThisHost, measure};
 
-impl Engine {
+impl ThisHost {
     /// Returns the hosts that a session passes, where the session was opened here.
     pub(in crate::engine) fn chain_now(&self, slot: u32, s: &Session) -> Vec<IpAddr> {
         if !s.is_chained() {
@@ -93,7 +93,9 @@ impl Engine {
         let paths = change.and_then(|change| self.rechain.paths.get(change));
         paths.is_none_or(|paths| paths.completed.is_some())
     }
+}
 
+impl Engine {
     /// Returns an error if, as far as this host knows, the session cannot get the chain.
     pub(super) fn fits(
         &self,
@@ -102,8 +104,8 @@ impl Engine {
         after: &[IpAddr],
     ) -> Result<(), Reason> {
         let no = |why: &str, hint: &str| Err(Reason::NoSuchChain(Cause::new(why).hint(hint)));
-        self.not_in_between(s)?;
-        self.has_a_neighbour(s)?;
+        self.host.not_in_between(s)?;
+        self.host.has_a_neighbour(s)?;
         let own = measure::opened(&s.key);
         if s.was_bypassed() && self.machine.is_changing(&own) {
             return no("its middlebox has not left it altogether", AGAIN);
@@ -116,9 +118,12 @@ impl Engine {
         }
         let server = s.name().remote.ip();
         let is_end = |host: IpAddr| {
-            self.config.host.addresses.contains(&host) || self.chains.is_one_host(host, server)
+            self.host.config.host.addresses.contains(&host)
+                || self.host.chains.is_one_host(host, server)
         };
-        can_be(after, server, is_end, |a, b| self.chains.is_one_host(a, b))
+        can_be(after, server, is_end, |a, b| {
+            self.host.chains.is_one_host(a, b)
+        })
     }
 }
 

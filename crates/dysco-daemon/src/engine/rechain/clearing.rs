@@ -6,7 +6,7 @@
 use dysco_firewall::{self as state, FiveTuple, StateError};
 use dysco_scheduling::{spawn_long, spawn_short};
 
-use crate::engine::{Answer, Engine};
+use crate::engine::{Answer, Engine, ThisHost};
 
 /// Session that the firewall has to forget, and the answer that is sent then.
 pub(in crate::engine) struct Cleared {
@@ -32,7 +32,7 @@ impl Clearing {
     }
 }
 
-impl Engine {
+impl ThisHost {
     /// Makes the firewall forget a session that has left, and then sends the answer.
     pub(super) fn remove_all_state(&self, known: FiveTuple, then: Answer) {
         let answers = self.answers.clone();
@@ -70,14 +70,16 @@ impl Engine {
             let _ = answers.send(Answer::Searched(then));
         });
     }
+}
 
+impl Engine {
     /// Sends the answers once the search is done and its entries are removed.
     pub(in crate::engine) fn searched(&mut self, then: Vec<Answer>) {
-        self.rechain.clearing.searching = false;
+        self.host.rechain.clearing.searching = false;
         for answer in then {
             self.take_answer(answer);
         }
-        self.search_next();
+        self.host.search_next();
     }
 }
 

@@ -13,7 +13,7 @@ use dysco_common::view::Route;
 use dysco_common::{Delta, FlowKey, Session};
 use dysco_proto::{ChangeId, HostEvent, HostId, Reason, Subsession};
 
-use crate::engine::{Answer, Engine, listing};
+use crate::engine::{Answer, ThisHost, listing};
 
 /// Time within which a middlebox that passes on what arrives holds nothing of it at some moment.
 const STILL: Duration = Duration::from_secs(1);
@@ -76,7 +76,7 @@ impl Numbers {
     }
 }
 
-impl Engine {
+impl ThisHost {
     /// Handles the report of a middlebox of this host about what it has added to a session.
     pub(in crate::engine) fn tell_delta(&mut self, request: &TellDelta) -> Reply {
         match self.take_delta(request) {

@@ -14,7 +14,7 @@ use dysco_proto::{ChangeId, HostEvent, HostId, Reason, Scope, Subsession};
 
 use crate::engine::chains::MANY;
 use crate::engine::firewall::as_opened;
-use crate::engine::{Answer, Engine};
+use crate::engine::{Answer, ThisHost};
 
 /// Time for which a neighbour is awaited.
 const CONNECT: Duration = Duration::from_secs(4);
@@ -67,7 +67,7 @@ impl Waiting {
     }
 }
 
-impl Engine {
+impl ThisHost {
     /// Returns the hop to a neighbour, if it is known.
     pub(super) fn hop_to(&self, next: IpAddr) -> Option<Hop> {
         self.known_hop(next)

@@ -10,13 +10,13 @@ use dysco_common::Session;
 use dysco_common::transit::Keep;
 use dysco_common::view::{Change, View};
 use dysco_control::Incoming;
-use dysco_proto::{ChangeId, Subsession};
+use dysco_proto::{ChangeId, Machine, Subsession};
 use serde::{Deserialize, Serialize};
 
 use super::hosts::keys_of;
 use crate::engine::chains::{MANY, Message};
 use crate::engine::firewall::as_opened;
-use crate::engine::{Answer, Engine, measure};
+use crate::engine::{Answer, ThisHost, measure};
 
 /// Time after which the opener is asked: a change that this process knows reports its end itself,
 /// within this time or never.
@@ -123,7 +123,7 @@ fn has_two(s: &Session) -> bool {
     beside && s.is_current()
 }
 
-impl Engine {
+impl ThisHost {
     /// Looks at an entry of the table: asks about the session if it passes by two paths.
     pub(in crate::engine) fn doubt_paths(&mut self, s: &Session) {
         if !has_two(s) {
@@ -167,7 +167,12 @@ impl Engine {
 
     /// Answers a host that asks which paths of a session are in use, once no change of the session
     /// is in progress. Before that, the change itself notifies the host.
-    pub(in crate::engine) fn tell_in_use(&self, asked: Passes, incoming: &Incoming) {
+    pub(in crate::engine) fn tell_in_use(
+        &self,
+        asked: Passes,
+        incoming: &Incoming,
+        machine: &Machine,
+    ) {
         let Some(slot) = self.find(&asked.session) else {
             // The session is over, and its entry is gone.
             if self
@@ -185,7 +190,7 @@ impl Engine {
         let given = self.given(slot, &s);
         // The paths are of a former session with the same name.
         let of_another = asked.paths.iter().all(|number| *number > given.highest);
-        let waits = self.machine.is_changing(&asked.session) && !of_another;
+        let waits = machine.is_changing(&asked.session) && !of_another;
         if !opened_here || waits {
             return;
         }

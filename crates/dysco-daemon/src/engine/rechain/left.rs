@@ -6,7 +6,7 @@ use dysco_common::view::{Change, View};
 use dysco_explain::Cause;
 use dysco_proto::{Progress, Reason, Subsession};
 
-use crate::engine::Engine;
+use crate::engine::ThisHost;
 use crate::engine::neighbours::Known;
 
 const LOCAL: &str = "a middlebox has left it, and its host alone relays it (local): another host can be inserted only between two that run dyscod, one on each side of it";
@@ -16,7 +16,7 @@ fn returned() -> Cause {
         .hint("run dyscod on the client's host, then 'dyscoctl remove-middlebox self --mode bypass' on the middlebox's, and then ask on the client's")
 }
 
-impl Engine {
+impl ThisHost {
     /// Returns an error if this host is at a place where no other can be inserted beside it.
     pub(super) fn not_in_between(&self, s: &Session) -> Result<(), Reason> {
         let cause = match s.view() {

@@ -15,7 +15,7 @@ use super::chain_of::relaid;
 use super::hosts::Waiting;
 use crate::engine::pace::{self, Pace};
 use crate::engine::raw::{self, Repeated};
-use crate::engine::{Answer, Engine, packets, probe};
+use crate::engine::{Answer, ThisHost, packets, probe};
 
 /// Result of looking up the interface by which a path leaves whose SYN has arrived.
 pub(in crate::engine) struct Uplink {
@@ -55,7 +55,7 @@ pub(super) fn shown_next(s: &Session) -> u32 {
     seq::min(s.snd_max, s.rcv_ack.wrapping_add(widest(s)))
 }
 
-impl Engine {
+impl ThisHost {
     pub(in crate::engine) fn open_path(
         &mut self,
         change: ChangeId,

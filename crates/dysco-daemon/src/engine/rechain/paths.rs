@@ -13,12 +13,12 @@ use dysco_proto::{ChangeId, Facts, HostEvent, Reason, Subsession};
 
 use super::Paths;
 use super::open::shown_next;
-use crate::engine::{Engine, collect, measure, packets, raw};
+use crate::engine::{ThisHost, collect, measure, packets, raw};
 
 /// Time for which late packets of the previous path are admitted.
 pub(super) const LATE: Duration = Duration::from_millis(200);
 
-impl Engine {
+impl ThisHost {
     /// Returns true if the change is one of a chain.
     pub(in crate::engine) fn is_chain(&self, change: ChangeId) -> bool {
         self.rechain.paths.contains_key(&change)

@@ -105,8 +105,8 @@ impl Engine {
                 return;
             }
         };
-        let id = self.rechain.next_batch;
-        self.rechain.next_batch += 1;
+        let id = self.host.rechain.next_batch;
+        self.host.rechain.next_batch += 1;
         let _ = replies.try_send(Reply::Accepted {
             left: Vec::new(),
             sessions: slots.len(),
@@ -115,7 +115,7 @@ impl Engine {
             reports: to_client(replies.clone()),
             left: slots.len(),
         };
-        self.rechain.batches.insert(id, batch);
+        self.host.rechain.batches.insert(id, batch);
         if slots.is_empty() {
             self.end_chain_batch(id);
         }
@@ -149,7 +149,7 @@ impl Engine {
         state: &[KindName],
         dry_run: bool,
     ) {
-        let s = self.agent.session(slot);
+        let s = self.host.agent.session(slot);
         if let Some(session) = self.opened_elsewhere(&s) {
             let mut task = self.task_of_chain(whose, slot, session, wish);
             task.dry = dry_run;
@@ -168,7 +168,7 @@ impl Engine {
                 let report = task.report(ChainOutcome::Changed, None);
                 self.end_chain_task(&task, report, None);
             }
-            Ok(()) => self.rechain.queue.push_back(task),
+            Ok(()) => self.host.rechain.queue.push_back(task),
         }
     }
 
@@ -188,10 +188,10 @@ impl Engine {
                 "name hosts by their addresses",
             )
         };
-        let first = self.config.host.addresses.first().copied();
+        let first = self.host.config.host.addresses.first().copied();
         let ip = |host: &HostName| match host {
             HostName::Address(ip) => Ok(*ip),
-            _ => self.resolve(host)?.or(first).ok_or_else(own),
+            _ => self.host.resolve(host)?.or(first).ok_or_else(own),
         };
         Ok(match chain {
             ChainChange::Become(hosts) => {
@@ -207,21 +207,21 @@ impl Engine {
     fn chosen(&self, request: &Reconfigure, wish: &ChainWish) -> Result<Vec<u32>, Failure> {
         let through = match &request.which {
             Which::Sessions(names) => return self.named(names),
-            Which::Through(host) => match self.resolve(host)? {
+            Which::Through(host) => match self.host.resolve(host)? {
                 Some(host) => Some(host),
                 None => return Ok(self.passing_here()),
             },
             Which::Filter(_) | Which::All => None,
         };
-        let mut all = self.agent.sessions();
+        let mut all = self.host.agent.sessions();
         all.retain(|(_, s)| opens(s));
         // If a host is to leave chains, the sessions are those that pass it, whichever host opened
         // them.
-        let leaves = |host: IpAddr| self.config.host.addresses.contains(&host);
+        let leaves = |host: IpAddr| self.host.config.host.addresses.contains(&host);
         let leaves_here = wish.leaves().is_some_and(leaves);
         if leaves_here {
             let passing = self.passing_here().into_iter();
-            let passing = passing.map(|slot| (slot, self.agent.session(slot)));
+            let passing = passing.map(|slot| (slot, self.host.agent.session(slot)));
             match &request.which {
                 Which::All => return Ok(passing.map(|(slot, _)| slot).collect()),
                 Which::Filter(_) => all = passing.collect(),
@@ -231,10 +231,12 @@ impl Engine {
         Ok(all
             .into_iter()
             .filter(|(slot, s)| {
-                let now = self.chain_now(*slot, s);
+                let now = self.host.chain_now(*slot, s);
                 let meant = leaves_here || wish.makes_sense(&now);
                 match &request.which {
-                    Which::Filter(filter) => meant && filter.matches(&self.report_of(*slot, s)),
+                    Which::Filter(filter) => {
+                        meant && filter.matches(&self.host.report_of(*slot, s))
+                    }
                     Which::Through(_) => through.is_some_and(|host| now.contains(&host)),
                     // A session that is opening does not yet count. A session that was adopted and
                     // not heard since counts, and is refused for that reason.
@@ -253,8 +255,8 @@ impl Engine {
         wish: &ChainWish,
         state: &[KindName],
     ) -> (Task, Result<(), Reason>) {
-        let s = self.agent.session(slot);
-        let before = self.chain_now(slot, &s);
+        let s = self.host.agent.session(slot);
+        let before = self.host.chain_now(slot, &s);
         let after = wish.apply(&before);
         let mut task = self.task_of_chain(whose, slot, measure::opened(&s.name()), wish);
         task.order.before = before.clone();
@@ -281,7 +283,7 @@ impl Engine {
         session: Subsession,
         wish: &ChainWish,
     ) -> Task {
-        let s = self.agent.session(slot);
+        let s = self.host.agent.session(slot);
         let order = Order {
             session,
             before: Vec::new(),
@@ -293,7 +295,7 @@ impl Engine {
         };
         Task {
             whose,
-            session: self.session_id(slot, &s),
+            session: self.host.session_id(slot, &s),
             local: s.key.local(),
             remote: s.key.remote(),
             order,
@@ -305,12 +307,6 @@ impl Engine {
         }
     }
 
-    /// Returns the kinds of state that a change moves.
-    pub(in crate::engine) fn kinds_of(&self, change: ChangeId) -> Vec<KindName> {
-        let running = self.rechain.running.get(&change);
-        running.map_or_else(Vec::new, |running| running.task.kinds.clone())
-    }
-
     /// Handles the machine's report on how far a change is.
     pub(in crate::engine) fn chain_progress(
         &mut self,
@@ -320,12 +316,12 @@ impl Engine {
         progress: Progress,
         at: Instant,
     ) {
-        let progress = self.exactly(subsession, progress);
+        let progress = self.host.exactly(subsession, progress);
         if progress.is_end() {
             self.tell_chain(change, role, subsession, &progress);
             self.wake_chains();
         }
-        let Some(running) = self.rechain.running.get_mut(&change) else {
+        let Some(running) = self.host.rechain.running.get_mut(&change) else {
             return;
         };
         let took = at.saturating_duration_since(running.task.asked);
@@ -339,9 +335,10 @@ impl Engine {
             Progress::Refused(why) => (ChainOutcome::Refused, Some(why)),
             _ => return,
         };
-        let Some(running) = self.rechain.running.remove(&change) else {
+        let Some(running) = self.host.rechain.running.remove(&change) else {
             return;
         };
+        self.host.terms.remove(&change);
         let Some(running) = self.unless_it_waits(running, why.as_ref()) else {
             return self.start_chains_waiting();
         };
@@ -349,7 +346,7 @@ impl Engine {
         let mut report = running.task.report(outcome, reason);
         report.timed_out = why.as_ref().is_some_and(Reason::is_of_time);
         report.change_id = Some(change.to_string());
-        report.session = self.rechain.name_now(report.session);
+        report.session = self.host.rechain.name_now(report.session);
         let micros = |d: Duration| d.as_micros() as u64;
         if outcome == ChainOutcome::Changed {
             report.request_to_switch_us = running.switched.map(micros);
@@ -366,15 +363,16 @@ impl Engine {
         subsession: &Subsession,
         progress: &Progress,
     ) {
-        let slot = self.find_for(change, subsession);
-        let session = slot.map(|slot| self.session_id(slot, &self.agent.session(slot)));
+        let slot = self.host.find_for(change, subsession);
+        let session = slot.map(|slot| self.host.session_id(slot, &self.host.agent.session(slot)));
         let (kind, what) = match progress {
             Progress::RolledBack(why) => ("rolled_back", format!("rolled back: {why}")),
             Progress::Refused(why) => ("refused", format!("refused: {why}")),
             _ => ("rechained", "it has another chain".to_owned()),
         };
         let text = format!("{subsession} ({role}): {what}");
-        self.report_part(Some(change.to_string()), kind, session, text);
+        self.host
+            .report_part(Some(change.to_string()), kind, session, text);
     }
 
     /// Ends one session's part of a request; `why` is the reason if it was not done.
@@ -405,7 +403,7 @@ impl Engine {
                 return self.answer_ask(ask, answer);
             }
         };
-        let Some(b) = self.rechain.batches.get_mut(&batch) else {
+        let Some(b) = self.host.rechain.batches.get_mut(&batch) else {
             return;
         };
         // A client may read slowly, or have left.
@@ -418,7 +416,7 @@ impl Engine {
 
     /// Ends a batch. The client is notified once it has read the reports before that.
     fn end_chain_batch(&mut self, id: u64) {
-        self.rechain.batches.remove(&id);
+        self.host.rechain.batches.remove(&id);
     }
 }
 

@@ -6,11 +6,12 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use dysco_explain::Cause;
-use dysco_proto::{ChangeId, Phase, Reason};
+use dysco_proto::{ChangeId, Machine, Phase, Reason};
 
 use super::request::{Running, Task};
 use crate::engine::Engine;
 use crate::engine::chains::MANY;
+use crate::engine::host::Terms;
 
 /// Maximum time that a request waits: longer than a rollback takes, even if its hosts are silent.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -63,42 +64,42 @@ impl Engine {
     /// Begins waiting changes, as far as there is room. A change that has its new path makes room:
     /// it only waits for late packets of the previous path.
     pub(super) fn start_chains_waiting(&mut self) {
-        let most = self.config.removal.concurrency;
+        let most = self.host.config.removal.concurrency;
         let on_their_way = |running: &HashMap<_, Running>| {
             let waits = |r: &&Running| r.switched.is_none();
             running.values().filter(waits).count()
         };
-        while self.rechain.running.len() < most.max(MANY)
-            && on_their_way(&self.rechain.running) < most
+        while self.host.rechain.running.len() < most.max(MANY)
+            && on_their_way(&self.host.rechain.running) < most
         {
-            let Some(task) = self.rechain.queue.pop_front() else {
+            let Some(task) = self.host.rechain.queue.pop_front() else {
                 return;
             };
-            let (now, (mut task, judged)) = (self.now(), self.in_turn(task));
-            let numbered = judged.and_then(|()| self.number_path(&mut task.order));
-            let begun = numbered.and_then(|()| self.machine.request_chain(now, task.order.clone()));
+            let (now, (mut task, judged)) = (self.host.now(), self.in_turn(task));
+            let numbered = judged.and_then(|()| self.host.number_path(&mut task.order));
+            let begun =
+                numbered.and_then(|()| self.machine().request_chain(now, task.order.clone()));
             match begun {
                 Ok(change) => {
+                    let terms = Terms {
+                        vouched: false,
+                        kinds: task.kinds.clone(),
+                    };
+                    self.host.terms.insert(change, terms);
                     let running = Running {
                         task,
                         switched: None,
                     };
-                    self.rechain.running.insert(change, running);
+                    self.host.rechain.running.insert(change, running);
                 }
                 Err(Reason::LockedByAnother(other))
-                    if may_wait(&task) && !self.is_decided(other) =>
+                    if may_wait(&task) && !is_decided(&self.machine, other) =>
                 {
-                    self.rechain.behind.wait(other, Instant::now(), task);
+                    self.host.rechain.behind.wait(other, Instant::now(), task);
                 }
                 Err(reason) => self.refuse_task(&task, &reason),
             }
         }
-    }
-
-    /// Returns true if a change is over or cannot be rolled back any more: then it has won.
-    fn is_decided(&self, change: ChangeId) -> bool {
-        let phase = self.machine.phase_of(change);
-        matches!(phase, None | Some(Phase::Completing | Phase::Closing))
     }
 
     /// Queues a change again that was rolled back because another host holds the session for its
@@ -111,7 +112,7 @@ impl Engine {
         match why {
             Some(Reason::LockedByAnother(other)) if may_wait(&running.task) => {
                 let again = Instant::now() + AGAIN;
-                self.rechain.behind.wait(*other, again, running.task);
+                self.host.rechain.behind.wait(*other, again, running.task);
                 None
             }
             _ => Some(running),
@@ -120,16 +121,17 @@ impl Engine {
 
     /// Judges the changes again whose obstacle is over, before later requests.
     pub(in crate::engine) fn wake_chains(&mut self) {
-        let mut behind = std::mem::take(&mut self.rechain.behind);
-        let over = |change| self.is_decided(change);
+        let mut behind = std::mem::take(&mut self.host.rechain.behind);
+        let machine = self.machine();
+        let over = |change| is_decided(machine, change);
         let due = behind.due(Instant::now(), over, |task| !may_wait(task));
-        self.rechain.behind = behind;
+        self.host.rechain.behind = behind;
         if due.is_empty() {
             return;
         }
         for task in due.into_iter().rev() {
             match self.judged_anew(task) {
-                (task, Ok(())) => self.rechain.queue.push_front(task),
+                (task, Ok(())) => self.host.rechain.queue.push_front(task),
                 (task, Err(why)) => self.refuse_task(&task, &why),
             }
         }
@@ -138,8 +140,8 @@ impl Engine {
 
     /// Judges a change again if another request has changed its chain while it waited.
     fn in_turn(&self, task: Task) -> (Task, Result<(), Reason>) {
-        let slot = self.find(&task.order.session);
-        let now = slot.map(|slot| self.chain_now(slot, &self.agent.session(slot)));
+        let slot = self.host.find(&task.order.session);
+        let now = slot.map(|slot| self.host.chain_now(slot, &self.host.agent.session(slot)));
         match now {
             Some(now) if now != task.order.before => self.judged_anew(task),
             _ => (task, Ok(())),
@@ -149,7 +151,7 @@ impl Engine {
     /// Judges a change again whose session another request may have changed. If that request was
     /// about another segment, both win.
     fn judged_anew(&self, task: Task) -> (Task, Result<(), Reason>) {
-        let Some(slot) = self.find(&task.order.session) else {
+        let Some(slot) = self.host.find(&task.order.session) else {
             return (task, Err(Reason::Closing));
         };
         let (mut now, judged) = self.chain_task(task.whose, slot, &task.wish, &task.kinds);
@@ -160,6 +162,12 @@ impl Engine {
         now.asked = task.asked;
         (now, judged)
     }
+}
+
+/// Returns true if a change is over or cannot be rolled back any more: then it has won.
+fn is_decided(machine: &Machine, change: ChangeId) -> bool {
+    let phase = machine.phase_of(change);
+    matches!(phase, None | Some(Phase::Completing | Phase::Closing))
 }
 
 fn may_wait(task: &Task) -> bool {

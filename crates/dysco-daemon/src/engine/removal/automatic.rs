@@ -61,7 +61,7 @@ impl Automatic {
 impl Engine {
     /// Handles a shim's report of a session.
     pub(in crate::engine) fn take_pair(&mut self, event: Result<PairEvent, RecvError>) {
-        if !self.config.removal.automatic {
+        if !self.host.config.removal.automatic {
             return;
         }
         match event {
@@ -69,7 +69,7 @@ impl Engine {
             Ok(PairEvent::Gone(pair)) => drop(self.removals.automatic.0.remove(&pair.a.key)),
             // So many reports at once that some were missed.
             Err(RecvError::Lagged(_)) => {
-                for pair in self.proxy.pairs() {
+                for pair in self.host.proxy.pairs() {
                     self.remove_by_itself(&pair);
                 }
                 self.start_waiting();
@@ -82,23 +82,23 @@ impl Engine {
     pub(in crate::engine) fn sweep_automatic(&mut self) {
         let now = Instant::now();
         for key in self.removals.automatic.due(now) {
-            match self.proxy.find(&key) {
-                Some(pair) if self.agent.find(&key).is_some() => self.remove_by_itself(&pair),
+            match self.host.proxy.find(&key) {
+                Some(pair) if self.host.agent.find(&key).is_some() => self.remove_by_itself(&pair),
                 _ => drop(self.removals.automatic.0.remove(&key)),
             }
         }
     }
 
     fn remove_by_itself(&mut self, pair: &Pair) {
-        if self.proxy.transparent(pair, false).is_err() {
+        if self.host.proxy.transparent(pair, false).is_err() {
             return;
         }
-        let Some(slot) = self.agent.find(&pair.a.key) else {
+        let Some(slot) = self.host.agent.find(&pair.a.key) else {
             return;
         };
-        let mode = self.config.removal.mode;
+        let mode = self.host.config.removal.mode;
         let said = &Said::automatic();
-        let task = self.task_of(slot, None, self.config.removal.timeout, mode, said);
+        let task = self.task_of(slot, None, self.host.config.removal.timeout, mode, said);
         if task.relayed {
             return;
         }

@@ -9,16 +9,16 @@ use dysco_common::view::{Leaver, View};
 use dysco_proto::{Reason, Subsession};
 
 use super::{Candidates, Said, Stage, Task};
-use crate::engine::{Engine, measure};
+use crate::engine::{Engine, ThisHost, measure};
 
 impl Engine {
     /// Returns the sessions that a request concerns, with those that cannot be changed.
     pub(super) fn candidates(&self, request: &Remove, said: &Said) -> Result<Candidates, Failure> {
-        let host = self.resolve(&request.host)?;
+        let host = self.host.resolve(&request.host)?;
         let timeout = request
             .timeout_ms
-            .map_or(self.config.removal.timeout, Duration::from_millis);
-        let mode = request.mode.unwrap_or(self.config.removal.mode);
+            .map_or(self.host.config.removal.timeout, Duration::from_millis);
+        let mode = request.mode.unwrap_or(self.host.config.removal.mode);
         if let (Some(host), Some(_)) = (host, request.mode) {
             return Err(Failure {
                 code: FailureCode::BadRequest,
@@ -60,22 +60,24 @@ impl Engine {
 
     /// Returns true if the filter matches the session of a slot.
     pub(in crate::engine) fn shows(&self, slot: u32, filter: &Filter) -> bool {
-        filter.matches(&self.report_of(slot, &self.agent.session(slot)))
+        filter.matches(&self.host.report_of(slot, &self.host.agent.session(slot)))
     }
 
     /// Sorts a session among the tasks if nothing keeps the proxy in it, and among the refused
     /// otherwise.
     pub(in crate::engine) fn sort(&self, task: Task, found: &mut Candidates) {
-        let over = over_here(&self.agent.session(task.session.slot()));
+        let over = over_here(&self.host.agent.session(task.session.slot()));
         let all = match (task.relayed, task.mode) {
             _ if over.is_some() => over.into_iter().collect(),
             // Nothing is left to be proven.
-            (true, Mode::Auto | Mode::Bypass | Mode::Return) => (self.relay_of(&task.subsession))
-                .and_then(|slots| self.has_none_beside(slots).err())
-                .into_iter()
-                .collect(),
+            (true, Mode::Auto | Mode::Bypass | Mode::Return) => {
+                (self.host.relay_of(&task.subsession))
+                    .and_then(|slots| self.host.has_none_beside(slots).err())
+                    .into_iter()
+                    .collect()
+            }
             (true, Mode::Local) => vec![Reason::AlreadyOut],
-            (false, _) => self.objections(&task.subsession, task.said.word),
+            (false, _) => self.host.objections(&task.subsession, task.said.word),
         };
         let words = || all.iter().map(Reason::to_string).collect();
         match all.first() {
@@ -93,38 +95,19 @@ impl Engine {
         }
     }
 
-    /// Returns the address of a host; `None` for this host.
-    pub(in crate::engine) fn resolve(&self, host: &HostName) -> Result<Option<IpAddr>, Failure> {
-        let ip = match host {
-            HostName::This => return Ok(None),
-            HostName::Address(ip) => *ip,
-            HostName::Name(name) if *name == self.config.host.name => return Ok(None),
-            // Not resolved here: that would block the engine.
-            HostName::Name(name) => {
-                return Err(Failure {
-                    code: FailureCode::NotFound,
-                    what: format!("find the host '{name}'"),
-                    why: "its name does not resolve".into(),
-                    hint: "name it by its address".into(),
-                });
-            }
-        };
-        Ok((!self.config.host.addresses.contains(&ip)).then_some(ip))
-    }
-
     /// Returns the slots of the sessions that a host's middlebox is in, as seen from here. Sessions
     /// that pass this host by a chain count only if no mode is requested, since a mode concerns
     /// proxies.
     fn sessions_through(&self, host: Option<IpAddr>, asked: Option<Mode>) -> Vec<u32> {
-        let mode = asked.unwrap_or(self.config.removal.mode);
+        let mode = asked.unwrap_or(self.host.config.removal.mode);
         match host {
             None => {
-                let pairs = self.proxy.pairs();
-                let held = pairs.iter().filter_map(|p| self.agent.find(&p.a.key));
+                let pairs = self.host.proxy.pairs();
+                let held = pairs.iter().filter_map(|p| self.host.agent.find(&p.a.key));
                 let mut slots: Vec<u32> = held.collect();
                 // This host is in the path of sessions that it relays.
                 if matches!(mode, Mode::Bypass | Mode::Return) {
-                    slots.extend(self.relayed_slots(mode));
+                    slots.extend(self.host.relayed_slots(mode));
                 }
                 if asked.is_none() {
                     slots.extend(self.passing_here());
@@ -132,14 +115,14 @@ impl Engine {
                 slots.sort_unstable();
                 slots.dedup();
                 // An ended session needs no removal.
-                slots.retain(|slot| !self.agent.session(*slot).has_ended());
+                slots.retain(|slot| !self.host.agent.session(*slot).has_ended());
                 slots
             }
             Some(ip) => {
                 let through = |s: &Session| {
                     s.key.remote.ip() == ip && s.view().is_unchanged() && !s.has_ended()
                 };
-                let all = self.agent.sessions().into_iter();
+                let all = self.host.agent.sessions().into_iter();
                 let meant = |(slot, s): &(u32, _)| through(s) || self.opens_through(*slot, s, ip);
                 all.filter(meant).map(|(slot, _)| slot).collect()
             }
@@ -150,7 +133,7 @@ impl Engine {
         names
             .iter()
             .map(|name| {
-                self.slot_named(name).ok_or_else(|| Failure {
+                self.host.slot_named(name).ok_or_else(|| Failure {
                     code: FailureCode::NotFound,
                     what: format!("find the session '{name}'"),
                     why: "this host has no such session".into(),
@@ -162,10 +145,10 @@ impl Engine {
 
     /// Returns the hosts on both sides of a session whose proxy is, or was, on this host.
     pub(super) fn hosts_beside(&self, subsession: &Subsession) -> Option<[IpAddr; 2]> {
-        if let Some(slots) = self.relay_of(subsession) {
-            return Some(slots.map(|o| self.agent.session(o).key.remote().ip()));
+        if let Some(slots) = self.host.relay_of(subsession) {
+            return Some(slots.map(|o| self.host.agent.session(o).key.remote().ip()));
         }
-        let pair = self.pair_of_session(subsession)?;
+        let pair = self.host.pair_of_session(subsession)?;
         Some([pair.a, pair.b].map(|side| side.key.remote().ip()))
     }
 
@@ -177,7 +160,7 @@ impl Engine {
         mode: Mode,
         said: &Said,
     ) -> Task {
-        let s = self.agent.session(slot);
+        let s = self.host.agent.session(slot);
         let opened = s.life.opened_here != 0;
         let subsession = if opened {
             measure::opened(&s.key)
@@ -185,10 +168,10 @@ impl Engine {
             measure::accepted(&s.key)
         };
         let relay = match host {
-            None => self.relay_of(&subsession),
+            None => self.host.relay_of(&subsession),
             Some(_) => None,
         };
-        let returns = |[a, _]: [u32; 2]| self.agent.session(a).two.returns != 0;
+        let returns = |[a, _]: [u32; 2]| self.host.agent.session(a).two.returns != 0;
         let from = match relay {
             None => Way::Middlebox,
             Some(slots) if returns(slots) => Way::Return,
@@ -197,7 +180,7 @@ impl Engine {
         let neighbours = host.map_or_else(|| self.hosts_beside(&subsession), |_| None);
         Task {
             batch: 0,
-            session: self.session_id(slot, &s),
+            session: self.host.session_id(slot, &s),
             local: s.key.local(),
             remote: s.key.remote(),
             subsession,
@@ -220,6 +203,27 @@ impl Engine {
             since: None,
             switched: None,
         }
+    }
+}
+
+impl ThisHost {
+    /// Returns the address of a host; `None` for this host.
+    pub(in crate::engine) fn resolve(&self, host: &HostName) -> Result<Option<IpAddr>, Failure> {
+        let ip = match host {
+            HostName::This => return Ok(None),
+            HostName::Address(ip) => *ip,
+            HostName::Name(name) if *name == self.config.host.name => return Ok(None),
+            // Not resolved here: that would block the engine.
+            HostName::Name(name) => {
+                return Err(Failure {
+                    code: FailureCode::NotFound,
+                    what: format!("find the host '{name}'"),
+                    why: "its name does not resolve".into(),
+                    hint: "name it by its address".into(),
+                });
+            }
+        };
+        Ok((!self.config.host.addresses.contains(&ip)).then_some(ip))
     }
 }
 

@@ -15,20 +15,20 @@ impl Engine {
     /// that was opened elsewhere may have any host in its chain: its opener knows. An ended session
     /// still has its chain, for a request that names the session.
     pub(in crate::engine) fn in_chain(&self, slot: u32, host: Option<IpAddr>) -> Option<IpAddr> {
-        let s = self.agent.session(slot);
+        let s = self.host.agent.session(slot);
         let Some(host) = host else {
-            let own = self.config.host.addresses.first().copied();
+            let own = self.host.config.host.addresses.first().copied();
             return own.filter(|_| rechain::has_passed(&s));
         };
         let elsewhere = s.chain_state() == ChainState::Open && self.opened_elsewhere(&s).is_some();
         let is_end = s.name().remote.ip() == host;
-        let opened = rechain::has_opened(&s) && self.chain_now(slot, &s).contains(&host);
+        let opened = rechain::has_opened(&s) && self.host.chain_now(slot, &s).contains(&host);
         (opened || elsewhere && !is_end).then_some(host)
     }
 
     /// Returns true if the session was opened here, with the host in its chain.
     pub(super) fn opens_through(&self, slot: u32, s: &Session, host: IpAddr) -> bool {
-        rechain::opens(s) && self.chain_now(slot, s).contains(&host)
+        rechain::opens(s) && self.host.chain_now(slot, s).contains(&host)
     }
 
     /// Ends a removal of that kind.

@@ -29,12 +29,16 @@ impl Engine {
         let tasks = found.tasks.iter().enumerate();
         let pairs: Vec<(usize, Pair)> = tasks
             .filter(|(_, task)| task.ask.is_none() && !task.relayed)
-            .filter_map(|(at, task)| Some((at, self.pair_of_session(&task.subsession)?)))
+            .filter_map(|(at, task)| Some((at, self.host.pair_of_session(&task.subsession)?)))
             .collect();
         if pairs.is_empty() {
             return self.begin_batch(found, true, replies);
         }
-        let (proxy, answers, replies) = (self.proxy.clone(), self.answers.clone(), replies.clone());
+        let (proxy, answers, replies) = (
+            self.host.proxy.clone(),
+            self.host.answers.clone(),
+            replies.clone(),
+        );
         tokio::spawn(async move {
             let sending = proxy.sending(pairs.iter().map(|(_, pair)| *pair).collect());
             let read = pairs.iter().zip(sending.await);
@@ -60,7 +64,7 @@ impl Engine {
         } = windows;
         for r in read {
             let sending = r.sending.as_ref();
-            let objection = sending.and_then(|s| self.window_objection(&r.pair, s));
+            let objection = sending.and_then(|s| self.host.window_objection(&r.pair, s));
             if let (Some(task), Some(reason)) = (found.tasks.get_mut(r.task), objection) {
                 task.objections.push(reason.to_string());
             }

@@ -44,7 +44,12 @@ impl Engine {
     pub(in crate::engine) fn left_untracked(&self, untracked: &[FlowKey]) -> Vec<LeftReport> {
         let mut left = BTreeMap::new();
         for key in untracked {
-            let why = match self.agent.find(key).map(|slot| self.agent.session(slot)) {
+            let why = match self
+                .host
+                .agent
+                .find(key)
+                .map(|slot| self.host.agent.session(slot))
+            {
                 None => Some(self.unknown(key)),
                 Some(s) if s.life.opened_here != 0 || s.has_ended() => None,
                 Some(s) => facts(&s, &accepted(key)).err().map(|why| why.to_string()),
@@ -65,16 +70,17 @@ impl Engine {
         key: &FlowKey,
         accepted: bool,
     ) -> Option<String> {
-        let Some(slot) = self.agent.find(key) else {
+        let Some(slot) = self.host.agent.find(key) else {
             // Many programs without the shim have connections to others of this host.
-            let relayed = held.shim || !self.is_on_host(&key.remote().ip());
+            let relayed = held.shim || !self.host.is_on_host(&key.remote().ip());
             let meant = relayed && accepted && request.filter.is_empty();
             // Sessions that the operator does not want tracked are not looked for either.
-            let tracks = wanted(&self.config.rules(), key, false);
+            let tracks = wanted(&self.host.config.rules(), key, false);
             return (meant && tracks).then(|| self.unknown(key));
         };
-        let s = self.agent.session(slot);
-        let is_left = s.life.opened_here == 0 && !s.has_ended() && self.proxy.of(key).is_none();
+        let s = self.host.agent.session(slot);
+        let is_left =
+            s.life.opened_here == 0 && !s.has_ended() && self.host.proxy.of(key).is_none();
         let meant = is_left && (request.filter.is_empty() || self.shows(slot, &request.filter));
         meant.then(|| no_proof(held))
     }

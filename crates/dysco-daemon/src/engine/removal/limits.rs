@@ -30,13 +30,14 @@ impl Engine {
                 _ => {}
             }
         }
-        let time = self.now();
+        let time = self.host.now();
         for change in cancel {
-            self.machine.cancel(time, change);
+            self.machine().cancel(time, change);
         }
         for change in pending {
-            let unconfirmed = self.is_unconfirmed(change);
+            let unconfirmed = self.host.is_unconfirmed(change);
             if let Some(r) = self.removals.under_way.end(change) {
+                self.host.terms.remove(&change);
                 let why = match r.task.ask {
                     None if unconfirmed => UNCONFIRMED.to_owned(),
                     None => {
@@ -61,13 +62,14 @@ impl Engine {
     /// Ends the changes that need an unreachable peer to begin.
     pub(in crate::engine) fn removals_without(&mut self, peer: IpAddr) {
         let early = |p: Phase| matches!(p, Phase::Leaving | Phase::Locking);
+        self.feed_machine();
         let affected: Vec<ChangeId> = self
             .machine
             .changes()
             .filter(|c| c.role == Role::Middle && early(c.phase))
             .filter(|c| {
                 let left = c.subsession.left.ip() == peer;
-                let pair = self.held.get(&c.change).and_then(|h| h.pair);
+                let pair = self.host.held.get(&c.change).and_then(|h| h.pair);
                 let right = pair.is_some_and(|pair| pair.b.key.remote().ip() == peer);
                 right || (left && c.phase == Phase::Leaving)
             })
@@ -78,14 +80,14 @@ impl Engine {
             .filter(|(_, r)| r.task.ask == Some(peer))
             .map(|(change, _)| *change);
         let affected: Vec<ChangeId> = affected.into_iter().chain(asked).collect();
-        let now = self.now();
+        let now = self.host.now();
         for change in affected {
             if let Some(r) = self.removals.under_way.get_mut(change)
                 && r.task.ask.is_none()
             {
                 r.reason = Some(Reason::NoAgent(peer));
             }
-            self.machine.cancel(now, change);
+            self.machine().cancel(now, change);
         }
     }
 }

@@ -21,6 +21,7 @@ use dysco_proto::{ChangeId, Progress, Reason, Report, Role, Subsession};
 use dysco_proxy::elsewhere::Held;
 use tokio::sync::mpsc;
 
+use super::host::Terms;
 use super::{Answer, Engine};
 use crate::metrics::ChangeKind;
 use automatic::{AUTOMATIC, Automatic};
@@ -115,12 +116,6 @@ impl Removals {
         Some(begun.map_or_else(Instant::now, |begun| begun + TURN))
     }
 
-    /// Returns true if the operator has vouched for the session of this change.
-    pub fn vouched(&self, change: ChangeId) -> bool {
-        let running = self.under_way.running().get(&change);
-        running.is_some_and(|r| r.task.said.word)
-    }
-
     /// Returns the time at which a decision is due even if the neighbours have not answered.
     pub fn next_decision(&self) -> Option<Instant> {
         self.under_way.next_decision()
@@ -129,7 +124,7 @@ impl Removals {
 
 impl Engine {
     pub(super) fn remove(&mut self, request: Remove, said: Said, replies: mpsc::Sender<Reply>) {
-        let here = matches!(self.resolve(&request.host), Ok(None));
+        let here = matches!(self.host.resolve(&request.host), Ok(None));
         let all = here && request.all;
         let begun = Begun {
             request,
@@ -141,7 +136,7 @@ impl Engine {
             return self.go_on_removing(begun);
         }
         // A request for all sessions also reports those that are no candidates.
-        let (proxy, answers) = (self.proxy.clone(), self.answers.clone());
+        let (proxy, answers) = (self.host.proxy.clone(), self.host.answers.clone());
         tokio::spawn(async move {
             let held = proxy.held().await;
             let _ = answers.send(Answer::Held(Box::new(Begun { held, ..begun })));
@@ -215,22 +210,27 @@ impl Engine {
             let Some(task) = self.removals.under_way.next_waiting() else {
                 break;
             };
-            let now = self.now();
+            let now = self.host.now();
             let sub = task.subsession;
             let begun = match (task.ask, task.way, task.stage) {
-                (Some(host), ..) => self.machine.request_ask(now, host, sub),
+                (Some(host), ..) => self.machine().request_ask(now, host, sub),
                 (None, Some(Mode::Local), _) | (None, Some(Mode::Return), Stage::Leave) => {
-                    self.machine.request_local(now, sub)
+                    self.machine().request_local(now, sub)
                 }
                 (None, Some(Mode::Return), Stage::Prove | Stage::Return) => {
-                    self.machine.request_return(now, sub)
+                    self.machine().request_return(now, sub)
                 }
                 (None, Some(Mode::Auto | Mode::Bypass) | None, _) => {
-                    self.machine.request_leave(now, sub)
+                    self.machine().request_leave(now, sub)
                 }
             };
             match begun {
                 Ok(change) => {
+                    let terms = Terms {
+                        vouched: task.said.word,
+                        kinds: Vec::new(),
+                    };
+                    self.host.terms.insert(change, terms);
                     let running = Running {
                         begun: task.since.unwrap_or_else(Instant::now),
                         switched: task.switched,
@@ -299,7 +299,8 @@ impl Engine {
             .map_or(String::new(), |r| format!(": {r}"));
         let way = report.mode.map_or(String::new(), |m| format!(" ({m})"));
         let text = format!("{} > {} {kind}{way}{reason}", report.local, report.remote);
-        self.report_part(report.change_id.clone(), kind, Some(report.session), text);
+        self.host
+            .report_part(report.change_id.clone(), kind, Some(report.session), text);
     }
 
     fn end_batch(&mut self, id: u64) {
@@ -329,7 +330,7 @@ impl Engine {
                 progress,
             } => {
                 let asked_here = self.removals.under_way.running().contains_key(&change)
-                    || self.rechain.is_asked_for(change);
+                    || self.host.rechain.is_asked_for(change);
                 self.tally
                     .part_ended(change, role, &subsession, &progress, asked_here);
                 self.progress(change, role, &subsession, progress, at);
@@ -342,11 +343,13 @@ impl Engine {
             } => {
                 let from = from.map_or("an unknown host".to_owned(), |f| f.to_string());
                 let text = format!("{message} from {from} was ignored: {violation}");
-                self.report_part(Some(change.to_string()), "violation", None, text);
+                self.host
+                    .report_part(Some(change.to_string()), "violation", None, text);
             }
             Report::Trouble { change, reason } => {
                 let text = format!("change {change}: {reason}");
-                self.report_part(Some(change.to_string()), "trouble", None, text);
+                self.host
+                    .report_part(Some(change.to_string()), "trouble", None, text);
             }
         }
     }
@@ -362,20 +365,20 @@ impl Engine {
         if matches!(role, Role::Head | Role::Tail | Role::Lead | Role::Member) {
             return self.chain_progress(change, role, subsession, progress, at);
         }
-        let slot = self.find_for(change, subsession);
-        let session = slot.map(|slot| self.session_id(slot, &self.agent.session(slot)));
+        let slot = self.host.find_for(change, subsession);
+        let session = slot.map(|slot| self.host.session_id(slot, &self.host.agent.session(slot)));
         let anchor = matches!(role, Role::Left | Role::Right);
         if anchor || !self.removals.under_way.running().contains_key(&change) {
             self.asked_for(change, role, subsession, &progress, session);
         }
         if anchor {
             if progress.is_end() {
-                self.held.remove(&change);
+                self.host.held.remove(&change);
             }
             return;
         }
         if progress.is_end() {
-            self.held.remove(&change);
+            self.host.held.remove(&change);
         }
         if let Progress::RolledBack(Reason::NewPathSilent(host)) = &progress {
             self.path_died(subsession, *host);
@@ -397,18 +400,19 @@ impl Engine {
         let mut translated = None;
         if let Progress::Refused(Reason::NotHeard(silent)) = &progress {
             // Refused by a neighbour: a client that asks again finds the session heard there.
-            self.ask_for_packets(subsession);
-            translated = self.translated(silent);
+            self.host.ask_for_packets(subsession);
+            translated = self.host.translated(silent);
         }
         let Some(mut running) = self.removals.under_way.end(change) else {
             return;
         };
+        self.host.terms.remove(&change);
         running.reason = translated.or(running.reason);
-        self.held.remove(&change);
+        self.host.held.remove(&change);
         if progress == Progress::Removed {
             self.keep_history(change, &running.task);
             if let (Some(Mode::Bypass), Some(hosts)) = (running.task.way, running.task.neighbours) {
-                self.neighbours.lives_between(hosts);
+                self.host.neighbours.lives_between(hosts);
             }
         }
         if self.goes_on(&running, &progress) {

@@ -45,8 +45,8 @@ impl Engine {
             return self.finish(task.batch, report, Some(&why));
         }
         for ip in asked_first(&task) {
-            if self.neighbours.worth_asking(ip) {
-                self.control.reach(ip);
+            if self.host.neighbours.worth_asking(ip) {
+                self.host.control.reach(ip);
             }
         }
         if let Some((way, why)) = self.choose(&task) {
@@ -63,7 +63,7 @@ impl Engine {
         let Some(hosts) = self.hosts_beside(subsession) else {
             return;
         };
-        self.neighbours.died_between(hosts, silent);
+        self.host.neighbours.died_between(hosts, silent);
         let why = &Reason::PathDied(silent);
         let here = Some(in_order(hosts));
         let same =
@@ -83,7 +83,7 @@ impl Engine {
     fn would_hold_up(&self, task: &Task) -> Option<Reason> {
         let by_itself = task.mode == Mode::Bypass && !task.by_name;
         let hosts = task.neighbours.filter(|_| by_itself)?;
-        let why = self.neighbours.why_not_between(hosts)?;
+        let why = self.host.neighbours.why_not_between(hosts)?;
         // Changes that a path makes to packets are found at once, at no cost to the session.
         matches!(why, Reason::PathDied(_)).then_some(why)
     }
@@ -92,7 +92,7 @@ impl Engine {
     /// it.
     pub(super) fn path_meddles(&mut self, subsession: &Subsession, why: &Reason) {
         if let Some(hosts) = self.hosts_beside(subsession) {
-            self.neighbours.unusable_between(hosts, why.clone());
+            self.host.neighbours.unusable_between(hosts, why.clone());
         }
     }
 
@@ -108,8 +108,8 @@ impl Engine {
                 Some((way, why)) => self.ready(u.task, way, why),
                 None if u.until <= now => {
                     for ip in asked_first(&u.task) {
-                        if self.neighbours.know(ip) == Known::Nothing {
-                            self.neighbours.did_not_answer(ip);
+                        if self.host.neighbours.know(ip) == Known::Nothing {
+                            self.host.neighbours.did_not_answer(ip);
                         }
                     }
                     let (way, why) = self.choose(&u.task).unwrap_or((Mode::Local, None));
@@ -123,7 +123,7 @@ impl Engine {
 
     /// Returns the mode, and why this host chose it; `None` while a neighbour may still answer.
     fn choose(&self, task: &Task) -> Option<(Mode, Option<String>)> {
-        let unknown = |ip: &IpAddr| self.neighbours.know(*ip) == Known::Nothing;
+        let unknown = |ip: &IpAddr| self.host.neighbours.know(*ip) == Known::Nothing;
         if task.dry && asked_first(task).iter().any(unknown) {
             return None;
         }
@@ -137,18 +137,23 @@ impl Engine {
             }
             (mode @ (Mode::Return | Mode::Local), _) => return Some((mode, None)),
         };
-        match (self.neighbours.know(left), self.neighbours.know(right)) {
+        match (
+            self.host.neighbours.know(left),
+            self.host.neighbours.know(right),
+        ) {
             (_, Known::Nobody(why)) => Some((Mode::Local, Some(nobody(right, &why)))),
-            (Known::Agent, Known::Agent) => match self.neighbours.why_not_between([left, right]) {
-                Some(unusable) => {
-                    let why = format!("bypass was not tried: {unusable}");
-                    Some((Mode::Local, Some(why)))
+            (Known::Agent, Known::Agent) => {
+                match self.host.neighbours.why_not_between([left, right]) {
+                    Some(unusable) => {
+                        let why = format!("bypass was not tried: {unusable}");
+                        Some((Mode::Local, Some(why)))
+                    }
+                    None => {
+                        let why = "a dyscod answers on both sides".to_owned();
+                        Some((Mode::Bypass, Some(why)))
+                    }
                 }
-                None => {
-                    let why = "a dyscod answers on both sides".to_owned();
-                    Some((Mode::Bypass, Some(why)))
-                }
-            },
+            }
             (Known::Nobody(why), Known::Agent) => Some((Mode::Local, Some(nobody(left, &why)))),
             (_, Known::Nothing) | (Known::Nothing, _) => None,
         }
@@ -186,7 +191,7 @@ impl Engine {
         let same = task.neighbours.filter(|[left, right]| left == right);
         let same = same.map(|[host, _]| Reason::SameHost(host).to_string());
         let needed = asked_first(task).into_iter();
-        let lacking = needed.filter_map(|ip| match self.neighbours.know(ip) {
+        let lacking = needed.filter_map(|ip| match self.host.neighbours.know(ip) {
             Known::Nobody(why) => Some(nobody(ip, &why)),
             Known::Agent | Known::Nothing => None,
         });
@@ -225,7 +230,8 @@ impl Engine {
     fn goes_by(&mut self, task: &Task, way: Mode, why: Option<String>) -> Task {
         let text = why.clone().unwrap_or_default();
         let text = format!("{} > {} goes {way}: {text}", task.local, task.remote);
-        self.report(&format!("goes_{way}"), Some(task.session), text);
+        self.host
+            .report(&format!("goes_{way}"), Some(task.session), text);
         Task {
             way: Some(way),
             why,

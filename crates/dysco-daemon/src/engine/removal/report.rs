@@ -131,7 +131,7 @@ impl Engine {
         if task.ask.is_none() {
             let way = WayChange { from, to, by };
             let change = Some(change.to_string());
-            self.history.changed(task.session, way, change);
+            self.host.history.changed(task.session, way, change);
         }
     }
 
@@ -167,7 +167,8 @@ impl Engine {
         let by = self.removals.asked.remove(&change);
         let text = format!("{subsession} ({role}): {}", words(progress));
         let id = change.to_string();
-        self.report_part(Some(id.clone()), kind_of(progress), session, text);
+        self.host
+            .report_part(Some(id.clone()), kind_of(progress), session, text);
         let (Some(session), Progress::Removed) = (session, progress) else {
             return;
         };
@@ -182,7 +183,7 @@ impl Engine {
             to,
             by: by.unwrap_or_else(|| "a former process of dyscod".into()),
         };
-        self.history.changed(session, change, Some(id));
+        self.host.history.changed(session, change, Some(id));
     }
 }
 
