@@ -26,28 +26,29 @@ pub(super) struct Adopting {
     replies: Vec<mpsc::Sender<Reply>>,
 }
 
-impl Engine {
+impl Adopting {
     /// Begins to enter unknown sessions of this host's sockets: at the start if the configuration
     /// says so, or for a client.
-    pub(super) fn adopt_sessions(&mut self, asker: Option<mpsc::Sender<Reply>>) {
-        if asker.is_none() && !self.host.config.data_plane.adopt {
+    pub fn begin(&mut self, host: &ThisHost, asker: Option<mpsc::Sender<Reply>>) {
+        if asker.is_none() && !host.config.data_plane.adopt {
             return;
         }
-        self.adopting.replies.extend(asker);
-        if self.adopting.begun.is_some() {
+        self.replies.extend(asker);
+        if self.begun.is_some() {
             return;
         }
-        self.adopting.begun = Some(Instant::now());
-        let (agent, answers) = (self.host.agent.clone(), self.host.answers.clone());
+        self.begun = Some(Instant::now());
+        let (agent, answers) = (host.agent.clone(), host.answers.clone());
         // The kernel's types are read, and possibly thousands of sockets.
         spawn_long(move || {
             let _ = answers.send(Answer::Adopted(agent.adopt()));
         });
     }
 
-    pub(super) fn sessions_adopted(&mut self, done: Result<Adoption, AgentError>) {
-        let took = self.adopting.begun.take().map(|at| at.elapsed());
-        let replies = std::mem::take(&mut self.adopting.replies);
+    /// Handles the end of an adoption.
+    pub fn end(&mut self, host: &mut ThisHost, done: Result<Adoption, AgentError>) {
+        let took = self.begun.take().map(|at| at.elapsed());
+        let replies = std::mem::take(&mut self.replies);
         let reply = match done {
             Ok(done) => {
                 let report = report(&done);
@@ -60,10 +61,9 @@ impl Engine {
                     tracing::info!(sessions = left.sessions, "not adopted: {}", left.reason);
                 }
                 for slot in &done.adopted {
-                    let s = self.host.agent.session(*slot);
-                    let id = self.host.session_id(*slot, &s);
-                    self.host
-                        .history
+                    let s = host.agent.session(*slot);
+                    let id = host.session_id(*slot, &s);
+                    host.history
                         .add(id, "adopted: it was there before dyscod", None);
                 }
                 Reply::Adopted(report)
@@ -82,11 +82,13 @@ impl Engine {
             let _ = asker.try_send(reply.clone());
         }
     }
+}
 
+impl Engine {
     /// Measures again, if the change has not ended meanwhile.
     pub(super) fn heard(&mut self, change: ChangeId, sub: Subsession) {
-        if self.machine.changes().any(|c| c.change == change) {
-            self.host.measure(change, sub);
+        if self.core.machine.changes().any(|c| c.change == change) {
+            self.core.host.measure(change, sub);
         }
     }
 }

@@ -81,46 +81,53 @@ impl Engine {
     pub(super) fn take_control(&mut self, event: control::Event) {
         match event {
             control::Event::Message(incoming) if transfer::Message::is_one(&incoming.message) => {
-                self.host.take_state_message(&incoming);
+                self.core.host.take_state_message(&incoming);
             }
             control::Event::Message(incoming) if asks::Message::is_one(&incoming.message) => {
-                self.take_ask(&incoming);
+                self.chain_requests.take_ask(&mut self.core, &incoming);
             }
             control::Event::Message(incoming) if chains::is_ours(&incoming.message) => {
-                self.host.take_chain_message(&incoming, &self.machine);
+                self.core
+                    .host
+                    .take_chain_message(&incoming, &self.core.machine);
             }
-            control::Event::Key { peer, via, id, key } => self.host.take_key(&peer, via, id, key),
-            control::Event::KeyGone(id) => self.host.key_gone(id),
-            control::Event::KeyRevoked(id) => self.host.key_revoked(id),
+            control::Event::Key { peer, via, id, key } => {
+                self.core.host.take_key(&peer, via, id, key)
+            }
+            control::Event::KeyGone(id) => self.core.host.key_gone(id),
+            control::Event::KeyRevoked(id) => self.core.host.key_revoked(id),
             control::Event::Message(incoming) => match Message::decode(&incoming.message) {
                 Ok(message) => {
-                    let now = self.host.now();
-                    self.machine()
+                    let now = self.core.host.now();
+                    self.core
+                        .machine()
                         .handle_message(now, &incoming.from.addresses, message);
                 }
                 Err(error) => {
-                    self.host.state.malformed += 1;
+                    self.core.host.state.malformed += 1;
                     tracing::warn!(from = %incoming.via, %error, "a message was discarded");
                 }
             },
             control::Event::PeerUp(peer) => {
-                self.host.neighbours.is_there(peer);
-                self.host
+                self.core.host.neighbours.is_there(peer);
+                self.core
+                    .host
                     .report("peer_up", None, format!("{peer} is connected"));
-                let now = self.host.now();
-                self.machine().handle_connected(now, peer);
-                self.decide_waiting();
+                let now = self.core.host.now();
+                self.core.machine().handle_connected(now, peer);
+                self.removals.decide_waiting(&mut self.core);
             }
             control::Event::PeerDown(peer, why) => {
-                self.host
+                self.core
+                    .host
                     .report("peer_down", None, format!("{peer} is not reachable: {why}"));
-                self.host.neighbours.is_not_there(peer, &why);
-                self.host.neighbour_gone(peer);
+                self.core.host.neighbours.is_not_there(peer, &why);
+                self.core.host.neighbour_gone(peer);
                 // A peer that closed may be restarted: repetition finds out.
                 if !matches!(why, control::DownReason::Closed(_)) {
-                    self.removals_without(peer);
+                    self.removals.removals_without(&mut self.core, peer);
                 }
-                self.decide_waiting();
+                self.removals.decide_waiting(&mut self.core);
             }
         }
     }

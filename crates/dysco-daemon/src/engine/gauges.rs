@@ -84,8 +84,8 @@ pub(super) fn count(sessions: &mut SessionGauges, s: &Session) {
 impl Engine {
     /// Returns the snapshot from numbers that are kept anyway: no session is looked at.
     pub(super) fn snapshot(&self) -> Snapshot {
-        let messages = self.machine.stats();
-        let attached = self.host.agent.attached().into_iter();
+        let messages = self.core.machine.stats();
+        let attached = self.core.host.agent.attached().into_iter();
         Snapshot {
             started: self.gauges.started,
             certificates: self.gauges.certificates.clone(),
@@ -93,22 +93,22 @@ impl Engine {
                 .map(|at| (at.interface, at.index.is_some()))
                 .collect(),
             sessions: SessionGauges {
-                room: self.host.agent.room().into(),
+                room: self.core.host.agent.room().into(),
                 ..self.gauges.sessions()
             },
-            packets: self.host.agent.counters(),
+            packets: self.core.host.agent.counters(),
             changes: Changes {
                 under_way: messages.changes as u64,
-                waiting: self.host.rechain.waiting_changes(),
-                ended: self.tally.counts(),
+                waiting: self.chain_requests.waiting(),
+                ended: self.core.tally.counts(),
             },
-            ports: self.host.ports.counts(),
-            peers: self.host.control.peers(),
-            chain_neighbours: self.host.agent.hops().len() as u64,
-            control: self.host.control.counters(),
+            ports: self.core.host.ports.counts(),
+            peers: self.core.host.control.peers(),
+            chain_neighbours: self.core.host.agent.hops().len() as u64,
+            control: self.core.host.control.counters(),
             messages,
-            malformed: self.host.state.malformed,
-            shim: self.host.proxy.stats(),
+            malformed: self.core.host.state.malformed,
+            shim: self.core.host.proxy.stats(),
             api: crate::api::counts(),
         }
     }

@@ -15,10 +15,11 @@ use dysco_explain::{Cause, Explain};
 use dysco_proto::{ChangeId, HostEvent, Reason, Subsession};
 use dysco_proxy::Pair;
 
+use super::inputs::DRAIN_SWEEP;
 use super::pace::Pace;
 use super::proof::Lookout;
 use super::raw::Repeated;
-use super::{Answer, DRAIN_SWEEP, ThisHost};
+use super::{Answer, ThisHost};
 
 /// Time for which the window of the far end has to be closed before nothing more is expected of a
 /// new path. A window that is closed for a moment proves nothing.

@@ -4,118 +4,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use dysco_api::{
-    Counters, Failure, FailureCode, MetricsReport, Mode, PathReport, PeerReport, Removable, Reply,
-    Request, Role, SessionCounts, SessionId, SessionName, SessionReport, StatusReport,
+    Failure, FailureCode, Mode, PathReport, Removable, Role, SessionId, SessionName, SessionReport,
 };
 use dysco_common::Session;
 use dysco_common::view::{ChainState, Change, Leaver, Removal, View};
 use dysco_proto::Reason;
 use dysco_proxy::Pair;
 
-use super::removal::Said;
-use super::{Engine, ThisHost, collect};
-use crate::api::Call;
-use crate::metrics::Format;
-
-impl Engine {
-    pub(super) fn take_call(&mut self, call: Call) {
-        let Call {
-            request,
-            caller,
-            replies,
-        } = call;
-        let reply = match request {
-            Request::Status => Reply::Status(Box::new(self.status())),
-            Request::Counters => Reply::Counters(Counters {
-                counters: self.snapshot().listed(),
-            }),
-            Request::Metrics => match self.snapshot().page().write(Format::OpenMetrics) {
-                Ok(openmetrics) => Reply::Metrics(MetricsReport { openmetrics }),
-                Err(error) => Reply::Error(internal("write the metrics", &error)),
-            },
-            Request::Adopt => return self.adopt_sessions(Some(replies)),
-            Request::Reload { dry_run } => return self.reread(dry_run, Some(replies)),
-            Request::Policy => self.host.policy_report(),
-            Request::PolicyApply { text } => self.host.policy_apply(text.as_deref()),
-            Request::PolicyExplain {
-                source,
-                destination,
-            } => self.host.policy_explain(source, destination),
-            Request::Monitor => return self.host.monitored(replies),
-            Request::Remove(remove) if remove.process.is_some() => {
-                return self.watch(remove, &caller, replies);
-            }
-            Request::Remove(remove) => {
-                let said = Said::of(&remove, &caller);
-                return self.remove(remove, said, replies);
-            }
-            Request::Delta(request) => self.host.tell_delta(&request),
-            Request::ExportState(about) => return self.host.export_state(&about, replies),
-            Request::InstallState(install) => return self.host.install_state(install, replies),
-            Request::MoveState(request) => return self.host.move_state(request, replies),
-            Request::RemoveState(about) => return self.host.remove_state(&about, replies),
-            Request::Reconfigure(request) => return self.reconfigure(&request, &replies),
-            Request::Proxy { process } => return self.look_at(process, &caller, replies),
-            Request::Sessions(listing) => return self.pages.begin(listing, replies),
-            Request::Session { session } => match self.host.slot_named(&session) {
-                Some(slot) => {
-                    let report = self.host.report_of(slot, &self.host.agent.session(slot));
-                    let _ = replies.try_send(Reply::Session(Box::new(report)));
-                    Reply::Done { summary: None }
-                }
-                None => Reply::Error(no_such_session(&session)),
-            },
-        };
-        // The client's channel is fresh and has room, or the client has left.
-        let _ = replies.try_send(reply);
-    }
-
-    fn status(&self) -> StatusReport {
-        let mut sessions = SessionCounts::default();
-        let all = self.host.agent.sessions_in(0..self.host.agent.capacity());
-        for (slot, s) in all.filter(|(_, s)| s.is_current()) {
-            sessions.live += u64::from(!s.has_ended());
-            sessions.adopted += u64::from(s.is_adopted());
-            let view = s.view();
-            let left = left_by(&s);
-            sessions.removed += u64::from(left.is_some());
-            match left {
-                Some(Mode::Bypass) => sessions.bypass += 1,
-                Some(Mode::Return) => sessions.returned += 1,
-                Some(Mode::Local) => sessions.local += 1,
-                Some(Mode::Auto) | None => {}
-            }
-            let new_path = view.new_path();
-            let chained = new_path.is_some_and(|route| route.chain != ChainState::None);
-            let through = chained && is_in_chain(&s, self.host.agent.chain_of(slot).as_deref());
-            sessions.chained += u64::from(through);
-            match view {
-                View::Opening | View::Tracked | View::Adopted => sessions.tracked += 1,
-                view if view.is_between_paths() => sessions.changing += 1,
-                // Its chain has left the session, which passes directly from end to end.
-                View::NewPath(route) if !through && left.is_none() && route.relay.is_none() => {
-                    sessions.tracked += 1;
-                }
-                _ => {}
-            }
-        }
-        let shim = self.host.proxy.stats();
-        StatusReport {
-            host: self.host.config.host.name.clone(),
-            addresses: self.host.config.host.addresses.clone(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            uptime_s: self.host.started.elapsed().as_secs(),
-            interfaces: self.host.interface_reports(),
-            sessions,
-            peers: self.host.control.peers().iter().map(peer).collect(),
-            shim_socket: Some(self.host.config.shim.socket.clone()),
-            shim_processes: shim.hellos,
-            pairs: shim.pairs,
-            counters: self.snapshot().listed(),
-            keys: Some(self.reload.keys()),
-        }
-    }
-}
+use super::{ThisHost, collect};
 
 impl ThisHost {
     pub(super) fn session_id(&self, slot: u32, s: &Session) -> SessionId {
@@ -235,29 +131,12 @@ impl ThisHost {
     }
 }
 
-fn internal(what: &str, error: &dyn std::error::Error) -> Failure {
-    Failure {
-        code: FailureCode::Internal,
-        what: what.into(),
-        why: error.to_string(),
-        hint: "see the log of dyscod".into(),
-    }
-}
-
 pub(super) fn no_such_session(name: &SessionName) -> Failure {
     Failure {
         code: FailureCode::NotFound,
         what: format!("find the session '{name}'"),
         why: "this host has no such session".into(),
         hint: "see 'dyscoctl sessions' for those it has".into(),
-    }
-}
-
-fn peer(status: &dysco_control::PeerStatus) -> PeerReport {
-    PeerReport {
-        address: status.address,
-        up: status.up,
-        rtt_us: status.rtt.map(|rtt| rtt.as_micros() as u64),
     }
 }
 
@@ -296,7 +175,7 @@ fn no_proxy(s: &Session) -> &'static str {
 /// Returns true if a session of which this host has a subsession passes any host between its ends.
 /// The host that opened it knows its chain. A host of the chain has two entries. The host that
 /// accepted it sees whether it comes from the other end directly.
-fn is_in_chain(s: &Session, hosts: Option<&[IpAddr]>) -> bool {
+pub(super) fn is_in_chain(s: &Session, hosts: Option<&[IpAddr]>) -> bool {
     match hosts {
         Some(hosts) => !hosts.is_empty(),
         None => s.joined_to().is_some() || s.path.remote != s.name().remote,

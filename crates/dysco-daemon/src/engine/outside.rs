@@ -15,8 +15,9 @@ use dysco_proxy::outside::{Ask, Found, Scene};
 use dysco_proxy::{ProcessError, Tracked};
 use tokio::sync::mpsc;
 
-use super::removal::{Said, Task};
-use super::{Answer, Engine, ThisHost};
+use super::core::Core;
+use super::removal::{Removals, Said, Task, left_untracked, named, shows, sort, task_of};
+use super::{Answer, ThisHost};
 use crate::api::Caller;
 
 /// Result of a task that looked at a proxy, and the client that asked.
@@ -36,99 +37,13 @@ enum What {
     },
 }
 
-impl Engine {
-    /// Begins to look which sessions a proxy holds.
-    pub(super) fn look_at(&self, name: ProcessName, caller: &Caller, replies: mpsc::Sender<Reply>) {
-        let (uid, proxy) = (user(caller), self.host.proxy.clone());
-        let answers = self.host.answers.clone();
-        tokio::spawn(async move {
-            let what = What::Looked(proxy.look(name, uid).await);
-            let _ = answers.send(Answer::Seen(Box::new(Seen { what, replies })));
-        });
-    }
-
-    /// Begins to watch the sockets of a proxy, to remove it from its sessions.
-    pub(super) fn watch(&self, request: Remove, caller: &Caller, replies: mpsc::Sender<Reply>) {
-        let ask = match self.ask(&request, caller) {
-            Ok(ask) => ask,
-            Err(failure) => {
-                let _ = replies.try_send(Reply::Error(failure));
-                return;
-            }
-        };
-        let said = Said::of(&request, caller);
-        let (proxy, answers) = (self.host.proxy.clone(), self.host.answers.clone());
-        tokio::spawn(async move {
-            let found = proxy.watch(ask).await;
-            let what = What::Watched {
-                request,
-                said,
-                found,
-            };
-            let _ = answers.send(Answer::Seen(Box::new(Seen { what, replies })));
-        });
-    }
-
-    fn ask(&self, request: &Remove, caller: &Caller) -> Result<Ask, Failure> {
-        let Some(name) = request.process.clone() else {
-            return Err(bad_request("no process is named", "name one"));
-        };
-        if request.host != HostName::This && self.host.resolve(&request.host)?.is_some() {
-            return Err(bad_request(
-                "a process is seen on its own host only",
-                "run it there, with 'self' as the host",
-            ));
-        }
-        let only = match (request.all, request.filter.is_empty()) {
-            (true, true) => None,
-            (true, false) => Some(
-                self.host
-                    .agent
-                    .sessions()
-                    .into_iter()
-                    .map(|(slot, _)| slot)
-                    .collect(),
-            ),
-            (false, _) => Some(self.named(&request.sessions)?),
-        };
-        let meant = |slots: Vec<u32>| {
-            let some = slots
-                .into_iter()
-                .filter(|slot| self.shows(*slot, &request.filter));
-            some.map(|slot| self.host.agent.session(slot).key).collect()
-        };
-        let only = only.map(meant);
-        Ok(Ask {
-            name,
-            uid: user(caller),
-            tracked: self.tracked(),
-            only,
-            all: request.all && request.filter.is_empty(),
-        })
-    }
-
-    /// Returns the sessions that could be changed, as far as the data plane knows.
-    fn tracked(&self) -> HashMap<FlowKey, Tracked> {
-        let all = self.host.agent.sessions().into_iter();
-        let could = all.filter(|(_, s)| could_change(s));
-        could
-            .map(|(_, s)| {
-                let known = Tracked {
-                    opened_here: s.life.opened_here != 0,
-                    // The start time of an adopted session is not known.
-                    born: (!s.is_adopted()).then_some(s.created_ns),
-                };
-                (s.key, known)
-            })
-            .collect()
-    }
-
+impl Removals {
     /// Handles the result of a task.
-    pub(super) fn seen(&mut self, seen: Seen) {
+    pub(super) fn seen(&mut self, core: &mut Core, seen: Seen) {
         let replies = seen.replies;
         match seen.what {
             What::Looked(Ok(scene)) => {
-                let report = Reply::Proxy(Box::new(self.proxy_report(&scene)));
+                let report = Reply::Proxy(Box::new(proxy_report(&core.host, &scene)));
                 let _ = replies.try_send(report);
             }
             What::Looked(Err(error)) => {
@@ -140,88 +55,186 @@ impl Engine {
                 found,
             } => {
                 let found = match found {
-                    Ok(found) => Ok(self.watched(&request, &said, found)),
+                    Ok(found) => Ok(watched(&core.host, &request, &said, found)),
                     Err(error) => Err(failure(&error)),
                 };
-                self.remove_found(found, request.dry_run, &replies);
+                self.remove_found(core, found, request.dry_run, &replies);
             }
         }
     }
+}
 
-    fn watched(&self, request: &Remove, said: &Said, watched: Found) -> super::removal::Candidates {
-        let timeout = request.timeout_ms.map_or(
-            self.host.config.removal.timeout,
-            std::time::Duration::from_millis,
-        );
-        let mode = request.mode.unwrap_or(self.host.config.removal.mode);
-        let task_of = |slot| -> Task {
-            let mut task = self.task_of(slot, None, timeout, mode, said);
-            (task.dry, task.by_name) = (request.dry_run, request.mode.is_some());
-            task
+/// Begins to look which sessions a proxy holds.
+pub(super) fn look_at(
+    here: &ThisHost,
+    name: ProcessName,
+    caller: &Caller,
+    replies: mpsc::Sender<Reply>,
+) {
+    let (uid, proxy) = (user(caller), here.proxy.clone());
+    let answers = here.answers.clone();
+    tokio::spawn(async move {
+        let what = What::Looked(proxy.look(name, uid).await);
+        let _ = answers.send(Answer::Seen(Box::new(Seen { what, replies })));
+    });
+}
+
+/// Begins to watch the sockets of a proxy, to remove it from its sessions.
+pub(super) fn watch(
+    here: &ThisHost,
+    request: Remove,
+    caller: &Caller,
+    replies: mpsc::Sender<Reply>,
+) {
+    let ask = match ask(here, &request, caller) {
+        Ok(ask) => ask,
+        Err(failure) => {
+            let _ = replies.try_send(Reply::Error(failure));
+            return;
+        }
+    };
+    let said = Said::of(&request, caller);
+    let (proxy, answers) = (here.proxy.clone(), here.answers.clone());
+    tokio::spawn(async move {
+        let found = proxy.watch(ask).await;
+        let what = What::Watched {
+            request,
+            said,
+            found,
         };
-        let mut found = super::removal::Candidates {
-            left: self.left_untracked(&watched.untracked),
-            ..super::removal::Candidates::default()
-        };
-        let mut met = HashSet::new();
-        for (key, basis) in watched.sessions {
-            // The session may have ended while it was watched.
-            let Some(slot) = self.host.agent.find(&key) else {
-                continue;
+        let _ = answers.send(Answer::Seen(Box::new(Seen { what, replies })));
+    });
+}
+
+fn ask(here: &ThisHost, request: &Remove, caller: &Caller) -> Result<Ask, Failure> {
+    let Some(name) = request.process.clone() else {
+        return Err(bad_request("no process is named", "name one"));
+    };
+    if request.host != HostName::This && here.resolve(&request.host)?.is_some() {
+        return Err(bad_request(
+            "a process is seen on its own host only",
+            "run it there, with 'self' as the host",
+        ));
+    }
+    let only = match (request.all, request.filter.is_empty()) {
+        (true, true) => None,
+        (true, false) => Some(
+            here.agent
+                .sessions()
+                .into_iter()
+                .map(|(slot, _)| slot)
+                .collect(),
+        ),
+        (false, _) => Some(named(here, &request.sessions)?),
+    };
+    let meant = |slots: Vec<u32>| {
+        let some = slots
+            .into_iter()
+            .filter(|slot| shows(here, *slot, &request.filter));
+        some.map(|slot| here.agent.session(slot).key).collect()
+    };
+    let only = only.map(meant);
+    Ok(Ask {
+        name,
+        uid: user(caller),
+        tracked: tracked(here),
+        only,
+        all: request.all && request.filter.is_empty(),
+    })
+}
+
+/// Returns the sessions that could be changed, as far as the data plane knows.
+fn tracked(here: &ThisHost) -> HashMap<FlowKey, Tracked> {
+    let all = here.agent.sessions().into_iter();
+    let could = all.filter(|(_, s)| could_change(s));
+    could
+        .map(|(_, s)| {
+            let known = Tracked {
+                opened_here: s.life.opened_here != 0,
+                // The start time of an adopted session is not known.
+                born: (!s.is_adopted()).then_some(s.created_ns),
             };
-            met.insert(slot);
-            let task = task_of(slot);
-            match basis {
-                Ok(_) => self.sort(task, &mut found),
-                Err(cause) => {
-                    let text = format!("the session is not proven byte-transparent: {cause}");
-                    let report = task.refused(text);
-                    found.refused.push((report, Reason::NotTransparent(cause)));
-                }
+            (s.key, known)
+        })
+        .collect()
+}
+
+fn watched(
+    here: &ThisHost,
+    request: &Remove,
+    said: &Said,
+    watched: Found,
+) -> super::removal::Candidates {
+    let timeout = request.timeout_ms.map_or(
+        here.config.removal.timeout,
+        std::time::Duration::from_millis,
+    );
+    let mode = request.mode.unwrap_or(here.config.removal.mode);
+    let task_of = |slot| -> Task {
+        let mut task = task_of(here, slot, None, timeout, mode, said);
+        (task.dry, task.by_name) = (request.dry_run, request.mode.is_some());
+        task
+    };
+    let mut found = super::removal::Candidates {
+        left: left_untracked(here, &watched.untracked),
+        ..super::removal::Candidates::default()
+    };
+    let mut met = HashSet::new();
+    for (key, basis) in watched.sessions {
+        // The session may have ended while it was watched.
+        let Some(slot) = here.agent.find(&key) else {
+            continue;
+        };
+        met.insert(slot);
+        let task = task_of(slot);
+        match basis {
+            Ok(_) => sort(here, task, &mut found),
+            Err(cause) => {
+                let text = format!("the session is not proven byte-transparent: {cause}");
+                let report = task.refused(text);
+                found.refused.push((report, Reason::NotTransparent(cause)));
             }
         }
-        let named = self.named(&request.sessions).unwrap_or_default();
-        for slot in named.into_iter().filter(|slot| !met.contains(slot)) {
-            let task = task_of(slot);
-            let why = "the named process has not accepted it".to_owned();
-            let report = task.refused(why.clone());
-            found
-                .refused
-                .push((report, Reason::NotTransparent(why.into())));
-        }
-        found
     }
+    let named = named(here, &request.sessions).unwrap_or_default();
+    for slot in named.into_iter().filter(|slot| !met.contains(slot)) {
+        let task = task_of(slot);
+        let why = "the named process has not accepted it".to_owned();
+        let report = task.refused(why.clone());
+        found
+            .refused
+            .push((report, Reason::NotTransparent(why.into())));
+    }
+    found
+}
 
-    fn proxy_report(&self, scene: &Scene) -> ProxyReport {
-        let processes = scene.processes.values().map(|p| ProcessReport {
-            pid: p.pid,
-            name: p.comm.clone(),
-        });
-        let held = |socket: &dysco_proxy::outside::Socket| {
-            let slot = self.host.agent.find(&socket.key);
-            let known = slot.map(|slot| self.host.agent.session(slot));
-            let accepted = known
-                .as_ref()
-                .map_or(socket.accepted, |s| s.life.opened_here == 0);
-            let pair = self.host.proxy.find(&socket.key);
-            accepted.then(|| HeldReport {
-                pid: socket.holder.pid,
-                local: socket.key.local(),
-                remote: socket.key.remote(),
-                session: slot
-                    .zip(known)
-                    .map(|(slot, s)| self.host.session_id(slot, &s)),
-                removable: match &known {
-                    Some(s) => self.host.removable(s, pair.as_ref()),
-                    None => Removable::no(vec![self.unknown(&socket.key)]),
-                },
-                label: self.host.proxy.label(socket.holder.pid, &socket.key),
-            })
-        };
-        ProxyReport {
-            processes: processes.collect(),
-            sessions: scene.sockets.iter().filter_map(held).collect(),
-        }
+fn proxy_report(here: &ThisHost, scene: &Scene) -> ProxyReport {
+    let processes = scene.processes.values().map(|p| ProcessReport {
+        pid: p.pid,
+        name: p.comm.clone(),
+    });
+    let held = |socket: &dysco_proxy::outside::Socket| {
+        let slot = here.agent.find(&socket.key);
+        let known = slot.map(|slot| here.agent.session(slot));
+        let accepted = known
+            .as_ref()
+            .map_or(socket.accepted, |s| s.life.opened_here == 0);
+        let pair = here.proxy.find(&socket.key);
+        accepted.then(|| HeldReport {
+            pid: socket.holder.pid,
+            local: socket.key.local(),
+            remote: socket.key.remote(),
+            session: slot.zip(known).map(|(slot, s)| here.session_id(slot, &s)),
+            removable: match &known {
+                Some(s) => here.removable(s, pair.as_ref()),
+                None => Removable::no(vec![unknown(here, &socket.key)]),
+            },
+            label: here.proxy.label(socket.holder.pid, &socket.key),
+        })
+    };
+    ProxyReport {
+        processes: processes.collect(),
+        sessions: scene.sockets.iter().filter_map(held).collect(),
     }
 }
 
@@ -232,43 +245,41 @@ impl ThisHost {
     }
 }
 
-impl Engine {
-    /// Returns the reason for which a session of the proxy is not known.
-    pub(super) fn unknown(&self, key: &FlowKey) -> String {
-        let client = key.remote().ip();
-        if self.host.is_on_host(&client) {
-            return Reason::SameHost(client).to_string();
-        }
-        if let Some(cause) = self.unsteered(key.local().ip()) {
-            return cause.to_string();
-        }
-        let translated = self.host.translated(&super::measure::accepted(key));
-        translated.map_or_else(
-            || "dyscod does not track it: it is not in [[track]], or could not be adopted; see the log of dyscod".into(),
-            |why| why.to_string(),
-        )
+/// Returns the reason for which a session of the proxy is not known.
+pub(super) fn unknown(here: &ThisHost, key: &FlowKey) -> String {
+    let client = key.remote().ip();
+    if here.is_on_host(&client) {
+        return Reason::SameHost(client).to_string();
     }
+    if let Some(cause) = unsteered(here, key.local().ip()) {
+        return cause.to_string();
+    }
+    let translated = here.translated(&super::measure::accepted(key));
+    translated.map_or_else(
+        || "dyscod does not track it: it is not in [[track]], or could not be adopted; see the log of dyscod".into(),
+        |why| why.to_string(),
+    )
+}
 
-    /// Returns the reason if an address is on an interface without the data plane, or on one where
-    /// the data plane cannot read packets.
-    fn unsteered(&self, local: IpAddr) -> Option<Cause> {
-        let all = dysco_config::interfaces().ok()?;
-        let holds = |i: &&dysco_config::Interface| i.addresses.contains(&local);
-        let interface = all.iter().find(holds)?;
-        if let Some(cause) = interface.unusable() {
-            return Some(cause);
-        }
-        let ours = |i: &dysco_config::Interface| i.name == interface.name;
-        let name = &interface.name;
-        (!self.host.config.host.interfaces.iter().any(ours)).then(|| {
-            Cause::new(format!(
-                "its address is on the interface {name}, where dyscod is not attached"
-            ))
-            .hint(format!(
-                "add {name} to interfaces under [host], and restart dyscod"
-            ))
-        })
+/// Returns the reason if an address is on an interface without the data plane, or on one where
+/// the data plane cannot read packets.
+fn unsteered(here: &ThisHost, local: IpAddr) -> Option<Cause> {
+    let all = dysco_config::interfaces().ok()?;
+    let holds = |i: &&dysco_config::Interface| i.addresses.contains(&local);
+    let interface = all.iter().find(holds)?;
+    if let Some(cause) = interface.unusable() {
+        return Some(cause);
     }
+    let ours = |i: &dysco_config::Interface| i.name == interface.name;
+    let name = &interface.name;
+    (!here.config.host.interfaces.iter().any(ours)).then(|| {
+        Cause::new(format!(
+            "its address is on the interface {name}, where dyscod is not attached"
+        ))
+        .hint(format!(
+            "add {name} to interfaces under [host], and restart dyscod"
+        ))
+    })
 }
 
 /// Returns true if the session's state allows a change.

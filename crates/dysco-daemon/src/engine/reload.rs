@@ -123,7 +123,7 @@ impl Engine {
         if !dry_run {
             crate::notify::notify_reloading();
         }
-        let (file, answers) = (self.reload.file.clone(), self.host.answers.clone());
+        let (file, answers) = (self.reload.file.clone(), self.core.host.answers.clone());
         tokio::task::spawn_blocking(move || {
             let files = read(&file).map_err(|e| failure(FailureCode::BadRequest, e));
             let read = Reread {
@@ -148,10 +148,11 @@ impl Engine {
         });
         if !read.dry_run {
             match &done {
-                Ok(report) => self.host.report("reloaded", None, text(report)),
+                Ok(report) => self.core.host.report("reloaded", None, text(report)),
                 Err(failure) => {
                     tracing::error!("{failure}");
-                    self.host
+                    self.core
+                        .host
                         .tell_monitors("reload_refused", None, failure.to_string());
                 }
             }
@@ -169,10 +170,10 @@ impl Engine {
     /// Returns what differs in the files, if it can be taken up.
     fn differences(&self, files: &Files, dry_run: bool) -> Result<ReloadReport, Failure> {
         let internal = |e| failure(FailureCode::Internal, Cause::new(e));
-        let taken = self.host.config.taking(&files.config);
+        let taken = self.core.host.config.taking(&files.config);
         let (old, new) = (&self.reload.credentials, &files.credentials);
         let path = &files.config.chain.policy;
-        let policy = self.host.is_other_policy(path, files.policy.clone());
+        let policy = self.core.host.is_other_policy(path, files.policy.clone());
         if old.revoked.is_some() && new.revoked.is_none() {
             let cause = Cause::new(format!(
                 "the list of revoked certificates {} is gone",
@@ -192,7 +193,7 @@ impl Engine {
         let others = others.into_iter().filter(|(_, other)| *other);
         Ok(ReloadReport {
             dry_run,
-            changed: self.host.config.changes_to(&taken).map_err(internal)?,
+            changed: self.core.host.config.changes_to(&taken).map_err(internal)?,
             files: others.map(|(name, _)| name.to_owned()).collect(),
             needs_restart: taken.changes_to(&files.config).map_err(internal)?,
         })
@@ -202,23 +203,27 @@ impl Engine {
     /// steps.
     fn take_up_files(&mut self, files: Files, report: &ReloadReport) -> Result<(), Failure> {
         let refused = |cause: Cause| failure(FailureCode::Refused, cause);
-        let taken = self.host.config.taking(&files.config);
-        let before = self.host.config.clone();
+        let taken = self.core.host.config.taking(&files.config);
+        let before = self.core.host.config.clone();
         dysco_config::change_filter(&taken.log).map_err(|e| refused(Cause::new(e)))?;
         let fallible = self
             .admit(&taken)
             .and_then(|()| self.add_interfaces(&taken))
             .and_then(|()| self.track(&taken))
-            .and_then(|()| self.host.take_up_policy(&taken.chain.policy, files.policy));
+            .and_then(|()| {
+                self.core
+                    .host
+                    .take_up_policy(&taken.chain.policy, files.policy)
+            });
         if let Err(why) = fallible {
             self.undo(&before, &taken);
             return Err(refused(why));
         }
         for gone in only_in(&before, &taken) {
-            self.host.agent.remove_interface(gone);
+            self.core.host.agent.remove_interface(gone);
         }
         let revoked = report.files.iter().any(|name| name == "revoked");
-        self.host.control.take_up(files.renewal);
+        self.core.host.control.take_up(files.renewal);
         self.gauges.renew(&files.credentials);
         if let Err(error) = self.metrics.renew(&files.credentials) {
             tracing::error!(%error, "readers of metrics are accepted by the keys before");
@@ -226,16 +231,16 @@ impl Engine {
         self.reload.credentials = files.credentials;
         self.reload.looked = None;
         if revoked {
-            self.host.forget_gone_keys();
+            self.core.host.forget_gone_keys();
         }
-        self.host.proxy.configure(&proxy_config(&taken));
+        self.core.host.proxy.configure(&proxy_config(&taken));
         self.removals.set_concurrency(taken.removal.concurrency);
         let local = taken.removal.mode == dysco_api::Mode::Local;
-        self.machine().answer_asks_locally(local);
+        self.core.machine().answer_asks_locally(local);
         let sees_more = before.track != taken.track || only_in(&taken, &before).next().is_some();
-        self.host.config = taken;
+        self.core.host.config = taken;
         if sees_more {
-            self.adopt_sessions(None);
+            self.adopting.begin(&self.core.host, None);
         }
         Ok(())
     }
@@ -247,12 +252,12 @@ impl Engine {
     }
 
     fn add_interfaces(&self, new: &Config) -> Result<(), Cause> {
-        for gone in only_in(&self.host.config, new) {
+        for gone in only_in(&self.core.host.config, new) {
             self.may_leave(gone)?;
         }
         let attach = agent_config(new).attach;
-        for name in only_in(new, &self.host.config) {
-            let added = self.host.agent.add_interface(name, attach);
+        for name in only_in(new, &self.core.host.config) {
+            let added = self.core.host.agent.add_interface(name, attach);
             added.map_err(|e| e.explain())?;
         }
         Ok(())
@@ -261,9 +266,9 @@ impl Engine {
     /// Returns an error if sessions leave by an interface: they would stop without the programs
     /// there.
     fn may_leave(&self, interface: &str) -> Result<(), Cause> {
-        let ours = self.host.config.host.interfaces.iter();
+        let ours = self.core.host.config.host.interfaces.iter();
         let index = { ours }.find(|i| i.name == interface).map(|i| i.index);
-        let sessions = self.host.agent.sessions();
+        let sessions = self.core.host.agent.sessions();
         let of_it = sessions.iter().filter(|(_, s)| {
             dysco_agent::need_of(s).is_some() && index.is_none_or(|index| s.ifindex == index)
         });
@@ -277,13 +282,13 @@ impl Engine {
     }
 
     fn track(&self, new: &Config) -> Result<(), Cause> {
-        (self.host.agent.track(&new.rules())).map_err(|e| e.explain().into())
+        (self.core.host.agent.track(&new.rules())).map_err(|e| e.explain().into())
     }
 
     /// Undoes the steps that were taken for another configuration.
     fn undo(&self, before: &Config, taken: &Config) {
         for added in only_in(taken, before) {
-            self.host.agent.remove_interface(added);
+            self.core.host.agent.remove_interface(added);
         }
         let undone = [
             self.admit(before),

@@ -7,41 +7,30 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use dysco_agent::{Agent, AgentConfig, Events, Routes};
+use dysco_agent::{Agent, AgentConfig, Routes};
 use dysco_config::{self as config, Config};
-use dysco_control::{self as control, Control, ControlConfig};
+use dysco_control::{Control, ControlConfig};
 use dysco_pki::Credentials;
 use dysco_proto::Machine;
-use dysco_proxy::{PairEvent, ProxyConfig, ProxySide};
+use dysco_proxy::{ProxyConfig, ProxySide};
 use dysco_scheduling::Turns;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{broadcast, mpsc};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 
-use super::answers::Answer;
+use super::chain_requests::ChainRequests;
+use super::core::Core;
 use super::history::History;
 use super::host::ThisHost;
+use super::inputs::{Inputs, Sources};
 use super::removal::Removals;
 use super::{
     Engine, adopt, chains, collect, fault, firewall, gauges, neighbours, on_link, pages, ports,
     rechain, reload, sockets, state, straight, tally,
 };
-use crate::api::{self, Call};
-use crate::metrics::{self, Scrape};
+use crate::{api, metrics};
 
 /// Number of readers of metrics that wait for the engine; others wait for these.
 const SCRAPES: usize = 4;
-
-/// Sources of inputs.
-pub(super) struct Inputs {
-    pub events: Events,
-    pub control: mpsc::Receiver<control::Event>,
-    pub calls: mpsc::Receiver<Call>,
-    pub answers: mpsc::UnboundedReceiver<Answer>,
-    pub pages: mpsc::UnboundedReceiver<pages::Begun>,
-    pub pairs: broadcast::Receiver<PairEvent>,
-    pub scrapes: mpsc::Receiver<Scrape>,
-    pub hang_up: Signal,
-}
 
 /// Returns a name for a change. Later names are greater, as long as the host is up.
 fn new_id() -> [u8; 16] {
@@ -118,19 +107,22 @@ pub(super) fn start(config: Config, file: PathBuf) -> anyhow::Result<(Engine, In
         no_room_told: None,
     };
     let engine = Engine {
-        host,
-        machine,
+        core: Core {
+            host,
+            machine,
+            tally: tally::Tally::default(),
+        },
         removals,
+        chain_requests: ChainRequests::default(),
         adopting: adopt::Adopting::default(),
         pages,
         reload,
         api,
         metrics,
-        tally: tally::Tally::default(),
         gauges,
         turns: Turns::take(realtime),
     };
-    let inputs = Inputs {
+    let sources = Sources {
         events,
         control: control_events,
         calls: calls_in,
@@ -140,7 +132,7 @@ pub(super) fn start(config: Config, file: PathBuf) -> anyhow::Result<(Engine, In
         scrapes: scrapes_in,
         hang_up,
     };
-    Ok((engine, inputs))
+    Ok((engine, Inputs::new(sources)))
 }
 
 pub(super) fn agent_config(config: &Config) -> AgentConfig {

@@ -12,16 +12,16 @@ use super::{Engine, ThisHost};
 impl Engine {
     /// Takes up the changes of a former process, before anything else.
     pub(super) fn take_up(&mut self) -> anyhow::Result<()> {
-        let now = self.host.now();
-        self.host.take_up_history();
-        let (path, records) = self.host.state.records();
-        self.host.agent.forget_joins();
-        self.host.agent.mend_parts();
-        self.host.rechain.taking_up = Some(self.host.agent.second_paths());
+        let now = self.core.host.now();
+        self.core.host.take_up_history();
+        let (path, records) = self.core.host.state.records();
+        self.core.host.agent.forget_joins();
+        self.core.host.agent.mend_parts();
+        self.core.host.rechain.taking_up = Some(self.core.host.agent.second_paths());
         for record in records {
             // Without its record this host would report to the others that it knows of no change,
             // and they would roll back a session that may have been cut.
-            let change = self.machine().restore(now, &record).with_context(|| {
+            let change = self.core.machine().restore(now, &record).with_context(|| {
                 format!(
                     "failed to read {}: a change was under way when another release of dyscod ended; start that release until it is done",
                     path.display()
@@ -30,30 +30,32 @@ impl Engine {
             tracing::info!(%change, "goes on with a change of a former process");
         }
         let under_way: Vec<_> = self
+            .core
             .machine()
             .changes()
             .map(|c| (c.change, c.subsession, c.other))
             .collect();
         for (change, own, other) in under_way {
             let found = |sub| {
-                self.host
+                self.core
+                    .host
                     .find_for(change, &sub)
-                    .map(|slot| (slot, self.host.agent.session(slot).created_ns))
+                    .map(|slot| (slot, self.core.host.agent.session(slot).created_ns))
             };
             let (slot, second) = (found(own), other.and_then(found));
-            let held = self.host.held.entry(change).or_default();
+            let held = self.core.host.held.entry(change).or_default();
             held.slot = slot;
             held.own = Some(own);
             held.other = second;
             if slot.is_none() || second.is_none() && other.is_some() {
-                self.host.tell_gone(change);
+                self.core.host.tell_gone(change);
             } else {
-                self.host.tell_broken(change);
+                self.core.host.tell_broken(change);
             }
         }
         self.pump_at_once();
-        self.host.rechain.taking_up = None;
-        self.host.undo_unrecorded();
+        self.core.host.rechain.taking_up = None;
+        self.core.host.undo_unrecorded();
         self.pump_at_once();
         Ok(())
     }

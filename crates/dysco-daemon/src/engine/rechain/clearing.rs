@@ -75,11 +75,11 @@ impl ThisHost {
 impl Engine {
     /// Sends the answers once the search is done and its entries are removed.
     pub(in crate::engine) fn searched(&mut self, then: Vec<Answer>) {
-        self.host.rechain.clearing.searching = false;
+        self.core.host.rechain.clearing.searching = false;
         for answer in then {
             self.take_answer(answer);
         }
-        self.host.search_next();
+        self.core.host.search_next();
     }
 }
 

@@ -18,7 +18,7 @@ fn returned() -> Cause {
 
 impl ThisHost {
     /// Returns an error if this host is at a place where no other can be inserted beside it.
-    pub(super) fn not_in_between(&self, s: &Session) -> Result<(), Reason> {
+    pub(in crate::engine) fn not_in_between(&self, s: &Session) -> Result<(), Reason> {
         let cause = match s.view() {
             View::Changing(Change::TwoPaths(_) | Change::FarTwoPaths(_)) => {
                 Cause::new("a middlebox is leaving it at this moment")
@@ -56,7 +56,7 @@ impl ThisHost {
     /// Returns an error if no host can be inserted beside one that relays: the end there has to run
     /// an agent. The request belongs on that of the two hosts which opened the session between
     /// them.
-    pub(super) fn has_a_neighbour(&self, s: &Session) -> Result<(), Reason> {
+    pub(in crate::engine) fn has_a_neighbour(&self, s: &Session) -> Result<(), Reason> {
         let Some(other) = (self.other_side(s)).filter(|_| s.view().is_relayed()) else {
             return Ok(());
         };
@@ -92,7 +92,11 @@ impl ThisHost {
     }
 
     /// Returns the more precise reason: a host that did not answer in time may have no agent.
-    pub(super) fn exactly(&self, subsession: &Subsession, progress: Progress) -> Progress {
+    pub(in crate::engine) fn exactly(
+        &self,
+        subsession: &Subsession,
+        progress: Progress,
+    ) -> Progress {
         let right = subsession.right.ip();
         match progress {
             Progress::RolledBack(Reason::TimedOut(_))

@@ -1,7 +1,5 @@
-//! Other chains for live sessions: requests of operators, and the protocol's commands that carry
-//! them out.
+//! Other chains for live sessions: the protocol's commands that carry them out.
 
-mod asks;
 mod back;
 mod chain_of;
 mod clearing;
@@ -11,20 +9,18 @@ mod hosts;
 mod in_use;
 mod left;
 mod open;
+mod opener;
 mod passing;
 mod paths;
-mod request;
-mod turn;
 mod width;
 
-pub(super) use asks::{has_passed, passes};
 pub(super) use clearing::Cleared;
 pub(super) use hosts::Enlisting;
 pub(super) use in_use::{InUse, Passes};
 pub(super) use open::Uplink;
-pub(super) use request::{has_opened, opens};
+pub(super) use opener::{has_opened, has_passed, opens, passes};
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -33,7 +29,6 @@ use dysco_api::SessionId;
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
 use dysco_common::{Delta, FlowKey};
-use dysco_proto::asks::{AskId, Asks};
 use dysco_proto::{ChangeId, Subsession};
 use lru::LruCache;
 
@@ -65,15 +60,6 @@ pub(super) struct Rechain {
     waiting: Vec<hosts::Waiting>,
     /// Present names of sessions, by their former names.
     names: LruCache<SessionId, SessionId>,
-    queue: VecDeque<request::Task>,
-    behind: turn::Behind<request::Task>,
-    running: HashMap<ChangeId, request::Running>,
-    /// Questions of this host to hosts that opened sessions, and questions of other hosts to it.
-    asks: Asks,
-    /// Requests that wait for another host's answer.
-    asking: HashMap<AskId, request::Task>,
-    batches: HashMap<u64, request::Batch>,
-    next_batch: u64,
     mtus: width::Mtus,
 }
 
@@ -182,13 +168,6 @@ impl Default for Rechain {
             back: Vec::new(),
             forgetting: HashSet::new(),
             waiting: Vec::new(),
-            queue: VecDeque::new(),
-            behind: turn::Behind::default(),
-            running: HashMap::new(),
-            asks: Asks::default(),
-            asking: HashMap::new(),
-            batches: HashMap::new(),
-            next_batch: 0,
             mtus: width::Mtus::default(),
         }
     }
@@ -204,16 +183,6 @@ impl Rechain {
     /// replace.
     pub fn leads_from(&self, slot: u32) -> bool {
         self.paths.values().any(|p| p.first.0 == slot)
-    }
-
-    /// Returns true if a request on this host has begun the change.
-    pub fn is_asked_for(&self, change: ChangeId) -> bool {
-        self.running.contains_key(&change)
-    }
-
-    /// Returns the number of requests for a chain that have not begun.
-    pub fn waiting_changes(&self) -> u64 {
-        (self.queue.len() + self.behind.len()) as u64
     }
 
     /// Returns true if something has to be looked at often.

@@ -9,8 +9,9 @@ use dysco_common::FlowKey;
 use dysco_proxy::{Pair, PairEvent};
 use tokio::sync::broadcast::error::RecvError;
 
-use super::{Said, Task};
-use crate::engine::Engine;
+use super::candidates::task_of;
+use super::{Removals, Said, Task};
+use crate::engine::core::Core;
 
 /// Batch of removals for which nobody waits.
 pub(super) const AUTOMATIC: u64 = u64::MAX;
@@ -58,59 +59,77 @@ impl Automatic {
     }
 }
 
-impl Engine {
+impl Removals {
     /// Handles a shim's report of a session.
-    pub(in crate::engine) fn take_pair(&mut self, event: Result<PairEvent, RecvError>) {
-        if !self.host.config.removal.automatic {
+    pub(in crate::engine) fn take_pair(
+        &mut self,
+        core: &mut Core,
+        event: Result<PairEvent, RecvError>,
+    ) {
+        if !core.host.config.removal.automatic {
             return;
         }
         match event {
-            Ok(PairEvent::New(pair) | PairEvent::Changed(pair)) => self.remove_by_itself(&pair),
-            Ok(PairEvent::Gone(pair)) => drop(self.removals.automatic.0.remove(&pair.a.key)),
+            Ok(PairEvent::New(pair) | PairEvent::Changed(pair)) => {
+                self.remove_by_itself(core, &pair)
+            }
+            Ok(PairEvent::Gone(pair)) => drop(self.automatic.0.remove(&pair.a.key)),
             // So many reports at once that some were missed.
             Err(RecvError::Lagged(_)) => {
-                for pair in self.host.proxy.pairs() {
-                    self.remove_by_itself(&pair);
+                for pair in core.host.proxy.pairs() {
+                    self.remove_by_itself(core, &pair);
                 }
-                self.start_waiting();
+                self.start_waiting(core);
             }
             Err(RecvError::Closed) => {}
         }
     }
 
     /// Tries the sessions again that are due.
-    pub(in crate::engine) fn sweep_automatic(&mut self) {
+    pub(in crate::engine) fn sweep_automatic(&mut self, core: &mut Core) {
         let now = Instant::now();
-        for key in self.removals.automatic.due(now) {
-            match self.host.proxy.find(&key) {
-                Some(pair) if self.host.agent.find(&key).is_some() => self.remove_by_itself(&pair),
-                _ => drop(self.removals.automatic.0.remove(&key)),
+        for key in self.automatic.due(now) {
+            match core.host.proxy.find(&key) {
+                Some(pair) if core.host.agent.find(&key).is_some() => {
+                    self.remove_by_itself(core, &pair)
+                }
+                _ => drop(self.automatic.0.remove(&key)),
             }
         }
     }
 
-    fn remove_by_itself(&mut self, pair: &Pair) {
-        if self.host.proxy.transparent(pair, false).is_err() {
+    fn remove_by_itself(&mut self, core: &mut Core, pair: &Pair) {
+        if core.host.proxy.transparent(pair, false).is_err() {
             return;
         }
-        let Some(slot) = self.host.agent.find(&pair.a.key) else {
+        let Some(slot) = core.host.agent.find(&pair.a.key) else {
             return;
         };
-        let mode = self.host.config.removal.mode;
+        let mode = core.host.config.removal.mode;
         let said = &Said::automatic();
-        let task = self.task_of(slot, None, self.host.config.removal.timeout, mode, said);
+        let task = task_of(
+            &core.host,
+            slot,
+            None,
+            core.host.config.removal.timeout,
+            mode,
+            said,
+        );
         if task.relayed {
             return;
         }
         // Before the removal is begun, which may end it at once.
         let now = Instant::now();
-        self.removals.automatic.taken_on(&pair.a.key, now);
-        if !self.removals.under_way.knows(&task.subsession) {
-            self.take_on(Task {
-                batch: AUTOMATIC,
-                ..task
-            });
-            self.start_waiting();
+        self.automatic.taken_on(&pair.a.key, now);
+        if !self.under_way.knows(&task.subsession) {
+            self.take_on(
+                core,
+                Task {
+                    batch: AUTOMATIC,
+                    ..task
+                },
+            );
+            self.start_waiting(core);
         }
     }
 }

@@ -8,201 +8,204 @@ use dysco_common::Session;
 use dysco_common::view::{Leaver, View};
 use dysco_proto::{Reason, Subsession};
 
+use super::chained::{in_chain, opens_through};
 use super::{Candidates, Said, Stage, Task};
-use crate::engine::{Engine, ThisHost, measure};
+use crate::engine::{ThisHost, measure};
 
-impl Engine {
-    /// Returns the sessions that a request concerns, with those that cannot be changed.
-    pub(super) fn candidates(&self, request: &Remove, said: &Said) -> Result<Candidates, Failure> {
-        let host = self.host.resolve(&request.host)?;
-        let timeout = request
-            .timeout_ms
-            .map_or(self.host.config.removal.timeout, Duration::from_millis);
-        let mode = request.mode.unwrap_or(self.host.config.removal.mode);
-        if let (Some(host), Some(_)) = (host, request.mode) {
-            return Err(Failure {
-                code: FailureCode::BadRequest,
-                what: format!("choose how the middlebox of {host} leaves"),
-                why: "only its own host chooses the mode".into(),
-                hint: "ask there with --mode, or set mode under [removal] there".into(),
-            });
-        }
-        // A mode concerns only proxies.
-        let by_chain = |slot: &u32| match request.mode {
-            None => Some((*slot, self.in_chain(*slot, host)?)),
-            Some(_) => None,
-        };
-        let mut all = if request.all {
-            self.sessions_through(host, request.mode)
-        } else {
-            self.named(&request.sessions)?
-        };
-        if !request.filter.is_empty() {
-            all.retain(|slot| self.shows(*slot, &request.filter));
-        }
-        let mut found = Candidates {
-            chained: all.iter().filter_map(by_chain).collect(),
-            ..Candidates::default()
-        };
-        for session in all.into_iter().filter(|slot| by_chain(slot).is_none()) {
-            let task = Task {
-                dry: request.dry_run,
-                by_name: request.mode.is_some(),
-                ..self.task_of(session, host, timeout, mode, said)
-            };
-            match host {
-                None => self.sort(task, &mut found),
-                Some(_) => found.tasks.push(task),
-            }
-        }
-        Ok(found)
+/// Returns the sessions that a request concerns, with those that cannot be changed.
+pub(super) fn candidates(
+    here: &ThisHost,
+    request: &Remove,
+    said: &Said,
+) -> Result<Candidates, Failure> {
+    let host = here.resolve(&request.host)?;
+    let timeout = request
+        .timeout_ms
+        .map_or(here.config.removal.timeout, Duration::from_millis);
+    let mode = request.mode.unwrap_or(here.config.removal.mode);
+    if let (Some(host), Some(_)) = (host, request.mode) {
+        return Err(Failure {
+            code: FailureCode::BadRequest,
+            what: format!("choose how the middlebox of {host} leaves"),
+            why: "only its own host chooses the mode".into(),
+            hint: "ask there with --mode, or set mode under [removal] there".into(),
+        });
     }
-
-    /// Returns true if the filter matches the session of a slot.
-    pub(in crate::engine) fn shows(&self, slot: u32, filter: &Filter) -> bool {
-        filter.matches(&self.host.report_of(slot, &self.host.agent.session(slot)))
+    // A mode concerns only proxies.
+    let by_chain = |slot: &u32| match request.mode {
+        None => Some((*slot, in_chain(here, *slot, host)?)),
+        Some(_) => None,
+    };
+    let mut all = if request.all {
+        sessions_through(here, host, request.mode)
+    } else {
+        named(here, &request.sessions)?
+    };
+    if !request.filter.is_empty() {
+        all.retain(|slot| shows(here, *slot, &request.filter));
     }
-
-    /// Sorts a session among the tasks if nothing keeps the proxy in it, and among the refused
-    /// otherwise.
-    pub(in crate::engine) fn sort(&self, task: Task, found: &mut Candidates) {
-        let over = over_here(&self.host.agent.session(task.session.slot()));
-        let all = match (task.relayed, task.mode) {
-            _ if over.is_some() => over.into_iter().collect(),
-            // Nothing is left to be proven.
-            (true, Mode::Auto | Mode::Bypass | Mode::Return) => {
-                (self.host.relay_of(&task.subsession))
-                    .and_then(|slots| self.host.has_none_beside(slots).err())
-                    .into_iter()
-                    .collect()
-            }
-            (true, Mode::Local) => vec![Reason::AlreadyOut],
-            (false, _) => self.host.objections(&task.subsession, task.said.word),
+    let mut found = Candidates {
+        chained: all.iter().filter_map(by_chain).collect(),
+        ..Candidates::default()
+    };
+    for session in all.into_iter().filter(|slot| by_chain(slot).is_none()) {
+        let task = Task {
+            dry: request.dry_run,
+            by_name: request.mode.is_some(),
+            ..task_of(here, session, host, timeout, mode, said)
         };
-        let words = || all.iter().map(Reason::to_string).collect();
-        match all.first() {
-            // A session that is not heard is asked for a packet.
-            None | Some(Reason::NotHeard(_)) => found.tasks.push(task),
-            // The hosts beside it may be an obstacle, too.
-            Some(_) if task.dry && task.mode == Mode::Bypass && task.neighbours.is_some() => {
-                let objections = words();
-                found.tasks.push(Task { objections, ..task });
-            }
-            Some(reason) => {
-                let report = task.refused_for(words());
-                found.refused.push((report, reason.clone()));
-            }
-        }
-    }
-
-    /// Returns the slots of the sessions that a host's middlebox is in, as seen from here. Sessions
-    /// that pass this host by a chain count only if no mode is requested, since a mode concerns
-    /// proxies.
-    fn sessions_through(&self, host: Option<IpAddr>, asked: Option<Mode>) -> Vec<u32> {
-        let mode = asked.unwrap_or(self.host.config.removal.mode);
         match host {
-            None => {
-                let pairs = self.host.proxy.pairs();
-                let held = pairs.iter().filter_map(|p| self.host.agent.find(&p.a.key));
-                let mut slots: Vec<u32> = held.collect();
-                // This host is in the path of sessions that it relays.
-                if matches!(mode, Mode::Bypass | Mode::Return) {
-                    slots.extend(self.host.relayed_slots(mode));
-                }
-                if asked.is_none() {
-                    slots.extend(self.passing_here());
-                }
-                slots.sort_unstable();
-                slots.dedup();
-                // An ended session needs no removal.
-                slots.retain(|slot| !self.host.agent.session(*slot).has_ended());
-                slots
-            }
-            Some(ip) => {
-                let through = |s: &Session| {
-                    s.key.remote.ip() == ip && s.view().is_unchanged() && !s.has_ended()
-                };
-                let all = self.host.agent.sessions().into_iter();
-                let meant = |(slot, s): &(u32, _)| through(s) || self.opens_through(*slot, s, ip);
-                all.filter(meant).map(|(slot, _)| slot).collect()
-            }
+            None => sort(here, task, &mut found),
+            Some(_) => found.tasks.push(task),
         }
     }
+    Ok(found)
+}
 
-    pub(in crate::engine) fn named(&self, names: &[SessionName]) -> Result<Vec<u32>, Failure> {
-        names
-            .iter()
-            .map(|name| {
-                self.host.slot_named(name).ok_or_else(|| Failure {
-                    code: FailureCode::NotFound,
-                    what: format!("find the session '{name}'"),
-                    why: "this host has no such session".into(),
-                    hint: "see 'dyscoctl sessions' for those it has".into(),
-                })
+/// Returns true if the filter matches the session of a slot.
+pub(in crate::engine) fn shows(here: &ThisHost, slot: u32, filter: &Filter) -> bool {
+    filter.matches(&here.report_of(slot, &here.agent.session(slot)))
+}
+
+/// Sorts a session among the tasks if nothing keeps the proxy in it, and among the refused
+/// otherwise.
+pub(in crate::engine) fn sort(here: &ThisHost, task: Task, found: &mut Candidates) {
+    let over = over_here(&here.agent.session(task.session.slot()));
+    let all = match (task.relayed, task.mode) {
+        _ if over.is_some() => over.into_iter().collect(),
+        // Nothing is left to be proven.
+        (true, Mode::Auto | Mode::Bypass | Mode::Return) => (here.relay_of(&task.subsession))
+            .and_then(|slots| here.has_none_beside(slots).err())
+            .into_iter()
+            .collect(),
+        (true, Mode::Local) => vec![Reason::AlreadyOut],
+        (false, _) => here.objections(&task.subsession, task.said.word),
+    };
+    let words = || all.iter().map(Reason::to_string).collect();
+    match all.first() {
+        // A session that is not heard is asked for a packet.
+        None | Some(Reason::NotHeard(_)) => found.tasks.push(task),
+        // The hosts beside it may be an obstacle, too.
+        Some(_) if task.dry && task.mode == Mode::Bypass && task.neighbours.is_some() => {
+            let objections = words();
+            found.tasks.push(Task { objections, ..task });
+        }
+        Some(reason) => {
+            let report = task.refused_for(words());
+            found.refused.push((report, reason.clone()));
+        }
+    }
+}
+
+/// Returns the slots of the sessions that a host's middlebox is in, as seen from here. Sessions
+/// that pass this host by a chain count only if no mode is requested, since a mode concerns
+/// proxies.
+fn sessions_through(here: &ThisHost, host: Option<IpAddr>, asked: Option<Mode>) -> Vec<u32> {
+    let mode = asked.unwrap_or(here.config.removal.mode);
+    match host {
+        None => {
+            let pairs = here.proxy.pairs();
+            let held = pairs.iter().filter_map(|p| here.agent.find(&p.a.key));
+            let mut slots: Vec<u32> = held.collect();
+            // This host is in the path of sessions that it relays.
+            if matches!(mode, Mode::Bypass | Mode::Return) {
+                slots.extend(here.relayed_slots(mode));
+            }
+            if asked.is_none() {
+                slots.extend(here.passing_here());
+            }
+            slots.sort_unstable();
+            slots.dedup();
+            // An ended session needs no removal.
+            slots.retain(|slot| !here.agent.session(*slot).has_ended());
+            slots
+        }
+        Some(ip) => {
+            let through =
+                |s: &Session| s.key.remote.ip() == ip && s.view().is_unchanged() && !s.has_ended();
+            let all = here.agent.sessions().into_iter();
+            let meant = |(slot, s): &(u32, _)| through(s) || opens_through(here, *slot, s, ip);
+            all.filter(meant).map(|(slot, _)| slot).collect()
+        }
+    }
+}
+
+pub(in crate::engine) fn named(
+    here: &ThisHost,
+    names: &[SessionName],
+) -> Result<Vec<u32>, Failure> {
+    names
+        .iter()
+        .map(|name| {
+            here.slot_named(name).ok_or_else(|| Failure {
+                code: FailureCode::NotFound,
+                what: format!("find the session '{name}'"),
+                why: "this host has no such session".into(),
+                hint: "see 'dyscoctl sessions' for those it has".into(),
             })
-            .collect()
-    }
+        })
+        .collect()
+}
 
-    /// Returns the hosts on both sides of a session whose proxy is, or was, on this host.
-    pub(super) fn hosts_beside(&self, subsession: &Subsession) -> Option<[IpAddr; 2]> {
-        if let Some(slots) = self.host.relay_of(subsession) {
-            return Some(slots.map(|o| self.host.agent.session(o).key.remote().ip()));
-        }
-        let pair = self.host.pair_of_session(subsession)?;
-        Some([pair.a, pair.b].map(|side| side.key.remote().ip()))
+/// Returns the hosts on both sides of a session whose proxy is, or was, on this host.
+pub(super) fn hosts_beside(here: &ThisHost, subsession: &Subsession) -> Option<[IpAddr; 2]> {
+    if let Some(slots) = here.relay_of(subsession) {
+        return Some(slots.map(|o| here.agent.session(o).key.remote().ip()));
     }
+    let pair = here.pair_of_session(subsession)?;
+    Some([pair.a, pair.b].map(|side| side.key.remote().ip()))
+}
 
-    pub(in crate::engine) fn task_of(
-        &self,
-        slot: u32,
-        host: Option<IpAddr>,
-        timeout: Duration,
-        mode: Mode,
-        said: &Said,
-    ) -> Task {
-        let s = self.host.agent.session(slot);
-        let opened = s.life.opened_here != 0;
-        let subsession = if opened {
-            measure::opened(&s.key)
-        } else {
-            measure::accepted(&s.key)
-        };
-        let relay = match host {
-            None => self.host.relay_of(&subsession),
-            Some(_) => None,
-        };
-        let returns = |[a, _]: [u32; 2]| self.host.agent.session(a).two.returns != 0;
-        let from = match relay {
-            None => Way::Middlebox,
-            Some(slots) if returns(slots) => Way::Return,
-            Some(_) => Way::Local,
-        };
-        let neighbours = host.map_or_else(|| self.hosts_beside(&subsession), |_| None);
-        Task {
-            batch: 0,
-            session: self.host.session_id(slot, &s),
-            local: s.key.local(),
-            remote: s.key.remote(),
-            subsession,
-            ask: host,
-            timeout,
-            mode,
-            by_name: false,
-            way: None,
-            why: None,
-            neighbours,
-            dry: false,
-            objections: Vec::new(),
-            said: said.clone(),
-            relayed: relay.is_some(),
-            from,
-            stage: match relay {
-                Some(_) => Stage::Return,
-                None => Stage::Prove,
-            },
-            since: None,
-            switched: None,
-        }
+pub(in crate::engine) fn task_of(
+    here: &ThisHost,
+    slot: u32,
+    host: Option<IpAddr>,
+    timeout: Duration,
+    mode: Mode,
+    said: &Said,
+) -> Task {
+    let s = here.agent.session(slot);
+    let opened = s.life.opened_here != 0;
+    let subsession = if opened {
+        measure::opened(&s.key)
+    } else {
+        measure::accepted(&s.key)
+    };
+    let relay = match host {
+        None => here.relay_of(&subsession),
+        Some(_) => None,
+    };
+    let returns = |[a, _]: [u32; 2]| here.agent.session(a).two.returns != 0;
+    let from = match relay {
+        None => Way::Middlebox,
+        Some(slots) if returns(slots) => Way::Return,
+        Some(_) => Way::Local,
+    };
+    let neighbours = host.map_or_else(|| hosts_beside(here, &subsession), |_| None);
+    Task {
+        batch: 0,
+        session: here.session_id(slot, &s),
+        local: s.key.local(),
+        remote: s.key.remote(),
+        subsession,
+        ask: host,
+        timeout,
+        mode,
+        by_name: false,
+        way: None,
+        why: None,
+        neighbours,
+        dry: false,
+        objections: Vec::new(),
+        said: said.clone(),
+        relayed: relay.is_some(),
+        from,
+        stage: match relay {
+            Some(_) => Stage::Return,
+            None => Stage::Prove,
+        },
+        since: None,
+        switched: None,
     }
 }
 

@@ -3,41 +3,19 @@
 
 use std::net::IpAddr;
 
-use dysco_api::{ChainOutcome, ChainReport, Outcome, RemovalReport};
+use dysco_api::{ChainOutcome, Outcome, RemovalReport};
 use dysco_common::Session;
 use dysco_common::view::ChainState;
-use dysco_proto::Reason;
 
-use crate::engine::{Engine, rechain};
+use super::Removals;
+use crate::engine::chain_requests::EndedForRemoval;
+use crate::engine::core::Core;
+use crate::engine::{ThisHost, rechain};
 
-impl Engine {
-    /// Returns the address by which the host (`None`: this one) is in a session's chain. A session
-    /// that was opened elsewhere may have any host in its chain: its opener knows. An ended session
-    /// still has its chain, for a request that names the session.
-    pub(in crate::engine) fn in_chain(&self, slot: u32, host: Option<IpAddr>) -> Option<IpAddr> {
-        let s = self.host.agent.session(slot);
-        let Some(host) = host else {
-            let own = self.host.config.host.addresses.first().copied();
-            return own.filter(|_| rechain::has_passed(&s));
-        };
-        let elsewhere = s.chain_state() == ChainState::Open && self.opened_elsewhere(&s).is_some();
-        let is_end = s.name().remote.ip() == host;
-        let opened = rechain::has_opened(&s) && self.host.chain_now(slot, &s).contains(&host);
-        (opened || elsewhere && !is_end).then_some(host)
-    }
-
-    /// Returns true if the session was opened here, with the host in its chain.
-    pub(super) fn opens_through(&self, slot: u32, s: &Session, host: IpAddr) -> bool {
-        rechain::opens(s) && self.host.chain_now(slot, s).contains(&host)
-    }
-
+impl Removals {
     /// Ends a removal of that kind.
-    pub(in crate::engine) fn left_chain(
-        &mut self,
-        batch: u64,
-        report: ChainReport,
-        why: Option<&Reason>,
-    ) {
+    pub(in crate::engine) fn left_chain(&mut self, core: &mut Core, ended: EndedForRemoval) {
+        let report = ended.report;
         let report = RemovalReport {
             session: report.session,
             local: report.local,
@@ -52,8 +30,32 @@ impl Engine {
             request_to_close_us: report.request_to_end_us,
             change_id: report.change_id,
         };
-        self.finish(batch, report, why);
+        self.finish(core, ended.removal, report, ended.why.as_ref());
     }
+}
+
+/// Returns the address by which the host (`None`: this one) is in a session's chain. A session
+/// that was opened elsewhere may have any host in its chain: its opener knows. An ended session
+/// still has its chain, for a request that names the session.
+pub(in crate::engine) fn in_chain(
+    here: &ThisHost,
+    slot: u32,
+    host: Option<IpAddr>,
+) -> Option<IpAddr> {
+    let s = here.agent.session(slot);
+    let Some(host) = host else {
+        let own = here.config.host.addresses.first().copied();
+        return own.filter(|_| rechain::has_passed(&s));
+    };
+    let elsewhere = s.chain_state() == ChainState::Open && here.opened_elsewhere(&s).is_some();
+    let is_end = s.name().remote.ip() == host;
+    let opened = rechain::has_opened(&s) && here.chain_now(slot, &s).contains(&host);
+    (opened || elsewhere && !is_end).then_some(host)
+}
+
+/// Returns true if the session was opened here, with the host in its chain.
+pub(super) fn opens_through(here: &ThisHost, slot: u32, s: &Session, host: IpAddr) -> bool {
+    rechain::opens(s) && here.chain_now(slot, s).contains(&host)
 }
 
 /// Returns the same outcome, as a removal has it.

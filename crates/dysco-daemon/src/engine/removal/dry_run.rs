@@ -4,8 +4,9 @@ use dysco_api::Reply;
 use dysco_proxy::{Pair, Sending};
 use tokio::sync::mpsc;
 
-use super::Candidates;
-use crate::engine::{Answer, Engine};
+use super::{Candidates, Removals};
+use crate::engine::Answer;
+use crate::engine::core::Core;
 
 /// Sessions of a dry run, and the sending state of their proxy's sockets.
 pub(in crate::engine) struct Windows {
@@ -23,20 +24,25 @@ struct Read {
     sending: Option<[Sending; 2]>,
 }
 
-impl Engine {
+impl Removals {
     /// Reads the windows of all sessions that this host's proxies relay, and then continues.
-    pub(super) fn read_windows(&mut self, found: Candidates, replies: &mpsc::Sender<Reply>) {
+    pub(super) fn read_windows(
+        &mut self,
+        core: &mut Core,
+        found: Candidates,
+        replies: &mpsc::Sender<Reply>,
+    ) {
         let tasks = found.tasks.iter().enumerate();
         let pairs: Vec<(usize, Pair)> = tasks
             .filter(|(_, task)| task.ask.is_none() && !task.relayed)
-            .filter_map(|(at, task)| Some((at, self.host.pair_of_session(&task.subsession)?)))
+            .filter_map(|(at, task)| Some((at, core.host.pair_of_session(&task.subsession)?)))
             .collect();
         if pairs.is_empty() {
-            return self.begin_batch(found, true, replies);
+            return self.begin_batch(core, found, true, replies);
         }
         let (proxy, answers, replies) = (
-            self.host.proxy.clone(),
-            self.host.answers.clone(),
+            core.host.proxy.clone(),
+            core.host.answers.clone(),
             replies.clone(),
         );
         tokio::spawn(async move {
@@ -56,7 +62,7 @@ impl Engine {
     }
 
     /// Reports the outcome of a dry run whose windows were read.
-    pub(in crate::engine) fn go_on_dry(&mut self, windows: Windows) {
+    pub(in crate::engine) fn go_on_dry(&mut self, core: &mut Core, windows: Windows) {
         let Windows {
             mut found,
             replies,
@@ -64,11 +70,11 @@ impl Engine {
         } = windows;
         for r in read {
             let sending = r.sending.as_ref();
-            let objection = sending.and_then(|s| self.host.window_objection(&r.pair, s));
+            let objection = sending.and_then(|s| core.host.window_objection(&r.pair, s));
             if let (Some(task), Some(reason)) = (found.tasks.get_mut(r.task), objection) {
                 task.objections.push(reason.to_string());
             }
         }
-        self.begin_batch(found, true, &replies);
+        self.begin_batch(core, found, true, &replies);
     }
 }

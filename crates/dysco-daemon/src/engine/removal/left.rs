@@ -9,81 +9,79 @@ use dysco_common::FlowKey;
 use dysco_common::rule::wanted;
 use dysco_proxy::elsewhere::{Elsewhere, Held};
 
-use crate::engine::Engine;
+use super::shows;
+use crate::engine::ThisHost;
 use crate::engine::measure::{accepted, facts};
+use crate::engine::outside::unknown;
 
-impl Engine {
-    /// Returns the sessions held by proxies, and by processes that may be proxies, that are not
-    /// among the candidates of a request for every session.
-    pub(in crate::engine) fn left_of(&self, request: &Remove, held: &[Held]) -> Vec<LeftReport> {
-        let mut left = BTreeMap::new();
-        let mut seen = HashSet::new();
-        for held in held {
-            if held.elsewhere {
-                let accepted = held.connections.iter().filter(|(_, accepted)| *accepted);
-                // It is not known whether they match a filter.
-                let count = accepted.count() as u64;
-                if request.filter.is_empty() && count > 0 {
-                    *left.entry(held.process.cause().to_string()).or_default() += count;
-                }
-                continue;
+/// Returns the sessions held by proxies, and by processes that may be proxies, that are not
+/// among the candidates of a request for every session.
+pub(in crate::engine) fn left_of(
+    here: &ThisHost,
+    request: &Remove,
+    held: &[Held],
+) -> Vec<LeftReport> {
+    let mut left = BTreeMap::new();
+    let mut seen = HashSet::new();
+    for held in held {
+        if held.elsewhere {
+            let accepted = held.connections.iter().filter(|(_, accepted)| *accepted);
+            // It is not known whether they match a filter.
+            let count = accepted.count() as u64;
+            if request.filter.is_empty() && count > 0 {
+                *left.entry(held.process.cause().to_string()).or_default() += count;
             }
-            for (key, accepted) in &held.connections {
-                if seen.insert(*key)
-                    && let Some(why) = self.why_left(request, held, key, *accepted)
-                {
-                    *left.entry(why).or_default() += 1;
-                }
-            }
+            continue;
         }
-        reports(left)
-    }
-
-    /// Returns the sessions of a named process that are not tracked, or that no proxy can leave as
-    /// they are.
-    pub(in crate::engine) fn left_untracked(&self, untracked: &[FlowKey]) -> Vec<LeftReport> {
-        let mut left = BTreeMap::new();
-        for key in untracked {
-            let why = match self
-                .host
-                .agent
-                .find(key)
-                .map(|slot| self.host.agent.session(slot))
+        for (key, accepted) in &held.connections {
+            if seen.insert(*key)
+                && let Some(why) = why_left(here, request, held, key, *accepted)
             {
-                None => Some(self.unknown(key)),
-                Some(s) if s.life.opened_here != 0 || s.has_ended() => None,
-                Some(s) => facts(&s, &accepted(key)).err().map(|why| why.to_string()),
-            };
-            if let Some(why) = why {
                 *left.entry(why).or_default() += 1;
             }
         }
-        reports(left)
     }
+    reports(left)
+}
 
-    /// Returns the reason for which a session of a process is none that it could leave, if the
-    /// request concerns the session.
-    fn why_left(
-        &self,
-        request: &Remove,
-        held: &Held,
-        key: &FlowKey,
-        accepted: bool,
-    ) -> Option<String> {
-        let Some(slot) = self.host.agent.find(key) else {
-            // Many programs without the shim have connections to others of this host.
-            let relayed = held.shim || !self.host.is_on_host(&key.remote().ip());
-            let meant = relayed && accepted && request.filter.is_empty();
-            // Sessions that the operator does not want tracked are not looked for either.
-            let tracks = wanted(&self.host.config.rules(), key, false);
-            return (meant && tracks).then(|| self.unknown(key));
+/// Returns the sessions of a named process that are not tracked, or that no proxy can leave as
+/// they are.
+pub(in crate::engine) fn left_untracked(here: &ThisHost, untracked: &[FlowKey]) -> Vec<LeftReport> {
+    let mut left = BTreeMap::new();
+    for key in untracked {
+        let why = match here.agent.find(key).map(|slot| here.agent.session(slot)) {
+            None => Some(unknown(here, key)),
+            Some(s) if s.life.opened_here != 0 || s.has_ended() => None,
+            Some(s) => facts(&s, &accepted(key)).err().map(|why| why.to_string()),
         };
-        let s = self.host.agent.session(slot);
-        let is_left =
-            s.life.opened_here == 0 && !s.has_ended() && self.host.proxy.of(key).is_none();
-        let meant = is_left && (request.filter.is_empty() || self.shows(slot, &request.filter));
-        meant.then(|| no_proof(held))
+        if let Some(why) = why {
+            *left.entry(why).or_default() += 1;
+        }
     }
+    reports(left)
+}
+
+/// Returns the reason for which a session of a process is none that it could leave, if the
+/// request concerns the session.
+fn why_left(
+    here: &ThisHost,
+    request: &Remove,
+    held: &Held,
+    key: &FlowKey,
+    accepted: bool,
+) -> Option<String> {
+    let Some(slot) = here.agent.find(key) else {
+        // Many programs without the shim have connections to others of this host.
+        let relayed = held.shim || !here.is_on_host(&key.remote().ip());
+        let meant = relayed && accepted && request.filter.is_empty();
+        // Sessions that the operator does not want tracked are not looked for either.
+        let tracks = wanted(&here.config.rules(), key, false);
+        return (meant && tracks).then(|| unknown(here, key));
+    };
+    let s = here.agent.session(slot);
+    let is_left = s.life.opened_here == 0 && !s.has_ended() && here.proxy.of(key).is_none();
+    let meant = is_left && (request.filter.is_empty() || shows(here, slot, &request.filter));
+    meant.then(|| no_proof(held))
 }
 
 /// Returns the reason for which nothing shows that a process relays a session that it holds.

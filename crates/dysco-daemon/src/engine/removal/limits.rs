@@ -6,21 +6,21 @@ use std::time::Instant;
 use dysco_api::Outcome;
 use dysco_proto::{ChangeId, Phase, Reason, Role};
 
-use super::GRACE;
-use crate::engine::Engine;
+use super::{GRACE, Removals};
+use crate::engine::core::Core;
 
 /// Text for a session of which an end has not acknowledged anything since the switch.
 const UNCONFIRMED: &str = "the session has taken the new path, and an end has not acknowledged \
     what was sent to it there: something on that path, such as a firewall, does not let it pass; \
     see 'dyscoctl sessions', and open the connection anew if it stands still";
 
-impl Engine {
+impl Removals {
     /// Gives up the removals that have taken too long.
-    pub(in crate::engine) fn removals_due(&mut self) {
+    pub(in crate::engine) fn removals_due(&mut self, core: &mut Core) {
         let now = Instant::now();
         let mut cancel = Vec::new();
         let mut pending = Vec::new();
-        for (change, r) in self.removals.under_way.iter_mut() {
+        for (change, r) in self.under_way.iter_mut() {
             match r.cancelled {
                 None if now > r.begun + r.task.timeout => {
                     r.cancelled = Some(now);
@@ -30,14 +30,14 @@ impl Engine {
                 _ => {}
             }
         }
-        let time = self.host.now();
+        let time = core.host.now();
         for change in cancel {
-            self.machine().cancel(time, change);
+            core.machine().cancel(time, change);
         }
         for change in pending {
-            let unconfirmed = self.host.is_unconfirmed(change);
-            if let Some(r) = self.removals.under_way.end(change) {
-                self.host.terms.remove(&change);
+            let unconfirmed = core.host.is_unconfirmed(change);
+            if let Some(r) = self.under_way.end(change) {
+                core.host.terms.remove(&change);
                 let why = match r.task.ask {
                     None if unconfirmed => UNCONFIRMED.to_owned(),
                     None => {
@@ -53,41 +53,41 @@ impl Engine {
                     false => Outcome::Pending,
                 };
                 let report = r.task.report(outcome, Some(why), r.switched, None);
-                self.finish(r.task.batch, report, None);
+                self.finish(core, r.task.batch, report, None);
             }
         }
-        self.start_waiting();
+        self.start_waiting(core);
     }
 
     /// Ends the changes that need an unreachable peer to begin.
-    pub(in crate::engine) fn removals_without(&mut self, peer: IpAddr) {
+    pub(in crate::engine) fn removals_without(&mut self, core: &mut Core, peer: IpAddr) {
         let early = |p: Phase| matches!(p, Phase::Leaving | Phase::Locking);
-        self.feed_machine();
-        let affected: Vec<ChangeId> = self
+        core.feed_machine();
+        let affected: Vec<ChangeId> = core
             .machine
             .changes()
             .filter(|c| c.role == Role::Middle && early(c.phase))
             .filter(|c| {
                 let left = c.subsession.left.ip() == peer;
-                let pair = self.host.held.get(&c.change).and_then(|h| h.pair);
+                let pair = core.host.held.get(&c.change).and_then(|h| h.pair);
                 let right = pair.is_some_and(|pair| pair.b.key.remote().ip() == peer);
                 right || (left && c.phase == Phase::Leaving)
             })
             .map(|c| c.change)
             .collect();
-        let asked = self.removals.under_way.running().iter();
+        let asked = self.under_way.running().iter();
         let asked = asked
             .filter(|(_, r)| r.task.ask == Some(peer))
             .map(|(change, _)| *change);
         let affected: Vec<ChangeId> = affected.into_iter().chain(asked).collect();
-        let now = self.host.now();
+        let now = core.host.now();
         for change in affected {
-            if let Some(r) = self.removals.under_way.get_mut(change)
+            if let Some(r) = self.under_way.get_mut(change)
                 && r.task.ask.is_none()
             {
                 r.reason = Some(Reason::NoAgent(peer));
             }
-            self.machine().cancel(now, change);
+            core.machine().cancel(now, change);
         }
     }
 }

@@ -12,21 +12,28 @@ mod report;
 mod task;
 mod under_way;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dysco_api::{Failure, LeftReport, Mode, Outcome, RemovalReport, Remove, Reply, Summary};
-use dysco_proto::{ChangeId, Progress, Reason, Report, Role, Subsession};
+use dysco_proto::{ChangeId, Progress, Reason, Role, Subsession};
 use dysco_proxy::elsewhere::Held;
 use tokio::sync::mpsc;
 
+use super::core::Core;
 use super::host::Terms;
-use super::{Answer, Engine};
+use super::{Answer, ThisHost};
 use crate::metrics::ChangeKind;
 use automatic::{AUTOMATIC, Automatic};
+use candidates::candidates;
+pub(super) use candidates::{named, shows, sort, task_of};
 pub(super) use chained::as_removal;
 pub(super) use dry_run::Windows;
+use left::left_of;
+pub(super) use left::left_untracked;
+use mode::path_meddles;
+use report::keep_history;
 use task::Stage;
 pub(super) use task::{Said, Task};
 use under_way::UnderWay;
@@ -46,6 +53,17 @@ pub(super) struct Removals {
     batches: HashMap<u64, Batch>,
     next_batch: u64,
     automatic: Automatic,
+    /// Sessions whose chains a host is to leave.
+    leaving: VecDeque<Leaving>,
+}
+
+/// Part of a removal: a host leaves the chains of these sessions.
+pub(super) struct Leaving {
+    /// Batch of the removal.
+    pub removal: u64,
+    /// Slots of the sessions, and the host's address in their chains.
+    pub chained: Vec<(u32, IpAddr)>,
+    pub dry_run: bool,
 }
 
 /// Sessions of a request.
@@ -102,6 +120,7 @@ impl Removals {
             batches: HashMap::new(),
             next_batch: 0,
             automatic: Automatic::default(),
+            leaving: VecDeque::new(),
         }
     }
 
@@ -116,15 +135,31 @@ impl Removals {
         Some(begun.map_or_else(Instant::now, |begun| begun + TURN))
     }
 
+    /// Returns true if a task of this host has begun the change.
+    pub fn has_begun(&self, change: ChangeId) -> bool {
+        self.under_way.running().contains_key(&change)
+    }
+
+    /// Removes and returns the next part of a removal that the chains of sessions carry out.
+    pub fn next_leaving(&mut self) -> Option<Leaving> {
+        self.leaving.pop_front()
+    }
+
     /// Returns the time at which a decision is due even if the neighbours have not answered.
     pub fn next_decision(&self) -> Option<Instant> {
         self.under_way.next_decision()
     }
 }
 
-impl Engine {
-    pub(super) fn remove(&mut self, request: Remove, said: Said, replies: mpsc::Sender<Reply>) {
-        let here = matches!(self.host.resolve(&request.host), Ok(None));
+impl Removals {
+    pub(super) fn remove(
+        &mut self,
+        core: &mut Core,
+        request: Remove,
+        said: Said,
+        replies: mpsc::Sender<Reply>,
+    ) {
+        let here = matches!(core.host.resolve(&request.host), Ok(None));
         let all = here && request.all;
         let begun = Begun {
             request,
@@ -133,10 +168,10 @@ impl Engine {
             held: Vec::new(),
         };
         if !all {
-            return self.go_on_removing(begun);
+            return self.go_on_removing(core, begun);
         }
         // A request for all sessions also reports those that are no candidates.
-        let (proxy, answers) = (self.host.proxy.clone(), self.host.answers.clone());
+        let (proxy, answers) = (core.host.proxy.clone(), core.host.answers.clone());
         tokio::spawn(async move {
             let held = proxy.held().await;
             let _ = answers.send(Answer::Held(Box::new(Begun { held, ..begun })));
@@ -144,39 +179,46 @@ impl Engine {
     }
 
     /// Continues once it is known what processes hold, or if that was not asked for.
-    pub(super) fn go_on_removing(&mut self, begun: Begun) {
+    pub(super) fn go_on_removing(&mut self, core: &mut Core, begun: Begun) {
         let Begun {
             request,
             said,
             replies,
             held,
         } = begun;
-        let found = self.candidates(&request, &said).map(|found| Candidates {
-            left: self.left_of(&request, &held),
+        let found = candidates(&core.host, &request, &said).map(|found| Candidates {
+            left: left_of(&core.host, &request, &held),
             ..found
         });
-        self.remove_found(found, request.dry_run, &replies);
+        self.remove_found(core, found, request.dry_run, &replies);
     }
 
     /// Continues with the sessions that were found for a request.
     pub(super) fn remove_found(
         &mut self,
+        core: &mut Core,
         found: Result<Candidates, Failure>,
         dry_run: bool,
         replies: &mpsc::Sender<Reply>,
     ) {
         match found {
-            Ok(found) if dry_run => self.read_windows(found, replies),
-            Ok(found) => self.begin_batch(found, false, replies),
+            Ok(found) if dry_run => self.read_windows(core, found, replies),
+            Ok(found) => self.begin_batch(core, found, false, replies),
             Err(failure) => {
                 let _ = replies.try_send(Reply::Error(failure));
             }
         }
     }
 
-    fn begin_batch(&mut self, found: Candidates, dry: bool, replies: &mpsc::Sender<Reply>) {
-        let id = self.removals.next_batch;
-        self.removals.next_batch += 1;
+    fn begin_batch(
+        &mut self,
+        core: &mut Core,
+        found: Candidates,
+        dry: bool,
+        replies: &mpsc::Sender<Reply>,
+    ) {
+        let id = self.next_batch;
+        self.next_batch += 1;
         let left = found.tasks.len() + found.refused.len() + found.chained.len();
         let _ = replies.try_send(Reply::Accepted {
             sessions: left,
@@ -189,39 +231,43 @@ impl Engine {
             left,
             dry,
         };
-        self.removals.batches.insert(id, batch);
+        self.batches.insert(id, batch);
         for (report, why) in found.refused {
-            self.finish(id, report, Some(&why));
+            self.finish(core, id, report, Some(&why));
         }
         if left == 0 {
             self.end_batch(id);
         }
         for task in found.tasks {
-            self.take_on(Task { batch: id, ..task });
+            self.take_on(core, Task { batch: id, ..task });
         }
-        self.start_waiting();
-        self.leave_chains(id, &found.chained, dry);
+        self.start_waiting(core);
+        self.leaving.push_back(Leaving {
+            removal: id,
+            chained: found.chained,
+            dry_run: dry,
+        });
     }
 
     /// Begins the next waiting removals whose turn has come.
-    pub(super) fn start_waiting(&mut self) {
+    pub(super) fn start_waiting(&mut self, core: &mut Core) {
         let its_turn = |r: &Removals| r.next_turn().is_some_and(|at| at <= Instant::now());
-        while its_turn(&self.removals) {
-            let Some(task) = self.removals.under_way.next_waiting() else {
+        while its_turn(&self) {
+            let Some(task) = self.under_way.next_waiting() else {
                 break;
             };
-            let now = self.host.now();
+            let now = core.host.now();
             let sub = task.subsession;
             let begun = match (task.ask, task.way, task.stage) {
-                (Some(host), ..) => self.machine().request_ask(now, host, sub),
+                (Some(host), ..) => core.machine().request_ask(now, host, sub),
                 (None, Some(Mode::Local), _) | (None, Some(Mode::Return), Stage::Leave) => {
-                    self.machine().request_local(now, sub)
+                    core.machine().request_local(now, sub)
                 }
                 (None, Some(Mode::Return), Stage::Prove | Stage::Return) => {
-                    self.machine().request_return(now, sub)
+                    core.machine().request_return(now, sub)
                 }
                 (None, Some(Mode::Auto | Mode::Bypass) | None, _) => {
-                    self.machine().request_leave(now, sub)
+                    core.machine().request_leave(now, sub)
                 }
             };
             match begun {
@@ -230,7 +276,7 @@ impl Engine {
                         vouched: task.said.word,
                         kinds: Vec::new(),
                     };
-                    self.host.terms.insert(change, terms);
+                    core.host.terms.insert(change, terms);
                     let running = Running {
                         begun: task.since.unwrap_or_else(Instant::now),
                         switched: task.switched,
@@ -238,32 +284,38 @@ impl Engine {
                         cancelled: None,
                         reason: None,
                     };
-                    self.removals.under_way.begin(change, running);
+                    self.under_way.begin(change, running);
                 }
                 Err(reason) => {
                     let report = task.refused(reason.to_string());
-                    self.finish(task.batch, report, Some(&reason));
+                    self.finish(core, task.batch, report, Some(&reason));
                 }
             }
         }
     }
 
     /// Ends one session's part of a request; `why` is the reason if it was not done.
-    pub(super) fn finish(&mut self, batch: u64, mut report: RemovalReport, why: Option<&Reason>) {
+    pub(super) fn finish(
+        &mut self,
+        core: &mut Core,
+        batch: u64,
+        mut report: RemovalReport,
+        why: Option<&Reason>,
+    ) {
         if report.reasons.is_empty() {
             report.reasons.extend(report.reason.clone());
         }
-        if self.removals.batches.get(&batch).is_none_or(|b| !b.dry) {
-            self.tell_outcome(&report);
+        if self.batches.get(&batch).is_none_or(|b| !b.dry) {
+            tell_outcome(&mut core.host, &report);
             let kind = ChangeKind::removal(report.mode);
-            self.tally.told(kind, report.outcome, why);
+            core.tally.told(kind, report.outcome, why);
             let (switch, end) = (report.request_to_switch_us, report.request_to_close_us);
-            self.tally.took(kind, switch, end);
+            core.tally.took(kind, switch, end);
         }
         if batch == AUTOMATIC {
-            self.removals.automatic.ended(&report);
+            self.automatic.ended(&report);
         }
-        let Some(b) = self.removals.batches.get_mut(&batch) else {
+        let Some(b) = self.batches.get_mut(&batch) else {
             return;
         };
         // A client may read slowly. The results of a dry run, and refusals, come all at once.
@@ -284,27 +336,8 @@ impl Engine {
         }
     }
 
-    fn tell_outcome(&mut self, report: &RemovalReport) {
-        let kind = match report.outcome {
-            Outcome::Removed => "removed",
-            Outcome::Refused => "refused",
-            Outcome::RolledBack => "rolled_back",
-            Outcome::Lost => "lost",
-            Outcome::Pending => "pending",
-            Outcome::Unconfirmed => "unconfirmed",
-        };
-        let reason = report
-            .reason
-            .as_deref()
-            .map_or(String::new(), |r| format!(": {r}"));
-        let way = report.mode.map_or(String::new(), |m| format!(" ({m})"));
-        let text = format!("{} > {} {kind}{way}{reason}", report.local, report.remote);
-        self.host
-            .report_part(report.change_id.clone(), kind, Some(report.session), text);
-    }
-
     fn end_batch(&mut self, id: u64) {
-        let Some(batch) = self.removals.batches.remove(&id) else {
+        let Some(batch) = self.batches.remove(&id) else {
             return;
         };
         let summary = Some(Summary::of(&batch.reports));
@@ -320,75 +353,39 @@ impl Engine {
         }
     }
 
-    /// Handles the machine's report on how far a change is. `at` is the time of the reported event.
-    pub(super) fn take_report(&mut self, report: Report, at: Instant) {
-        match report {
-            Report::Progress {
-                change,
-                role,
-                subsession,
-                progress,
-            } => {
-                let asked_here = self.removals.under_way.running().contains_key(&change)
-                    || self.host.rechain.is_asked_for(change);
-                self.tally
-                    .part_ended(change, role, &subsession, &progress, asked_here);
-                self.progress(change, role, &subsession, progress, at);
-            }
-            Report::Violation {
-                change,
-                from,
-                message,
-                violation,
-            } => {
-                let from = from.map_or("an unknown host".to_owned(), |f| f.to_string());
-                let text = format!("{message} from {from} was ignored: {violation}");
-                self.host
-                    .report_part(Some(change.to_string()), "violation", None, text);
-            }
-            Report::Trouble { change, reason } => {
-                let text = format!("change {change}: {reason}");
-                self.host
-                    .report_part(Some(change.to_string()), "trouble", None, text);
-            }
-        }
-    }
-
-    fn progress(
+    pub(super) fn progress(
         &mut self,
+        core: &mut Core,
         change: ChangeId,
         role: Role,
         subsession: &Subsession,
         progress: Progress,
         at: Instant,
     ) {
-        if matches!(role, Role::Head | Role::Tail | Role::Lead | Role::Member) {
-            return self.chain_progress(change, role, subsession, progress, at);
-        }
-        let slot = self.host.find_for(change, subsession);
-        let session = slot.map(|slot| self.host.session_id(slot, &self.host.agent.session(slot)));
+        let slot = core.host.find_for(change, subsession);
+        let session = slot.map(|slot| core.host.session_id(slot, &core.host.agent.session(slot)));
         let anchor = matches!(role, Role::Left | Role::Right);
-        if anchor || !self.removals.under_way.running().contains_key(&change) {
-            self.asked_for(change, role, subsession, &progress, session);
+        if anchor || !self.under_way.running().contains_key(&change) {
+            self.asked_for(core, change, role, subsession, &progress, session);
         }
         if anchor {
             if progress.is_end() {
-                self.host.held.remove(&change);
+                core.host.held.remove(&change);
             }
             return;
         }
         if progress.is_end() {
-            self.host.held.remove(&change);
+            core.host.held.remove(&change);
         }
         if let Progress::RolledBack(Reason::NewPathSilent(host)) = &progress {
-            self.path_died(subsession, *host);
+            self.path_died(core, subsession, *host);
         }
         if let Progress::RolledBack(why @ Reason::PathMeddles { .. })
         | Progress::Refused(why @ Reason::PathMeddles { .. }) = &progress
         {
-            self.path_meddles(subsession, why);
+            path_meddles(&mut core.host, subsession, why);
         }
-        let Some(running) = self.removals.under_way.get_mut(change) else {
+        let Some(running) = self.under_way.get_mut(change) else {
             return;
         };
         if progress == Progress::Switched {
@@ -400,27 +397,45 @@ impl Engine {
         let mut translated = None;
         if let Progress::Refused(Reason::NotHeard(silent)) = &progress {
             // Refused by a neighbour: a client that asks again finds the session heard there.
-            self.host.ask_for_packets(subsession);
-            translated = self.host.translated(silent);
+            core.host.ask_for_packets(subsession);
+            translated = core.host.translated(silent);
         }
-        let Some(mut running) = self.removals.under_way.end(change) else {
+        let Some(mut running) = self.under_way.end(change) else {
             return;
         };
-        self.host.terms.remove(&change);
+        core.host.terms.remove(&change);
         running.reason = translated.or(running.reason);
-        self.host.held.remove(&change);
+        core.host.held.remove(&change);
         if progress == Progress::Removed {
-            self.keep_history(change, &running.task);
+            keep_history(&mut core.host, change, &running.task);
             if let (Some(Mode::Bypass), Some(hosts)) = (running.task.way, running.task.neighbours) {
-                self.host.neighbours.lives_between(hosts);
+                core.host.neighbours.lives_between(hosts);
             }
         }
-        if self.goes_on(&running, &progress) {
-            return self.start_waiting();
+        if self.goes_on(core, &running, &progress) {
+            return self.start_waiting(core);
         }
         let (mut report, why) = running.end(progress);
         report.change_id = Some(change.to_string());
-        self.finish(running.task.batch, report, why.as_ref());
-        self.start_waiting();
+        self.finish(core, running.task.batch, report, why.as_ref());
+        self.start_waiting(core);
     }
+}
+
+fn tell_outcome(here: &mut ThisHost, report: &RemovalReport) {
+    let kind = match report.outcome {
+        Outcome::Removed => "removed",
+        Outcome::Refused => "refused",
+        Outcome::RolledBack => "rolled_back",
+        Outcome::Lost => "lost",
+        Outcome::Pending => "pending",
+        Outcome::Unconfirmed => "unconfirmed",
+    };
+    let reason = report
+        .reason
+        .as_deref()
+        .map_or(String::new(), |r| format!(": {r}"));
+    let way = report.mode.map_or(String::new(), |m| format!(" ({m})"));
+    let text = format!("{} > {} {kind}{way}{reason}", report.local, report.remote);
+    here.report_part(report.change_id.clone(), kind, Some(report.session), text);
 }

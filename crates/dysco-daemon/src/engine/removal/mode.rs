@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use dysco_api::{Mode, Outcome, Way};
 use dysco_proto::{Progress, Reason, Subsession};
 
-use super::{Running, Stage, Task};
-use crate::engine::Engine;
+use super::candidates::hosts_beside;
+use super::{Removals, Running, Stage, Task};
+use crate::engine::ThisHost;
+use crate::engine::core::Core;
 use crate::engine::neighbours::{Known, in_order};
 
 /// Time for which neighbours are awaited: longer than a handshake may take, after which the channel
@@ -37,206 +39,205 @@ impl Undecided {
     }
 }
 
-impl Engine {
+impl Removals {
     /// Accepts a removal. Its mode is chosen at once, or when the neighbours have answered.
-    pub(super) fn take_on(&mut self, task: Task) {
-        if let Some(why) = self.would_hold_up(&task) {
+    pub(super) fn take_on(&mut self, core: &mut Core, task: Task) {
+        if let Some(why) = would_hold_up(&core.host, &task) {
             let report = task.refused(why.to_string());
-            return self.finish(task.batch, report, Some(&why));
+            return self.finish(core, task.batch, report, Some(&why));
         }
         for ip in asked_first(&task) {
-            if self.host.neighbours.worth_asking(ip) {
-                self.host.control.reach(ip);
+            if core.host.neighbours.worth_asking(ip) {
+                core.host.control.reach(ip);
             }
         }
-        if let Some((way, why)) = self.choose(&task) {
-            return self.ready(task, way, why);
+        if let Some((way, why)) = choose(&core.host, &task) {
+            return self.ready(core, task, way, why);
         }
         let undecided = Undecided::since(Instant::now(), task);
-        self.removals.under_way.decide_later(undecided);
+        self.under_way.decide_later(undecided);
     }
 
     /// Records that the new path of this session, between the hosts on both sides, has died.
     /// Waiting removals by that path choose another mode, or are refused. The operator of a later
     /// request may know better.
-    pub(super) fn path_died(&mut self, subsession: &Subsession, silent: IpAddr) {
-        let Some(hosts) = self.hosts_beside(subsession) else {
+    pub(super) fn path_died(&mut self, core: &mut Core, subsession: &Subsession, silent: IpAddr) {
+        let Some(hosts) = hosts_beside(&core.host, subsession) else {
             return;
         };
-        self.host.neighbours.died_between(hosts, silent);
+        core.host.neighbours.died_between(hosts, silent);
         let why = &Reason::PathDied(silent);
         let here = Some(in_order(hosts));
         let same =
             |task: &Task| task.way == Some(Mode::Bypass) && task.neighbours.map(in_order) == here;
-        for task in self.removals.under_way.take_waiting(same) {
+        for task in self.under_way.take_waiting(same) {
             if task.mode == Mode::Auto {
-                self.take_on(task);
+                self.take_on(core, task);
             } else {
                 let report = task.refused(why.to_string());
-                self.finish(task.batch, report, Some(why));
+                self.finish(core, task.batch, report, Some(why));
             }
-        }
-    }
-
-    /// Returns a reason if a bypass would take the session to a path that has recently died. A
-    /// request that names the mode is exempt: its operator may know that the path works again.
-    fn would_hold_up(&self, task: &Task) -> Option<Reason> {
-        let by_itself = task.mode == Mode::Bypass && !task.by_name;
-        let hosts = task.neighbours.filter(|_| by_itself)?;
-        let why = self.host.neighbours.why_not_between(hosts)?;
-        // Changes that a path makes to packets are found at once, at no cost to the session.
-        matches!(why, Reason::PathDied(_)).then_some(why)
-    }
-
-    /// Records that the new path of this session, between the hosts on both sides, would not carry
-    /// it.
-    pub(super) fn path_meddles(&mut self, subsession: &Subsession, why: &Reason) {
-        if let Some(hosts) = self.hosts_beside(subsession) {
-            self.host.neighbours.unusable_between(hosts, why.clone());
         }
     }
 
     /// Decides the removals that can be decided now.
-    pub(in crate::engine) fn decide_waiting(&mut self) {
+    pub(in crate::engine) fn decide_waiting(&mut self, core: &mut Core) {
         let now = Instant::now();
         // Removals that stay undecided keep their order.
-        for _ in 0..self.removals.under_way.undecided() {
-            let Some(u) = self.removals.under_way.next_undecided() else {
+        for _ in 0..self.under_way.undecided() {
+            let Some(u) = self.under_way.next_undecided() else {
                 break;
             };
-            match self.choose(&u.task) {
-                Some((way, why)) => self.ready(u.task, way, why),
+            match choose(&core.host, &u.task) {
+                Some((way, why)) => self.ready(core, u.task, way, why),
                 None if u.until <= now => {
                     for ip in asked_first(&u.task) {
-                        if self.host.neighbours.know(ip) == Known::Nothing {
-                            self.host.neighbours.did_not_answer(ip);
+                        if core.host.neighbours.know(ip) == Known::Nothing {
+                            core.host.neighbours.did_not_answer(ip);
                         }
                     }
-                    let (way, why) = self.choose(&u.task).unwrap_or((Mode::Local, None));
-                    self.ready(u.task, way, why);
+                    let (way, why) = choose(&core.host, &u.task).unwrap_or((Mode::Local, None));
+                    self.ready(core, u.task, way, why);
                 }
-                None => self.removals.under_way.decide_later(u),
+                None => self.under_way.decide_later(u),
             }
         }
-        self.start_waiting();
+        self.start_waiting(core);
     }
 
-    /// Returns the mode, and why this host chose it; `None` while a neighbour may still answer.
-    fn choose(&self, task: &Task) -> Option<(Mode, Option<String>)> {
-        let unknown = |ip: &IpAddr| self.host.neighbours.know(*ip) == Known::Nothing;
-        if task.dry && asked_first(task).iter().any(unknown) {
-            return None;
-        }
-        let [left, right] = match (task.mode, task.neighbours) {
-            (Mode::Auto, Some(neighbours)) => neighbours,
-            // The host that is asked decides for itself.
-            (Mode::Auto | Mode::Bypass, _) => {
-                let why = |host| format!("{host} decides: ask there for more");
-                let asks = task.ask.filter(|_| task.dry);
-                return Some((Mode::Bypass, asks.map(why)));
-            }
-            (mode @ (Mode::Return | Mode::Local), _) => return Some((mode, None)),
-        };
-        match (
-            self.host.neighbours.know(left),
-            self.host.neighbours.know(right),
-        ) {
-            (_, Known::Nobody(why)) => Some((Mode::Local, Some(nobody(right, &why)))),
-            (Known::Agent, Known::Agent) => {
-                match self.host.neighbours.why_not_between([left, right]) {
-                    Some(unusable) => {
-                        let why = format!("bypass was not tried: {unusable}");
-                        Some((Mode::Local, Some(why)))
-                    }
-                    None => {
-                        let why = "a dyscod answers on both sides".to_owned();
-                        Some((Mode::Bypass, Some(why)))
-                    }
-                }
-            }
-            (Known::Nobody(why), Known::Agent) => Some((Mode::Local, Some(nobody(left, &why)))),
-            (_, Known::Nothing) | (Known::Nothing, _) => None,
-        }
-    }
-
-    fn ready(&mut self, mut task: Task, way: Mode, why: Option<String>) {
+    fn ready(&mut self, core: &mut Core, mut task: Task, way: Mode, why: Option<String>) {
         let there = task.from == Way::Return && way == Mode::Return;
         if task.relayed && (way == Mode::Local || there) {
             let why = why.map_or(String::new(), |why| format!(" ({why})"));
             let report = task.refused(format!("{}{why}", Reason::AlreadyOut));
-            return self.finish(task.batch, report, Some(&Reason::AlreadyOut));
+            return self.finish(core, task.batch, report, Some(&Reason::AlreadyOut));
         }
         task.way = Some(way);
         task.why = why;
         let mut reasons = std::mem::take(&mut task.objections);
         if task.dry {
-            reasons.extend(self.lacks(&task));
+            reasons.extend(lacks(&core.host, &task));
         }
         if !reasons.is_empty() {
             let report = task.refused_for(reasons);
-            self.finish(task.batch, report, None);
+            self.finish(core, task.batch, report, None);
         } else if task.dry {
             let report = task.report(Outcome::Removed, None, None, None);
-            self.finish(task.batch, report, None);
+            self.finish(core, task.batch, report, None);
         } else {
-            self.removals.under_way.wait(task);
+            self.under_way.wait(task);
         }
-    }
-
-    /// Returns the neighbours that a bypass needs and that have no agent, as far as is known.
-    fn lacks(&self, task: &Task) -> Vec<String> {
-        if task.way != Some(Mode::Bypass) {
-            return Vec::new();
-        }
-        let same = task.neighbours.filter(|[left, right]| left == right);
-        let same = same.map(|[host, _]| Reason::SameHost(host).to_string());
-        let needed = asked_first(task).into_iter();
-        let lacking = needed.filter_map(|ip| match self.host.neighbours.know(ip) {
-            Known::Nobody(why) => Some(nobody(ip, &why)),
-            Known::Agent | Known::Nothing => None,
-        });
-        same.into_iter().chain(lacking).collect()
     }
 
     /// Queues the next change of a removal after one has ended. Returns true if there is one.
-    pub(super) fn goes_on(&mut self, running: &Running, progress: &Progress) -> bool {
+    pub(super) fn goes_on(
+        &mut self,
+        core: &mut Core,
+        running: &Running,
+        progress: &Progress,
+    ) -> bool {
         let next = match (running.task.way, progress) {
             (Some(Mode::Return), Progress::Removed) => next_stage(running),
             (Some(Mode::Bypass), Progress::Refused(reason) | Progress::RolledBack(reason)) => {
-                self.no_bypass(running, reason)
+                no_bypass(&mut core.host, running, reason)
             }
             _ => None,
         };
         let Some(task) = next else { return false };
-        self.removals.under_way.wait_first(task);
+        self.under_way.wait_first(task);
         true
     }
+}
 
-    /// Returns a local removal after a bypass was refused because of the neighbours' part in it.
-    fn no_bypass(&mut self, running: &Running, reason: &Reason) -> Option<Task> {
-        let reason = match &running.reason {
-            Some(better) if *reason == Reason::Cancelled => better,
-            _ => reason,
-        };
-        let task = &running.task;
-        let may = !task.relayed && task.mode == Mode::Auto && task.ask.is_none();
-        if !may || !reason.local_would_do() {
-            return None;
-        }
-        let why = format!("bypass was not possible: {reason}");
-        Some(self.goes_by(task, Mode::Local, Some(why)))
+/// Returns a reason if a bypass would take the session to a path that has recently died. A
+/// request that names the mode is exempt: its operator may know that the path works again.
+fn would_hold_up(here: &ThisHost, task: &Task) -> Option<Reason> {
+    let by_itself = task.mode == Mode::Bypass && !task.by_name;
+    let hosts = task.neighbours.filter(|_| by_itself)?;
+    let why = here.neighbours.why_not_between(hosts)?;
+    // Changes that a path makes to packets are found at once, at no cost to the session.
+    matches!(why, Reason::PathDied(_)).then_some(why)
+}
+
+/// Records that the new path of this session, between the hosts on both sides, would not carry
+/// it.
+pub(super) fn path_meddles(here: &mut ThisHost, subsession: &Subsession, why: &Reason) {
+    if let Some(hosts) = hosts_beside(here, subsession) {
+        here.neighbours.unusable_between(hosts, why.clone());
     }
+}
 
-    fn goes_by(&mut self, task: &Task, way: Mode, why: Option<String>) -> Task {
-        let text = why.clone().unwrap_or_default();
-        let text = format!("{} > {} goes {way}: {text}", task.local, task.remote);
-        self.host
-            .report(&format!("goes_{way}"), Some(task.session), text);
-        Task {
-            way: Some(way),
-            why,
-            ..task.clone()
+/// Returns the mode, and why this host chose it; `None` while a neighbour may still answer.
+fn choose(here: &ThisHost, task: &Task) -> Option<(Mode, Option<String>)> {
+    let unknown = |ip: &IpAddr| here.neighbours.know(*ip) == Known::Nothing;
+    if task.dry && asked_first(task).iter().any(unknown) {
+        return None;
+    }
+    let [left, right] = match (task.mode, task.neighbours) {
+        (Mode::Auto, Some(neighbours)) => neighbours,
+        // The host that is asked decides for itself.
+        (Mode::Auto | Mode::Bypass, _) => {
+            let why = |host| format!("{host} decides: ask there for more");
+            let asks = task.ask.filter(|_| task.dry);
+            return Some((Mode::Bypass, asks.map(why)));
         }
+        (mode @ (Mode::Return | Mode::Local), _) => return Some((mode, None)),
+    };
+    match (here.neighbours.know(left), here.neighbours.know(right)) {
+        (_, Known::Nobody(why)) => Some((Mode::Local, Some(nobody(right, &why)))),
+        (Known::Agent, Known::Agent) => match here.neighbours.why_not_between([left, right]) {
+            Some(unusable) => {
+                let why = format!("bypass was not tried: {unusable}");
+                Some((Mode::Local, Some(why)))
+            }
+            None => {
+                let why = "a dyscod answers on both sides".to_owned();
+                Some((Mode::Bypass, Some(why)))
+            }
+        },
+        (Known::Nobody(why), Known::Agent) => Some((Mode::Local, Some(nobody(left, &why)))),
+        (_, Known::Nothing) | (Known::Nothing, _) => None,
+    }
+}
+
+/// Returns the neighbours that a bypass needs and that have no agent, as far as is known.
+fn lacks(here: &ThisHost, task: &Task) -> Vec<String> {
+    if task.way != Some(Mode::Bypass) {
+        return Vec::new();
+    }
+    let same = task.neighbours.filter(|[left, right]| left == right);
+    let same = same.map(|[host, _]| Reason::SameHost(host).to_string());
+    let needed = asked_first(task).into_iter();
+    let lacking = needed.filter_map(|ip| match here.neighbours.know(ip) {
+        Known::Nobody(why) => Some(nobody(ip, &why)),
+        Known::Agent | Known::Nothing => None,
+    });
+    same.into_iter().chain(lacking).collect()
+}
+
+/// Returns a local removal after a bypass was refused because of the neighbours' part in it.
+fn no_bypass(here: &mut ThisHost, running: &Running, reason: &Reason) -> Option<Task> {
+    let reason = match &running.reason {
+        Some(better) if *reason == Reason::Cancelled => better,
+        _ => reason,
+    };
+    let task = &running.task;
+    let may = !task.relayed && task.mode == Mode::Auto && task.ask.is_none();
+    if !may || !reason.local_would_do() {
+        return None;
+    }
+    let why = format!("bypass was not possible: {reason}");
+    Some(goes_by(here, task, Mode::Local, Some(why)))
+}
+
+fn goes_by(here: &mut ThisHost, task: &Task, way: Mode, why: Option<String>) -> Task {
+    let text = why.clone().unwrap_or_default();
+    let text = format!("{} > {} goes {way}: {text}", task.local, task.remote);
+    here.report(&format!("goes_{way}"), Some(task.session), text);
+    Task {
+        way: Some(way),
+        why,
+        ..task.clone()
     }
 }
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 use dysco_api::{Mode, Outcome, RemovalReport, SessionId, Way, WayChange};
 use dysco_proto::{ChangeId, Progress, Reason, Role, Subsession};
 
-use super::{Running, Stage, Task};
-use crate::engine::Engine;
+use super::{Removals, Running, Stage, Task};
+use crate::engine::ThisHost;
+use crate::engine::core::Core;
 
 impl Task {
     /// Returns the report that nothing was changed, for this reason.
@@ -117,28 +118,12 @@ impl Running {
     }
 }
 
-impl Engine {
-    /// Records that a session has taken the path of its task.
-    pub(super) fn keep_history(&mut self, change: ChangeId, task: &Task) {
-        let (from, to) = match (task.way, task.stage) {
-            // Nothing has changed yet.
-            (Some(Mode::Return), Stage::Prove) => return,
-            (Some(Mode::Return), Stage::Return) => (Way::Local, Way::Return),
-            (Some(Mode::Local), _) | (Some(Mode::Return), Stage::Leave) => (task.from, Way::Local),
-            (Some(Mode::Bypass | Mode::Auto) | None, _) => (task.from, Way::Bypass),
-        };
-        let by = task.said.by.clone();
-        if task.ask.is_none() {
-            let way = WayChange { from, to, by };
-            let change = Some(change.to_string());
-            self.host.history.changed(task.session, way, change);
-        }
-    }
-
+impl Removals {
     /// Handles the progress of a change that another host requested, or that a former process
     /// began.
     pub(super) fn asked_for(
         &mut self,
+        core: &mut Core,
         change: ChangeId,
         role: Role,
         subsession: &Subsession,
@@ -146,28 +131,28 @@ impl Engine {
         session: Option<SessionId>,
     ) {
         // An anchor may have requested the change itself.
-        let own = self.removals.under_way.running().get(&change);
+        let own = self.under_way.running().get(&change);
         let own = own.map(|running| running.task.said.by.clone());
         let by = match role {
             Role::Asker | Role::Head | Role::Tail | Role::Lead | Role::Member => return,
             Role::Left => Some(subsession.right.ip()),
             Role::Right | Role::Straight => Some(subsession.left.ip()),
             Role::Middle | Role::Local | Role::Proof => {
-                let mut changes = self.machine.changes();
+                let mut changes = core.machine.changes();
                 changes.find(|c| c.change == change).and_then(|c| c.asker)
             }
         };
         let by = own.or_else(|| by.map(|by| format!("the host {by}")));
         if let Some(by) = by {
-            self.removals.asked.insert(change, by);
+            self.asked.insert(change, by);
         }
         if !progress.is_end() {
             return;
         }
-        let by = self.removals.asked.remove(&change);
+        let by = self.asked.remove(&change);
         let text = format!("{subsession} ({role}): {}", words(progress));
         let id = change.to_string();
-        self.host
+        core.host
             .report_part(Some(id.clone()), kind_of(progress), session, text);
         let (Some(session), Progress::Removed) = (session, progress) else {
             return;
@@ -183,7 +168,24 @@ impl Engine {
             to,
             by: by.unwrap_or_else(|| "a former process of dyscod".into()),
         };
-        self.host.history.changed(session, change, Some(id));
+        core.host.history.changed(session, change, Some(id));
+    }
+}
+
+/// Records that a session has taken the path of its task.
+pub(super) fn keep_history(here: &mut ThisHost, change: ChangeId, task: &Task) {
+    let (from, to) = match (task.way, task.stage) {
+        // Nothing has changed yet.
+        (Some(Mode::Return), Stage::Prove) => return,
+        (Some(Mode::Return), Stage::Return) => (Way::Local, Way::Return),
+        (Some(Mode::Local), _) | (Some(Mode::Return), Stage::Leave) => (task.from, Way::Local),
+        (Some(Mode::Bypass | Mode::Auto) | None, _) => (task.from, Way::Bypass),
+    };
+    let by = task.said.by.clone();
+    if task.ask.is_none() {
+        let way = WayChange { from, to, by };
+        let change = Some(change.to_string());
+        here.history.changed(task.session, way, change);
     }
 }
 

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 use dysco_explain::Cause;
 use dysco_proto::{ChangeId, Machine, Phase, Reason};
 
+use super::ChainRequests;
+use super::choice::chain_task;
 use super::request::{Running, Task};
-use crate::engine::Engine;
 use crate::engine::chains::MANY;
+use crate::engine::core::Core;
 use crate::engine::host::Terms;
 
 /// Maximum time that a request waits: longer than a rollback takes, even if its hosts are silent.
@@ -60,44 +62,42 @@ impl<T> Behind<T> {
     }
 }
 
-impl Engine {
+impl ChainRequests {
     /// Begins waiting changes, as far as there is room. A change that has its new path makes room:
     /// it only waits for late packets of the previous path.
-    pub(super) fn start_chains_waiting(&mut self) {
-        let most = self.host.config.removal.concurrency;
+    pub(super) fn start_chains_waiting(&mut self, core: &mut Core) {
+        let most = core.host.config.removal.concurrency;
         let on_their_way = |running: &HashMap<_, Running>| {
             let waits = |r: &&Running| r.switched.is_none();
             running.values().filter(waits).count()
         };
-        while self.host.rechain.running.len() < most.max(MANY)
-            && on_their_way(&self.host.rechain.running) < most
-        {
-            let Some(task) = self.host.rechain.queue.pop_front() else {
+        while self.running.len() < most.max(MANY) && on_their_way(&self.running) < most {
+            let Some(task) = self.queue.pop_front() else {
                 return;
             };
-            let (now, (mut task, judged)) = (self.host.now(), self.in_turn(task));
-            let numbered = judged.and_then(|()| self.host.number_path(&mut task.order));
+            let (now, (mut task, judged)) = (core.host.now(), in_turn(core, task));
+            let numbered = judged.and_then(|()| core.host.number_path(&mut task.order));
             let begun =
-                numbered.and_then(|()| self.machine().request_chain(now, task.order.clone()));
+                numbered.and_then(|()| core.machine().request_chain(now, task.order.clone()));
             match begun {
                 Ok(change) => {
                     let terms = Terms {
                         vouched: false,
                         kinds: task.kinds.clone(),
                     };
-                    self.host.terms.insert(change, terms);
+                    core.host.terms.insert(change, terms);
                     let running = Running {
                         task,
                         switched: None,
                     };
-                    self.host.rechain.running.insert(change, running);
+                    self.running.insert(change, running);
                 }
                 Err(Reason::LockedByAnother(other))
-                    if may_wait(&task) && !is_decided(&self.machine, other) =>
+                    if may_wait(&task) && !is_decided(&core.machine, other) =>
                 {
-                    self.host.rechain.behind.wait(other, Instant::now(), task);
+                    self.behind.wait(other, Instant::now(), task);
                 }
-                Err(reason) => self.refuse_task(&task, &reason),
+                Err(reason) => self.refuse_task(core, &task, &reason),
             }
         }
     }
@@ -112,7 +112,7 @@ impl Engine {
         match why {
             Some(Reason::LockedByAnother(other)) if may_wait(&running.task) => {
                 let again = Instant::now() + AGAIN;
-                self.host.rechain.behind.wait(*other, again, running.task);
+                self.behind.wait(*other, again, running.task);
                 None
             }
             _ => Some(running),
@@ -120,48 +120,48 @@ impl Engine {
     }
 
     /// Judges the changes again whose obstacle is over, before later requests.
-    pub(in crate::engine) fn wake_chains(&mut self) {
-        let mut behind = std::mem::take(&mut self.host.rechain.behind);
-        let machine = self.machine();
+    pub(in crate::engine) fn wake_chains(&mut self, core: &mut Core) {
+        let mut behind = std::mem::take(&mut self.behind);
+        let machine = core.machine();
         let over = |change| is_decided(machine, change);
         let due = behind.due(Instant::now(), over, |task| !may_wait(task));
-        self.host.rechain.behind = behind;
+        self.behind = behind;
         if due.is_empty() {
             return;
         }
         for task in due.into_iter().rev() {
-            match self.judged_anew(task) {
-                (task, Ok(())) => self.host.rechain.queue.push_front(task),
-                (task, Err(why)) => self.refuse_task(&task, &why),
+            match judged_anew(core, task) {
+                (task, Ok(())) => self.queue.push_front(task),
+                (task, Err(why)) => self.refuse_task(core, &task, &why),
             }
         }
-        self.start_chains_waiting();
+        self.start_chains_waiting(core);
     }
+}
 
-    /// Judges a change again if another request has changed its chain while it waited.
-    fn in_turn(&self, task: Task) -> (Task, Result<(), Reason>) {
-        let slot = self.host.find(&task.order.session);
-        let now = slot.map(|slot| self.host.chain_now(slot, &self.host.agent.session(slot)));
-        match now {
-            Some(now) if now != task.order.before => self.judged_anew(task),
-            _ => (task, Ok(())),
-        }
+/// Judges a change again if another request has changed its chain while it waited.
+fn in_turn(core: &Core, task: Task) -> (Task, Result<(), Reason>) {
+    let slot = core.host.find(&task.order.session);
+    let now = slot.map(|slot| core.host.chain_now(slot, &core.host.agent.session(slot)));
+    match now {
+        Some(now) if now != task.order.before => judged_anew(core, task),
+        _ => (task, Ok(())),
     }
+}
 
-    /// Judges a change again whose session another request may have changed. If that request was
-    /// about another segment, both win.
-    fn judged_anew(&self, task: Task) -> (Task, Result<(), Reason>) {
-        let Some(slot) = self.host.find(&task.order.session) else {
-            return (task, Err(Reason::Closing));
-        };
-        let (mut now, judged) = self.chain_task(task.whose, slot, &task.wish, &task.kinds);
-        let same = now.order.is_about_segment_of(&task.order);
-        if !same || now.whole != task.whole {
-            return (task, Err(changed()));
-        }
-        now.asked = task.asked;
-        (now, judged)
+/// Judges a change again whose session another request may have changed. If that request was
+/// about another segment, both win.
+fn judged_anew(core: &Core, task: Task) -> (Task, Result<(), Reason>) {
+    let Some(slot) = core.host.find(&task.order.session) else {
+        return (task, Err(Reason::Closing));
+    };
+    let (mut now, judged) = chain_task(core, task.whose, slot, &task.wish, &task.kinds);
+    let same = now.order.is_about_segment_of(&task.order);
+    if !same || now.whole != task.whole {
+        return (task, Err(changed()));
     }
+    now.asked = task.asked;
+    (now, judged)
 }
 
 /// Returns true if a change is over or cannot be rolled back any more: then it has won.

@@ -1,0 +1,84 @@
+//! Calls of the local API.
+
+use dysco_api::{Counters, Failure, FailureCode, MetricsReport, Reply, Request};
+
+use super::Engine;
+use super::listing::no_such_session;
+use super::outside::{look_at, watch};
+use super::removal::Said;
+use crate::api::Call;
+use crate::metrics::Format;
+
+impl Engine {
+    pub(super) fn take_call(&mut self, call: Call) {
+        let Call {
+            request,
+            caller,
+            replies,
+        } = call;
+        let reply = match request {
+            Request::Status => Reply::Status(Box::new(self.status())),
+            Request::Counters => Reply::Counters(Counters {
+                counters: self.snapshot().listed(),
+            }),
+            Request::Metrics => match self.snapshot().page().write(Format::OpenMetrics) {
+                Ok(openmetrics) => Reply::Metrics(MetricsReport { openmetrics }),
+                Err(error) => Reply::Error(internal("write the metrics", &error)),
+            },
+            Request::Adopt => return self.adopting.begin(&self.core.host, Some(replies)),
+            Request::Reload { dry_run } => return self.reread(dry_run, Some(replies)),
+            Request::Policy => self.core.host.policy_report(),
+            Request::PolicyApply { text } => self.core.host.policy_apply(text.as_deref()),
+            Request::PolicyExplain {
+                source,
+                destination,
+            } => self.core.host.policy_explain(source, destination),
+            Request::Monitor => return self.core.host.monitored(replies),
+            Request::Remove(remove) if remove.process.is_some() => {
+                return watch(&self.core.host, remove, &caller, replies);
+            }
+            Request::Remove(remove) => {
+                let said = Said::of(&remove, &caller);
+                return self.removals.remove(&mut self.core, remove, said, replies);
+            }
+            Request::Delta(request) => self.core.host.tell_delta(&request),
+            Request::ExportState(about) => return self.core.host.export_state(&about, replies),
+            Request::InstallState(install) => {
+                return self.core.host.install_state(install, replies);
+            }
+            Request::MoveState(request) => return self.core.host.move_state(request, replies),
+            Request::RemoveState(about) => return self.core.host.remove_state(&about, replies),
+            Request::Reconfigure(request) => {
+                return self
+                    .chain_requests
+                    .reconfigure(&mut self.core, &request, &replies);
+            }
+            Request::Proxy { process } => {
+                return look_at(&self.core.host, process, &caller, replies);
+            }
+            Request::Sessions(listing) => return self.pages.begin(listing, replies),
+            Request::Session { session } => match self.core.host.slot_named(&session) {
+                Some(slot) => {
+                    let report = self
+                        .core
+                        .host
+                        .report_of(slot, &self.core.host.agent.session(slot));
+                    let _ = replies.try_send(Reply::Session(Box::new(report)));
+                    Reply::Done { summary: None }
+                }
+                None => Reply::Error(no_such_session(&session)),
+            },
+        };
+        // The client's channel is fresh and has room, or the client has left.
+        let _ = replies.try_send(reply);
+    }
+}
+
+fn internal(what: &str, error: &dyn std::error::Error) -> Failure {
+    Failure {
+        code: FailureCode::Internal,
+        what: what.into(),
+        why: error.to_string(),
+        hint: "see the log of dyscod".into(),
+    }
+}

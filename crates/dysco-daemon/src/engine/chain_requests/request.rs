@@ -1,0 +1,315 @@
+//! Changes of chains on request of operators: many sessions at once, a few changes at a time, one
+//! report for each.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use dysco_api::{ChainOutcome, ChainReport, Failure, FailureCode, Reconfigure, Reply, SessionId};
+use dysco_proto::KindName;
+use dysco_proto::asks::{Answer, AskId, ChainWish};
+use dysco_proto::{ChangeId, Order, Progress, Reason, Role, Subsession};
+use tokio::sync::mpsc;
+
+use super::choice::{chain_task, chosen, resolved, task_of_chain};
+use super::{ChainRequests, EndedForRemoval};
+use crate::engine::ThisHost;
+use crate::engine::core::Core;
+use crate::engine::removal::{Leaving, as_removal};
+use crate::metrics::ChangeKind;
+
+/// Origin of a change.
+#[derive(Clone, Copy)]
+pub(super) enum Whose {
+    /// Request on this host, by its batch.
+    Batch(u64),
+    /// Removal on this host, by its batch.
+    Removal(u64),
+    /// Request of another host.
+    Ask(AskId),
+}
+
+/// Requested change of one session.
+pub(super) struct Task {
+    pub whose: Whose,
+    pub session: SessionId,
+    pub local: SocketAddr,
+    pub remote: SocketAddr,
+    pub order: Order,
+    /// Wish from which the order was made.
+    pub(super) wish: ChainWish,
+    /// True if the hosts of its chain know the session as its ends do.
+    pub(super) whole: bool,
+    /// Kinds of state that move.
+    pub(super) kinds: Vec<KindName>,
+    /// True if only the plan is reported.
+    pub dry: bool,
+    pub(super) asked: Instant,
+}
+
+/// Change in progress.
+pub(super) struct Running {
+    pub(super) task: Task,
+    pub(super) switched: Option<Duration>,
+}
+
+/// Changes of one request.
+pub(super) struct Batch {
+    /// Channel for reports: one for each session, so their number is bounded.
+    reports: mpsc::UnboundedSender<ChainReport>,
+    left: usize,
+}
+
+impl Task {
+    pub fn report(&self, outcome: ChainOutcome, reason: Option<String>) -> ChainReport {
+        ChainReport {
+            session: self.session,
+            local: self.local,
+            remote: self.remote,
+            outcome,
+            reason,
+            timed_out: false,
+            before: self.order.before.clone(),
+            after: self.order.after.clone(),
+            request_to_switch_us: None,
+            request_to_end_us: None,
+            change_id: None,
+        }
+    }
+}
+
+pub(super) fn failure(code: FailureCode, why: String, hint: &str) -> Failure {
+    Failure {
+        code,
+        what: "give sessions another chain".into(),
+        why,
+        hint: hint.into(),
+    }
+}
+
+impl ChainRequests {
+    pub(in crate::engine) fn reconfigure(
+        &mut self,
+        core: &mut Core,
+        request: &Reconfigure,
+        replies: &mpsc::Sender<Reply>,
+    ) {
+        let found = resolved(&core.host, &request.chain)
+            .and_then(|wish| Ok((chosen(&core.host, request, &wish)?, wish)));
+        let (slots, wish) = match found {
+            Ok(found) => found,
+            Err(failure) => {
+                // The client's channel is fresh and has room, or the client has left.
+                let _ = replies.try_send(Reply::Error(failure));
+                return;
+            }
+        };
+        let id = self.next_batch;
+        self.next_batch += 1;
+        let _ = replies.try_send(Reply::Accepted {
+            left: Vec::new(),
+            sessions: slots.len(),
+        });
+        let batch = Batch {
+            reports: to_client(replies.clone()),
+            left: slots.len(),
+        };
+        self.batches.insert(id, batch);
+        if slots.is_empty() {
+            self.end_chain_batch(id);
+        }
+        let state: Vec<_> = request.state.iter().map(|kind| (*kind).into()).collect();
+        for slot in slots {
+            self.take_slot(core, Whose::Batch(id), slot, &wish, &state, request.dry_run);
+        }
+        self.start_chains_waiting(core);
+    }
+
+    /// Removes a host from the chains of these sessions, as a removal requests.
+    pub(in crate::engine) fn leave_chains(&mut self, core: &mut Core, leaving: &Leaving) {
+        for (slot, host) in &leaving.chained {
+            let wish = ChainWish::Remove(*host);
+            self.take_slot(
+                core,
+                Whose::Removal(leaving.removal),
+                *slot,
+                &wish,
+                &[],
+                leaving.dry_run,
+            );
+        }
+        self.start_chains_waiting(core);
+    }
+
+    /// Begins one session's part of a request: the host that opened the session judges it.
+    fn take_slot(
+        &mut self,
+        core: &mut Core,
+        whose: Whose,
+        slot: u32,
+        wish: &ChainWish,
+        state: &[KindName],
+        dry_run: bool,
+    ) {
+        let s = core.host.agent.session(slot);
+        if let Some(session) = core.host.opened_elsewhere(&s) {
+            let mut task = task_of_chain(&core.host, whose, slot, session, wish);
+            task.dry = dry_run;
+            return self.ask_opener(core, task, &s, wish, state);
+        }
+        let (mut task, judged) = chain_task(core, whose, slot, wish, state);
+        task.dry = dry_run;
+        self.take_task(core, task, judged);
+    }
+
+    /// Queues a change that was judged, or ends it.
+    pub(super) fn take_task(&mut self, core: &mut Core, task: Task, judged: Result<(), Reason>) {
+        match judged {
+            Err(why) => self.refuse_task(core, &task, &why),
+            Ok(()) if task.dry => {
+                let report = task.report(ChainOutcome::Changed, None);
+                self.end_chain_task(core, &task, report, None);
+            }
+            Ok(()) => self.queue.push_back(task),
+        }
+    }
+
+    pub(super) fn refuse_task(&mut self, core: &mut Core, task: &Task, why: &Reason) {
+        let report = task.report(ChainOutcome::Refused, Some(why.to_string()));
+        self.end_chain_task(core, task, report, Some(why));
+    }
+
+    /// Handles the machine's report on how far a change is.
+    pub(in crate::engine) fn chain_progress(
+        &mut self,
+        core: &mut Core,
+        change: ChangeId,
+        role: Role,
+        subsession: &Subsession,
+        progress: Progress,
+        at: Instant,
+    ) {
+        let progress = core.host.exactly(subsession, progress);
+        if progress.is_end() {
+            tell_chain(&mut core.host, change, role, subsession, &progress);
+            self.wake_chains(core);
+        }
+        let Some(running) = self.running.get_mut(&change) else {
+            return;
+        };
+        let took = at.saturating_duration_since(running.task.asked);
+        let (outcome, why) = match progress {
+            Progress::Switched => {
+                running.switched = Some(took);
+                return self.start_chains_waiting(core);
+            }
+            Progress::Removed => (ChainOutcome::Changed, None),
+            Progress::RolledBack(why) => (ChainOutcome::RolledBack, Some(why)),
+            Progress::Refused(why) => (ChainOutcome::Refused, Some(why)),
+            _ => return,
+        };
+        let Some(running) = self.running.remove(&change) else {
+            return;
+        };
+        core.host.terms.remove(&change);
+        let Some(running) = self.unless_it_waits(running, why.as_ref()) else {
+            return self.start_chains_waiting(core);
+        };
+        let reason = why.as_ref().map(Reason::to_string);
+        let mut report = running.task.report(outcome, reason);
+        report.timed_out = why.as_ref().is_some_and(Reason::is_of_time);
+        report.change_id = Some(change.to_string());
+        report.session = core.host.rechain.name_now(report.session);
+        let micros = |d: Duration| d.as_micros() as u64;
+        if outcome == ChainOutcome::Changed {
+            report.request_to_switch_us = running.switched.map(micros);
+            report.request_to_end_us = Some(micros(took));
+        }
+        self.end_chain_task(core, &running.task, report, why.as_ref());
+        self.start_chains_waiting(core);
+    }
+
+    /// Ends one session's part of a request; `why` is the reason if it was not done.
+    pub(super) fn end_chain_task(
+        &mut self,
+        core: &mut Core,
+        task: &Task,
+        report: ChainReport,
+        why: Option<&Reason>,
+    ) {
+        // A removal counts its own changes.
+        if !task.dry && !matches!(task.whose, Whose::Removal(_)) {
+            let outcome = as_removal(report.outcome);
+            core.tally.told(ChangeKind::Chain, outcome, why);
+            let (switch, end) = (report.request_to_switch_us, report.request_to_end_us);
+            core.tally.took(ChangeKind::Chain, switch, end);
+        }
+        let batch = match task.whose {
+            Whose::Batch(batch) => batch,
+            Whose::Removal(batch) => {
+                self.ended.push_back(EndedForRemoval {
+                    removal: batch,
+                    report,
+                    why: why.cloned(),
+                });
+                return;
+            }
+            Whose::Ask(ask) => {
+                let answer = Answer {
+                    outcome: report.outcome.into(),
+                    reason: report.reason,
+                    before: report.before,
+                    after: report.after,
+                    timed_out: report.timed_out,
+                };
+                return self.answer_ask(core, ask, answer);
+            }
+        };
+        let Some(b) = self.batches.get_mut(&batch) else {
+            return;
+        };
+        // A client may read slowly, or have left.
+        let _ = b.reports.send(report);
+        b.left -= 1;
+        if b.left == 0 {
+            self.end_chain_batch(batch);
+        }
+    }
+
+    /// Ends a batch. The client is notified once it has read the reports before that.
+    fn end_chain_batch(&mut self, id: u64) {
+        self.batches.remove(&id);
+    }
+}
+
+fn tell_chain(
+    here: &mut ThisHost,
+    change: ChangeId,
+    role: Role,
+    subsession: &Subsession,
+    progress: &Progress,
+) {
+    let slot = here.find_for(change, subsession);
+    let session = slot.map(|slot| here.session_id(slot, &here.agent.session(slot)));
+    let (kind, what) = match progress {
+        Progress::RolledBack(why) => ("rolled_back", format!("rolled back: {why}")),
+        Progress::Refused(why) => ("refused", format!("refused: {why}")),
+        _ => ("rechained", "it has another chain".to_owned()),
+    };
+    let text = format!("{subsession} ({role}): {what}");
+    here.report_part(Some(change.to_string()), kind, session, text);
+}
+
+/// Forwards reports to a client at the client's pace, and then the end.
+fn to_client(replies: mpsc::Sender<Reply>) -> mpsc::UnboundedSender<ChainReport> {
+    let (reports, mut waiting) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(report) = waiting.recv().await {
+            if replies.send(Reply::Rechained(report)).await.is_err() {
+                return;
+            }
+        }
+        // The client may have left.
+        let _ = replies.send(Reply::Done { summary: None }).await;
+    });
+    reports
+}

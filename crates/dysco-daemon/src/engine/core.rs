@@ -1,0 +1,56 @@
+//! The protocol machine and the host on which it works: commands and messages go from the one to the
+//! other, and events back.
+
+use dysco_proto::{Machine, Message};
+
+use super::host::ThisHost;
+use super::tally::Tally;
+
+/// What the owners of requests share.
+pub(super) struct Core {
+    pub host: ThisHost,
+    pub machine: Machine,
+    /// Counts of how changes ended.
+    pub tally: Tally,
+}
+
+impl Core {
+    /// Gives the machine all events of this host. Each is given before the machine is asked for or
+    /// told anything else.
+    pub fn feed_machine(&mut self) {
+        let now = self.host.now();
+        for event in self.host.events.drain(..) {
+            self.machine.handle_event(now, event);
+        }
+    }
+
+    /// Returns the machine, once it has all events of this host.
+    pub fn machine(&mut self) -> &mut Machine {
+        self.feed_machine();
+        &mut self.machine
+    }
+
+    /// Carries out all commands, then sends the messages, until there are none.
+    pub fn act(&mut self) {
+        loop {
+            while let Some(command) = self.machine().poll_command() {
+                if self.host.faults.pass(command.name()) {
+                    self.host.execute(command);
+                }
+            }
+            let Some((to, message)) = self.machine().poll_transmit() else {
+                match self.host.have_expected(None) {
+                    true => continue,
+                    false => break,
+                }
+            };
+            if self.host.faults.pass(message.name()) {
+                self.host.send(to, &message);
+            }
+            if matches!(message, Message::Enlist { .. }) {
+                // At once: the old host's export is on its way there.
+                self.host.have_expected(Some(to));
+            }
+        }
+    }
+}

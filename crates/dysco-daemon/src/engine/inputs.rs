@@ -1,0 +1,161 @@
+//! Inputs of the engine: requests, answers, events and timers come in by one door.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use dysco_agent::{Events, Happened};
+use dysco_control as control;
+use dysco_proxy::PairEvent;
+use tokio::signal::unix::Signal;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, mpsc};
+use tokio::time::{Interval, MissedTickBehavior};
+
+use super::answers::Answer;
+use super::pages::Begun;
+use crate::api::Call;
+use crate::metrics::Scrape;
+
+/// Interval at which sessions are collected, and events are looked for that a full ring may have
+/// lost. The table is swept in parts: a large one takes milliseconds, for which a removal would
+/// have to wait.
+const SWEEP: Duration = Duration::from_secs(1);
+pub(super) const SWEEP_PARTS: u32 = 16;
+/// Interval at which the flag of a draining session is checked as well.
+pub(super) const DRAIN_SWEEP: Duration = Duration::from_millis(20);
+
+/// Channels by which others send to the engine.
+pub(super) struct Sources {
+    pub events: Events,
+    pub control: mpsc::Receiver<control::Event>,
+    pub calls: mpsc::Receiver<Call>,
+    pub answers: mpsc::UnboundedReceiver<Answer>,
+    pub pages: mpsc::UnboundedReceiver<Begun>,
+    pub pairs: broadcast::Receiver<PairEvent>,
+    pub scrapes: mpsc::Receiver<Scrape>,
+    pub hang_up: Signal,
+}
+
+/// Everything that may wake the engine.
+pub(super) struct Inputs {
+    from: Sources,
+    sweep: Interval,
+    /// Part of the table that is swept next.
+    part: u32,
+    drain_sweep: Interval,
+    happened: Happened,
+}
+
+/// What the engine waits for, besides what others send.
+pub(super) struct Wants {
+    /// Time at which the machine has something to do.
+    pub timer: Option<Instant>,
+    /// Time at which the next waiting removal may begin.
+    pub turn: Option<Instant>,
+    /// Time at which a removal's mode is decided.
+    pub decision: Option<Instant>,
+    /// True if a session is between two paths.
+    pub drains: bool,
+}
+
+/// One input.
+pub(super) enum Input<'a> {
+    Answer(Answer),
+    Control(control::Event),
+    /// Events of the data plane.
+    Happened(&'a mut Happened),
+    Call(Call),
+    Scrape(Scrape),
+    HangUp,
+    Pair(Result<PairEvent, RecvError>),
+    Timer,
+    Turn,
+    Decision,
+    DrainSweep,
+    /// Time to sweep this part of the table, and events of the data plane that a full ring may have
+    /// lost.
+    Sweep {
+        part: u32,
+        happened: &'a mut Happened,
+    },
+    Page(Begun),
+}
+
+impl Inputs {
+    pub fn new(from: Sources) -> Inputs {
+        Inputs {
+            from,
+            sweep: every(SWEEP / SWEEP_PARTS),
+            part: 0,
+            drain_sweep: every(DRAIN_SWEEP),
+            happened: Happened::default(),
+        }
+    }
+
+    /// Waits for the next input. If several are there, the first of this order comes first.
+    pub async fn next(&mut self, wants: Wants) -> anyhow::Result<Input<'_>> {
+        let Inputs {
+            from,
+            sweep,
+            part,
+            drain_sweep,
+            happened,
+        } = self;
+        Ok(tokio::select! {
+            biased;
+            Some(answer) = from.answers.recv() => Input::Answer(answer),
+            event = from.control.recv() => {
+                Input::Control(event.context("the control channel has ended")?)
+            }
+            read = from.events.read(happened) => {
+                read.context("failed to read the data plane's events")?;
+                Input::Happened(happened)
+            }
+            Some(call) = from.calls.recv() => Input::Call(call),
+            Some(scrape) = from.scrapes.recv() => Input::Scrape(scrape),
+            Some(()) = from.hang_up.recv() => Input::HangUp,
+            pair = from.pairs.recv() => Input::Pair(pair),
+            () = sleep_until(wants.timer) => Input::Timer,
+            () = sleep_until(wants.turn) => Input::Turn,
+            () = sleep_until(wants.decision) => Input::Decision,
+            _ = drain_sweep.tick(), if wants.drains => Input::DrainSweep,
+            _ = sweep.tick() => {
+                from.events.take(happened);
+                let this = *part;
+                *part = (this + 1) % SWEEP_PARTS;
+                Input::Sweep { part: this, happened }
+            }
+            // Last: all other inputs have their turn before the next page.
+            Some(begun) = from.pages.recv() => Input::Page(begun),
+        })
+    }
+}
+
+/// Returns ticks of which missed ones are not made up for. The work of a tick covers everything,
+/// and a task that is late has no time to do it several times.
+fn every(period: Duration) -> Interval {
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn no_tick_is_made_up_for() {
+        let mut ticks = every(DRAIN_SWEEP);
+        ticks.tick().await;
+        tokio::time::advance(100 * DRAIN_SWEEP).await;
+        ticks.tick().await;
+        assert!(futures::poll!(std::pin::pin!(ticks.tick())).is_pending());
+    }
+}
