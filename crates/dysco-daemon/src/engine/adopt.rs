@@ -10,7 +10,7 @@ use dysco_proto::{ChangeId, Subsession};
 use dysco_scheduling::spawn_long;
 use tokio::sync::mpsc;
 
-use super::{Answer, Engine, ThisHost};
+use super::{Answer, Engine, Plane, ProxyChanges};
 
 /// Time for which requested packets of a silent session are awaited: a round trip, on any path on
 /// which a removal is worthwhile.
@@ -29,8 +29,8 @@ pub(super) struct Adopting {
 impl Adopting {
     /// Begins to enter unknown sessions of this host's sockets: at the start if the configuration
     /// says so, or for a client.
-    pub fn begin(&mut self, host: &ThisHost, asker: Option<mpsc::Sender<Reply>>) {
-        if asker.is_none() && !host.config.data_plane.adopt {
+    pub fn begin(&mut self, plane: &Plane, asker: Option<mpsc::Sender<Reply>>) {
+        if asker.is_none() && !plane.config.data_plane.adopt {
             return;
         }
         self.replies.extend(asker);
@@ -38,7 +38,7 @@ impl Adopting {
             return;
         }
         self.begun = Some(Instant::now());
-        let (agent, answers) = (host.agent.clone(), host.answers.clone());
+        let (agent, answers) = (plane.agent.clone(), plane.answers.clone());
         // The kernel's types are read, and possibly thousands of sockets.
         spawn_long(move || {
             let _ = answers.send(Answer::Adopted(agent.adopt()));
@@ -46,7 +46,7 @@ impl Adopting {
     }
 
     /// Handles the end of an adoption.
-    pub fn end(&mut self, host: &mut ThisHost, done: Result<Adoption, AgentError>) {
+    pub fn end(&mut self, plane: &mut Plane, done: Result<Adoption, AgentError>) {
         let took = self.begun.take().map(|at| at.elapsed());
         let replies = std::mem::take(&mut self.replies);
         let reply = match done {
@@ -61,9 +61,10 @@ impl Adopting {
                     tracing::info!(sessions = left.sessions, "not adopted: {}", left.reason);
                 }
                 for slot in &done.adopted {
-                    let s = host.agent.session(*slot);
-                    let id = host.session_id(*slot, &s);
-                    host.history
+                    let s = plane.agent.session(*slot);
+                    let id = plane.session_id(*slot, &s);
+                    plane
+                        .history
                         .add(id, "adopted: it was there before dyscod", None);
                 }
                 Reply::Adopted(report)
@@ -88,36 +89,19 @@ impl Engine {
     /// Measures again, if the change has not ended meanwhile.
     pub(super) fn heard(&mut self, change: ChangeId, sub: Subsession) {
         if self.core.machine.changes().any(|c| c.change == change) {
-            self.core.host.measure(change, sub);
+            self.core
+                .host
+                .proxy_changes
+                .measure(&mut self.core.host.plane, change, sub);
         }
     }
 }
 
-impl ThisHost {
+impl Plane {
     /// Returns the entry of a slot: tracked, if it was adopted and has been heard.
     pub(super) fn confirmed(&self, slot: u32) -> Session {
         self.agent.confirm(slot);
         self.agent.session(slot)
-    }
-
-    /// Asks for packets of both sessions of the proxy, and measures again. Returns false if that
-    /// was of no use.
-    pub(super) fn listen(&mut self, change: ChangeId, sub: Subsession) -> bool {
-        let held = self.held.entry(change).or_default();
-        let first = held.asked.is_none();
-        let asked = *held.asked.get_or_insert_with(Instant::now);
-        if asked.elapsed() > PATIENCE {
-            return false;
-        }
-        if first {
-            self.ask_for_packets(&sub);
-        }
-        let answers = self.answers.clone();
-        tokio::spawn(async move {
-            tokio::time::sleep(PAUSE).await;
-            let _ = answers.send(Answer::Asked(change, sub));
-        });
-        true
     }
 
     /// Makes the kernel send a packet on both sessions of a proxy, which their ends answer.
@@ -131,6 +115,28 @@ impl ThisHost {
                 tracing::debug!(pair = %pair.id, %error, "cannot ask for packets");
             }
         });
+    }
+}
+
+impl ProxyChanges {
+    /// Asks for packets of both sessions of the proxy, and measures again. Returns false if that
+    /// was of no use.
+    pub(super) fn listen(&mut self, plane: &mut Plane, change: ChangeId, sub: Subsession) -> bool {
+        let held = self.held.entry(change).or_default();
+        let first = held.asked.is_none();
+        let asked = *held.asked.get_or_insert_with(Instant::now);
+        if asked.elapsed() > PATIENCE {
+            return false;
+        }
+        if first {
+            plane.ask_for_packets(&sub);
+        }
+        let answers = plane.answers.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(PAUSE).await;
+            let _ = answers.send(Answer::Asked(change, sub));
+        });
+        true
     }
 }
 

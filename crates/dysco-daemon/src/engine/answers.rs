@@ -73,32 +73,97 @@ pub(super) enum Answer {
 impl Engine {
     pub(super) fn take_answer(&mut self, answer: Answer) {
         match answer {
-            Answer::Event(event) => self.core.host.tell_machine(event),
-            Answer::Measured(change, done) => self.core.host.measured(change, &done.0, done.1),
-            Answer::Left(opened, port) => self.core.host.hold_port(&opened, port),
-            Answer::Route(change, routed) => self.core.host.routed(change, routed),
-            Answer::Ways(change, ways) => self.core.host.ways_found(change, ways),
-            Answer::Uplink(way) => self.core.host.uplink_found(*way),
-            Answer::Straight(straight) => self.core.host.sent_straight(*straight),
-            Answer::Unopened(change) => self.core.host.path_unopened(change),
-            Answer::Looked(change) => self.core.host.looked(change),
-            Answer::Confirmed(change) => self.core.host.look_confirmed(change),
-            Answer::Deafened(change) => self.core.host.deafened(change),
-            Answer::PathDead(change) => self.core.host.path_dead(change),
-            Answer::Forgotten(change, from) => self.core.host.forgotten(change, from),
+            Answer::Event(event) => self.core.host.plane.tell_machine(event),
+            Answer::Measured(change, done) => self.core.host.proxy_changes.measured(
+                &mut self.core.host.plane,
+                change,
+                &done.0,
+                done.1,
+            ),
+            Answer::Left(opened, port) => {
+                self.core
+                    .host
+                    .ports
+                    .hold_port(&mut self.core.host.plane, &opened, port)
+            }
+            Answer::Route(change, routed) => {
+                self.core
+                    .host
+                    .proxy_changes
+                    .routed(&mut self.core.host.plane, change, routed)
+            }
+            Answer::Ways(change, ways) => {
+                self.core
+                    .host
+                    .proxy_changes
+                    .ways_found(&mut self.core.host.plane, change, ways)
+            }
+            Answer::Uplink(way) => self
+                .core
+                .host
+                .rechain
+                .uplink_found(&mut self.core.host.plane, *way),
+            Answer::Straight(straight) => self
+                .core
+                .host
+                .returns
+                .sent_straight(&mut self.core.host.plane, *straight),
+            Answer::Unopened(change) => self
+                .core
+                .host
+                .proxy_changes
+                .path_unopened(&mut self.core.host.plane, change),
+            Answer::Looked(change) => self
+                .core
+                .host
+                .proxy_changes
+                .looked(&mut self.core.host.plane, change),
+            Answer::Confirmed(change) => self
+                .core
+                .host
+                .proxy_changes
+                .look_confirmed(&mut self.core.host.plane, change),
+            Answer::Deafened(change) => self
+                .core
+                .host
+                .proxy_changes
+                .deafened(&mut self.core.host.plane, change),
+            Answer::PathDead(change) => self
+                .core
+                .host
+                .rechain
+                .path_dead(&mut self.core.host.plane, change),
+            Answer::Forgotten(change, from) => {
+                self.core
+                    .host
+                    .rechain
+                    .forgotten(&mut self.core.host.plane, change, from)
+            }
             Answer::Cleared(enlisting) => self.core.host.cleared(enlisting),
             Answer::Removed => {}
-            Answer::Unknown(session) => self.core.host.search_state(*session),
+            Answer::Unknown(session) => self
+                .core
+                .host
+                .rechain
+                .search_state(&mut self.core.host.plane, *session),
             Answer::Searched(then) => self.searched(then),
-            Answer::Adopted(done) => self.adopting.end(&mut self.core.host, done),
+            Answer::Adopted(done) => self.adopting.end(&mut self.core.host.plane, done),
             Answer::Asked(change, sub) => self.heard(change, sub),
             Answer::Sockets(open) => self.core.host.sockets_listed(open),
             Answer::Way(way) => self.core.host.way_found(&way),
-            Answer::PolicyWritten => self.core.host.policy_written(),
+            Answer::PolicyWritten => self
+                .core
+                .host
+                .chains
+                .policy_written(&mut self.core.host.plane),
             Answer::Windows(read) => self.removals.go_on_dry(&mut self.core, *read),
             Answer::Held(begun) => self.removals.go_on_removing(&mut self.core, *begun),
             Answer::Seen(seen) => self.removals.seen(&mut self.core, *seen),
-            Answer::State(done) => self.core.host.state_done(done),
+            Answer::State(done) => self
+                .core
+                .host
+                .moves
+                .state_done(&mut self.core.host.plane, done),
             Answer::Reread(read) => self.reload(*read),
         }
     }

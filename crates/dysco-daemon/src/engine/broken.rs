@@ -8,9 +8,9 @@ use dysco_common::{FlowKey, Session};
 use dysco_proto::{ChangeId, HostEvent};
 use etherparse::TcpHeader;
 
-use super::ThisHost;
 use super::packets::packet_of;
 use super::raw::send_past;
+use super::{Plane, ProxyChanges, ThisHost};
 
 /// Intervals after which an end gets another reset. An end accepts only the number that it expects,
 /// and answers any other number with an acknowledgement that shows it.
@@ -25,28 +25,34 @@ impl ThisHost {
     /// Handles a program's event that the middlebox ended the session.
     pub(super) fn session_broken(&mut self, slot: u32) {
         let change = self
+            .proxy_changes
             .held
             .iter()
             .find(|(_, h)| h.slots().any(|(s, _)| s == slot));
         let change = change.map(|(change, _)| *change);
-        if !change.is_some_and(|change| self.tell_broken(change)) {
-            self.session_ended(slot, true);
+        if !change.is_some_and(|change| self.proxy_changes.tell_broken(&mut self.plane, change)) {
+            self.rechain.session_ended(&mut self.plane, slot, true);
         }
     }
+}
 
+impl ProxyChanges {
     /// Reports to a change that the middlebox has ended its session. Returns true if that is so.
-    pub(super) fn tell_broken(&mut self, change: ChangeId) -> bool {
+    pub(super) fn tell_broken(&mut self, plane: &mut Plane, change: ChangeId) -> bool {
         let Some(at) = self.held.get(&change).map(|held| held.anchor()) else {
             return false;
         };
-        let slots = self.slots_of(change);
+        let slots = self.slots_of(plane, change);
         let broken = |s: &Session| is_broken(s) || closed_before(at, s);
-        let sessions: Vec<Session> = slots.iter().map(|slot| self.agent.session(*slot)).collect();
+        let sessions: Vec<Session> = slots
+            .iter()
+            .map(|slot| plane.agent.session(*slot))
+            .collect();
         if !sessions.iter().any(broken) {
             return false;
         }
         let bytes = sessions.iter().map(|s| undelivered(at, s)).max();
-        self.tell_machine(HostEvent::Broken {
+        plane.tell_machine(HostEvent::Broken {
             change,
             bytes: bytes.unwrap_or(0),
         });
@@ -54,15 +60,15 @@ impl ThisHost {
     }
 
     /// Resets the session for the ends that this host acts for.
-    pub(super) fn reset_ends(&mut self, change: ChangeId) {
+    pub(super) fn reset_ends(&mut self, plane: &mut Plane, change: ChangeId) {
         let Some(held) = self.held.get(&change) else {
             return;
         };
         let (at, slots) = (held.anchor(), held.slots().collect::<Vec<_>>());
-        for slot in self.slots_of(change) {
-            self.agent.break_off(slot);
+        for slot in self.slots_of(plane, change) {
+            plane.agent.break_off(slot);
         }
-        let agent = self.agent.clone();
+        let agent = plane.agent.clone();
         let say = move || {
             for (slot, created_ns) in &slots {
                 let s = agent.session(*slot);

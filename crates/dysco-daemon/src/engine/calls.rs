@@ -25,44 +25,63 @@ impl Engine {
                 Ok(openmetrics) => Reply::Metrics(MetricsReport { openmetrics }),
                 Err(error) => Reply::Error(internal("write the metrics", &error)),
             },
-            Request::Adopt => return self.adopting.begin(&self.core.host, Some(replies)),
+            Request::Adopt => return self.adopting.begin(&self.core.host.plane, Some(replies)),
             Request::Reload { dry_run } => return self.reread(dry_run, Some(replies)),
-            Request::Policy => self.core.host.policy_report(),
-            Request::PolicyApply { text } => self.core.host.policy_apply(text.as_deref()),
+            Request::Policy => self.core.host.chains.policy_report(&self.core.host.plane),
+            Request::PolicyApply { text } => self
+                .core
+                .host
+                .chains
+                .policy_apply(&mut self.core.host.plane, text.as_deref()),
             Request::PolicyExplain {
                 source,
                 destination,
-            } => self.core.host.policy_explain(source, destination),
-            Request::Monitor => return self.core.host.monitored(replies),
+            } => self
+                .core
+                .host
+                .chains
+                .policy_explain(&self.core.host.plane, source, destination),
+            Request::Monitor => return self.core.host.plane.monitored(replies),
             Request::Remove(remove) if remove.process.is_some() => {
-                return watch(&self.core.host, remove, &caller, replies);
+                return watch(&self.core.host.plane, remove, &caller, replies);
             }
             Request::Remove(remove) => {
                 let said = Said::of(&remove, &caller);
                 return self.removals.remove(&mut self.core, remove, said, replies);
             }
-            Request::Delta(request) => self.core.host.tell_delta(&request),
-            Request::ExportState(about) => return self.core.host.export_state(&about, replies),
-            Request::InstallState(install) => {
-                return self.core.host.install_state(install, replies);
+            Request::Delta(request) => self.core.host.plane.tell_delta(&request),
+            Request::ExportState(about) => {
+                return self.core.host.plane.export_state(&about, replies);
             }
-            Request::MoveState(request) => return self.core.host.move_state(request, replies),
-            Request::RemoveState(about) => return self.core.host.remove_state(&about, replies),
+            Request::InstallState(install) => {
+                return self.core.host.plane.install_state(install, replies);
+            }
+            Request::MoveState(request) => {
+                return self.core.host.moves.move_state(
+                    &mut self.core.host.plane,
+                    request,
+                    replies,
+                );
+            }
+            Request::RemoveState(about) => {
+                return self.core.host.plane.remove_state(&about, replies);
+            }
             Request::Reconfigure(request) => {
                 return self
                     .chain_requests
                     .reconfigure(&mut self.core, &request, &replies);
             }
             Request::Proxy { process } => {
-                return look_at(&self.core.host, process, &caller, replies);
+                return look_at(&self.core.host.plane, process, &caller, replies);
             }
             Request::Sessions(listing) => return self.pages.begin(listing, replies),
-            Request::Session { session } => match self.core.host.slot_named(&session) {
+            Request::Session { session } => match self.core.host.plane.slot_named(&session) {
                 Some(slot) => {
                     let report = self
                         .core
                         .host
-                        .report_of(slot, &self.core.host.agent.session(slot));
+                        .plane
+                        .report_of(slot, &self.core.host.plane.agent.session(slot));
                     let _ = replies.try_send(Reply::Session(Box::new(report)));
                     Reply::Done { summary: None }
                 }

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use keys::Shared;
 
 use super::rechain::{InUse, Passes};
-use super::{Answer, ThisHost};
+use super::{Answer, Plane, ThisHost};
 
 /// First byte of these messages; those of the protocol begin with its version.
 const TAG: u8 = 0xc1;
@@ -104,38 +104,36 @@ pub(super) struct Chains {
     file: file::PolicyFile,
 }
 
-impl ThisHost {
+impl Chains {
     /// Takes up the state of a former process, and puts the policy in force.
-    pub(super) fn start_chains(&mut self) {
+    pub(super) fn start_chains(&mut self, plane: &mut Plane) {
         let now = Instant::now();
-        self.adopt_keys(now);
-        let hops = self.agent.hops();
-        self.chains
-            .kept
-            .adopt(hops.into_iter().map(|(host, _)| host), now);
-        self.start_policy();
-        self.sweep_chains();
+        self.adopt_keys(plane, now);
+        let hops = plane.agent.hops();
+        self.kept.adopt(hops.into_iter().map(|(host, _)| host), now);
+        self.start_policy(plane);
+        self.sweep_chains(plane);
     }
 
     /// Makes a host one that sessions may be steered to, as long as it is needed.
-    pub(super) fn meet(&mut self, host: IpAddr) {
-        let known = self.chains.met.insert(host, Instant::now()).is_some();
+    pub(super) fn meet(&mut self, plane: &mut Plane, host: IpAddr) {
+        let known = self.met.insert(host, Instant::now()).is_some();
         if !known || self.key_for(host).is_none() {
-            self.control.reach(host);
+            plane.control.reach(host);
         }
     }
 
     /// Looks up the routes to addresses of a neighbour with a key.
-    fn find_ways(&self, addresses: &[IpAddr]) {
+    fn find_ways(&self, plane: &Plane, addresses: &[IpAddr]) {
         for &to in addresses {
-            let own = self.config.host.addresses.iter().copied();
+            let own = plane.config.host.addresses.iter().copied();
             let Some(from) = { own }.find(|own| own.is_ipv4() == to.is_ipv4()) else {
                 continue;
             };
-            if self.key_for(to).is_none() || self.config.host.addresses.contains(&to) {
+            if self.key_for(to).is_none() || plane.config.host.addresses.contains(&to) {
                 continue;
             }
-            let (routes, answers) = (self.routes.clone(), self.answers.clone());
+            let (routes, answers) = (plane.routes.clone(), plane.answers.clone());
             tokio::spawn(async move {
                 let route = routes.get(from, to).await;
                 let ifindex = route.ok().map(|route| route.ifindex);
@@ -145,13 +143,72 @@ impl ThisHost {
         }
     }
 
+    /// From time to time: looks at the policy, asks for absent neighbours, introduces present ones,
+    /// and forgets old keys.
+    pub(super) fn sweep_chains(&mut self, plane: &mut Plane) {
+        let now = Instant::now();
+        self.sweep_kept(plane, now);
+        let due = |at: Option<Instant>, every| at.is_none_or(|at| now - at >= every);
+        if due(self.asked, ASK) {
+            self.asked = Some(now);
+            self.look_at_policy(plane);
+            self.ask_for_hosts(plane);
+            self.ask_about_all_keys(plane);
+        }
+        if due(self.refreshed, REFRESH) {
+            self.refreshed = Some(now);
+            self.introduce(plane, |_| true);
+            self.forget_old(plane, now);
+            let live = self.keys.values().filter(|s| s.gone.is_none());
+            let all: HashSet<_> = live.flat_map(|s| s.peer.addresses.clone()).collect();
+            self.find_ways(plane, &all.into_iter().collect::<Vec<_>>());
+        }
+    }
+
+    fn ask_for_hosts(&self, plane: &Plane) {
+        let chains = self.policy.rules.iter().flat_map(|rule| &rule.chain);
+        let peers = &plane.config.control.peers;
+        let wanted: HashSet<_> = chains.chain(self.met.keys()).chain(peers).collect();
+        for &host in wanted {
+            if self.key_for(host).is_none() && !plane.config.host.addresses.contains(&host) {
+                plane.control.reach(host);
+            }
+        }
+    }
+
+    /// Introduces to these hosts of the policy's chains the hosts that they need.
+    fn introduce(&self, plane: &Plane, whom: impl Fn(IpAddr) -> bool) {
+        let mut all: HashMap<IpAddr, Vec<IpAddr>> = HashMap::new();
+        let acquaintances = self.policy.acquaintances().into_iter();
+        for (host, after) in acquaintances.filter(|(host, _)| whom(*host)) {
+            all.entry(host).or_default().push(after);
+        }
+        for (host, after) in all {
+            for few in after.chunks(FEW) {
+                plane.send_about_chains(host, &Message::Meet(few.to_vec()));
+            }
+        }
+    }
+
+    fn forget_old(&mut self, plane: &mut Plane, now: Instant) {
+        self.met.retain(|_, at| now - *at < HOLDS);
+        self.forget_old_keys(plane, now);
+        for (host, _) in plane.agent.hops() {
+            if self.key_for(host).is_none() && !self.kept.has(host) {
+                plane.agent.remove_hop(host);
+            }
+        }
+    }
+}
+
+impl ThisHost {
     /// Installs a route that was looked up.
     pub(super) fn way_found(&mut self, way: &Way) {
-        let Some((key_id, key)) = self.key_for(way.to) else {
+        let Some((key_id, key)) = self.chains.key_for(way.to) else {
             return;
         };
         let Some(ifindex) = way.ifindex else {
-            return self.lose_hop(way.to);
+            return self.chains.lose_hop(&mut self.plane, way.to);
         };
         let hop = Hop {
             key_id,
@@ -160,32 +217,23 @@ impl ThisHost {
             ifindex,
             reserved: 0,
         };
-        if let Err(error) = self.agent.set_hop(way.to, &hop) {
+        if let Err(error) = self.plane.agent.set_hop(way.to, &hop) {
             return tracing::error!(peer = %way.to, %error, "cannot steer sessions to a neighbour");
         }
         self.chains.kept.remove(way.to);
         self.neighbour_ready(way.to);
     }
 
-    pub(super) fn send_about_chains(&self, to: IpAddr, message: &Message) {
-        if !self.faults.pass(message.into()) {
-            return;
-        }
-        match postcard::to_extend(message, vec![TAG]) {
-            Ok(bytes) => self.control.send(to, bytes),
-            Err(error) => tracing::error!(%to, %error, "cannot encode a message"),
-        }
-    }
-
     /// Handles a neighbour's message about chains.
     pub(super) fn take_chain_message(&mut self, incoming: &Incoming, machine: &Machine) {
         let body = incoming.message.get(1..).unwrap_or_default();
         match postcard::from_bytes(body) {
-            Ok(Message::Believed(id)) => self.believed(id, &incoming.from),
+            Ok(Message::Believed(id)) => self.chains.believed(&mut self.plane, id, &incoming.from),
             Ok(Message::IsBelieved(id)) => {
                 let known = self.chains.keys.get(&id);
                 if known.is_some_and(|shared| shared.peer == incoming.from) {
-                    self.send_about_chains(incoming.via, &Message::Believed(id));
+                    self.plane
+                        .send_about_chains(incoming.via, &Message::Believed(id));
                 }
             }
             Ok(Message::Meet(hosts)) => {
@@ -196,20 +244,32 @@ impl ThisHost {
                         self.chains.met.insert(host, now);
                     }
                     if !known {
-                        self.control.reach(host);
+                        self.plane.control.reach(host);
                     }
                 }
             }
-            Ok(Message::Has(held)) => self.is_held(&held, incoming),
+            Ok(Message::Has(held)) => self.plane.is_held(&held, incoming),
             Ok(Message::HasNot(path)) => self.not_held(path, incoming),
-            Ok(Message::Lives(all)) => self.tell_lives(all, incoming),
-            Ok(Message::Lived(told)) => self.told_lives(told, incoming),
-            Ok(Message::WhichPath(asked)) => self.tell_in_use(asked, incoming, machine),
-            Ok(Message::InUse(told)) => self.told_in_use(&told, incoming),
+            Ok(Message::Lives(all)) => self.plane.tell_lives(all, incoming),
+            Ok(Message::Lived(told)) => self.ports.told_lives(&mut self.plane, told, incoming),
+            Ok(Message::WhichPath(asked)) => self.plane.tell_in_use(asked, incoming, machine),
+            Ok(Message::InUse(told)) => self.rechain.told_in_use(&mut self.plane, &told, incoming),
             Err(error) => {
-                self.state.malformed += 1;
+                self.plane.state.malformed += 1;
                 tracing::warn!(from = %incoming.via, %error, "a message was discarded");
             }
+        }
+    }
+}
+
+impl Plane {
+    pub(super) fn send_about_chains(&self, to: IpAddr, message: &Message) {
+        if !self.faults.pass(message.into()) {
+            return;
+        }
+        match postcard::to_extend(message, vec![TAG]) {
+            Ok(bytes) => self.control.send(to, bytes),
+            Err(error) => tracing::error!(%to, %error, "cannot encode a message"),
         }
     }
 
@@ -226,63 +286,6 @@ impl ThisHost {
         .ip();
         if self.neighbours.worth_asking(server) {
             self.control.reach(server);
-        }
-    }
-
-    /// From time to time: looks at the policy, asks for absent neighbours, introduces present ones,
-    /// and forgets old keys.
-    pub(super) fn sweep_chains(&mut self) {
-        let now = Instant::now();
-        self.sweep_kept(now);
-        let due = |at: Option<Instant>, every| at.is_none_or(|at| now - at >= every);
-        if due(self.chains.asked, ASK) {
-            self.chains.asked = Some(now);
-            self.look_at_policy();
-            self.ask_for_hosts();
-            self.ask_about_all_keys();
-        }
-        if due(self.chains.refreshed, REFRESH) {
-            self.chains.refreshed = Some(now);
-            self.introduce(|_| true);
-            self.forget_old(now);
-            let live = self.chains.keys.values().filter(|s| s.gone.is_none());
-            let all: HashSet<_> = live.flat_map(|s| s.peer.addresses.clone()).collect();
-            self.find_ways(&all.into_iter().collect::<Vec<_>>());
-        }
-    }
-
-    fn ask_for_hosts(&self) {
-        let chains = self.chains.policy.rules.iter().flat_map(|rule| &rule.chain);
-        let peers = &self.config.control.peers;
-        let wanted: HashSet<_> = chains.chain(self.chains.met.keys()).chain(peers).collect();
-        for &host in wanted {
-            if self.key_for(host).is_none() && !self.config.host.addresses.contains(&host) {
-                self.control.reach(host);
-            }
-        }
-    }
-
-    /// Introduces to these hosts of the policy's chains the hosts that they need.
-    fn introduce(&self, whom: impl Fn(IpAddr) -> bool) {
-        let mut all: HashMap<IpAddr, Vec<IpAddr>> = HashMap::new();
-        let acquaintances = self.chains.policy.acquaintances().into_iter();
-        for (host, after) in acquaintances.filter(|(host, _)| whom(*host)) {
-            all.entry(host).or_default().push(after);
-        }
-        for (host, after) in all {
-            for few in after.chunks(FEW) {
-                self.send_about_chains(host, &Message::Meet(few.to_vec()));
-            }
-        }
-    }
-
-    fn forget_old(&mut self, now: Instant) {
-        self.chains.met.retain(|_, at| now - *at < HOLDS);
-        self.forget_old_keys(now);
-        for (host, _) in self.agent.hops() {
-            if self.key_for(host).is_none() && !self.chains.kept.has(host) {
-                self.agent.remove_hop(host);
-            }
         }
     }
 }

@@ -8,7 +8,7 @@ use dysco_common::view::{Change, Collected, View};
 use dysco_proto::HostEvent;
 
 use super::linger::{TWO_MSL, UNCHANGED, is_orphan, linger};
-use super::{ThisHost, gauges, held, measure, ports};
+use super::{Plane, Ports, Rechain, Sockets, ThisHost, gauges, held, measure, ports};
 use crate::metrics::SessionGauges;
 
 /// Use of the table, in percent, from which it is crowded. New sessions then need the room of ended
@@ -154,12 +154,12 @@ impl Collector {
     }
 }
 
-impl ThisHost {
+impl Rechain {
     /// Handles the event that both FINs of a session have passed, or a reset.
-    pub(super) fn session_ended(&mut self, slot: u32, reset: bool) {
-        let s = self.agent.session(slot);
+    pub(super) fn session_ended(&mut self, plane: &mut Plane, slot: u32, reset: bool) {
+        let s = plane.agent.session(slot);
         let view = s.view();
-        if reset && self.collector.reset.insert(slot, s.created_ns) == Some(s.created_ns) {
+        if reset && plane.collector.reset.insert(slot, s.created_ns) == Some(s.created_ns) {
             return;
         }
         // After the cutoff, the acknowledgements of the FINs show that all data is drained. Before
@@ -167,7 +167,7 @@ impl ThisHost {
         let unchanged = view.is_unchanged() || view == View::Returned;
         // A change of its chain ends by itself, or when the entry is collected: one end must not
         // leave a path that the other is about to take and sends its last packets on.
-        let ends = unchanged && !self.rechain.leads_from(slot);
+        let ends = unchanged && !self.leads_from(slot);
         if reset || ends {
             let opened = s.life.opened_here != 0;
             let of = if opened {
@@ -181,87 +181,94 @@ impl ThisHost {
             let between = s.is_chained() && s.joined_to().is_some() && !opened;
             let inner = between.then(|| measure::opened(&s.name()));
             for subsession in names.chain(inner) {
-                self.tell_machine(HostEvent::SessionGone { subsession });
+                plane.tell_machine(HostEvent::SessionGone { subsession });
             }
         }
         if view.is_relayed() {
-            let both = [Some(slot), self.linked(slot, &s)].into_iter().flatten();
+            let both = [Some(slot), plane.linked(slot, &s)].into_iter().flatten();
             let both: Vec<u32> = both.collect();
             both.iter()
-                .for_each(|slot| self.agent.end_with_relay(*slot));
+                .for_each(|slot| plane.agent.end_with_relay(*slot));
             if reset {
-                self.relay_was_reset(&both);
+                self.relay_was_reset(plane, &both);
             }
         }
-        self.tell_over(&s);
+        plane.tell_over(&s);
         // A relayed session is reported once.
         if s.is_beside_relay() {
             return;
         }
         if view.is_relayed() || view.route().is_some() {
             // A relayed session has the name of the accepted one.
-            let other = self.linked(slot, &s).filter(|_| s.life.opened_here != 0);
-            let (slot, s) = other.map_or((slot, s), |o| (o, self.agent.session(o)));
-            let id = self.session_id(slot, &s);
+            let other = plane.linked(slot, &s).filter(|_| s.life.opened_here != 0);
+            let (slot, s) = other.map_or((slot, s), |o| (o, plane.agent.session(o)));
+            let id = plane.session_id(slot, &s);
             let how = if reset { "was reset" } else { "has ended" };
-            self.report("closed", Some(id), format!("{:?} {how}", s.key));
+            plane.report("closed", Some(id), format!("{:?} {how}", s.key));
         }
     }
+}
 
+impl ThisHost {
     /// Collects ended sessions in one of `parts` parts of the table. Returns the count of the
     /// part's sessions.
     pub(super) fn sweep_table(&mut self, part: u32, parts: u32) -> SessionGauges {
         let now = Instant::now();
         let boot = boot_time();
-        let sessions = self.agent.sessions_of(part, parts);
-        let capacity = self.agent.capacity();
-        let crowded = self.collector.is_crowded(part, sessions.len(), capacity);
+        let sessions = self.plane.agent.sessions_of(part, parts);
+        let capacity = self.plane.agent.capacity();
+        let crowded = self
+            .plane
+            .collector
+            .is_crowded(part, sessions.len(), capacity);
         let mut counted = SessionGauges::default();
         for (slot, s) in sessions {
             gauges::count(&mut counted, &s);
-            self.sweep_return(slot, &s, now);
+            self.returns.sweep_return(&mut self.plane, slot, &s, now);
             self.on_link.see(&s);
-            self.doubt_paths(&s);
+            self.rechain.doubt_paths(&mut self.plane, &s);
             if s.view() == View::Adopted {
                 // The session was heard, and the ring was full.
-                self.agent.confirm(slot);
+                self.plane.agent.confirm(slot);
             }
-            let known = self.collector.ending.get(&slot).copied();
-            let linger = self.linger(&s, boot, crowded);
+            let known = self.plane.collector.ending.get(&slot).copied();
+            let linger = self.plane.linger(&s, boot, crowded);
             // The other entry of a session that is being made or changed may not have been seen.
             let stays = s.is_current() || linger.is_some();
             let known = known.filter(|e| e.created_ns == s.created_ns && stays);
             let mut ending = match (known, linger) {
                 (Some(ending), _) => ending,
-                (None, Some(linger)) => Ending::new(&s, self.activity(slot, &s), now + linger),
+                (None, Some(linger)) => {
+                    Ending::new(&s, self.plane.activity(slot, &s), now + linger)
+                }
                 (None, None) => {
-                    self.collector.ending.remove(&slot);
+                    self.plane.collector.ending.remove(&slot);
                     self.sweep_quiet(slot, &s, now, crowded);
                     continue;
                 }
             };
-            ending.see(self.activity(slot, &s), now);
+            ending.see(self.plane.activity(slot, &s), now);
             if ending.since + UNCHANGED <= now {
                 if ports::frees_port(&s) {
                     self.ports.release(slot);
                 }
                 // The session may have ended before its change had, or the first message was lost.
                 if !std::mem::replace(&mut ending.told, true) {
-                    self.tell_over(&s);
+                    self.plane.tell_over(&s);
                 }
             }
-            self.collector.ending.insert(slot, ending);
-            self.collector.quiet.remove(&slot);
+            self.plane.collector.ending.insert(slot, ending);
+            self.plane.collector.quiet.remove(&slot);
             if !ending.is_due(&s, crowded) {
                 continue;
             }
-            if !crowded && self.keeps_ports(slot, &s) {
+            if !crowded && self.ports.keeps_ports(&mut self.plane, slot, &s) {
                 // Another host is asked about the session each time.
-                let again = Ending::new(&s, self.activity(slot, &s), now + TWO_MSL);
-                self.collector.ending.insert(slot, again);
-            } else if self.still_needed(slot, &s, &ending, now) {
+                let again = Ending::new(&s, self.plane.activity(slot, &s), now + TWO_MSL);
+                self.plane.collector.ending.insert(slot, again);
+            } else if self.sockets.still_needed(slot, &s, &ending, now) {
                 ending.due = now + UNCHANGED;
-                self.collector.ending.insert(slot, ending);
+                self.plane.collector.ending.insert(slot, ending);
             } else {
                 self.collect(slot, &s);
             }
@@ -269,30 +276,14 @@ impl ThisHost {
         counted
     }
 
-    /// Returns true if an entry whose session seems to have ended is still needed. A FIN that was
-    /// seen may not have arrived, and anybody may have sent a reset. Without its entry, a changed
-    /// session that lives would reach no socket. The entry ends when nothing of it moves and its
-    /// socket is gone.
-    fn still_needed(&self, slot: u32, s: &Session, ending: &Ending, now: Instant) -> bool {
-        let changed = s.view().meaning().collected == Collected::OnceSilent;
-        changed && (ending.moves(now) || self.sockets.listed(slot, s.created_ns))
-    }
-
-    /// Returns true if the entry, or the one that it is joined to, holds a port.
-    fn keeps_ports(&mut self, slot: u32, s: &Session) -> bool {
-        let other = self.linked(slot, s);
-        let other = other.map(|other| (other, self.agent.session(other)));
-        self.keeps_port(slot, s) || other.is_some_and(|(slot, s)| self.keeps_port(slot, &s))
-    }
-
     /// Looks at a session that passes this host and has no socket here. Ends that vanish send
     /// nothing: a session that is silent for long is taken for dead.
     fn sweep_quiet(&mut self, slot: u32, s: &Session, now: Instant, crowded: bool) {
         let Some(quiet) = self.may_be_quiet(slot, s) else {
-            self.collector.quiet.remove(&slot);
+            self.plane.collector.quiet.remove(&slot);
             return;
         };
-        let relay_idle = self.config.removal.relay_idle;
+        let relay_idle = self.plane.config.removal.relay_idle;
         let idle = match quiet {
             Quiet::Unseen if crowded => relay_idle.clamp(SEEN_BY, QUIET_CROWDED),
             Quiet::Unseen | Quiet::Led => relay_idle.max(SEEN_BY),
@@ -303,17 +294,17 @@ impl ThisHost {
         // One direction may have been closed before the session came to this host.
         let half_closed = s.life.fin_in | s.life.fin_out != 0;
         let asks = if half_closed { UNCHANGED } else { SILENT };
-        let fresh = Ending::new(s, self.activity(slot, s), now + asks);
-        let quiet = self.collector.quiet.entry(slot).or_insert(fresh);
+        let fresh = Ending::new(s, self.plane.activity(slot, s), now + asks);
+        let quiet = self.plane.collector.quiet.entry(slot).or_insert(fresh);
         if (quiet.created_ns, quiet.activity) != (fresh.created_ns, fresh.activity) {
             *quiet = fresh;
         }
         let quiet = *quiet;
         if by_chain && s.life.opened_here == 0 && quiet.due <= now {
-            self.ask_whether_over(s);
+            self.rechain.ask_whether_over(&mut self.plane, s);
             // The interval doubles each time.
             let again = now + now.saturating_duration_since(quiet.since);
-            self.collector.quiet.insert(
+            self.plane.collector.quiet.insert(
                 slot,
                 Ending {
                     due: again,
@@ -325,9 +316,9 @@ impl ThisHost {
             return;
         }
         if passes {
-            let id = self.session_id(slot, s);
+            let id = self.plane.session_id(slot, s);
             let text = format!("{:?} was silent for {} s", s.key, idle.as_secs());
-            self.report("closed", Some(id), text);
+            self.plane.report("closed", Some(id), text);
         }
         self.collect(slot, s);
     }
@@ -357,11 +348,68 @@ impl ThisHost {
 
     /// Returns true if a change has this entry.
     pub(super) fn is_changing(&self, slot: u32) -> bool {
-        let mut held = self.held.values().flat_map(held::Held::slots);
+        let mut held = self.proxy_changes.held.values().flat_map(held::Held::slots);
         let of_chain = self.rechain.has(slot) || self.rechain.leads_from(slot);
         of_chain || held.any(|(held, _)| held == slot)
     }
 
+    /// Forgets a session, with the one that it is joined to: neither carries data without the
+    /// other.
+    pub(super) fn collect(&mut self, slot: u32, s: &Session) {
+        let other = self.plane.linked(slot, s);
+        self.forget(slot, s);
+        if let Some(other) = other {
+            self.forget(other, &self.plane.agent.session(other));
+        }
+    }
+
+    /// Forgets an entry, and notifies a change that still had it.
+    fn forget(&mut self, slot: u32, s: &Session) {
+        self.plane.collector.ending.remove(&slot);
+        self.plane.collector.quiet.remove(&slot);
+        self.plane.collector.reset.remove(&slot);
+        self.returns.forget(slot);
+        self.ports.release(slot);
+        self.plane.history.forget(self.plane.session_id(slot, s));
+        self.plane.agent.collect(slot);
+        let of = |h: &held::Held| h.slots().any(|held| held == (slot, s.created_ns));
+        let change = self
+            .proxy_changes
+            .held
+            .iter()
+            .find(|(_, h)| of(h))
+            .map(|(c, _)| *c);
+        if let Some(change) = change {
+            self.proxy_changes.tell_gone(&mut self.plane, change);
+        }
+        let of_chain = self.rechain.chain_gone(&mut self.plane, slot, s.created_ns);
+        if change.is_none() && !of_chain {
+            self.plane.tell_elsewhere(s);
+        }
+    }
+}
+
+impl Sockets {
+    /// Returns true if an entry whose session seems to have ended is still needed. A FIN that was
+    /// seen may not have arrived, and anybody may have sent a reset. Without its entry, a changed
+    /// session that lives would reach no socket. The entry ends when nothing of it moves and its
+    /// socket is gone.
+    fn still_needed(&self, slot: u32, s: &Session, ending: &Ending, now: Instant) -> bool {
+        let changed = s.view().meaning().collected == Collected::OnceSilent;
+        changed && (ending.moves(now) || self.listed(slot, s.created_ns))
+    }
+}
+
+impl Ports {
+    /// Returns true if the entry, or the one that it is joined to, holds a port.
+    fn keeps_ports(&mut self, plane: &mut Plane, slot: u32, s: &Session) -> bool {
+        let other = plane.linked(slot, s);
+        let other = other.map(|other| (other, plane.agent.session(other)));
+        self.keeps_port(slot, s) || other.is_some_and(|(slot, s)| self.keeps_port(slot, &s))
+    }
+}
+
+impl Plane {
     /// Returns the activity in both directions, where these are separate entries.
     fn activity(&self, slot: u32, s: &Session) -> Activity {
         let mut activity = activity(s);
@@ -391,16 +439,6 @@ impl ThisHost {
         (back == Some(slot)).then_some(other)
     }
 
-    /// Forgets a session, with the one that it is joined to: neither carries data without the
-    /// other.
-    pub(super) fn collect(&mut self, slot: u32, s: &Session) {
-        let other = self.linked(slot, s);
-        self.forget(slot, s);
-        if let Some(other) = other {
-            self.forget(other, &self.agent.session(other));
-        }
-    }
-
     /// Returns how long an entry is still needed. The path of a relayed session is needed as long
     /// as the relay.
     fn linger(&self, s: &Session, boot: Duration, crowded: bool) -> Option<Duration> {
@@ -413,26 +451,6 @@ impl ThisHost {
         };
         let gone = self.agent.session(relay).created_ns != s.created_ns;
         gone.then_some(Duration::ZERO)
-    }
-
-    /// Forgets an entry, and notifies a change that still had it.
-    fn forget(&mut self, slot: u32, s: &Session) {
-        self.collector.ending.remove(&slot);
-        self.collector.quiet.remove(&slot);
-        self.collector.reset.remove(&slot);
-        self.returns.forget(slot);
-        self.ports.release(slot);
-        self.history.forget(self.session_id(slot, s));
-        self.agent.collect(slot);
-        let of = |h: &held::Held| h.slots().any(|held| held == (slot, s.created_ns));
-        let change = self.held.iter().find(|(_, h)| of(h)).map(|(c, _)| *c);
-        if let Some(change) = change {
-            self.tell_gone(change);
-        }
-        let of_chain = self.chain_gone(slot, s.created_ns);
-        if change.is_none() && !of_chain {
-            self.tell_elsewhere(s);
-        }
     }
 
     /// Notifies a change of this session's chain that concerns a segment which does not begin here,

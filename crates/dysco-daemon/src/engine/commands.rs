@@ -15,7 +15,7 @@ use super::packets;
 use super::raw::send_past;
 use super::rechain::Enlisting;
 use super::straight::Errand;
-use super::{Answer, ThisHost};
+use super::{Answer, Plane, Ports, ProxyChanges, ThisHost};
 
 /// Minimum bytes of window that the old path may announce from the lock on: the data that the proxy
 /// holds shrinks while the new path is set up. The paper's value, less one.
@@ -36,30 +36,45 @@ impl ThisHost {
     pub(super) fn execute(&mut self, command: Command) {
         tracing::debug!(?command, "execute");
         match command {
-            Command::Measure { change, subsession } => self.measure(change, subsession),
+            Command::Measure { change, subsession } => {
+                self.proxy_changes
+                    .measure(&mut self.plane, change, subsession)
+            }
             Command::Lock { change, subsession } => {
-                let result = self.lock(change, &subsession);
-                self.tell_machine(HostEvent::Locked { change, result });
+                let result = self
+                    .proxy_changes
+                    .lock(&mut self.plane, change, &subsession);
+                self.plane
+                    .tell_machine(HostEvent::Locked { change, result });
             }
             Command::LockPair {
                 change,
                 subsession_a,
                 subsession_b,
             } => {
-                let result = self.lock_pair(change, &subsession_a, &subsession_b);
-                self.tell_machine(HostEvent::PairLocked { change, result });
+                let result = self.proxy_changes.lock_pair(
+                    &mut self.plane,
+                    change,
+                    &subsession_a,
+                    &subsession_b,
+                );
+                self.plane
+                    .tell_machine(HostEvent::PairLocked { change, result });
             }
-            Command::Unlock { change, .. } => self.unlock(change),
+            Command::Unlock { change, .. } => self.proxy_changes.unlock(&mut self.plane, change),
             Command::Reserve {
                 change,
                 subsession_a,
                 subsession_b,
             } => {
-                self.reserve(change, &subsession_a, &subsession_b);
+                self.proxy_changes
+                    .reserve(&mut self.plane, change, &subsession_a, &subsession_b);
             }
-            Command::Release { change } if self.is_chain(change) => self.release_path(change),
+            Command::Release { change } if self.rechain.is_chain(change) => {
+                self.rechain.release_path(&mut self.plane, change)
+            }
             Command::Release { change } => {
-                if let Some(held) = self.held.get_mut(&change) {
+                if let Some(held) = self.proxy_changes.held.get_mut(&change) {
                     held.new = None;
                 }
             }
@@ -70,57 +85,81 @@ impl ThisHost {
                 new,
                 translation,
             } => {
-                let flags = translation.flags | self.faults.spoilt();
+                let flags = translation.flags | self.plane.faults.spoilt();
                 let translation = Translation {
                     flags,
                     ..translation
                 };
-                self.prepare(change, side, &own, &new, translation);
+                self.proxy_changes
+                    .prepare(&mut self.plane, change, side, &own, &new, translation);
             }
             Command::Join {
                 change,
                 subsession_a,
                 subsession_b,
                 translation,
-            } => self.join(change, &subsession_a, &subsession_b, translation),
-            Command::Try { change } => self.try_path(change),
+            } => self.proxy_changes.join(
+                &mut self.plane,
+                change,
+                &subsession_a,
+                &subsession_b,
+                translation,
+            ),
+            Command::Try { change } => self.proxy_changes.try_path(&mut self.plane, change),
             Command::Unprepare { change } => {
-                for slot in self.slots_of(change) {
-                    self.unprepare(slot);
+                for slot in self.proxy_changes.slots_of(&self.plane, change) {
+                    self.plane.unprepare(slot);
                 }
             }
-            Command::Cut { change } if self.is_chain(change) => self.switch_path(change),
-            Command::SetCutIn { change, cutoff } if self.is_chain(change) => {
-                self.settle_path(change, cutoff.at);
+            Command::Cut { change } if self.rechain.is_chain(change) => {
+                self.rechain.switch_path(&mut self.plane, change)
             }
-            Command::Complete { change } if self.is_chain(change) => self.leave_path_before(change),
-            Command::Cut { change } if self.is_pair(change) => self.cut_pair(change),
-            Command::Cut { change } => self.cut(change),
-            Command::SetCutIn { change, cutoff } => self.set_cut_in(change, cutoff),
-            Command::Reset { change } => self.reset_ends(change),
-            Command::Look { change } => self.look(change),
-            Command::Deafen { change } => self.deafen(change),
-            Command::Hear { change } => self.hear(change),
-            Command::TakeBack { change, new } => self.take_back(change, &new),
-            Command::Complete { change } => self.complete(change),
+            Command::SetCutIn { change, cutoff } if self.rechain.is_chain(change) => {
+                self.rechain.settle_path(&mut self.plane, change, cutoff.at);
+            }
+            Command::Complete { change } if self.rechain.is_chain(change) => {
+                self.rechain.leave_path_before(change)
+            }
+            Command::Cut { change } if self.proxy_changes.is_pair(change) => {
+                self.proxy_changes.cut_pair(&mut self.plane, change)
+            }
+            Command::Cut { change } => self.proxy_changes.cut(&mut self.plane, change),
+            Command::SetCutIn { change, cutoff } => {
+                self.proxy_changes
+                    .set_cut_in(&mut self.plane, change, cutoff)
+            }
+            Command::Reset { change } => self.proxy_changes.reset_ends(&mut self.plane, change),
+            Command::Look { change } => self.proxy_changes.look(&mut self.plane, change),
+            Command::Deafen { change } => self.proxy_changes.deafen(&mut self.plane, change),
+            Command::Hear { change } => self.proxy_changes.hear(&mut self.plane, change),
+            Command::TakeBack { change, new } => {
+                self.proxy_changes.take_back(&mut self.plane, change, &new)
+            }
+            Command::Complete { change } => self.proxy_changes.complete(&mut self.plane, change),
             Command::Close {
                 change,
                 subsession_a,
                 subsession_b,
                 relayed,
             } => {
-                let no_sockets = self.relay_of(&subsession_a).is_some() && !relayed;
+                let no_sockets = self.plane.relay_of(&subsession_a).is_some() && !relayed;
                 if !relayed {
-                    self.entomb(change, &subsession_a);
-                    self.entomb(change, &subsession_b);
+                    self.ports.entomb(&mut self.plane, change, &subsession_a);
+                    self.ports.entomb(&mut self.plane, change, &subsession_b);
                 }
                 if no_sockets {
                     let result = Ok(());
-                    return self.tell_machine(HostEvent::Closed { change, result });
+                    return self
+                        .plane
+                        .tell_machine(HostEvent::Closed { change, result });
                 }
-                self.close(change, &subsession_a, &subsession_b);
+                self.proxy_changes
+                    .close(&mut self.plane, change, &subsession_a, &subsession_b);
             }
-            Command::Watch { change, subsession } => self.watch_client(change, &subsession),
+            Command::Watch { change, subsession } => {
+                self.proxy_changes
+                    .watch_client(&mut self.plane, change, &subsession)
+            }
             Command::Prove {
                 change,
                 subsession,
@@ -129,7 +168,8 @@ impl ThisHost {
                 translation,
             } => {
                 let errand = Errand::Prove { probe, translation };
-                self.send_straight(change, subsession, path, errand);
+                self.returns
+                    .send_straight(&mut self.plane, change, subsession, path, errand);
             }
             Command::Return {
                 change,
@@ -138,10 +178,15 @@ impl ThisHost {
                 translation,
             } => {
                 let errand = Errand::Return { translation };
-                self.send_straight(change, subsession, path, errand);
+                self.returns
+                    .send_straight(&mut self.plane, change, subsession, path, errand);
             }
-            Command::Returned { subsession, .. } => self.returned(&subsession),
-            Command::Hold { change, session } => self.hold_path(change, session),
+            Command::Returned { subsession, .. } => {
+                self.returns.returned(&mut self.plane, &subsession)
+            }
+            Command::Hold { change, session } => {
+                self.rechain.hold_path(&mut self.plane, change, session)
+            }
             Command::Enlist {
                 change,
                 from,
@@ -164,14 +209,20 @@ impl ThisHost {
                 change,
                 from,
                 session,
-            } => self.ask_delta(change, from, &session),
-            Command::Extend { change, token, .. } => self.extend_path(change, token),
+            } => self
+                .rechain
+                .ask_delta(&mut self.plane, change, from, &session),
+            Command::Extend { change, token, .. } => {
+                self.rechain.extend_path(&mut self.plane, change, token)
+            }
             Command::MoveState {
                 change,
                 session,
                 from,
                 to,
-            } => self.move_state_for(change, &session, from, to),
+            } => self
+                .moves
+                .move_state_for(&mut self.plane, change, &session, from, to),
             Command::Open {
                 change,
                 chain,
@@ -181,7 +232,7 @@ impl ThisHost {
                 right,
                 ..
             } => {
-                self.note_delta(change, delta, right);
+                self.rechain.note_delta(change, delta, right);
                 self.open_path(change, chain, inner, token);
             }
             Command::Splice {
@@ -191,8 +242,11 @@ impl ThisHost {
                 hosts,
                 number,
                 ..
-            } => self.splice_chain(&session, (left, right), &hosts, number),
-            Command::Abandon { change } => self.abandon_path(change),
+            } => {
+                self.rechain
+                    .splice_chain(&mut self.plane, &session, (left, right), &hosts, number)
+            }
+            Command::Abandon { change } => self.rechain.abandon_path(&mut self.plane, change),
             Command::Forget {
                 change,
                 from,
@@ -201,19 +255,22 @@ impl ThisHost {
                 paths,
             } => self.forget_passed((change, from), &session, scope, &paths),
             Command::Persist { change, record } => {
-                if let Err(error) = self.state.write(change, &record) {
+                if let Err(error) = self.plane.state.write(change, &record) {
                     let error = error.to_string();
-                    self.tell_machine(HostEvent::PersistFailed { change, error });
+                    self.plane
+                        .tell_machine(HostEvent::PersistFailed { change, error });
                 }
             }
             Command::Erase { change } => {
-                self.state.erase(change);
-                self.held.remove(&change);
-                self.erase_path(change);
+                self.plane.state.erase(change);
+                self.proxy_changes.held.remove(&change);
+                self.rechain.erase_path(&mut self.plane, change);
             }
         }
     }
+}
 
+impl Plane {
     fn unprepare(&self, slot: u32) {
         let s = self.agent.session(slot);
         // A cut is of another change, which began after this one was rolled back, or of the data
@@ -246,14 +303,21 @@ impl ThisHost {
         let is_its = begun.is_none_or(|begun| self.agent.session(slot).created_ns <= begun);
         is_its.then_some(slot)
     }
+}
 
-    fn lock(&mut self, change: ChangeId, sub: &Subsession) -> Result<Facts, Reason> {
-        let slot = (self.find_for(change, sub)).ok_or(Reason::NotTracked(*sub))?;
+impl ProxyChanges {
+    fn lock(
+        &mut self,
+        plane: &mut Plane,
+        change: ChangeId,
+        sub: &Subsession,
+    ) -> Result<Facts, Reason> {
+        let slot = (plane.find_for(change, sub)).ok_or(Reason::NotTracked(*sub))?;
         // Returns to the path that the change concerns, which is open all the while.
-        if self.agent.session(slot).view() == View::Returned {
-            self.agent.unprepare(slot);
+        if plane.agent.session(slot).view() == View::Returned {
+            plane.agent.unprepare(slot);
         }
-        let s = self.confirmed(slot);
+        let s = plane.confirmed(slot);
         let facts = facts(&s, sub)?;
         let held = self.held.entry(change).or_default();
         held.slot = Some((slot, s.created_ns));
@@ -261,28 +325,28 @@ impl ThisHost {
         // Modulo 2^32; an acknowledgement may be ahead of the highest number that was seen leaving.
         let under_way = s.snd_max.wrapping_sub(s.rcv_ack) as i32;
         let clamp = clamp_of(under_way.max(0) as u32, Anchor::Near.wscale(&s));
-        self.agent.clamp(slot, clamp);
+        plane.agent.clamp(slot, clamp);
         Ok(facts)
     }
 
-    fn unlock(&mut self, change: ChangeId) {
-        for slot in self.slots_of(change) {
-            self.agent.clamp(slot, 0);
-            self.agent.clamp_far(slot, 0);
+    fn unlock(&mut self, plane: &mut Plane, change: ChangeId) {
+        for slot in self.slots_of(plane, change) {
+            plane.agent.clamp(slot, 0);
+            plane.agent.clamp_far(slot, 0);
         }
         self.held.remove(&change);
     }
 
-    fn reserve(&mut self, change: ChangeId, a: &Subsession, b: &Subsession) {
-        match self.free_path(a, b) {
+    fn reserve(&mut self, plane: &mut Plane, change: ChangeId, a: &Subsession, b: &Subsession) {
+        match self.free_path(plane, a, b) {
             Ok(new) => {
                 let held = self.held.entry(change).or_default();
                 held.new = Some(FlowKey::new(new.left, new.right));
                 held.waiting = Some(Waiting::Reserve { new });
-                self.look_up(change, new.left.ip(), new.right.ip());
+                self.look_up(plane, change, new.left.ip(), new.right.ip());
             }
             Err(reason) => {
-                self.tell_machine(HostEvent::Reserved {
+                plane.tell_machine(HostEvent::Reserved {
                     change,
                     result: Err(reason),
                 });
@@ -291,7 +355,12 @@ impl ThisHost {
     }
 
     /// Returns a free five-tuple from this host's end of A to the server's end of B.
-    fn free_path(&mut self, a: &Subsession, b: &Subsession) -> Result<Subsession, Reason> {
+    fn free_path(
+        &mut self,
+        plane: &mut Plane,
+        a: &Subsession,
+        b: &Subsession,
+    ) -> Result<Subsession, Reason> {
         let mut new = Subsession {
             left: a.left,
             right: b.right,
@@ -299,12 +368,12 @@ impl ThisHost {
         if new.left.is_ipv4() != new.right.is_ipv4() {
             return Err(Reason::NoRoute(new.right.ip()));
         }
-        let ports = self.config.removal.ports;
+        let ports = plane.config.removal.ports;
         for _ in 0..ports.count() {
-            new.left.set_port(self.state.next_port(ports));
+            new.left.set_port(plane.state.next_port(ports));
             let key = FlowKey::new(new.left, new.right);
             let held = self.held.values().any(|h| h.new == Some(key));
-            if !held && !self.agent.in_use(&key) {
+            if !held && !plane.agent.in_use(&key) {
                 return Ok(new);
             }
         }
@@ -313,6 +382,7 @@ impl ThisHost {
 
     fn prepare(
         &mut self,
+        plane: &mut Plane,
         change: ChangeId,
         side: Side,
         own: &Subsession,
@@ -323,22 +393,27 @@ impl ThisHost {
             Side::Left => FlowKey::new(new.left, new.right),
             Side::Right => FlowKey::new(new.right, new.left),
         };
-        let slot = self.find_for(change, own);
+        let slot = plane.find_for(change, own);
         let held = self.held.entry(change).or_default();
         held.new = Some(key);
         if held.slot.is_none() {
-            held.slot = slot.map(|slot| (slot, self.agent.session(slot).created_ns));
+            held.slot = slot.map(|slot| (slot, plane.agent.session(slot).created_ns));
         }
         held.waiting = Some(Waiting::Prepare { translation });
-        self.look_up(change, key.local().ip(), key.remote().ip());
+        self.look_up(plane, change, key.local().ip(), key.remote().ip());
     }
 
-    pub(super) fn prepare_path(&mut self, change: ChangeId, path: &NewPath) -> Result<(), Reason> {
-        let slot = self.slot_of(change).ok_or(Reason::Closing)?;
-        let s = self.agent.session(slot);
+    pub(super) fn prepare_path(
+        &mut self,
+        plane: &mut Plane,
+        change: ChangeId,
+        path: &NewPath,
+    ) -> Result<(), Reason> {
+        let slot = self.slot_of(plane, change).ok_or(Reason::Closing)?;
+        let s = plane.agent.session(slot);
         match s.view() {
             View::Changing(Change::TwoPaths(_)) | View::NewPath(_) => {}
-            View::Tracked if s.life.reset == 0 => self
+            View::Tracked if s.life.reset == 0 => plane
                 .agent
                 .prepare(slot, path)
                 .map_err(|e| Reason::NewPathUnusable(e.explain().into()))?,
@@ -347,74 +422,58 @@ impl ThisHost {
         Ok(())
     }
 
-    fn cut(&mut self, change: ChangeId) {
-        match self.slot_of(change) {
+    fn cut(&mut self, plane: &mut Plane, change: ChangeId) {
+        match self.slot_of(plane, change) {
             Some(slot) => {
-                let cutoff = self.agent.cut(slot);
-                self.show_cut(change, slot);
-                self.tell_machine(HostEvent::CutDone { change, cutoff });
+                let cutoff = plane.agent.cut(slot);
+                self.show_cut(plane, change, slot);
+                plane.tell_machine(HostEvent::CutDone { change, cutoff });
             }
-            None => self.tell_gone(change),
+            None => self.tell_gone(plane, change),
         }
     }
 
-    fn set_cut_in(&mut self, change: ChangeId, cutoff: Cutoff) {
-        let Some(slot) = self.slot_of(change) else {
-            return self.tell_gone(change);
+    fn set_cut_in(&mut self, plane: &mut Plane, change: ChangeId, cutoff: Cutoff) {
+        let Some(slot) = self.slot_of(plane, change) else {
+            return self.tell_gone(plane, change);
         };
-        self.agent.set_cut_in(slot, cutoff);
-        if self.tell_broken(change) {
+        plane.agent.set_cut_in(slot, cutoff);
+        if self.tell_broken(plane, change) {
             return;
         }
         if let Some(held) = self.held.get_mut(&change) {
             held.draining = true;
         }
-        if !has_shown_all(&self.agent.session(slot)) {
-            self.show_cut(change, slot);
+        if !has_shown_all(&plane.agent.session(slot)) {
+            self.show_cut(plane, change, slot);
         }
-        self.drained_or_wait(change, FIRST_LOOK);
+        self.drained_or_wait(plane, change, FIRST_LOOK);
     }
 
-    fn complete(&mut self, change: ChangeId) {
+    fn complete(&mut self, plane: &mut Plane, change: ChangeId) {
         let pair = self.is_pair(change);
         if let Some(held) = self.held.get_mut(&change) {
             held.showing = None;
         }
-        for slot in self.slots_of(change) {
+        for slot in self.slots_of(plane, change) {
             if pair {
-                self.agent.relay(slot);
+                plane.agent.relay(slot);
             } else {
-                self.agent.complete(slot);
+                plane.agent.complete(slot);
             }
-            self.agent.clamp(slot, 0);
-            self.agent.clamp_far(slot, 0);
+            plane.agent.clamp(slot, 0);
+            plane.agent.clamp_far(slot, 0);
         }
     }
 
-    /// Ends a session that its proxy has left: both its ends take the new path. Firewalls on the
-    /// old path would remember it for days.
-    fn entomb(&mut self, change: ChangeId, sub: &Subsession) {
-        if let Some(slot) = self.find_for(change, sub) {
-            self.agent.tombstone(slot);
-            let s = self.agent.session(slot);
-            for packet in packets::farewell(&s) {
-                if let Err(error) = send_past(&packet, s.key.remote()) {
-                    tracing::warn!(session = ?s.key, %error, "cannot end a session for firewalls");
-                }
-            }
-            self.collector.entombed(slot, &self.agent.session(slot));
-            self.ports.leaves(slot);
-        }
-    }
-
-    fn close(&mut self, change: ChangeId, a: &Subsession, b: &Subsession) {
+    fn close(&mut self, plane: &mut Plane, change: ChangeId, a: &Subsession, b: &Subsession) {
         let known = self.held.get(&change).and_then(|h| h.pair);
         let (key_a, key_b) = (FlowKey::new(a.right, a.left), FlowKey::new(b.left, b.right));
         // A pair that has reused A's five-tuple has another B.
-        let found = self.proxy.find(&key_a).filter(|p| p.b.key == key_b);
+        let found = plane.proxy.find(&key_a).filter(|p| p.b.key == key_b);
         let pair = known.or(found);
-        let proxy = self.proxy.clone();
-        let (answers, opened) = (self.answers.clone(), *b);
+        let proxy = plane.proxy.clone();
+        let (answers, opened) = (plane.answers.clone(), *b);
         tokio::spawn(async move {
             // A restarted daemon may not have received the shim's report.
             let pair = match pair {
@@ -435,6 +494,24 @@ impl ThisHost {
             let result = result.map_err(|e| Reason::Failed(e.cause()));
             let _ = answers.send(Answer::Event(HostEvent::Closed { change, result }));
         });
+    }
+}
+
+impl Ports {
+    /// Ends a session that its proxy has left: both its ends take the new path. Firewalls on the
+    /// old path would remember it for days.
+    fn entomb(&mut self, plane: &mut Plane, change: ChangeId, sub: &Subsession) {
+        if let Some(slot) = plane.find_for(change, sub) {
+            plane.agent.tombstone(slot);
+            let s = plane.agent.session(slot);
+            for packet in packets::farewell(&s) {
+                if let Err(error) = send_past(&packet, s.key.remote()) {
+                    tracing::warn!(session = ?s.key, %error, "cannot end a session for firewalls");
+                }
+            }
+            plane.collector.entombed(slot, &plane.agent.session(slot));
+            self.leaves(slot);
+        }
     }
 }
 

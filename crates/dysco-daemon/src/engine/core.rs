@@ -18,8 +18,8 @@ impl Core {
     /// Gives the machine all events of this host. Each is given before the machine is asked for or
     /// told anything else.
     pub fn feed_machine(&mut self) {
-        let now = self.host.now();
-        for event in self.host.events.drain(..) {
+        let now = self.host.plane.now();
+        for event in self.host.plane.events.drain(..) {
             self.machine.handle_event(now, event);
         }
     }
@@ -34,22 +34,24 @@ impl Core {
     pub fn act(&mut self) {
         loop {
             while let Some(command) = self.machine().poll_command() {
-                if self.host.faults.pass(command.name()) {
+                if self.host.plane.faults.pass(command.name()) {
                     self.host.execute(command);
                 }
             }
             let Some((to, message)) = self.machine().poll_transmit() else {
-                match self.host.have_expected(None) {
+                match self.host.moves.have_expected(&mut self.host.plane, None) {
                     true => continue,
                     false => break,
                 }
             };
-            if self.host.faults.pass(message.name()) {
-                self.host.send(to, &message);
+            if self.host.plane.faults.pass(message.name()) {
+                self.host.plane.send(to, &message);
             }
             if matches!(message, Message::Enlist { .. }) {
                 // At once: the old host's export is on its way there.
-                self.host.have_expected(Some(to));
+                self.host
+                    .moves
+                    .have_expected(&mut self.host.plane, Some(to));
             }
         }
     }

@@ -9,7 +9,7 @@ use dysco_proto::{ChangeId, HostEvent, Subsession};
 
 use super::held::Look;
 use super::raw::Repeated;
-use super::{Answer, ThisHost, packets};
+use super::{Answer, Plane, ProxyChanges, packets};
 
 /// Intervals between requests to answer, and from the last one until the path has had time to
 /// answer.
@@ -22,19 +22,19 @@ const REPEAT: [Duration; 3] = [
 /// Time after which a program has certainly processed its packet, even on a busy processor.
 const SETTLES: Duration = Duration::from_millis(20);
 
-impl ThisHost {
+impl ProxyChanges {
     /// Asks a new path to answer. The right anchor's data plane answers a packet that shows how far
     /// this end has sent, whether its daemon runs or not.
-    pub(super) fn look(&mut self, change: ChangeId) {
-        let Some(slot) = self.slot_of(change) else {
-            return self.tell_gone(change);
+    pub(super) fn look(&mut self, plane: &mut Plane, change: ChangeId) {
+        let Some(slot) = self.slot_of(plane, change) else {
+            return self.tell_gone(plane, change);
         };
-        let s = self.agent.session(slot);
+        let s = plane.agent.session(slot);
         let Some(held) = self.held.get_mut(&change) else {
             return;
         };
         let shows = packets::bypass_shows(&s, held.opened_at);
-        let answers = self.answers.clone();
+        let answers = plane.answers.clone();
         let ask = Repeated::send(shows, s.path.remote(), &REPEAT, move || {
             let _ = answers.send(Answer::Looked(change));
         });
@@ -46,33 +46,33 @@ impl ThisHost {
     }
 
     /// Judges a new path that has had time to answer.
-    pub(super) fn looked(&mut self, change: ChangeId) {
-        let Some(slot) = self.slot_of(change) else {
-            return self.tell_gone(change);
+    pub(super) fn looked(&mut self, plane: &mut Plane, change: ChangeId) {
+        let Some(slot) = self.slot_of(plane, change) else {
+            return self.tell_gone(plane, change);
         };
         let look = self.held.get_mut(&change).and_then(|h| h.look.take());
         let Some(look) = look else { return };
-        let s = self.agent.session(slot);
+        let s = plane.agent.session(slot);
         // Packets that arrive unasked do not show that the other end receives anything. Answers of
         // the data planes do not show that the stacks receive anything.
         let answers = s.answers != look.answers;
         let unheard = look.waits && is_unheard(Anchor::Near, &s);
         let carries = answers && !unheard || has_carried(&s) || !is_between(&s);
-        self.tell_machine(HostEvent::Looked { change, carries });
+        plane.tell_machine(HostEvent::Looked { change, carries });
     }
 
-    pub(super) fn deafen(&mut self, change: ChangeId) {
-        let Some(slot) = self.slot_of(change) else {
-            return self.tell_gone(change);
+    pub(super) fn deafen(&mut self, plane: &mut Plane, change: ChangeId) {
+        let Some(slot) = self.slot_of(plane, change) else {
+            return self.tell_gone(plane, change);
         };
         // A session that is over keeps its path.
-        let between = is_between(&self.agent.session(slot));
-        if !between || !self.agent.deafen(slot) {
+        let between = is_between(&plane.agent.session(slot));
+        if !between || !plane.agent.deafen(slot) {
             let deaf = false;
-            return self.tell_machine(HostEvent::Deafened { change, deaf });
+            return plane.tell_machine(HostEvent::Deafened { change, deaf });
         }
         // A program that has just received a packet may be delayed before it reports that.
-        let answers = self.answers.clone();
+        let answers = plane.answers.clone();
         tokio::spawn(async move {
             tokio::time::sleep(SETTLES).await;
             let _ = answers.send(Answer::Deafened(change));
@@ -80,62 +80,62 @@ impl ThisHost {
     }
 
     /// Completes the deafening: all events of the programs have been reported.
-    pub(super) fn deafened(&mut self, change: ChangeId) {
-        let Some(slot) = self.slot_of(change) else {
-            return self.tell_gone(change);
+    pub(super) fn deafened(&mut self, plane: &mut Plane, change: ChangeId) {
+        let Some(slot) = self.slot_of(plane, change) else {
+            return self.tell_gone(plane, change);
         };
-        let s = self.agent.session(slot);
+        let s = plane.agent.session(slot);
         let deaf = is_between(&s) && s.deaf != 0 && !has_carried(&s);
         if !deaf {
-            self.agent.hear(slot);
+            plane.agent.hear(slot);
         }
-        self.tell_machine(HostEvent::Deafened { change, deaf });
+        plane.tell_machine(HostEvent::Deafened { change, deaf });
     }
 
-    pub(super) fn hear(&mut self, change: ChangeId) {
-        if let Some(slot) = self.slot_of(change) {
-            self.agent.hear(slot);
+    pub(super) fn hear(&mut self, plane: &mut Plane, change: ChangeId) {
+        if let Some(slot) = self.slot_of(plane, change) {
+            plane.agent.hear(slot);
         }
     }
 
-    pub(super) fn take_back(&mut self, change: ChangeId, new: &Subsession) {
-        let Some(slot) = self.slot_of(change) else {
-            return self.tell_machine(HostEvent::TakenBack { change });
+    pub(super) fn take_back(&mut self, plane: &mut Plane, change: ChangeId, new: &Subsession) {
+        let Some(slot) = self.slot_of(plane, change) else {
+            return plane.tell_machine(HostEvent::TakenBack { change });
         };
-        let s = self.agent.session(slot);
+        let s = plane.agent.session(slot);
         let sides = [(new.left, new.right), (new.right, new.left)];
         let ours = sides.iter().any(|(l, r)| s.path == FlowKey::new(*l, *r));
         // Another change may have the session, if the record of this one outlived the session.
         if s.view().two_paths().is_none() || !ours {
-            return self.tell_machine(HostEvent::TakenBack { change });
+            return plane.tell_machine(HostEvent::TakenBack { change });
         }
-        self.agent.take_back(slot);
+        plane.agent.take_back(slot);
         if let Some(held) = self.held.get_mut(&change) {
             (held.draining, held.showing, held.look) = (false, None, None);
             held.returns = true;
         }
-        self.agent.clamp(slot, 0);
-        self.sweep_returns();
+        plane.agent.clamp(slot, 0);
+        self.sweep_returns(plane);
     }
 
     /// Ends the second path of sessions whose old path has caught up.
-    pub(super) fn sweep_returns(&mut self) {
+    pub(super) fn sweep_returns(&mut self, plane: &mut Plane) {
         let returning = self.held.iter().filter(|(_, h)| h.returns);
         let mut done = Vec::new();
         for (change, _) in returning {
-            match self.slot_of(*change) {
-                Some(slot) if !has_caught_up(&self.agent.session(slot)) => {}
+            match self.slot_of(plane, *change) {
+                Some(slot) if !has_caught_up(&plane.agent.session(slot)) => {}
                 slot => done.push((*change, slot)),
             }
         }
         for (change, slot) in done {
             if let Some(slot) = slot {
-                self.agent.unprepare(slot);
+                plane.agent.unprepare(slot);
             }
             if let Some(held) = self.held.get_mut(&change) {
                 held.returns = false;
             }
-            self.tell_machine(HostEvent::TakenBack { change });
+            plane.tell_machine(HostEvent::TakenBack { change });
         }
     }
 }

@@ -39,28 +39,31 @@ impl ThisHost {
 
     fn take_event(&mut self, kind: EventKind, slot: u32) {
         match kind {
-            EventKind::Drained => self.drained(slot),
+            EventKind::Drained => self.proxy_changes.drained(&mut self.plane, slot),
             EventKind::Broken => self.session_broken(slot),
-            EventKind::PathOpen if self.rechain.has(slot) => self.path_answered(slot),
-            EventKind::PathOpen => self.path_open(slot),
-            EventKind::Joins => self.path_joins(slot),
-            EventKind::Primed => self.path_primed(slot),
-            EventKind::Closed => self.session_ended(slot, false),
-            EventKind::Reset => self.session_ended(slot, true),
-            EventKind::Heard => {
-                self.confirmed(slot);
+            EventKind::PathOpen if self.rechain.has(slot) => {
+                self.rechain.path_answered(&mut self.plane, slot)
             }
-            EventKind::Stranger => self.stranger(slot),
-            EventKind::Taken => self.subsession_taken(slot),
+            EventKind::PathOpen => self.proxy_changes.path_open(&mut self.plane, slot),
+            EventKind::Joins => self.rechain.path_joins(&mut self.plane, slot),
+            EventKind::Primed => self.rechain.path_primed(&mut self.plane, slot),
+            EventKind::Closed => self.rechain.session_ended(&mut self.plane, slot, false),
+            EventKind::Reset => self.rechain.session_ended(&mut self.plane, slot, true),
+            EventKind::Heard => {
+                self.plane.confirmed(slot);
+            }
+            EventKind::Stranger => self.plane.stranger(slot),
+            EventKind::Taken => self.chains.subsession_taken(&mut self.plane, slot),
             EventKind::Rejected => self.path_rejected(slot),
             // Reported with the packet that has arrived: see `take_arrival`.
             EventKind::Arrived => {}
             EventKind::Opened => {
-                let s = self.agent.session(slot);
+                let s = self.plane.agent.session(slot);
                 // Not if it is another path of a session.
-                if !self.monitors.is_empty() && s.is_current() {
-                    let id = self.session_id(slot, &s);
-                    self.report("opened", Some(id), format!("{:?}", s.key));
+                if !self.plane.monitors.is_empty() && s.is_current() {
+                    let id = self.plane.session_id(slot, &s);
+                    self.plane
+                        .report("opened", Some(id), format!("{:?}", s.key));
                 }
             }
             EventKind::NoRoom => {
@@ -81,7 +84,10 @@ impl Engine {
     pub(super) fn take_control(&mut self, event: control::Event) {
         match event {
             control::Event::Message(incoming) if transfer::Message::is_one(&incoming.message) => {
-                self.core.host.take_state_message(&incoming);
+                self.core
+                    .host
+                    .moves
+                    .take_state_message(&mut self.core.host.plane, &incoming);
             }
             control::Event::Message(incoming) if asks::Message::is_one(&incoming.message) => {
                 self.chain_requests.take_ask(&mut self.core, &incoming);
@@ -92,37 +98,54 @@ impl Engine {
                     .take_chain_message(&incoming, &self.core.machine);
             }
             control::Event::Key { peer, via, id, key } => {
-                self.core.host.take_key(&peer, via, id, key)
+                self.core
+                    .host
+                    .chains
+                    .take_key(&mut self.core.host.plane, &peer, via, id, key)
             }
-            control::Event::KeyGone(id) => self.core.host.key_gone(id),
-            control::Event::KeyRevoked(id) => self.core.host.key_revoked(id),
+            control::Event::KeyGone(id) => self
+                .core
+                .host
+                .chains
+                .key_gone(&mut self.core.host.plane, id),
+            control::Event::KeyRevoked(id) => self
+                .core
+                .host
+                .chains
+                .key_revoked(&mut self.core.host.plane, id),
             control::Event::Message(incoming) => match Message::decode(&incoming.message) {
                 Ok(message) => {
-                    let now = self.core.host.now();
+                    let now = self.core.host.plane.now();
                     self.core
                         .machine()
                         .handle_message(now, &incoming.from.addresses, message);
                 }
                 Err(error) => {
-                    self.core.host.state.malformed += 1;
+                    self.core.host.plane.state.malformed += 1;
                     tracing::warn!(from = %incoming.via, %error, "a message was discarded");
                 }
             },
             control::Event::PeerUp(peer) => {
-                self.core.host.neighbours.is_there(peer);
+                self.core.host.plane.neighbours.is_there(peer);
                 self.core
                     .host
+                    .plane
                     .report("peer_up", None, format!("{peer} is connected"));
-                let now = self.core.host.now();
+                let now = self.core.host.plane.now();
                 self.core.machine().handle_connected(now, peer);
                 self.removals.decide_waiting(&mut self.core);
             }
             control::Event::PeerDown(peer, why) => {
+                self.core.host.plane.report(
+                    "peer_down",
+                    None,
+                    format!("{peer} is not reachable: {why}"),
+                );
+                self.core.host.plane.neighbours.is_not_there(peer, &why);
                 self.core
                     .host
-                    .report("peer_down", None, format!("{peer} is not reachable: {why}"));
-                self.core.host.neighbours.is_not_there(peer, &why);
-                self.core.host.neighbour_gone(peer);
+                    .chains
+                    .neighbour_gone(&mut self.core.host.plane, peer);
                 // A peer that closed may be restarted: repetition finds out.
                 if !matches!(why, control::DownReason::Closed(_)) {
                     self.removals.removals_without(&mut self.core, peer);

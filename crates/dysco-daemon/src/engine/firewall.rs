@@ -19,7 +19,7 @@ use dysco_scheduling::{spawn_long, spawn_short};
 use tokio::sync::mpsc;
 
 use super::install::install;
-use super::{Answer, ThisHost};
+use super::{Answer, Plane};
 
 type Replies = mpsc::Sender<Reply>;
 
@@ -43,7 +43,7 @@ pub(super) enum Done {
     Installed(TransferId, Result<Moved, Explanation>),
 }
 
-impl ThisHost {
+impl Plane {
     pub(super) fn export_state(&self, about: &AboutState, replies: Replies) {
         let kinds = as_named(&about.kinds);
         self.with_session(&about.session, replies, move |session| {
@@ -69,59 +69,6 @@ impl ThisHost {
             let documents = state::read(&documents)?;
             install(&runtime, &session, &documents, dry_run).map(Reply::StateInstalled)
         });
-    }
-
-    pub(super) fn move_state(&mut self, request: MoveState, replies: Replies) {
-        let order = match self.order(&request) {
-            Ok(order) => order,
-            Err(failure) => {
-                let _ = replies.try_send(Reply::Error(failure));
-                return;
-            }
-        };
-        let transfer = TransferId(rand::random());
-        self.moves
-            .waiting
-            .insert(transfer, (request.dry_run, replies));
-        let actions = self.moves.transfers.begin(self.now(), transfer, order);
-        self.move_on(actions);
-    }
-
-    /// Moves a session's state for a change of its chain.
-    pub(super) fn move_state_for(
-        &mut self,
-        change: ChangeId,
-        session: &Subsession,
-        from: IpAddr,
-        to: IpAddr,
-    ) {
-        let order = Order {
-            session: as_opened(session),
-            from,
-            to,
-            kinds: self.kinds_of(change),
-            dry_run: false,
-        };
-        let transfer = TransferId(rand::random());
-        self.moves.wanted.insert(transfer, (change, to));
-        let mut actions = self.moves.transfers.begin(self.now(), transfer, order);
-        let to_it =
-            |action: &mut Action| matches!(action, Action::Transmit(host, _) if *host == to);
-        let expects = actions.extract_if(.., to_it).map(|action| (to, action));
-        self.moves.next.extend(expects);
-        // The change waits longest for the old host's export.
-        self.move_on(actions);
-    }
-
-    /// Makes host `to`, or each host, expect the state that changes want, once it was asked to get
-    /// ready. If that host has more of the session than it should, it forgets that then. State that
-    /// arrives there earlier is kept. Returns false if there is nothing to expect.
-    pub(super) fn have_expected(&mut self, to: Option<IpAddr>) -> bool {
-        let asked = |(host, _): &mut (IpAddr, Action)| to.is_none_or(|to| *host == to);
-        let next: Vec<_> = self.moves.next.extract_if(.., asked).collect();
-        let any = !next.is_empty();
-        self.move_on(next.into_iter().map(|(_, action)| action).collect());
-        any
     }
 
     fn order(&self, request: &MoveState) -> Result<Order, Failure> {
@@ -160,131 +107,6 @@ impl ThisHost {
         })
     }
 
-    pub(super) fn take_state_message(&mut self, incoming: &control::Incoming) {
-        let Some(message) = Message::decode(&incoming.message) else {
-            self.state.malformed += 1;
-            tracing::warn!(from = %incoming.via, "a message about state was discarded");
-            return;
-        };
-        let now = self.now();
-        let actions = self
-            .moves
-            .transfers
-            .handle(now, &incoming.from.addresses, message);
-        self.move_on(actions);
-    }
-
-    pub(super) fn sweep_moves(&mut self) {
-        let now = self.now();
-        let mut actions = self.moves.transfers.tick(now);
-        // A transfer that ends by itself has timed out.
-        let over = |action: &mut Action| matches!(action, Action::Ended { .. });
-        let over: Vec<_> = actions.extract_if(.., over).collect();
-        self.move_on(actions);
-        for action in over {
-            let passes = self.faults.pass(action.name());
-            if let Action::Ended { transfer, result } = action
-                && passes
-            {
-                self.moved(transfer, result, FailureCode::TimedOut);
-            }
-        }
-    }
-
-    /// Expects no state of a session that this host is forgetting.
-    pub(super) fn expect_no_state(&mut self, session: &FiveTuple) {
-        self.moves.transfers.forget(session);
-    }
-
-    pub(super) fn state_done(&mut self, done: Done) {
-        let now = self.now();
-        let transfers = &mut self.moves.transfers;
-        let actions = match done {
-            Done::Exported(give, documents) => transfers.exported(give, documents),
-            Done::Installed(transfer, result) => transfers.installed(now, transfer, result),
-        };
-        self.move_on(actions);
-    }
-
-    fn move_on(&mut self, actions: Vec<Action>) {
-        for action in actions {
-            if !self.faults.pass(action.name()) {
-                continue;
-            }
-            match action {
-                Action::Transmit(to, message) => match message.encode() {
-                    Ok(bytes) => self.control.send(to, bytes),
-                    Err(error) => tracing::error!(%to, %error, "cannot encode a message"),
-                },
-                Action::Export {
-                    give,
-                    session,
-                    kinds,
-                } => self.export_for(give, session, kinds),
-                Action::Install {
-                    transfer,
-                    session,
-                    documents,
-                    dry_run,
-                } => self.install_for(transfer, session, &documents, dry_run),
-                Action::Ended { transfer, result } => {
-                    self.moved(transfer, result, FailureCode::Refused);
-                }
-            }
-        }
-    }
-
-    /// Exports a session's state for another host. A few look-ups are done here, since the kernel
-    /// answers them sooner than a thread wakes up.
-    fn export_for(&mut self, give: Give, session: FiveTuple, kinds: Vec<KindName>) {
-        let found = self.is_called_so(&session).and_then(|()| {
-            state::export_at_once(&session, &kinds).map_err(|error| error.explain())
-        });
-        if let Some(found) = found.transpose() {
-            let packed = found.and_then(|all| packed(&session, &kinds, &all));
-            return self.state_done(Done::Exported(give, packed));
-        }
-        let answers = self.answers.clone();
-        spawn_short(move || {
-            let documents = state::export(&session, &kinds).map_err(|error| error.explain());
-            let packed = documents.and_then(|all| packed(&session, &kinds, &all));
-            let done = Done::Exported(give, packed);
-            let _ = answers.send(Answer::State(done));
-        });
-    }
-
-    /// Installs state that another host has sent, here or on a thread as for an export.
-    fn install_for(
-        &mut self,
-        transfer: TransferId,
-        session: FiveTuple,
-        documents: &[u8],
-        dry_run: bool,
-    ) {
-        let read = serde_json::from_slice(documents)
-            .map_err(|error| Explanation::new("read the state", error))
-            .and_then(|documents| state::read(&documents).map_err(|error| error.explain()));
-        let at_once = read.as_deref().map_or(true, state::is_at_once);
-        let runtime = tokio::runtime::Handle::current();
-        let work = move |documents: Vec<Document>| {
-            let report = install(&runtime, &session, &documents, dry_run);
-            let moved = |report: StateInstalled| Moved {
-                documents: report.documents as u32,
-                new: report.new as u32,
-                updated: report.updated as u32,
-            };
-            report.map(moved).map_err(|error| error.explain())
-        };
-        if at_once {
-            return self.state_done(Done::Installed(transfer, read.and_then(work)));
-        }
-        let answers = self.answers.clone();
-        spawn_short(move || {
-            let done = Done::Installed(transfer, read.and_then(work));
-            let _ = answers.send(Answer::State(done));
-        });
-    }
-
     /// Returns an error if the session has passed a NAT: the firewall's entries are then of another
     /// five-tuple, which the host that is to get them does not expect.
     fn is_called_so(&self, session: &FiveTuple) -> Result<(), Explanation> {
@@ -310,34 +132,6 @@ impl ThisHost {
             source: key.remote(),
             destination: key.local(),
         })
-    }
-
-    /// Handles the end of a transfer. `code` is for the client that waits for a transfer that was
-    /// not done.
-    fn moved(
-        &mut self,
-        transfer: TransferId,
-        result: Result<Moved, Explanation>,
-        code: FailureCode,
-    ) {
-        if let Some((change, to)) = self.moves.wanted.remove(&transfer) {
-            let result = result.map(|_| ());
-            let result = result.map_err(|error| Reason::StateNotMoved(error.into()));
-            return self.tell_machine(HostEvent::StateMoved { change, to, result });
-        }
-        let Some((dry_run, replies)) = self.moves.waiting.remove(&transfer) else {
-            return;
-        };
-        let reply = match result {
-            Ok(moved) => Reply::StateInstalled(StateInstalled {
-                dry_run,
-                documents: moved.documents as usize,
-                new: moved.new as usize,
-                updated: moved.updated as usize,
-            }),
-            Err(error) => Reply::Error(Failure::new(code, error)),
-        };
-        let _ = replies.try_send(reply);
     }
 
     pub(super) fn remove_state(&self, about: &AboutState, replies: Replies) {
@@ -378,6 +172,220 @@ impl ThisHost {
             source,
             destination,
         })
+    }
+}
+
+impl Moves {
+    pub(super) fn move_state(&mut self, plane: &mut Plane, request: MoveState, replies: Replies) {
+        let order = match plane.order(&request) {
+            Ok(order) => order,
+            Err(failure) => {
+                let _ = replies.try_send(Reply::Error(failure));
+                return;
+            }
+        };
+        let transfer = TransferId(rand::random());
+        self.waiting.insert(transfer, (request.dry_run, replies));
+        let actions = self.transfers.begin(plane.now(), transfer, order);
+        self.move_on(plane, actions);
+    }
+
+    /// Moves a session's state for a change of its chain.
+    pub(super) fn move_state_for(
+        &mut self,
+        plane: &mut Plane,
+        change: ChangeId,
+        session: &Subsession,
+        from: IpAddr,
+        to: IpAddr,
+    ) {
+        let order = Order {
+            session: as_opened(session),
+            from,
+            to,
+            kinds: plane.kinds_of(change),
+            dry_run: false,
+        };
+        let transfer = TransferId(rand::random());
+        self.wanted.insert(transfer, (change, to));
+        let mut actions = self.transfers.begin(plane.now(), transfer, order);
+        let to_it =
+            |action: &mut Action| matches!(action, Action::Transmit(host, _) if *host == to);
+        let expects = actions.extract_if(.., to_it).map(|action| (to, action));
+        self.next.extend(expects);
+        // The change waits longest for the old host's export.
+        self.move_on(plane, actions);
+    }
+
+    /// Makes host `to`, or each host, expect the state that changes want, once it was asked to get
+    /// ready. If that host has more of the session than it should, it forgets that then. State that
+    /// arrives there earlier is kept. Returns false if there is nothing to expect.
+    pub(super) fn have_expected(&mut self, plane: &mut Plane, to: Option<IpAddr>) -> bool {
+        let asked = |(host, _): &mut (IpAddr, Action)| to.is_none_or(|to| *host == to);
+        let next: Vec<_> = self.next.extract_if(.., asked).collect();
+        let any = !next.is_empty();
+        self.move_on(plane, next.into_iter().map(|(_, action)| action).collect());
+        any
+    }
+
+    pub(super) fn take_state_message(&mut self, plane: &mut Plane, incoming: &control::Incoming) {
+        let Some(message) = Message::decode(&incoming.message) else {
+            plane.state.malformed += 1;
+            tracing::warn!(from = %incoming.via, "a message about state was discarded");
+            return;
+        };
+        let now = plane.now();
+        let actions = self
+            .transfers
+            .handle(now, &incoming.from.addresses, message);
+        self.move_on(plane, actions);
+    }
+
+    pub(super) fn sweep_moves(&mut self, plane: &mut Plane) {
+        let now = plane.now();
+        let mut actions = self.transfers.tick(now);
+        // A transfer that ends by itself has timed out.
+        let over = |action: &mut Action| matches!(action, Action::Ended { .. });
+        let over: Vec<_> = actions.extract_if(.., over).collect();
+        self.move_on(plane, actions);
+        for action in over {
+            let passes = plane.faults.pass(action.name());
+            if let Action::Ended { transfer, result } = action
+                && passes
+            {
+                self.moved(plane, transfer, result, FailureCode::TimedOut);
+            }
+        }
+    }
+
+    /// Expects no state of a session that this host is forgetting.
+    pub(super) fn expect_no_state(&mut self, session: &FiveTuple) {
+        self.transfers.forget(session);
+    }
+
+    pub(super) fn state_done(&mut self, plane: &mut Plane, done: Done) {
+        let now = plane.now();
+        let transfers = &mut self.transfers;
+        let actions = match done {
+            Done::Exported(give, documents) => transfers.exported(give, documents),
+            Done::Installed(transfer, result) => transfers.installed(now, transfer, result),
+        };
+        self.move_on(plane, actions);
+    }
+
+    fn move_on(&mut self, plane: &mut Plane, actions: Vec<Action>) {
+        for action in actions {
+            if !plane.faults.pass(action.name()) {
+                continue;
+            }
+            match action {
+                Action::Transmit(to, message) => match message.encode() {
+                    Ok(bytes) => plane.control.send(to, bytes),
+                    Err(error) => tracing::error!(%to, %error, "cannot encode a message"),
+                },
+                Action::Export {
+                    give,
+                    session,
+                    kinds,
+                } => self.export_for(plane, give, session, kinds),
+                Action::Install {
+                    transfer,
+                    session,
+                    documents,
+                    dry_run,
+                } => self.install_for(plane, transfer, session, &documents, dry_run),
+                Action::Ended { transfer, result } => {
+                    self.moved(plane, transfer, result, FailureCode::Refused);
+                }
+            }
+        }
+    }
+
+    /// Exports a session's state for another host. A few look-ups are done here, since the kernel
+    /// answers them sooner than a thread wakes up.
+    fn export_for(
+        &mut self,
+        plane: &mut Plane,
+        give: Give,
+        session: FiveTuple,
+        kinds: Vec<KindName>,
+    ) {
+        let found = plane.is_called_so(&session).and_then(|()| {
+            state::export_at_once(&session, &kinds).map_err(|error| error.explain())
+        });
+        if let Some(found) = found.transpose() {
+            let packed = found.and_then(|all| packed(&session, &kinds, &all));
+            return self.state_done(plane, Done::Exported(give, packed));
+        }
+        let answers = plane.answers.clone();
+        spawn_short(move || {
+            let documents = state::export(&session, &kinds).map_err(|error| error.explain());
+            let packed = documents.and_then(|all| packed(&session, &kinds, &all));
+            let done = Done::Exported(give, packed);
+            let _ = answers.send(Answer::State(done));
+        });
+    }
+
+    /// Installs state that another host has sent, here or on a thread as for an export.
+    fn install_for(
+        &mut self,
+        plane: &mut Plane,
+        transfer: TransferId,
+        session: FiveTuple,
+        documents: &[u8],
+        dry_run: bool,
+    ) {
+        let read = serde_json::from_slice(documents)
+            .map_err(|error| Explanation::new("read the state", error))
+            .and_then(|documents| state::read(&documents).map_err(|error| error.explain()));
+        let at_once = read.as_deref().map_or(true, state::is_at_once);
+        let runtime = tokio::runtime::Handle::current();
+        let work = move |documents: Vec<Document>| {
+            let report = install(&runtime, &session, &documents, dry_run);
+            let moved = |report: StateInstalled| Moved {
+                documents: report.documents as u32,
+                new: report.new as u32,
+                updated: report.updated as u32,
+            };
+            report.map(moved).map_err(|error| error.explain())
+        };
+        if at_once {
+            return self.state_done(plane, Done::Installed(transfer, read.and_then(work)));
+        }
+        let answers = plane.answers.clone();
+        spawn_short(move || {
+            let done = Done::Installed(transfer, read.and_then(work));
+            let _ = answers.send(Answer::State(done));
+        });
+    }
+
+    /// Handles the end of a transfer. `code` is for the client that waits for a transfer that was
+    /// not done.
+    fn moved(
+        &mut self,
+        plane: &mut Plane,
+        transfer: TransferId,
+        result: Result<Moved, Explanation>,
+        code: FailureCode,
+    ) {
+        if let Some((change, to)) = self.wanted.remove(&transfer) {
+            let result = result.map(|_| ());
+            let result = result.map_err(|error| Reason::StateNotMoved(error.into()));
+            return plane.tell_machine(HostEvent::StateMoved { change, to, result });
+        }
+        let Some((dry_run, replies)) = self.waiting.remove(&transfer) else {
+            return;
+        };
+        let reply = match result {
+            Ok(moved) => Reply::StateInstalled(StateInstalled {
+                dry_run,
+                documents: moved.documents as usize,
+                new: moved.new as usize,
+                updated: moved.updated as usize,
+            }),
+            Err(error) => Reply::Error(Failure::new(code, error)),
+        };
+        let _ = replies.try_send(reply);
     }
 }
 

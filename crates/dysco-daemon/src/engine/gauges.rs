@@ -85,7 +85,7 @@ impl Engine {
     /// Returns the snapshot from numbers that are kept anyway: no session is looked at.
     pub(super) fn snapshot(&self) -> Snapshot {
         let messages = self.core.machine.stats();
-        let attached = self.core.host.agent.attached().into_iter();
+        let attached = self.core.host.plane.agent.attached().into_iter();
         Snapshot {
             started: self.gauges.started,
             certificates: self.gauges.certificates.clone(),
@@ -93,22 +93,22 @@ impl Engine {
                 .map(|at| (at.interface, at.index.is_some()))
                 .collect(),
             sessions: SessionGauges {
-                room: self.core.host.agent.room().into(),
+                room: self.core.host.plane.agent.room().into(),
                 ..self.gauges.sessions()
             },
-            packets: self.core.host.agent.counters(),
+            packets: self.core.host.plane.agent.counters(),
             changes: Changes {
                 under_way: messages.changes as u64,
                 waiting: self.chain_requests.waiting(),
                 ended: self.core.tally.counts(),
             },
             ports: self.core.host.ports.counts(),
-            peers: self.core.host.control.peers(),
-            chain_neighbours: self.core.host.agent.hops().len() as u64,
-            control: self.core.host.control.counters(),
+            peers: self.core.host.plane.control.peers(),
+            chain_neighbours: self.core.host.plane.agent.hops().len() as u64,
+            control: self.core.host.plane.control.counters(),
             messages,
-            malformed: self.core.host.state.malformed,
-            shim: self.core.host.proxy.stats(),
+            malformed: self.core.host.plane.state.malformed,
+            shim: self.core.host.plane.proxy.stats(),
             api: crate::api::counts(),
         }
     }

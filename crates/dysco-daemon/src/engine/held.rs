@@ -1,6 +1,7 @@
 //! Slots and five-tuples that this host holds for its changes, and the work that waits for a route
 //! or for old data to drain.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use super::inputs::DRAIN_SWEEP;
 use super::pace::Pace;
 use super::proof::Lookout;
 use super::raw::Repeated;
-use super::{Answer, ThisHost};
+use super::{Answer, Plane};
 
 /// Time for which the window of the far end has to be closed before nothing more is expected of a
 /// new path. A window that is closed for a moment proves nothing.
@@ -141,6 +142,15 @@ impl Held {
     }
 }
 
+/// Changes by which a proxy leaves its sessions.
+#[derive(Default)]
+pub(super) struct ProxyChanges {
+    /// Resources that the data plane holds for each change.
+    pub held: HashMap<ChangeId, Held>,
+    /// Interfaces with strict reverse-path filtering, and the time at which that was read.
+    strict: Option<(Instant, Vec<u32>)>,
+}
+
 /// Step of a change that waits for a route.
 pub(super) enum Waiting {
     Reserve { new: Subsession },
@@ -151,60 +161,48 @@ pub(super) enum Waiting {
 /// Result of a route look-up: the index of the interface.
 pub(super) type Routed = Result<u32, AgentError>;
 
-impl ThisHost {
+impl ProxyChanges {
     /// Returns the slot of a change's session, if that session still has it.
-    pub(super) fn slot_of(&self, change: ChangeId) -> Option<u32> {
-        self.same(self.held.get(&change)?.slot?)
+    pub(super) fn slot_of(&self, plane: &Plane, change: ChangeId) -> Option<u32> {
+        plane.same(self.held.get(&change)?.slot?)
     }
 
     /// Returns the slots of a change's sessions that still have theirs.
-    pub(super) fn slots_of(&self, change: ChangeId) -> Vec<u32> {
+    pub(super) fn slots_of(&self, plane: &Plane, change: ChangeId) -> Vec<u32> {
         let held = self.held.get(&change).into_iter();
         held.flat_map(Held::slots)
-            .filter_map(|h| self.same(h))
+            .filter_map(|h| plane.same(h))
             .collect()
     }
 
-    /// Returns the slot, if the session that began at that time still has it.
-    fn same(&self, (slot, created): (u32, u64)) -> Option<u32> {
-        let s = self.agent.session(slot);
-        (s.created_ns == created && s.view() != View::Free).then_some(slot)
-    }
-
     /// Notifies the machine that the session of a change has been collected.
-    pub(super) fn tell_gone(&mut self, change: ChangeId) {
+    pub(super) fn tell_gone(&mut self, plane: &mut Plane, change: ChangeId) {
         if let Some(subsession) = self.held.get(&change).and_then(|h| h.own) {
-            self.tell_machine(HostEvent::SessionGone { subsession });
+            plane.tell_machine(HostEvent::SessionGone { subsession });
         }
     }
 
-    /// Returns true if the data plane is attached to the interface.
-    pub(super) fn is_ours(&self, ifindex: u32) -> bool {
-        let ours = &self.config.host.interfaces;
-        ours.iter().any(|i| i.index == ifindex)
-    }
-
-    /// Returns the reason why no session can be changed on one of the interfaces that `is` selects.
-    pub(super) fn filtered(&self, is: impl Fn(&Interface) -> bool) -> Option<Cause> {
-        let ours = self.config.host.interfaces.iter();
-        ours.filter(|i| is(i)).find_map(Interface::filtered)
-    }
-
-    pub(super) fn look_up(&mut self, change: ChangeId, from: IpAddr, to: IpAddr) {
+    pub(super) fn look_up(
+        &mut self,
+        plane: &mut Plane,
+        change: ChangeId,
+        from: IpAddr,
+        to: IpAddr,
+    ) {
         let own = self
-            .slot_of(change)
-            .map(|slot| self.agent.session(slot).key);
-        let known = self.state.route(from, to);
+            .slot_of(plane, change)
+            .map(|slot| plane.agent.session(slot).key);
+        let known = plane.state.route(from, to);
         let strict = if from.is_ipv4() {
-            self.strict_interfaces()
+            self.strict_interfaces(plane)
         } else {
             Vec::new()
         };
         if let Some(ifindex) = known.filter(|ifindex| !strict.contains(ifindex)) {
-            return self.routed(change, Ok(ifindex));
+            return self.routed(plane, change, Ok(ifindex));
         }
-        let routes = self.routes.clone();
-        let answers = self.answers.clone();
+        let routes = plane.routes.clone();
+        let answers = plane.answers.clone();
         tokio::spawn(async move {
             let found = match known {
                 Some(ifindex) => Ok(ifindex),
@@ -227,21 +225,21 @@ impl ThisHost {
 
     /// Returns the interfaces on which the kernel drops IPv4 packets whose source it reaches by
     /// another interface (RFC 3704, 2.2).
-    fn strict_interfaces(&mut self) -> Vec<u32> {
+    fn strict_interfaces(&mut self, plane: &mut Plane) -> Vec<u32> {
         let now = Instant::now();
         if let Some((at, known)) = &self.strict
             && now - *at < STRICT_FOR
         {
             return known.clone();
         }
-        let strict = strict_reverse_path(&self.config.host.interfaces);
+        let strict = strict_reverse_path(&plane.config.host.interfaces);
         let strict: Vec<u32> = strict.into_iter().map(|i| i.index).collect();
         self.strict = Some((now, strict.clone()));
         strict
     }
 
     /// Continues the step that waited for the route.
-    pub(super) fn routed(&mut self, change: ChangeId, found: Routed) {
+    pub(super) fn routed(&mut self, plane: &mut Plane, change: ChangeId, found: Routed) {
         let Some(held) = self.held.get_mut(&change) else {
             return;
         };
@@ -253,7 +251,7 @@ impl ThisHost {
                 AgentError::ReversePath(_) => Reason::NewPathUnusable(error.explain().cause()),
                 _ => Reason::NoRoute(new.remote().ip()),
             })
-            .and_then(|ifindex| self.usable_way(new.local().ip(), new.remote().ip(), ifindex));
+            .and_then(|ifindex| plane.usable_way(new.local().ip(), new.remote().ip(), ifindex));
         let event = match waiting {
             // A join waits for two routes: see `ways_found`.
             Waiting::Join { .. } => return,
@@ -267,11 +265,124 @@ impl ThisHost {
                     ifindex,
                     translation,
                 });
-                let result = path.and_then(|path| self.prepare_path(change, &path));
+                let result = path.and_then(|path| self.prepare_path(plane, change, &path));
                 HostEvent::TwoPaths { change, result }
             }
         };
-        self.tell_machine(event);
+        plane.tell_machine(event);
+    }
+
+    /// Returns true if a change is drained at this host, and only a new path that does not carry
+    /// data keeps the proxy in its session.
+    pub(super) fn is_unconfirmed(&self, plane: &Plane, change: ChangeId) -> bool {
+        let held = self.held.get(&change).filter(|held| held.draining);
+        held.is_some_and(|held| {
+            let at = held.anchor();
+            let all: Vec<_> = held
+                .slots()
+                .map(|(slot, _)| plane.agent.session(slot))
+                .collect();
+            let drained = |s: &Session| s.two.drained != 0 && has_shown_all(s);
+            all.iter().all(drained) && all.iter().any(|s| !is_confirmed(at, s))
+        })
+    }
+
+    /// Returns true if all sessions of a change are drained at this host. If only closed windows
+    /// confirm the new path, they have to be closed for some time.
+    fn has_drained(&mut self, plane: &mut Plane, change: ChangeId) -> bool {
+        let Some(held) = self.held.get(&change) else {
+            return false;
+        };
+        let at = held.anchor();
+        let slots: Vec<u32> = held.slots().map(|(slot, _)| slot).collect();
+        let drained = slots.iter().all(|slot| plane.is_drained(*slot, at));
+        let shut = slots
+            .iter()
+            .any(|slot| is_shut(&plane.agent.session(*slot)));
+        let Some(held) = self.held.get_mut(&change).filter(|_| drained && shut) else {
+            return drained;
+        };
+        held.shut.get_or_insert_with(Instant::now).elapsed() >= SHUT
+    }
+
+    /// Reports that a change is drained at this host, or schedules another look after `wait`.
+    pub(super) fn drained_or_wait(&mut self, plane: &mut Plane, change: ChangeId, wait: Duration) {
+        if !self.held.get(&change).is_some_and(|held| held.draining) {
+            return;
+        }
+        let drained = self.has_drained(plane, change);
+        let looks = !drained && wait < DRAIN_SWEEP && self.is_unconfirmed(plane, change);
+        let Some(held) = self.held.get_mut(&change) else {
+            return;
+        };
+        if drained {
+            (held.draining, held.unconfirmed) = (false, None);
+            return plane.tell_machine(HostEvent::Drained { change });
+        }
+        if !looks || held.unconfirmed.is_some() {
+            return;
+        }
+        held.unconfirmed = Some(wait);
+        let answers = plane.answers.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            let _ = answers.send(Answer::Confirmed(change));
+        });
+    }
+
+    /// Looks again, because the far end may have acknowledged something meanwhile.
+    pub(super) fn look_confirmed(&mut self, plane: &mut Plane, change: ChangeId) {
+        let held = self.held.get_mut(&change).filter(|held| held.draining);
+        if let Some(wait) = held.and_then(|held| held.unconfirmed.take()) {
+            self.drained_or_wait(plane, change, 2 * wait);
+        }
+    }
+
+    /// Handles the event that the local end of a slot's session has acknowledged all data of the
+    /// old path, or that the new path has shown how far the other end had sent.
+    pub(super) fn drained(&mut self, plane: &mut Plane, slot: u32) {
+        let change = self
+            .held
+            .iter()
+            .find(|(_, h)| h.draining && h.slots().any(|(s, _)| s == slot));
+        if let Some((change, _)) = change {
+            self.drained_or_wait(plane, *change, FIRST_LOOK);
+        }
+    }
+
+    /// Looks at draining sessions, in case an event was missed, and repeats packets that may have
+    /// been lost.
+    pub(super) fn sweep_drains(&mut self, plane: &mut Plane) {
+        let draining = self.held.iter().filter(|(_, h)| h.draining);
+        let draining: Vec<_> = draining.map(|(c, h)| (*c, h.anchor())).collect();
+        for (change, at) in draining {
+            for slot in self.slots_of(plane, change) {
+                plane.agent.look_drained(slot, at);
+            }
+            self.drained_or_wait(plane, change, DRAIN_SWEEP);
+        }
+        self.show_silent_cuts(plane);
+        self.sweep_returns(plane);
+    }
+}
+
+impl Plane {
+    /// Returns the slot, if the session that began at that time still has it.
+    fn same(&self, (slot, created): (u32, u64)) -> Option<u32> {
+        let s = self.agent.session(slot);
+        (s.created_ns == created && s.view() != View::Free).then_some(slot)
+    }
+
+    /// Returns true if the data plane is attached to the interface.
+    pub(super) fn is_ours(&self, ifindex: u32) -> bool {
+        let ours = &self.config.host.interfaces;
+        ours.iter().any(|i| i.index == ifindex)
+    }
+
+    /// Returns the reason why no session can be changed on one of the interfaces that `is` selects.
+    pub(super) fn filtered(&self, is: impl Fn(&Interface) -> bool) -> Option<Cause> {
+        let ours = self.config.host.interfaces.iter();
+        ours.filter(|i| is(i)).find_map(Interface::filtered)
     }
 
     /// Returns the interface of a route that was found, if the data plane can use it.
@@ -301,97 +412,6 @@ impl ThisHost {
         let s = self.agent.session(slot);
         let drained = s.two.drained != 0 && has_shown_all(&s) && is_confirmed(at, &s);
         drained || has_reset(&s)
-    }
-
-    /// Returns true if a change is drained at this host, and only a new path that does not carry
-    /// data keeps the proxy in its session.
-    pub(super) fn is_unconfirmed(&self, change: ChangeId) -> bool {
-        let held = self.held.get(&change).filter(|held| held.draining);
-        held.is_some_and(|held| {
-            let at = held.anchor();
-            let all: Vec<_> = held
-                .slots()
-                .map(|(slot, _)| self.agent.session(slot))
-                .collect();
-            let drained = |s: &Session| s.two.drained != 0 && has_shown_all(s);
-            all.iter().all(drained) && all.iter().any(|s| !is_confirmed(at, s))
-        })
-    }
-
-    /// Returns true if all sessions of a change are drained at this host. If only closed windows
-    /// confirm the new path, they have to be closed for some time.
-    fn has_drained(&mut self, change: ChangeId) -> bool {
-        let Some(held) = self.held.get(&change) else {
-            return false;
-        };
-        let at = held.anchor();
-        let slots: Vec<u32> = held.slots().map(|(slot, _)| slot).collect();
-        let drained = slots.iter().all(|slot| self.is_drained(*slot, at));
-        let shut = slots.iter().any(|slot| is_shut(&self.agent.session(*slot)));
-        let Some(held) = self.held.get_mut(&change).filter(|_| drained && shut) else {
-            return drained;
-        };
-        held.shut.get_or_insert_with(Instant::now).elapsed() >= SHUT
-    }
-
-    /// Reports that a change is drained at this host, or schedules another look after `wait`.
-    pub(super) fn drained_or_wait(&mut self, change: ChangeId, wait: Duration) {
-        if !self.held.get(&change).is_some_and(|held| held.draining) {
-            return;
-        }
-        let drained = self.has_drained(change);
-        let looks = !drained && wait < DRAIN_SWEEP && self.is_unconfirmed(change);
-        let Some(held) = self.held.get_mut(&change) else {
-            return;
-        };
-        if drained {
-            (held.draining, held.unconfirmed) = (false, None);
-            return self.tell_machine(HostEvent::Drained { change });
-        }
-        if !looks || held.unconfirmed.is_some() {
-            return;
-        }
-        held.unconfirmed = Some(wait);
-        let answers = self.answers.clone();
-        tokio::spawn(async move {
-            tokio::time::sleep(wait).await;
-            let _ = answers.send(Answer::Confirmed(change));
-        });
-    }
-
-    /// Looks again, because the far end may have acknowledged something meanwhile.
-    pub(super) fn look_confirmed(&mut self, change: ChangeId) {
-        let held = self.held.get_mut(&change).filter(|held| held.draining);
-        if let Some(wait) = held.and_then(|held| held.unconfirmed.take()) {
-            self.drained_or_wait(change, 2 * wait);
-        }
-    }
-
-    /// Handles the event that the local end of a slot's session has acknowledged all data of the
-    /// old path, or that the new path has shown how far the other end had sent.
-    pub(super) fn drained(&mut self, slot: u32) {
-        let change = self
-            .held
-            .iter()
-            .find(|(_, h)| h.draining && h.slots().any(|(s, _)| s == slot));
-        if let Some((change, _)) = change {
-            self.drained_or_wait(*change, FIRST_LOOK);
-        }
-    }
-
-    /// Looks at draining sessions, in case an event was missed, and repeats packets that may have
-    /// been lost.
-    pub(super) fn sweep_drains(&mut self) {
-        let draining = self.held.iter().filter(|(_, h)| h.draining);
-        let draining: Vec<_> = draining.map(|(c, h)| (*c, h.anchor())).collect();
-        for (change, at) in draining {
-            for slot in self.slots_of(change) {
-                self.agent.look_drained(slot, at);
-            }
-            self.drained_or_wait(change, DRAIN_SWEEP);
-        }
-        self.show_silent_cuts();
-        self.sweep_returns();
     }
 }
 

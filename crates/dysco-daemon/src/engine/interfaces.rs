@@ -5,9 +5,9 @@ use dysco_agent::{Attach, Attached, InterfaceChange};
 use dysco_api::InterfaceReport;
 use dysco_explain::Cause;
 
-use super::ThisHost;
+use super::Plane;
 
-impl ThisHost {
+impl Plane {
     /// Checks whether the data plane is still attached to its interfaces.
     pub(super) fn sweep_interfaces(&mut self) {
         for (interface, change) in self.agent.look_at_interfaces() {

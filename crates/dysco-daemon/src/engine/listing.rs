@@ -11,9 +11,9 @@ use dysco_common::view::{ChainState, Change, Leaver, Removal, View};
 use dysco_proto::Reason;
 use dysco_proxy::Pair;
 
-use super::{ThisHost, collect};
+use super::{Plane, collect};
 
-impl ThisHost {
+impl Plane {
     pub(super) fn session_id(&self, slot: u32, s: &Session) -> SessionId {
         // The stamp counts units of about a millisecond: no slot is used twice in that time.
         SessionId::new(slot, (s.created_ns >> 20) as u32)
@@ -22,7 +22,7 @@ impl ThisHost {
     pub(super) fn slot_named(&self, name: &SessionName) -> Option<u32> {
         match name {
             SessionName::Id(id) => {
-                let id = &self.rechain.name_now(*id);
+                let id = &self.names.now(*id);
                 let slot = id.slot();
                 let fits = slot < self.agent.capacity();
                 (fits && self.session_id(slot, &self.agent.session(slot)) == *id).then_some(slot)
@@ -107,7 +107,7 @@ impl ThisHost {
             pair: joined
                 .or(other)
                 .map(|slot| self.session_id(slot, &self.agent.session(slot)))
-                .map(|id| self.rechain.name_now(id)),
+                .map(|id| self.names.now(id)),
             proxy: pair.map(|p| self.proxy.relayer(p)),
             label: pair.and_then(|p| self.proxy.label(p.id.pid, &p.a.key)),
             removable: self.removable(s, pair),

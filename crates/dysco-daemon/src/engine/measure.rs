@@ -10,35 +10,35 @@ use dysco_proxy::{MeasureError, Measured, Pair, Sending};
 
 use super::measured::{complete, is_shifted, windows_suffice};
 use super::neighbours::Known;
-use super::{Answer, ThisHost};
+use super::{Answer, Plane, ProxyChanges};
 
-impl ThisHost {
-    pub(super) fn measure(&mut self, change: ChangeId, sub: Subsession) {
-        if let Some(slots) = self.relay_of(&sub) {
-            let result = self.measure_relay(change, slots);
-            return self.tell_machine(HostEvent::Measured { change, result });
+impl ProxyChanges {
+    pub(super) fn measure(&mut self, plane: &mut Plane, change: ChangeId, sub: Subsession) {
+        if let Some(slots) = plane.relay_of(&sub) {
+            let result = self.measure_relay(plane, change, slots);
+            return plane.tell_machine(HostEvent::Measured { change, result });
         }
-        match self.measurable(&sub, self.is_vouched(change)) {
+        match plane.measurable(&sub, plane.is_vouched(change)) {
             Ok((pair, a, b)) => {
                 let before = self.held.entry(change).or_default().pair.replace(pair);
                 if before.is_none() {
                     // The measurement that counts is made once both anchors are locked.
                     let left = pair.a.key.remote().ip();
                     let result = Ok(Measurement {
-                        left_answers: self.neighbours.know(left) == Known::Agent,
+                        left_answers: plane.neighbours.know(left) == Known::Agent,
                         ..claimed(&pair, a, b)
                     });
-                    return self.tell_machine(HostEvent::Measured { change, result });
+                    return plane.tell_machine(HostEvent::Measured { change, result });
                 }
-                let proxy = self.proxy.clone();
-                let answers = self.answers.clone();
+                let proxy = plane.proxy.clone();
+                let answers = plane.answers.clone();
                 tokio::spawn(async move {
                     let result = proxy.measure(&pair).await;
                     let _ = answers.send(Answer::Measured(change, Box::new((pair, result))));
                 });
             }
-            Err(Reason::NotHeard(_)) if self.listen(change, sub) => {}
-            Err(reason) => self.tell_machine(HostEvent::Measured {
+            Err(Reason::NotHeard(_)) if self.listen(plane, change, sub) => {}
+            Err(reason) => plane.tell_machine(HostEvent::Measured {
                 change,
                 result: Err(reason),
             }),
@@ -49,14 +49,15 @@ impl ThisHost {
     /// is read now: it is compared with clocks that were read before.
     pub(super) fn measured(
         &mut self,
+        plane: &mut Plane,
         change: ChangeId,
         pair: &Pair,
         measured: Result<Measured, MeasureError>,
     ) {
         let told = measured.map_err(|e| Reason::NotTransparent(e.cause()));
         let result = told.and_then(|m| {
-            let a = self.facts_of(&pair.a.key, &accepted(&pair.a.key))?;
-            let b = self.facts_of(&pair.b.key, &opened(&pair.b.key))?;
+            let a = plane.facts_of(&pair.a.key, &accepted(&pair.a.key))?;
+            let b = plane.facts_of(&pair.b.key, &opened(&pair.b.key))?;
             let claimed = claimed(pair, a, b);
             // The stack is the old path there, behind the device that shifts timestamps: not all
             // data drains.
@@ -65,13 +66,15 @@ impl ThisHost {
                 return Err(Reason::NotTransparent(shifted()));
             }
             if local {
-                self.note_edges(change, &claimed, &m);
+                self.note_edges(plane, change, &claimed, &m);
             }
             complete(claimed, &m)
         });
-        self.tell_machine(HostEvent::Measured { change, result });
+        plane.tell_machine(HostEvent::Measured { change, result });
     }
+}
 
+impl Plane {
     /// Returns the pair of a proxy here that has the session on either side.
     pub(super) fn pair_of_session(&self, sub: &Subsession) -> Option<Pair> {
         let of_a = FlowKey::new(sub.right, sub.left);

@@ -28,12 +28,14 @@ mod listing;
 mod measure;
 mod measured;
 mod monitors;
+mod names;
 mod neighbours;
 mod on_link;
 mod outside;
 mod pace;
 mod packets;
 mod pages;
+mod plane;
 mod ports;
 mod probe;
 mod proof;
@@ -66,11 +68,17 @@ use crate::{api, metrics};
 use self::core::Core;
 use answers::Answer;
 use chain_requests::ChainRequests;
-use held::Held;
+use chains::Chains;
+use held::{Held, ProxyChanges};
 use host::ThisHost;
 use inputs::{Input, Inputs, Wants};
+use plane::Plane;
+use ports::Ports;
+use rechain::Rechain;
 use removal::Removals;
+use sockets::Sockets;
 use start::start;
+use straight::Returns;
 
 /// The dispatcher, and the owners between which it passes everything on.
 struct Engine {
@@ -95,11 +103,19 @@ pub async fn run(config: Config, file: PathBuf) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("failed to wait for SIGINT")?;
     let (mut engine, mut inputs) = start(config, file)?;
     engine.take_up()?;
-    engine.core.host.hold_ports();
-    engine.adopting.begin(&engine.core.host, None);
-    engine.core.host.start_chains();
+    engine
+        .core
+        .host
+        .ports
+        .hold_ports(&mut engine.core.host.plane);
+    engine.adopting.begin(&engine.core.host.plane, None);
+    engine
+        .core
+        .host
+        .chains
+        .start_chains(&mut engine.core.host.plane);
     crate::notify::notify_ready();
-    tracing::info!(host = %engine.core.host.config.host.name, "ready");
+    tracing::info!(host = %engine.core.host.plane.config.host.name, "ready");
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -107,9 +123,9 @@ pub async fn run(config: Config, file: PathBuf) -> anyhow::Result<()> {
     }
     crate::notify::notify_stopping();
     tracing::info!("stopping; established sessions go on");
-    engine.core.host.history.flush();
-    engine.core.host.agent.release_quarantine();
-    engine.core.host.control.shutdown().await;
+    engine.core.host.plane.history.flush();
+    engine.core.host.plane.agent.release_quarantine();
+    engine.core.host.plane.control.shutdown().await;
     Ok(())
 }
 
@@ -126,10 +142,11 @@ impl Engine {
     fn wants(&self) -> Wants {
         let Core { host, machine, .. } = &self.core;
         Wants {
-            timer: machine.poll_timeout().map(|at| host.started + at),
+            timer: machine.poll_timeout().map(|at| host.plane.started + at),
             turn: self.removals.next_turn(),
             decision: self.removals.next_decision(),
-            drains: host.held.values().any(Held::is_underway) || host.rechain.is_busy(),
+            drains: host.proxy_changes.held.values().any(Held::is_underway)
+                || host.rechain.is_busy(),
         }
     }
 
@@ -146,14 +163,14 @@ impl Engine {
             Input::HangUp => self.reread(false, None),
             Input::Pair(pair) => self.removals.take_pair(core, pair),
             Input::Timer => {
-                let now = core.host.now();
+                let now = core.host.plane.now();
                 core.machine().handle_timeout(now);
             }
             Input::Turn => self.removals.start_waiting(core),
             Input::Decision => self.removals.decide_waiting(core),
             Input::DrainSweep => {
-                core.host.sweep_drains();
-                core.host.sweep_paths();
+                core.host.proxy_changes.sweep_drains(&mut core.host.plane);
+                core.host.rechain.sweep_paths(&mut core.host.plane);
             }
             Input::Sweep { part, happened } => {
                 core.host.take_events(happened);
@@ -183,6 +200,6 @@ impl Engine {
             self.take_report(report, Instant::now());
             self.core.act();
         }
-        self.core.host.state.all_told();
+        self.core.host.plane.state.all_told();
     }
 }

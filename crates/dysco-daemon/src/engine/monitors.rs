@@ -5,9 +5,9 @@ use std::time::SystemTime;
 use dysco_api::{MonitorEvent, Reply, SessionId, SessionName};
 use tokio::sync::mpsc;
 
-use super::ThisHost;
+use super::Plane;
 
-impl ThisHost {
+impl Plane {
     /// Reports an event to the monitors and the log.
     pub(super) fn report(&mut self, kind: &str, session: Option<SessionId>, text: String) {
         self.report_part(None, kind, session, text);

@@ -12,7 +12,7 @@ use dysco_agent::{AgentError, Neighbour, NeighbourState, Routes};
 use dysco_common::Session;
 use dysco_common::view::ChainState;
 
-use super::ThisHost;
+use super::Plane;
 
 /// Places of the neighbours that sessions need, by address and interface.
 type Known = HashMap<(IpAddr, u32), Place>;
@@ -101,15 +101,15 @@ fn warn(error: &AgentError) {
     tracing::warn!(%error, "sessions that their proxy has left may stop once its host is off");
 }
 
-impl ThisHost {
+impl OnLink {
     /// Keeps the neighbours that sessions were seen to need. Runs once in each pass over the table,
     /// which is sooner than the kernel gives up asking.
-    pub(super) fn keep_neighbours(&mut self) {
-        let needed = std::mem::take(&mut self.on_link.needed);
+    pub(super) fn keep_neighbours(&mut self, plane: &mut Plane) {
+        let needed = std::mem::take(&mut self.needed);
         if needed.is_empty() {
             return;
         }
-        let (routes, known) = (self.routes.clone(), Arc::clone(&self.on_link.known));
+        let (routes, known) = (plane.routes.clone(), Arc::clone(&self.known));
         tokio::spawn(keep(routes, known, needed));
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 use super::core::Core;
 use super::removal::{Removals, Said, Task, left_untracked, named, shows, sort, task_of};
-use super::{Answer, ThisHost};
+use super::{Answer, Plane};
 use crate::api::Caller;
 
 /// Result of a task that looked at a proxy, and the client that asked.
@@ -43,7 +43,7 @@ impl Removals {
         let replies = seen.replies;
         match seen.what {
             What::Looked(Ok(scene)) => {
-                let report = Reply::Proxy(Box::new(proxy_report(&core.host, &scene)));
+                let report = Reply::Proxy(Box::new(proxy_report(&core.host.plane, &scene)));
                 let _ = replies.try_send(report);
             }
             What::Looked(Err(error)) => {
@@ -55,7 +55,7 @@ impl Removals {
                 found,
             } => {
                 let found = match found {
-                    Ok(found) => Ok(watched(&core.host, &request, &said, found)),
+                    Ok(found) => Ok(watched(&core.host.plane, &request, &said, found)),
                     Err(error) => Err(failure(&error)),
                 };
                 self.remove_found(core, found, request.dry_run, &replies);
@@ -66,7 +66,7 @@ impl Removals {
 
 /// Begins to look which sessions a proxy holds.
 pub(super) fn look_at(
-    here: &ThisHost,
+    here: &Plane,
     name: ProcessName,
     caller: &Caller,
     replies: mpsc::Sender<Reply>,
@@ -80,12 +80,7 @@ pub(super) fn look_at(
 }
 
 /// Begins to watch the sockets of a proxy, to remove it from its sessions.
-pub(super) fn watch(
-    here: &ThisHost,
-    request: Remove,
-    caller: &Caller,
-    replies: mpsc::Sender<Reply>,
-) {
+pub(super) fn watch(here: &Plane, request: Remove, caller: &Caller, replies: mpsc::Sender<Reply>) {
     let ask = match ask(here, &request, caller) {
         Ok(ask) => ask,
         Err(failure) => {
@@ -106,7 +101,7 @@ pub(super) fn watch(
     });
 }
 
-fn ask(here: &ThisHost, request: &Remove, caller: &Caller) -> Result<Ask, Failure> {
+fn ask(here: &Plane, request: &Remove, caller: &Caller) -> Result<Ask, Failure> {
     let Some(name) = request.process.clone() else {
         return Err(bad_request("no process is named", "name one"));
     };
@@ -144,7 +139,7 @@ fn ask(here: &ThisHost, request: &Remove, caller: &Caller) -> Result<Ask, Failur
 }
 
 /// Returns the sessions that could be changed, as far as the data plane knows.
-fn tracked(here: &ThisHost) -> HashMap<FlowKey, Tracked> {
+fn tracked(here: &Plane) -> HashMap<FlowKey, Tracked> {
     let all = here.agent.sessions().into_iter();
     let could = all.filter(|(_, s)| could_change(s));
     could
@@ -160,7 +155,7 @@ fn tracked(here: &ThisHost) -> HashMap<FlowKey, Tracked> {
 }
 
 fn watched(
-    here: &ThisHost,
+    here: &Plane,
     request: &Remove,
     said: &Said,
     watched: Found,
@@ -208,7 +203,7 @@ fn watched(
     found
 }
 
-fn proxy_report(here: &ThisHost, scene: &Scene) -> ProxyReport {
+fn proxy_report(here: &Plane, scene: &Scene) -> ProxyReport {
     let processes = scene.processes.values().map(|p| ProcessReport {
         pid: p.pid,
         name: p.comm.clone(),
@@ -238,7 +233,7 @@ fn proxy_report(here: &ThisHost, scene: &Scene) -> ProxyReport {
     }
 }
 
-impl ThisHost {
+impl Plane {
     /// Returns true if an end with this address is on this host, loopback included.
     pub(super) fn is_on_host(&self, ip: &IpAddr) -> bool {
         ip.is_loopback() || self.config.host.addresses.contains(ip)
@@ -246,7 +241,7 @@ impl ThisHost {
 }
 
 /// Returns the reason for which a session of the proxy is not known.
-pub(super) fn unknown(here: &ThisHost, key: &FlowKey) -> String {
+pub(super) fn unknown(here: &Plane, key: &FlowKey) -> String {
     let client = key.remote().ip();
     if here.is_on_host(&client) {
         return Reason::SameHost(client).to_string();
@@ -263,7 +258,7 @@ pub(super) fn unknown(here: &ThisHost, key: &FlowKey) -> String {
 
 /// Returns the reason if an address is on an interface without the data plane, or on one where
 /// the data plane cannot read packets.
-fn unsteered(here: &ThisHost, local: IpAddr) -> Option<Cause> {
+fn unsteered(here: &Plane, local: IpAddr) -> Option<Cause> {
     let all = dysco_config::interfaces().ok()?;
     let holds = |i: &&dysco_config::Interface| i.addresses.contains(&local);
     let interface = all.iter().find(holds)?;

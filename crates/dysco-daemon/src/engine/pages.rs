@@ -77,11 +77,11 @@ impl Engine {
             ..begun
                 .next
                 .saturating_add(SLOTS)
-                .min(self.core.host.agent.capacity());
+                .min(self.core.host.plane.agent.capacity());
         let mut wants = begun.listing.limit != Some(0);
         let mut listed = 0;
         begun.next = slots.end;
-        for (slot, s) in self.core.host.agent.sessions_in(slots) {
+        for (slot, s) in self.core.host.plane.agent.sessions_in(slots) {
             if !wants {
                 break;
             }
@@ -94,12 +94,12 @@ impl Engine {
             }
             listed += 1;
             let report = match begun.listing.brief {
-                true => self.core.host.brief_report(slot, &s, boot),
-                false => self.core.host.report_of(slot, &s),
+                true => self.core.host.plane.brief_report(slot, &s, boot),
+                false => self.core.host.plane.report_of(slot, &s),
             };
             wants = begun.offer(report);
         }
-        match wants && begun.next < self.core.host.agent.capacity() {
+        match wants && begun.next < self.core.host.plane.agent.capacity() {
             true => self.pages.go_on(begun),
             // There is room for more than a page, unless the client has left.
             false => drop(begun.replies.try_send(Reply::Done { summary: None })),

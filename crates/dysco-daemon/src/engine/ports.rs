@@ -19,7 +19,7 @@ use dysco_proto::Subsession;
 use dysco_proxy::port::HeldPort;
 
 use super::chains::Message;
-use super::{ThisHost, measure};
+use super::{Plane, measure};
 use crate::metrics;
 
 /// Time without word from its host after which a session is taken for over: the host has lost its
@@ -130,10 +130,10 @@ fn is_used(entry: Option<&Session>) -> bool {
     entry.is_some_and(|s| s.view().redirects_packets() && !s.has_ended())
 }
 
-impl ThisHost {
+impl Ports {
     /// Holds the ports of all sessions that a proxy of this host has left.
-    pub(super) fn hold_ports(&mut self) {
-        for (slot, s) in self.agent.sessions() {
+    pub(super) fn hold_ports(&mut self, plane: &mut Plane) {
+        for (slot, s) in plane.agent.sessions() {
             if is_left(&s) {
                 self.try_port(slot, &s);
             }
@@ -141,7 +141,7 @@ impl ThisHost {
     }
 
     fn try_port(&mut self, slot: u32, s: &Session) {
-        let held = match self.ports.has_room() {
+        let held = match self.has_room() {
             true => HeldPort::hold(&s.key),
             false => Err(io::ErrorKind::QuotaExceeded.into()),
         };
@@ -155,36 +155,40 @@ impl ThisHost {
         sessions: &[(u32, Session)],
         listed: &HashSet<FlowKey>,
     ) {
-        let missing =
-            |(slot, s): &&(u32, Session)| is_left(s) && !self.ports.has(*slot, s.created_ns);
+        let missing = |(slot, s): &&(u32, Session)| is_left(s) && !self.has(*slot, s.created_ns);
         let missing: Vec<_> = sessions.iter().filter(missing).collect();
         let free = missing.iter().filter(|(_, s)| !listed.contains(&s.key));
-        let next = self.ports.next;
+        let next = self.next;
         let (later, first): (Vec<_>, Vec<_>) = free.copied().partition(|(slot, _)| *slot < next);
         let tried: Vec<_> = first.into_iter().chain(later).take(AGAIN).collect();
-        self.ports.not_held = (missing.len() - tried.len()) as u64;
+        self.not_held = (missing.len() - tried.len()) as u64;
         for (slot, s) in tried {
             self.try_port(slot, &s);
-            self.ports.next = slot + 1;
+            self.next = slot + 1;
         }
     }
 
     /// Records the port of a session whose sockets the proxy has lost: the port of the socket that
     /// it opened is held, or could not be.
-    pub(super) fn hold_port(&mut self, sub: &Subsession, held: io::Result<HeldPort>) {
-        let slot = self.find(sub);
-        let slot = slot.map(|slot| (slot, self.agent.session(slot)));
+    pub(super) fn hold_port(
+        &mut self,
+        plane: &mut Plane,
+        sub: &Subsession,
+        held: io::Result<HeldPort>,
+    ) {
+        let slot = plane.find(sub);
+        let slot = slot.map(|slot| (slot, plane.agent.session(slot)));
         if let Some((slot, s)) = slot.filter(|(_, s)| is_left(s)) {
             self.port_held(slot, &s, held);
         }
     }
 
     fn port_held(&mut self, slot: u32, s: &Session, held: io::Result<HeldPort>) {
-        if self.ports.has(slot, s.created_ns) {
+        if self.has(slot, s.created_ns) {
             return;
         }
         let error = match held {
-            Ok(held) if self.ports.has_room() => {
+            Ok(held) if self.has_room() => {
                 let port = Port {
                     created_ns: s.created_ns,
                     connection: s.key,
@@ -192,41 +196,71 @@ impl ThisHost {
                     over: false,
                     _held: held,
                 };
-                self.ports.held.insert(slot, port);
+                self.held.insert(slot, port);
                 return;
             }
             Ok(_) => io::ErrorKind::QuotaExceeded.into(),
             Err(error) => error,
         };
-        self.ports.not_held += 1;
+        self.not_held += 1;
         tracing::debug!(session = ?s.key, %error, "a port is not held: a SYN by it is lost");
     }
 
     /// Returns true if a tombstone still holds a port. Its server's host is asked, and answers
     /// later.
     pub(super) fn keeps_port(&mut self, slot: u32, s: &Session) -> bool {
-        if !s.view().is_tombstone() || !self.ports.has(slot, s.created_ns) {
+        if !s.view().is_tombstone() || !self.has(slot, s.created_ns) {
             return false;
         }
-        let port = self.ports.held.get(&slot);
+        let port = self.held.get(&slot);
         if port.is_none_or(|port| port.over || port.lived.elapsed() > UNHEARD) {
             return false;
         }
-        let asking = self.ports.asking.entry(s.key.remote().ip()).or_default();
+        let asking = self.asking.entry(s.key.remote().ip()).or_default();
         asking.insert(measure::opened(&s.key));
         true
     }
 
     /// Asks other hosts about the sessions that have been collected for them.
-    pub(super) fn ask_about_ports(&mut self) {
-        for (host, all) in std::mem::take(&mut self.ports.asking) {
+    pub(super) fn ask_about_ports(&mut self, plane: &mut Plane) {
+        for (host, all) in std::mem::take(&mut self.asking) {
             let all: Vec<Subsession> = all.into_iter().collect();
             for some in all.chunks(SOME) {
-                self.send_about_chains(host, &Message::Lives(some.to_vec()));
+                plane.send_about_chains(host, &Message::Lives(some.to_vec()));
             }
         }
     }
 
+    /// Handles the answer of a server's host which sessions live.
+    pub(super) fn told_lives(
+        &mut self,
+        plane: &mut Plane,
+        told: Vec<(Subsession, bool)>,
+        incoming: &Incoming,
+    ) {
+        for (sub, lives) in told {
+            let slot = plane.find(&sub);
+            let Some(slot) = slot.filter(|_| incoming.from.holds(sub.right.ip())) else {
+                continue;
+            };
+            let s = plane.agent.session(slot);
+            if !self.has(slot, s.created_ns) || !s.view().is_tombstone() {
+                continue;
+            }
+            let Some(port) = self.held.get_mut(&slot) else {
+                continue;
+            };
+            if lives {
+                port.lived = Instant::now();
+            } else {
+                port.over = true;
+                plane.collector.over(slot, &s);
+            }
+        }
+    }
+}
+
+impl Plane {
     /// Answers a host that asks which of the sessions that it has opened to this one live.
     pub(super) fn tell_lives(&self, all: Vec<Subsession>, incoming: &Incoming) {
         let its = |sub: &Subsession| incoming.from.holds(sub.left.ip());
@@ -247,29 +281,6 @@ impl ThisHost {
         if by_proxy && is_closed(s) && s.life.opened_here == 0 {
             let told = vec![(measure::accepted(&s.key), false)];
             self.send_about_chains(proxy, &Message::Lived(told));
-        }
-    }
-
-    /// Handles the answer of a server's host which sessions live.
-    pub(super) fn told_lives(&mut self, told: Vec<(Subsession, bool)>, incoming: &Incoming) {
-        for (sub, lives) in told {
-            let slot = self.find(&sub);
-            let Some(slot) = slot.filter(|_| incoming.from.holds(sub.right.ip())) else {
-                continue;
-            };
-            let s = self.agent.session(slot);
-            if !self.ports.has(slot, s.created_ns) || !s.view().is_tombstone() {
-                continue;
-            }
-            let Some(port) = self.ports.held.get_mut(&slot) else {
-                continue;
-            };
-            if lives {
-                port.lived = Instant::now();
-            } else {
-                port.over = true;
-                self.collector.over(slot, &s);
-            }
         }
     }
 }

@@ -18,7 +18,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::measure::{accepted, facts, known, opened};
-use super::{Answer, ThisHost};
+use super::{Answer, Plane, ProxyChanges, Returns};
 
 /// Number of bytes of options of a segment with timestamps.
 const TIMESTAMPS: u16 = 12;
@@ -34,23 +34,28 @@ impl Drop for Lookout {
     }
 }
 
-impl ThisHost {
+impl ProxyChanges {
     /// Begins to watch for the client's answer, before anything is sent to the client.
-    pub(super) fn watch_client(&mut self, change: ChangeId, sub: &Subsession) {
-        let result = self.watch_for_answer(change, sub);
-        self.tell_machine(HostEvent::Watching { change, result });
+    pub(super) fn watch_client(&mut self, plane: &mut Plane, change: ChangeId, sub: &Subsession) {
+        let result = self.watch_for_answer(plane, change, sub);
+        plane.tell_machine(HostEvent::Watching { change, result });
     }
 
-    fn watch_for_answer(&mut self, change: ChangeId, sub: &Subsession) -> Result<Watched, Reason> {
-        let relay = self.relay_of(sub);
-        relay.map_or(Ok(()), |slots| self.has_none_beside(slots))?;
+    fn watch_for_answer(
+        &mut self,
+        plane: &mut Plane,
+        change: ChangeId,
+        sub: &Subsession,
+    ) -> Result<Watched, Reason> {
+        let relay = plane.relay_of(sub);
+        relay.map_or(Ok(()), |slots| plane.has_none_beside(slots))?;
         let (slot, a, b) = match relay {
-            Some([a, b]) => (a, self.agent.session(a), self.agent.session(b)),
+            Some([a, b]) => (a, plane.agent.session(a), plane.agent.session(b)),
             None => {
-                let (pair, ..) = self.measurable(sub, true)?;
-                let of = |key| self.agent.find(key).ok_or(Reason::NotTracked(*sub));
+                let (pair, ..) = plane.measurable(sub, true)?;
+                let of = |key| plane.agent.find(key).ok_or(Reason::NotTracked(*sub));
                 let (slot, other) = (of(&pair.a.key)?, of(&pair.b.key)?);
-                (slot, self.agent.session(slot), self.agent.session(other))
+                (slot, plane.agent.session(slot), plane.agent.session(other))
             }
         };
         let (sub_a, sub_b) = (accepted(&a.key), opened(&b.key));
@@ -67,7 +72,7 @@ impl ThisHost {
             return Err(Reason::NotProven(why.into()));
         }
         let probe = probe(&a, &b, relay.is_some());
-        let lookout = self.look_out(change, a.key, &probe);
+        let lookout = plane.look_out(change, a.key, &probe);
         let lookout = lookout.map_err(|e| Reason::Failed(Cause::new(e)))?;
         let held = self.held.entry(change).or_default();
         held.slot = Some((slot, a.created_ns));
@@ -80,7 +85,9 @@ impl ThisHost {
             relay: relay.map(|_| b.translation),
         })
     }
+}
 
+impl Plane {
     fn look_out(&self, change: ChangeId, client: FlowKey, probe: &Probe) -> io::Result<Lookout> {
         let tap = Tap::open(&client)?;
         // SAFETY: the tap closes its socket when it is dropped, and not before.
@@ -93,12 +100,14 @@ impl ThisHost {
         });
         Ok(Lookout(task))
     }
+}
 
+impl Returns {
     /// Records that replies of this session bypass this host from now on.
-    pub(super) fn returned(&mut self, sub: &Subsession) {
-        if let Some([a, b]) = self.relay_of(sub) {
-            self.agent.set_returns(a, true);
-            self.returns.passed_by(b, &self.agent.session(b));
+    pub(super) fn returned(&mut self, plane: &mut Plane, sub: &Subsession) {
+        if let Some([a, b]) = plane.relay_of(sub) {
+            plane.agent.set_returns(a, true);
+            self.passed_by(b, &plane.agent.session(b));
         }
     }
 }

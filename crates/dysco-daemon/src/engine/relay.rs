@@ -14,31 +14,32 @@ use dysco_proxy::Measured;
 use super::commands::clamp_of;
 use super::held::{FIRST_LOOK, Waiting};
 use super::measure::{accepted, facts, known, opened};
-use super::{Answer, ThisHost};
+use super::{Answer, Plane, ProxyChanges};
 
 /// Interfaces towards the left and the right end.
 pub(super) type Ways = Result<[u32; 2], AgentError>;
 
-impl ThisHost {
+impl ProxyChanges {
     /// Returns true if this host is both anchors of the change.
     pub(super) fn is_pair(&self, change: ChangeId) -> bool {
         self.held.get(&change).is_some_and(|h| h.other.is_some())
     }
 
     /// Returns the slots of A and of B, if both sessions still have theirs.
-    fn pair_of(&self, change: ChangeId) -> Option<[u32; 2]> {
-        self.slots_of(change).try_into().ok()
+    fn pair_of(&self, plane: &Plane, change: ChangeId) -> Option<[u32; 2]> {
+        self.slots_of(plane, change).try_into().ok()
     }
 
     pub(super) fn lock_pair(
         &mut self,
+        plane: &mut Plane,
         change: ChangeId,
         a: &Subsession,
         b: &Subsession,
     ) -> Result<[Facts; 2], Reason> {
-        let find = |sub| (self.find_for(change, sub)).ok_or(Reason::NotTracked(*sub));
+        let find = |sub| (plane.find_for(change, sub)).ok_or(Reason::NotTracked(*sub));
         let slots = [find(a)?, find(b)?];
-        let sessions = slots.map(|slot| self.confirmed(slot));
+        let sessions = slots.map(|slot| plane.confirmed(slot));
         let ends = [
             at_the_end(&sessions[0], facts(&sessions[0], a)?),
             at_the_end(&sessions[1], facts(&sessions[1], b)?),
@@ -50,10 +51,11 @@ impl ThisHost {
         // The clamp is short-lived, since nothing has to be set up. The number of bytes under way
         // to this host is unknown.
         for (slot, s) in slots.into_iter().zip(&sessions) {
-            if let Err(error) = self.agent.forget_edge(slot) {
+            if let Err(error) = plane.agent.forget_edge(slot) {
                 tracing::warn!(%change, %error, "the window of an end before stays");
             }
-            self.agent
+            plane
+                .agent
                 .clamp_far(slot, clamp_of(0, Anchor::Far.wscale(s)));
         }
         Ok(ends)
@@ -61,8 +63,14 @@ impl ThisHost {
 
     /// Notes how far both ends let the proxy's sockets send. The proxy may hold more for one of
     /// them than that end has room for, which leaves no room for what the other end sends.
-    pub(super) fn note_edges(&self, change: ChangeId, claimed: &Measurement, m: &Measured) {
-        let Some(slots) = self.pair_of(change) else {
+    pub(super) fn note_edges(
+        &self,
+        plane: &Plane,
+        change: ChangeId,
+        claimed: &Measurement,
+        m: &Measured,
+    ) {
+        let Some(slots) = self.pair_of(plane, change) else {
             return;
         };
         let edges = [
@@ -70,7 +78,7 @@ impl ThisHost {
             m.sending_b.edge(claimed.b.local.isn, false),
         ];
         for (slot, edge) in slots.into_iter().zip(edges) {
-            if let Err(error) = self.agent.set_edge(slot, edge) {
+            if let Err(error) = plane.agent.set_edge(slot, edge) {
                 tracing::warn!(%change, %error, "the window of an end is not known");
             }
         }
@@ -79,6 +87,7 @@ impl ThisHost {
     /// Looks up the routes to both ends, and then joins the sessions.
     pub(super) fn join(
         &mut self,
+        plane: &mut Plane,
         change: ChangeId,
         a: &Subsession,
         b: &Subsession,
@@ -87,12 +96,12 @@ impl ThisHost {
         self.held.entry(change).or_default().waiting = Some(Waiting::Join { translation });
         let to_left = (a.right.ip(), a.left.ip());
         let to_right = (b.left.ip(), b.right.ip());
-        let known = |(from, to): (IpAddr, IpAddr)| self.state.route(from, to);
+        let known = |(from, to): (IpAddr, IpAddr)| plane.state.route(from, to);
         if let (Some(left), Some(right)) = (known(to_left), known(to_right)) {
-            return self.ways_found(change, Ok([left, right]));
+            return self.ways_found(plane, change, Ok([left, right]));
         }
-        let routes = self.routes.clone();
-        let answers = self.answers.clone();
+        let routes = plane.routes.clone();
+        let answers = plane.answers.clone();
         tokio::spawn(async move {
             let both = async {
                 let left = routes.get(to_left.0, to_left.1).await?.ifindex;
@@ -104,31 +113,32 @@ impl ThisHost {
     }
 
     /// Continues the join that waited for the routes.
-    pub(super) fn ways_found(&mut self, change: ChangeId, ways: Ways) {
+    pub(super) fn ways_found(&mut self, plane: &mut Plane, change: ChangeId, ways: Ways) {
         let Some(held) = self.held.get_mut(&change) else {
             return;
         };
         let Some(Waiting::Join { translation }) = held.waiting.take() else {
             return;
         };
-        let result = self.joined(change, ways, translation);
-        self.tell_machine(HostEvent::Prepared { change, result });
+        let result = self.joined(plane, change, ways, translation);
+        plane.tell_machine(HostEvent::Prepared { change, result });
     }
 
     fn joined(
         &mut self,
+        plane: &mut Plane,
         change: ChangeId,
         ways: Ways,
         translation: Translation,
     ) -> Result<(), Reason> {
-        let [a, b] = self.pair_of(change).ok_or(Reason::Closing)?;
-        let keys = [a, b].map(|slot| self.agent.session(slot).key);
+        let [a, b] = self.pair_of(plane, change).ok_or(Reason::Closing)?;
+        let keys = [a, b].map(|slot| plane.agent.session(slot).key);
         let ends = keys.map(|key| (key.local().ip(), key.remote().ip()));
         let [left, right] = ways.map_err(|_| Reason::NoRoute(ends[0].1))?;
-        self.usable_way(ends[0].0, ends[0].1, left)?;
-        self.usable_way(ends[1].0, ends[1].1, right)?;
+        plane.usable_way(ends[0].0, ends[0].1, left)?;
+        plane.usable_way(ends[1].0, ends[1].1, right)?;
         let states = [a, b].map(|slot| {
-            let s = self.agent.session(slot);
+            let s = plane.agent.session(slot);
             (s.view(), s.life.reset != 0)
         });
         let done = |(view, _)| {
@@ -144,7 +154,7 @@ impl ThisHost {
         if !states.into_iter().all(fit) {
             return Err(Reason::Closing);
         }
-        self.agent.join(&Joint {
+        plane.agent.join(&Joint {
             a,
             b,
             translation,
@@ -155,32 +165,32 @@ impl ThisHost {
     }
 
     /// Cuts both sessions, and notes for each where the other's new data begins.
-    pub(super) fn cut_pair(&mut self, change: ChangeId) {
-        let Some([a, b]) = self.pair_of(change) else {
+    pub(super) fn cut_pair(&mut self, plane: &mut Plane, change: ChangeId) {
+        let Some([a, b]) = self.pair_of(plane, change) else {
             // A former process may have cut both while both existed.
-            let left = self.slots_of(change).into_iter();
+            let left = self.slots_of(plane, change).into_iter();
             let cut = left
-                .map(|slot| self.agent.session(slot))
+                .map(|slot| plane.agent.session(slot))
                 .find(|s| s.two.cut_set != 0);
             if let Some(s) = cut {
                 let cutoff = cutoff(Anchor::Far, &s);
-                self.tell_machine(HostEvent::CutDone { change, cutoff });
+                plane.tell_machine(HostEvent::CutDone { change, cutoff });
             }
-            return self.tell_gone(change);
+            return self.tell_gone(plane, change);
         };
-        let (cutoff, _) = self.agent.cut_pair(a, b);
-        self.tell_machine(HostEvent::CutDone { change, cutoff });
-        if self.tell_broken(change) {
+        let (cutoff, _) = plane.agent.cut_pair(a, b);
+        plane.tell_machine(HostEvent::CutDone { change, cutoff });
+        if self.tell_broken(plane, change) {
             return;
         }
         if let Some(held) = self.held.get_mut(&change) {
             held.draining = true;
         }
-        self.drained_or_wait(change, FIRST_LOOK);
+        self.drained_or_wait(plane, change, FIRST_LOOK);
     }
 }
 
-impl ThisHost {
+impl Plane {
     /// Returns the slots of A and of B of a session that this host relays.
     pub(super) fn relay_of(&self, sub: &Subsession) -> Option<[u32; 2]> {
         self.relay_at(self.find(sub)?)
@@ -211,16 +221,19 @@ impl ThisHost {
         });
         relayed.map(|(slot, _)| slot).collect()
     }
+}
 
+impl ProxyChanges {
     /// Measures a session that this host relays. Its data plane adds a constant to each number,
     /// which is all that has to be measured.
     pub(super) fn measure_relay(
         &mut self,
+        plane: &mut Plane,
         change: ChangeId,
         [slot_a, slot_b]: [u32; 2],
     ) -> Result<Measurement, Reason> {
-        self.has_none_beside([slot_a, slot_b])?;
-        let (a, b) = (self.agent.session(slot_a), self.agent.session(slot_b));
+        plane.has_none_beside([slot_a, slot_b])?;
+        let (a, b) = (plane.agent.session(slot_a), plane.agent.session(slot_b));
         let (sub_a, sub_b) = (accepted(&a.key), opened(&b.key));
         let held = self.held.entry(change).or_default();
         held.slot = Some((slot_a, a.created_ns));

@@ -123,7 +123,10 @@ impl Engine {
         if !dry_run {
             crate::notify::notify_reloading();
         }
-        let (file, answers) = (self.reload.file.clone(), self.core.host.answers.clone());
+        let (file, answers) = (
+            self.reload.file.clone(),
+            self.core.host.plane.answers.clone(),
+        );
         tokio::task::spawn_blocking(move || {
             let files = read(&file).map_err(|e| failure(FailureCode::BadRequest, e));
             let read = Reread {
@@ -148,11 +151,12 @@ impl Engine {
         });
         if !read.dry_run {
             match &done {
-                Ok(report) => self.core.host.report("reloaded", None, text(report)),
+                Ok(report) => self.core.host.plane.report("reloaded", None, text(report)),
                 Err(failure) => {
                     tracing::error!("{failure}");
                     self.core
                         .host
+                        .plane
                         .tell_monitors("reload_refused", None, failure.to_string());
                 }
             }
@@ -170,10 +174,14 @@ impl Engine {
     /// Returns what differs in the files, if it can be taken up.
     fn differences(&self, files: &Files, dry_run: bool) -> Result<ReloadReport, Failure> {
         let internal = |e| failure(FailureCode::Internal, Cause::new(e));
-        let taken = self.core.host.config.taking(&files.config);
+        let taken = self.core.host.plane.config.taking(&files.config);
         let (old, new) = (&self.reload.credentials, &files.credentials);
         let path = &files.config.chain.policy;
-        let policy = self.core.host.is_other_policy(path, files.policy.clone());
+        let policy = self
+            .core
+            .host
+            .chains
+            .is_other_policy(path, files.policy.clone());
         if old.revoked.is_some() && new.revoked.is_none() {
             let cause = Cause::new(format!(
                 "the list of revoked certificates {} is gone",
@@ -193,7 +201,13 @@ impl Engine {
         let others = others.into_iter().filter(|(_, other)| *other);
         Ok(ReloadReport {
             dry_run,
-            changed: self.core.host.config.changes_to(&taken).map_err(internal)?,
+            changed: self
+                .core
+                .host
+                .plane
+                .config
+                .changes_to(&taken)
+                .map_err(internal)?,
             files: others.map(|(name, _)| name.to_owned()).collect(),
             needs_restart: taken.changes_to(&files.config).map_err(internal)?,
         })
@@ -203,27 +217,29 @@ impl Engine {
     /// steps.
     fn take_up_files(&mut self, files: Files, report: &ReloadReport) -> Result<(), Failure> {
         let refused = |cause: Cause| failure(FailureCode::Refused, cause);
-        let taken = self.core.host.config.taking(&files.config);
-        let before = self.core.host.config.clone();
+        let taken = self.core.host.plane.config.taking(&files.config);
+        let before = self.core.host.plane.config.clone();
         dysco_config::change_filter(&taken.log).map_err(|e| refused(Cause::new(e)))?;
         let fallible = self
             .admit(&taken)
             .and_then(|()| self.add_interfaces(&taken))
             .and_then(|()| self.track(&taken))
             .and_then(|()| {
-                self.core
-                    .host
-                    .take_up_policy(&taken.chain.policy, files.policy)
+                self.core.host.chains.take_up_policy(
+                    &mut self.core.host.plane,
+                    &taken.chain.policy,
+                    files.policy,
+                )
             });
         if let Err(why) = fallible {
             self.undo(&before, &taken);
             return Err(refused(why));
         }
         for gone in only_in(&before, &taken) {
-            self.core.host.agent.remove_interface(gone);
+            self.core.host.plane.agent.remove_interface(gone);
         }
         let revoked = report.files.iter().any(|name| name == "revoked");
-        self.core.host.control.take_up(files.renewal);
+        self.core.host.plane.control.take_up(files.renewal);
         self.gauges.renew(&files.credentials);
         if let Err(error) = self.metrics.renew(&files.credentials) {
             tracing::error!(%error, "readers of metrics are accepted by the keys before");
@@ -231,16 +247,19 @@ impl Engine {
         self.reload.credentials = files.credentials;
         self.reload.looked = None;
         if revoked {
-            self.core.host.forget_gone_keys();
+            self.core
+                .host
+                .chains
+                .forget_gone_keys(&mut self.core.host.plane);
         }
-        self.core.host.proxy.configure(&proxy_config(&taken));
+        self.core.host.plane.proxy.configure(&proxy_config(&taken));
         self.removals.set_concurrency(taken.removal.concurrency);
         let local = taken.removal.mode == dysco_api::Mode::Local;
         self.core.machine().answer_asks_locally(local);
         let sees_more = before.track != taken.track || only_in(&taken, &before).next().is_some();
-        self.core.host.config = taken;
+        self.core.host.plane.config = taken;
         if sees_more {
-            self.adopting.begin(&self.core.host, None);
+            self.adopting.begin(&self.core.host.plane, None);
         }
         Ok(())
     }
@@ -252,12 +271,12 @@ impl Engine {
     }
 
     fn add_interfaces(&self, new: &Config) -> Result<(), Cause> {
-        for gone in only_in(&self.core.host.config, new) {
+        for gone in only_in(&self.core.host.plane.config, new) {
             self.may_leave(gone)?;
         }
         let attach = agent_config(new).attach;
-        for name in only_in(new, &self.core.host.config) {
-            let added = self.core.host.agent.add_interface(name, attach);
+        for name in only_in(new, &self.core.host.plane.config) {
+            let added = self.core.host.plane.agent.add_interface(name, attach);
             added.map_err(|e| e.explain())?;
         }
         Ok(())
@@ -266,9 +285,9 @@ impl Engine {
     /// Returns an error if sessions leave by an interface: they would stop without the programs
     /// there.
     fn may_leave(&self, interface: &str) -> Result<(), Cause> {
-        let ours = self.core.host.config.host.interfaces.iter();
+        let ours = self.core.host.plane.config.host.interfaces.iter();
         let index = { ours }.find(|i| i.name == interface).map(|i| i.index);
-        let sessions = self.core.host.agent.sessions();
+        let sessions = self.core.host.plane.agent.sessions();
         let of_it = sessions.iter().filter(|(_, s)| {
             dysco_agent::need_of(s).is_some() && index.is_none_or(|index| s.ifindex == index)
         });
@@ -282,13 +301,13 @@ impl Engine {
     }
 
     fn track(&self, new: &Config) -> Result<(), Cause> {
-        (self.core.host.agent.track(&new.rules())).map_err(|e| e.explain().into())
+        (self.core.host.plane.agent.track(&new.rules())).map_err(|e| e.explain().into())
     }
 
     /// Undoes the steps that were taken for another configuration.
     fn undo(&self, before: &Config, taken: &Config) {
         for added in only_in(taken, before) {
-            self.core.host.agent.remove_interface(added);
+            self.core.host.plane.agent.remove_interface(added);
         }
         let undone = [
             self.admit(before),

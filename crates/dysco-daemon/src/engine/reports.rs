@@ -47,12 +47,14 @@ impl Engine {
                 let text = format!("{message} from {from} was ignored: {violation}");
                 self.core
                     .host
+                    .plane
                     .report_part(Some(change.to_string()), "violation", None, text);
             }
             Report::Trouble { change, reason } => {
                 let text = format!("change {change}: {reason}");
                 self.core
                     .host
+                    .plane
                     .report_part(Some(change.to_string()), "trouble", None, text);
             }
         }

@@ -9,7 +9,7 @@ use dysco_common::{FlowKey, Session, View};
 use dysco_proxy::table;
 use dysco_scheduling::spawn_long;
 
-use super::{Answer, ThisHost, collect};
+use super::{Answer, Plane, ThisHost, collect};
 
 /// Interval between looks.
 const EVERY: Duration = Duration::from_secs(30);
@@ -82,36 +82,40 @@ impl Sockets {
     }
 }
 
-impl ThisHost {
+impl Sockets {
     /// Collects sessions that had no socket at the last two looks.
-    pub(super) fn sweep_sockets(&mut self) {
-        if self.sockets.last.is_some_and(|at| at.elapsed() < EVERY) {
+    pub(super) fn sweep_sockets(&mut self, plane: &mut Plane) {
+        if self.last.is_some_and(|at| at.elapsed() < EVERY) {
             return;
         }
-        self.sockets.last = Some(Instant::now());
-        let answers = self.answers.clone();
+        self.last = Some(Instant::now());
+        let answers = plane.answers.clone();
         // Takes milliseconds on a host with a large table: not on the engine's thread.
         spawn_long(move || {
             let open = table::rows().map(|rows| rows.iter().map(|r| r.key).collect());
             let _ = answers.send(Answer::Sockets(open));
         });
     }
+}
 
+impl ThisHost {
     /// Continues with the listed sockets.
     pub(super) fn sockets_listed(&mut self, open: io::Result<HashSet<FlowKey>>) {
         let mut open = match open {
             Ok(open) => open,
             Err(error) => return tracing::warn!(%error, "cannot list this host's sockets"),
         };
-        let sessions = self.agent.sessions();
-        self.hold_missing_ports(&sessions, &open);
+        let sessions = self.plane.agent.sessions();
+        self.ports.hold_missing_ports(&sessions, &open);
         // These sockets are no session's.
         for connection in self.ports.connections() {
             open.remove(connection);
         }
         let gone = self.sockets.look(&sessions, &open, collect::boot_time());
         for slot in gone {
-            self.collector.abandoned(slot, &self.agent.session(slot));
+            self.plane
+                .collector
+                .abandoned(slot, &self.plane.agent.session(slot));
         }
     }
 }

@@ -22,10 +22,11 @@ use super::core::Core;
 use super::history::History;
 use super::host::ThisHost;
 use super::inputs::{Inputs, Sources};
+use super::plane::Plane;
 use super::removal::Removals;
 use super::{
-    Engine, adopt, chains, collect, fault, firewall, gauges, neighbours, on_link, pages, ports,
-    rechain, reload, sockets, state, straight, tally,
+    Engine, adopt, chains, collect, fault, firewall, gauges, held, names, neighbours, on_link,
+    pages, ports, rechain, reload, sockets, state, straight, tally,
 };
 use crate::{api, metrics};
 
@@ -79,7 +80,7 @@ pub(super) fn start(config: Config, file: PathBuf) -> anyhow::Result<(Engine, In
     let sessions = config.data_plane.max_sessions as usize;
     let history = History::open(&config.removal.state_dir.join("history"), sessions);
     let removals = Removals::new(config.removal.concurrency);
-    let host = ThisHost {
+    let plane = Plane {
         config,
         agent: Arc::new(agent),
         routes,
@@ -89,21 +90,24 @@ pub(super) fn start(config: Config, file: PathBuf) -> anyhow::Result<(Engine, In
         events: VecDeque::new(),
         answers,
         terms: HashMap::new(),
-        held: HashMap::new(),
+        collector: collect::Collector::default(),
+        neighbours: neighbours::Neighbours::default(),
+        state,
+        faults: fault::Faults::from_env(),
+        names: names::Names::new(),
+        history,
+        monitors: Vec::new(),
+    };
+    let host = ThisHost {
+        plane,
+        proxy_changes: held::ProxyChanges::default(),
         rechain: rechain::Rechain::default(),
         chains: chains::Chains::default(),
         moves: firewall::Moves::default(),
         returns: straight::Returns::default(),
         ports: ports::Ports::new(),
         sockets: sockets::Sockets::default(),
-        collector: collect::Collector::default(),
         on_link: on_link::OnLink::default(),
-        strict: None,
-        neighbours: neighbours::Neighbours::default(),
-        state,
-        faults: fault::Faults::from_env(),
-        history,
-        monitors: Vec::new(),
         no_room_told: None,
     };
     let engine = Engine {

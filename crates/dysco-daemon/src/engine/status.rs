@@ -13,8 +13,9 @@ impl Engine {
         let all = self
             .core
             .host
+            .plane
             .agent
-            .sessions_in(0..self.core.host.agent.capacity());
+            .sessions_in(0..self.core.host.plane.agent.capacity());
         for (slot, s) in all.filter(|(_, s)| s.is_current()) {
             sessions.live += u64::from(!s.has_ended());
             sessions.adopted += u64::from(s.is_adopted());
@@ -30,7 +31,7 @@ impl Engine {
             let new_path = view.new_path();
             let chained = new_path.is_some_and(|route| route.chain != ChainState::None);
             let through =
-                chained && is_in_chain(&s, self.core.host.agent.chain_of(slot).as_deref());
+                chained && is_in_chain(&s, self.core.host.plane.agent.chain_of(slot).as_deref());
             sessions.chained += u64::from(through);
             match view {
                 View::Opening | View::Tracked | View::Adopted => sessions.tracked += 1,
@@ -42,16 +43,24 @@ impl Engine {
                 _ => {}
             }
         }
-        let shim = self.core.host.proxy.stats();
+        let shim = self.core.host.plane.proxy.stats();
         StatusReport {
-            host: self.core.host.config.host.name.clone(),
-            addresses: self.core.host.config.host.addresses.clone(),
+            host: self.core.host.plane.config.host.name.clone(),
+            addresses: self.core.host.plane.config.host.addresses.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            uptime_s: self.core.host.started.elapsed().as_secs(),
-            interfaces: self.core.host.interface_reports(),
+            uptime_s: self.core.host.plane.started.elapsed().as_secs(),
+            interfaces: self.core.host.plane.interface_reports(),
             sessions,
-            peers: self.core.host.control.peers().iter().map(peer).collect(),
-            shim_socket: Some(self.core.host.config.shim.socket.clone()),
+            peers: self
+                .core
+                .host
+                .plane
+                .control
+                .peers()
+                .iter()
+                .map(peer)
+                .collect(),
+            shim_socket: Some(self.core.host.plane.config.shim.socket.clone()),
             shim_processes: shim.hellos,
             pairs: shim.pairs,
             counters: self.snapshot().listed(),

@@ -14,7 +14,7 @@ use etherparse::{TcpHeader, TcpOptionElement};
 
 use super::packets::{self, packet_of};
 use super::raw::{send, send_by};
-use super::{Answer, ThisHost};
+use super::{Answer, Plane};
 
 /// Time without an acknowledgement after which replies take the old path again.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -94,10 +94,11 @@ impl Returns {
     }
 }
 
-impl ThisHost {
+impl Returns {
     /// Looks up the route to the client, and then runs the errand.
     pub(super) fn send_straight(
         &mut self,
+        plane: &mut Plane,
         change: ChangeId,
         own: Subsession,
         path: Subsession,
@@ -111,10 +112,10 @@ impl ThisHost {
             errand,
             found,
         };
-        if let Some(ifindex) = self.state.route(from, to) {
-            return self.sent_straight(straight(Ok(ifindex)));
+        if let Some(ifindex) = plane.state.route(from, to) {
+            return self.sent_straight(plane, straight(Ok(ifindex)));
         }
-        let (routes, answers) = (self.routes.clone(), self.answers.clone());
+        let (routes, answers) = (plane.routes.clone(), plane.answers.clone());
         tokio::spawn(async move {
             let found = routes.get(from, to).await.map(|r| r.ifindex);
             let _ = answers.send(Answer::Straight(Box::new(straight(found))));
@@ -122,21 +123,21 @@ impl ThisHost {
     }
 
     /// Runs the errand, once the route is known or there is none.
-    pub(super) fn sent_straight(&mut self, s: Straight) {
+    pub(super) fn sent_straight(&mut self, plane: &mut Plane, s: Straight) {
         let change = s.change;
-        let result = self.run_errand(s);
-        self.tell_machine(HostEvent::Prepared { change, result });
+        let result = self.run_errand(plane, s);
+        plane.tell_machine(HostEvent::Prepared { change, result });
     }
 
-    fn run_errand(&mut self, straight: Straight) -> Result<(), Reason> {
+    fn run_errand(&mut self, plane: &mut Plane, straight: Straight) -> Result<(), Reason> {
         let Straight {
             own, path, errand, ..
         } = straight;
         let client = path.left;
         let found = straight.found.map_err(|_| Reason::NoRoute(client.ip()))?;
-        let ifindex = self.usable_way(own.right.ip(), client.ip(), found)?;
-        let slot = self.find(&own).ok_or(Reason::NotTracked(own))?;
-        let s = self.agent.session(slot);
+        let ifindex = plane.usable_way(own.right.ip(), client.ip(), found)?;
+        let slot = plane.find(&own).ok_or(Reason::NotTracked(own))?;
+        let s = plane.agent.session(slot);
         let key = FlowKey::new(path.right, client);
         let view = s.view();
         if !matches!(view, View::Tracked | View::Returned) || s.life.reset != 0 {
@@ -145,7 +146,7 @@ impl ThisHost {
         match errand {
             Errand::Prove { probe, translation } => {
                 let bytes = segment(&s, &path, &probe, translation);
-                let interface = self.interface(ifindex);
+                let interface = plane.interface(ifindex);
                 send_by(&bytes, client, interface).map_err(|e| Reason::Failed(Cause::new(e)))
             }
             Errand::Return { .. } if view == View::Returned && s.path == key => Ok(()),
@@ -155,43 +156,58 @@ impl ThisHost {
                     ifindex,
                     translation,
                 };
-                self.returns.forget(slot);
-                self.agent
+                self.forget(slot);
+                plane
+                    .agent
                     .answer_straight(slot, &path)
                     .map_err(|e| Reason::NewPathUnusable(e.explain().into()))
             }
         }
     }
 
+    /// Runs once a second for each session: replies that do not arrive take the old path again,
+    /// which is always open.
+    pub(super) fn sweep_return(&mut self, plane: &mut Plane, slot: u32, s: &Session, now: Instant) {
+        match s.view() {
+            View::Returned if self.is_stuck(slot, s, now) => {
+                plane.agent.unprepare(slot);
+                plane.show_old_way(slot, s);
+                let why = format!("nothing was acknowledged for {} s", PATIENCE.as_secs());
+                self.no_return(plane, slot, s, &why);
+            }
+            View::Relayed(_) => {
+                let Some(a) = plane.linked(slot, s).filter(|_| s.life.opened_here != 0) else {
+                    return;
+                };
+                let other = plane.agent.session(a);
+                if other.two.returns != 0 && self.are_back(slot, s) {
+                    plane.agent.set_returns(a, false);
+                    self.no_return(plane, a, &other, "replies pass this host again");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn no_return(&mut self, plane: &mut Plane, slot: u32, s: &Session, why: &str) {
+        self.forget(slot);
+        let id = plane.session_id(slot, s);
+        plane.report("no_return", Some(id), format!("{:?}: {why}", s.key));
+        let change = WayChange {
+            from: Way::Return,
+            to: Way::Local,
+            by: "dyscod, since replies did not arrive".into(),
+        };
+        plane.history.changed(id, change, None);
+    }
+}
+
+impl Plane {
     fn interface(&self, ifindex: u32) -> Option<&str> {
         let ours = self.config.host.interfaces.iter();
         ours.clone()
             .find(|i| i.index == ifindex)
             .map(|i| i.name.as_str())
-    }
-
-    /// Runs once a second for each session: replies that do not arrive take the old path again,
-    /// which is always open.
-    pub(super) fn sweep_return(&mut self, slot: u32, s: &Session, now: Instant) {
-        match s.view() {
-            View::Returned if self.returns.is_stuck(slot, s, now) => {
-                self.agent.unprepare(slot);
-                self.show_old_way(slot, s);
-                let why = format!("nothing was acknowledged for {} s", PATIENCE.as_secs());
-                self.no_return(slot, s, &why);
-            }
-            View::Relayed(_) => {
-                let Some(a) = self.linked(slot, s).filter(|_| s.life.opened_here != 0) else {
-                    return;
-                };
-                let other = self.agent.session(a);
-                if other.two.returns != 0 && self.returns.are_back(slot, s) {
-                    self.agent.set_returns(a, false);
-                    self.no_return(a, &other, "replies pass this host again");
-                }
-            }
-            _ => {}
-        }
     }
 
     /// Shows firewalls on the path by the relaying host how far this end has sent past it.
@@ -222,18 +238,6 @@ impl ThisHost {
                 say();
             }
         });
-    }
-
-    fn no_return(&mut self, slot: u32, s: &Session, why: &str) {
-        self.returns.forget(slot);
-        let id = self.session_id(slot, s);
-        self.report("no_return", Some(id), format!("{:?}: {why}", s.key));
-        let change = WayChange {
-            from: Way::Return,
-            to: Way::Local,
-            by: "dyscod, since replies did not arrive".into(),
-        };
-        self.history.changed(id, change, None);
     }
 }
 

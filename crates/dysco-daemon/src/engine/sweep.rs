@@ -9,29 +9,44 @@ impl Engine {
     /// Does the work of one tick. `part` is the part of the table whose turn it is.
     pub(super) fn sweep(&mut self, part: u32) {
         self.sweep_part(part);
-        self.core.host.sweep_moves();
+        self.core.host.moves.sweep_moves(&mut self.core.host.plane);
         self.chain_requests.sweep_asks(&mut self.core);
         self.chain_requests.wake_chains(&mut self.core);
-        self.core.host.sweep_monitors();
+        self.core.host.plane.sweep_monitors();
         self.reload.warn_of_keys(Instant::now());
         self.turns.look();
     }
 
     /// Collects ended sessions in one part of the table. With the first part, starts waiting work.
     fn sweep_part(&mut self, part: u32) {
-        self.core.host.history.flush();
-        self.core.host.say_farewells();
+        self.core.host.plane.history.flush();
+        self.core
+            .host
+            .rechain
+            .say_farewells(&mut self.core.host.plane);
         if part == 0 {
-            self.core.host.agent.release_quarantine();
-            self.core.host.sweep_interfaces();
-            self.core.host.keep_neighbours();
-            self.core.host.sweep_sockets();
+            self.core.host.plane.agent.release_quarantine();
+            self.core.host.plane.sweep_interfaces();
+            self.core
+                .host
+                .on_link
+                .keep_neighbours(&mut self.core.host.plane);
+            self.core
+                .host
+                .sockets
+                .sweep_sockets(&mut self.core.host.plane);
             self.removals.removals_due(&mut self.core);
             self.removals.sweep_automatic(&mut self.core);
-            self.core.host.sweep_chains();
+            self.core
+                .host
+                .chains
+                .sweep_chains(&mut self.core.host.plane);
         }
         let counted = self.core.host.sweep_table(part, SWEEP_PARTS);
         self.gauges.counted(part, counted);
-        self.core.host.ask_about_ports();
+        self.core
+            .host
+            .ports
+            .ask_about_ports(&mut self.core.host.plane);
     }
 }

@@ -7,17 +7,17 @@ use anyhow::Context as _;
 use dysco_common::view::{Change, View};
 
 use super::held::Held;
-use super::{Engine, ThisHost};
+use super::{Engine, Plane, ThisHost};
 
 impl Engine {
     /// Takes up the changes of a former process, before anything else.
     pub(super) fn take_up(&mut self) -> anyhow::Result<()> {
-        let now = self.core.host.now();
-        self.core.host.take_up_history();
-        let (path, records) = self.core.host.state.records();
-        self.core.host.agent.forget_joins();
-        self.core.host.agent.mend_parts();
-        self.core.host.rechain.taking_up = Some(self.core.host.agent.second_paths());
+        let now = self.core.host.plane.now();
+        self.core.host.plane.take_up_history();
+        let (path, records) = self.core.host.plane.state.records();
+        self.core.host.plane.agent.forget_joins();
+        self.core.host.plane.agent.mend_parts();
+        self.core.host.rechain.taking_up = Some(self.core.host.plane.agent.second_paths());
         for record in records {
             // Without its record this host would report to the others that it knows of no change,
             // and they would roll back a session that may have been cut.
@@ -39,18 +39,25 @@ impl Engine {
             let found = |sub| {
                 self.core
                     .host
+                    .plane
                     .find_for(change, &sub)
-                    .map(|slot| (slot, self.core.host.agent.session(slot).created_ns))
+                    .map(|slot| (slot, self.core.host.plane.agent.session(slot).created_ns))
             };
             let (slot, second) = (found(own), other.and_then(found));
-            let held = self.core.host.held.entry(change).or_default();
+            let held = self.core.host.proxy_changes.held.entry(change).or_default();
             held.slot = slot;
             held.own = Some(own);
             held.other = second;
             if slot.is_none() || second.is_none() && other.is_some() {
-                self.core.host.tell_gone(change);
+                self.core
+                    .host
+                    .proxy_changes
+                    .tell_gone(&mut self.core.host.plane, change);
             } else {
-                self.core.host.tell_broken(change);
+                self.core
+                    .host
+                    .proxy_changes
+                    .tell_broken(&mut self.core.host.plane, change);
             }
         }
         self.pump_at_once();
@@ -61,47 +68,49 @@ impl Engine {
     }
 }
 
-impl ThisHost {
+impl Plane {
     /// Takes up the history of sessions that still exist.
     fn take_up_history(&mut self) {
         let all = self.agent.sessions().into_iter();
         let live: HashSet<_> = all.map(|(slot, s)| self.session_id(slot, &s)).collect();
         self.history.retain(|session| live.contains(&session));
     }
+}
 
+impl ThisHost {
     /// Ends locks that a former process never recorded, and second paths that were never used.
     fn undo_unrecorded(&mut self) {
-        let held = self.held.values().flat_map(Held::slots);
+        let held = self.proxy_changes.held.values().flat_map(Held::slots);
         let held: HashSet<u32> = held.map(|(slot, _)| slot).collect();
-        let mut all = self.agent.sessions();
+        let mut all = self.plane.agent.sessions();
         all.retain(|(slot, _)| !held.contains(slot) && !self.rechain.has(*slot));
         for (slot, s) in all {
             match s.view() {
                 View::Tracked => {
                     if s.clamp != 0 {
-                        self.agent.clamp(slot, 0);
+                        self.plane.agent.clamp(slot, 0);
                     }
                     if s.clamp_far != 0 {
-                        self.agent.clamp_far(slot, 0);
+                        self.plane.agent.clamp_far(slot, 0);
                     }
                 }
                 View::Changing(Change::Joining) => {
-                    let left = self.agent.drop_next_path(slot);
-                    self.entomb_path(left);
+                    let left = self.plane.agent.drop_next_path(slot);
+                    self.rechain.entomb_path(&mut self.plane, left);
                 }
                 View::NewPath(route) | View::Changing(Change::Switching(route))
                     if route.other.is_some() =>
                 {
-                    let left = self.agent.drop_path_before(slot);
-                    self.entomb_path(left);
+                    let left = self.plane.agent.drop_path_before(slot);
+                    self.rechain.entomb_path(&mut self.plane, left);
                 }
                 View::Changing(Change::TwoPaths(cutover)) if !cutover.is_used() => {
-                    self.agent.unprepare(slot);
+                    self.plane.agent.unprepare(slot);
                 }
                 View::Changing(Change::FarTwoPaths(cutover)) if !cutover.is_used() => {
-                    self.agent.unjoin(slot);
+                    self.plane.agent.unjoin(slot);
                 }
-                View::Relayed(_) => self.agent.undo_steering(slot),
+                View::Relayed(_) => self.plane.agent.undo_steering(slot),
                 View::Changing(Change::TwoPaths(_) | Change::FarTwoPaths(_)) if !s.has_ended() => {
                     tracing::error!(session = ?s.key, "two paths, and no record of the change: it stays so until the session ends");
                 }

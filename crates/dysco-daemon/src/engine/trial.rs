@@ -14,7 +14,7 @@ use dysco_proto::{ChangeId, HostEvent, Meddling, Reason};
 use super::collect::boot_time;
 use super::pace::{Pace, too_fast};
 use super::raw::{self, Repeated};
-use super::{Answer, Held, ThisHost, packets, probe};
+use super::{Answer, Held, Plane, ProxyChanges, ThisHost, packets, probe};
 
 /// Intervals between SYNs, and from the last one until the path is given up.
 const REPEAT: [Duration; 5] = [
@@ -38,21 +38,21 @@ fn round_trip(elapsed: Duration) -> Duration {
     (elapsed - last).max(elapsed / 2)
 }
 
-impl ThisHost {
+impl ProxyChanges {
     /// Opens the path, once the right anchor is prepared.
-    pub(super) fn try_path(&mut self, change: ChangeId) {
-        let Some(slot) = self.slot_of(change) else {
-            return self.tell_gone(change);
+    pub(super) fn try_path(&mut self, plane: &mut Plane, change: ChangeId) {
+        let Some(slot) = self.slot_of(plane, change) else {
+            return self.tell_gone(plane, change);
         };
         let Some(held) = self.held.get_mut(&change) else {
             return;
         };
-        let s = self.agent.session(slot);
+        let s = plane.agent.session(slot);
         let result = match (s.view(), held.new) {
             (View::Changing(Change::TwoPaths(cutover)), Some(new))
                 if cutover.cut != Cut::Set && !held.opened =>
             {
-                let answers = self.answers.clone();
+                let answers = plane.answers.clone();
                 held.opened_at = Some(s.snd_max);
                 held.pace.get_or_insert_with(|| Pace::new(&s));
                 held.trial.get_or_insert_with(|| {
@@ -71,7 +71,7 @@ impl ThisHost {
             }
             _ => Err(Reason::Closing),
         };
-        self.tell_machine(HostEvent::Tried { change, result });
+        plane.tell_machine(HostEvent::Tried { change, result });
     }
 
     /// Returns the change of this slot's session.
@@ -82,62 +82,20 @@ impl ThisHost {
         Some((*change, held))
     }
 
-    /// Handles a packet that opens a path.
-    pub(super) fn take_arrival(&mut self, arrival: &Arrival) {
-        let slot = arrival.slot;
-        if self.rechain.has(slot) {
-            return self.chain_arrival(arrival);
-        }
-        let s = self.agent.session(slot);
-        let Some((change, held)) = self.held_of(slot) else {
-            return;
-        };
-        let Some(path) = held.new.filter(|_| held.trial.is_some()) else {
-            return;
-        };
-        match probe::judge_answer(&s, &path, held.nonce, arrival) {
-            Some(Ok(fins)) => held.answered = Some(fins),
-            Some(Err(reason)) => self.give_up_trial(change, reason),
-            None => {}
-        }
-    }
-
-    /// Handles a reset on a path on which no other packet of its session has arrived.
-    pub(super) fn path_rejected(&mut self, slot: u32) {
-        if self.rechain.has(slot) {
-            return self.chain_rejected(slot);
-        }
-        let s = self.agent.session(slot);
-        let Some((change, held)) = self.held_of(slot) else {
-            return;
-        };
-        // The reset is late, of a change that is over.
-        let Some(path) = held.new.filter(|path| s.path == *path) else {
-            return;
-        };
-        let ends = (path.local().ip(), path.remote().ip());
-        let reason = probe::meddles(ends, &[], Meddling::Rejects);
-        if s.life.opened_here != 0 {
-            return self.give_up_trial(change, reason);
-        }
-        let result = Err(reason);
-        self.tell_machine(HostEvent::Tried { change, result });
-    }
-
     /// Gives up the new path, on which no data has been sent yet.
-    fn give_up_trial(&mut self, change: ChangeId, reason: Reason) {
+    fn give_up_trial(&mut self, plane: &mut Plane, change: ChangeId, reason: Reason) {
         let Some(held) = self.held.get_mut(&change) else {
             return;
         };
         if held.trial.take().is_some() {
             let result = Err(reason);
-            self.tell_machine(HostEvent::Tried { change, result });
+            plane.tell_machine(HostEvent::Tried { change, result });
         }
     }
 
     /// Handles the event that the far end has answered on the new path of this slot's session.
-    pub(super) fn path_open(&mut self, slot: u32) {
-        let (s, spoilt) = (self.agent.session(slot), self.faults.spoils("Pace"));
+    pub(super) fn path_open(&mut self, plane: &mut Plane, slot: u32) {
+        let (s, spoilt) = (plane.agent.session(slot), plane.faults.spoils("Pace"));
         let Some((change, held)) = self.held_of(slot) else {
             return;
         };
@@ -157,7 +115,7 @@ impl ThisHost {
         });
         if is_too_fast && !spoilt {
             let cause = too_fast(&format!("on {:?}", s.path));
-            return self.give_up_trial(change, Reason::NewPathUnusable(cause));
+            return self.give_up_trial(plane, change, Reason::NewPathUnusable(cause));
         }
         held.opened = true;
         held.trial = None;
@@ -168,12 +126,12 @@ impl ThisHost {
         let first = opened_at.unwrap_or(s.snd_max);
         send(&s, &packets::bypass_opened(&s, first));
         let result = Ok([Fins::of(Anchor::Near, &s), there]);
-        self.tell_machine(HostEvent::Tried { change, result });
+        plane.tell_machine(HostEvent::Tried { change, result });
     }
 
     /// Shows what this end has sent through the proxy, if it is the left anchor of a bypass.
-    pub(super) fn show_cut(&mut self, change: ChangeId, slot: u32) {
-        let s = self.agent.session(slot);
+    pub(super) fn show_cut(&mut self, plane: &mut Plane, change: ChangeId, slot: u32) {
+        let s = plane.agent.session(slot);
         let two_paths = s.view().two_paths();
         let cut = two_paths.is_some_and(|cutover| cutover.cut == Cut::Set);
         if !cut || s.life.opened_here == 0 || s.shown == 0 {
@@ -193,27 +151,75 @@ impl ThisHost {
     /// Shows that again for all sessions whose end has sent nothing on the new path since: the
     /// packet may be lost, and firewalls learn from data as well. The interval grows: an end may be
     /// silent, and another read nothing, as long as they like.
-    pub(super) fn show_silent_cuts(&mut self) {
+    pub(super) fn show_silent_cuts(&mut self, plane: &mut Plane) {
         let mut silent = Vec::new();
         for (change, held) in &mut self.held {
             let (Some(showing), Some((slot, _))) = (&mut held.showing, held.slot) else {
                 continue;
             };
-            if showing.is_due(&self.agent.session(slot)) {
+            if showing.is_due(&plane.agent.session(slot)) {
                 silent.push((*change, slot));
             }
         }
         for (change, slot) in silent {
-            self.show_cut(change, slot);
+            self.show_cut(plane, change, slot);
         }
     }
 
     /// Gives up a path on which no answer arrived.
-    pub(super) fn path_unopened(&mut self, change: ChangeId) {
+    pub(super) fn path_unopened(&mut self, plane: &mut Plane, change: ChangeId) {
         let new = self.held.get(&change).and_then(|h| h.new);
         let path = new.map_or(String::new(), |key| format!("{key:?}"));
         let why = format!("no answer to a SYN on {path}: a device between the anchors drops it");
-        self.give_up_trial(change, Reason::NewPathUnusable(why.into()));
+        self.give_up_trial(plane, change, Reason::NewPathUnusable(why.into()));
+    }
+}
+
+impl ThisHost {
+    /// Handles a packet that opens a path.
+    pub(super) fn take_arrival(&mut self, arrival: &Arrival) {
+        let slot = arrival.slot;
+        if self.rechain.has(slot) {
+            return self.rechain.chain_arrival(&mut self.plane, arrival);
+        }
+        let s = self.plane.agent.session(slot);
+        let Some((change, held)) = self.proxy_changes.held_of(slot) else {
+            return;
+        };
+        let Some(path) = held.new.filter(|_| held.trial.is_some()) else {
+            return;
+        };
+        match probe::judge_answer(&s, &path, held.nonce, arrival) {
+            Some(Ok(fins)) => held.answered = Some(fins),
+            Some(Err(reason)) => self
+                .proxy_changes
+                .give_up_trial(&mut self.plane, change, reason),
+            None => {}
+        }
+    }
+
+    /// Handles a reset on a path on which no other packet of its session has arrived.
+    pub(super) fn path_rejected(&mut self, slot: u32) {
+        if self.rechain.has(slot) {
+            return self.rechain.chain_rejected(&mut self.plane, slot);
+        }
+        let s = self.plane.agent.session(slot);
+        let Some((change, held)) = self.proxy_changes.held_of(slot) else {
+            return;
+        };
+        // The reset is late, of a change that is over.
+        let Some(path) = held.new.filter(|path| s.path == *path) else {
+            return;
+        };
+        let ends = (path.local().ip(), path.remote().ip());
+        let reason = probe::meddles(ends, &[], Meddling::Rejects);
+        if s.life.opened_here != 0 {
+            return self
+                .proxy_changes
+                .give_up_trial(&mut self.plane, change, reason);
+        }
+        let result = Err(reason);
+        self.plane.tell_machine(HostEvent::Tried { change, result });
     }
 }
 

@@ -12,7 +12,7 @@ use dysco_proto::{KindName, Subsession};
 use super::ChainRequests;
 use super::choice::chain_task;
 use super::request::{Task, Whose};
-use crate::engine::ThisHost;
+use crate::engine::Plane;
 use crate::engine::core::Core;
 
 impl ChainRequests {
@@ -27,8 +27,9 @@ impl ChainRequests {
     ) {
         let may = core
             .host
+            .plane
             .not_in_between(s)
-            .and_then(|()| core.host.has_a_neighbour(s));
+            .and_then(|()| core.host.plane.has_a_neighbour(s));
         if let Err(reason) = may {
             return self.refuse_task(core, &task, &reason);
         }
@@ -44,24 +45,24 @@ impl ChainRequests {
         }
         let ask = AskId(rand::random());
         self.asking.insert(ask, task);
-        let now = core.host.now();
+        let now = core.host.plane.now();
         let actions = self.asks.begin(now, ask, session.left.ip(), asked);
         self.ask_on(core, actions);
     }
 
     pub(in crate::engine) fn take_ask(&mut self, core: &mut Core, incoming: &Incoming) {
         let Some(message) = Message::decode(&incoming.message) else {
-            core.host.state.malformed += 1;
+            core.host.plane.state.malformed += 1;
             tracing::warn!(from = %incoming.via, "a message about chains was discarded");
             return;
         };
-        let now = core.host.now();
+        let now = core.host.plane.now();
         let actions = (self.asks).handle(now, &incoming.from.addresses, message);
         self.ask_on(core, actions);
     }
 
     pub(in crate::engine) fn sweep_asks(&mut self, core: &mut Core) {
-        let now = core.host.now();
+        let now = core.host.plane.now();
         let actions = self.asks.tick(now);
         self.ask_on(core, actions);
     }
@@ -69,9 +70,9 @@ impl ChainRequests {
     fn ask_on(&mut self, core: &mut Core, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Transmit(_, message) if !core.host.faults.pass(message.name()) => {}
+                Action::Transmit(_, message) if !core.host.plane.faults.pass(message.name()) => {}
                 Action::Transmit(to, message) => match message.encode() {
-                    Ok(bytes) => core.host.control.send(to, bytes),
+                    Ok(bytes) => core.host.plane.control.send(to, bytes),
                     Err(error) => tracing::error!(%to, %error, "cannot encode a message"),
                 },
                 Action::Judge { ask, from, asked } => self.judge_ask(core, ask, &from, asked),
@@ -86,21 +87,23 @@ impl ChainRequests {
 
     /// Judges another host's request for another chain of a session.
     fn judge_ask(&mut self, core: &mut Core, ask: AskId, from: &[IpAddr], asked: Asked) {
-        let Some(slot) = asked_about(&core.host, from, &asked.session) else {
+        let Some(slot) = asked_about(&core.host.plane, from, &asked.session) else {
             let why = "the host that the session's address names has opened no such session, or \
                        who asks is no host of it: its dyscod may have begun anew and lost it; \
                        list the sessions there";
             return self.answer_ask(core, ask, Answer::refused(why));
         };
-        let s = core.host.agent.session(slot);
-        let id = core.host.session_id(slot, &s);
+        let s = core.host.plane.agent.session(slot);
+        let id = core.host.plane.session_id(slot, &s);
         let who = from.first().map(ToString::to_string).unwrap_or_default();
-        core.host.report(
+        core.host.plane.report(
             "asked",
             Some(id),
             format!("{:?}: {who} asks for another chain", s.key),
         );
-        let wish = asked.wish.named_as(&core.host.chain_now(slot, &s), from);
+        let wish = asked
+            .wish
+            .named_as(&core.host.plane.chain_now(slot, &s), from);
         let (mut task, judged) = chain_task(core, Whose::Ask(ask), slot, &wish, &asked.state);
         task.dry = asked.dry_run;
         self.take_task(core, task, judged);
@@ -108,7 +111,7 @@ impl ChainRequests {
     }
 
     pub(super) fn answer_ask(&mut self, core: &mut Core, ask: AskId, answer: Answer) {
-        let now = core.host.now();
+        let now = core.host.plane.now();
         let actions = self.asks.answered(now, ask, answer.cut());
         self.ask_on(core, actions);
     }
@@ -122,7 +125,7 @@ impl ChainRequests {
         }
         let mut report = task.report(answer.outcome.into(), answer.reason);
         report.timed_out = silent || answer.timed_out;
-        report.session = core.host.rechain.name_now(report.session);
+        report.session = core.host.plane.names.now(report.session);
         (report.before, report.after) = (answer.before, answer.after);
         self.end_chain_task(core, &task, report, None);
     }
@@ -130,7 +133,7 @@ impl ChainRequests {
 
 /// Returns the slot of a session of this host in whose chain, or at whose end, the asking host
 /// is.
-fn asked_about(here: &ThisHost, from: &[IpAddr], session: &Subsession) -> Option<u32> {
+fn asked_about(here: &Plane, from: &[IpAddr], session: &Subsession) -> Option<u32> {
     let slot = here.find(session)?;
     let s = here.agent.session(slot);
     let may = from.contains(&s.name().remote.ip())

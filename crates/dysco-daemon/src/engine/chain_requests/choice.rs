@@ -13,11 +13,11 @@ use super::request::{Task, Whose, failure};
 use crate::engine::core::Core;
 use crate::engine::rechain::opens;
 use crate::engine::removal::named;
-use crate::engine::{ThisHost, measure};
+use crate::engine::{Plane, measure};
 
 /// Returns the change with the addresses of its hosts; this host may have any of its own
 /// addresses.
-pub(super) fn resolved(here: &ThisHost, chain: &ChainChange) -> Result<ChainWish, Failure> {
+pub(super) fn resolved(here: &Plane, chain: &ChainChange) -> Result<ChainWish, Failure> {
     let own = || {
         let why = "this host has no address".into();
         failure(
@@ -43,7 +43,7 @@ pub(super) fn resolved(here: &ThisHost, chain: &ChainChange) -> Result<ChainWish
 
 /// Returns the slots that a request concerns.
 pub(super) fn chosen(
-    here: &ThisHost,
+    here: &Plane,
     request: &Reconfigure,
     wish: &ChainWish,
 ) -> Result<Vec<u32>, Failure> {
@@ -95,10 +95,16 @@ pub(super) fn chain_task(
     wish: &ChainWish,
     state: &[KindName],
 ) -> (Task, Result<(), Reason>) {
-    let s = core.host.agent.session(slot);
-    let before = core.host.chain_now(slot, &s);
+    let s = core.host.plane.agent.session(slot);
+    let before = core.host.plane.chain_now(slot, &s);
     let after = wish.apply(&before);
-    let mut task = task_of_chain(&core.host, whose, slot, measure::opened(&s.name()), wish);
+    let mut task = task_of_chain(
+        &core.host.plane,
+        whose,
+        slot,
+        measure::opened(&s.name()),
+        wish,
+    );
     task.order.before = before.clone();
     task.order.after = after.clone().unwrap_or_default();
     let judged = after.and_then(|after| {
@@ -117,7 +123,7 @@ pub(super) fn chain_task(
 
 /// Returns a change whose result is not known yet.
 pub(super) fn task_of_chain(
-    here: &ThisHost,
+    here: &Plane,
     whose: Whose,
     slot: u32,
     session: Subsession,

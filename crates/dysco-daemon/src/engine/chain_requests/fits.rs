@@ -19,8 +19,8 @@ pub(super) fn fits(
     after: &[IpAddr],
 ) -> Result<(), Reason> {
     let no = |why: &str, hint: &str| Err(Reason::NoSuchChain(Cause::new(why).hint(hint)));
-    core.host.not_in_between(s)?;
-    core.host.has_a_neighbour(s)?;
+    core.host.plane.not_in_between(s)?;
+    core.host.plane.has_a_neighbour(s)?;
     let own = measure::opened(&s.key);
     if s.was_bypassed() && core.machine.is_changing(&own) {
         return no("its middlebox has not left it altogether", AGAIN);
@@ -33,7 +33,7 @@ pub(super) fn fits(
     }
     let server = s.name().remote.ip();
     let is_end = |host: IpAddr| {
-        core.host.config.host.addresses.contains(&host)
+        core.host.plane.config.host.addresses.contains(&host)
             || core.host.chains.is_one_host(host, server)
     };
     can_be(after, server, is_end, |a, b| {

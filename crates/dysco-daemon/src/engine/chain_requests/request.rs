@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::choice::{chain_task, chosen, resolved, task_of_chain};
 use super::{ChainRequests, EndedForRemoval};
-use crate::engine::ThisHost;
+use crate::engine::Plane;
 use crate::engine::core::Core;
 use crate::engine::removal::{Leaving, as_removal};
 use crate::metrics::ChangeKind;
@@ -93,8 +93,8 @@ impl ChainRequests {
         request: &Reconfigure,
         replies: &mpsc::Sender<Reply>,
     ) {
-        let found = resolved(&core.host, &request.chain)
-            .and_then(|wish| Ok((chosen(&core.host, request, &wish)?, wish)));
+        let found = resolved(&core.host.plane, &request.chain)
+            .and_then(|wish| Ok((chosen(&core.host.plane, request, &wish)?, wish)));
         let (slots, wish) = match found {
             Ok(found) => found,
             Err(failure) => {
@@ -150,9 +150,9 @@ impl ChainRequests {
         state: &[KindName],
         dry_run: bool,
     ) {
-        let s = core.host.agent.session(slot);
-        if let Some(session) = core.host.opened_elsewhere(&s) {
-            let mut task = task_of_chain(&core.host, whose, slot, session, wish);
+        let s = core.host.plane.agent.session(slot);
+        if let Some(session) = core.host.plane.opened_elsewhere(&s) {
+            let mut task = task_of_chain(&core.host.plane, whose, slot, session, wish);
             task.dry = dry_run;
             return self.ask_opener(core, task, &s, wish, state);
         }
@@ -188,9 +188,9 @@ impl ChainRequests {
         progress: Progress,
         at: Instant,
     ) {
-        let progress = core.host.exactly(subsession, progress);
+        let progress = core.host.plane.exactly(subsession, progress);
         if progress.is_end() {
-            tell_chain(&mut core.host, change, role, subsession, &progress);
+            tell_chain(&mut core.host.plane, change, role, subsession, &progress);
             self.wake_chains(core);
         }
         let Some(running) = self.running.get_mut(&change) else {
@@ -210,7 +210,7 @@ impl ChainRequests {
         let Some(running) = self.running.remove(&change) else {
             return;
         };
-        core.host.terms.remove(&change);
+        core.host.plane.terms.remove(&change);
         let Some(running) = self.unless_it_waits(running, why.as_ref()) else {
             return self.start_chains_waiting(core);
         };
@@ -218,7 +218,7 @@ impl ChainRequests {
         let mut report = running.task.report(outcome, reason);
         report.timed_out = why.as_ref().is_some_and(Reason::is_of_time);
         report.change_id = Some(change.to_string());
-        report.session = core.host.rechain.name_now(report.session);
+        report.session = core.host.plane.names.now(report.session);
         let micros = |d: Duration| d.as_micros() as u64;
         if outcome == ChainOutcome::Changed {
             report.request_to_switch_us = running.switched.map(micros);
@@ -282,7 +282,7 @@ impl ChainRequests {
 }
 
 fn tell_chain(
-    here: &mut ThisHost,
+    here: &mut Plane,
     change: ChangeId,
     role: Role,
     subsession: &Subsession,

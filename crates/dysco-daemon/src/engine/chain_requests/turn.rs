@@ -13,7 +13,7 @@ use super::choice::chain_task;
 use super::request::{Running, Task};
 use crate::engine::chains::MANY;
 use crate::engine::core::Core;
-use crate::engine::host::Terms;
+use crate::engine::plane::Terms;
 
 /// Maximum time that a request waits: longer than a rollback takes, even if its hosts are silent.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -66,7 +66,7 @@ impl ChainRequests {
     /// Begins waiting changes, as far as there is room. A change that has its new path makes room:
     /// it only waits for late packets of the previous path.
     pub(super) fn start_chains_waiting(&mut self, core: &mut Core) {
-        let most = core.host.config.removal.concurrency;
+        let most = core.host.plane.config.removal.concurrency;
         let on_their_way = |running: &HashMap<_, Running>| {
             let waits = |r: &&Running| r.switched.is_none();
             running.values().filter(waits).count()
@@ -75,8 +75,12 @@ impl ChainRequests {
             let Some(task) = self.queue.pop_front() else {
                 return;
             };
-            let (now, (mut task, judged)) = (core.host.now(), in_turn(core, task));
-            let numbered = judged.and_then(|()| core.host.number_path(&mut task.order));
+            let (now, (mut task, judged)) = (core.host.plane.now(), in_turn(core, task));
+            let numbered = judged.and_then(|()| {
+                core.host
+                    .rechain
+                    .number_path(&core.host.plane, &mut task.order)
+            });
             let begun =
                 numbered.and_then(|()| core.machine().request_chain(now, task.order.clone()));
             match begun {
@@ -85,7 +89,7 @@ impl ChainRequests {
                         vouched: false,
                         kinds: task.kinds.clone(),
                     };
-                    core.host.terms.insert(change, terms);
+                    core.host.plane.terms.insert(change, terms);
                     let running = Running {
                         task,
                         switched: None,
@@ -141,8 +145,12 @@ impl ChainRequests {
 
 /// Judges a change again if another request has changed its chain while it waited.
 fn in_turn(core: &Core, task: Task) -> (Task, Result<(), Reason>) {
-    let slot = core.host.find(&task.order.session);
-    let now = slot.map(|slot| core.host.chain_now(slot, &core.host.agent.session(slot)));
+    let slot = core.host.plane.find(&task.order.session);
+    let now = slot.map(|slot| {
+        core.host
+            .plane
+            .chain_now(slot, &core.host.plane.agent.session(slot))
+    });
     match now {
         Some(now) if now != task.order.before => judged_anew(core, task),
         _ => (task, Ok(())),
@@ -152,7 +160,7 @@ fn in_turn(core: &Core, task: Task) -> (Task, Result<(), Reason>) {
 /// Judges a change again whose session another request may have changed. If that request was
 /// about another segment, both win.
 fn judged_anew(core: &Core, task: Task) -> (Task, Result<(), Reason>) {
-    let Some(slot) = core.host.find(&task.order.session) else {
+    let Some(slot) = core.host.plane.find(&task.order.session) else {
         return (task, Err(Reason::Closing));
     };
     let (mut now, judged) = chain_task(core, task.whose, slot, &task.wish, &task.kinds);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use dysco_common::chain::Hop;
 
 use super::keys::KEPT;
-use crate::engine::ThisHost;
+use crate::engine::{Chains, Plane};
 
 /// Time in which a connected neighbour has to confirm the new key.
 const SETTLES: Duration = Duration::from_secs(20);
@@ -68,35 +68,35 @@ impl Kept {
     }
 }
 
-impl ThisHost {
+impl Chains {
     /// Handles a host to which there is no connection, or could not be one.
-    pub(in crate::engine) fn neighbour_gone(&mut self, host: IpAddr) {
-        if !self.is_connected(host) && self.chains.kept.remove(host) {
-            self.agent.remove_hop(host);
+    pub(in crate::engine) fn neighbour_gone(&mut self, plane: &mut Plane, host: IpAddr) {
+        if !self.is_connected(host) && self.kept.remove(host) {
+            plane.agent.remove_hop(host);
         }
     }
 
-    pub(super) fn lose_hop(&mut self, host: IpAddr) {
-        self.chains.kept.remove(host);
-        self.agent.remove_hop(host);
+    pub(super) fn lose_hop(&mut self, plane: &mut Plane, host: IpAddr) {
+        self.kept.remove(host);
+        plane.agent.remove_hop(host);
     }
 
     /// Returns the hop to a host that accepts this host's key as far as is known.
-    pub(in crate::engine) fn known_hop(&self, host: IpAddr) -> Option<Hop> {
-        let kept = self.chains.kept.has(host);
-        self.agent.hop(host).filter(|_| !kept)
+    pub(in crate::engine) fn known_hop(&self, plane: &Plane, host: IpAddr) -> Option<Hop> {
+        let kept = self.kept.has(host);
+        plane.agent.hop(host).filter(|_| !kept)
     }
 
     /// Asks for hosts of an earlier process, and gives up those that were not heard of.
-    pub(super) fn sweep_kept(&mut self, now: Instant) {
-        for host in self.chains.kept.next_to_ask() {
+    pub(super) fn sweep_kept(&mut self, plane: &mut Plane, now: Instant) {
+        for host in self.kept.next_to_ask() {
             if !self.is_connected(host) {
-                self.control.reach(host);
+                plane.control.reach(host);
             }
         }
-        for host in self.chains.kept.late(now) {
+        for host in self.kept.late(now) {
             if self.key_for(host).is_none() {
-                self.agent.remove_hop(host);
+                plane.agent.remove_hop(host);
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dysco_control::{Identity, Secret};
 
 use super::{Chains, MANY, Message};
-use crate::engine::ThisHost;
+use crate::engine::Plane;
 
 /// Time for which a key is accepted after its connection has ended: a neighbour without a daemon
 /// continues to use it.
@@ -45,38 +45,39 @@ impl Chains {
     }
 }
 
-impl ThisHost {
+impl Chains {
     /// Takes up the keys that a former process has shared with neighbours.
-    pub(super) fn adopt_keys(&mut self, now: Instant) {
-        for id in self.agent.key_ids() {
+    pub(super) fn adopt_keys(&mut self, plane: &mut Plane, now: Instant) {
+        for id in plane.agent.key_ids() {
             let nobody = Shared {
                 peer: Arc::new(Identity { addresses: vec![] }),
                 key: Secret([0; 2]),
                 confirmed: false,
                 gone: Some(now),
             };
-            self.chains.keys.insert(id, nobody);
+            self.keys.insert(id, nobody);
         }
     }
 
     /// Adds a key that both ends of a new connection have.
     pub(in crate::engine) fn take_key(
         &mut self,
+        plane: &mut Plane,
         peer: &Arc<Identity>,
         via: IpAddr,
         id: u64,
         key: Secret,
     ) {
-        for id in self.chains.too_many(peer) {
-            self.forget_key(id);
+        for id in self.too_many(peer) {
+            self.forget_key(plane, id);
         }
-        let mut added = self.agent.add_key(id, key.0);
+        let mut added = plane.agent.add_key(id, key.0);
         // There is no room: a key whose connection has ended makes room.
         if added.is_err()
-            && let Some(first) = self.chains.first_gone()
+            && let Some(first) = self.first_gone()
         {
-            self.forget_key(first);
-            added = self.agent.add_key(id, key.0);
+            self.forget_key(plane, first);
+            added = plane.agent.add_key(id, key.0);
         }
         if let Err(error) = added {
             return tracing::error!(%via, %error, "a neighbour's SYNs will not be believed");
@@ -84,24 +85,24 @@ impl ThisHost {
         let shared = Shared {
             peer: Arc::clone(peer),
             key,
-            confirmed: self.chains.early.remove(&id),
+            confirmed: self.early.remove(&id),
             gone: None,
         };
         let confirmed = shared.confirmed;
-        self.chains.keys.insert(id, shared);
-        self.send_about_chains(via, &Message::Believed(id));
-        self.introduce(|host| peer.holds(host));
+        self.keys.insert(id, shared);
+        plane.send_about_chains(via, &Message::Believed(id));
+        self.introduce(plane, |host| peer.holds(host));
         for &address in &peer.addresses {
-            self.chains.kept.is_back(address, Instant::now());
+            self.kept.is_back(address, Instant::now());
         }
         if confirmed {
-            self.find_ways(&peer.addresses);
+            self.find_ways(plane, &peer.addresses);
         }
     }
 
     /// Handles a key whose connection has ended.
-    pub(in crate::engine) fn key_gone(&mut self, id: u64) {
-        let Some(shared) = self.chains.keys.get_mut(&id) else {
+    pub(in crate::engine) fn key_gone(&mut self, plane: &mut Plane, id: u64) {
+        let Some(shared) = self.keys.get_mut(&id) else {
             return;
         };
         let now = Instant::now();
@@ -110,110 +111,109 @@ impl ThisHost {
         for &address in &addresses {
             match (self.key_for(address), self.is_connected(address)) {
                 (Some(_), _) => {}
-                (None, true) => self.chains.kept.keep(address, now),
-                (None, false) => self.lose_hop(address),
+                (None, true) => self.kept.keep(address, now),
+                (None, false) => self.lose_hop(plane, address),
             }
         }
-        self.find_ways(&addresses);
-        self.greet_again(&addresses);
+        self.find_ways(plane, &addresses);
+        self.greet_again(plane, &addresses);
     }
 
     /// Handles a key whose connection has ended because its peer is revoked: nothing is steered to
     /// that peer any more, and its SYNs are not accepted.
-    pub(in crate::engine) fn key_revoked(&mut self, id: u64) {
-        let peer = self.chains.keys.get(&id).map(|s| Arc::clone(&s.peer));
-        self.key_gone(id);
-        self.forget_key(id);
+    pub(in crate::engine) fn key_revoked(&mut self, plane: &mut Plane, id: u64) {
+        let peer = self.keys.get(&id).map(|s| Arc::clone(&s.peer));
+        self.key_gone(plane, id);
+        self.forget_key(plane, id);
         for &address in peer.iter().flat_map(|peer| &peer.addresses) {
             if self.key_for(address).is_none() {
-                self.chains.kept.remove(address);
-                self.lose_hop(address);
+                self.kept.remove(address);
+                self.lose_hop(plane, address);
             }
         }
     }
 
     /// Forgets all keys whose connections have ended: some may be of peers that are revoked.
-    pub(in crate::engine) fn forget_gone_keys(&mut self) {
-        let gone = self.chains.keys.iter().filter(|(_, s)| s.gone.is_some());
+    pub(in crate::engine) fn forget_gone_keys(&mut self, plane: &mut Plane) {
+        let gone = self.keys.iter().filter(|(_, s)| s.gone.is_some());
         let ids: Vec<u64> = gone.map(|(id, _)| *id).collect();
         for id in ids {
-            self.forget_key(id);
+            self.forget_key(plane, id);
         }
     }
 
     /// Repeats the greeting of a neighbour that has another connection: messages to it used the
     /// connection that has ended, and may be lost.
-    fn greet_again(&self, addresses: &[IpAddr]) {
+    fn greet_again(&self, plane: &Plane, addresses: &[IpAddr]) {
         let its = |s: &Shared| s.gone.is_none() && addresses.iter().any(|a| s.peer.holds(*a));
-        for (id, shared) in self.chains.keys.iter().filter(|(_, s)| its(s)) {
+        for (id, shared) in self.keys.iter().filter(|(_, s)| its(s)) {
             if let Some(&to) = shared.peer.addresses.first() {
-                self.send_about_chains(to, &Message::Believed(*id));
-                self.introduce(|host| shared.peer.holds(host));
+                plane.send_about_chains(to, &Message::Believed(*id));
+                self.introduce(plane, |host| shared.peer.holds(host));
             }
         }
     }
 
     /// Asks a neighbour again whether it accepts the keys shared with it.
-    pub(in crate::engine) fn ask_about_keys(&self, host: IpAddr) {
-        let keys = self.chains.keys.iter();
+    pub(in crate::engine) fn ask_about_keys(&self, plane: &Plane, host: IpAddr) {
+        let keys = self.keys.iter();
         let unsure = |s: &Shared| !s.confirmed && s.gone.is_none() && s.peer.holds(host);
         for (id, _) in keys.filter(|(_, shared)| unsure(shared)) {
-            self.send_about_chains(host, &Message::IsBelieved(*id));
+            plane.send_about_chains(host, &Message::IsBelieved(*id));
         }
     }
 
     /// Asks all neighbours again that have not confirmed a key.
-    pub(super) fn ask_about_all_keys(&self) {
-        let keys = self.chains.keys.iter();
+    pub(super) fn ask_about_all_keys(&self, plane: &Plane) {
+        let keys = self.keys.iter();
         for (id, shared) in keys.filter(|(_, s)| !s.confirmed && s.gone.is_none()) {
             if let Some(&to) = shared.peer.addresses.first() {
-                self.send_about_chains(to, &Message::IsBelieved(*id));
+                plane.send_about_chains(to, &Message::IsBelieved(*id));
             }
         }
     }
 
     pub(super) fn is_connected(&self, host: IpAddr) -> bool {
-        let mut keys = self.chains.keys.values();
+        let mut keys = self.keys.values();
         keys.any(|s| s.gone.is_none() && s.peer.holds(host))
     }
 
     pub(super) fn key_for(&self, peer: IpAddr) -> Option<(u64, [u64; 2])> {
-        let keys = self.chains.keys.iter();
+        let keys = self.keys.iter();
         let mut live = keys.filter(|(_, s)| s.confirmed && s.gone.is_none() && s.peer.holds(peer));
         live.next().map(|(id, shared)| (*id, shared.key.0))
     }
 
-    pub(super) fn believed(&mut self, id: u64, from: &Arc<Identity>) {
-        match self.chains.keys.get_mut(&id) {
+    pub(super) fn believed(&mut self, plane: &mut Plane, id: u64, from: &Arc<Identity>) {
+        match self.keys.get_mut(&id) {
             Some(shared) if shared.peer == *from => {
                 shared.confirmed = true;
-                self.find_ways(&from.addresses);
+                self.find_ways(plane, &from.addresses);
             }
             Some(_) => tracing::warn!(?from, "spoke of a key of others"),
-            None if self.chains.early.len() < MANY => {
-                self.chains.early.insert(id);
+            None if self.early.len() < MANY => {
+                self.early.insert(id);
             }
             None => {}
         }
     }
 
-    fn forget_key(&mut self, id: u64) {
-        self.chains.keys.remove(&id);
-        self.agent.remove_key(id);
+    fn forget_key(&mut self, plane: &mut Plane, id: u64) {
+        self.keys.remove(&id);
+        plane.agent.remove_key(id);
     }
 
     /// Forgets the keys whose connections ended long ago.
-    pub(super) fn forget_old_keys(&mut self, now: Instant) {
+    pub(super) fn forget_old_keys(&mut self, plane: &mut Plane, now: Instant) {
         let old = |s: &Shared| s.gone.is_some_and(|at| now - at >= KEPT);
         let ids: Vec<u64> = self
-            .chains
             .keys
             .iter()
             .filter(|(_, shared)| old(shared))
             .map(|(id, _)| *id)
             .collect();
         for id in ids {
-            self.forget_key(id);
+            self.forget_key(plane, id);
         }
     }
 }

@@ -10,31 +10,31 @@ use dysco_api::{Explained, Failure, FailureCode, PolicyReport, Reply, RuleReport
 use dysco_config::policy::{Policy, PolicyError};
 use dysco_explain::{Cause, Explain};
 
-use crate::engine::{Answer, ThisHost};
+use crate::engine::{Answer, Chains, Plane};
 
-impl ThisHost {
+impl Chains {
     /// Takes up the rules that the data plane has, and puts those of the file in force.
-    pub(super) fn start_policy(&mut self) {
-        match self.agent.policy() {
+    pub(super) fn start_policy(&mut self, plane: &mut Plane) {
+        match plane.agent.policy() {
             Ok(Some(rules)) => {
-                self.chains.policy = Policy::of_compiled(&rules);
-                self.chains.applied = true;
+                self.policy = Policy::of_compiled(&rules);
+                self.applied = true;
             }
             Ok(None) => {}
             Err(error) => tracing::error!(%error, "the rules in force are not known"),
         }
-        self.read_policy();
-        self.watch_policy();
+        self.read_policy(plane);
+        self.watch_policy(plane);
     }
 
-    fn watch_policy(&mut self) {
-        let path = &self.config.chain.policy;
+    fn watch_policy(&mut self, plane: &mut Plane) {
+        let path = &plane.config.chain.policy;
         let shown = path.display();
         if !path.parent().is_some_and(Path::is_dir) {
             return tracing::info!(path = %shown, "the policy's folder is not there yet: it is looked for now and then");
         }
-        let answers = self.answers.clone();
-        let watched = self.chains.file.watch(path, move || {
+        let answers = plane.answers.clone();
+        let watched = self.file.watch(path, move || {
             // The engine has ended.
             let _ = answers.send(Answer::PolicyWritten);
         });
@@ -48,45 +48,45 @@ impl ThisHost {
 
     /// Reads the file after a complete write. A file that was renamed or removed may be about to be
     /// rewritten: later looks at it decide.
-    pub(in crate::engine) fn policy_written(&mut self) {
-        if self.config.chain.policy.exists() {
-            self.read_policy();
+    pub(in crate::engine) fn policy_written(&mut self, plane: &mut Plane) {
+        if plane.config.chain.policy.exists() {
+            self.read_policy(plane);
         }
     }
 
     /// Reads the policy's file if it has changed without a notification.
-    pub(super) fn look_at_policy(&mut self) {
-        if self.chains.file.look(&self.config.chain.policy) {
-            self.read_policy();
+    pub(super) fn look_at_policy(&mut self, plane: &mut Plane) {
+        if self.file.look(&plane.config.chain.policy) {
+            self.read_policy(plane);
         }
     }
 
     /// Reads the policy's file, and puts it in force if it differs. If it cannot be used, the
     /// previous policy stays.
-    fn read_policy(&mut self) {
-        self.chains.file.reads(&self.config.chain.policy);
-        let read = self.policy_of_file().map_err(|e| e.explain().into());
-        match read.and_then(|policy| self.put_in_force(policy)) {
-            Ok(()) => self.chains.error = None,
+    fn read_policy(&mut self, plane: &mut Plane) {
+        self.file.reads(&plane.config.chain.policy);
+        let read = self.policy_of_file(plane).map_err(|e| e.explain().into());
+        match read.and_then(|policy| self.put_in_force(plane, policy)) {
+            Ok(()) => self.error = None,
             Err(why) => {
                 let text = format!("{why}; {}", self.what_stays());
                 tracing::error!("{text}");
-                self.tell_monitors("policy_refused", None, text);
-                self.chains.error = Some(why.to_string());
+                plane.tell_monitors("policy_refused", None, text);
+                self.error = Some(why.to_string());
             }
         }
     }
 
     /// Returns the file's policy. An absent file is the empty policy, unless rules are in force.
-    fn policy_of_file(&self) -> Result<Policy, PolicyError> {
-        let (path, own) = (&self.config.chain.policy, &self.config.host.addresses);
+    fn policy_of_file(&self, plane: &Plane) -> Result<Policy, PolicyError> {
+        let (path, own) = (&plane.config.chain.policy, &plane.config.host.addresses);
         self.policy_of(path, Policy::load(path, own)?)
     }
 
     fn policy_of(&self, path: &Path, read: Option<Policy>) -> Result<Policy, PolicyError> {
         match read {
             Some(policy) => Ok(policy),
-            None if self.chains.policy.rules.is_empty() => Ok(Policy::default()),
+            None if self.policy.rules.is_empty() => Ok(Policy::default()),
             None => Err(PolicyError::Gone { path: path.into() }),
         }
     }
@@ -97,71 +97,72 @@ impl ThisHost {
         path: &Path,
         read: Option<Policy>,
     ) -> Result<bool, PolicyError> {
-        Ok(self.policy_of(path, read)? != self.chains.policy)
+        Ok(self.policy_of(path, read)? != self.policy)
     }
 
     /// Puts the policy that was read at a path in force, and watches that file from now on.
     pub(in crate::engine) fn take_up_policy(
         &mut self,
+        plane: &mut Plane,
         path: &Path,
         read: Option<Policy>,
     ) -> Result<(), Cause> {
         let policy = self.policy_of(path, read).map_err(|e| e.explain())?;
-        self.put_in_force(policy)?;
-        self.chains.error = None;
-        self.chains.file.reads(path);
-        if *path != self.config.chain.policy {
-            self.config.chain.policy = path.into();
-            self.watch_policy();
+        self.put_in_force(plane, policy)?;
+        self.error = None;
+        self.file.reads(path);
+        if *path != plane.config.chain.policy {
+            plane.config.chain.policy = path.into();
+            self.watch_policy(plane);
         }
         Ok(())
     }
 
     /// Returns a text that says what is in force when a file is not.
     fn what_stays(&self) -> String {
-        match self.chains.policy.rules.len() {
+        match self.policy.rules.len() {
             0 => "no rule is in force, all sessions go direct".into(),
             rules => format!("the rules of before stay in force ({rules})"),
         }
     }
 
-    fn put_in_force(&mut self, policy: Policy) -> Result<(), Cause> {
-        if self.chains.applied && policy == self.chains.policy {
+    fn put_in_force(&mut self, plane: &mut Plane, policy: Policy) -> Result<(), Cause> {
+        if self.applied && policy == self.policy {
             return Ok(());
         }
         let (rules, _) = policy.compile();
-        self.agent.apply_policy(&rules).map_err(|e| e.explain())?;
+        plane.agent.apply_policy(&rules).map_err(|e| e.explain())?;
         let text = format!("{} rules are in force", policy.rules.len());
-        (self.chains.policy, self.chains.applied) = (policy, true);
-        (self.chains.asked, self.chains.refreshed) = (None, None);
-        self.report("policy_applied", None, text);
-        self.sweep_chains();
+        (self.policy, self.applied) = (policy, true);
+        (self.asked, self.refreshed) = (None, None);
+        plane.report("policy_applied", None, text);
+        self.sweep_chains(plane);
         Ok(())
     }
 
     /// Answers `policy list`.
-    pub(in crate::engine) fn policy_report(&self) -> Reply {
-        let there: HashSet<IpAddr> = self
+    pub(in crate::engine) fn policy_report(&self, plane: &Plane) -> Reply {
+        let there: HashSet<IpAddr> = plane
             .agent
             .hops()
             .into_iter()
             .map(|(host, _)| host)
             .collect();
-        let rules = 0..self.chains.policy.rules.len();
+        let rules = 0..self.policy.rules.len();
         Reply::Policy(PolicyReport {
-            file: self.config.chain.policy.clone(),
-            error: self.chains.error.clone(),
+            file: plane.config.chain.policy.clone(),
+            error: self.error.clone(),
             rules: rules.map(|at| self.rule_report(at, &there)).collect(),
         })
     }
 
     fn rule_report(&self, at: usize, there: &HashSet<IpAddr>) -> RuleReport {
-        let rule = &self.chains.policy.rules[at];
+        let rule = &self.policy.rules[at];
         let any = |word: Option<String>| word.unwrap_or_else(|| "any".into());
         let ports: Vec<_> = rule.ports.iter().map(ToString::to_string).collect();
         let missing = rule.chain.iter().filter(|host| !there.contains(host));
         RuleReport {
-            name: self.chains.policy.names().nth(at).unwrap_or_default(),
+            name: self.policy.names().nth(at).unwrap_or_default(),
             source: any(rule.source.map(|p| p.to_string())),
             destination: any(rule.destination.map(|p| p.to_string())),
             ports: any((!ports.is_empty()).then(|| ports.join(", "))),
@@ -172,16 +173,20 @@ impl ThisHost {
     }
 
     /// Carries out `policy apply`.
-    pub(in crate::engine) fn policy_apply(&mut self, text: Option<&str>) -> Reply {
-        let file = self.config.chain.policy.clone();
+    pub(in crate::engine) fn policy_apply(
+        &mut self,
+        plane: &mut Plane,
+        text: Option<&str>,
+    ) -> Reply {
+        let file = plane.config.chain.policy.clone();
         let policy = match text {
-            Some(text) => Policy::of_host(&file, text, &self.config.host.addresses),
-            None => self.policy_of_file(),
+            Some(text) => Policy::of_host(&file, text, &plane.config.host.addresses),
+            None => self.policy_of_file(plane),
         };
         let applied = policy.map_err(|e| e.explain().into());
         let applied = applied.and_then(|policy| {
             let Some(text) = text else {
-                return self.put_in_force(policy);
+                return self.put_in_force(plane, policy);
             };
             let before = match std::fs::read(&file) {
                 Ok(before) => Some(before),
@@ -190,7 +195,7 @@ impl ThisHost {
             };
             write_whole(&file, text.as_bytes())
                 .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
-            self.put_in_force(policy).inspect_err(|_| {
+            self.put_in_force(plane, policy).inspect_err(|_| {
                 // Otherwise the next look at the file would put it in force.
                 let back = match before {
                     Some(before) => write_whole(&file, &before),
@@ -203,8 +208,8 @@ impl ThisHost {
         });
         match applied {
             Ok(()) => {
-                self.chains.error = None;
-                self.policy_report()
+                self.error = None;
+                self.policy_report(plane)
             }
             Err(cause) => {
                 let hint =
@@ -222,19 +227,20 @@ impl ThisHost {
     /// Answers `policy explain`.
     pub(in crate::engine) fn policy_explain(
         &self,
+        plane: &Plane,
         source: std::net::SocketAddr,
         destination: std::net::SocketAddr,
     ) -> Reply {
         if source.is_ipv4() != destination.is_ipv4() {
             return Reply::Error(of_two_families(source.ip(), destination.ip()));
         }
-        let there: HashSet<IpAddr> = self
+        let there: HashSet<IpAddr> = plane
             .agent
             .hops()
             .into_iter()
             .map(|(host, _)| host)
             .collect();
-        let found = self.chains.policy.find(source, destination);
+        let found = self.policy.find(source, destination);
         let rule = found.map(|at| self.rule_report(at, &there));
         let (verdict, text) = match &rule {
             None => ("direct", "no rule matches: it goes direct".to_owned()),

@@ -13,7 +13,7 @@ use dysco_proto::Subsession;
 use serde::{Deserialize, Serialize};
 
 use super::{MANY, Message};
-use crate::engine::{ThisHost, measure};
+use crate::engine::{Chains, Plane, ThisHost, measure};
 
 /// Minimum interval between questions to a neighbour about a session: anybody may repeat a SYN.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -57,16 +57,16 @@ fn holds(entry: Option<&Session>, asked: &Held) -> bool {
     same && (!opens || s.local.isn == asked.isn)
 }
 
-impl ThisHost {
+impl Chains {
     /// Handles a SYN of another session that arrived by the subsession of this entry, or of this
     /// session by another subsession.
-    pub(in crate::engine) fn subsession_taken(&mut self, slot: u32) {
-        let s = self.agent.session(slot);
+    pub(in crate::engine) fn subsession_taken(&mut self, plane: &mut Plane, slot: u32) {
+        let s = plane.agent.session(slot);
         if !entered(&s) {
             return;
         }
         let now = Instant::now();
-        let doubted = &mut self.chains.doubted;
+        let doubted = &mut self.doubted;
         if doubted.len() >= MANY {
             doubted.retain(|_, asked| now - asked.at < AGAIN);
         }
@@ -88,9 +88,11 @@ impl ThisHost {
             names: names.iter().flatten().map(measure::accepted).collect(),
             isn: s.remote.isn,
         };
-        self.send_about_chains(held.path.left.ip(), &Message::Has(held));
+        plane.send_about_chains(held.path.left.ip(), &Message::Has(held));
     }
+}
 
+impl Plane {
     /// Answers a neighbour that asks whether this host still holds a session.
     pub(super) fn is_held(&self, asked: &Held, incoming: &Incoming) {
         if !incoming.from.holds(asked.path.right.ip()) || !self.is_own(asked.path.left.ip()) {
@@ -105,30 +107,36 @@ impl ThisHost {
         }
     }
 
+    fn is_own(&self, address: IpAddr) -> bool {
+        self.config.host.addresses.contains(&address.to_canonical())
+    }
+}
+
+impl ThisHost {
     /// Handles the answer that a neighbour no longer holds a session that it was asked about.
     pub(super) fn not_held(&mut self, path: Subsession, incoming: &Incoming) {
         if !incoming.from.holds(path.left.ip()) {
             return;
         }
-        let Some(slot) = self.agent.find_path(&FlowKey::new(path.right, path.left)) else {
+        let Some(slot) = self
+            .plane
+            .agent
+            .find_path(&FlowKey::new(path.right, path.left))
+        else {
             return;
         };
-        let s = self.agent.session(slot);
+        let s = self.plane.agent.session(slot);
         let asked = self.chains.doubted.remove(&slot);
         let its = asked.is_some_and(|asked| asked.created_ns == s.created_ns);
-        let both = [Some(slot), self.linked(slot, &s)];
+        let both = [Some(slot), self.plane.linked(slot, &s)];
         let mut both = both.iter().flatten();
         if !its || !entered(&s) || both.any(|slot| self.is_changing(*slot)) {
             return;
         }
-        let id = self.session_id(slot, &s);
+        let id = self.plane.session_id(slot, &s);
         let text = format!("{:?} is held no more by {}", s.key, path.left.ip());
-        self.report("closed", Some(id), text);
+        self.plane.report("closed", Some(id), text);
         self.collect(slot, &s);
-    }
-
-    fn is_own(&self, address: IpAddr) -> bool {
-        self.config.host.addresses.contains(&address.to_canonical())
     }
 }
 

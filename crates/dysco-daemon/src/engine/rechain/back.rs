@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use dysco_common::{Session, View, seq};
 
 use super::open::shown_next;
-use crate::engine::ThisHost;
+use crate::engine::{Plane, Rechain};
 
 /// Time for which this is repeated. Each round trip may advance the numbers by the widest window,
 /// and the other anchor may return later.
@@ -33,7 +33,7 @@ fn is_shown(s: &Session) -> bool {
     matches!(s.view(), View::NewPath(_) | View::Tracked)
 }
 
-impl ThisHost {
+impl Plane {
     /// Returns what has to be shown if the session returns to its first path. A direct path may
     /// have firewalls as well, of which this host has no knowledge.
     pub(super) fn way_back(&self, first: u32, second: u32) -> Option<Back> {
@@ -45,21 +45,6 @@ impl ThisHost {
             since: Instant::now(),
             left_at: (s.snd_max, s.bytes_out),
         })
-    }
-
-    pub(super) fn show_way_back(&mut self, back: Option<Back>) {
-        if let Some(back) = back {
-            self.show_again(&back);
-            self.rechain.back.push(back);
-        }
-    }
-
-    /// Repeats what has to be shown. Runs often, as long as there is any such path.
-    pub(super) fn show_ways_back(&mut self) {
-        self.rechain.back.retain(|b| b.since.elapsed() < SHOW);
-        for back in &self.rechain.back {
-            self.show_again(back);
-        }
     }
 
     fn show_again(&self, back: &Back) {
@@ -77,6 +62,23 @@ impl ThisHost {
             if !in_sight || seq::after(next, left_at) {
                 self.prime(back.slot, next);
             }
+        }
+    }
+}
+
+impl Rechain {
+    pub(super) fn show_way_back(&mut self, plane: &mut Plane, back: Option<Back>) {
+        if let Some(back) = back {
+            plane.show_again(&back);
+            self.back.push(back);
+        }
+    }
+
+    /// Repeats what has to be shown. Runs often, as long as there is any such path.
+    pub(super) fn show_ways_back(&mut self, plane: &mut Plane) {
+        self.back.retain(|b| b.since.elapsed() < SHOW);
+        for back in &self.back {
+            plane.show_again(back);
         }
     }
 }

@@ -8,9 +8,9 @@ use dysco_common::{Addr, Session};
 use dysco_explain::Explain;
 use dysco_proto::{Order, Reason, Subsession};
 
-use crate::engine::ThisHost;
+use crate::engine::{Plane, Rechain};
 
-impl ThisHost {
+impl Plane {
     /// Returns the hosts that a session passes, where the session was opened here.
     pub(in crate::engine) fn chain_now(&self, slot: u32, s: &Session) -> Vec<IpAddr> {
         if !s.is_chained() {
@@ -31,13 +31,15 @@ impl ThisHost {
             },
         }
     }
+}
 
+impl Rechain {
     /// Returns the slots of a session's paths. The session may be about to take or leave one of
     /// them.
-    fn path_slots(&self, slot: u32) -> impl Iterator<Item = u32> + use<> {
-        let mut paths = self.rechain.paths.values();
+    fn path_slots(&self, plane: &Plane, slot: u32) -> impl Iterator<Item = u32> + use<> {
+        let mut paths = self.paths.values();
         let next = paths.find(|p| p.first.0 == slot).and_then(|p| p.second);
-        let before = self.agent.session(slot).other_path();
+        let before = plane.agent.session(slot).other_path();
         let other = before.filter(|_| !self.is_done_with_before(slot)).or(next);
         [Some(slot), other].into_iter().flatten()
     }
@@ -45,17 +47,24 @@ impl ThisHost {
     /// Gives a number to the path that a change is about to lay, and records which paths the
     /// session has now. The number is recorded before any host learns it, so that no number is
     /// given twice, even if this process dies.
-    pub(in crate::engine) fn number_path(&self, order: &mut Order) -> Result<(), Reason> {
-        let slot = self.find(&order.session).ok_or(Reason::Closing)?;
-        let given = |slot| self.given(slot, &self.agent.session(slot));
-        let highest = self.path_slots(slot).map(|slot| given(slot).highest).max();
+    pub(in crate::engine) fn number_path(
+        &self,
+        plane: &Plane,
+        order: &mut Order,
+    ) -> Result<(), Reason> {
+        let slot = plane.find(&order.session).ok_or(Reason::Closing)?;
+        let given = |slot| plane.given(slot, &plane.agent.session(slot));
+        let highest = self
+            .path_slots(plane, slot)
+            .map(|slot| given(slot).highest)
+            .max();
         order.number = highest.unwrap_or_default() + 1;
-        for slot in self.path_slots(slot) {
+        for slot in self.path_slots(plane, slot) {
             let numbered = Given {
                 highest: order.number,
                 ..given(slot)
             };
-            let noted = self.agent.set_given(slot, &numbered);
+            let noted = plane.agent.set_given(slot, &numbered);
             noted.map_err(|e| Reason::Failed(e.explain().into()))?;
         }
         order.paths = order.segment_of(given(slot).paths()).to_vec();
@@ -66,21 +75,22 @@ impl ThisHost {
     /// the number of the path that leads there.
     pub(in crate::engine) fn splice_chain(
         &mut self,
+        plane: &mut Plane,
         session: &Subsession,
         between: (Option<IpAddr>, Option<IpAddr>),
         hosts: &[IpAddr],
         number: u32,
     ) {
-        let Some(slot) = self.find(session) else {
+        let Some(slot) = plane.find(session) else {
             return;
         };
-        for slot in self.path_slots(slot) {
-            let now = self.given(slot, &self.agent.session(slot));
+        for slot in self.path_slots(plane, slot) {
+            let now = plane.given(slot, &plane.agent.session(slot));
             let Some(given) = relaid(&now, between, hosts, number) else {
                 tracing::error!(%session, ?now, ?between, "a session's chain is not what was taken down");
                 continue;
             };
-            if let Err(error) = self.agent.set_given(slot, &given) {
+            if let Err(error) = plane.agent.set_given(slot, &given) {
                 tracing::error!(%session, %error, "a session's chain is not taken down");
             }
         }
@@ -88,8 +98,8 @@ impl ThisHost {
 
     /// Returns true if the path before this one, which a session takes, only admits late packets.
     fn is_done_with_before(&self, slot: u32) -> bool {
-        let change = self.rechain.by_slot.get(&slot);
-        let paths = change.and_then(|change| self.rechain.paths.get(change));
+        let change = self.by_slot.get(&slot);
+        let paths = change.and_then(|change| self.paths.get(change));
         paths.is_none_or(|paths| paths.completed.is_some())
     }
 }

@@ -6,7 +6,7 @@
 use dysco_firewall::{self as state, FiveTuple, StateError};
 use dysco_scheduling::{spawn_long, spawn_short};
 
-use crate::engine::{Answer, Engine, ThisHost};
+use crate::engine::{Answer, Engine, Plane, Rechain};
 
 /// Session that the firewall has to forget, and the answer that is sent then.
 pub(in crate::engine) struct Cleared {
@@ -32,7 +32,7 @@ impl Clearing {
     }
 }
 
-impl ThisHost {
+impl Plane {
     /// Makes the firewall forget a session that has left, and then sends the answer.
     pub(super) fn remove_all_state(&self, known: FiveTuple, then: Answer) {
         let answers = self.answers.clone();
@@ -49,18 +49,20 @@ impl ThisHost {
             let _ = answers.send(answer);
         });
     }
+}
 
+impl Rechain {
     /// Queues a session for the search, after a look-up has found no entry of it.
-    pub(in crate::engine) fn search_state(&mut self, session: Cleared) {
-        self.rechain.clearing.waiting.push(session);
-        self.search_next();
+    pub(in crate::engine) fn search_state(&mut self, plane: &mut Plane, session: Cleared) {
+        self.clearing.waiting.push(session);
+        self.search_next(plane);
     }
 
-    fn search_next(&mut self) {
-        let Some(batch) = self.rechain.clearing.next() else {
+    fn search_next(&mut self, plane: &mut Plane) {
+        let Some(batch) = self.clearing.next() else {
             return;
         };
-        let answers = self.answers.clone();
+        let answers = plane.answers.clone();
         spawn_long(move || {
             let sessions: Vec<_> = batch.iter().map(|cleared| cleared.known).collect();
             if let Err(error) = state::remove_many(&sessions) {
@@ -79,7 +81,10 @@ impl Engine {
         for answer in then {
             self.take_answer(answer);
         }
-        self.core.host.search_next();
+        self.core
+            .host
+            .rechain
+            .search_next(&mut self.core.host.plane);
     }
 }
 

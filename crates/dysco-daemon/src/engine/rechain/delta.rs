@@ -13,7 +13,7 @@ use dysco_common::view::Route;
 use dysco_common::{Delta, FlowKey, Session};
 use dysco_proto::{ChangeId, HostEvent, HostId, Reason, Subsession};
 
-use crate::engine::{Answer, ThisHost, listing};
+use crate::engine::{Answer, Plane, Rechain, listing};
 
 /// Time within which a middlebox that passes on what arrives holds nothing of it at some moment.
 const STILL: Duration = Duration::from_secs(1);
@@ -76,7 +76,7 @@ impl Numbers {
     }
 }
 
-impl ThisHost {
+impl Plane {
     /// Handles the report of a middlebox of this host about what it has added to a session.
     pub(in crate::engine) fn tell_delta(&mut self, request: &TellDelta) -> Reply {
         match self.take_delta(request) {
@@ -183,28 +183,6 @@ impl ThisHost {
         }
     }
 
-    /// Answers the left anchor, which asks for the delta of a session.
-    pub(in crate::engine) fn ask_delta(
-        &mut self,
-        change: ChangeId,
-        from: HostId,
-        session: &Subsession,
-    ) {
-        self.settle_late(session);
-        let weighed = match self.sides(session) {
-            // This host knows nothing of the session.
-            None => Some(Ok(Delta::default())),
-            Some(sides) => self.weigh(change, from, sides),
-        };
-        if let Some(result) = weighed {
-            self.tell_machine(HostEvent::DeltaKnown {
-                change,
-                from,
-                result,
-            });
-        }
-    }
-
     /// Returns the delta if the numbers decide at once; otherwise the answer follows later. A host
     /// that asks again meanwhile is answered twice.
     fn weigh(&self, change: ChangeId, from: HostId, sides: Sides) -> Option<Result<Delta, Reason>> {
@@ -238,21 +216,46 @@ impl ThisHost {
         });
         None
     }
+}
+
+impl Rechain {
+    /// Answers the left anchor, which asks for the delta of a session.
+    pub(in crate::engine) fn ask_delta(
+        &mut self,
+        plane: &mut Plane,
+        change: ChangeId,
+        from: HostId,
+        session: &Subsession,
+    ) {
+        self.settle_late(plane, session);
+        let weighed = match plane.sides(session) {
+            // This host knows nothing of the session.
+            None => Some(Ok(Delta::default())),
+            Some(sides) => plane.weigh(change, from, sides),
+        };
+        if let Some(result) = weighed {
+            plane.tell_machine(HostEvent::DeltaKnown {
+                change,
+                from,
+                result,
+            });
+        }
+    }
 
     /// At the left anchor: notes the delta that the new path has to make up for.
     pub(in crate::engine) fn note_delta(&mut self, change: ChangeId, delta: Delta, right: Reach) {
-        if let Some(paths) = self.rechain.paths.get_mut(&change) {
+        if let Some(paths) = self.paths.get_mut(&change) {
             paths.beyond = (delta, right);
         }
     }
 
     /// Returns an error if the numbers of the two ends contradict the delta.
-    pub(super) fn check_delta(&self, change: ChangeId) -> Result<(), Reason> {
-        let Some(paths) = self.rechain.paths.get(&change) else {
+    pub(super) fn check_delta(&self, plane: &Plane, change: ChangeId) -> Result<(), Reason> {
+        let Some(paths) = self.paths.get(&change) else {
             return Err(Reason::Closing);
         };
         let (delta, right) = paths.beyond;
-        let now = self.agent.reach(paths.first.0);
+        let now = plane.agent.reach(paths.first.0);
         if bears(&paths.reach, &right, &now, &delta) {
             return Ok(());
         }
@@ -268,9 +271,9 @@ impl ThisHost {
         })
     }
 
-    pub(super) fn lead_beyond(&self, change: ChangeId, second: u32) {
-        if let Some(paths) = self.rechain.paths.get(&change) {
-            self.agent.lead_beyond(second, &paths.beyond.0);
+    pub(super) fn lead_beyond(&self, plane: &Plane, change: ChangeId, second: u32) {
+        if let Some(paths) = self.paths.get(&change) {
+            plane.agent.lead_beyond(second, &paths.beyond.0);
         }
     }
 }

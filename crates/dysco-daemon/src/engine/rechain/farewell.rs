@@ -13,7 +13,7 @@ use dysco_common::Session;
 use dysco_common::session::part;
 
 use super::open::shown_next;
-use crate::engine::{ThisHost, packets, raw};
+use crate::engine::{Plane, Rechain, packets, raw};
 
 /// Delay of the packets, so that the changes that are requested next do not wait for them; a
 /// tombstone stays longer.
@@ -24,30 +24,32 @@ const AT_ONCE: usize = 128;
 /// Tombstones whose paths have not been ended yet: since when, and when their sessions began.
 pub(super) type Farewells = VecDeque<(Instant, u32, u64)>;
 
-impl ThisHost {
+impl Rechain {
     /// Queues the path of this tombstone to be ended.
-    pub(super) fn end_for_firewalls(&mut self, slot: u32) {
-        let created_ns = self.agent.session(slot).created_ns;
+    pub(super) fn end_for_firewalls(&mut self, plane: &mut Plane, slot: u32) {
+        let created_ns = plane.agent.session(slot).created_ns;
         let farewell = (Instant::now(), slot, created_ns);
-        self.rechain.farewells.push_back(farewell);
+        self.farewells.push_back(farewell);
     }
 
     /// Ends the paths that are due.
-    pub(in crate::engine) fn say_farewells(&mut self) {
+    pub(in crate::engine) fn say_farewells(&mut self, plane: &mut Plane) {
         for _ in 0..AT_ONCE {
-            let first = self.rechain.farewells.front();
+            let first = self.farewells.front();
             let Some((_, slot, created_ns)) = first.filter(|f| f.0.elapsed() >= LATER).copied()
             else {
                 return;
             };
-            self.rechain.farewells.pop_front();
-            let s = self.agent.session(slot);
+            self.farewells.pop_front();
+            let s = plane.agent.session(slot);
             if s.view().is_tombstone() && s.created_ns == created_ns {
-                self.say_farewell(slot, &s);
+                plane.say_farewell(slot, &s);
             }
         }
     }
+}
 
+impl Plane {
     /// Ends a path, if it was more than requested.
     fn say_farewell(&self, slot: u32, s: &Session) {
         if is_direct(s) {

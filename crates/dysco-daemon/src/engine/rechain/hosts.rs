@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dysco_common::FlowKey;
-use dysco_common::chain::{Hop, Token};
+use dysco_common::chain::Token;
 use dysco_common::transit::Keep;
 use dysco_config::is_host;
 use dysco_explain::Cause;
@@ -14,7 +14,7 @@ use dysco_proto::{ChangeId, HostEvent, HostId, Reason, Scope, Subsession};
 
 use crate::engine::chains::MANY;
 use crate::engine::firewall::as_opened;
-use crate::engine::{Answer, ThisHost};
+use crate::engine::{Answer, Plane, Rechain, ThisHost};
 
 /// Time for which a neighbour is awaited.
 const CONNECT: Duration = Duration::from_secs(4);
@@ -68,21 +68,10 @@ impl Waiting {
 }
 
 impl ThisHost {
-    /// Returns the hop to a neighbour, if it is known.
-    pub(super) fn hop_to(&self, next: IpAddr) -> Option<Hop> {
-        self.known_hop(next)
-    }
-
     pub(super) fn wait_for(&mut self, waiting: Waiting) {
-        self.meet(waiting.next);
-        self.ask_about_keys(waiting.next);
+        self.chains.meet(&mut self.plane, waiting.next);
+        self.chains.ask_about_keys(&self.plane, waiting.next);
         self.rechain.waiting.push(waiting);
-    }
-
-    /// Records that a session is to pass here by this change's path.
-    pub(in crate::engine) fn expect_passing(&mut self, change: ChangeId, session: Subsession) {
-        let passing = &mut self.rechain.passing;
-        passing.expect(change, session, Instant::now());
     }
 
     /// Gets ready for a session that is to pass here. Earlier changes have ended when a change
@@ -106,17 +95,19 @@ impl ThisHost {
             return;
         }
         // As the anchor of a segment, this host may still receive late packets of a previous path.
-        self.settle_late(&session);
+        self.rechain.settle_late(&mut self.plane, &session);
         let keys = keys_of(&session);
-        let has = self.numbers_of(&self.agent.passing_entries(&keys));
+        let has = self
+            .plane
+            .numbers_of(&self.plane.agent.passing_entries(&keys));
         let passing = &self.rechain.passing;
         let later = has.iter().any(|has| *has > number);
         if later || passing.is_late(change, &session, Instant::now()) {
             // A later change has brought this entry here, so it stays; or it is of a former session
             // with the same name.
-            self.ask_in_use(session);
+            self.rechain.ask_in_use(&mut self.plane, session);
             let result = Err(Reason::UnknownChange);
-            return self.tell_machine(HostEvent::Enlisted {
+            return self.plane.tell_machine(HostEvent::Enlisted {
                 change,
                 from,
                 result,
@@ -124,7 +115,7 @@ impl ThisHost {
         }
         // A former process may have received the order already, and the path may be here since.
         let told = passing.by(&session) == Some(change) || passing.is_done(change);
-        self.expect_passing(change, session);
+        self.rechain.expect_passing(change, session);
         if told || has.contains(&number) {
             return self.enlist(*enlisting);
         }
@@ -133,16 +124,16 @@ impl ThisHost {
             until: number,
         };
         if stays {
-            for slot in self.agent.keep_one_path(&keys, keep) {
-                self.entomb_path(Some(slot));
+            for slot in self.plane.agent.keep_one_path(&keys, keep) {
+                self.rechain.entomb_path(&mut self.plane, Some(slot));
             }
-            if self.has_two_paths(&session) {
+            if self.plane.has_two_paths(&session) {
                 let cause = Cause::new(
                     "a host that stays has two paths of the session, and the session takes neither",
                 )
                 .hint("take the host out, and insert it again");
                 let result = Err(Reason::ChainUnusable(cause));
-                return self.tell_machine(HostEvent::Enlisted {
+                return self.plane.tell_machine(HostEvent::Enlisted {
                     change,
                     from,
                     result,
@@ -150,10 +141,12 @@ impl ThisHost {
             }
             return self.enlist(*enlisting);
         }
-        let known = self.known_to_firewall(&as_opened(&session));
-        if self.entomb_passed(&session) {
+        let known = self.plane.known_to_firewall(&as_opened(&session));
+        if self.rechain.entomb_passed(&mut self.plane, &session) {
             self.rechain.forgetting.insert(change);
-            return self.remove_all_state(known, Answer::Cleared(*enlisting));
+            return self
+                .plane
+                .remove_all_state(known, Answer::Cleared(*enlisting));
         }
         self.enlist(*enlisting);
     }
@@ -171,17 +164,18 @@ impl ThisHost {
             next,
             ..
         } = enlisting;
-        let many = self.rechain.waiting.len() >= MANY && self.hop_to(next).is_none();
+        let many = self.rechain.waiting.len() >= MANY
+            && self.chains.known_hop(&self.plane, next).is_none();
         let may_pass = forwards(next)
-            .and_then(|()| self.filters_nothing())
-            .and_then(|()| self.may_stay(&session));
+            .and_then(|()| self.plane.filters_nothing())
+            .and_then(|()| self.plane.may_stay(&session));
         let result = match may_pass {
             Err(reason) => Err(reason),
             Ok(()) if many => Err(Reason::Busy(next)),
             Ok(()) if !is_host(next) => Err(Reason::NoAgent(next)),
-            Ok(()) if self.hop_to(next).is_some() => {
+            Ok(()) if self.chains.known_hop(&self.plane, next).is_some() => {
                 // The neighbour is needed from now on.
-                self.meet(next);
+                self.chains.meet(&mut self.plane, next);
                 Ok(())
             }
             Ok(()) => {
@@ -197,20 +191,11 @@ impl ThisHost {
                 return;
             }
         };
-        self.tell_machine(HostEvent::Enlisted {
+        self.plane.tell_machine(HostEvent::Enlisted {
             change,
             from,
             result,
         });
-    }
-
-    /// Returns an error if this host's netfilter sees packets before the data plane on any of the
-    /// interfaces: the session may arrive on one and leave by another.
-    pub(super) fn filters_nothing(&self) -> Result<(), Reason> {
-        match self.filtered(|_| true) {
-            Some(cause) => Err(Reason::ChainUnusable(cause)),
-            None => Ok(()),
-        }
     }
 
     /// Continues the steps that waited for this neighbour: sessions may be steered to it from now
@@ -221,32 +206,13 @@ impl ThisHost {
         for waiting in ready {
             let change = waiting.change;
             match waiting.what {
-                What::Enlist(from) => self.tell_machine(HostEvent::Enlisted {
+                What::Enlist(from) => self.plane.tell_machine(HostEvent::Enlisted {
                     change,
                     from,
                     result: Ok(()),
                 }),
                 What::Open(chain, inner, token) => self.open_path(change, chain, inner, token),
             }
-        }
-    }
-
-    /// Gives up the steps that have waited too long.
-    pub(super) fn sweep_waiting(&mut self) {
-        let now = Instant::now();
-        let late = |w: &mut Waiting| w.until <= now;
-        let late: Vec<Waiting> = self.rechain.waiting.extract_if(.., late).collect();
-        for waiting in late {
-            let change = waiting.change;
-            let result = Err(Reason::NoAgent(waiting.next));
-            self.tell_machine(match waiting.what {
-                What::Enlist(from) => HostEvent::Enlisted {
-                    change,
-                    from,
-                    result,
-                },
-                What::Open(..) => HostEvent::Prepared { change, result },
-            });
         }
     }
 
@@ -259,7 +225,9 @@ impl ThisHost {
         paths: &[u32],
     ) {
         if self.rechain.passing.is_done(change) {
-            return self.tell_machine(HostEvent::Forgotten { change, from });
+            return self
+                .plane
+                .tell_machine(HostEvent::Forgotten { change, from });
         }
         // Late: the session may pass here by another change now.
         let by = self.rechain.passing.by(session);
@@ -272,41 +240,94 @@ impl ThisHost {
             _ => by.is_some_and(|by| by != change),
         };
         if is_late || scope == Scope::Unopened {
-            return self.forgotten(change, from);
+            return self.rechain.forgotten(&mut self.plane, change, from);
         }
-        self.settle_late(session);
+        self.rechain.settle_late(&mut self.plane, session);
         let keys = keys_of(session);
-        for slot in self.agent.keep_one_path(&keys, Keep::Without(paths)) {
-            self.entomb_path(Some(slot));
+        for slot in self.plane.agent.keep_one_path(&keys, Keep::Without(paths)) {
+            self.rechain.entomb_path(&mut self.plane, Some(slot));
         }
         // The session still passes here by a path that was not given up, whatever orders a former
         // process received and whatever the requesting host knows of this host's addresses.
-        let has = self.numbers_of(&self.agent.passing_entries(&keys));
+        let has = self
+            .plane
+            .numbers_of(&self.plane.agent.passing_entries(&keys));
         let stays = has.iter().any(|number| !paths.contains(number));
         if stays || matches!(scope, Scope::PathBefore | Scope::NewPath) {
-            return self.forgotten(change, from);
+            return self.rechain.forgotten(&mut self.plane, change, from);
         }
         if !self.rechain.forgetting.insert(change) {
             return;
         }
         self.rechain.passing.left(session);
         let opened = as_opened(session);
-        let known = self.known_to_firewall(&opened);
-        self.entomb_passed(session);
-        self.expect_no_state(&opened);
+        let known = self.plane.known_to_firewall(&opened);
+        self.rechain.entomb_passed(&mut self.plane, session);
+        self.moves.expect_no_state(&opened);
         // Only then may the session pass here again.
-        self.remove_all_state(known, Answer::Forgotten(change, from));
+        self.plane
+            .remove_all_state(known, Answer::Forgotten(change, from));
+    }
+}
+
+impl Rechain {
+    /// Records that a session is to pass here by this change's path.
+    pub(in crate::engine) fn expect_passing(&mut self, change: ChangeId, session: Subsession) {
+        let passing = &mut self.passing;
+        passing.expect(change, session, Instant::now());
+    }
+
+    /// Gives up the steps that have waited too long.
+    pub(super) fn sweep_waiting(&mut self, plane: &mut Plane) {
+        let now = Instant::now();
+        let late = |w: &mut Waiting| w.until <= now;
+        let late: Vec<Waiting> = self.waiting.extract_if(.., late).collect();
+        for waiting in late {
+            let change = waiting.change;
+            let result = Err(Reason::NoAgent(waiting.next));
+            plane.tell_machine(match waiting.what {
+                What::Enlist(from) => HostEvent::Enlisted {
+                    change,
+                    from,
+                    result,
+                },
+                What::Open(..) => HostEvent::Prepared { change, result },
+            });
+        }
     }
 
     /// Turns all entries of a session that passes here into tombstones. Returns true if there were
     /// any.
-    pub(super) fn entomb_passed(&mut self, session: &Subsession) -> bool {
-        let all = self.agent.passing_entries(&keys_of(session));
+    pub(super) fn entomb_passed(&mut self, plane: &mut Plane, session: &Subsession) -> bool {
+        let all = plane.agent.passing_entries(&keys_of(session));
         for slot in &all {
-            self.agent.tombstone(*slot);
-            self.entomb_path(Some(*slot));
+            plane.agent.tombstone(*slot);
+            self.entomb_path(plane, Some(*slot));
         }
         !all.is_empty()
+    }
+
+    /// Reports that a session that has left is forgotten.
+    pub(in crate::engine) fn forgotten(
+        &mut self,
+        plane: &mut Plane,
+        change: ChangeId,
+        from: HostId,
+    ) {
+        self.forgetting.remove(&change);
+        self.passing.done_with(change);
+        plane.tell_machine(HostEvent::Forgotten { change, from });
+    }
+}
+
+impl Plane {
+    /// Returns an error if this host's netfilter sees packets before the data plane on any of the
+    /// interfaces: the session may arrive on one and leave by another.
+    pub(super) fn filters_nothing(&self) -> Result<(), Reason> {
+        match self.filtered(|_| true) {
+            Some(cause) => Err(Reason::ChainUnusable(cause)),
+            None => Ok(()),
+        }
     }
 
     /// Returns the numbers of the paths to which entries belong.
@@ -320,13 +341,6 @@ impl ThisHost {
         let has = |slot: u32| self.agent.session(slot).other_path().is_some();
         let all = self.agent.passing_entries(&keys_of(session));
         all.into_iter().any(has)
-    }
-
-    /// Reports that a session that has left is forgotten.
-    pub(in crate::engine) fn forgotten(&mut self, change: ChangeId, from: HostId) {
-        self.rechain.forgetting.remove(&change);
-        self.rechain.passing.done_with(change);
-        self.tell_machine(HostEvent::Forgotten { change, from });
     }
 }
 

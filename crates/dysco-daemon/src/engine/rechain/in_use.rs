@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::hosts::keys_of;
 use crate::engine::chains::{MANY, Message};
 use crate::engine::firewall::as_opened;
-use crate::engine::{Answer, ThisHost, measure};
+use crate::engine::{Answer, Plane, Rechain, measure};
 
 /// Time after which the opener is asked: a change that this process knows reports its end itself,
 /// within this time or never.
@@ -123,9 +123,9 @@ fn has_two(s: &Session) -> bool {
     beside && s.is_current()
 }
 
-impl ThisHost {
+impl Rechain {
     /// Looks at an entry of the table: asks about the session if it passes by two paths.
-    pub(in crate::engine) fn doubt_paths(&mut self, s: &Session) {
+    pub(in crate::engine) fn doubt_paths(&mut self, plane: &mut Plane, s: &Session) {
         if !has_two(s) {
             return;
         }
@@ -133,30 +133,70 @@ impl ThisHost {
             0 => measure::accepted(&s.name()),
             _ => measure::opened(&s.name()),
         };
-        self.ask_in_use(session);
+        self.ask_in_use(plane, session);
     }
 
     /// Asks which paths of a session are in use.
-    pub(super) fn ask_in_use(&mut self, session: Subsession) {
-        let passes = self.passes_by(session);
-        let by = self.rechain.passing.by(&session);
+    pub(super) fn ask_in_use(&mut self, plane: &mut Plane, session: Subsession) {
+        let passes = plane.passes_by(session);
+        let by = self.passing.by(&session);
         let now = Instant::now();
-        if self.rechain.doubts.see(&passes, by, now) {
-            self.send_about_chains(session.left.ip(), &Message::WhichPath(passes));
+        if self.doubts.see(&passes, by, now) {
+            plane.send_about_chains(session.left.ip(), &Message::WhichPath(passes));
         }
     }
 
     /// Asks whether a silent session that passes here lives. Its end may have passed by another
     /// path.
-    pub(in crate::engine) fn ask_whether_over(&mut self, s: &Session) {
+    pub(in crate::engine) fn ask_whether_over(&mut self, plane: &mut Plane, s: &Session) {
         let session = measure::accepted(&s.name());
-        let passes = self.passes_by(session);
-        let by = self.rechain.passing.by(&session);
-        if self.rechain.doubts.asks(&passes, by, Instant::now()) {
-            self.send_about_chains(session.left.ip(), &Message::WhichPath(passes));
+        let passes = plane.passes_by(session);
+        let by = self.passing.by(&session);
+        if self.doubts.asks(&passes, by, Instant::now()) {
+            plane.send_about_chains(session.left.ip(), &Message::WhichPath(passes));
         }
     }
 
+    /// Handles the opener's answer which paths of a session are in use.
+    pub(in crate::engine) fn told_in_use(
+        &mut self,
+        plane: &mut Plane,
+        told: &InUse,
+        incoming: &Incoming,
+    ) {
+        let session = told.asked.session;
+        let by = self.passing.by(&session);
+        let speaks = incoming.from.holds(session.left.ip());
+        if !speaks
+            || plane.passes_by(session) != told.asked
+            || !self.doubts.answered(&told.asked, by)
+        {
+            return;
+        }
+        match &told.now {
+            Some(paths) => {
+                let keep = Keep::InUse {
+                    paths,
+                    until: u32::MAX,
+                };
+                let left = plane.agent.keep_one_path(&keys_of(&session), keep);
+                tracing::info!(%session, ?paths, given_up = left.len(), "the host that opened a session has said by which path it passes here");
+                for slot in left {
+                    self.entomb_path(plane, Some(slot));
+                }
+            }
+            None => {
+                tracing::info!(%session, "a session is over, or has left this host: the host that opened it says so");
+                let known = plane.known_to_firewall(&as_opened(&session));
+                self.passing.left(&session);
+                self.entomb_passed(plane, &session);
+                plane.remove_all_state(known, Answer::Removed);
+            }
+        }
+    }
+}
+
+impl Plane {
     fn passes_by(&self, session: Subsession) -> Passes {
         let entries = self.agent.passing_entries(&keys_of(&session));
         let mut paths = self.numbers_of(&entries);
@@ -200,39 +240,6 @@ impl ThisHost {
         let now = passes.then(|| given.paths().to_vec());
         let told = InUse { asked, now };
         self.send_about_chains(incoming.via, &Message::InUse(told));
-    }
-
-    /// Handles the opener's answer which paths of a session are in use.
-    pub(in crate::engine) fn told_in_use(&mut self, told: &InUse, incoming: &Incoming) {
-        let session = told.asked.session;
-        let by = self.rechain.passing.by(&session);
-        let speaks = incoming.from.holds(session.left.ip());
-        if !speaks
-            || self.passes_by(session) != told.asked
-            || !self.rechain.doubts.answered(&told.asked, by)
-        {
-            return;
-        }
-        match &told.now {
-            Some(paths) => {
-                let keep = Keep::InUse {
-                    paths,
-                    until: u32::MAX,
-                };
-                let left = self.agent.keep_one_path(&keys_of(&session), keep);
-                tracing::info!(%session, ?paths, given_up = left.len(), "the host that opened a session has said by which path it passes here");
-                for slot in left {
-                    self.entomb_path(Some(slot));
-                }
-            }
-            None => {
-                tracing::info!(%session, "a session is over, or has left this host: the host that opened it says so");
-                let known = self.known_to_firewall(&as_opened(&session));
-                self.rechain.passing.left(&session);
-                self.entomb_passed(&session);
-                self.remove_all_state(known, Answer::Removed);
-            }
-        }
     }
 }
 

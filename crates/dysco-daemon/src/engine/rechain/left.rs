@@ -6,8 +6,8 @@ use dysco_common::view::{Change, View};
 use dysco_explain::Cause;
 use dysco_proto::{Progress, Reason, Subsession};
 
-use crate::engine::ThisHost;
 use crate::engine::neighbours::Known;
+use crate::engine::{Plane, Rechain};
 
 const LOCAL: &str = "a middlebox has left it, and its host alone relays it (local): another host can be inserted only between two that run dyscod, one on each side of it";
 
@@ -16,7 +16,7 @@ fn returned() -> Cause {
         .hint("run dyscod on the client's host, then 'dyscoctl remove-middlebox self --mode bypass' on the middlebox's, and then ask on the client's")
 }
 
-impl ThisHost {
+impl Plane {
     /// Returns an error if this host is at a place where no other can be inserted beside it.
     pub(in crate::engine) fn not_in_between(&self, s: &Session) -> Result<(), Reason> {
         let cause = match s.view() {
@@ -117,17 +117,19 @@ impl ThisHost {
         let why = "it has been given firewalls beside the host that relays it, and keeps that host as long as it lives";
         Err(Reason::NoSuchChain(why.into()))
     }
+}
 
+impl Rechain {
     /// Ends changes of the paths of a relayed session that was reset.
-    pub(in crate::engine) fn relay_was_reset(&mut self, relays: &[u32]) {
+    pub(in crate::engine) fn relay_was_reset(&mut self, plane: &mut Plane, relays: &[u32]) {
         let of = |slot: u32| {
-            let relay = self.agent.session(slot).relayed_by();
+            let relay = plane.agent.session(slot).relayed_by();
             relays.contains(&slot) || relay.is_some_and(|relay| relays.contains(&relay))
         };
-        let all = self.rechain.paths.iter().filter(|(_, p)| of(p.first.0));
+        let all = self.paths.iter().filter(|(_, p)| of(p.first.0));
         let changes: Vec<_> = all.map(|(change, _)| *change).collect();
         for change in changes {
-            self.tell_chain_gone(change);
+            self.tell_chain_gone(plane, change);
         }
     }
 }

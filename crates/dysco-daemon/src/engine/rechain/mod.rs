@@ -22,22 +22,16 @@ pub(super) use opener::{has_opened, has_passed, opens, passes};
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
-use dysco_api::SessionId;
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
 use dysco_common::{Delta, FlowKey};
 use dysco_proto::{ChangeId, Subsession};
-use lru::LruCache;
 
 use crate::engine::pace::Pace;
 use crate::engine::probe::Seen;
 use crate::engine::raw::Repeated;
-
-/// Maximum number of former session names that are remembered.
-const NAMES: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();
 
 /// State of all changes of chains on this host.
 pub(super) struct Rechain {
@@ -58,8 +52,6 @@ pub(super) struct Rechain {
     clearing: clearing::Clearing,
     /// Tasks that wait for a neighbour.
     waiting: Vec<hosts::Waiting>,
-    /// Present names of sessions, by their former names.
-    names: LruCache<SessionId, SessionId>,
     mtus: width::Mtus,
 }
 
@@ -161,7 +153,6 @@ impl Default for Rechain {
             doubts: in_use::Doubts::default(),
             farewells: farewell::Farewells::new(),
             clearing: clearing::Clearing::default(),
-            names: LruCache::new(NAMES),
             taking_up: None,
             paths: HashMap::new(),
             by_slot: HashMap::new(),
@@ -192,26 +183,5 @@ impl Rechain {
             changing || p.is_answering()
         };
         !self.waiting.is_empty() || !self.back.is_empty() || self.paths.values().any(paths)
-    }
-
-    /// Returns the present name of a session.
-    pub fn name_now(&self, name: SessionId) -> SessionId {
-        let mut now = name;
-        // Each change gives the session another name.
-        for _ in 0..NAMES.get() {
-            match self.names.peek(&now) {
-                Some(next) => now = *next,
-                None => break,
-            }
-        }
-        now
-    }
-
-    fn rename(&mut self, from: SessionId, to: SessionId) {
-        // The name may be left from an earlier use of the slot.
-        self.names.pop(&to);
-        if from != to {
-            self.names.put(from, to);
-        }
     }
 }

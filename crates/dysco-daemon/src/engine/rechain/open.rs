@@ -15,7 +15,7 @@ use super::chain_of::relaid;
 use super::hosts::Waiting;
 use crate::engine::pace::{self, Pace};
 use crate::engine::raw::{self, Repeated};
-use crate::engine::{Answer, ThisHost, packets, probe};
+use crate::engine::{Answer, Plane, Rechain, ThisHost, packets, probe};
 
 /// Result of looking up the interface by which a path leaves whose SYN has arrived.
 pub(in crate::engine) struct Uplink {
@@ -67,20 +67,28 @@ impl ThisHost {
             return;
         };
         let next = chain.first().copied().unwrap_or(paths.session.right.ip());
-        let Some(hop) = self.hop_to(next) else {
+        let Some(hop) = self.chains.known_hop(&self.plane, next) else {
             return self.wait_for(Waiting::to_open(change, next, (chain, inner), token));
         };
-        if let Err(reason) = self.open(change, next, &hop, (&chain, inner), token) {
+        if let Err(reason) =
+            self.rechain
+                .open(&mut self.plane, change, next, &hop, (&chain, inner), token)
+        {
             let result = Err(reason);
-            return self.tell_machine(HostEvent::Prepared { change, result });
+            return self
+                .plane
+                .tell_machine(HostEvent::Prepared { change, result });
         }
         if let Some(paths) = self.rechain.paths.get_mut(&change) {
             paths.chain = Some(chain);
         }
     }
+}
 
+impl Rechain {
     fn open(
         &mut self,
+        plane: &mut Plane,
         change: ChangeId,
         next: IpAddr,
         hop: &Hop,
@@ -88,28 +96,29 @@ impl ThisHost {
         token: Token,
     ) -> Result<(), Reason> {
         let failed = |e: AgentError| Reason::Failed(e.explain().into());
-        self.check_delta(change)?;
-        let second = self.add_path(change)?;
-        self.passes_no_filter(second)?;
-        self.lead_beyond(change, second);
-        self.aim(second, next, hop).map_err(failed)?;
-        self.agent
+        self.check_delta(plane, change)?;
+        let second = self.add_path(plane, change)?;
+        plane.passes_no_filter(second)?;
+        self.lead_beyond(plane, change, second);
+        plane.aim(second, next, hop).map_err(failed)?;
+        plane
+            .agent
             .set_path_number(second, wire::path_number(&token));
-        let s = self.agent.session(second);
+        let s = plane.agent.session(second);
         if let Some(first) = s.other_path().filter(|_| s.joined_to().is_none()) {
-            let now = self.given(first, &self.agent.session(first));
+            let now = plane.given(first, &plane.agent.session(first));
             let (right, hosts) = match chain.split_last() {
                 Some((right, hosts)) if inner => (Some(*right), hosts),
                 _ => (None, chain),
             };
             let number = wire::path_number(&token);
             let whole = relaid(&now, (None, right), hosts, number).unwrap_or(now);
-            self.agent.set_given(second, &whole).map_err(failed)?;
+            plane.agent.set_given(second, &whole).map_err(failed)?;
         }
         let path = s.path;
         let syn = packets::syn(&s, hop, chain, token);
-        let answers = self.answers.clone();
-        if let Some(paths) = self.rechain.paths.get_mut(&change) {
+        let answers = plane.answers.clone();
+        if let Some(paths) = self.paths.get_mut(&change) {
             paths.begins = Some(s.snd_max);
             paths.showing.opens(Instant::now());
             let opening = Repeated::send(vec![syn], path.remote(), &REPEAT, move || {
@@ -121,6 +130,211 @@ impl ThisHost {
         Ok(())
     }
 
+    /// Handles a SYN that has arrived on an awaited path: looks up the route back. A host with
+    /// several uplinks may receive by one and send by another.
+    pub(in crate::engine) fn path_joins(&mut self, plane: &mut Plane, slot: u32) {
+        let Some(change) = self.by_slot.get(&slot).copied() else {
+            return;
+        };
+        let Some(paths) = self.paths.get(&change) else {
+            return;
+        };
+        if paths.answered {
+            return plane.answer_syn(slot);
+        }
+        let path = plane.agent.session(slot).path;
+        let way = move |found| Uplink {
+            change,
+            slot,
+            path,
+            found,
+        };
+        let (from, to) = (path.local().ip(), path.remote().ip());
+        if let Some(ifindex) = plane.state.route(from, to) {
+            return self.uplink_found(plane, way(Ok(ifindex)));
+        }
+        let (routes, answers) = (plane.routes.clone(), plane.answers.clone());
+        tokio::spawn(async move {
+            let found = routes.get(from, to).await.map(|r| r.ifindex);
+            // The engine may have ended.
+            let _ = answers.send(Answer::Uplink(Box::new(way(found))));
+        });
+    }
+
+    /// Answers the SYN of a path once the route back is known.
+    pub(in crate::engine) fn uplink_found(&mut self, plane: &mut Plane, way: Uplink) {
+        let slot = way.slot;
+        let same = plane.agent.session(slot).path == way.path;
+        if !same || self.by_slot.get(&slot) != Some(&way.change) {
+            return;
+        }
+        let Some(paths) = self.paths.get_mut(&way.change) else {
+            return;
+        };
+        if !paths.answered {
+            match way.found {
+                Ok(ifindex) => plane.agent.set_way(slot, ifindex),
+                Err(error) => {
+                    // The other end gives up the path, since its SYN gets no answer.
+                    return tracing::warn!(path = ?way.path, %error, "no route back on a new path");
+                }
+            }
+            // Data sent since the path is awaited need not be bridged.
+            plane.agent.refresh_path(slot);
+            paths.begins = Some(plane.agent.session(slot).snd_max);
+            paths.answered = true;
+            paths.showing.opens(Instant::now());
+        }
+        plane.answer_syn(slot);
+    }
+
+    /// Handles the far end's answer to the SYN.
+    pub(in crate::engine) fn path_answered(&mut self, plane: &mut Plane, slot: u32) {
+        if let Some(change) = self.by_slot.get(&slot)
+            && let Some(paths) = self.paths.get_mut(change)
+        {
+            paths.answered = true;
+            paths.showing.answered(Instant::now());
+            if paths.pace.is_none() {
+                plane.agent.refresh_path(slot);
+                let pace = Pace::new(&plane.agent.session(slot));
+                paths.pace = Some((pace, paths.showing.round_trip()));
+            }
+            self.prime_answered(plane, slot);
+        }
+    }
+
+    /// Answers the SYN-ACK: shows where the numbers of both begin, since the windows of SYN and
+    /// SYN-ACK are not scaled, and how long segments may be.
+    pub(super) fn prime_answered(&mut self, plane: &mut Plane, slot: u32) {
+        plane.prime(slot, plane.agent.session(slot).rcv_ack);
+        self.show_length(plane, slot);
+    }
+
+    /// Handles a packet by which the far end shows that it receives on the path, or that it takes
+    /// the path.
+    pub(in crate::engine) fn path_primed(&mut self, plane: &mut Plane, slot: u32) {
+        let Some(change) = self.by_slot.get(&slot).copied() else {
+            return;
+        };
+        let Some(paths) = self.paths.get_mut(&change) else {
+            return;
+        };
+        (paths.heard, paths.lively) = (true, true);
+        paths.showing.answered(Instant::now());
+        // The first packet took one round trip. The SYN may have been repeated, and the answer to
+        // it as well.
+        if let Some((pace, round_trip)) = &mut paths.pace {
+            *round_trip = pace.elapsed().min(*round_trip);
+        }
+        if paths.cutoff.is_some() {
+            self.look_at_path(plane, change);
+            return self.catch_up(plane, change, slot);
+        }
+        // Data that is sent meanwhile on the other path need not be bridged then.
+        plane.agent.refresh_path(slot);
+        let s = plane.agent.session(slot);
+        let opens = paths.opening.is_some();
+        let is_wide = has_length(&s);
+        let changes = paths.seen.changes();
+        if opens && !(is_wide && changes.is_some()) {
+            // The rest may still arrive; the request for it is repeated.
+            return;
+        }
+        let ends = paths.ends(&s.path);
+        if let Some(changes) = changes.filter(|_| opens)
+            && let Err(reason) = probe::judge(&s, ends, paths.through(), changes)
+        {
+            return self.give_up_opening(plane, change, reason);
+        }
+        let too_fast = paths
+            .pace
+            .as_ref()
+            .is_some_and(|(pace, round_trip)| pace.is_too_fast(&s, &s.on_wire(), *round_trip))
+            && !plane.faults.spoils("Pace");
+        if opens && is_close(&s) && !too_fast {
+            paths.opening = None;
+            let result = Ok(());
+            return plane.tell_machine(HostEvent::Prepared { change, result });
+        }
+        if s.is_current() {
+            // The data plane has followed the far end.
+            if let Ok(cutoff) = plane.agent.switch_path(slot) {
+                plane.prime(slot, cutoff);
+            }
+        } else if opens {
+            // Both packets of an answer have the same numbers: more is shown once for them. A
+            // session that is too fast is judged again in the next round of the timer.
+            let answer = (s.rcv_ack, s.rcv_max);
+            if !too_fast && paths.asked.replace(answer) != Some(answer) {
+                plane.prime(slot, shown_next(&s));
+            }
+        } else if s.life.opened_here == 0 {
+            plane.prime(slot, shown_next(&s));
+            if is_wide {
+                self.show_length(plane, slot);
+            }
+        }
+    }
+
+    /// Records a packet that opens a path.
+    pub(in crate::engine) fn chain_arrival(&mut self, plane: &mut Plane, arrival: &Arrival) {
+        let v6 = plane.agent.session(arrival.slot).path.is_v6();
+        if let Some(change) = self.by_slot.get(&arrival.slot)
+            && let Some(paths) = self.paths.get_mut(change)
+        {
+            paths.seen.take(arrival, v6);
+        }
+    }
+
+    /// Handles a reset on a path on which no other packet of its session has arrived.
+    pub(in crate::engine) fn chain_rejected(&mut self, plane: &mut Plane, slot: u32) {
+        let Some(change) = self.by_slot.get(&slot).copied() else {
+            return;
+        };
+        let Some(paths) = self.paths.get(&change) else {
+            return;
+        };
+        let ends = paths.ends(&plane.agent.session(slot).path);
+        let reason = probe::meddles(ends, paths.through(), Meddling::Rejects);
+        if paths.opening.is_some() {
+            self.give_up_opening(plane, change, reason);
+        } else if paths.token.is_some() && paths.cutoff.is_none() {
+            let result = Err(reason);
+            plane.tell_machine(HostEvent::Prepared { change, result });
+        }
+    }
+
+    /// Gives up the new path, on which no data has been sent yet.
+    fn give_up_opening(&mut self, plane: &mut Plane, change: ChangeId, reason: Reason) {
+        let opening = self.paths.get_mut(&change);
+        if opening.and_then(|paths| paths.opening.take()).is_some() {
+            let result = Err(reason);
+            plane.tell_machine(HostEvent::Prepared { change, result });
+        }
+    }
+
+    /// Gives up a path on which no answer arrived, or none that sufficed.
+    pub(in crate::engine) fn path_dead(&mut self, plane: &mut Plane, change: ChangeId) {
+        let Some(paths) = self.paths.get_mut(&change) else {
+            return;
+        };
+        if paths.opening.take().is_none() {
+            return;
+        }
+        let way = paths.way();
+        let reason = match paths.heard {
+            false => Reason::ChainUnusable(format!("no answer to a SYN {way}").into()),
+            true => self
+                .too_narrow(plane, change)
+                .unwrap_or_else(|| Reason::ChainUnusable(pace::too_fast(&way))),
+        };
+        let result = Err(reason);
+        plane.tell_machine(HostEvent::Prepared { change, result });
+    }
+}
+
+impl Plane {
     /// Gives a path its five-tuple to the next host, which depends on the slot. A bypass that
     /// begins here may have that five-tuple already, to the same server; then the one of a later
     /// round is taken.
@@ -140,214 +354,11 @@ impl ThisHost {
         }
     }
 
-    /// Handles a SYN that has arrived on an awaited path: looks up the route back. A host with
-    /// several uplinks may receive by one and send by another.
-    pub(in crate::engine) fn path_joins(&mut self, slot: u32) {
-        let Some(change) = self.rechain.by_slot.get(&slot).copied() else {
-            return;
-        };
-        let Some(paths) = self.rechain.paths.get(&change) else {
-            return;
-        };
-        if paths.answered {
-            return self.answer_syn(slot);
-        }
-        let path = self.agent.session(slot).path;
-        let way = move |found| Uplink {
-            change,
-            slot,
-            path,
-            found,
-        };
-        let (from, to) = (path.local().ip(), path.remote().ip());
-        if let Some(ifindex) = self.state.route(from, to) {
-            return self.uplink_found(way(Ok(ifindex)));
-        }
-        let (routes, answers) = (self.routes.clone(), self.answers.clone());
-        tokio::spawn(async move {
-            let found = routes.get(from, to).await.map(|r| r.ifindex);
-            // The engine may have ended.
-            let _ = answers.send(Answer::Uplink(Box::new(way(found))));
-        });
-    }
-
-    /// Answers the SYN of a path once the route back is known.
-    pub(in crate::engine) fn uplink_found(&mut self, way: Uplink) {
-        let slot = way.slot;
-        let same = self.agent.session(slot).path == way.path;
-        if !same || self.rechain.by_slot.get(&slot) != Some(&way.change) {
-            return;
-        }
-        let Some(paths) = self.rechain.paths.get_mut(&way.change) else {
-            return;
-        };
-        if !paths.answered {
-            match way.found {
-                Ok(ifindex) => self.agent.set_way(slot, ifindex),
-                Err(error) => {
-                    // The other end gives up the path, since its SYN gets no answer.
-                    return tracing::warn!(path = ?way.path, %error, "no route back on a new path");
-                }
-            }
-            // Data sent since the path is awaited need not be bridged.
-            self.agent.refresh_path(slot);
-            paths.begins = Some(self.agent.session(slot).snd_max);
-            paths.answered = true;
-            paths.showing.opens(Instant::now());
-        }
-        self.answer_syn(slot);
-    }
-
     /// Answers the SYN of a path that is awaited here.
     pub(super) fn answer_syn(&self, slot: u32) {
         let s = self.agent.session(slot);
         if let Err(error) = raw::send(&packets::syn_ack(&s), s.path.remote()) {
             tracing::warn!(path = ?s.path, %error, "cannot answer on a new path");
         }
-    }
-
-    /// Handles the far end's answer to the SYN.
-    pub(in crate::engine) fn path_answered(&mut self, slot: u32) {
-        if let Some(change) = self.rechain.by_slot.get(&slot)
-            && let Some(paths) = self.rechain.paths.get_mut(change)
-        {
-            paths.answered = true;
-            paths.showing.answered(Instant::now());
-            if paths.pace.is_none() {
-                self.agent.refresh_path(slot);
-                let pace = Pace::new(&self.agent.session(slot));
-                paths.pace = Some((pace, paths.showing.round_trip()));
-            }
-            self.prime_answered(slot);
-        }
-    }
-
-    /// Answers the SYN-ACK: shows where the numbers of both begin, since the windows of SYN and
-    /// SYN-ACK are not scaled, and how long segments may be.
-    pub(super) fn prime_answered(&mut self, slot: u32) {
-        self.prime(slot, self.agent.session(slot).rcv_ack);
-        self.show_length(slot);
-    }
-
-    /// Handles a packet by which the far end shows that it receives on the path, or that it takes
-    /// the path.
-    pub(in crate::engine) fn path_primed(&mut self, slot: u32) {
-        let Some(change) = self.rechain.by_slot.get(&slot).copied() else {
-            return;
-        };
-        let Some(paths) = self.rechain.paths.get_mut(&change) else {
-            return;
-        };
-        (paths.heard, paths.lively) = (true, true);
-        paths.showing.answered(Instant::now());
-        // The first packet took one round trip. The SYN may have been repeated, and the answer to
-        // it as well.
-        if let Some((pace, round_trip)) = &mut paths.pace {
-            *round_trip = pace.elapsed().min(*round_trip);
-        }
-        if paths.cutoff.is_some() {
-            self.look_at_path(change);
-            return self.catch_up(change, slot);
-        }
-        // Data that is sent meanwhile on the other path need not be bridged then.
-        self.agent.refresh_path(slot);
-        let s = self.agent.session(slot);
-        let opens = paths.opening.is_some();
-        let is_wide = has_length(&s);
-        let changes = paths.seen.changes();
-        if opens && !(is_wide && changes.is_some()) {
-            // The rest may still arrive; the request for it is repeated.
-            return;
-        }
-        let ends = paths.ends(&s.path);
-        if let Some(changes) = changes.filter(|_| opens)
-            && let Err(reason) = probe::judge(&s, ends, paths.through(), changes)
-        {
-            return self.give_up_opening(change, reason);
-        }
-        let too_fast = paths
-            .pace
-            .as_ref()
-            .is_some_and(|(pace, round_trip)| pace.is_too_fast(&s, &s.on_wire(), *round_trip))
-            && !self.faults.spoils("Pace");
-        if opens && is_close(&s) && !too_fast {
-            paths.opening = None;
-            let result = Ok(());
-            return self.tell_machine(HostEvent::Prepared { change, result });
-        }
-        if s.is_current() {
-            // The data plane has followed the far end.
-            if let Ok(cutoff) = self.agent.switch_path(slot) {
-                self.prime(slot, cutoff);
-            }
-        } else if opens {
-            // Both packets of an answer have the same numbers: more is shown once for them. A
-            // session that is too fast is judged again in the next round of the timer.
-            let answer = (s.rcv_ack, s.rcv_max);
-            if !too_fast && paths.asked.replace(answer) != Some(answer) {
-                self.prime(slot, shown_next(&s));
-            }
-        } else if s.life.opened_here == 0 {
-            self.prime(slot, shown_next(&s));
-            if is_wide {
-                self.show_length(slot);
-            }
-        }
-    }
-
-    /// Records a packet that opens a path.
-    pub(in crate::engine) fn chain_arrival(&mut self, arrival: &Arrival) {
-        let v6 = self.agent.session(arrival.slot).path.is_v6();
-        if let Some(change) = self.rechain.by_slot.get(&arrival.slot)
-            && let Some(paths) = self.rechain.paths.get_mut(change)
-        {
-            paths.seen.take(arrival, v6);
-        }
-    }
-
-    /// Handles a reset on a path on which no other packet of its session has arrived.
-    pub(in crate::engine) fn chain_rejected(&mut self, slot: u32) {
-        let Some(change) = self.rechain.by_slot.get(&slot).copied() else {
-            return;
-        };
-        let Some(paths) = self.rechain.paths.get(&change) else {
-            return;
-        };
-        let ends = paths.ends(&self.agent.session(slot).path);
-        let reason = probe::meddles(ends, paths.through(), Meddling::Rejects);
-        if paths.opening.is_some() {
-            self.give_up_opening(change, reason);
-        } else if paths.token.is_some() && paths.cutoff.is_none() {
-            let result = Err(reason);
-            self.tell_machine(HostEvent::Prepared { change, result });
-        }
-    }
-
-    /// Gives up the new path, on which no data has been sent yet.
-    fn give_up_opening(&mut self, change: ChangeId, reason: Reason) {
-        let opening = self.rechain.paths.get_mut(&change);
-        if opening.and_then(|paths| paths.opening.take()).is_some() {
-            let result = Err(reason);
-            self.tell_machine(HostEvent::Prepared { change, result });
-        }
-    }
-
-    /// Gives up a path on which no answer arrived, or none that sufficed.
-    pub(in crate::engine) fn path_dead(&mut self, change: ChangeId) {
-        let Some(paths) = self.rechain.paths.get_mut(&change) else {
-            return;
-        };
-        if paths.opening.take().is_none() {
-            return;
-        }
-        let way = paths.way();
-        let reason = match paths.heard {
-            false => Reason::ChainUnusable(format!("no answer to a SYN {way}").into()),
-            true => self
-                .too_narrow(change)
-                .unwrap_or_else(|| Reason::ChainUnusable(pace::too_fast(&way))),
-        };
-        let result = Err(reason);
-        self.tell_machine(HostEvent::Prepared { change, result });
     }
 }

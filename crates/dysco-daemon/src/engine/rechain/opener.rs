@@ -4,9 +4,9 @@ use dysco_common::Session;
 use dysco_common::view::Route;
 use dysco_proto::Subsession;
 
-use crate::engine::{ThisHost, measure};
+use crate::engine::{Plane, measure};
 
-impl ThisHost {
+impl Plane {
     /// Returns the session as the host that opened it knows it, if that is another host.
     pub(in crate::engine) fn opened_elsewhere(&self, s: &Session) -> Option<Subsession> {
         let passes = s.joined_to().is_some() && !s.view().is_relayed();

@@ -12,7 +12,7 @@ use dysco_common::Session;
 use dysco_common::two_paths::has_length;
 use dysco_proto::{ChangeId, HostEvent, Reason};
 
-use crate::engine::{ThisHost, packets, raw};
+use crate::engine::{Plane, Rechain, packets, raw};
 
 /// Returns the bytes of the headers that an MSS does not count (RFC 6691).
 const fn headers(v6: bool) -> u16 {
@@ -116,16 +116,16 @@ impl Showing {
     }
 }
 
-impl ThisHost {
+impl Rechain {
     /// Returns the longest segment that the local end may send, TCP options included: no longer
     /// than the other end accepts or this host sends. That may be more than the local end has
     /// announced to accept, and more than the kernel has assumed for a while about its own route.
-    fn longest(&self, s: &Session) -> u16 {
-        let relay = s.relayed_by().map(|relay| self.agent.session(relay));
+    fn longest(&self, plane: &Plane, s: &Session) -> u16 {
+        let relay = s.relayed_by().map(|relay| plane.agent.session(relay));
         let beyond = relay.and_then(|relay| relay.joined_to());
         if let Some(beyond) = beyond {
             // The local end is on the other side of the relay.
-            return self.agent.session(beyond).local.mss.min(s.remote.mss);
+            return plane.agent.session(beyond).local.mss.min(s.remote.mss);
         }
         // If the end of the session is elsewhere, the route is this host's part of the path.
         let way = match s.joined_to() {
@@ -133,16 +133,16 @@ impl ThisHost {
             None => &s.key,
         };
         let (from, to) = (way.local(), way.remote());
-        let mtu = self.rechain.mtus.between(from.ip(), to.ip());
+        let mtu = self.mtus.between(from.ip(), to.ip());
         let sends = mtu.saturating_sub(headers(to.is_ipv6()));
         s.remote.mss.min(sends.max(s.local.mss))
     }
 
     /// Shows on a path that is being opened how long segments of this end may be.
-    pub(super) fn show_length(&mut self, slot: u32) {
-        let found = self.rechain.by_slot.get(&slot).copied();
+    pub(super) fn show_length(&mut self, plane: &mut Plane, slot: u32) {
+        let found = self.by_slot.get(&slot).copied();
         let Some(change) = found else { return };
-        let Some(paths) = self.rechain.paths.get_mut(&change) else {
+        let Some(paths) = self.paths.get_mut(&change) else {
             return;
         };
         // A path that a former process has opened is not continued.
@@ -150,13 +150,13 @@ impl ThisHost {
         if !paths.showing.may_show(Instant::now()) {
             return;
         }
-        let s = self.agent.session(slot);
+        let s = plane.agent.session(slot);
         let seen = paths.seen.coming;
-        let packet = packets::long_primer(&s, begins, self.longest(&s), seen);
+        let packet = packets::long_primer(&s, begins, self.longest(plane, &s), seen);
         match raw::send(&packet, s.path.remote()) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
-                self.is_narrow_here(change);
+                self.is_narrow_here(plane, change);
             }
             Err(error) => tracing::warn!(path = ?s.path, %error, "cannot send on a new path"),
         }
@@ -164,27 +164,27 @@ impl ThisHost {
 
     /// Returns why a new path that has been answered is not taken: the length has not been shown on
     /// it. Returns nothing if it has.
-    pub(super) fn too_narrow(&self, change: ChangeId) -> Option<Reason> {
-        let (_, second) = self.slots(change)?;
-        let s = self.agent.session(second?);
-        let paths = self.rechain.paths.get(&change)?;
+    pub(super) fn too_narrow(&self, plane: &Plane, change: ChangeId) -> Option<Reason> {
+        let (_, second) = self.slots(plane, change)?;
+        let s = plane.agent.session(second?);
+        let paths = self.paths.get(&change)?;
         (!has_length(&s)).then(|| Reason::ChainTooNarrow {
             way: paths.way(),
-            bytes: self.longest(&s) + headers(s.key.remote().is_ipv6()),
+            bytes: self.longest(plane, &s) + headers(s.key.remote().is_ipv6()),
         })
     }
 
     /// Handles a segment that is too long to leave this host.
-    fn is_narrow_here(&mut self, change: ChangeId) {
-        let Some(reason) = self.too_narrow(change) else {
+    fn is_narrow_here(&mut self, plane: &mut Plane, change: ChangeId) {
+        let Some(reason) = self.too_narrow(plane, change) else {
             return;
         };
-        let Some(paths) = self.rechain.paths.get_mut(&change) else {
+        let Some(paths) = self.paths.get_mut(&change) else {
             return;
         };
         if paths.opening.take().is_some() {
             let result = Err(reason);
-            self.tell_machine(HostEvent::Prepared { change, result });
+            plane.tell_machine(HostEvent::Prepared { change, result });
         }
     }
 }

@@ -66,7 +66,7 @@ impl Removals {
         core: &mut Core,
         event: Result<PairEvent, RecvError>,
     ) {
-        if !core.host.config.removal.automatic {
+        if !core.host.plane.config.removal.automatic {
             return;
         }
         match event {
@@ -76,7 +76,7 @@ impl Removals {
             Ok(PairEvent::Gone(pair)) => drop(self.automatic.0.remove(&pair.a.key)),
             // So many reports at once that some were missed.
             Err(RecvError::Lagged(_)) => {
-                for pair in core.host.proxy.pairs() {
+                for pair in core.host.plane.proxy.pairs() {
                     self.remove_by_itself(core, &pair);
                 }
                 self.start_waiting(core);
@@ -89,8 +89,8 @@ impl Removals {
     pub(in crate::engine) fn sweep_automatic(&mut self, core: &mut Core) {
         let now = Instant::now();
         for key in self.automatic.due(now) {
-            match core.host.proxy.find(&key) {
-                Some(pair) if core.host.agent.find(&key).is_some() => {
+            match core.host.plane.proxy.find(&key) {
+                Some(pair) if core.host.plane.agent.find(&key).is_some() => {
                     self.remove_by_itself(core, &pair)
                 }
                 _ => drop(self.automatic.0.remove(&key)),
@@ -99,19 +99,19 @@ impl Removals {
     }
 
     fn remove_by_itself(&mut self, core: &mut Core, pair: &Pair) {
-        if core.host.proxy.transparent(pair, false).is_err() {
+        if core.host.plane.proxy.transparent(pair, false).is_err() {
             return;
         }
-        let Some(slot) = core.host.agent.find(&pair.a.key) else {
+        let Some(slot) = core.host.plane.agent.find(&pair.a.key) else {
             return;
         };
-        let mode = core.host.config.removal.mode;
+        let mode = core.host.plane.config.removal.mode;
         let said = &Said::automatic();
         let task = task_of(
-            &core.host,
+            &core.host.plane,
             slot,
             None,
-            core.host.config.removal.timeout,
+            core.host.plane.config.removal.timeout,
             mode,
             said,
         );

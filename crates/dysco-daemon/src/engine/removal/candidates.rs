@@ -10,11 +10,11 @@ use dysco_proto::{Reason, Subsession};
 
 use super::chained::{in_chain, opens_through};
 use super::{Candidates, Said, Stage, Task};
-use crate::engine::{ThisHost, measure};
+use crate::engine::{Plane, measure};
 
 /// Returns the sessions that a request concerns, with those that cannot be changed.
 pub(super) fn candidates(
-    here: &ThisHost,
+    here: &Plane,
     request: &Remove,
     said: &Said,
 ) -> Result<Candidates, Failure> {
@@ -63,13 +63,13 @@ pub(super) fn candidates(
 }
 
 /// Returns true if the filter matches the session of a slot.
-pub(in crate::engine) fn shows(here: &ThisHost, slot: u32, filter: &Filter) -> bool {
+pub(in crate::engine) fn shows(here: &Plane, slot: u32, filter: &Filter) -> bool {
     filter.matches(&here.report_of(slot, &here.agent.session(slot)))
 }
 
 /// Sorts a session among the tasks if nothing keeps the proxy in it, and among the refused
 /// otherwise.
-pub(in crate::engine) fn sort(here: &ThisHost, task: Task, found: &mut Candidates) {
+pub(in crate::engine) fn sort(here: &Plane, task: Task, found: &mut Candidates) {
     let over = over_here(&here.agent.session(task.session.slot()));
     let all = match (task.relayed, task.mode) {
         _ if over.is_some() => over.into_iter().collect(),
@@ -100,7 +100,7 @@ pub(in crate::engine) fn sort(here: &ThisHost, task: Task, found: &mut Candidate
 /// Returns the slots of the sessions that a host's middlebox is in, as seen from here. Sessions
 /// that pass this host by a chain count only if no mode is requested, since a mode concerns
 /// proxies.
-fn sessions_through(here: &ThisHost, host: Option<IpAddr>, asked: Option<Mode>) -> Vec<u32> {
+fn sessions_through(here: &Plane, host: Option<IpAddr>, asked: Option<Mode>) -> Vec<u32> {
     let mode = asked.unwrap_or(here.config.removal.mode);
     match host {
         None => {
@@ -130,10 +130,7 @@ fn sessions_through(here: &ThisHost, host: Option<IpAddr>, asked: Option<Mode>) 
     }
 }
 
-pub(in crate::engine) fn named(
-    here: &ThisHost,
-    names: &[SessionName],
-) -> Result<Vec<u32>, Failure> {
+pub(in crate::engine) fn named(here: &Plane, names: &[SessionName]) -> Result<Vec<u32>, Failure> {
     names
         .iter()
         .map(|name| {
@@ -148,7 +145,7 @@ pub(in crate::engine) fn named(
 }
 
 /// Returns the hosts on both sides of a session whose proxy is, or was, on this host.
-pub(super) fn hosts_beside(here: &ThisHost, subsession: &Subsession) -> Option<[IpAddr; 2]> {
+pub(super) fn hosts_beside(here: &Plane, subsession: &Subsession) -> Option<[IpAddr; 2]> {
     if let Some(slots) = here.relay_of(subsession) {
         return Some(slots.map(|o| here.agent.session(o).key.remote().ip()));
     }
@@ -157,7 +154,7 @@ pub(super) fn hosts_beside(here: &ThisHost, subsession: &Subsession) -> Option<[
 }
 
 pub(in crate::engine) fn task_of(
-    here: &ThisHost,
+    here: &Plane,
     slot: u32,
     host: Option<IpAddr>,
     timeout: Duration,
@@ -209,7 +206,7 @@ pub(in crate::engine) fn task_of(
     }
 }
 
-impl ThisHost {
+impl Plane {
     /// Returns the address of a host; `None` for this host.
     pub(in crate::engine) fn resolve(&self, host: &HostName) -> Result<Option<IpAddr>, Failure> {
         let ip = match host {

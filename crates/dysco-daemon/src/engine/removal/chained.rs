@@ -10,7 +10,7 @@ use dysco_common::view::ChainState;
 use super::Removals;
 use crate::engine::chain_requests::EndedForRemoval;
 use crate::engine::core::Core;
-use crate::engine::{ThisHost, rechain};
+use crate::engine::{Plane, rechain};
 
 impl Removals {
     /// Ends a removal of that kind.
@@ -37,11 +37,7 @@ impl Removals {
 /// Returns the address by which the host (`None`: this one) is in a session's chain. A session
 /// that was opened elsewhere may have any host in its chain: its opener knows. An ended session
 /// still has its chain, for a request that names the session.
-pub(in crate::engine) fn in_chain(
-    here: &ThisHost,
-    slot: u32,
-    host: Option<IpAddr>,
-) -> Option<IpAddr> {
+pub(in crate::engine) fn in_chain(here: &Plane, slot: u32, host: Option<IpAddr>) -> Option<IpAddr> {
     let s = here.agent.session(slot);
     let Some(host) = host else {
         let own = here.config.host.addresses.first().copied();
@@ -54,7 +50,7 @@ pub(in crate::engine) fn in_chain(
 }
 
 /// Returns true if the session was opened here, with the host in its chain.
-pub(super) fn opens_through(here: &ThisHost, slot: u32, s: &Session, host: IpAddr) -> bool {
+pub(super) fn opens_through(here: &Plane, slot: u32, s: &Session, host: IpAddr) -> bool {
     rechain::opens(s) && here.chain_now(slot, s).contains(&host)
 }
 

@@ -35,14 +35,14 @@ impl Removals {
         let tasks = found.tasks.iter().enumerate();
         let pairs: Vec<(usize, Pair)> = tasks
             .filter(|(_, task)| task.ask.is_none() && !task.relayed)
-            .filter_map(|(at, task)| Some((at, core.host.pair_of_session(&task.subsession)?)))
+            .filter_map(|(at, task)| Some((at, core.host.plane.pair_of_session(&task.subsession)?)))
             .collect();
         if pairs.is_empty() {
             return self.begin_batch(core, found, true, replies);
         }
         let (proxy, answers, replies) = (
-            core.host.proxy.clone(),
-            core.host.answers.clone(),
+            core.host.plane.proxy.clone(),
+            core.host.plane.answers.clone(),
             replies.clone(),
         );
         tokio::spawn(async move {
@@ -70,7 +70,7 @@ impl Removals {
         } = windows;
         for r in read {
             let sending = r.sending.as_ref();
-            let objection = sending.and_then(|s| core.host.window_objection(&r.pair, s));
+            let objection = sending.and_then(|s| core.host.plane.window_objection(&r.pair, s));
             if let (Some(task), Some(reason)) = (found.tasks.get_mut(r.task), objection) {
                 task.objections.push(reason.to_string());
             }

@@ -10,17 +10,13 @@ use dysco_common::rule::wanted;
 use dysco_proxy::elsewhere::{Elsewhere, Held};
 
 use super::shows;
-use crate::engine::ThisHost;
+use crate::engine::Plane;
 use crate::engine::measure::{accepted, facts};
 use crate::engine::outside::unknown;
 
 /// Returns the sessions held by proxies, and by processes that may be proxies, that are not
 /// among the candidates of a request for every session.
-pub(in crate::engine) fn left_of(
-    here: &ThisHost,
-    request: &Remove,
-    held: &[Held],
-) -> Vec<LeftReport> {
+pub(in crate::engine) fn left_of(here: &Plane, request: &Remove, held: &[Held]) -> Vec<LeftReport> {
     let mut left = BTreeMap::new();
     let mut seen = HashSet::new();
     for held in held {
@@ -46,7 +42,7 @@ pub(in crate::engine) fn left_of(
 
 /// Returns the sessions of a named process that are not tracked, or that no proxy can leave as
 /// they are.
-pub(in crate::engine) fn left_untracked(here: &ThisHost, untracked: &[FlowKey]) -> Vec<LeftReport> {
+pub(in crate::engine) fn left_untracked(here: &Plane, untracked: &[FlowKey]) -> Vec<LeftReport> {
     let mut left = BTreeMap::new();
     for key in untracked {
         let why = match here.agent.find(key).map(|slot| here.agent.session(slot)) {
@@ -64,7 +60,7 @@ pub(in crate::engine) fn left_untracked(here: &ThisHost, untracked: &[FlowKey]) 
 /// Returns the reason for which a session of a process is none that it could leave, if the
 /// request concerns the session.
 fn why_left(
-    here: &ThisHost,
+    here: &Plane,
     request: &Remove,
     held: &Held,
     key: &FlowKey,

@@ -30,14 +30,17 @@ impl Removals {
                 _ => {}
             }
         }
-        let time = core.host.now();
+        let time = core.host.plane.now();
         for change in cancel {
             core.machine().cancel(time, change);
         }
         for change in pending {
-            let unconfirmed = core.host.is_unconfirmed(change);
+            let unconfirmed = core
+                .host
+                .proxy_changes
+                .is_unconfirmed(&core.host.plane, change);
             if let Some(r) = self.under_way.end(change) {
-                core.host.terms.remove(&change);
+                core.host.plane.terms.remove(&change);
                 let why = match r.task.ask {
                     None if unconfirmed => UNCONFIRMED.to_owned(),
                     None => {
@@ -69,7 +72,12 @@ impl Removals {
             .filter(|c| c.role == Role::Middle && early(c.phase))
             .filter(|c| {
                 let left = c.subsession.left.ip() == peer;
-                let pair = core.host.held.get(&c.change).and_then(|h| h.pair);
+                let pair = core
+                    .host
+                    .proxy_changes
+                    .held
+                    .get(&c.change)
+                    .and_then(|h| h.pair);
                 let right = pair.is_some_and(|pair| pair.b.key.remote().ip() == peer);
                 right || (left && c.phase == Phase::Leaving)
             })
@@ -80,7 +88,7 @@ impl Removals {
             .filter(|(_, r)| r.task.ask == Some(peer))
             .map(|(change, _)| *change);
         let affected: Vec<ChangeId> = affected.into_iter().chain(asked).collect();
-        let now = core.host.now();
+        let now = core.host.plane.now();
         for change in affected {
             if let Some(r) = self.under_way.get_mut(change)
                 && r.task.ask.is_none()

@@ -22,8 +22,8 @@ use dysco_proxy::elsewhere::Held;
 use tokio::sync::mpsc;
 
 use super::core::Core;
-use super::host::Terms;
-use super::{Answer, ThisHost};
+use super::plane::Terms;
+use super::{Answer, Plane};
 use crate::metrics::ChangeKind;
 use automatic::{AUTOMATIC, Automatic};
 use candidates::candidates;
@@ -159,7 +159,7 @@ impl Removals {
         said: Said,
         replies: mpsc::Sender<Reply>,
     ) {
-        let here = matches!(core.host.resolve(&request.host), Ok(None));
+        let here = matches!(core.host.plane.resolve(&request.host), Ok(None));
         let all = here && request.all;
         let begun = Begun {
             request,
@@ -171,7 +171,10 @@ impl Removals {
             return self.go_on_removing(core, begun);
         }
         // A request for all sessions also reports those that are no candidates.
-        let (proxy, answers) = (core.host.proxy.clone(), core.host.answers.clone());
+        let (proxy, answers) = (
+            core.host.plane.proxy.clone(),
+            core.host.plane.answers.clone(),
+        );
         tokio::spawn(async move {
             let held = proxy.held().await;
             let _ = answers.send(Answer::Held(Box::new(Begun { held, ..begun })));
@@ -186,8 +189,8 @@ impl Removals {
             replies,
             held,
         } = begun;
-        let found = candidates(&core.host, &request, &said).map(|found| Candidates {
-            left: left_of(&core.host, &request, &held),
+        let found = candidates(&core.host.plane, &request, &said).map(|found| Candidates {
+            left: left_of(&core.host.plane, &request, &held),
             ..found
         });
         self.remove_found(core, found, request.dry_run, &replies);
@@ -256,7 +259,7 @@ impl Removals {
             let Some(task) = self.under_way.next_waiting() else {
                 break;
             };
-            let now = core.host.now();
+            let now = core.host.plane.now();
             let sub = task.subsession;
             let begun = match (task.ask, task.way, task.stage) {
                 (Some(host), ..) => core.machine().request_ask(now, host, sub),
@@ -276,7 +279,7 @@ impl Removals {
                         vouched: task.said.word,
                         kinds: Vec::new(),
                     };
-                    core.host.terms.insert(change, terms);
+                    core.host.plane.terms.insert(change, terms);
                     let running = Running {
                         begun: task.since.unwrap_or_else(Instant::now),
                         switched: task.switched,
@@ -306,7 +309,7 @@ impl Removals {
             report.reasons.extend(report.reason.clone());
         }
         if self.batches.get(&batch).is_none_or(|b| !b.dry) {
-            tell_outcome(&mut core.host, &report);
+            tell_outcome(&mut core.host.plane, &report);
             let kind = ChangeKind::removal(report.mode);
             core.tally.told(kind, report.outcome, why);
             let (switch, end) = (report.request_to_switch_us, report.request_to_close_us);
@@ -362,20 +365,24 @@ impl Removals {
         progress: Progress,
         at: Instant,
     ) {
-        let slot = core.host.find_for(change, subsession);
-        let session = slot.map(|slot| core.host.session_id(slot, &core.host.agent.session(slot)));
+        let slot = core.host.plane.find_for(change, subsession);
+        let session = slot.map(|slot| {
+            core.host
+                .plane
+                .session_id(slot, &core.host.plane.agent.session(slot))
+        });
         let anchor = matches!(role, Role::Left | Role::Right);
         if anchor || !self.under_way.running().contains_key(&change) {
             self.asked_for(core, change, role, subsession, &progress, session);
         }
         if anchor {
             if progress.is_end() {
-                core.host.held.remove(&change);
+                core.host.proxy_changes.held.remove(&change);
             }
             return;
         }
         if progress.is_end() {
-            core.host.held.remove(&change);
+            core.host.proxy_changes.held.remove(&change);
         }
         if let Progress::RolledBack(Reason::NewPathSilent(host)) = &progress {
             self.path_died(core, subsession, *host);
@@ -383,7 +390,7 @@ impl Removals {
         if let Progress::RolledBack(why @ Reason::PathMeddles { .. })
         | Progress::Refused(why @ Reason::PathMeddles { .. }) = &progress
         {
-            path_meddles(&mut core.host, subsession, why);
+            path_meddles(&mut core.host.plane, subsession, why);
         }
         let Some(running) = self.under_way.get_mut(change) else {
             return;
@@ -397,19 +404,19 @@ impl Removals {
         let mut translated = None;
         if let Progress::Refused(Reason::NotHeard(silent)) = &progress {
             // Refused by a neighbour: a client that asks again finds the session heard there.
-            core.host.ask_for_packets(subsession);
-            translated = core.host.translated(silent);
+            core.host.plane.ask_for_packets(subsession);
+            translated = core.host.plane.translated(silent);
         }
         let Some(mut running) = self.under_way.end(change) else {
             return;
         };
-        core.host.terms.remove(&change);
+        core.host.plane.terms.remove(&change);
         running.reason = translated.or(running.reason);
-        core.host.held.remove(&change);
+        core.host.proxy_changes.held.remove(&change);
         if progress == Progress::Removed {
-            keep_history(&mut core.host, change, &running.task);
+            keep_history(&mut core.host.plane, change, &running.task);
             if let (Some(Mode::Bypass), Some(hosts)) = (running.task.way, running.task.neighbours) {
-                core.host.neighbours.lives_between(hosts);
+                core.host.plane.neighbours.lives_between(hosts);
             }
         }
         if self.goes_on(core, &running, &progress) {
@@ -422,7 +429,7 @@ impl Removals {
     }
 }
 
-fn tell_outcome(here: &mut ThisHost, report: &RemovalReport) {
+fn tell_outcome(here: &mut Plane, report: &RemovalReport) {
     let kind = match report.outcome {
         Outcome::Removed => "removed",
         Outcome::Refused => "refused",

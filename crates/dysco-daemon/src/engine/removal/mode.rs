@@ -10,7 +10,7 @@ use dysco_proto::{Progress, Reason, Subsession};
 
 use super::candidates::hosts_beside;
 use super::{Removals, Running, Stage, Task};
-use crate::engine::ThisHost;
+use crate::engine::Plane;
 use crate::engine::core::Core;
 use crate::engine::neighbours::{Known, in_order};
 
@@ -42,16 +42,16 @@ impl Undecided {
 impl Removals {
     /// Accepts a removal. Its mode is chosen at once, or when the neighbours have answered.
     pub(super) fn take_on(&mut self, core: &mut Core, task: Task) {
-        if let Some(why) = would_hold_up(&core.host, &task) {
+        if let Some(why) = would_hold_up(&core.host.plane, &task) {
             let report = task.refused(why.to_string());
             return self.finish(core, task.batch, report, Some(&why));
         }
         for ip in asked_first(&task) {
-            if core.host.neighbours.worth_asking(ip) {
-                core.host.control.reach(ip);
+            if core.host.plane.neighbours.worth_asking(ip) {
+                core.host.plane.control.reach(ip);
             }
         }
-        if let Some((way, why)) = choose(&core.host, &task) {
+        if let Some((way, why)) = choose(&core.host.plane, &task) {
             return self.ready(core, task, way, why);
         }
         let undecided = Undecided::since(Instant::now(), task);
@@ -62,10 +62,10 @@ impl Removals {
     /// Waiting removals by that path choose another mode, or are refused. The operator of a later
     /// request may know better.
     pub(super) fn path_died(&mut self, core: &mut Core, subsession: &Subsession, silent: IpAddr) {
-        let Some(hosts) = hosts_beside(&core.host, subsession) else {
+        let Some(hosts) = hosts_beside(&core.host.plane, subsession) else {
             return;
         };
-        core.host.neighbours.died_between(hosts, silent);
+        core.host.plane.neighbours.died_between(hosts, silent);
         let why = &Reason::PathDied(silent);
         let here = Some(in_order(hosts));
         let same =
@@ -88,15 +88,16 @@ impl Removals {
             let Some(u) = self.under_way.next_undecided() else {
                 break;
             };
-            match choose(&core.host, &u.task) {
+            match choose(&core.host.plane, &u.task) {
                 Some((way, why)) => self.ready(core, u.task, way, why),
                 None if u.until <= now => {
                     for ip in asked_first(&u.task) {
-                        if core.host.neighbours.know(ip) == Known::Nothing {
-                            core.host.neighbours.did_not_answer(ip);
+                        if core.host.plane.neighbours.know(ip) == Known::Nothing {
+                            core.host.plane.neighbours.did_not_answer(ip);
                         }
                     }
-                    let (way, why) = choose(&core.host, &u.task).unwrap_or((Mode::Local, None));
+                    let (way, why) =
+                        choose(&core.host.plane, &u.task).unwrap_or((Mode::Local, None));
                     self.ready(core, u.task, way, why);
                 }
                 None => self.under_way.decide_later(u),
@@ -116,7 +117,7 @@ impl Removals {
         task.why = why;
         let mut reasons = std::mem::take(&mut task.objections);
         if task.dry {
-            reasons.extend(lacks(&core.host, &task));
+            reasons.extend(lacks(&core.host.plane, &task));
         }
         if !reasons.is_empty() {
             let report = task.refused_for(reasons);
@@ -139,7 +140,7 @@ impl Removals {
         let next = match (running.task.way, progress) {
             (Some(Mode::Return), Progress::Removed) => next_stage(running),
             (Some(Mode::Bypass), Progress::Refused(reason) | Progress::RolledBack(reason)) => {
-                no_bypass(&mut core.host, running, reason)
+                no_bypass(&mut core.host.plane, running, reason)
             }
             _ => None,
         };
@@ -151,7 +152,7 @@ impl Removals {
 
 /// Returns a reason if a bypass would take the session to a path that has recently died. A
 /// request that names the mode is exempt: its operator may know that the path works again.
-fn would_hold_up(here: &ThisHost, task: &Task) -> Option<Reason> {
+fn would_hold_up(here: &Plane, task: &Task) -> Option<Reason> {
     let by_itself = task.mode == Mode::Bypass && !task.by_name;
     let hosts = task.neighbours.filter(|_| by_itself)?;
     let why = here.neighbours.why_not_between(hosts)?;
@@ -161,14 +162,14 @@ fn would_hold_up(here: &ThisHost, task: &Task) -> Option<Reason> {
 
 /// Records that the new path of this session, between the hosts on both sides, would not carry
 /// it.
-pub(super) fn path_meddles(here: &mut ThisHost, subsession: &Subsession, why: &Reason) {
+pub(super) fn path_meddles(here: &mut Plane, subsession: &Subsession, why: &Reason) {
     if let Some(hosts) = hosts_beside(here, subsession) {
         here.neighbours.unusable_between(hosts, why.clone());
     }
 }
 
 /// Returns the mode, and why this host chose it; `None` while a neighbour may still answer.
-fn choose(here: &ThisHost, task: &Task) -> Option<(Mode, Option<String>)> {
+fn choose(here: &Plane, task: &Task) -> Option<(Mode, Option<String>)> {
     let unknown = |ip: &IpAddr| here.neighbours.know(*ip) == Known::Nothing;
     if task.dry && asked_first(task).iter().any(unknown) {
         return None;
@@ -201,7 +202,7 @@ fn choose(here: &ThisHost, task: &Task) -> Option<(Mode, Option<String>)> {
 }
 
 /// Returns the neighbours that a bypass needs and that have no agent, as far as is known.
-fn lacks(here: &ThisHost, task: &Task) -> Vec<String> {
+fn lacks(here: &Plane, task: &Task) -> Vec<String> {
     if task.way != Some(Mode::Bypass) {
         return Vec::new();
     }
@@ -216,7 +217,7 @@ fn lacks(here: &ThisHost, task: &Task) -> Vec<String> {
 }
 
 /// Returns a local removal after a bypass was refused because of the neighbours' part in it.
-fn no_bypass(here: &mut ThisHost, running: &Running, reason: &Reason) -> Option<Task> {
+fn no_bypass(here: &mut Plane, running: &Running, reason: &Reason) -> Option<Task> {
     let reason = match &running.reason {
         Some(better) if *reason == Reason::Cancelled => better,
         _ => reason,
@@ -230,7 +231,7 @@ fn no_bypass(here: &mut ThisHost, running: &Running, reason: &Reason) -> Option<
     Some(goes_by(here, task, Mode::Local, Some(why)))
 }
 
-fn goes_by(here: &mut ThisHost, task: &Task, way: Mode, why: Option<String>) -> Task {
+fn goes_by(here: &mut Plane, task: &Task, way: Mode, why: Option<String>) -> Task {
     let text = why.clone().unwrap_or_default();
     let text = format!("{} > {} goes {way}: {text}", task.local, task.remote);
     here.report(&format!("goes_{way}"), Some(task.session), text);

@@ -6,7 +6,7 @@ use dysco_api::{Mode, Outcome, RemovalReport, SessionId, Way, WayChange};
 use dysco_proto::{ChangeId, Progress, Reason, Role, Subsession};
 
 use super::{Removals, Running, Stage, Task};
-use crate::engine::ThisHost;
+use crate::engine::Plane;
 use crate::engine::core::Core;
 
 impl Task {
@@ -153,6 +153,7 @@ impl Removals {
         let text = format!("{subsession} ({role}): {}", words(progress));
         let id = change.to_string();
         core.host
+            .plane
             .report_part(Some(id.clone()), kind_of(progress), session, text);
         let (Some(session), Progress::Removed) = (session, progress) else {
             return;
@@ -168,12 +169,12 @@ impl Removals {
             to,
             by: by.unwrap_or_else(|| "a former process of dyscod".into()),
         };
-        core.host.history.changed(session, change, Some(id));
+        core.host.plane.history.changed(session, change, Some(id));
     }
 }
 
 /// Records that a session has taken the path of its task.
-pub(super) fn keep_history(here: &mut ThisHost, change: ChangeId, task: &Task) {
+pub(super) fn keep_history(here: &mut Plane, change: ChangeId, task: &Task) {
     let (from, to) = match (task.way, task.stage) {
         // Nothing has changed yet.
         (Some(Mode::Return), Stage::Prove) => return,

@@ -1,0 +1,92 @@
+//! What this host has to work with: the data plane, the proxy's side, the channel to other hosts,
+//! and what is known of sessions and neighbours.
+//!
+//! Nothing here knows the machine, a change, or who has asked for one. Events for the machine wait
+//! in `events`, from which the engine takes them.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dysco_agent::{Agent, Routes};
+use dysco_api::Reply;
+use dysco_config::Config;
+use dysco_control::Control;
+use dysco_proto::{ChangeId, HostEvent, KindName, Message};
+use dysco_proxy::ProxySide;
+use tokio::sync::mpsc;
+
+use super::answers::Answer;
+use super::collect::Collector;
+use super::fault::Faults;
+use super::history::History;
+use super::names::Names;
+use super::neighbours::Neighbours;
+use super::state::StateDir;
+
+/// What a request asks of its change on this host.
+pub(super) struct Terms {
+    /// True if the operator has vouched for the proxy.
+    pub vouched: bool,
+    /// Kinds of state that move.
+    pub kinds: Vec<KindName>,
+}
+
+/// Means of this host, which all owners use.
+pub(super) struct Plane {
+    pub config: Config,
+    pub agent: Arc<Agent>,
+    pub routes: Routes,
+    pub proxy: ProxySide,
+    pub control: Control,
+    pub started: Instant,
+    /// Events that the machine has not been told.
+    pub events: VecDeque<HostEvent>,
+    /// Answers of tasks that carry out a command.
+    pub answers: mpsc::UnboundedSender<Answer>,
+    /// Terms of the changes that a request on this host has begun.
+    pub terms: HashMap<ChangeId, Terms>,
+    /// Slots whose sessions end.
+    pub collector: Collector,
+    pub neighbours: Neighbours,
+    pub state: StateDir,
+    pub faults: Faults,
+    pub names: Names,
+    pub history: History,
+    /// Clients that watch events.
+    pub monitors: Vec<mpsc::Sender<Reply>>,
+}
+
+impl Plane {
+    /// Returns the time since this process began.
+    pub fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Returns true if the operator has vouched for the proxy of this change.
+    pub fn is_vouched(&self, change: ChangeId) -> bool {
+        self.terms.get(&change).is_some_and(|terms| terms.vouched)
+    }
+
+    /// Returns the kinds of state that a change moves.
+    pub fn kinds_of(&self, change: ChangeId) -> Vec<KindName> {
+        let terms = self.terms.get(&change);
+        terms.map_or_else(Vec::new, |terms| terms.kinds.clone())
+    }
+
+    /// Queues an event for the machine.
+    pub fn tell_machine(&mut self, event: HostEvent) {
+        self.events.push_back(event);
+    }
+
+    /// Sends a message of the machine.
+    pub fn send(&self, to: IpAddr, message: &Message) {
+        match message.encode() {
+            Ok(bytes) => self.control.send(to, bytes),
+            Err(error) => {
+                tracing::error!(%to, name = message.name(), %error, "cannot encode a message")
+            }
+        }
+    }
+}
