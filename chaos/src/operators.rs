@@ -123,7 +123,7 @@ fn told(text: &str) -> Vec<Told> {
             local: report["local"].as_str()?.parse().ok()?,
             remote: report["remote"].as_str()?.parse().ok()?,
             outcome: text("outcome")?,
-            reason: text("reason"),
+            reason: report["reason"]["why"].as_str().map(str::to_owned),
             mode: text("mode"),
         })
     };
@@ -220,7 +220,7 @@ mod tests {
     fn reports_are_read() {
         let text = r#"{"dry_run":false,"accepted":2,"removals":[
             {"session":"1","local":"10.0.1.1:4000","remote":"10.0.2.1:8080","outcome":"removed","mode":"bypass"},
-            {"session":"2","local":"10.0.1.1:4001","remote":"10.0.2.1:8080","outcome":"refused","reason":"no"}]}"#;
+            {"session":"2","local":"10.0.1.1:4001","remote":"10.0.2.1:8080","outcome":"refused","reason":{"why":"no","hint":null}}]}"#;
         let all = told(text);
         assert_eq!(all.len(), 2);
         assert_eq!(

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use dysco_explain::Cause;
 use dysco_proto::asks;
 use serde::{Deserialize, Serialize};
 
@@ -107,7 +108,7 @@ pub struct ChainReport {
     pub outcome: ChainOutcome,
     /// Reason, unless the chain was changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub reason: Option<Cause>,
     /// True if a step of the change timed out, or a host did not answer in time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub timed_out: bool,

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
 use super::filter::Filter;
@@ -77,10 +78,10 @@ pub struct RemovalReport {
     pub outcome: Outcome,
     /// The decisive reason, unless the middlebox was removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub reason: Option<Cause>,
     /// All reasons against the removal, the decisive one first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub reasons: Vec<String>,
+    pub reasons: Vec<Cause>,
     /// True if the request or one of its steps timed out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub timed_out: bool,

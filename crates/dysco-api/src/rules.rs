@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
 /// The policy in force.
@@ -11,7 +12,7 @@ pub struct PolicyReport {
     pub file: std::path::PathBuf,
     /// Reason why the current contents of the file are not in force; `None` if they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
+    pub error: Option<Cause>,
     /// Rules, in order.
     pub rules: Vec<RuleReport>,
 }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use dysco_common::FlowKey;
+use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
 use super::mode::Mode;
@@ -134,17 +135,17 @@ pub enum Removable {
     Yes,
     /// The middlebox cannot leave, or not yet.
     No {
-        /// The decisive reason, in words for an operator.
-        reason: String,
+        /// The decisive reason.
+        reason: Cause,
         /// All reasons, the decisive one first.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        reasons: Vec<String>,
+        reasons: Vec<Cause>,
     },
 }
 
 impl Removable {
     /// Returns `No` with these reasons, of which the first is decisive.
-    pub fn no(reasons: Vec<String>) -> Removable {
+    pub fn no(reasons: Vec<Cause>) -> Removable {
         Removable::No {
             reason: reasons.first().cloned().unwrap_or_default(),
             reasons,

@@ -163,5 +163,5 @@ pub struct LeftReport {
     /// Number of sessions.
     pub sessions: u64,
     /// Reason.
-    pub reason: String,
+    pub reason: Cause,
 }

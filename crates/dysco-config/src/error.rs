@@ -97,11 +97,8 @@ impl Place {
 impl Place {
     /// Returns the explanation of a fault at this place.
     pub(crate) fn explain(&self, what: &str, cause: &Cause) -> Explanation {
-        let explanation = cause.clone().of(format!("{what} {self}"));
-        match cause.hint {
-            Some(_) => explanation,
-            None => explanation.hint("correct it there"),
-        }
+        let cause = cause.clone().or_hint("correct it there");
+        cause.of(format!("{what} {self}"))
     }
 }
 

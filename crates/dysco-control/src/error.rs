@@ -1,8 +1,9 @@
 //! Reasons for which the channel did not start, and for which a peer is not connected.
 
+use std::fmt;
 use std::net::SocketAddr;
 
-use dysco_explain::{Explain, Explanation, display_explained};
+use dysco_explain::{Cause, Explain, Explanation, display_explained};
 
 /// Error that keeps the channel from starting.
 #[derive(Debug, thiserror::Error)]
@@ -53,27 +54,47 @@ impl Explain for ControlError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DownReason {
     /// No answer arrived: no daemon, no route, or a firewall.
-    #[error("no answer within {0} ms: is dyscod running there, and UDP open?")]
     NoAnswer(u64),
     /// One of the two did not accept the other's certificate.
-    #[error("the TLS handshake failed: {0}")]
     Tls(String),
     /// The certificate names no address.
-    #[error("its certificate names no address")]
     Anonymous,
     /// The peer broke the framing.
-    #[error("it broke the framing: {0}")]
     Framing(&'static str),
     /// The peer closed the connection.
-    #[error("it closed the connection: {0}")]
     Closed(String),
     /// The peer fell silent.
-    #[error("it fell silent")]
     Silent,
     /// This side closed the connection.
-    #[error("closed here: {0}")]
     ClosedHere(&'static str),
     /// The address cannot be reached from here.
-    #[error("it cannot be reached from here: {0}")]
-    Unreachable(String),
+    Unreachable(Cause),
+}
+
+impl DownReason {
+    /// Returns the cause and the hint.
+    pub fn cause(&self) -> Cause {
+        match self {
+            DownReason::NoAnswer(ms) => Cause::new(format!("no answer within {ms} ms"))
+                .hint("start dyscod there, and open its UDP port"),
+            DownReason::Tls(why) => Cause::new(format!("the TLS handshake failed: {why}"))
+                .hint("issue both hosts' certificates by one authority, anew if one has ended or was revoked"),
+            DownReason::Anonymous => Cause::new("its certificate names no address")
+                .hint("issue it again with 'dyscoctl pki issue'"),
+            DownReason::Framing(why) => Cause::new(format!("it broke the framing: {why}"))
+                .hint("run the same release of dyscod on both hosts"),
+            DownReason::Closed(why) => Cause::new(format!("it closed the connection: {why}")),
+            DownReason::Silent => Cause::new("it fell silent"),
+            DownReason::ClosedHere(why) => Cause::new(format!("closed here: {why}")),
+            DownReason::Unreachable(cause) => {
+                cause.clone().after("it cannot be reached from here")
+            }
+        }
+    }
+}
+
+impl fmt::Display for DownReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause().fmt(f)
+    }
 }

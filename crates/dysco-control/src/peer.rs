@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use dysco_explain::Cause;
 use quinn::Endpoint;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
@@ -101,13 +102,14 @@ async fn connect(
     registry: &Registry,
     to: IpAddr,
 ) -> Result<(Link, super::link::Frames), DownReason> {
-    let unreachable = |why: String| DownReason::Unreachable(why);
-    let endpoint = endpoint_for(&registry.endpoints, to)
-        .ok_or_else(|| unreachable("[control] listen has no address of its family".into()))?;
+    let endpoint = endpoint_for(&registry.endpoints, to).ok_or_else(|| {
+        let cause = Cause::new("[control] listen has no address of its family");
+        DownReason::Unreachable(cause.hint("add one, or leave it out for all addresses"))
+    })?;
     let address = SocketAddr::new(to, registry.peer_port);
     let connecting = endpoint
         .connect_with(registry.client(), address, &to.to_string())
-        .map_err(|e| unreachable(e.to_string()))?;
+        .map_err(|e| DownReason::Unreachable(Cause::new(e)))?;
     let connection = connecting.await.map_err(|e| down_reason(&e))?;
     Link::establish(connection).await
 }

@@ -22,9 +22,12 @@ fn text(report: &AdoptReport) -> String {
         ("adopted", number(report.adopted)),
         ("known before", number(report.known)),
     ];
-    let left = report
-        .left
+    let left = report.left.iter();
+    let left: Vec<_> = left
+        .map(|left| (left.reason.to_string(), number(left.sessions)))
+        .collect();
+    let left = left
         .iter()
-        .map(|left| (left.reason.as_str(), number(left.sessions)));
+        .map(|(why, count)| (why.as_str(), count.clone()));
     rendered(&list(known.into_iter().chain(left)))
 }

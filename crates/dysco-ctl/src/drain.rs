@@ -8,6 +8,7 @@ use dysco_api::{
     ClientError, Exit, FailureCode, Filter, HeldReport, HostName, Outcome, ProcessName,
     ProxyReport, Removable, RemovalReport, Remove, Reply, Request, SessionId, SessionName,
 };
+use dysco_explain::Cause;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
@@ -52,7 +53,7 @@ struct Drain<'a> {
     begun: Instant,
     removed: usize,
     /// Reasons for the sessions whose removal was tried and failed.
-    refused: HashMap<(SocketAddr, SocketAddr), String>,
+    refused: HashMap<(SocketAddr, SocketAddr), Cause>,
     bar: ProgressBar,
     told: String,
 }
@@ -159,7 +160,7 @@ impl Drain<'_> {
                 None => rest.push((session, Vec::new())),
             }
         }
-        let why = |s: HeldReport, reasons: Vec<String>| {
+        let why = |s: HeldReport, reasons: Vec<Cause>| {
             let known = match &s.removable {
                 Removable::No { reason, reasons } if reasons.is_empty() => vec![reason.clone()],
                 Removable::No { reasons, .. } => reasons.clone(),
@@ -301,7 +302,7 @@ impl Drain<'_> {
     }
 }
 
-fn left(session: HeldReport, reasons: Vec<String>) -> Left {
+fn left(session: HeldReport, reasons: Vec<Cause>) -> Left {
     Left {
         local: session.local,
         remote: session.remote,

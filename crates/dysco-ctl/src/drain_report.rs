@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use dysco_api::{Label, ProcessName, SessionId};
+use dysco_explain::Cause;
 use serde::Serialize;
 
 use super::output::{every_reason, rendered, table};
@@ -33,10 +34,10 @@ pub struct Reason {
     pub count: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<Label>,
-    pub reason: String,
+    pub reason: Cause,
     /// All reasons, the decisive one first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub reasons: Vec<String>,
+    pub reasons: Vec<Cause>,
 }
 
 /// A remaining session.
@@ -48,17 +49,17 @@ pub struct Left {
     pub session: Option<SessionId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<Label>,
-    pub reason: String,
+    pub reason: Cause,
     /// All reasons, the decisive one first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub reasons: Vec<String>,
+    pub reasons: Vec<Cause>,
 }
 
 impl Reason {
     /// Returns the reason in a few words.
     pub fn short(&self) -> String {
         let label = self.label.as_ref().map(|l| format!(" of {}", words(l)));
-        let reason: String = self.reason.chars().take(60).collect();
+        let reason: String = self.reason.why.chars().take(60).collect();
         format!("{}{}: {reason}…", self.count, label.unwrap_or_default())
     }
 }
@@ -70,9 +71,8 @@ pub fn reasons(left: &[Left]) -> Vec<Reason> {
     for session in left {
         let label = session.label.as_ref();
         let digits = |c: char| !c.is_ascii_digit();
-        let all = every_reason(&session.reasons);
-        let said = session.reason.chars().chain(all.chars());
-        let same: String = said.filter(|c| digits(*c)).collect();
+        let all = format!("{}{}", session.reason, every_reason(&session.reasons));
+        let same = all.chars().filter(|c| digits(*c)).collect();
         let group = groups.entry((label, same)).or_insert_with(|| Reason {
             count: 0,
             label: label.cloned(),
@@ -115,7 +115,7 @@ pub fn text(state: &State, proxy: &ProcessName) -> String {
         for r in &state.reasons {
             let of = r.label.as_ref().map_or("-".to_owned(), words);
             let why = match r.reasons.len() {
-                0 | 1 => r.reason.clone(),
+                0 | 1 => r.reason.to_string(),
                 _ => every_reason(&r.reasons),
             };
             rows.add_row([r.count.to_string(), of, why]);
@@ -157,7 +157,7 @@ mod tests {
         ];
         let groups = reasons(&all);
         assert_eq!(groups[0].count, 2);
-        assert_eq!(groups[0].reason, "seen 12 bytes");
+        assert_eq!(groups[0].reason.why, "seen 12 bytes");
         assert_eq!(groups.len(), 3);
     }
 

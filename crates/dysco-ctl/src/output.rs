@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width, presets};
+use dysco_explain::Cause;
 use indicatif::{HumanBytes, HumanCount};
 use serde_json::Value;
 
@@ -84,7 +85,8 @@ pub fn section(heading: &str, table: &Table) -> String {
 }
 
 /// Returns all reasons for one cell, in their order.
-pub fn every_reason(reasons: &[String]) -> String {
+pub fn every_reason(reasons: &[Cause]) -> String {
+    let reasons: Vec<_> = reasons.iter().map(Cause::to_string).collect();
     reasons.join("; also: ")
 }
 

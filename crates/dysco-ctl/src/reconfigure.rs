@@ -5,6 +5,7 @@ use dysco_api::{
     ChainChange, ChainOutcome, ChainReport, Exit, FILTER_HELP, Filter, HostName, Reconfigure,
     Reply, Request, SessionName, StateKind, Which,
 };
+use dysco_explain::Cause;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -300,7 +301,7 @@ fn text(done: &Done, wait: bool) -> String {
             hosts(&report.after),
             or_dash(report.request_to_switch_us.map(micros)),
             or_dash(report.request_to_end_us.map(micros)),
-            or_dash(report.reason.clone()),
+            or_dash(report.reason.as_ref().map(Cause::to_string)),
         ]);
     }
     let count = |outcome| done.changes.iter().filter(|r| r.outcome == outcome).count();

@@ -7,6 +7,7 @@ use dysco_api::{
     Client, Exit, FILTER_HELP, Filter, HostName, LeftReport, ListenAddress, Mode, Outcome,
     ProcessName, RemovalReport, Remove, Reply, Request, SessionName, Summary,
 };
+use dysco_explain::Cause;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -283,7 +284,7 @@ fn text(done: &Done) -> String {
 /// Returns all reasons, the decisive one first, or the reason for the mode.
 fn why(report: &RemovalReport) -> Option<String> {
     match report.reasons.is_empty() {
-        true => report.reason.as_ref().or(report.why_mode.as_ref()).cloned(),
+        true => (report.reason.as_ref().map(Cause::to_string)).or_else(|| report.why_mode.clone()),
         false => Some(every_reason(&report.reasons)),
     }
 }

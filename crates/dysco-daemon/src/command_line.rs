@@ -13,10 +13,10 @@ use dysco_config::{
     Config, ConfigError, DEFAULT_CONFIG, can_listen, can_pin, init_logging, missing_socket,
 };
 use dysco_control::ControlError;
-use dysco_pki::PkiError;
+use dysco_explain::{Explain, Explanation, display_explained};
 
 use crate::api::ApiError;
-use crate::engine;
+use crate::engine::{self, EngineError};
 use crate::metrics::MetricsError;
 
 /// Time that threads may take to end once all else has ended.
@@ -43,20 +43,32 @@ struct Cli {
 #[derive(Debug, thiserror::Error)]
 enum DaemonError {
     /// Error of the configuration.
-    #[error(transparent)]
     Config(#[from] ConfigError),
     /// Error of a policy.
-    #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// The configuration in use cannot be written as TOML.
+    Show(#[from] toml::ser::Error),
     /// Standard output cannot be written.
-    #[error("failed to print: {0}")]
     Print(io::Error),
     /// Error of the engine.
-    #[error("failed to run dyscod: {}", causes(.0))]
-    Engine(anyhow::Error),
+    Engine(#[from] EngineError),
     /// The runtime did not start.
-    #[error("failed to start the runtime: {0}")]
     Runtime(io::Error),
+}
+
+display_explained!(DaemonError);
+
+impl Explain for DaemonError {
+    fn explain(&self) -> Explanation {
+        match self {
+            DaemonError::Config(error) => error.explain(),
+            DaemonError::Policy(error) => error.explain(),
+            DaemonError::Show(source) => Explanation::new("print the configuration", source),
+            DaemonError::Print(source) => Explanation::new("print", source),
+            DaemonError::Engine(error) => error.explain(),
+            DaemonError::Runtime(source) => Explanation::new("start the runtime", source),
+        }
+    }
 }
 
 impl DaemonError {
@@ -67,49 +79,42 @@ impl DaemonError {
             // The reader has closed its end.
             DaemonError::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
             DaemonError::Engine(error) => engine_exit(error),
-            DaemonError::Print(_) | DaemonError::Runtime(_) => Exit::Internal,
+            DaemonError::Show(_) | DaemonError::Print(_) | DaemonError::Runtime(_) => {
+                Exit::Internal
+            }
         }
     }
 }
 
 /// Returns [`Exit::Usage`] if the engine did not start because of the configuration.
-fn engine_exit(error: &anyhow::Error) -> Exit {
-    let keys = error.is::<ConfigError>() || error.is::<PkiError>();
-    let api = matches!(
-        error.downcast_ref::<ApiError>(),
-        Some(ApiError::Socket { .. })
-    );
-    let metrics = match error.downcast_ref::<MetricsError>() {
-        Some(MetricsError::Socket(ApiError::InUse { .. })) | None => false,
-        Some(MetricsError::Socket(_) | MetricsError::Listen { .. } | MetricsError::Tls(_)) => true,
-    };
-    let agent = matches!(
-        error.downcast_ref::<AgentError>(),
-        Some(AgentError::PinDirectory { .. } | AgentError::Taken { .. } | AgentError::Xdp { .. })
-    );
-    let control = match error.downcast_ref::<ControlError>() {
+fn engine_exit(error: &EngineError) -> Exit {
+    let configured = match error {
+        EngineError::Config(_) | EngineError::Pki(_) => true,
+        EngineError::Api(error) => matches!(error, ApiError::Socket { .. }),
+        EngineError::Metrics(error) => {
+            !matches!(error, MetricsError::Socket(ApiError::InUse { .. }))
+        }
+        EngineError::Agent(error) => matches!(
+            error,
+            AgentError::PinDirectory { .. } | AgentError::Taken { .. } | AgentError::Xdp { .. }
+        ),
         // An address in use is another dyscod's.
-        Some(ControlError::Bind { source, .. }) => source.kind() == io::ErrorKind::AddrNotAvailable,
-        Some(ControlError::NoAddress | ControlError::Tls(_) | ControlError::Verifier(_)) => true,
-        Some(ControlError::Quic(_)) | None => false,
+        EngineError::Control(ControlError::Bind { source, .. }) => {
+            source.kind() == io::ErrorKind::AddrNotAvailable
+        }
+        EngineError::Control(error) => !matches!(error, ControlError::Quic(_)),
+        EngineError::Ports(_)
+        | EngineError::Proxy(_)
+        | EngineError::System { .. }
+        | EngineError::StateDir { .. }
+        | EngineError::Journal { .. }
+        | EngineError::Record { .. }
+        | EngineError::ControlEnded => false,
     };
-    match keys || api || metrics || agent || control {
+    match configured {
         true => Exit::Usage,
         false => Exit::Internal,
     }
-}
-
-/// Returns an error and its causes, without those that it already contains.
-fn causes(error: &anyhow::Error) -> String {
-    let mut told = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if told.is_empty() {
-            told = cause;
-        } else if !told.contains(&cause) {
-            told = format!("{told}: {cause}");
-        }
-    }
-    told
 }
 
 /// Returns the command line of `dyscod`, as clap has it.
@@ -147,9 +152,7 @@ fn run(cli: Cli) -> Result<(), DaemonError> {
         Policy::load(&config.chain.policy, &config.host.addresses)?;
         can_pin(&config.data_plane.pin_dir)?;
         can_listen(&config.control)?;
-        let used = config
-            .to_toml()
-            .map_err(|e| DaemonError::Engine(e.into()))?;
+        let used = config.to_toml()?;
         let missing = config.listeners.iter().filter_map(missing_socket);
         let unusable = config.host.interfaces.iter().filter_map(|i| i.obstacle());
         let missing = missing.chain(unusable);
@@ -170,8 +173,7 @@ fn run(cli: Cli) -> Result<(), DaemonError> {
     let runtime = runtime.build().map_err(DaemonError::Runtime)?;
     let ended = runtime.block_on(engine::run(config, cli.config));
     leave(runtime, ENDING);
-    ended.map_err(DaemonError::Engine)?;
-    Ok(())
+    Ok(ended?)
 }
 
 /// Prints a line. Returns an error if nobody reads it.
@@ -219,8 +221,8 @@ mod tests {
             source: io::ErrorKind::PermissionDenied.into(),
         };
         assert_eq!(DaemonError::Engine(pins.into()).exit(), Exit::Usage);
-        let other = anyhow::anyhow!("the control channel has ended");
-        assert_eq!(DaemonError::Engine(other).exit(), Exit::Internal);
+        let other = DaemonError::Engine(EngineError::ControlEnded);
+        assert_eq!(other.exit(), Exit::Internal);
     }
 
     #[test]
@@ -228,13 +230,5 @@ mod tests {
         let cause = io::Error::from(io::ErrorKind::AddrNotAvailable).to_string();
         let text = bind(io::ErrorKind::AddrNotAvailable).to_string();
         assert_eq!(text.matches(&cause).count(), 1, "{text}");
-        // A cause that the error's text does not contain is added.
-        let outer = anyhow::Error::new(io::Error::from(io::ErrorKind::AddrInUse));
-        let text = DaemonError::Engine(outer.context("failed to listen")).to_string();
-        let cause = io::Error::from(io::ErrorKind::AddrInUse);
-        assert_eq!(
-            text,
-            format!("failed to run dyscod: failed to listen: {cause}")
-        );
     }
 }

@@ -218,7 +218,7 @@ async fn the_worst_removal_decides_the_exit_code() {
     assert_eq!(done["accepted"], 2);
     assert_eq!(done["summary"]["refused"], 1);
     assert_eq!(done["summary"]["p50_us"], 850);
-    assert_eq!(done["removals"][1]["reason"], "not transparent");
+    assert_eq!(done["removals"][1]["reason"]["why"], "not transparent");
 
     // Nobody waits: the request was accepted.
     assert_eq!(lab.run("remove-middlebox self --all").await.code, 0);

@@ -58,6 +58,22 @@ impl Cause {
         self
     }
 
+    /// Adds a hint if there is none.
+    pub fn or_hint(self, hint: impl ToString) -> Cause {
+        match self.hint {
+            Some(_) => self,
+            None => self.hint(hint),
+        }
+    }
+
+    /// Returns the cause with words before it.
+    pub fn after(self, about: impl fmt::Display) -> Cause {
+        Cause {
+            why: format!("{about}: {}", self.why),
+            hint: self.hint,
+        }
+    }
+
     /// Returns the explanation of an operation that failed for this cause.
     pub fn of(self, what: impl ToString) -> Explanation {
         Explanation {

@@ -3,6 +3,7 @@
 use dysco_common::Translation;
 use dysco_common::chain::Token;
 use dysco_common::two_paths::Cutoff;
+use dysco_explain::{Explain, Explanation, display_explained};
 use serde::{Deserialize, Serialize};
 
 use super::message::{ChangeId, HostId, Order, Plan, Subsession};
@@ -14,16 +15,34 @@ const VERSION: u8 = 7;
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// A daemon with another layout wrote the record.
-    #[error(
-        "restoring a change: its record has version {0:?}, this daemon reads {VERSION}; start the former release, let the change end, then upgrade"
-    )]
     Version(Option<u8>),
     /// The record is truncated or garbage.
-    #[error("restoring a change: its record is unreadable: {0}")]
     Malformed(#[source] postcard::Error),
     /// The change is under way already.
-    #[error("restoring change {0}: it is under way already")]
     Duplicate(ChangeId),
+}
+
+display_explained!(RecordError);
+
+impl Explain for RecordError {
+    fn explain(&self) -> Explanation {
+        let of = |why: String| Explanation::new("restore a change", why);
+        match self {
+            RecordError::Version(version) => {
+                let version = version.map_or("no version".into(), |v| format!("version {v}"));
+                of(format!(
+                    "its record has {version}, and this daemon reads {VERSION}"
+                ))
+                .hint("start the former release, let the change end, then upgrade")
+            }
+            RecordError::Malformed(source) => of(format!("its record is unreadable: {source}"))
+                .hint("start the release that wrote it, and let the change end"),
+            RecordError::Duplicate(change) => Explanation::new(
+                format!("restore change {change}"),
+                "it is under way already",
+            ),
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

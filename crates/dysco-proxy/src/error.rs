@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use dysco_explain::Cause;
+use dysco_explain::{Cause, Explain, Explanation, display_explained};
 
 use super::pair::PairId;
 
@@ -24,9 +24,6 @@ pub const fn slow_and_fast(forward: bool) -> &'static str {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The shim's socket could not be created.
-    #[error(
-        "cannot {what} the shim's socket {path}: {source}; is another dyscod running, and may this one write there?"
-    )]
     Socket {
         /// Step that failed.
         what: &'static str,
@@ -37,16 +34,25 @@ pub enum StartError {
     },
 }
 
+display_explained!(StartError);
+
+impl Explain for StartError {
+    fn explain(&self) -> Explanation {
+        let StartError::Socket { what, path, source } = self;
+        Explanation::new(
+            format!("{what} the shim's socket {}", path.display()),
+            source,
+        )
+        .hint("stop the other dyscod if one runs, or let this one write there")
+    }
+}
+
 /// Reason why a shim's report was rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     /// The descriptors are not the sockets that the report names.
-    #[error("these are not the TCP sockets of its process that it means (any more): {0}")]
     Descriptors(#[from] io::Error),
     /// The user has reached the limit of entries for one user.
-    #[error(
-        "user {uid} has {own} {what} known, and so few more are free that the others' come first; what is over keeps its proxy (`max_sessions` under [data_plane] makes room)"
-    )]
     Share {
         /// "pairs" or "processes".
         what: &'static str,
@@ -56,9 +62,6 @@ pub enum Refused {
         own: usize,
     },
     /// The table is full.
-    #[error(
-        "no more are kept; what is over keeps its proxy (`max_sessions` under [data_plane] makes room)"
-    )]
     NoRoom,
 }
 
@@ -193,6 +196,31 @@ pub enum CloseError {
         /// Error of the operating system.
         source: io::Error,
     },
+}
+
+impl Refused {
+    /// Returns the cause and the hint.
+    pub fn cause(&self) -> Cause {
+        let over = |why: String| {
+            Cause::new(format!("{why}; what is over keeps its proxy"))
+                .hint("raise `max_sessions` under [data_plane] to make room")
+        };
+        match self {
+            Refused::Descriptors(source) => Cause::new(format!(
+                "these are not the TCP sockets of its process that it means (any more): {source}"
+            )),
+            Refused::Share { what, uid, own } => over(format!(
+                "user {uid} has {own} {what} known, and so few more are free that the others' come first"
+            )),
+            Refused::NoRoom => over("no more are kept".into()),
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause().fmt(f)
+    }
 }
 
 impl NotTransparent {

@@ -50,7 +50,7 @@ impl Told {
             Value::Object(fields) => match fields.get("outcome").and_then(Value::as_str) {
                 Some(outcome) => self.sessions.push(Session {
                     outcome: outcome.into(),
-                    reason: fields.get("reason").and_then(Value::as_str).map(Into::into),
+                    reason: value["reason"]["why"].as_str().map(Into::into),
                     switch_us: fields.get("request_to_switch_us").and_then(Value::as_u64),
                 }),
                 None => fields.values().for_each(|v| self.collect(v)),
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn reports_are_found_in_lines_and_in_one_document() -> Result<()> {
         let one = r#"{"outcome":"removed","request_to_switch_us":800}"#;
-        let two = r#"{"outcome":"refused","reason":"it is mode http"}"#;
+        let two = r#"{"outcome":"refused","reason":{"why":"it is mode http"}}"#;
         for text in [
             format!("{one}\n{two}\n"),
             format!("{{\"removals\": [{one}, {two}]}}"),

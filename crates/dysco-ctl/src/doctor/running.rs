@@ -180,10 +180,11 @@ fn version(theirs: &str) -> Finding {
 fn of_policy(policy: &PolicyReport) -> Vec<Finding> {
     let unused = policy.error.iter().map(|error| {
         let file = policy.file.display();
+        let hint = error.hint.as_deref().unwrap_or("correct it");
         Finding::ill(
             "policy",
-            format!("{file} is not in force: {error}"),
-            format!("correct it; see 'dyscoctl policy check {file}'"),
+            format!("{file} is not in force: {}", error.why),
+            format!("{hint}; see 'dyscoctl policy check {file}'"),
         )
     });
     let missing: HashSet<_> = policy.rules.iter().flat_map(|rule| &rule.missing).collect();

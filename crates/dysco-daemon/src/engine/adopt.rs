@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use dysco_agent::{Adoption, AgentError};
 use dysco_api::{AdoptReport, Failure, FailureCode, Reply};
 use dysco_common::Session;
+use dysco_explain::{Cause, Explain};
 use dysco_proto::{ChangeId, Subsession};
 use dysco_scheduling::spawn_long;
 use tokio::sync::mpsc;
@@ -71,12 +72,9 @@ impl Adopting {
             }
             Err(error) => {
                 tracing::warn!("no session that was there first is adopted: {error}");
-                Reply::Error(Failure {
-                    code: FailureCode::Internal,
-                    what: "adopt the sessions that were there first".into(),
-                    why: error.to_string(),
-                    hint: "see the log of dyscod there".into(),
-                })
+                let cause = Cause::from(error.explain()).or_hint("see the log of dyscod there");
+                let told = cause.of("adopt the sessions that were there first");
+                Reply::Error(Failure::new(FailureCode::Internal, told))
             }
         };
         for asker in replies {
@@ -144,13 +142,13 @@ fn report(done: &Adoption) -> AdoptReport {
     let mut left: Vec<_> = (done.left.iter())
         .map(|(why, n)| dysco_api::LeftReport {
             sessions: *n as u64,
-            reason: why.to_string(),
+            reason: Cause::new(why),
         })
         .collect();
     if done.no_room > 0 {
         left.push(dysco_api::LeftReport {
             sessions: done.no_room as u64,
-            reason: "the session table is full: raise max_sessions".into(),
+            reason: Cause::new("the session table is full").hint("raise max_sessions"),
         });
     }
     AdoptReport {

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use dysco_common::chain::Hop;
 use dysco_config::policy::Policy;
 use dysco_control::Incoming;
+use dysco_explain::Cause;
 use dysco_proto::{Machine, Subsession};
 use serde::{Deserialize, Serialize};
 
@@ -88,7 +89,7 @@ pub(super) struct Chains {
     /// Policy that the data plane has.
     policy: Policy,
     /// Reason for which the file's policy is not in force.
-    error: Option<String>,
+    error: Option<Cause>,
     /// True if this process or an earlier one ever put a policy in force.
     applied: bool,
     keys: HashMap<u64, Shared>,

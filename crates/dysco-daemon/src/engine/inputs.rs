@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use dysco_agent::{Events, Happened};
 use dysco_control as control;
 use dysco_proxy::PairEvent;
@@ -12,6 +11,7 @@ use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::answers::Answer;
+use super::error::EngineError;
 use super::pages::Begun;
 use crate::api::Call;
 use crate::metrics::Scrape;
@@ -93,7 +93,7 @@ impl Inputs {
     }
 
     /// Waits for the next input. If several are there, the first of this order comes first.
-    pub async fn next(&mut self, wants: Wants) -> anyhow::Result<Input<'_>> {
+    pub async fn next(&mut self, wants: Wants) -> Result<Input<'_>, EngineError> {
         let Inputs {
             from,
             sweep,
@@ -105,10 +105,10 @@ impl Inputs {
             biased;
             Some(answer) = from.answers.recv() => Input::Answer(answer),
             event = from.control.recv() => {
-                Input::Control(event.context("the control channel has ended")?)
+                Input::Control(event.ok_or(EngineError::ControlEnded)?)
             }
             read = from.events.read(happened) => {
-                read.context("failed to read the data plane's events")?;
+                read.map_err(EngineError::system("read the data plane's events"))?;
                 Input::Happened(happened)
             }
             Some(call) = from.calls.recv() => Input::Call(call),

@@ -8,6 +8,7 @@ use dysco_api::{
 };
 use dysco_common::Session;
 use dysco_common::view::{ChainState, Change, Leaver, Removal, View};
+use dysco_explain::Cause;
 use dysco_proto::Reason;
 use dysco_proxy::Pair;
 
@@ -116,16 +117,16 @@ impl Plane {
     }
 
     pub(super) fn removable(&self, s: &Session, pair: Option<&Pair>) -> Removable {
-        let no = |reason: &str| Removable::no(vec![reason.to_owned()]);
+        let no = |reason: Cause| Removable::no(vec![reason]);
         match (s.view(), pair) {
-            (view, _) if s.has_ended() && !view.is_tombstone() => no("it has ended"),
+            (view, _) if s.has_ended() && !view.is_tombstone() => no("it has ended".into()),
             (_, None) if super::rechain::passes(s) => Removable::Yes,
-            (view @ (View::Left(_) | View::Relayed(_)), _) => no(who_has_left(view)),
+            (view @ (View::Left(_) | View::Relayed(_)), _) => no(who_has_left(view).into()),
             (_, None) => no(no_proxy(s)),
             (_, Some(pair)) => match self.seeming_objections(pair).as_slice() {
                 // A session that has only not been heard is asked for a packet first.
                 [] | [Reason::NotHeard(_), ..] => Removable::Yes,
-                reasons => Removable::no(reasons.iter().map(Reason::to_string).collect()),
+                reasons => Removable::no(reasons.iter().map(Reason::cause).collect()),
             },
         }
     }
@@ -161,14 +162,13 @@ fn who_has_left(view: View) -> &'static str {
     }
 }
 
-/// Returns a text that says what can be done with a session that no proxy here relays.
-fn no_proxy(s: &Session) -> &'static str {
+/// Returns the reason against a removal from a session that no proxy here relays.
+fn no_proxy(s: &Session) -> Cause {
     match super::rechain::opens(s) && s.chain_state() == ChainState::Open {
-        true => {
-            "no proxy of this host relays it; its chain can be changed from here \
-             (remove-middlebox HOST, insert-middlebox, reconfigure)"
-        }
-        false => "no proxy of this host relays it, as far as a shim has told",
+        true => Cause::new("no proxy of this host relays it").hint(
+            "change its chain from here (remove-middlebox HOST, insert-middlebox, reconfigure)",
+        ),
+        false => Cause::new("no proxy of this host relays it, as far as a shim has told"),
     }
 }
 
@@ -251,9 +251,17 @@ mod tests {
             (s.life.opened_here, s.two.chained) = (1, chained);
             s
         };
-        assert!(no_proxy(&opened(2)).contains("its chain can be changed"));
+        assert!(
+            no_proxy(&opened(2))
+                .hint
+                .is_some_and(|hint| hint.contains("change its chain"))
+        );
         for other in [opened(0), accepted_from([10, 0, 2, 1])] {
-            assert!(no_proxy(&other).contains("as far as a shim has told"));
+            assert!(
+                no_proxy(&other)
+                    .to_string()
+                    .contains("as far as a shim has told")
+            );
         }
     }
 

@@ -12,6 +12,7 @@ mod collect;
 mod commands;
 mod core;
 mod doubt;
+mod error;
 mod events;
 mod fault;
 mod firewall;
@@ -58,7 +59,6 @@ mod trial;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::Context as _;
 use dysco_config::Config;
 use dysco_scheduling::Turns;
 use tokio::signal::unix::{SignalKind, signal};
@@ -69,6 +69,7 @@ use self::core::Core;
 use answers::Answer;
 use chain_requests::ChainRequests;
 use chains::Chains;
+pub use error::EngineError;
 use held::{Held, ProxyChanges};
 use host::ThisHost;
 use inputs::{Input, Inputs, Wants};
@@ -98,9 +99,11 @@ struct Engine {
 /// Runs the daemon until a signal stops it. Sessions go on without it.
 ///
 /// The configuration is read again from `file`.
-pub async fn run(config: Config, file: PathBuf) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("failed to wait for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("failed to wait for SIGINT")?;
+pub async fn run(config: Config, file: PathBuf) -> Result<(), EngineError> {
+    let mut terminate =
+        signal(SignalKind::terminate()).map_err(EngineError::system("wait for SIGTERM"))?;
+    let mut interrupt =
+        signal(SignalKind::interrupt()).map_err(EngineError::system("wait for SIGINT"))?;
     let (mut engine, mut inputs) = start(config, file)?;
     engine.take_up()?;
     engine
@@ -130,7 +133,7 @@ pub async fn run(config: Config, file: PathBuf) -> anyhow::Result<()> {
 }
 
 impl Engine {
-    async fn serve(&mut self, inputs: &mut Inputs) -> anyhow::Result<()> {
+    async fn serve(&mut self, inputs: &mut Inputs) -> Result<(), EngineError> {
         loop {
             let input = inputs.next(self.wants()).await?;
             self.take(input);

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dysco_control::DownReason;
+use dysco_explain::Cause;
 use dysco_proto::Reason;
 
 /// Time for which a neighbour is believed to have no agent.
@@ -23,7 +24,7 @@ pub(super) enum Known {
     /// An agent answers there.
     Agent,
     /// No agent answers there, for this reason.
-    Nobody(String),
+    Nobody(Cause),
     /// Nothing is known.
     Nothing,
 }
@@ -69,7 +70,7 @@ impl Neighbours {
             | DownReason::Anonymous
             | DownReason::Framing(_)
             | DownReason::Silent
-            | DownReason::Unreachable(_) => self.keep(peer, Known::Nobody(why.to_string())),
+            | DownReason::Unreachable(_) => self.keep(peer, Known::Nobody(why.cause())),
             // The neighbour may have been restarted.
             DownReason::Closed(_) | DownReason::ClosedHere(_) => {
                 self.known.remove(&peer);

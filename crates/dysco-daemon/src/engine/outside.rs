@@ -185,8 +185,9 @@ fn watched(
         match basis {
             Ok(_) => sort(here, task, &mut found),
             Err(cause) => {
-                let text = format!("the session is not proven byte-transparent: {cause}");
-                let report = task.refused(text);
+                let told = cause.clone();
+                let told = told.after("the session is not proven byte-transparent");
+                let report = task.refused(told);
                 found.refused.push((report, Reason::NotTransparent(cause)));
             }
         }
@@ -194,11 +195,9 @@ fn watched(
     let named = named(here, &request.sessions).unwrap_or_default();
     for slot in named.into_iter().filter(|slot| !met.contains(slot)) {
         let task = task_of(slot);
-        let why = "the named process has not accepted it".to_owned();
+        let why = Cause::new("the named process has not accepted it");
         let report = task.refused(why.clone());
-        found
-            .refused
-            .push((report, Reason::NotTransparent(why.into())));
+        found.refused.push((report, Reason::NotTransparent(why)));
     }
     found
 }
@@ -241,18 +240,21 @@ impl Plane {
 }
 
 /// Returns the reason for which a session of the proxy is not known.
-pub(super) fn unknown(here: &Plane, key: &FlowKey) -> String {
+pub(super) fn unknown(here: &Plane, key: &FlowKey) -> Cause {
     let client = key.remote().ip();
     if here.is_on_host(&client) {
-        return Reason::SameHost(client).to_string();
+        return Reason::SameHost(client).cause();
     }
     if let Some(cause) = unsteered(here, key.local().ip()) {
-        return cause.to_string();
+        return cause;
     }
     let translated = here.translated(&super::measure::accepted(key));
     translated.map_or_else(
-        || "dyscod does not track it: it is not in [[track]], or could not be adopted; see the log of dyscod".into(),
-        |why| why.to_string(),
+        || {
+            Cause::new("dyscod does not track it: it is not in [[track]], or could not be adopted")
+                .hint("see the log of dyscod")
+        },
+        |why| why.cause(),
     )
 }
 

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::Context as _;
 use dysco_agent::{Agent, AgentConfig, Routes};
 use dysco_config::{self as config, Config};
 use dysco_control::{Control, ControlConfig};
@@ -19,6 +18,7 @@ use tokio::sync::mpsc;
 
 use super::chain_requests::ChainRequests;
 use super::core::Core;
+use super::error::EngineError;
 use super::history::History;
 use super::host::ThisHost;
 use super::inputs::{Inputs, Sources};
@@ -41,11 +41,11 @@ fn new_id() -> [u8; 16] {
 }
 
 /// Starts all parts of the engine.
-pub(super) fn start(config: Config, file: PathBuf) -> anyhow::Result<(Engine, Inputs)> {
-    let hang_up = signal(SignalKind::hangup()).context("failed to wait for SIGHUP")?;
+pub(super) fn start(config: Config, file: PathBuf) -> Result<(Engine, Inputs), EngineError> {
+    let hang_up = signal(SignalKind::hangup()).map_err(EngineError::system("wait for SIGHUP"))?;
     // First of all: the agent refuses to run beside another one.
     let (agent, events) = Agent::start(&agent_config(&config))?;
-    state::reserve_ports(&config.removal)?;
+    dysco_config::reserve_ports(&config.removal)?;
     let unusable = config
         .host
         .interfaces

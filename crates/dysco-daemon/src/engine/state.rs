@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
-use dysco_config::{PortRange, Removal, private};
+use dysco_config::{PortRange, private};
 use dysco_proto::ChangeId;
 
 use super::collect::boot_time;
+use super::error::EngineError;
 use super::journal::Journal;
 
 /// Time after which a route is looked up again.
@@ -29,13 +29,14 @@ pub(super) struct StateDir {
 
 impl StateDir {
     /// Opens the directory, for root alone.
-    pub fn open(dir: &Path) -> anyhow::Result<StateDir> {
-        private::make_dir(dir)
-            .with_context(|| format!("failed to make the state directory {}", dir.display()))?;
-        let path = dir.join("changes");
-        let journal = Journal::open(&path).with_context(|| {
-            format!("failed to read the records of changes, {}; if no session of this host is in the middle of a change, remove it", path.display())
+    pub fn open(dir: &Path) -> Result<StateDir, EngineError> {
+        private::make_dir(dir).map_err(|source| EngineError::StateDir {
+            path: dir.to_owned(),
+            source,
         })?;
+        let path = dir.join("changes");
+        let journal =
+            Journal::open(&path).map_err(|source| EngineError::Journal { path, source })?;
         Ok(StateDir {
             journal,
             over: HashMap::new(),
@@ -101,11 +102,4 @@ impl StateDir {
             .retain(|_, (_, at)| now.duration_since(*at) < ROUTE_AGE);
         self.routes.insert((from, to), (ifindex, now));
     }
-}
-
-/// Keeps the kernel from using the new paths' source ports for its own connections.
-pub(super) fn reserve_ports(removal: &Removal) -> anyhow::Result<()> {
-    dysco_config::reserve_ports(removal).context(
-        "failed to reserve the ports of new paths; set net.ipv4.ip_local_reserved_ports yourself and reserve_ports = false in [removal]",
-    )
 }

@@ -3,15 +3,15 @@
 
 use std::collections::HashSet;
 
-use anyhow::Context as _;
 use dysco_common::view::{Change, View};
 
+use super::error::EngineError;
 use super::held::Held;
 use super::{Engine, Plane, ThisHost};
 
 impl Engine {
     /// Takes up the changes of a former process, before anything else.
-    pub(super) fn take_up(&mut self) -> anyhow::Result<()> {
+    pub(super) fn take_up(&mut self) -> Result<(), EngineError> {
         let now = self.core.host.plane.now();
         self.core.host.plane.take_up_history();
         let (path, records) = self.core.host.plane.state.records();
@@ -21,11 +21,10 @@ impl Engine {
         for record in records {
             // Without its record this host would report to the others that it knows of no change,
             // and they would roll back a session that may have been cut.
-            let change = self.core.machine().restore(now, &record).with_context(|| {
-                format!(
-                    "failed to read {}: a change was under way when another release of dyscod ended; start that release until it is done",
-                    path.display()
-                )
+            let restored = self.core.machine().restore(now, &record);
+            let change = restored.map_err(|source| {
+                let path = path.clone();
+                EngineError::Record { path, source }
             })?;
             tracing::info!(%change, "goes on with a change of a former process");
         }

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
 use super::change::Asked;
@@ -9,8 +10,8 @@ use super::change::Asked;
 /// First byte of these messages. No version of the session protocol equals it.
 const MARK: u8 = b'A';
 /// Second byte of these messages.
-const VERSION: u8 = 3;
-/// Maximum number of bytes of a reason.
+const VERSION: u8 = 4;
+/// Maximum number of bytes of a cause, and of its hint.
 const MAX_REASON: usize = 1024;
 
 /// Identifier of a question, the same on both hosts.
@@ -34,7 +35,7 @@ pub struct Answer {
     /// Outcome of the change.
     pub outcome: Outcome,
     /// Reason, unless the chain was changed.
-    pub reason: Option<String>,
+    pub reason: Option<Cause>,
     /// Hosts that the session passed. Empty if the asker is not entitled to know them.
     pub before: Vec<IpAddr>,
     /// Hosts that the session was to pass.
@@ -45,10 +46,10 @@ pub struct Answer {
 
 impl Answer {
     /// Returns an answer for a request that was refused.
-    pub fn refused(why: &str) -> Answer {
+    pub fn refused(why: Cause) -> Answer {
         Answer {
             outcome: Outcome::Refused,
-            reason: Some(why.to_owned()),
+            reason: Some(why),
             before: Vec::new(),
             after: Vec::new(),
             timed_out: false,
@@ -57,9 +58,10 @@ impl Answer {
 
     /// Shortens the reason so that it fits into a message.
     pub fn cut(mut self) -> Answer {
-        if let Some(why) = &mut self.reason {
-            let end = why.floor_char_boundary(MAX_REASON);
-            why.truncate(end);
+        if let Some(Cause { why, hint }) = &mut self.reason {
+            for text in [Some(why), hint.as_mut()].into_iter().flatten() {
+                text.truncate(text.floor_char_boundary(MAX_REASON));
+            }
         }
         self
     }

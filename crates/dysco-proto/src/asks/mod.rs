@@ -24,6 +24,8 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use dysco_explain::Cause;
+
 pub use change::{Asked, ChainWish};
 pub use message::{Answer, AskId, Message, Outcome};
 
@@ -109,8 +111,8 @@ impl Asks {
     pub fn begin(&mut self, now: Duration, ask: AskId, to: IpAddr, asked: Asked) -> Vec<Action> {
         let waiting = self.waiting.values().map(VecDeque::len).sum::<usize>();
         if self.own.len() + waiting >= MOST {
-            let answer = Answer::refused("too much is asked for at once; ask again later");
-            return vec![Action::ended(ask, answer)];
+            let why = Cause::new("too much is asked for at once").hint("ask again later");
+            return vec![Action::ended(ask, Answer::refused(why))];
         }
         self.waiting.entry(to).or_default().push_back((ask, asked));
         self.go_on(now, to)
@@ -180,12 +182,15 @@ impl Asks {
             };
         }
         if heard {
-            let why = "dyscod was started anew there meanwhile, and what became of it is not known; see 'dyscoctl sessions' for the chain that it has now";
+            let why = Cause::new(
+                "dyscod was started anew there meanwhile, and what became of it is not known",
+            )
+            .hint("see 'dyscoctl sessions' for the chain that it has now");
             return vec![tell(via, ask, Answer::refused(why))];
         }
         let its: usize = peer.iter().filter_map(|via| self.open.get(via)).sum();
         if self.others.len() >= MOST || its >= MOST_OF_ONE {
-            let why = "it is asked for too much at once; ask again later";
+            let why = Cause::new("it is asked for too much at once").hint("ask again later");
             return vec![tell(via, ask, Answer::refused(why))];
         }
         let others = Others {
@@ -227,7 +232,7 @@ impl Asks {
         let silent = self.own.extract_if(|_, own| own.give_up_at <= now);
         let silent: Vec<(AskId, Own)> = silent.collect();
         for (ask, own) in silent {
-            let answer = Answer::refused(&own.no_answer());
+            let answer = Answer::refused(own.no_answer());
             actions.push(Action::Ended {
                 ask,
                 answer,
@@ -246,13 +251,15 @@ impl Asks {
 }
 
 impl Own {
-    fn no_answer(&self) -> String {
+    fn no_answer(&self) -> Cause {
         let to = self.to;
         match self.heard {
-            false => format!("no answer of {to}, which opened it and decides; is dyscod up there?"),
-            true => format!(
-                "{to}, which opened it and decides, was at it and says nothing any more: what became of it is not known; see 'dyscoctl sessions' there"
-            ),
+            false => Cause::new(format!("no answer of {to}, which opened it and decides"))
+                .hint("see that dyscod is up there"),
+            true => Cause::new(format!(
+                "{to}, which opened it and decides, was at it and says nothing any more: what became of it is not known"
+            ))
+            .hint("see 'dyscoctl sessions' there"),
         }
     }
 

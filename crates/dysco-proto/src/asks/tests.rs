@@ -108,7 +108,7 @@ fn a_process_that_never_heard_of_it_does_not_do_it_again() {
         panic!("{ended:?}");
     };
     assert_eq!(answer.outcome, Outcome::Refused);
-    assert!(answer.reason.as_ref().unwrap().contains("started anew"));
+    assert!(answer.reason.as_ref().unwrap().why.contains("started anew"));
 }
 
 #[test]
@@ -125,6 +125,7 @@ fn who_does_not_answer_is_named() {
             .reason
             .as_ref()
             .unwrap()
+            .why
             .contains("no answer of 10.0.1.1")
     );
     // A host that had sent `Heard` may have acted.
@@ -132,7 +133,7 @@ fn who_does_not_answer_is_named() {
     asker.begin(at(0), ASK, OPENER, asked());
     asker.handle(at(1), &[OPENER], Message::Heard { ask: ASK });
     let ended = asker.tick(at(16));
-    let told = |a: &Action| matches!(a, Action::Ended { answer, .. } if answer.reason.as_ref().unwrap().contains("not known"));
+    let told = |a: &Action| matches!(a, Action::Ended { answer, .. } if answer.reason.as_ref().unwrap().why.contains("not known"));
     assert!(ended.iter().any(told), "{ended:?}");
 }
 
@@ -231,6 +232,8 @@ fn a_host_names_itself_by_any_of_its_addresses() {
 
 #[test]
 fn a_long_reason_fits_a_message() {
-    let long = Answer::refused(&"ä".repeat(5000)).cut();
-    assert!(long.reason.unwrap().len() <= 1024);
+    let text = "ä".repeat(5000);
+    let long = Answer::refused(Cause::new(&text).hint(&text)).cut();
+    let Cause { why, hint } = long.reason.unwrap();
+    assert!(why.len() <= 1024 && hint.unwrap().len() <= 1024);
 }

@@ -1,15 +1,18 @@
 //! The encoding of messages.
 
+use dysco_explain::{Explain, Explanation, display_explained};
+
 use super::{MAX_MESSAGE, Message, VERSION};
+
+/// Hint for messages of another layout.
+const SAME_RELEASE: &str = "run the same release of dyscod on both hosts";
 
 /// A message that cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
     /// The message is too long.
-    #[error("encoding a message: {0} bytes are more than the {MAX_MESSAGE} that one may have")]
     Oversized(usize),
     /// The encoder failed.
-    #[error("encoding a message: {0}")]
     Malformed(#[source] postcard::Error),
 }
 
@@ -17,22 +20,49 @@ pub enum EncodeError {
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// There are no bytes.
-    #[error("decoding a message: it is empty")]
     Empty,
     /// There are too many bytes.
-    #[error("decoding a message: {0} bytes are more than the {MAX_MESSAGE} that one may have")]
     Oversized(usize),
     /// A daemon with another layout sent the message.
-    #[error(
-        "decoding a message: its version is {0}, this daemon speaks {VERSION}; run the same release of dyscod on both hosts"
-    )]
     Version(u8),
     /// There are more bytes than the message has.
-    #[error("decoding a message: {0} bytes are left over")]
     Trailing(usize),
     /// The bytes are truncated or garbage.
-    #[error("decoding a message: {0}")]
     Malformed(#[source] postcard::Error),
+}
+
+display_explained!(EncodeError, DecodeError);
+
+impl Explain for EncodeError {
+    fn explain(&self) -> Explanation {
+        let what = "encode a message";
+        match self {
+            EncodeError::Oversized(bytes) => Explanation::new(what, oversized(*bytes)),
+            EncodeError::Malformed(source) => Explanation::new(what, source),
+        }
+    }
+}
+
+impl Explain for DecodeError {
+    fn explain(&self) -> Explanation {
+        let of = |why: String| Explanation::new("decode a message", why);
+        match self {
+            DecodeError::Empty => of("it is empty".into()),
+            DecodeError::Oversized(bytes) => of(oversized(*bytes)),
+            DecodeError::Version(version) => of(format!(
+                "its version is {version}, and this daemon speaks {VERSION}"
+            ))
+            .hint(SAME_RELEASE),
+            DecodeError::Trailing(bytes) => {
+                of(format!("{bytes} bytes are left over")).hint(SAME_RELEASE)
+            }
+            DecodeError::Malformed(source) => of(source.to_string()).hint(SAME_RELEASE),
+        }
+    }
+}
+
+fn oversized(bytes: usize) -> String {
+    format!("{bytes} bytes are more than the {MAX_MESSAGE} that one may have")
 }
 
 impl Message {

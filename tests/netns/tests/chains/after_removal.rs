@@ -215,7 +215,7 @@ fn a_dead_firewall_is_not_taken() -> Result<()> {
         let words: Vec<_> = rule.split(' ').collect();
         world.host(fw).output("nft", &words)?;
         let tried = world.reconfigure(&names[0], &[fw], &[])?;
-        let reason = tried["reason"].as_str().unwrap_or_default();
+        let reason = tried["reason"].to_string();
         ensure!(
             tried["outcome"] == "rolled_back" && reason.contains(why),
             "{tried:#}"

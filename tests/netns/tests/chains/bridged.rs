@@ -14,7 +14,7 @@ fn a_bridge_whose_packets_netfilter_sees() -> Result<()> {
         let world = Steered::bridged(Family::V4, at)?;
         let (group, session) = busy(&world, &Plan::default())?;
         let refused = world.reconfigure(&session, &[At::Fw1], &[])?;
-        let reason = refused["reason"].as_str().unwrap_or_default();
+        let reason = refused["reason"].to_string();
         ensure!(
             reason.contains("bridge-nf-call-iptables=0"),
             "{at:?}: {refused:#}\n{}",

@@ -109,7 +109,7 @@ fn a_path_that_is_given_up_ends() -> Result<()> {
     for local in group.locals() {
         let session = world.name(local);
         let done = world.reconfigure(&session, &At::FIREWALLS, &[])?;
-        let why = done["reason"].as_str().unwrap_or_default();
+        let why = done["reason"].to_string();
         let narrow = done["outcome"] == "rolled_back" && why.contains("narrow");
         ensure!(narrow, "{done:#}\n{}", world.logs());
     }

@@ -280,7 +280,7 @@ fn dies(world: &Steered, group: &Group, session: &str, before: &[At]) -> Result<
         world.lose_all_of(At::Fw1)?;
         asked.join().map_err(|_| anyhow!("a thread panicked"))?
     })?;
-    let why = done["reason"].as_str().unwrap_or_default();
+    let why = done["reason"].to_string();
     let told = why.contains("did not deliver the data in flight");
     ensure!(done["outcome"] == "rolled_back" && told, "{done:#}");
     ensure!(world.lost_of_all()? > 0, "nothing was lost");

@@ -18,7 +18,7 @@ fn ends_of(parts: [At; 2]) -> [(&'static str, std::net::IpAddr); 2] {
 fn refuses(world: &Steered, group: &Group, session: &str, why: &str) -> Result<()> {
     let before = world.chain_of(session)?;
     let done = world.reconfigure(session, &[At::Fw1], &[])?;
-    let reason = done["reason"].as_str().unwrap_or_default();
+    let reason = done["reason"].to_string();
     let told = done["outcome"] == "rolled_back" && reason.contains(why);
     ensure!(told, "{why}: {done:#}\n{}", world.logs());
     get_on(world, group)?;
@@ -81,7 +81,7 @@ fn no_connection_is_made_by_a_device_that_answers_for_the_server() -> Result<()>
     synproxy(&world, At::Fw1, At::Server)?;
     for _ in 0..4 {
         let done = world.reconfigure(&session, &[At::Fw1], &[])?;
-        let reason = done["reason"].as_str().unwrap_or_default();
+        let reason = done["reason"].to_string();
         ensure!(reason.contains("no answer to a SYN"), "{done:#}");
     }
     let sockets = world.host(At::Server).output("ss", &["-tan"])?;

@@ -43,7 +43,7 @@ fn openings_of(world: &Steered) -> Result<u64> {
 
 /// Checks that the change is rolled back, for this reason.
 fn is_refused(done: &Value) -> Result<()> {
-    let reason = done["reason"].as_str().unwrap_or_default();
+    let reason = done["reason"].to_string();
     let words = ["too narrow", "bytes", "MTU", "MSS"];
     let told = words.iter().all(|word| reason.contains(word));
     ensure!(done["outcome"] == "rolled_back" && told, "{done:#}");

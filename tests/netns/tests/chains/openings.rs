@@ -48,7 +48,7 @@ fn to_a_server_alone(family: Family) -> Result<()> {
     // The session cannot have another chain.
     let name = world.name(group.locals()[0]);
     let not = world.reconfigure(&name, &[At::Fw1], &[])?;
-    let why = not["reason"].as_str().unwrap_or_default();
+    let why = not["reason"].to_string();
     ensure!(
         not["outcome"] != "changed" && why.contains("no dyscod answers"),
         "{not:#}"

@@ -170,7 +170,7 @@ table inet raw {
     world.rechain(session, &[At::Fw1])?;
     get_on(&world, &group, 1 << 20)?;
     let done = world.replace_on(At::Client, At::Fw1, At::Fw2, "conntrack")?;
-    let why = done["reason"].as_str().unwrap_or_default();
+    let why = done["reason"].to_string();
     let told = why.contains("conntrack state") && why.contains("there is none");
     ensure!(done["outcome"] == "rolled_back" && told, "{done:#}");
     ensure!(world.chain_of(session)? == json!([world.ip(At::Fw1)]));
@@ -222,7 +222,7 @@ fn a_dead_path_is_not_taken() -> Result<()> {
         .host(At::Fw1)
         .output("nft", &rule.split(' ').collect::<Vec<_>>())?;
     let told = |done: &Value, word: &str| -> Result<()> {
-        let reason = done["reason"].as_str().unwrap_or_default();
+        let reason = done["reason"].to_string();
         ensure!(
             done["outcome"] == "rolled_back" && reason.contains(word),
             "{done:#}"
@@ -296,7 +296,7 @@ fn what_cannot_be_is_refused() -> Result<()> {
         let words = ["reconfigure", session, "--chain", chain, "--dry-run"];
         let done = world.try_json(At::Client, &words)?;
         let change = &done["changes"][0];
-        let reason = change["reason"].as_str().unwrap_or_default();
+        let reason = change["reason"].to_string();
         ensure!(
             change["outcome"] == outcome && reason.contains(word),
             "{chain}: {done:#}"
@@ -319,7 +319,7 @@ fn what_cannot_be_is_refused() -> Result<()> {
         At::Server,
         &["reconfigure", &there, "--chain", "fd08:3::1", "--wait"],
     )?;
-    let reason = ran["changes"][0]["reason"].as_str().unwrap_or_default();
+    let reason = ran["changes"][0]["reason"].to_string();
     ensure!(reason.contains("address family"), "{ran:#}");
     // No host answers at this address.
     let nobody = world.try_json(

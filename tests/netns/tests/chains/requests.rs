@@ -82,7 +82,7 @@ fn leaves(family: Family) -> Result<()> {
     world.wait_only_through(&[At::Fw1, At::Fw2])?;
     for session in world.sessions(At::Client)? {
         let said = session["removable"].to_string();
-        ensure!(said.contains("its chain can be changed"), "{session:#}");
+        ensure!(said.contains("change its chain from here"), "{session:#}");
     }
     let done = asks(&world, At::Fw2, &words)?;
     is_changed(&world, &done, 8)?;

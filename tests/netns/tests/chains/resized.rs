@@ -125,7 +125,7 @@ fn tell_in_c(world: &Steered, client: SocketAddr, to_server: i32, to_client: i32
 /// continues as before.
 fn refused(r: &Resized, chain: &[At], whys: &[&str]) -> Result<()> {
     let done = r.world.reconfigure(&r.names[0], chain, &[])?;
-    let reason = done["reason"].as_str().unwrap_or_default();
+    let reason = done["reason"].to_string();
     let said = whys.iter().any(|why| reason.contains(why));
     ensure!(
         done["outcome"] != "changed" && said,
@@ -233,7 +233,7 @@ fn two_of_them_leave_at_once() -> Result<()> {
     tell_at(world, At::Fw1, session, 20, 0)?;
     // The delta of the other middlebox is not known.
     let done = world.reconfigure(session, &[], &[])?;
-    let reason = done["reason"].as_str().unwrap_or_default();
+    let reason = done["reason"].to_string();
     ensure!(
         reason.contains("no middlebox has reported a delta"),
         "{done:#}"

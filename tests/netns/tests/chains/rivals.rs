@@ -52,7 +52,7 @@ fn in_turn(
 }
 
 fn ended(world: &Steered, done: &Value, outcome: &str, word: &str) -> Result<()> {
-    let reason = done["reason"].as_str().unwrap_or_default();
+    let reason = done["reason"].to_string();
     ensure!(
         done["outcome"] == outcome && reason.contains(word),
         "not {outcome}, {word:?}: {done:#}\n{}",

@@ -100,7 +100,7 @@ fn a_session_that_is_too_fast_for_a_long_way_stays() -> Result<()> {
     let _slow = slow(world, At::Fw1, SLOWER)?;
     let upload = world.name(ways.groups[2].locals()[0]);
     let done = world.reconfigure(&upload, &[At::Fw1], &[])?;
-    let reason = done["reason"].as_str().unwrap_or_default();
+    let reason = done["reason"].to_string();
     ensure!(
         done["outcome"] == "rolled_back" && reason.contains("in one round trip"),
         "{done:#}"
@@ -117,7 +117,7 @@ fn too_fast_downwards(family: Family, by: Duration) -> Result<()> {
     let _slow = slow(&world, At::Fw1, by)?;
     let (group, session) = busy(&world, &one_way()[0])?;
     let done = world.reconfigure(&session, &[At::Fw1], &[])?;
-    let reason = done["reason"].as_str().unwrap_or_default();
+    let reason = done["reason"].to_string();
     ensure!(
         done["outcome"] == "rolled_back" && reason.contains("in one round trip"),
         "{done:#}\n{}",

@@ -10,8 +10,8 @@ use dysco_netns::{Family, Lab, Role, wait};
 use serde_json::Value;
 
 fn first(done: &Value, what: &str) -> String {
-    let found = done["removals"][0][what].as_str();
-    found.unwrap_or_default().to_owned()
+    let found = &done["removals"][0][what];
+    found.as_str().map_or(found.to_string(), str::to_owned)
 }
 
 fn world(name: &str, roles: &[Role]) -> Result<World> {

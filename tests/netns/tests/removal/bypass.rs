@@ -132,14 +132,14 @@ fn refused(w: World, count: usize, why: &str, known: Option<&str>) -> Result<()>
     group.run();
     group.wait_progress(1 << 20)?;
     let dry = w.remove(&["--all", "--dry-run"])?;
-    let reason = dry["removals"][0]["reason"].as_str();
+    let reason = dry["removals"][0]["reason"]["why"].as_str();
     let told = known.map_or(reason.is_none(), |known| {
         reason.is_some_and(|reason| reason.contains(known))
     });
     assert!(told, "{dry:#}");
     let done = w.remove_all()?;
     for removal in done["removals"].as_array().into_iter().flatten() {
-        let reason = removal["reason"].as_str().unwrap_or_default();
+        let reason = removal["reason"].to_string();
         assert!(reason.contains(why), "{done:#}");
     }
     assert_eq!(done["summary"]["removed"], 0, "{done:#}");
@@ -237,7 +237,7 @@ fn a_download_is_removed_by_the_operators_word_alone() -> Result<()> {
         let done = w.remove_all()?;
         let removed = done["summary"]["removed"].as_u64().unwrap_or(0) as usize;
         if removed == 0 {
-            let reason = done["removals"][0]["reason"].as_str().unwrap_or_default();
+            let reason = done["removals"][0]["reason"].to_string();
             assert!(reason.contains("not been spliced yet"), "{done:#}");
         }
         let at = group.received(Side::Client);

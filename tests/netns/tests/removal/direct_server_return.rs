@@ -55,8 +55,8 @@ fn gentle(close: Close) -> Plan {
 }
 
 fn first(done: &Value, what: &str) -> String {
-    let found = done["removals"][0][what].as_str();
-    found.unwrap_or_default().to_owned()
+    let found = &done["removals"][0][what];
+    found.as_str().map_or(found.to_string(), str::to_owned)
 }
 
 /// Checks that all sessions were removed in this mode.

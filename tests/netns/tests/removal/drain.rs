@@ -137,7 +137,7 @@ fn what_cannot_leave_is_listed_and_a_dry_run_changes_nothing() -> Result<()> {
     let ran = drain(&w, &[&pid, "--timeout", "1s"])?;
     let left = end(&ran)?;
     ensure!(ran.code == Some(7) && left["left"] == 1, "{ran:?}");
-    let why = left["reasons"][0]["reason"].as_str().unwrap_or_default();
+    let why = left["reasons"][0]["reason"].to_string();
     ensure!(
         why.contains("byte-transparent") || why.contains("changed"),
         "{why}"

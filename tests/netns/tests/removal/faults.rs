@@ -93,7 +93,7 @@ fn a_new_path_that_is_never_set_up_is_taken_back() -> Result<()> {
     w.fault(Server, "drop:CancelAck")?;
     let done = w.remove_all()?;
     ensure!(done["summary"]["rolled_back"] == 2, "{done:#}");
-    let reason = done["removals"][0]["reason"].as_str().unwrap_or_default();
+    let reason = done["removals"][0]["reason"].to_string();
     ensure!(
         reason.contains("no answer in time while setting up the new path"),
         "{reason}"

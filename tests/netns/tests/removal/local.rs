@@ -190,7 +190,7 @@ fn what_cannot_be_bridged_is_refused() -> Result<()> {
             let none = |done: &Value| done["removals"][0].is_null();
             (!done.as_ref().is_ok_and(none)).then_some(done)
         })??;
-        let reason = done["removals"][0]["reason"].as_str().unwrap_or_default();
+        let reason = done["removals"][0]["reason"].to_string();
         ensure!(reason.contains("SACK"), "{done:#}");
         group.wait_progress(1 << 20)?;
         group.rest()?;

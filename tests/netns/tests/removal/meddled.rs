@@ -60,7 +60,7 @@ fn stay(w: &World, group: &Group, why: &str) -> Result<()> {
     let all = done["removals"].as_array().cloned().unwrap_or_default();
     ensure!(all.len() == 2, "{done:#}");
     for removal in &all {
-        let reason = removal["reason"].as_str().unwrap_or_default();
+        let reason = removal["reason"].to_string();
         let told = removal["outcome"] == "rolled_back" && reason.contains(why);
         ensure!(told, "{why}: {done:#}");
     }

@@ -103,8 +103,8 @@ fn stay(w: World, port: u16) -> Result<()> {
     let group = busy(&w, port, GENTLE)?;
     let done = drain(&w, "10s")?;
     let all = done["sessions"].as_array().cloned().unwrap_or_default();
-    let reasons = all.iter().filter_map(|s| s["reason"].as_str());
-    let told = |r: &&str| {
+    let reasons = all.iter().map(|s| s["reason"].to_string());
+    let told = |r: &String| {
         r.contains("NAT on this host") && r.contains("exclude these sessions from the NAT rules")
     };
     ensure!(

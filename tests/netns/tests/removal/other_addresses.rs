@@ -43,7 +43,7 @@ fn a_proxy_with_the_clients_address_stays_with_the_true_reason() -> Result<()> {
             done = w.remove(&["--all", "--mode", mode]).ok()?;
             let removals = done["removals"].as_array()?;
             let told = |removal: &serde_json::Value| {
-                let reason = removal["reason"].as_str().unwrap_or_default();
+                let reason = removal["reason"].to_string();
                 reason.contains("10.0.1.1") && reason.contains("TPROXY")
             };
             (removals.len() == 2 && removals.iter().all(told)).then_some(())

@@ -137,9 +137,7 @@ fn its_history_is_kept_and_it_is_counted() -> Result<()> {
     ensure!(shown.contains("middlebox to local"), "{shown}");
     // Only the bypass differs from the present mode; `local` is the present mode.
     let refused = w.remove(&["--session", &e.name(), "--mode", "local"])?;
-    let why = refused["removals"][0]["reason"]
-        .as_str()
-        .unwrap_or_default();
+    let why = refused["removals"][0]["reason"].to_string();
     ensure!(why.contains("ask for mode bypass"), "{refused:#}");
     // The client's operator requests the removal of the second session.
     let named = format!("{}>{}", ends[1].client, ends[1].listen);

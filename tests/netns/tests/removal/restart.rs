@@ -20,7 +20,7 @@ fn gentle() -> Plan {
 
 fn reasons(done: &Value) -> Vec<String> {
     let all = done["removals"].as_array().cloned().unwrap_or_default();
-    let of = |r: &Value| r["reason"].as_str().map(str::to_owned);
+    let of = |r: &Value| (!r["reason"].is_null()).then(|| r["reason"].to_string());
     all.iter().filter_map(of).collect()
 }
 

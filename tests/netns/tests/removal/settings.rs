@@ -108,7 +108,7 @@ fn a_listener_that_shall_keep_its_proxy_does() -> Result<()> {
     group.wait_progress(8 << 20)?;
     let done = w.remove_all()?;
     assert_eq!(done["summary"]["refused"], 1, "{done:#}");
-    let reason = done["removals"][0]["reason"].as_str().unwrap_or_default();
+    let reason = done["removals"][0]["reason"].to_string();
     assert!(reason.contains("transparent = false"), "{done:#}");
     group.rest()?;
     all_intact(&group.finish()?)?;

@@ -32,8 +32,7 @@ fn open(w: &World) -> Result<Group> {
 }
 
 fn reason(done: &Value) -> String {
-    let reason = done["removals"][0]["reason"].as_str();
-    reason.unwrap_or_default().to_owned()
+    done["removals"][0]["reason"].to_string()
 }
 
 fn is_refused(end: Role, which: &str, mode: &'static str, daemons: &[Role]) -> Result<()> {

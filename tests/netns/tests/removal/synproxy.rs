@@ -64,9 +64,8 @@ fn its_host_does_not_relay_them() -> Result<()> {
     let done = w.remove_all()?;
     let removals = done["removals"].as_array().context("no removals")?;
     let refused = |r: &&Value| {
-        r["reason"]
-            .as_str()
-            .is_some_and(|why| why.contains("shifts timestamps"))
+        let why = r["reason"].to_string();
+        why.contains("shifts timestamps")
     };
     ensure!(
         removals.iter().filter(refused).count() == COUNT,

@@ -48,8 +48,7 @@ fn running(w: &World, plan: &Plan) -> Result<Group> {
 
 fn reasons(done: &Value) -> Vec<String> {
     let all = done["removals"].as_array().cloned().unwrap_or_default();
-    let why = all.iter().map(|r| r["reason"].as_str().unwrap_or_default());
-    why.map(str::to_owned).collect()
+    all.iter().map(|r| r["reason"].to_string()).collect()
 }
 
 /// True if a session is not proven only at this moment: too little data was seen, sessions at full

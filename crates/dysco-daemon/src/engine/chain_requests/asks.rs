@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use dysco_common::Session;
 use dysco_control::Incoming;
+use dysco_explain::Cause;
 use dysco_proto::asks::{Action, Answer, AskId, Asked, ChainWish, Message};
 use dysco_proto::{KindName, Subsession};
 
@@ -88,9 +89,11 @@ impl ChainRequests {
     /// Judges another host's request for another chain of a session.
     fn judge_ask(&mut self, core: &mut Core, ask: AskId, from: &[IpAddr], asked: Asked) {
         let Some(slot) = asked_about(&core.host.plane, from, &asked.session) else {
-            let why = "the host that the session's address names has opened no such session, or \
-                       who asks is no host of it: its dyscod may have begun anew and lost it; \
-                       list the sessions there";
+            let why = Cause::new(
+                "the host that the session's address names has opened no such session, or who \
+                 asks is no host of it: its dyscod may have begun anew and lost it",
+            );
+            let why = why.hint("list the sessions there");
             return self.answer_ask(core, ask, Answer::refused(why));
         };
         let s = core.host.plane.agent.session(slot);

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use dysco_api::{ChainOutcome, ChainReport, Failure, FailureCode, Reconfigure, Reply, SessionId};
+use dysco_explain::Cause;
 use dysco_proto::KindName;
 use dysco_proto::asks::{Answer, AskId, ChainWish};
 use dysco_proto::{ChangeId, Order, Progress, Reason, Role, Subsession};
@@ -60,7 +61,7 @@ pub(super) struct Batch {
 }
 
 impl Task {
-    pub fn report(&self, outcome: ChainOutcome, reason: Option<String>) -> ChainReport {
+    pub fn report(&self, outcome: ChainOutcome, reason: Option<Cause>) -> ChainReport {
         ChainReport {
             session: self.session,
             local: self.local,
@@ -174,7 +175,7 @@ impl ChainRequests {
     }
 
     pub(super) fn refuse_task(&mut self, core: &mut Core, task: &Task, why: &Reason) {
-        let report = task.report(ChainOutcome::Refused, Some(why.to_string()));
+        let report = task.report(ChainOutcome::Refused, Some(why.cause()));
         self.end_chain_task(core, task, report, Some(why));
     }
 
@@ -214,7 +215,7 @@ impl ChainRequests {
         let Some(running) = self.unless_it_waits(running, why.as_ref()) else {
             return self.start_chains_waiting(core);
         };
-        let reason = why.as_ref().map(Reason::to_string);
+        let reason = why.as_ref().map(Reason::cause);
         let mut report = running.task.report(outcome, reason);
         report.timed_out = why.as_ref().is_some_and(Reason::is_of_time);
         report.change_id = Some(change.to_string());

@@ -72,7 +72,7 @@ impl Chains {
                 let text = format!("{why}; {}", self.what_stays());
                 tracing::error!("{text}");
                 plane.tell_monitors("policy_refused", None, text);
-                self.error = Some(why.to_string());
+                self.error = Some(why);
             }
         }
     }
@@ -191,10 +191,10 @@ impl Chains {
             let before = match std::fs::read(&file) {
                 Ok(before) => Some(before),
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-                Err(e) => return Err(format!("cannot read {}: {e}", file.display()).into()),
+                Err(source) => return Err(unusable("read", &file, source)),
             };
             write_whole(&file, text.as_bytes())
-                .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+                .map_err(|source| unusable("write", &file, source))?;
             self.put_in_force(plane, policy).inspect_err(|_| {
                 // Otherwise the next look at the file would put it in force.
                 let back = match before {
@@ -286,6 +286,11 @@ fn of_two_families(source: IpAddr, destination: IpAddr) -> Failure {
 fn words(hosts: &[IpAddr]) -> String {
     let words: Vec<_> = hosts.iter().map(ToString::to_string).collect();
     words.join(", ")
+}
+
+fn unusable(what: &'static str, path: &Path, source: std::io::Error) -> Cause {
+    let path = path.into();
+    PolicyError::File { what, path, source }.explain().into()
 }
 
 /// Writes a file so that it is complete or unchanged, even after a loss of power.

@@ -81,17 +81,17 @@ pub(in crate::engine) fn sort(here: &Plane, task: Task, found: &mut Candidates) 
         (true, Mode::Local) => vec![Reason::AlreadyOut],
         (false, _) => here.objections(&task.subsession, task.said.word),
     };
-    let words = || all.iter().map(Reason::to_string).collect();
+    let causes = || all.iter().map(Reason::cause).collect();
     match all.first() {
         // A session that is not heard is asked for a packet.
         None | Some(Reason::NotHeard(_)) => found.tasks.push(task),
         // The hosts beside it may be an obstacle, too.
         Some(_) if task.dry && task.mode == Mode::Bypass && task.neighbours.is_some() => {
-            let objections = words();
+            let objections = causes();
             found.tasks.push(Task { objections, ..task });
         }
         Some(reason) => {
-            let report = task.refused_for(words());
+            let report = task.refused_for(causes());
             found.refused.push((report, reason.clone()));
         }
     }

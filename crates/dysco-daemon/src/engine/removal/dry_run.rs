@@ -72,7 +72,7 @@ impl Removals {
             let sending = r.sending.as_ref();
             let objection = sending.and_then(|s| core.host.plane.window_objection(&r.pair, s));
             if let (Some(task), Some(reason)) = (found.tasks.get_mut(r.task), objection) {
-                task.objections.push(reason.to_string());
+                task.objections.push(reason.cause());
             }
         }
         self.begin_batch(core, found, true, &replies);

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use dysco_api::{LeftReport, Remove};
 use dysco_common::FlowKey;
 use dysco_common::rule::wanted;
+use dysco_explain::Cause;
 use dysco_proxy::elsewhere::{Elsewhere, Held};
 
 use super::shows;
@@ -25,7 +26,7 @@ pub(in crate::engine) fn left_of(here: &Plane, request: &Remove, held: &[Held]) 
             // It is not known whether they match a filter.
             let count = accepted.count() as u64;
             if request.filter.is_empty() && count > 0 {
-                *left.entry(held.process.cause().to_string()).or_default() += count;
+                *left.entry(held.process.cause()).or_default() += count;
             }
             continue;
         }
@@ -48,7 +49,7 @@ pub(in crate::engine) fn left_untracked(here: &Plane, untracked: &[FlowKey]) -> 
         let why = match here.agent.find(key).map(|slot| here.agent.session(slot)) {
             None => Some(unknown(here, key)),
             Some(s) if s.life.opened_here != 0 || s.has_ended() => None,
-            Some(s) => facts(&s, &accepted(key)).err().map(|why| why.to_string()),
+            Some(s) => facts(&s, &accepted(key)).err().map(|why| why.cause()),
         };
         if let Some(why) = why {
             *left.entry(why).or_default() += 1;
@@ -65,7 +66,7 @@ fn why_left(
     held: &Held,
     key: &FlowKey,
     accepted: bool,
-) -> Option<String> {
+) -> Option<Cause> {
     let Some(slot) = here.agent.find(key) else {
         // Many programs without the shim have connections to others of this host.
         let relayed = held.shim || !here.is_on_host(&key.remote().ip());
@@ -81,23 +82,25 @@ fn why_left(
 }
 
 /// Returns the reason for which nothing shows that a process relays a session that it holds.
-fn no_proof(held: &Held) -> String {
+fn no_proof(held: &Held) -> Cause {
     let Elsewhere { pid, name } = &held.process;
     match held.shim {
-        true => format!(
+        true => Cause::new(format!(
             "process {pid} runs under the shim, which has not reported that it relays the \
-             session: it is not spliced endlessly, and may still be changed; 'dyscoctl drain \
-             {pid} --dry-run' lists such sessions"
-        ),
-        false => format!(
+             session: it is not spliced endlessly, and may still be changed"
+        ))
+        .hint(format!(
+            "list such sessions with 'dyscoctl drain {pid} --dry-run'"
+        )),
+        false => Cause::new(format!(
             "process {pid} ({name}) accepted the session and has opened others, and nothing \
-             proves that it passes on unchanged what it reads: run it under the shim ('dyscoctl \
-             run'), or vouch for it by its listener (--listen)"
-        ),
+             proves that it passes on unchanged what it reads"
+        ))
+        .hint("run it under the shim ('dyscoctl run'), or vouch for it by its listener (--listen)"),
     }
 }
 
-fn reports(left: BTreeMap<String, u64>) -> Vec<LeftReport> {
+fn reports(left: BTreeMap<Cause, u64>) -> Vec<LeftReport> {
     let told = left.into_iter();
     told.map(|(reason, sessions)| LeftReport { sessions, reason })
         .collect()

@@ -4,15 +4,20 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use dysco_api::Outcome;
+use dysco_explain::Cause;
 use dysco_proto::{ChangeId, Phase, Reason, Role};
 
 use super::{GRACE, Removals};
 use crate::engine::core::Core;
 
-/// Text for a session of which an end has not acknowledged anything since the switch.
-const UNCONFIRMED: &str = "the session has taken the new path, and an end has not acknowledged \
-    what was sent to it there: something on that path, such as a firewall, does not let it pass; \
-    see 'dyscoctl sessions', and open the connection anew if it stands still";
+/// Returns the reason for a session of which an end has not acknowledged anything since the switch.
+fn unconfirmed_yet() -> Cause {
+    Cause::new(
+        "the session has taken the new path, and an end has not acknowledged what was sent to it \
+         there: something on that path, such as a firewall, does not let it pass",
+    )
+    .hint("see 'dyscoctl sessions', and open the connection anew if it stands still")
+}
 
 impl Removals {
     /// Gives up the removals that have taken too long.
@@ -42,14 +47,14 @@ impl Removals {
             if let Some(r) = self.under_way.end(change) {
                 core.host.plane.terms.remove(&change);
                 let why = match r.task.ask {
-                    None if unconfirmed => UNCONFIRMED.to_owned(),
-                    None => {
-                        "past the point of no return and not drained in time; it goes on by itself"
-                            .to_owned()
-                    }
-                    Some(host) => format!(
-                        "{host} has begun it and not told its end in time; see 'dyscoctl sessions' there"
+                    None if unconfirmed => unconfirmed_yet(),
+                    None => Cause::new(
+                        "past the point of no return and not drained in time; it goes on by itself",
                     ),
+                    Some(host) => {
+                        Cause::new(format!("{host} has begun it and not told its end in time"))
+                            .hint("see 'dyscoctl sessions' there")
+                    }
                 };
                 let outcome = match unconfirmed {
                     true => Outcome::Unconfirmed,

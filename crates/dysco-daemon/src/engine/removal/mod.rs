@@ -290,7 +290,7 @@ impl Removals {
                     self.under_way.begin(change, running);
                 }
                 Err(reason) => {
-                    let report = task.refused(reason.to_string());
+                    let report = task.refused(reason.cause());
                     self.finish(core, task.batch, report, Some(&reason));
                 }
             }
@@ -440,7 +440,7 @@ fn tell_outcome(here: &mut Plane, report: &RemovalReport) {
     };
     let reason = report
         .reason
-        .as_deref()
+        .as_ref()
         .map_or(String::new(), |r| format!(": {r}"));
     let way = report.mode.map_or(String::new(), |m| format!(" ({m})"));
     let text = format!("{} > {} {kind}{way}{reason}", report.local, report.remote);

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dysco_api::{Mode, Outcome, Way};
+use dysco_explain::Cause;
 use dysco_proto::{Progress, Reason, Subsession};
 
 use super::candidates::hosts_beside;
@@ -43,7 +44,7 @@ impl Removals {
     /// Accepts a removal. Its mode is chosen at once, or when the neighbours have answered.
     pub(super) fn take_on(&mut self, core: &mut Core, task: Task) {
         if let Some(why) = would_hold_up(&core.host.plane, &task) {
-            let report = task.refused(why.to_string());
+            let report = task.refused(why.cause());
             return self.finish(core, task.batch, report, Some(&why));
         }
         for ip in asked_first(&task) {
@@ -74,7 +75,7 @@ impl Removals {
             if task.mode == Mode::Auto {
                 self.take_on(core, task);
             } else {
-                let report = task.refused(why.to_string());
+                let report = task.refused(why.cause());
                 self.finish(core, task.batch, report, Some(why));
             }
         }
@@ -110,7 +111,11 @@ impl Removals {
         let there = task.from == Way::Return && way == Mode::Return;
         if task.relayed && (way == Mode::Local || there) {
             let why = why.map_or(String::new(), |why| format!(" ({why})"));
-            let report = task.refused(format!("{}{why}", Reason::AlreadyOut));
+            let report = {
+                let mut already = Reason::AlreadyOut.cause();
+                already.why += &why;
+                task.refused(already)
+            };
             return self.finish(core, task.batch, report, Some(&Reason::AlreadyOut));
         }
         task.way = Some(way);
@@ -185,7 +190,7 @@ fn choose(here: &Plane, task: &Task) -> Option<(Mode, Option<String>)> {
         (mode @ (Mode::Return | Mode::Local), _) => return Some((mode, None)),
     };
     match (here.neighbours.know(left), here.neighbours.know(right)) {
-        (_, Known::Nobody(why)) => Some((Mode::Local, Some(nobody(right, &why)))),
+        (_, Known::Nobody(why)) => Some((Mode::Local, Some(nobody(right, why).to_string()))),
         (Known::Agent, Known::Agent) => match here.neighbours.why_not_between([left, right]) {
             Some(unusable) => {
                 let why = format!("bypass was not tried: {unusable}");
@@ -196,21 +201,23 @@ fn choose(here: &Plane, task: &Task) -> Option<(Mode, Option<String>)> {
                 Some((Mode::Bypass, Some(why)))
             }
         },
-        (Known::Nobody(why), Known::Agent) => Some((Mode::Local, Some(nobody(left, &why)))),
+        (Known::Nobody(why), Known::Agent) => {
+            Some((Mode::Local, Some(nobody(left, why).to_string())))
+        }
         (_, Known::Nothing) | (Known::Nothing, _) => None,
     }
 }
 
 /// Returns the neighbours that a bypass needs and that have no agent, as far as is known.
-fn lacks(here: &Plane, task: &Task) -> Vec<String> {
+fn lacks(here: &Plane, task: &Task) -> Vec<Cause> {
     if task.way != Some(Mode::Bypass) {
         return Vec::new();
     }
     let same = task.neighbours.filter(|[left, right]| left == right);
-    let same = same.map(|[host, _]| Reason::SameHost(host).to_string());
+    let same = same.map(|[host, _]| Reason::SameHost(host).cause());
     let needed = asked_first(task).into_iter();
     let lacking = needed.filter_map(|ip| match here.neighbours.know(ip) {
-        Known::Nobody(why) => Some(nobody(ip, &why)),
+        Known::Nobody(why) => Some(nobody(ip, why)),
         Known::Agent | Known::Nothing => None,
     });
     same.into_iter().chain(lacking).collect()
@@ -267,6 +274,6 @@ fn asked_first(task: &Task) -> Vec<IpAddr> {
     }
 }
 
-fn nobody(ip: IpAddr, why: &str) -> String {
-    format!("no dyscod at {ip}: {why}")
+fn nobody(ip: IpAddr, why: Cause) -> Cause {
+    why.after(format_args!("no dyscod at {ip}"))
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dysco_api::{Mode, Outcome, RemovalReport, SessionId, Way, WayChange};
+use dysco_explain::Cause;
 use dysco_proto::{ChangeId, Progress, Reason, Role, Subsession};
 
 use super::{Removals, Running, Stage, Task};
@@ -11,13 +12,13 @@ use crate::engine::core::Core;
 
 impl Task {
     /// Returns the report that nothing was changed, for this reason.
-    pub(in crate::engine) fn refused(&self, reason: String) -> RemovalReport {
+    pub(in crate::engine) fn refused(&self, reason: Cause) -> RemovalReport {
         self.report(Outcome::Refused, Some(reason), None, None)
     }
 
     /// Returns the report that nothing was changed, for all of these reasons, of which the first
     /// counts.
-    pub(in crate::engine) fn refused_for(&self, reasons: Vec<String>) -> RemovalReport {
+    pub(in crate::engine) fn refused_for(&self, reasons: Vec<Cause>) -> RemovalReport {
         RemovalReport {
             reasons: reasons.clone(),
             ..self.refused(reasons.into_iter().next().unwrap_or_default())
@@ -27,7 +28,7 @@ impl Task {
     pub(super) fn report(
         &self,
         outcome: Outcome,
-        reason: Option<String>,
+        reason: Option<Cause>,
         switched: Option<Duration>,
         closed: Option<Duration>,
     ) -> RemovalReport {
@@ -76,13 +77,16 @@ impl Running {
     }
 
     fn report(&self, progress: Progress) -> RemovalReport {
-        let because = |reason: Reason| match (&self.reason, &self.cancelled) {
-            (Some(better), _) => better.to_string(),
-            (None, Some(_)) if reason == Reason::Cancelled => format!(
-                "it took longer than {} ms and was taken back; ask again with more time (--timeout, or timeout_ms under [removal]), and see 'dyscoctl status' for a peer that does not answer",
+        let because = |reason: Reason| {
+            match (&self.reason, &self.cancelled) {
+            (Some(better), _) => better.cause(),
+            (None, Some(_)) if reason == Reason::Cancelled => Cause::new(format!(
+                "it took longer than {} ms and was taken back",
                 self.task.timeout.as_millis()
-            ),
-            (None, _) => reason.to_string(),
+            ))
+            .hint("ask again with more time (--timeout, or timeout_ms under [removal]), and see 'dyscoctl status' for a peer that does not answer"),
+            (None, _) => reason.cause(),
+        }
         };
         match progress {
             Progress::RolledBack(reason) => {
@@ -90,7 +94,7 @@ impl Running {
                     .report(Outcome::RolledBack, Some(because(reason)), None, None)
             }
             Progress::Lost(reason) => {
-                let why = Some(reason.to_string());
+                let why = Some(reason.cause());
                 self.task.report(Outcome::Lost, why, None, None)
             }
             // All steps but the last are done.

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use dysco_api::{Mode, Remove, SessionId, Way};
+use dysco_explain::Cause;
 use dysco_proto::Subsession;
 
 use crate::api::Caller;
@@ -62,7 +63,7 @@ pub(in crate::engine) struct Task {
     /// True if only the plan is reported.
     pub(in crate::engine) dry: bool,
     /// Obstacles of a task that is only reported.
-    pub(super) objections: Vec<String>,
+    pub(super) objections: Vec<Cause>,
     pub(super) said: Said,
     /// True if this host's data plane relays the session already.
     pub(super) relayed: bool,

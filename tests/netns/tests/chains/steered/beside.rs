@@ -103,7 +103,7 @@ impl Relayed {
         let mut said = Value::Null;
         wait::until("the reason", PATIENCE, || {
             said = self.try_rechain(session, &[At::Fw1]).ok()?;
-            said["reason"].as_str()?.contains(what).then_some(())
+            said["reason"].to_string().contains(what).then_some(())
         })
         .with_context(|| format!("{what}: {said:#}\n{}", self.world.logs()))
     }
