@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
 use super::mode::Mode;
@@ -72,25 +73,6 @@ enum Hop {
     Host(IpAddr),
 }
 
-/// An error in the text of a filter.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum BadFilter {
-    /// The word is no part of a filter.
-    #[error(
-        "'{0}' filters nothing: use host=ADDRESS, port=NUMBER, state=WORD, mode=WORD, chain=ADDRESS|yes|no, proxy=PROCESS, peer=ADDRESS or removable=yes|no, separated by commas"
-    )]
-    Word(String),
-    /// The word is no mode by which a proxy has left.
-    #[error("'{0}' is no way by which a proxy has left: use bypass, return, local or none")]
-    Mode(String),
-    /// The number is no port.
-    #[error("'{0}' is out of range: ports are 1 to 65535")]
-    Port(String),
-    /// The word is no state of a session.
-    #[error("'{0}' is no state of a session: use one of {states}", states = STATES.join(", "))]
-    State(String),
-}
-
 impl Filter {
     /// Returns true if the filter selects all sessions.
     pub fn is_empty(&self) -> bool {
@@ -140,9 +122,9 @@ impl Hop {
 }
 
 impl FromStr for Filter {
-    type Err = BadFilter;
+    type Err = Cause;
 
-    fn from_str(s: &str) -> Result<Self, BadFilter> {
+    fn from_str(s: &str) -> Result<Self, Cause> {
         let words = s.split([',', ' ']).filter(|word| !word.is_empty());
         let terms: Result<_, _> = words.map(str::parse).collect();
         terms.map(Filter)
@@ -150,10 +132,15 @@ impl FromStr for Filter {
 }
 
 impl FromStr for Term {
-    type Err = BadFilter;
+    type Err = Cause;
 
-    fn from_str(s: &str) -> Result<Self, BadFilter> {
-        let bad = || BadFilter::Word(s.to_owned());
+    fn from_str(s: &str) -> Result<Self, Cause> {
+        let bad = || {
+            Cause::new(format!("'{s}' filters nothing")).hint(
+                "use host=ADDRESS, port=NUMBER, state=WORD, mode=WORD, chain=ADDRESS|yes|no, proxy=PROCESS, peer=ADDRESS or removable=yes|no, separated by commas",
+            )
+        };
+        let no_port = || Cause::new(format!("'{s}' is out of range")).hint("use 1 to 65535");
         let (key, value) = s.split_once('=').ok_or_else(bad)?;
         let address = |ip: &str| {
             let ip = ip.parse().map(|ip: IpAddr| ip.to_canonical());
@@ -170,20 +157,26 @@ impl FromStr for Term {
             ("mode", word) => {
                 let left = [Mode::Bypass, Mode::Return, Mode::Local];
                 let known = left.into_iter().find(|mode| mode.to_string() == word);
-                let none = || BadFilter::Mode(word.to_owned());
+                let none = || {
+                    Cause::new(format!("'{word}' is no way by which a proxy has left"))
+                        .hint("use bypass, return, local or none")
+                };
                 known.map(|mode| Term::Mode(Some(mode))).ok_or_else(none)
             }
             ("port", port) => match port.parse() {
-                Ok(0) => Err(BadFilter::Port(s.to_owned())),
+                Ok(0) => Err(no_port()),
                 Ok(port) => Ok(Term::Port(port)),
-                Err(_) if is_number(port) => Err(BadFilter::Port(s.to_owned())),
+                Err(_) if is_number(port) => Err(no_port()),
                 Err(_) => Err(bad()),
             },
             ("state", state) => {
                 let known = STATES
                     .iter()
                     .find(|known| known.eq_ignore_ascii_case(state));
-                let none = || BadFilter::State(state.to_owned());
+                let none = || {
+                    Cause::new(format!("'{state}' is no state of a session"))
+                        .hint(format!("use one of {}", STATES.join(", ")))
+                };
                 known.map(|known| Term::State(known)).ok_or_else(none)
             }
             ("removable", "yes") => Ok(Term::Removable(true)),
@@ -229,9 +222,9 @@ impl From<Filter> for String {
 }
 
 impl TryFrom<String> for Filter {
-    type Error = BadFilter;
+    type Error = Cause;
 
-    fn try_from(s: String) -> Result<Self, BadFilter> {
+    fn try_from(s: String) -> Result<Self, Cause> {
         s.parse()
     }
 }

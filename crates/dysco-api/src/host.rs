@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::str::FromStr;
 
+use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
 /// A host in a request.
@@ -32,15 +33,10 @@ impl HostName {
     }
 }
 
-/// An error for a text that is not the name of a host.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("'{0}' names no host: give 'self', an address, or a host name")]
-pub struct BadHost(String);
-
 impl FromStr for HostName {
-    type Err = BadHost;
+    type Err = Cause;
 
-    fn from_str(s: &str) -> Result<Self, BadHost> {
+    fn from_str(s: &str) -> Result<Self, Cause> {
         if s == "self" {
             return Ok(HostName::This);
         }
@@ -49,7 +45,8 @@ impl FromStr for HostName {
         }
         let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
         if s.is_empty() || s.len() > 253 || !s.bytes().all(allowed) {
-            return Err(BadHost(s.to_owned()));
+            let cause = Cause::new(format!("'{s}' names no host"));
+            return Err(cause.hint("give 'self', an address, or a host name"));
         }
         Ok(HostName::Name(s.to_owned()))
     }
@@ -72,9 +69,9 @@ impl From<HostName> for String {
 }
 
 impl TryFrom<String> for HostName {
-    type Error = BadHost;
+    type Error = Cause;
 
-    fn try_from(s: String) -> Result<Self, BadHost> {
+    fn try_from(s: String) -> Result<Self, Cause> {
         s.parse()
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
+use dysco_explain::Cause;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -35,11 +36,12 @@ impl ListenAddress {
 }
 
 impl FromStr for ListenAddress {
-    type Err = String;
+    type Err = Cause;
 
-    fn from_str(s: &str) -> Result<Self, String> {
+    fn from_str(s: &str) -> Result<Self, Cause> {
         let bad = || {
-            format!("'{s}' is no listener: write \"10.0.2.1:8080\", \"[::1]:8080\" or \":8080\"")
+            Cause::new(format!("'{s}' is no listener"))
+                .hint("write \"10.0.2.1:8080\", \"[::1]:8080\" or \":8080\"")
         };
         let (ip, port) = match s.strip_prefix(':').or(s.strip_prefix("*:")) {
             Some(port) => (None, port.parse().map_err(|_| bad())?),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
 /// A session's short name on one host, written in hexadecimal. The low half is the session's
@@ -44,12 +45,12 @@ pub enum SessionName {
     },
 }
 
-/// An error for a text that is not the name of a session.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "'{0}' names no session: give an id as 'dyscoctl sessions' lists it, or 'LOCAL>REMOTE' such as '10.0.0.1:8080>10.0.0.2:40000'"
-)]
-pub struct BadName(String);
+/// Returns the cause for a text that is not the name of a session.
+fn no_name(s: &str) -> Cause {
+    Cause::new(format!("'{s}' names no session")).hint(
+        "give an id as 'dyscoctl sessions' lists it, or 'LOCAL>REMOTE' such as '10.0.0.1:8080>10.0.0.2:40000'",
+    )
+}
 
 impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -67,25 +68,25 @@ impl fmt::Display for SessionName {
 }
 
 impl FromStr for SessionId {
-    type Err = BadName;
+    type Err = Cause;
 
-    fn from_str(s: &str) -> Result<Self, BadName> {
+    fn from_str(s: &str) -> Result<Self, Cause> {
         let hex = s.bytes().all(|b| b.is_ascii_hexdigit());
         match u64::from_str_radix(s, 16) {
             Ok(id) if hex => Ok(SessionId(id)),
-            _ => Err(BadName(s.to_owned())),
+            _ => Err(no_name(s)),
         }
     }
 }
 
 impl FromStr for SessionName {
-    type Err = BadName;
+    type Err = Cause;
 
-    fn from_str(s: &str) -> Result<Self, BadName> {
+    fn from_str(s: &str) -> Result<Self, Cause> {
         let Some((local, remote)) = s.split_once('>') else {
             return s.parse().map(SessionName::Id);
         };
-        let end = |end: &str| end.trim().parse().map_err(|_| BadName(s.to_owned()));
+        let end = |end: &str| end.trim().parse().map_err(|_| no_name(s));
         Ok(SessionName::Tuple {
             local: end(local)?,
             remote: end(remote)?,
@@ -102,9 +103,9 @@ macro_rules! as_string {
         }
 
         impl TryFrom<String> for $t {
-            type Error = BadName;
+            type Error = Cause;
 
-            fn try_from(s: String) -> Result<Self, BadName> {
+            fn try_from(s: String) -> Result<Self, Cause> {
                 s.parse()
             }
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
 use super::listen::ListenAddress;
@@ -21,18 +22,15 @@ pub enum ProcessName {
     Named(String),
 }
 
-/// An error for a text that is not the name of a process.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "'{0}' names no process: give a pid, a listener such as ':8080', a unit such as 'haproxy.service', or a name such as 'haproxy'"
-)]
-pub struct BadProcess(String);
-
 impl FromStr for ProcessName {
-    type Err = BadProcess;
+    type Err = Cause;
 
-    fn from_str(s: &str) -> Result<Self, BadProcess> {
-        let bad = || BadProcess(s.to_owned());
+    fn from_str(s: &str) -> Result<Self, Cause> {
+        let bad = || {
+            Cause::new(format!("'{s}' names no process")).hint(
+                "give a pid, a listener such as ':8080', a unit such as 'haproxy.service', or a name such as 'haproxy'",
+            )
+        };
         if !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit()) {
             let pid = s.parse().ok().filter(|pid| *pid > 0).ok_or_else(bad)?;
             return Ok(ProcessName::Pid(pid));
@@ -67,9 +65,9 @@ impl From<ProcessName> for String {
 }
 
 impl TryFrom<String> for ProcessName {
-    type Error = BadProcess;
+    type Error = Cause;
 
-    fn try_from(s: String) -> Result<Self, BadProcess> {
+    fn try_from(s: String) -> Result<Self, Cause> {
         s.parse()
     }
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::error::{ConfigError, Place};
-use super::values::{Address, PortList, PortRange, Prefix, cause_of};
+use super::values::{Address, PortList, PortRange, Prefix, cause_of, parsed};
 use super::{Attach, LogFormat, Xdp};
 
 /// The whole file.
@@ -116,6 +116,7 @@ pub struct Chain {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listener {
+    #[serde(deserialize_with = "parsed")]
     pub address: ListenAddress,
     pub transparent: Option<bool>,
     pub haproxy_socket: Option<Spanned<PathBuf>>,

@@ -214,6 +214,15 @@ impl<T: FromStr<Err = Cause>> Visitor<'_> for Parsed<T> {
     }
 }
 
+/// Parses a value from a string.
+pub fn parsed<'de, D, T>(d: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err = Cause>,
+{
+    d.deserialize_str(Parsed(PhantomData))
+}
+
 macro_rules! as_string {
     ($($t:ty),*) => {$(
         impl Serialize for $t {
@@ -224,7 +233,7 @@ macro_rules! as_string {
 
         impl<'de> Deserialize<'de> for $t {
             fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                d.deserialize_str(Parsed(PhantomData))
+                parsed(d)
             }
         }
     )*};

@@ -1,14 +1,16 @@
 //! Result of a command: errors with cause and hint, and their exit codes.
 
+use std::error::Error as _;
 use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::error::ContextKind;
 use dysco_api::{ClientError, Exit, FailureCode, HostName};
 use dysco_config::ConfigError;
 use dysco_config::policy::PolicyError;
-use dysco_explain::{Explain, Explanation, display_explained};
+use dysco_explain::{Cause, Explain, Explanation, display_explained};
 use dysco_pki::PkiError;
 use serde_json::{Value, json};
 
@@ -151,7 +153,7 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() || !wants_json(&words.collect::<Vec<_>>()) {
         error.exit();
     }
-    eprintln!("{}", usage_json(&error.to_string()));
+    eprintln!("{}", usage_json(error));
     Exit::Usage.into()
 }
 
@@ -162,14 +164,33 @@ fn wants_json(words: &[String]) -> bool {
     words.iter().any(joined) || words.windows(2).any(apart)
 }
 
-fn usage_json(text: &str) -> Value {
-    // The first paragraph is the error. The usage and hints for people follow.
-    let first = text.split("\n\n").next().unwrap_or(text);
-    let words: Vec<_> = first.split_whitespace().collect();
-    let why = words.join(" ");
-    let why = why.strip_prefix("error: ").unwrap_or(&why);
-    let told = Explanation::new("understand the command line", why).hint("see --help");
+fn usage_json(error: &clap::Error) -> Value {
+    let cause = error.source().and_then(|source| source.downcast_ref());
+    let cause = match cause {
+        Some(cause) => of_value(error, cause),
+        None => Cause::new(first_paragraph(&error.to_string())).hint("see --help"),
+    };
+    let told = cause.of("understand the command line");
     shape(Exit::Usage, &json!(Exit::Usage.code()), &told)
+}
+
+/// Returns the cause for which the value of an argument was refused.
+fn of_value(error: &clap::Error, cause: &Cause) -> Cause {
+    let part = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let (value, argument) = (
+        part(ContextKind::InvalidValue),
+        part(ContextKind::InvalidArg),
+    );
+    let cause = cause.clone();
+    cause.after(format_args!("invalid value '{value}' for '{argument}'"))
+}
+
+/// Returns the error in clap's words. The usage and hints for people follow in other paragraphs;
+/// clap gives the error itself only with them.
+fn first_paragraph(text: &str) -> String {
+    let first = text.split("\n\n").next().unwrap_or(text);
+    let first = first.strip_prefix("error: ").unwrap_or(first);
+    first.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn client_exit(error: &ClientError) -> Exit {
@@ -234,10 +255,21 @@ mod tests {
                 "start it, or name its socket with --socket"
             )
         );
-        let usage =
-            "error: the following required arguments were not provided:\n  <ID>\n\nUsage: x";
+        let id = clap::Arg::new("ID").value_parser(clap::value_parser!(HostName));
+        let command = clap::Command::new("x").arg(id.required(true));
+        let usage = |words: &[&str]| command.clone().try_get_matches_from(words).unwrap_err();
         assert_eq!(
-            usage_json(usage),
+            usage_json(&usage(&["x", "a b"])),
+            error(
+                2,
+                "bad_request",
+                "understand the command line",
+                "invalid value 'a b' for '<ID>': 'a b' names no host",
+                "give 'self', an address, or a host name"
+            )
+        );
+        assert_eq!(
+            usage_json(&usage(&["x"])),
             error(
                 2,
                 "bad_request",

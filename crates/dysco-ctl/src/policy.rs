@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use dysco_api::{ClientError, Exit, Explained, Failure, FailureCode, PolicyReport, Reply, Request};
 use dysco_config::policy::{Policy, PolicyError};
+use dysco_explain::Cause;
 use serde_json::json;
 
 use super::context::Context;
@@ -47,15 +48,14 @@ enum Command {
 struct Endpoint(SocketAddr);
 
 impl std::str::FromStr for Endpoint {
-    type Err = String;
+    type Err = Cause;
 
-    fn from_str(s: &str) -> Result<Self, String> {
+    fn from_str(s: &str) -> Result<Self, Cause> {
         let alone = s.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, 1));
         let with_port = s.parse::<SocketAddr>();
-        alone
-            .or(with_port)
-            .map(Endpoint)
-            .map_err(|_| format!("'{s}' is no address: write 10.0.0.1 or 10.0.0.1:1234"))
+        alone.or(with_port).map(Endpoint).map_err(|_| {
+            Cause::new(format!("'{s}' is no address")).hint("write 10.0.0.1 or 10.0.0.1:1234")
+        })
     }
 }
 
@@ -64,17 +64,17 @@ impl std::str::FromStr for Endpoint {
 struct Destination(SocketAddr);
 
 impl std::str::FromStr for Destination {
-    type Err = String;
+    type Err = Cause;
 
-    fn from_str(s: &str) -> Result<Self, String> {
+    fn from_str(s: &str) -> Result<Self, Cause> {
         let wants = "write ADDRESS:PORT, as in 10.0.3.1:443 or [2001:db8::1]:443";
         match (s.parse(), s.parse::<IpAddr>()) {
             (Ok(address), _) => Ok(Destination(address)),
-            (_, Ok(ip)) => Err(format!(
-                "'{s}' has no port: write ADDRESS:PORT, as in {}",
-                SocketAddr::new(ip, 443)
-            )),
-            _ => Err(format!("'{s}' is no address with a port: {wants}")),
+            (_, Ok(ip)) => {
+                let wants = format!("write ADDRESS:PORT, as in {}", SocketAddr::new(ip, 443));
+                Err(Cause::new(format!("'{s}' has no port")).hint(wants))
+            }
+            _ => Err(Cause::new(format!("'{s}' is no address with a port")).hint(wants)),
         }
     }
 }
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_destination_has_a_port() {
-        let told = |s: &str| s.parse::<Destination>().unwrap_err();
+        let told = |s: &str| s.parse::<Destination>().unwrap_err().to_string();
         assert!(told("10.0.3.1").ends_with("write ADDRESS:PORT, as in 10.0.3.1:443"));
         assert!(told("fd00::1").ends_with("as in [fd00::1]:443"));
         assert!(told("server").contains("write ADDRESS:PORT"));

@@ -130,7 +130,7 @@ pub struct ReplaceArgs {
 struct Hosts(Vec<HostName>);
 
 impl std::str::FromStr for Hosts {
-    type Err = dysco_api::BadHost;
+    type Err = Cause;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         let words = s

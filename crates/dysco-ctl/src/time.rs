@@ -3,27 +3,33 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use dysco_explain::Cause;
+
 /// Range of a removal's time limit, in milliseconds.
 const REMOVAL: RangeInclusive<u64> = 100..=600_000;
 /// Range of a drain's time limit, in milliseconds: up to a month.
 const DRAIN: RangeInclusive<u64> = 100..=31 * 86_400_000;
 
 /// Parses the time limit of a removal.
-pub fn removal(s: &str) -> Result<Duration, String> {
-    within(s, &REMOVAL)
-        .ok_or_else(|| format!("'{s}' is no time of 100ms to 600s: write it like 500ms or 10s"))
+pub fn removal(s: &str) -> Result<Duration, Cause> {
+    within(s, &REMOVAL).ok_or_else(|| {
+        Cause::new(format!("'{s}' is no time of 100ms to 600s")).hint("write it like 500ms or 10s")
+    })
 }
 
 /// Parses the time limit of a drain.
-pub fn drain(s: &str) -> Result<Duration, String> {
-    within(s, &DRAIN)
-        .ok_or_else(|| format!("'{s}' is no time of 100ms to 744h: write it like 30s, 10m or 2h"))
+pub fn drain(s: &str) -> Result<Duration, Cause> {
+    within(s, &DRAIN).ok_or_else(|| {
+        Cause::new(format!("'{s}' is no time of 100ms to 744h"))
+            .hint("write it like 30s, 10m or 2h")
+    })
 }
 
 /// Parses the interval of a repeated listing.
-pub fn watch(s: &str) -> Result<Duration, String> {
-    within(s, &REMOVAL)
-        .ok_or_else(|| format!("'{s}' is no time of 100ms to 600s: write it like 500ms or 2"))
+pub fn watch(s: &str) -> Result<Duration, Cause> {
+    within(s, &REMOVAL).ok_or_else(|| {
+        Cause::new(format!("'{s}' is no time of 100ms to 600s")).hint("write it like 500ms or 2")
+    })
 }
 
 /// Parses a number of seconds, or a number with a unit, within a range.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use dysco_explain::Cause;
 use dysco_proto::KindName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -85,16 +86,14 @@ impl fmt::Display for FiveTuple {
     }
 }
 
-/// Error of a text that is not a five-tuple.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("'{0}' names no session: give SOURCE>DESTINATION such as '10.0.0.2:40000>10.0.0.1:80'")]
-pub struct BadTuple(String);
-
 impl FromStr for FiveTuple {
-    type Err = BadTuple;
+    type Err = Cause;
 
-    fn from_str(s: &str) -> Result<Self, BadTuple> {
-        let bad = || BadTuple(s.to_owned());
+    fn from_str(s: &str) -> Result<Self, Cause> {
+        let bad = || {
+            Cause::new(format!("'{s}' names no session"))
+                .hint("give SOURCE>DESTINATION such as '10.0.0.2:40000>10.0.0.1:80'")
+        };
         let (source, destination) = s.split_once('>').ok_or_else(bad)?;
         let end = |end: &str| end.trim().parse().map_err(|_| bad());
         Ok(FiveTuple {
