@@ -7,9 +7,11 @@
 //! moment.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use super::sys::{count, option};
+use nix::poll::PollFlags;
+
+use super::sys::{count, is_ready, option};
 
 /// Maximum number of readings to find out which end opened a socket, once in its lifetime.
 const OPENING_PASSES: usize = 2_000;
@@ -123,14 +125,7 @@ pub fn counts(fd: &OwnedFd, opened: bool) -> io::Result<Option<Still>> {
 /// third of the send buffer is free (`sk_stream_is_writeable`), and when nothing can be written
 /// any more.
 fn has_room(fd: &OwnedFd) -> bool {
-    let mut p = libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLOUT,
-        revents: 0,
-    };
-    // SAFETY: one local pollfd; no wait.
-    unsafe { libc::poll(&raw mut p, 1, 0) };
-    p.revents & libc::POLLOUT != 0
+    is_ready(fd, PollFlags::POLLOUT)
 }
 
 /// A reading of one socket.

@@ -6,13 +6,14 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::linux::fs::MetadataExt;
 
+use nix::poll::PollFlags;
 use nix::sys::stat::{SFlag, fstat};
 
 use super::held::gone;
-use super::sys::count;
+use super::sys::{count, is_ready};
 use super::theirs::{Process, Theirs};
 
 const FIONREAD: libc::c_ulong = 0x541B;
@@ -29,14 +30,7 @@ pub fn bytes(pipe: &OwnedFd) -> io::Result<i64> {
 
 /// Returns true if the pipe is not empty. Does not take the pipe's lock.
 fn holds_something(pipe: &OwnedFd) -> bool {
-    let mut p = libc::pollfd {
-        fd: pipe.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: one local pollfd; no wait.
-    unsafe { libc::poll(&raw mut p, 1, 0) };
-    p.revents & libc::POLLIN != 0
+    is_ready(pipe, PollFlags::POLLIN)
 }
 
 /// Returns the inode of a pipe, or `None` if the descriptor is no pipe.

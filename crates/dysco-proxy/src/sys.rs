@@ -3,9 +3,10 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use dysco_common::FlowKey;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{SockaddrStorage, getpeername, getsockname};
 
 /// `SO_NETNS_COOKIE`, which libc does not name.
@@ -46,6 +47,12 @@ pub fn set_option(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result
         return Err(io::Error::last_os_error());
     }
     Ok(())
+}
+
+/// Returns true if the kernel reports these events for a descriptor. Does not wait.
+pub fn is_ready(fd: &OwnedFd, events: PollFlags) -> bool {
+    let mut polled = [PollFd::new(fd.as_fd(), events)];
+    poll(&mut polled, PollTimeout::ZERO).is_ok() && polled[0].all() == Some(true)
 }
 
 /// Returns the integer result of an ioctl (SIOCINQ, SIOCOUTQ, FIONREAD).

@@ -11,7 +11,11 @@ use std::ops::Deref;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::sys::option;
+use nix::poll::PollFlags;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+use super::sys::{is_ready, option};
 
 /// A process, identified by a handle that stays valid when its pid is reused.
 pub struct Process {
@@ -31,23 +35,14 @@ pub enum Kind {
 impl Process {
     /// Opens the process that has this pid now.
     pub fn open(pid: i32) -> io::Result<Process> {
-        // SAFETY: no pointers; this function alone owns a descriptor that is returned.
-        let handle = unsafe {
-            let fd = check(libc::syscall(libc::SYS_pidfd_open, pid, 0))?;
-            OwnedFd::from_raw_fd(fd)
-        };
+        let named = Pid::from_raw(pid.max(0)).ok_or(Errno::SRCH)?;
+        let handle = pidfd_open(named, PidfdFlags::empty())?;
         Ok(Process { handle, pid })
     }
 
     /// Returns true if the process has ended. Its handle is then readable.
     pub fn ended(&self) -> bool {
-        let mut p = libc::pollfd {
-            fd: self.handle.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one local pollfd; no wait.
-        unsafe { libc::poll(&raw mut p, 1, 0) == 1 }
+        is_ready(&self.handle, PollFlags::POLLIN)
     }
 
     /// Returns a duplicate of a socket's descriptor. The duplicate keeps the socket open, so it
@@ -71,12 +66,7 @@ impl Process {
             }
             Err(e) => return Err(e),
         }
-        // SAFETY: no pointers; this function alone owns a descriptor that is returned.
-        let taken = unsafe {
-            let handle = self.handle.as_raw_fd();
-            let fd = check(libc::syscall(libc::SYS_pidfd_getfd, handle, fd, 0))?;
-            OwnedFd::from_raw_fd(fd)
-        };
+        let taken = pidfd_getfd(&self.handle, fd, PidfdGetfdFlags::empty())?;
         if !kind.is(&taken) {
             // The descriptor was replaced meanwhile by something that must not be closed here.
             std::mem::forget(taken);
@@ -165,14 +155,6 @@ pub fn close_apart(fd: OwnedFd) {
         }
     }
     CLOSING.fetch_sub(1, Relaxed);
-}
-
-fn check(r: libc::c_long) -> io::Result<RawFd> {
-    if r < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(r as RawFd)
-    }
 }
 
 #[cfg(test)]

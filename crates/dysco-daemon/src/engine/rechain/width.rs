@@ -5,12 +5,12 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, UdpSocket};
-use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use dysco_common::Session;
 use dysco_common::two_paths::has_length;
 use dysco_proto::{ChangeId, HostEvent, Reason};
+use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
 
 use crate::engine::{Plane, Rechain, packets, raw};
 
@@ -25,21 +25,11 @@ fn mtu_between(from: IpAddr, to: IpAddr) -> io::Result<u16> {
     let socket = UdpSocket::bind((from, 0))?;
     // Nothing is sent to it; any port but 0 will do.
     socket.connect((to, 9))?;
-    let (level, name) = match to {
-        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
-        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+    let mtu = match to {
+        IpAddr::V4(_) => ip_mtu(&socket),
+        IpAddr::V6(_) => ipv6_mtu(&socket),
     };
-    let mut mtu: libc::c_int = 0;
-    let mut length = size_of_val(&mtu) as libc::socklen_t;
-    // SAFETY: the kernel writes `length` bytes at most, which `mtu` has.
-    let done = unsafe {
-        let to = (&raw mut mtu).cast();
-        libc::getsockopt(socket.as_raw_fd(), level, name, to, &raw mut length)
-    };
-    match done {
-        0 => Ok(u16::try_from(mtu).unwrap_or(u16::MAX)),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(u16::try_from(mtu?).unwrap_or(u16::MAX))
 }
 
 /// MTUs that the kernel reported a moment ago: many sessions between two hosts change at once.
