@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use dysco_explain::Cause;
 
-/// Range of a removal's time limit, in milliseconds.
-const REMOVAL: RangeInclusive<u64> = 100..=600_000;
-/// Range of a drain's time limit, in milliseconds: up to a month.
-const DRAIN: RangeInclusive<u64> = 100..=31 * 86_400_000;
+/// Range of a removal's time limit.
+const REMOVAL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
+/// Range of a drain's time limit: up to a month.
+const DRAIN: RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(31 * 86_400);
 
 /// Parses the time limit of a removal.
 pub fn removal(s: &str) -> Result<Duration, Cause> {
@@ -32,18 +33,13 @@ pub fn watch(s: &str) -> Result<Duration, Cause> {
     })
 }
 
-/// Parses a number of seconds, or a number with a unit, within a range.
-fn within(s: &str, range: &RangeInclusive<u64>) -> Option<Duration> {
-    let units = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];
-    let unit = units.iter().find(|(unit, _)| s.ends_with(unit));
-    let (number, factor) = match unit {
-        Some((unit, factor)) => (s.strip_suffix(unit)?, *factor),
-        None => (s, 1000),
+/// Parses a number of seconds, or numbers with units, within a range.
+fn within(s: &str, range: &RangeInclusive<Duration>) -> Option<Duration> {
+    let time = match s.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => humantime::parse_duration(s).ok()?,
     };
-    let millis = number.parse::<u64>().ok()?.checked_mul(factor)?;
-    range
-        .contains(&millis)
-        .then(|| Duration::from_millis(millis))
+    range.contains(&time).then_some(time)
 }
 
 #[cfg(test)]
@@ -51,17 +47,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_with_and_without_a_unit() {
+    fn times_are_read_with_and_without_units() {
         assert_eq!(removal("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(removal("10s"), Ok(Duration::from_secs(10)));
         assert_eq!(removal("10"), Ok(Duration::from_secs(10)));
         assert_eq!(removal("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(removal("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(drain("2h"), Ok(Duration::from_secs(7200)));
+        assert_eq!(drain("1h 30m"), Ok(Duration::from_secs(5400)));
         for bad in [
             "",
             "s",
             "-1s",
-            "1.5s",
+            "1.5",
             "99ms",
             "601s",
             "18446744073709551615s",
