@@ -1,10 +1,11 @@
 //! Comparison of kinds with many sessions: their goodput, the latency of their requests, and the
 //! processor time and memory that these take.
 
-use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use procfs::process::Process;
+use procfs::{Current, Meminfo};
 
 use crate::Effort;
 use crate::asks::Asks;
@@ -119,22 +120,15 @@ impl<const K: usize> Contest<K> {
 
 /// Bytes of the machine's memory that are not available.
 pub fn used() -> Result<f64> {
-    let text = fs::read_to_string("/proc/meminfo").context("failed to read /proc/meminfo")?;
-    Ok(kilobytes(&text, "MemTotal:")? - kilobytes(&text, "MemAvailable:")?)
+    let memory = Meminfo::current().context("failed to read /proc/meminfo")?;
+    let available = memory.mem_available.context("no MemAvailable is told")?;
+    Ok(memory.mem_total as f64 - available as f64)
 }
 
 /// Bytes of a process's own memory.
 pub fn resident(process: u32) -> Result<f64> {
-    let path = format!("/proc/{process}/status");
-    let text = fs::read_to_string(&path).with_context(|| format!("failed to read {path}"))?;
-    kilobytes(&text, "VmRSS:")
-}
-
-/// Number in a line, converted from kilobytes to bytes.
-fn kilobytes(text: &str, name: &str) -> Result<f64> {
-    let rest = text.lines().find_map(|line| line.strip_prefix(name));
-    let number = rest.and_then(|rest| rest.split_whitespace().next()?.parse::<f64>().ok());
-    number
-        .map(|n| n * 1024.0)
-        .with_context(|| format!("no {name} is told"))
+    let status = Process::new(process as i32).and_then(|process| process.status());
+    let status = status.with_context(|| format!("failed to read the memory of {process}"))?;
+    let kilobytes = status.vmrss.context("no VmRSS is told")?;
+    Ok(kilobytes as f64 * 1024.0)
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use procfs::{CpuInfo, Current, CurrentSI, KernelStats, LoadAverage, Meminfo};
 use serde::{Deserialize, Serialize};
 
 /// Properties of the machine that are needed to judge absolute numbers.
@@ -27,27 +28,19 @@ pub struct Machine {
 impl Machine {
     /// Returns the properties of this machine.
     pub fn here() -> Machine {
-        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let cpus = read("/proc/cpuinfo");
-        let field = |text: &str, name: &str| {
-            let line = text.lines().find(|line| line.starts_with(name));
-            let value = line.and_then(|line| line.split_once(':'));
-            value.map_or(String::new(), |(_, value)| value.trim().to_owned())
-        };
-        let memory = field(&read("/proc/meminfo"), "MemTotal");
-        let kilobytes: u64 = memory
-            .split(' ')
-            .next()
-            .and_then(|n| n.parse().ok())
-            .unwrap_or(0);
-        let load = read("/proc/loadavg");
+        let cpus = CpuInfo::current().ok();
+        let cpus = |name| cpus.as_ref()?.get_field(0, name).map(str::to_owned);
+        let load = LoadAverage::current();
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Machine {
-            processor: field(&cpus, "model name"),
+            processor: cpus("model name").unwrap_or_default(),
             processors: processors(),
-            virtual_machine: field(&cpus, "flags").contains("hypervisor"),
-            memory_mb: kilobytes / 1024,
-            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
-            load_before: load.split(' ').take(3).collect::<Vec<_>>().join(" "),
+            virtual_machine: cpus("flags").is_some_and(|flags| flags.contains("hypervisor")),
+            memory_mb: Meminfo::current().map_or(0, |memory| memory.mem_total >> 20),
+            kernel: kernel.trim().to_owned(),
+            load_before: load.map_or(String::new(), |load| {
+                format!("{:.2} {:.2} {:.2}", load.one, load.five, load.fifteen)
+            }),
         }
     }
 }
@@ -89,12 +82,7 @@ pub fn settle() -> Result<()> {
 /// Idle time of all processors together since the machine started. The rest is busy time, whoever
 /// is charged for it.
 pub fn idle() -> Result<Duration> {
-    let text = fs::read_to_string("/proc/stat").context("failed to read /proc/stat")?;
-    let line = text.lines().next().unwrap_or_default();
-    let ticks = |at: usize| line.split_whitespace().nth(at)?.parse::<u64>().ok();
-    let (idle, waiting) = ticks(4)
-        .zip(ticks(5))
-        .context("/proc/stat does not say for how long processors were idle")?;
-    // USER_HZ is 100 on every architecture that has an eBPF compiler.
-    Ok(Duration::from_millis((idle + waiting) * 10))
+    let all = KernelStats::current().context("failed to read /proc/stat")?;
+    let waiting = all.total.iowait_duration().unwrap_or_default();
+    Ok(all.total.idle_duration() + waiting)
 }

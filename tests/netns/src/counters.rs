@@ -5,6 +5,8 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use procfs::process::Process;
+use procfs::ticks_per_second;
 
 use crate::Host;
 
@@ -38,22 +40,10 @@ pub fn resets(host: &Host) -> Result<u64> {
 
 /// Processor time of a process, in user mode and in the kernel.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
-    let path = format!("/proc/{pid}/stat");
-    let text = fs::read_to_string(&path).with_context(|| format!("failed to read {path}"))?;
-    // The name may contain spaces: fields are counted after its closing bracket.
-    let after = text
-        .rsplit_once(')')
-        .map(|(_, rest)| rest)
-        .unwrap_or_default();
-    let ticks: u64 = after
-        .split_whitespace()
-        .skip(11)
-        .take(2)
-        .filter_map(|w| w.parse::<u64>().ok())
-        .sum();
-    // SAFETY: sysconf has no preconditions.
-    let hertz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
-    Ok(Duration::from_millis(ticks * 1000 / hertz))
+    let stat = Process::new(pid as i32).and_then(|process| process.stat());
+    let stat = stat.with_context(|| format!("failed to read the times of process {pid}"))?;
+    let ticks = stat.utime + stat.stime;
+    Ok(Duration::from_millis(ticks * 1000 / ticks_per_second()))
 }
 
 /// Processes other than this one in a host's network namespace.
