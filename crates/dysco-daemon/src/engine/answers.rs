@@ -10,7 +10,7 @@ use dysco_proxy::port::HeldPort;
 use dysco_proxy::{MeasureError, Measured, Pair};
 
 use super::rechain::Enlisting;
-use super::{Engine, chains, firewall, held, outside, rechain, relay, reload, removal, straight};
+use super::{Engine, chains, held, moves, outside, rechain, relay, reload, removal, straight};
 
 /// Answer of one of the engine's tasks.
 pub(super) enum Answer {
@@ -28,9 +28,9 @@ pub(super) enum Answer {
     Cleared(Enlisting),
     /// State of a session is forgotten, and nobody waits for that.
     Removed,
-    /// The firewall has to be searched for a session.
+    /// The moves has to be searched for a session.
     Unknown(Box<rechain::Cleared>),
-    /// The firewall was searched. These answers were held back until then.
+    /// The moves was searched. These answers were held back until then.
     Searched(Vec<Answer>),
     /// A route was found for a change.
     Route(ChangeId, held::Routed),
@@ -65,7 +65,7 @@ pub(super) enum Answer {
     /// A proxy was looked at, or watched.
     Seen(Box<outside::Seen>),
     /// State was exported or installed for another host.
-    State(firewall::Done),
+    State(moves::Done),
     /// The configuration and its files were read again.
     Reread(Box<reload::Reread>),
 }

@@ -1,39 +1,21 @@
 //! Ends of sessions, and their collection: no entry lives longer than its session and two MSL.
 
+mod ended;
+mod quiet;
+
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use dysco_common::Session;
 use dysco_common::view::{Change, Collected, View};
-use dysco_proto::HostEvent;
 
 use super::linger::{TWO_MSL, UNCHANGED, is_orphan, linger};
-use super::{Plane, Ports, Rechain, Sockets, ThisHost, gauges, held, measure, ports};
+use super::{Plane, Ports, Sockets, ThisHost, gauges, held, ports};
 use crate::metrics::SessionGauges;
 
 /// Use of the table, in percent, from which it is crowded. New sessions then need the room of ended
 /// ones, whose last packets may be lost.
 const CROWDED: u64 = 75;
-/// Silence after which a crowded table gives up a session that nobody changed and that may have no
-/// end here. The session goes on, and cannot be changed.
-const QUIET_CROWDED: Duration = Duration::from_secs(300);
-
-/// Silence after which the host that opened a session is asked whether the session still passes
-/// here. A host that ordered this one to forget it may have known only one of its paths.
-const SILENT: Duration = Duration::from_secs(10);
-
-/// Time by which a session's socket is listed, if the session has one here.
-const SEEN_BY: Duration = Duration::from_secs(60);
-
-/// Session that no socket of this host ends.
-enum Quiet {
-    /// The session passes through this host.
-    Passes,
-    /// The session has a chain that begins or ends here, and no socket of it was seen.
-    Led,
-    /// Nobody changed the session, and no socket of it was seen.
-    Unseen,
-}
 
 /// Slots that end, and the times at which they are collected.
 #[derive(Default)]
@@ -154,61 +136,6 @@ impl Collector {
     }
 }
 
-impl Rechain {
-    /// Handles the event that both FINs of a session have passed, or a reset.
-    pub(super) fn session_ended(&mut self, plane: &mut Plane, slot: u32, reset: bool) {
-        let s = plane.agent.session(slot);
-        let view = s.view();
-        if reset && plane.collector.reset.insert(slot, s.created_ns) == Some(s.created_ns) {
-            return;
-        }
-        // After the cutoff, the acknowledgements of the FINs show that all data is drained. Before
-        // the cutoff, and after a reset, there is nothing to wait for.
-        let unchanged = view.is_unchanged() || view == View::Returned;
-        // A change of its chain ends by itself, or when the entry is collected: one end must not
-        // leave a path that the other is about to take and sends its last packets on.
-        let ends = unchanged && !self.leads_from(slot);
-        if reset || ends {
-            let opened = s.life.opened_here != 0;
-            let of = if opened {
-                measure::opened
-            } else {
-                measure::accepted
-            };
-            let names = [Some(s.key), s.alias()];
-            let names = names.iter().flatten().map(of);
-            // A host of its chain may be an anchor on this side: see `dysco_proto::tail`.
-            let between = s.is_chained() && s.joined_to().is_some() && !opened;
-            let inner = between.then(|| measure::opened(&s.name()));
-            for subsession in names.chain(inner) {
-                plane.tell_machine(HostEvent::SessionGone { subsession });
-            }
-        }
-        if view.is_relayed() {
-            let both = [Some(slot), plane.linked(slot, &s)].into_iter().flatten();
-            let both: Vec<u32> = both.collect();
-            both.iter()
-                .for_each(|slot| plane.agent.end_with_relay(*slot));
-            if reset {
-                self.relay_was_reset(plane, &both);
-            }
-        }
-        plane.tell_over(&s);
-        // A relayed session is reported once.
-        if s.is_beside_relay() {
-            return;
-        }
-        if view.is_relayed() || view.route().is_some() {
-            // A relayed session has the name of the accepted one.
-            let other = plane.linked(slot, &s).filter(|_| s.life.opened_here != 0);
-            let (slot, s) = other.map_or((slot, s), |o| (o, plane.agent.session(o)));
-            let id = plane.session_id(slot, &s);
-            let how = if reset { "was reset" } else { "has ended" };
-            plane.report("closed", Some(id), format!("{:?} {how}", s.key));
-        }
-    }
-}
-
 impl ThisHost {
     /// Collects ended sessions in one of `parts` parts of the table. Returns the count of the
     /// part's sessions.
@@ -274,83 +201,6 @@ impl ThisHost {
             }
         }
         counted
-    }
-
-    /// Looks at a session that passes this host and has no socket here. Ends that vanish send
-    /// nothing: a session that is silent for long is taken for dead.
-    fn sweep_quiet(&mut self, slot: u32, s: &Session, now: Instant, crowded: bool) {
-        let Some(quiet) = self.may_be_quiet(slot, s) else {
-            self.plane.collector.quiet.remove(&slot);
-            return;
-        };
-        let relay_idle = self.plane.config.removal.relay_idle;
-        let idle = match quiet {
-            Quiet::Unseen if crowded => relay_idle.clamp(SEEN_BY, QUIET_CROWDED),
-            Quiet::Unseen | Quiet::Led => relay_idle.max(SEEN_BY),
-            Quiet::Passes => relay_idle,
-        };
-        let passes = !matches!(quiet, Quiet::Unseen);
-        let by_chain = matches!(quiet, Quiet::Passes) && s.is_chained();
-        // One direction may have been closed before the session came to this host.
-        let half_closed = s.life.fin_in | s.life.fin_out != 0;
-        let asks = if half_closed { UNCHANGED } else { SILENT };
-        let fresh = Ending::new(s, self.plane.activity(slot, s), now + asks);
-        let quiet = self.plane.collector.quiet.entry(slot).or_insert(fresh);
-        if (quiet.created_ns, quiet.activity) != (fresh.created_ns, fresh.activity) {
-            *quiet = fresh;
-        }
-        let quiet = *quiet;
-        if by_chain && s.life.opened_here == 0 && quiet.due <= now {
-            self.rechain.ask_whether_over(&mut self.plane, s);
-            // The interval doubles each time.
-            let again = now + now.saturating_duration_since(quiet.since);
-            self.plane.collector.quiet.insert(
-                slot,
-                Ending {
-                    due: again,
-                    ..quiet
-                },
-            );
-        }
-        if now.saturating_duration_since(quiet.since) < idle {
-            return;
-        }
-        if passes {
-            let id = self.plane.session_id(slot, s);
-            let text = format!("{:?} was silent for {} s", s.key, idle.as_secs());
-            self.plane.report("closed", Some(id), text);
-        }
-        self.collect(slot, s);
-    }
-
-    /// Returns the kind of session if no socket of this host ends it, as far as can be seen.
-    fn may_be_quiet(&self, slot: u32, s: &Session) -> Option<Quiet> {
-        let view = s.view();
-        // The other path of a session is collected with the one that the session takes.
-        if !s.is_current() && !view.is_relayed() {
-            return None;
-        }
-        if view.is_relayed() || s.is_chained() && s.joined_to().is_some() {
-            return Some(Quiet::Passes);
-        }
-        let of_two = !s.is_current() || s.other_path().is_some();
-        if of_two || s.relay != 0 || self.sockets.had_one(slot, s.created_ns) {
-            return None;
-        }
-        match view {
-            View::Tracked | View::Adopted if !self.is_changing(slot) => Some(Quiet::Unseen),
-            // A host that leads a session to a server without an agent, or opens it for another; or
-            // the session's socket vanished while no daemon listed sockets.
-            View::NewPath(_) | View::Returned if self.sockets.are_listed() => Some(Quiet::Led),
-            _ => None,
-        }
-    }
-
-    /// Returns true if a change has this entry.
-    pub(super) fn is_changing(&self, slot: u32) -> bool {
-        let mut held = self.proxy_changes.held.values().flat_map(held::Held::slots);
-        let of_chain = self.rechain.has(slot) || self.rechain.leads_from(slot);
-        of_chain || held.any(|(held, _)| held == slot)
     }
 
     /// Forgets a session, with the one that it is joined to: neither carries data without the
@@ -432,13 +282,6 @@ impl Plane {
         activity
     }
 
-    /// Returns the entry that a session is joined to, if that entry is joined back to it.
-    pub(super) fn linked(&self, slot: u32, s: &Session) -> Option<u32> {
-        let other = s.joined_to()?;
-        let back = self.agent.session(other).joined_to();
-        (back == Some(slot)).then_some(other)
-    }
-
     /// Returns how long an entry is still needed. The path of a relayed session is needed as long
     /// as the relay.
     fn linger(&self, s: &Session, boot: Duration, crowded: bool) -> Option<Duration> {
@@ -451,21 +294,6 @@ impl Plane {
         };
         let gone = self.agent.session(relay).created_ns != s.created_ns;
         gone.then_some(Duration::ZERO)
-    }
-
-    /// Notifies a change of this session's chain that concerns a segment which does not begin here,
-    /// so that no entry of this host is the segment's.
-    fn tell_elsewhere(&mut self, s: &Session) {
-        if !s.is_current() || s.view().is_tombstone() {
-            return;
-        }
-        let names = [Some(s.key), s.alias()];
-        for subsession in names.iter().flatten().map(measure::opened) {
-            // Another session may have the name meanwhile.
-            if self.find(&subsession).is_none() {
-                self.tell_machine(HostEvent::SessionGone { subsession });
-            }
-        }
     }
 }
 

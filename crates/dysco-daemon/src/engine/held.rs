@@ -2,18 +2,15 @@
 //! or for old data to drain.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use dysco_agent::{AgentError, NewPath};
+use dysco_agent::AgentError;
 use dysco_common::seq::after;
 use dysco_common::two_paths::{
     Anchor, Fins, has_carried, has_reset, has_shown_all, is_confirmed, is_past,
 };
 use dysco_common::{FlowKey, Session, Translation, View};
-use dysco_config::{Interface, strict_reverse_path};
-use dysco_explain::{Cause, Explain};
-use dysco_proto::{ChangeId, HostEvent, Reason, Subsession};
+use dysco_proto::{ChangeId, HostEvent, Subsession};
 use dysco_proxy::Pair;
 
 use super::inputs::DRAIN_SWEEP;
@@ -25,8 +22,6 @@ use super::{Answer, Plane};
 /// Time for which the window of the far end has to be closed before nothing more is expected of a
 /// new path. A window that is closed for a moment proves nothing.
 const SHUT: Duration = Duration::from_millis(500);
-/// Time after which the settings of interfaces are read again.
-const STRICT_FOR: Duration = Duration::from_secs(1);
 
 /// Resources and progress of one change on this host.
 #[derive(Default)]
@@ -148,7 +143,7 @@ pub(super) struct ProxyChanges {
     /// Resources that the data plane holds for each change.
     pub held: HashMap<ChangeId, Held>,
     /// Interfaces with strict reverse-path filtering, and the time at which that was read.
-    strict: Option<(Instant, Vec<u32>)>,
+    pub strict: Option<(Instant, Vec<u32>)>,
 }
 
 /// Step of a change that waits for a route.
@@ -180,96 +175,6 @@ impl ProxyChanges {
         if let Some(subsession) = self.held.get(&change).and_then(|h| h.own) {
             plane.tell_machine(HostEvent::SessionGone { subsession });
         }
-    }
-
-    pub(super) fn look_up(
-        &mut self,
-        plane: &mut Plane,
-        change: ChangeId,
-        from: IpAddr,
-        to: IpAddr,
-    ) {
-        let own = self
-            .slot_of(plane, change)
-            .map(|slot| plane.agent.session(slot).key);
-        let known = plane.state.route(from, to);
-        let strict = if from.is_ipv4() {
-            self.strict_interfaces(plane)
-        } else {
-            Vec::new()
-        };
-        if let Some(ifindex) = known.filter(|ifindex| !strict.contains(ifindex)) {
-            return self.routed(plane, change, Ok(ifindex));
-        }
-        let routes = plane.routes.clone();
-        let answers = plane.answers.clone();
-        tokio::spawn(async move {
-            let found = match known {
-                Some(ifindex) => Ok(ifindex),
-                None => routes.get(from, to).await.map(|r| r.ifindex),
-            };
-            // Packets on the new path have the address of the session's other end.
-            let found = match (found, own) {
-                (Ok(ifindex), Some(own)) if strict.contains(&ifindex) => {
-                    let (local, remote) = (own.local.ip(), own.remote.ip());
-                    match routes.get(local, remote).await {
-                        Ok(back) if back.ifindex != ifindex => Err(AgentError::ReversePath(remote)),
-                        _ => Ok(ifindex),
-                    }
-                }
-                (found, _) => found,
-            };
-            let _ = answers.send(Answer::Route(change, found));
-        });
-    }
-
-    /// Returns the interfaces on which the kernel drops IPv4 packets whose source it reaches by
-    /// another interface (RFC 3704, 2.2).
-    fn strict_interfaces(&mut self, plane: &mut Plane) -> Vec<u32> {
-        let now = Instant::now();
-        if let Some((at, known)) = &self.strict
-            && now - *at < STRICT_FOR
-        {
-            return known.clone();
-        }
-        let strict = strict_reverse_path(&plane.config.host.interfaces);
-        let strict: Vec<u32> = strict.into_iter().map(|i| i.index).collect();
-        self.strict = Some((now, strict.clone()));
-        strict
-    }
-
-    /// Continues the step that waited for the route.
-    pub(super) fn routed(&mut self, plane: &mut Plane, change: ChangeId, found: Routed) {
-        let Some(held) = self.held.get_mut(&change) else {
-            return;
-        };
-        let (Some(waiting), Some(new)) = (held.waiting.take(), held.new) else {
-            return;
-        };
-        let usable = found
-            .map_err(|error| match error {
-                AgentError::ReversePath(_) => Reason::NewPathUnusable(error.explain().cause()),
-                _ => Reason::NoRoute(new.remote().ip()),
-            })
-            .and_then(|ifindex| plane.usable_way(new.local().ip(), new.remote().ip(), ifindex));
-        let event = match waiting {
-            // A join waits for two routes: see `ways_found`.
-            Waiting::Join { .. } => return,
-            Waiting::Reserve { new } => HostEvent::Reserved {
-                change,
-                result: usable.map(|_| new),
-            },
-            Waiting::Prepare { translation } => {
-                let path = usable.map(|ifindex| NewPath {
-                    key: new,
-                    ifindex,
-                    translation,
-                });
-                let result = path.and_then(|path| self.prepare_path(plane, change, &path));
-                HostEvent::TwoPaths { change, result }
-            }
-        };
-        plane.tell_machine(event);
     }
 
     /// Returns true if a change is drained at this host, and only a new path that does not carry
@@ -371,38 +276,6 @@ impl Plane {
     fn same(&self, (slot, created): (u32, u64)) -> Option<u32> {
         let s = self.agent.session(slot);
         (s.created_ns == created && s.view() != View::Free).then_some(slot)
-    }
-
-    /// Returns true if the data plane is attached to the interface.
-    pub(super) fn is_ours(&self, ifindex: u32) -> bool {
-        let ours = &self.config.host.interfaces;
-        ours.iter().any(|i| i.index == ifindex)
-    }
-
-    /// Returns the reason why no session can be changed on one of the interfaces that `is` selects.
-    pub(super) fn filtered(&self, is: impl Fn(&Interface) -> bool) -> Option<Cause> {
-        let ours = self.config.host.interfaces.iter();
-        ours.filter(|i| is(i)).find_map(Interface::filtered)
-    }
-
-    /// Returns the interface of a route that was found, if the data plane can use it.
-    pub(super) fn usable_way(
-        &mut self,
-        from: IpAddr,
-        to: IpAddr,
-        ifindex: u32,
-    ) -> Result<u32, Reason> {
-        if !self.is_ours(ifindex) {
-            let why = format!("the route to {to} leaves by an interface that is not dyscod's");
-            return Err(Reason::NewPathUnusable(Cause::new(why).hint(
-                "add that interface to interfaces under [host] and restart dyscod, or keep the middlebox",
-            )));
-        }
-        if let Some(cause) = self.filtered(|i| i.index == ifindex) {
-            return Err(Reason::NewPathUnusable(cause));
-        }
-        self.state.keep_route(from, to, ifindex, Instant::now());
-        Ok(ifindex)
     }
 
     /// Returns true if a session has nothing more to do with the path through the proxy, and all

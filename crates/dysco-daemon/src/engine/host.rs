@@ -4,8 +4,8 @@
 use std::time::Instant;
 
 use super::chains::Chains;
-use super::firewall::Moves;
 use super::held::ProxyChanges;
+use super::moves::Moves;
 use super::on_link::OnLink;
 use super::plane::Plane;
 use super::ports::Ports;

@@ -11,9 +11,9 @@ use dysco_common::{Session, Translation};
 use dysco_proto::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession};
 use dysco_proxy::Measured;
 
-use super::commands::clamp_of;
 use super::held::{FIRST_LOOK, Waiting};
 use super::measure::{accepted, facts, known, opened};
+use super::steps::clamp_of;
 use super::{Answer, Plane, ProxyChanges};
 
 /// Interfaces towards the left and the right end.

@@ -25,8 +25,8 @@ use super::inputs::{Inputs, Sources};
 use super::plane::Plane;
 use super::removal::Removals;
 use super::{
-    Engine, adopt, chains, collect, fault, firewall, gauges, held, names, neighbours, on_link,
-    pages, ports, rechain, reload, sockets, state, straight, tally,
+    Engine, adopt, chains, collect, fault, gauges, held, moves, names, neighbours, on_link, pages,
+    ports, rechain, reload, sockets, state, straight, tally,
 };
 use crate::{api, metrics};
 
@@ -103,7 +103,7 @@ pub(super) fn start(config: Config, file: PathBuf) -> Result<(Engine, Inputs), E
         proxy_changes: held::ProxyChanges::default(),
         rechain: rechain::Rechain::default(),
         chains: chains::Chains::default(),
-        moves: firewall::Moves::default(),
+        moves: moves::Moves::default(),
         returns: straight::Returns::default(),
         ports: ports::Ports::new(),
         sockets: sockets::Sockets::default(),

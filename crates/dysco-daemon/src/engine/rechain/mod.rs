@@ -1,6 +1,8 @@
 //! Other chains for live sessions: the protocol's commands that carry them out.
 
+mod anchor;
 mod back;
+mod begin;
 mod chain_of;
 mod clearing;
 mod delta;
@@ -12,6 +14,7 @@ mod open;
 mod opener;
 mod passing;
 mod paths;
+mod primers;
 mod width;
 
 pub(super) use clearing::Cleared;

@@ -1,19 +1,14 @@
 //! The two paths of a session, at an anchor: taking the new one, and returning to the old one.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use dysco_common::chain::{Token, path_number};
+use dysco_common::FlowKey;
 use dysco_common::two_paths::Cutoff;
-use dysco_common::view::{ChainState, Change, Route, View};
-use dysco_common::{FlowKey, Session, seq};
-use dysco_explain::Explain;
-use dysco_proto::plan::CLOCK_SLACK;
-use dysco_proto::{ChangeId, Facts, HostEvent, Reason, Subsession};
+use dysco_common::view::View;
+use dysco_proto::{ChangeId, HostEvent, Reason, Subsession};
 
 use super::Paths;
-use super::open::shown_next;
-use crate::engine::{Plane, Rechain, collect, measure, packets, raw};
+use crate::engine::{Plane, Rechain};
 
 /// Time for which late packets of the previous path are admitted.
 pub(super) const LATE: Duration = Duration::from_millis(200);
@@ -22,105 +17,6 @@ impl Rechain {
     /// Returns true if the change is one of a chain.
     pub(in crate::engine) fn is_chain(&self, change: ChangeId) -> bool {
         self.paths.contains_key(&change)
-    }
-
-    pub(in crate::engine) fn hold_path(
-        &mut self,
-        plane: &mut Plane,
-        change: ChangeId,
-        session: Subsession,
-    ) {
-        let result = self.hold(plane, change, session);
-        plane.tell_machine(HostEvent::Locked { change, result });
-    }
-
-    fn hold(
-        &mut self,
-        plane: &mut Plane,
-        change: ChangeId,
-        session: Subsession,
-    ) -> Result<Facts, Reason> {
-        let slot = (plane.find_for(change, &session)).ok_or(Reason::NotTracked(session))?;
-        let (mut first, mut second) = (slot, None);
-        let found = self.taking_up.as_ref().and_then(|second| {
-            let taken = plane.agent.session(slot).other_path().is_some();
-            if taken {
-                Some(slot)
-            } else {
-                second.get(&slot).copied()
-            }
-        });
-        if let Some(found) = found {
-            second = Some(found);
-            first = plane.agent.session(found).other_path().unwrap_or(slot);
-        } else if plane.agent.session(slot).other_path().is_some() {
-            // The slot is of a change that has just ended.
-            self.forget_late(plane, slot);
-        }
-        let s = plane.confirmed(slot);
-        plane.not_in_between(&s)?;
-        if self.taking_up.is_none() {
-            self.may_begin_here(plane, change, &s, &session)?;
-        }
-        // A recorded change continues although the session has ended meanwhile: its last bytes are
-        // under way on a path that this host has to take back or to keep.
-        let mut facts = match anchor_facts(&s, &session) {
-            Err(Reason::Closing) if self.taking_up.is_some() => Facts::default(),
-            facts => facts?,
-        };
-        facts.reach = plane.agent.reach(slot);
-        let paths = Paths {
-            session,
-            first: (first, s.created_ns),
-            second,
-            token: None,
-            chain: None,
-            opening: None,
-            reach: facts.reach,
-            beyond: Default::default(),
-            begins: None,
-            showing: Default::default(),
-            answered: second.is_some(),
-            asked: None,
-            pace: None,
-            seen: Default::default(),
-            heard: second.is_some(),
-            lively: false,
-            cutoff: None,
-            far_cutoff: None,
-            settled: false,
-            completed: None,
-            erased: false,
-        };
-        self.paths.insert(change, paths);
-        self.by_slot.extend(second.map(|s| (s, change)));
-        Ok(facts)
-    }
-
-    /// Returns an error if this host, as one of the chain, cannot be the anchor of a segment: it
-    /// can as long as its own middlebox has not changed the stream.
-    fn may_begin_here(
-        &mut self,
-        plane: &mut Plane,
-        change: ChangeId,
-        s: &Session,
-        own: &Subsession,
-    ) -> Result<(), Reason> {
-        let ends_here = |end: SocketAddr| plane.config.host.addresses.contains(&end.ip());
-        if ends_here(own.left) || ends_here(own.right) {
-            return Ok(());
-        }
-        if !s.view().new_path().is_some_and(Route::passes_on) {
-            return Err(Reason::NotTracked(*own));
-        }
-        self.settle_late(plane, own);
-        plane.may_stay(own)?;
-        // Orders of earlier changes to forget the session here are late from now on.
-        let (left, right) = (own.right, own.left);
-        for session in [*own, Subsession { left, right }] {
-            self.expect_passing(change, session);
-        }
-        Ok(())
     }
 
     /// Ends at once the changes that only wait for late packets and of which this host was an
@@ -139,7 +35,7 @@ impl Rechain {
     }
 
     /// Ends at once a change that only waited for late packets.
-    fn forget_late(&mut self, plane: &mut Plane, slot: u32) {
+    pub(super) fn forget_late(&mut self, plane: &mut Plane, slot: u32) {
         if let Some(change) = self.by_slot.get(&slot).copied() {
             self.end_paths(plane, change);
         } else {
@@ -165,47 +61,6 @@ impl Rechain {
         };
         let second = paths.second.filter(|second| lives(*second));
         (second.is_some() || lives(first)).then_some((first, second))
-    }
-
-    pub(in crate::engine) fn extend_path(
-        &mut self,
-        plane: &mut Plane,
-        change: ChangeId,
-        token: Token,
-    ) {
-        let result = self.extend(plane, change, token);
-        plane.tell_machine(HostEvent::Prepared { change, result });
-    }
-
-    fn extend(&mut self, plane: &mut Plane, change: ChangeId, token: Token) -> Result<(), Reason> {
-        let second = self.add_path(plane, change)?;
-        plane.passes_no_filter(second)?;
-        plane.agent.set_path_number(second, path_number(&token));
-        plane
-            .agent
-            .await_join(token, second)
-            .map_err(|e| Reason::Failed(e.explain().into()))?;
-        if let Some(paths) = self.paths.get_mut(&change) {
-            paths.token = Some(token);
-        }
-        Ok(())
-    }
-
-    /// Returns the slot of the change's new path, which is made if needed.
-    pub(super) fn add_path(&mut self, plane: &mut Plane, change: ChangeId) -> Result<u32, Reason> {
-        let (first, second) = self.slots(plane, change).ok_or(Reason::Closing)?;
-        if let Some(second) = second {
-            return Ok(second);
-        }
-        let second = plane
-            .agent
-            .add_path(first)
-            .map_err(|e| Reason::Failed(e.explain().into()))?;
-        if let Some(paths) = self.paths.get_mut(&change) {
-            paths.second = Some(second);
-        }
-        self.by_slot.insert(second, change);
-        Ok(second)
     }
 
     pub(in crate::engine) fn switch_path(&mut self, plane: &mut Plane, change: ChangeId) {
@@ -241,23 +96,6 @@ impl Rechain {
     fn session_id_of(&self, plane: &Plane, change: ChangeId) -> Option<dysco_api::SessionId> {
         let slot = plane.find(&self.paths.get(&change)?.session)?;
         Some(plane.session_id(slot, &plane.agent.session(slot)))
-    }
-
-    /// Answers a packet that has advanced the numbers of a path which has been taken, as long as
-    /// one end has sent more elsewhere than a firewall lets the numbers advance. Until then the
-    /// firewalls drop what the ends send on the path, so the next look would be late.
-    pub(super) fn catch_up(&mut self, plane: &mut Plane, change: ChangeId, second: u32) {
-        let s = plane.agent.session(second);
-        if !s.is_current() || plane.was_reset(&s) {
-            return;
-        }
-        let (now, next) = ((s.rcv_ack, s.rcv_max), shown_next(&s));
-        let is_behind = seq::after(s.snd_ack, s.rcv_max);
-        let paths = self.paths.get_mut(&change);
-        let is_news = paths.is_some_and(|paths| paths.asked.replace(now) != Some(now));
-        if is_news && (is_behind || next != s.snd_max) {
-            plane.prime(second, next);
-        }
     }
 
     pub(in crate::engine) fn settle_path(
@@ -461,128 +299,9 @@ impl Plane {
         }
     }
 
-    /// Shows the firewalls of a path how far this end has sent.
-    pub(super) fn prime(&self, slot: u32, seq: u32) {
-        let mut s = self.agent.session(slot);
-        if s.view() == View::Tracked {
-            (s.path, s.translation) = (s.key, s.carried());
-        }
-        let packet = packets::primer(&s, seq);
-        if let Err(error) = raw::send(&packet, s.path.remote()) {
-            tracing::warn!(path = ?s.path, %error, "cannot send on a new path");
-        }
-    }
-
-    /// Shows on the new path how far this end has sent since it took that path. Some of the data
-    /// may have left by the previous path as well.
-    fn prime_highest(&self, second: u32) {
-        let s = self.agent.session(second);
-        if !self.was_reset(&s) {
-            self.prime(second, s.snd_max);
-        }
-    }
-
-    /// Shows how far this end has sent, unless the other anchor has shown that it has received
-    /// that.
-    fn prime_unheard(&self, second: u32) {
-        let s = self.agent.session(second);
-        if seq::after(s.snd_max, s.rcv_ack) && !self.was_reset(&s) {
-            self.prime(second, s.snd_max);
-            self.show_step(second, &s);
-        }
-    }
-
-    /// Shows as much of the data that this end has sent elsewhere as a firewall lets the numbers
-    /// advance, if that is less than all.
-    fn show_step(&self, second: u32, s: &Session) {
-        let next = shown_next(s);
-        if next != s.snd_max {
-            self.prime(second, next);
-        }
-    }
-
-    /// Returns true if the session of a path was reset. Nothing more is shown then: a firewall
-    /// keeps a connection for ten seconds after a reset whose number it cannot confirm, but for the
-    /// full time if anything follows (Linux, `nf_conntrack_tcp_packet`).
-    fn was_reset(&self, s: &Session) -> bool {
-        let relay = s.relayed_by().map(|relay| self.agent.session(relay));
-        s.life.reset != 0 || relay.is_some_and(|relay| relay.life.reset != 0)
-    }
-
     fn forget_token(&self, paths: &Paths) {
         if let Some(token) = paths.token {
             self.agent.forget_join(token);
         }
-    }
-}
-
-/// Returns the time since a session began.
-fn age(s: &Session) -> Duration {
-    collect::boot_time().saturating_sub(Duration::from_nanos(s.created_ns))
-}
-
-/// Removes the clocks of facts that may be too old to be compared. The programs keep neither clock
-/// of a relay, and not the one that arrives by a new path. A clock advances by at most one tick in
-/// a millisecond (RFC 7323, 5.4).
-fn without_old_clocks(facts: Facts, s: &Session, age: Duration) -> Facts {
-    let is_old = age > Duration::from_millis(u64::from(CLOCK_SLACK));
-    let keeps_own = !s.view().is_relayed();
-    Facts {
-        tsval_out: if is_old && !keeps_own {
-            0
-        } else {
-            facts.tsval_out
-        },
-        tsval_in: if is_old { 0 } else { facts.tsval_in },
-        ..facts
-    }
-}
-
-/// Returns the facts of a session that may take another path, in the wire's numbers.
-fn anchor_facts(s: &Session, session: &Subsession) -> Result<Facts, Reason> {
-    match s.view() {
-        View::NewPath(route) | View::Changing(Change::Switching(route)) if route.bypassed => {
-            let mut facts = measure::known(&s.on_wire())?;
-            // Its two openings differ by what the middlebox has added since. Its name, which only
-            // the two ends know, shows that they are of one session.
-            (facts.local.isn, facts.remote.isn) = (0, 0);
-            Ok(facts)
-        }
-        View::NewPath(route) | View::Changing(Change::Switching(route)) if route.is_open() => {
-            measure::known(s).map(|facts| without_old_clocks(facts, s, age(s)))
-        }
-        View::Relayed(_) => measure::known(s).map(|facts| without_old_clocks(facts, s, age(s))),
-        View::NewPath(route) if route.chain == ChainState::Opening => Err(Reason::NotSeen),
-        _ => measure::facts(s, session),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use dysco_common::State;
-
-    use super::*;
-
-    #[test]
-    fn a_clock_that_is_not_kept_is_compared_for_a_while() {
-        let facts = Facts {
-            tsval_out: 7,
-            tsval_in: 9,
-            ..Facts::default()
-        };
-        let clocks = |state: State, minutes: u64| {
-            let s = Session {
-                state: state as u32,
-                ..Session::default()
-            };
-            let age = Duration::from_secs(60 * minutes);
-            let facts = without_old_clocks(facts, &s, age);
-            (facts.tsval_out, facts.tsval_in)
-        };
-        for state in [State::Relay, State::NewPath] {
-            assert_eq!(clocks(state, 17), (7, 9));
-        }
-        assert_eq!(clocks(State::Relay, 18), (0, 0));
-        assert_eq!(clocks(State::NewPath, 18), (7, 0));
     }
 }

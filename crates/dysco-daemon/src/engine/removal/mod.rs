@@ -8,6 +8,8 @@ mod dry_run;
 mod left;
 mod limits;
 mod mode;
+mod outcome;
+mod progress;
 mod report;
 mod task;
 mod under_way;
@@ -16,24 +18,21 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use dysco_api::{Failure, LeftReport, Mode, Outcome, RemovalReport, Remove, Reply, Summary};
-use dysco_proto::{ChangeId, Progress, Reason, Role, Subsession};
+use dysco_api::{Failure, LeftReport, Mode, RemovalReport, Remove, Reply};
+use dysco_proto::{ChangeId, Reason};
 use dysco_proxy::elsewhere::Held;
 use tokio::sync::mpsc;
 
+use super::Answer;
 use super::core::Core;
 use super::plane::Terms;
-use super::{Answer, Plane};
-use crate::metrics::ChangeKind;
-use automatic::{AUTOMATIC, Automatic};
+use automatic::Automatic;
 use candidates::candidates;
 pub(super) use candidates::{named, shows, sort, task_of};
 pub(super) use chained::as_removal;
 pub(super) use dry_run::Windows;
 use left::left_of;
 pub(super) use left::left_untracked;
-use mode::path_meddles;
-use report::keep_history;
 use task::Stage;
 pub(super) use task::{Said, Task};
 use under_way::UnderWay;
@@ -296,153 +295,4 @@ impl Removals {
             }
         }
     }
-
-    /// Ends one session's part of a request; `why` is the reason if it was not done.
-    pub(super) fn finish(
-        &mut self,
-        core: &mut Core,
-        batch: u64,
-        mut report: RemovalReport,
-        why: Option<&Reason>,
-    ) {
-        if report.reasons.is_empty() {
-            report.reasons.extend(report.reason.clone());
-        }
-        if self.batches.get(&batch).is_none_or(|b| !b.dry) {
-            tell_outcome(&mut core.host.plane, &report);
-            let kind = ChangeKind::removal(report.mode);
-            core.tally.told(kind, report.outcome, why);
-            let (switch, end) = (report.request_to_switch_us, report.request_to_close_us);
-            core.tally.took(kind, switch, end);
-        }
-        if batch == AUTOMATIC {
-            self.automatic.ended(&report);
-        }
-        let Some(b) = self.batches.get_mut(&batch) else {
-            return;
-        };
-        // A client may read slowly. The results of a dry run, and refusals, come all at once.
-        let told = match &b.replies {
-            Some(replies) if !b.dry && b.untold.is_empty() => {
-                replies.try_send(Reply::Removal(report.clone())).is_ok()
-            }
-            Some(_) => false,
-            None => true,
-        };
-        if !told {
-            b.untold.push(report.clone());
-        }
-        b.reports.push(report);
-        b.left -= 1;
-        if b.left == 0 {
-            self.end_batch(batch);
-        }
-    }
-
-    fn end_batch(&mut self, id: u64) {
-        let Some(batch) = self.batches.remove(&id) else {
-            return;
-        };
-        let summary = Some(Summary::of(&batch.reports));
-        if let Some(replies) = batch.replies {
-            tokio::spawn(async move {
-                for report in batch.untold {
-                    if replies.send(Reply::Removal(report)).await.is_err() {
-                        return;
-                    }
-                }
-                let _ = replies.send(Reply::Done { summary }).await;
-            });
-        }
-    }
-
-    pub(super) fn progress(
-        &mut self,
-        core: &mut Core,
-        change: ChangeId,
-        role: Role,
-        subsession: &Subsession,
-        progress: Progress,
-        at: Instant,
-    ) {
-        let slot = core.host.plane.find_for(change, subsession);
-        let session = slot.map(|slot| {
-            core.host
-                .plane
-                .session_id(slot, &core.host.plane.agent.session(slot))
-        });
-        let anchor = matches!(role, Role::Left | Role::Right);
-        if anchor || !self.under_way.running().contains_key(&change) {
-            self.asked_for(core, change, role, subsession, &progress, session);
-        }
-        if anchor {
-            if progress.is_end() {
-                core.host.proxy_changes.held.remove(&change);
-            }
-            return;
-        }
-        if progress.is_end() {
-            core.host.proxy_changes.held.remove(&change);
-        }
-        if let Progress::RolledBack(Reason::NewPathSilent(host)) = &progress {
-            self.path_died(core, subsession, *host);
-        }
-        if let Progress::RolledBack(why @ Reason::PathMeddles { .. })
-        | Progress::Refused(why @ Reason::PathMeddles { .. }) = &progress
-        {
-            path_meddles(&mut core.host.plane, subsession, why);
-        }
-        let Some(running) = self.under_way.get_mut(change) else {
-            return;
-        };
-        if progress == Progress::Switched {
-            running.switched = Some(at.saturating_duration_since(running.begun));
-        }
-        if !progress.is_end() {
-            return;
-        }
-        let mut translated = None;
-        if let Progress::Refused(Reason::NotHeard(silent)) = &progress {
-            // Refused by a neighbour: a client that asks again finds the session heard there.
-            core.host.plane.ask_for_packets(subsession);
-            translated = core.host.plane.translated(silent);
-        }
-        let Some(mut running) = self.under_way.end(change) else {
-            return;
-        };
-        core.host.plane.terms.remove(&change);
-        running.reason = translated.or(running.reason);
-        core.host.proxy_changes.held.remove(&change);
-        if progress == Progress::Removed {
-            keep_history(&mut core.host.plane, change, &running.task);
-            if let (Some(Mode::Bypass), Some(hosts)) = (running.task.way, running.task.neighbours) {
-                core.host.plane.neighbours.lives_between(hosts);
-            }
-        }
-        if self.goes_on(core, &running, &progress) {
-            return self.start_waiting(core);
-        }
-        let (mut report, why) = running.end(progress);
-        report.change_id = Some(change.to_string());
-        self.finish(core, running.task.batch, report, why.as_ref());
-        self.start_waiting(core);
-    }
-}
-
-fn tell_outcome(here: &mut Plane, report: &RemovalReport) {
-    let kind = match report.outcome {
-        Outcome::Removed => "removed",
-        Outcome::Refused => "refused",
-        Outcome::RolledBack => "rolled_back",
-        Outcome::Lost => "lost",
-        Outcome::Pending => "pending",
-        Outcome::Unconfirmed => "unconfirmed",
-    };
-    let reason = report
-        .reason
-        .as_ref()
-        .map_or(String::new(), |r| format!(": {r}"));
-    let way = report.mode.map_or(String::new(), |m| format!(" ({m})"));
-    let text = format!("{} > {} {kind}{way}{reason}", report.local, report.remote);
-    here.report_part(report.change_id.clone(), kind, Some(report.session), text);
 }

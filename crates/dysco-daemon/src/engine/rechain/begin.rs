@@ -1,0 +1,153 @@
+//! The begin of a change at an anchor: the session is held, and gets a second path.
+
+use super::Paths;
+use super::anchor::anchor_facts;
+use crate::engine::{Plane, Rechain};
+use dysco_common::Session;
+use dysco_common::chain::{Token, path_number};
+use dysco_common::view::Route;
+use dysco_explain::Explain;
+use dysco_proto::{ChangeId, Facts, HostEvent, Reason, Subsession};
+use std::net::SocketAddr;
+
+impl Rechain {
+    pub(in crate::engine) fn hold_path(
+        &mut self,
+        plane: &mut Plane,
+        change: ChangeId,
+        session: Subsession,
+    ) {
+        let result = self.hold(plane, change, session);
+        plane.tell_machine(HostEvent::Locked { change, result });
+    }
+
+    fn hold(
+        &mut self,
+        plane: &mut Plane,
+        change: ChangeId,
+        session: Subsession,
+    ) -> Result<Facts, Reason> {
+        let slot = (plane.find_for(change, &session)).ok_or(Reason::NotTracked(session))?;
+        let (mut first, mut second) = (slot, None);
+        let found = self.taking_up.as_ref().and_then(|second| {
+            let taken = plane.agent.session(slot).other_path().is_some();
+            if taken {
+                Some(slot)
+            } else {
+                second.get(&slot).copied()
+            }
+        });
+        if let Some(found) = found {
+            second = Some(found);
+            first = plane.agent.session(found).other_path().unwrap_or(slot);
+        } else if plane.agent.session(slot).other_path().is_some() {
+            // The slot is of a change that has just ended.
+            self.forget_late(plane, slot);
+        }
+        let s = plane.confirmed(slot);
+        plane.not_in_between(&s)?;
+        if self.taking_up.is_none() {
+            self.may_begin_here(plane, change, &s, &session)?;
+        }
+        // A recorded change continues although the session has ended meanwhile: its last bytes are
+        // under way on a path that this host has to take back or to keep.
+        let mut facts = match anchor_facts(&s, &session) {
+            Err(Reason::Closing) if self.taking_up.is_some() => Facts::default(),
+            facts => facts?,
+        };
+        facts.reach = plane.agent.reach(slot);
+        let paths = Paths {
+            session,
+            first: (first, s.created_ns),
+            second,
+            token: None,
+            chain: None,
+            opening: None,
+            reach: facts.reach,
+            beyond: Default::default(),
+            begins: None,
+            showing: Default::default(),
+            answered: second.is_some(),
+            asked: None,
+            pace: None,
+            seen: Default::default(),
+            heard: second.is_some(),
+            lively: false,
+            cutoff: None,
+            far_cutoff: None,
+            settled: false,
+            completed: None,
+            erased: false,
+        };
+        self.paths.insert(change, paths);
+        self.by_slot.extend(second.map(|s| (s, change)));
+        Ok(facts)
+    }
+
+    /// Returns an error if this host, as one of the chain, cannot be the anchor of a segment: it
+    /// can as long as its own middlebox has not changed the stream.
+    fn may_begin_here(
+        &mut self,
+        plane: &mut Plane,
+        change: ChangeId,
+        s: &Session,
+        own: &Subsession,
+    ) -> Result<(), Reason> {
+        let ends_here = |end: SocketAddr| plane.config.host.addresses.contains(&end.ip());
+        if ends_here(own.left) || ends_here(own.right) {
+            return Ok(());
+        }
+        if !s.view().new_path().is_some_and(Route::passes_on) {
+            return Err(Reason::NotTracked(*own));
+        }
+        self.settle_late(plane, own);
+        plane.may_stay(own)?;
+        // Orders of earlier changes to forget the session here are late from now on.
+        let (left, right) = (own.right, own.left);
+        for session in [*own, Subsession { left, right }] {
+            self.expect_passing(change, session);
+        }
+        Ok(())
+    }
+
+    pub(in crate::engine) fn extend_path(
+        &mut self,
+        plane: &mut Plane,
+        change: ChangeId,
+        token: Token,
+    ) {
+        let result = self.extend(plane, change, token);
+        plane.tell_machine(HostEvent::Prepared { change, result });
+    }
+
+    fn extend(&mut self, plane: &mut Plane, change: ChangeId, token: Token) -> Result<(), Reason> {
+        let second = self.add_path(plane, change)?;
+        plane.passes_no_filter(second)?;
+        plane.agent.set_path_number(second, path_number(&token));
+        plane
+            .agent
+            .await_join(token, second)
+            .map_err(|e| Reason::Failed(e.explain().into()))?;
+        if let Some(paths) = self.paths.get_mut(&change) {
+            paths.token = Some(token);
+        }
+        Ok(())
+    }
+
+    /// Returns the slot of the change's new path, which is made if needed.
+    pub(super) fn add_path(&mut self, plane: &mut Plane, change: ChangeId) -> Result<u32, Reason> {
+        let (first, second) = self.slots(plane, change).ok_or(Reason::Closing)?;
+        if let Some(second) = second {
+            return Ok(second);
+        }
+        let second = plane
+            .agent
+            .add_path(first)
+            .map_err(|e| Reason::Failed(e.explain().into()))?;
+        if let Some(paths) = self.paths.get_mut(&change) {
+            paths.second = Some(second);
+        }
+        self.by_slot.insert(second, change);
+        Ok(second)
+    }
+}
