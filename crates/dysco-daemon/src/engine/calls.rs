@@ -26,7 +26,10 @@ impl Engine {
                 Err(error) => Reply::Error(internal("write the metrics", &error)),
             },
             Request::Adopt => return self.adopting.begin(&self.core.host.plane, Some(replies)),
-            Request::Reload { dry_run } => return self.reread(dry_run, Some(replies)),
+            Request::Reload { dry_run } => {
+                let answers = &self.core.host.plane.answers;
+                return self.reload.begin(answers, dry_run, Some(replies));
+            }
             Request::Policy => self.core.host.chains.policy_report(&self.core.host.plane),
             Request::PolicyApply { text } => self
                 .core
@@ -41,7 +44,10 @@ impl Engine {
                 .host
                 .chains
                 .policy_explain(&self.core.host.plane, source, destination),
-            Request::Monitor => return self.core.host.plane.monitored(replies),
+            Request::Monitor => {
+                let plane = &mut self.core.host.plane;
+                return plane.monitors.add(&plane.agent, replies);
+            }
             Request::Remove(remove) if remove.process.is_some() => {
                 return watch(&self.core.host.plane, remove, &caller, replies);
             }

@@ -1,9 +1,10 @@
 //! The protocol machine and the host on which it works: commands and messages go from the one to the
 //! other, and events back.
 
-use dysco_proto::{Machine, Message};
+use dysco_proto::{HostEvent, Machine, Message};
 
 use super::host::ThisHost;
+use super::plane::News;
 use super::tally::Tally;
 
 /// What the owners of requests share.
@@ -15,16 +16,27 @@ pub(super) struct Core {
 }
 
 impl Core {
-    /// Gives the machine all events of this host. Each is given before the machine is asked for or
+    /// Gives the machine all news of this host. They are given before the machine is asked for or
     /// told anything else.
     pub fn feed_machine(&mut self) {
         let now = self.host.plane.now();
-        for event in self.host.plane.events.drain(..) {
+        while let Some(news) = self.host.plane.news.pop_front() {
+            let event = match news {
+                News::Event(event) => event,
+                // Another session may have the name meanwhile.
+                News::Collected(subsession)
+                    if self.machine.is_changing(&subsession)
+                        && self.host.plane.find(&subsession).is_none() =>
+                {
+                    HostEvent::SessionGone { subsession }
+                }
+                News::Collected(_) => continue,
+            };
             self.machine.handle_event(now, event);
         }
     }
 
-    /// Returns the machine, once it has all events of this host.
+    /// Returns the machine, once it has all news of this host.
     pub fn machine(&mut self) -> &mut Machine {
         self.feed_machine();
         &mut self.machine

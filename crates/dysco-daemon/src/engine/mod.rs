@@ -166,7 +166,7 @@ impl Engine {
             Input::Call(call) => self.take_call(call),
             // A reader that has left needs no answer.
             Input::Scrape(scrape) => drop(scrape.send(self.snapshot())),
-            Input::HangUp => self.reread(false, None),
+            Input::HangUp => self.reload.begin(&core.host.plane.answers, false, None),
             Input::Pair(pair) => self.removals.take_pair(core, pair),
             Input::Timer => {
                 let now = core.host.plane.now();
@@ -182,7 +182,7 @@ impl Engine {
                 core.host.take_events(happened);
                 self.sweep(part);
             }
-            Input::Page(begun) => self.list_page(begun),
+            Input::Page(begun) => self.pages.list(&core.host.plane, begun),
         }
         self.settle_requests();
     }

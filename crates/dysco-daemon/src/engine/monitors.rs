@@ -2,10 +2,67 @@
 
 use std::time::SystemTime;
 
+use dysco_agent::Agent;
 use dysco_api::{MonitorEvent, Reply, SessionId, SessionName};
 use tokio::sync::mpsc;
 
 use super::Plane;
+
+/// Clients that watch events.
+#[derive(Default)]
+pub(super) struct Monitors(Vec<mpsc::Sender<Reply>>);
+
+impl Monitors {
+    /// Returns true if nobody watches.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Adds a client that wants to receive events.
+    pub fn add(&mut self, agent: &Agent, by: mpsc::Sender<Reply>) {
+        self.0.push(by);
+        self.watch_openings(agent);
+    }
+
+    /// Removes those that have left.
+    pub fn sweep(&mut self, agent: &Agent) {
+        let before = self.0.len();
+        self.0.retain(|monitor| !monitor.is_closed());
+        if self.0.len() < before {
+            self.watch_openings(agent);
+        }
+    }
+
+    /// Sends an event to all of them.
+    fn send(
+        &self,
+        change_id: Option<String>,
+        kind: &str,
+        session: Option<SessionId>,
+        text: String,
+    ) {
+        let at_ms = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |d| d.as_millis() as u64);
+        let event = MonitorEvent {
+            at_ms,
+            kind: kind.to_owned(),
+            session,
+            change_id,
+            text,
+        };
+        for monitor in &self.0 {
+            // A monitor that does not keep up misses events.
+            let _ = monitor.try_send(Reply::Event(event.clone()));
+        }
+    }
+
+    fn watch_openings(&self, agent: &Agent) {
+        if let Err(error) = agent.watch_openings(!self.is_empty()) {
+            tracing::warn!(%error, "monitors may not hear of sessions that open");
+        }
+    }
+}
 
 impl Plane {
     /// Reports an event to the monitors and the log.
@@ -31,55 +88,11 @@ impl Plane {
         if let Some(session) = session.filter(lives) {
             self.history.add(session, &text, change.clone());
         }
-        self.send_event(change, kind, session, text);
+        self.monitors.send(change, kind, session, text);
     }
 
     /// Reports an event to the monitors alone.
     pub(super) fn tell_monitors(&self, kind: &str, session: Option<SessionId>, text: String) {
-        self.send_event(None, kind, session, text);
-    }
-
-    fn send_event(
-        &self,
-        change_id: Option<String>,
-        kind: &str,
-        session: Option<SessionId>,
-        text: String,
-    ) {
-        let at_ms = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .map_or(0, |d| d.as_millis() as u64);
-        let event = MonitorEvent {
-            at_ms,
-            kind: kind.to_owned(),
-            session,
-            change_id,
-            text,
-        };
-        for monitor in &self.monitors {
-            // A monitor that does not keep up misses events.
-            let _ = monitor.try_send(Reply::Event(event.clone()));
-        }
-    }
-
-    /// Adds a client that wants to receive events.
-    pub(super) fn monitored(&mut self, by: mpsc::Sender<Reply>) {
-        self.monitors.push(by);
-        self.watch_openings();
-    }
-
-    /// Removes monitors that have left.
-    pub(super) fn sweep_monitors(&mut self) {
-        let before = self.monitors.len();
-        self.monitors.retain(|monitor| !monitor.is_closed());
-        if self.monitors.len() < before {
-            self.watch_openings();
-        }
-    }
-
-    fn watch_openings(&self) {
-        if let Err(error) = self.agent.watch_openings(!self.monitors.is_empty()) {
-            tracing::warn!(%error, "monitors may not hear of sessions that open");
-        }
+        self.monitors.send(None, kind, session, text);
     }
 }

@@ -5,7 +5,7 @@
 use dysco_api::{Listing, Reply};
 use tokio::sync::mpsc;
 
-use super::{Engine, collect};
+use super::{Plane, collect};
 
 /// Number of sessions in one turn, which take less than a millisecond.
 const PAGE: usize = 128;
@@ -69,19 +69,15 @@ impl Begun {
     }
 }
 
-impl Engine {
+impl Pages {
     /// Lists the next sessions, as many as fit into a turn.
-    pub(super) fn list_page(&self, mut begun: Begun) {
+    pub fn list(&self, plane: &Plane, mut begun: Begun) {
         let boot = collect::boot_time();
-        let slots = begun.next
-            ..begun
-                .next
-                .saturating_add(SLOTS)
-                .min(self.core.host.plane.agent.capacity());
+        let slots = begun.next..begun.next.saturating_add(SLOTS).min(plane.agent.capacity());
         let mut wants = begun.listing.limit != Some(0);
         let mut listed = 0;
         begun.next = slots.end;
-        for (slot, s) in self.core.host.plane.agent.sessions_in(slots) {
+        for (slot, s) in plane.agent.sessions_in(slots) {
             if !wants {
                 break;
             }
@@ -94,13 +90,13 @@ impl Engine {
             }
             listed += 1;
             let report = match begun.listing.brief {
-                true => self.core.host.plane.brief_report(slot, &s, boot),
-                false => self.core.host.plane.report_of(slot, &s),
+                true => plane.brief_report(slot, &s, boot),
+                false => plane.report_of(slot, &s),
             };
             wants = begun.offer(report);
         }
-        match wants && begun.next < self.core.host.plane.agent.capacity() {
-            true => self.pages.go_on(begun),
+        match wants && begun.next < plane.agent.capacity() {
+            true => self.go_on(begun),
             // There is room for more than a page, unless the client has left.
             false => drop(begun.replies.try_send(Reply::Done { summary: None })),
         }

@@ -1,8 +1,8 @@
 //! What this host has to work with: the data plane, the proxy's side, the channel to other hosts,
 //! and what is known of sessions and neighbours.
 //!
-//! Nothing here knows the machine, a change, or who has asked for one. Events for the machine wait
-//! in `events`, from which the engine takes them.
+//! Nothing here knows the machine, or who has asked for a change. What the machine has to know waits
+//! in `news`.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -10,10 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dysco_agent::{Agent, Routes};
-use dysco_api::Reply;
 use dysco_config::Config;
 use dysco_control::Control;
-use dysco_proto::{ChangeId, HostEvent, KindName, Message};
+use dysco_proto::{ChangeId, HostEvent, KindName, Message, Subsession};
 use dysco_proxy::ProxySide;
 use tokio::sync::mpsc;
 
@@ -21,6 +20,7 @@ use super::answers::Answer;
 use super::collect::Collector;
 use super::fault::Faults;
 use super::history::History;
+use super::monitors::Monitors;
 use super::names::Names;
 use super::neighbours::Neighbours;
 use super::state::StateDir;
@@ -33,6 +33,14 @@ pub(super) struct Terms {
     pub kinds: Vec<KindName>,
 }
 
+/// News of this host for the machine.
+pub(super) enum News {
+    Event(HostEvent),
+    /// The entry of a session was collected, and no change of this host held it. A change of its
+    /// chain may concern a segment that does not begin here.
+    Collected(Subsession),
+}
+
 /// Means of this host, which all owners use.
 pub(super) struct Plane {
     pub config: Config,
@@ -41,8 +49,8 @@ pub(super) struct Plane {
     pub proxy: ProxySide,
     pub control: Control,
     pub started: Instant,
-    /// Events that the machine has not been told.
-    pub events: VecDeque<HostEvent>,
+    /// News that the machine has not been given.
+    pub news: VecDeque<News>,
     /// Answers of tasks that carry out a command.
     pub answers: mpsc::UnboundedSender<Answer>,
     /// Terms of the changes that a request on this host has begun.
@@ -54,8 +62,7 @@ pub(super) struct Plane {
     pub faults: Faults,
     pub names: Names,
     pub history: History,
-    /// Clients that watch events.
-    pub monitors: Vec<mpsc::Sender<Reply>>,
+    pub monitors: Monitors,
 }
 
 impl Plane {
@@ -77,7 +84,7 @@ impl Plane {
 
     /// Queues an event for the machine.
     pub fn tell_machine(&mut self, event: HostEvent) {
-        self.events.push_back(event);
+        self.news.push_back(News::Event(event));
     }
 
     /// Sends a message of the machine.

@@ -13,7 +13,7 @@ use dysco_pki::Credentials;
 use tokio::sync::mpsc;
 
 use super::start::{agent_config, proxy_config};
-use super::{Answer, Engine};
+use super::{Answer, Engine, Plane, ThisHost};
 use crate::api;
 
 const HINT: &str = "nothing was changed; try the file with 'dyscod --check'";
@@ -106,12 +106,12 @@ fn failure(code: FailureCode, cause: impl Into<Cause>) -> Failure {
     Failure::new(code, cause.of("reload"))
 }
 
-impl Engine {
+impl Reload {
     /// Reads everything again, beside the engine's own work.
-    pub(super) fn reread(&mut self, dry_run: bool, asker: Asker) {
-        if self.reload.reading {
+    pub fn begin(&mut self, answers: &mpsc::UnboundedSender<Answer>, dry_run: bool, asker: Asker) {
+        if self.reading {
             match asker {
-                None => self.reload.again = true,
+                None => self.again = true,
                 Some(asker) => {
                     let cause = Cause::new("another reload is in progress").hint("ask again");
                     let _ = asker.try_send(Reply::Error(failure(FailureCode::Busy, cause)));
@@ -119,14 +119,11 @@ impl Engine {
             }
             return;
         }
-        self.reload.reading = true;
+        self.reading = true;
         if !dry_run {
             crate::notify::notify_reloading();
         }
-        let (file, answers) = (
-            self.reload.file.clone(),
-            self.core.host.plane.answers.clone(),
-        );
+        let (file, answers) = (self.file.clone(), answers.clone());
         tokio::task::spawn_blocking(move || {
             let files = read(&file).map_err(|e| failure(FailureCode::BadRequest, e));
             let read = Reread {
@@ -139,11 +136,50 @@ impl Engine {
         });
     }
 
+    /// Returns what differs in the files, if it can be taken up.
+    fn differences(
+        &self,
+        host: &ThisHost,
+        files: &Files,
+        dry_run: bool,
+    ) -> Result<ReloadReport, Failure> {
+        let internal = |e| failure(FailureCode::Internal, Cause::new(e));
+        let taken = host.plane.config.taking(&files.config);
+        let (old, new) = (&self.credentials, &files.credentials);
+        let path = &files.config.chain.policy;
+        let policy = host.chains.is_other_policy(path, files.policy.clone());
+        if old.revoked.is_some() && new.revoked.is_none() {
+            let cause = Cause::new(format!(
+                "the list of revoked certificates {} is gone",
+                files.config.control.pki.revoked.display()
+            ));
+            return Err(failure(FailureCode::BadRequest, cause.hint("put it back")));
+        }
+        let others = [
+            ("certificate", old.cert != new.cert),
+            ("authority", old.ca != new.ca),
+            ("revoked", old.revoked != new.revoked),
+            (
+                "policy",
+                policy.map_err(|e| failure(FailureCode::BadRequest, e.explain()))?,
+            ),
+        ];
+        let others = others.into_iter().filter(|(_, other)| *other);
+        Ok(ReloadReport {
+            dry_run,
+            changed: host.plane.config.changes_to(&taken).map_err(internal)?,
+            files: others.map(|(name, _)| name.to_owned()).collect(),
+            needs_restart: taken.changes_to(&files.config).map_err(internal)?,
+        })
+    }
+}
+
+impl Engine {
     /// Takes up the files that were read, or reports why not.
     pub(super) fn reload(&mut self, read: Reread) {
         self.reload.reading = false;
         let done = read.files.and_then(|files| {
-            let report = self.differences(&files, read.dry_run)?;
+            let report = (self.reload).differences(&self.core.host, &files, read.dry_run)?;
             if !read.dry_run {
                 self.take_up_files(files, &report)?;
             }
@@ -167,50 +203,8 @@ impl Engine {
             let _ = asker.try_send(done.map_or_else(Reply::Error, Reply::Reloaded));
         }
         if std::mem::take(&mut self.reload.again) {
-            self.reread(false, None);
+            (self.reload).begin(&self.core.host.plane.answers, false, None);
         }
-    }
-
-    /// Returns what differs in the files, if it can be taken up.
-    fn differences(&self, files: &Files, dry_run: bool) -> Result<ReloadReport, Failure> {
-        let internal = |e| failure(FailureCode::Internal, Cause::new(e));
-        let taken = self.core.host.plane.config.taking(&files.config);
-        let (old, new) = (&self.reload.credentials, &files.credentials);
-        let path = &files.config.chain.policy;
-        let policy = self
-            .core
-            .host
-            .chains
-            .is_other_policy(path, files.policy.clone());
-        if old.revoked.is_some() && new.revoked.is_none() {
-            let cause = Cause::new(format!(
-                "the list of revoked certificates {} is gone",
-                files.config.control.pki.revoked.display()
-            ));
-            return Err(failure(FailureCode::BadRequest, cause.hint("put it back")));
-        }
-        let others = [
-            ("certificate", old.cert != new.cert),
-            ("authority", old.ca != new.ca),
-            ("revoked", old.revoked != new.revoked),
-            (
-                "policy",
-                policy.map_err(|e| failure(FailureCode::BadRequest, e.explain()))?,
-            ),
-        ];
-        let others = others.into_iter().filter(|(_, other)| *other);
-        Ok(ReloadReport {
-            dry_run,
-            changed: self
-                .core
-                .host
-                .plane
-                .config
-                .changes_to(&taken)
-                .map_err(internal)?,
-            files: others.map(|(name, _)| name.to_owned()).collect(),
-            needs_restart: taken.changes_to(&files.config).map_err(internal)?,
-        })
     }
 
     /// Takes the steps that may fail first, and undoes them after a failure. Then takes the other
@@ -220,10 +214,9 @@ impl Engine {
         let taken = self.core.host.plane.config.taking(&files.config);
         let before = self.core.host.plane.config.clone();
         dysco_config::change_filter(&taken.log).map_err(|e| refused(Cause::new(e)))?;
-        let fallible = self
-            .admit(&taken)
-            .and_then(|()| self.add_interfaces(&taken))
-            .and_then(|()| self.track(&taken))
+        let fallible = admit(&self.api, &taken)
+            .and_then(|()| add_interfaces(&self.core.host.plane, &taken))
+            .and_then(|()| track(&self.core.host.plane, &taken))
             .and_then(|()| {
                 self.core.host.chains.take_up_policy(
                     &mut self.core.host.plane,
@@ -264,60 +257,60 @@ impl Engine {
         Ok(())
     }
 
-    fn admit(&self, new: &Config) -> Result<(), Cause> {
-        let read_gid = new.api.gid;
-        let policy = api::Policy { read_gid };
-        (self.api.set_policy(policy)).map_err(|e| e.explain().into())
-    }
-
-    fn add_interfaces(&self, new: &Config) -> Result<(), Cause> {
-        for gone in only_in(&self.core.host.plane.config, new) {
-            self.may_leave(gone)?;
-        }
-        let attach = agent_config(new).attach;
-        for name in only_in(new, &self.core.host.plane.config) {
-            let added = self.core.host.plane.agent.add_interface(name, attach);
-            added.map_err(|e| e.explain())?;
-        }
-        Ok(())
-    }
-
-    /// Returns an error if sessions leave by an interface: they would stop without the programs
-    /// there.
-    fn may_leave(&self, interface: &str) -> Result<(), Cause> {
-        let ours = self.core.host.plane.config.host.interfaces.iter();
-        let index = { ours }.find(|i| i.name == interface).map(|i| i.index);
-        let sessions = self.core.host.plane.agent.sessions();
-        let of_it = sessions.iter().filter(|(_, s)| {
-            dysco_agent::need_of(s).is_some() && index.is_none_or(|index| s.ifindex == index)
-        });
-        match of_it.count() {
-            0 => Ok(()),
-            count => Err(Cause::new(format!(
-                "{interface} cannot be left out of interfaces: {count} changed sessions leave by it"
-            ))
-            .hint("wait for their end")),
-        }
-    }
-
-    fn track(&self, new: &Config) -> Result<(), Cause> {
-        (self.core.host.plane.agent.track(&new.rules())).map_err(|e| e.explain().into())
-    }
-
     /// Undoes the steps that were taken for another configuration.
     fn undo(&self, before: &Config, taken: &Config) {
         for added in only_in(taken, before) {
             self.core.host.plane.agent.remove_interface(added);
         }
         let undone = [
-            self.admit(before),
-            self.track(before),
+            admit(&self.api, before),
+            track(&self.core.host.plane, before),
             dysco_config::change_filter(&before.log).map_err(Cause::new),
         ];
         for error in undone.into_iter().filter_map(Result::err) {
             tracing::error!(%error, "a part of the refused configuration is in force");
         }
     }
+}
+
+fn admit(api: &api::Server, new: &Config) -> Result<(), Cause> {
+    let read_gid = new.api.gid;
+    let policy = api::Policy { read_gid };
+    (api.set_policy(policy)).map_err(|e| e.explain().into())
+}
+
+fn add_interfaces(plane: &Plane, new: &Config) -> Result<(), Cause> {
+    for gone in only_in(&plane.config, new) {
+        may_leave(plane, gone)?;
+    }
+    let attach = agent_config(new).attach;
+    for name in only_in(new, &plane.config) {
+        let added = plane.agent.add_interface(name, attach);
+        added.map_err(|e| e.explain())?;
+    }
+    Ok(())
+}
+
+/// Returns an error if sessions leave by an interface: they would stop without the programs
+/// there.
+fn may_leave(plane: &Plane, interface: &str) -> Result<(), Cause> {
+    let ours = plane.config.host.interfaces.iter();
+    let index = { ours }.find(|i| i.name == interface).map(|i| i.index);
+    let sessions = plane.agent.sessions();
+    let of_it = sessions.iter().filter(|(_, s)| {
+        dysco_agent::need_of(s).is_some() && index.is_none_or(|index| s.ifindex == index)
+    });
+    match of_it.count() {
+        0 => Ok(()),
+        count => Err(Cause::new(format!(
+            "{interface} cannot be left out of interfaces: {count} changed sessions leave by it"
+        ))
+        .hint("wait for their end")),
+    }
+}
+
+fn track(plane: &Plane, new: &Config) -> Result<(), Cause> {
+    (plane.agent.track(&new.rules())).map_err(|e| e.explain().into())
 }
 
 /// Returns the interfaces that the first configuration has and the second has not.

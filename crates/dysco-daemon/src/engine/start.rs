@@ -25,8 +25,8 @@ use super::inputs::{Inputs, Sources};
 use super::plane::Plane;
 use super::removal::Removals;
 use super::{
-    Engine, adopt, chains, collect, fault, gauges, held, moves, names, neighbours, on_link, pages,
-    ports, rechain, reload, sockets, state, straight, tally,
+    Engine, adopt, chains, collect, fault, gauges, held, monitors, moves, names, neighbours,
+    on_link, pages, ports, rechain, reload, sockets, state, straight, tally,
 };
 use crate::{api, metrics};
 
@@ -87,7 +87,7 @@ pub(super) fn start(config: Config, file: PathBuf) -> Result<(Engine, Inputs), E
         proxy,
         control,
         started: Instant::now(),
-        events: VecDeque::new(),
+        news: VecDeque::new(),
         answers,
         terms: HashMap::new(),
         collector: collect::Collector::default(),
@@ -96,7 +96,7 @@ pub(super) fn start(config: Config, file: PathBuf) -> Result<(Engine, Inputs), E
         faults: fault::Faults::from_env(),
         names: names::Names::new(),
         history,
-        monitors: Vec::new(),
+        monitors: monitors::Monitors::default(),
     };
     let host = ThisHost {
         plane,

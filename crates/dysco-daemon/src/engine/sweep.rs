@@ -12,7 +12,8 @@ impl Engine {
         self.core.host.moves.sweep_moves(&mut self.core.host.plane);
         self.chain_requests.sweep_asks(&mut self.core);
         self.chain_requests.wake_chains(&mut self.core);
-        self.core.host.plane.sweep_monitors();
+        let plane = &mut self.core.host.plane;
+        plane.monitors.sweep(&plane.agent);
         self.reload.warn_of_keys(Instant::now());
         self.turns.look();
     }

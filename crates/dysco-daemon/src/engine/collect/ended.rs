@@ -1,5 +1,6 @@
 //! Ends of sessions, told to the changes of these sessions and to operators.
 
+use crate::engine::plane::News;
 use crate::engine::{Plane, Rechain, measure};
 use dysco_common::Session;
 use dysco_common::view::View;
@@ -68,18 +69,13 @@ impl Plane {
         (back == Some(slot)).then_some(other)
     }
 
-    /// Notifies a change of this session's chain that concerns a segment which does not begin here,
-    /// so that no entry of this host is the segment's.
+    /// Notifies the machine that a session was collected which no change of this host held.
     pub(super) fn tell_elsewhere(&mut self, s: &Session) {
         if !s.is_current() || s.view().is_tombstone() {
             return;
         }
         let names = [Some(s.key), s.alias()];
-        for subsession in names.iter().flatten().map(measure::opened) {
-            // Another session may have the name meanwhile.
-            if self.find(&subsession).is_none() {
-                self.tell_machine(HostEvent::SessionGone { subsession });
-            }
-        }
+        let names = names.iter().flatten().map(measure::opened);
+        self.news.extend(names.map(News::Collected));
     }
 }
