@@ -119,7 +119,7 @@ impl Plane {
 impl ProxyChanges {
     /// Asks for packets of both sessions of the proxy, and measures again. Returns false if that
     /// was of no use.
-    pub(super) fn listen(&mut self, plane: &mut Plane, change: ChangeId, sub: Subsession) -> bool {
+    pub(super) fn listen(&mut self, plane: &Plane, change: ChangeId, sub: Subsession) -> bool {
         let held = self.held.entry(change).or_default();
         let first = held.asked.is_none();
         let asked = *held.asked.get_or_insert_with(Instant::now);

@@ -84,7 +84,7 @@ impl Engine {
                 self.core
                     .host
                     .ports
-                    .hold_port(&mut self.core.host.plane, &opened, port)
+                    .hold_port(&self.core.host.plane, &opened, port)
             }
             Answer::Route(change, routed) => {
                 self.core
@@ -102,7 +102,7 @@ impl Engine {
                 .core
                 .host
                 .rechain
-                .uplink_found(&mut self.core.host.plane, *way),
+                .uplink_found(&self.core.host.plane, *way),
             Answer::Straight(straight) => self
                 .core
                 .host
@@ -145,7 +145,7 @@ impl Engine {
                 .core
                 .host
                 .rechain
-                .search_state(&mut self.core.host.plane, *session),
+                .search_state(&self.core.host.plane, *session),
             Answer::Searched(then) => self.searched(then),
             Answer::Adopted(done) => self.adopting.end(&mut self.core.host.plane, done),
             Answer::Asked(change, sub) => self.heard(change, sub),

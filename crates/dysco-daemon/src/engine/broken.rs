@@ -38,7 +38,7 @@ impl ThisHost {
 
 impl ProxyChanges {
     /// Reports to a change that the middlebox has ended its session. Returns true if that is so.
-    pub(super) fn tell_broken(&mut self, plane: &mut Plane, change: ChangeId) -> bool {
+    pub(super) fn tell_broken(&self, plane: &mut Plane, change: ChangeId) -> bool {
         let Some(at) = self.held.get(&change).map(|held| held.anchor()) else {
             return false;
         };
@@ -60,7 +60,7 @@ impl ProxyChanges {
     }
 
     /// Resets the session for the ends that this host acts for.
-    pub(super) fn reset_ends(&mut self, plane: &mut Plane, change: ChangeId) {
+    pub(super) fn reset_ends(&self, plane: &Plane, change: ChangeId) {
         let Some(held) = self.held.get(&change) else {
             return;
         };

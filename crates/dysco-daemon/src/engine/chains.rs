@@ -117,7 +117,7 @@ impl Chains {
     }
 
     /// Makes a host one that sessions may be steered to, as long as it is needed.
-    pub(super) fn meet(&mut self, plane: &mut Plane, host: IpAddr) {
+    pub(super) fn meet(&mut self, plane: &Plane, host: IpAddr) {
         let known = self.met.insert(host, Instant::now()).is_some();
         if !known || self.key_for(host).is_none() {
             plane.control.reach(host);
@@ -191,7 +191,7 @@ impl Chains {
         }
     }
 
-    fn forget_old(&mut self, plane: &mut Plane, now: Instant) {
+    fn forget_old(&mut self, plane: &Plane, now: Instant) {
         self.met.retain(|_, at| now - *at < HOLDS);
         self.forget_old_keys(plane, now);
         for (host, _) in plane.agent.hops() {
@@ -209,7 +209,7 @@ impl ThisHost {
             return;
         };
         let Some(ifindex) = way.ifindex else {
-            return self.chains.lose_hop(&mut self.plane, way.to);
+            return self.chains.lose_hop(&self.plane, way.to);
         };
         let hop = Hop {
             key_id,
@@ -229,7 +229,7 @@ impl ThisHost {
     pub(super) fn take_chain_message(&mut self, incoming: &Incoming, machine: &Machine) {
         let body = incoming.message.get(1..).unwrap_or_default();
         match postcard::from_bytes(body) {
-            Ok(Message::Believed(id)) => self.chains.believed(&mut self.plane, id, &incoming.from),
+            Ok(Message::Believed(id)) => self.chains.believed(&self.plane, id, &incoming.from),
             Ok(Message::IsBelieved(id)) => {
                 let known = self.chains.keys.get(&id);
                 if known.is_some_and(|shared| shared.peer == incoming.from) {

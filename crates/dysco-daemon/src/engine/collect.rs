@@ -153,7 +153,7 @@ impl ThisHost {
             gauges::count(&mut counted, &s);
             self.returns.sweep_return(&mut self.plane, slot, &s, now);
             self.on_link.see(&s);
-            self.rechain.doubt_paths(&mut self.plane, &s);
+            self.rechain.doubt_paths(&self.plane, &s);
             if s.view() == View::Adopted {
                 // The session was heard, and the ring was full.
                 self.plane.agent.confirm(slot);
@@ -189,7 +189,7 @@ impl ThisHost {
             if !ending.is_due(&s, crowded) {
                 continue;
             }
-            if !crowded && self.ports.keeps_ports(&mut self.plane, slot, &s) {
+            if !crowded && self.ports.keeps_ports(&self.plane, slot, &s) {
                 // Another host is asked about the session each time.
                 let again = Ending::new(&s, self.plane.activity(slot, &s), now + TWO_MSL);
                 self.plane.collector.ending.insert(slot, again);
@@ -252,7 +252,7 @@ impl Sockets {
 
 impl Ports {
     /// Returns true if the entry, or the one that it is joined to, holds a port.
-    fn keeps_ports(&mut self, plane: &mut Plane, slot: u32, s: &Session) -> bool {
+    fn keeps_ports(&mut self, plane: &Plane, slot: u32, s: &Session) -> bool {
         let other = plane.linked(slot, s);
         let other = other.map(|other| (other, plane.agent.session(other)));
         self.keeps_port(slot, s) || other.is_some_and(|(slot, s)| self.keeps_port(slot, &s))

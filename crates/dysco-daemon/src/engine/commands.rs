@@ -15,9 +15,7 @@ impl ThisHost {
                     .measure(&mut self.plane, change, subsession)
             }
             Command::Lock { change, subsession } => {
-                let result = self
-                    .proxy_changes
-                    .lock(&mut self.plane, change, &subsession);
+                let result = self.proxy_changes.lock(&self.plane, change, &subsession);
                 self.plane
                     .tell_machine(HostEvent::Locked { change, result });
             }
@@ -26,16 +24,13 @@ impl ThisHost {
                 subsession_a,
                 subsession_b,
             } => {
-                let result = self.proxy_changes.lock_pair(
-                    &mut self.plane,
-                    change,
-                    &subsession_a,
-                    &subsession_b,
-                );
+                let result =
+                    self.proxy_changes
+                        .lock_pair(&self.plane, change, &subsession_a, &subsession_b);
                 self.plane
                     .tell_machine(HostEvent::PairLocked { change, result });
             }
-            Command::Unlock { change, .. } => self.proxy_changes.unlock(&mut self.plane, change),
+            Command::Unlock { change, .. } => self.proxy_changes.unlock(&self.plane, change),
             Command::Reserve {
                 change,
                 subsession_a,
@@ -102,14 +97,14 @@ impl ThisHost {
                 self.proxy_changes
                     .set_cut_in(&mut self.plane, change, cutoff)
             }
-            Command::Reset { change } => self.proxy_changes.reset_ends(&mut self.plane, change),
+            Command::Reset { change } => self.proxy_changes.reset_ends(&self.plane, change),
             Command::Look { change } => self.proxy_changes.look(&mut self.plane, change),
             Command::Deafen { change } => self.proxy_changes.deafen(&mut self.plane, change),
-            Command::Hear { change } => self.proxy_changes.hear(&mut self.plane, change),
+            Command::Hear { change } => self.proxy_changes.hear(&self.plane, change),
             Command::TakeBack { change, new } => {
                 self.proxy_changes.take_back(&mut self.plane, change, &new)
             }
-            Command::Complete { change } => self.proxy_changes.complete(&mut self.plane, change),
+            Command::Complete { change } => self.proxy_changes.complete(&self.plane, change),
             Command::Close {
                 change,
                 subsession_a,
@@ -128,7 +123,7 @@ impl ThisHost {
                         .tell_machine(HostEvent::Closed { change, result });
                 }
                 self.proxy_changes
-                    .close(&mut self.plane, change, &subsession_a, &subsession_b);
+                    .close(&self.plane, change, &subsession_a, &subsession_b);
             }
             Command::Watch { change, subsession } => {
                 self.proxy_changes
@@ -155,9 +150,7 @@ impl ThisHost {
                 self.returns
                     .send_straight(&mut self.plane, change, subsession, path, errand);
             }
-            Command::Returned { subsession, .. } => {
-                self.returns.returned(&mut self.plane, &subsession)
-            }
+            Command::Returned { subsession, .. } => self.returns.returned(&self.plane, &subsession),
             Command::Hold { change, session } => {
                 self.rechain.hold_path(&mut self.plane, change, session)
             }
@@ -216,10 +209,9 @@ impl ThisHost {
                 hosts,
                 number,
                 ..
-            } => {
-                self.rechain
-                    .splice_chain(&mut self.plane, &session, (left, right), &hosts, number)
-            }
+            } => self
+                .rechain
+                .splice_chain(&self.plane, &session, (left, right), &hosts, number),
             Command::Abandon { change } => self.rechain.abandon_path(&mut self.plane, change),
             Command::Forget {
                 change,

@@ -61,7 +61,7 @@ impl ProxyChanges {
         plane.tell_machine(HostEvent::Looked { change, carries });
     }
 
-    pub(super) fn deafen(&mut self, plane: &mut Plane, change: ChangeId) {
+    pub(super) fn deafen(&self, plane: &mut Plane, change: ChangeId) {
         let Some(slot) = self.slot_of(plane, change) else {
             return self.tell_gone(plane, change);
         };
@@ -80,7 +80,7 @@ impl ProxyChanges {
     }
 
     /// Completes the deafening: all events of the programs have been reported.
-    pub(super) fn deafened(&mut self, plane: &mut Plane, change: ChangeId) {
+    pub(super) fn deafened(&self, plane: &mut Plane, change: ChangeId) {
         let Some(slot) = self.slot_of(plane, change) else {
             return self.tell_gone(plane, change);
         };
@@ -92,7 +92,7 @@ impl ProxyChanges {
         plane.tell_machine(HostEvent::Deafened { change, deaf });
     }
 
-    pub(super) fn hear(&mut self, plane: &mut Plane, change: ChangeId) {
+    pub(super) fn hear(&self, plane: &Plane, change: ChangeId) {
         if let Some(slot) = self.slot_of(plane, change) {
             plane.agent.hear(slot);
         }

@@ -45,7 +45,7 @@ impl ThisHost {
                 self.rechain.path_answered(&mut self.plane, slot)
             }
             EventKind::PathOpen => self.proxy_changes.path_open(&mut self.plane, slot),
-            EventKind::Joins => self.rechain.path_joins(&mut self.plane, slot),
+            EventKind::Joins => self.rechain.path_joins(&self.plane, slot),
             EventKind::Primed => self.rechain.path_primed(&mut self.plane, slot),
             EventKind::Closed => self.rechain.session_ended(&mut self.plane, slot, false),
             EventKind::Reset => self.rechain.session_ended(&mut self.plane, slot, true),
@@ -53,7 +53,7 @@ impl ThisHost {
                 self.plane.confirmed(slot);
             }
             EventKind::Stranger => self.plane.stranger(slot),
-            EventKind::Taken => self.chains.subsession_taken(&mut self.plane, slot),
+            EventKind::Taken => self.chains.subsession_taken(&self.plane, slot),
             EventKind::Rejected => self.path_rejected(slot),
             // Reported with the packet that has arrived: see `take_arrival`.
             EventKind::Arrived => {}
@@ -101,18 +101,14 @@ impl Engine {
                 self.core
                     .host
                     .chains
-                    .take_key(&mut self.core.host.plane, &peer, via, id, key)
+                    .take_key(&self.core.host.plane, &peer, via, id, key)
             }
-            control::Event::KeyGone(id) => self
-                .core
-                .host
-                .chains
-                .key_gone(&mut self.core.host.plane, id),
-            control::Event::KeyRevoked(id) => self
-                .core
-                .host
-                .chains
-                .key_revoked(&mut self.core.host.plane, id),
+            control::Event::KeyGone(id) => {
+                self.core.host.chains.key_gone(&self.core.host.plane, id)
+            }
+            control::Event::KeyRevoked(id) => {
+                self.core.host.chains.key_revoked(&self.core.host.plane, id)
+            }
             control::Event::Message(incoming) => match Message::decode(&incoming.message) {
                 Ok(message) => {
                     let now = self.core.host.plane.now();
@@ -145,7 +141,7 @@ impl Engine {
                 self.core
                     .host
                     .chains
-                    .neighbour_gone(&mut self.core.host.plane, peer);
+                    .neighbour_gone(&self.core.host.plane, peer);
                 // A peer that closed may be restarted: repetition finds out.
                 if !matches!(why, control::DownReason::Closed(_)) {
                     self.removals.removals_without(&mut self.core, peer);

@@ -171,7 +171,7 @@ impl ProxyChanges {
     }
 
     /// Notifies the machine that the session of a change has been collected.
-    pub(super) fn tell_gone(&mut self, plane: &mut Plane, change: ChangeId) {
+    pub(super) fn tell_gone(&self, plane: &mut Plane, change: ChangeId) {
         if let Some(subsession) = self.held.get(&change).and_then(|h| h.own) {
             plane.tell_machine(HostEvent::SessionGone { subsession });
         }
@@ -194,7 +194,7 @@ impl ProxyChanges {
 
     /// Returns true if all sessions of a change are drained at this host. If only closed windows
     /// confirm the new path, they have to be closed for some time.
-    fn has_drained(&mut self, plane: &mut Plane, change: ChangeId) -> bool {
+    fn has_drained(&mut self, plane: &Plane, change: ChangeId) -> bool {
         let Some(held) = self.held.get(&change) else {
             return false;
         };

@@ -48,7 +48,7 @@ impl ProxyChanges {
     /// Handles the kernel's answer to the claims about a pair: confirmed or not. The wire's state
     /// is read now: it is compared with clocks that were read before.
     pub(super) fn measured(
-        &mut self,
+        &self,
         plane: &mut Plane,
         change: ChangeId,
         pair: &Pair,

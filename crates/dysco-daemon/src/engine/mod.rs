@@ -109,11 +109,7 @@ pub async fn run(config: Config, file: PathBuf) -> Result<(), EngineError> {
         signal(SignalKind::interrupt()).map_err(EngineError::system("wait for SIGINT"))?;
     let (mut engine, mut inputs) = start(config, file)?;
     engine.take_up()?;
-    engine
-        .core
-        .host
-        .ports
-        .hold_ports(&mut engine.core.host.plane);
+    engine.core.host.ports.hold_ports(&engine.core.host.plane);
     engine.adopting.begin(&engine.core.host.plane, None);
     engine
         .core

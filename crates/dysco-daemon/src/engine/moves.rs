@@ -1,8 +1,8 @@
 //! Transfers of sessions' state from host to host.
 
-use super::firewall::{Replies, as_opened};
-use super::install::install;
-use super::{Answer, Plane};
+use std::collections::HashMap;
+use std::net::IpAddr;
+
 use dysco_api::{Failure, FailureCode, MoveState, Reply, StateInstalled};
 use dysco_control as control;
 use dysco_explain::{Explain, Explanation};
@@ -10,8 +10,10 @@ use dysco_firewall::transfer::{Action, Give, Message, Moved, Order, TransferId, 
 use dysco_firewall::{self as state, Document, FiveTuple};
 use dysco_proto::{ChangeId, HostEvent, KindName, Reason, Subsession};
 use dysco_scheduling::spawn_short;
-use std::collections::HashMap;
-use std::net::IpAddr;
+
+use super::firewall::{Replies, as_opened};
+use super::install::install;
+use super::{Answer, Plane};
 
 /// Transfers of sessions' state from host to host.
 #[derive(Default)]

@@ -104,7 +104,7 @@ fn warn(error: &AgentError) {
 impl OnLink {
     /// Keeps the neighbours that sessions were seen to need. Runs once in each pass over the table,
     /// which is sooner than the kernel gives up asking.
-    pub(super) fn keep_neighbours(&mut self, plane: &mut Plane) {
+    pub(super) fn keep_neighbours(&mut self, plane: &Plane) {
         let needed = std::mem::take(&mut self.needed);
         if needed.is_empty() {
             return;

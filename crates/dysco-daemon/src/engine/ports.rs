@@ -132,7 +132,7 @@ fn is_used(entry: Option<&Session>) -> bool {
 
 impl Ports {
     /// Holds the ports of all sessions that a proxy of this host has left.
-    pub(super) fn hold_ports(&mut self, plane: &mut Plane) {
+    pub(super) fn hold_ports(&mut self, plane: &Plane) {
         for (slot, s) in plane.agent.sessions() {
             if is_left(&s) {
                 self.try_port(slot, &s);
@@ -172,7 +172,7 @@ impl Ports {
     /// it opened is held, or could not be.
     pub(super) fn hold_port(
         &mut self,
-        plane: &mut Plane,
+        plane: &Plane,
         sub: &Subsession,
         held: io::Result<HeldPort>,
     ) {
@@ -222,7 +222,7 @@ impl Ports {
     }
 
     /// Asks other hosts about the sessions that have been collected for them.
-    pub(super) fn ask_about_ports(&mut self, plane: &mut Plane) {
+    pub(super) fn ask_about_ports(&mut self, plane: &Plane) {
         for (host, all) in std::mem::take(&mut self.asking) {
             let all: Vec<Subsession> = all.into_iter().collect();
             for some in all.chunks(SOME) {

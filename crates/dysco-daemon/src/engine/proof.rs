@@ -43,7 +43,7 @@ impl ProxyChanges {
 
     fn watch_for_answer(
         &mut self,
-        plane: &mut Plane,
+        plane: &Plane,
         change: ChangeId,
         sub: &Subsession,
     ) -> Result<Watched, Reason> {
@@ -104,7 +104,7 @@ impl Plane {
 
 impl Returns {
     /// Records that replies of this session bypass this host from now on.
-    pub(super) fn returned(&mut self, plane: &mut Plane, sub: &Subsession) {
+    pub(super) fn returned(&mut self, plane: &Plane, sub: &Subsession) {
         if let Some([a, b]) = plane.relay_of(sub) {
             plane.agent.set_returns(a, true);
             self.passed_by(b, &plane.agent.session(b));

@@ -32,7 +32,7 @@ impl ProxyChanges {
 
     pub(super) fn lock_pair(
         &mut self,
-        plane: &mut Plane,
+        plane: &Plane,
         change: ChangeId,
         a: &Subsession,
         b: &Subsession,
@@ -125,7 +125,7 @@ impl ProxyChanges {
     }
 
     fn joined(
-        &mut self,
+        &self,
         plane: &mut Plane,
         change: ChangeId,
         ways: Ways,
@@ -228,7 +228,7 @@ impl ProxyChanges {
     /// which is all that has to be measured.
     pub(super) fn measure_relay(
         &mut self,
-        plane: &mut Plane,
+        plane: &Plane,
         change: ChangeId,
         [slot_a, slot_b]: [u32; 2],
     ) -> Result<Measurement, Reason> {

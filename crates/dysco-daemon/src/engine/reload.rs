@@ -243,7 +243,7 @@ impl Engine {
             self.core
                 .host
                 .chains
-                .forget_gone_keys(&mut self.core.host.plane);
+                .forget_gone_keys(&self.core.host.plane);
         }
         self.core.host.plane.proxy.configure(&proxy_config(&taken));
         self.removals.set_concurrency(taken.removal.concurrency);

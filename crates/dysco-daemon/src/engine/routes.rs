@@ -1,13 +1,15 @@
 //! Routes of new paths, and the interfaces that the data plane can use.
 
-use super::held::{ProxyChanges, Routed, Waiting};
-use super::{Answer, Plane};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
 use dysco_agent::{AgentError, NewPath};
 use dysco_config::{Interface, strict_reverse_path};
 use dysco_explain::{Cause, Explain};
 use dysco_proto::{ChangeId, HostEvent, Reason};
-use std::net::IpAddr;
-use std::time::{Duration, Instant};
+
+use super::held::{ProxyChanges, Routed, Waiting};
+use super::{Answer, Plane};
 
 /// Time after which the settings of interfaces are read again.
 const STRICT_FOR: Duration = Duration::from_secs(1);
@@ -56,7 +58,7 @@ impl ProxyChanges {
 
     /// Returns the interfaces on which the kernel drops IPv4 packets whose source it reaches by
     /// another interface (RFC 3704, 2.2).
-    fn strict_interfaces(&mut self, plane: &mut Plane) -> Vec<u32> {
+    fn strict_interfaces(&mut self, plane: &Plane) -> Vec<u32> {
         let now = Instant::now();
         if let Some((at, known)) = &self.strict
             && now - *at < STRICT_FOR

@@ -84,7 +84,7 @@ impl Sockets {
 
 impl Sockets {
     /// Collects sessions that had no socket at the last two looks.
-    pub(super) fn sweep_sockets(&mut self, plane: &mut Plane) {
+    pub(super) fn sweep_sockets(&mut self, plane: &Plane) {
         if self.last.is_some_and(|at| at.elapsed() < EVERY) {
             return;
         }

@@ -1,11 +1,6 @@
 //! Steps of a change by which a proxy leaves. A step that waits for the kernel or the proxy runs in
 //! a separate task and answers later.
 
-use super::held::{FIRST_LOOK, Waiting};
-use super::measure::facts;
-use super::packets;
-use super::raw::send_past;
-use super::{Answer, Plane, Ports, ProxyChanges};
 use dysco_agent::NewPath;
 use dysco_common::two_paths::{Anchor, Cutoff, has_shown_all};
 use dysco_common::view::{Change, Cut, View};
@@ -13,6 +8,12 @@ use dysco_common::{FlowKey, Translation};
 use dysco_explain::Explain;
 use dysco_proto::{ChangeId, Facts, HostEvent, Reason, Side, Subsession};
 use dysco_proxy::port::HeldPort;
+
+use super::held::{FIRST_LOOK, Waiting};
+use super::measure::facts;
+use super::packets;
+use super::raw::send_past;
+use super::{Answer, Plane, Ports, ProxyChanges};
 
 /// Minimum bytes of window that the old path may announce from the lock on: the data that the proxy
 /// holds shrinks while the new path is set up. The paper's value, less one.
@@ -67,7 +68,7 @@ impl Plane {
 impl ProxyChanges {
     pub(super) fn lock(
         &mut self,
-        plane: &mut Plane,
+        plane: &Plane,
         change: ChangeId,
         sub: &Subsession,
     ) -> Result<Facts, Reason> {
@@ -88,7 +89,7 @@ impl ProxyChanges {
         Ok(facts)
     }
 
-    pub(super) fn unlock(&mut self, plane: &mut Plane, change: ChangeId) {
+    pub(super) fn unlock(&mut self, plane: &Plane, change: ChangeId) {
         for slot in self.slots_of(plane, change) {
             plane.agent.clamp(slot, 0);
             plane.agent.clamp_far(slot, 0);
@@ -121,7 +122,7 @@ impl ProxyChanges {
 
     /// Returns a free five-tuple from this host's end of A to the server's end of B.
     pub(super) fn free_path(
-        &mut self,
+        &self,
         plane: &mut Plane,
         a: &Subsession,
         b: &Subsession,
@@ -169,8 +170,8 @@ impl ProxyChanges {
     }
 
     pub(super) fn prepare_path(
-        &mut self,
-        plane: &mut Plane,
+        &self,
+        plane: &Plane,
         change: ChangeId,
         path: &NewPath,
     ) -> Result<(), Reason> {
@@ -215,7 +216,7 @@ impl ProxyChanges {
         self.drained_or_wait(plane, change, FIRST_LOOK);
     }
 
-    pub(super) fn complete(&mut self, plane: &mut Plane, change: ChangeId) {
+    pub(super) fn complete(&mut self, plane: &Plane, change: ChangeId) {
         let pair = self.is_pair(change);
         if let Some(held) = self.held.get_mut(&change) {
             held.showing = None;
@@ -231,13 +232,7 @@ impl ProxyChanges {
         }
     }
 
-    pub(super) fn close(
-        &mut self,
-        plane: &mut Plane,
-        change: ChangeId,
-        a: &Subsession,
-        b: &Subsession,
-    ) {
+    pub(super) fn close(&self, plane: &Plane, change: ChangeId, a: &Subsession, b: &Subsession) {
         let known = self.held.get(&change).and_then(|h| h.pair);
         let (key_a, key_b) = (FlowKey::new(a.right, a.left), FlowKey::new(b.left, b.right));
         // A pair that has reused A's five-tuple has another B.

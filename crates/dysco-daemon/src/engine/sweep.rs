@@ -21,21 +21,15 @@ impl Engine {
     /// Collects ended sessions in one part of the table. With the first part, starts waiting work.
     fn sweep_part(&mut self, part: u32) {
         self.core.host.plane.history.flush();
-        self.core
-            .host
-            .rechain
-            .say_farewells(&mut self.core.host.plane);
+        self.core.host.rechain.say_farewells(&self.core.host.plane);
         if part == 0 {
             self.core.host.plane.agent.release_quarantine();
             self.core.host.plane.sweep_interfaces();
             self.core
                 .host
                 .on_link
-                .keep_neighbours(&mut self.core.host.plane);
-            self.core
-                .host
-                .sockets
-                .sweep_sockets(&mut self.core.host.plane);
+                .keep_neighbours(&self.core.host.plane);
+            self.core.host.sockets.sweep_sockets(&self.core.host.plane);
             self.removals.removals_due(&mut self.core);
             self.removals.sweep_automatic(&mut self.core);
             self.core
@@ -45,9 +39,6 @@ impl Engine {
         }
         let counted = self.core.host.sweep_table(part, SWEEP_PARTS);
         self.gauges.counted(part, counted);
-        self.core
-            .host
-            .ports
-            .ask_about_ports(&mut self.core.host.plane);
+        self.core.host.ports.ask_about_ports(&self.core.host.plane);
     }
 }

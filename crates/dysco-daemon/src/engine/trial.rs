@@ -130,7 +130,7 @@ impl ProxyChanges {
     }
 
     /// Shows what this end has sent through the proxy, if it is the left anchor of a bypass.
-    pub(super) fn show_cut(&mut self, plane: &mut Plane, change: ChangeId, slot: u32) {
+    pub(super) fn show_cut(&mut self, plane: &Plane, change: ChangeId, slot: u32) {
         let s = plane.agent.session(slot);
         let two_paths = s.view().two_paths();
         let cut = two_paths.is_some_and(|cutover| cutover.cut == Cut::Set);
@@ -151,7 +151,7 @@ impl ProxyChanges {
     /// Shows that again for all sessions whose end has sent nothing on the new path since: the
     /// packet may be lost, and firewalls learn from data as well. The interval grows: an end may be
     /// silent, and another read nothing, as long as they like.
-    pub(super) fn show_silent_cuts(&mut self, plane: &mut Plane) {
+    pub(super) fn show_silent_cuts(&mut self, plane: &Plane) {
         let mut silent = Vec::new();
         for (change, held) in &mut self.held {
             let (Some(showing), Some((slot, _))) = (&mut held.showing, held.slot) else {
@@ -180,7 +180,7 @@ impl ThisHost {
     pub(super) fn take_arrival(&mut self, arrival: &Arrival) {
         let slot = arrival.slot;
         if self.rechain.has(slot) {
-            return self.rechain.chain_arrival(&mut self.plane, arrival);
+            return self.rechain.chain_arrival(&self.plane, arrival);
         }
         let s = self.plane.agent.session(slot);
         let Some((change, held)) = self.proxy_changes.held_of(slot) else {

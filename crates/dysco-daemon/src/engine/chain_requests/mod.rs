@@ -11,7 +11,6 @@ use std::collections::{HashMap, VecDeque};
 use dysco_api::ChainReport;
 use dysco_proto::asks::{AskId, Asks};
 use dysco_proto::{ChangeId, Reason};
-
 use request::{Batch, Running, Task};
 use turn::Behind;
 

@@ -70,13 +70,13 @@ impl Kept {
 
 impl Chains {
     /// Handles a host to which there is no connection, or could not be one.
-    pub(in crate::engine) fn neighbour_gone(&mut self, plane: &mut Plane, host: IpAddr) {
+    pub(in crate::engine) fn neighbour_gone(&mut self, plane: &Plane, host: IpAddr) {
         if !self.is_connected(host) && self.kept.remove(host) {
             plane.agent.remove_hop(host);
         }
     }
 
-    pub(super) fn lose_hop(&mut self, plane: &mut Plane, host: IpAddr) {
+    pub(super) fn lose_hop(&mut self, plane: &Plane, host: IpAddr) {
         self.kept.remove(host);
         plane.agent.remove_hop(host);
     }
@@ -88,7 +88,7 @@ impl Chains {
     }
 
     /// Asks for hosts of an earlier process, and gives up those that were not heard of.
-    pub(super) fn sweep_kept(&mut self, plane: &mut Plane, now: Instant) {
+    pub(super) fn sweep_kept(&mut self, plane: &Plane, now: Instant) {
         for host in self.kept.next_to_ask() {
             if !self.is_connected(host) {
                 plane.control.reach(host);

@@ -47,7 +47,7 @@ impl Chains {
 
 impl Chains {
     /// Takes up the keys that a former process has shared with neighbours.
-    pub(super) fn adopt_keys(&mut self, plane: &mut Plane, now: Instant) {
+    pub(super) fn adopt_keys(&mut self, plane: &Plane, now: Instant) {
         for id in plane.agent.key_ids() {
             let nobody = Shared {
                 peer: Arc::new(Identity { addresses: vec![] }),
@@ -62,7 +62,7 @@ impl Chains {
     /// Adds a key that both ends of a new connection have.
     pub(in crate::engine) fn take_key(
         &mut self,
-        plane: &mut Plane,
+        plane: &Plane,
         peer: &Arc<Identity>,
         via: IpAddr,
         id: u64,
@@ -101,7 +101,7 @@ impl Chains {
     }
 
     /// Handles a key whose connection has ended.
-    pub(in crate::engine) fn key_gone(&mut self, plane: &mut Plane, id: u64) {
+    pub(in crate::engine) fn key_gone(&mut self, plane: &Plane, id: u64) {
         let Some(shared) = self.keys.get_mut(&id) else {
             return;
         };
@@ -121,7 +121,7 @@ impl Chains {
 
     /// Handles a key whose connection has ended because its peer is revoked: nothing is steered to
     /// that peer any more, and its SYNs are not accepted.
-    pub(in crate::engine) fn key_revoked(&mut self, plane: &mut Plane, id: u64) {
+    pub(in crate::engine) fn key_revoked(&mut self, plane: &Plane, id: u64) {
         let peer = self.keys.get(&id).map(|s| Arc::clone(&s.peer));
         self.key_gone(plane, id);
         self.forget_key(plane, id);
@@ -134,7 +134,7 @@ impl Chains {
     }
 
     /// Forgets all keys whose connections have ended: some may be of peers that are revoked.
-    pub(in crate::engine) fn forget_gone_keys(&mut self, plane: &mut Plane) {
+    pub(in crate::engine) fn forget_gone_keys(&mut self, plane: &Plane) {
         let gone = self.keys.iter().filter(|(_, s)| s.gone.is_some());
         let ids: Vec<u64> = gone.map(|(id, _)| *id).collect();
         for id in ids {
@@ -184,7 +184,7 @@ impl Chains {
         live.next().map(|(id, shared)| (*id, shared.key.0))
     }
 
-    pub(super) fn believed(&mut self, plane: &mut Plane, id: u64, from: &Arc<Identity>) {
+    pub(super) fn believed(&mut self, plane: &Plane, id: u64, from: &Arc<Identity>) {
         match self.keys.get_mut(&id) {
             Some(shared) if shared.peer == *from => {
                 shared.confirmed = true;
@@ -198,13 +198,13 @@ impl Chains {
         }
     }
 
-    fn forget_key(&mut self, plane: &mut Plane, id: u64) {
+    fn forget_key(&mut self, plane: &Plane, id: u64) {
         self.keys.remove(&id);
         plane.agent.remove_key(id);
     }
 
     /// Forgets the keys whose connections ended long ago.
-    pub(super) fn forget_old_keys(&mut self, plane: &mut Plane, now: Instant) {
+    pub(super) fn forget_old_keys(&mut self, plane: &Plane, now: Instant) {
         let old = |s: &Shared| s.gone.is_some_and(|at| now - at >= KEPT);
         let ids: Vec<u64> = self
             .keys

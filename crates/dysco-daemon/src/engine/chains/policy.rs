@@ -27,7 +27,7 @@ impl Chains {
         self.watch_policy(plane);
     }
 
-    fn watch_policy(&mut self, plane: &mut Plane) {
+    fn watch_policy(&mut self, plane: &Plane) {
         let path = &plane.config.chain.policy;
         let shown = path.display();
         if !path.parent().is_some_and(Path::is_dir) {

@@ -60,7 +60,7 @@ fn holds(entry: Option<&Session>, asked: &Held) -> bool {
 impl Chains {
     /// Handles a SYN of another session that arrived by the subsession of this entry, or of this
     /// session by another subsession.
-    pub(in crate::engine) fn subsession_taken(&mut self, plane: &mut Plane, slot: u32) {
+    pub(in crate::engine) fn subsession_taken(&mut self, plane: &Plane, slot: u32) {
         let s = plane.agent.session(slot);
         if !entered(&s) {
             return;

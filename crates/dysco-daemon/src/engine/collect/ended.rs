@@ -1,14 +1,15 @@
 //! Ends of sessions, told to the changes of these sessions and to operators.
 
-use crate::engine::plane::News;
-use crate::engine::{Plane, Rechain, measure};
 use dysco_common::Session;
 use dysco_common::view::View;
 use dysco_proto::HostEvent;
 
+use crate::engine::plane::News;
+use crate::engine::{Plane, Rechain, measure};
+
 impl Rechain {
     /// Handles the event that both FINs of a session have passed, or a reset.
-    pub(in crate::engine) fn session_ended(&mut self, plane: &mut Plane, slot: u32, reset: bool) {
+    pub(in crate::engine) fn session_ended(&self, plane: &mut Plane, slot: u32, reset: bool) {
         let s = plane.agent.session(slot);
         let view = s.view();
         if reset && plane.collector.reset.insert(slot, s.created_ns) == Some(s.created_ns) {

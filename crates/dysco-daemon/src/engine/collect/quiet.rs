@@ -1,11 +1,13 @@
 //! Sessions that no socket of this host ends: silence ends them.
 
+use std::time::{Duration, Instant};
+
+use dysco_common::Session;
+use dysco_common::view::View;
+
 use super::Ending;
 use crate::engine::linger::UNCHANGED;
 use crate::engine::{ThisHost, held};
-use dysco_common::Session;
-use dysco_common::view::View;
-use std::time::{Duration, Instant};
 
 /// Silence after which a crowded table gives up a session that nobody changed and that may have no
 /// end here. The session goes on, and cannot be changed.
@@ -54,7 +56,7 @@ impl ThisHost {
         }
         let quiet = *quiet;
         if by_chain && s.life.opened_here == 0 && quiet.due <= now {
-            self.rechain.ask_whether_over(&mut self.plane, s);
+            self.rechain.ask_whether_over(&self.plane, s);
             // The interval doubles each time.
             let again = now + now.saturating_duration_since(quiet.since);
             self.plane.collector.quiet.insert(

@@ -1,11 +1,13 @@
 //! Facts of an anchor about a session that may take another path.
 
-use crate::engine::{collect, measure};
+use std::time::Duration;
+
 use dysco_common::Session;
 use dysco_common::view::{ChainState, Change, View};
 use dysco_proto::plan::CLOCK_SLACK;
 use dysco_proto::{Facts, Reason, Subsession};
-use std::time::Duration;
+
+use crate::engine::{collect, measure};
 
 /// Returns the time since a session began.
 fn age(s: &Session) -> Duration {

@@ -67,7 +67,7 @@ impl Plane {
 }
 
 impl Rechain {
-    pub(super) fn show_way_back(&mut self, plane: &mut Plane, back: Option<Back>) {
+    pub(super) fn show_way_back(&mut self, plane: &Plane, back: Option<Back>) {
         if let Some(back) = back {
             plane.show_again(&back);
             self.back.push(back);
@@ -75,7 +75,7 @@ impl Rechain {
     }
 
     /// Repeats what has to be shown. Runs often, as long as there is any such path.
-    pub(super) fn show_ways_back(&mut self, plane: &mut Plane) {
+    pub(super) fn show_ways_back(&mut self, plane: &Plane) {
         self.back.retain(|b| b.since.elapsed() < SHOW);
         for back in &self.back {
             plane.show_again(back);

@@ -1,14 +1,16 @@
 //! The begin of a change at an anchor: the session is held, and gets a second path.
 
-use super::Paths;
-use super::anchor::anchor_facts;
-use crate::engine::{Plane, Rechain};
+use std::net::SocketAddr;
+
 use dysco_common::Session;
 use dysco_common::chain::{Token, path_number};
 use dysco_common::view::Route;
 use dysco_explain::Explain;
 use dysco_proto::{ChangeId, Facts, HostEvent, Reason, Subsession};
-use std::net::SocketAddr;
+
+use super::Paths;
+use super::anchor::anchor_facts;
+use crate::engine::{Plane, Rechain};
 
 impl Rechain {
     pub(in crate::engine) fn hold_path(
@@ -120,7 +122,7 @@ impl Rechain {
         plane.tell_machine(HostEvent::Prepared { change, result });
     }
 
-    fn extend(&mut self, plane: &mut Plane, change: ChangeId, token: Token) -> Result<(), Reason> {
+    fn extend(&mut self, plane: &Plane, change: ChangeId, token: Token) -> Result<(), Reason> {
         let second = self.add_path(plane, change)?;
         plane.passes_no_filter(second)?;
         plane.agent.set_path_number(second, path_number(&token));
@@ -135,7 +137,7 @@ impl Rechain {
     }
 
     /// Returns the slot of the change's new path, which is made if needed.
-    pub(super) fn add_path(&mut self, plane: &mut Plane, change: ChangeId) -> Result<u32, Reason> {
+    pub(super) fn add_path(&mut self, plane: &Plane, change: ChangeId) -> Result<u32, Reason> {
         let (first, second) = self.slots(plane, change).ok_or(Reason::Closing)?;
         if let Some(second) = second {
             return Ok(second);

@@ -74,8 +74,8 @@ impl Rechain {
     /// Records the hosts that a session passes now between two hosts of its chain, or its ends, and
     /// the number of the path that leads there.
     pub(in crate::engine) fn splice_chain(
-        &mut self,
-        plane: &mut Plane,
+        &self,
+        plane: &Plane,
         session: &Subsession,
         between: (Option<IpAddr>, Option<IpAddr>),
         hosts: &[IpAddr],

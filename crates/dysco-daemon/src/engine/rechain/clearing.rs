@@ -53,12 +53,12 @@ impl Plane {
 
 impl Rechain {
     /// Queues a session for the search, after a look-up has found no entry of it.
-    pub(in crate::engine) fn search_state(&mut self, plane: &mut Plane, session: Cleared) {
+    pub(in crate::engine) fn search_state(&mut self, plane: &Plane, session: Cleared) {
         self.clearing.waiting.push(session);
         self.search_next(plane);
     }
 
-    fn search_next(&mut self, plane: &mut Plane) {
+    fn search_next(&mut self, plane: &Plane) {
         let Some(batch) = self.clearing.next() else {
             return;
         };
@@ -81,10 +81,7 @@ impl Engine {
         for answer in then {
             self.take_answer(answer);
         }
-        self.core
-            .host
-            .rechain
-            .search_next(&mut self.core.host.plane);
+        self.core.host.rechain.search_next(&self.core.host.plane);
     }
 }
 

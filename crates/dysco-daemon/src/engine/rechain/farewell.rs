@@ -26,14 +26,14 @@ pub(super) type Farewells = VecDeque<(Instant, u32, u64)>;
 
 impl Rechain {
     /// Queues the path of this tombstone to be ended.
-    pub(super) fn end_for_firewalls(&mut self, plane: &mut Plane, slot: u32) {
+    pub(super) fn end_for_firewalls(&mut self, plane: &Plane, slot: u32) {
         let created_ns = plane.agent.session(slot).created_ns;
         let farewell = (Instant::now(), slot, created_ns);
         self.farewells.push_back(farewell);
     }
 
     /// Ends the paths that are due.
-    pub(in crate::engine) fn say_farewells(&mut self, plane: &mut Plane) {
+    pub(in crate::engine) fn say_farewells(&mut self, plane: &Plane) {
         for _ in 0..AT_ONCE {
             let first = self.farewells.front();
             let Some((_, slot, created_ns)) = first.filter(|f| f.0.elapsed() >= LATER).copied()

@@ -69,7 +69,7 @@ impl Waiting {
 
 impl ThisHost {
     pub(super) fn wait_for(&mut self, waiting: Waiting) {
-        self.chains.meet(&mut self.plane, waiting.next);
+        self.chains.meet(&self.plane, waiting.next);
         self.chains.ask_about_keys(&self.plane, waiting.next);
         self.rechain.waiting.push(waiting);
     }
@@ -105,7 +105,7 @@ impl ThisHost {
         if later || passing.is_late(change, &session, Instant::now()) {
             // A later change has brought this entry here, so it stays; or it is of a former session
             // with the same name.
-            self.rechain.ask_in_use(&mut self.plane, session);
+            self.rechain.ask_in_use(&self.plane, session);
             let result = Err(Reason::UnknownChange);
             return self.plane.tell_machine(HostEvent::Enlisted {
                 change,
@@ -175,7 +175,7 @@ impl ThisHost {
             Ok(()) if !is_host(next) => Err(Reason::NoAgent(next)),
             Ok(()) if self.chains.known_hop(&self.plane, next).is_some() => {
                 // The neighbour is needed from now on.
-                self.chains.meet(&mut self.plane, next);
+                self.chains.meet(&self.plane, next);
                 Ok(())
             }
             Ok(()) => {

@@ -125,7 +125,7 @@ fn has_two(s: &Session) -> bool {
 
 impl Rechain {
     /// Looks at an entry of the table: asks about the session if it passes by two paths.
-    pub(in crate::engine) fn doubt_paths(&mut self, plane: &mut Plane, s: &Session) {
+    pub(in crate::engine) fn doubt_paths(&mut self, plane: &Plane, s: &Session) {
         if !has_two(s) {
             return;
         }
@@ -137,7 +137,7 @@ impl Rechain {
     }
 
     /// Asks which paths of a session are in use.
-    pub(super) fn ask_in_use(&mut self, plane: &mut Plane, session: Subsession) {
+    pub(super) fn ask_in_use(&mut self, plane: &Plane, session: Subsession) {
         let passes = plane.passes_by(session);
         let by = self.passing.by(&session);
         let now = Instant::now();
@@ -148,7 +148,7 @@ impl Rechain {
 
     /// Asks whether a silent session that passes here lives. Its end may have passed by another
     /// path.
-    pub(in crate::engine) fn ask_whether_over(&mut self, plane: &mut Plane, s: &Session) {
+    pub(in crate::engine) fn ask_whether_over(&mut self, plane: &Plane, s: &Session) {
         let session = measure::accepted(&s.name());
         let passes = plane.passes_by(session);
         let by = self.passing.by(&session);

@@ -121,7 +121,7 @@ impl Plane {
 
 impl Rechain {
     /// Ends changes of the paths of a relayed session that was reset.
-    pub(in crate::engine) fn relay_was_reset(&mut self, plane: &mut Plane, relays: &[u32]) {
+    pub(in crate::engine) fn relay_was_reset(&self, plane: &mut Plane, relays: &[u32]) {
         let of = |slot: u32| {
             let relay = plane.agent.session(slot).relayed_by();
             relays.contains(&slot) || relay.is_some_and(|relay| relays.contains(&relay))

@@ -72,7 +72,7 @@ impl ThisHost {
         };
         if let Err(reason) =
             self.rechain
-                .open(&mut self.plane, change, next, &hop, (&chain, inner), token)
+                .open(&self.plane, change, next, &hop, (&chain, inner), token)
         {
             let result = Err(reason);
             return self
@@ -88,7 +88,7 @@ impl ThisHost {
 impl Rechain {
     fn open(
         &mut self,
-        plane: &mut Plane,
+        plane: &Plane,
         change: ChangeId,
         next: IpAddr,
         hop: &Hop,
@@ -132,7 +132,7 @@ impl Rechain {
 
     /// Handles a SYN that has arrived on an awaited path: looks up the route back. A host with
     /// several uplinks may receive by one and send by another.
-    pub(in crate::engine) fn path_joins(&mut self, plane: &mut Plane, slot: u32) {
+    pub(in crate::engine) fn path_joins(&mut self, plane: &Plane, slot: u32) {
         let Some(change) = self.by_slot.get(&slot).copied() else {
             return;
         };
@@ -162,7 +162,7 @@ impl Rechain {
     }
 
     /// Answers the SYN of a path once the route back is known.
-    pub(in crate::engine) fn uplink_found(&mut self, plane: &mut Plane, way: Uplink) {
+    pub(in crate::engine) fn uplink_found(&mut self, plane: &Plane, way: Uplink) {
         let slot = way.slot;
         let same = plane.agent.session(slot).path == way.path;
         if !same || self.by_slot.get(&slot) != Some(&way.change) {
@@ -278,7 +278,7 @@ impl Rechain {
     }
 
     /// Records a packet that opens a path.
-    pub(in crate::engine) fn chain_arrival(&mut self, plane: &mut Plane, arrival: &Arrival) {
+    pub(in crate::engine) fn chain_arrival(&mut self, plane: &Plane, arrival: &Arrival) {
         let v6 = plane.agent.session(arrival.slot).path.is_v6();
         if let Some(change) = self.by_slot.get(&arrival.slot)
             && let Some(paths) = self.paths.get_mut(change)

@@ -186,7 +186,7 @@ impl Rechain {
     }
 
     /// Reports the end of a session that has ended while its path changed.
-    fn end_if_over(&mut self, plane: &mut Plane, slot: u32) {
+    fn end_if_over(&self, plane: &mut Plane, slot: u32) {
         let s = plane.agent.session(slot);
         if s.has_ended() {
             self.session_ended(plane, slot, s.life.reset != 0);
@@ -244,7 +244,7 @@ impl Rechain {
         }
     }
 
-    pub(super) fn tell_chain_gone(&mut self, plane: &mut Plane, change: ChangeId) {
+    pub(super) fn tell_chain_gone(&self, plane: &mut Plane, change: ChangeId) {
         if let Some(paths) = self.paths.get(&change) {
             let subsession = paths.session;
             plane.tell_machine(HostEvent::SessionGone { subsession });

@@ -1,10 +1,11 @@
 //! Packets by which an end shows the firewalls of a path how far it has sent.
 
-use super::open::shown_next;
-use crate::engine::{Plane, Rechain, packets, raw};
 use dysco_common::view::View;
 use dysco_common::{Session, seq};
 use dysco_proto::ChangeId;
+
+use super::open::shown_next;
+use crate::engine::{Plane, Rechain, packets, raw};
 
 impl Plane {
     /// Shows the firewalls of a path how far this end has sent.
@@ -60,7 +61,7 @@ impl Rechain {
     /// Answers a packet that has advanced the numbers of a path which has been taken, as long as
     /// one end has sent more elsewhere than a firewall lets the numbers advance. Until then the
     /// firewalls drop what the ends send on the path, so the next look would be late.
-    pub(super) fn catch_up(&mut self, plane: &mut Plane, change: ChangeId, second: u32) {
+    pub(super) fn catch_up(&mut self, plane: &Plane, change: ChangeId, second: u32) {
         let s = plane.agent.session(second);
         if !s.is_current() || plane.was_reset(&s) {
             return;

@@ -1,12 +1,13 @@
 //! Ends of removals, told to the client that asked, to operators and to the counts.
 
+use dysco_api::{Outcome, RemovalReport, Reply, Summary};
+use dysco_proto::Reason;
+
 use super::Removals;
 use super::automatic::AUTOMATIC;
 use crate::engine::Plane;
 use crate::engine::core::Core;
 use crate::metrics::ChangeKind;
-use dysco_api::{Outcome, RemovalReport, Reply, Summary};
-use dysco_proto::Reason;
 
 impl Removals {
     /// Ends one session's part of a request; `why` is the reason if it was not done.

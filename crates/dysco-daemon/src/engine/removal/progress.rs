@@ -1,12 +1,14 @@
 //! The machine's reports of how far the change of a removal is.
 
+use std::time::Instant;
+
+use dysco_api::Mode;
+use dysco_proto::{ChangeId, Progress, Reason, Role, Subsession};
+
 use super::Removals;
 use super::mode::path_meddles;
 use super::report::keep_history;
 use crate::engine::core::Core;
-use dysco_api::Mode;
-use dysco_proto::{ChangeId, Progress, Reason, Role, Subsession};
-use std::time::Instant;
 
 impl Removals {
     pub(in crate::engine) fn progress(
