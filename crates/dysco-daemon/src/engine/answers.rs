@@ -10,7 +10,9 @@ use dysco_proxy::port::HeldPort;
 use dysco_proxy::{MeasureError, Measured, Pair};
 
 use super::rechain::Enlisting;
-use super::{Engine, chains, held, moves, outside, rechain, relay, reload, removal, straight};
+use super::{
+    Engine, ThisHost, chains, held, moves, outside, rechain, relay, reload, removal, straight,
+};
 
 /// Answer of one of the engine's tasks.
 pub(super) enum Answer {
@@ -72,98 +74,45 @@ pub(super) enum Answer {
 
 impl Engine {
     pub(super) fn take_answer(&mut self, answer: Answer) {
+        let ThisHost {
+            plane,
+            proxy_changes,
+            rechain,
+            chains,
+            moves,
+            returns,
+            ports,
+            ..
+        } = &mut self.core.host;
         match answer {
-            Answer::Event(event) => self.core.host.plane.tell_machine(event),
-            Answer::Measured(change, done) => self.core.host.proxy_changes.measured(
-                &mut self.core.host.plane,
-                change,
-                &done.0,
-                done.1,
-            ),
-            Answer::Left(opened, port) => {
-                self.core
-                    .host
-                    .ports
-                    .hold_port(&self.core.host.plane, &opened, port)
+            Answer::Event(event) => plane.tell_machine(event),
+            Answer::Measured(change, done) => {
+                proxy_changes.measured(plane, change, &done.0, done.1)
             }
-            Answer::Route(change, routed) => {
-                self.core
-                    .host
-                    .proxy_changes
-                    .routed(&mut self.core.host.plane, change, routed)
-            }
-            Answer::Ways(change, ways) => {
-                self.core
-                    .host
-                    .proxy_changes
-                    .ways_found(&mut self.core.host.plane, change, ways)
-            }
-            Answer::Uplink(way) => self
-                .core
-                .host
-                .rechain
-                .uplink_found(&self.core.host.plane, *way),
-            Answer::Straight(straight) => self
-                .core
-                .host
-                .returns
-                .sent_straight(&mut self.core.host.plane, *straight),
-            Answer::Unopened(change) => self
-                .core
-                .host
-                .proxy_changes
-                .path_unopened(&mut self.core.host.plane, change),
-            Answer::Looked(change) => self
-                .core
-                .host
-                .proxy_changes
-                .looked(&mut self.core.host.plane, change),
-            Answer::Confirmed(change) => self
-                .core
-                .host
-                .proxy_changes
-                .look_confirmed(&mut self.core.host.plane, change),
-            Answer::Deafened(change) => self
-                .core
-                .host
-                .proxy_changes
-                .deafened(&mut self.core.host.plane, change),
-            Answer::PathDead(change) => self
-                .core
-                .host
-                .rechain
-                .path_dead(&mut self.core.host.plane, change),
-            Answer::Forgotten(change, from) => {
-                self.core
-                    .host
-                    .rechain
-                    .forgotten(&mut self.core.host.plane, change, from)
-            }
+            Answer::Left(opened, port) => ports.hold_port(plane, &opened, port),
+            Answer::Route(change, routed) => proxy_changes.routed(plane, change, routed),
+            Answer::Ways(change, ways) => proxy_changes.ways_found(plane, change, ways),
+            Answer::Uplink(way) => rechain.uplink_found(plane, *way),
+            Answer::Straight(straight) => returns.sent_straight(plane, *straight),
+            Answer::Unopened(change) => proxy_changes.path_unopened(plane, change),
+            Answer::Looked(change) => proxy_changes.looked(plane, change),
+            Answer::Confirmed(change) => proxy_changes.look_confirmed(plane, change),
+            Answer::Deafened(change) => proxy_changes.deafened(plane, change),
+            Answer::PathDead(change) => rechain.path_dead(plane, change),
+            Answer::Forgotten(change, from) => rechain.forgotten(plane, change, from),
             Answer::Cleared(enlisting) => self.core.host.cleared(enlisting),
             Answer::Removed => {}
-            Answer::Unknown(session) => self
-                .core
-                .host
-                .rechain
-                .search_state(&self.core.host.plane, *session),
+            Answer::Unknown(session) => rechain.search_state(plane, *session),
             Answer::Searched(then) => self.searched(then),
-            Answer::Adopted(done) => self.adopting.end(&mut self.core.host.plane, done),
+            Answer::Adopted(done) => self.adopting.end(plane, done),
             Answer::Asked(change, sub) => self.heard(change, sub),
             Answer::Sockets(open) => self.core.host.sockets_listed(open),
             Answer::Way(way) => self.core.host.way_found(&way),
-            Answer::PolicyWritten => self
-                .core
-                .host
-                .chains
-                .policy_written(&mut self.core.host.plane),
+            Answer::PolicyWritten => chains.policy_written(plane),
             Answer::Windows(read) => self.removals.go_on_dry(&mut self.core, *read),
             Answer::Held(begun) => self.removals.go_on_removing(&mut self.core, *begun),
             Answer::Seen(seen) => self.removals.seen(&mut self.core, *seen),
-            Answer::State(done) => self
-                .core
-                .host
-                .moves
-                .state_done(&mut self.core.host.plane, done),
+            Answer::State(done) => moves.state_done(plane, done),
             Answer::Reread(read) => self.reload(*read),
         }
     }

@@ -16,6 +16,7 @@ impl Engine {
             caller,
             replies,
         } = call;
+        let core = &mut self.core;
         let reply = match request {
             Request::Status => Reply::Status(Box::new(self.status())),
             Request::Counters => Reply::Counters(Counters {
@@ -25,69 +26,63 @@ impl Engine {
                 Ok(openmetrics) => Reply::Metrics(MetricsReport { openmetrics }),
                 Err(error) => Reply::Error(internal("write the metrics", &error)),
             },
-            Request::Adopt => return self.adopting.begin(&self.core.host.plane, Some(replies)),
+            Request::Adopt => return self.adopting.begin(&core.host.plane, Some(replies)),
             Request::Reload { dry_run } => {
-                let answers = &self.core.host.plane.answers;
+                let answers = &core.host.plane.answers;
                 return self.reload.begin(answers, dry_run, Some(replies));
             }
-            Request::Policy => self.core.host.chains.policy_report(&self.core.host.plane),
-            Request::PolicyApply { text } => self
-                .core
+            Request::Policy => core.host.chains.policy_report(&core.host.plane),
+            Request::PolicyApply { text } => core
                 .host
                 .chains
-                .policy_apply(&mut self.core.host.plane, text.as_deref()),
+                .policy_apply(&mut core.host.plane, text.as_deref()),
             Request::PolicyExplain {
                 source,
                 destination,
-            } => self
-                .core
+            } => core
                 .host
                 .chains
-                .policy_explain(&self.core.host.plane, source, destination),
+                .policy_explain(&core.host.plane, source, destination),
             Request::Monitor => {
-                let plane = &mut self.core.host.plane;
+                let plane = &mut core.host.plane;
                 return plane.monitors.add(&plane.agent, replies);
             }
             Request::Remove(remove) if remove.process.is_some() => {
-                return watch(&self.core.host.plane, remove, &caller, replies);
+                return watch(&core.host.plane, remove, &caller, replies);
             }
             Request::Remove(remove) => {
                 let said = Said::of(&remove, &caller);
-                return self.removals.remove(&mut self.core, remove, said, replies);
+                return self.removals.remove(core, remove, said, replies);
             }
-            Request::Delta(request) => self.core.host.plane.tell_delta(&request),
+            Request::Delta(request) => core.host.plane.tell_delta(&request),
             Request::ExportState(about) => {
-                return self.core.host.plane.export_state(&about, replies);
+                return core.host.plane.export_state(&about, replies);
             }
             Request::InstallState(install) => {
-                return self.core.host.plane.install_state(install, replies);
+                return core.host.plane.install_state(install, replies);
             }
             Request::MoveState(request) => {
-                return self.core.host.moves.move_state(
-                    &mut self.core.host.plane,
-                    request,
-                    replies,
-                );
+                return core
+                    .host
+                    .moves
+                    .move_state(&mut core.host.plane, request, replies);
             }
             Request::RemoveState(about) => {
-                return self.core.host.plane.remove_state(&about, replies);
+                return core.host.plane.remove_state(&about, replies);
             }
             Request::Reconfigure(request) => {
-                return self
-                    .chain_requests
-                    .reconfigure(&mut self.core, &request, &replies);
+                return self.chain_requests.reconfigure(core, &request, &replies);
             }
             Request::Proxy { process } => {
-                return look_at(&self.core.host.plane, process, &caller, replies);
+                return look_at(&core.host.plane, process, &caller, replies);
             }
             Request::Sessions(listing) => return self.pages.begin(listing, replies),
-            Request::Session { session } => match self.core.host.plane.slot_named(&session) {
+            Request::Session { session } => match core.host.plane.slot_named(&session) {
                 Some(slot) => {
-                    let report = self
-                        .core
+                    let report = core
                         .host
                         .plane
-                        .report_of(slot, &self.core.host.plane.agent.session(slot));
+                        .report_of(slot, &core.host.plane.agent.session(slot));
                     let _ = replies.try_send(Reply::Session(Box::new(report)));
                     Reply::Done { summary: None }
                 }

@@ -9,41 +9,44 @@ use dysco_proto::{Command, HostEvent};
 impl ThisHost {
     pub(super) fn execute(&mut self, command: Command) {
         tracing::debug!(?command, "execute");
+        let ThisHost {
+            plane,
+            proxy_changes,
+            rechain,
+            moves,
+            returns,
+            ports,
+            ..
+        } = self;
         match command {
             Command::Measure { change, subsession } => {
-                self.proxy_changes
-                    .measure(&mut self.plane, change, subsession)
+                proxy_changes.measure(plane, change, subsession)
             }
             Command::Lock { change, subsession } => {
-                let result = self.proxy_changes.lock(&self.plane, change, &subsession);
-                self.plane
-                    .tell_machine(HostEvent::Locked { change, result });
+                let result = proxy_changes.lock(plane, change, &subsession);
+                plane.tell_machine(HostEvent::Locked { change, result });
             }
             Command::LockPair {
                 change,
                 subsession_a,
                 subsession_b,
             } => {
-                let result =
-                    self.proxy_changes
-                        .lock_pair(&self.plane, change, &subsession_a, &subsession_b);
-                self.plane
-                    .tell_machine(HostEvent::PairLocked { change, result });
+                let result = proxy_changes.lock_pair(plane, change, &subsession_a, &subsession_b);
+                plane.tell_machine(HostEvent::PairLocked { change, result });
             }
-            Command::Unlock { change, .. } => self.proxy_changes.unlock(&self.plane, change),
+            Command::Unlock { change, .. } => proxy_changes.unlock(plane, change),
             Command::Reserve {
                 change,
                 subsession_a,
                 subsession_b,
             } => {
-                self.proxy_changes
-                    .reserve(&mut self.plane, change, &subsession_a, &subsession_b);
+                proxy_changes.reserve(plane, change, &subsession_a, &subsession_b);
             }
-            Command::Release { change } if self.rechain.is_chain(change) => {
-                self.rechain.release_path(&mut self.plane, change)
+            Command::Release { change } if rechain.is_chain(change) => {
+                rechain.release_path(plane, change)
             }
             Command::Release { change } => {
-                if let Some(held) = self.proxy_changes.held.get_mut(&change) {
+                if let Some(held) = proxy_changes.held.get_mut(&change) {
                     held.new = None;
                 }
             }
@@ -54,80 +57,64 @@ impl ThisHost {
                 new,
                 translation,
             } => {
-                let flags = translation.flags | self.plane.faults.spoilt();
+                let flags = translation.flags | plane.faults.spoilt();
                 let translation = Translation {
                     flags,
                     ..translation
                 };
-                self.proxy_changes
-                    .prepare(&mut self.plane, change, side, &own, &new, translation);
+                proxy_changes.prepare(plane, change, side, &own, &new, translation);
             }
             Command::Join {
                 change,
                 subsession_a,
                 subsession_b,
                 translation,
-            } => self.proxy_changes.join(
-                &mut self.plane,
-                change,
-                &subsession_a,
-                &subsession_b,
-                translation,
-            ),
-            Command::Try { change } => self.proxy_changes.try_path(&mut self.plane, change),
+            } => proxy_changes.join(plane, change, &subsession_a, &subsession_b, translation),
+            Command::Try { change } => proxy_changes.try_path(plane, change),
             Command::Unprepare { change } => {
-                for slot in self.proxy_changes.slots_of(&self.plane, change) {
-                    self.plane.unprepare(slot);
+                for slot in proxy_changes.slots_of(plane, change) {
+                    plane.unprepare(slot);
                 }
             }
-            Command::Cut { change } if self.rechain.is_chain(change) => {
-                self.rechain.switch_path(&mut self.plane, change)
+            Command::Cut { change } if rechain.is_chain(change) => {
+                rechain.switch_path(plane, change)
             }
-            Command::SetCutIn { change, cutoff } if self.rechain.is_chain(change) => {
-                self.rechain.settle_path(&mut self.plane, change, cutoff.at);
+            Command::SetCutIn { change, cutoff } if rechain.is_chain(change) => {
+                rechain.settle_path(plane, change, cutoff.at);
             }
-            Command::Complete { change } if self.rechain.is_chain(change) => {
-                self.rechain.leave_path_before(change)
+            Command::Complete { change } if rechain.is_chain(change) => {
+                rechain.leave_path_before(change)
             }
-            Command::Cut { change } if self.proxy_changes.is_pair(change) => {
-                self.proxy_changes.cut_pair(&mut self.plane, change)
+            Command::Cut { change } if proxy_changes.is_pair(change) => {
+                proxy_changes.cut_pair(plane, change)
             }
-            Command::Cut { change } => self.proxy_changes.cut(&mut self.plane, change),
-            Command::SetCutIn { change, cutoff } => {
-                self.proxy_changes
-                    .set_cut_in(&mut self.plane, change, cutoff)
-            }
-            Command::Reset { change } => self.proxy_changes.reset_ends(&self.plane, change),
-            Command::Look { change } => self.proxy_changes.look(&mut self.plane, change),
-            Command::Deafen { change } => self.proxy_changes.deafen(&mut self.plane, change),
-            Command::Hear { change } => self.proxy_changes.hear(&self.plane, change),
-            Command::TakeBack { change, new } => {
-                self.proxy_changes.take_back(&mut self.plane, change, &new)
-            }
-            Command::Complete { change } => self.proxy_changes.complete(&self.plane, change),
+            Command::Cut { change } => proxy_changes.cut(plane, change),
+            Command::SetCutIn { change, cutoff } => proxy_changes.set_cut_in(plane, change, cutoff),
+            Command::Reset { change } => proxy_changes.reset_ends(plane, change),
+            Command::Look { change } => proxy_changes.look(plane, change),
+            Command::Deafen { change } => proxy_changes.deafen(plane, change),
+            Command::Hear { change } => proxy_changes.hear(plane, change),
+            Command::TakeBack { change, new } => proxy_changes.take_back(plane, change, &new),
+            Command::Complete { change } => proxy_changes.complete(plane, change),
             Command::Close {
                 change,
                 subsession_a,
                 subsession_b,
                 relayed,
             } => {
-                let no_sockets = self.plane.relay_of(&subsession_a).is_some() && !relayed;
+                let no_sockets = plane.relay_of(&subsession_a).is_some() && !relayed;
                 if !relayed {
-                    self.ports.entomb(&mut self.plane, change, &subsession_a);
-                    self.ports.entomb(&mut self.plane, change, &subsession_b);
+                    ports.entomb(plane, change, &subsession_a);
+                    ports.entomb(plane, change, &subsession_b);
                 }
                 if no_sockets {
                     let result = Ok(());
-                    return self
-                        .plane
-                        .tell_machine(HostEvent::Closed { change, result });
+                    return plane.tell_machine(HostEvent::Closed { change, result });
                 }
-                self.proxy_changes
-                    .close(&self.plane, change, &subsession_a, &subsession_b);
+                proxy_changes.close(plane, change, &subsession_a, &subsession_b);
             }
             Command::Watch { change, subsession } => {
-                self.proxy_changes
-                    .watch_client(&mut self.plane, change, &subsession)
+                proxy_changes.watch_client(plane, change, &subsession)
             }
             Command::Prove {
                 change,
@@ -137,8 +124,7 @@ impl ThisHost {
                 translation,
             } => {
                 let errand = Errand::Prove { probe, translation };
-                self.returns
-                    .send_straight(&mut self.plane, change, subsession, path, errand);
+                returns.send_straight(plane, change, subsession, path, errand);
             }
             Command::Return {
                 change,
@@ -147,13 +133,10 @@ impl ThisHost {
                 translation,
             } => {
                 let errand = Errand::Return { translation };
-                self.returns
-                    .send_straight(&mut self.plane, change, subsession, path, errand);
+                returns.send_straight(plane, change, subsession, path, errand);
             }
-            Command::Returned { subsession, .. } => self.returns.returned(&self.plane, &subsession),
-            Command::Hold { change, session } => {
-                self.rechain.hold_path(&mut self.plane, change, session)
-            }
+            Command::Returned { subsession, .. } => returns.returned(plane, &subsession),
+            Command::Hold { change, session } => rechain.hold_path(plane, change, session),
             Command::Enlist {
                 change,
                 from,
@@ -176,20 +159,14 @@ impl ThisHost {
                 change,
                 from,
                 session,
-            } => self
-                .rechain
-                .ask_delta(&mut self.plane, change, from, &session),
-            Command::Extend { change, token, .. } => {
-                self.rechain.extend_path(&mut self.plane, change, token)
-            }
+            } => rechain.ask_delta(plane, change, from, &session),
+            Command::Extend { change, token, .. } => rechain.extend_path(plane, change, token),
             Command::MoveState {
                 change,
                 session,
                 from,
                 to,
-            } => self
-                .moves
-                .move_state_for(&mut self.plane, change, &session, from, to),
+            } => moves.move_state_for(plane, change, &session, from, to),
             Command::Open {
                 change,
                 chain,
@@ -199,7 +176,7 @@ impl ThisHost {
                 right,
                 ..
             } => {
-                self.rechain.note_delta(change, delta, right);
+                rechain.note_delta(change, delta, right);
                 self.open_path(change, chain, inner, token);
             }
             Command::Splice {
@@ -209,10 +186,8 @@ impl ThisHost {
                 hosts,
                 number,
                 ..
-            } => self
-                .rechain
-                .splice_chain(&self.plane, &session, (left, right), &hosts, number),
-            Command::Abandon { change } => self.rechain.abandon_path(&mut self.plane, change),
+            } => rechain.splice_chain(plane, &session, (left, right), &hosts, number),
+            Command::Abandon { change } => rechain.abandon_path(plane, change),
             Command::Forget {
                 change,
                 from,
@@ -221,16 +196,15 @@ impl ThisHost {
                 paths,
             } => self.forget_passed((change, from), &session, scope, &paths),
             Command::Persist { change, record } => {
-                if let Err(error) = self.plane.state.write(change, &record) {
+                if let Err(error) = plane.state.write(change, &record) {
                     let error = error.to_string();
-                    self.plane
-                        .tell_machine(HostEvent::PersistFailed { change, error });
+                    plane.tell_machine(HostEvent::PersistFailed { change, error });
                 }
             }
             Command::Erase { change } => {
-                self.plane.state.erase(change);
-                self.proxy_changes.held.remove(&change);
-                self.rechain.erase_path(&mut self.plane, change);
+                plane.state.erase(change);
+                proxy_changes.held.remove(&change);
+                rechain.erase_path(plane, change);
             }
         }
     }

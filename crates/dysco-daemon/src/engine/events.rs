@@ -82,71 +82,59 @@ impl ThisHost {
 
 impl Engine {
     pub(super) fn take_control(&mut self, event: control::Event) {
+        let core = &mut self.core;
         match event {
             control::Event::Message(incoming) if transfer::Message::is_one(&incoming.message) => {
-                self.core
-                    .host
+                core.host
                     .moves
-                    .take_state_message(&mut self.core.host.plane, &incoming);
+                    .take_state_message(&mut core.host.plane, &incoming);
             }
             control::Event::Message(incoming) if asks::Message::is_one(&incoming.message) => {
-                self.chain_requests.take_ask(&mut self.core, &incoming);
+                self.chain_requests.take_ask(core, &incoming);
             }
             control::Event::Message(incoming) if chains::is_ours(&incoming.message) => {
-                self.core
-                    .host
-                    .take_chain_message(&incoming, &self.core.machine);
+                core.host.take_chain_message(&incoming, &core.machine);
             }
             control::Event::Key { peer, via, id, key } => {
-                self.core
-                    .host
+                core.host
                     .chains
-                    .take_key(&self.core.host.plane, &peer, via, id, key)
+                    .take_key(&core.host.plane, &peer, via, id, key)
             }
-            control::Event::KeyGone(id) => {
-                self.core.host.chains.key_gone(&self.core.host.plane, id)
-            }
-            control::Event::KeyRevoked(id) => {
-                self.core.host.chains.key_revoked(&self.core.host.plane, id)
-            }
+            control::Event::KeyGone(id) => core.host.chains.key_gone(&core.host.plane, id),
+            control::Event::KeyRevoked(id) => core.host.chains.key_revoked(&core.host.plane, id),
             control::Event::Message(incoming) => match Message::decode(&incoming.message) {
                 Ok(message) => {
-                    let now = self.core.host.plane.now();
-                    self.core
-                        .machine()
+                    let now = core.host.plane.now();
+                    core.machine()
                         .handle_message(now, &incoming.from.addresses, message);
                 }
                 Err(error) => {
-                    self.core.host.plane.state.malformed += 1;
+                    core.host.plane.state.malformed += 1;
                     tracing::warn!(from = %incoming.via, %error, "a message was discarded");
                 }
             },
             control::Event::PeerUp(peer) => {
-                self.core.host.plane.neighbours.is_there(peer);
-                self.core
-                    .host
+                core.host.plane.neighbours.is_there(peer);
+                core.host
                     .plane
                     .report("peer_up", None, format!("{peer} is connected"));
-                let now = self.core.host.plane.now();
-                self.core.machine().handle_connected(now, peer);
-                self.removals.decide_waiting(&mut self.core);
+                let now = core.host.plane.now();
+                core.machine().handle_connected(now, peer);
+                self.removals.decide_waiting(core);
             }
             control::Event::PeerDown(peer, why) => {
-                self.core.host.plane.report(
+                core.host.plane.report(
                     "peer_down",
                     None,
                     format!("{peer} is not reachable: {why}"),
                 );
-                self.core.host.plane.neighbours.is_not_there(peer, &why);
-                self.core
-                    .host
-                    .chains
-                    .neighbour_gone(&self.core.host.plane, peer);
+                core.host.plane.neighbours.is_not_there(peer, &why);
+                core.host.chains.neighbour_gone(&core.host.plane, peer);
                 // A peer that closed may be restarted: repetition finds out.
                 if !matches!(why, control::DownReason::Closed(_)) {
-                    self.removals.removals_without(&mut self.core, peer);
+                    self.removals.removals_without(core, peer);
                 }
-                self.removals.decide_waiting(&mut self.core);
+                self.removals.decide_waiting(core);
             }
         }
     }
