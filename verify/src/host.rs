@@ -17,6 +17,7 @@ use crate::seed::{self, Seed};
 use crate::socket::Socket;
 use relay::Rest;
 
+mod anchor;
 mod commands;
 mod notices;
 pub mod relay;
@@ -152,6 +153,8 @@ pub struct Host {
     ids: fn(usize, u8) -> [u8; 8],
     /// For a seeded bug: true if a session is locked even though it has changed.
     locks_changed: bool,
+    /// Rule that was broken in this step.
+    wrong: Option<Wrong>,
 }
 
 impl Hash for Host {
@@ -196,6 +199,7 @@ impl Host {
             seed,
             ids: seed::ids(seed),
             locks_changed: seed::locks_changed(seed),
+            wrong: None,
         };
         host.machine = Some(host.fresh());
         host
@@ -314,7 +318,7 @@ impl Host {
         out
     }
 
-    fn hear(&mut self, report: Report, wrong: &mut Option<Wrong>) {
+    fn hear(&mut self, report: Report) {
         match report {
             Report::Progress {
                 change,
@@ -339,7 +343,7 @@ impl Host {
             }
             // The next process does not know which hosts took part in a change.
             Report::Violation { .. } if self.life == 0 => {
-                *wrong = Some(Wrong::TakenForIntruder);
+                self.wrong = Some(Wrong::TakenForIntruder);
             }
             Report::Violation { .. } | Report::Progress { .. } | Report::Trouble { .. } => {}
         }
@@ -369,31 +373,27 @@ impl Engine for Host {
         Host::die(self);
     }
 
-    fn can_fail(command: &Command) -> bool {
-        commands::can_fail(command)
+    fn fail(&mut self, command: &Command) -> bool {
+        Host::fail(self, command)
     }
 
-    fn fail(&mut self, command: Command) {
-        Host::fail(self, command);
-    }
-
-    fn execute(&mut self, command: Command, wrong: &mut Option<Wrong>) {
-        Host::execute(self, command, wrong);
+    fn take_wrong(&mut self) -> Option<Wrong> {
+        self.wrong.take()
     }
 
     fn has_rest(&self) -> bool {
         !self.rest.is_empty()
     }
 
-    fn go_on(&mut self, wrong: &mut Option<Wrong>) {
-        Host::go_on(self, wrong);
+    fn go_on(&mut self) {
+        Host::go_on(self);
     }
 
     fn put_off(&mut self, command: Option<Command>) {
         Host::put_off(self, command);
     }
 
-    fn hear(&mut self, report: Report, wrong: &mut Option<Wrong>) {
-        Host::hear(self, report, wrong);
+    fn hear(&mut self, report: Report) {
+        Host::hear(self, report);
     }
 }

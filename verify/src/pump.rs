@@ -1,6 +1,6 @@
 //! Work of a modelled host's engine with the shipped machine.
 
-use dysco_proto::{Command, HostId, Machine, Message, Reason, Report, Time};
+use dysco_proto::{Command, Host, HostId, Machine, Message, Reason, Report, Time};
 
 /// Current time. The clock stands still: time passes only when a timer fires.
 pub const NOW: Time = Time::ZERO;
@@ -58,7 +58,7 @@ impl<W> Default for Outcome<W> {
 }
 
 /// A host whose engine carries out the commands of its machine.
-pub trait Engine {
+pub trait Engine: Host<Outcome = ()> + Sized {
     /// Rule that the host may break.
     type Wrong;
 
@@ -68,14 +68,11 @@ pub trait Engine {
     /// Ends the daemon.
     fn die(&mut self);
 
-    /// True if a command may fail.
-    fn can_fail(command: &Command) -> bool;
+    /// Makes a command fail. Returns false if the command cannot fail on a sound host.
+    fn fail(&mut self, command: &Command) -> bool;
 
-    /// Makes a command fail.
-    fn fail(&mut self, command: Command);
-
-    /// Carries out a command.
-    fn execute(&mut self, command: Command, wrong: &mut Option<Self::Wrong>);
+    /// Returns the rule that the host has broken since the last call.
+    fn take_wrong(&mut self) -> Option<Self::Wrong>;
 
     /// True if a part of a command remains, which precedes the next command.
     fn has_rest(&self) -> bool {
@@ -83,16 +80,22 @@ pub trait Engine {
     }
 
     /// Carries out the next part of that command.
-    fn go_on(&mut self, _wrong: &mut Option<Self::Wrong>) {}
+    fn go_on(&mut self) {}
 
     /// Leaves this command, and all commands after it, for later.
     fn put_off(&mut self, _command: Option<Command>) {}
 
     /// Processes a report of the machine.
-    fn hear(&mut self, report: Report, wrong: &mut Option<Self::Wrong>);
+    fn hear(&mut self, report: Report);
 
     /// Runs the engine's loop: all commands, one message, and again.
     fn pump(&mut self, twist: Twist, out: &mut Outcome<Self::Wrong>) {
+        self.run(twist, out);
+        out.wrong = self.take_wrong().or(out.wrong.take());
+    }
+
+    /// Runs the loop until there is nothing to do, or the daemon dies.
+    fn run(&mut self, twist: Twist, out: &mut Outcome<Self::Wrong>) {
         loop {
             let goes_on = self.has_rest();
             let Some(machine) = self.machine() else { break };
@@ -119,20 +122,19 @@ pub trait Engine {
             let fails = twist == Twist::Fails(out.steps);
             out.steps += 1;
             if goes_on {
-                self.go_on(&mut out.wrong);
+                self.go_on();
             } else if let Some(command) = command {
-                if fails && Self::can_fail(&command) {
+                if fails && self.fail(&command) {
                     out.twisted = true;
-                    self.fail(command);
                 } else {
-                    self.execute(command, &mut out.wrong);
+                    command.carry_out(self);
                 }
             } else if let Some((to, message)) = letter {
                 out.letters.push((to, plain(message)));
             }
         }
         while let Some(report) = self.machine().and_then(Machine::poll_report) {
-            self.hear(report, &mut out.wrong);
+            self.hear(report);
         }
     }
 }

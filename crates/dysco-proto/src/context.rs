@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::command::Command;
+use super::command::{Action, Command, Journal};
 use super::message::{ChangeId, HostId, Message, Order, Subsession};
 use super::reason::Reason;
 use super::record::{Record, RoleRecord};
@@ -166,20 +166,26 @@ impl Context<'_> {
         self.timing.deadline = None;
     }
 
-    pub fn command(&mut self, command: Command) {
+    pub fn command(&mut self, action: impl Into<Action>) {
+        let command = Command::new(self.change, action);
         self.core.commands.push_back(command);
     }
 
     pub fn persist(&mut self, role: RoleRecord) {
         let change = self.change;
         let record = Record { change, role }.encode();
-        self.command(Command::Persist { change, record });
+        self.command(Journal::Persist { record });
+    }
+
+    /// Removes the record of the change.
+    pub fn erase(&mut self) {
+        self.command(Journal::Erase);
     }
 
     /// Removes the commands and messages of this change that were not fetched yet.
     pub fn purge(&mut self) {
         let change = self.change;
-        self.core.commands.retain(|c| c.change() != change);
+        self.core.commands.retain(|c| c.change != change);
         self.core.transmits.retain(|(_, m)| m.change() != change);
         self.hush();
     }

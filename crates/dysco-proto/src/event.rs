@@ -4,50 +4,50 @@ use dysco_common::two_paths::{Cutoff, Fins};
 use dysco_common::{Delta, Translation};
 
 #[cfg(doc)]
-use super::command::Command;
+use super::command::{Anchor, Chain, Direct, Forwarder, Journal, Pair, Proxy};
 use super::message::{ChangeId, Facts, HostId, Measurement, Probe, Subsession};
 use super::reason::Reason;
 
 /// An event on this host.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum HostEvent {
-    /// Answers [`Command::Measure`].
+    /// Answers [`Proxy::Measure`].
     Measured {
         /// The change.
         change: ChangeId,
         /// The measurement, or the reason why the middlebox cannot leave.
         result: Result<Measurement, Reason>,
     },
-    /// Answers [`Command::Lock`] and [`Command::Hold`].
+    /// Answers [`Anchor::Lock`] and [`Chain::Hold`].
     Locked {
         /// The change.
         change: ChangeId,
         /// Facts about the session, sampled now.
         result: Result<Facts, Reason>,
     },
-    /// Answers [`Command::LockPair`].
+    /// Answers [`Pair::LockPair`].
     PairLocked {
         /// The change.
         change: ChangeId,
         /// Facts of the two ends, left and right, about their sessions.
         result: Result<[Facts; 2], Reason>,
     },
-    /// Answers [`Command::Reserve`].
+    /// Answers [`Anchor::Reserve`].
     Reserved {
         /// The change.
         change: ChangeId,
         /// The new subsession: a port of this host, and the server's end.
         result: Result<Subsession, Reason>,
     },
-    /// Answers [`Command::Prepare`].
+    /// Answers [`Anchor::Prepare`].
     TwoPaths {
         /// The change.
         change: ChangeId,
         /// Success, or the reason why the session is not in two paths.
         result: Result<(), Reason>,
     },
-    /// Answers [`Command::Join`], [`Command::Prove`], [`Command::Return`], [`Command::Extend`] and
-    /// [`Command::Open`]. After [`Command::Extend`] this event may also report that the path is
+    /// Answers [`Pair::Join`], [`Direct::Prove`], [`Direct::Return`], [`Chain::Extend`] and
+    /// [`Chain::Open`]. After [`Chain::Extend`] this event may also report that the path is
     /// gone, or cannot be used.
     Prepared {
         /// The change.
@@ -55,7 +55,7 @@ pub enum HostEvent {
         /// Success, or the reason of the failure.
         result: Result<(), Reason>,
     },
-    /// Answers [`Command::Try`]. At the right anchor, which gets no such command, the event reports
+    /// Answers [`Anchor::Try`]. At the right anchor, which gets no such command, the event reports
     /// that the path rejects the answers of its data plane.
     Tried {
         /// The change.
@@ -66,7 +66,7 @@ pub enum HostEvent {
         /// [`two_paths::ending`]: dysco_common::two_paths::ending
         result: Result<[Fins; 2], Reason>,
     },
-    /// Answers [`Command::Cut`].
+    /// Answers [`Anchor::Cut`], [`Pair::Cut`] and [`Chain::Cut`].
     CutDone {
         /// The change.
         change: ChangeId,
@@ -79,7 +79,7 @@ pub enum HostEvent {
         /// The change.
         change: ChangeId,
     },
-    /// Answers [`Command::Look`].
+    /// Answers [`Anchor::Look`].
     Looked {
         /// The change.
         change: ChangeId,
@@ -87,27 +87,27 @@ pub enum HostEvent {
         /// back.
         carries: bool,
     },
-    /// Answers [`Command::Deafen`].
+    /// Answers [`Anchor::Deafen`].
     Deafened {
         /// The change.
         change: ChangeId,
         /// True if the host does not receive on the new path any more.
         deaf: bool,
     },
-    /// Answers [`Command::TakeBack`]: the old path has carried all data that the local end has
+    /// Answers [`Anchor::TakeBack`]: the old path has carried all data that the local end has
     /// received on either path, and the new path is forgotten.
     TakenBack {
         /// The change.
         change: ChangeId,
     },
-    /// Answers [`Command::Close`].
+    /// Answers [`Proxy::Close`] and [`Pair::Close`].
     Closed {
         /// The change.
         change: ChangeId,
         /// Success if the sockets were closed (or were gone before), or the reason of the failure.
         result: Result<(), Reason>,
     },
-    /// Answers [`Command::Watch`].
+    /// Answers [`Direct::Watch`].
     Watching {
         /// The change.
         change: ChangeId,
@@ -120,7 +120,7 @@ pub enum HostEvent {
         /// The change.
         change: ChangeId,
     },
-    /// Answers [`Command::Enlist`].
+    /// Answers [`Forwarder::Enlist`].
     Enlisted {
         /// The change.
         change: ChangeId,
@@ -129,7 +129,7 @@ pub enum HostEvent {
         /// Success if this host can forward the session, or the reason against it.
         result: Result<(), Reason>,
     },
-    /// Answers [`Command::AskDelta`].
+    /// Answers [`Forwarder::AskDelta`].
     DeltaKnown {
         /// The change.
         change: ChangeId,
@@ -138,14 +138,14 @@ pub enum HostEvent {
         /// The delta, or the reason why it is not known.
         result: Result<Delta, Reason>,
     },
-    /// Answers [`Command::Forget`].
+    /// Answers [`Forwarder::Forget`].
     Forgotten {
         /// The change.
         change: ChangeId,
         /// Host that asked.
         from: HostId,
     },
-    /// Answers [`Command::MoveState`].
+    /// Answers [`Chain::MoveState`].
     StateMoved {
         /// The change.
         change: ChangeId,
@@ -154,7 +154,7 @@ pub enum HostEvent {
         /// Success, or the reason of the failure.
         result: Result<(), Reason>,
     },
-    /// Reports that [`Command::Persist`] failed.
+    /// Reports that [`Journal::Persist`] failed.
     PersistFailed {
         /// The change.
         change: ChangeId,

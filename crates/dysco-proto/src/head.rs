@@ -11,7 +11,7 @@ use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
 use dysco_common::two_paths::Cutoff;
 
-use super::command::Command;
+use super::command::Chain;
 use super::context::{Context, Flow};
 use super::event::HostEvent;
 use super::left::GONE;
@@ -89,11 +89,10 @@ impl Head {
         let head = Head::new(order, asker, token);
         let session = head.session();
         ctx.report(Role::Head, session, Progress::Requested);
-        let change = ctx.change;
         // The command precedes the record: two paths that a later process finds together with the
         // record belong to this change, and were not left by the change before.
         if !head.led {
-            ctx.command(Command::Hold { change, session });
+            ctx.command(Chain::Hold { session });
         }
         head.persist(ctx, HeadStage::Preparing);
         head.ask_left(ctx);
@@ -146,9 +145,9 @@ impl Head {
         let mut head = Head::new(order, asker, token);
         head.introduced = true;
         (head.opened, head.taken) = (true, true);
-        let (change, session) = (ctx.change, head.session());
+        let session = head.session();
         if !head.led {
-            ctx.command(Command::Hold { change, session });
+            ctx.command(Chain::Hold { session });
         }
         match stage {
             HeadStage::Preparing => {

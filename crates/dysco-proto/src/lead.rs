@@ -9,7 +9,7 @@ use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
 use dysco_common::two_paths::Cutoff;
 
-use super::command::Command;
+use super::command::Chain;
 use super::context::{Context, Flow};
 use super::event::HostEvent;
 use super::left::GONE;
@@ -40,8 +40,7 @@ pub(super) struct Lead {
 impl Lead {
     pub fn start(ctx: &mut Context, session: Subsession) -> Self {
         ctx.report(Role::Lead, session, Progress::Requested);
-        let change = ctx.change;
-        ctx.command(Command::Hold { change, session });
+        ctx.command(Chain::Hold { session });
         ctx.deadline(HOLDING);
         Lead::new(session)
     }
@@ -64,7 +63,7 @@ impl Lead {
     pub fn restore(ctx: &mut Context, session: Subsession, abandoned: bool) -> Self {
         let mut lead = Lead::new(session);
         let change = ctx.change;
-        ctx.command(Command::Hold { change, session });
+        ctx.command(Chain::Hold { session });
         (lead.phase, lead.restored) = (Phase::SettingUp, true);
         match abandoned {
             true => lead.leave(ctx),
@@ -214,15 +213,12 @@ impl Lead {
     }
 
     fn open(&mut self, ctx: &mut Context, chain: Vec<HostId>, token: Token, right: Reach) -> Flow {
-        let (change, session) = (ctx.change, self.session);
         match self.phase {
             Phase::Locked => {
                 ctx.hush();
                 self.phase = Phase::SettingUp;
                 self.wait(ctx);
-                ctx.command(Command::Open {
-                    change,
-                    session,
+                ctx.command(Chain::Open {
                     chain,
                     // The command does not record a chain.
                     inner: false,
@@ -254,7 +250,7 @@ impl Lead {
         ctx.hush();
         self.wait(ctx);
         self.phase = Phase::Cutting;
-        ctx.command(Command::Cut { change: ctx.change });
+        ctx.command(Chain::Cut);
     }
 
     fn say_switched(&self, ctx: &mut Context) -> Flow {
@@ -271,10 +267,9 @@ impl Lead {
             // The message about this is being repeated.
             return Flow::On;
         }
-        let change = ctx.change;
         ctx.hush();
         self.wait(ctx);
-        ctx.command(Command::SetCutIn { change, cutoff });
+        ctx.command(Chain::SetCutIn { cutoff });
         if self.phase < Phase::Cutting {
             // A former process has taken the new path.
             self.cut(ctx);
@@ -285,8 +280,8 @@ impl Lead {
     fn complete(&mut self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
         ctx.hush();
-        ctx.command(Command::Complete { change });
-        ctx.command(Command::Erase { change });
+        ctx.command(Chain::Complete);
+        ctx.erase();
         ctx.unlock(self.session);
         ctx.say(self.head(), Message::DoneAck { change });
         ctx.report(Role::Lead, self.session, Progress::Removed);
@@ -321,7 +316,7 @@ impl Lead {
         ctx.hush();
         ctx.no_deadline();
         self.phase = Phase::Cancelling;
-        ctx.command(Command::Abandon { change });
+        ctx.command(Chain::Abandon);
         ctx.insist(self.head(), Message::Abandoned { change });
         if self.gone {
             ctx.deadline(GONE);
@@ -343,14 +338,13 @@ impl Lead {
 
     /// Releases everything but the earlier path.
     fn let_go(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        let change = ctx.change;
         ctx.hush();
         let end = match self.phase {
             Phase::Locking => Progress::Refused(reason.clone()),
             _ => {
-                ctx.command(Command::Abandon { change });
-                ctx.command(Command::Release { change });
-                ctx.command(Command::Erase { change });
+                ctx.command(Chain::Abandon);
+                ctx.command(Chain::Release);
+                ctx.erase();
                 Progress::RolledBack(reason.clone())
             }
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dysco_common::two_paths::Cutoff;
 
-use super::command::{Command, Side};
+use super::command::{Anchor, Side};
 use super::context::{Context, Flow};
 use super::event::HostEvent;
 use super::message::{ChangeId, Facts, HostId, Message, Plan, Subsession};
@@ -77,10 +77,7 @@ impl Left {
     pub fn start(ctx: &mut Context, (a, b): (Subsession, Subsession), attempt: [u8; 16]) -> Self {
         ctx.report(Role::Left, a, Progress::Requested);
         ctx.persist(RoleRecord::Asked { a, b });
-        ctx.command(Command::Lock {
-            change: ctx.change,
-            subsession: a,
-        });
+        ctx.command(Anchor::Lock { subsession: a });
         ctx.deadline(LOCK);
         Left {
             attempt,
@@ -124,11 +121,7 @@ impl Left {
         let mut left = Left::new(a, b);
         left.plan = progress.map(|(plan, _)| plan);
         left.set_up = true;
-        let change = ctx.change;
-        ctx.command(Command::Lock {
-            change,
-            subsession: a,
-        });
+        ctx.command(Anchor::Lock { subsession: a });
         let stage = progress.map_or(LeftStage::Preparing, |(_, stage)| stage);
         match stage {
             LeftStage::Preparing => {
@@ -141,8 +134,8 @@ impl Left {
                 left.phase = Phase::Cutting;
                 ctx.no_deadline();
                 // A former process may have stopped receiving on the new path.
-                ctx.command(Command::Hear { change });
-                ctx.command(Command::Cut { change });
+                ctx.command(Anchor::Hear);
+                ctx.command(Anchor::Cut);
             }
             LeftStage::Completing { new } => {
                 left.prepare(ctx, new);
@@ -292,10 +285,7 @@ impl Left {
     }
 
     fn let_go(&mut self, ctx: &mut Context) {
-        ctx.command(Command::Unlock {
-            change: ctx.change,
-            subsession: self.a,
-        });
+        ctx.command(Anchor::Unlock);
         ctx.unlock(self.a);
     }
 

@@ -1,7 +1,8 @@
 //! The session protocol between hosts, sans-IO: one machine per host for all of a host's roles. The
 //! daemon, the model check and the tests hand in messages, events and the time, and carry out the
-//! results. The crate has no socket, clock or map. It depends on `dysco-common` and on crates that
-//! encode messages, and not on a runtime.
+//! results: commands, each as a [`Host`] in one of its roles ([`command`]), messages and reports. The
+//! crate has no socket, clock or map. It depends on `dysco-common` and on crates that encode
+//! messages, and not on a runtime.
 //!
 //! A *change* moves the segment between two anchors from one chain to another. This change removes
 //! one middlebox:
@@ -94,7 +95,7 @@
 mod asker;
 pub mod asks;
 mod authorise;
-mod command;
+pub mod command;
 mod context;
 mod event;
 mod head;
@@ -117,7 +118,7 @@ mod straight;
 mod strangers;
 mod tail;
 
-pub use command::{Command, Side};
+pub use command::{Action, Command, Host, Side};
 pub use context::{Limits, Stats, Time};
 pub use event::{HostEvent, Watched};
 pub use kind::KindName;

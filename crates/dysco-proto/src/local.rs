@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dysco_common::Translation;
 
-use super::command::Command;
+use super::command::{Pair, Proxy};
 use super::context::{Context, Flow};
 use super::event::HostEvent;
 use super::left::GONE;
@@ -69,8 +69,7 @@ impl Local {
         let mut local = Local::new(a, asker);
         local.b = Some(b);
         local.translation = translation;
-        ctx.command(Command::LockPair {
-            change: ctx.change,
+        ctx.command(Pair::LockPair {
             subsession_a: a,
             subsession_b: b,
         });
@@ -83,7 +82,7 @@ impl Local {
                 local.join(ctx, b);
                 local.phase = Phase::Cutting;
                 ctx.no_deadline();
-                ctx.command(Command::Cut { change: ctx.change });
+                ctx.command(Pair::Cut);
             }
             LocalStage::Completing => local.complete(ctx, b),
         }
@@ -194,10 +193,7 @@ impl Local {
     }
 
     fn measure(&self, ctx: &mut Context) {
-        ctx.command(Command::Measure {
-            change: ctx.change,
-            subsession: self.a,
-        });
+        ctx.command(Proxy::Measure { subsession: self.a });
         ctx.deadline(MEASURE);
     }
 
@@ -206,8 +202,7 @@ impl Local {
             return self.fail(ctx, reason);
         }
         self.phase = Phase::Locking;
-        ctx.command(Command::LockPair {
-            change: ctx.change,
+        ctx.command(Pair::LockPair {
             subsession_a: m.subsession_a,
             subsession_b: m.subsession_b,
         });
@@ -256,8 +251,7 @@ impl Local {
     }
 
     fn join(&self, ctx: &mut Context, b: Subsession) {
-        ctx.command(Command::Join {
-            change: ctx.change,
+        ctx.command(Pair::Join {
             subsession_a: self.a,
             subsession_b: b,
             translation: self.translation,
@@ -273,7 +267,7 @@ impl Local {
         self.phase = Phase::Cutting;
         ctx.report(Role::Local, self.a, Progress::SetUp);
         self.persist(ctx, b, LocalStage::Cut);
-        ctx.command(Command::Cut { change: ctx.change });
+        ctx.command(Pair::Cut);
         Flow::On
     }
 
@@ -288,25 +282,23 @@ impl Local {
     fn complete(&mut self, ctx: &mut Context, b: Subsession) {
         self.phase = Phase::Closing;
         self.persist(ctx, b, LocalStage::Completing);
-        ctx.command(Command::Complete { change: ctx.change });
+        ctx.command(Pair::Complete);
         self.close(ctx);
     }
 
     fn close(&mut self, ctx: &mut Context) {
         let Some(b) = self.b else { return };
         self.closes += 1;
-        ctx.command(Command::Close {
-            change: ctx.change,
+        ctx.command(Pair::Close {
             subsession_a: self.a,
             subsession_b: b,
-            relayed: true,
         });
         ctx.deadline(CLOSE);
     }
 
     fn removed(&mut self, ctx: &mut Context) -> Flow {
         self.let_go(ctx);
-        ctx.command(Command::Erase { change: ctx.change });
+        ctx.erase();
         ctx.report(Role::Local, self.a, Progress::Removed);
         self.finish(ctx, Ok(()))
     }
@@ -321,15 +313,14 @@ impl Local {
 
     /// Takes everything back. Only before the cut.
     fn fail(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        let change = ctx.change;
         let prepared = self.phase >= Phase::Preparing;
         if prepared {
-            ctx.command(Command::Unprepare { change });
+            ctx.command(Pair::Unjoin);
         }
         self.let_go(ctx);
         // This command is the last: until everything is taken back, a crash must find the record.
         if prepared {
-            ctx.command(Command::Erase { change });
+            ctx.erase();
         }
         let end = match prepared {
             true => Progress::RolledBack(reason.clone()),
@@ -346,20 +337,16 @@ impl Local {
 
     /// Ends the session for both ends, because the data that the proxy held is lost.
     fn break_off(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
-        let change = ctx.change;
         let reason = Reason::MiddleboxDied(bytes);
-        ctx.command(Command::Reset { change });
+        ctx.command(Pair::Reset);
         self.let_go(ctx);
-        ctx.command(Command::Erase { change });
+        ctx.erase();
         ctx.report(Role::Local, self.a, Progress::Lost(reason.clone()));
         self.finish(ctx, Err(reason))
     }
 
     fn let_go(&mut self, ctx: &mut Context) {
-        ctx.command(Command::Unlock {
-            change: ctx.change,
-            subsession: self.a,
-        });
+        ctx.command(Pair::Unlock);
     }
 
     fn finish(&mut self, ctx: &mut Context, result: Result<(), Reason>) -> Flow {

@@ -25,6 +25,7 @@ use super::straight::Straight;
 use super::strangers::{self, Outcome, Outcomes};
 use super::tail::Tail;
 
+mod forwarder;
 mod part;
 mod restore;
 mod routing;
@@ -262,27 +263,9 @@ impl Machine {
 
     /// Handles an event on this host.
     pub fn handle_event(&mut self, now: Time, event: HostEvent) {
-        if let HostEvent::Enlisted {
-            change,
-            from,
-            result,
-        } = event
-        {
-            let answer = Message::Enlisted { change, result };
-            return self.core.transmits.push_back((from, answer));
-        }
-        if let HostEvent::DeltaKnown {
-            change,
-            from,
-            result,
-        } = event
-        {
-            let answer = Message::TellDelta { change, result };
-            return self.core.transmits.push_back((from, answer));
-        }
-        if let HostEvent::Forgotten { change, from } = event {
-            return self.forgotten(now, change, from);
-        }
+        let Some(event) = self.answer_forwarder(now, event) else {
+            return;
+        };
         let change = match &event {
             HostEvent::Measured { change, .. }
             | HostEvent::Locked { change, .. }

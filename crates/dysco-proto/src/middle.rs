@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::command::Command;
+use super::command::Proxy;
 use super::context::{Context, Flow, Time};
 use super::event::HostEvent;
 use super::left::GONE;

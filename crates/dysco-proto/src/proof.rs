@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use dysco_common::Translation;
 
-use super::command::Command;
+use super::command::Direct;
 use super::context::{Context, Flow};
 use super::event::{HostEvent, Watched};
 use super::message::{HostId, Message, Subsession};
@@ -36,8 +36,7 @@ pub(super) struct Proof {
 impl Proof {
     pub fn start(ctx: &mut Context, subsession: Subsession) -> Self {
         ctx.report(Role::Proof, subsession, Progress::Requested);
-        let change = ctx.change;
-        ctx.command(Command::Watch { change, subsession });
+        ctx.command(Direct::Watch { subsession });
         ctx.deadline(WATCH);
         Proof {
             a: subsession,
@@ -169,9 +168,8 @@ impl Proof {
     }
 
     fn returned(&mut self, ctx: &mut Context) -> Flow {
-        let change = ctx.change;
         let subsession = self.a;
-        ctx.command(Command::Returned { change, subsession });
+        ctx.command(Direct::Returned { subsession });
         ctx.report(Role::Proof, self.a, Progress::Switched);
         self.end(ctx, Ok(()), Progress::Removed)
     }

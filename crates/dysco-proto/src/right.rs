@@ -6,7 +6,7 @@ use std::time::Duration;
 use dysco_common::Translation;
 use dysco_common::two_paths::Cutoff;
 
-use super::command::{Command, Side};
+use super::command::{Anchor, Side};
 use super::context::{Context, Flow};
 use super::event::HostEvent;
 use super::left::GONE;
@@ -57,10 +57,7 @@ pub(super) struct Right {
 impl Right {
     pub fn start(ctx: &mut Context, b: Subsession, left: HostId) -> Self {
         ctx.report(Role::Right, b, Progress::Requested);
-        ctx.command(Command::Lock {
-            change: ctx.change,
-            subsession: b,
-        });
+        ctx.command(Anchor::Lock { subsession: b });
         ctx.deadline(LOCK);
         Right::new(b, left)
     }
@@ -96,10 +93,7 @@ impl Right {
     ) -> Self {
         let mut right = Right::new(b, left);
         right.restored = true;
-        ctx.command(Command::Lock {
-            change: ctx.change,
-            subsession: b,
-        });
+        ctx.command(Anchor::Lock { subsession: b });
         if let RightStage::Deaf { round, cutoff } = stage {
             right.new = Some(new);
             right.restore_deaf(ctx, round, cutoff);
@@ -107,7 +101,7 @@ impl Right {
         }
         right.prepare(ctx, new);
         // A former process may have stopped receiving on the new path.
-        ctx.command(Command::Hear { change: ctx.change });
+        ctx.command(Anchor::Hear);
         if let RightStage::Switched { cutoff } = stage {
             right.cut(ctx, cutoff);
         }
@@ -307,8 +301,7 @@ impl Right {
     fn prepare(&mut self, ctx: &mut Context, new: Subsession) -> Flow {
         self.new = Some(new);
         self.phase = Phase::Preparing;
-        ctx.command(Command::Prepare {
-            change: ctx.change,
+        ctx.command(Anchor::Prepare {
             side: Side::Right,
             own: self.b,
             new,
@@ -344,10 +337,9 @@ impl Right {
         ctx.no_deadline();
         self.cut_in = Some(cutoff);
         self.phase = Phase::Cutting;
-        let change = ctx.change;
         // The wire of the new path has this session's own numbers.
-        ctx.command(Command::SetCutIn { change, cutoff });
-        ctx.command(Command::Cut { change });
+        ctx.command(Anchor::SetCutIn { cutoff });
+        ctx.command(Anchor::Cut);
         if self.gone {
             ctx.deadline(CUT_OF_GONE);
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::command::Command;
+use super::command::Direct;
 use super::context::{Context, Flow};
 use super::event::HostEvent;
 use super::message::{HostId, Message, Subsession};
@@ -23,7 +23,6 @@ pub(super) struct Straight {
 impl Straight {
     /// Begins. Returns `None` if the message is no such request.
     pub fn start(ctx: &mut Context, message: &Message) -> Option<Self> {
-        let change = ctx.change;
         let (b, command) = match *message {
             Message::Prove {
                 subsession,
@@ -32,8 +31,7 @@ impl Straight {
                 translation,
                 ..
             } => {
-                let command = Command::Prove {
-                    change,
+                let command = Direct::Prove {
                     subsession,
                     path,
                     probe,
@@ -47,8 +45,7 @@ impl Straight {
                 translation,
                 ..
             } => {
-                let command = Command::Return {
-                    change,
+                let command = Direct::Return {
                     subsession,
                     path,
                     translation,
@@ -57,7 +54,7 @@ impl Straight {
             }
             _ => return None,
         };
-        let returns = matches!(command, Command::Return { .. });
+        let returns = matches!(command, Direct::Return { .. });
         ctx.command(command);
         ctx.deadline(PREPARE);
         Some(Straight {

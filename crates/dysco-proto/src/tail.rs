@@ -6,7 +6,7 @@ use std::time::Duration;
 use dysco_common::chain::Token;
 use dysco_common::two_paths::Cutoff;
 
-use super::command::Command;
+use super::command::Chain;
 use super::context::{Context, Flow};
 use super::event::HostEvent;
 use super::left::GONE;
@@ -81,8 +81,8 @@ impl Tail {
     }
 
     fn hold(&self, ctx: &mut Context) {
-        let (change, session) = (ctx.change, self.own());
-        ctx.command(Command::Hold { change, session });
+        let session = self.own();
+        ctx.command(Chain::Hold { session });
     }
 
     pub fn session(&self) -> Subsession {
@@ -218,18 +218,14 @@ impl Tail {
         self.facts = Some(facts);
         self.phase = Phase::Preparing;
         ctx.report(Role::Tail, self.session, Progress::Locked);
-        let (change, session, token) = (ctx.change, self.session, self.token);
+        let (session, token) = (self.session, self.token);
         let inner = self.inner;
         ctx.persist(RoleRecord::Tail {
             session,
             token,
             inner,
         });
-        ctx.command(Command::Extend {
-            change,
-            session: self.own(),
-            token,
-        });
+        ctx.command(Chain::Extend { token });
         Flow::On
     }
 
@@ -246,9 +242,8 @@ impl Tail {
         ctx.hush();
         ctx.no_deadline();
         self.phase = Phase::Cutting;
-        let change = ctx.change;
-        ctx.command(Command::SetCutIn { change, cutoff });
-        ctx.command(Command::Cut { change });
+        ctx.command(Chain::SetCutIn { cutoff });
+        ctx.command(Chain::Cut);
         Flow::On
     }
 
@@ -263,8 +258,8 @@ impl Tail {
     fn complete(&mut self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
         ctx.hush();
-        ctx.command(Command::Complete { change });
-        ctx.command(Command::Erase { change });
+        ctx.command(Chain::Complete);
+        ctx.erase();
         ctx.unlock(self.own());
         ctx.say(self.left(), Message::DoneAck { change });
         ctx.report(Role::Tail, self.session, Progress::Removed);
@@ -282,9 +277,9 @@ impl Tail {
     fn let_go(&mut self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
         ctx.hush();
-        ctx.command(Command::Abandon { change });
-        ctx.command(Command::Release { change });
-        ctx.command(Command::Erase { change });
+        ctx.command(Chain::Abandon);
+        ctx.command(Chain::Release);
+        ctx.erase();
         ctx.unlock(self.own());
         ctx.say(self.left(), Message::DoneAck { change });
         // The outcome of the change itself was reported earlier.
@@ -302,12 +297,11 @@ impl Tail {
     }
 
     fn roll_back(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        let change = ctx.change;
         ctx.hush();
         if self.phase > Phase::Locking {
-            ctx.command(Command::Abandon { change });
-            ctx.command(Command::Release { change });
-            ctx.command(Command::Erase { change });
+            ctx.command(Chain::Abandon);
+            ctx.command(Chain::Release);
+            ctx.erase();
         }
         ctx.unlock(self.own());
         let end = match self.phase {

@@ -1,36 +1,78 @@
-//! The machine's commands, carried out as the engine does it (`engine/rechain`). An event answers a
+//! The work of a host in a change of a chain, done as the engine does it (`engine/rechain`). An event answers a
 //! command that takes the kernel or other hosts some time.
 
-use dysco_common::chain::path_number;
+use dysco_common::chain::{Token, path_number};
 use dysco_common::delta::{Reach, bears};
 use dysco_common::session::offer;
 use dysco_common::two_paths::Cutoff;
 use dysco_common::{Delta, Offer};
-use dysco_proto::{ChangeId, Command, Facts, HostEvent, HostId, Reason, Scope, Subsession};
+use dysco_proto::{ChangeId, Facts, HostEvent, HostId, Reason, Scope, Subsession};
 
 use super::config::{LEFT, RIGHT};
 use super::host::{Held, Host, LEFTWARDS, Later, Other, RIGHTWARDS, Route, Wrong};
 use super::seed;
 
-/// True if this command can fail on a sound host.
-pub(super) fn can_fail(command: &Command) -> bool {
-    matches!(
-        command,
-        Command::Hold { .. }
-            | Command::Enlist { .. }
-            | Command::AskDelta { .. }
-            | Command::Extend { .. }
-            | Command::MoveState { .. }
-            | Command::Open { .. }
-            | Command::Persist { .. }
-    )
-}
-
-fn refused() -> Reason {
+pub(super) fn refused() -> Reason {
     Reason::Cancelled
 }
 
 impl Host {
+    /// Requests the path through the new chain.
+    pub(super) fn open_path(
+        &mut self,
+        change: ChangeId,
+        token: &Token,
+        (delta, right): (&Delta, &Reach),
+    ) {
+        match self.open(change, delta, right) {
+            Ok(()) => {
+                self.numbers.insert(change, path_number(token));
+                self.makes_up = Some((change, *delta));
+                self.lead_beyond(change, delta);
+                self.events.push(Later::Open(change));
+            }
+            Err(reason) => self.tell(HostEvent::Prepared {
+                change,
+                result: Err(reason),
+            }),
+        }
+    }
+
+    pub(super) fn extend(&mut self, change: ChangeId, token: &Token) {
+        self.numbers.insert(change, path_number(token));
+        let result = self.add_path(change);
+        let side = self.side(change);
+        self.planes[side].awaits |= result.is_ok();
+        self.tell(HostEvent::Prepared { change, result });
+    }
+
+    pub(super) fn complete(&mut self, change: ChangeId) {
+        let side = self.side(change);
+        if self.sound(change) && self.planes[side].current != Some(change) {
+            self.wrong = Some(Wrong::CompletedElsewhere);
+        }
+        if let Some(held) = self.held.get_mut(&change) {
+            held.completed = true;
+        }
+    }
+
+    pub(super) fn forget_once(
+        &mut self,
+        change: ChangeId,
+        from: HostId,
+        scope: Scope,
+        paths: &[u32],
+    ) {
+        let later = Later::Forgotten(change, from);
+        if !self.events.contains(&later) {
+            // Only once: a repetition may belong to a change that is long over.
+            if self.forgotten.insert(change) {
+                self.forget(change, scope, paths);
+            }
+            self.events.push(later);
+        }
+    }
+
     /// Treats what an earlier change asks to be forgotten as late from now on.
     pub(super) fn expect_passing(&mut self, change: ChangeId) {
         if self.forgotten.contains(&change) {
@@ -54,151 +96,7 @@ impl Host {
         self.state &= seed::keeps_state(self.seed, scope);
     }
 
-    /// Makes the command fail.
-    pub(super) fn fail(&mut self, command: Command) {
-        let change = command.change();
-        let event = match command {
-            Command::Hold { .. } => HostEvent::Locked {
-                change,
-                result: Err(refused()),
-            },
-            Command::Enlist { from, .. } => HostEvent::Enlisted {
-                change,
-                from,
-                result: Err(refused()),
-            },
-            Command::AskDelta { from, .. } => HostEvent::DeltaKnown {
-                change,
-                from,
-                result: Err(refused()),
-            },
-            Command::MoveState { to, .. } => HostEvent::StateMoved {
-                change,
-                to,
-                result: Err(refused()),
-            },
-            Command::Extend { .. } | Command::Open { .. } => HostEvent::Prepared {
-                change,
-                result: Err(refused()),
-            },
-            Command::Persist { .. } => HostEvent::PersistFailed {
-                change,
-                error: String::new(),
-            },
-            _ => return,
-        };
-        self.tell(event);
-    }
-
-    /// Carries out the command.
-    pub(super) fn execute(&mut self, command: Command, wrong: &mut Option<Wrong>) {
-        let change = command.change();
-        match command {
-            Command::Hold { session, .. } => {
-                let result = self.hold(change, &session);
-                self.tell(HostEvent::Locked { change, result });
-            }
-            Command::Enlist {
-                from,
-                stays,
-                paths,
-                number,
-                ..
-            } => {
-                let result = self.get_ready(change, stays, &paths, number);
-                self.tell(HostEvent::Enlisted {
-                    change,
-                    from,
-                    result,
-                });
-            }
-            Command::AskDelta { from, .. } => self.tell(HostEvent::DeltaKnown {
-                change,
-                from,
-                result: Ok(self.delta),
-            }),
-            Command::Extend { token, .. } => {
-                self.numbers.insert(change, path_number(&token));
-                let result = self.add_path(change, wrong);
-                let side = self.side(change);
-                self.planes[side].awaits |= result.is_ok();
-                self.tell(HostEvent::Prepared { change, result });
-            }
-            Command::MoveState { from, to, .. } => {
-                self.moves.insert((change, to), false);
-                self.asked.push((change, from, to));
-            }
-            Command::Open {
-                delta,
-                right,
-                token,
-                ..
-            } => match self.open(change, &delta, &right, wrong) {
-                Ok(()) => {
-                    self.numbers.insert(change, path_number(&token));
-                    self.makes_up = Some((change, delta));
-                    self.lead_beyond(change, &delta);
-                    self.events.push(Later::Open(change));
-                }
-                Err(reason) => self.tell(HostEvent::Prepared {
-                    change,
-                    result: Err(reason),
-                }),
-            },
-            Command::Cut { .. } => self.cut(change),
-            Command::SetCutIn { cutoff, .. } => {
-                if let Some(held) = self.held.get_mut(&change) {
-                    held.far = Some(cutoff.at);
-                }
-            }
-            Command::Complete { .. } => {
-                let side = self.side(change);
-                if self.sound(change) && self.planes[side].current != Some(change) {
-                    *wrong = Some(Wrong::CompletedElsewhere);
-                }
-                if let Some(held) = self.held.get_mut(&change) {
-                    held.completed = true;
-                }
-            }
-            Command::Abandon { .. } => self.abandon(change, wrong),
-            Command::Release { .. } => self.release(change),
-            Command::Forget {
-                from, scope, paths, ..
-            } => {
-                let later = Later::Forgotten(change, from);
-                if !self.events.contains(&later) {
-                    // Only once: a repetition may belong to a change that is long over.
-                    if self.forgotten.insert(change) {
-                        self.forget(change, scope, &paths);
-                    }
-                    self.events.push(later);
-                }
-            }
-            Command::Persist { record, .. } => {
-                let first = !self.records.contains_key(&change);
-                if first || !seed::forgets_records(self.seed) || self.place != LEFT {
-                    self.records.insert(change, record);
-                }
-            }
-            Command::Erase { .. } => {
-                self.records.remove(&change);
-                match self.held.get_mut(&change) {
-                    Some(held) if held.completed => held.erased = true,
-                    _ => self.release(change),
-                }
-            }
-            Command::Splice {
-                left,
-                right,
-                hosts,
-                number,
-                ..
-            } => self.splice(left, right, &hosts, number),
-            _ => *wrong = Some(Wrong::Unmodelled),
-        }
-    }
-
-    fn splice(
+    pub(super) fn splice(
         &mut self,
         left: Option<HostId>,
         right: Option<HostId>,
@@ -214,16 +112,16 @@ impl Host {
     }
 
     /// True if the session exists and the change holds it.
-    fn sound(&self, change: ChangeId) -> bool {
+    pub(super) fn sound(&self, change: ChangeId) -> bool {
         !self.gone && self.held.contains_key(&change)
     }
 
     /// Side that a change holds.
-    fn side(&self, change: ChangeId) -> usize {
+    pub(super) fn side(&self, change: ChangeId) -> usize {
         self.held.get(&change).map_or(RIGHTWARDS, |held| held.side)
     }
 
-    fn hold(&mut self, change: ChangeId, session: &Subsession) -> Result<Facts, Reason> {
+    pub(super) fn hold(&mut self, change: ChangeId, session: &Subsession) -> Result<Facts, Reason> {
         let side = self.side_of(session);
         let passes = self.is_anchor() || self.planes[side].active || !self.knows.is_empty();
         if self.gone || !passes {
@@ -278,12 +176,11 @@ impl Host {
 
     /// Sends the SYN, unless the numbers contradict the deltas that the hosts that leave have
     /// reported.
-    fn open(
+    pub(super) fn open(
         &mut self,
         change: ChangeId,
         delta: &Delta,
         right: &Reach,
-        wrong: &mut Option<Wrong>,
     ) -> Result<(), Reason> {
         let before = self.held.get(&change).map_or(Reach::default(), |h| h.reach);
         let now = self.reach(self.side(change));
@@ -291,10 +188,10 @@ impl Host {
         if !self.entries.is_empty() && !bears(&before, right, &now, delta) {
             return Err(refused());
         }
-        self.add_path(change, wrong)
+        self.add_path(change)
     }
 
-    fn add_path(&mut self, change: ChangeId, wrong: &mut Option<Wrong>) -> Result<(), Reason> {
+    pub(super) fn add_path(&mut self, change: ChangeId) -> Result<(), Reason> {
         let gone = self.gone;
         let held = self.held.get_mut(&change).filter(|_| !gone);
         let held = held.ok_or(Reason::Closing)?;
@@ -304,7 +201,7 @@ impl Host {
         held.second = Some(change);
         let plane = &mut self.planes[held.side];
         if plane.other.is_some() {
-            *wrong = Some(Wrong::ThreePaths);
+            self.wrong = Some(Wrong::ThreePaths);
         }
         plane.other = Some(Other {
             route: Some(change),
@@ -316,7 +213,7 @@ impl Host {
         Ok(())
     }
 
-    fn cut(&mut self, change: ChangeId) {
+    pub(super) fn cut(&mut self, change: ChangeId) {
         let held = self.held.get(&change).copied();
         let Some((held, second)) = held.and_then(|h| Some((h, h.second?))) else {
             return self.tell_gone(change);
@@ -353,7 +250,7 @@ impl Host {
         }
     }
 
-    fn abandon(&mut self, change: ChangeId, wrong: &mut Option<Wrong>) {
+    pub(super) fn abandon(&mut self, change: ChangeId) {
         self.events.retain(|later| *later != Later::Open(change));
         let Some(held) = self.held.get_mut(&change) else {
             return;
@@ -362,7 +259,7 @@ impl Host {
         plane.awaits = false;
         held.cut = false;
         if held.completed {
-            *wrong = Some(Wrong::BackAfterCompletion);
+            self.wrong = Some(Wrong::BackAfterCompletion);
         }
         let taken = held.second.is_some() && held.second == plane.current;
         if let Some(other) = plane.other.filter(|o| o.before && taken) {
@@ -379,7 +276,7 @@ impl Host {
         }
     }
 
-    fn release(&mut self, change: ChangeId) {
+    pub(super) fn release(&mut self, change: ChangeId) {
         let Some(held) = self.held.remove(&change) else {
             return;
         };

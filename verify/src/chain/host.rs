@@ -11,7 +11,6 @@ use dysco_proto::{
 };
 
 use super::config::{LEFT, RIGHT};
-use super::engine;
 use super::entry::Entry;
 use super::lines::Passed;
 use super::seed::Seed;
@@ -192,6 +191,8 @@ pub struct Host {
     pub(super) taking_up: bool,
     /// Bug that is put in on purpose.
     pub(super) seed: Option<Seed>,
+    /// Rule that was broken in this step.
+    pub(super) wrong: Option<Wrong>,
 }
 
 impl Hash for Host {
@@ -262,6 +263,7 @@ impl Host {
             followed: false,
             taking_up: false,
             seed,
+            wrong: None,
         };
         host.machine = Some(host.fresh());
         host
@@ -398,7 +400,7 @@ impl Host {
         out
     }
 
-    fn hear(&mut self, report: Report, wrong: &mut Option<Wrong>) {
+    fn hear(&mut self, report: Report) {
         match report {
             Report::Progress {
                 change,
@@ -420,7 +422,7 @@ impl Host {
                     _ => changed && !taken,
                 };
                 if falsely && !self.gone {
-                    *wrong = Some(Wrong::FalseReport);
+                    self.wrong = Some(Wrong::FalseReport);
                 }
                 self.endings.push(Ending {
                     change,
@@ -430,7 +432,7 @@ impl Host {
             }
             // The next process does not know which hosts took part in a change.
             Report::Violation { .. } if self.life == 0 => {
-                *wrong = Some(Wrong::TakenForIntruder);
+                self.wrong = Some(Wrong::TakenForIntruder);
             }
             Report::Violation { .. } | Report::Progress { .. } | Report::Trouble { .. } => {}
         }
@@ -448,19 +450,15 @@ impl Engine for Host {
         Host::die(self);
     }
 
-    fn can_fail(command: &Command) -> bool {
-        engine::can_fail(command)
+    fn fail(&mut self, command: &Command) -> bool {
+        Host::fail(self, command)
     }
 
-    fn fail(&mut self, command: Command) {
-        Host::fail(self, command);
+    fn take_wrong(&mut self) -> Option<Wrong> {
+        self.wrong.take()
     }
 
-    fn execute(&mut self, command: Command, wrong: &mut Option<Wrong>) {
-        Host::execute(self, command, wrong);
-    }
-
-    fn hear(&mut self, report: Report, wrong: &mut Option<Wrong>) {
-        Host::hear(self, report, wrong);
+    fn hear(&mut self, report: Report) {
+        Host::hear(self, report);
     }
 }

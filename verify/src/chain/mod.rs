@@ -8,6 +8,7 @@ pub mod ask;
 pub mod calm;
 pub mod carrying;
 pub mod check;
+pub mod commands;
 pub mod config;
 pub mod engine;
 pub mod entry;

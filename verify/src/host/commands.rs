@@ -1,206 +1,25 @@
-//! The machine's commands, carried out as the engine does it. A later event answers a command that
-//! takes the kernel or the proxy some time.
+//! The machine's commands, carried out as the engine does it.
 
-use dysco_common::session::offer;
-use dysco_common::two_paths::{self, Anchor, Cutoff, Fins};
-use dysco_common::{Offer, State};
-use dysco_proto::{ChangeId, Command, Facts, HostEvent, Measurement, Reason, Subsession};
+use dysco_proto::command::{Anchor, Chain, Direct, Forwarder, Journal, Pair, Proxy};
+use dysco_proto::{Action, ChangeId, Command, HostEvent, Reason};
 
-use super::{Held, Host, Wrong};
-use crate::place::{self, Side};
+use super::{Host, Wrong};
 use crate::plane::Entry;
 use crate::seed;
 
-/// Bound on the window that the old path may announce from the lock on. Windows are not modelled,
-/// but the removal of the bound is.
-const CLAMP: u16 = u16::MAX;
+impl dysco_proto::Host for Host {
+    type Outcome = ();
 
-/// True if this command can fail on a sound host.
-pub(super) fn can_fail(command: &Command) -> bool {
-    matches!(
-        command,
-        Command::Measure { .. }
-            | Command::Lock { .. }
-            | Command::LockPair { .. }
-            | Command::Join { .. }
-            | Command::Reserve { .. }
-            | Command::Prepare { .. }
-            | Command::Try { .. }
-            | Command::Look { .. }
-            | Command::Persist { .. }
-            | Command::Close { .. }
-    )
-}
-
-impl Host {
-    /// Makes the command fail.
-    pub(super) fn fail(&mut self, command: Command) {
-        let change = command.change();
-        let reason = Reason::Cancelled;
+    fn proxy(&mut self, change: ChangeId, command: Proxy) {
         match command {
-            Command::Measure { .. } => self.later(HostEvent::Measured {
-                change,
-                result: Err(reason),
-            }),
-            Command::Lock { .. } => self.tell(HostEvent::Locked {
-                change,
-                result: Err(reason),
-            }),
-            Command::LockPair { .. } => self.tell(HostEvent::PairLocked {
-                change,
-                result: Err(reason),
-            }),
-            Command::Join { translation, .. } => {
-                self.held.entry(change).or_default().waiting = Some(translation);
-                self.later(HostEvent::Prepared {
-                    change,
-                    result: Err(reason),
-                });
-            }
-            Command::Reserve { .. } => self.later(HostEvent::Reserved {
-                change,
-                result: Err(reason),
-            }),
-            Command::Prepare { own, new, .. } => {
-                self.hold_for_path(change, &own, new);
-                self.later(HostEvent::TwoPaths {
-                    change,
-                    result: Err(reason),
-                });
-            }
-            Command::Try { .. } => self.later(HostEvent::Tried {
-                change,
-                result: Err(reason),
-            }),
-            Command::Look { .. } => self.later(HostEvent::Looked {
-                change,
-                carries: false,
-            }),
-            Command::Persist { .. } => {
-                let error = String::new();
-                self.tell(HostEvent::PersistFailed { change, error });
-            }
-            Command::Close { .. } => self.later(HostEvent::Closed {
-                change,
-                result: Err(reason),
-            }),
-            _ => {}
-        }
-    }
-
-    pub(super) fn later(&mut self, event: HostEvent) {
-        self.events.push(event);
-    }
-
-    /// Carries out the command.
-    pub(super) fn execute(&mut self, command: Command, wrong: &mut Option<Wrong>) {
-        let change = command.change();
-        match command {
-            Command::Measure { subsession, .. } => {
+            Proxy::Measure { subsession } => {
                 let relay = self.measure_relay(change);
                 let result = relay.map_or_else(|| self.measure(&subsession), Ok);
                 self.later(HostEvent::Measured { change, result });
             }
-            Command::Lock { subsession, .. } => {
-                let result = self.lock(change, &subsession, wrong);
-                self.tell(HostEvent::Locked { change, result });
-            }
-            Command::LockPair {
+            Proxy::Close {
                 subsession_a,
                 subsession_b,
-                ..
-            } => {
-                let result = self.lock_pair(change, &subsession_a, &subsession_b, wrong);
-                self.tell(HostEvent::PairLocked { change, result });
-            }
-            Command::Join { translation, .. } => self.join(change, translation, wrong),
-            Command::Watch { .. }
-            | Command::Prove { .. }
-            | Command::Return { .. }
-            | Command::Returned { .. }
-            | Command::Hold { .. }
-            | Command::Enlist { .. }
-            | Command::AskDelta { .. }
-            | Command::Extend { .. }
-            | Command::MoveState { .. }
-            | Command::Open { .. }
-            | Command::Splice { .. }
-            | Command::Abandon { .. }
-            | Command::Forget { .. } => *wrong = Some(Wrong::Unmodelled),
-            Command::Unlock { .. } => {
-                self.unclamp(change);
-                self.held.remove(&change);
-            }
-            Command::Reserve {
-                subsession_a,
-                subsession_b,
-                ..
-            } => {
-                let new = place::new_path(&subsession_a, &subsession_b);
-                self.held.entry(change).or_default().new = Some(new);
-                self.later(HostEvent::Reserved {
-                    change,
-                    result: Ok(new),
-                });
-            }
-            Command::Release { .. } => {
-                if let Some(held) = self.held.get_mut(&change) {
-                    held.new = None;
-                }
-            }
-            Command::Prepare {
-                own,
-                new,
-                translation,
-                ..
-            } => {
-                if !self.records.contains_key(&change) {
-                    *wrong = Some(Wrong::PreparedUnrecorded);
-                }
-                self.hold_for_path(change, &own, new);
-                self.spoilt.prepared = Some((change, new, translation));
-                let result = self.prepare(change, new, translation);
-                self.later(HostEvent::TwoPaths { change, result });
-            }
-            Command::Try { .. } => {
-                // The packets that open a path reveal what the path does to them (`engine/probe`).
-                let opens = self.nature.is_plain() || seed::compares_nothing(self.seed);
-                // The world exchanges the packets when the event happens (`World::opens`).
-                let result = if opens {
-                    Ok([Fins::default(); 2])
-                } else {
-                    Err(Reason::Cancelled)
-                };
-                self.later(HostEvent::Tried { change, result });
-            }
-            Command::Unprepare { .. } if self.is_pair(change) => self.unjoin_pair(change, wrong),
-            Command::Unprepare { .. } => self.unprepare(change, wrong),
-            Command::Cut { .. } if self.is_pair(change) => self.cut_pair(change),
-            Command::Cut { .. } => match self.slot_of(change) {
-                Some(side) => {
-                    if let Some(cutoff) = self.entry_mut(side).map(|e| e.cut(Anchor::Near)) {
-                        self.tell(HostEvent::CutDone { change, cutoff });
-                    }
-                }
-                None => self.tell_gone(change),
-            },
-            Command::SetCutIn { cutoff, .. } => self.set_cut_in(change, cutoff),
-            Command::Reset { .. } => self.reset_ends(change),
-            Command::Look { .. } => self.look(change),
-            Command::Deafen { .. } => self.deafen(change),
-            Command::Hear { .. } => {
-                if let Some(entry) = self.slot_of(change).and_then(|s| self.entry_mut(s)) {
-                    entry.s.deaf = 0;
-                }
-            }
-            Command::TakeBack { new, .. } => self.take_back(change, new, wrong),
-            Command::Complete { .. } if self.is_pair(change) => self.relay_pair(change, wrong),
-            Command::Complete { .. } => self.complete(change, wrong),
-            Command::Close { relayed: true, .. } => self.close_sockets(change),
-            Command::Close {
-                subsession_a,
-                subsession_b,
-                ..
             } => {
                 for sub in [subsession_a, subsession_b] {
                     self.entomb(&sub);
@@ -208,13 +27,80 @@ impl Host {
                 let result = Ok(());
                 self.later(HostEvent::Closed { change, result });
             }
-            Command::Persist { record, .. } if seed::local::puts_off(self, change) => {
+        }
+    }
+
+    fn anchor(&mut self, change: ChangeId, command: Anchor) {
+        match command {
+            Anchor::Lock { subsession } => {
+                let result = self.lock(change, &subsession);
+                self.tell(HostEvent::Locked { change, result });
+            }
+            Anchor::Unlock => self.unlock(change),
+            Anchor::Reserve {
+                subsession_a,
+                subsession_b,
+            } => self.reserve(change, &subsession_a, &subsession_b),
+            Anchor::Release => self.release(change),
+            Anchor::Prepare {
+                own,
+                new,
+                translation,
+                ..
+            } => self.prepare_recorded(change, (own, new), translation),
+            Anchor::Try => self.try_path(change),
+            Anchor::Unprepare => self.unprepare(change),
+            Anchor::Cut => self.cut(change),
+            Anchor::SetCutIn { cutoff } => self.set_cut_in(change, cutoff),
+            Anchor::Reset => self.reset_ends(change, false),
+            Anchor::Look => self.look(change),
+            Anchor::Deafen => self.deafen(change),
+            Anchor::Hear => self.hear_again(change),
+            Anchor::TakeBack { new } => self.take_back(change, new),
+            Anchor::Complete => self.complete(change),
+        }
+    }
+
+    fn pair(&mut self, change: ChangeId, command: Pair) {
+        match command {
+            Pair::LockPair {
+                subsession_a,
+                subsession_b,
+            } => {
+                let result = self.lock_pair(change, &subsession_a, &subsession_b);
+                self.tell(HostEvent::PairLocked { change, result });
+            }
+            Pair::Unlock => self.unlock(change),
+            Pair::Join { translation, .. } => self.join(change, translation),
+            Pair::Unjoin => self.unjoin_pair(change),
+            Pair::Cut => self.cut_pair(change),
+            Pair::Reset => self.reset_ends(change, true),
+            Pair::Complete => self.relay_pair(change),
+            Pair::Close { .. } => self.close_sockets(change),
+        }
+    }
+
+    fn direct(&mut self, _: ChangeId, _: Direct) {
+        self.wrong = Some(Wrong::Unmodelled);
+    }
+
+    fn chain(&mut self, _: ChangeId, _: Chain) {
+        self.wrong = Some(Wrong::Unmodelled);
+    }
+
+    fn forwarder(&mut self, _: ChangeId, _: Forwarder) {
+        self.wrong = Some(Wrong::Unmodelled);
+    }
+
+    fn journal(&mut self, change: ChangeId, command: Journal) {
+        match command {
+            Journal::Persist { record } if seed::local::puts_off(self, change) => {
                 self.spoilt.record = Some(record);
             }
-            Command::Persist { record, .. } => {
+            Journal::Persist { record } => {
                 self.records.insert(change, record);
             }
-            Command::Erase { .. } => {
+            Journal::Erase => {
                 self.records.remove(&change);
                 self.held.remove(&change);
                 self.entries
@@ -224,266 +110,92 @@ impl Host {
             }
         }
     }
+}
 
-    fn measure(&self, which: &Subsession) -> Result<Measurement, Reason> {
-        let (a, b) = (
-            place::subsession(self.place, Side::Left),
-            place::subsession(self.place, Side::Right),
-        );
-        let relays = !self.sockets.iter().any(|s| s.dead);
-        if (*which != a && *which != b) || !relays {
-            return Err(Reason::NotTracked(*which));
-        }
-        Ok(self.measurement(self.facts(Side::Left)?, self.facts(Side::Right)?))
-    }
-
-    pub(super) fn measurement(&self, a: Facts, b: Facts) -> Measurement {
-        Measurement {
-            delta_forward: place::DELTA_FORWARD,
-            delta_reverse: place::DELTA_REVERSE,
-            a,
-            b,
-            clock_a: 5000,
-            clock_b: 9000,
-            subsession_a: place::subsession(self.place, Side::Left),
-            subsession_b: place::subsession(self.place, Side::Right),
-            relay: None,
-            left_answers: true,
-        }
-    }
-
-    pub(super) fn facts(&self, side: Side) -> Result<Facts, Reason> {
-        let subsession = place::subsession(self.place, side);
-        let entry = self.entry(side).ok_or(Reason::NotTracked(subsession))?;
-        let life = &entry.s.life;
-        let over = life.reset != 0 || life.fin_in & life.fin_out != 0;
-        let changed = entry.state() != State::Tracked && !self.locks_changed;
-        if changed || over {
-            return Err(Reason::Closing);
-        }
-        Ok(self.known(side))
-    }
-
-    /// Facts about a session that exists.
-    pub(super) fn known(&self, side: Side) -> Facts {
-        let (local, remote) = place::isns(self.place, side);
-        let life = self.entry(side).map(|e| e.s.life).unwrap_or_default();
-        Facts {
-            local: offer_of(local),
-            remote: offer_of(remote),
-            tsval_out: 100,
-            fin_out: life.fin_out != 0,
-            fin_in: life.fin_in != 0,
-            reset: false,
-            ..Facts::default()
-        }
-    }
-
-    fn lock(
-        &mut self,
-        change: ChangeId,
-        subsession: &Subsession,
-        wrong: &mut Option<Wrong>,
-    ) -> Result<Facts, Reason> {
-        let side = self
-            .find(subsession)
-            .ok_or(Reason::NotTracked(*subsession))?;
-        let facts = self.facts(side)?;
-        let others = self.held.iter();
-        if others
-            .filter(|(c, _)| **c != change)
-            .any(|(_, h)| h.slots().any(|s| s == side))
-        {
-            *wrong = Some(Wrong::LockedTwice);
-        }
-        let held = self.held.entry(change).or_default();
-        held.slot = Some(side);
-        held.own = Some(*subsession);
-        if let Some(entry) = self.entry_mut(side) {
-            entry.s.clamp = CLAMP;
-        }
-        Ok(facts)
-    }
-
-    fn unclamp(&mut self, change: ChangeId) {
-        let held = self.held.get(&change);
-        let slots: Vec<Side> = held.into_iter().flat_map(Held::slots).collect();
-        for side in slots {
-            if let Some(entry) = self.entry_mut(side) {
-                (entry.s.clamp, entry.s.clamp_far) = (0, 0);
+impl Host {
+    /// Makes the command fail. Returns false if it cannot fail on a sound host.
+    pub(super) fn fail(&mut self, command: &Command) -> bool {
+        let change = command.change;
+        match &command.action {
+            Action::Proxy(command) => self.fail_proxy(change, command),
+            Action::Anchor(command) => return self.fail_anchor(change, command),
+            Action::Pair(command) => return self.fail_pair(change, command),
+            Action::Journal(Journal::Persist { .. }) => {
+                let error = String::new();
+                self.tell(HostEvent::PersistFailed { change, error });
             }
+            Action::Journal(Journal::Erase)
+            | Action::Direct(_)
+            | Action::Chain(_)
+            | Action::Forwarder(_) => return false,
         }
+        true
     }
 
-    fn hold_for_path(&mut self, change: ChangeId, own: &Subsession, new: Subsession) {
-        let slot = self.find(own);
-        let held = self.held.entry(change).or_default();
-        held.new = Some(new);
-        held.slot = held.slot.or(slot);
+    fn fail_proxy(&mut self, change: ChangeId, command: &Proxy) {
+        self.later(match command {
+            Proxy::Measure { .. } => HostEvent::Measured {
+                change,
+                result: Err(Reason::Cancelled),
+            },
+            Proxy::Close { .. } => closing_failed(change),
+        });
     }
 
-    fn prepare(
-        &mut self,
-        change: ChangeId,
-        new: Subsession,
-        translation: dysco_common::Translation,
-    ) -> Result<(), Reason> {
-        let side = self.slot_of(change).ok_or(Reason::Closing)?;
-        let locks_changed = self.locks_changed;
-        let entry = self.entry_mut(side).ok_or(Reason::Closing)?;
-        match entry.state() {
-            State::TwoPaths | State::NewPath => {}
-            State::Tracked if entry.s.life.reset != 0 => return Err(Reason::Closing),
-            State::Tombstone if !locks_changed => return Err(Reason::Closing),
-            State::Tracked | State::Tombstone => entry.prepare(new, translation),
-            _ => return Err(Reason::Closing),
-        }
-        Ok(())
-    }
-
-    fn unprepare(&mut self, change: ChangeId, wrong: &mut Option<Wrong>) {
-        let Some(side) = self.slot_of(change) else {
-            return;
-        };
-        let Some(entry) = self.entry_mut(side) else {
-            return;
-        };
-        if entry.state() == State::TwoPaths {
-            if entry.used() {
-                *wrong = Some(Wrong::TakenBackAfterCut);
+    fn fail_anchor(&mut self, change: ChangeId, command: &Anchor) -> bool {
+        let reason = Reason::Cancelled;
+        match command {
+            Anchor::Lock { .. } => {
+                let result = Err(reason);
+                self.tell(HostEvent::Locked { change, result });
             }
-            entry.unprepare();
-        }
-    }
-
-    /// Ends the session for the ends that this host acts for.
-    fn reset_ends(&mut self, change: ChangeId) {
-        let held = self.held.get(&change);
-        let slots: Vec<Side> = held.into_iter().flat_map(Held::slots).collect();
-        self.resets = self.is_pair(change);
-        for side in slots {
-            if let Some(entry) = self.entry_mut(side) {
-                entry.break_off();
+            Anchor::Reserve { .. } => {
+                let result = Err(reason);
+                self.later(HostEvent::Reserved { change, result });
             }
-            if !self.resets {
-                self.sockets[side as usize].is_reset();
+            Anchor::Prepare { own, new, .. } => {
+                self.hold_for_path(change, own, *new);
+                let result = Err(reason);
+                self.later(HostEvent::TwoPaths { change, result });
             }
-        }
-    }
-
-    fn set_cut_in(&mut self, change: ChangeId, cutoff: Cutoff) {
-        let Some(side) = self.slot_of(change) else {
-            return self.tell_gone(change);
-        };
-        let entry = self.entry_mut(side);
-        let drained = entry.map(|e| e.set_cut_in(cutoff, Anchor::Near));
-        if self.tell_broken(change) {
-            return;
-        }
-        if drained == Some(true) {
-            self.tell(HostEvent::Drained { change });
-        } else if let Some(held) = self.held.get_mut(&change) {
-            held.draining = true;
-        }
-    }
-
-    fn look(&mut self, change: ChangeId) {
-        let entry = self.slot_of(change).and_then(|s| self.entry(s));
-        let Some(entry) = entry else {
-            return self.tell_gone(change);
-        };
-        let carries = !self.silent || two_paths::has_carried(&entry.s);
-        self.later(HostEvent::Looked { change, carries });
-    }
-
-    fn deafen(&mut self, change: ChangeId) {
-        let hears_on = seed::hears_on(self.seed, self.place);
-        let entry = self.slot_of(change).and_then(|s| self.entry_mut(s));
-        let Some(entry) = entry else {
-            return self.tell_gone(change);
-        };
-        let deaf = entry.deafen();
-        if hears_on {
-            entry.s.deaf = 0;
-        }
-        self.later(HostEvent::Deafened { change, deaf });
-    }
-
-    fn take_back(&mut self, change: ChangeId, new: Subsession, wrong: &mut Option<Wrong>) {
-        let entry = self.slot_of(change).and_then(|s| self.entry_mut(s));
-        match entry {
-            Some(entry) if entry.state() == State::TwoPaths && entry.path == Some(new) => {
-                if two_paths::has_carried(&entry.s) {
-                    *wrong = Some(Wrong::TakenBackAfterCut);
-                }
-                entry.take_back();
-                entry.s.clamp = 0;
-                let held = self.held.entry(change).or_default();
-                (held.draining, held.returns) = (false, true);
-                self.sweep_returns();
+            Anchor::Try => {
+                let result = Err(reason);
+                self.later(HostEvent::Tried { change, result });
             }
-            _ => self.later(HostEvent::TakenBack { change }),
-        }
-    }
-
-    /// Ends the second path of changes whose old path has caught up.
-    pub fn sweep_returns(&mut self) {
-        let returning: Vec<ChangeId> = self
-            .held
-            .iter()
-            .filter_map(|(c, h)| h.returns.then_some(*c))
-            .collect();
-        for change in returning {
-            if let Some(entry) = self.slot_of(change).and_then(|s| self.entry_mut(s)) {
-                if !two_paths::has_caught_up(&entry.s) {
-                    continue;
-                }
-                entry.unprepare();
+            Anchor::Look => {
+                let carries = false;
+                self.later(HostEvent::Looked { change, carries });
             }
-            if let Some(held) = self.held.get_mut(&change) {
-                held.returns = false;
+            _ => return false,
+        }
+        true
+    }
+
+    fn fail_pair(&mut self, change: ChangeId, command: &Pair) -> bool {
+        let result = Err(Reason::Cancelled);
+        match command {
+            Pair::LockPair { .. } => {
+                let result = Err(Reason::Cancelled);
+                self.tell(HostEvent::PairLocked { change, result });
             }
-            self.later(HostEvent::TakenBack { change });
-        }
-    }
-
-    fn complete(&mut self, change: ChangeId, wrong: &mut Option<Wrong>) {
-        let Some(side) = self.slot_of(change) else {
-            return;
-        };
-        let Some(entry) = self.entry_mut(side) else {
-            return;
-        };
-        let two = entry.state() == State::TwoPaths;
-        if two && !entry.is_drained() && entry.s.life.reset == 0 {
-            *wrong = Some(Wrong::CompletedUndrained);
-        }
-        entry.complete();
-        entry.s.clamp = 0;
-    }
-
-    fn entomb(&mut self, sub: &Subsession) {
-        if let Some(side) = place::side_of(self.place, sub) {
-            self.sockets[side as usize].dead = true;
-            if let Some(entry) = self.entry_mut(side) {
-                entry.s.state = State::Tombstone as u32;
-                entry.path = None;
+            Pair::Join { translation, .. } => {
+                self.held.entry(change).or_default().waiting = Some(*translation);
+                self.later(HostEvent::Prepared { change, result });
             }
+            Pair::Close { .. } => self.later(closing_failed(change)),
+            _ => return false,
         }
+        true
     }
 
-    pub(super) fn tell_gone(&mut self, change: ChangeId) {
-        if let Some(subsession) = self.held.get(&change).and_then(|h| h.own) {
-            self.tell(HostEvent::SessionGone { subsession });
-        }
+    pub(super) fn later(&mut self, event: HostEvent) {
+        self.events.push(event);
     }
 }
 
-fn offer_of(isn: u32) -> Offer {
-    Offer {
-        isn,
-        mss: 1460,
-        wscale: 0,
-        flags: offer::SEEN | offer::WSCALE | offer::SACK | offer::TIMESTAMPS,
+fn closing_failed(change: ChangeId) -> HostEvent {
+    HostEvent::Closed {
+        change,
+        result: Err(Reason::Cancelled),
     }
 }

@@ -6,6 +6,7 @@ use std::hash::{Hash, Hasher};
 use dysco_common::State;
 use dysco_common::Translation;
 use dysco_common::two_paths::{self, Anchor};
+use dysco_proto::command::Journal;
 use dysco_proto::{ChangeId, Command, Facts, HostEvent, Measurement, Reason, Subsession};
 
 use super::{Host, Wrong};
@@ -59,7 +60,6 @@ impl Host {
         change: ChangeId,
         a: &Subsession,
         b: &Subsession,
-        wrong: &mut Option<Wrong>,
     ) -> Result<[Facts; 2], Reason> {
         let find = |sub: &Subsession| self.find(sub).ok_or(Reason::NotTracked(*sub));
         let sides = [find(a)?, find(b)?];
@@ -69,7 +69,7 @@ impl Host {
             .flat_map(|(_, h)| h.slots())
             .any(|s| sides.contains(&s))
         {
-            *wrong = Some(Wrong::LockedTwice);
+            self.wrong = Some(Wrong::LockedTwice);
         }
         let held = self.held.entry(change).or_default();
         (held.slot, held.other) = (Some(sides[0]), Some(sides[1]));
@@ -79,14 +79,9 @@ impl Host {
     }
 
     /// Begins to join. The routes to both ends are looked up first.
-    pub(super) fn join(
-        &mut self,
-        change: ChangeId,
-        translation: Translation,
-        wrong: &mut Option<Wrong>,
-    ) {
+    pub(super) fn join(&mut self, change: ChangeId, translation: Translation) {
         if !self.records.contains_key(&change) {
-            *wrong = Some(Wrong::PreparedUnrecorded);
+            self.wrong = Some(Wrong::PreparedUnrecorded);
         }
         self.held.entry(change).or_default().waiting = Some(translation);
         let result = Ok(());
@@ -190,29 +185,30 @@ impl Host {
             held.draining = true;
         }
         if let Some(record) = self.spoilt.record.take() {
-            let command = Command::Persist { change, record };
+            let command = Command::new(change, Journal::Persist { record });
             self.rest.push_front(Rest::Command(command));
         }
     }
 
     /// Relays everything that the ends send, and stops hearing the stack.
-    pub(super) fn relay_pair(&mut self, change: ChangeId, wrong: &mut Option<Wrong>) {
+    pub(super) fn relay_pair(&mut self, change: ChangeId) {
         if let Some([a, b]) = self.pair_of(change) {
             let undrained = |e: &Entry| e.state() == State::FarTwoPaths && e.s.two.drained == 0;
             let reset = a.s.life.reset | b.s.life.reset != 0;
-            if !reset && (undrained(a) || undrained(b)) {
-                *wrong = Some(Wrong::CompletedUndrained);
-            }
+            let too_early = !reset && (undrained(a) || undrained(b));
             a.relay();
             self.rest.push_front(Rest::Relay(change));
+            if too_early {
+                self.wrong = Some(Wrong::CompletedUndrained);
+            }
         }
     }
 
     /// Models the engine, which takes back nothing that was cut.
-    pub(super) fn unjoin_pair(&mut self, change: ChangeId, wrong: &mut Option<Wrong>) {
+    pub(super) fn unjoin_pair(&mut self, change: ChangeId) {
         let used = self.entries.iter().flatten().any(Entry::used);
         if used {
-            *wrong = Some(Wrong::TakenBackAfterCut);
+            self.wrong = Some(Wrong::TakenBackAfterCut);
         }
         self.unjoin(change, Side::Left);
         self.rest.push_front(Rest::Unjoin(change));
@@ -263,10 +259,10 @@ impl Host {
     }
 
     /// Performs the next part of the command that was begun.
-    pub(super) fn go_on(&mut self, wrong: &mut Option<Wrong>) {
+    pub(super) fn go_on(&mut self) {
         match self.rest.pop_front() {
             None => {}
-            Some(Rest::Command(command)) => self.execute(command, wrong),
+            Some(Rest::Command(command)) => command.carry_out(self),
             Some(Rest::Join(change)) => {
                 let pair = self.pair_of(change);
                 if let Some([_, b]) = pair {

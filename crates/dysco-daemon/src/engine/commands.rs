@@ -1,57 +1,73 @@
-//! Execution of the machine's commands: each goes to its owner.
+//! The machine's commands, by the role of this host.
+
+use dysco_common::Translation;
+use dysco_proto::command::{Anchor, Chain, Direct, Forwarder, Journal, Pair, Proxy};
+use dysco_proto::{ChangeId, Command, Host, HostEvent, Subsession};
 
 use super::ThisHost;
 use super::rechain::Enlisting;
 use super::straight::Errand;
-use dysco_common::Translation;
-use dysco_proto::{Command, HostEvent};
 
 impl ThisHost {
     pub(super) fn execute(&mut self, command: Command) {
         tracing::debug!(?command, "execute");
+        command.carry_out(self);
+    }
+
+    /// Ends both sessions of a proxy. A relaying host has no sockets to close.
+    fn close_proxy(&mut self, change: ChangeId, a: &Subsession, b: &Subsession) {
+        let plane = &mut self.plane;
+        let no_sockets = plane.relay_of(a).is_some();
+        self.ports.entomb(plane, change, a);
+        self.ports.entomb(plane, change, b);
+        if no_sockets {
+            let result = Ok(());
+            return plane.tell_machine(HostEvent::Closed { change, result });
+        }
+        self.proxy_changes.close_sockets(plane, change, a, b);
+    }
+}
+
+impl Host for ThisHost {
+    type Outcome = ();
+
+    fn proxy(&mut self, change: ChangeId, command: Proxy) {
         let ThisHost {
             plane,
-            proxy_changes,
-            rechain,
-            moves,
-            returns,
-            ports,
+            proxy_changes: changes,
             ..
         } = self;
         match command {
-            Command::Measure { change, subsession } => {
-                proxy_changes.measure(plane, change, subsession)
-            }
-            Command::Lock { change, subsession } => {
-                let result = proxy_changes.lock(plane, change, &subsession);
+            Proxy::Measure { subsession } => changes.measure(plane, change, subsession),
+            Proxy::Close {
+                subsession_a,
+                subsession_b,
+            } => self.close_proxy(change, &subsession_a, &subsession_b),
+        }
+    }
+
+    fn anchor(&mut self, change: ChangeId, command: Anchor) {
+        let ThisHost {
+            plane,
+            proxy_changes: changes,
+            ..
+        } = self;
+        match command {
+            Anchor::Lock { subsession } => {
+                let result = changes.lock(plane, change, &subsession);
                 plane.tell_machine(HostEvent::Locked { change, result });
             }
-            Command::LockPair {
-                change,
+            Anchor::Unlock => changes.unlock(plane, change),
+            Anchor::Reserve {
                 subsession_a,
                 subsession_b,
-            } => {
-                let result = proxy_changes.lock_pair(plane, change, &subsession_a, &subsession_b);
-                plane.tell_machine(HostEvent::PairLocked { change, result });
-            }
-            Command::Unlock { change, .. } => proxy_changes.unlock(plane, change),
-            Command::Reserve {
-                change,
-                subsession_a,
-                subsession_b,
-            } => {
-                proxy_changes.reserve(plane, change, &subsession_a, &subsession_b);
-            }
-            Command::Release { change } if rechain.is_chain(change) => {
-                rechain.release_path(plane, change)
-            }
-            Command::Release { change } => {
-                if let Some(held) = proxy_changes.held.get_mut(&change) {
+            } => changes.reserve(plane, change, &subsession_a, &subsession_b),
+            Anchor::Release => {
+                if let Some(held) = changes.held.get_mut(&change) {
                     held.new = None;
                 }
             }
-            Command::Prepare {
-                change,
+            Anchor::Prepare {
                 side,
                 own,
                 new,
@@ -62,62 +78,62 @@ impl ThisHost {
                     flags,
                     ..translation
                 };
-                proxy_changes.prepare(plane, change, side, &own, &new, translation);
+                changes.prepare(plane, change, side, &own, &new, translation);
             }
-            Command::Join {
-                change,
+            Anchor::Try => changes.try_path(plane, change),
+            Anchor::Unprepare => changes.unprepare(plane, change),
+            Anchor::Cut => changes.cut(plane, change),
+            Anchor::SetCutIn { cutoff } => changes.set_cut_in(plane, change, cutoff),
+            Anchor::Reset => changes.reset_ends(plane, change),
+            Anchor::Look => changes.look(plane, change),
+            Anchor::Deafen => changes.deafen(plane, change),
+            Anchor::Hear => changes.hear(plane, change),
+            Anchor::TakeBack { new } => changes.take_back(plane, change, &new),
+            Anchor::Complete => changes.complete(plane, change),
+        }
+    }
+
+    fn pair(&mut self, change: ChangeId, command: Pair) {
+        let ThisHost {
+            plane,
+            proxy_changes: changes,
+            ..
+        } = self;
+        match command {
+            Pair::LockPair {
+                subsession_a,
+                subsession_b,
+            } => {
+                let result = changes.lock_pair(plane, change, &subsession_a, &subsession_b);
+                plane.tell_machine(HostEvent::PairLocked { change, result });
+            }
+            Pair::Unlock => changes.unlock(plane, change),
+            Pair::Join {
                 subsession_a,
                 subsession_b,
                 translation,
-            } => proxy_changes.join(plane, change, &subsession_a, &subsession_b, translation),
-            Command::Try { change } => proxy_changes.try_path(plane, change),
-            Command::Unprepare { change } => {
-                for slot in proxy_changes.slots_of(plane, change) {
-                    plane.unprepare(slot);
-                }
-            }
-            Command::Cut { change } if rechain.is_chain(change) => {
-                rechain.switch_path(plane, change)
-            }
-            Command::SetCutIn { change, cutoff } if rechain.is_chain(change) => {
-                rechain.settle_path(plane, change, cutoff.at);
-            }
-            Command::Complete { change } if rechain.is_chain(change) => {
-                rechain.leave_path_before(change)
-            }
-            Command::Cut { change } if proxy_changes.is_pair(change) => {
-                proxy_changes.cut_pair(plane, change)
-            }
-            Command::Cut { change } => proxy_changes.cut(plane, change),
-            Command::SetCutIn { change, cutoff } => proxy_changes.set_cut_in(plane, change, cutoff),
-            Command::Reset { change } => proxy_changes.reset_ends(plane, change),
-            Command::Look { change } => proxy_changes.look(plane, change),
-            Command::Deafen { change } => proxy_changes.deafen(plane, change),
-            Command::Hear { change } => proxy_changes.hear(plane, change),
-            Command::TakeBack { change, new } => proxy_changes.take_back(plane, change, &new),
-            Command::Complete { change } => proxy_changes.complete(plane, change),
-            Command::Close {
-                change,
+            } => changes.join(plane, change, &subsession_a, &subsession_b, translation),
+            Pair::Unjoin => changes.unjoin(plane, change),
+            Pair::Cut => changes.cut_pair(plane, change),
+            Pair::Reset => changes.reset_ends(plane, change),
+            Pair::Complete => changes.relay_pair(plane, change),
+            Pair::Close {
                 subsession_a,
                 subsession_b,
-                relayed,
-            } => {
-                let no_sockets = plane.relay_of(&subsession_a).is_some() && !relayed;
-                if !relayed {
-                    ports.entomb(plane, change, &subsession_a);
-                    ports.entomb(plane, change, &subsession_b);
-                }
-                if no_sockets {
-                    let result = Ok(());
-                    return plane.tell_machine(HostEvent::Closed { change, result });
-                }
-                proxy_changes.close(plane, change, &subsession_a, &subsession_b);
-            }
-            Command::Watch { change, subsession } => {
-                proxy_changes.watch_client(plane, change, &subsession)
-            }
-            Command::Prove {
-                change,
+            } => changes.close_sockets(plane, change, &subsession_a, &subsession_b),
+        }
+    }
+
+    fn direct(&mut self, change: ChangeId, command: Direct) {
+        let ThisHost {
+            plane,
+            proxy_changes: changes,
+            returns,
+            ..
+        } = self;
+        match command {
+            Direct::Watch { subsession } => changes.watch_client(plane, change, &subsession),
+            Direct::Prove {
                 subsession,
                 path,
                 probe,
@@ -126,8 +142,7 @@ impl ThisHost {
                 let errand = Errand::Prove { probe, translation };
                 returns.send_straight(plane, change, subsession, path, errand);
             }
-            Command::Return {
-                change,
+            Direct::Return {
                 subsession,
                 path,
                 translation,
@@ -135,10 +150,52 @@ impl ThisHost {
                 let errand = Errand::Return { translation };
                 returns.send_straight(plane, change, subsession, path, errand);
             }
-            Command::Returned { subsession, .. } => returns.returned(plane, &subsession),
-            Command::Hold { change, session } => rechain.hold_path(plane, change, session),
-            Command::Enlist {
-                change,
+            Direct::Returned { subsession } => returns.returned(plane, &subsession),
+        }
+    }
+
+    fn chain(&mut self, change: ChangeId, command: Chain) {
+        let ThisHost {
+            plane,
+            rechain,
+            moves,
+            ..
+        } = self;
+        match command {
+            Chain::Hold { session } => rechain.hold_path(plane, change, session),
+            Chain::Extend { token } => rechain.extend_path(plane, change, token),
+            Chain::MoveState { session, from, to } => {
+                moves.move_state_for(plane, change, &session, from, to);
+            }
+            Chain::Open {
+                chain,
+                inner,
+                token,
+                delta,
+                right,
+            } => {
+                rechain.note_delta(change, delta, right);
+                self.open_path(change, chain, inner, token);
+            }
+            Chain::Cut => rechain.switch_path(plane, change),
+            Chain::SetCutIn { cutoff } => rechain.settle_path(plane, change, cutoff.at),
+            Chain::Complete => rechain.leave_path_before(change),
+            Chain::Splice {
+                session,
+                left,
+                right,
+                hosts,
+                number,
+            } => rechain.splice_chain(plane, &session, (left, right), &hosts, number),
+            Chain::Abandon => rechain.abandon_path(plane, change),
+            Chain::Release => rechain.release_path(plane, change),
+        }
+    }
+
+    fn forwarder(&mut self, change: ChangeId, command: Forwarder) {
+        let ThisHost { plane, rechain, .. } = self;
+        match command {
+            Forwarder::Enlist {
                 from,
                 session,
                 next,
@@ -155,55 +212,35 @@ impl ThisHost {
                 };
                 self.get_ready(&enlisting, stays, &paths);
             }
-            Command::AskDelta {
-                change,
-                from,
-                session,
-            } => rechain.ask_delta(plane, change, from, &session),
-            Command::Extend { change, token, .. } => rechain.extend_path(plane, change, token),
-            Command::MoveState {
-                change,
-                session,
-                from,
-                to,
-            } => moves.move_state_for(plane, change, &session, from, to),
-            Command::Open {
-                change,
-                chain,
-                inner,
-                token,
-                delta,
-                right,
-                ..
-            } => {
-                rechain.note_delta(change, delta, right);
-                self.open_path(change, chain, inner, token);
+            Forwarder::AskDelta { from, session } => {
+                rechain.ask_delta(plane, change, from, &session)
             }
-            Command::Splice {
-                session,
-                left,
-                right,
-                hosts,
-                number,
-                ..
-            } => rechain.splice_chain(plane, &session, (left, right), &hosts, number),
-            Command::Abandon { change } => rechain.abandon_path(plane, change),
-            Command::Forget {
-                change,
+            Forwarder::Forget {
                 from,
                 session,
                 scope,
                 paths,
             } => self.forget_passed((change, from), &session, scope, &paths),
-            Command::Persist { change, record } => {
+        }
+    }
+
+    fn journal(&mut self, change: ChangeId, command: Journal) {
+        let ThisHost {
+            plane,
+            proxy_changes: changes,
+            rechain,
+            ..
+        } = self;
+        match command {
+            Journal::Persist { record } => {
                 if let Err(error) = plane.state.write(change, &record) {
                     let error = error.to_string();
                     plane.tell_machine(HostEvent::PersistFailed { change, error });
                 }
             }
-            Command::Erase { change } => {
+            Journal::Erase => {
                 plane.state.erase(change);
-                proxy_changes.held.remove(&change);
+                changes.held.remove(&change);
                 rechain.erase_path(plane, change);
             }
         }

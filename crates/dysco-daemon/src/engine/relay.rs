@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use dysco_agent::{AgentError, Joint};
 use dysco_api::Mode;
 use dysco_common::two_paths::{Anchor, cutoff};
-use dysco_common::view::{Change, View};
+use dysco_common::view::{Change, Cut, View};
 use dysco_common::{Session, Translation};
 use dysco_proto::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession};
 use dysco_proxy::Measured;
@@ -162,6 +162,28 @@ impl ProxyChanges {
             ifindex_b: right,
         });
         Ok(())
+    }
+
+    /// Leaves two paths, unless the sessions were cut.
+    pub(super) fn unjoin(&self, plane: &Plane, change: ChangeId) {
+        for slot in self.slots_of(plane, change) {
+            if let View::Changing(Change::FarTwoPaths(cutover)) = plane.agent.session(slot).view()
+                && cutover.cut == Cut::None
+            {
+                plane.agent.unjoin(slot);
+            }
+        }
+    }
+
+    /// Relays all packets of both ends.
+    pub(super) fn relay_pair(&mut self, plane: &Plane, change: ChangeId) {
+        if let Some(held) = self.held.get_mut(&change) {
+            held.showing = None;
+        }
+        for slot in self.slots_of(plane, change) {
+            plane.agent.relay(slot);
+        }
+        self.unclamp(plane, change);
     }
 
     /// Cuts both sessions, and notes for each where the other's new data begins.

@@ -31,21 +31,6 @@ pub(super) fn clamp_of(under_way: u32, wscale: u8) -> u16 {
 }
 
 impl Plane {
-    pub(super) fn unprepare(&self, slot: u32) {
-        let s = self.agent.session(slot);
-        // A cut is of another change, which began after this one was rolled back, or of the data
-        // plane itself, which has received a packet on the new path of a session that is over.
-        match s.view() {
-            View::Changing(Change::TwoPaths(cutover)) if cutover.cut == Cut::None => {
-                self.agent.unprepare(slot);
-            }
-            View::Changing(Change::FarTwoPaths(cutover)) if cutover.cut == Cut::None => {
-                self.agent.unjoin(slot);
-            }
-            _ => {}
-        }
-    }
-
     /// Returns the slot of a session of which either end is here.
     pub(super) fn find(&self, sub: &Subsession) -> Option<u32> {
         let opened = FlowKey::new(sub.left, sub.right);
@@ -90,11 +75,16 @@ impl ProxyChanges {
     }
 
     pub(super) fn unlock(&mut self, plane: &Plane, change: ChangeId) {
+        self.unclamp(plane, change);
+        self.held.remove(&change);
+    }
+
+    /// Removes the bound on the window that the old path may announce.
+    pub(super) fn unclamp(&self, plane: &Plane, change: ChangeId) {
         for slot in self.slots_of(plane, change) {
             plane.agent.clamp(slot, 0);
             plane.agent.clamp_far(slot, 0);
         }
-        self.held.remove(&change);
     }
 
     pub(super) fn reserve(
@@ -188,6 +178,20 @@ impl ProxyChanges {
         Ok(())
     }
 
+    /// Leaves two paths, unless the session was cut.
+    pub(super) fn unprepare(&self, plane: &Plane, change: ChangeId) {
+        for slot in self.slots_of(plane, change) {
+            // A cut is of another change, which began after this one was rolled back, or of the
+            // data plane itself, which has received a packet on the new path of a session that is
+            // over.
+            if let View::Changing(Change::TwoPaths(cutover)) = plane.agent.session(slot).view()
+                && cutover.cut == Cut::None
+            {
+                plane.agent.unprepare(slot);
+            }
+        }
+    }
+
     pub(super) fn cut(&mut self, plane: &mut Plane, change: ChangeId) {
         match self.slot_of(plane, change) {
             Some(slot) => {
@@ -217,22 +221,22 @@ impl ProxyChanges {
     }
 
     pub(super) fn complete(&mut self, plane: &Plane, change: ChangeId) {
-        let pair = self.is_pair(change);
         if let Some(held) = self.held.get_mut(&change) {
             held.showing = None;
         }
         for slot in self.slots_of(plane, change) {
-            if pair {
-                plane.agent.relay(slot);
-            } else {
-                plane.agent.complete(slot);
-            }
-            plane.agent.clamp(slot, 0);
-            plane.agent.clamp_far(slot, 0);
+            plane.agent.complete(slot);
         }
+        self.unclamp(plane, change);
     }
 
-    pub(super) fn close(&self, plane: &Plane, change: ChangeId, a: &Subsession, b: &Subsession) {
+    pub(super) fn close_sockets(
+        &self,
+        plane: &Plane,
+        change: ChangeId,
+        a: &Subsession,
+        b: &Subsession,
+    ) {
         let known = self.held.get(&change).and_then(|h| h.pair);
         let (key_a, key_b) = (FlowKey::new(a.right, a.left), FlowKey::new(b.left, b.right));
         // A pair that has reused A's five-tuple has another B.

@@ -12,7 +12,7 @@ impl Head {
     }
 
     /// Instructs the left anchor: by a command if that is this host, else by a message.
-    fn have_left(&self, ctx: &mut Context, command: Command, message: Message) {
+    fn have_left(&self, ctx: &mut Context, command: Chain, message: Message) {
         match self.order.left() {
             None => ctx.command(command),
             Some(left) => {
@@ -23,11 +23,9 @@ impl Head {
     }
 
     pub(super) fn have_opened(&self, ctx: &mut Context) {
-        let (change, session) = (ctx.change, self.session());
+        let change = ctx.change;
         let (chain, token, right) = (self.order.path(), self.token, self.right_reach);
-        let command = Command::Open {
-            change,
-            session,
+        let command = Chain::Open {
             chain: chain.clone(),
             inner: self.order.inner_right().is_some(),
             token,
@@ -45,19 +43,19 @@ impl Head {
 
     pub(super) fn have_cut(&self, ctx: &mut Context) {
         let change = ctx.change;
-        self.have_left(ctx, Command::Cut { change }, Message::Cut { change });
+        self.have_left(ctx, Chain::Cut, Message::Cut { change });
     }
 
     /// Reports the right anchor's cutoff to the left anchor.
     pub(super) fn have_settled(&self, ctx: &mut Context, cutoff: Cutoff) {
         let change = ctx.change;
-        let command = Command::SetCutIn { change, cutoff };
+        let command = Chain::SetCutIn { cutoff };
         self.have_left(ctx, command, Message::Switched { change, cutoff });
     }
 
     pub(super) fn have_completed(&mut self, ctx: &mut Context) {
         let change = ctx.change;
-        self.have_left(ctx, Command::Complete { change }, Message::Done { change });
+        self.have_left(ctx, Chain::Complete, Message::Done { change });
         self.waiting.extend(self.order.left());
     }
 
@@ -69,7 +67,7 @@ impl Head {
             // Another host that was not asked has nothing to take back.
             false if self.order.left().is_some() => {}
             _ => {
-                let command = Command::Abandon { change };
+                let command = Chain::Abandon;
                 self.have_left(ctx, command, Message::Cancel { change, reason });
             }
         }
@@ -83,7 +81,7 @@ impl Head {
             self.waiting.extend(self.order.left());
         }
         if self.led || self.order.left().is_none() {
-            let command = Command::Release { change };
+            let command = Chain::Release;
             self.have_left(ctx, command, Message::Release { change });
         }
     }

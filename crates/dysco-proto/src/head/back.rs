@@ -76,9 +76,8 @@ impl Head {
     }
 
     pub(super) fn rolled_back(&mut self, ctx: &mut Context) -> Flow {
-        let change = ctx.change;
         if self.order.left().is_none() {
-            ctx.command(Command::Release { change });
+            ctx.command(Chain::Release);
         }
         self.let_go(ctx);
         self.tell_end(ctx);

@@ -96,15 +96,10 @@ impl Head {
 
     /// Copies the state of the firewalls that leave, while the other hosts prepare.
     fn move_state(&mut self, ctx: &mut Context) {
-        let (change, session) = (ctx.change, self.session());
+        let session = self.session();
         for (from, to) in self.order.state.iter().copied() {
             self.moving.insert(to);
-            ctx.command(Command::MoveState {
-                change,
-                session,
-                from,
-                to,
-            });
+            ctx.command(Chain::MoveState { session, from, to });
         }
     }
 
@@ -183,8 +178,7 @@ impl Head {
         ctx.no_deadline();
         self.persist(ctx, HeadStage::Completing);
         let (change, session) = (ctx.change, self.session());
-        ctx.command(Command::Splice {
-            change,
+        ctx.command(Chain::Splice {
             session,
             left: self.order.left(),
             right: self.order.inner_right(),
@@ -255,7 +249,7 @@ impl Head {
 
     pub(super) fn let_go(&self, ctx: &mut Context) {
         ctx.hush();
-        ctx.command(Command::Erase { change: ctx.change });
+        ctx.erase();
         ctx.unlock_segment(&self.session());
     }
 }

@@ -27,8 +27,7 @@ impl Left {
         self.cut_in = true;
         self.phase = Phase::Draining;
         self.say_doubt(ctx);
-        ctx.command(Command::SetCutIn {
-            change: ctx.change,
+        ctx.command(Anchor::SetCutIn {
             cutoff: cutoff.moved(plan.translation.seq_in),
         });
         self.maybe_complete(ctx)
@@ -55,7 +54,7 @@ impl Left {
         ctx.no_deadline();
         self.persist(ctx, LeftStage::Completing { new });
         let change = ctx.change;
-        ctx.command(Command::Complete { change });
+        ctx.command(Anchor::Complete);
         ctx.insist(self.right(), Message::Done { change });
         self.watch_gone(ctx);
         Flow::On
@@ -79,7 +78,7 @@ impl Left {
 
     pub(super) fn removed(&mut self, ctx: &mut Context) -> Flow {
         self.let_go(ctx);
-        ctx.command(Command::Erase { change: ctx.change });
+        ctx.erase();
         ctx.report(Role::Left, self.a, Progress::Removed);
         Flow::End(Ok(()))
     }
@@ -89,8 +88,8 @@ impl Left {
     pub(super) fn break_off(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
         let change = ctx.change;
         let reason = Reason::MiddleboxDied(bytes);
-        ctx.command(Command::Reset { change });
-        ctx.command(Command::Release { change });
+        ctx.command(Anchor::Reset);
+        ctx.command(Anchor::Release);
         self.let_go(ctx);
         ctx.hush();
         (self.doubts, self.deafens) = (false, false);

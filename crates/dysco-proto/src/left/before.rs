@@ -16,8 +16,7 @@ impl Left {
                     attempt: self.attempt,
                 };
                 ctx.insist(self.middle(), message);
-                ctx.command(Command::Reserve {
-                    change: ctx.change,
+                ctx.command(Anchor::Reserve {
                     subsession_a: self.a,
                     subsession_b: self.b,
                 });
@@ -66,14 +65,14 @@ impl Left {
     pub(super) fn refused(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         let change = ctx.change;
         if self.facts.is_some() {
-            ctx.command(Command::Release { change });
+            ctx.command(Anchor::Release);
         }
         self.let_go(ctx);
         if self.set_up {
             let reason = reason.clone();
             ctx.say(self.right(), Message::Cancel { change, reason });
         }
-        ctx.command(Command::Erase { change });
+        ctx.erase();
         ctx.report(Role::Left, self.a, Progress::Refused(reason.clone()));
         Flow::End(Err(reason))
     }
@@ -98,8 +97,7 @@ impl Left {
 
     pub(super) fn prepare(&mut self, ctx: &mut Context, new: Subsession) -> Flow {
         self.new = Some(new);
-        ctx.command(Command::Prepare {
-            change: ctx.change,
+        ctx.command(Anchor::Prepare {
             side: Side::Left,
             own: self.a,
             new,
@@ -137,7 +135,7 @@ impl Left {
 
     fn try_path(ctx: &mut Context) -> Flow {
         ctx.hush();
-        ctx.command(Command::Try { change: ctx.change });
+        ctx.command(Anchor::Try);
         Flow::On
     }
 
@@ -162,7 +160,7 @@ impl Left {
         self.phase = Phase::Cutting;
         ctx.report(Role::Left, self.a, Progress::SetUp);
         self.persist(ctx, LeftStage::Cut { new, round: 0 });
-        ctx.command(Command::Cut { change: ctx.change });
+        ctx.command(Anchor::Cut);
         Flow::On
     }
 
@@ -174,9 +172,9 @@ impl Left {
         let change = ctx.change;
         let prepared = self.plan.is_some();
         if prepared {
-            ctx.command(Command::Unprepare { change });
+            ctx.command(Anchor::Unprepare);
         }
-        ctx.command(Command::Release { change });
+        ctx.command(Anchor::Release);
         self.let_go(ctx);
         ctx.hush();
         self.phase = Phase::Cancelling;
@@ -200,7 +198,7 @@ impl Left {
 
     /// Ends the change: the others know of it, or will ask. Until now a crash must find the record.
     pub(super) fn rolled_back(&self, ctx: &mut Context) -> Flow {
-        ctx.command(Command::Erase { change: ctx.change });
+        ctx.erase();
         Flow::End(Err(self.why.clone().unwrap_or(Reason::Cancelled)))
     }
 

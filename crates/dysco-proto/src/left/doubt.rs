@@ -29,7 +29,7 @@ impl Left {
 
     pub(super) fn look(&self, ctx: &mut Context) -> Flow {
         if self.may_doubt() && !self.doubts {
-            ctx.command(Command::Look { change: ctx.change });
+            ctx.command(Anchor::Look);
         }
         Flow::On
     }
@@ -79,14 +79,13 @@ impl Left {
 
     /// Handles `Deaf`: the right anchor does not receive on the new path until it gets an answer.
     pub(super) fn deaf_there(&mut self, ctx: &mut Context, round: u32) -> Flow {
-        let change = ctx.change;
         match self.phase {
             // `Done` and `Cancel` are repeated until they are answered.
             Phase::Completing | Phase::Cancelling => {}
             _ if self.deafens => {}
             _ if self.doubts && round == self.round && self.may_doubt() => {
                 self.deafens = true;
-                ctx.command(Command::Deafen { change });
+                ctx.command(Anchor::Deafen);
             }
             _ => self.say_keep(ctx, round),
         }
@@ -94,13 +93,12 @@ impl Left {
     }
 
     pub(super) fn deafened(&mut self, ctx: &mut Context, deaf: bool) -> Flow {
-        let change = ctx.change;
         self.deafens = false;
         if deaf && self.doubts && self.may_doubt() {
             return self.take_back(ctx);
         }
         if deaf {
-            ctx.command(Command::Hear { change });
+            ctx.command(Anchor::Hear);
         }
         // The session has ended meanwhile.
         if !self.is_between() {
@@ -153,7 +151,7 @@ impl Left {
         self.returns = true;
         self.phase = Phase::Cancelling;
         self.why = Some(reason.clone());
-        ctx.command(Command::TakeBack { change, new });
+        ctx.command(Anchor::TakeBack { new });
         let round = self.round;
         let cancel = Message::Cancel {
             change,
@@ -180,7 +178,7 @@ impl Left {
                 false => Phase::Switching,
             };
             (self.returns, self.carries, self.why) = (false, true, None);
-            ctx.command(Command::Hear { change: ctx.change });
+            ctx.command(Anchor::Hear);
             self.say_keep(ctx, self.round);
         }
         self.say_all(ctx);
@@ -196,7 +194,7 @@ impl Left {
         self.returns = false;
         let why = self.why.clone().unwrap_or(Reason::Cancelled);
         ctx.report(Role::Left, self.a, Progress::RolledBack(why));
-        ctx.command(Command::Release { change: ctx.change });
+        ctx.command(Anchor::Release);
         self.let_go(ctx);
         if !ctx.insists() {
             return self.rolled_back(ctx);

@@ -169,47 +169,8 @@ impl Machine {
             Message::Ask { subsession, .. } => self.begin_asked(now, from, change, subsession),
             Message::Extend { session, token, .. } => self.begin_tail(now, change, session, token),
             Message::Lead { session, .. } => self.begin_lead(now, change, session),
-            // A host of a chain has no part of a change. It carries out each request, also a
-            // repeated one.
-            Message::Enlist {
-                session,
-                next,
-                before,
-                paths,
-                number,
-                ..
-            } => {
-                let stays = before.iter().any(|host| self.core.is_me(*host));
-                self.core.commands.push_back(Command::Enlist {
-                    change,
-                    from: first,
-                    session,
-                    next,
-                    stays,
-                    paths,
-                    number,
-                });
-            }
-            Message::AskDelta { session, .. } => {
-                self.core.commands.push_back(Command::AskDelta {
-                    change,
-                    from: first,
-                    session,
-                });
-            }
-            Message::Dismiss {
-                session,
-                scope,
-                paths,
-                ..
-            } => {
-                self.core.commands.push_back(Command::Forget {
-                    change,
-                    from: first,
-                    session,
-                    scope,
-                    paths,
-                });
+            Message::Enlist { .. } | Message::AskDelta { .. } | Message::Dismiss { .. } => {
+                self.forward(first, message);
             }
             Message::Prove { .. } | Message::Return { .. } => self.begin_straight(now, &message),
             Message::Introduce {
@@ -406,20 +367,6 @@ impl Machine {
                 self.core.transmits.push_back((peer, answer));
             }
         }
-    }
-
-    /// Records that a host of a chain has forgotten a session. This happens once for each change,
-    /// because the session may pass the host again later.
-    pub(super) fn forgotten(&mut self, now: Time, change: ChangeId, from: HostId) {
-        let outcome = Outcome {
-            role: Role::Member,
-            peers: vec![from],
-            unspoken: false,
-            result: Ok(()),
-        };
-        self.outcomes.insert(now, change, outcome);
-        let answer = Message::Dismissed { change };
-        self.core.transmits.push_back((from, answer));
     }
 
     fn nack(&mut self, peer: HostId, change: ChangeId, reason: Reason) {

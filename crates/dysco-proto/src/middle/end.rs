@@ -9,11 +9,9 @@ impl Middle {
         };
         ctx.hush();
         self.closes += 1;
-        ctx.command(Command::Close {
-            change: ctx.change,
+        ctx.command(Proxy::Close {
             subsession_a: self.a,
             subsession_b: b,
-            relayed: false,
         });
         ctx.deadline(CLOSE);
         Flow::On
@@ -21,7 +19,7 @@ impl Middle {
 
     pub(super) fn removed(&mut self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
-        ctx.command(Command::Erase { change });
+        ctx.erase();
         ctx.say(self.left(), Message::DoneAck { change });
         ctx.report(Role::Middle, self.a, Progress::Removed);
         self.finish(ctx, Ok(()))
@@ -35,7 +33,7 @@ impl Middle {
         ctx.no_deadline();
         let end = match self.phase {
             Phase::Locked => {
-                ctx.command(Command::Erase { change });
+                ctx.erase();
                 Progress::RolledBack(reason.clone())
             }
             _ => Progress::Refused(reason.clone()),
@@ -62,7 +60,7 @@ impl Middle {
     /// Ends the change without a removal: the session has ended first, or has returned to the old
     /// path.
     pub(super) fn abandoned(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        ctx.command(Command::Erase { change: ctx.change });
+        ctx.erase();
         ctx.report(Role::Middle, self.a, Progress::given_up(reason.clone()));
         self.finish(ctx, Err(reason))
     }

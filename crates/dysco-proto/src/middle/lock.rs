@@ -4,10 +4,7 @@ use super::*;
 
 impl Middle {
     pub(super) fn measure(&self, ctx: &mut Context) {
-        ctx.command(Command::Measure {
-            change: ctx.change,
-            subsession: self.a,
-        });
+        ctx.command(Proxy::Measure { subsession: self.a });
         ctx.deadline(MEASURE);
     }
 

@@ -6,7 +6,6 @@ use super::*;
 
 impl Right {
     pub(super) fn doubted(&mut self, ctx: &mut Context, round: u32) -> Flow {
-        let change = ctx.change;
         match self.deaf {
             Some(deaf) if deaf >= round => return ctx.stale(),
             // The earlier doubt is of a former process of the left anchor, which has not received
@@ -19,7 +18,7 @@ impl Right {
             return Flow::On;
         }
         if self.doubted.replace(round).is_none() {
-            ctx.command(Command::Deafen { change });
+            ctx.command(Anchor::Deafen);
         }
         Flow::On
     }
@@ -69,7 +68,7 @@ impl Right {
             Some(_) => Phase::Draining,
             None => Phase::SettingUp,
         };
-        ctx.command(Command::Deafen { change: ctx.change });
+        ctx.command(Anchor::Deafen);
         self.say_deaf(ctx);
     }
 
@@ -79,7 +78,7 @@ impl Right {
             return ctx.stale();
         }
         self.deaf = None;
-        ctx.command(Command::Hear { change: ctx.change });
+        ctx.command(Anchor::Hear);
         ctx.hush();
         let Some(new) = self.new else {
             return Flow::On;
@@ -103,14 +102,13 @@ impl Right {
         let Some(new) = self.new else {
             return ctx.stale();
         };
-        let change = ctx.change;
         ctx.hush();
         ctx.no_deadline();
         self.deaf = None;
         self.phase = Phase::Cancelling;
         self.why = Some(reason);
         // A process that finds the record asks, and gets the same answer.
-        ctx.command(Command::TakeBack { change, new });
+        ctx.command(Anchor::TakeBack { new });
         Flow::On
     }
 
@@ -118,7 +116,7 @@ impl Right {
     pub(super) fn taken_back(&mut self, ctx: &mut Context) -> Flow {
         let why = self.why.clone().unwrap_or(Reason::Cancelled);
         self.let_go(ctx);
-        ctx.command(Command::Erase { change: ctx.change });
+        ctx.erase();
         ctx.report(Role::Right, self.b, Progress::RolledBack(why.clone()));
         Flow::End(Err(why))
     }

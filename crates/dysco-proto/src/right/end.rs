@@ -14,22 +14,21 @@ impl Right {
 
     pub(super) fn complete(&mut self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
-        ctx.command(Command::Complete { change });
+        ctx.command(Anchor::Complete);
         self.let_go(ctx);
-        ctx.command(Command::Erase { change });
+        ctx.erase();
         ctx.say(self.left, Message::DoneAck { change });
         ctx.report(Role::Right, self.b, Progress::Removed);
         Flow::End(Ok(()))
     }
 
     pub(super) fn roll_back(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        let change = ctx.change;
         if self.new.is_some() {
-            ctx.command(Command::Unprepare { change });
+            ctx.command(Anchor::Unprepare);
         }
         self.let_go(ctx);
         if self.new.is_some() {
-            ctx.command(Command::Erase { change });
+            ctx.erase();
         }
         let end = match self.phase {
             Phase::Locking => Progress::Refused(reason.clone()),
@@ -50,10 +49,7 @@ impl Right {
     }
 
     pub(super) fn let_go(&mut self, ctx: &mut Context) {
-        ctx.command(Command::Unlock {
-            change: ctx.change,
-            subsession: self.b,
-        });
+        ctx.command(Anchor::Unlock);
         ctx.unlock(self.b);
     }
 
@@ -65,7 +61,7 @@ impl Right {
         if let Some(round) = self.deaf.take() {
             // The left anchor was not notified, and cannot depend on it.
             ctx.purge();
-            ctx.command(Command::Hear { change: ctx.change });
+            ctx.command(Anchor::Hear);
             self.say_keep(ctx, round);
             self.say_drained(ctx);
         }
@@ -120,11 +116,10 @@ impl Right {
 
     /// Ends the session for both ends. No path is taken.
     pub(super) fn break_off(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
-        let change = ctx.change;
         let reason = Reason::MiddleboxDied(bytes);
-        ctx.command(Command::Reset { change });
+        ctx.command(Anchor::Reset);
         self.let_go(ctx);
-        ctx.command(Command::Erase { change });
+        ctx.erase();
         ctx.report(Role::Right, self.b, Progress::Lost(reason.clone()));
         Flow::End(Err(reason))
     }

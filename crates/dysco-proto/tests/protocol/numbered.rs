@@ -5,7 +5,10 @@
 use std::time::Duration;
 
 use dysco_common::chain::path_number;
-use dysco_proto::{ChangeId, Command, HostEvent, HostId, Machine, Message, Order, Reason, Scope};
+use dysco_proto::command::{Forwarder, Journal};
+use dysco_proto::{
+    Action, ChangeId, Command, HostEvent, HostId, Machine, Message, Order, Reason, Scope,
+};
 
 use super::plane::at as cutoff_at;
 use super::rechain::{LEFT, NEW, OLD, RIGHT, World, ip, machine, session};
@@ -71,8 +74,8 @@ impl Deciding {
 
     fn keep_records(&mut self) {
         let all = std::iter::from_fn(|| self.head.poll_command());
-        self.records.extend(all.filter_map(|c| match c {
-            Command::Persist { record, .. } => Some(record),
+        self.records.extend(all.filter_map(|c| match c.action {
+            Action::Journal(Journal::Persist { record }) => Some(record),
             _ => None,
         }));
     }
@@ -177,8 +180,7 @@ fn a_host_is_handed_the_numbers() {
     host.handle_message(Duration::ZERO, &[ip(NEW)], enlist.clone());
     assert_eq!(host.poll_command(), None, "a stranger");
     host.handle_message(Duration::ZERO, &[ip(LEFT)], enlist);
-    let ready = Command::Enlist {
-        change,
+    let ready = Forwarder::Enlist {
         from: ip(LEFT),
         session: session(),
         next: ip(NEW),
@@ -186,7 +188,7 @@ fn a_host_is_handed_the_numbers() {
         paths: PATHS.to_vec(),
         number: NUMBER,
     };
-    assert_eq!(host.poll_command(), Some(ready));
+    assert_eq!(host.poll_command(), Some(Command::new(change, ready)));
     let result = Err(Reason::Cancelled);
     let from = ip(LEFT);
     host.handle_event(

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use dysco_proto::{
-    ChangeId, Command, Facts, HostEvent, Machine, Message, MessageName, Phase, Plan, Progress,
-    Reason, RecordError, Report, Subsession, Violation,
+    ChangeId, Facts, HostEvent, Machine, Message, MessageName, Phase, Plan, Progress, Reason,
+    RecordError, Report, Subsession, Violation,
 };
 
 use super::world::{Faults, World};
@@ -176,7 +176,7 @@ fn three_hosts_are_needed() {
     let mut machine = Machine::new(vec![me, b.left.ip()], || [1; 16]);
     let change = machine.request_leave(Duration::ZERO, a).unwrap();
     let command = machine.poll_command();
-    assert!(matches!(command, Some(Command::Measure { .. })));
+    assert_eq!(command.map(|c| c.name()), Some("Measure"));
     let mut around = b;
     around.right.set_ip(client);
     let result = Ok(super::plan::facts().0).map(|mut m| {

@@ -6,9 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use dysco_common::session::offer;
 use dysco_common::two_paths::{Cutoff, Fins};
 use dysco_common::{Offer, Translation};
-use dysco_proto::{
-    ChangeId, Command, Facts, HostEvent, Measurement, Probe, Reason, Side, Subsession, Watched,
-};
+use dysco_proto::command::Side;
+use dysco_proto::{ChangeId, Facts, HostEvent, Measurement, Probe, Reason, Subsession, Watched};
+
+// The benchmarks include this file, too.
+#[path = "plane/host.rs"]
+mod host;
 
 /// Returns the cutoff of an end that has not closed.
 pub fn at(number: u32) -> Cutoff {
@@ -121,6 +124,10 @@ fn at_the_end(here: &Facts) -> Facts {
     }
 }
 
+fn failed() -> Reason {
+    Reason::Failed("pretended".into())
+}
+
 pub fn offer_of(isn: u32, wscale: u8) -> Offer {
     Offer {
         isn,
@@ -172,245 +179,132 @@ impl Plane {
         self.sessions.get_mut(&subsession).map(|s| (subsession, s))
     }
 
-    pub fn run(&mut self, command: Command) -> Effect {
-        let failed = || Reason::Failed("pretended".into());
-        match command {
-            Command::Measure { change, subsession } => Effect::Answer(HostEvent::Measured {
-                change,
-                result: self.measure(subsession),
-            }),
-            Command::Lock { change, subsession } => {
-                let other = self.locked.insert(subsession, change);
-                assert!(other.is_none_or(|o| o == change), "locked twice");
-                self.known.insert(change, subsession);
-                if let Some(s) = self.sessions.get_mut(&subsession)
-                    && s.state == State::Return
-                {
-                    s.state = State::Tracked;
-                }
-                let result = match self.sessions.get(&subsession) {
-                    _ if self.refuse == Some(Refuse::Lock) => Err(failed()),
-                    Some(s) if s.gone => {
-                        return Effect::Answer(HostEvent::SessionGone { subsession });
-                    }
-                    Some(s) => Ok(s.facts),
-                    None => Err(Reason::NotTracked(subsession)),
-                };
-                Effect::Answer(HostEvent::Locked { change, result })
+    fn lock(&mut self, change: ChangeId, subsession: Subsession) -> Effect {
+        let other = self.locked.insert(subsession, change);
+        assert!(other.is_none_or(|o| o == change), "locked twice");
+        self.known.insert(change, subsession);
+        if let Some(s) = self.sessions.get_mut(&subsession)
+            && s.state == State::Return
+        {
+            s.state = State::Tracked;
+        }
+        let result = match self.sessions.get(&subsession) {
+            _ if self.refuse == Some(Refuse::Lock) => Err(failed()),
+            Some(s) if s.gone => {
+                return Effect::Answer(HostEvent::SessionGone { subsession });
             }
-            Command::LockPair {
-                change,
-                subsession_a,
-                subsession_b,
-            } => self.lock_pair(change, subsession_a, subsession_b),
-            Command::Unlock { change, subsession } => {
-                self.locked.retain(|_, c| *c != change);
-                if self.locked.get(&subsession) == Some(&change) {
-                    self.locked.remove(&subsession);
-                }
-                Effect::Nothing
+            Some(s) => Ok(s.facts),
+            None => Err(Reason::NotTracked(subsession)),
+        };
+        Effect::Answer(HostEvent::Locked { change, result })
+    }
+
+    fn unlock(&mut self, change: ChangeId) {
+        self.locked.retain(|_, c| *c != change);
+    }
+
+    fn reserve(&mut self, change: ChangeId, a: Subsession, b: Subsession) -> Effect {
+        let mut left = a.left;
+        left.set_port(61_000);
+        let result = match self.refuses(Refuse::Reserve) {
+            true => Err(Reason::PortsExhausted),
+            false => {
+                self.ports.insert(change);
+                let right = b.right;
+                Ok(Subsession { left, right })
             }
-            Command::Reserve {
-                change,
-                subsession_a,
-                subsession_b,
-            } => {
-                let mut left = subsession_a.left;
-                left.set_port(61_000);
-                let result = match self.refuses(Refuse::Reserve) {
-                    true => Err(Reason::PortsExhausted),
-                    false => {
-                        self.ports.insert(change);
-                        Ok(Subsession {
-                            left,
-                            right: subsession_b.right,
-                        })
-                    }
-                };
-                Effect::Answer(HostEvent::Reserved { change, result })
+        };
+        Effect::Answer(HostEvent::Reserved { change, result })
+    }
+
+    fn try_path(&mut self, change: ChangeId) -> Effect {
+        let refuses = self.refuses(Refuse::Try);
+        match self.of(change) {
+            Some((subsession, s)) if s.gone => {
+                Effect::Answer(HostEvent::SessionGone { subsession })
             }
-            Command::Release { change } => {
-                self.ports.remove(&change);
-                Effect::Nothing
+            Some((_, s)) => {
+                assert_eq!(s.state, State::TwoPaths, "nothing is prepared");
+                Effect::Trying(change, refuses)
             }
-            Command::Prepare {
-                change,
-                side,
-                own,
-                translation,
-                ..
-            } => self.prepare(change, side, own, translation),
-            Command::Join {
-                change,
-                subsession_a,
-                subsession_b,
-                translation,
-            } => self.join(change, subsession_a, subsession_b, translation),
-            Command::Try { change } => {
-                let refuses = self.refuses(Refuse::Try);
-                match self.of(change) {
-                    Some((subsession, s)) if s.gone => {
-                        Effect::Answer(HostEvent::SessionGone { subsession })
-                    }
-                    Some((_, s)) => {
-                        assert_eq!(s.state, State::TwoPaths, "nothing is prepared");
-                        Effect::Trying(change, refuses)
-                    }
-                    None => panic!("a path of a session that this process was not told of"),
-                }
+            None => panic!("a path of a session that this process was not told of"),
+        }
+    }
+
+    fn unprepare(&mut self, change: ChangeId) {
+        if let Some((_, s)) = self.of(change)
+            && s.state == State::TwoPaths
+        {
+            assert_eq!(s.cut_out, None, "rolled back after its own cut");
+            assert_eq!(s.cut_in, None, "rolled back after the other's cut");
+            s.state = State::Tracked;
+        }
+        self.history.entry(change).or_default().0 = true;
+    }
+
+    fn cut(&mut self, change: ChangeId) -> Effect {
+        match self.of(change) {
+            Some((subsession, s)) if s.gone && s.cut_out.is_none() => {
+                Effect::Answer(HostEvent::SessionGone { subsession })
             }
-            Command::Unprepare { change } => {
-                self.unjoin(change);
-                if let Some((_, s)) = self.of(change)
-                    && s.state == State::TwoPaths
-                {
-                    assert_eq!(s.cut_out, None, "rolled back after its own cut");
-                    assert_eq!(s.cut_in, None, "rolled back after the other's cut");
-                    s.state = State::Tracked;
-                }
-                self.history.entry(change).or_default().0 = true;
-                Effect::Nothing
+            Some((_, s)) => {
+                assert_ne!(s.state, State::Tracked, "cut without a second path");
+                let cutoff = *s.cut_out.get_or_insert(s.facts.local.isn ^ 0x0055_5555);
+                self.history.entry(change).or_default().1 = true;
+                let cutoff = at(cutoff);
+                Effect::Answer(HostEvent::CutDone { change, cutoff })
             }
-            Command::Cut { change } if self.others.contains_key(&change) => self.cut_pair(change),
-            Command::Cut { change } => match self.of(change) {
-                Some((subsession, s)) if s.gone && s.cut_out.is_none() => {
-                    Effect::Answer(HostEvent::SessionGone { subsession })
-                }
-                Some((_, s)) => {
-                    assert_ne!(s.state, State::Tracked, "cut without a second path");
-                    let cutoff = *s.cut_out.get_or_insert(s.facts.local.isn ^ 0x0055_5555);
-                    self.history.entry(change).or_default().1 = true;
-                    let cutoff = at(cutoff);
-                    Effect::Answer(HostEvent::CutDone { change, cutoff })
-                }
-                None => panic!("cut of a session that this process was not told of"),
-            },
-            Command::SetCutIn { change, cutoff } => {
-                let Some((subsession, s)) = self.of(change) else {
-                    panic!("cutoff for a session that this process was not told of")
-                };
-                assert!(s.cut_in.is_none_or(|c| c == cutoff.at), "two cutoffs");
-                s.cut_in = Some(cutoff.at);
-                Effect::WillDrain(change, subsession)
-            }
-            Command::Reset { change } => {
-                let both = [self.known.get(&change), self.others.get(&change)];
-                for subsession in both.into_iter().flatten() {
-                    if let Some(s) = self.sessions.get_mut(subsession) {
-                        s.reset = true;
-                    }
-                }
-                Effect::Nothing
-            }
-            Command::Look { change } => {
-                let carries = !self.silent || self.carried;
-                Effect::Answer(HostEvent::Looked { change, carries })
-            }
-            Command::Deafen { change } => {
-                let deaf = !self.carried;
-                if let Some((_, s)) = self.of(change) {
-                    s.deaf = deaf;
-                }
-                Effect::Answer(HostEvent::Deafened { change, deaf })
-            }
-            Command::Hear { change } => {
-                if let Some((_, s)) = self.of(change) {
-                    s.deaf = false;
-                }
-                Effect::Nothing
-            }
-            Command::TakeBack { change, .. } => {
-                self.take_back(change);
-                Effect::Answer(HostEvent::TakenBack { change })
-            }
-            Command::Complete { change } if self.others.contains_key(&change) => {
-                self.relay(change);
-                Effect::Nothing
-            }
-            Command::Complete { change } => {
-                if let Some((_, s)) = self.of(change)
-                    && !s.gone
-                {
-                    assert!(s.drained, "completed before it has drained");
-                    s.state = State::NewPath;
-                }
-                Effect::Nothing
-            }
-            Command::Close { change, .. } if self.refuses(Refuse::Close) => {
-                let result = Err(failed());
-                Effect::Answer(HostEvent::Closed { change, result })
-            }
-            Command::Close {
-                subsession_a,
-                subsession_b,
-                relayed,
-                ..
-            } => {
-                if relayed {
-                    return Effect::Closing;
-                }
-                for which in [subsession_a, subsession_b] {
-                    if let Some(s) = self.sessions.get_mut(&which) {
-                        s.state = State::Tombstone;
-                    }
-                }
-                Effect::Closing
-            }
-            Command::Watch { change, subsession } => {
-                Effect::Watching(change, self.watch(subsession))
-            }
-            Command::Prove {
-                change,
-                subsession,
-                path,
-                ..
-            } => Effect::Answer(HostEvent::Prepared {
-                change,
-                result: self.prove(subsession, path),
-            }),
-            Command::Return {
-                change,
-                subsession,
-                translation,
-                ..
-            } => Effect::Answer(HostEvent::Prepared {
-                change,
-                result: self.answer_straight(subsession, translation),
-            }),
-            Command::Returned { subsession, .. } => {
-                self.returned.insert(subsession);
-                Effect::Nothing
-            }
-            // Commands of chains, which `tests/protocol/rechain` covers.
-            Command::Hold { .. }
-            | Command::Enlist { .. }
-            | Command::AskDelta { .. }
-            | Command::Extend { .. }
-            | Command::MoveState { .. }
-            | Command::Open { .. }
-            | Command::Splice { .. }
-            | Command::Abandon { .. }
-            | Command::Forget { .. } => Effect::Nothing,
-            Command::Persist { change, .. } if self.refuses(Refuse::Persist) => {
-                let error = "no space left".into();
-                Effect::Answer(HostEvent::PersistFailed { change, error })
-            }
-            Command::Persist { change, .. }
-                if self.records.contains_key(&change) && self.refuses_again(change) =>
-            {
-                let error = "no space left".into();
-                Effect::Answer(HostEvent::PersistFailed { change, error })
-            }
-            Command::Persist { change, record } => {
-                *self.written.entry(change).or_default() += 1;
-                self.records.insert(change, record);
-                Effect::Nothing
-            }
-            Command::Erase { change } => {
-                self.records.remove(&change);
-                Effect::Nothing
+            None => panic!("cut of a session that this process was not told of"),
+        }
+    }
+
+    fn set_cut_in(&mut self, change: ChangeId, cutoff: Cutoff) -> Effect {
+        let Some((subsession, s)) = self.of(change) else {
+            panic!("cutoff for a session that this process was not told of")
+        };
+        assert!(s.cut_in.is_none_or(|c| c == cutoff.at), "two cutoffs");
+        s.cut_in = Some(cutoff.at);
+        Effect::WillDrain(change, subsession)
+    }
+
+    fn reset(&mut self, change: ChangeId) {
+        let both = [self.known.get(&change), self.others.get(&change)];
+        for subsession in both.into_iter().flatten() {
+            if let Some(s) = self.sessions.get_mut(subsession) {
+                s.reset = true;
             }
         }
+    }
+
+    fn set_deaf(&mut self, change: ChangeId, deaf: bool) {
+        if let Some((_, s)) = self.of(change) {
+            s.deaf = deaf;
+        }
+    }
+
+    fn complete(&mut self, change: ChangeId) {
+        if let Some((_, s)) = self.of(change)
+            && !s.gone
+        {
+            assert!(s.drained, "completed before it has drained");
+            s.state = State::NewPath;
+        }
+    }
+
+    fn stays_open(&self, change: ChangeId) -> Effect {
+        let result = Err(failed());
+        Effect::Answer(HostEvent::Closed { change, result })
+    }
+
+    fn persist(&mut self, change: ChangeId, record: Vec<u8>) -> Effect {
+        let again = self.records.contains_key(&change) && self.refuses_again(change);
+        if self.refuses(Refuse::Persist) || again {
+            let error = "no space left".into();
+            return Effect::Answer(HostEvent::PersistFailed { change, error });
+        }
+        *self.written.entry(change).or_default() += 1;
+        self.records.insert(change, record);
+        Effect::Nothing
     }
 
     fn refuses_again(&self, change: ChangeId) -> bool {
@@ -444,7 +338,7 @@ impl Plane {
         self.others.insert(change, b);
         let ends = self.pair_of(change).map(|s| (s.gone, at_the_end(&s.facts)));
         let result = match ends {
-            _ if self.refuses(Refuse::LockPair) => Err(Reason::Failed("pretended".into())),
+            _ if self.refuses(Refuse::LockPair) => Err(failed()),
             [(false, left), (false, right)] => Ok([left, right]),
             _ => Err(Reason::Closing),
         };
@@ -475,14 +369,12 @@ impl Plane {
     }
 
     fn unjoin(&mut self, change: ChangeId) {
-        if !self.others.contains_key(&change) {
-            return;
-        }
         for s in self.pair_of(change) {
             assert_eq!(s.cut_out, None, "rolled back after the cut");
             assert_ne!(s.state, State::Relay, "rolled back at the end");
             s.state = State::Tracked;
         }
+        self.history.entry(change).or_default().0 = true;
     }
 
     fn cut_pair(&mut self, change: ChangeId) -> Effect {

@@ -6,14 +6,16 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use dysco_common::session::offer;
-use dysco_common::{Delta, Offer, chain::Token};
+use dysco_common::{Delta, Offer};
 use dysco_proto::{
-    ChangeId, Command, Facts, HostEvent, Machine, Margins, Message, Order, Phase, Progress, Reason,
-    Report, Subsession,
+    ChangeId, Facts, HostEvent, Machine, Margins, Message, Order, Phase, Progress, Reason, Report,
+    Subsession,
 };
 use proptest::prelude::*;
 
-use super::plane::at as cutoff_at;
+use host::At;
+
+mod host;
 
 const HOSTS: usize = 4;
 pub const LEFT: usize = 0;
@@ -146,7 +148,7 @@ impl World {
     fn pump(&mut self) {
         for at in 0..HOSTS {
             while let Some(command) = self.hosts[at].machine.poll_command() {
-                self.execute(at, command);
+                command.carry_out(&mut At { world: self, at });
             }
             while let Some((to, message)) = self.hosts[at].machine.poll_transmit() {
                 let to = (0..HOSTS)
@@ -181,116 +183,7 @@ impl World {
         self.hosts[at].machine.handle_event(now, event);
     }
 
-    fn execute(&mut self, at: usize, command: Command) {
-        match command {
-            Command::Hold { change, .. } => {
-                let result = Ok(World::facts(at));
-                self.tell(at, HostEvent::Locked { change, result });
-            }
-            Command::Enlist { change, from, .. } => {
-                let result = Ok(());
-                self.tell(
-                    at,
-                    HostEvent::Enlisted {
-                        change,
-                        from,
-                        result,
-                    },
-                );
-            }
-            Command::AskDelta { change, from, .. } => {
-                assert_eq!(at, OLD, "who comes in has changed nothing");
-                // The host may refuse while state is being copied.
-                let result = match self.chance.below(8) {
-                    0 if self.loss > 0 => Err(Reason::Closing),
-                    _ => Ok(ADDED),
-                };
-                self.tell(
-                    at,
-                    HostEvent::DeltaKnown {
-                        change,
-                        from,
-                        result,
-                    },
-                );
-            }
-            Command::Extend { change, .. } => {
-                self.hosts[at].paths.second = true;
-                let result = Ok(());
-                self.tell(at, HostEvent::Prepared { change, result });
-            }
-            Command::MoveState { change, to, .. } => self.states.push((at, change, to)),
-            Command::Open {
-                change,
-                token,
-                delta,
-                ..
-            } => {
-                // A host that cannot be asked may still be left out.
-                let silent = delta.is_none() && self.loss > 0;
-                assert!(delta == ADDED || silent, "{delta:?}");
-                self.open(at, change, token);
-            }
-            Command::Cut { change } => {
-                assert!(
-                    self.hosts[at].paths.second,
-                    "it takes a path that is not there"
-                );
-                self.hosts[at].paths.takes_new = true;
-                let cutoff = cutoff_at(7);
-                self.tell(at, HostEvent::CutDone { change, cutoff });
-                self.settle(change);
-            }
-            Command::SetCutIn { change, .. } => {
-                self.hosts[at].paths.cut_in = true;
-                self.settle(change);
-            }
-            Command::Splice { hosts, .. } => {
-                assert_eq!((at, hosts), (LEFT, order().after));
-            }
-            Command::Complete { .. } => {
-                assert!(self.hosts[at].paths.takes_new);
-                self.hosts[at].paths.hears_old = false;
-            }
-            Command::Abandon { .. } => {
-                assert!(self.hosts[at].paths.hears_old, "no way back");
-                self.hosts[at].paths.takes_new = false;
-                self.hosts[at].paths.cut_in = false;
-            }
-            Command::Release { .. } => {
-                assert!(!self.hosts[at].paths.takes_new);
-                self.hosts[at].paths.second = false;
-            }
-            Command::Forget {
-                change,
-                from,
-                paths,
-                ..
-            } => {
-                // The path that was given up, by its number, whatever the host's former processes
-                // had.
-                assert_eq!(paths, [if at == OLD { 0 } else { order().number }]);
-                let moved =
-                    |(_, of, to): &(usize, ChangeId, IpAddr)| *of == change && *to == ip(at);
-                assert!(
-                    !self.states.iter().any(moved),
-                    "state comes to {at} afterwards"
-                );
-                let anchors = [LEFT, RIGHT].map(|a| self.hosts[a].paths.takes_new);
-                assert_eq!(anchors, [at == OLD; 2], "host {at} is still needed");
-                self.tell(at, HostEvent::Forgotten { change, from });
-            }
-            Command::Persist { change, record } => {
-                self.hosts[at].records.insert(change, record);
-            }
-            Command::Erase { change } => {
-                self.hosts[at].records.remove(&change);
-            }
-            other => panic!("not of a chain: {other:?}"),
-        }
-    }
-
-    fn open(&mut self, at: usize, change: ChangeId, _: Token) {
+    fn open(&mut self, at: usize, change: ChangeId) {
         self.hosts[at].paths.second = true;
         let opens = self.hosts[RIGHT].paths.second;
         let result = match opens {
@@ -497,12 +390,12 @@ fn nobody_hears_of_a_change_that_cannot_be_recorded() {
     let mut left = machine(LEFT);
     let change = left.request_chain(Duration::ZERO, order()).unwrap();
     while let Some(command) = left.poll_command() {
-        let event = match command {
-            Command::Hold { .. } => HostEvent::Locked {
+        let event = match command.name() {
+            "Hold" => HostEvent::Locked {
                 change,
                 result: Ok(World::facts(LEFT)),
             },
-            Command::Persist { .. } => HostEvent::PersistFailed {
+            "Persist" => HostEvent::PersistFailed {
                 change,
                 error: "no space".into(),
             },
@@ -530,12 +423,12 @@ fn what_is_over_is_not_made_anew() {
         let mut names = Vec::new();
         while let Some(command) = right.poll_command() {
             names.push(command.name());
-            let event = match command {
-                Command::Hold { .. } => HostEvent::Locked {
+            let event = match command.name() {
+                "Hold" => HostEvent::Locked {
                     change,
                     result: Ok(World::facts(RIGHT)),
                 },
-                Command::Extend { .. } => HostEvent::Prepared {
+                "Extend" => HostEvent::Prepared {
                     change,
                     result: Ok(()),
                 },

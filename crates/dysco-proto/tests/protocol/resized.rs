@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use dysco_common::Delta;
+use dysco_proto::command::Chain;
 use dysco_proto::{
-    ChangeId, Command, HostEvent, Machine, Message, Order, Progress, Reason, Report, Scope,
+    Action, ChangeId, HostEvent, Machine, Message, Order, Progress, Reason, Report, Scope,
 };
 
 use super::rechain::{ADDED, LEFT, NEW, OLD, RIGHT, World, ip, machine, order, session};
@@ -70,8 +71,8 @@ impl Asking {
     /// Returns the delta that the opened path compensates for, or `None` if no path is opened.
     fn opens(&mut self) -> Option<Delta> {
         let all = std::iter::from_fn(|| self.left.poll_command());
-        all.filter_map(|c| match c {
-            Command::Open { delta, .. } => Some(delta),
+        all.filter_map(|c| match c.action {
+            Action::Chain(Chain::Open { delta, .. }) => Some(delta),
             _ => None,
         })
         .last()

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use dysco_proto::{ChangeId, Command, HostEvent, Machine, Margins, Message, Order, Phase, Reason};
+use dysco_proto::command::Journal;
+use dysco_proto::{
+    Action, ChangeId, Command, HostEvent, Machine, Margins, Message, Order, Phase, Reason,
+};
 
 use crate::rechain::{LEFT, NEW, OLD, RIGHT, World, ip, machine, session};
 
@@ -36,10 +39,12 @@ fn record() -> Vec<u8> {
         result: Ok(World::facts(RIGHT)),
     };
     right.handle_event(NOW, locked);
-    let written = commands(&mut right).into_iter().find_map(|c| match c {
-        Command::Persist { record, .. } => Some(record),
-        _ => None,
-    });
+    let written = commands(&mut right)
+        .into_iter()
+        .find_map(|c| match c.action {
+            Action::Journal(Journal::Persist { record }) => Some(record),
+            _ => None,
+        });
     written.expect("a record")
 }
 

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use dysco_proto::command::Anchor;
 use dysco_proto::{
-    ChangeId, Command, Facts, HostEvent, HostId, Machine, Meddling, Message, Reason, Report,
+    Action, ChangeId, Facts, HostEvent, HostId, Machine, Meddling, Message, Reason, Report,
     Subsession, Time, Way,
 };
 
@@ -164,13 +165,14 @@ impl World {
                 if self.dies(host) {
                     return;
                 }
-                if matches!(command, Command::TakeBack { .. }) {
+                if let Action::Anchor(Anchor::TakeBack { .. }) = command.action {
                     self.check_take_back();
                 }
                 let proofs = self.hosts[host].plane.proofs.len();
-                let effect = self.hosts[host].plane.run(command.clone());
+                let change = command.change;
+                let effect = command.carry_out(&mut self.hosts[host].plane);
                 if self.hosts[host].plane.proofs.len() > proofs {
-                    self.client_answers(host, command.change());
+                    self.client_answers(host, change);
                 }
                 match effect {
                     Effect::Answer(event @ HostEvent::PersistFailed { .. }) => {
@@ -192,7 +194,6 @@ impl World {
                     }
                     Effect::Closing => {
                         self.check_close(host);
-                        let change = command.change();
                         let result = Ok(());
                         self.answer(host, HostEvent::Closed { change, result });
                     }

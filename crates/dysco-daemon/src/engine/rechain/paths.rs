@@ -14,11 +14,6 @@ use crate::engine::{Plane, Rechain};
 pub(super) const LATE: Duration = Duration::from_millis(200);
 
 impl Rechain {
-    /// Returns true if the change is one of a chain.
-    pub(in crate::engine) fn is_chain(&self, change: ChangeId) -> bool {
-        self.paths.contains_key(&change)
-    }
-
     /// Ends at once the changes that only wait for late packets and of which this host was an
     /// anchor as one of the session's chain: from now on it passes the session on by one path.
     pub(super) fn settle_late(&mut self, plane: &mut Plane, session: &Subsession) {
