@@ -6,9 +6,9 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use dysco_common::chain::{Chain, Element, Payload};
+use dysco_common::chain::{Chain, Payload, WireElement};
 use dysco_common::tcp::Header;
-use dysco_common::{FlowKey, Offer};
+use dysco_common::{Element, FlowKey, Offer};
 
 const KEY: [u64; 2] = [1, 2];
 /// MSS, SACK permitted, timestamps, no operation, window scale: the options of Linux.
@@ -31,8 +31,8 @@ fn payload() -> Payload {
     let mut payload = Payload::default();
     let session = key([10, 0, 0, 1], [10, 0, 0, 9]);
     payload.fill(7, &session, &session, &key([10, 0, 0, 1], hosts[0]), 0);
-    if let Some(chain) = Chain::of(&hosts.map(|host| std::net::IpAddr::from(host).into())) {
-        payload.set_rest(&chain, &Element::default());
+    if let Some(chain) = Chain::of(&hosts.map(|host| Element::Host(host.into()))) {
+        payload.set_rest(&chain, &WireElement::default());
     }
     payload.mac = payload.proof(KEY);
     payload

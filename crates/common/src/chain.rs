@@ -10,7 +10,7 @@ use crate::flow::{Addr, FlowKey};
 use crate::fresh::Clock;
 use crate::siphash::{Key, SipHash};
 
-/// Maximum number of hosts of a chain, without the two ends.
+/// Maximum number of elements of a chain, without the two ends.
 pub const MAX_CHAIN: usize = 8;
 
 /// Kind of an element of a chain.
@@ -44,10 +44,10 @@ pub const fn numbered(secret: Token, number: u32) -> Token {
     [a, b & !(u32::MAX as u64) | number as u64]
 }
 
-/// One element of a chain, as on the wire.
+/// One element of a chain, as on the wire and in maps.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Element {
+pub struct WireElement {
     /// An [`ElementKind`]; 0 after the chain's end.
     pub kind: u8,
     /// Zero.
@@ -56,9 +56,9 @@ pub struct Element {
     pub host: Addr,
 }
 
-impl Element {
+impl WireElement {
     /// An element after a chain's end.
-    const NONE: Element = Element {
+    const NONE: WireElement = WireElement {
         kind: 0,
         reserved: [0; 3],
         host: Addr::new([0; 16]),
@@ -66,7 +66,7 @@ impl Element {
 
     /// Returns the element of a host.
     pub const fn host(host: Addr) -> Self {
-        Element {
+        WireElement {
             kind: ElementKind::Host as u8,
             reserved: [0; 3],
             host,
@@ -82,7 +82,7 @@ impl Element {
             (bytes[i], bytes[8 + i]) = (a[i], b[i]);
             i += 1;
         }
-        Element {
+        WireElement {
             kind: ElementKind::Live as u8,
             reserved: [0; 3],
             host: Addr::new(bytes),
@@ -107,34 +107,40 @@ impl Element {
     }
 }
 
-/// The remaining hosts of a chain, the nearest first.
+impl From<Addr> for WireElement {
+    fn from(host: Addr) -> WireElement {
+        WireElement::host(host)
+    }
+}
+
+/// The remaining elements of a chain, the nearest first.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Chain {
     /// Number of valid `elements`.
     pub len: u32,
     /// The elements, followed by zeros.
-    pub elements: [Element; MAX_CHAIN],
+    pub elements: [WireElement; MAX_CHAIN],
 }
 
 impl Chain {
-    /// Returns a chain of hosts, or `None` if there are too many.
-    pub fn of(hosts: &[Addr]) -> Option<Chain> {
+    /// Returns a chain of these elements, or `None` if there are too many.
+    pub fn of<E: Copy + Into<WireElement>>(elements: &[E]) -> Option<Chain> {
         let mut chain = Chain {
-            len: hosts.len() as u32,
+            len: elements.len() as u32,
             ..Chain::default()
         };
-        if hosts.len() > MAX_CHAIN {
+        if elements.len() > MAX_CHAIN {
             return None;
         }
-        for (element, host) in chain.elements.iter_mut().zip(hosts) {
-            *element = Element::host(*host);
+        for (place, element) in chain.elements.iter_mut().zip(elements) {
+            *place = (*element).into();
         }
         Some(chain)
     }
 
     /// Returns the valid elements.
-    pub fn elements(&self) -> &[Element] {
+    pub fn elements(&self) -> &[WireElement] {
         &self.elements[..(self.len as usize).min(MAX_CHAIN)]
     }
 }
@@ -191,7 +197,7 @@ pub struct Payload {
     /// passed a NAT.
     pub origin: FlowKey,
     /// The hosts after the receiver.
-    pub rest: [Element; MAX_CHAIN],
+    pub rest: [WireElement; MAX_CHAIN],
     /// Time of sending, in [`ticks`](crate::fresh::ticks) of the sender's clock, network order.
     pub sent: u32,
     /// SipHash-2-4 of all fields before this one.
@@ -241,7 +247,7 @@ impl Payload {
     /// Sets the rest of the chain to the elements after its first one. `last` is the element in the
     /// last place, which no chain needs for a host.
     #[inline(always)]
-    pub fn set_rest(&mut self, chain: &Chain, last: &Element) {
+    pub fn set_rest(&mut self, chain: &Chain, last: &WireElement) {
         self.hosts = chain.len.saturating_sub(1) as u8;
         let mut i = 0;
         while i + 1 < MAX_CHAIN {
@@ -313,7 +319,7 @@ impl Payload {
 
     /// Returns the element in the last place.
     #[inline(always)]
-    pub const fn last(&self) -> &Element {
+    pub const fn last(&self) -> &WireElement {
         &self.rest[MAX_CHAIN - 1]
     }
 
@@ -329,7 +335,7 @@ impl Payload {
         to.len = self.hosts as u32;
         to.elements = self.rest;
         // The last place never contains a host.
-        to.elements[MAX_CHAIN - 1] = Element::NONE;
+        to.elements[MAX_CHAIN - 1] = WireElement::NONE;
     }
 
     /// Returns the bytes of the payload on the wire.
@@ -407,7 +413,7 @@ pub struct Pending {
     /// The remaining hosts, the next one first.
     pub chain: Chain,
     /// The element in the payload's last place.
-    pub last: Element,
+    pub last: WireElement,
 }
 
 const _: () = assert!(size_of::<Pending>() == 264);

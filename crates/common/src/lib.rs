@@ -11,6 +11,8 @@ pub mod chain;
 pub mod checksum;
 pub mod counter;
 pub mod delta;
+#[cfg(not(target_arch = "bpf"))]
+pub mod element;
 pub mod event;
 pub mod flow;
 pub mod fresh;
@@ -34,6 +36,8 @@ pub mod wire;
 
 pub use counter::Counter;
 pub use delta::Delta;
+#[cfg(not(target_arch = "bpf"))]
+pub use element::Element;
 pub use event::{Event, EventKind};
 pub use flow::{Addr, FlowKey, FlowRef, Path, ShortKey};
 pub use session::{Offer, Session, State, Translation};

@@ -1,6 +1,6 @@
 //! The payload of a chain's SYN, its proof, and the choice of a chain.
 
-use dysco_common::chain::{self, Chain, Element, MAX_CHAIN, PAYLOAD, Payload, Unfit};
+use dysco_common::chain::{self, Chain, MAX_CHAIN, PAYLOAD, Payload, Unfit, WireElement};
 use dysco_common::policy::{Families, InForce, MAX_RULES, PolicyRule, rule_name};
 use dysco_common::siphash::{self, Key};
 use dysco_common::{Addr, FlowKey};
@@ -62,7 +62,7 @@ prop_compose! {
         let origin = if origin.is_v6() == session.is_v6() { origin } else { session };
         let mut payload = Payload::default();
         payload.fill(key_id, &session, &origin, &subsession, sent);
-        payload.set_rest(&Chain::of(&hosts).unwrap(), &Element::default());
+        payload.set_rest(&Chain::of(&hosts).unwrap(), &WireElement::default());
         payload.mac = payload.proof(key);
         (payload, key, hosts)
     }

@@ -7,6 +7,7 @@ mod adopt;
 mod chain;
 mod checksum;
 mod delta;
+mod element;
 mod fresh;
 mod header;
 mod hint;

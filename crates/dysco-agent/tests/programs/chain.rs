@@ -12,7 +12,7 @@ mod replayed;
 
 use std::net::SocketAddr;
 
-use dysco_common::chain::{Chain, Element, Hop, PAYLOAD, Payload};
+use dysco_common::chain::{Chain, Hop, PAYLOAD, Payload, WireElement};
 use dysco_common::policy::{Families, Otherwise, PolicyRule};
 use dysco_common::siphash::Key;
 use dysco_common::tcp::{ACK, PSH, RST, SYN};
@@ -137,7 +137,7 @@ impl Hosts {
         payload.fill(KEY_ID, &session, &self.net.key(), &subsession, SENT);
         let mut whole = vec![self.middlebox];
         whole.extend(rest);
-        payload.set_rest(&Chain::of(&whole).unwrap(), &Element::default());
+        payload.set_rest(&Chain::of(&whole).unwrap(), &WireElement::default());
         payload.mac = payload.proof(KEY);
         payload
     }

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use dysco_common::chain::{Element, Payload, Token};
+use dysco_common::chain::{Payload, Token, WireElement};
 use dysco_common::session::{Alias, Life, Two, part};
 use dysco_common::siphash::Key;
 use dysco_common::tcp::{ACK, PSH, RST, SYN};
@@ -226,7 +226,7 @@ fn it_is_awaited_by_its_name() {
                 &mirror(path(&net)),
                 0,
             );
-            payload.set_rest(&Default::default(), &Element::live(TOKEN));
+            payload.set_rest(&Default::default(), &WireElement::live(TOKEN));
             payload.mac = payload.proof(KEY);
             let syn = Frame {
                 payload: payload.to_bytes().to_vec(),

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use dysco_common::chain::{Element, Payload, Token};
+use dysco_common::chain::{Payload, Token, WireElement};
 use dysco_common::delta::Delta;
 use dysco_common::session::{Life, Two, part};
 use dysco_common::siphash::Key;
@@ -126,7 +126,7 @@ fn it_is_awaited_by_the_sessions_own_name() {
         let mut payload = Payload::default();
         let session = mirror(net.key());
         payload.fill(KEY_ID, &session, &session, &mirror(path), 0);
-        payload.set_rest(&Default::default(), &Element::live(TOKEN));
+        payload.set_rest(&Default::default(), &WireElement::live(TOKEN));
         payload.mac = payload.proof(KEY);
         let syn = Frame {
             seq: RECEIVED + 70,

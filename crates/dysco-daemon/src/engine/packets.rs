@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use dysco_common::chain::{Chain, Element, Hop, Payload, Token};
+use dysco_common::chain::{Chain, Hop, Payload, Token, WireElement};
 use dysco_common::fresh::ticks;
 use dysco_common::probe::{Change, PROBE, Probe, SHOWS, Said, Shown};
 use dysco_common::session::offer;
@@ -28,7 +28,7 @@ pub(super) fn syn(s: &Session, hop: &Hop, chain: &[IpAddr], token: Token) -> Vec
     let mut payload = Payload::default();
     let now = ticks(boot_time().as_nanos() as u64);
     payload.fill(hop.key_id, &s.key, &origin, &s.path, now);
-    payload.set_rest(&chain, &Element::live(token));
+    payload.set_rest(&chain, &WireElement::live(token));
     payload.mac = payload.proof(hop.key);
     let mut tcp = header(s, s.snd_max.wrapping_sub(1));
     tcp.syn = true;

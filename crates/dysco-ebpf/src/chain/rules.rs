@@ -1,7 +1,7 @@
 //! Matching of the policy's rules against a SYN.
 
 use dysco_common::Counter;
-use dysco_common::chain::{Element, MAX_CHAIN};
+use dysco_common::chain::{MAX_CHAIN, WireElement};
 use dysco_common::policy::{InForce, MAX_RULES, Otherwise, rule_name};
 
 use crate::maps::{self, HOPS, IN_FORCE, POLICY, Scratch, count};
@@ -69,7 +69,7 @@ pub extern "C" fn dysco_chain_choose(run: u32, name: u32) -> u32 {
     scratch.pending.origin = scratch.packet.key.whole;
     scratch.pending.left = 0;
     scratch.pending.chain = rule.chain;
-    scratch.pending.last = Element::default();
+    scratch.pending.last = WireElement::default();
     let otherwise = rule.otherwise;
     let chain = &scratch.pending.chain;
     if chain.len == 0 {

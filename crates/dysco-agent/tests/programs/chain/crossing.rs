@@ -58,7 +58,10 @@ impl Hosts {
     fn steered_by(&self, end: End, path: FlowKey) -> Frame {
         let (session, mut payload) = (self.from(end), Payload::default());
         payload.fill(KEY_ID, &session, &session, &path, SENT);
-        payload.set_rest(&Chain::of(&[self.middlebox]).unwrap(), &Element::default());
+        payload.set_rest(
+            &Chain::of(&[self.middlebox]).unwrap(),
+            &WireElement::default(),
+        );
         payload.mac = payload.proof(KEY);
         let payload = payload.to_bytes().to_vec();
         on(

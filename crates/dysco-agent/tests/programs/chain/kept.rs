@@ -26,7 +26,7 @@ impl Hosts {
         FlowKey::new(local, self.net.remote)
     }
 
-    fn proven(&self, subsession: FlowKey, last: Element) -> Vec<u8> {
+    fn proven(&self, subsession: FlowKey, last: WireElement) -> Vec<u8> {
         let mut payload = self.payload(subsession, &[]);
         payload.set_rest(&Chain::of(&[self.middlebox]).unwrap(), &last);
         payload.mac = payload.proof(KEY);
@@ -96,7 +96,7 @@ impl Passing {
 
     /// Opens the other path, which differs only in the numbers.
     fn open(&mut self, h: &Hosts) {
-        let live = Element::live(TOKEN);
+        let live = WireElement::live(TOKEN);
         let with = |path, frame: Frame| Frame {
             payload: h.proven(path, live),
             ..on(path, &frame)

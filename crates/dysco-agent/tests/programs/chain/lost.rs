@@ -6,7 +6,7 @@ use super::*;
 impl Hosts {
     /// Returns a SYN of a session from a port. It comes by the subsession of one slot, and says
     /// that it was sent by that of another.
-    fn syn_by(&self, port: u16, [slot, said]: [u16; 2], last: Element) -> Frame {
+    fn syn_by(&self, port: u16, [slot, said]: [u16; 2], last: WireElement) -> Frame {
         let session = FlowKey::new(SocketAddr::new(self.net.local.ip(), port), self.net.remote);
         let path = self.subsession(slot);
         let mut payload = self.payload_of(session, self.subsession(said), &[]);
@@ -28,7 +28,7 @@ const OTHER: u16 = SLOT + 7;
 #[test]
 fn a_subsession_that_is_given_again_is_told() {
     for h in all() {
-        let plain = Element::default();
+        let plain = WireElement::default();
         for (port, by, last, told) in [
             (40_001, [SLOT, SLOT], plain, true),
             (40_000, [OTHER, OTHER], plain, true),
@@ -36,7 +36,7 @@ fn a_subsession_that_is_given_again_is_told() {
             (40_001, [SLOT, OTHER], plain, false),
             (40_000, [OTHER, SLOT], plain, false),
             // Another path of a live session is no new session.
-            (40_001, [SLOT, SLOT], Element::live([1, 2]), false),
+            (40_001, [SLOT, SLOT], WireElement::live([1, 2]), false),
         ] {
             let mut p = h.middlebox();
             let first = h.syn_by(40_000, [SLOT, SLOT], plain);

@@ -90,9 +90,9 @@ fn a_session_that_stays_is_not_renamed() {
                 let path = h.subsession(slot);
                 let mut payload = h.payload_of(session, path, &[]);
                 let last = if live {
-                    Element::live(token)
+                    WireElement::live(token)
                 } else {
-                    Element::default()
+                    WireElement::default()
                 };
                 payload.set_rest(&Chain::of(&[h.middlebox]).unwrap(), &last);
                 payload.mac = payload.proof(KEY);

@@ -12,7 +12,7 @@ fn syns(h: &Hosts, number: u16) -> (Frame, Frame) {
     let path = h.subsession(FIRST as u16 + number);
     let mut payload = Payload::default();
     payload.fill(KEY_ID, &session, &session, &path, SENT);
-    payload.set_rest(&Chain::of(&[h.middlebox]).unwrap(), &Element::default());
+    payload.set_rest(&Chain::of(&[h.middlebox]).unwrap(), &WireElement::default());
     payload.mac = payload.proof(KEY);
     let syn = Frame {
         seq: ISN.wrapping_add(0x0100_0000 * u32::from(number)),

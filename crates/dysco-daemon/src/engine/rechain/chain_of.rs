@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use dysco_common::chain::{Chain, Element, Given, MAX_CHAIN};
+use dysco_common::chain::{Chain, Given, MAX_CHAIN, WireElement};
 use dysco_common::{Addr, Session};
 use dysco_explain::Explain;
 use dysco_proto::{Order, Reason, Subsession};
@@ -118,7 +118,7 @@ pub(super) fn relaid(
     let from = left.map_or(Some(0), |host| Some(place(host)? + 1))?;
     let to = right.map_or(Some(all.len()), place)?;
     let (before, behind) = (all.get(..from)?, all.get(to.max(from)..)?);
-    let addresses = |part: &[Element]| part.iter().map(|e| e.host).collect::<Vec<_>>();
+    let addresses = |part: &[WireElement]| part.iter().map(|e| e.host).collect::<Vec<_>>();
     let between: Vec<Addr> = hosts.iter().map(|host| (*host).into()).collect();
     let chain = Chain::of(&[addresses(before), between, addresses(behind)].concat())?;
     let new = vec![number; hosts.len() + 1];
