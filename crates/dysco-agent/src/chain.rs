@@ -10,7 +10,7 @@ use dysco_common::chain::{Chain, Given, Hop, Shared, Token};
 use dysco_common::fresh::Clock;
 use dysco_common::policy::{InForce, MAX_RULES, PolicyRule, other_half};
 use dysco_common::siphash::Key;
-use dysco_common::{Addr, Session};
+use dysco_common::{Addr, Element, Session};
 
 use crate::Agent;
 use crate::agent::{lock, map_error, pod, take};
@@ -283,11 +283,11 @@ impl Agent {
         })
     }
 
-    /// Returns the hosts of the chain that the session of a slot was given.
-    pub fn chain_of(&self, slot: u32) -> Option<Vec<IpAddr>> {
+    /// Returns the elements of the chain that the session of a slot was given, if this version
+    /// knows their kinds.
+    pub fn chain_of(&self, slot: u32) -> Option<Vec<Element>> {
         let chain = self.given(slot)?.chain;
-        let hosts = chain.elements().iter().map(|element| element.host.ip());
-        Some(hosts.collect())
+        chain.elements().iter().map(Element::of_wire).collect()
     }
 
     pub(crate) fn forget_chain(&self, slot: u32) {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use dysco_common::Element;
 use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
@@ -65,12 +66,12 @@ enum Term {
     Removable(bool),
 }
 
-/// Condition on the hosts of a chain.
+/// Condition on the elements of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hop {
     Any,
     None,
-    Host(IpAddr),
+    Element(Element),
 }
 
 impl Filter {
@@ -112,10 +113,10 @@ impl Term {
 
 impl Hop {
     fn matches(self, session: &SessionReport) -> bool {
-        let hosts = session.chain.as_deref().unwrap_or_default();
+        let elements = session.chain.as_deref().unwrap_or_default();
         match self {
-            Hop::Host(ip) => hosts.contains(&ip),
-            Hop::Any => session.state == CHAINED || !hosts.is_empty(),
+            Hop::Element(element) => elements.contains(&element),
+            Hop::Any => session.state == CHAINED || !elements.is_empty(),
             Hop::None => !Hop::Any.matches(session),
         }
     }
@@ -151,7 +152,10 @@ impl FromStr for Term {
             ("peer", ip) => address(ip).map(Term::Peer),
             ("chain", "yes") => Ok(Term::Chain(Hop::Any)),
             ("chain", "no") => Ok(Term::Chain(Hop::None)),
-            ("chain", ip) => address(ip).map(|ip| Term::Chain(Hop::Host(ip))),
+            ("chain", element) => {
+                let element = element.parse().map_err(|_| bad())?;
+                Ok(Term::Chain(Hop::Element(element)))
+            }
             ("proxy", name) => name.parse().map(Term::Proxy).map_err(|_| bad()),
             ("mode", "none") => Ok(Term::Mode(None)),
             ("mode", word) => {
@@ -204,7 +208,7 @@ impl fmt::Display for Filter {
                 Term::Mode(None) => f.write_str("mode=none")?,
                 Term::Chain(Hop::Any) => f.write_str("chain=yes")?,
                 Term::Chain(Hop::None) => f.write_str("chain=no")?,
-                Term::Chain(Hop::Host(ip)) => write!(f, "chain={ip}")?,
+                Term::Chain(Hop::Element(element)) => write!(f, "chain={element}")?,
                 Term::Proxy(name) => write!(f, "proxy={name}")?,
                 Term::Peer(ip) => write!(f, "peer={ip}")?,
                 Term::Removable(true) => f.write_str("removable=yes")?,

@@ -5,6 +5,7 @@
 
 mod client;
 mod delta;
+mod element;
 mod exit;
 mod filter;
 mod host;
@@ -23,6 +24,8 @@ mod types;
 
 pub use client::{Client, ClientError, DEFAULT_API_SOCKET};
 pub use delta::{DeltaReport, TellDelta};
+pub use dysco_common::Element;
+pub use element::ElementName;
 pub use exit::{Exit, HELP as EXIT_HELP};
 pub use filter::{Filter, HELP as FILTER_HELP, STATES};
 pub use host::HostName;

@@ -1,11 +1,13 @@
 //! Messages of the local API about new chains for live sessions.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
+use dysco_common::Element;
 use dysco_explain::Cause;
 use dysco_proto::asks;
 use serde::{Deserialize, Serialize};
 
+use super::element::ElementName;
 use super::filter::Filter;
 use super::host::HostName;
 use super::name::{SessionId, SessionName};
@@ -31,19 +33,19 @@ pub enum Which {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChainChange {
-    /// Replaces the chain by these hosts.
-    Become(Vec<HostName>),
-    /// Appends this host to the chain.
-    Insert(HostName),
-    /// Replaces one host of the chain by another.
+    /// Replaces the chain by these elements.
+    Become(Vec<ElementName>),
+    /// Appends this element to the chain.
+    Insert(ElementName),
+    /// Replaces one element of the chain by another.
     Replace {
-        /// Host that leaves.
-        old: HostName,
-        /// Host that joins.
-        new: HostName,
+        /// Element that leaves.
+        old: ElementName,
+        /// Element that joins.
+        new: ElementName,
     },
-    /// Removes this host from the chain.
-    Remove(HostName),
+    /// Removes this element from the chain.
+    Remove(ElementName),
 }
 
 /// A request to change the chain of live sessions.
@@ -112,10 +114,10 @@ pub struct ChainReport {
     /// True if a step of the change timed out, or a host did not answer in time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub timed_out: bool,
-    /// Hosts of the chain before the change.
-    pub before: Vec<IpAddr>,
-    /// Hosts of the requested chain.
-    pub after: Vec<IpAddr>,
+    /// Elements of the chain before the change.
+    pub before: Vec<Element>,
+    /// Elements of the requested chain.
+    pub after: Vec<Element>,
     /// Time from the request to new data on the new path, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_to_switch_us: Option<u64>,

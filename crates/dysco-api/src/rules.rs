@@ -1,7 +1,6 @@
 //! Messages of the local API about the policy.
 
-use std::net::IpAddr;
-
+use dysco_common::Element;
 use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
@@ -28,10 +27,10 @@ pub struct RuleReport {
     pub destination: String,
     /// Ports, or `any`.
     pub ports: String,
-    /// Hosts of the rule's chain.
-    pub chain: Vec<IpAddr>,
-    /// Hosts of the chain that are unavailable.
-    pub missing: Vec<IpAddr>,
+    /// Elements of the rule's chain.
+    pub chain: Vec<Element>,
+    /// Elements of the chain whose hosts are unavailable.
+    pub missing: Vec<Element>,
     /// Treatment of sessions while a host is unavailable.
     pub otherwise: dysco_common::policy::Otherwise,
 }

@@ -1,8 +1,8 @@
 //! Messages of the local API about sessions, and about the proxies that hold them.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
-use dysco_common::FlowKey;
+use dysco_common::{Element, FlowKey};
 use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
@@ -55,9 +55,9 @@ pub struct SessionReport {
     /// the chain translated it to `local` and `remote`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened_as: Option<PathReport>,
-    /// Hosts of the chain. Only the host that opened the session knows them.
+    /// Elements of the chain. Only the host that opened the session knows them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub chain: Option<Vec<IpAddr>>,
+    pub chain: Option<Vec<Element>>,
     /// Mode by which the proxy has left or is leaving.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,

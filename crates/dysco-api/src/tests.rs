@@ -159,7 +159,7 @@ fn a_filter_knows_the_proxy_the_mode_and_the_chain() {
     assert!(!shows(&session, "mode=none") && shows(&session, "mode=local"));
     assert!(!shows(&session, "mode=bypass"));
     assert!(shows(&session, "chain=no") && !shows(&session, "chain=yes"));
-    session.chain = Some(vec![[10, 0, 0, 9].into()]);
+    session.chain = Some(vec![Element::Host([10, 0, 0, 9].into())]);
     assert!(shows(&session, "chain=yes") && shows(&session, "chain=10.0.0.9"));
     assert!(!shows(&session, "chain=no") && !shows(&session, "chain=10.0.0.8"));
     // A host of the chain does not know the other hosts.
@@ -256,4 +256,42 @@ fn a_middleboxs_word_is_read() {
     });
     let line = serde_json::to_string(&refused).unwrap();
     assert!(line.contains(r#""code":"refused""#), "{line}");
+}
+
+#[test]
+fn an_element_has_the_text_and_the_json_of_its_host() {
+    for host in ["self", "fw1.example", "10.0.0.9", "fd00::9"] {
+        let element: ElementName = host.parse().unwrap();
+        assert_eq!(element.to_string(), host);
+        assert_eq!(element, ElementName::Host(host.parse().unwrap()));
+        let json = serde_json::to_value(&element).unwrap();
+        assert_eq!(json, *host);
+        assert_eq!(
+            serde_json::from_value::<ElementName>(json).unwrap(),
+            element
+        );
+    }
+    for bad in ["", "other:web", "10.0.0.1/24"] {
+        let error = bad.parse::<ElementName>().unwrap_err().to_string();
+        assert!(
+            error.contains("names no element of a chain: give a host"),
+            "{error}"
+        );
+        let error = serde_json::from_value::<ElementName>(bad.into()).unwrap_err();
+        assert!(error.to_string().contains("give a host"), "{error}");
+    }
+}
+
+#[test]
+fn chains_in_json_are_lists_of_addresses() {
+    let chain = [[10, 0, 0, 9], [10, 0, 0, 8]].map(|host| Element::Host(host.into()));
+    let json = serde_json::to_string(&chain).unwrap();
+    assert_eq!(json, r#"["10.0.0.9","10.0.0.8"]"#);
+    assert_eq!(serde_json::from_str::<[Element; 2]>(&json).unwrap(), chain);
+    let error = serde_json::from_str::<Element>(r#""other:web""#).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("'other:web' is no element of a chain; write a host's")
+    );
 }

@@ -7,6 +7,7 @@ use dysco_explain::{Explain, Explanation, display_explained};
 use serde::{Deserialize, Serialize};
 
 use super::delta::{DeltaReport, TellDelta};
+use super::element::ElementName;
 use super::filter::Filter;
 use super::host::HostName;
 use super::name::{SessionId, SessionName};
@@ -150,9 +151,15 @@ impl Request {
                 };
                 let mut hosts: Vec<_> = through.into_iter().collect();
                 match chain {
-                    ChainChange::Become(chain) => hosts.extend(chain),
-                    ChainChange::Insert(host) | ChainChange::Remove(host) => hosts.push(host),
-                    ChainChange::Replace { old, new } => hosts.extend([old, new]),
+                    ChainChange::Become(all) => {
+                        hosts.extend(all.iter_mut().map(ElementName::host_mut));
+                    }
+                    ChainChange::Insert(one) | ChainChange::Remove(one) => {
+                        hosts.push(one.host_mut());
+                    }
+                    ChainChange::Replace { old, new } => {
+                        hosts.extend([old.host_mut(), new.host_mut()]);
+                    }
                 }
                 hosts
             }

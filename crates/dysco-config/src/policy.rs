@@ -18,15 +18,15 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use dysco_common::FlowKey;
 use dysco_common::chain::MAX_CHAIN;
 use dysco_common::policy::{MAX_RULES, Otherwise};
+use dysco_common::{Element, FlowKey};
 use dysco_explain::{Cause, Explain, Explanation, display_explained};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::values::{cause_of, refuse};
-use crate::{Address, Place, PortList, PortRange, Prefix};
+use crate::values::{ChainElement, cause_of, refuse};
+use crate::{Place, PortList, PortRange, Prefix};
 
 /// A policy that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -102,9 +102,9 @@ pub struct Rule {
         deserialize_with = "ports"
     )]
     pub ports: Vec<PortRange>,
-    /// Hosts that the sessions pass, in order. Sessions go direct if the list is empty.
+    /// Elements that the sessions pass, in order. Sessions go direct if the list is empty.
     #[serde(deserialize_with = "chain")]
-    pub chain: Vec<IpAddr>,
+    pub chain: Vec<Element>,
     /// Treatment of sessions while one of the hosts is unavailable.
     #[serde(default)]
     pub otherwise: Otherwise,
@@ -115,11 +115,11 @@ fn ports<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<PortRange>, D::Er
 }
 
 /// Reads and checks a chain. The check is part of deserializing, so that an error has a place.
-fn chain<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<IpAddr>, D::Error> {
-    let hosts = Vec::<Address>::deserialize(d)?.into_iter();
-    let hosts: Vec<_> = hosts.map(|host| host.0.to_canonical()).collect();
-    check_chain(&hosts).map_err(refuse)?;
-    Ok(hosts)
+fn chain<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<Element>, D::Error> {
+    let elements = Vec::<ChainElement>::deserialize(d)?.into_iter();
+    let elements: Vec<_> = elements.map(|element| element.0).collect();
+    check_chain(&elements).map_err(refuse)?;
+    Ok(elements)
 }
 
 #[derive(Deserialize)]
@@ -190,7 +190,8 @@ impl Policy {
     /// Refuses chains that lead through the opening host itself.
     fn check_host(&self, own: &[IpAddr]) -> Result<(), Cause> {
         for (rule, name) in self.rules.iter().zip(self.names()) {
-            if let Some(host) = rule.chain.iter().find(|host| own.contains(host)) {
+            let mut hosts = rule.chain.iter().map(Element::host);
+            if let Some(host) = hosts.find(|host| own.contains(host)) {
                 let why =
                     format!("the chain of rule {name} leads through this host itself, {host}");
                 return Err(Cause::new(why).hint("leave it out"));
@@ -219,26 +220,27 @@ impl Policy {
         let mut all = HashSet::new();
         for rule in &self.rules {
             let server = rule.destination.and_then(|prefix| prefix.host());
-            let after = rule.chain.iter().copied().skip(1).chain(server);
-            all.extend(rule.chain.iter().copied().zip(after));
+            let hosts = || rule.chain.iter().map(Element::host);
+            all.extend(hosts().zip(hosts().skip(1).chain(server)));
         }
         all
     }
 }
 
-fn check_chain(chain: &[IpAddr]) -> Result<(), Cause> {
+fn check_chain(chain: &[Element]) -> Result<(), Cause> {
     if chain.len() > MAX_CHAIN {
         let len = chain.len();
         let why = format!("the chain has {len} hosts, and {MAX_CHAIN} are the most");
         return Err(Cause::new(why).hint("leave some out"));
     }
     let mut seen = HashSet::new();
-    if let Some(twice) = chain.iter().find(|host| !seen.insert(**host)) {
+    let mut hosts = chain.iter().map(Element::host);
+    if let Some(twice) = hosts.find(|host| !seen.insert(*host)) {
         let why = format!("the chain holds {twice} twice, and a session passes a host once");
         return Err(Cause::new(why).hint("leave one out"));
     }
-    let bad = |h: &&IpAddr| h.is_unspecified() || h.is_multicast();
-    match chain.iter().find(bad) {
+    let bad = |host: &IpAddr| host.is_unspecified() || host.is_multicast();
+    match chain.iter().map(Element::host).find(bad) {
         Some(bad) => Err(Cause::new(format!("{bad} is no host's address")).hint("name one host")),
         None => Ok(()),
     }
@@ -246,11 +248,8 @@ fn check_chain(chain: &[IpAddr]) -> Result<(), Cause> {
 
 fn check(rule: &Rule) -> Result<(), Cause> {
     let prefixes = [rule.source, rule.destination].into_iter().flatten();
-    let mut addresses = rule
-        .chain
-        .iter()
-        .copied()
-        .chain(prefixes.map(|p| p.address));
+    let hosts = rule.chain.iter().map(Element::host);
+    let mut addresses = hosts.chain(prefixes.map(|p| p.address));
     let first = addresses.next().map(|a| a.is_ipv4());
     if addresses.any(|a| Some(a.is_ipv4()) != first) {
         return Err(Cause::new("it mixes IPv4 and IPv6").hint("write a rule for each"));
@@ -327,7 +326,7 @@ mod tests {
             ),
             (
                 r#"chain = ["10.0.0.1", "fw1"]"#,
-                "line 8, column 22: 'fw1' is no IP address, and names are not looked up; write it like",
+                "line 8, column 22: 'fw1' is no element of a chain, and names are not looked up; write a host's address, like",
             ),
             (
                 r#"chain = ["10.0.0.1", "fd00::1"]"#,

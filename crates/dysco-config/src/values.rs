@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use dysco_common::Addr;
 use dysco_common::rule::Rule;
+use dysco_common::{Addr, Element};
 use dysco_explain::Cause;
 use serde::de::{self, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -17,6 +17,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// The address of a host. Names are not resolved here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Address(pub IpAddr);
+
+/// An element of a chain. Names of hosts are not resolved here.
+pub struct ChainElement(pub Element);
 
 /// A destination prefix, host bits zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,6 +100,19 @@ impl FromStr for Address {
                 "'{s}' is no IP address, and names are not looked up"
             ))
             .hint("write it like 10.0.2.1 or 2001:db8::1")
+        })
+    }
+}
+
+impl FromStr for ChainElement {
+    type Err = Cause;
+
+    fn from_str(s: &str) -> Result<Self, Cause> {
+        s.parse().map(ChainElement).map_err(|_| {
+            Cause::new(format!(
+                "'{s}' is no element of a chain, and names are not looked up"
+            ))
+            .hint(format!("write {}", Element::FORMS))
         })
     }
 }
@@ -240,6 +256,12 @@ macro_rules! as_string {
 }
 
 as_string!(Address, Prefix, PortRange);
+
+impl<'de> Deserialize<'de> for ChainElement {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        d.deserialize_str(Parsed(PhantomData))
+    }
+}
 
 impl<'de> Deserialize<'de> for PortList {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {

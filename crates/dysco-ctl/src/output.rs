@@ -1,7 +1,5 @@
 //! Tables and numbers for people.
 
-use std::net::IpAddr;
-
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width, presets};
 use dysco_explain::Cause;
 use indicatif::{HumanBytes, HumanCount};
@@ -138,9 +136,9 @@ pub fn or_dash(value: Option<String>) -> String {
     value.unwrap_or_else(|| "-".into())
 }
 
-/// Returns addresses for one cell.
-pub fn addresses(addresses: &[IpAddr]) -> String {
-    let words: Vec<_> = addresses.iter().map(IpAddr::to_string).collect();
+/// Returns addresses, or elements of a chain, for one cell.
+pub fn listed<T: ToString>(all: &[T]) -> String {
+    let words: Vec<_> = all.iter().map(T::to_string).collect();
     words.join(", ")
 }
 

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::context::Context;
 use super::exit::CliError;
-use super::output::{addresses, section, table};
+use super::output::{listed, section, table};
 
 /// Arguments of `policy`.
 #[derive(Debug, clap::Args)]
@@ -197,9 +197,9 @@ fn text(report: &PolicyReport) -> String {
             rule.source.clone(),
             rule.destination.clone(),
             rule.ports.clone(),
-            addresses(&rule.chain),
+            listed(&rule.chain),
             otherwise,
-            addresses(&rule.missing),
+            listed(&rule.missing),
         ]);
     }
     let error = report

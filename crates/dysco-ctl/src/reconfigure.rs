@@ -2,8 +2,8 @@
 
 use clap::ArgGroup;
 use dysco_api::{
-    ChainChange, ChainOutcome, ChainReport, Exit, FILTER_HELP, Filter, HostName, Reconfigure,
-    Reply, Request, SessionName, StateKind, Which,
+    ChainChange, ChainOutcome, ChainReport, Element, ElementName, Exit, FILTER_HELP, Filter,
+    HostName, Reconfigure, Reply, Request, SessionName, StateKind, Which,
 };
 use dysco_explain::Cause;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::context::Context;
 use super::exit::CliError;
-use super::output::{addresses, micros, or_dash, rename_outcomes, rendered, table};
+use super::output::{listed, micros, or_dash, rename_outcomes, rendered, table};
 use super::remove;
 
 /// Separator of hosts or kinds in one word.
@@ -77,11 +77,11 @@ pub struct Args {
 
     /// The hosts of the new chain, in order, separated by commas; '' for none
     #[arg(long, value_name = "HOSTS", required_unless_present = "without")]
-    chain: Option<Hosts>,
+    chain: Option<Elements>,
 
     /// Remove this host from their chains, and keep the others
     #[arg(long, value_name = "HOST", conflicts_with = "chain")]
-    without: Option<HostName>,
+    without: Option<ElementName>,
 
     #[command(flatten)]
     common: Common,
@@ -92,7 +92,8 @@ pub struct Args {
 #[command(group = which(), after_help = FILTER_HELP)]
 pub struct InsertArgs {
     /// The middlebox's host
-    host: HostName,
+    #[arg(value_name = "HOST")]
+    element: ElementName,
 
     /// This session: its id, or LOCAL>REMOTE; may be repeated
     #[arg(long = "session", value_name = "ID")]
@@ -107,11 +108,12 @@ pub struct InsertArgs {
 #[command(after_help = FILTER_HELP)]
 pub struct ReplaceArgs {
     /// The host that leaves
-    host: HostName,
+    #[arg(value_name = "HOST")]
+    element: ElementName,
 
     /// The host that comes
     #[arg(long, value_name = "HOST")]
-    with: HostName,
+    with: ElementName,
 
     /// This session: its id, or LOCAL>REMOTE; may be repeated [default: all that pass the host]
     #[arg(
@@ -125,11 +127,11 @@ pub struct ReplaceArgs {
     common: Common,
 }
 
-/// Hosts, separated by commas.
+/// Elements of a chain, separated by commas.
 #[derive(Clone, Debug)]
-struct Hosts(Vec<HostName>);
+struct Elements(Vec<ElementName>);
 
-impl std::str::FromStr for Hosts {
+impl std::str::FromStr for Elements {
     type Err = Cause;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
@@ -137,7 +139,8 @@ impl std::str::FromStr for Hosts {
             .split(WORDS)
             .map(str::trim)
             .filter(|word| !word.is_empty());
-        words.map(str::parse).collect::<Result<_, _>>().map(Hosts)
+        let elements = words.map(str::parse).collect::<Result<_, _>>();
+        elements.map(Elements)
     }
 }
 
@@ -153,8 +156,8 @@ struct Done {
 pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let which = args.common.which(args.sessions);
     let change = match (args.without, args.chain) {
-        (Some(host), _) => ChainChange::Remove(host),
-        (None, chain) => ChainChange::Become(chain.map(|hosts| hosts.0).unwrap_or_default()),
+        (Some(element), _) => ChainChange::Remove(element),
+        (None, chain) => ChainChange::Become(chain.map(|all| all.0).unwrap_or_default()),
     };
     ask(context, which, change, &args.common)
 }
@@ -162,7 +165,8 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
 /// Inserts a middlebox into sessions.
 pub fn insert(context: &Context, args: InsertArgs) -> Result<Exit, CliError> {
     let which = args.common.which(args.sessions);
-    ask(context, which, ChainChange::Insert(args.host), &args.common)
+    let change = ChainChange::Insert(args.element);
+    ask(context, which, change, &args.common)
 }
 
 /// Replaces a middlebox by another.
@@ -170,11 +174,11 @@ pub fn replace(context: &Context, args: ReplaceArgs) -> Result<Exit, CliError> {
     let common = &args.common;
     let said = common.all || common.filter.is_some() || common.through.is_some();
     let which = match args.sessions.is_empty() && !said {
-        true => Which::Through(args.host.clone()),
+        true => Which::Through(args.element.host().clone()),
         false => common.which(args.sessions),
     };
     let change = ChainChange::Replace {
-        old: args.host,
+        old: args.element,
         new: args.with,
     };
     ask(context, which, change, &args.common)
@@ -246,8 +250,8 @@ fn exit(done: &Done) -> Exit {
 /// Returns the host that the selected sessions must pass.
 fn passed<'a>(which: &'a Which, chain: &'a ChainChange) -> Option<&'a HostName> {
     match (which, chain) {
-        (Which::Through(host), _)
-        | (_, ChainChange::Remove(host) | ChainChange::Replace { old: host, .. }) => Some(host),
+        (Which::Through(host), _) => Some(host),
+        (_, ChainChange::Remove(old) | ChainChange::Replace { old, .. }) => Some(old.host()),
         (_, ChainChange::Become(_) | ChainChange::Insert(_)) => None,
     }
 }
@@ -297,8 +301,8 @@ fn text(done: &Done, wait: bool) -> String {
             report.local.to_string(),
             report.remote.to_string(),
             outcome.into(),
-            hosts(&report.before),
-            hosts(&report.after),
+            chain(&report.before),
+            chain(&report.after),
             or_dash(report.request_to_switch_us.map(micros)),
             or_dash(report.request_to_end_us.map(micros)),
             or_dash(report.reason.as_ref().map(Cause::to_string)),
@@ -318,10 +322,10 @@ fn text(done: &Done, wait: bool) -> String {
     format!("{}\n\n{sum}", rendered(&rows))
 }
 
-fn hosts(chain: &[std::net::IpAddr]) -> String {
-    match chain {
+fn chain(elements: &[Element]) -> String {
+    match elements {
         [] => "direct".into(),
-        hosts => addresses(hosts),
+        elements => listed(elements),
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::context::Context;
 use super::doctor::{Finding, of_status};
 use super::exit::CliError;
-use super::output::{addresses, list, micros, number, or_dash, rendered, seconds, section, table};
+use super::output::{list, listed, micros, number, or_dash, rendered, seconds, section, table};
 
 /// Shows the status.
 pub fn run(context: &Context) -> Result<Exit, CliError> {
@@ -105,7 +105,7 @@ fn text(judged: &Judged) -> String {
     let host = list([
         (
             "host",
-            format!("{} ({})", status.host, addresses(&status.addresses)),
+            format!("{} ({})", status.host, listed(&status.addresses)),
         ),
         (
             "dyscod",

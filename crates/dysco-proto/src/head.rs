@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use dysco_common::Delta;
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
 use dysco_common::two_paths::Cutoff;
+use dysco_common::{Delta, Element};
 
 use super::command::Chain;
 use super::context::{Context, Flow};
@@ -104,8 +104,8 @@ impl Head {
         let both = order
             .segment_before()
             .iter()
-            .filter(|h| order.segment_after().contains(h));
-        let kept = both.copied().collect();
+            .filter(|e| order.segment_after().contains(e));
+        let kept = both.map(Element::host).collect();
         let led = order.left().is_some();
         Head {
             led,
@@ -178,7 +178,8 @@ impl Head {
 
     /// Returns the hosts of both chains.
     pub fn members(&self) -> impl Iterator<Item = HostId> + '_ {
-        self.order.before.iter().chain(&self.order.after).copied()
+        let both = self.order.before.iter().chain(&self.order.after);
+        both.map(Element::host)
     }
 
     /// Returns true if the session passes this host before and after the change.
@@ -334,4 +335,9 @@ impl Head {
             stage,
         });
     }
+}
+
+/// Returns the hosts of these elements, in the same order.
+fn hosts_of(elements: &[Element]) -> Vec<HostId> {
+    elements.iter().map(Element::host).collect()
 }

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use dysco_common::Delta;
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
 use dysco_common::two_paths::Cutoff;
+use dysco_common::{Delta, Element};
 
 use super::command::Chain;
 use super::context::{Context, Flow};
@@ -212,7 +212,7 @@ impl Lead {
         Flow::On
     }
 
-    fn open(&mut self, ctx: &mut Context, chain: Vec<HostId>, token: Token, right: Reach) -> Flow {
+    fn open(&mut self, ctx: &mut Context, chain: Vec<Element>, token: Token, right: Reach) -> Flow {
         match self.phase {
             Phase::Locked => {
                 ctx.hush();

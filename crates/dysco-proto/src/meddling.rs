@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use dysco_common::Element;
 use dysco_common::probe::Change;
 use dysco_common::session::offer;
 use serde::{Deserialize, Serialize};
@@ -82,16 +83,16 @@ pub struct Way {
     pub from: HostId,
     /// Receiving host.
     pub to: HostId,
-    /// Hosts of a chain between them, in the session's order.
-    pub through: Vec<HostId>,
+    /// Elements of a chain between them, in the session's order.
+    pub through: Vec<Element>,
 }
 
 impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "on the way from {} to {}", self.from, self.to)?;
-        for (i, host) in self.through.iter().enumerate() {
+        for (i, element) in self.through.iter().enumerate() {
             let before = if i == 0 { " through" } else { "," };
-            write!(f, "{before} {host}")?;
+            write!(f, "{before} {element}")?;
         }
         Ok(())
     }
@@ -123,7 +124,7 @@ mod tests {
     #[test]
     fn a_way_names_its_hosts() {
         let [from, to, fw] = [1, 2, 3].map(|h| HostId::from([10, 0, 0, h]));
-        let through = vec![fw];
+        let through = vec![Element::Host(fw)];
         let way = Way { from, to, through };
         let told = "on the way from 10.0.0.1 to 10.0.0.2 through 10.0.0.3";
         assert_eq!(way.to_string(), told);

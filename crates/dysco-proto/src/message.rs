@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
 use dysco_common::two_paths::Cutoff;
-use dysco_common::{Delta, Offer, Translation};
+use dysco_common::{Delta, Element, Offer, Translation};
 use serde::{Deserialize, Serialize};
 
 use super::reason::{Phase, Reason};
@@ -18,7 +18,7 @@ pub use order::{Margins, Order};
 pub use wire::{DecodeError, EncodeError};
 
 /// Version of the message layout: the first byte of each message.
-pub const VERSION: u8 = 14;
+pub const VERSION: u8 = 15;
 /// Maximum number of bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 
@@ -381,8 +381,8 @@ pub enum Message {
         session: Subsession,
         /// Host to which this host shall forward it.
         next: HostId,
-        /// Hosts that forward the session now.
-        before: Vec<HostId>,
+        /// Elements that the session passes now.
+        before: Vec<Element>,
         /// Numbers of the paths that are in use between the anchors.
         paths: Vec<u32>,
         /// Number of the new path. This message does not concern later paths that a host has.
@@ -460,8 +460,8 @@ pub enum Message {
     Open {
         /// The change.
         change: ChangeId,
-        /// Hosts of the new path.
-        chain: Vec<HostId>,
+        /// Elements of the new path.
+        chain: Vec<Element>,
         /// Token that its SYN has to contain.
         token: Token,
         /// Numbers that R has sent and received so far.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::message::{ChangeId, HostId, Order, Plan, Subsession};
 
 /// First byte of each record.
-const VERSION: u8 = 7;
+const VERSION: u8 = 8;
 
 /// A record that cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use dysco_common::Element;
+
 use super::message::{ChangeId, HostId, Order, Subsession};
 use super::reason::Reason;
 
@@ -29,7 +31,7 @@ impl Segment {
                 .segment_before()
                 .iter()
                 .chain(order.segment_after())
-                .copied()
+                .map(Element::host)
                 .collect(),
         }
     }
@@ -39,7 +41,7 @@ impl Segment {
     /// the chain that the order was made from.
     fn overlaps(&self, order: &Order) -> bool {
         let chain = &order.before;
-        let place = |host: HostId| chain.iter().position(|h| *h == host).map(|at| at + 1);
+        let place = |host: HostId| chain.iter().position(|e| e.host() == host).map(|at| at + 1);
         let ends = (
             self.left.map_or(Some(0), place),
             self.right.map_or(Some(chain.len() + 1), place),

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use dysco_proto::{Margins, Order, Reason};
 
 use super::config::{Ask, Configuration, LEFT, RIGHT};
-use super::host::{self, address, place_of};
+use super::host::{self, element, place_of};
 use super::seed;
 use super::world::{Accepted, Broken, World};
 use crate::pump::{NOW, Twist};
@@ -17,7 +17,7 @@ impl World {
     /// Returns the requested chain, and true if the request is about only one host of the chain.
     fn asked_for(&self, ask: Ask) -> (Vec<usize>, bool) {
         let now = self.host(LEFT).chain.iter();
-        let now: Vec<usize> = now.filter_map(|host| place_of(*host)).collect();
+        let now: Vec<usize> = now.filter_map(|e| place_of(e.host())).collect();
         match ask {
             Ask::Become(chain) => (chain.to_vec(), false),
             Ask::Without(old) => (now.into_iter().filter(|h| *h != old).collect(), true),
@@ -53,13 +53,13 @@ impl World {
         twist: Twist,
     ) -> bool {
         let before = self.host(LEFT).chain.clone();
-        let after: Vec<_> = after.iter().map(|at| address(*at)).collect();
+        let after: Vec<_> = after.iter().map(|at| element(*at)).collect();
         if before == after {
             return false;
         }
         self.asked |= 1 << i;
         let before = match seed::is_outdated(config.seed) {
-            true => config.first.iter().map(|at| address(*at)).collect(),
+            true => config.first.iter().map(|at| element(*at)).collect(),
             false => before,
         };
         let margins = match about_one {
@@ -80,20 +80,20 @@ impl World {
         if config.state {
             // No configuration has both a host that stays and state that moves.
             let pairs = order.before.iter().zip(&order.after);
-            order.state = pairs.map(|(from, to)| (*from, *to)).collect();
+            order.state = pairs.map(|(from, to)| (from.host(), to.host())).collect();
         }
         let place = |host: Option<IpAddr>| host.and_then(place_of);
         let first = place(order.left()).unwrap_or(LEFT);
         let between = order
             .segment_after()
             .iter()
-            .filter_map(|host| place_of(*host));
+            .filter_map(|e| place_of(e.host()));
         let last = place(order.inner_right()).unwrap_or(RIGHT);
         let path = [first].into_iter().chain(between).chain([last]).collect();
         let state = order.state.clone();
         let leave = order.segment_before().iter();
-        let leave = leave.filter(|host| !order.segment_after().contains(host));
-        let leave = leave.filter_map(|host| place_of(*host)).collect();
+        let leave = leave.filter(|e| !order.segment_after().contains(e));
+        let leave = leave.filter_map(|e| place_of(e.host())).collect();
         let mut asked = Err(Reason::Cancelled);
         let out = self.edit(LEFT, |h| {
             h.input(twist, |m| asked = m.request_chain(NOW, order))

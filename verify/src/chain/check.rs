@@ -99,7 +99,7 @@ impl World {
             (1..names.len()).any(|i| names[..i].contains(&names[i]))
         };
         let left = self.host(LEFT);
-        let chain = left.chain.iter().filter_map(|host| place_of(*host));
+        let chain = left.chain.iter().filter_map(|e| place_of(e.host()));
         let chain: Vec<usize> = [LEFT].into_iter().chain(chain).chain([RIGHT]).collect();
         let place = |host: usize| chain.iter().position(|h| *h == host);
         let under_way = left.machine.iter().flat_map(Machine::changes);

@@ -5,7 +5,7 @@ use dysco_common::chain::{Token, path_number};
 use dysco_common::delta::{Reach, bears};
 use dysco_common::session::offer;
 use dysco_common::two_paths::Cutoff;
-use dysco_common::{Delta, Offer};
+use dysco_common::{Delta, Element, Offer};
 use dysco_proto::{ChangeId, Facts, HostEvent, HostId, Reason, Scope, Subsession};
 
 use super::config::{LEFT, RIGHT};
@@ -100,10 +100,10 @@ impl Host {
         &mut self,
         left: Option<HostId>,
         right: Option<HostId>,
-        hosts: &[HostId],
+        hosts: &[Element],
         number: u32,
     ) {
-        let place = |host: HostId| self.chain.iter().position(|h| *h == host);
+        let place = |host: HostId| self.chain.iter().position(|e| e.host() == host);
         let from = left.and_then(place).map_or(0, |at| at + 1);
         let to = right.and_then(place).unwrap_or(self.chain.len());
         self.chain.splice(from..to, hosts.iter().copied());

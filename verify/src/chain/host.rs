@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
-use dysco_common::Delta;
 use dysco_common::delta::Reach;
+use dysco_common::{Delta, Element};
 use dysco_proto::{
     ChangeId, Command, HostEvent, HostId, Machine, Progress, Report, Role, Subsession,
 };
@@ -143,7 +143,7 @@ pub struct Host {
     /// True if the session has ended.
     pub gone: bool,
     /// At the host that opened the session: the recorded chain.
-    pub chain: Vec<HostId>,
+    pub chain: Vec<Element>,
     /// Numbers of the paths between the hosts of the chain and its ends.
     pub links: Vec<u32>,
     /// Highest path number that was given.
@@ -212,6 +212,11 @@ pub type Outcome = pump::Outcome<Wrong>;
 /// The address of a host.
 pub fn address(place: usize) -> IpAddr {
     IpAddr::from([10, 0, 0, place as u8 + 1])
+}
+
+/// The host as an element of a chain.
+pub fn element(place: usize) -> Element {
+    Element::Host(address(place))
 }
 
 /// Returns the host that has an address.

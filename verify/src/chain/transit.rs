@@ -7,7 +7,7 @@ use dysco_common::transit::{Keep, Stays};
 use dysco_proto::{ChangeId, Order, Reason, Scope};
 
 use super::config::{LEFT, RIGHT};
-use super::host::{Host, Later, Route, address};
+use super::host::{Host, Later, Route, element};
 use super::seed;
 use super::world::World;
 
@@ -179,7 +179,7 @@ impl World {
     /// Makes a host ask; the answer is then in flight.
     pub fn ask_in_use(&mut self, place: usize) {
         let left = self.host(LEFT);
-        let passes = left.chain.contains(&address(place));
+        let passes = left.chain.contains(&element(place));
         let now = passes.then(|| left.links.clone());
         self.edit(place, |h| {
             let (asked, by) = (h.all_numbers(), h.passing);

@@ -10,7 +10,9 @@ use dysco_proto::{ChangeId, HostEvent, Machine, Message, Phase, Reason, Role, Ti
 
 use super::calm::Fate;
 use super::config::{Configuration, Faults, LEFT, RIGHT};
-use super::host::{self, Host, LEFTWARDS, Later, Outcome, RIGHTWARDS, Route, Wrong, address};
+use super::host::{
+    self, Host, LEFTWARDS, Later, Outcome, RIGHTWARDS, Route, Wrong, address, element,
+};
 use super::seed;
 use super::stream::Streams;
 use crate::parts::{Net, Sealed, digest, post};
@@ -172,7 +174,7 @@ impl World {
                 };
             }
             if place == LEFT {
-                host.chain = config.first.iter().map(|at| address(*at)).collect();
+                host.chain = config.first.iter().map(|at| element(*at)).collect();
                 host.links = vec![0; host.chain.len() + 1];
             }
             Sealed::new(host)

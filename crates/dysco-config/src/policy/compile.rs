@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use dysco_common::Addr;
 use dysco_common::chain::Chain;
 use dysco_common::policy::{Families, Otherwise, PolicyRule};
+use dysco_common::{Addr, Element};
 
 use super::{Policy, Rule};
 use crate::{PortRange, Prefix};
@@ -19,16 +19,18 @@ impl Policy {
     }
 
     /// Returns the policy that these rules represent, without names. Consecutive rules that
-    /// differ only in their ports become one.
-    pub fn of_compiled(compiled: &[PolicyRule]) -> Policy {
+    /// differ only in their ports become one. Returns `None` if this version does not know the
+    /// kind of an element.
+    pub fn of_compiled(compiled: &[PolicyRule]) -> Option<Policy> {
         let mut rules: Vec<Rule> = Vec::new();
-        for rule in compiled.iter().map(Rule::of_compiled) {
+        for rule in compiled {
+            let rule = Rule::of_compiled(rule)?;
             match rules.last_mut() {
                 Some(before) if before.differs_in_ports(&rule) => before.ports.extend(rule.ports),
                 _ => rules.push(rule),
             }
         }
-        Policy { rules }
+        Some(Policy { rules })
     }
 }
 
@@ -36,7 +38,7 @@ impl Rule {
     fn families(&self) -> Families {
         let prefixes = [self.source, self.destination].into_iter().flatten();
         let known = prefixes.map(|prefix| prefix.address);
-        match known.chain(self.chain.iter().copied()).next() {
+        match known.chain(self.chain.iter().map(Element::host)).next() {
             Some(IpAddr::V4(_)) => Families::V4,
             Some(IpAddr::V6(_)) => Families::V6,
             None => Families::Both,
@@ -46,7 +48,6 @@ impl Rule {
     fn compile(&self) -> Vec<PolicyRule> {
         let source = self.source.unwrap_or(Prefix::ALL).rule(0, 0);
         let destination = self.destination.unwrap_or(Prefix::ALL);
-        let hosts: Vec<Addr> = self.chain.iter().map(|host| Addr::from(*host)).collect();
         let all = [PortRange::ALL];
         let ports = if self.ports.is_empty() {
             &all[..]
@@ -65,20 +66,20 @@ impl Rule {
                 families: self.families() as u8,
                 otherwise: self.otherwise as u8,
                 // The length of the chain was checked before.
-                chain: Chain::of(&hosts).unwrap_or_default(),
+                chain: Chain::of(&self.chain).unwrap_or_default(),
                 ..PolicyRule::default()
             }
         });
         each.collect()
     }
 
-    fn of_compiled(rule: &PolicyRule) -> Rule {
+    fn of_compiled(rule: &PolicyRule) -> Option<Rule> {
         let prefix = |address, mask| prefix(address, mask, rule.families == Families::V4 as u8);
         let ports = PortRange {
             first: rule.first_port,
             last: rule.last_port,
         };
-        let hosts = rule.chain.elements().iter();
+        let elements = rule.chain.elements().iter();
         let read = Rule {
             name: None,
             source: prefix(&rule.source, &rule.source_mask),
@@ -87,7 +88,7 @@ impl Rule {
                 .filter(|p| *p != PortRange::ALL)
                 .into_iter()
                 .collect(),
-            chain: hosts.map(|element| element.host.ip()).collect(),
+            chain: elements.map(Element::of_wire).collect::<Option<_>>()?,
             otherwise: match rule.otherwise == Otherwise::Direct as u8 {
                 true => Otherwise::Direct,
                 false => Otherwise::Refuse,
@@ -95,10 +96,10 @@ impl Rule {
         };
         // Only an explicit prefix of all IPv6 addresses can have this meaning.
         let all_v6 = rule.families == Families::V6 as u8 && read.families() == Families::Both;
-        Rule {
+        Some(Rule {
             source: all_v6.then_some(Prefix::ALL).or(read.source),
             ..read
-        }
+        })
     }
 
     fn differs_in_ports(&self, other: &Rule) -> bool {
@@ -159,7 +160,7 @@ mod tests {
         "#;
         let written = Policy::parse(Path::new("policy.toml"), text).unwrap();
         let (compiled, _) = written.compile();
-        let read = Policy::of_compiled(&compiled);
+        let read = Policy::of_compiled(&compiled).unwrap();
         assert_eq!(read.compile(), written.compile());
         assert_eq!(read.acquaintances(), written.acquaintances());
         let unnamed = |rule: &Rule| Rule {

@@ -14,7 +14,7 @@ use dysco_config::{
 
 use super::Finding;
 use crate::exit::CliError;
-use crate::output::addresses;
+use crate::output::listed;
 
 /// Number of days before expiry at which keys should be issued again.
 const SOON_DAYS: i64 = 30;
@@ -32,7 +32,7 @@ pub fn examine(path: &Path, config: &Result<Config, CliError>) -> Vec<Finding> {
     let found = format!(
         "{}: {} on {}",
         path.display(),
-        addresses(&host.addresses),
+        listed(&host.addresses),
         names.join(", ")
     );
     let mut findings = vec![Finding::well("configuration", found), keys(config)];

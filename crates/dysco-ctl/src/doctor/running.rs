@@ -190,10 +190,11 @@ fn of_policy(policy: &PolicyReport) -> Vec<Finding> {
     let missing: HashSet<_> = policy.rules.iter().flat_map(|rule| &rule.missing).collect();
     let mut missing: Vec<_> = missing.into_iter().collect();
     missing.sort_unstable();
-    let missing = missing.into_iter().map(|host| {
+    let missing = missing.into_iter().map(|element| {
+        let host = element.host();
         Finding::doubtful(
             "policy",
-            format!("{host} of a chain is not there: its rules do what they say of that"),
+            format!("{element} of a chain is not there: its rules do what they say of that"),
             format!("start dyscod at {host}; see 'dyscoctl policy list'"),
         )
     });
@@ -202,7 +203,7 @@ fn of_policy(policy: &PolicyReport) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use dysco_api::{InterfaceReport, PeerReport, RuleReport};
+    use dysco_api::{Element, InterfaceReport, PeerReport, RuleReport};
 
     use super::*;
     use crate::doctor::Verdict;
@@ -281,7 +282,7 @@ mod tests {
                 source: "any".into(),
                 destination: "any".into(),
                 ports: "any".into(),
-                chain: vec![[10, 0, 0, 2].into()],
+                chain: vec![Element::Host([10, 0, 0, 2].into())],
                 missing: Vec::new(),
                 otherwise: Default::default(),
             }],

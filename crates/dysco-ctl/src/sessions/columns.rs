@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use dysco_api::{PathReport, Relayer, Removable, Role, SessionId, SessionReport};
 
 use crate::drain_report;
-use crate::output::{addresses, bytes, every_reason, or_dash, seconds};
+use crate::output::{bytes, every_reason, listed, or_dash, seconds};
 
 /// A column of `sessions`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -138,7 +138,7 @@ pub fn cell(session: &SessionReport, column: Column) -> String {
         Column::Mode => or_dash(session.mode.map(|m| m.to_string())),
         Column::Path => or_dash(session.path.map(path)),
         Column::OpenedAs => or_dash(session.opened_as.map(path)),
-        Column::Chain => or_dash(session.chain.as_deref().map(addresses)),
+        Column::Chain => or_dash(session.chain.as_deref().map(listed)),
         Column::Proxy => or_dash(session.proxy.as_ref().map(proxy)),
         Column::Label => or_dash(session.label.as_ref().map(drain_report::words)),
         Column::Pair => or_dash(session.pair.map(|id: SessionId| id.to_string())),

@@ -15,6 +15,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use dysco_common::Element;
 use dysco_common::chain::Hop;
 use dysco_config::policy::Policy;
 use dysco_control::Incoming;
@@ -168,9 +169,10 @@ impl Chains {
 
     fn ask_for_hosts(&self, plane: &Plane) {
         let chains = self.policy.rules.iter().flat_map(|rule| &rule.chain);
-        let peers = &plane.config.control.peers;
-        let wanted: HashSet<_> = chains.chain(self.met.keys()).chain(peers).collect();
-        for &host in wanted {
+        let peers = plane.config.control.peers.iter().copied();
+        let met = self.met.keys().copied();
+        let wanted: HashSet<_> = chains.map(Element::host).chain(met).chain(peers).collect();
+        for host in wanted {
             if self.key_for(host).is_none() && !plane.config.host.addresses.contains(&host) {
                 plane.control.reach(host);
             }

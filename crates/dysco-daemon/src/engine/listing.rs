@@ -1,13 +1,12 @@
 //! Contents of the local API's listings.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use dysco_api::{
     Failure, FailureCode, Mode, PathReport, Removable, Role, SessionId, SessionName, SessionReport,
 };
-use dysco_common::Session;
 use dysco_common::view::{ChainState, Change, Leaver, Removal, View};
+use dysco_common::{Element, Session};
 use dysco_explain::Cause;
 use dysco_proto::Reason;
 use dysco_proxy::Pair;
@@ -175,9 +174,9 @@ fn no_proxy(s: &Session) -> Cause {
 /// Returns true if a session of which this host has a subsession passes any host between its ends.
 /// The host that opened it knows its chain. A host of the chain has two entries. The host that
 /// accepted it sees whether it comes from the other end directly.
-pub(super) fn is_in_chain(s: &Session, hosts: Option<&[IpAddr]>) -> bool {
-    match hosts {
-        Some(hosts) => !hosts.is_empty(),
+pub(super) fn is_in_chain(s: &Session, chain: Option<&[Element]>) -> bool {
+    match chain {
+        Some(elements) => !elements.is_empty(),
         None => s.joined_to().is_some() || s.path.remote != s.name().remote,
     }
 }
@@ -235,7 +234,10 @@ mod tests {
         // On the host that opened it, after its chain has left it and before.
         let opened = accepted_from([10, 0, 1, 1]);
         assert!(!is_in_chain(&opened, Some(&[])));
-        assert!(is_in_chain(&opened, Some(&[IpAddr::from(firewall)])));
+        assert!(is_in_chain(
+            &opened,
+            Some(&[Element::Host(firewall.into())])
+        ));
         // On a host of the chain whose neighbours are the two ends.
         let between = Session {
             joined: 8,

@@ -7,7 +7,7 @@ use dysco_common::fresh::ticks;
 use dysco_common::probe::{Change, PROBE, Probe, SHOWS, Said, Shown};
 use dysco_common::session::offer;
 use dysco_common::two_paths::{LAST_WINDOW, is_past, shows_to};
-use dysco_common::{Addr, FlowKey, Offer, Session};
+use dysco_common::{Element, FlowKey, Offer, Session};
 use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
 
 use super::collect::boot_time;
@@ -20,11 +20,10 @@ const STEPS: u32 = 64;
 
 /// Returns the SYN that opens a path through a chain. Its number is just before those that follow;
 /// its options are those that the session agreed on.
-pub(super) fn syn(s: &Session, hop: &Hop, chain: &[IpAddr], token: Token) -> Vec<u8> {
+pub(super) fn syn(s: &Session, hop: &Hop, chain: &[Element], token: Token) -> Vec<u8> {
     let origin = s.name();
     let s = &s.on_wire();
-    let hosts: Vec<Addr> = chain.iter().map(|host| (*host).into()).collect();
-    let chain = Chain::of(&hosts).unwrap_or_default();
+    let chain = Chain::of(chain).unwrap_or_default();
     let mut payload = Payload::default();
     let now = ticks(boot_time().as_nanos() as u64);
     payload.fill(hop.key_id, &s.key, &origin, &s.path, now);

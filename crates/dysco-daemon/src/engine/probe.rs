@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use dysco_common::probe::{Arrival, Change, Probe, Said, Shown};
 use dysco_common::tcp::SYN;
 use dysco_common::two_paths::Fins;
-use dysco_common::{FlowKey, Session};
+use dysco_common::{Element, FlowKey, Session};
 use dysco_proto::{Meddling, Reason, Way};
 
 /// Returns the longest segment that either end may send.
@@ -19,7 +19,7 @@ fn longest(s: &Session) -> u16 {
 pub(super) fn judge(
     s: &Session,
     ends: (IpAddr, IpAddr),
-    through: &[IpAddr],
+    through: &[Element],
     [there, back]: [Change; 2],
 ) -> Result<(), Reason> {
     let there = Meddling::of(&there, longest(s)).map(|does| (ends, does));
@@ -31,7 +31,7 @@ pub(super) fn judge(
 }
 
 /// Returns the reason that something between these hosts meddles with packets in this direction.
-pub(super) fn meddles((from, to): (IpAddr, IpAddr), through: &[IpAddr], does: Meddling) -> Reason {
+pub(super) fn meddles((from, to): (IpAddr, IpAddr), through: &[Element], does: Meddling) -> Reason {
     let through = through.to_vec();
     let way = Way { from, to, through };
     Reason::PathMeddles { way, does }

@@ -1,12 +1,10 @@
 //! Requests to the host that opened a session.
 
-use std::net::IpAddr;
-
-use crate::{Reason, Subsession};
+use dysco_common::Element;
 use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
-use crate::KindName;
+use crate::{HostId, KindName, Reason, Subsession};
 
 /// A request of one host to another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -24,24 +22,24 @@ pub struct Asked {
 /// Wanted change of a chain.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ChainWish {
-    /// The chain shall consist of these hosts.
-    Become(Vec<IpAddr>),
-    /// This host shall join the chain, as the last one.
-    Insert(IpAddr),
-    /// The second host shall take the place of the first.
-    Replace(IpAddr, IpAddr),
-    /// This host shall leave the chain.
-    Remove(IpAddr),
+    /// The chain shall consist of these elements.
+    Become(Vec<Element>),
+    /// This element shall join the chain, as the last one.
+    Insert(Element),
+    /// The second element shall take the place of the first.
+    Replace(Element, Element),
+    /// This element shall leave the chain.
+    Remove(Element),
 }
 
 impl ChainWish {
-    /// Returns true if the request names one host, and not the whole chain.
+    /// Returns true if the request names one element, and not the whole chain.
     pub fn is_about_one(&self) -> bool {
         !matches!(self, ChainWish::Become(_))
     }
 
-    /// Returns the host that is to leave.
-    pub fn leaves(&self) -> Option<IpAddr> {
+    /// Returns the element that is to leave.
+    pub fn leaves(&self) -> Option<Element> {
         match self {
             ChainWish::Replace(old, _) | ChainWish::Remove(old) => Some(*old),
             ChainWish::Become(_) | ChainWish::Insert(_) => None,
@@ -49,10 +47,10 @@ impl ChainWish {
     }
 
     /// Returns true if a request for all sessions includes a session with this chain.
-    pub fn makes_sense(&self, now: &[IpAddr]) -> bool {
+    pub fn makes_sense(&self, now: &[Element]) -> bool {
         match self {
-            ChainWish::Become(hosts) => hosts != now,
-            ChainWish::Insert(host) => !now.contains(host),
+            ChainWish::Become(chain) => chain != now,
+            ChainWish::Insert(new) => !now.contains(new),
             ChainWish::Replace(old, _) | ChainWish::Remove(old) => now.contains(old),
         }
     }
@@ -60,12 +58,12 @@ impl ChainWish {
     /// Returns the chain that results from this one.
     ///
     /// # Errors
-    /// Fails if the host that is to leave is not in the chain.
-    pub fn apply(&self, now: &[IpAddr]) -> Result<Vec<IpAddr>, Reason> {
+    /// Fails if the element that is to leave is not in the chain.
+    pub fn apply(&self, now: &[Element]) -> Result<Vec<Element>, Reason> {
         let (old, new) = match self {
-            ChainWish::Become(hosts) => return Ok(hosts.clone()),
-            ChainWish::Insert(host) => {
-                return Ok(now.iter().copied().chain([*host]).collect());
+            ChainWish::Become(chain) => return Ok(chain.clone()),
+            ChainWish::Insert(new) => {
+                return Ok(now.iter().copied().chain([*new]).collect());
             }
             ChainWish::Replace(old, new) => (old, Some(*new)),
             ChainWish::Remove(old) => (old, None),
@@ -75,26 +73,26 @@ impl ChainWish {
             let cause = cause.hint("see 'dyscoctl sessions' for the hosts that are");
             return Err(Reason::NoSuchChain(cause));
         }
-        let place = |host: &IpAddr| match host == old {
+        let place = |element: &Element| match element == old {
             true => new,
-            false => Some(*host),
+            false => Some(*element),
         };
         Ok(now.iter().filter_map(place).collect())
     }
 
     /// Replaces the addresses of a host by the one that the chain has. A host may have several
     /// addresses, and may name itself by any of them.
-    pub fn named_as(self, now: &[IpAddr], host: &[IpAddr]) -> ChainWish {
-        let known = now.iter().find(|at| host.contains(at)).copied();
-        let name = |at: IpAddr| match (host.contains(&at), known) {
-            (true, Some(known)) => known,
-            _ => at,
+    pub fn named_as(self, now: &[Element], host: &[HostId]) -> ChainWish {
+        let known = now.iter().map(Element::host).find(|at| host.contains(at));
+        let name = |element: Element| match (host.contains(&element.host()), known) {
+            (true, Some(known)) => element.at(known),
+            _ => element,
         };
         match self {
-            ChainWish::Become(hosts) => ChainWish::Become(hosts.into_iter().map(name).collect()),
-            ChainWish::Insert(host) => ChainWish::Insert(name(host)),
+            ChainWish::Become(chain) => ChainWish::Become(chain.into_iter().map(name).collect()),
+            ChainWish::Insert(new) => ChainWish::Insert(name(new)),
             ChainWish::Replace(old, new) => ChainWish::Replace(name(old), new),
-            ChainWish::Remove(host) => ChainWish::Remove(name(host)),
+            ChainWish::Remove(old) => ChainWish::Remove(name(old)),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Messages between an asker and the host that opened a session, and their form on the wire.
 
-use std::net::IpAddr;
-
+use dysco_common::Element;
 use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
@@ -36,10 +35,10 @@ pub struct Answer {
     pub outcome: Outcome,
     /// Reason, unless the chain was changed.
     pub reason: Option<Cause>,
-    /// Hosts that the session passed. Empty if the asker is not entitled to know them.
-    pub before: Vec<IpAddr>,
-    /// Hosts that the session was to pass.
-    pub after: Vec<IpAddr>,
+    /// Elements that the session passed. Empty if the asker is not entitled to know them.
+    pub before: Vec<Element>,
+    /// Elements that the session was to pass.
+    pub after: Vec<Element>,
     /// True if a host had not answered in time.
     pub timed_out: bool,
 }

@@ -1,5 +1,7 @@
 //! Two hosts, and messages that are lost, repeated and forged.
 
+use dysco_common::Element;
+
 use crate::Subsession;
 
 use super::*;
@@ -15,7 +17,7 @@ fn asked() -> Asked {
             left: (OPENER, 40_000).into(),
             right: ([10, 0, 3, 1], 80).into(),
         },
-        wish: ChainWish::Remove(ASKER),
+        wish: ChainWish::Remove(Element::Host(ASKER)),
         state: vec![crate::KindName::Conntrack],
         dry_run: false,
     }
@@ -25,7 +27,7 @@ fn done() -> Answer {
     Answer {
         outcome: Outcome::Changed,
         reason: None,
-        before: vec![ASKER],
+        before: vec![Element::Host(ASKER)],
         after: vec![],
         timed_out: false,
     }
@@ -210,24 +212,22 @@ fn one_host_cannot_take_all_room() {
 #[test]
 fn a_host_names_itself_by_any_of_its_addresses() {
     let own: Vec<IpAddr> = vec![[10, 9, 9, 9].into(), ASKER];
-    let now = [STRANGER, ASKER];
-    let wish = |wish: ChainWish| wish.named_as(&now, &own);
-    assert_eq!(wish(ChainWish::Remove(own[0])), ChainWish::Remove(ASKER));
+    let [other, asker, opener, stranger] = [own[0], ASKER, OPENER, STRANGER].map(Element::Host);
+    let wish = |wish: ChainWish| wish.named_as(&[stranger, asker], &own);
+    assert_eq!(wish(ChainWish::Remove(other)), ChainWish::Remove(asker));
     assert_eq!(
-        wish(ChainWish::Replace(own[0], OPENER)),
-        ChainWish::Replace(ASKER, OPENER)
+        wish(ChainWish::Replace(other, opener)),
+        ChainWish::Replace(asker, opener)
     );
     assert_eq!(
-        wish(ChainWish::Become(vec![own[0], STRANGER])),
-        ChainWish::Become(vec![ASKER, STRANGER])
+        wish(ChainWish::Become(vec![other, stranger])),
+        ChainWish::Become(vec![asker, stranger])
     );
-    assert_eq!(
-        wish(ChainWish::Remove(STRANGER)),
-        ChainWish::Remove(STRANGER)
-    );
+    let of_another = ChainWish::Remove(stranger);
+    assert_eq!(wish(of_another.clone()), of_another);
     // The host is in no chain.
-    let alone = ChainWish::Insert(own[0]).named_as(&[STRANGER], &own);
-    assert_eq!(alone, ChainWish::Insert(own[0]));
+    let alone = ChainWish::Insert(other).named_as(&[stranger], &own);
+    assert_eq!(alone, ChainWish::Insert(other));
 }
 
 #[test]

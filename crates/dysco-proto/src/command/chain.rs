@@ -1,9 +1,9 @@
 //! Commands to the anchors of a change of a chain, and to the host that decides about it.
 
-use dysco_common::Delta;
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
 use dysco_common::two_paths::Cutoff;
+use dysco_common::{Delta, Element};
 
 #[cfg(doc)]
 use super::super::event::HostEvent;
@@ -38,9 +38,9 @@ pub enum Chain {
     /// Opens the path through a chain. The answer is [`HostEvent::Prepared`], once firewalls on the
     /// path will accept the packets that follow, or if the delta is impossible.
     Open {
-        /// Hosts of the new path.
-        chain: Vec<HostId>,
-        /// True if the last host of the chain is the right anchor, at which the segment ends.
+        /// Elements of the new path.
+        chain: Vec<Element>,
+        /// True if the last of them is at the right anchor, at which the segment ends.
         inner: bool,
         /// Token that the SYN has to contain.
         token: Token,
@@ -61,8 +61,8 @@ pub enum Chain {
     },
     /// Forgets the earlier path, once its late packets have arrived.
     Complete,
-    /// Records the new hosts of a session's path between two hosts of its chain, or its ends. May
-    /// be given twice.
+    /// Records the new elements of a session's path between two hosts of its chain, or its ends.
+    /// May be given twice.
     Splice {
         /// The session.
         session: Subsession,
@@ -70,9 +70,9 @@ pub enum Chain {
         left: Option<HostId>,
         /// Host at which this part ends; `None` for the other end.
         right: Option<HostId>,
-        /// Hosts between the two.
-        hosts: Vec<HostId>,
-        /// Number of the path through these hosts.
+        /// Elements between the two.
+        hosts: Vec<Element>,
+        /// Number of the path through them.
         number: u32,
     },
     /// Returns to the earlier path, if another was taken. The host still receives on the other path

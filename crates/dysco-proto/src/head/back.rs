@@ -49,7 +49,7 @@ impl Head {
         let (change, session) = (ctx.change, self.session());
         // A host that was not enlisted has nothing to forget.
         let hosts = match self.introduced {
-            true => self.order.segment_after().to_vec(),
+            true => hosts_of(self.order.segment_after()),
             false => Vec::new(),
         };
         self.waiting.extend(&hosts);

@@ -11,12 +11,8 @@ impl Head {
     /// Asks the hosts that leave. A host that stays gets its question with `Enlist`.
     pub(super) fn ask_deltas(&mut self, ctx: &mut Context) {
         let (change, session) = (ctx.change, self.session());
-        let leave = self
-            .order
-            .segment_before()
-            .iter()
-            .filter(|host| !self.is_kept(**host));
-        self.untold = leave.copied().collect();
+        let before = hosts_of(self.order.segment_before()).into_iter();
+        self.untold = before.filter(|host| !self.is_kept(*host)).collect();
         for host in &self.untold {
             ctx.insist(*host, Message::AskDelta { change, session });
         }
@@ -70,7 +66,7 @@ impl Head {
     /// Returns a host that stays and has seen other numbers than those of the new path, because it
     /// precedes a middlebox that has changed them.
     fn sees_others(&self) -> Option<HostId> {
-        let before = self.order.segment_before();
+        let before = hosts_of(self.order.segment_before());
         let last = before.iter().rposition(|h| self.deltas.contains_key(h))?;
         let kept = |host: &&HostId| self.is_kept(**host);
         // A left anchor between the two could not compensate for the delta either.

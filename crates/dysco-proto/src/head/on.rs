@@ -8,10 +8,10 @@ impl Head {
         self.phase = Phase::Preparing;
         ctx.report(Role::Head, self.session(), Progress::Locked);
         let (change, session, right) = (ctx.change, self.session(), self.right());
-        let hosts = self.order.segment_after();
+        let hosts = hosts_of(self.order.segment_after());
         let before = self.order.segment_before().to_vec();
-        let nexts = hosts.iter().skip(1).copied().chain([right]);
-        for (host, next) in hosts.iter().copied().zip(nexts) {
+        let nexts: Vec<HostId> = hosts.iter().skip(1).copied().chain([right]).collect();
+        for (host, next) in hosts.into_iter().zip(nexts) {
             self.waiting.insert(host);
             let message = Message::Enlist {
                 change,
@@ -81,12 +81,8 @@ impl Head {
         self.waiting.remove(&host);
         ctx.hush_to(host);
         // A host may have another name in the other chain.
-        let before = self
-            .order
-            .segment_before()
-            .iter()
-            .filter(|h| from.contains(h));
-        let before: Vec<HostId> = before.copied().collect();
+        let mut before = hosts_of(self.order.segment_before());
+        before.retain(|h| from.contains(h));
         if !before.is_empty() {
             self.kept.extend(before);
             self.kept.insert(host);
@@ -205,8 +201,8 @@ impl Head {
 
     pub(super) fn say_dismiss(&mut self, ctx: &mut Context) -> Flow {
         let (change, session) = (ctx.change, self.session());
-        self.waiting.extend(self.order.segment_before());
-        for host in self.order.segment_before().to_vec() {
+        for host in hosts_of(self.order.segment_before()) {
+            self.waiting.insert(host);
             let scope = match self.is_kept(host) {
                 true => Scope::PathBefore,
                 false => Scope::Session,

@@ -20,7 +20,7 @@ impl Machine {
                 from,
                 session,
                 next,
-                stays: before.iter().any(|host| self.core.is_me(*host)),
+                stays: before.iter().any(|e| self.core.is_me(e.host())),
                 paths,
                 number,
             },

@@ -1,6 +1,9 @@
 //! Decoding errors: bytes that are not messages are refused, one kind of fault at a time.
 
-use dysco_common::Delta;
+use std::net::IpAddr;
+
+use dysco_common::chain::MAX_CHAIN;
+use dysco_common::{Delta, Element};
 use dysco_proto::{
     ChangeId, DecodeError, EncodeError, Facts, MAX_MESSAGE, Message, Phase, Plan, Reason,
     Subsession, VERSION,
@@ -102,6 +105,14 @@ fn one_of_each() -> Vec<Message> {
             round: 1,
             reason: reason.clone(),
         },
+        Message::Enlist {
+            change,
+            session: subsession,
+            next: subsession.right.ip(),
+            before: vec![Element::Host(subsession.left.ip())],
+            paths: vec![0, 3],
+            number: 4,
+        },
         Message::AskDelta {
             change,
             session: subsession,
@@ -170,6 +181,18 @@ fn foreign_text_is_escaped() {
 }
 
 proptest! {
+    #[test]
+    fn a_chain_comes_back(hosts in prop::collection::vec(any::<IpAddr>(), 0..=MAX_CHAIN)) {
+        let message = Message::Open {
+            change: CHANGE,
+            chain: hosts.into_iter().map(Element::Host).collect(),
+            token: [1, 2],
+            right: Default::default(),
+        };
+        let bytes = message.encode().unwrap();
+        prop_assert_eq!(Message::decode(&bytes).unwrap(), message);
+    }
+
     #[test]
     fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..5000)) {
         let _ = Message::decode(&bytes);

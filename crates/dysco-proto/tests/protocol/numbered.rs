@@ -11,7 +11,7 @@ use dysco_proto::{
 };
 
 use super::plane::at as cutoff_at;
-use super::rechain::{LEFT, NEW, OLD, RIGHT, World, ip, machine, session};
+use super::rechain::{LEFT, NEW, OLD, RIGHT, World, element, ip, machine, session};
 
 const PATHS: [u32; 2] = [3, 0];
 const NUMBER: u32 = 8;
@@ -19,8 +19,8 @@ const NUMBER: u32 = 8;
 /// Returns an order that puts the second host behind the first, which stays.
 fn order() -> Order {
     Order {
-        before: vec![ip(OLD)],
-        after: vec![ip(OLD), ip(NEW)],
+        before: vec![element(OLD)],
+        after: vec![element(OLD), element(NEW)],
         state: Vec::new(),
         paths: PATHS.to_vec(),
         number: NUMBER,
@@ -173,7 +173,7 @@ fn a_host_is_handed_the_numbers() {
         change,
         session: session(),
         next: ip(NEW),
-        before: vec![ip(OLD)],
+        before: vec![element(OLD)],
         paths: PATHS.to_vec(),
         number: NUMBER,
     };

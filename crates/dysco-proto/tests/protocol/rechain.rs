@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use dysco_common::session::offer;
-use dysco_common::{Delta, Offer};
+use dysco_common::{Delta, Element, Offer};
 use dysco_proto::{
     ChangeId, Facts, HostEvent, Machine, Margins, Message, Order, Phase, Progress, Reason, Report,
     Subsession,
@@ -33,6 +33,10 @@ pub fn ip(host: usize) -> IpAddr {
     IpAddr::from([10, 0, 0, host as u8 + 1])
 }
 
+pub fn element(host: usize) -> Element {
+    Element::Host(ip(host))
+}
+
 pub fn session() -> Subsession {
     Subsession {
         left: (ip(LEFT), 40_000).into(),
@@ -43,8 +47,8 @@ pub fn session() -> Subsession {
 pub fn order() -> Order {
     Order {
         session: session(),
-        before: vec![ip(OLD)],
-        after: vec![ip(NEW)],
+        before: vec![element(OLD)],
+        after: vec![element(NEW)],
         margins: Margins::default(),
         state: vec![(ip(OLD), ip(NEW))],
         paths: vec![0],

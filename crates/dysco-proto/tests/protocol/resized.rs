@@ -10,7 +10,7 @@ use dysco_proto::{
     Action, ChangeId, HostEvent, Machine, Message, Order, Progress, Reason, Report, Scope,
 };
 
-use super::rechain::{ADDED, LEFT, NEW, OLD, RIGHT, World, ip, machine, order, session};
+use super::rechain::{ADDED, LEFT, NEW, OLD, RIGHT, World, element, ip, machine, order, session};
 
 /// A left anchor that has asked all hosts, and its messages.
 struct Asking {
@@ -22,8 +22,8 @@ struct Asking {
 impl Asking {
     fn new(before: &[usize], after: &[usize]) -> (Asking, Vec<(IpAddr, &'static str)>) {
         let order = Order {
-            before: before.iter().map(|h| ip(*h)).collect(),
-            after: after.iter().map(|h| ip(*h)).collect(),
+            before: before.iter().map(|h| element(*h)).collect(),
+            after: after.iter().map(|h| element(*h)).collect(),
             state: Vec::new(),
             ..order()
         };

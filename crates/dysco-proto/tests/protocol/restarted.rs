@@ -7,7 +7,7 @@ use dysco_proto::{
     Action, ChangeId, Command, HostEvent, Machine, Margins, Message, Order, Phase, Reason,
 };
 
-use crate::rechain::{LEFT, NEW, OLD, RIGHT, World, ip, machine, session};
+use crate::rechain::{LEFT, NEW, OLD, RIGHT, World, element, ip, machine, session};
 
 const NOW: Duration = Duration::ZERO;
 const CHANGE: ChangeId = ChangeId([9; 16]);
@@ -83,7 +83,7 @@ fn a_right_anchor_that_began_anew_says_so_and_leaves_no_path() {
 #[test]
 fn who_decides_takes_a_change_back_whose_left_anchor_began_anew() {
     let mut head = machine(LEFT);
-    let (before, after) = (vec![ip(OLD), ip(NEW)], vec![ip(OLD)]);
+    let (before, after) = (vec![element(OLD), element(NEW)], vec![element(OLD)]);
     let order = Order {
         session: session(),
         margins: Margins::between(&before, &after),

@@ -3,15 +3,19 @@
 
 use std::time::Duration;
 
+use dysco_common::Element;
 use dysco_proto::{ChangeId, Facts, HostEvent, Margins, Message, Order, Reason, Report, Violation};
 
-use crate::rechain::{LEFT, RIGHT, ip, machine, session};
+use crate::rechain::{LEFT, RIGHT, element, ip, machine, session};
 use crate::world::rejected;
+
+fn chain_of(hosts: &[usize]) -> Vec<Element> {
+    hosts.iter().map(|host| element(*host)).collect()
+}
 
 /// Returns a change of the chain `before` to the chain `after`.
 fn order(before: &[usize], after: &[usize]) -> Order {
-    let hosts = |chain: &[usize]| chain.iter().map(|h| ip(*h)).collect::<Vec<_>>();
-    let (before, after) = (hosts(before), hosts(after));
+    let (before, after) = (chain_of(before), chain_of(after));
     Order {
         session: session(),
         margins: Margins::between(&before, &after),
@@ -48,13 +52,12 @@ fn a_segment_lies_between_the_nearest_hosts_that_stay() {
     ];
     for (after, [left, right], old, new) in table {
         let order = order(&CHAIN, after);
-        let hosts = |chain: &[usize]| chain.iter().map(|h| ip(*h)).collect::<Vec<_>>();
         assert_eq!(order.left(), left.map(ip), "{after:?}");
         assert_eq!(order.inner_right(), right.map(ip), "{after:?}");
-        assert_eq!(order.segment_before(), hosts(old), "{after:?}");
-        assert_eq!(order.segment_after(), hosts(new), "{after:?}");
+        assert_eq!(order.segment_before(), chain_of(old), "{after:?}");
+        assert_eq!(order.segment_after(), chain_of(new), "{after:?}");
         assert_eq!(order.right(), right.map_or(ip(RIGHT), ip));
-        let path = new.iter().chain(&right).map(|h| ip(*h));
+        let path = new.iter().chain(&right).map(|h| element(*h));
         assert_eq!(order.path(), path.collect::<Vec<_>>());
     }
 }

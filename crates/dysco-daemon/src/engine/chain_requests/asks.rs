@@ -143,6 +143,6 @@ fn asked_about(here: &Plane, from: &[IpAddr], session: &Subsession) -> Option<u3
         || here
             .chain_now(slot, &s)
             .iter()
-            .any(|host| from.contains(host));
+            .any(|element| from.contains(&element.host()));
     (may && here.opened_elsewhere(&s).is_none()).then_some(slot)
 }

@@ -1,10 +1,9 @@
 //! The sessions that a request for another chain concerns, and the change of each.
 
-use std::net::IpAddr;
 use std::time::Instant;
 
-use dysco_api::{ChainChange, Failure, FailureCode, HostName, Reconfigure, Which};
-use dysco_common::View;
+use dysco_api::{ChainChange, ElementName, Failure, FailureCode, HostName, Reconfigure, Which};
+use dysco_common::{Element, View};
 use dysco_proto::asks::ChainWish;
 use dysco_proto::{KindName, Margins, Order, Reason, Subsession};
 
@@ -15,7 +14,7 @@ use crate::engine::rechain::opens;
 use crate::engine::removal::named;
 use crate::engine::{Plane, measure};
 
-/// Returns the change with the addresses of its hosts; this host may have any of its own
+/// Returns the change with the addresses of all hosts; this host may have any of its own
 /// addresses.
 pub(super) fn resolved(here: &Plane, chain: &ChainChange) -> Result<ChainWish, Failure> {
     let own = || {
@@ -31,13 +30,16 @@ pub(super) fn resolved(here: &Plane, chain: &ChainChange) -> Result<ChainWish, F
         HostName::Address(ip) => Ok(*ip),
         _ => here.resolve(host)?.or(first).ok_or_else(own),
     };
+    let element = |name: &ElementName| match name {
+        ElementName::Host(host) => ip(host).map(Element::Host),
+    };
     Ok(match chain {
-        ChainChange::Become(hosts) => {
-            ChainWish::Become(hosts.iter().map(ip).collect::<Result<_, _>>()?)
+        ChainChange::Become(all) => {
+            ChainWish::Become(all.iter().map(element).collect::<Result<_, _>>()?)
         }
-        ChainChange::Insert(host) => ChainWish::Insert(ip(host)?),
-        ChainChange::Replace { old, new } => ChainWish::Replace(ip(old)?, ip(new)?),
-        ChainChange::Remove(host) => ChainWish::Remove(ip(host)?),
+        ChainChange::Insert(new) => ChainWish::Insert(element(new)?),
+        ChainChange::Replace { old, new } => ChainWish::Replace(element(old)?, element(new)?),
+        ChainChange::Remove(old) => ChainWish::Remove(element(old)?),
     })
 }
 
@@ -57,9 +59,9 @@ pub(super) fn chosen(
     };
     let mut all = here.agent.sessions();
     all.retain(|(_, s)| opens(s));
-    // If a host is to leave chains, the sessions are those that pass it, whichever host opened
-    // them.
-    let leaves = |host: IpAddr| here.config.host.addresses.contains(&host);
+    // If an element is to leave chains, the sessions are those that pass its host, whichever host
+    // opened them.
+    let leaves = |old: Element| here.config.host.addresses.contains(&old.host());
     let leaves_here = wish.leaves().is_some_and(leaves);
     if leaves_here {
         let passing = here.passing_here().into_iter();
@@ -77,7 +79,9 @@ pub(super) fn chosen(
             let meant = leaves_here || wish.makes_sense(&now);
             match &request.which {
                 Which::Filter(filter) => meant && filter.matches(&here.report_of(*slot, s)),
-                Which::Through(_) => through.is_some_and(|host| now.contains(&host)),
+                Which::Through(_) => {
+                    through.is_some_and(|host| now.iter().any(|e| e.host() == host))
+                }
                 // A session that is opening does not yet count. A session that was adopted and
                 // not heard since counts, and is refused for that reason.
                 _ => meant && (live(s) || s.view() == View::Adopted),

@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use dysco_common::Session;
 use dysco_common::chain::MAX_CHAIN;
 use dysco_common::view::{ChainState, Change, View};
+use dysco_common::{Element, Session};
 use dysco_explain::Cause;
-use dysco_proto::{Reason, Subsession};
+use dysco_proto::{HostId, Reason, Subsession};
 
 use crate::engine::core::Core;
 use crate::engine::measure;
@@ -15,8 +15,8 @@ use crate::engine::measure;
 pub(super) fn fits(
     core: &Core,
     s: &Session,
-    before: &[IpAddr],
-    after: &[IpAddr],
+    before: &[Element],
+    after: &[Element],
 ) -> Result<(), Reason> {
     let no = |why: &str, hint: &str| Err(Reason::NoSuchChain(Cause::new(why).hint(hint)));
     core.host.plane.not_in_between(s)?;
@@ -44,7 +44,7 @@ pub(super) fn fits(
 /// Returns an error if no session to this server can have the chain. Hosts are distinguished as far
 /// as their addresses are known.
 fn can_be(
-    chain: &[IpAddr],
+    chain: &[Element],
     server: IpAddr,
     is_end: impl Fn(IpAddr) -> bool,
     is_one_host: impl Fn(IpAddr, IpAddr) -> bool,
@@ -54,7 +54,8 @@ fn can_be(
         let why = format!("a chain has {MAX_CHAIN} hosts at most");
         return no(why, "leave some out");
     }
-    for (at, host) in chain.iter().enumerate() {
+    let hosts: Vec<IpAddr> = chain.iter().map(Element::host).collect();
+    for (at, host) in hosts.iter().enumerate() {
         if host.is_ipv4() != server.is_ipv4() {
             let why = format!("{host} is of the other address family");
             return no(why, "name its other address");
@@ -63,7 +64,7 @@ fn can_be(
             let why = format!("{host} is an end of it");
             return no(why, "name the hosts between the two ends");
         }
-        let before = &chain[..at];
+        let before = &hosts[..at];
         if before.contains(host) {
             return no(format!("{host} is in it twice"), "leave one out");
         }
@@ -120,10 +121,14 @@ fn unopened() -> Cause {
 
 /// Returns the pairs of hosts between which state moves: from the first that leaves to the first
 /// that comes, and so on. A host that stays has the state.
-pub(super) fn pairs(before: &[IpAddr], after: &[IpAddr]) -> Result<Vec<(IpAddr, IpAddr)>, Reason> {
-    let not_in = |hosts: &[IpAddr], others: &[IpAddr]| -> Vec<IpAddr> {
-        let only = hosts.iter().filter(|host| !others.contains(host));
-        only.copied().collect()
+pub(super) fn pairs(
+    before: &[Element],
+    after: &[Element],
+) -> Result<Vec<(HostId, HostId)>, Reason> {
+    let not_in = |chain: &[Element], others: &[Element]| -> Vec<HostId> {
+        let stays = |host: &HostId| others.iter().any(|other| other.host() == *host);
+        let hosts = chain.iter().map(Element::host);
+        hosts.filter(|host| !stays(host)).collect()
     };
     let (leave, come) = (not_in(before, after), not_in(after, before));
     if leave.len() != come.len() {
@@ -150,13 +155,14 @@ mod tests {
 
     /// The opener has the addresses 1 and 101, the server 2 and 102. Each other host also has an
     /// address that is higher by 100.
-    fn judge(chain: &[IpAddr]) -> String {
+    fn judge(hosts: &[IpAddr]) -> String {
+        let chain: Vec<_> = hosts.iter().copied().map(Element::Host).collect();
         let host = |at: IpAddr| match at {
             IpAddr::V4(ip) => ip.octets()[3] % 100,
             IpAddr::V6(_) => 0,
         };
         let is_end = |at| matches!(host(at), 1 | 2);
-        let done = can_be(chain, ip(2), is_end, |a, b| host(a) == host(b));
+        let done = can_be(&chain, ip(2), is_end, |a, b| host(a) == host(b));
         done.err().map_or_else(String::new, |why| why.to_string())
     }
 

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use dysco_api::{Explained, Failure, FailureCode, PolicyReport, Reply, RuleReport};
+use dysco_common::Element;
 use dysco_config::policy::{Policy, PolicyError};
 use dysco_explain::{Cause, Explain};
 
@@ -16,10 +17,12 @@ impl Chains {
     /// Takes up the rules that the data plane has, and puts those of the file in force.
     pub(super) fn start_policy(&mut self, plane: &mut Plane) {
         match plane.agent.policy() {
-            Ok(Some(rules)) => {
-                self.policy = Policy::of_compiled(&rules);
-                self.applied = true;
-            }
+            Ok(Some(rules)) => match Policy::of_compiled(&rules) {
+                Some(policy) => (self.policy, self.applied) = (policy, true),
+                None => tracing::error!(
+                    "the rules in force lead through elements that this release does not know"
+                ),
+            },
             Ok(None) => {}
             Err(error) => tracing::error!(%error, "the rules in force are not known"),
         }
@@ -160,7 +163,7 @@ impl Chains {
         let rule = &self.policy.rules[at];
         let any = |word: Option<String>| word.unwrap_or_else(|| "any".into());
         let ports: Vec<_> = rule.ports.iter().map(ToString::to_string).collect();
-        let missing = rule.chain.iter().filter(|host| !there.contains(host));
+        let missing = rule.chain.iter().filter(|e| !there.contains(&e.host()));
         RuleReport {
             name: self.policy.names().nth(at).unwrap_or_default(),
             source: any(rule.source.map(|p| p.to_string())),
@@ -283,8 +286,8 @@ fn of_two_families(source: IpAddr, destination: IpAddr) -> Failure {
     }
 }
 
-fn words(hosts: &[IpAddr]) -> String {
-    let words: Vec<_> = hosts.iter().map(ToString::to_string).collect();
+fn words(chain: &[Element]) -> String {
+    let words: Vec<_> = chain.iter().map(ToString::to_string).collect();
     words.join(", ")
 }
 

@@ -4,15 +4,15 @@
 use std::net::IpAddr;
 
 use dysco_common::chain::{Chain, Given, MAX_CHAIN, WireElement};
-use dysco_common::{Addr, Session};
+use dysco_common::{Element, Session};
 use dysco_explain::Explain;
 use dysco_proto::{Order, Reason, Subsession};
 
 use crate::engine::{Plane, Rechain};
 
 impl Plane {
-    /// Returns the hosts that a session passes, where the session was opened here.
-    pub(in crate::engine) fn chain_now(&self, slot: u32, s: &Session) -> Vec<IpAddr> {
+    /// Returns the elements that a session passes, where the session was opened here.
+    pub(in crate::engine) fn chain_now(&self, slot: u32, s: &Session) -> Vec<Element> {
         if !s.is_chained() {
             return Vec::new();
         }
@@ -71,14 +71,14 @@ impl Rechain {
         Ok(())
     }
 
-    /// Records the hosts that a session passes now between two hosts of its chain, or its ends, and
-    /// the number of the path that leads there.
+    /// Records the elements that a session passes now between two hosts of its chain, or its ends,
+    /// and the number of the path that leads there.
     pub(in crate::engine) fn splice_chain(
         &self,
         plane: &Plane,
         session: &Subsession,
         between: (Option<IpAddr>, Option<IpAddr>),
-        hosts: &[IpAddr],
+        elements: &[Element],
         number: u32,
     ) {
         let Some(slot) = plane.find(session) else {
@@ -86,7 +86,7 @@ impl Rechain {
         };
         for slot in self.path_slots(plane, slot) {
             let now = plane.given(slot, &plane.agent.session(slot));
-            let Some(given) = relaid(&now, between, hosts, number) else {
+            let Some(given) = relaid(&now, between, elements, number) else {
                 tracing::error!(%session, ?now, ?between, "a session's chain is not what was taken down");
                 continue;
             };
@@ -104,13 +104,13 @@ impl Rechain {
     }
 }
 
-/// Returns the chain of a session after it got other hosts between two hosts of its chain, or its
-/// ends, and a path of this number between them. Returns nothing if its chain does not have the
+/// Returns the chain of a session after it got other elements between two hosts of its chain, or
+/// its ends, and a path of this number between them. Returns nothing if its chain does not have the
 /// two.
 pub(super) fn relaid(
     now: &Given,
     (left, right): (Option<IpAddr>, Option<IpAddr>),
-    hosts: &[IpAddr],
+    elements: &[Element],
     number: u32,
 ) -> Option<Given> {
     let all = now.chain.elements();
@@ -118,10 +118,9 @@ pub(super) fn relaid(
     let from = left.map_or(Some(0), |host| Some(place(host)? + 1))?;
     let to = right.map_or(Some(all.len()), place)?;
     let (before, behind) = (all.get(..from)?, all.get(to.max(from)..)?);
-    let addresses = |part: &[WireElement]| part.iter().map(|e| e.host).collect::<Vec<_>>();
-    let between: Vec<Addr> = hosts.iter().map(|host| (*host).into()).collect();
-    let chain = Chain::of(&[addresses(before), between, addresses(behind)].concat())?;
-    let new = vec![number; hosts.len() + 1];
+    let between: Vec<WireElement> = elements.iter().copied().map(Into::into).collect();
+    let chain = Chain::of(&[before, &between, behind].concat())?;
+    let new = vec![number; elements.len() + 1];
     let numbers = now.paths();
     let numbers = [numbers.get(..from)?, &new, numbers.get(to.max(from) + 1..)?].concat();
     let mut paths = [0; MAX_CHAIN + 1];
@@ -138,9 +137,9 @@ mod tests {
     use super::*;
 
     fn given(chain: &[u8], paths: &[u32]) -> Given {
-        let hosts: Vec<Addr> = chain.iter().map(|last| ip(*last).into()).collect();
+        let elements = elements(chain);
         let mut given = Given {
-            chain: Chain::of(&hosts).unwrap(),
+            chain: Chain::of(&elements).unwrap(),
             highest: 9,
             ..Given::default()
         };
@@ -152,8 +151,7 @@ mod tests {
     fn a_segment_gets_the_number_of_its_new_path_and_the_rest_keeps_its_own() {
         let now = given(&[3, 4, 5], &[0, 7, 7, 2]);
         let laid = |left: Option<u8>, right: Option<u8>, hosts: &[u8]| {
-            let hosts: Vec<IpAddr> = hosts.iter().copied().map(ip).collect();
-            relaid(&now, (left.map(ip), right.map(ip)), &hosts, 9)
+            relaid(&now, (left.map(ip), right.map(ip)), &elements(hosts), 9)
         };
         assert_eq!(laid(None, None, &[6]), Some(given(&[6], &[9, 9])));
         assert_eq!(laid(None, None, &[]), Some(given(&[], &[9])));
@@ -161,10 +159,14 @@ mod tests {
         assert_eq!(inner, given(&[3, 6, 8, 5], &[0, 9, 9, 9, 2]));
         assert_eq!(laid(Some(3), None, &[]), Some(given(&[3], &[0, 9])));
         // The same order arrives twice.
-        let hosts = [6, 8].map(ip);
-        let again = relaid(&inner, (Some(ip(3)), Some(ip(5))), &hosts, 9);
+        let new = elements(&[6, 8]);
+        let again = relaid(&inner, (Some(ip(3)), Some(ip(5))), &new, 9);
         assert_eq!(again, Some(inner));
         assert_eq!(laid(Some(6), None, &[]), None);
+    }
+
+    fn elements(hosts: &[u8]) -> Vec<Element> {
+        hosts.iter().map(|last| Element::Host(ip(*last))).collect()
     }
 
     fn ip(last: u8) -> IpAddr {

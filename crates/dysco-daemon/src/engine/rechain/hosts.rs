@@ -5,9 +5,9 @@ use std::fs;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use dysco_common::FlowKey;
 use dysco_common::chain::Token;
 use dysco_common::transit::Keep;
+use dysco_common::{Element, FlowKey};
 use dysco_config::is_host;
 use dysco_explain::Cause;
 use dysco_proto::{ChangeId, HostEvent, HostId, Reason, Scope, Subsession};
@@ -44,14 +44,14 @@ enum What {
     /// Report to that host that sessions may be passed on.
     Enlist(HostId),
     /// Open a path that leads through the neighbour.
-    Open(Vec<IpAddr>, bool, Token),
+    Open(Vec<Element>, bool, Token),
 }
 
 impl Waiting {
     pub fn to_open(
         change: ChangeId,
         next: IpAddr,
-        (chain, inner): (Vec<IpAddr>, bool),
+        (chain, inner): (Vec<Element>, bool),
         token: Token,
     ) -> Waiting {
         Waiting {

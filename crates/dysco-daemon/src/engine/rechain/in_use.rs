@@ -236,7 +236,7 @@ impl Plane {
         }
         let chain = self.chain_now(slot, &s);
         let passes =
-            !of_another && !s.has_ended() && chain.iter().any(|host| incoming.from.holds(*host));
+            !of_another && !s.has_ended() && chain.iter().any(|e| incoming.from.holds(e.host()));
         let now = passes.then(|| given.paths().to_vec());
         let told = InUse { asked, now };
         self.send_about_chains(incoming.via, &Message::InUse(told));

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
-use dysco_common::{Delta, FlowKey};
+use dysco_common::{Delta, Element, FlowKey};
 use dysco_proto::{ChangeId, Subsession};
 
 use crate::engine::pace::Pace;
@@ -67,8 +67,8 @@ struct Paths {
     second: Option<u32>,
     /// Token by which this host recognises the new path; set at the right anchor.
     token: Option<Token>,
-    /// Hosts that the new path leads through; set where it is opened.
-    chain: Option<Vec<IpAddr>>,
+    /// Elements that the new path leads through; set where it is opened.
+    chain: Option<Vec<Element>>,
     opening: Option<Repeated>,
     /// Highest numbers that this end had sent and received when the change began.
     reach: Reach,
@@ -110,12 +110,12 @@ impl Paths {
         let through: Vec<_> = through.iter().map(ToString::to_string).collect();
         match through.as_slice() {
             [] => "on the direct path".to_owned(),
-            hosts => format!("through {}", hosts.join(", ")),
+            all => format!("through {}", all.join(", ")),
         }
     }
 
-    /// Returns the hosts that the new path leads through; empty where it is not opened here.
-    fn through(&self) -> &[IpAddr] {
+    /// Returns the elements that the new path leads through; none where it is not opened here.
+    fn through(&self) -> &[Element] {
         self.chain.as_deref().unwrap_or_default()
     }
 

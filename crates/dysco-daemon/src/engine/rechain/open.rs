@@ -7,7 +7,7 @@ use dysco_agent::AgentError;
 use dysco_common::chain::{self as wire, Hop, Token};
 use dysco_common::probe::Arrival;
 use dysco_common::two_paths::has_length;
-use dysco_common::{FlowKey, Session, seq};
+use dysco_common::{Element, FlowKey, Session, seq};
 use dysco_explain::Explain;
 use dysco_proto::{ChangeId, HostEvent, Meddling, Reason};
 
@@ -59,14 +59,15 @@ impl ThisHost {
     pub(in crate::engine) fn open_path(
         &mut self,
         change: ChangeId,
-        chain: Vec<IpAddr>,
+        chain: Vec<Element>,
         inner: bool,
         token: Token,
     ) {
         let Some(paths) = self.rechain.paths.get(&change) else {
             return;
         };
-        let next = chain.first().copied().unwrap_or(paths.session.right.ip());
+        let next = chain.first().map(Element::host);
+        let next = next.unwrap_or(paths.session.right.ip());
         let Some(hop) = self.chains.known_hop(&self.plane, next) else {
             return self.wait_for(Waiting::to_open(change, next, (chain, inner), token));
         };
@@ -92,7 +93,7 @@ impl Rechain {
         change: ChangeId,
         next: IpAddr,
         hop: &Hop,
-        (chain, inner): (&[IpAddr], bool),
+        (chain, inner): (&[Element], bool),
         token: Token,
     ) -> Result<(), Reason> {
         let failed = |e: AgentError| Reason::Failed(e.explain().into());
@@ -107,12 +108,12 @@ impl Rechain {
         let s = plane.agent.session(second);
         if let Some(first) = s.other_path().filter(|_| s.joined_to().is_none()) {
             let now = plane.given(first, &plane.agent.session(first));
-            let (right, hosts) = match chain.split_last() {
-                Some((right, hosts)) if inner => (Some(*right), hosts),
+            let (right, elements) = match chain.split_last() {
+                Some((right, elements)) if inner => (Some(right.host()), elements),
                 _ => (None, chain),
             };
             let number = wire::path_number(&token);
-            let whole = relaid(&now, (None, right), hosts, number).unwrap_or(now);
+            let whole = relaid(&now, (None, right), elements, number).unwrap_or(now);
             plane.agent.set_given(second, &whole).map_err(failed)?;
         }
         let path = s.path;

@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 
 use dysco_api::{ChainOutcome, Outcome, RemovalReport};
-use dysco_common::Session;
 use dysco_common::view::ChainState;
+use dysco_common::{Element, Session};
 
 use super::Removals;
 use crate::engine::chain_requests::EndedForRemoval;
@@ -34,24 +34,36 @@ impl Removals {
     }
 }
 
-/// Returns the address by which the host (`None`: this one) is in a session's chain. A session
+/// Returns the element by which the host (`None`: this one) is in a session's chain. A session
 /// that was opened elsewhere may have any host in its chain: its opener knows. An ended session
 /// still has its chain, for a request that names the session.
-pub(in crate::engine) fn in_chain(here: &Plane, slot: u32, host: Option<IpAddr>) -> Option<IpAddr> {
+pub(in crate::engine) fn in_chain(
+    here: &Plane,
+    slot: u32,
+    host: Option<IpAddr>,
+) -> Option<Element> {
     let s = here.agent.session(slot);
     let Some(host) = host else {
         let own = here.config.host.addresses.first().copied();
-        return own.filter(|_| rechain::has_passed(&s));
+        let own = own.filter(|_| rechain::has_passed(&s));
+        return own.map(Element::Host);
     };
     let elsewhere = s.chain_state() == ChainState::Open && here.opened_elsewhere(&s).is_some();
     let is_end = s.name().remote.ip() == host;
-    let opened = rechain::has_opened(&s) && here.chain_now(slot, &s).contains(&host);
-    (opened || elsewhere && !is_end).then_some(host)
+    let opened = rechain::has_opened(&s).then(|| element_at(here, slot, &s, host));
+    let elsewhere = (elsewhere && !is_end).then_some(Element::Host(host));
+    opened.flatten().or(elsewhere)
 }
 
 /// Returns true if the session was opened here, with the host in its chain.
 pub(super) fn opens_through(here: &Plane, slot: u32, s: &Session, host: IpAddr) -> bool {
-    rechain::opens(s) && here.chain_now(slot, s).contains(&host)
+    rechain::opens(s) && element_at(here, slot, s, host).is_some()
+}
+
+/// Returns the element at a host in the chain of a session that was opened here.
+fn element_at(here: &Plane, slot: u32, s: &Session, host: IpAddr) -> Option<Element> {
+    let chain = here.chain_now(slot, s);
+    chain.into_iter().find(|element| element.host() == host)
 }
 
 /// Returns the same outcome, as a removal has it.

@@ -15,10 +15,10 @@ mod task;
 mod under_way;
 
 use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dysco_api::{Failure, LeftReport, Mode, RemovalReport, Remove, Reply};
+use dysco_common::Element;
 use dysco_proto::{ChangeId, Reason};
 use dysco_proxy::elsewhere::Held;
 use tokio::sync::mpsc;
@@ -61,7 +61,7 @@ pub(super) struct Leaving {
     /// Batch of the removal.
     pub removal: u64,
     /// Slots of the sessions, and the host's address in their chains.
-    pub chained: Vec<(u32, IpAddr)>,
+    pub chained: Vec<(u32, Element)>,
     pub dry_run: bool,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Candidates {
     /// Sessions that a proxy may not leave, with reasons.
     pub refused: Vec<(RemovalReport, Reason)>,
     /// Slots of sessions that pass the middlebox by their chain, and its address there.
-    pub chained: Vec<(u32, IpAddr)>,
+    pub chained: Vec<(u32, Element)>,
     /// Sessions that cannot even be tried.
     pub left: Vec<LeftReport>,
 }
