@@ -22,7 +22,7 @@ impl Core {
         let now = self.host.plane.now();
         while let Some(news) = self.host.plane.news.pop_front() {
             let event = match news {
-                News::Event(event) => event,
+                News::Event(event) => *event,
                 // Another session may have the name meanwhile.
                 News::Collected(subsession)
                     if self.machine.is_changing(&subsession)

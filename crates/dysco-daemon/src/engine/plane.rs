@@ -35,7 +35,7 @@ pub(super) struct Terms {
 
 /// News of this host for the machine.
 pub(super) enum News {
-    Event(HostEvent),
+    Event(Box<HostEvent>),
     /// The entry of a session was collected, and no change of this host held it. A change of its
     /// chain may concern a segment that does not begin here.
     Collected(Subsession),
@@ -84,7 +84,7 @@ impl Plane {
 
     /// Queues an event for the machine.
     pub fn tell_machine(&mut self, event: HostEvent) {
-        self.news.push_back(News::Event(event));
+        self.news.push_back(News::Event(Box::new(event)));
     }
 
     /// Sends a message of the machine.

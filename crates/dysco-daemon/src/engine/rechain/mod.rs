@@ -37,6 +37,7 @@ use crate::engine::probe::Seen;
 use crate::engine::raw::Repeated;
 
 /// State of all changes of chains on this host.
+#[derive(Default)]
 pub(super) struct Rechain {
     /// Sessions that have another path, by the slots of both entries. Set while this process takes
     /// up the state of a former one, of which nothing may be forgotten yet.
@@ -146,24 +147,6 @@ impl Paths {
     /// Returns true if this host has answered a SYN, and nothing has arrived on the path since.
     fn is_answering(&self) -> bool {
         self.token.is_some() && self.answered && !self.heard
-    }
-}
-
-impl Default for Rechain {
-    fn default() -> Rechain {
-        Rechain {
-            passing: passing::Passing::default(),
-            doubts: in_use::Doubts::default(),
-            farewells: farewell::Farewells::new(),
-            clearing: clearing::Clearing::default(),
-            taking_up: None,
-            paths: HashMap::new(),
-            by_slot: HashMap::new(),
-            back: Vec::new(),
-            forgetting: HashSet::new(),
-            waiting: Vec::new(),
-            mtus: width::Mtus::default(),
-        }
     }
 }
 

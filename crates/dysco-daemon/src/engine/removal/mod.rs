@@ -254,7 +254,7 @@ impl Removals {
     /// Begins the next waiting removals whose turn has come.
     pub(super) fn start_waiting(&mut self, core: &mut Core) {
         let its_turn = |r: &Removals| r.next_turn().is_some_and(|at| at <= Instant::now());
-        while its_turn(&self) {
+        while its_turn(self) {
             let Some(task) = self.under_way.next_waiting() else {
                 break;
             };
