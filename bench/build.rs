@@ -30,6 +30,7 @@ fn main() {
             "-Cdebuginfo=2\x1f-Clink-arg=--btf\x1f-Ctarget-cpu=v3",
         )
         .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
+        .env("CARGO_INCREMENTAL", "0")
         .env_remove("RUSTC")
         .env_remove("RUSTC_WRAPPER")
         .env_remove("RUSTC_WORKSPACE_WRAPPER")

@@ -42,6 +42,7 @@ fn build(workspace: &Path, out: &Path, name: &str, arguments: &[&str]) {
         // loop over bytes.
         .env("CARGO_ENCODED_RUSTFLAGS", "-Cdebuginfo=2\x1f-Clink-arg=--btf\x1f-Ctarget-cpu=v3\x1f-Clink-arg=--disable-expand-memcpy-in-order\x1f-Clink-arg=--cpu-features=+allows-misaligned-mem-access\x1f-Coverflow-checks=off")
         .env("CARGO_PROFILE_RELEASE_PANIC", "abort")
+        .env("CARGO_INCREMENTAL", "0")
         .env_remove("RUSTC")
         .env_remove("RUSTC_WRAPPER")
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
