@@ -150,9 +150,9 @@ fn what_shows_the_length_tells_what_has_become_of_packets() {
     assert_eq!(change(&came(10, 19, 30), None).ack, u32::MAX);
     assert_eq!(change(&came(10, 20, 31), None).tsval, 1);
     let bare = header(10, 20, ACK, &[]);
-    assert_eq!(change(&bare, None).options, offer::TIMESTAMPS.into());
+    assert_eq!(change(&bare, None).options, u32::from(offer::TIMESTAMPS));
     let stripped = header(1, 0, SYN, &[&MSS[..], &WSCALE, &clock(10, 3)].concat());
     let stripped = Said::of(&stripped, false).unwrap();
     let options = change(&came(10, 20, 30), Some(&stripped)).options;
-    assert_eq!(options, offer::SACK.into());
+    assert_eq!(options, u32::from(offer::SACK));
 }

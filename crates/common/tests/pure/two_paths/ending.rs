@@ -1,7 +1,9 @@
 //! A proxy that dies, or closes, between two paths.
 
-use dysco_common::session::life;
-use dysco_common::two_paths::{CLOSES, Cutoff, Fins};
+use dysco_common::State;
+use dysco_common::session::{Session, life};
+use dysco_common::tcp::{ACK, FIN, RST, Segment};
+use dysco_common::two_paths::{self, Anchor, CLOSES, Cutoff, Ending, Fins, OldIncoming};
 
 use super::*;
 

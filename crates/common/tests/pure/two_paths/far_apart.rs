@@ -1,6 +1,10 @@
 //! One direction drains for a long time while the other continues: numbers that were close are then
 //! more than 2 GiB apart.
 
+use dysco_common::tcp::{ACK, PSH, Segment};
+use dysco_common::two_paths::{self, Anchor};
+use dysco_common::{Path, State};
+
 use super::*;
 
 #[test]
