@@ -1,8 +1,13 @@
 //! Both ends open a session at once (RFC 9293, 3.5), by rules of both or of one.
 
-use dysco_common::Session;
+use dysco_common::chain::{Chain, WireElement, PAYLOAD, Payload};
+use dysco_common::policy::{Otherwise, PolicyRule};
+use dysco_common::tcp::{ACK, SYN};
+use dysco_common::{Counter, EventKind, FlowKey, Session, State, mark};
 
 use super::*;
+use crate::bench::{DROP, OK, Programs, REDIRECT, Way};
+use crate::frame::{Frame, mirror, on};
 
 /// An end of the session. If both have a chain, that of the first end stays.
 #[derive(Clone, Copy, PartialEq, Debug)]

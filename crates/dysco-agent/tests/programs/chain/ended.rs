@@ -1,10 +1,15 @@
 //! A host of a chain has no socket that judges the end of a session: a segment that no end can
 //! believe ends nothing there either.
 
+use std::net::SocketAddr;
+
 use dysco_common::session::Life;
-use dysco_common::tcp::FIN;
+use dysco_common::tcp::{ACK, FIN, PSH, RST};
+use dysco_common::{Addr, FlowKey};
 
 use super::*;
+use crate::bench::{OK, Programs, REDIRECT, Way};
+use crate::frame::{Frame, mirror, on};
 
 /// State at the middlebox of a session whose ends have sent some bytes.
 struct Between {

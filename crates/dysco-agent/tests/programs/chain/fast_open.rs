@@ -2,9 +2,13 @@
 
 use std::process::Command;
 
+use dysco_common::Counter;
+use dysco_common::chain::PAYLOAD;
 use nix::sched::{CloneFlags, unshare};
 
 use super::*;
+use crate::bench::{OK, REDIRECT, Way};
+use crate::frame::{Frame, mirror, on};
 
 /// The link's MTU, in bytes with the IP headers.
 const MTU: usize = 1500;

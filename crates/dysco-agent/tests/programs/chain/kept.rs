@@ -1,9 +1,15 @@
 //! A host that stays in a chain while the chain changes, and a host that only forwards.
 
-use dysco_common::chain::Token;
+use std::net::SocketAddr;
+
+use dysco_common::chain::{Chain, WireElement, Token};
 use dysco_common::session::part;
+use dysco_common::tcp::{ACK, PSH, RST};
+use dysco_common::{Counter, FlowKey, State, mark};
 
 use super::*;
+use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, Way, stamped};
+use crate::frame::{Frame, mirror, on};
 
 const TOKEN: Token = [1, 2];
 /// The slots of the other path.

@@ -1,18 +1,18 @@
 //! An end of a session that has taken its next path, while the path before still has data for
 //! it.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use dysco_common::seq::before;
 use dysco_common::session::{Two, offer, part};
+use dysco_common::tcp::{ACK, PSH, RST};
 use dysco_common::two_paths::LAST_WINDOW;
-use dysco_common::{Path, Session};
+use dysco_common::{Counter, EventKind, FlowKey, Path, Session, State, mark};
 
-use crate::bench::SLOT;
-use crate::frame::{Options, options};
-
-use super::*;
+use crate::bench::{DROP, OK, PASS, Programs, REDIRECT, SLOT, Way};
+use crate::frame::{Frame, Net, Options, mirror, nets, on, options};
 
 /// The slot of the next path.
 const NEXT: u32 = SLOT + 1;

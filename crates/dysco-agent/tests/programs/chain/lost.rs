@@ -1,7 +1,14 @@
 //! A neighbour that has lost its sessions without notice, in a power failure, and uses its
 //! subsessions again from the first. User space asks it about the sessions here.
 
+use std::net::SocketAddr;
+
+use dysco_common::chain::{Chain, WireElement};
+use dysco_common::{Counter, EventKind, FlowKey, State};
+
 use super::*;
+use crate::bench::{OK, Way};
+use crate::frame::Frame;
 
 impl Hosts {
     /// Returns a SYN of a session from a port. It comes by the subsession of one slot, and says

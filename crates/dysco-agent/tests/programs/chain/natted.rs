@@ -1,9 +1,15 @@
 //! A NAT on a host of the chain, or before it.
 
-use dysco_common::FlowRef;
+use std::net::SocketAddr;
+
+use dysco_common::chain::{Chain, WireElement};
 use dysco_common::rule::Rule;
+use dysco_common::tcp::RST;
+use dysco_common::{Addr, Counter, EventKind, FlowKey, FlowRef, State, mark};
 
 use super::*;
+use crate::bench::{OK, REDIRECT, Way, stamped};
+use crate::frame::{Frame, mirror, on};
 
 /// Packets have one name, requests the other, which no other session gets while this one is
 /// alive.

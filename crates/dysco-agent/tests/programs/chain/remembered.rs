@@ -1,6 +1,13 @@
 //! SYNs that are remembered between their arrival and their departure.
 
+use std::net::SocketAddr;
+
+use dysco_common::chain::{Chain, WireElement, Payload};
+use dysco_common::{Counter, FlowKey, mark};
+
 use super::*;
+use crate::bench::{OK, PASS, Programs, REDIRECT, Way};
+use crate::frame::{Frame, on};
 
 /// Number of SYNs that are remembered.
 const KEPT: u32 = 16_384;

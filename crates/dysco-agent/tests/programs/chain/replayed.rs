@@ -1,8 +1,13 @@
 //! Replays: a host that has seen a payload may send it again, at any time and from anywhere.
 
+use std::net::SocketAddr;
+
 use dysco_common::fresh::FRESH;
+use dysco_common::{Counter, FlowKey};
 
 use super::*;
+use crate::bench::{DROP, OK, Way};
+use crate::frame::{Frame, on};
 
 /// A tick of the neighbour's clock, long before or after this host's present one.
 const THEN: u32 = 0x8000_0000;
