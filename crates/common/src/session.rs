@@ -1,79 +1,16 @@
 //! A session's entry in the data plane of a host.
 
+pub mod alias;
+pub mod life;
+mod state;
+
 use core::mem::offset_of;
 
-use crate::flow::{Addr, FlowKey, ShortKey};
+use crate::flow::{FlowKey, ShortKey};
 
-/// Treatment of a session's packets by the data plane. One word, which user space writes
-/// atomically. Every value leaves the session working, so that a daemon may die in any of these
-/// states.
-#[repr(u32)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum State {
-    /// The slot is unused.
-    Free = 0,
-    /// A SYN was seen, but not yet the SYN-ACK.
-    Opening = 1,
-    /// Packets pass, and the entry learns from them.
-    Tracked = 2,
-    /// Two paths: data before the cutoff takes the old path, and data from the cutoff on takes the
-    /// new one. Acknowledgements take the path whose data they acknowledge. Without a cutoff all
-    /// outgoing data takes the old path, and the new path only receives.
-    TwoPaths = 3,
-    /// All packets take the new path.
-    NewPath = 4,
-    /// The proxy has left: packets of both kinds are dropped.
-    Tombstone = 5,
-    /// The slot was collected. It stays unused until no program can hold it any more.
-    Closed = 6,
-    /// Two paths at the proxy's host. The end is the remote one. The old path is this host's stack,
-    /// and the new path goes through the entry that this entry is joined to.
-    FarTwoPaths = 7,
-    /// As `FarTwoPaths`, with the new path alone: packets of the remote end are relayed, and this
-    /// host's stack takes no part.
-    Relay = 8,
-    /// Replies go directly to the client, with the headers that the relaying host would have sent.
-    /// Packets of the client arrive by that host. FINs and resets also go by that host, so that it
-    /// sees the end of the session.
-    Return = 9,
-    /// Entered from the kernel's data of the socket, before packets have passed both ways. Nothing
-    /// proves yet that the session passes here with this five-tuple.
-    Adopted = 10,
-    /// The entry of a second path of a session that has another entry. The path is being opened,
-    /// and only receives.
-    Joining = 11,
-    /// The entry of the path that the session has just been switched to. An acknowledgement takes
-    /// this path if it covers only data of this path. All other acknowledgements take the earlier
-    /// path.
-    Switching = 12,
-    /// An entry on a host that the session passes before and after its chain changes. The host has
-    /// entries for both paths meanwhile. A packet leaves by the path that it arrived on.
-    Passing = 13,
-}
-
-impl State {
-    /// Returns the state of a word of the map, or `None` for a word that no program wrote.
-    pub const fn from_word(w: u32) -> Option<State> {
-        Some(match w {
-            0 => State::Free,
-            1 => State::Opening,
-            2 => State::Tracked,
-            3 => State::TwoPaths,
-            4 => State::NewPath,
-            5 => State::Tombstone,
-            6 => State::Closed,
-            7 => State::FarTwoPaths,
-            8 => State::Relay,
-            9 => State::Return,
-            10 => State::Adopted,
-            11 => State::Joining,
-            12 => State::Switching,
-            13 => State::Passing,
-            _ => return None,
-        })
-    }
-}
+pub use alias::Alias;
+pub use life::Life;
+pub use state::State;
 
 /// Options that one end offered in its SYN or SYN-ACK.
 #[repr(C)]
@@ -283,102 +220,6 @@ pub struct Session {
     pub answers: u16,
 }
 
-/// Another five-tuple of a session. It differs from the session's own in the address of at most one
-/// end. Ports in network byte order, zeros for none.
-#[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Alias {
-    /// Address of one end. The other end's address is that of the session's own five-tuple.
-    pub address: Addr,
-    /// Port of this host's end.
-    pub local_port: u16,
-    /// Port of the other end.
-    pub remote_port: u16,
-    /// [`alias`] bits.
-    pub flags: u32,
-}
-
-/// Bits of [`Alias::flags`].
-pub mod alias {
-    /// The address is that of this host's end, not of the other end.
-    pub const LOCAL: u32 = 1;
-    /// A NAT caused the difference. It leaves sequence numbers unchanged.
-    pub const NAT: u32 = 2;
-}
-
-impl Alias {
-    /// Returns the alias of a session that a middlebox has left. Its five-tuple here has the same
-    /// local address.
-    #[inline(always)]
-    pub const fn of(name: &FlowKey) -> Alias {
-        Alias {
-            address: name.remote,
-            local_port: name.local_port,
-            remote_port: name.remote_port,
-            flags: 0,
-        }
-    }
-
-    /// Returns the alias of a session that has passed a NAT. None if the name is the same here, or
-    /// if both addresses were changed.
-    #[inline(always)]
-    pub fn behind_nat(key: &FlowKey, name: &FlowKey) -> Alias {
-        let (near, far) = (key.local == name.local, key.remote == name.remote);
-        let same = near && far;
-        let ports = key.local_port == name.local_port && key.remote_port == name.remote_port;
-        if same && ports || !near && !far {
-            return Alias::default();
-        }
-        Alias {
-            address: if near { name.remote } else { name.local },
-            local_port: name.local_port,
-            remote_port: name.remote_port,
-            flags: if near {
-                alias::NAT
-            } else {
-                alias::NAT | alias::LOCAL
-            },
-        }
-    }
-
-    /// Returns the alias from the other end's side.
-    #[inline(always)]
-    pub const fn mirrored(self) -> Alias {
-        Alias {
-            local_port: self.remote_port,
-            remote_port: self.local_port,
-            flags: if self.is_none() {
-                0
-            } else {
-                self.flags ^ alias::LOCAL
-            },
-            ..self
-        }
-    }
-
-    /// Returns the whole five-tuple. `key` is the session's own.
-    #[inline(always)]
-    pub const fn whole(&self, key: &FlowKey) -> FlowKey {
-        let (local, remote) = if self.flags & alias::LOCAL != 0 {
-            (self.address, key.remote)
-        } else {
-            (key.local, self.address)
-        };
-        FlowKey {
-            local,
-            remote,
-            local_port: self.local_port,
-            remote_port: self.remote_port,
-        }
-    }
-
-    /// Returns true if there is no alias. No port is 0.
-    #[inline(always)]
-    pub const fn is_none(&self) -> bool {
-        self.local_port == 0
-    }
-}
-
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
 const _: () = {
@@ -456,44 +297,6 @@ impl Session {
     pub const fn is_adopted(&self) -> bool {
         self.state == State::Adopted as u32 || self.life.heard_out | self.life.heard_in != 0
     }
-}
-
-/// Bits of events in a session's life, in [`Life`].
-pub mod life {
-    /// The event was seen.
-    pub const SEEN: u8 = 1;
-    /// Of a FIN: the FIN passed on the session's own five-tuple.
-    pub const OLD_PATH: u8 = 2;
-    /// Of a FIN: the number before the end's cutoff is that of its FIN. The FIN was lost before the
-    /// cut, and only the numbers after it were seen.
-    pub const AT_CUTOFF: u8 = 4;
-    /// Of a reset: the middlebox ended the session between two paths.
-    pub const BY_MIDDLEBOX: u8 = 2;
-    /// Of a reset: the end that the entry's anchor acts for sent it.
-    pub const BY_END: u8 = 4;
-}
-
-/// Events in a session's life. Each is a byte that is only ever set. Programs on two CPUs and user
-/// space write them without a lock, because a byte cannot be torn.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Life {
-    /// The local end opened the session (sent the SYN).
-    pub opened_here: u8,
-    /// The local end sent its FIN: bits of [`life`].
-    pub fin_out: u8,
-    /// The remote end's FIN was seen: bits of [`life`].
-    pub fin_in: u8,
-    /// A reset was seen, in either direction: bits of [`life`].
-    pub reset: u8,
-    /// User space has been notified of the end.
-    pub told: u8,
-    /// The session's five-tuple is IPv6.
-    pub v6: u8,
-    /// A packet of the local end was seen since the session was adopted.
-    pub heard_out: u8,
-    /// A packet of the remote end was seen since the session was adopted.
-    pub heard_in: u8,
 }
 
 /// Flags of the two-path phase, and of the paths after it. Bytes, as [`Life`].
