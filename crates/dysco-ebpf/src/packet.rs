@@ -1,13 +1,20 @@
 //! Locates the TCP header of a frame and reads its fixed fields.
 
+mod ip;
+mod usual;
+
 use core::hint::cold_path;
 
 use aya_ebpf::programs::{TcContext, XdpContext};
 use dysco_common::short::TIMESTAMPS;
 use dysco_common::tcp::{Header, MIN_HEADER, Segment};
-use dysco_common::{Addr, FlowKey, ShortKey};
+use dysco_common::{FlowKey, ShortKey};
 
 use crate::maps::forget;
+use ip::{ipv4, ipv6};
+
+pub use ip::addresses_v6;
+pub use usual::{Usual, usual};
 
 /// True in the programs for interfaces whose packets begin with the IP header (tun, WireGuard,
 /// ipip).
@@ -265,161 +272,6 @@ pub fn find(ctx: &TcContext, dir: Direction, key: &mut Key) -> Option<Found> {
         seg,
     };
     found.forgotten(key)
-}
-
-/// A packet with the usual header: without options, or with timestamps alone. The field order
-/// has the same reason as that of [`Key`].
-#[repr(C, align(8))]
-pub struct Usual {
-    /// The key for the lookup.
-    pub short: ShortKey,
-    /// TSval; 0 without timestamps.
-    pub tsval: u32,
-    /// Its place, and its fixed fields.
-    pub found: Found,
-}
-
-/// Reads a packet with the usual header, whose first bytes are readable. Returns `None` for all
-/// others, most of which [`find`] reads.
-#[inline(always)]
-pub fn usual<const V6: bool>(ctx: &impl Bytes, dir: Direction) -> Option<Usual> {
-    let (ip_len, src, dst) = if V6 {
-        let ip = at::<Ipv6>(ctx, L2)?;
-        if ip.next_header != IPPROTO_TCP || ip.payload_len == 0 {
-            return None;
-        }
-        let len = u16::from_be(ip.payload_len) as usize + IPV6_LEN;
-        let (src, dst) = (ip.src, ip.dst);
-        (len, src.folded(), dst.folded())
-    } else {
-        let ip = at::<Ipv4>(ctx, L2)?;
-        if !ip.is_plain_tcp() {
-            return None;
-        }
-        (u16::from_be(ip.len) as usize, ip.src, ip.dst)
-    };
-    let words = at::<[u32; 5]>(ctx, l4(V6))?;
-    let [offset, flags, w0, w1] = words[3].to_ne_bytes();
-    let (data_offset, tsval) = match offset >> 4 {
-        5 => (MIN_HEADER, 0),
-        8 => {
-            let option = at::<[u32; 2]>(ctx, l4(V6) + MIN_HEADER)?;
-            if option[0] != TIMESTAMPS {
-                return None;
-            }
-            (WITH_TIMESTAMPS, u32::from_be(option[1]))
-        }
-        _ => return None,
-    };
-    // Ports in memory order, the local one in the upper half.
-    let ports = match dir {
-        Direction::Out => words[0].rotate_left(16),
-        Direction::In => words[0],
-    };
-    let (local, remote) = match dir {
-        Direction::Out => (src, dst),
-        Direction::In => (dst, src),
-    };
-    let seg = Segment {
-        seq: u32::from_be(words[1]),
-        ack: u32::from_be(words[2]),
-        len: (ip_len + L2).checked_sub(l4(V6) + data_offset)? as u32,
-        window: u16::from_be_bytes([w0, w1]),
-        flags,
-    };
-    Some(Usual {
-        found: Found {
-            v6: V6,
-            data_offset,
-            seg,
-        },
-        tsval,
-        short: ShortKey::new(local, remote, (ports >> 16) as u16, ports as u16),
-    })
-}
-
-/// Returns the two addresses of an IPv6 packet, the local one first.
-#[inline(always)]
-pub fn addresses_v6(ctx: &impl Bytes, dir: Direction) -> Option<(Addr, Addr)> {
-    let ip = at::<Ipv6>(ctx, L2)?;
-    Some(match dir {
-        Direction::Out => (ip.src, ip.dst),
-        Direction::In => (ip.dst, ip.src),
-    })
-}
-
-#[inline(always)]
-fn set_addresses(key: &mut FlowKey, dir: Direction, src: Addr, dst: Addr) {
-    (key.local, key.remote) = match dir {
-        Direction::Out => (src, dst),
-        Direction::In => (dst, src),
-    };
-}
-
-/// An IPv4 header without options, network order.
-#[repr(C, packed)]
-#[derive(Clone, Copy)]
-struct Ipv4 {
-    version: u8,
-    tos: u8,
-    len: u16,
-    id: u16,
-    fragment: u16,
-    ttl: u8,
-    protocol: u8,
-    check: u16,
-    src: u32,
-    dst: u32,
-}
-
-impl Ipv4 {
-    /// True if the packet is unfragmented TCP without IP options.
-    #[inline(always)]
-    fn is_plain_tcp(&self) -> bool {
-        self.version == 0x45
-            && self.protocol == IPPROTO_TCP
-            && self.fragment & IP_FRAGMENT.to_be() == 0
-    }
-}
-
-/// An IPv6 header, network order.
-#[repr(C, packed)]
-#[derive(Clone, Copy)]
-struct Ipv6 {
-    version: u32,
-    payload_len: u16,
-    next_header: u8,
-    hop_limit: u8,
-    src: Addr,
-    dst: Addr,
-}
-
-/// Reads an IPv4 header. Returns the total length that it states.
-#[inline(always)]
-fn ipv4(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<u32> {
-    let ip = at::<Ipv4>(ctx, L2)?;
-    if !ip.is_plain_tcp() {
-        return None;
-    }
-    set_addresses(key, dir, Addr::mapped(ip.src), Addr::mapped(ip.dst));
-    Some(u16::from_be(ip.len) as u32)
-}
-
-/// Reads an IPv6 header. Returns the payload length that it states plus the header's own length;
-/// 0 if it states none.
-#[inline(always)]
-fn ipv6(ctx: &TcContext, dir: Direction, key: &mut FlowKey) -> Option<u32> {
-    let ip = at::<Ipv6>(ctx, L2)?;
-    if ip.next_header != IPPROTO_TCP {
-        return None;
-    }
-    set_addresses(key, dir, ip.src, ip.dst);
-    let payload = u16::from_be(ip.payload_len) as u32;
-    Some(if payload == 0 {
-        0
-    } else {
-        payload + IPV6_LEN as u32
-    })
 }
 
 /// Copies a packet into scratch memory, to examine it as a whole.

@@ -1,6 +1,11 @@
 //! Headers whose options change: rewritten in a buffer, and stored as a whole.
 
 use super::*;
+use crate::packet::bound_header;
+use crate::packet::load_options;
+use crate::write::checksum::fold32;
+use dysco_common::tcp::Step;
+use dysco_common::tcp::walk;
 
 /// Handles the headers that [`dysco_apply`] leaves to this function. [`dysco_apply`] does not
 /// call it, because the kernel adds up the stack of all functions that call each other.

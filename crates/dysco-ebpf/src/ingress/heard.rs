@@ -1,0 +1,121 @@
+//! What the entry learns from a received packet.
+
+use core::hint::cold_path;
+
+use aya_ebpf::programs::TcContext;
+use dysco_common::EventKind;
+use dysco_common::seq::after;
+use dysco_common::session::{Session, State, life};
+use dysco_common::tcp::{Edit, FIN, RST, Segment};
+use dysco_common::two_paths::{self, Anchor};
+
+use crate::maps;
+use crate::packet::Found;
+use crate::{atomic, steady};
+
+/// Takes in a segment on the session's own five-tuple.
+#[inline(always)]
+pub(super) fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
+    let seg = &found.seg;
+    if seg.flags & (FIN | RST) != 0 {
+        cold_path();
+        let told = two_paths::old_number(Anchor::Near, s, seg);
+        if !ends(s, seg, told, slot) {
+            return;
+        }
+    }
+    // Anybody may have chosen the numbers of a reset.
+    if seg.has(RST) {
+        return;
+    }
+    if seg.has(FIN) {
+        s.life.fin_in |= life::OLD_PATH;
+    }
+    steady::arrived(s, seg);
+    if let Some((tsval, _)) = found.timestamps(ctx) {
+        s.tsval_in = tsval;
+    }
+}
+
+#[inline(always)]
+pub fn received(s: &mut Session, end: u32) {
+    if after(end, s.rcv_max) {
+        s.bytes_in += end.wrapping_sub(s.rcv_max) as u64;
+        s.rcv_max = end;
+    }
+}
+
+/// Raises the number received, where another processor may do so at the same time. The
+/// acknowledgements on a path are compared with this number, which must not decrease.
+#[inline(always)]
+pub fn received_exactly(s: &mut Session, end: u32) {
+    if let Some(before) = atomic::raise(&mut s.rcv_max, end) {
+        s.bytes_in += end.wrapping_sub(before) as u64;
+    }
+}
+
+/// True if the acknowledged number has been sent. An acknowledgement of any other number does
+/// not belong to this session. Another CPU writes `snd_max`, so this function reads it only when
+/// needed.
+#[inline(always)]
+pub fn was_sent(s: &mut Session, ack: u32) -> bool {
+    if after(ack, s.snd_seen) {
+        s.snd_seen = s.snd_max;
+    }
+    !after(ack, s.snd_seen)
+}
+
+/// Takes in a segment on the new path.
+#[inline(always)]
+pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
+    s.new_in = s.new_in.wrapping_add(1);
+    if s.state == State::Switching as u32 {
+        two_paths::hear_live(s, seg);
+    }
+    if seg.flags & (FIN | RST) != 0 {
+        cold_path();
+        if !ends(s, seg, e.seq, slot) {
+            return;
+        }
+    }
+    if !seg.has(RST) {
+        received_exactly(s, e.seq.wrapping_add(seg.span()));
+    }
+}
+
+/// Records a reset that passes and that an end may believe. Reported once.
+#[inline(always)]
+pub fn was_reset(s: &mut Session, slot: u32) {
+    if s.life.reset == 0 {
+        s.life.reset = 1;
+        maps::tell(EventKind::Reset, slot);
+    }
+}
+
+/// Records that the middlebox has ended the session. Reported once.
+#[inline(always)]
+pub fn was_broken(s: &mut Session, slot: u32) {
+    if !two_paths::is_broken(s) {
+        s.life.reset |= life::SEEN | life::BY_MIDDLEBOX;
+        maps::tell(EventKind::Broken, slot);
+    }
+}
+
+/// Takes in a FIN or reset. `seq` is in the local end's own numbers, as that end receives it.
+/// Returns false if the end cannot believe it.
+#[inline(always)]
+pub fn ends(s: &mut Session, seg: &Segment, seq: u32, slot: u32) -> bool {
+    if seg.has(RST) {
+        // On other hosts the relay's entry judges it.
+        let believed = s.relay == 0 && two_paths::may_reset(s, seq);
+        if believed {
+            was_reset(s, slot);
+        }
+        return believed;
+    }
+    let believed = two_paths::may_close(s, seg, seq);
+    if believed {
+        s.life.fin_in |= life::SEEN;
+    }
+    believed
+}
