@@ -1,30 +1,29 @@
 //! The data plane, as the daemon uses it.
 
-use std::fs::{self, File};
+mod change;
+mod start;
+
+use std::fs::File;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, Queue, RingBuf};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, Queue};
 use aya::{Ebpf, Pod};
 use dysco_common::rule::{MAX_RULES, Rule, Rules};
 use dysco_common::{
     Counter, FlowKey, FlowRef, Path as FlowPath, Session, ShortKey, State, Translation,
 };
-
-use dysco_common::two_paths::{Anchor, Cutoff, has_far_more};
-
 use nix::fcntl::Flock;
 
 use crate::attach::{self, Attach};
-use crate::chain::{self, Chains};
+use crate::chain::Chains;
 use crate::error::AgentError;
-use crate::events::Events;
 use crate::interfaces::Place;
-use crate::load::{self, LAYOUT, Loaded};
+use crate::load::{LAYOUT, Loaded};
 use crate::memory::Memory;
-use crate::xdp::{self, Xdp};
+use crate::xdp::Xdp;
 
 /// Configuration with which the data plane starts.
 #[derive(Clone, Debug)]
@@ -174,101 +173,6 @@ impl Agent {
         self.memory.len()
     }
 
-    /// Loads the programs, adopts the maps of an earlier run if there are any,
-    /// and attaches. Inside a tokio runtime.
-    ///
-    /// # Errors
-    /// Before anything is touched, if another agent that runs has the pins.
-    pub fn start(config: &AgentConfig) -> Result<(Agent, Events), AgentError> {
-        let dir = config.pin_dir.join(LAYOUT);
-        load::refuse_others(&config.pin_dir)?;
-        fs::create_dir_all(&dir).map_err(|source| AgentError::PinDirectory {
-            path: dir.clone(),
-            source,
-        })?;
-        let alone = load::alone(&dir)?;
-        // Programs of an earlier run may be taking slots at this moment.
-        let running = dir.join("SESSIONS").exists();
-        let fast = xdp::chosen(config.xdp, &config.interfaces);
-        let mut loaded = Loaded::new(&dir, config, !fast.is_empty())?;
-        let ebpf = &mut loaded.ethernet;
-        let tracking = Tracking::start(take(ebpf, "RULES")?, &config.rules)?;
-
-        let Map::Array(sessions) = take(ebpf, "SESSIONS")? else {
-            return Err(AgentError::Missing("array SESSIONS"));
-        };
-        let info = sessions
-            .info()
-            .map_err(map_error("read the size", "SESSIONS"))?;
-        let memory = Memory::map(sessions.fd(), info.max_entries())?;
-        let flows = HashMap::try_from(take(ebpf, "FLOWS")?).map_err(map_error("open", "FLOWS"))?;
-        let mut free = Queue::try_from(take(ebpf, "FREE")?).map_err(map_error("open", "FREE"))?;
-        if !running || never_filled(&memory, &mut free) {
-            refill(&memory, &mut free)?;
-        }
-        let is_closed = |slot: &u32| memory.is_in(*slot, State::Closed);
-        let closed = (0..memory.len()).filter(is_closed).collect();
-        let chains = Chains::open(ebpf)?;
-        let edges = Array::try_from(take(ebpf, "EDGES")?).map_err(map_error("open", "EDGES"))?;
-        chain::set_own(take(ebpf, "OWN")?, &config.addresses)?;
-        let mut watched =
-            Array::try_from(take(ebpf, "WATCHED")?).map_err(map_error("open", "WATCHED"))?;
-        set_watched(&mut watched, false)?;
-        let counters = PerCpuArray::try_from(take(ebpf, "COUNTERS")?)
-            .map_err(map_error("open", "COUNTERS"))?;
-        let ring = RingBuf::try_from(take(ebpf, "EVENTS")?).map_err(map_error("open", "EVENTS"))?;
-        let events = Events::new(ring).map_err(|source| AgentError::System {
-            operation: "wait for events",
-            source,
-        })?;
-
-        // Before attaching: an interface that is made anew meanwhile is detected.
-        let indices = indices(&config.interfaces)?;
-        let mut attached = config
-            .interfaces
-            .iter()
-            .map(|i| attach::attach(&mut loaded, &dir, i, config.attach))
-            .collect::<Result<Vec<_>, _>>()?;
-        // If no interface has XDP, the TC programs do not prepare anything for it.
-        let relays_by = if fast.is_empty() {
-            Xdp::Off
-        } else {
-            config.xdp
-        };
-        let fast = xdp::attach(
-            &mut loaded.ethernet,
-            &dir,
-            &config.interfaces,
-            (config.xdp, &fast),
-        )?;
-        for one in &mut attached {
-            one.xdp = fast.contains(&one.interface.as_str());
-        }
-        let places = attached.into_iter().zip(indices);
-        let places = places.map(|(attached, index)| Place::new(attached, index));
-        let agent = Agent {
-            memory,
-            flows: Mutex::new(flows),
-            free: Mutex::new(free),
-            counters,
-            places: Mutex::new(places.collect()),
-            relays_by,
-            dir,
-            rules: Mutex::new(tracking),
-            chains: Mutex::new(chains),
-            edges: Mutex::new(edges),
-            quarantine: Mutex::new(Quarantine {
-                // Collected by a process that has ended.
-                aged: closed,
-                ..Quarantine::default()
-            }),
-            loaded: Mutex::new(loaded),
-            watched: Mutex::new(watched),
-            _alone: alone,
-        };
-        Ok((agent, events))
-    }
-
     /// Takes the data plane of `pin_dir` off its interfaces and removes its pins.
     pub fn remove(pin_dir: &Path, interfaces: &[String]) {
         attach::detach_all(&pin_dir.join(LAYOUT), interfaces);
@@ -351,126 +255,6 @@ impl Agent {
             .map(|slot| (slot, self.memory.read(slot)))
     }
 
-    /// Bounds the window that the old path announces to the local end, scaled as it is sent. 0
-    /// removes the bound.
-    pub fn clamp(&self, slot: u32, window: u16) {
-        self.memory.set_clamp(slot, window);
-    }
-
-    /// Makes the session receive on the new path, without sending on it yet.
-    pub fn prepare(&self, slot: u32, new: &NewPath) -> Result<(), AgentError> {
-        self.aim_at(slot, new)?;
-        self.memory.set_state(slot, State::TwoPaths);
-        Ok(())
-    }
-
-    /// Sends replies on the new path, on which nothing is received. The calls that undo
-    /// [`Agent::prepare`] undo this as well, at any time.
-    pub fn answer_straight(&self, slot: u32, new: &NewPath) -> Result<(), AgentError> {
-        self.aim_at(slot, new)?;
-        self.memory.set_state(slot, State::Return);
-        Ok(())
-    }
-
-    fn aim_at(&self, slot: u32, new: &NewPath) -> Result<(), AgentError> {
-        let key = Key(new.key.short());
-        let value = Ref(FlowRef::new(&new.key, slot, FlowPath::New));
-        let mut flows = lock(&self.flows);
-        match flows.get(&key, 0) {
-            Ok(held) if held.0 == value.0 => {}
-            Ok(_) => return Err(AgentError::PathInUse(new.key)),
-            Err(_) => flows
-                .insert(key, value, 0)
-                .map_err(map_error("insert a path", "FLOWS"))?,
-        }
-        drop(flows);
-        self.memory.write(slot, |s| {
-            s.path = new.key;
-            s.short_path = new.key.short();
-            s.ifindex = new.ifindex;
-            s.translation = new.translation;
-            s.two = Default::default();
-            (s.hop, s.new_out, s.new_in, s.shown, s.deaf) = (0, 0, 0, 0, 0);
-        });
-        Ok(())
-    }
-
-    /// Returns to the old path. Only if nothing was sent on the new one.
-    pub fn unprepare(&self, slot: u32) {
-        self.memory.set_state(slot, State::Tracked);
-        self.memory.set_clamp(slot, 0);
-        self.memory.set_deaf(slot, false);
-        let key = self.memory.read(slot).path;
-        self.drop_key(&key, slot);
-        self.memory.write(slot, |s| {
-            s.path = FlowKey::default();
-            s.short_path = ShortKey::default();
-            // Data that arrived by the new path no longer counts against the proxy's FIN.
-            s.two.new_data = 0;
-        });
-    }
-
-    /// Sends new data on the new path from here on. Returns the cutoff, in the local end's own
-    /// sequence space.
-    pub fn cut(&self, slot: u32) -> Cutoff {
-        self.memory.cut(slot, Anchor::Near)
-    }
-
-    /// Sets the number of the first byte that arrives on the new path, in the local end's space.
-    /// Returns true if the local end has acknowledged all earlier bytes already; otherwise a
-    /// `Drained` event follows.
-    pub fn set_cut_in(&self, slot: u32, cutoff: Cutoff) -> bool {
-        self.memory.set_cut_in(slot, cutoff, Anchor::Near)
-    }
-
-    /// Records that the middlebox has ended the session between two paths, so that the programs
-    /// let its resets pass.
-    pub fn break_off(&self, slot: u32) {
-        self.memory.set_broken(slot);
-    }
-
-    /// Returns true if the session has drained. There may be no event for an acknowledgement
-    /// that arrived while the cutoff was being set. `at` selects the session's end.
-    pub fn look_drained(&self, slot: u32, at: Anchor) -> bool {
-        self.memory.look_drained(slot, at)
-    }
-
-    /// Ignores the new path from now on. Returns false, and changes nothing, if the path has
-    /// carried bytes that no old path can. Holds until [`Agent::hear`], or another
-    /// [`Agent::prepare`].
-    pub fn deafen(&self, slot: u32) -> bool {
-        self.memory.deafen(slot)
-    }
-
-    /// Receives on the new path again.
-    pub fn hear(&self, slot: u32) {
-        self.memory.set_deaf(slot, false);
-    }
-
-    /// Sends everything on the old path again. Only after [`Agent::deafen`]. The calls that undo
-    /// [`Agent::prepare`] may follow once the old path has caught up
-    /// (`two_paths::has_caught_up`).
-    pub fn take_back(&self, slot: u32) {
-        self.memory.take_back(slot);
-    }
-
-    /// Sends all packets on the new path.
-    pub fn complete(&self, slot: u32) {
-        // Bytes that arrived by the new path meanwhile were not counted; the end has
-        // acknowledged them.
-        let s = self.memory.read(slot);
-        let received = Session {
-            rcv_max: s.snd_ack,
-            ..s
-        };
-        if has_far_more(&s) {
-            self.memory.set_received(slot, s.snd_ack);
-        } else {
-            self.memory.raise(slot, &received);
-        }
-        self.memory.set_state(slot, State::NewPath);
-    }
-
     /// Drops all packets of the session, both ways.
     pub fn tombstone(&self, slot: u32) {
         self.memory.set_state(slot, State::Tombstone);
@@ -529,36 +313,4 @@ impl Agent {
         };
         Counter::ALL.iter().map(|c| (*c, value(c))).collect()
     }
-}
-
-fn indices(names: &[String]) -> Result<Vec<u32>, AgentError> {
-    let index = |name: &String| {
-        nix::net::if_::if_nametoindex(name.as_str()).map_err(|e| AgentError::Attach {
-            interface: name.clone(),
-            source: Box::new(e),
-        })
-    };
-    names.iter().map(index).collect()
-}
-
-/// True if an earlier run ended before it had filled the queue.
-fn never_filled(memory: &Memory, free: &mut Queue<MapData, u32>) -> bool {
-    let unused = (0..memory.len()).all(|slot| memory.is_in(slot, State::Free));
-    match unused.then(|| free.pop(0)) {
-        Some(Ok(slot)) => free.push(slot, 0).is_err(),
-        Some(Err(_)) => true,
-        None => false,
-    }
-}
-
-/// Fills the queue with the free slots. Only while no running program could take one.
-fn refill(memory: &Memory, free: &mut Queue<MapData, u32>) -> Result<(), AgentError> {
-    while free.pop(0).is_ok() {}
-    for slot in 0..memory.len() {
-        if memory.is_in(slot, State::Free) {
-            free.push(slot, 0)
-                .map_err(map_error("push a slot", "FREE"))?;
-        }
-    }
-    Ok(())
 }

@@ -1,0 +1,159 @@
+//! Loads the programs, takes up the maps, and attaches.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, Queue, RingBuf};
+use dysco_common::State;
+
+use super::{Agent, AgentConfig, Quarantine, Tracking, map_error, set_watched, take};
+use crate::attach::{self};
+use crate::chain::{self, Chains};
+use crate::error::AgentError;
+use crate::events::Events;
+use crate::interfaces::Place;
+use crate::load::{self, LAYOUT, Loaded};
+use crate::memory::Memory;
+use crate::xdp::{self, Xdp};
+
+/// Attaches the programs to all interfaces, and XDP to those that are to relay by it.
+fn attach_all(
+    config: &AgentConfig,
+    loaded: &mut Loaded,
+    dir: &Path,
+    fast: &[&str],
+) -> Result<Vec<Place>, AgentError> {
+    // Before attaching: an interface that is made anew meanwhile is detected.
+    let indices = indices(&config.interfaces)?;
+    let mut attached = config
+        .interfaces
+        .iter()
+        .map(|i| attach::attach(loaded, dir, i, config.attach))
+        .collect::<Result<Vec<_>, _>>()?;
+    let fast = xdp::attach(
+        &mut loaded.ethernet,
+        dir,
+        &config.interfaces,
+        (config.xdp, fast),
+    )?;
+    for one in &mut attached {
+        one.xdp = fast.contains(&one.interface.as_str());
+    }
+    let places = attached.into_iter().zip(indices);
+    Ok(places
+        .map(|(attached, index)| Place::new(attached, index))
+        .collect())
+}
+
+fn indices(names: &[String]) -> Result<Vec<u32>, AgentError> {
+    let index = |name: &String| {
+        nix::net::if_::if_nametoindex(name.as_str()).map_err(|e| AgentError::Attach {
+            interface: name.clone(),
+            source: Box::new(e),
+        })
+    };
+    names.iter().map(index).collect()
+}
+
+/// True if an earlier run ended before it had filled the queue.
+fn never_filled(memory: &Memory, free: &mut Queue<MapData, u32>) -> bool {
+    let unused = (0..memory.len()).all(|slot| memory.is_in(slot, State::Free));
+    match unused.then(|| free.pop(0)) {
+        Some(Ok(slot)) => free.push(slot, 0).is_err(),
+        Some(Err(_)) => true,
+        None => false,
+    }
+}
+
+/// Fills the queue with the free slots. Only while no running program could take one.
+fn refill(memory: &Memory, free: &mut Queue<MapData, u32>) -> Result<(), AgentError> {
+    while free.pop(0).is_ok() {}
+    for slot in 0..memory.len() {
+        if memory.is_in(slot, State::Free) {
+            free.push(slot, 0)
+                .map_err(map_error("push a slot", "FREE"))?;
+        }
+    }
+    Ok(())
+}
+
+impl Agent {
+    /// Loads the programs, adopts the maps of an earlier run if there are any,
+    /// and attaches. Inside a tokio runtime.
+    ///
+    /// # Errors
+    /// Before anything is touched, if another agent that runs has the pins.
+    pub fn start(config: &AgentConfig) -> Result<(Agent, Events), AgentError> {
+        let dir = config.pin_dir.join(LAYOUT);
+        load::refuse_others(&config.pin_dir)?;
+        fs::create_dir_all(&dir).map_err(|source| AgentError::PinDirectory {
+            path: dir.clone(),
+            source,
+        })?;
+        let alone = load::alone(&dir)?;
+        // Programs of an earlier run may be taking slots at this moment.
+        let running = dir.join("SESSIONS").exists();
+        let fast = xdp::chosen(config.xdp, &config.interfaces);
+        let mut loaded = Loaded::new(&dir, config, !fast.is_empty())?;
+        let ebpf = &mut loaded.ethernet;
+        let tracking = Tracking::start(take(ebpf, "RULES")?, &config.rules)?;
+
+        let Map::Array(sessions) = take(ebpf, "SESSIONS")? else {
+            return Err(AgentError::Missing("array SESSIONS"));
+        };
+        let info = sessions
+            .info()
+            .map_err(map_error("read the size", "SESSIONS"))?;
+        let memory = Memory::map(sessions.fd(), info.max_entries())?;
+        let flows = HashMap::try_from(take(ebpf, "FLOWS")?).map_err(map_error("open", "FLOWS"))?;
+        let mut free = Queue::try_from(take(ebpf, "FREE")?).map_err(map_error("open", "FREE"))?;
+        if !running || never_filled(&memory, &mut free) {
+            refill(&memory, &mut free)?;
+        }
+        let is_closed = |slot: &u32| memory.is_in(*slot, State::Closed);
+        let closed = (0..memory.len()).filter(is_closed).collect();
+        let chains = Chains::open(ebpf)?;
+        let edges = Array::try_from(take(ebpf, "EDGES")?).map_err(map_error("open", "EDGES"))?;
+        chain::set_own(take(ebpf, "OWN")?, &config.addresses)?;
+        let mut watched =
+            Array::try_from(take(ebpf, "WATCHED")?).map_err(map_error("open", "WATCHED"))?;
+        set_watched(&mut watched, false)?;
+        let counters = PerCpuArray::try_from(take(ebpf, "COUNTERS")?)
+            .map_err(map_error("open", "COUNTERS"))?;
+        let ring = RingBuf::try_from(take(ebpf, "EVENTS")?).map_err(map_error("open", "EVENTS"))?;
+        let events = Events::new(ring).map_err(|source| AgentError::System {
+            operation: "wait for events",
+            source,
+        })?;
+
+        // If no interface has XDP, the TC programs do not prepare anything for it.
+        let relays_by = if fast.is_empty() {
+            Xdp::Off
+        } else {
+            config.xdp
+        };
+        let places = attach_all(config, &mut loaded, &dir, &fast)?;
+        let agent = Agent {
+            memory,
+            flows: Mutex::new(flows),
+            free: Mutex::new(free),
+            counters,
+            places: Mutex::new(places),
+            relays_by,
+            dir,
+            rules: Mutex::new(tracking),
+            chains: Mutex::new(chains),
+            edges: Mutex::new(edges),
+            quarantine: Mutex::new(Quarantine {
+                // Collected by a process that has ended.
+                aged: closed,
+                ..Quarantine::default()
+            }),
+            loaded: Mutex::new(loaded),
+            watched: Mutex::new(watched),
+            _alone: alone,
+        };
+        Ok((agent, events))
+    }
+}
