@@ -1,7 +1,9 @@
 //! Conversion of the file into a checked configuration: applies defaults, checks ranges, and
 //! resolves the names of this host's interfaces and groups.
 
-use std::net::IpAddr;
+mod control;
+mod host;
+
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,18 +11,19 @@ use std::time::Duration;
 use dysco_api::DEFAULT_API_SOCKET;
 use dysco_common::rule::MAX_RULES;
 use dysco_explain::Cause;
-use nix::unistd::{Group, gethostname};
+use nix::unistd::Group;
 use toml::Spanned;
 use tracing_subscriber::EnvFilter;
 
 use super::error::{ConfigError, Place};
-use super::values::{Address, PortRange, Prefix};
+use super::values::{PortRange, Prefix};
 use super::{
-    Api, CONTROL_PORT, Chain, Config, Control, DEFAULT_PIN_DIR, DEFAULT_PKI_DIR, DEFAULT_POLICY,
-    DEFAULT_SHIM_SOCKET, DEFAULT_STATE_DIR, DataPlane, Host, Interface, Listener, Log,
-    METRICS_SOCKET, Metrics, NEW_PATH_PORTS, PkiPaths, Removal, Scheduling, Shim, Track, Watch,
-    schema,
+    Api, Chain, Config, DEFAULT_PIN_DIR, DEFAULT_POLICY, DEFAULT_SHIM_SOCKET, DEFAULT_STATE_DIR,
+    DataPlane, Interface, Listener, Log, METRICS_SOCKET, Metrics, NEW_PATH_PORTS, Removal,
+    Scheduling, Shim, Track, Watch, schema,
 };
+
+pub use control::is_host;
 
 /// The file being checked, for places in errors.
 struct Checker<'a> {
@@ -61,29 +64,6 @@ pub fn check(
     })
 }
 
-/// Maximum number of peers. Each one needs a connection and keys.
-const MOST_PEERS: usize = 256;
-
-/// Returns true if an address can be that of another host without further information, such as a
-/// scope.
-pub fn is_host(address: IpAddr) -> bool {
-    let local = match address {
-        IpAddr::V4(v4) => v4.is_broadcast() || v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    !(local || address.is_unspecified() || address.is_loopback() || address.is_multicast())
-}
-
-/// Returns the first interface whose packets also pass another interface of the list, and the
-/// name of the latter.
-fn twice(these: &[Interface]) -> Option<(&Interface, &str)> {
-    these.iter().find_map(|upper| {
-        let listed = |name: &&String| these.iter().any(|i| i.name == **name);
-        let lower = upper.below.iter().find(listed)?;
-        Some((upper, lower.as_str()))
-    })
-}
-
 impl Checker<'_> {
     fn error(&self, span: Range<usize>, cause: impl Into<Cause>) -> ConfigError {
         ConfigError::At {
@@ -98,177 +78,6 @@ impl Checker<'_> {
             place: Place::of(self.path, self.text, None),
             cause,
         }
-    }
-
-    fn host(
-        &self,
-        host: Option<Spanned<schema::Host>>,
-        all: &[Interface],
-    ) -> Result<Host, ConfigError> {
-        let Some(host) = host else {
-            let why = Cause::new("there is no [host]").hint("begin with it, and with this host's addresses in it, as in addresses = [\"10.0.2.1\"]");
-            return Err(self.error_of_file(why));
-        };
-        let at = host.span();
-        let host = host.into_inner();
-        let Some(listed) = host.addresses else {
-            let why = Cause::new("[host] has no addresses").hint(
-                "give this host's, as its certificate names them, as in addresses = [\"10.0.2.1\"]",
-            );
-            return Err(self.error(at, why));
-        };
-        let mut span = listed.span();
-        let mut addresses: Vec<IpAddr> = Vec::new();
-        for address in listed.into_inner() {
-            let span = address.span();
-            let address = address.into_inner().0.to_canonical();
-            if address.is_unspecified() || address.is_multicast() {
-                let why = format!("{address} is no address of a host");
-                return Err(self.error(span, why));
-            }
-            if !addresses.contains(&address) {
-                addresses.push(address);
-            }
-        }
-        if addresses.is_empty() {
-            let why = Cause::new("addresses is empty")
-                .hint("give this host's addresses, as its certificate names them");
-            return Err(self.error(span, why));
-        }
-        let interfaces = match host.interfaces {
-            Some(names) => {
-                span = names.span();
-                self.named(names, all)?
-            }
-            None => self.holding(&addresses, span.clone(), all)?,
-        };
-        if let Some((upper, lower)) = twice(&interfaces) {
-            let (name, kind) = (&upper.name, &upper.kind);
-            let why = Cause::new(format!("{name} is a {kind} over {lower}, so that a packet passes both and would be changed twice")).hint("list one of the two in [host] interfaces, best the one that has the address");
-            return Err(self.error(span, why));
-        }
-        let name = match host.name {
-            Some(name) if name.get_ref().is_empty() => {
-                return Err(self.error(
-                    name.span(),
-                    Cause::new("name is empty").hint("leave it out for the system's"),
-                ));
-            }
-            Some(name) => name.into_inner(),
-            None => system_name().unwrap_or_else(|| addresses[0].to_string()),
-        };
-        Ok(Host {
-            name,
-            addresses,
-            interfaces,
-        })
-    }
-
-    /// Returns the interfaces listed by name or address.
-    fn named(
-        &self,
-        names: Spanned<Vec<Spanned<String>>>,
-        all: &[Interface],
-    ) -> Result<Vec<Interface>, ConfigError> {
-        if names.get_ref().is_empty() {
-            let why = Cause::new("interfaces is empty")
-                .hint("leave it out for all that have one of the addresses");
-            return Err(self.error(names.span(), why));
-        }
-        let mut found: Vec<Interface> = Vec::new();
-        for name in names.into_inner() {
-            let address: Option<IpAddr> = name.get_ref().parse().ok();
-            let wanted = |interface: &&Interface| match address {
-                Some(address) => interface.addresses.contains(&address.to_canonical()),
-                None => interface.name == *name.get_ref(),
-            };
-            let Some(interface) = all.iter().find(wanted) else {
-                let names: Vec<_> = all.iter().map(|i| i.name.as_str()).collect();
-                let names = names.join(", ");
-                let why = Cause::new(format!("this host has no interface '{}'", name.get_ref()))
-                    .hint(format!("name one that it has: {names}"));
-                return Err(self.error(name.span(), why));
-            };
-            if !found.contains(interface) {
-                found.push(interface.clone());
-            }
-        }
-        Ok(found)
-    }
-
-    /// Returns the interfaces that have one of the host's addresses.
-    fn holding(
-        &self,
-        addresses: &[IpAddr],
-        span: Range<usize>,
-        all: &[Interface],
-    ) -> Result<Vec<Interface>, ConfigError> {
-        let missing = addresses
-            .iter()
-            .find(|address| !all.iter().any(|i| i.addresses.contains(address)));
-        if let Some(address) = missing {
-            let why = Cause::new(format!(
-                "no interface of this host has the address {address}"
-            ))
-            .hint("correct it, or list the interfaces in [host] interfaces");
-            return Err(self.error(span, why));
-        }
-        let holds = |i: &&Interface| i.addresses.iter().any(|a| addresses.contains(a));
-        Ok(all.iter().filter(holds).cloned().collect())
-    }
-
-    /// Returns the peers on other hosts. This host's own addresses are omitted, because all hosts
-    /// may share one file.
-    fn peers(
-        &self,
-        peers: Vec<Spanned<Address>>,
-        own: &[IpAddr],
-    ) -> Result<Vec<IpAddr>, ConfigError> {
-        let mut all = Vec::new();
-        for peer in peers {
-            let span = peer.span();
-            if all.len() == MOST_PEERS {
-                let why = Cause::new(format!("peers has more than {MOST_PEERS}"))
-                    .hint("name those that changes begin with");
-                return Err(self.error(span, why));
-            }
-            let peer = peer.into_inner().0.to_canonical();
-            if !is_host(peer) {
-                let why = Cause::new(format!("peers has {peer}, which is no host's"))
-                    .hint("name its address");
-                return Err(self.error(span, why));
-            }
-            if !own.contains(&peer) && !all.contains(&peer) {
-                all.push(peer);
-            }
-        }
-        Ok(all)
-    }
-
-    fn control(&self, control: schema::Control, own: &[IpAddr]) -> Result<Control, ConfigError> {
-        let listen = match control.listen {
-            Some(listen) if listen.get_ref().is_empty() => {
-                let why = Cause::new("listen is empty").hint("leave it out for all addresses");
-                return Err(self.error(listen.span(), why));
-            }
-            Some(listen) => listen.into_inner().into_iter().map(|ip| ip.0).collect(),
-            None => vec![IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED)],
-        };
-        let port = self.within("port", control.port, CONTROL_PORT, 1..=u16::MAX)?;
-        let peers = self.peers(control.peers, own)?;
-        let dir = control.pki_dir.unwrap_or_else(|| DEFAULT_PKI_DIR.into());
-        let usual = PkiPaths::in_dir(&dir);
-        Ok(Control {
-            listen,
-            port,
-            peers,
-            pki: PkiPaths {
-                ca: control.ca.unwrap_or(usual.ca),
-                cert: control.cert.unwrap_or(usual.cert),
-                key: control.key.unwrap_or(usual.key),
-                revoked: control.revoked.unwrap_or(usual.revoked),
-            },
-        })
     }
 
     fn api(&self, api: schema::Api) -> Result<Api, ConfigError> {
@@ -501,9 +310,4 @@ impl Checker<'_> {
             }
         }
     }
-}
-
-fn system_name() -> Option<String> {
-    let name = gethostname().ok()?.into_string().ok()?;
-    Some(name).filter(|name| !name.is_empty())
 }
