@@ -5,6 +5,7 @@
 
 mod ask;
 mod close;
+mod declared;
 pub mod elsewhere;
 mod empty;
 mod error;
@@ -44,6 +45,8 @@ use dysco_common::FlowKey;
 use dysco_scheduling::spawn_long;
 use tokio::sync::broadcast;
 use tracing::warn;
+
+use declared::{Told, label_sessions, told};
 
 pub use error::{CloseError, MeasureError, NotTransparent, StartError};
 pub use outside::{Basis, Tracked, WatchRules};
@@ -112,8 +115,6 @@ pub struct ShimStats {
     pub pairs: u64,
 }
 
-/// Interval between queries of HAProxy for its modes.
-const ASK_EVERY: Duration = Duration::from_secs(2);
 /// Maximum delay of a report behind the kernel's counts.
 const REPORT_DELAY: Duration = Duration::from_millis(20);
 /// Time by which a measurement may exceed its limit.
@@ -135,23 +136,6 @@ struct Inner {
     still_limit: Duration,
     stalled: Arc<stalled::Stalled>,
     _receiver: shim_socket::Receiver,
-}
-
-/// The operator's declarations about proxies, which may change.
-struct Told {
-    listeners: Vec<SocketAddr>,
-    haproxy: Vec<HaproxySocket>,
-    watch: WatchRules,
-    /// Tasks that query HAProxy for the modes of its frontends.
-    asking: Vec<tokio::task::JoinHandle<()>>,
-}
-
-impl Drop for Told {
-    fn drop(&mut self) {
-        for task in &self.asking {
-            task.abort();
-        }
-    }
 }
 
 impl ProxySide {
@@ -444,55 +428,5 @@ async fn ended<T>(task: tokio::task::JoinHandle<T>) -> T {
         Err(e) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),
         // The runtime is stopping, and nothing awaits the answer.
         Err(_) => std::future::pending().await,
-    }
-}
-
-/// Queries HAProxy for the labels of its sessions. Without an answer the sessions have none.
-async fn label_sessions(socket: &HaproxySocket, labels: &Mutex<labels::Labels>) {
-    if let Ok((pid, found)) = labels::ask(socket).await {
-        lock(labels).put(pid, found);
-    }
-}
-
-fn told(
-    config: &ProxyConfig,
-    modes: &Arc<Mutex<listener::Modes>>,
-    labels: &Arc<Mutex<labels::Labels>>,
-) -> Told {
-    let ask = |socket: &HaproxySocket| {
-        let (modes, labels) = (Arc::clone(modes), Arc::clone(labels));
-        tokio::spawn(keep_asking(socket.clone(), modes, labels))
-    };
-    Told {
-        listeners: config.transparent_listeners.clone(),
-        haproxy: config.haproxy.clone(),
-        watch: config.watch,
-        asking: config.haproxy.iter().map(ask).collect(),
-    }
-}
-
-async fn keep_asking(
-    socket: HaproxySocket,
-    modes: Arc<Mutex<listener::Modes>>,
-    labels: Arc<Mutex<labels::Labels>>,
-) {
-    let mut complained = false;
-    loop {
-        if lock(&labels).wanted() {
-            label_sessions(&socket, &labels).await;
-        }
-        match listener::ask(&socket).await {
-            Ok((pid, found)) => {
-                lock(&modes).put(pid, found);
-                complained = false;
-            }
-            Err(e) if !complained => {
-                warn!(path = %socket.path.display(), error = %e,
-                    "cannot ask HAProxy for the modes of its frontends: is `stats socket` set, with level operator?");
-                complained = true;
-            }
-            Err(_) => {}
-        }
-        tokio::time::sleep(ASK_EVERY).await;
     }
 }
