@@ -20,6 +20,7 @@
 //! exported again, and updated.
 
 mod message;
+mod receiving;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +33,8 @@ use dysco_proto::KindName;
 
 use super::document::{FiveTuple, MAX_BYTES};
 use message::{MAX_REASON, PART};
+use receiving::{Early, Expected, Part};
+
 pub use message::{Message, Moved, TransferId};
 
 /// Time after which a message without an answer is sent again.
@@ -43,13 +46,6 @@ const MEMORY: Duration = Duration::from_secs(60);
 /// Greatest number of transfers at a time that this host began; that one host, and all hosts,
 /// want this host to expect.
 const MOST: usize = 4096;
-const MOST_EXPECTED: (usize, usize) = (16_384, 65_536);
-/// Greatest number of parts that arrived before their transfer was known, of one host and of
-/// all, and the time for which they are kept.
-const MOST_EARLY: (usize, usize) = (1024, 8192);
-const EARLY: Duration = Duration::from_secs(2);
-/// Greatest number of parts of a session's documents.
-const MAX_PARTS: u16 = MAX_BYTES.div_ceil(PART) as u16;
 
 /// Step that the caller must take.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -131,22 +127,6 @@ pub struct Transfers {
     early: Vec<Early>,
 }
 
-/// A part of documents whose transfer is still unknown.
-struct Early {
-    transfer: TransferId,
-    peer: Vec<IpAddr>,
-    part: Part,
-    forget_at: Duration,
-}
-
-/// A part of the documents.
-struct Part {
-    attempt: u16,
-    /// Index of the part, and number of parts.
-    place: (u16, u16),
-    bytes: Vec<u8>,
-}
-
 struct Ordered {
     order: Order,
     /// True if the new host has said that it expects the transfer.
@@ -154,16 +134,6 @@ struct Ordered {
     attempt: u16,
     repeat_at: Duration,
     give_up_at: Duration,
-}
-
-struct Expected {
-    session: FiveTuple,
-    from: IpAddr,
-    anchor: IpAddr,
-    dry_run: bool,
-    attempt: u16,
-    parts: Vec<Option<Vec<u8>>>,
-    forget_at: Duration,
 }
 
 impl Transfers {
@@ -193,25 +163,25 @@ impl Transfers {
                 session,
                 from,
                 dry_run,
-            } => {
-                let expected = |anchor| Expected {
-                    session,
-                    from,
-                    anchor,
-                    dry_run,
-                    attempt: 0,
-                    parts: Vec::new(),
-                    forget_at: now + MEMORY,
-                };
-                match end_of(&session, peer) {
-                    Some(anchor) if peer.contains(&from.to_canonical()) => {
-                        let why = format!("{from} asks for it, and gives no state itself");
-                        vec![tell(anchor, transfer, Err(failed(why)))]
-                    }
-                    Some(anchor) => self.expect(transfer, expected(anchor)),
-                    None => Vec::new(),
+            } => match end_of(&session, peer) {
+                Some(anchor) if peer.contains(&from.to_canonical()) => {
+                    let why = format!("{from} asks for it, and gives no state itself");
+                    vec![tell(anchor, transfer, Err(failed(why)))]
                 }
-            }
+                Some(anchor) => {
+                    let expected = Expected {
+                        session,
+                        from,
+                        anchor,
+                        dry_run,
+                        attempt: 0,
+                        parts: Vec::new(),
+                        forget_at: now + MEMORY,
+                    };
+                    self.expect(transfer, expected)
+                }
+                None => Vec::new(),
+            },
             Message::Expecting { transfer } => {
                 let ordered = self.orders.get_mut(&transfer);
                 if let Some(ordered) = ordered.filter(|o| peer.contains(&o.order.to)) {
@@ -226,16 +196,19 @@ impl Transfers {
                 kinds,
                 attempt,
             } => match end_of(&session, peer) {
-                Some(anchor) => vec![Action::Export {
-                    give: Give {
+                Some(anchor) => {
+                    let give = Give {
                         transfer,
                         anchor,
                         to,
                         attempt,
-                    },
-                    session,
-                    kinds,
-                }],
+                    };
+                    vec![Action::Export {
+                        give,
+                        session,
+                        kinds,
+                    }]
+                }
                 None => Vec::new(),
             },
             Message::Part {
@@ -245,99 +218,20 @@ impl Transfers {
                 parts,
                 bytes,
             } => {
-                let part = Part {
-                    attempt,
-                    place: (part, parts),
-                    bytes,
-                };
-                self.part(now, peer, transfer, part)
+                let place = (part, parts);
+                self.part(
+                    now,
+                    peer,
+                    transfer,
+                    Part {
+                        attempt,
+                        place,
+                        bytes,
+                    },
+                )
             }
             Message::Ended { transfer, result } => self.ended(peer, transfer, result),
         }
-    }
-
-    fn expect(&mut self, transfer: TransferId, expected: Expected) -> Vec<Action> {
-        let anchor = expected.anchor;
-        let known = self.expected.get(&transfer);
-        let same = known.is_none_or(|known| known.names(&expected));
-        if !same || known.is_none() && !self.expects_more_of(anchor) {
-            let result = Err(failed(
-                "the new host expects too much state, or another transfer of this name",
-            ));
-            return vec![Action::Transmit(
-                anchor,
-                Message::Ended { transfer, result },
-            )];
-        }
-        self.expected.entry(transfer).or_insert_with(|| {
-            *self.expected_of.entry(anchor).or_default() += 1;
-            expected
-        });
-        let mut actions = vec![Action::Transmit(anchor, Message::Expecting { transfer })];
-        let its = |early: &mut Early| early.transfer == transfer;
-        let came: Vec<Early> = self.early.extract_if(.., its).collect();
-        for early in came {
-            actions.extend(self.part(early.forget_at, &early.peer, transfer, early.part));
-        }
-        actions
-    }
-
-    fn part(
-        &mut self,
-        now: Duration,
-        peer: &[IpAddr],
-        transfer: TransferId,
-        part: Part,
-    ) -> Vec<Action> {
-        let Some(expected) = self.expected.get_mut(&transfer) else {
-            if self.has_room_for(peer) && part.bytes.len() <= PART {
-                self.early.push(Early {
-                    transfer,
-                    peer: peer.to_vec(),
-                    part,
-                    forget_at: now + EARLY,
-                });
-            }
-            return Vec::new();
-        };
-        let Part {
-            attempt,
-            place: (part, parts),
-            bytes,
-        } = part;
-        let possible = part < parts && parts <= MAX_PARTS && bytes.len() <= PART;
-        if !possible || !peer.contains(&expected.from) || attempt < expected.attempt {
-            return Vec::new();
-        }
-        if attempt > expected.attempt || expected.parts.len() != usize::from(parts) {
-            expected.attempt = attempt;
-            expected.parts = vec![None; usize::from(parts)];
-        }
-        expected.parts[usize::from(part)] = Some(bytes);
-        if expected.parts.iter().any(Option::is_none) {
-            return Vec::new();
-        }
-        let documents = expected.parts.drain(..).flatten().flatten().collect();
-        vec![Action::Install {
-            transfer,
-            session: expected.session,
-            documents,
-            dry_run: expected.dry_run,
-        }]
-    }
-
-    /// True if the anchor may have another transfer expected. No anchor displaces the requests
-    /// of others.
-    fn expects_more_of(&self, anchor: IpAddr) -> bool {
-        let its = |anchor| self.expected_of.get(&anchor).copied().unwrap_or(0);
-        self.expected.len() < MOST_EXPECTED.1 && its(anchor) < MOST_EXPECTED.0
-    }
-
-    /// True if there is room for another early part of the host. No host displaces the parts of
-    /// others.
-    fn has_room_for(&self, peer: &[IpAddr]) -> bool {
-        let its = self.early.iter().filter(|early| early.peer == peer);
-        self.early.len() < MOST_EARLY.1 && its.count() < MOST_EARLY.0
     }
 
     fn ended(
@@ -385,38 +279,10 @@ impl Transfers {
         (0..).zip(documents.chunks(PART)).map(part).collect()
     }
 
-    /// Sends the result of an installation: the documents installed, or the reason why none was.
-    pub fn installed(
-        &mut self,
-        now: Duration,
-        transfer: TransferId,
-        result: Result<Moved, Explanation>,
-    ) -> Vec<Action> {
-        let expected = self.expected.get_mut(&transfer);
-        let anchor = expected.map(|expected| {
-            // The asking host may still update the state, until it gives up.
-            expected.forget_at = expected.forget_at.min(now + PATIENCE);
-            expected.anchor
-        });
-        anchor
-            .map(|anchor| tell(anchor, transfer, result))
-            .into_iter()
-            .collect()
-    }
-
     /// Forgets a session: no transfer of it is expected any longer.
     pub fn forget(&mut self, session: &FiveTuple) {
         let names = [*session, session.reversed()];
         self.expect_only(|expected| !names.contains(&expected.session));
-    }
-
-    fn expect_only(&mut self, keep: impl Fn(&Expected) -> bool) {
-        for (_, gone) in self.expected.extract_if(|_, expected| !keep(expected)) {
-            if let Some(its) = self.expected_of.get_mut(&gone.anchor) {
-                *its -= 1;
-            }
-        }
-        self.expected_of.retain(|_, its| *its > 0);
     }
 
     /// Repeats messages without an answer, gives up transfers, and forgets them. To be called at
@@ -479,13 +345,6 @@ impl Ordered {
         let expect = (!self.expecting).then_some(Action::Transmit(to, expect));
         let give = Action::Transmit(from, give);
         [give].into_iter().chain(expect).collect()
-    }
-}
-
-impl Expected {
-    fn names(&self, other: &Expected) -> bool {
-        (self.session, self.from, self.anchor, self.dry_run)
-            == (other.session, other.from, other.anchor, other.dry_run)
     }
 }
 

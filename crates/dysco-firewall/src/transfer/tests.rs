@@ -1,5 +1,6 @@
 //! Three hosts, and messages that are lost, repeated and forged.
 
+use super::receiving::{EARLY, MAX_PARTS, MOST_EARLY};
 use super::*;
 use crate::tests::plain;
 
