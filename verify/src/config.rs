@@ -155,7 +155,23 @@ const BASIC: Configuration = Configuration {
 
 /// Returns all configurations. Each is explored to its last state.
 pub fn all() -> Vec<Configuration> {
-    let mut all = vec![
+    [
+        faults(),
+        given_up(),
+        contending(),
+        streams(),
+        closing(),
+        death::all(),
+        doubt::all(),
+        local::all(),
+        meddled::all(),
+    ]
+    .concat()
+}
+
+/// One proxy leaves, and messages, daemons or commands fail.
+fn faults() -> Vec<Configuration> {
+    vec![
         Configuration {
             name: "removal",
             about: "asked at the proxy, nothing goes wrong",
@@ -207,6 +223,12 @@ pub fn all() -> Vec<Configuration> {
             prompt: true,
             ..BASIC
         },
+    ]
+}
+
+/// The change fails, and is asked for again.
+fn given_up() -> Vec<Configuration> {
+    vec![
         Configuration {
             name: "refusals",
             about: "a host fails at any step; asked again afterwards",
@@ -234,6 +256,12 @@ pub fn all() -> Vec<Configuration> {
             seen: &[Seen::Removal, Seen::RollBack, Seen::SecondAttempt],
             ..BASIC
         },
+    ]
+}
+
+/// Several hosts ask, or two proxies leave.
+fn contending() -> Vec<Configuration> {
+    vec![
         Configuration {
             name: "left-asks",
             about: "asked by the left neighbour",
@@ -290,6 +318,12 @@ pub fn all() -> Vec<Configuration> {
             seen: &[Seen::Removal, Seen::OneOfTwo, Seen::GoneOn],
             ..BASIC
         },
+    ]
+}
+
+/// Bytes go both ways.
+fn streams() -> Vec<Configuration> {
+    vec![
         Configuration {
             name: "streams",
             about: "bytes both ways; packets lost, and sent again across the cutoff",
@@ -329,6 +363,12 @@ pub fn all() -> Vec<Configuration> {
             seen: &[Seen::Removal, Seen::RollBack, Seen::GoneOn],
             ..BASIC
         },
+    ]
+}
+
+/// Ends close, or reset the session.
+fn closing() -> Vec<Configuration> {
+    vec![
         Configuration {
             name: "half-close",
             about: "the client closes when it has sent all; the server goes on",
@@ -371,10 +411,5 @@ pub fn all() -> Vec<Configuration> {
             seen: &[Seen::Removal, Seen::ResetInTwoPaths],
             ..BASIC
         },
-    ];
-    all.extend(death::all());
-    all.extend(doubt::all());
-    all.extend(local::all());
-    all.extend(meddled::all());
-    all
+    ]
 }

@@ -1,21 +1,19 @@
 //! A state of the model: hosts, messages in flight between them, and the faults that may still
 //! occur.
 
+mod packets;
+mod steps;
+
 use std::hash::{Hash, Hasher};
 
 use dysco_common::{State, two_paths};
-use dysco_proto::{Machine, Timer};
 
 use crate::calm::Fate;
 use crate::config::Configuration;
-use crate::host::{Host, Outcome, Wrong};
-use crate::parts::{Net, Sealed, digest, post};
+use crate::host::{Host, Wrong};
+use crate::parts::{Net, Sealed, digest};
 use crate::place::{self, Side};
-use crate::pump::{NOW, Twist};
-use crate::seed;
-use crate::socket::{Death, Harm, Say, Socket};
-
-mod packets;
+use crate::socket::{Harm, Say, Socket};
 
 pub use packets::Lost;
 
@@ -170,141 +168,10 @@ impl World {
         self.hosts[place].edit(f)
     }
 
-    /// Applies the results of a host's input. Returns false if the twist found nothing to act on.
-    fn settle(&mut self, config: &Configuration, place: usize, twist: Twist, out: Outcome) -> bool {
-        for (to, message) in out.letters {
-            if seed::mutes(config.seed, &message) {
-                continue;
-            }
-            if let Some(to) = place::place_of(to).filter(|to| *to < self.hosts.len()) {
-                post(&mut self.net, place, to, message);
-            }
-        }
-        if let Some(wrong) = out.wrong {
-            self.broken = Some(Broken::Host(wrong));
-        }
-        self.reset_ends(place);
-        if config.prompt {
-            self.answer(config, place);
-        }
-        seed::after(config, self, place);
-        twist == Twist::Plain || out.twisted
-    }
-
-    /// Completes at once the actions that take a host some time.
-    fn answer(&mut self, config: &Configuration, place: usize) {
-        let host = self.host(place);
-        if host.machine.is_none() || !host.rest.is_empty() {
-            return;
-        }
-        if !host.events.is_empty() {
-            self.happen(config, place, 0, Twist::Plain);
-        } else if !host.ring.is_empty() {
-            self.listen(config, place, Twist::Plain);
-        }
-    }
-
-    /// Makes a timer repeat its message.
-    pub fn repeat(&mut self, config: &Configuration, place: usize, timer: Timer) {
-        let mut out = self.edit(place, |h| h.input(Twist::Plain, |m| m.repeat(NOW, timer)));
-        out.letters
-            .retain(|(_, message)| !seed::silences(config.seed, message));
-        self.settle(config, place, Twist::Plain, out);
-    }
-
-    /// Makes a timer's deadline pass.
-    pub fn expire(
-        &mut self,
-        config: &Configuration,
-        place: usize,
-        timer: Timer,
-        twist: Twist,
-    ) -> bool {
-        self.input(config, place, twist, |m| m.expire(NOW, timer))
-    }
-
     /// True if no message is in flight and no daemon is down or at work, so that only time can
     /// advance the changes.
     pub fn only_time_helps(&self) -> bool {
         self.net.is_empty() && self.hosts().all(Host::idle)
-    }
-
-    /// Gives an input to a host's machine.
-    pub fn input(
-        &mut self,
-        config: &Configuration,
-        place: usize,
-        twist: Twist,
-        give: impl FnOnce(&mut Machine),
-    ) -> bool {
-        let out = self.edit(place, |h| h.input(twist, give));
-        self.settle(config, place, twist, out)
-    }
-
-    /// Delivers a message. A dead daemon does not receive it.
-    pub fn deliver(
-        &mut self,
-        config: &Configuration,
-        index: usize,
-        keep: bool,
-        twist: Twist,
-    ) -> bool {
-        let letter = self.net[index].clone();
-        if !keep {
-            self.net.remove(index);
-        }
-        if !seed::hears(config.seed, self, &letter) {
-            return twist == Twist::Plain;
-        }
-        let from = place::addresses(letter.from);
-        let message = letter.message.clone();
-        self.input(config, letter.to, twist, |m| {
-            m.handle_message(NOW, &from, message);
-        })
-    }
-
-    /// Delivers an event that a host waited for.
-    pub fn happen(
-        &mut self,
-        config: &Configuration,
-        place: usize,
-        index: usize,
-        twist: Twist,
-    ) -> bool {
-        if self.opens(config, place, index) {
-            return twist == Twist::Plain;
-        }
-        let out = self.edit(place, |h| h.happen(index, twist));
-        self.settle(config, place, twist, out)
-    }
-
-    /// Makes a daemon take the next notice of its programs.
-    pub fn listen(&mut self, config: &Configuration, place: usize, twist: Twist) -> bool {
-        let out = self.edit(place, |h| h.listen(twist));
-        self.settle(config, place, twist, out)
-    }
-
-    /// Starts a daemon again.
-    pub fn start(&mut self, config: &Configuration, place: usize, twist: Twist) -> bool {
-        let out = self.edit(place, |h| h.start(twist));
-        self.settle(config, place, twist, out)
-    }
-
-    /// Makes a daemon continue that was held up.
-    pub fn go_on(&mut self, config: &Configuration, place: usize, twist: Twist) -> bool {
-        self.input(config, place, twist, |_| ())
-    }
-
-    /// Collects an entry.
-    pub fn collect(
-        &mut self,
-        config: &Configuration,
-        place: usize,
-        side: Side,
-        twist: Twist,
-    ) -> bool {
-        let out = self.edit(place, |h| h.collect(side, twist));
-        self.settle(config, place, twist, out)
     }
 
     /// Number of units that a socket has been given to send, and number of units of its direction
@@ -328,17 +195,6 @@ impl World {
             // A proxy relays the data that it received on the other side.
             (false, None) => (sockets[side.other() as usize].rcv, bytes),
         }
-    }
-
-    /// Ends the process of a proxy. `how` states how its kernel ends the left and the right socket.
-    pub fn proxy_dies(&mut self, place: usize, how: [Death; 2]) -> bool {
-        self.edit(place, |h| {
-            let all = Side::BOTH.map(|side| h.sockets[side.other() as usize].rcv);
-            let sockets = h.sockets.iter_mut().zip(how).zip(all);
-            sockets.fold(true, |died, ((socket, how), all)| {
-                socket.dies(how, all) && died
-            })
-        })
     }
 
     /// Sockets of the client and of the server.
@@ -388,28 +244,6 @@ impl World {
         let cut = |h: &Host, s| h.entry(s).is_some_and(|e| e.s.two.cut_set != 0);
         self.hosts()
             .any(|h| Side::BOTH.into_iter().any(|s| cut(h, s)))
-    }
-
-    /// Makes the new path die in these directions. Only a path of a cut session can die.
-    pub fn dies(&mut self, ways: [bool; 2]) -> bool {
-        if !self.is_cut() || self.dead != [false; 2] {
-            return false;
-        }
-        self.dead = ways;
-        for place in 0..self.hosts.len() {
-            self.edit(place, |h| h.silent = true);
-        }
-        true
-    }
-
-    /// Restores the network between the two hosts, so that it carries packets again.
-    pub fn mended(&mut self) {
-        if self.dead != [false; 2] {
-            self.dead = [false; 2];
-            for place in 0..self.hosts.len() {
-                self.edit(place, |h| h.silent = false);
-            }
-        }
     }
 
     /// True if the new path has died after it had carried data that no old path can carry.

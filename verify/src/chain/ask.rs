@@ -58,30 +58,8 @@ impl World {
             return false;
         }
         self.asked |= 1 << i;
-        let before = match seed::is_outdated(config.seed) {
-            true => config.first.iter().map(|at| element(*at)).collect(),
-            false => before,
-        };
-        let margins = match about_one {
-            true => Margins::between(&before, &after),
-            false => Margins::default(),
-        };
-        let mut order = Order {
-            session: host::session(),
-            before,
-            after,
-            margins,
-            state: Vec::new(),
-            paths: Vec::new(),
-            number: 0,
-        };
-        self.edit(LEFT, |h| h.number_path(&mut order));
+        let order = self.order(config, before, after, about_one);
         let number = order.number;
-        if config.state {
-            // No configuration has both a host that stays and state that moves.
-            let pairs = order.before.iter().zip(&order.after);
-            order.state = pairs.map(|(from, to)| (from.host(), to.host())).collect();
-        }
         let place = |host: Option<IpAddr>| host.and_then(place_of);
         let first = place(order.left()).unwrap_or(LEFT);
         let between = order
@@ -120,5 +98,39 @@ impl World {
             }
         }
         self.settle(config, LEFT, twist, out)
+    }
+
+    /// Returns the order for a change between these chains.
+    fn order(
+        &mut self,
+        config: &Configuration,
+        before: Vec<IpAddr>,
+        after: Vec<IpAddr>,
+        about_one: bool,
+    ) -> Order {
+        let before = match seed::is_outdated(config.seed) {
+            true => config.first.iter().map(|at| element(*at)).collect(),
+            false => before,
+        };
+        let margins = match about_one {
+            true => Margins::between(&before, &after),
+            false => Margins::default(),
+        };
+        let mut order = Order {
+            session: host::session(),
+            before,
+            after,
+            margins,
+            state: Vec::new(),
+            paths: Vec::new(),
+            number: 0,
+        };
+        self.edit(LEFT, |h| h.number_path(&mut order));
+        if config.state {
+            // No configuration has both a host that stays and state that moves.
+            let pairs = order.before.iter().zip(&order.after);
+            order.state = pairs.map(|(from, to)| (from.host(), to.host())).collect();
+        }
+        order
     }
 }

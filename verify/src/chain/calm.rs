@@ -4,8 +4,8 @@ use dysco_proto::{ChangeId, Machine, Margins, Message, Order, Role, Timer};
 
 use super::ask::LAST;
 use super::config::{Configuration, LEFT, RIGHT};
-use super::host::{self, Ending, Host, LEFTWARDS, Plane, RIGHTWARDS, address};
-use super::world::World;
+use super::host::{self, Ending, Host, LEFTWARDS, Plane, RIGHTWARDS, Route, address};
+use super::world::{Accepted, World};
 use crate::nature::Nature;
 use crate::pump::{NOW, Twist};
 use crate::run::{Calm, Fates};
@@ -104,14 +104,7 @@ fn judge(world: &World, config: &Configuration) -> Fate {
         return Fate::Stranded;
     }
     let sides = [RIGHTWARDS, LEFTWARDS].map(|side| world.trace(config, side).unwrap_or_default());
-    let [mut there, mut back] = sides
-        .clone()
-        .map(|trace| trace.into_iter().map(|(_, r)| r).collect::<Vec<_>>());
-    back.reverse();
-    there.dedup();
-    back.dedup();
-    let dead = there.iter().any(|route| world.is_dead(*route));
-    if !world.gone() && (there != back || there.is_empty() || dead) {
+    if !world.gone() && !are_one_living_path(world, &sides) {
         return Fate::Disagreement;
     }
     let left_over = |h: &Host| {
@@ -124,24 +117,7 @@ fn judge(world: &World, config: &Configuration) -> Fate {
         return Fate::Leftover;
     }
     let [trace, _] = sides;
-    let remembers = |h: &Host| {
-        let by = trace.iter().find(|(at, _)| *at == h.place).map(|(_, r)| *r);
-        match by {
-            // A former anchor forwards by two paths.
-            Some(_) if h.planes.iter().any(|p| p.active) => false,
-            Some(route) => h.knows.iter().any(|known| *known != route),
-            None => !h.knows.is_empty(),
-        }
-    };
-    if !world.gone() && !world.impatient && world.hosts().any(remembers) {
-        return Fate::Remembered;
-    }
-    // A host that stays is notified sooner or later, or asks.
-    let by_two = |h: &Host| {
-        let passes = trace.iter().any(|(at, _)| *at == h.place);
-        passes && h.knows.len() > 1 && !h.planes.iter().any(|p| p.active)
-    };
-    if !world.gone() && world.hosts().any(by_two) {
+    if !world.gone() && remember_other_paths(world, &trace) {
         return Fate::Remembered;
     }
     let has_state = |h: &Host| h.state && !trace.iter().any(|(at, _)| *at == h.place);
@@ -152,19 +128,62 @@ fn judge(world: &World, config: &Configuration) -> Fate {
         return Fate::Starved;
     }
     let left = world.host(LEFT);
-    let untold = world.accepted.iter().any(|a| {
-        let told = |h: &Host| {
-            h.endings
-                .iter()
-                .any(|e| e.change == a.change && e.role == Role::Head)
-        };
-        a.life == left.life && !told(left)
-    });
-    if untold {
+    let ended = |a: &Accepted| {
+        let mut endings = left.endings.iter();
+        endings.any(|e| e.change == a.change && e.role == Role::Head)
+    };
+    if world
+        .accepted
+        .iter()
+        .any(|a| a.life == left.life && !ended(a))
+    {
         return Fate::Untold;
     }
-    let won = left
-        .endings
+    // A path that alters packets is not taken.
+    if world.pure && !world.gone() && config.nature.is_plain() && wins_are_missing(world, config) {
+        return Fate::NobodyWon;
+    }
+    match world.gone() || world.impatient {
+        true => Fate::Ends,
+        false => once_more(world, config),
+    }
+}
+
+/// True if the packets of both directions take one path, which lives.
+fn are_one_living_path(world: &World, sides: &[Vec<(usize, Route)>; 2]) -> bool {
+    let [mut there, mut back] = sides
+        .each_ref()
+        .map(|trace| trace.iter().map(|(_, route)| *route).collect::<Vec<_>>());
+    back.reverse();
+    there.dedup();
+    back.dedup();
+    let dead = there.iter().any(|route| world.is_dead(*route));
+    there == back && !there.is_empty() && !dead
+}
+
+/// True if a host knows a path that its packets do not take.
+fn remember_other_paths(world: &World, trace: &[(usize, Route)]) -> bool {
+    let remembers = |h: &Host| {
+        let by = trace.iter().find(|(at, _)| *at == h.place).map(|(_, r)| *r);
+        match by {
+            // A former anchor forwards by two paths.
+            Some(_) if h.planes.iter().any(|p| p.active) => false,
+            Some(route) => h.knows.iter().any(|known| *known != route),
+            None => !h.knows.is_empty(),
+        }
+    };
+    // A host that stays is notified sooner or later, or asks.
+    let by_two = |h: &Host| {
+        let passes = trace.iter().any(|(at, _)| *at == h.place);
+        passes && h.knows.len() > 1 && !h.planes.iter().any(|p| p.active)
+    };
+    !world.impatient && world.hosts().any(remembers) || world.hosts().any(by_two)
+}
+
+/// True if fewer changes have succeeded than no fault can prevent.
+fn wins_are_missing(world: &World, config: &Configuration) -> bool {
+    let endings = &world.host(LEFT).endings;
+    let won = endings
         .iter()
         .filter(|e| e.changed && e.role == Role::Head)
         .count();
@@ -172,15 +191,7 @@ fn judge(world: &World, config: &Configuration) -> Fate {
         true => world.accepted.len(),
         false => world.accepted.len().min(1),
     };
-    // A path that alters packets is not taken.
-    let could = config.nature.is_plain();
-    if world.pure && !world.gone() && won < wanted && could {
-        return Fate::NobodyWon;
-    }
-    match world.gone() || world.impatient {
-        true => Fate::Ends,
-        false => once_more(world, config),
-    }
+    won < wanted
 }
 
 /// Checks that the next request succeeds, whatever was requested before and however that ended.

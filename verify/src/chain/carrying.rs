@@ -32,6 +32,18 @@ pub(super) const CLOSING_INSERT_BACK: Configuration = Configuration {
 
 /// Returns all these configurations.
 pub fn carrying() -> Vec<Configuration> {
+    [
+        streams(),
+        more_streams(),
+        closing(),
+        closing_back(),
+        twice_or_meddled(),
+    ]
+    .concat()
+}
+
+/// Bytes go both ways, and a path changes or is given up.
+fn streams() -> Vec<Configuration> {
     vec![
         Configuration {
             name: "chain-streams",
@@ -83,6 +95,12 @@ pub fn carrying() -> Vec<Configuration> {
             seen: &[Seen::Changed, Seen::BackFromNew, Seen::Split],
             ..INSERT
         },
+    ]
+}
+
+/// Bytes go both ways while a daemon dies, a host leaves, or a segment changes.
+fn more_streams() -> Vec<Configuration> {
+    vec![
         Configuration {
             name: "chain-streams-crash",
             about: "bytes both ways while a daemon dies and a segment is lost",
@@ -95,6 +113,51 @@ pub fn carrying() -> Vec<Configuration> {
             seen: &[Seen::Changed, Seen::GoneOn],
             ..REPLACE
         },
+        Configuration {
+            name: "chain-streams-delete",
+            about: "bytes both ways while the only host leaves; a segment is lost, the new path dies",
+            bytes: [1, 1],
+            faults: Faults {
+                packets: 1,
+                deaths: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::Split],
+            ..DELETE
+        },
+        Configuration {
+            name: "chain-streams-deltas",
+            about: "bytes both ways, whose numbers a host that leaves has moved",
+            bytes: [1, 1],
+            deltas: true,
+            faults: Faults {
+                packets: 1,
+                again: 1,
+                slow: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Split],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-streams-segment",
+            about: "bytes both ways while a segment changes that begins at a host of the chain",
+            asks: &[Ask::Without(4)],
+            bytes: [1, 1],
+            faults: Faults {
+                packets: 1,
+                slow: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Split],
+            ..BOTH_SIDES
+        },
+    ]
+}
+
+/// Ends close.
+fn closing() -> Vec<Configuration> {
+    vec![
         Configuration {
             name: "chain-half-close",
             about: "the left end closes when it has sent all; the right one goes on",
@@ -134,6 +197,25 @@ pub fn carrying() -> Vec<Configuration> {
             ..REPLACE
         },
         Configuration {
+            name: "chain-closing-delete",
+            about: "both ends close while the only host leaves; a segment is lost, the new path dies",
+            bytes: [0, 0],
+            closes: [true; 2],
+            faults: Faults {
+                packets: 1,
+                deaths: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::ClosedBetween],
+            ..DELETE
+        },
+    ]
+}
+
+/// Ends close while a change is given up.
+fn closing_back() -> Vec<Configuration> {
+    vec![
+        Configuration {
             name: "chain-closing-back",
             about: "both ends close; the new path dies, or is given up too early or by the operator",
             bytes: [0, 0],
@@ -161,58 +243,12 @@ pub fn carrying() -> Vec<Configuration> {
             seen: &[Seen::Changed, Seen::BackFromNew],
             ..INSERT
         },
-        Configuration {
-            name: "chain-streams-delete",
-            about: "bytes both ways while the only host leaves; a segment is lost, the new path dies",
-            bytes: [1, 1],
-            faults: Faults {
-                packets: 1,
-                deaths: 1,
-                ..NONE
-            },
-            seen: &[Seen::Changed, Seen::BackFromNew, Seen::Split],
-            ..DELETE
-        },
-        Configuration {
-            name: "chain-closing-delete",
-            about: "both ends close while the only host leaves; a segment is lost, the new path dies",
-            bytes: [0, 0],
-            closes: [true; 2],
-            faults: Faults {
-                packets: 1,
-                deaths: 1,
-                ..NONE
-            },
-            seen: &[Seen::Changed, Seen::BackFromNew, Seen::ClosedBetween],
-            ..DELETE
-        },
-        Configuration {
-            name: "chain-streams-deltas",
-            about: "bytes both ways, whose numbers a host that leaves has moved",
-            bytes: [1, 1],
-            deltas: true,
-            faults: Faults {
-                packets: 1,
-                again: 1,
-                slow: 1,
-                ..NONE
-            },
-            seen: &[Seen::Changed, Seen::Split],
-            ..REPLACE
-        },
-        Configuration {
-            name: "chain-streams-segment",
-            about: "bytes both ways while a segment changes that begins at a host of the chain",
-            asks: &[Ask::Without(4)],
-            bytes: [1, 1],
-            faults: Faults {
-                packets: 1,
-                slow: 1,
-                ..NONE
-            },
-            seen: &[Seen::Changed, Seen::Split],
-            ..BOTH_SIDES
-        },
+    ]
+}
+
+/// Two changes at once or one after the other; or the new path meddles.
+fn twice_or_meddled() -> Vec<Configuration> {
+    vec![
         Configuration {
             name: "chain-streams-segments",
             about: "bytes both ways while both segments change at once",

@@ -20,4 +20,5 @@ pub mod seeded;
 pub mod state;
 pub mod stream;
 pub mod transit;
+pub mod without_bytes;
 pub mod world;

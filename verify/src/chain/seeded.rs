@@ -8,6 +8,11 @@ use super::seed::Seed;
 
 /// Returns a configuration for each bug that is put in on purpose.
 pub fn seeded() -> Vec<Configuration> {
+    [of_anchors(), of_what_leaves(), of_packets()].concat()
+}
+
+/// Bugs of the anchors.
+fn of_anchors() -> Vec<Configuration> {
     vec![
         Configuration {
             name: "chain-right-forgets",
@@ -59,6 +64,12 @@ pub fn seeded() -> Vec<Configuration> {
             seed: Some(Seed::SecondAnchor),
             ..REPLACE
         },
+    ]
+}
+
+/// Bugs in what hosts that leave or enter have.
+fn of_what_leaves() -> Vec<Configuration> {
+    vec![
         Configuration {
             name: "chain-delta-unasked",
             about: "nobody asks those that leave by how much they have changed the stream",
@@ -105,6 +116,20 @@ pub fn seeded() -> Vec<Configuration> {
             ..STAYS
         },
         Configuration {
+            name: "chain-delta-unmoved",
+            about: "no numbers are moved by what a host that leaves has changed",
+            bytes: [1, 1],
+            deltas: true,
+            seed: Some(Seed::DeltaUnmoved),
+            ..DELETE
+        },
+    ]
+}
+
+/// Bugs in the packets of both paths.
+fn of_packets() -> Vec<Configuration> {
+    vec![
+        Configuration {
             name: "chain-acks-unseen",
             about: "what a new path has not carried is acknowledged there",
             bytes: [0, 1],
@@ -125,14 +150,6 @@ pub fn seeded() -> Vec<Configuration> {
             faults: Faults { late: 1, ..NONE },
             seed: Some(Seed::BackUnshown),
             ..INSERT
-        },
-        Configuration {
-            name: "chain-delta-unmoved",
-            about: "no numbers are moved by what a host that leaves has changed",
-            bytes: [1, 1],
-            deltas: true,
-            seed: Some(Seed::DeltaUnmoved),
-            ..DELETE
         },
         Configuration {
             name: "chain-hears-unopened",

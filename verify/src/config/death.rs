@@ -18,6 +18,11 @@ const PROXY: Configuration = Configuration {
 
 /// Returns all these configurations.
 pub(super) fn all() -> Vec<Configuration> {
+    [removed(), alone()].concat()
+}
+
+/// The proxy's process dies while its neighbours are the anchors.
+fn removed() -> Vec<Configuration> {
     vec![
         Configuration {
             name: "proxy-dies",
@@ -58,6 +63,12 @@ pub(super) fn all() -> Vec<Configuration> {
             bytes: [1, 1],
             ..PROXY
         },
+    ]
+}
+
+/// It dies while its own host is both anchors.
+fn alone() -> Vec<Configuration> {
+    vec![
         Configuration {
             name: "local-proxy-dies",
             about: "by the proxy's host alone: its process dies with bytes of both directions",

@@ -16,6 +16,11 @@ const PATH: Configuration = Configuration {
 
 /// Returns all these configurations.
 pub fn all() -> Vec<Configuration> {
+    [dead(), of_streams()].concat()
+}
+
+/// A path dies, and messages, daemons or commands fail.
+fn dead() -> Vec<Configuration> {
     vec![
         Configuration {
             name: "dead-path",
@@ -57,18 +62,6 @@ pub fn all() -> Vec<Configuration> {
             ..PATH
         },
         Configuration {
-            name: "dead-path-streams",
-            about: "the same, packets are lost, and sent again across the cutoff",
-            faults: Faults {
-                packets: 1,
-                again: 1,
-                ..DIES
-            },
-            bytes: [1, 1],
-            acks_at_once: true,
-            ..PATH
-        },
-        Configuration {
             name: "dead-path-mixed",
             about: "the same; a daemon dies, and a message is lost",
             faults: Faults {
@@ -78,6 +71,24 @@ pub fn all() -> Vec<Configuration> {
             },
             bytes: [0, 0],
             seen: &[Seen::Removal, Seen::TakenBack, Seen::GoneOn],
+            ..PATH
+        },
+    ]
+}
+
+/// Packets are lost, ends close, or the path lives (again).
+fn of_streams() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "dead-path-streams",
+            about: "the same, packets are lost, and sent again across the cutoff",
+            faults: Faults {
+                packets: 1,
+                again: 1,
+                ..DIES
+            },
+            bytes: [1, 1],
+            acks_at_once: true,
             ..PATH
         },
         Configuration {

@@ -13,6 +13,11 @@ const LOCAL: Configuration = Configuration {
 
 /// Returns all these configurations.
 pub(super) fn all() -> Vec<Configuration> {
+    [streams(), interrupted(), closing()].concat()
+}
+
+/// Bytes go both ways, also between two stores of the daemon.
+fn streams() -> Vec<Configuration> {
     vec![
         Configuration {
             name: "local-streams",
@@ -50,6 +55,12 @@ pub(super) fn all() -> Vec<Configuration> {
             seen: &[Seen::Removal, Seen::RollBack, Seen::GoneOn],
             ..LOCAL
         },
+    ]
+}
+
+/// The daemon dies, or gives the change up.
+fn interrupted() -> Vec<Configuration> {
+    vec![
         Configuration {
             name: "local-crashes",
             about: "the daemon dies twice, between any two of its steps; a packet is lost",
@@ -96,6 +107,12 @@ pub(super) fn all() -> Vec<Configuration> {
             seen: &[Seen::Removal, Seen::RollBack, Seen::SecondAttempt],
             ..LOCAL
         },
+    ]
+}
+
+/// Ends close, or reset the session.
+fn closing() -> Vec<Configuration> {
+    vec![
         Configuration {
             name: "local-half-close",
             about: "the client closes when it has sent all; the server goes on",

@@ -6,7 +6,20 @@ use crate::world::Faults;
 
 /// Returns a configuration for each bug that is put in on purpose.
 pub fn seeded() -> Vec<Configuration> {
-    let mut all = vec![
+    [
+        of_messages(),
+        of_anchors(),
+        death::seeded(),
+        doubt::seeded(),
+        local::seeded(),
+        meddled::seeded(),
+    ]
+    .concat()
+}
+
+/// Bugs that lost, late or repeated messages show.
+fn of_messages() -> Vec<Configuration> {
+    vec![
         Configuration {
             name: "last-ack",
             about: "the last control message is said once",
@@ -53,6 +66,12 @@ pub fn seeded() -> Vec<Configuration> {
             requests: TWICE,
             ..BASIC
         },
+    ]
+}
+
+/// Bugs in the order of the anchors.
+fn of_anchors() -> Vec<Configuration> {
+    vec![
         Configuration {
             name: "right-first",
             about: "the right anchor switches before the left one has",
@@ -76,10 +95,5 @@ pub fn seeded() -> Vec<Configuration> {
             seed: Some(Seed::SecondAnchor),
             ..BASIC
         },
-    ];
-    all.extend(death::seeded());
-    all.extend(doubt::seeded());
-    all.extend(local::seeded());
-    all.extend(meddled::seeded());
-    all
+    ]
 }

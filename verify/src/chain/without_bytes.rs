@@ -1,0 +1,453 @@
+//! Configurations of sessions that carry no bytes while their chain changes.
+
+use super::config::{
+    Ask, BOTH, BOTH_SIDES, COMES_TO_NOTHING, Configuration, DELETE, Faults, INSERT, NONE, REPLACE,
+    STAYS, Seen,
+};
+
+/// Returns all these configurations.
+pub fn without_bytes() -> Vec<Configuration> {
+    [
+        replaced(),
+        several(),
+        with_state(),
+        with_state_given_up(),
+        first_and_last(),
+        around(),
+        given_up(),
+        overlapping(),
+        segments(),
+        twice(),
+    ]
+    .concat()
+}
+
+/// Another host takes a host's place.
+fn replaced() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "chain-replace",
+            about: "a host takes another's place with its state; commands fail, the new path dies",
+            state: true,
+            faults: Faults {
+                refusals: 1,
+                deaths: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::Followed],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-losses",
+            about: "messages are lost; the new path dies",
+            faults: Faults {
+                losses: 3,
+                deaths: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-duplicates",
+            about: "messages come again, at any later time",
+            faults: Faults {
+                duplicates: 3,
+                ..NONE
+            },
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-late",
+            about: "time-outs pass while the answer is on its way",
+            faults: Faults { late: 3, ..NONE },
+            seen: &[Seen::Changed, Seen::BackFromNew],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-crashes",
+            about: "two daemons die, or one twice, between any two of their steps; a message comes again",
+            faults: Faults {
+                crashes: 2,
+                duplicates: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::RollBack, Seen::GoneOn],
+            ..REPLACE
+        },
+    ]
+}
+
+/// Several hosts enter or leave at once.
+fn several() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "chain-longer",
+            about: "two hosts come in; a daemon dies, a message is lost, a time-out passes",
+            hosts: 4,
+            first: &[],
+            asks: &[Ask::Become(&[2, 3])],
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::GoneOn],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-deltas",
+            about: "two hosts that have changed the stream's size leave; lost, come again, too late",
+            hosts: 5,
+            first: &[2, 3],
+            asks: &[Ask::Become(&[4])],
+            deltas: true,
+            faults: Faults {
+                losses: 1,
+                duplicates: 1,
+                late: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew],
+            ..REPLACE
+        },
+    ]
+}
+
+/// State moves with the session.
+fn with_state() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "chain-state",
+            about: "a host takes another's place with its state: lost, too late, commands fail, the new path dies",
+            state: true,
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                refusals: 1,
+                deaths: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::StateMoved],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-state-late",
+            about: "the same; messages come again, and two time-outs pass while the answer is on its way",
+            state: true,
+            faults: Faults {
+                duplicates: 1,
+                late: 2,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::StateMoved],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-state-crashes",
+            about: "the same; a daemon dies between any two of its steps, a time-out passes",
+            state: true,
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[
+                Seen::Changed,
+                Seen::BackFromNew,
+                Seen::GoneOn,
+                Seen::StateMoved,
+            ],
+            ..REPLACE
+        },
+    ]
+}
+
+/// A change that moves state is given up.
+fn with_state_given_up() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "chain-state-cancels",
+            about: "the same, given up by the operator at any time; the session is reset",
+            state: true,
+            faults: Faults {
+                cancels: 1,
+                losses: 1,
+                resets: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::RollBack, Seen::StateMoved],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-state-twice",
+            about: "with its state to another host and back, one after the other or at once; given up at any time",
+            asks: &[Ask::Become(&[3]), Ask::Become(&[2])],
+            state: true,
+            faults: Faults {
+                cancels: 1,
+                late: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Twice, Seen::StateMoved],
+            ..REPLACE
+        },
+    ]
+}
+
+/// The first host enters, or the last one leaves.
+fn first_and_last() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "chain-insert",
+            about: "a host comes in: lost, come again, too late, died, one of each",
+            faults: Faults {
+                losses: 1,
+                duplicates: 1,
+                late: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::GoneOn],
+            ..INSERT
+        },
+        Configuration {
+            name: "chain-delete",
+            about: "the only host leaves, with the same faults",
+            faults: Faults {
+                losses: 1,
+                duplicates: 1,
+                late: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::GoneOn],
+            ..DELETE
+        },
+        Configuration {
+            name: "chain-insert-refused",
+            about: "a host comes in: given up by the operator, the session is reset, commands fail, the new path dies",
+            faults: COMES_TO_NOTHING,
+            seen: &[Seen::Changed, Seen::RollBack, Seen::BackFromNew],
+            ..INSERT
+        },
+        Configuration {
+            name: "chain-delete-refused",
+            about: "the only host leaves, with the same faults",
+            faults: COMES_TO_NOTHING,
+            seen: &[Seen::Changed, Seen::RollBack, Seen::BackFromNew],
+            ..DELETE
+        },
+    ]
+}
+
+/// A host stays while others change.
+fn around() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "chain-around",
+            about: "a host stays while another comes behind it or goes before it; lost, or too late",
+            hosts: 4,
+            first: &[2],
+            asks: &[Ask::Become(&[2, 3]), Ask::Become(&[3, 2])],
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Twice],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-around-crashes",
+            about: "a host stays while another leaves; a daemon dies",
+            hosts: 4,
+            first: &[2, 3],
+            asks: &[Ask::Become(&[3])],
+            faults: Faults {
+                losses: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew, Seen::GoneOn],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-kept-crashes",
+            about: "a host stays in two changes one after the other; its daemon dies in each, and one is given up",
+            faults: Faults {
+                crashes: 2,
+                cancels: 1,
+                late: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::RollBack, Seen::Twice, Seen::AfterBack],
+            ..STAYS
+        },
+    ]
+}
+
+/// The operator or an end stops the change.
+fn given_up() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "chain-cancels",
+            about: "given up by the operator at any time",
+            faults: Faults {
+                cancels: 1,
+                losses: 1,
+                duplicates: 1,
+                ..NONE
+            },
+            seen: BOTH,
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-resets",
+            about: "the session is reset at any time, and a daemon dies",
+            faults: Faults {
+                resets: 1,
+                crashes: 1,
+                losses: 1,
+                ..NONE
+            },
+            seen: BOTH,
+            ..REPLACE
+        },
+    ]
+}
+
+/// Two chains are asked for at once.
+fn overlapping() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "chain-overlapping",
+            about: "two chains are asked for at once, for one session; a daemon dies",
+            hosts: 4,
+            first: &[],
+            asks: &[Ask::Become(&[2]), Ask::Become(&[3])],
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Locked, Seen::Twice],
+            ..REPLACE
+        },
+        Configuration {
+            name: "chain-overlapping-deaths",
+            about: "the same; a new path dies, or the operator gives one up",
+            hosts: 4,
+            first: &[],
+            asks: &[Ask::Become(&[2]), Ask::Become(&[3])],
+            faults: Faults {
+                deaths: 1,
+                cancels: 1,
+                ..NONE
+            },
+            seen: &[
+                Seen::Changed,
+                Seen::Locked,
+                Seen::Twice,
+                Seen::BackFromNew,
+                Seen::AfterBack,
+            ],
+            ..REPLACE
+        },
+    ]
+}
+
+/// Segments of a chain change.
+fn segments() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "chain-segments",
+            about: "hosts leave on both sides of one that stays, at once; a message is lost",
+            faults: Faults { losses: 1, ..NONE },
+            ..BOTH_SIDES
+        },
+        Configuration {
+            name: "chain-segment-deaths",
+            about: "a segment that begins at a host of the chain changes; messages lost, too late, commands fail, the new path dies",
+            asks: &[Ask::Without(4)],
+            faults: Faults {
+                losses: 1,
+                late: 1,
+                deaths: 1,
+                refusals: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::BackFromNew],
+            ..BOTH_SIDES
+        },
+        Configuration {
+            name: "chain-segment-ends",
+            about: "the same; given up by the operator, the session is reset, a daemon dies",
+            asks: &[Ask::Without(4)],
+            faults: Faults {
+                cancels: 1,
+                resets: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: BOTH,
+            ..BOTH_SIDES
+        },
+        Configuration {
+            name: "chain-segment-crashes",
+            about: "the same, and two daemons die, or one twice; a message comes again",
+            asks: &[Ask::Without(4)],
+            faults: Faults {
+                crashes: 2,
+                duplicates: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::RollBack, Seen::GoneOn],
+            ..BOTH_SIDES
+        },
+        Configuration {
+            name: "chain-segment-overlapping",
+            about: "a segment changes, and the chain as a whole; a daemon dies",
+            asks: &[Ask::Without(4), Ask::Become(&[])],
+            disjoint: false,
+            faults: Faults { crashes: 1, ..NONE },
+            seen: &[Seen::Changed, Seen::Locked, Seen::Twice],
+            ..BOTH_SIDES
+        },
+    ]
+}
+
+/// The chain changes, and changes back.
+fn twice() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "chain-out-and-in",
+            about: "the only host leaves, and comes in again before it was told to forget; two time-outs, or a daemon dies",
+            asks: &[Ask::Become(&[]), Ask::Become(&[2])],
+            faults: Faults {
+                late: 2,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Twice, Seen::GoneOn],
+            ..DELETE
+        },
+        Configuration {
+            name: "chain-and-back",
+            about: "in and out again, one after the other or at once; a daemon dies",
+            hosts: 3,
+            first: &[],
+            asks: &[Ask::Become(&[2]), Ask::Become(&[])],
+            faults: Faults {
+                duplicates: 1,
+                crashes: 1,
+                ..NONE
+            },
+            seen: &[Seen::Changed, Seen::Twice, Seen::GoneOn],
+            ..REPLACE
+        },
+    ]
+}
