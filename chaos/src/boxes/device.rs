@@ -1,23 +1,15 @@
 //! Boxes in user space: packets on a path leave a box changed, delayed, duplicated or in another
 //! order.
 
-use std::collections::{HashMap, VecDeque};
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::collections::HashMap;
+use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use dysco_netns::wire::Out;
 
 use super::packet::{End, Packet, Shift};
 use crate::plan::BoxKind;
 use crate::rng::Rng;
 
-/// Size of a buffer that is longer than any packet.
-const LONGEST: usize = 70_000;
-/// Maximum number of packets that a box holds. Further packets are lost, as in a router.
-const MOST: usize = 8_192;
 /// Maximum number of connections that a box knows. Beyond this number it forgets all of them, as
 /// after a restart.
 const CONNECTIONS: usize = 16_384;
@@ -30,7 +22,6 @@ pub struct Device {
     rng: Rng,
     /// The end that opened the connection between two ends. The smaller end is first in the key.
     openers: HashMap<[End; 2], End>,
-    held: VecDeque<(Instant, Vec<u8>)>,
 }
 
 /// Fate of a packet.
@@ -49,48 +40,19 @@ impl Device {
             kind,
             rng: Rng::new(seed),
             openers: HashMap::new(),
-            held: VecDeque::new(),
         }
     }
 
-    /// Reads packets from a device and writes them back, until `ended` is set.
-    pub fn run(mut self, mut device: File, ended: &AtomicBool) {
-        let mut bytes = vec![0; LONGEST];
-        while !ended.load(Ordering::Relaxed) {
-            let rest = if self.held.is_empty() { 20_u8 } else { 1 };
-            let mut wanted = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
-            let _ = poll(&mut wanted, PollTimeout::from(rest));
-            while let Ok(n) = device.read(&mut bytes) {
-                self.take(&mut bytes[..n], &mut device);
-                self.give_back(&mut device);
-            }
-            self.give_back(&mut device);
-        }
-    }
-
-    fn take(&mut self, bytes: &mut [u8], device: &mut File) {
-        // A packet that the device does not take is lost.
+    /// Decides on a packet, and has it written accordingly.
+    pub fn pass(&mut self, bytes: &mut [u8], out: &mut Out) {
         match self.decide(bytes) {
-            Fate::Pass => drop(device.write(bytes)),
+            Fate::Pass => out.now(bytes),
             Fate::Drop => {}
             Fate::Twice => {
-                let _ = device.write(bytes);
-                let _ = device.write(bytes);
+                out.now(bytes);
+                out.now(bytes);
             }
-            Fate::Wait(time) if self.held.len() < MOST => {
-                self.held.push_back((Instant::now() + time, bytes.to_vec()));
-            }
-            Fate::Wait(_) => {}
-        }
-    }
-
-    /// Writes back the packets that are due, in the order of their arrival.
-    fn give_back(&mut self, device: &mut File) {
-        let now = Instant::now();
-        while self.held.front().is_some_and(|(due, _)| *due <= now) {
-            if let Some((_, bytes)) = self.held.pop_front() {
-                let _ = device.write(&bytes);
-            }
+            Fate::Wait(time) => out.later(time, bytes),
         }
     }
 

@@ -171,6 +171,8 @@ fn in_user_space(router: &Host, plan: &BoxPlan, (from, to): (u8, u8), seed: u64)
             router.output("ip", &rule)?;
         }
     }
-    let device = Device::new(plan.kind, seed ^ u64::from(plan.number));
-    Wire::start(router, &name, move |ended| device.run(file, ended))
+    let mut device = Device::new(plan.kind, seed ^ u64::from(plan.number));
+    Wire::through(router, &name, file, move |bytes, out| {
+        device.pass(bytes, out)
+    })
 }

@@ -1,26 +1,15 @@
 //! A firewall that changes packets on their path through a router, as real firewalls do: sequence
 //! numbers, clocks, options.
 
-use std::fs::File;
-use std::io::{Read, Write};
 use std::net::IpAddr;
-use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 
-use anyhow::{Context, Result};
-use nix::poll::{PollFd, PollFlags, poll};
+use anyhow::Result;
 
 use crate::Host;
-use crate::delay::open_device;
 use crate::resizer::finish;
+use crate::wire::{self, Wire};
 
 const DEVICE: &str = "meddler";
-/// Routing table that leads to the device.
-const TABLE: &str = "79";
-/// Milliseconds after which the thread checks whether it is to end.
-const LOOK: u16 = 20;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
@@ -42,62 +31,24 @@ pub enum Does {
 
 /// The firewall. Dropping it ends it. Sessions that it has changed then pass unchanged.
 pub struct Meddler {
-    ended: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    _wire: Wire,
 }
 
 impl Meddler {
     /// Makes all packets between two hosts at ports of a router pass the firewall: from the first
     /// host, which is at the port with this name, to the second, and back.
     pub fn start(router: &Host, ends: [(&str, IpAddr); 2], does: Does) -> Result<Meddler> {
-        let device = router.run(|| open_device(DEVICE));
-        let device = device.with_context(|| format!("failed to make the device {DEVICE}"))?;
-        router.output("ip", &["link", "set", DEVICE, "up", "txqueuelen", "20000"])?;
-        for key in ["all", DEVICE] {
-            router.sysctl(&format!("net.ipv4.conf.{key}.rp_filter"), "0")?;
-        }
-        let ip = |words: String| {
-            let words: Vec<_> = words.split(' ').collect();
-            router.output("ip", &words)
-        };
-        ip(format!("route add default dev {DEVICE} table {TABLE}"))?;
+        let device = wire::device(router, DEVICE)?;
         let [one, other] = ends;
-        for ((port, _), (_, to)) in [(one, other), (other, one)] {
-            ip(format!(
-                "rule add iif {port} to {to} ipproto tcp lookup {TABLE}"
-            ))?;
-        }
-        let ended = Arc::<AtomicBool>::default();
-        let until = ended.clone();
-        let (first, _) = (one.1, other.1);
-        let thread = router.thread(DEVICE, move || run(device, first, does, &until))?;
-        Ok(Meddler {
-            ended,
-            thread: Some(thread),
-        })
-    }
-}
-
-/// Without the device its routing table is empty, and packets take other routes.
-impl Drop for Meddler {
-    fn drop(&mut self) {
-        self.ended.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn run(mut device: File, first: IpAddr, does: Does, ended: &AtomicBool) {
-    let mut packet = vec![0; 65_536];
-    while !ended.load(Ordering::Relaxed) {
-        let mut wanted = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
-        let _ = poll(&mut wanted, LOOK);
-        while let Ok(n) = device.read(&mut packet) {
-            let packet = changed(packet[..n].to_vec(), first, does);
-            // A packet that the device does not take is lost.
-            let _ = device.write(&packet);
-        }
+        let rule = |((port, _), (_, to)): ((&str, IpAddr), (&str, IpAddr))| {
+            ("-4", format!("iif {port} to {to} ipproto tcp"))
+        };
+        wire::divert(router, DEVICE, &[(one, other), (other, one)].map(rule))?;
+        let (_, first) = one;
+        let wire = Wire::through(router, DEVICE, device, move |packet, out| {
+            out.now(&changed(packet.to_vec(), first, does));
+        })?;
+        Ok(Meddler { _wire: wire })
     }
 }
 

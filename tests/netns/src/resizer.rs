@@ -2,26 +2,15 @@
 //! of an end, and rewrites the numbers of everything after it.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{Read, Write};
 use std::net::IpAddr;
-use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 
-use anyhow::{Context, Result};
-use nix::poll::{PollFd, PollFlags, poll};
+use anyhow::Result;
 
 use crate::Host;
-use crate::delay::open_device;
 use crate::stream::greet::PROXY_V2;
+use crate::wire::{self, Wire};
 
 const DEVICE: &str = "resizer";
-/// Routing table that leads to the device.
-const TABLE: &str = "78";
-/// Milliseconds after which the thread checks whether it is to end.
-const LOOK: u16 = 20;
 const FIN: u8 = 1;
 const SYN: u8 = 2;
 const PSH: u8 = 8;
@@ -56,53 +45,32 @@ impl Headers {
 
 /// The middlebox. Dropping it ends it: packets that it would have forwarded are then lost.
 pub struct Resizer {
-    ended: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    _wire: Wire,
 }
 
 impl Resizer {
     /// Makes all packets that a host forwards to a server's port, and back, pass the middlebox.
     pub fn start(host: &Host, port: u16, headers: Headers) -> Result<Resizer> {
-        let device = host.run(|| open_device(DEVICE));
-        let device = device.with_context(|| format!("failed to make the device {DEVICE}"))?;
-        host.output("ip", &["link", "set", DEVICE, "up", "txqueuelen", "20000"])?;
-        for key in ["all", "eth0", DEVICE] {
-            host.sysctl(&format!("net.ipv4.conf.{key}.rp_filter"), "0")?;
-        }
-        for family in ["-4", "-6"] {
-            let ip = |words: String| {
-                let words: Vec<_> = words.split(' ').collect();
-                host.output("ip", &words)
-            };
-            ip(format!(
-                "{family} route add default dev {DEVICE} table {TABLE}"
-            ))?;
-            for end in ["dport", "sport"] {
-                let rule = format!("iif eth0 ipproto tcp {end} {port} lookup {TABLE}");
-                ip(format!("{family} rule add {rule}"))?;
-            }
-        }
-        let ended = Arc::<AtomicBool>::default();
-        let until = ended.clone();
+        let device = wire::device(host, DEVICE)?;
+        host.sysctl("net.ipv4.conf.eth0.rp_filter", "0")?;
+        let rule = |(family, end)| {
+            let rule = format!("iif eth0 ipproto tcp {end} {port}");
+            (family, rule)
+        };
+        let both = ["-4", "-6"].map(|family| [(family, "dport"), (family, "sport")]);
+        let rules: Vec<_> = both.into_iter().flatten().map(rule).collect();
+        wire::divert(host, DEVICE, &rules)?;
         let mut middlebox = Middlebox {
             port,
             headers: [headers.to_server, headers.to_client],
             sessions: HashMap::new(),
         };
-        let thread = host.thread("resizer", move || middlebox.run(device, &until))?;
-        Ok(Resizer {
-            ended,
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for Resizer {
-    fn drop(&mut self) {
-        self.ended.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let wire = Wire::through(host, DEVICE, device, move |packet, out| {
+            for packet in middlebox.pass(packet) {
+                out.now(&packet);
+            }
+        })?;
+        Ok(Resizer { _wire: wire })
     }
 }
 
@@ -128,20 +96,6 @@ struct Found {
 }
 
 impl Middlebox {
-    fn run(&mut self, mut device: File, ended: &AtomicBool) {
-        let mut packet = vec![0; 65_536];
-        while !ended.load(Ordering::Relaxed) {
-            let mut wanted = [PollFd::new(device.as_fd(), PollFlags::POLLIN)];
-            let _ = poll(&mut wanted, LOOK);
-            while let Ok(n) = device.read(&mut packet) {
-                for packet in self.pass(&packet[..n]) {
-                    // A packet that the device does not take is lost.
-                    let _ = device.write(&packet);
-                }
-            }
-        }
-    }
-
     /// Returns the packets that replace a packet.
     fn pass(&mut self, packet: &[u8]) -> Vec<Vec<u8>> {
         let whole = || vec![packet.to_vec()];

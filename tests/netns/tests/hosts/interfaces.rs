@@ -2,8 +2,8 @@
 //! at the start, or reports them.
 
 use anyhow::{Result, ensure};
-use dysco_netns::delay::open_as_ppp;
 use dysco_netns::fleet::{self, Fleet};
+use dysco_netns::wire::open_as_ppp;
 use dysco_netns::{Lab, Ran, Role};
 
 /// Runs `dyscod --check` on the proxy's host, with these interfaces.
