@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use dysco_common::Element;
 use dysco_proto::{Margins, Order, Reason};
 
 use super::config::{Ask, Configuration, LEFT, RIGHT};
@@ -104,8 +105,8 @@ impl World {
     fn order(
         &mut self,
         config: &Configuration,
-        before: Vec<IpAddr>,
-        after: Vec<IpAddr>,
+        before: Vec<Element>,
+        after: Vec<Element>,
         about_one: bool,
     ) -> Order {
         let before = match seed::is_outdated(config.seed) {

@@ -96,6 +96,37 @@ impl Default for Plan {
 }
 
 impl Plan {
+    /// Returns a plan of this rate, which ends in this way.
+    pub fn paced(rate: u64, close: Close) -> Plan {
+        Plan {
+            rate: Some(rate),
+            close,
+            ..Plan::default()
+        }
+    }
+
+    /// Returns plans with full segments in one direction: a download, and an upload.
+    pub fn one_way() -> [Plan; 2] {
+        let plan = |up, down, first| Plan {
+            up,
+            down,
+            close: Close::First(first),
+            ..Plan::default()
+        };
+        let (all, none) = (Amount::UntilStopped, Amount::Bytes(0));
+        [plan(none, all, Side::Server), plan(all, none, Side::Client)]
+    }
+
+    /// Returns plans of sessions that differ, as those of different people do.
+    pub fn different(count: usize) -> Vec<Plan> {
+        let plan = |i: usize| Plan {
+            rate: Some(3_000_000 + 170_000 * i as u64),
+            write: 5_000 + 1_100 * i,
+            ..Plan::default()
+        };
+        (0..count).map(plan).collect()
+    }
+
     /// Plan with traffic in both directions that leaves the processors to the subject of a test, if
     /// load is not the subject.
     pub fn gentle() -> Plan {

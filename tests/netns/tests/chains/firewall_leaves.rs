@@ -4,27 +4,15 @@
 
 use std::time::Duration;
 
-use crate::steered::{At, Steered};
+use At::{Client, Fw1, Fw2};
 use anyhow::{Context, Result};
-use dysco_netns::stream::{Group, Plan, all_intact};
+use dysco_netns::stream::{Group, all_intact};
 use dysco_netns::{Family, wait};
 
-use At::{Client, Fw1, Fw2};
+use crate::steered::ways::gentle;
+use crate::steered::{At, Steered};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Opens one session that leaves the processors to the daemons. Returns the session and its name.
-fn gentle(world: &Steered) -> Result<(Group, String)> {
-    let plan = Plan {
-        rate: Some(2_000_000),
-        ..Plan::default()
-    };
-    let group = world.open(1, &plan)?;
-    group.run();
-    group.wait_progress(100_000)?;
-    let name = world.name(group.locals()[0]);
-    Ok((group, name))
-}
 
 /// Waits until no host has anything left of a change.
 fn wait_quiet(world: &Steered) -> Result<()> {

@@ -1,13 +1,14 @@
 //! Each message of a change of a chain is lost once: the change succeeds nevertheless, or is rolled
 //! back if its path is dead, and every byte arrives.
 
-use crate::steered::{At, Steered};
+use At::{Client, Fw1, Fw2, Fw3, Fw4, Server};
 use anyhow::{Context, Result, ensure};
 use dysco_netns::Family;
-use dysco_netns::stream::{Group, Plan, all_intact};
+use dysco_netns::stream::{Group, all_intact};
 use serde_json::{Value, json};
 
-use At::{Client, Fw1, Fw2, Fw3, Fw4, Server};
+use crate::steered::ways::gentle;
+use crate::steered::{At, Steered};
 
 /// Messages and their senders in a change of the whole chain from the first firewall to the second.
 const WHOLE: [(At, &str); 13] = [
@@ -83,19 +84,6 @@ const STATE: [(At, &str); 5] = [
 
 /// Messages of a request by the server's host.
 const ASKED: [(At, &str); 3] = [(Server, "Ask"), (Client, "Heard"), (Client, "Answer")];
-
-/// Opens one session that leaves the processors to the daemons. Returns the session and its name.
-fn gentle(world: &Steered) -> Result<(Group, String)> {
-    let plan = Plan {
-        rate: Some(2_000_000),
-        ..Plan::default()
-    };
-    let group = world.open(1, &plan)?;
-    group.run();
-    group.wait_progress(100_000)?;
-    let name = world.name(group.locals()[0]);
-    Ok((group, name))
-}
 
 /// Changes between two chains in both directions. Each message is lost once on the way there, and
 /// the change ends as expected nevertheless.

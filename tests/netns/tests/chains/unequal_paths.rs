@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use crate::steered::ways::{Ways, busy, nothing_refused, one_way, takes_only};
-use crate::steered::{At, PATIENCE, Steered};
 use anyhow::{Result, ensure};
 use dysco_netns::delay::Delay;
 use dysco_netns::stream::{Plan, Side, all_intact};
 use dysco_netns::{Family, wait};
+
+use crate::steered::ways::{Ways, busy, nothing_refused, takes_only};
+use crate::steered::{At, PATIENCE, Steered};
 
 /// Additional delay of each of the two parts of a slow path.
 const SLOWER: Duration = Duration::from_millis(10);
@@ -115,7 +116,7 @@ fn too_fast_downwards(family: Family, by: Duration) -> Result<()> {
     let world = Steered::new(family)?;
     (world.host(At::Client)).sysctl("net.ipv4.tcp_window_scaling", "0")?;
     let _slow = slow(&world, At::Fw1, by)?;
-    let (group, session) = busy(&world, &one_way()[0])?;
+    let (group, session) = busy(&world, &Plan::one_way()[0])?;
     let done = world.reconfigure(&session, &[At::Fw1], &[])?;
     let reason = done["reason"].to_string();
     ensure!(
@@ -145,7 +146,7 @@ fn a_session_without_window_scaling_takes_a_long_way() -> Result<()> {
     let world = Steered::new(Family::V4)?;
     (world.host(At::Client)).sysctl("net.ipv4.tcp_window_scaling", "0")?;
     let _slow = slow(&world, At::Fw1, SLOWER)?;
-    let [plan, _] = one_way();
+    let [plan, _] = Plan::one_way();
     let plan = Plan {
         rate: Some(400_000),
         ..plan
@@ -172,7 +173,7 @@ fn a_path_that_was_taken_late_catches_up() -> Result<()> {
     let world = Steered::new(Family::V4)?;
     (world.host(At::Client)).sysctl("net.ipv4.tcp_window_scaling", "0")?;
     let _slow = slow(&world, At::Fw1, SLOWER / 10)?;
-    let (group, session) = busy(&world, &one_way()[0])?;
+    let (group, session) = busy(&world, &Plan::one_way()[0])?;
     world.set_faults(At::Client, "spoil:Pace")?;
     let done = world.reconfigure(&session, &[At::Fw1], &[])?;
     ensure!(done["outcome"] == "changed", "{done:#}\n{}", world.logs());

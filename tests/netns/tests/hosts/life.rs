@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use dysco_netns::fleet::Fleet;
+use dysco_netns::fleet::{Daemon, Fleet};
 use dysco_netns::{Host, Lab, Role};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -43,22 +43,19 @@ fn interfaces(fleet: &Fleet, host: &Host) -> Result<Vec<String>> {
     Ok(all.iter().map(name).collect())
 }
 
-#[test]
-fn a_reload_takes_up_everything_or_nothing() -> Result<()> {
-    let lab = Lab::builder("reload").build()?;
-    let (fleet, host) = (Fleet::new(&lab)?, &lab.proxy);
-    host.output("ip", &["link", "add", "port", "type", "veth"])?;
-    let policy = host.dir().join("policy.toml");
-    let extra = format!(
-        "[chain]\npolicy = {policy:?}\n\n[removal]\nautomatic = false\n\n\
-         [data_plane]\nmax_sessions = 1024\n\n[log]\nfilter = \"info\"\n"
-    );
-    let daemon = fleet.start(&lab, Role::Proxy, &extra)?;
-    let file = host.dir().join("dyscod.toml");
-    let (code, report) = reload(&fleet, host, &[])?;
-    ensure!(code == Some(0), "{report:#}");
-    ensure!(keys(&report, "changed").is_empty(), "{report:#}");
+/// Keys that [`edit_all`] changes, and that a reload takes up.
+const CHANGED: [&str; 5] = [
+    "chain.policy",
+    "host.interfaces",
+    "log.filter",
+    "removal.automatic",
+    "track",
+];
 
+/// Edits the host's configuration: keys that a reload takes up, one that it does not, and the
+/// policy.
+fn edit_all(host: &Host) -> Result<()> {
+    let file = host.dir().join("dyscod.toml");
     edit(&file, "[\"eth0\"]", "[\"eth0\", \"port\"]")?;
     edit(&file, "automatic = false", "automatic = true")?;
     edit(&file, "max_sessions = 1024", "max_sessions = 2048")?;
@@ -70,38 +67,22 @@ fn a_reload_takes_up_everything_or_nothing() -> Result<()> {
         &file,
         fs::read_to_string(&file)? + "[[track]]\nports = 80\n",
     )?;
-    let changed = [
-        "chain.policy",
-        "host.interfaces",
-        "log.filter",
-        "removal.automatic",
-        "track",
-    ];
-    // A dry run reports everything, and does nothing.
-    for _ in 0..2 {
-        let (code, report) = reload(&fleet, host, &["--dry-run"])?;
-        ensure!(code == Some(5), "{report:#}");
-        ensure!(keys(&report, "changed") == changed, "{report:#}");
-        let left = keys(&report, "needs_restart");
-        ensure!(left == ["data_plane.max_sessions"], "{report:#}");
-        ensure!(
-            report["files"] == serde_json::json!(["policy"]),
-            "{report:#}"
-        );
-    }
-    ensure!(interfaces(&fleet, host)? == ["eth0"]);
+    Ok(())
+}
 
-    // Any fault leaves everything unchanged: of the file, of a key, of the policy, of the kernel.
+/// Any fault leaves everything unchanged: of the file, of a key, of the policy, of the kernel.
+fn no_fault_changes_anything(fleet: &Fleet, host: &Host) -> Result<()> {
+    let file = host.dir().join("dyscod.toml");
     let key = host.dir().join("pki/host.key");
     let mode = |mode| {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
         fs::set_permissions(&key, mode)
     };
     let faulty = |told: &str, exit: i32| -> Result<()> {
-        let (code, report) = reload(&fleet, host, &[])?;
+        let (code, report) = reload(fleet, host, &[])?;
         ensure!(code == Some(exit), "{report:#}");
         ensure!(report.to_string().contains(told), "{report:#}");
-        ensure!(interfaces(&fleet, host)? == ["eth0"], "{report:#}");
+        ensure!(interfaces(fleet, host)? == ["eth0"], "{report:#}");
         let rules = fleet.json(host, &["policy", "list"])?;
         ensure!(rules["rules"] == serde_json::json!([]), "{rules:#}");
         Ok(())
@@ -123,19 +104,12 @@ fn a_reload_takes_up_everything_or_nothing() -> Result<()> {
     )?;
     edit(&file, "\"port\"]", "\"port\", \"mac0\", \"low\"]")?;
     faulty("low", 2)?;
-    edit(&file, ", \"mac0\", \"low\"]", "]")?;
+    edit(&file, ", \"mac0\", \"low\"]", "]")
+}
 
-    let (code, report) = reload(&fleet, host, &[])?;
-    ensure!(code == Some(5), "{report:#}");
-    ensure!(keys(&report, "changed") == changed, "{report:#}");
-    ensure!(interfaces(&fleet, host)? == ["eth0", "port"]);
-    let rules = fleet.json(host, &["policy", "list"])?;
-    ensure!(rules["rules"][0]["name"] == "web", "{rules:#}");
-    let (_, report) = reload(&fleet, host, &[])?;
-    ensure!(keys(&report, "changed").is_empty(), "{report:#}");
-    ensure!(keys(&report, "needs_restart") == ["data_plane.max_sessions"]);
-
-    // The reload is requested by the signal, and the service manager is notified.
+/// The reload is requested by the signal, and the service manager is notified.
+fn the_signal_reloads(fleet: &Fleet, host: &Host, daemon: &Daemon) -> Result<()> {
+    let file = host.dir().join("dyscod.toml");
     let notify = host.dir().join("notify");
     fs::remove_file(&notify)?;
     let manager = UnixDatagram::bind(&notify)?;
@@ -153,9 +127,54 @@ fn a_reload_takes_up_everything_or_nothing() -> Result<()> {
         "{word}"
     );
     ensure!(hear()?.contains("READY=1"));
-    ensure!(interfaces(&fleet, host)? == ["eth0"]);
+    ensure!(interfaces(fleet, host)? == ["eth0"]);
     let pins = host.output("ls", &["/sys/fs/bpf/dysco/v5"])?;
     ensure!(!pins.contains("link_port"), "{pins}");
     ensure!(pins.contains("link_eth0"), "{pins}");
+    Ok(())
+}
+
+#[test]
+fn a_reload_takes_up_everything_or_nothing() -> Result<()> {
+    let lab = Lab::builder("reload").build()?;
+    let (fleet, host) = (Fleet::new(&lab)?, &lab.proxy);
+    host.output("ip", &["link", "add", "port", "type", "veth"])?;
+    let policy = host.dir().join("policy.toml");
+    let extra = format!(
+        "[chain]\npolicy = {policy:?}\n\n[removal]\nautomatic = false\n\n\
+         [data_plane]\nmax_sessions = 1024\n\n[log]\nfilter = \"info\"\n"
+    );
+    let daemon = fleet.start(&lab, Role::Proxy, &extra)?;
+    let (code, report) = reload(&fleet, host, &[])?;
+    ensure!(code == Some(0), "{report:#}");
+    ensure!(keys(&report, "changed").is_empty(), "{report:#}");
+
+    edit_all(host)?;
+    // A dry run reports everything, and does nothing.
+    for _ in 0..2 {
+        let (code, report) = reload(&fleet, host, &["--dry-run"])?;
+        ensure!(code == Some(5), "{report:#}");
+        ensure!(keys(&report, "changed") == CHANGED, "{report:#}");
+        let left = keys(&report, "needs_restart");
+        ensure!(left == ["data_plane.max_sessions"], "{report:#}");
+        ensure!(
+            report["files"] == serde_json::json!(["policy"]),
+            "{report:#}"
+        );
+    }
+    ensure!(interfaces(&fleet, host)? == ["eth0"]);
+
+    no_fault_changes_anything(&fleet, host)?;
+    let (code, report) = reload(&fleet, host, &[])?;
+    ensure!(code == Some(5), "{report:#}");
+    ensure!(keys(&report, "changed") == CHANGED, "{report:#}");
+    ensure!(interfaces(&fleet, host)? == ["eth0", "port"]);
+    let rules = fleet.json(host, &["policy", "list"])?;
+    ensure!(rules["rules"][0]["name"] == "web", "{rules:#}");
+    let (_, report) = reload(&fleet, host, &[])?;
+    ensure!(keys(&report, "changed").is_empty(), "{report:#}");
+    ensure!(keys(&report, "needs_restart") == ["data_plane.max_sessions"]);
+
+    the_signal_reloads(&fleet, host, &daemon)?;
     lab.finish(daemon)
 }

@@ -5,25 +5,16 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use crate::world::{DECLARED, PROXY_PORT, SERVER_PORT, World};
 use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Group, Plan, all_intact};
 use dysco_netns::{Family, Host, HostOptions, Lab, Process, Role, counters, relays, wait};
 use serde_json::Value;
 
+use crate::world::{DECLARED, PROXY_PORT, SERVER_PORT, World};
+
 const PORT: u16 = 8090;
 const LIMIT: Duration = Duration::from_secs(60);
 const ALL: [Role; 3] = [Role::Client, Role::Proxy, Role::Server];
-
-/// Returns plans of sessions that differ, as those of different people do.
-fn different(count: usize) -> Vec<Plan> {
-    let plan = |i: usize| Plan {
-        rate: Some(3_000_000 + 170_000 * i as u64),
-        write: 5_000 + 1_100 * i,
-        ..Plan::default()
-    };
-    (0..count).map(plan).collect()
-}
 
 /// Returns a plan with so much traffic that data is in flight at all times.
 fn busy() -> Plan {
@@ -121,7 +112,7 @@ fn leaves(name: &str, family: Family, start: Start, count: usize) -> Result<()> 
     let mut w = before(name, family)?;
     let to = Role::Server.at(family, SERVER_PORT);
     let relay = start(&w.lab.proxy, Role::Proxy.at(family, PORT), to)?;
-    let groups = running(&w, PORT, &different(count))?;
+    let groups = running(&w, PORT, &Plan::different(count))?;
     late(&mut w, &[Role::Proxy], "")?;
     wait_adopted(&w, Role::Proxy, 2 * count as u64)?;
     let listed = w.sessions(Role::Proxy)?;

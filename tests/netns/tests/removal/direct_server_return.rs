@@ -4,12 +4,13 @@
 
 use std::time::Duration;
 
-use crate::world::fates::Ends;
-use crate::world::{DECLARED, World};
 use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Close, Group, Plan, Side, all_intact};
-use dysco_netns::{Builder, Family, Lab, Role, counters, wait};
+use dysco_netns::{Builder, Family, Lab, Role, wait};
 use serde_json::Value;
+
+use crate::world::fates::Ends;
+use crate::world::{DECLARED, World};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Hosts that run a daemon.
@@ -44,14 +45,6 @@ fn open(w: &World, count: usize, plan: &Plan) -> Result<(Group, Vec<Ends>)> {
     let ends = w.ends(&group)?;
     w.wait_removable(&ends)?;
     Ok((group, ends))
-}
-
-fn gentle(close: Close) -> Plan {
-    Plan {
-        rate: Some(1_000_000),
-        close,
-        ..Plan::default()
-    }
 }
 
 fn first(done: &Value, what: &str) -> String {
@@ -93,23 +86,13 @@ fn straight(w: &World, group: &Group, progress: u64) -> Result<()> {
     Ok(())
 }
 
-fn no_resets(w: &World) -> Result<()> {
-    for host in [&w.lab.client, &w.lab.server] {
-        let resets = counters::resets(host)?;
-        ensure!(resets == 0, "{resets} resets\n{}", w.state());
-    }
-    let sent = counters::tcp(&w.lab.proxy)?["Tcp.OutRsts"];
-    ensure!(sent == 0, "{sent} resets from the proxy's host");
-    Ok(())
-}
-
 fn busy(lab: Builder, family: Family, count: usize, progress: u64) -> Result<()> {
     let mut w = world(lab, family, &TWO)?;
     let (group, _) = open(&w, count, &Plan::default())?;
     remove(&w, "return", count)?;
     drop(w.haproxy.take());
     straight(&w, &group, progress)?;
-    no_resets(&w)?;
+    w.no_resets()?;
     all_intact(&group.finish()?)?;
     w.finish()
 }
@@ -150,7 +133,7 @@ fn a_reverse_path_filter_refuses_it() -> Result<()> {
         let key = format!("net.ipv4.conf.{interface}.rp_filter");
         w.lab.router.sysctl(&key, "1")?;
     }
-    let (group, ends) = open(&w, 2, &gentle(Close::Together))?;
+    let (group, ends) = open(&w, 2, &Plan::paced(1_000_000, Close::Together))?;
     let name = ends[0].name();
     let refused = w.remove(&["--session", &name])?;
     ensure!(refused["summary"]["refused"] == 1, "{refused:#}");
@@ -173,7 +156,7 @@ fn a_reverse_path_filter_refuses_it() -> Result<()> {
 fn a_client_that_cannot_show_it_is_refused() -> Result<()> {
     let lab = Lab::builder("returnsack").hosts(|h| h.sack(false));
     let w = world(lab, Family::V4, &TWO)?;
-    let (group, _) = open(&w, 1, &gentle(Close::Together))?;
+    let (group, _) = open(&w, 1, &Plan::paced(1_000_000, Close::Together))?;
     let refused = w.remove(&["--all"])?;
     ensure!(first(&refused, "reason").contains("SACK"), "{refused:#}");
     let done = w.remove(&["--all", "--mode", "auto"])?;
@@ -187,7 +170,7 @@ fn a_client_that_cannot_show_it_is_refused() -> Result<()> {
 #[test]
 fn auto_leaves_it_to_who_asks_for_it_by_name() -> Result<()> {
     let w = world(Lab::builder("returnauto"), Family::V4, &TWO)?;
-    let (group, ends) = open(&w, 1, &gentle(Close::Together))?;
+    let (group, ends) = open(&w, 1, &Plan::paced(1_000_000, Close::Together))?;
     let done = w.remove(&["--session", &ends[0].name(), "--mode", "auto"])?;
     all_by(&w, &done, "local", 1)?;
     let why = first(&done, "why_mode");
@@ -224,7 +207,7 @@ fn local_then_return_then_bypass() -> Result<()> {
     group.wait_progress(2 << 20)?;
     let passed = w.lab.proxy_packets()? - before;
     ensure!(passed < 20, "{passed} packets still pass the proxy's host");
-    no_resets(&w)?;
+    w.no_resets()?;
     all_intact(&group.finish()?)?;
     w.finish()
 }
@@ -240,7 +223,8 @@ fn they_end_in_each_way() -> Result<()> {
         Close::Reset(Side::Server),
     ];
     let mut w = world(Lab::builder("returnend"), Family::V4, &TWO)?;
-    let groups = ways.map(|close| open(&w, 1, &gentle(close)).map(|(group, _)| group));
+    let groups =
+        ways.map(|close| open(&w, 1, &Plan::paced(1_000_000, close)).map(|(group, _)| group));
     remove(&w, "return", ways.len())?;
     drop(w.haproxy.take());
     for (group, way) in groups.into_iter().zip(ways) {
@@ -264,7 +248,7 @@ fn they_end_in_each_way() -> Result<()> {
 #[test]
 fn replies_that_no_longer_arrive_take_the_old_way() -> Result<()> {
     let mut w = world(Lab::builder("returnlost"), Family::V4, &TWO)?;
-    let (group, _) = open(&w, 2, &gentle(Close::Together))?;
+    let (group, _) = open(&w, 2, &Plan::paced(1_000_000, Close::Together))?;
     remove(&w, "return", 2)?;
     straight(&w, &group, 100_000)?;
     w.lab
@@ -293,7 +277,7 @@ fn a_firewall_that_drops_what_it_calls_invalid() -> Result<()> {
         let rule = format!("{way} proxy ct state invalid counter drop comment \"invalid\"");
         w.lab.add_rule(&rule)?;
     }
-    let (group, _) = open(&w, 2, &gentle(Close::Together))?;
+    let (group, _) = open(&w, 2, &Plan::paced(1_000_000, Close::Together))?;
     goes_back(w, group)
 }
 
@@ -322,7 +306,7 @@ fn a_firewall_of_the_clients_side_that_sees_no_replies() -> Result<()> {
     w.lab.router.input("nft", &["-f", "-"], untracked)?;
     w.lab
         .add_rule("iifname client ct state invalid counter drop")?;
-    let (group, _) = open(&w, 2, &gentle(Close::Together))?;
+    let (group, _) = open(&w, 2, &Plan::paced(1_000_000, Close::Together))?;
     goes_back(w, group)
 }
 
@@ -346,7 +330,7 @@ fn a_client_that_reaches_the_proxy_by_another_address() -> Result<()> {
         &w.server,
         service,
         2,
-        &gentle(Close::Together),
+        &Plan::paced(1_000_000, Close::Together),
     )?;
     group.run();
     group.wait_progress(100_000)?;
@@ -364,7 +348,7 @@ fn what_is_said_of_it_is_lost() -> Result<()> {
         (Role::Server, "ReturnAck"),
     ];
     let w = world(Lab::builder("returnwords"), Family::V6, &TWO)?;
-    let (group, ends) = open(&w, said.len(), &gentle(Close::Together))?;
+    let (group, ends) = open(&w, said.len(), &Plan::paced(1_000_000, Close::Together))?;
     for ((role, message), own) in said.iter().zip(&ends) {
         w.fault(*role, &format!("drop:{message}"))?;
         let done = w.remove(&["--session", &own.name(), "--mode", "return"])?;
@@ -394,7 +378,7 @@ fn a_daemon_dies() -> Result<()> {
         (Role::Server, "Return"),
         (Role::Server, "ReturnAck"),
     ];
-    let plan = gentle(Close::First(Side::Client));
+    let plan = Plan::paced(1_000_000, Close::First(Side::Client));
     let mut w = world(Lab::builder("returndies"), Family::V4, &TWO)?;
     let (group, ends) = open(&w, before.len(), &plan)?;
     for ((role, name), own) in before.iter().zip(&ends) {

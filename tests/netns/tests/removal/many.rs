@@ -1,13 +1,17 @@
 //! Many sessions at the same time, and all the ways to select them.
 
-use crate::world::World;
-use crate::world::fates::Fate;
 use anyhow::{Result, ensure};
 use dysco_netns::stream::{Plan, all_intact};
 use dysco_netns::{Family, Lab, Role};
 use serde_json::Value;
 
+use crate::world::World;
+use crate::world::fates::{Ends, Fate};
+
 const MANY: usize = 1000;
+
+/// Address of the proxy's host.
+const PROXY: &str = "10.0.2.1";
 
 #[test]
 fn a_thousand_sessions_at_once_under_load() -> Result<()> {
@@ -57,45 +61,7 @@ fn sessions_by_every_name_and_from_every_host() -> Result<()> {
         ensure!(translated == 0, "{role:?} translated {translated} packets");
     }
 
-    let id = |role: Role, local: &str, remote: &str| -> Result<String> {
-        let all = w.sessions(role)?;
-        let found = all
-            .iter()
-            .find(|s| s["local"] == local && s["remote"] == remote);
-        let id = found.and_then(|s| s["id"].as_str());
-        Ok(id.unwrap_or_default().to_owned())
-    };
-    let e = &ends;
-    let proxy = "10.0.2.1";
-    let ways = [
-        (
-            Role::Proxy,
-            "self",
-            id(Role::Proxy, &e[0].listen, &e[0].client)?,
-        ),
-        (Role::Proxy, proxy, e[1].name()),
-        (
-            Role::Client,
-            proxy,
-            id(Role::Client, &e[2].client, &e[2].listen)?,
-        ),
-        (
-            Role::Client,
-            proxy,
-            format!("{}>{}", e[3].client, e[3].listen),
-        ),
-        (
-            Role::Server,
-            proxy,
-            id(Role::Server, &e[4].server, &e[4].proxy)?,
-        ),
-        (
-            Role::Server,
-            proxy,
-            format!("{}>{}", e[5].server, e[5].proxy),
-        ),
-    ];
-    for (at, (role, host, name)) in ways.iter().enumerate() {
+    for (at, (role, host, name)) in ways(&w, &ends)?.iter().enumerate() {
         let done = w.remove_from(*role, host, &["--session", name])?;
         removed(&done, 1)?;
         let fates = w.settle(&ends)?;
@@ -105,18 +71,59 @@ fn sessions_by_every_name_and_from_every_host() -> Result<()> {
             "{at}: {fates:?}"
         );
     }
-    removed(&w.remove_from(Role::Client, proxy, &["--all"])?, 2)?;
+    removed(&w.remove_from(Role::Client, PROXY, &["--all"])?, 2)?;
     let later = w.open(2, &plan)?;
     later.run();
     later.wait_progress(100_000)?;
     w.wait_removable(&w.ends(&later)?)?;
-    removed(&w.remove_from(Role::Server, proxy, &["--all"])?, 2)?;
+    removed(&w.remove_from(Role::Server, PROXY, &["--all"])?, 2)?;
 
     for group in [group, later] {
         group.wait_progress(100_000)?;
         all_intact(&group.finish()?)?;
     }
     w.finish()
+}
+
+/// Returns the names of the first six sessions, each with the host that is asked, and the name of
+/// the middlebox there.
+fn ways(w: &World, e: &[Ends]) -> Result<[(Role, &'static str, String); 6]> {
+    let id = |role: Role, local: &str, remote: &str| -> Result<String> {
+        let all = w.sessions(role)?;
+        let found = all
+            .iter()
+            .find(|s| s["local"] == local && s["remote"] == remote);
+        let id = found.and_then(|s| s["id"].as_str());
+        Ok(id.unwrap_or_default().to_owned())
+    };
+    Ok([
+        (
+            Role::Proxy,
+            "self",
+            id(Role::Proxy, &e[0].listen, &e[0].client)?,
+        ),
+        (Role::Proxy, PROXY, e[1].name()),
+        (
+            Role::Client,
+            PROXY,
+            id(Role::Client, &e[2].client, &e[2].listen)?,
+        ),
+        (
+            Role::Client,
+            PROXY,
+            format!("{}>{}", e[3].client, e[3].listen),
+        ),
+        (
+            Role::Server,
+            PROXY,
+            id(Role::Server, &e[4].server, &e[4].proxy)?,
+        ),
+        (
+            Role::Server,
+            PROXY,
+            format!("{}>{}", e[5].server, e[5].proxy),
+        ),
+    ])
 }
 
 fn removed(done: &Value, count: usize) -> Result<()> {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::world::{DECLARED, World};
+use Role::{Client, Proxy, Server};
 use anyhow::{Context, Result, ensure};
-use dysco_netns::stream::{Close, Group, Outcome, Plan, Reading, Side, all_intact};
+use dysco_netns::stream::{Close, Group, Outcome, Reading, Side, all_intact};
 use dysco_netns::{Family, Lab, Role, wait};
 
-use Role::{Client, Proxy, Server};
+use crate::world::{DECLARED, World};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -24,25 +24,6 @@ fn world(name: &str) -> Result<World> {
     let config = format!("{DECLARED}[log]\nfilter = \"dysco_daemon::engine=debug\"\n");
     let lab = Lab::builder(name);
     World::with(lab, Family::V4, &Role::ALL, &config, |c| c)
-}
-
-fn groups(w: &World, ways: &[Close]) -> Result<Vec<Group>> {
-    let of = |close: &Close| {
-        let plan = Plan {
-            rate: Some(2_000_000),
-            close: *close,
-            ..Plan::default()
-        };
-        let group = w.open(1, &plan)?;
-        group.run();
-        Ok(group)
-    };
-    let groups: Vec<Group> = ways.iter().map(of).collect::<Result<_>>()?;
-    for group in &groups {
-        group.wait_progress(200_000)?;
-        w.wait_removable(&w.ends(group)?)?;
-    }
-    Ok(groups)
 }
 
 /// Begins the removal of all sessions and waits until the daemon of `role` has carried out
@@ -108,13 +89,13 @@ fn end_by(
 #[test]
 fn before_the_cut_and_with_one_cut_only() -> Result<()> {
     let mut w = world("cut")?;
-    let held = groups(&w, &WAYS)?;
+    let held = w.open_to_end(&WAYS)?;
     w.fault(Role::Client, "lose:SetUp")?;
     hold(&mut w, &held, Role::Client, "Prepare")?;
     end(&w, held, &WAYS).context("before the cut")?;
 
     let ways = [&WAYS[..], &[Close::Together]].concat();
-    let held = groups(&w, &ways)?;
+    let held = w.open_to_end(&ways)?;
     w.fault(Role::Client, "lose:Switched")?;
     hold(&mut w, &held, Role::Client, "Cut")?;
     // With the client's data the other end's new data takes the new path as well, and its FIN.
@@ -130,7 +111,7 @@ fn before_the_cut_and_with_one_cut_only() -> Result<()> {
 fn at_once_after_the_first_cut() -> Result<()> {
     let mut w = world("first")?;
     let ways = [&WAYS[..], &[Close::Together]].concat();
-    let held = groups(&w, &ways)?;
+    let held = w.open_to_end(&ways)?;
     w.fault(Role::Client, "lose:Switched")?;
     hold(&mut w, &held, Role::Client, "Cut")?;
     for group in &held {
@@ -146,7 +127,7 @@ fn while_draining_and_before_done() -> Result<()> {
     let mut w = world("drain")?;
     let ways = [&WAYS[..], &[Close::Together]].concat();
     for paused in [Side::Server, Side::Client] {
-        let held = groups(&w, &ways)?;
+        let held = w.open_to_end(&ways)?;
         for group in &held {
             group.set_reading(paused, Reading::Paused);
         }
@@ -154,7 +135,7 @@ fn while_draining_and_before_done() -> Result<()> {
         end(&w, held, &ways).with_context(|| format!("draining to {paused:?}"))?;
     }
 
-    let held = groups(&w, &ways)?;
+    let held = w.open_to_end(&ways)?;
     w.fault(Role::Client, "lose:Done")?;
     hold(&mut w, &held, Role::Client, "Complete")?;
     end(&w, held, &ways).context("before Done")?;
@@ -285,7 +266,7 @@ fn ends_in(
     ended: &dyn Fn(&World) -> Result<()>,
 ) -> Result<()> {
     let ways = [&WAYS[..], &[Close::Together]].concat();
-    let groups = groups(w, &ways)?;
+    let groups = w.open_to_end(&ways)?;
     for (role, words) in hold.faults {
         w.fault(*role, words)?;
     }

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use crate::world::World;
-use crate::world::fates::Ends;
 use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Close, Group, Plan, Side, all_intact};
 use dysco_netns::{Family, Lab, Role, counters, wait};
 use serde_json::Value;
+
+use crate::world::World;
+use crate::world::fates::Ends;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -98,18 +99,10 @@ fn with_one_percent_loss() -> Result<()> {
     w.finish()
 }
 
-fn gentle(close: Close) -> Plan {
-    Plan {
-        rate: Some(1_000_000),
-        close,
-        ..Plan::default()
-    }
-}
-
 /// The history has the former and the present mode, the time of the change and its requester.
 #[test]
 fn its_history_is_kept_and_it_is_counted() -> Result<()> {
-    let plan = gentle(Close::Together);
+    let plan = Plan::paced(1_000_000, Close::Together);
     let (mut w, group, ends) = relayed(Lab::builder("laterpast"), Family::V4, &plan, 2)?;
     let status = |w: &World, role| w.fleet.json(w.lab.host(role), &["status"]);
     let counts = status(&w, Role::Proxy)?["sessions"].clone();
@@ -189,7 +182,7 @@ fn a_daemon_dies() -> Result<()> {
         (Role::Server, "Cut"),
         (Role::Server, "Complete"),
     ];
-    let plan = gentle(Close::First(Side::Client));
+    let plan = Plan::paced(1_000_000, Close::First(Side::Client));
     let lab = Lab::builder("laterdies");
     let (mut w, group, ends) = relayed(lab, Family::V4, &plan, before.len())?;
     for ((role, name), own) in before.iter().zip(&ends) {

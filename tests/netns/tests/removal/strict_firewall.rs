@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use crate::world::World;
 use anyhow::{Context, Result};
 use dysco_netns::delay::Delay;
-use dysco_netns::stream::{Amount, Close, Plan, Reading, Side, all_intact};
+use dysco_netns::stream::{Plan, Reading, Side, all_intact};
 use dysco_netns::{Builder, Family, Lab, Role, wait};
+
+use crate::world::World;
 
 const MIB: u64 = 1 << 20;
 
@@ -84,22 +85,10 @@ fn sessions_that_are_mostly_silent() -> Result<()> {
     leave(w, 20, &plan, 2048)
 }
 
-/// Returns plans of a download and of an upload.
-fn one_way() -> [Plan; 2] {
-    let plan = |up, down, first| Plan {
-        up,
-        down,
-        close: Close::First(first),
-        ..Plan::default()
-    };
-    let (all, none) = (Amount::UntilStopped, Amount::Bytes(0));
-    [plan(none, all, Side::Server), plan(all, none, Side::Client)]
-}
-
 /// The receiving end sends only acknowledgements.
 #[test]
 fn a_download_and_an_upload() -> Result<()> {
-    for plan in one_way() {
+    for plan in Plan::one_way() {
         let w = guarded(Lab::builder("guardone"), Family::V4)?;
         let group = w.open(2, &plan)?;
         group.run();
@@ -194,7 +183,7 @@ fn without_window_scaling_at_the_server() -> Result<()> {
 /// what a fast session sends until the bypass is taken. Such a session stays, with that reason.
 #[test]
 fn without_window_scaling_and_too_fast() -> Result<()> {
-    for plan in one_way() {
+    for plan in Plan::one_way() {
         let (w, _slow) = unscaled_on_a_longer_way()?;
         let group = w.open(1, &plan)?;
         group.run();
@@ -216,7 +205,7 @@ fn without_window_scaling_and_too_fast() -> Result<()> {
 #[test]
 fn without_window_scaling_and_taken_late() -> Result<()> {
     let (w, _slow) = unscaled_on_a_longer_way()?;
-    let [download, _] = one_way();
+    let [download, _] = Plan::one_way();
     let group = w.open(1, &download)?;
     group.run();
     let limit = Duration::from_secs(30);

@@ -1,7 +1,7 @@
 //! Sessions with full segments in both directions, or in one direction.
 
 use anyhow::{Context, Result, ensure};
-use dysco_netns::stream::{Amount, Close, Group, Plan, Side, all_intact};
+use dysco_netns::stream::{Group, Plan, Side, all_intact};
 use dysco_netns::{Family, wait};
 use serde_json::Value;
 
@@ -9,16 +9,17 @@ use super::{At, PATIENCE, Steered};
 
 const MIB: u64 = 1 << 20;
 
-/// Returns plans with full segments in one direction, or the other.
-pub fn one_way() -> [Plan; 2] {
-    let plan = |up, down, first| Plan {
-        up,
-        down,
-        close: Close::First(first),
+/// Opens one session that leaves the processors to the daemons. Returns the session and its name.
+pub fn gentle(world: &Steered) -> Result<(Group, String)> {
+    let plan = Plan {
+        rate: Some(2_000_000),
         ..Plan::default()
     };
-    let (all, none) = (Amount::UntilStopped, Amount::Bytes(0));
-    [plan(none, all, Side::Server), plan(all, none, Side::Client)]
+    let group = world.open(1, &plan)?;
+    group.run();
+    group.wait_progress(100_000)?;
+    let name = world.name(group.locals()[0]);
+    Ok((group, name))
 }
 
 /// Opens a session in progress. Returns the session and its name.
@@ -82,7 +83,7 @@ impl Ways {
     }
 
     pub fn of(world: Steered) -> Result<Ways> {
-        let plans = [Plan::default()].into_iter().chain(one_way());
+        let plans = [Plan::default()].into_iter().chain(Plan::one_way());
         let groups = plans.map(|plan| Ok(busy(&world, &plan)?.0));
         let groups = groups.collect::<Result<_>>()?;
         Ok(Ways { world, groups })

@@ -4,11 +4,11 @@ pub mod fates;
 
 use std::net::SocketAddr;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use dysco_netns::fleet::{self, Daemon, Fleet};
 use dysco_netns::haproxy::Config;
-use dysco_netns::stream::{Group, Plan, Server};
-use dysco_netns::{Builder, Family, Lab, Process, Role, capture};
+use dysco_netns::stream::{Close, Group, Plan, Server};
+use dysco_netns::{Builder, Family, Lab, Process, Role, capture, counters};
 use serde_json::Value;
 
 /// Ports of HAProxy and of the server behind it.
@@ -191,6 +191,33 @@ impl World {
     pub fn finish(self) -> Result<()> {
         self.lab
             .finish((self.haproxy, self.daemons, self.server, self.capture))
+    }
+
+    /// Checks that no end was reset, and that the proxy's stack answered nothing.
+    pub fn no_resets(&self) -> Result<()> {
+        for host in [&self.lab.client, &self.lab.server] {
+            let resets = counters::resets(host)?;
+            ensure!(resets == 0, "{resets} resets\n{}", self.state());
+        }
+        let sent = counters::tcp(&self.lab.proxy)?["Tcp.OutRsts"];
+        ensure!(sent == 0, "{sent} resets from the proxy's host");
+        Ok(())
+    }
+
+    /// Opens a session for each of these ways to end, of a moderate rate, and waits until all can
+    /// be removed.
+    pub fn open_to_end(&self, ways: &[Close]) -> Result<Vec<Group>> {
+        let open = |close: &Close| {
+            let group = self.open(1, &Plan::paced(2_000_000, *close))?;
+            group.run();
+            Ok(group)
+        };
+        let groups: Vec<Group> = ways.iter().map(open).collect::<Result<_>>()?;
+        for group in &groups {
+            group.wait_progress(200_000)?;
+            self.wait_removable(&self.ends(group)?)?;
+        }
+        Ok(groups)
     }
 
     pub fn counters(&self, role: Role) -> Result<Value> {
