@@ -258,19 +258,30 @@ fn of_session(
             what: format!("{} {}", describe(plan, session, seen), said(trouble)),
         })
         .collect();
-    if let (false, Some(local)) = (findings.is_empty(), seen.local) {
-        let false_removed = changes(run, local).filter(|(o, _)| !moved_after(seen, o.ended_ms));
-        findings.extend(false_removed.take(1).map(|(o, outcome)| Finding {
-            kind: Kind::FalseRemoved,
-            session: Some(session.id),
-            what: format!(
-                "{} has not moved since it was called {outcome} at {} ms",
-                describe(plan, session, seen),
-                o.ended_ms
-            ),
-        }));
+    if !findings.is_empty() {
+        findings.extend(false_removed(plan, session, seen, run));
     }
     findings
+}
+
+/// Returns a finding if a session has not moved since its change was called a success.
+fn false_removed(
+    plan: &Plan,
+    session: &SessionPlan,
+    seen: &SessionRun,
+    run: &Run,
+) -> Option<Finding> {
+    let mut called = changes(run, seen.local?);
+    let (operation, outcome) = called.find(|(o, _)| !moved_after(seen, o.ended_ms))?;
+    Some(Finding {
+        kind: Kind::FalseRemoved,
+        session: Some(session.id),
+        what: format!(
+            "{} has not moved since it was called {outcome} at {} ms",
+            describe(plan, session, seen),
+            operation.ended_ms
+        ),
+    })
 }
 
 /// True if a command has begun anything with a session. An address translator on the path may have

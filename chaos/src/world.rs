@@ -148,26 +148,8 @@ fn join(host: &Host, router: &Host, plan: &HostPlan, wires: &mut Vec<Wire>) -> R
             host.sysctl(&format!("net.ipv6.conf.{device}.{key}"), "0")?;
         }
     }
-    let mut near = String::new();
-    for (v6, bits, nodad) in [(false, 24, ""), (true, 64, " nodad")] {
-        let (own_address, gateway) = (address(plan.number, v6), gateway(plan.number, v6));
-        near += &format!("addr add {own_address}/{bits} dev {own}{nodad}\nlink set {own} up\n");
-        near += &match (plan.link, v6) {
-            // The host sends by the second uplink, and receives replies by the first.
-            (Link::TwoUplinks, false) => {
-                let n = plan.number;
-                format!(
-                    "addr add 10.1.{n}.1/24 dev eth1\nlink set eth1 up\nroute add default via 10.1.{n}.254 src {own_address} congctl cubic\n"
-                )
-            }
-            (Link::Tun, _) => {
-                format!("route add default dev {own} src {own_address} congctl cubic\n")
-            }
-            _ => format!("route add default via {gateway} congctl cubic\n"),
-        };
-    }
     router.input("ip", &["-batch", "-"], &far(plan))?;
-    host.input("ip", &["-batch", "-"], &near)?;
+    host.input("ip", &["-batch", "-"], &near(plan, own))?;
     if plan.link == Link::Tun {
         let mtu = mtu.to_string();
         host.output("ip", &["link", "set", own, "mtu", &mtu])?;
@@ -187,6 +169,29 @@ fn join(host: &Host, router: &Host, plan: &HostPlan, wires: &mut Vec<Wire>) -> R
         host.sysctl("net.netfilter.nf_conntrack_tcp_loose", "0")?;
     }
     (plan.sysctls.iter()).try_for_each(|(key, value)| host.sysctl(key, value))
+}
+
+/// Returns the commands that set up the host's end of its link, which is the device `own`.
+fn near(plan: &HostPlan, own: &str) -> String {
+    let mut near = String::new();
+    for (v6, bits, nodad) in [(false, 24, ""), (true, 64, " nodad")] {
+        let (own_address, gateway) = (address(plan.number, v6), gateway(plan.number, v6));
+        near += &format!("addr add {own_address}/{bits} dev {own}{nodad}\nlink set {own} up\n");
+        near += &match (plan.link, v6) {
+            // The host sends by the second uplink, and receives replies by the first.
+            (Link::TwoUplinks, false) => {
+                let n = plan.number;
+                format!(
+                    "addr add 10.1.{n}.1/24 dev eth1\nlink set eth1 up\nroute add default via 10.1.{n}.254 src {own_address} congctl cubic\n"
+                )
+            }
+            (Link::Tun, _) => {
+                format!("route add default dev {own} src {own_address} congctl cubic\n")
+            }
+            _ => format!("route add default via {gateway} congctl cubic\n"),
+        };
+    }
+    near
 }
 
 /// Returns the commands that set up the router's end of a host's link.
