@@ -34,6 +34,22 @@ pub fn run(
     let _ = fs::remove_dir_all(&out);
     fs::create_dir_all(&out).with_context(|| format!("failed to make {}", out.display()))?;
     fs::write(out.join("start"), start(programs, links)?)?;
+    let mut qemu = qemu(&out, image);
+    let status = qemu.status().context("failed to run qemu-system-x86_64")?;
+    let result = fs::read(out.join(RESULT)).ok();
+    let result = result
+        .with_context(|| format!("the guest found nothing ({status}): see {}", out.display()))?;
+    let found: Found = serde_json::from_slice(&result)?;
+    ensure!(
+        found.kernel == kernel.release,
+        "another kernel was booted: {}",
+        found.kernel
+    );
+    Ok(found)
+}
+
+/// Returns the command that boots an image, whose guest writes to the folder `out`.
+fn qemu(out: &Path, image: &Image) -> Command {
     let share = |path: &Path, tag: &str, more: &str| {
         format!(
             "local,path={},mount_tag={tag},security_model=none{more}",
@@ -78,18 +94,8 @@ pub fn run(
         "-virtfs",
         &share(Path::new("/"), "host", ",readonly=on,multidevs=remap"),
     ]);
-    qemu.args(["-virtfs", &share(&out, "out", "")]);
-    let status = qemu.status().context("failed to run qemu-system-x86_64")?;
-    let result = fs::read(out.join(RESULT)).ok();
-    let result = result
-        .with_context(|| format!("the guest found nothing ({status}): see {}", out.display()))?;
-    let found: Found = serde_json::from_slice(&result)?;
-    ensure!(
-        found.kernel == kernel.release,
-        "another kernel was booted: {}",
-        found.kernel
-    );
-    Ok(found)
+    qemu.args(["-virtfs", &share(out, "out", "")]);
+    qemu
 }
 
 /// Returns the script that the guest runs first.
