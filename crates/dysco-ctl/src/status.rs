@@ -1,7 +1,6 @@
 //! `dyscoctl status`.
 
 use dysco_api::{Exit, Reply, Request, StatusReport};
-
 use serde::Serialize;
 
 use super::context::Context;
@@ -96,13 +95,42 @@ impl Judged {
 
 fn text(judged: &Judged) -> String {
     let status = &judged.status;
-    let sessions = &status.sessions;
     let problems = judged
         .problems
         .iter()
         .map(|p| format!("! {}; {}\n", p.what, p.hint));
     let problems: String = problems.collect();
-    let host = list([
+    let mut interfaces = table(["NAME", "ATTACHED", "RELAYS BY", "PROGRAMS"]);
+    for interface in &status.interfaces {
+        let programs = interface.programs.join(", ");
+        let relays = if interface.xdp { "XDP, TC" } else { "TC" };
+        let (name, attach) = (interface.name.clone(), interface.attach.clone());
+        interfaces.add_row([name, attach, relays.into(), programs]);
+    }
+    let mut peers = table(["ADDRESS", "STATE", "ROUND TRIP"]);
+    for peer in &status.peers {
+        let state = if peer.up { "up" } else { "down" };
+        let rtt = or_dash(peer.rtt_us.map(micros));
+        peers.add_row([peer.address.to_string(), state.into(), rtt]);
+    }
+    let mut counters = table(["NAME", "COUNT"]);
+    for (name, count) in status.counters.iter().filter(|(_, count)| **count > 0) {
+        counters.add_row([name.clone(), number(*count)]);
+    }
+    format!(
+        "{}\n{problems}\n{}\n{}{}{}",
+        judged.line(),
+        rendered(&host(status)),
+        section("Interfaces", &interfaces),
+        section("Peers", &peers),
+        section("Counters", &counters)
+    )
+}
+
+/// Returns the host, and what it has, in numbers.
+fn host(status: &StatusReport) -> comfy_table::Table {
+    let sessions = &status.sessions;
+    list([
         (
             "host",
             format!("{} ({})", status.host, listed(&status.addresses)),
@@ -133,32 +161,7 @@ fn text(judged: &Judged) -> String {
                 number(status.pairs)
             ),
         ),
-    ]);
-    let mut interfaces = table(["NAME", "ATTACHED", "RELAYS BY", "PROGRAMS"]);
-    for interface in &status.interfaces {
-        let programs = interface.programs.join(", ");
-        let relays = if interface.xdp { "XDP, TC" } else { "TC" };
-        let (name, attach) = (interface.name.clone(), interface.attach.clone());
-        interfaces.add_row([name, attach, relays.into(), programs]);
-    }
-    let mut peers = table(["ADDRESS", "STATE", "ROUND TRIP"]);
-    for peer in &status.peers {
-        let state = if peer.up { "up" } else { "down" };
-        let rtt = or_dash(peer.rtt_us.map(micros));
-        peers.add_row([peer.address.to_string(), state.into(), rtt]);
-    }
-    let mut counters = table(["NAME", "COUNT"]);
-    for (name, count) in status.counters.iter().filter(|(_, count)| **count > 0) {
-        counters.add_row([name.clone(), number(*count)]);
-    }
-    format!(
-        "{}\n{problems}\n{}\n{}{}{}",
-        judged.line(),
-        rendered(&host),
-        section("Interfaces", &interfaces),
-        section("Peers", &peers),
-        section("Counters", &counters)
-    )
+    ])
 }
 
 #[cfg(test)]
