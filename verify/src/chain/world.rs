@@ -12,7 +12,7 @@ use dysco_proto::{ChangeId, Phase};
 
 use super::calm::Fate;
 use super::config::{Configuration, Faults, LEFT, RIGHT};
-use super::host::{self, Host, LEFTWARDS, RIGHTWARDS, Route, Wrong, address, element};
+use super::host::{self, Host, LEFTWARDS, RIGHTWARDS, Route, Wrong, element};
 use super::stream::Streams;
 use crate::parts::{Net, Sealed, digest};
 use crate::socket::Harm;

@@ -146,7 +146,7 @@ fn a_filter_is_written_and_wrong_ones_are_told() {
     press(&mut app, KeyCode::Char('/'));
     write(&mut app, "port=0");
     assert_eq!(press(&mut app, KeyCode::Enter), None);
-    assert!(screen(&app, 80, 20).contains("ports are 1 to 65535"));
+    assert!(screen(&app, 80, 20).contains("use 1 to 65535"));
     // Letters belong to the filter, and are no commands.
     (0..6).for_each(|_| drop(press(&mut app, KeyCode::Backspace)));
     write(&mut app, "proxy=q");

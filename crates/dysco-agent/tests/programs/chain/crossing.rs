@@ -1,6 +1,6 @@
 //! Both ends open a session at once (RFC 9293, 3.5), by rules of both or of one.
 
-use dysco_common::chain::{Chain, WireElement, PAYLOAD, Payload};
+use dysco_common::chain::{Chain, PAYLOAD, Payload, WireElement};
 use dysco_common::policy::{Otherwise, PolicyRule};
 use dysco_common::tcp::{ACK, SYN};
 use dysco_common::{Counter, EventKind, FlowKey, Session, State, mark};

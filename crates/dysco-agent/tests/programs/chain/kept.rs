@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use dysco_common::chain::{Chain, WireElement, Token};
+use dysco_common::chain::{Chain, Token, WireElement};
 use dysco_common::session::part;
 use dysco_common::tcp::{ACK, PSH, RST};
 use dysco_common::{Counter, FlowKey, State, mark};

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use dysco_common::chain::{Chain, WireElement, Payload};
+use dysco_common::chain::{Chain, Payload, WireElement};
 use dysco_common::{Counter, FlowKey, mark};
 
 use super::*;
