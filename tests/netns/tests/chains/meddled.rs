@@ -103,8 +103,13 @@ fn a_chain_that_changes_packets_is_not_taken() -> Result<()> {
         ),
         (
             far,
-            Does::Numbers(0, 7),
+            Does::Numbers(7, 0),
             "rewrites sequence numbers (by +7)",
+        ),
+        (
+            far,
+            Does::Numbers(0, 7),
+            "rewrites acknowledgement numbers (by -7)",
         ),
         (
             near,
