@@ -94,7 +94,7 @@ fn no_fault_changes_anything(fleet: &Fleet, host: &Host) -> Result<()> {
     faulty("others may read it", 2)?;
     mode(0o600)?;
     edit(&host.dir().join("other.toml"), "10.0.9.1", "nobody")?;
-    faulty("is no IP address", 2)?;
+    faulty("is no element of a chain, and names are not looked up", 2)?;
     edit(&host.dir().join("other.toml"), "nobody", "10.0.9.1")?;
     // The programs are attached to one interface, and cannot be attached to the other.
     host.output("ip", &["link", "add", "low", "type", "veth"])?;
