@@ -157,6 +157,7 @@ impl Host for ThisHost {
     fn chain(&mut self, change: ChangeId, command: Chain) {
         let ThisHost {
             plane,
+            proxy_changes,
             rechain,
             moves,
             ..
@@ -177,6 +178,8 @@ impl Host for ThisHost {
                 rechain.note_delta(change, delta, right);
                 self.open_path(change, chain, inner, token);
             }
+            // This process could not hold the session of a former one.
+            Chain::Cut if !rechain.holds(change) => proxy_changes.tell_gone(plane, change),
             Chain::Cut => rechain.switch_path(plane, change),
             Chain::SetCutIn { cutoff } => rechain.settle_path(plane, change, cutoff.at),
             Chain::Complete => rechain.leave_path_before(change),

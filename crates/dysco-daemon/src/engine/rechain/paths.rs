@@ -14,6 +14,11 @@ use crate::engine::{Plane, Rechain};
 pub(super) const LATE: Duration = Duration::from_millis(200);
 
 impl Rechain {
+    /// Returns true if this host holds the paths of a change.
+    pub(in crate::engine) fn holds(&self, change: ChangeId) -> bool {
+        self.paths.contains_key(&change)
+    }
+
     /// Ends at once the changes that only wait for late packets and of which this host was an
     /// anchor as one of the session's chain: from now on it passes the session on by one path.
     pub(super) fn settle_late(&mut self, plane: &mut Plane, session: &Subsession) {
