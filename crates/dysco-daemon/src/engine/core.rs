@@ -7,7 +7,7 @@ use super::host::ThisHost;
 use super::plane::News;
 use super::tally::Tally;
 
-/// What the owners of requests share.
+/// State that the owners of requests share.
 pub(super) struct Core {
     pub host: ThisHost,
     pub machine: Machine,

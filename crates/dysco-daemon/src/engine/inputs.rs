@@ -46,7 +46,7 @@ pub(super) struct Inputs {
     happened: Happened,
 }
 
-/// What the engine waits for, besides what others send.
+/// Times and conditions that the engine waits for, besides its channels.
 pub(super) struct Wants {
     /// Time at which the machine has something to do.
     pub timer: Option<Instant>,

@@ -1,4 +1,4 @@
-//! What this host has to work with: the data plane, the proxy's side, the channel to other hosts,
+//! The means of this host: the data plane, the proxy's side, the channel to other hosts,
 //! and what is known of sessions and neighbours.
 //!
 //! Nothing here knows the machine, or who has asked for a change. What the machine has to know waits
@@ -25,7 +25,7 @@ use super::names::Names;
 use super::neighbours::Neighbours;
 use super::state::StateDir;
 
-/// What a request asks of its change on this host.
+/// Terms on which a request begins a change on this host.
 pub(super) struct Terms {
     /// True if the operator has vouched for the proxy.
     pub vouched: bool,

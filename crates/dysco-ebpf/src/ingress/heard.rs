@@ -1,4 +1,4 @@
-//! What the entry learns from a received packet.
+//! Updates of the entry from a received packet.
 
 use core::hint::cold_path;
 

@@ -1,4 +1,4 @@
-//! What an end receives of its proxy: the proxy's own FINs and resets, and its acknowledgements.
+//! Tests of what an end receives of its proxy: FINs, resets and acknowledgements.
 
 use dysco_common::State;
 use dysco_common::session::Session;

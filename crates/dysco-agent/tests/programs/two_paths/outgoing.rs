@@ -1,4 +1,4 @@
-//! What an end sends between two paths: its path, its numbers, and the copy for the other path.
+//! Tests of what an end sends between two paths: path, numbers, and the copy for the other path.
 
 use dysco_common::tcp::{ACK, FIN};
 use dysco_common::{Counter, EventKind, Path, Session};
