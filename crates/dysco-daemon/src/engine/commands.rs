@@ -179,7 +179,9 @@ impl Host for ThisHost {
                 self.open_path(change, chain, inner, token);
             }
             // This process could not hold the session of a former one.
-            Chain::Cut if !rechain.holds(change) => proxy_changes.tell_gone(plane, change),
+            Chain::Cut | Chain::SetCutIn { .. } if !rechain.holds(change) => {
+                proxy_changes.tell_gone(plane, change)
+            }
             Chain::Cut => rechain.switch_path(plane, change),
             Chain::SetCutIn { cutoff } => rechain.settle_path(plane, change, cutoff.at),
             Chain::Complete => rechain.leave_path_before(change),
