@@ -44,7 +44,7 @@ pub(super) struct Left {
     b: Subsession,
     /// Identifier of this request. An answer to a former process has another one.
     attempt: [u8; 16],
-    phase: Phase,
+    stage: Stage,
     facts: Option<Facts>,
     plan: Option<Plan>,
     new: Option<Subsession>,
@@ -58,19 +58,43 @@ pub(super) struct Left {
     cut_in: bool,
     drained: bool,
     right_drained: bool,
-    right_done: bool,
     gone: bool,
     /// Number of the last doubt about the new path.
     round: u32,
-    /// True if the right anchor was asked to stop receiving on the new path.
-    doubts: bool,
+    trust: Trust,
     /// True if the right anchor has stopped receiving, and this host is about to do the same.
     deafens: bool,
-    /// True if the data that the new path has carried cannot be taken back.
-    carries: bool,
-    /// True if the old path is in use again, and has not yet carried all data of the new path.
-    returns: bool,
-    why: Option<Reason>,
+}
+
+/// Phase of the change, with the data that only this phase has.
+#[derive(Clone, Hash, Debug)]
+enum Stage {
+    Locking,
+    Preparing,
+    SettingUp,
+    Cutting,
+    Switching,
+    Draining,
+    Completing {
+        /// True if the right anchor has released the old path.
+        right_done: bool,
+    },
+    Cancelling {
+        why: Reason,
+        /// True if the old path is in use again, and has not yet carried all data of the new path.
+        returns: bool,
+    },
+}
+
+/// Trust in the new path, between the cut and the end of the old path.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Trust {
+    /// The path is not in doubt.
+    Given,
+    /// The right anchor was asked to stop receiving on the path.
+    Doubted,
+    /// The path is kept, dead or alive: the data that it has carried cannot be taken back.
+    Kept,
 }
 
 impl Left {
@@ -90,7 +114,7 @@ impl Left {
             a,
             b,
             attempt: [0; 16],
-            phase: Phase::Locking,
+            stage: Stage::Locking,
             facts: None,
             plan: None,
             new: None,
@@ -100,14 +124,10 @@ impl Left {
             cut_in: false,
             drained: false,
             right_drained: false,
-            right_done: false,
             gone: false,
             round: 0,
-            doubts: false,
+            trust: Trust::Given,
             deafens: false,
-            carries: false,
-            returns: false,
-            why: None,
         }
     }
 
@@ -125,13 +145,13 @@ impl Left {
         let stage = progress.map_or(LeftStage::Preparing, |(_, stage)| stage);
         match stage {
             LeftStage::Preparing => {
-                left.phase = Phase::SettingUp;
+                left.stage = Stage::SettingUp;
                 left.cancel(ctx, Reason::Restarted);
             }
             LeftStage::Cut { new, round } => {
                 left.round = round;
                 left.prepare(ctx, new);
-                left.phase = Phase::Cutting;
+                left.stage = Stage::Cutting;
                 ctx.no_deadline();
                 // A former process may have stopped receiving on the new path.
                 ctx.command(Anchor::Hear);
@@ -172,21 +192,36 @@ impl Left {
     }
 
     pub fn phase(&self) -> Phase {
-        self.phase
+        match self.stage {
+            Stage::Locking => Phase::Locking,
+            Stage::Preparing => Phase::Preparing,
+            Stage::SettingUp => Phase::SettingUp,
+            Stage::Cutting => Phase::Cutting,
+            Stage::Switching => Phase::Switching,
+            Stage::Draining => Phase::Draining,
+            Stage::Completing { .. } => Phase::Completing,
+            Stage::Cancelling { .. } => Phase::Cancelling,
+        }
+    }
+
+    /// Returns true if the old path is in use again, and has not yet carried all data of the new
+    /// path.
+    fn returns(&self) -> bool {
+        matches!(self.stage, Stage::Cancelling { returns: true, .. })
     }
 
     fn may_cancel(&self) -> bool {
-        self.phase < Phase::Cutting
+        self.phase() < Phase::Cutting
     }
 
     pub fn on_message(&mut self, ctx: &mut Context, from_right: bool, message: Message) -> Flow {
         match message {
             Message::AckLock { plan, attempt, .. }
-                if self.phase == Phase::Locking && attempt == self.attempt =>
+                if self.phase() == Phase::Locking && attempt == self.attempt =>
             {
                 self.granted(ctx, plan)
             }
-            Message::NackLock { reason, .. } if self.phase == Phase::Locking => {
+            Message::NackLock { reason, .. } if self.phase() == Phase::Locking => {
                 self.refused(ctx, reason)
             }
             Message::SetUpAck { new, .. } if self.may_cancel() && self.new == Some(new) => {
@@ -194,25 +229,25 @@ impl Left {
             }
             Message::SetUpNack { reason, .. } if self.may_cancel() => self.cancel(ctx, reason),
             Message::Cancel { reason, .. } if self.may_cancel() => self.cancel(ctx, reason),
-            Message::Switched { cutoff, .. } if self.phase == Phase::Switching => {
+            Message::Switched { cutoff, .. } if self.phase() == Phase::Switching => {
                 self.right_switched(ctx, cutoff)
             }
             // This end may have been reset already, by a packet from the other anchor's host.
             Message::Broken { bytes, .. } if self.is_between() => self.break_off(ctx, bytes),
-            Message::Drained { .. } if self.phase > Phase::Cutting => {
+            Message::Drained { .. } if self.phase() > Phase::Cutting => {
                 self.right_drained = true;
                 self.maybe_complete(ctx)
             }
-            Message::DoneAck { .. } if self.phase == Phase::Completing => {
+            Message::DoneAck { .. } if self.phase() == Phase::Completing => {
                 self.acknowledged(ctx, from_right)
             }
-            Message::CancelAck { .. } if self.phase == Phase::Cancelling => {
+            Message::CancelAck { .. } if self.phase() == Phase::Cancelling => {
                 match ctx.hush_to(self.neighbour(from_right)) {
-                    true if !self.returns => self.rolled_back(ctx),
+                    true if !self.returns() => self.rolled_back(ctx),
                     _ => Flow::On,
                 }
             }
-            Message::Deaf { round, .. } if self.phase > Phase::Cutting => {
+            Message::Deaf { round, .. } if self.phase() > Phase::Cutting => {
                 self.deaf_there(ctx, round)
             }
             Message::Keep { round, .. } => self.keep(ctx, round),
@@ -223,22 +258,24 @@ impl Left {
 
     pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
-            HostEvent::Locked { result, .. } if self.phase == Phase::Locking => {
+            HostEvent::Locked { result, .. } if self.phase() == Phase::Locking => {
                 self.locked_here(ctx, result)
             }
-            HostEvent::Reserved { result, .. } if self.phase < Phase::SettingUp => match result {
+            HostEvent::Reserved { result, .. } if self.phase() < Phase::SettingUp => match result {
                 Ok(new) => self.reserved(ctx, new),
                 Err(reason) => self.cancel(ctx, reason),
             },
-            HostEvent::TwoPaths { result, .. } if self.phase == Phase::Preparing => match result {
-                Ok(()) => self.prepared(ctx),
-                Err(reason) => self.cancel(ctx, reason),
-            },
-            HostEvent::Tried { result, .. } if self.phase == Phase::SettingUp => match result {
+            HostEvent::TwoPaths { result, .. } if self.phase() == Phase::Preparing => {
+                match result {
+                    Ok(()) => self.prepared(ctx),
+                    Err(reason) => self.cancel(ctx, reason),
+                }
+            }
+            HostEvent::Tried { result, .. } if self.phase() == Phase::SettingUp => match result {
                 Ok([here, there]) => self.opened(ctx, here, there),
                 Err(reason) => self.cancel(ctx, reason),
             },
-            HostEvent::CutDone { cutoff, .. } if self.phase == Phase::Cutting => {
+            HostEvent::CutDone { cutoff, .. } if self.phase() == Phase::Cutting => {
                 self.switched(ctx, cutoff)
             }
             HostEvent::Drained { .. } if self.cut_in && !self.drained => {
@@ -257,18 +294,18 @@ impl Left {
     }
 
     pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
-        match self.phase {
+        match self.phase() {
             Phase::Locking | Phase::Preparing | Phase::SettingUp => {
-                self.cancel(ctx, Reason::TimedOut(self.phase))
+                self.cancel(ctx, Reason::TimedOut(self.phase()))
             }
-            Phase::Cancelling if self.returns => self.taken_back(ctx),
+            Phase::Cancelling if self.returns() => self.taken_back(ctx),
             Phase::Cancelling => self.rolled_back(ctx),
             Phase::Cutting if self.gone => {
-                self.phase = Phase::SettingUp;
+                self.stage = Stage::SettingUp;
                 self.cancel(ctx, Reason::Closing)
             }
             _ if self.gone => {
-                ctx.trouble(Reason::TimedOut(self.phase));
+                ctx.trouble(Reason::TimedOut(self.phase()));
                 // The middlebox may still relay. It waits for nothing any more.
                 let change = ctx.change;
                 let reason = Reason::Closing;
@@ -281,7 +318,7 @@ impl Left {
 
     /// Returns true if the middlebox may end the session, which has not ended by itself.
     fn may_break(&self) -> bool {
-        (self.phase == Phase::Cutting || self.is_between()) && !self.gone
+        (self.phase() == Phase::Cutting || self.is_between()) && !self.gone
     }
 
     fn let_go(&mut self, ctx: &mut Context) {
@@ -294,14 +331,14 @@ impl Left {
         let to = self.neighbour(from_right);
         let status = Message::Status {
             change,
-            phase: self.phase,
+            phase: self.phase(),
         };
-        let answer = match (self.phase, self.cutoff) {
-            (Phase::Cancelling, _) => {
-                given_up(change, self.why.clone().unwrap_or(Reason::Cancelled))
+        let answer = match (&self.stage, self.cutoff) {
+            (Stage::Cancelling { why, .. }, _) => given_up(change, why.clone()),
+            (Stage::Completing { right_done }, _) if from_right || *right_done => {
+                Message::Done { change }
             }
-            (Phase::Completing, _) if from_right || self.right_done => Message::Done { change },
-            (Phase::Switching | Phase::Draining, Some(cutoff)) => {
+            (Stage::Switching | Stage::Draining, Some(cutoff)) => {
                 Message::Switched { change, cutoff }
             }
             _ => status,

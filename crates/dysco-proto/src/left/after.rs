@@ -9,7 +9,7 @@ impl Left {
         };
         let cutoff = cutoff.moved(plan.translation.seq_out);
         self.cutoff = Some(cutoff);
-        self.phase = Phase::Switching;
+        self.stage = Stage::Switching;
         ctx.report(Role::Left, self.a, Progress::Switched);
         let change = ctx.change;
         ctx.insist(self.right(), Message::Switched { change, cutoff });
@@ -25,7 +25,7 @@ impl Left {
         };
         ctx.hush();
         self.cut_in = true;
-        self.phase = Phase::Draining;
+        self.stage = Stage::Draining;
         self.say_doubt(ctx);
         ctx.command(Anchor::SetCutIn {
             cutoff: cutoff.moved(plan.translation.seq_in),
@@ -36,9 +36,9 @@ impl Left {
     pub(super) fn maybe_complete(&mut self, ctx: &mut Context) -> Flow {
         let drained = self.drained || self.gone;
         let settled =
-            self.phase == Phase::Draining || (self.phase == Phase::Switching && self.gone);
+            self.phase() == Phase::Draining || (self.phase() == Phase::Switching && self.gone);
         // A path in doubt is not taken for good.
-        let sure = !self.doubts || self.gone;
+        let sure = !self.doubts() || self.gone;
         if drained && self.right_drained && settled && sure {
             return self.complete(ctx);
         }
@@ -49,7 +49,7 @@ impl Left {
         let Some(new) = self.new else {
             return ctx.stale();
         };
-        self.phase = Phase::Completing;
+        self.stage = Stage::Completing { right_done: false };
         ctx.hush();
         ctx.no_deadline();
         self.persist(ctx, LeftStage::Completing { new });
@@ -64,14 +64,14 @@ impl Left {
     /// end may still retransmit data that only the middlebox can acknowledge.
     pub(super) fn acknowledged(&mut self, ctx: &mut Context, from_right: bool) -> Flow {
         let change = ctx.change;
-        match (self.right_done, from_right) {
-            (false, true) => {
-                self.right_done = true;
+        match (&mut self.stage, from_right) {
+            (Stage::Completing { right_done }, true) if !*right_done => {
+                *right_done = true;
                 ctx.hush();
                 ctx.insist(self.middle(), Message::Done { change });
                 Flow::On
             }
-            (true, false) => self.removed(ctx),
+            (Stage::Completing { right_done: true }, false) => self.removed(ctx),
             _ => ctx.stale(),
         }
     }
@@ -92,9 +92,11 @@ impl Left {
         ctx.command(Anchor::Release);
         self.let_go(ctx);
         ctx.hush();
-        (self.doubts, self.deafens) = (false, false);
-        self.phase = Phase::Cancelling;
-        self.why = Some(reason.clone());
+        (self.trust, self.deafens) = (Trust::Given, false);
+        self.stage = Stage::Cancelling {
+            why: reason.clone(),
+            returns: false,
+        };
         ctx.report(Role::Left, self.a, Progress::Lost(reason));
         let message = Message::Lost { change, bytes };
         ctx.insist(self.right(), message.clone());
@@ -110,7 +112,7 @@ impl Left {
         self.gone = true;
         self.doubt_no_more(ctx);
         self.watch_gone(ctx);
-        if self.phase == Phase::Cutting {
+        if self.phase() == Phase::Cutting {
             ctx.deadline(CUT_OF_GONE);
         }
         self.maybe_complete(ctx)

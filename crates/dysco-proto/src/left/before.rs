@@ -44,7 +44,7 @@ impl Left {
             return ctx.stale();
         }
         self.new = Some(new);
-        if self.phase == Phase::Preparing {
+        if self.phase() == Phase::Preparing {
             return self.prepare(ctx, new);
         }
         self.set_up = true;
@@ -85,7 +85,7 @@ impl Left {
             return self.cancel(ctx, Reason::Inconsistent(MessageName::AckLock));
         }
         self.plan = Some(plan);
-        self.phase = Phase::Preparing;
+        self.stage = Stage::Preparing;
         ctx.report(Role::Left, self.a, Progress::Locked);
         self.persist(ctx, LeftStage::Preparing);
         ctx.deadline(PREPARE);
@@ -110,7 +110,7 @@ impl Left {
         let Some(new) = self.new else {
             return ctx.stale();
         };
-        self.phase = Phase::SettingUp;
+        self.stage = Stage::SettingUp;
         self.set_up = true;
         ctx.deadline(SET_UP);
         if self.ready {
@@ -127,7 +127,7 @@ impl Left {
             return ctx.stale();
         }
         self.ready = true;
-        match self.phase {
+        match self.phase() {
             Phase::SettingUp => Self::try_path(ctx),
             _ => Flow::On,
         }
@@ -157,7 +157,7 @@ impl Left {
         };
         ctx.hush();
         ctx.no_deadline();
-        self.phase = Phase::Cutting;
+        self.stage = Stage::Cutting;
         ctx.report(Role::Left, self.a, Progress::SetUp);
         self.persist(ctx, LeftStage::Cut { new, round: 0 });
         ctx.command(Anchor::Cut);
@@ -177,8 +177,10 @@ impl Left {
         ctx.command(Anchor::Release);
         self.let_go(ctx);
         ctx.hush();
-        self.phase = Phase::Cancelling;
-        self.why = Some(reason.clone());
+        self.stage = Stage::Cancelling {
+            why: reason.clone(),
+            returns: false,
+        };
         let end = match prepared {
             true => Progress::RolledBack(reason.clone()),
             false => Progress::Refused(reason.clone()),
@@ -199,16 +201,19 @@ impl Left {
     /// Ends the change: the others know of it, or will ask. Until now a crash must find the record.
     pub(super) fn rolled_back(&self, ctx: &mut Context) -> Flow {
         ctx.erase();
-        Flow::End(Err(self.why.clone().unwrap_or(Reason::Cancelled)))
+        Flow::End(Err(match &self.stage {
+            Stage::Cancelling { why, .. } => why.clone(),
+            _ => Reason::Cancelled,
+        }))
     }
 
     pub(super) fn no_record(&mut self, ctx: &mut Context, error: String) -> Flow {
-        match self.phase {
+        match self.phase() {
             Phase::Locking | Phase::Preparing => {}
             // The cut was ordered after the record, and has not been made.
-            Phase::Cutting => self.phase = Phase::SettingUp,
+            Phase::Cutting => self.stage = Stage::SettingUp,
             Phase::Switching | Phase::Draining | Phase::Cancelling
-                if self.doubts || self.returns =>
+                if self.doubts() || self.returns() =>
             {
                 return self.unrecorded(ctx, error);
             }

@@ -13,36 +13,46 @@ const LOOK: Duration = Duration::from_secs(5);
 
 impl Left {
     pub(super) fn is_between(&self) -> bool {
-        matches!(self.phase, Phase::Switching | Phase::Draining)
+        matches!(self.phase(), Phase::Switching | Phase::Draining)
     }
 
+    /// Returns true if the path may be given up.
     fn may_doubt(&self) -> bool {
-        self.is_between() && !self.gone && !self.carries
+        self.is_between() && !self.gone && self.trust != Trust::Kept
+    }
+
+    /// Returns true if the path may come into doubt.
+    fn may_look(&self) -> bool {
+        self.may_doubt() && self.trust == Trust::Given
+    }
+
+    pub(super) fn doubts(&self) -> bool {
+        self.trust == Trust::Doubted
     }
 
     /// Schedules a check of the path, if the path may be doubted then.
     pub(super) fn look_later(&self, ctx: &mut Context) {
-        if self.may_doubt() && !self.doubts {
+        if self.may_look() {
             ctx.deadline(LOOK);
         }
     }
 
     pub(super) fn look(&self, ctx: &mut Context) -> Flow {
-        if self.may_doubt() && !self.doubts {
+        if self.may_look() {
             ctx.command(Anchor::Look);
         }
         Flow::On
     }
 
     pub(super) fn looked(&mut self, ctx: &mut Context, carries: bool) -> Flow {
-        let Some(new) = self.new.filter(|_| self.may_doubt() && !self.doubts) else {
+        let Some(new) = self.new.filter(|_| self.may_look()) else {
             return ctx.stale();
         };
         if carries {
             self.look_later(ctx);
             return Flow::On;
         }
-        self.doubts = true;
+        self.trust = Trust::Doubted;
         self.round += 1;
         let round = self.round;
         // A later process must not take the answer to this doubt for an answer to its own.
@@ -55,14 +65,14 @@ impl Left {
     fn say_all(&self, ctx: &mut Context) {
         let change = ctx.change;
         ctx.hush();
-        if let (Phase::Switching, Some(cutoff)) = (self.phase, self.cutoff) {
+        if let (Phase::Switching, Some(cutoff)) = (self.phase(), self.cutoff) {
             ctx.insist(self.right(), Message::Switched { change, cutoff });
         }
         self.say_doubt(ctx);
     }
 
     pub(super) fn say_doubt(&self, ctx: &mut Context) {
-        if self.doubts && self.may_doubt() {
+        if self.doubts() && self.may_doubt() {
             let (change, round) = (ctx.change, self.round);
             ctx.insist(self.right(), Message::Doubt { change, round });
             // The message also goes by the middlebox, since the way between the anchors may carry
@@ -79,11 +89,11 @@ impl Left {
 
     /// Handles `Deaf`: the right anchor does not receive on the new path until it gets an answer.
     pub(super) fn deaf_there(&mut self, ctx: &mut Context, round: u32) -> Flow {
-        match self.phase {
+        match self.phase() {
             // `Done` and `Cancel` are repeated until they are answered.
             Phase::Completing | Phase::Cancelling => {}
             _ if self.deafens => {}
-            _ if self.doubts && round == self.round && self.may_doubt() => {
+            _ if self.doubts() && round == self.round && self.may_doubt() => {
                 self.deafens = true;
                 ctx.command(Anchor::Deafen);
             }
@@ -94,7 +104,7 @@ impl Left {
 
     pub(super) fn deafened(&mut self, ctx: &mut Context, deaf: bool) -> Flow {
         self.deafens = false;
-        if deaf && self.doubts && self.may_doubt() {
+        if deaf && self.doubts() && self.may_doubt() {
             return self.take_back(ctx);
         }
         if deaf {
@@ -111,17 +121,20 @@ impl Left {
 
     /// Keeps the new path, dead or alive, because only that path could have carried some data.
     pub(super) fn keep(&mut self, ctx: &mut Context, round: u32) -> Flow {
-        if !self.doubts || round != self.round || !self.is_between() {
+        if !self.doubts() || round != self.round || !self.is_between() {
             return ctx.stale();
         }
-        self.carries = true;
-        self.doubt_no_more(ctx);
+        self.trust = Trust::Kept;
+        self.say_all(ctx);
         self.maybe_complete(ctx)
     }
 
     pub(super) fn doubt_no_more(&mut self, ctx: &mut Context) {
-        if std::mem::take(&mut self.doubts) && self.is_between() {
-            self.say_all(ctx);
+        if self.doubts() {
+            self.trust = Trust::Given;
+            if self.is_between() {
+                self.say_all(ctx);
+            }
         }
     }
 
@@ -133,7 +146,7 @@ impl Left {
         let reason = Reason::NewPathSilent(self.right());
         ctx.hush();
         ctx.no_deadline();
-        self.doubts = false;
+        self.trust = Trust::Given;
         self.persist(
             ctx,
             LeftStage::TakenBack {
@@ -148,9 +161,10 @@ impl Left {
     /// Returns to the old path. The return has been recorded.
     pub(super) fn go_back(&mut self, ctx: &mut Context, new: Subsession, reason: Reason) {
         let change = ctx.change;
-        self.returns = true;
-        self.phase = Phase::Cancelling;
-        self.why = Some(reason.clone());
+        self.stage = Stage::Cancelling {
+            why: reason.clone(),
+            returns: true,
+        };
         ctx.command(Anchor::TakeBack { new });
         let round = self.round;
         let cancel = Message::Cancel {
@@ -171,13 +185,13 @@ impl Left {
     pub(super) fn unrecorded(&mut self, ctx: &mut Context, error: String) -> Flow {
         ctx.purge();
         ctx.trouble(Reason::NoRecord(error));
-        self.doubts = false;
-        if self.phase == Phase::Cancelling {
-            self.phase = match self.cut_in {
-                true => Phase::Draining,
-                false => Phase::Switching,
+        self.trust = Trust::Given;
+        if self.phase() == Phase::Cancelling {
+            self.stage = match self.cut_in {
+                true => Stage::Draining,
+                false => Stage::Switching,
             };
-            (self.returns, self.carries, self.why) = (false, true, None);
+            self.trust = Trust::Kept;
             ctx.command(Anchor::Hear);
             self.say_keep(ctx, self.round);
         }
@@ -188,11 +202,15 @@ impl Left {
 
     /// Ends the return: the old path has carried all data, and the session is as before.
     pub(super) fn taken_back(&mut self, ctx: &mut Context) -> Flow {
-        if self.phase != Phase::Cancelling || !self.returns {
+        let Stage::Cancelling {
+            why,
+            returns: returns @ true,
+        } = &mut self.stage
+        else {
             return ctx.stale();
-        }
-        self.returns = false;
-        let why = self.why.clone().unwrap_or(Reason::Cancelled);
+        };
+        *returns = false;
+        let why = why.clone();
         ctx.report(Role::Left, self.a, Progress::RolledBack(why));
         ctx.command(Anchor::Release);
         self.let_go(ctx);
