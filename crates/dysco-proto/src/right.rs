@@ -18,6 +18,9 @@ use super::report::{Progress, Role};
 mod doubt;
 mod end;
 
+use doubt::Hearing;
+use end::Life;
+
 /// Time after which an unused lock is released. Mostly longer than the middle waits for the left
 /// anchor, and then for its own sockets.
 pub(super) const LOCK: Duration = Duration::from_secs(20);
@@ -38,18 +41,12 @@ pub(super) struct Right {
     /// Cutoff of the left anchor.
     cut_in: Option<Cutoff>,
     drained: bool,
-    gone: bool,
-    /// Number of bytes that the middlebox had not delivered here when it ended the session.
-    broken: Option<u32>,
+    life: Life,
     /// True if the left anchor was asked and has not answered.
     asked: bool,
-    restored: bool,
     /// Reason why this process could not prepare the path that a former process recorded.
     unprepared: Option<Reason>,
-    /// Number of the left anchor's doubt that is being examined.
-    doubted: Option<u32>,
-    /// Number of the doubt for which this host has stopped receiving on the new path.
-    deaf: Option<u32>,
+    hearing: Hearing,
     /// Reason of the return, while the session returns to the old path.
     why: Option<Reason>,
 }
@@ -73,13 +70,10 @@ impl Right {
             cutoff: None,
             cut_in: None,
             drained: false,
-            gone: false,
-            broken: None,
+            life: Life::Lives,
             asked: false,
-            restored: false,
             unprepared: None,
-            doubted: None,
-            deaf: None,
+            hearing: Hearing::Hears,
             why: None,
         }
     }
@@ -92,7 +86,6 @@ impl Right {
         stage: RightStage,
     ) -> Self {
         let mut right = Right::new(b, left);
-        right.restored = true;
         ctx.command(Anchor::Lock { subsession: b });
         if let RightStage::Deaf { round, cutoff } = stage {
             right.new = Some(new);
@@ -145,19 +138,19 @@ impl Right {
                 self.break_off(ctx, bytes)
             }
             // The left anchor has forgotten the change: its session has ended as well.
-            Message::Cancel { .. } if from_left && self.is_broken() => {
+            Message::Cancel { .. } if from_left && self.broken().is_some() => {
                 ctx.say(self.left, Message::CancelAck { change });
-                self.break_off(ctx, self.broken.unwrap_or(0))
+                self.break_off(ctx, self.broken().unwrap_or(0))
             }
             // The middle's message does not count: it may have given up, or have no record of the
             // change.
-            Message::Cancel { .. } if self.deaf.is_some() && !from_left => ctx.stale(),
-            Message::Cancel { reason, .. } if self.deaf.is_some() => {
+            Message::Cancel { .. } if self.hearing.is_deaf() && !from_left => ctx.stale(),
+            Message::Cancel { reason, .. } if self.hearing.is_deaf() => {
                 ctx.say(self.left, Message::CancelAck { change });
                 self.take_back(ctx, reason)
             }
             // This message is the left anchor's.
-            Message::Back { round, reason, .. } if self.deaf == Some(round) => {
+            Message::Back { round, reason, .. } if self.hearing == Hearing::Deaf(round) => {
                 ctx.say(self.middle, Message::CancelAck { change });
                 self.take_back(ctx, reason)
             }
@@ -167,7 +160,7 @@ impl Right {
                 Flow::On
             }
             Message::Done { .. } if self.phase == Phase::Cancelling => ctx.stale(),
-            Message::Switched { cutoff, .. } if self.deaf.is_some() => {
+            Message::Switched { cutoff, .. } if self.hearing.is_deaf() => {
                 // Applied once this host receives on the path again.
                 self.cut_in = Some(cutoff);
                 Flow::On
@@ -213,7 +206,7 @@ impl Right {
             },
             HostEvent::TwoPaths { result, .. } if self.phase == Phase::Preparing => match result {
                 Ok(()) => self.prepared(ctx),
-                Err(reason) if self.restored => {
+                Err(reason) if self.is_restored() => {
                     // A former process may have prepared the path, and the left anchor may have
                     // cut.
                     self.phase = Phase::SettingUp;
@@ -256,23 +249,32 @@ impl Right {
         match self.phase {
             Phase::Cancelling => self.taken_back(ctx),
             Phase::Locking | Phase::Locked => self.roll_back(ctx, Reason::TimedOut(self.phase)),
-            Phase::Preparing | Phase::SettingUp if self.gone && self.asked => {
+            Phase::Preparing | Phase::SettingUp if self.is_gone() && self.asked => {
                 self.roll_back(ctx, Reason::Closing)
             }
-            Phase::Preparing | Phase::SettingUp if self.deaf.is_some() => Flow::On,
+            Phase::Preparing | Phase::SettingUp if self.hearing.is_deaf() => Flow::On,
             Phase::Preparing | Phase::SettingUp => {
                 ctx.insist(self.left, Message::Query { change });
                 self.asked = true;
                 self.watch_gone(ctx);
                 Flow::On
             }
-            Phase::Cutting if self.gone => self.settle(ctx),
-            _ if self.gone => {
+            Phase::Cutting if self.is_gone() => self.settle(ctx),
+            _ if self.is_gone() => {
                 ctx.trouble(Reason::TimedOut(self.phase));
                 self.complete(ctx)
             }
             _ => Flow::On,
         }
+    }
+
+    /// Returns true if a former process began this part. That process had the facts.
+    fn is_restored(&self) -> bool {
+        self.phase > Phase::Locking && self.facts.is_none()
+    }
+
+    fn is_gone(&self) -> bool {
+        self.life != Life::Lives
     }
 
     /// Returns true if the left anchor may have cut, so that the session may be moving to the new
@@ -340,7 +342,7 @@ impl Right {
         // The wire of the new path has this session's own numbers.
         ctx.command(Anchor::SetCutIn { cutoff });
         ctx.command(Anchor::Cut);
-        if self.gone {
+        if self.is_gone() {
             ctx.deadline(CUT_OF_GONE);
         }
         Flow::On
@@ -367,12 +369,13 @@ impl Right {
     /// be given up.
     fn say_drained(&mut self, ctx: &mut Context) {
         let change = ctx.change;
-        let message = match self.broken {
-            Some(bytes) => Message::Broken { change, bytes },
-            None if self.drained || self.gone => Message::Drained { change },
-            None => return,
+        let message = match self.life {
+            Life::Broken(bytes) => Message::Broken { change, bytes },
+            Life::Ended => Message::Drained { change },
+            Life::Lives if self.drained => Message::Drained { change },
+            Life::Lives => return,
         };
-        if self.phase == Phase::Draining && self.deaf.is_none() {
+        if self.phase == Phase::Draining && !self.hearing.is_deaf() {
             ctx.hush();
             ctx.insist(self.left, message);
         }

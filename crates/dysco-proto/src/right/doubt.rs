@@ -4,29 +4,49 @@
 
 use super::*;
 
+/// Reception on the new path.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Hearing {
+    /// The host receives.
+    Hears,
+    /// The left anchor's doubt of this number is being examined.
+    Examined(u32),
+    /// The host has stopped receiving, for the doubt of this number.
+    Deaf(u32),
+}
+
+impl Hearing {
+    pub(super) fn is_deaf(self) -> bool {
+        matches!(self, Hearing::Deaf(_))
+    }
+}
+
 impl Right {
     pub(super) fn doubted(&mut self, ctx: &mut Context, round: u32) -> Flow {
-        match self.deaf {
-            Some(deaf) if deaf >= round => return ctx.stale(),
+        match self.hearing {
+            Hearing::Deaf(deaf) if deaf >= round => return ctx.stale(),
             // The earlier doubt is of a former process of the left anchor, which has not received
             // the answer.
-            Some(_) => return self.fall_deaf(ctx, round),
-            None => {}
+            Hearing::Deaf(_) => return self.fall_deaf(ctx, round),
+            _ if self.is_gone() => {
+                self.say_keep(ctx, round);
+                return Flow::On;
+            }
+            Hearing::Examined(_) => {}
+            Hearing::Hears => ctx.command(Anchor::Deafen),
         }
-        if self.gone {
-            self.say_keep(ctx, round);
-            return Flow::On;
-        }
-        if self.doubted.replace(round).is_none() {
-            ctx.command(Anchor::Deafen);
-        }
+        self.hearing = Hearing::Examined(round);
         Flow::On
     }
 
     pub(super) fn deafened(&mut self, ctx: &mut Context, deaf: bool) -> Flow {
-        let Some(round) = self.doubted.take().filter(|_| self.is_between()) else {
+        let Hearing::Examined(round) = self.hearing else {
             return ctx.stale();
         };
+        self.hearing = Hearing::Hears;
+        if !self.is_between() {
+            return ctx.stale();
+        }
         if deaf {
             return self.fall_deaf(ctx, round);
         }
@@ -42,7 +62,7 @@ impl Right {
 
     /// Answers `Deaf`. The answer must outlive this process, because the left anchor depends on it.
     fn fall_deaf(&mut self, ctx: &mut Context, round: u32) -> Flow {
-        self.deaf = Some(round);
+        self.hearing = Hearing::Deaf(round);
         if let Some(new) = self.new {
             let cutoff = self.cut_in;
             self.persist(ctx, new, RightStage::Deaf { round, cutoff });
@@ -53,7 +73,7 @@ impl Right {
     }
 
     fn say_deaf(&self, ctx: &mut Context) {
-        if let Some(round) = self.deaf {
+        if let Hearing::Deaf(round) = self.hearing {
             let change = ctx.change;
             ctx.insist(self.left, Message::Deaf { change, round });
             ctx.insist(self.middle, Message::Deaf { change, round });
@@ -62,7 +82,7 @@ impl Right {
 
     /// Continues after a restart, if a former process had stopped receiving on the new path.
     pub(super) fn restore_deaf(&mut self, ctx: &mut Context, round: u32, cutoff: Option<Cutoff>) {
-        self.deaf = Some(round);
+        self.hearing = Hearing::Deaf(round);
         self.cut_in = cutoff;
         self.phase = match cutoff {
             Some(_) => Phase::Draining,
@@ -74,10 +94,10 @@ impl Right {
 
     /// Keeps the new path, and resumes receiving on it.
     pub(super) fn keep(&mut self, ctx: &mut Context, round: u32) -> Flow {
-        if self.deaf != Some(round) {
+        if self.hearing != Hearing::Deaf(round) {
             return ctx.stale();
         }
-        self.deaf = None;
+        self.hearing = Hearing::Hears;
         ctx.command(Anchor::Hear);
         ctx.hush();
         let Some(new) = self.new else {
@@ -104,7 +124,7 @@ impl Right {
         };
         ctx.hush();
         ctx.no_deadline();
-        self.deaf = None;
+        self.hearing = Hearing::Hears;
         self.phase = Phase::Cancelling;
         self.why = Some(reason);
         // A process that finds the record asks, and gets the same answer.

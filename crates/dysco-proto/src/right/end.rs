@@ -2,6 +2,17 @@
 
 use super::*;
 
+/// State of the session on this host.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Life {
+    /// The session lives.
+    Lives,
+    /// The session has ended.
+    Ended,
+    /// The middlebox has ended the session, and had not delivered this number of bytes here.
+    Broken(u32),
+}
+
 impl Right {
     pub(super) fn refuse(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         let message = Message::NackLock {
@@ -58,7 +69,8 @@ impl Right {
             ctx.purge();
             return self.fail(ctx, Reason::NoRecord(error));
         }
-        if let Some(round) = self.deaf.take() {
+        if let Hearing::Deaf(round) = self.hearing {
+            self.hearing = Hearing::Hears;
             // The left anchor was not notified, and cannot depend on it.
             ctx.purge();
             ctx.command(Anchor::Hear);
@@ -70,22 +82,22 @@ impl Right {
     }
 
     pub(super) fn session_gone(&mut self, ctx: &mut Context) -> Flow {
+        if self.life == Life::Lives {
+            self.life = Life::Ended;
+        }
         match self.phase {
             Phase::Locking => self.refuse(ctx, Reason::Closing),
             Phase::Locked => self.roll_back(ctx, Reason::Closing),
             Phase::Cutting => {
-                self.gone = true;
                 ctx.deadline(CUT_OF_GONE);
                 Flow::On
             }
             Phase::Draining => {
-                self.gone = true;
                 ctx.deadline(GONE);
                 self.say_drained(ctx);
                 Flow::On
             }
             _ => {
-                self.gone = true;
                 if self.asked {
                     self.watch_gone(ctx);
                 }
@@ -103,15 +115,21 @@ impl Right {
     /// Handles a session that the middlebox has ended. Only the left anchor can say whether it has
     /// cut.
     pub(super) fn was_broken(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
-        if !self.gone && (self.is_between() || self.phase == Phase::Preparing) {
-            self.broken = Some(bytes);
+        if !self.is_gone() && (self.is_between() || self.phase == Phase::Preparing) {
+            self.life = Life::Broken(bytes);
         }
         self.session_gone(ctx)
     }
 
-    /// Returns true if the middlebox has ended the session after the left anchor's cut.
-    pub(super) fn is_broken(&self) -> bool {
-        self.broken.is_some() && matches!(self.phase, Phase::Cutting | Phase::Draining)
+    /// Returns the number of bytes that the middlebox had not delivered here, if it has ended the
+    /// session after the left anchor's cut.
+    pub(super) fn broken(&self) -> Option<u32> {
+        match self.life {
+            Life::Broken(bytes) if matches!(self.phase, Phase::Cutting | Phase::Draining) => {
+                Some(bytes)
+            }
+            _ => None,
+        }
     }
 
     /// Ends the session for both ends. No path is taken.
@@ -125,7 +143,7 @@ impl Right {
     }
 
     pub(super) fn watch_gone(&self, ctx: &mut Context) {
-        if self.gone {
+        if self.is_gone() {
             ctx.deadline(GONE);
         }
     }
