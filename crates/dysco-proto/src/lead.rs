@@ -32,8 +32,6 @@ pub(super) struct Lead {
     cutoff: Option<Cutoff>,
     settled: bool,
     gone: bool,
-    /// True if a former process may have taken the new path.
-    restored: bool,
     why: Option<Reason>,
 }
 
@@ -54,7 +52,6 @@ impl Lead {
             cutoff: None,
             settled: false,
             gone: false,
-            restored: false,
             why: None,
         }
     }
@@ -64,7 +61,7 @@ impl Lead {
         let mut lead = Lead::new(session);
         let change = ctx.change;
         ctx.command(Chain::Hold { session });
-        (lead.phase, lead.restored) = (Phase::SettingUp, true);
+        lead.phase = Phase::SettingUp;
         match abandoned {
             true => lead.leave(ctx),
             false => ctx.insist(lead.head(), Message::Query { change }),
@@ -172,7 +169,7 @@ impl Lead {
                 Flow::On
             }
             // As at the right anchor: a reset may not have reached anybody.
-            HostEvent::SessionGone { .. } if self.phase >= Phase::Cutting || self.restored => {
+            HostEvent::SessionGone { .. } if self.phase >= Phase::Cutting || self.is_restored() => {
                 self.gone = true;
                 ctx.deadline(GONE);
                 Flow::On
@@ -229,7 +226,7 @@ impl Lead {
                 });
                 Flow::On
             }
-            Phase::SettingUp if self.restored => {
+            Phase::SettingUp if self.is_restored() => {
                 self.opened = Some(Err(Reason::Restarted));
                 self.say_opened(ctx)
             }
@@ -288,6 +285,12 @@ impl Lead {
         Flow::End(Ok(()))
     }
 
+    /// Returns true if a former process began this part, and may have taken the new path. That
+    /// process had the facts.
+    fn is_restored(&self) -> bool {
+        self.phase > Phase::Locking && self.facts.is_none()
+    }
+
     /// Returns true if `Done` is late: a change is done only after this host has switched. See
     /// `Tail::is_belated`.
     fn is_belated(&self) -> bool {
@@ -297,7 +300,7 @@ impl Lead {
     /// Returns true if the new path may be taken: it is open, or a former process may have received
     /// that report.
     fn may_take(&self) -> bool {
-        self.phase == Phase::SettingUp && (self.opened == Some(Ok(())) || self.restored)
+        self.phase == Phase::SettingUp && (self.opened == Some(Ok(())) || self.is_restored())
     }
 
     /// Returns to the earlier path. The new path is still received until the right anchor has

@@ -43,8 +43,6 @@ pub(super) struct Tail {
     cutoff: Option<Cutoff>,
     settled: bool,
     gone: bool,
-    /// True if a former process began this part.
-    restored: bool,
 }
 
 impl Tail {
@@ -66,7 +64,6 @@ impl Tail {
             cutoff: None,
             settled: false,
             gone: false,
-            restored: false,
         }
     }
 
@@ -74,7 +71,7 @@ impl Tail {
     pub fn restore(ctx: &mut Context, session: Subsession, token: Token, inner: bool) -> Self {
         let mut tail = Tail::new(session, token, inner);
         tail.hold(ctx);
-        (tail.phase, tail.restored) = (Phase::SettingUp, true);
+        tail.phase = Phase::SettingUp;
         let change = ctx.change;
         ctx.insist(tail.left(), Message::Query { change });
         tail
@@ -158,7 +155,7 @@ impl Tail {
             HostEvent::Prepared {
                 result: Err(reason),
                 ..
-            } if self.phase == Phase::SettingUp && !self.restored => {
+            } if self.phase == Phase::SettingUp && !self.is_restored() => {
                 // The new path rejects the answers of this end: the left anchor cancels.
                 let change = ctx.change;
                 let result = Err(reason);
@@ -192,7 +189,7 @@ impl Tail {
             }
             // Both anchors may be on the new path for good, and a reset may not have reached
             // anybody. The left anchor decides.
-            HostEvent::SessionGone { .. } if self.phase >= Phase::Cutting || self.restored => {
+            HostEvent::SessionGone { .. } if self.phase >= Phase::Cutting || self.is_restored() => {
                 self.gone = true;
                 ctx.deadline(GONE);
                 Flow::On
@@ -264,6 +261,11 @@ impl Tail {
         ctx.say(self.left(), Message::DoneAck { change });
         ctx.report(Role::Tail, self.session, Progress::Removed);
         Flow::End(Ok(()))
+    }
+
+    /// Returns true if a former process began this part. That process had the facts.
+    fn is_restored(&self) -> bool {
+        self.phase > Phase::Locking && self.facts.is_none()
     }
 
     /// Returns true if `Done` is late. A change is done only after this host has switched. If this
