@@ -38,6 +38,30 @@ pub struct Daemon {
     pub process: Process,
 }
 
+/// A `dyscod` that may not answer yet.
+pub struct Starting<'a> {
+    process: Process,
+    notices: UnixDatagram,
+    host: &'a Host,
+    fleet: &'a Fleet,
+}
+
+impl Starting<'_> {
+    /// Waits until the daemon answers.
+    pub fn ready(mut self) -> Result<Daemon> {
+        let notices = &self.notices;
+        self.process
+            .wait_ready("dyscod to be ready", || says_ready(notices))?;
+        let (fleet, host) = (self.fleet, self.host);
+        self.process.wait_ready("dyscod to answer", || {
+            fleet.dyscoctl(host, &["status"]).is_ok()
+        })?;
+        Ok(Daemon {
+            process: self.process,
+        })
+    }
+}
+
 /// Number of times that the daemon of a host, and its predecessors, have lost this message or
 /// command on purpose.
 pub fn lost(host: &Host, name: &str) -> Result<usize> {
@@ -65,9 +89,14 @@ impl Fleet {
 
     /// Creates an authority for a line.
     pub fn of_line(line: &Line) -> Result<Fleet> {
+        Fleet::new_in(line.dir().join("pki"), line.client())
+    }
+
+    /// Creates an authority in a folder, by a command on any host, with the programs that were
+    /// built with this one.
+    pub fn new_in(dir: PathBuf, host: &Host) -> Result<Fleet> {
         let dyscod = built("dyscod")?;
-        let programs = dyscod.parent().unwrap_or(Path::new("."));
-        Fleet::in_folder(line.dir().join("pki"), line.client(), programs)
+        Fleet::in_folder(dir, host, dyscod.parent().unwrap_or(Path::new(".")))
     }
 
     /// Creates an authority for a star, with the programs of a folder.
@@ -173,20 +202,40 @@ impl Fleet {
         self.start_by(host, &file)
     }
 
-    /// Starts `dyscod` on a host of any lab that has keys and a configuration.
+    /// Starts `dyscod` on hosts of a lab at the same time, and waits until all of them answer.
+    pub fn start_all(
+        &self,
+        lab: &Lab,
+        daemons: impl IntoIterator<Item = (Role, String)>,
+    ) -> Result<Vec<Daemon>> {
+        let launched: Vec<_> = daemons
+            .into_iter()
+            .map(|(role, extra)| self.launch(lab.host(role), &self.prepare(lab, role, &extra)?))
+            .collect::<Result<_>>()?;
+        launched.into_iter().map(Starting::ready).collect()
+    }
+
+    /// Starts `dyscod` on a host of any lab that has keys and a configuration, and waits until it
+    /// answers.
     pub fn start_by(&self, host: &Host, file: &Path) -> Result<Daemon> {
+        self.launch(host, file)?.ready()
+    }
+
+    /// Starts `dyscod` on a host of any lab that has keys and a configuration. Does not wait for
+    /// it, so that several can start at the same time.
+    pub fn launch<'a>(&'a self, host: &'a Host, file: &Path) -> Result<Starting<'a>> {
         let mut program = Program::new(&self.dyscod).arg("--config").arg(file);
         if self.faults {
             let file = faults(host).to_string_lossy().into_owned();
             program = program.env("DYSCOD_FAULTS", format!("@{file}"));
         }
         let (notices, name) = notices(host)?;
-        let mut process = host.spawn(program.env("NOTIFY_SOCKET", name))?;
-        process.wait_ready("dyscod to be ready", || says_ready(&notices))?;
-        process.wait_ready("dyscod to answer", || {
-            self.dyscoctl(host, &["status"]).is_ok()
-        })?;
-        Ok(Daemon { process })
+        Ok(Starting {
+            process: host.spawn(program.env("NOTIFY_SOCKET", name))?,
+            notices,
+            host,
+            fleet: self,
+        })
     }
 
     /// Path of `dyscoctl`.

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Bounds of the pause between two checks. A check mostly costs a process or two. The pause
-/// therefore grows within these bounds, so that the delay of a result is at most a fiftieth of the
-/// wait.
+/// Bounds of the pause between two checks. A check mostly costs a process or two, and other hosts
+/// need the processors meanwhile. The pause is therefore at least twice as long as the check
+/// took, and at least a fiftieth of the wait so far.
 const PAUSE: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(100)];
 
 /// Returns the factor by which limits are longer: `DYSCO_SLOW`, for emulated processors.
@@ -25,13 +25,14 @@ pub fn until<T>(
     let start = Instant::now();
     let limit = limit * slow();
     loop {
+        let check = Instant::now();
         if let Some(value) = condition() {
             return Ok(value);
         }
-        let waited = start.elapsed();
+        let (took, waited) = (check.elapsed(), start.elapsed());
         if waited > limit {
             bail!("waited {} s in vain for {what}", limit.as_secs_f32());
         }
-        sleep((waited / 50).clamp(PAUSE[0], PAUSE[1]));
+        sleep((waited / 50).max(2 * took).clamp(PAUSE[0], PAUSE[1]));
     }
 }

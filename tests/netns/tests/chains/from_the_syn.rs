@@ -57,14 +57,14 @@ impl Chained {
         let fleet = Fleet::new(&lab)?;
         let file = lab.client.dir().join("policy.toml");
         fs::write(&file, policy).context("failed to write the policy")?;
-        let mut daemons = Vec::new();
-        for role in roles {
+        let configured = roles.iter().map(|role| {
             let mut extra = more(*role);
             if *role == Role::Client {
                 extra += &format!("[chain]\npolicy = \"{}\"\n", file.display());
             }
-            daemons.push(fleet.start(&lab, *role, &extra)?);
-        }
+            (*role, extra)
+        });
+        let daemons = fleet.start_all(&lab, configured)?;
         let server = Server::start(&lab.server, Role::Server.at(family, PORT))?;
         Ok(Chained {
             lab,

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use dysco_netns::fleet::built;
-use dysco_netns::{Family, Process, Program, wait};
+use dysco_netns::fleet::{Daemon, built};
+use dysco_netns::{Family, wait};
 
 use super::{At, PATIENCE, Steered, left};
 
@@ -14,26 +14,20 @@ pub(super) fn program(name: &str) -> Result<String> {
 }
 
 impl Steered {
-    pub(super) fn start_daemons(&mut self, those: &[At], policy: &str) -> Result<()> {
-        let authority = self.authority();
-        let words = ["pki", "init", "--dir", &authority];
-        self.router.output(&program("dyscoctl")?, &words)?;
-        self.write_policy(policy)?;
-        self.daemons.resize_with(self.all.len(), || None);
-        self.start_those(those)
-    }
-
+    /// Starts the daemons of these hosts at the same time.
     pub(super) fn start_those(&mut self, those: &[At]) -> Result<()> {
+        let mut launched = Vec::new();
         for at in those {
             self.configure(*at)?;
-            let (place, daemon) = (self.place(*at), self.start(*at)?);
+            launched.push(self.fleet.launch(self.host(*at), &self.file(*at))?);
+        }
+        let launched = launched.into_iter().map(|daemon| daemon.ready());
+        let started: Vec<_> = launched.collect::<Result<_>>()?;
+        for (at, daemon) in those.iter().zip(started) {
+            let place = self.place(*at);
             self.daemons[place] = Some(daemon);
         }
         Ok(())
-    }
-
-    fn authority(&self) -> String {
-        self.path("pki").display().to_string()
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
@@ -45,36 +39,26 @@ impl Steered {
         self.path("policy.toml")
     }
 
+    fn file(&self, at: At) -> PathBuf {
+        self.host(at).dir().join("dyscod.toml")
+    }
+
     fn configure(&self, at: At) -> Result<()> {
-        let (host, authority) = (self.host(at), self.authority());
-        let keys = host.dir().join("pki").display().to_string();
-        let own = [Family::V4, Family::V6].map(|family| at.address(family).to_string());
-        let mut words = vec!["pki", "issue", "--dir", &authority, "--name", at.name()];
-        words.extend(["--out", &keys, "--address", &own[0], "--address", &own[1]]);
-        host.output(&program("dyscoctl")?, &words)?;
-        let policy = match at {
+        let own = [Family::V4, Family::V6].map(|family| at.address(family));
+        let extra = match at {
             At::Client => format!("[chain]\npolicy = \"{}\"\n", self.policy_file().display()),
             At::Proxy => left::DECLARED.to_owned(),
             _ => String::new(),
         };
-        let text = format!(
-            "[host]\naddresses = {own:?}\ninterfaces = [\"eth0\"]\n\n\
-             [control]\npki_dir = \"{keys}\"\n\n{policy}"
-        );
-        fs::write(host.dir().join("dyscod.toml"), text).context("failed to write a configuration")
+        let written = self
+            .fleet
+            .prepare_host(self.host(at), &own, &["eth0"], &extra);
+        written.map(drop)
     }
 
     /// Starts a host's `dyscod`, which may fail on purpose.
-    pub(super) fn start(&self, at: At) -> Result<Process> {
-        let host = self.host(at);
-        let faults = host.dir().join("faults").display().to_string();
-        let program_ = Program::new(program("dyscod")?)
-            .arg("--config")
-            .arg(host.dir().join("dyscod.toml"))
-            .env("DYSCOD_FAULTS", format!("@{faults}"));
-        let mut daemon = host.spawn(program_)?;
-        daemon.wait_ready("dyscod to answer", || self.ctl(at, &["status"]).is_ok())?;
-        Ok(daemon)
+    pub(super) fn start(&self, at: At) -> Result<Daemon> {
+        self.fleet.start_by(self.host(at), &self.file(at))
     }
 
     /// Sets the faults of a host's daemon and its successors.

@@ -17,6 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use dysco_netns::fleet::{Daemon, Fleet};
 use dysco_netns::stream::{Group, Plan, Server};
 use dysco_netns::{Family, Host, Process, require_root};
 use serde_json::json;
@@ -119,7 +120,8 @@ pub struct Steered {
     all: Vec<At>,
     hosts: Vec<Host>,
     pub router: Host,
-    daemons: Vec<Option<Process>>,
+    fleet: Fleet,
+    daemons: Vec<Option<Daemon>>,
     traffic: Option<Server>,
     haproxy: Option<Process>,
     pub family: Family,
@@ -184,11 +186,14 @@ impl Steered {
             .tempdir()?;
         let make = |name: &str| Host::new(name, &dir.path().join(name));
         let hosts = all.iter().map(|at| make(at.name()));
+        let router = make("router")?;
+        let fleet = Fleet::new_in(dir.path().join("pki"), &router)?.with_faults();
         let mut world = Steered {
             all: all.to_vec(),
             hosts: hosts.collect::<Result<_>>()?,
-            router: make("router")?,
-            daemons: Vec::new(),
+            router,
+            fleet,
+            daemons: all.iter().map(|_| None).collect(),
             traffic: None,
             haproxy: None,
             family,
@@ -200,7 +205,8 @@ impl Steered {
         }
         let server = SocketAddr::new(At::Server.address(family), PORT);
         world.traffic = Some(Server::start(world.host(At::Server), server)?);
-        world.start_daemons(daemons, policy)?;
+        world.write_policy(policy)?;
+        world.start_those(daemons)?;
         Ok(world)
     }
 

@@ -16,9 +16,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use dysco_netns::fleet::built;
+use dysco_netns::fleet::{Daemon, Fleet};
 use dysco_netns::stream::{Group, Plan, Server};
-use dysco_netns::{Family, Host, Process, Program, Ran, require_root};
+use dysco_netns::{Family, Host, Ran, require_root};
 use serde_json::Value;
 
 pub const PORT: u16 = 9000;
@@ -52,7 +52,8 @@ pub struct Firewalls {
     pub client: Host,
     pub server: Host,
     hosts: [Host; 2],
-    daemons: Vec<Process>,
+    fleet: Fleet,
+    daemons: Vec<Daemon>,
     traffic: Option<Server>,
     family: Family,
     translates: bool,
@@ -98,10 +99,12 @@ impl Firewalls {
         let make = |name: &str| Host::new(name, &dir.path().join(name));
         let (client, server) = (make("client")?, make("server")?);
         let hosts = [make("fw1")?, make("fw2")?];
+        let fleet = Fleet::new_in(dir.path().join("pki"), &client)?;
         let mut world = Firewalls {
             client,
             server,
             hosts,
+            fleet,
             daemons: Vec::new(),
             traffic: None,
             family,
@@ -122,53 +125,28 @@ impl Firewalls {
     }
 
     fn start_daemons(&mut self) -> Result<()> {
-        let authority = self.authority();
-        self.client.output(
-            &self.program("dyscoctl")?,
-            &["pki", "init", "--dir", &authority],
-        )?;
+        let mut launched = Vec::new();
         for fw in [Fw::One, Fw::Two] {
-            let own = self.control_address(fw);
-            let daemon = self.start(self.host(fw), &own, &["client", "server"])?;
-            self.daemons.push(daemon);
+            let own = self.control(fw);
+            let file = self.configure(self.host(fw), own, &["client", "server"])?;
+            launched.push(self.fleet.launch(self.host(fw), &file)?);
         }
+        let launched = launched.into_iter().map(|daemon| daemon.ready());
+        self.daemons = launched.collect::<Result<_>>()?;
         Ok(())
     }
 
     /// Starts `dyscod` on the client's host too, which holds an end of sessions.
     pub fn start_on_client(&mut self) -> Result<()> {
-        let own = client_address(self.family).to_string();
-        let daemon = self.start(&self.client, &own, &["fw1", "fw2"])?;
+        let own = client_address(self.family);
+        let file = self.configure(&self.client, own, &["fw1", "fw2"])?;
+        let daemon = self.fleet.start_by(&self.client, &file)?;
         self.daemons.push(daemon);
         Ok(())
     }
 
-    fn start(&self, host: &Host, own: &str, interfaces: &[&str]) -> Result<Process> {
-        let (dyscoctl, authority) = (self.program("dyscoctl")?, self.authority());
-        let keys = host.dir().join("pki").display().to_string();
-        let mut words = vec!["pki", "issue", "--dir", &authority, "--name", host.name()];
-        words.extend(["--out", &keys, "--address", own]);
-        host.output(&dyscoctl, &words)?;
-        let file = host.dir().join("dyscod.toml");
-        let text = format!(
-            "[host]\naddresses = [\"{own}\"]\ninterfaces = {interfaces:?}\n\n\
-             [control]\npki_dir = \"{keys}\"\n"
-        );
-        fs::write(&file, text)?;
-        self.start_again(host)
-    }
-
-    /// Starts the `dyscod` of a host with an existing configuration.
-    fn start_again(&self, host: &Host) -> Result<Process> {
-        let program = Program::new(self.program("dyscod")?)
-            .arg("--config")
-            .arg(host.dir().join("dyscod.toml"));
-        let dyscoctl = self.program("dyscoctl")?;
-        let mut daemon = host.spawn(program)?;
-        daemon.wait_ready("dyscod to answer", || {
-            host.output(&dyscoctl, &["status"]).is_ok()
-        })?;
-        Ok(daemon)
+    fn configure(&self, host: &Host, own: IpAddr, interfaces: &[&str]) -> Result<PathBuf> {
+        self.fleet.prepare_host(host, &[own], interfaces, "")
     }
 
     /// Starts a firewall's `dyscod` again, with an extended configuration.
@@ -177,16 +155,8 @@ impl Firewalls {
         let file = self.host(fw).dir().join("dyscod.toml");
         let text = fs::read_to_string(&file)? + more;
         fs::write(&file, text)?;
-        self.daemons[fw as usize] = self.start_again(self.host(fw))?;
+        self.daemons[fw as usize] = self.fleet.start_by(self.host(fw), &file)?;
         Ok(())
-    }
-
-    fn authority(&self) -> String {
-        self.dir.path().join("pki").display().to_string()
-    }
-
-    fn program(&self, name: &str) -> Result<String> {
-        Ok(built(name)?.display().to_string())
     }
 
     pub fn host(&self, fw: Fw) -> &Host {
@@ -217,14 +187,14 @@ impl Firewalls {
     pub fn try_state(&self, fw: Fw, words: &[&str]) -> Result<Ran> {
         let mut all = vec!["state"];
         all.extend(words);
-        self.host(fw).ran(&self.program("dyscoctl")?, &all)
+        self.fleet.try_dyscoctl(self.host(fw), &all)
     }
 
     /// Runs `dyscoctl state …` on a firewall. Returns its output.
     pub fn state(&self, fw: Fw, words: &[&str]) -> Result<String> {
         let mut all = vec!["state"];
         all.extend(words);
-        self.host(fw).output(&self.program("dyscoctl")?, &all)
+        self.fleet.dyscoctl(self.host(fw), &all)
     }
 
     /// Runs `dyscoctl state move …` on the client. Returns its result, whatever the exit code.
@@ -233,23 +203,28 @@ impl Firewalls {
         let mut all = vec!["state", "move", session, "--from", &from, "--to", &to];
         all.extend(["-o", "json"]);
         all.extend(words);
-        self.client.ran(&self.program("dyscoctl")?, &all)
+        self.fleet.try_dyscoctl(&self.client, &all)
     }
 
     /// Control address of a firewall's `dyscod`.
     pub fn control_address(&self, fw: Fw) -> String {
-        address(self.family, 11 + fw as u8, 2).to_string()
+        self.control(fw).to_string()
+    }
+
+    fn control(&self, fw: Fw) -> IpAddr {
+        address(self.family, 11 + fw as u8, 2)
     }
 
     /// Ends a host's `dyscod` as a crash would.
     pub fn kill_daemon(&mut self, fw: Fw) -> Result<()> {
-        self.daemons[fw as usize].kill().map(drop)
+        self.daemons[fw as usize].process.kill().map(drop)
     }
 
     /// Sessions that a firewall's host lists.
     pub fn listed(&self, fw: Fw) -> Result<Vec<Value>> {
-        let words = ["sessions", "-o", "json"];
-        let listed = self.host(fw).output(&self.program("dyscoctl")?, &words)?;
+        let listed = self
+            .fleet
+            .dyscoctl(self.host(fw), &["sessions", "-o", "json"])?;
         serde_json::from_str(&listed).context("dyscoctl printed no JSON")
     }
 

@@ -53,10 +53,8 @@ impl World {
         // The capture has the headers for the report of a failure, in which case its folder stays.
         let capture = capture::start(&lab.client)?;
         let fleet = Fleet::new(&lab)?.with_faults();
-        let mut daemons = Vec::new();
-        for role in roles {
-            daemons.push((*role, fleet.start(&lab, *role, config)?));
-        }
+        let started = fleet.start_all(&lab, roles.iter().map(|role| (*role, config.into())))?;
+        let daemons = roles.iter().copied().zip(started).collect();
         let (listen, to) = (
             Role::Proxy.at(family, PROXY_PORT),
             Role::Server.at(family, SERVER_PORT),
