@@ -136,6 +136,15 @@ pub enum Leaver {
     Chain,
 }
 
+/// Returns true if an entry with this word as its state belongs to no session, as
+/// [`View::is_unused`] does, but without the rest of the entry.
+pub fn is_unused(state: u32) -> bool {
+    matches!(
+        State::from_word(state),
+        Some(State::Free | State::Closed) | None
+    )
+}
+
 impl View {
     /// Returns true if the entry belongs to no session.
     pub fn is_unused(self) -> bool {

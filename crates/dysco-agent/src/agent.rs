@@ -251,7 +251,7 @@ impl Agent {
     pub fn sessions_in(&self, slots: Range<u32>) -> impl Iterator<Item = (u32, Session)> {
         let slots = slots.start..slots.end.min(self.capacity());
         slots
-            .filter(|slot| !self.is_nobodys(*slot))
+            .filter(|slot| !self.memory.is_unused(*slot))
             .map(|slot| (slot, self.memory.read(slot)))
     }
 
@@ -263,7 +263,7 @@ impl Agent {
     /// Forgets a session. Its slot is reused only after the next call but one of
     /// [`Agent::release_quarantine`].
     pub fn collect(&self, slot: u32) {
-        if self.is_nobodys(slot) {
+        if self.memory.is_unused(slot) {
             return;
         }
         let s = self.memory.read(slot);
@@ -273,10 +273,6 @@ impl Agent {
         self.forget_delta(slot);
         self.memory.clear(slot);
         lock(&self.quarantine).fresh.push(slot);
-    }
-
-    fn is_nobodys(&self, slot: u32) -> bool {
-        self.memory.read(slot).view().is_unused()
     }
 
     /// Gives back the slots that were collected before the last call.

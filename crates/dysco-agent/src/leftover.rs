@@ -86,7 +86,8 @@ impl Leftover {
         let map = MapData::from_pin(&path).map_err(&failed)?;
         let room = map.info().map_err(&failed)?.max_entries();
         let memory = Memory::map(map.fd(), room)?;
-        let sessions = (0..memory.len()).map(|slot| memory.read(slot));
+        let used = (0..memory.len()).filter(|slot| !memory.is_unused(*slot));
+        let sessions = used.map(|slot| memory.read(slot));
         Ok(sessions.filter_map(|s| Some((s, need_of(&s)?))).collect())
     }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 
 use dysco_common::session::{Two, life};
 use dysco_common::two_paths::{self, Anchor, CLOSES, Cutoff};
-use dysco_common::{Session, ShortKey, State};
+use dysco_common::{Session, ShortKey, State, view};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::error::AgentError;
@@ -89,6 +89,14 @@ impl Memory {
         // SAFETY: the address of a field of a valid entry.
         let field = unsafe { &raw mut (*self.at(slot)).state };
         self.word(field).load(Ordering::Acquire) == state as u32
+    }
+
+    /// Returns true if a slot has no session. Reads one word, where a copy of the entry would take
+    /// several cache lines: searches pass over the whole table.
+    pub fn is_unused(&self, slot: u32) -> bool {
+        // SAFETY: as in `is_in`.
+        let field = unsafe { &raw mut (*self.at(slot)).state };
+        view::is_unused(self.word(field).load(Ordering::Acquire))
     }
 
     /// Sets the state. Earlier writes become visible before it.

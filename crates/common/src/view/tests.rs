@@ -183,3 +183,14 @@ fn values_are_those_of_the_entry() {
     let relay = entry(State::Relay, |s| s.joined = 5);
     assert_eq!(relay.view().relayed_to(), Some(4));
 }
+
+#[test]
+fn the_word_alone_tells_unused_entries() {
+    for state in 0..32 {
+        let entry = Session {
+            state,
+            ..Session::default()
+        };
+        assert_eq!(is_unused(state), entry.view().is_unused(), "word {state}");
+    }
+}
