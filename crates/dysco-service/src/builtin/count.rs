@@ -1,0 +1,32 @@
+//! `count`: counts bytes.
+
+use crate::{Event, Flow, Out, Service};
+
+/// Counts the bytes of each direction. A call returns the counts as JSON.
+#[derive(Debug, Default)]
+pub struct Count {
+    forward: u64,
+    back: u64,
+}
+
+impl Service for Count {
+    fn name(&self) -> &'static str {
+        "count"
+    }
+
+    fn on(&mut self, event: Event, out: &mut Out) {
+        match &event {
+            Event::Data { flow, bytes } => match flow {
+                Flow::Forward => self.forward += bytes.len() as u64,
+                Flow::Back => self.back += bytes.len() as u64,
+                Flow::Own(_) => {}
+            },
+            Event::Call(_) => {
+                let Count { forward, back } = self;
+                out.answer(format!("{{\"forward\":{forward},\"back\":{back}}}"));
+            }
+            _ => {}
+        }
+        event.pass_on(out);
+    }
+}

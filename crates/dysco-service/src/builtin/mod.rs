@@ -1,0 +1,11 @@
+//! The services that come with Dysco.
+
+mod count;
+mod crypt;
+mod null;
+mod socks;
+
+pub use count::Count;
+pub use crypt::{Crypt, Key};
+pub use null::Null;
+pub use socks::Socks;

@@ -1,0 +1,83 @@
+//! What a service is told.
+
+use bytes::Bytes;
+
+use crate::Out;
+
+/// Names a flow that a service opened.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct FlowId(pub u32);
+
+/// Names a timer. A service chooses its own numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct TimerId(pub u32);
+
+/// A stream of bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Flow {
+    /// The session, from the end that opened it to the other.
+    Forward,
+    /// The session, to the end that opened it.
+    Back,
+    /// A connection that the service opened. It carries both directions.
+    Own(FlowId),
+}
+
+/// An event of a service.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The service is in the session. The next byte of each direction is its first.
+    Open,
+    /// Bytes came. There is at least one.
+    Data {
+        /// The flow that carried them.
+        flow: Flow,
+        /// The bytes.
+        bytes: Bytes,
+    },
+    /// The flow ended in order: no byte follows.
+    Fin(Flow),
+    /// The next element of the flow wants no bytes for now. It still gets what is sent.
+    Full(Flow),
+    /// The next element of the flow wants bytes again.
+    Writable(Flow),
+    /// A connection that the service asked for is open.
+    Opened(FlowId),
+    /// A connection that the service asked for failed, or broke.
+    Failed(FlowId),
+    /// A timer ran out.
+    Timer(TimerId),
+    /// An application or the operator asks this service something. The service answers by
+    /// [`Out::answer`].
+    Call(Bytes),
+    /// The operator wants the service to leave as soon as it can.
+    Leave,
+}
+
+impl Flow {
+    /// Both directions of the session.
+    pub const SESSION: [Flow; 2] = [Flow::Forward, Flow::Back];
+}
+
+impl Event {
+    /// Does what a service without an interest in this event does: bytes and ends go on, a full
+    /// flow is held, and a service that is told to leave leaves. A call gets no answer. Nothing
+    /// follows from what happens on the service's own flows.
+    pub fn pass_on(self, out: &mut Out) {
+        match self {
+            Event::Data { flow, bytes } if flow.is_session() => out.send(flow, bytes),
+            Event::Fin(flow) if flow.is_session() => out.fin(flow),
+            Event::Full(flow) if flow.is_session() => out.hold(flow),
+            Event::Writable(flow) if flow.is_session() => out.release(flow),
+            Event::Leave => out.leave(),
+            _ => {}
+        }
+    }
+}
+
+impl Flow {
+    /// True if the flow is a direction of the session.
+    pub fn is_session(self) -> bool {
+        !matches!(self, Flow::Own(_))
+    }
+}

@@ -1,0 +1,55 @@
+//! The trait that a service implements.
+
+use std::net::SocketAddr;
+
+use dysco_explain::Cause;
+
+use crate::{Event, Out};
+
+/// A handler of a session's bytes. `docs/write-a-service.md` is a tutorial.
+pub trait Service: Send + 'static {
+    /// Name on the command line, such as `crypt`.
+    fn name(&self) -> &str;
+
+    /// Returns what the service needs to work in this session.
+    ///
+    /// # Errors
+    /// If it cannot work there. The session goes on without it.
+    fn needs(&self, session: &Session) -> Result<Needs, Cause> {
+        let _ = session;
+        Ok(Needs::default())
+    }
+
+    /// Handles one event. It must not block.
+    fn on(&mut self, event: Event, out: &mut Out) {
+        event.pass_on(out);
+    }
+}
+
+/// A session as a service sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Session {
+    /// The end that opened it.
+    pub opener: SocketAddr,
+    /// The other end.
+    pub other: SocketAddr,
+    /// True if the hosts of both ends run `dyscod`.
+    pub both_ends: bool,
+}
+
+/// What a service needs of the session and its hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Needs {
+    /// The ends at which it has to be.
+    pub ends: Ends,
+}
+
+/// The ends of a session at which a service has to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Ends {
+    /// One end suffices. The other does not notice.
+    #[default]
+    One,
+    /// Both ends, from the same byte on.
+    Pair,
+}

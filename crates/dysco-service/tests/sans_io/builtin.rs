@@ -1,0 +1,150 @@
+//! The built-in services.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use dysco_service::builtin::{Count, Crypt, Socks};
+use dysco_service::{Effect, Event, Flow, Session};
+use proptest::prelude::*;
+
+use super::{Bench, session};
+
+/// Keys of the two directions.
+const KEYS: [[u8; 32]; 2] = [[1; 32], [2; 32]];
+
+/// Returns the two hosts of an encrypted session.
+fn pair() -> [Bench; 2] {
+    let [forward, back] = KEYS;
+    let ends = [
+        (Flow::Forward, [forward, back]),
+        (Flow::Back, [back, forward]),
+    ];
+    ends.map(|(outward, keys)| {
+        let mut bench = Bench::new();
+        bench
+            .stack
+            .put(0, Box::new(Crypt::new(outward, keys).unwrap()))
+            .unwrap();
+        bench
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_crypt_seals_its_peer_opens(
+        sent in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..50), 1..20),
+        cut in 1..40_usize,
+    ) {
+        for flow in Flow::SESSION {
+            let [left, right] = pair();
+            let (mut from, mut to) = if flow == Flow::Forward { (left, right) } else { (right, left) };
+            for bytes in &sent {
+                from.data(flow, bytes);
+            }
+            let wire = std::mem::take(&mut from.out[super::index(flow)]);
+            for part in wire.chunks(cut) {
+                to.data(flow, part);
+            }
+            prop_assert_eq!(to.finish()[super::index(flow)].clone(), sent.concat());
+        }
+    }
+}
+
+#[test]
+fn crypt_hides_the_bytes_and_a_changed_one_ends_the_session() {
+    let [mut left, mut right] = pair();
+    let secret = b"a password that nobody shall see";
+    left.data(Flow::Forward, secret);
+    let mut wire = left.out[0].clone();
+    assert!(
+        !wire
+            .windows(8)
+            .any(|part| secret.windows(8).any(|s| s == part))
+    );
+    wire[10] ^= 1;
+    right.data(Flow::Forward, &wire);
+    assert!(
+        matches!(&right.rest[..], [Effect::Fail(..)]),
+        "{:?}",
+        right.rest
+    );
+    assert!(right.out[0].is_empty());
+}
+
+#[test]
+fn crypt_seals_the_same_bytes_differently_each_time() {
+    let [mut left, _] = pair();
+    left.data(Flow::Forward, b"again");
+    let first = std::mem::take(&mut left.out[0]);
+    left.data(Flow::Forward, b"again");
+    assert_ne!(first, left.out[0]);
+}
+
+#[test]
+fn crypt_is_refused_where_the_other_end_has_no_dyscod() {
+    let alone = Session {
+        both_ends: false,
+        ..session()
+    };
+    let mut bench = Bench::of(alone);
+    let refused = bench
+        .stack
+        .put(0, Box::new(Crypt::new(Flow::Forward, KEYS).unwrap()));
+    let cause = refused.unwrap_err();
+    assert_eq!(
+        cause.why,
+        "the other end has no dyscod, and crypt needs both"
+    );
+    bench.data(Flow::Forward, b"goes on");
+    assert_eq!(bench.out[0], b"goes on");
+}
+
+#[test]
+fn count_answers_with_its_counts() {
+    let mut bench = Bench::new();
+    let count = bench.stack.put(0, Box::new(Count::default())).unwrap();
+    bench.data(Flow::Forward, b"abc");
+    bench.data(Flow::Back, b"12345");
+    bench.to(count, Event::Call(Bytes::new()));
+    let answer = Bytes::from_static(br#"{"forward":3,"back":5}"#);
+    assert_eq!(bench.rest, [Effect::Answer(count, answer)]);
+}
+
+/// Sends the proxy's answers, cut into parts of this size. Returns the session afterwards.
+fn through_socks(size: usize, answers: &[&[u8]]) -> Bench {
+    let mut bench = Bench::new();
+    let to = SocketAddr::from(([192, 0, 2, 7], 443));
+    bench.stack.put(0, Box::new(Socks::new(to))).unwrap();
+    bench.collect();
+    assert!(bench.held[0], "the program waits for the handshake");
+    bench.data(Flow::Forward, b"hello");
+    for answer in answers {
+        for part in answer.chunks(size) {
+            bench.data(Flow::Back, part);
+        }
+    }
+    bench
+}
+
+#[test]
+fn socks_shakes_hands_and_leaves() {
+    let reply = [5, 0, 0, 1, 10, 0, 0, 9, 4, 56, b'w', b'e', b'l', b'l'];
+    for size in [1, 2, 3, 100] {
+        let mut bench = through_socks(size, &[&[5, 0], &reply]);
+        let mut expected = vec![5, 1, 0, 5, 1, 0, 1, 192, 0, 2, 7, 1, 187];
+        expected.extend(b"hello");
+        assert_eq!(bench.out, [expected, b"well".to_vec()], "parts of {size}");
+        assert!(bench.stack.is_empty() && !bench.held[0]);
+        assert!(matches!(bench.rest.pop(), Some(Effect::Left(_))));
+    }
+}
+
+#[test]
+fn a_refusal_of_the_socks_proxy_ends_the_session() {
+    let bench = through_socks(1, &[&[5, 0], &[5, 5, 0, 1, 0, 0, 0, 0, 0, 0]]);
+    let [Effect::Fail(_, why)] = &bench.rest[..] else {
+        panic!("{:?}", bench.rest);
+    };
+    assert_eq!(why, "the SOCKS proxy refused the connection: code 5");
+    assert!(!bench.out[0].ends_with(b"hello"));
+}
