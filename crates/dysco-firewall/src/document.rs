@@ -11,9 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Seen;
-use super::conntrack::ConntrackState;
 use super::error::{Fault, StateError};
-use super::sets::SetElement;
 
 /// Version of the documents.
 pub const VERSION: u32 = 1;
@@ -45,7 +43,7 @@ pub struct Document {
     pub translated: FiveTuple,
     /// What kind of state it is.
     pub kind: KindName,
-    /// The state: a `ConntrackState` or a `SetElement`, by its kind.
+    /// The state, in the form of its kind.
     pub state: Value,
 }
 
@@ -186,8 +184,7 @@ pub(super) fn check_size(documents: &[Document]) -> Result<(), StateError> {
 /// Returns the JSON schema of documents: docs/state.schema.json.
 pub fn schema() -> Value {
     let mut generator = schemars::SchemaGenerator::default();
-    generator.subschema_for::<ConntrackState>();
-    generator.subschema_for::<SetElement>();
+    super::kinds().iter().for_each(|kind| kind.describe(&mut generator));
     let root = generator.into_root_schema_for::<Vec<Document>>();
     serde_json::to_value(root).unwrap_or(Value::Null)
 }

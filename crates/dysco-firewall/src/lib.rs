@@ -34,6 +34,7 @@ pub use document::{Document, FiveTuple, read, schema};
 pub use error::{Fault, StateError};
 
 use dysco_proto::KindName;
+use schemars::SchemaGenerator;
 
 use conntrack::{Conntrack, Settling};
 use sets::Sets;
@@ -42,6 +43,9 @@ use sets::Sets;
 trait Kind {
     /// Its name.
     fn name(&self) -> KindName;
+
+    /// Adds the form of its state to the schema of documents.
+    fn describe(&self, schema: &mut SchemaGenerator);
 
     /// Returns the documents of this kind that this host has for a session.
     fn export(&self, here: &Here) -> Result<Vec<Document>, StateError>;

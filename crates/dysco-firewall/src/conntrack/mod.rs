@@ -17,7 +17,7 @@ mod settle;
 mod write;
 
 use dysco_proto::KindName;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use super::document::{Document, FiveTuple};
@@ -188,6 +188,10 @@ impl ConntrackState {
 impl Kind for Conntrack {
     fn name(&self) -> KindName {
         KindName::Conntrack
+    }
+
+    fn describe(&self, schema: &mut SchemaGenerator) {
+        schema.subschema_for::<ConntrackState>();
     }
 
     fn export(&self, here: &Here) -> Result<Vec<Document>, StateError> {

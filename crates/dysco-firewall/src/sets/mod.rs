@@ -11,7 +11,7 @@ mod key;
 use std::time::Duration;
 
 use dysco_proto::KindName;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use super::document::Document;
@@ -118,6 +118,10 @@ pub fn are_few(session: &Seen) -> bool {
 impl Kind for Sets {
     fn name(&self) -> KindName {
         KindName::SetElement
+    }
+
+    fn describe(&self, schema: &mut SchemaGenerator) {
+        schema.subschema_for::<SetElement>();
     }
 
     fn export(&self, here: &Here) -> Result<Vec<Document>, StateError> {
