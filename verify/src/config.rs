@@ -5,9 +5,9 @@ use crate::seed::Seed;
 use crate::world::Faults;
 
 mod death;
-mod doubt;
 mod local;
 mod meddled;
+mod path_liveness;
 mod seeded;
 
 pub use seeded::seeded;
@@ -162,7 +162,7 @@ pub fn all() -> Vec<Configuration> {
         streams(),
         closing(),
         death::all(),
-        doubt::all(),
+        path_liveness::all(),
         local::all(),
         meddled::all(),
     ]

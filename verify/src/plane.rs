@@ -133,13 +133,13 @@ impl Entry {
         drained || two_paths::has_reset(&self.s)
     }
 
-    /// Models `Agent::deafen`.
-    pub fn deafen(&mut self) -> bool {
-        let deaf = self.state() == State::TwoPaths
+    /// Models `Agent::mute`.
+    pub fn mute(&mut self) -> bool {
+        let muted = self.state() == State::TwoPaths
             && self.s.life.reset == 0
             && !two_paths::has_carried(&self.s);
-        self.s.deaf = u8::from(deaf);
-        deaf
+        self.s.muted = u8::from(muted);
+        muted
     }
 
     /// Models `Agent::take_back`.
@@ -147,7 +147,7 @@ impl Entry {
         let two = &mut self.s.two;
         (two.cut_armed, two.new_heard, two.cut_in_set) = (0, 0, 0);
         (two.drained, two.edge_set, two.cut_set) = (0, 0, 0);
-        self.s.deaf = 1;
+        self.s.muted = 1;
     }
 
     /// Models `Agent::complete`.
@@ -162,7 +162,7 @@ impl Entry {
         s.two = Default::default();
         (s.cut_out, s.cut_in, s.edge, s.far_ack) = (0, 0, 0, 0);
         (s.new_low, s.old_ack, s.new_ack) = (0, 0, 0);
-        (s.deaf, s.shown) = (0, 0);
+        (s.muted, s.shown) = (0, 0);
     }
 
     /// Processes a packet of the local end. Calls `send` for each packet and its path.
@@ -213,7 +213,7 @@ impl Entry {
     /// Models `paths::cut_if_due`.
     fn cut_if_due(&mut self, at: Anchor) {
         let two = &mut self.s.two;
-        if two.cut_armed | two.new_heard != 0 && two.cut_set == 0 && self.s.deaf == 0 {
+        if two.cut_armed | two.new_heard != 0 && two.cut_set == 0 && self.s.muted == 0 {
             two.cut_set = 1;
             self.s.cut_out = at.snd_max(&self.s);
         }
@@ -382,7 +382,7 @@ impl Entry {
     /// Processes the packet whether the path is open or not.
     pub fn ingress_any(&mut self, packet: Packet, tell: &mut Vec<Notice>) -> Option<Packet> {
         let two = match self.state() {
-            State::TwoPaths if self.s.deaf != 0 => return None,
+            State::TwoPaths if self.s.muted != 0 => return None,
             State::TwoPaths => true,
             State::NewPath => false,
             _ => return None,
@@ -437,7 +437,7 @@ impl Hash for Entry {
         let Session { life, two, .. } = &self.s;
         let s = &self.s;
         (s.state, life.fin_out, life.fin_in, life.reset, life.told).hash(state);
-        (s.clamp, s.clamp_far, s.joined, s.deaf).hash(state);
+        (s.clamp, s.clamp_far, s.joined, s.muted).hash(state);
         if self.state() != State::Relay {
             (s.snd_max, s.snd_ack).hash(state);
         }

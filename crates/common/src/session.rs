@@ -212,7 +212,7 @@ pub struct Session {
     pub alias: Alias,
     /// Written by user space in the two-path phase: nothing is received on the new path. Without a
     /// cutoff everything takes the old path again.
-    pub deaf: u8,
+    pub muted: u8,
     /// The subsession was changed on its way here: the neighbour has it under another five-tuple.
     pub renamed: u8,
     /// Learnt at the left anchor: number of answers of the right anchor on the new path, modulo
@@ -320,8 +320,8 @@ pub struct Two {
     pub edge_set: u8,
     /// `old_ack` is valid, and possibly more: `two_paths::{VALID, ASKED}`.
     pub old_ack_set: u8,
-    /// `new_ack` is valid, and possibly more: `two_paths::{VALID, REFUSES}`. Written where the end's
-    /// segments are.
+    /// `new_ack` is valid, and possibly more: `two_paths::{VALID, REFUSES}`. Written where the
+    /// end's segments are.
     pub new_ack_set: u8,
     /// `new_low` is valid.
     pub new_data: u8,

@@ -261,7 +261,8 @@ impl Session {
         self.two.part == part::CURRENT
     }
 
-    /// Returns the state of the chain that the entry's path was laid by. A tombstone has it as well.
+    /// Returns the state of the chain that the entry's path was laid by. A tombstone has it as
+    /// well.
     pub fn chain_state(&self) -> ChainState {
         match self.two.chained {
             0 => ChainState::None,
@@ -283,7 +284,7 @@ impl Session {
                 (_, _) => Cut::Set,
             },
             heard: self.two.new_heard != 0,
-            muted: self.deaf != 0,
+            muted: self.muted != 0,
         }
     }
 

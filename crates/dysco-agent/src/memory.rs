@@ -125,7 +125,7 @@ impl Memory {
             ptr::write_volatile(&raw mut (*p).joined, s.joined);
             ptr::write_volatile(&raw mut (*p).other_path, s.other_path);
             ptr::write_volatile(&raw mut (*p).shown, s.shown);
-            ptr::write_volatile(&raw mut (*p).deaf, s.deaf);
+            ptr::write_volatile(&raw mut (*p).muted, s.muted);
         }
     }
 
@@ -371,29 +371,29 @@ impl Memory {
     }
 
     /// Sets whether the programs ignore the new path.
-    pub fn set_deaf(&self, slot: u32, deaf: bool) {
+    pub fn set_muted(&self, slot: u32, muted: bool) {
         // SAFETY: as in `is_in`.
-        let field = unsafe { &raw mut (*self.at(slot)).deaf };
-        self.flag(field).store(u8::from(deaf), Ordering::SeqCst);
+        let field = unsafe { &raw mut (*self.at(slot)).muted };
+        self.flag(field).store(u8::from(muted), Ordering::SeqCst);
     }
 
     /// Makes the programs ignore the new path, unless the path has carried bytes that no old
     /// path can. Returns true if they ignore it.
-    pub fn deafen(&self, slot: u32) -> bool {
-        self.set_deaf(slot, true);
+    pub fn mute(&self, slot: u32) -> bool {
+        self.set_muted(slot, true);
         // A packet that passed just before may still have to record its acknowledgement.
         wait_for_programs();
-        let deaf = !two_paths::has_carried(&self.read(slot));
-        if !deaf {
-            self.set_deaf(slot, false);
+        let muted = !two_paths::has_carried(&self.read(slot));
+        if !muted {
+            self.set_muted(slot, false);
         }
-        deaf
+        muted
     }
 
     /// Takes the cutoffs back, as if neither end had cut. `cut_set` is cleared last, so that no
     /// packet finds the cutoff due again.
     pub fn take_back(&self, slot: u32) {
-        self.set_deaf(slot, true);
+        self.set_muted(slot, true);
         let two = self.two(slot);
         // SAFETY: addresses of fields of a valid entry.
         let flags = unsafe {

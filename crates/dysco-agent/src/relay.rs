@@ -76,7 +76,7 @@ impl Agent {
             s.ifindex = ifindex;
             s.translation = translation;
             s.two = Default::default();
-            (s.hop, s.new_out, s.new_in, s.shown, s.deaf) = (0, 0, 0, 0, 0);
+            (s.hop, s.new_out, s.new_in, s.shown, s.muted) = (0, 0, 0, 0, 0);
             s.joined = other + 1;
         });
     }

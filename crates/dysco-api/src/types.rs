@@ -36,7 +36,7 @@ pub enum Request {
     /// Removes a middlebox from sessions. [`Reply::Accepted`], a [`Reply::Removal`] for each,
     /// then [`Reply::Done`].
     Remove(Remove),
-    /// Gives sessions another chain. [`Reply::Accepted`], a [`Reply::Rechained`] for each, then
+    /// Gives sessions another chain. [`Reply::Accepted`], a [`Reply::ChainUpdated`] for each, then
     /// [`Reply::Done`].
     Reconfigure(Reconfigure),
     /// Declares by how many bytes a middlebox of this host has changed the size of a session's
@@ -214,7 +214,7 @@ pub enum Reply {
     /// Progress: the result of one session's removal, or the expected one in a dry run.
     Removal(RemovalReport),
     /// Progress: the result of one session's change of chain, or the expected one in a dry run.
-    Rechained(ChainReport),
+    ChainUpdated(ChainReport),
     /// Progress: an event.
     Event(MonitorEvent),
     /// Final: the request is complete, and each exception was reported.
@@ -248,7 +248,7 @@ impl Reply {
             Reply::Session(_)
             | Reply::Accepted { .. }
             | Reply::Removal(_)
-            | Reply::Rechained(_)
+            | Reply::ChainUpdated(_)
             | Reply::Event(_) => false,
         }
     }

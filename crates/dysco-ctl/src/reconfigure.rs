@@ -216,7 +216,7 @@ fn ask(
                     break;
                 }
             }
-            Reply::Rechained(report) => {
+            Reply::ChainUpdated(report) => {
                 done.changes.push(report);
                 bar.inc(1);
             }

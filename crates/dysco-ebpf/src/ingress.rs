@@ -199,7 +199,9 @@ fn decide(
     if new {
         return match state {
             // The path may be given up, and must be silent for that.
-            Some(State::TwoPaths) if s.deaf != 0 => Decision::Leave(dropped(Counter::DroppedStray)),
+            Some(State::TwoPaths) if s.muted != 0 => {
+                Decision::Leave(dropped(Counter::DroppedStray))
+            }
             Some(State::TwoPaths) if p.seg.has(SYN) || opens_windows(&p.seg) => {
                 opening(ctx, s, p, c, slot)
             }

@@ -238,7 +238,7 @@ pub fn begin(s: &mut Session, key: &Key, seg: &Segment, offer: &Offer, dir: Dire
     s.bytes_in = 0;
     s.two = Two::default();
     (s.clamp, s.clamp_far, s.joined) = (0, 0, 0);
-    (s.new_out, s.new_in, s.hop, s.deaf, s.renamed) = (0, 0, 0, 0, 0);
+    (s.new_out, s.new_in, s.hop, s.muted, s.renamed) = (0, 0, 0, 0, 0);
     s.tsval_in = 0;
     s.tsval_out = 0;
     s.key = key.whole;

@@ -15,7 +15,7 @@ use crate::packet::Packet;
 /// late.
 #[inline(always)]
 pub fn cut_if_due(s: &mut Session, at: Anchor) {
-    if s.two.cut_armed | s.two.new_heard != 0 && s.two.cut_set == 0 && s.deaf == 0 {
+    if s.two.cut_armed | s.two.new_heard != 0 && s.two.cut_set == 0 && s.muted == 0 {
         s.cut_out = at.snd_max(s);
         s.two.cut_set = 1;
     }

@@ -59,7 +59,7 @@ fn of_left(left: &Left, from: &[HostId], message: &Message) -> Result<AsRight, V
         | Message::Switched { .. }
         | Message::Broken { .. }
         | Message::Drained { .. } => expect(right, true),
-        Message::Deaf { .. } | Message::Keep { .. } => expect(middle || right, right),
+        Message::Muted { .. } | Message::Keep { .. } => expect(middle || right, right),
         Message::DoneAck { .. } | Message::CancelAck { .. } | Message::Query { .. } => {
             expect(middle || right, right)
         }
@@ -80,8 +80,8 @@ fn of_middle(middle: &Middle, from: &[HostId], message: &Message) -> Result<AsRi
         Message::RequestLock { subsession, .. } => {
             expect(left && *subsession == middle.subsession(), false)
         }
-        Message::Introduced { .. } | Message::Deaf { .. } => expect(right, true),
-        Message::Doubt { .. } | Message::Back { .. } => expect(left, false),
+        Message::Introduced { .. } | Message::Muted { .. } => expect(right, true),
+        Message::Suspect { .. } | Message::Back { .. } => expect(left, false),
         Message::Keep { .. } => expect(left || right, right),
         // The left anchor also answers a repeated `Cancel`.
         Message::NackLock { .. } | Message::CancelAck { .. } => expect(left || right, right),
@@ -208,7 +208,7 @@ fn of_right(right: &Right, from: &[HostId], message: &Message) -> Result<AsRight
         Message::Switched { .. } | Message::Done { .. } | Message::Lost { .. } => {
             expect(left, true)
         }
-        Message::Doubt { .. } | Message::Keep { .. } => expect(left || middle, left),
+        Message::Suspect { .. } | Message::Keep { .. } => expect(left || middle, left),
         Message::Back { .. } => expect(middle, false),
         Message::Cancel { .. } => expect(left || middle, left),
         // This host may have asked too, without waiting for the answer.

@@ -79,20 +79,20 @@ pub enum HostEvent {
         /// The change.
         change: ChangeId,
     },
-    /// Answers [`Anchor::Look`].
-    Looked {
+    /// Answers [`Anchor::CheckPath`].
+    PathChecked {
         /// The change.
         change: ChangeId,
         /// True if the data plane answers, or if the data that the path has carried cannot be taken
         /// back.
         carries: bool,
     },
-    /// Answers [`Anchor::Deafen`].
-    Deafened {
+    /// Answers [`Anchor::Mute`].
+    Muted {
         /// The change.
         change: ChangeId,
         /// True if the host does not receive on the new path any more.
-        deaf: bool,
+        muted: bool,
     },
     /// Answers [`Anchor::TakeBack`]: the old path has carried all data that the local end has
     /// received on either path, and the new path is forgotten.

@@ -1,5 +1,5 @@
 //! The left anchor. It alone decides. Before its cut it may take everything back. After its cut it
-//! may do so only if the new path dies before both ends have drained (`doubt`).
+//! may do so only if the new path dies before both ends have drained (`path_liveness`).
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::report::{Progress, Role};
 
 mod after;
 mod before;
-mod doubt;
+mod path_liveness;
 
 /// Time from the request to the plan. Longer than the middle waits for R.
 const LOCK: Duration = Duration::from_secs(12);
@@ -59,11 +59,11 @@ pub(super) struct Left {
     drained: bool,
     right_drained: bool,
     gone: bool,
-    /// Number of the last doubt about the new path.
+    /// Number of the last liveness check of the new path.
     round: u32,
-    trust: Trust,
+    liveness: Liveness,
     /// True if the right anchor has stopped receiving, and this host is about to do the same.
-    deafens: bool,
+    muting: bool,
 }
 
 /// Phase of the change, with the data that only this phase has.
@@ -86,15 +86,15 @@ enum Stage {
     },
 }
 
-/// Trust in the new path, between the cut and the end of the old path.
+/// Liveness of the new path, between the cut and the end of the old path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Trust {
-    /// The path is not in doubt.
-    Given,
+enum Liveness {
+    /// The path is presumed alive.
+    Presumed,
     /// The right anchor was asked to stop receiving on the path.
-    Doubted,
-    /// The path is kept, dead or alive: the data that it has carried cannot be taken back.
-    Kept,
+    Suspected,
+    /// The path stays, dead or alive: the data that it has carried cannot be taken back.
+    Committed,
 }
 
 impl Left {
@@ -126,8 +126,8 @@ impl Left {
             right_drained: false,
             gone: false,
             round: 0,
-            trust: Trust::Given,
-            deafens: false,
+            liveness: Liveness::Presumed,
+            muting: false,
         }
     }
 
@@ -154,7 +154,7 @@ impl Left {
                 left.stage = Stage::Cutting;
                 ctx.no_deadline();
                 // A former process may have stopped receiving on the new path.
-                ctx.command(Anchor::Hear);
+                ctx.command(Anchor::Unmute);
                 ctx.command(Anchor::Cut);
             }
             LeftStage::Completing { new } => {
@@ -247,8 +247,8 @@ impl Left {
                     _ => Flow::On,
                 }
             }
-            Message::Deaf { round, .. } if self.phase() > Phase::Cutting => {
-                self.deaf_there(ctx, round)
+            Message::Muted { round, .. } if self.phase() > Phase::Cutting => {
+                self.peer_muted(ctx, round)
             }
             Message::Keep { round, .. } => self.keep(ctx, round),
             Message::Query { .. } => self.answer(ctx, from_right),
@@ -283,8 +283,8 @@ impl Left {
                 ctx.report(Role::Left, self.a, Progress::Drained);
                 self.maybe_complete(ctx)
             }
-            HostEvent::Looked { carries, .. } => self.looked(ctx, carries),
-            HostEvent::Deafened { deaf, .. } if self.deafens => self.deafened(ctx, deaf),
+            HostEvent::PathChecked { carries, .. } => self.path_checked(ctx, carries),
+            HostEvent::Muted { muted, .. } if self.muting => self.muted(ctx, muted),
             HostEvent::TakenBack { .. } => self.taken_back(ctx),
             HostEvent::PersistFailed { error, .. } => self.no_record(ctx, error),
             HostEvent::Broken { bytes, .. } if self.may_break() => self.break_off(ctx, bytes),
@@ -312,7 +312,7 @@ impl Left {
                 ctx.say(self.middle(), Message::Cancel { change, reason });
                 self.removed(ctx)
             }
-            _ => self.look(ctx),
+            _ => self.check_path(ctx),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The session protocol between hosts, sans-IO: one machine per host for all of a host's roles. The
 //! daemon, the model check and the tests hand in messages, events and the time, and carry out the
-//! results: commands, each as a [`Host`] in one of its roles ([`command`]), messages and reports. The
-//! crate has no socket, clock or map. It depends on `dysco-common` and on crates that encode
+//! results: commands, each as a [`Host`] in one of its roles ([`command`]), messages and reports.
+//! The crate has no socket, clock or map. It depends on `dysco-common` and on crates that encode
 //! messages, and not on a runtime.
 //!
 //! A *change* moves the segment between two anchors from one chain to another. This change removes
@@ -28,12 +28,12 @@
 //! introduced. If a message arrives before the introduction, R ignores it, and L repeats it with
 //! the plan. Until L cuts, any failure rolls back on all three hosts (`Cancel`). After the cut each
 //! failure is met by going on, unless the new path dies before both anchors have drained
-//! (`left::doubt`):
+//! (`left::path_liveness`):
 //!
 //! ```text
 //! left (L)              middle (P)              right (R)
-//!    ----- Doubt ---------> ------ Doubt -------->          no answer: R hears the
-//!    <---- Deaf ----------- <----- Deaf -----------         new path no more, then L
+//!    ----- Suspect -------> ------ Suspect ------>          no answer: R hears the
+//!    <---- Muted ---------- <----- Muted ----------         new path no more, then L
 //!    ----- Back ----------> ------ Back --------->          the old path is taken again
 //!                                                           (or Keep: it cannot be)
 //! ```

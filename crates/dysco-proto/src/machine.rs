@@ -277,8 +277,8 @@ impl Machine {
             | HostEvent::CutDone { change, .. }
             | HostEvent::Drained { change }
             | HostEvent::Broken { change, .. }
-            | HostEvent::Looked { change, .. }
-            | HostEvent::Deafened { change, .. }
+            | HostEvent::PathChecked { change, .. }
+            | HostEvent::Muted { change, .. }
             | HostEvent::TakenBack { change }
             | HostEvent::Closed { change, .. }
             | HostEvent::Watching { change, .. }

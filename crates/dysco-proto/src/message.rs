@@ -302,18 +302,18 @@ pub enum Message {
     },
     /// [L to R, also by P] Reports that nobody answers on the new path any more. R stops receiving
     /// on that path if everything can still be taken back.
-    Doubt {
+    Suspect {
         /// The change.
         change: ChangeId,
-        /// Number of this doubt within the change; a later doubt has a greater number.
+        /// Number of this check within the change; a later check has a greater number.
         round: u32,
     },
     /// [R to L, also by P] Reports that R does not receive on the new path any more. `Keep`,
     /// `Back`, `Done` or `Cancel` answers.
-    Deaf {
+    Muted {
         /// The change.
         change: ChangeId,
-        /// Number of the doubt that this message answers.
+        /// Number of the check that this message answers.
         round: u32,
     },
     /// [R to L, L to R, also by P] Reports that the new path stays, because the data that it has
@@ -321,7 +321,7 @@ pub enum Message {
     Keep {
         /// The change.
         change: ChangeId,
-        /// Number of the doubt that this message ends.
+        /// Number of the check that this message ends.
         round: u32,
     },
     /// [L to P, P to R] Reports that L does not receive on the new path any more either, and
@@ -329,7 +329,7 @@ pub enum Message {
     Back {
         /// The change.
         change: ChangeId,
-        /// Number of the doubt that this message ends.
+        /// Number of the check that this message ends.
         round: u32,
         /// Reason of the return.
         reason: Reason,
@@ -539,8 +539,8 @@ impl Message {
             | Message::CancelAck { change }
             | Message::Query { change }
             | Message::Status { change, .. }
-            | Message::Doubt { change, .. }
-            | Message::Deaf { change, .. }
+            | Message::Suspect { change, .. }
+            | Message::Muted { change, .. }
             | Message::Keep { change, .. }
             | Message::Back { change, .. }
             | Message::Prove { change, .. }

@@ -164,7 +164,7 @@ impl Middle {
                 ctx.say(self.left(), Message::CancelAck { change });
                 Flow::On
             }
-            Message::Doubt { .. } | Message::Deaf { .. } | Message::Keep { .. }
+            Message::Suspect { .. } | Message::Muted { .. } | Message::Keep { .. }
                 if self.phase == Phase::Locked =>
             {
                 self.pass_on(ctx, from_right, message)

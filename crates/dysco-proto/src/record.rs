@@ -115,7 +115,7 @@ pub(super) enum LeftStage {
     /// Possibly cut. To be continued.
     Cut {
         new: Subsession,
-        /// Number of the last doubt about the new path.
+        /// Number of the last liveness check of the new path.
         round: u32,
     },
     /// Both ends have drained. To be completed.
@@ -140,7 +140,7 @@ pub(super) enum RightStage {
     /// The left anchor's cut has been carried out here.
     Switched { cutoff: Cutoff },
     /// This host does not receive on the new path any more. The left anchor decides what follows.
-    Deaf {
+    Muted {
         round: u32,
         /// Cutoff of the left anchor, if it had cut here.
         cutoff: Option<Cutoff>,

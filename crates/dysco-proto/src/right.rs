@@ -15,11 +15,11 @@ use super::reason::{Phase, Reason};
 use super::record::{RightStage, RoleRecord};
 use super::report::{Progress, Role};
 
-mod doubt;
 mod end;
+mod path_liveness;
 
-use doubt::Hearing;
 use end::Life;
+use path_liveness::Reception;
 
 /// Time after which an unused lock is released. Mostly longer than the middle waits for the left
 /// anchor, and then for its own sockets.
@@ -46,7 +46,7 @@ pub(super) struct Right {
     asked: bool,
     /// Reason why this process could not prepare the path that a former process recorded.
     unprepared: Option<Reason>,
-    hearing: Hearing,
+    reception: Reception,
     /// Reason of the return, while the session returns to the old path.
     why: Option<Reason>,
 }
@@ -73,7 +73,7 @@ impl Right {
             life: Life::Lives,
             asked: false,
             unprepared: None,
-            hearing: Hearing::Hears,
+            reception: Reception::Receives,
             why: None,
         }
     }
@@ -87,14 +87,14 @@ impl Right {
     ) -> Self {
         let mut right = Right::new(b, left);
         ctx.command(Anchor::Lock { subsession: b });
-        if let RightStage::Deaf { round, cutoff } = stage {
+        if let RightStage::Muted { round, cutoff } = stage {
             right.new = Some(new);
-            right.restore_deaf(ctx, round, cutoff);
+            right.restore_muted(ctx, round, cutoff);
             return right;
         }
         right.prepare(ctx, new);
         // A former process may have stopped receiving on the new path.
-        ctx.command(Anchor::Hear);
+        ctx.command(Anchor::Unmute);
         if let RightStage::Switched { cutoff } = stage {
             right.cut(ctx, cutoff);
         }
@@ -131,7 +131,7 @@ impl Right {
                 self.say_set_up(ctx);
                 Flow::On
             }
-            Message::Doubt { round, .. } if self.is_between() => self.doubted(ctx, round),
+            Message::Suspect { round, .. } if self.is_between() => self.suspected(ctx, round),
             Message::Keep { round, .. } => self.keep(ctx, round),
             Message::Lost { bytes, .. } if self.is_between() => {
                 ctx.say(self.left, Message::CancelAck { change });
@@ -144,13 +144,13 @@ impl Right {
             }
             // The middle's message does not count: it may have given up, or have no record of the
             // change.
-            Message::Cancel { .. } if self.hearing.is_deaf() && !from_left => ctx.stale(),
-            Message::Cancel { reason, .. } if self.hearing.is_deaf() => {
+            Message::Cancel { .. } if self.reception.is_muted() && !from_left => ctx.stale(),
+            Message::Cancel { reason, .. } if self.reception.is_muted() => {
                 ctx.say(self.left, Message::CancelAck { change });
                 self.take_back(ctx, reason)
             }
             // This message is the left anchor's.
-            Message::Back { round, reason, .. } if self.hearing == Hearing::Deaf(round) => {
+            Message::Back { round, reason, .. } if self.reception == Reception::Muted(round) => {
                 ctx.say(self.middle, Message::CancelAck { change });
                 self.take_back(ctx, reason)
             }
@@ -160,7 +160,7 @@ impl Right {
                 Flow::On
             }
             Message::Done { .. } if self.phase == Phase::Cancelling => ctx.stale(),
-            Message::Switched { cutoff, .. } if self.hearing.is_deaf() => {
+            Message::Switched { cutoff, .. } if self.reception.is_muted() => {
                 // Applied once this host receives on the path again.
                 self.cut_in = Some(cutoff);
                 Flow::On
@@ -226,7 +226,7 @@ impl Right {
                 self.say_drained(ctx);
                 Flow::On
             }
-            HostEvent::Deafened { deaf, .. } => self.deafened(ctx, deaf),
+            HostEvent::Muted { muted, .. } => self.muted(ctx, muted),
             HostEvent::TakenBack { .. } if self.phase == Phase::Cancelling => self.taken_back(ctx),
             HostEvent::PersistFailed { error, .. } => self.no_record(ctx, error),
             HostEvent::Broken { bytes, .. } => self.was_broken(ctx, bytes),
@@ -252,7 +252,7 @@ impl Right {
             Phase::Preparing | Phase::SettingUp if self.is_gone() && self.asked => {
                 self.roll_back(ctx, Reason::Closing)
             }
-            Phase::Preparing | Phase::SettingUp if self.hearing.is_deaf() => Flow::On,
+            Phase::Preparing | Phase::SettingUp if self.reception.is_muted() => Flow::On,
             Phase::Preparing | Phase::SettingUp => {
                 ctx.insist(self.left, Message::Query { change });
                 self.asked = true;
@@ -375,7 +375,7 @@ impl Right {
             Life::Lives if self.drained => Message::Drained { change },
             Life::Lives => return,
         };
-        if self.phase == Phase::Draining && !self.hearing.is_deaf() {
+        if self.phase == Phase::Draining && !self.reception.is_muted() {
             ctx.hush();
             ctx.insist(self.left, message);
         }

@@ -100,12 +100,12 @@ pub(super) fn ended(change: ChangeId, outcome: &Outcome, message: &Message) -> O
         (Message::Lost { .. }, Err(_)) => Some(Message::CancelAck { change }),
         (Message::Broken { .. }, Err(reason)) => Some(given_up(change, reason)),
         // Only the left anchor decides.
-        (Message::Deaf { .. }, _) if outcome.role != Role::Left => None,
+        (Message::Muted { .. }, _) if outcome.role != Role::Left => None,
         (Message::Done { .. }, _) => Some(Message::DoneAck { change }),
-        (Message::Drained { .. } | Message::Query { .. } | Message::Deaf { .. }, Ok(())) => {
+        (Message::Drained { .. } | Message::Query { .. } | Message::Muted { .. }, Ok(())) => {
             Some(Message::Done { change })
         }
-        (Message::Drained { .. } | Message::Query { .. } | Message::Deaf { .. }, Err(reason)) => {
+        (Message::Drained { .. } | Message::Query { .. } | Message::Muted { .. }, Err(reason)) => {
             Some(given_up(change, reason))
         }
         _ => None,
@@ -138,7 +138,7 @@ pub(super) fn unknown(message: &Message) -> Option<Message> {
         // In a change of a chain, a left anchor notifies the right one before it forgets.
         Message::Query { .. } | Message::Settled { .. } => Some(Message::Cancel { change, reason }),
         // A left anchor forgets a completed change only after the right anchor has completed it.
-        Message::Deaf { .. } | Message::Broken { .. } => Some(Message::Cancel { change, reason }),
+        Message::Muted { .. } | Message::Broken { .. } => Some(Message::Cancel { change, reason }),
         // The right anchor drains only after this host's cut. It sends no `Drained` while the cut
         // may be taken back.
         Message::Drained { .. } => Some(Message::Done { change }),

@@ -239,7 +239,7 @@ pub fn pair(a: Life, b: Life) {
 pub fn part(one: Life) {
     let Some(s) = one.slot() else { return };
     if !own::calls() {
-        return doubt(one, s);
+        return part_later(one, s);
     }
     let other = Life(s.peer.swap(0, Relaxed));
     if other == Life::NONE {
@@ -261,7 +261,7 @@ pub fn part(one: Life) {
 
 /// Revokes all claims about this socket in a child that shares the memory. The daemon would
 /// attribute a report to the child, so the parent sends it when it continues.
-fn doubt(one: Life, s: &Slot) {
+fn part_later(one: Life, s: &Slot) {
     let other = s.peer();
     let Some(o) = other.slot() else { return };
     for s in [s, o] {

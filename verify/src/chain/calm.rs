@@ -57,7 +57,7 @@ impl Calm for World {
         let carried = places().find_map(|p| Some((p, self.carried(p).next()?)));
         let late = places().find_map(|p| Some((p, self.waits_late(p).next()?)));
         let in_vain = self.waits_in_vain(LEFT).next();
-        let in_doubt = self.in_doubt().next();
+        let uncertain = self.uncertain().next();
         if let Some(place) = down {
             self.start(config, place);
         } else if !self.net.is_empty() {
@@ -70,7 +70,7 @@ impl Calm for World {
             self.late(config, place, change);
         } else if let Some((change, to)) = in_vain {
             self.give_up_state(change, to);
-        } else if let Some(place) = in_doubt {
+        } else if let Some(place) = uncertain {
             self.ask_in_use(place);
         } else if self.stream(config) {
         } else if self.is_collectable(config) {

@@ -1,5 +1,5 @@
-//! The work of a host in a change of a chain, done as the engine does it (`engine/rechain`). An event answers a
-//! command that takes the kernel or other hosts some time.
+//! The work of a host in a change of a chain, done as the engine does it (`engine/chain_updates`).
+//! An event answers a command that takes the kernel or other hosts some time.
 
 use dysco_common::chain::{Token, path_number};
 use dysco_common::delta::{Reach, bears};

@@ -1,5 +1,5 @@
-//! A host that a session passes: the paths that it has, as `engine/rechain/hosts` and `in_use` keep
-//! them, and the questions of a new process about them.
+//! A host that a session passes: the paths that it has, as `engine/chain_updates/hosts` and
+//! `in_use` keep them, and the questions of a new process about them.
 
 use std::collections::BTreeSet;
 
@@ -164,16 +164,16 @@ impl Host {
 impl World {
     /// Hosts that a session passes by two paths, when no host will state any more which path is in
     /// use. These hosts may ask.
-    pub fn in_doubt(&self) -> impl Iterator<Item = usize> + '_ {
+    pub fn uncertain(&self) -> impl Iterator<Item = usize> + '_ {
         let left = self.host(LEFT).machine.as_ref();
         let calm = left.is_some_and(|m| m.changes().next().is_none()) && !self.gone();
-        let doubts = |h: &&super::host::Host| {
+        let is_uncertain = |h: &&super::host::Host| {
             let asks = |e: &Later| matches!(e, Later::InUse { .. });
             let has_two = h.place > RIGHT && h.knows.len() == MOST;
             has_two && h.machine.is_some() && !h.events.iter().any(asks)
         };
         let all = self.hosts().filter(move |_| calm);
-        all.filter(doubts).map(|h| h.place)
+        all.filter(is_uncertain).map(|h| h.place)
     }
 
     /// Makes a host ask; the answer is then in flight.

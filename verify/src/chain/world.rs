@@ -350,7 +350,7 @@ impl World {
             carried.is_some()
                 || self.waits_late(h.place).next().is_some()
                 || self.waits_in_vain(h.place).next().is_some()
-                || self.in_doubt().any(|place| place == h.place)
+                || self.uncertain().any(|place| place == h.place)
         };
         let still = self.net.is_empty() && self.hosts().all(idle) && !self.hosts().any(looks);
         still && !self.streams_move(config)

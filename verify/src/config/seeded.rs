@@ -1,6 +1,6 @@
 //! Configurations in which each bug that is put in on purpose shows.
 
-use super::{BASIC, Configuration, NEIGHBOURS, NONE, TWICE, death, doubt, local, meddled};
+use super::{BASIC, Configuration, NEIGHBOURS, NONE, TWICE, death, local, meddled, path_liveness};
 use crate::seed::Seed;
 use crate::world::Faults;
 
@@ -10,7 +10,7 @@ pub fn seeded() -> Vec<Configuration> {
         of_messages(),
         of_anchors(),
         death::seeded(),
-        doubt::seeded(),
+        path_liveness::seeded(),
         local::seeded(),
         meddled::seeded(),
     ]

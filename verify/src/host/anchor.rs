@@ -1,5 +1,5 @@
-//! The work of an anchor and of the proxy's host, done as the engine does it. A later event answers a
-//! command that takes the kernel or the proxy some time.
+//! The work of an anchor and of the proxy's host, done as the engine does it. A later event answers
+//! a command that takes the kernel or the proxy some time.
 
 use dysco_common::session::offer;
 use dysco_common::two_paths::{self, Anchor, Cutoff, Fins};
@@ -62,7 +62,7 @@ impl Host {
 
     pub(super) fn hear_again(&mut self, change: ChangeId) {
         if let Some(entry) = self.slot_of(change).and_then(|s| self.entry_mut(s)) {
-            entry.s.deaf = 0;
+            entry.s.muted = 0;
         }
     }
 
@@ -245,20 +245,20 @@ impl Host {
             return self.tell_gone(change);
         };
         let carries = !self.silent || two_paths::has_carried(&entry.s);
-        self.later(HostEvent::Looked { change, carries });
+        self.later(HostEvent::PathChecked { change, carries });
     }
 
-    pub(super) fn deafen(&mut self, change: ChangeId) {
+    pub(super) fn mute(&mut self, change: ChangeId) {
         let hears_on = seed::hears_on(self.seed, self.place);
         let entry = self.slot_of(change).and_then(|s| self.entry_mut(s));
         let Some(entry) = entry else {
             return self.tell_gone(change);
         };
-        let deaf = entry.deafen();
+        let muted = entry.mute();
         if hears_on {
-            entry.s.deaf = 0;
+            entry.s.muted = 0;
         }
-        self.later(HostEvent::Deafened { change, deaf });
+        self.later(HostEvent::Muted { change, muted });
     }
 
     pub(super) fn take_back(&mut self, change: ChangeId, new: Subsession) {

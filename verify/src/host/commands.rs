@@ -53,9 +53,9 @@ impl dysco_proto::Host for Host {
             Anchor::Cut => self.cut(change),
             Anchor::SetCutIn { cutoff } => self.set_cut_in(change, cutoff),
             Anchor::Reset => self.reset_ends(change, false),
-            Anchor::Look => self.look(change),
-            Anchor::Deafen => self.deafen(change),
-            Anchor::Hear => self.hear_again(change),
+            Anchor::CheckPath => self.look(change),
+            Anchor::Mute => self.mute(change),
+            Anchor::Unmute => self.hear_again(change),
             Anchor::TakeBack { new } => self.take_back(change, new),
             Anchor::Complete => self.complete(change),
         }
@@ -162,9 +162,9 @@ impl Host {
                 let result = Err(reason);
                 self.later(HostEvent::Tried { change, result });
             }
-            Anchor::Look => {
+            Anchor::CheckPath => {
                 let carries = false;
-                self.later(HostEvent::Looked { change, carries });
+                self.later(HostEvent::PathChecked { change, carries });
             }
             _ => return false,
         }

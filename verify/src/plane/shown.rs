@@ -24,7 +24,7 @@ impl Entry {
 
     /// Models `ingress::opening` at the right anchor, and returns its answer.
     pub fn is_shown(&mut self, shows: &Segment, tell: &mut Vec<Notice>) -> Option<Segment> {
-        if self.state() != State::TwoPaths || self.s.deaf != 0 {
+        if self.state() != State::TwoPaths || self.s.muted != 0 {
             return None;
         }
         if two_paths::hear_opening(&mut self.s, shows) {
@@ -41,7 +41,7 @@ impl Entry {
 
     /// Models `ingress::answered` at the left anchor.
     pub fn is_answered(&mut self, answer: &Segment, tell: &mut Vec<Notice>) {
-        if self.state() != State::TwoPaths || self.s.deaf != 0 {
+        if self.state() != State::TwoPaths || self.s.muted != 0 {
             return;
         }
         let to = self.s.received_off_wire(answer.seq);

@@ -6,9 +6,9 @@ use crate::rng::Rng;
 
 /// Steps of a change at which a daemon may die: commands of its data plane.
 const STEPS: [&str; 24] = [
-    "Measure", "Lock", "Reserve", "Prepare", "Join", "Try", "Cut", "SetCutIn", "Deafen",
-    "TakeBack", "Complete", "Close", "Prove", "Return", "Hold", "Enlist", "Extend", "Open",
-    "Splice", "Abandon", "Forget", "Persist", "Erase", "Dismiss",
+    "Measure", "Lock", "Reserve", "Prepare", "Join", "Try", "Cut", "SetCutIn", "Mute", "TakeBack",
+    "Complete", "Close", "Prove", "Return", "Hold", "Enlist", "Extend", "Open", "Splice",
+    "Abandon", "Forget", "Persist", "Erase", "Dismiss",
 ];
 
 /// Messages between daemons that may be lost.
@@ -39,7 +39,7 @@ pub fn operations(rng: &mut Rng, plan: &mut Plan) {
         let chain = !firewalls.is_empty() && !clients.is_empty();
         let asked = match (rng.pick(&proxies), chain && rng.percent(60)) {
             (Some(proxy), false) => leave(rng, &proxy),
-            _ => rechain(rng, &clients, &firewalls),
+            _ => update_chain(rng, &clients, &firewalls),
         };
         let Some((host, ask)) = asked else {
             continue;
@@ -77,7 +77,7 @@ fn leave(rng: &mut Rng, proxy: &ProxyPlan) -> Option<(u8, Ask)> {
     Some((proxy.host, ask))
 }
 
-fn rechain(rng: &mut Rng, clients: &[u8], firewalls: &[u8]) -> Option<(u8, Ask)> {
+fn update_chain(rng: &mut Rng, clients: &[u8], firewalls: &[u8]) -> Option<(u8, Ask)> {
     let (host, one, other) = (
         rng.pick(clients)?,
         rng.pick(firewalls)?,

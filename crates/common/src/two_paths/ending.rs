@@ -118,7 +118,7 @@ pub fn ending(at: Anchor, s: &Session, seg: &Segment) -> Ending {
     }
     let ended = is_broken(s);
     if seg.has(RST) {
-        let own = s.two.cut_set != 0 && s.deaf == 0 && !ended;
+        let own = s.two.cut_set != 0 && s.muted == 0 && !ended;
         return if own && (is_through(at, s, seg) || needs_no_proxy(s)) {
             Ending::Relayed
         } else {

@@ -40,7 +40,7 @@ pub const fn has_all_old(s: &Session) -> bool {
 /// numbers may then exceed the range of comparison. False if the old path may be taken again.
 #[inline(always)]
 pub(super) const fn is_beyond(s: &Session) -> bool {
-    s.two.cut_set != 0 && s.deaf == 0 && has_all_old(s)
+    s.two.cut_set != 0 && s.muted == 0 && has_all_old(s)
 }
 
 /// Returns true if the local end has acknowledged so much more than the old path has sent that the
@@ -150,7 +150,7 @@ pub const fn is_unheard(at: Anchor, s: &Session) -> bool {
 /// received on the new one.
 #[inline(always)]
 pub const fn is_taken_back(s: &Session) -> bool {
-    s.state == State::TwoPaths as u32 && s.deaf != 0 && s.two.cut_set == 0
+    s.state == State::TwoPaths as u32 && s.muted != 0 && s.two.cut_set == 0
 }
 
 /// Returns true if the old path, taken again, has sent all data that the local end may have

@@ -22,8 +22,8 @@ fn entry(state: State, change: impl Fn(&mut Session)) -> Session {
 /// Returns an entry of each case.
 fn entries() -> Vec<(Case, Session)> {
     let unflagged = |case, state| (case, entry(state, |_| {}));
-    let two = |case, cut, deaf| {
-        let flags = |s: &mut Session| (s.two.cut_set, s.deaf) = (cut, deaf);
+    let two = |case, cut, muted| {
+        let flags = |s: &mut Session| (s.two.cut_set, s.muted) = (cut, muted);
         (case, entry(State::TwoPaths, flags))
     };
     let chained = |case, state, relay| {

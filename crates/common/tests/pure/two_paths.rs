@@ -132,6 +132,6 @@ fn carried() -> Session {
 
 fn taken_back(mut s: Session) -> Session {
     (s.two.cut_set, s.two.cut_in_set, s.two.new_heard) = (0, 0, 0);
-    s.deaf = 1;
+    s.muted = 1;
     s
 }

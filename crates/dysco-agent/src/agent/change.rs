@@ -47,7 +47,7 @@ impl Agent {
             s.ifindex = new.ifindex;
             s.translation = new.translation;
             s.two = Default::default();
-            (s.hop, s.new_out, s.new_in, s.shown, s.deaf) = (0, 0, 0, 0, 0);
+            (s.hop, s.new_out, s.new_in, s.shown, s.muted) = (0, 0, 0, 0, 0);
         });
         Ok(())
     }
@@ -56,7 +56,7 @@ impl Agent {
     pub fn unprepare(&self, slot: u32) {
         self.memory.set_state(slot, State::Tracked);
         self.memory.set_clamp(slot, 0);
-        self.memory.set_deaf(slot, false);
+        self.memory.set_muted(slot, false);
         let key = self.memory.read(slot).path;
         self.drop_key(&key, slot);
         self.memory.write(slot, |s| {
@@ -93,18 +93,18 @@ impl Agent {
     }
 
     /// Ignores the new path from now on. Returns false, and changes nothing, if the path has
-    /// carried bytes that no old path can. Holds until [`Agent::hear`], or another
+    /// carried bytes that no old path can. Holds until [`Agent::unmute`], or another
     /// [`Agent::prepare`].
-    pub fn deafen(&self, slot: u32) -> bool {
-        self.memory.deafen(slot)
+    pub fn mute(&self, slot: u32) -> bool {
+        self.memory.mute(slot)
     }
 
     /// Receives on the new path again.
-    pub fn hear(&self, slot: u32) {
-        self.memory.set_deaf(slot, false);
+    pub fn unmute(&self, slot: u32) {
+        self.memory.set_muted(slot, false);
     }
 
-    /// Sends everything on the old path again. Only after [`Agent::deafen`]. The calls that undo
+    /// Sends everything on the old path again. Only after [`Agent::mute`]. The calls that undo
     /// [`Agent::prepare`] may follow once the old path has caught up
     /// (`two_paths::has_caught_up`).
     pub fn take_back(&self, slot: u32) {

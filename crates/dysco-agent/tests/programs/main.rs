@@ -6,13 +6,13 @@
 mod back;
 mod bench;
 mod chain;
-mod doubt;
 mod far;
 mod frame;
 mod icmp;
 mod learn;
 mod left;
 mod pass;
+mod path_liveness;
 mod resized;
 mod stack;
 mod steer;

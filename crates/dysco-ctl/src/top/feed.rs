@@ -138,7 +138,7 @@ fn removal(
     loop {
         match client.reply()? {
             Reply::Removal(report) => reason = report.reason.or(reason),
-            Reply::Rechained(report) => reason = report.reason.or(reason),
+            Reply::ChainUpdated(report) => reason = report.reason.or(reason),
             Reply::Accepted { .. } => {}
             Reply::Done { summary } => {
                 let done = summary.unwrap_or_default();

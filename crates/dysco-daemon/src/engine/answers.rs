@@ -9,9 +9,9 @@ use dysco_proto::{ChangeId, HostEvent, Subsession};
 use dysco_proxy::port::HeldPort;
 use dysco_proxy::{MeasureError, Measured, Pair};
 
-use super::rechain::Enlisting;
+use super::chain_updates::Enlisting;
 use super::{
-    Engine, ThisHost, chains, held, moves, outside, rechain, relay, reload, removal, straight,
+    Engine, ThisHost, chain_updates, chains, held, moves, outside, relay, reload, removal, straight,
 };
 
 /// Answer of one of the engine's tasks.
@@ -31,7 +31,7 @@ pub(super) enum Answer {
     /// State of a session is forgotten, and nobody waits for that.
     Removed,
     /// The moves has to be searched for a session.
-    Unknown(Box<rechain::Cleared>),
+    Unknown(Box<chain_updates::Cleared>),
     /// The moves was searched. These answers were held back until then.
     Searched(Vec<Answer>),
     /// A route was found for a change.
@@ -39,17 +39,17 @@ pub(super) enum Answer {
     /// The routes to both ends of a pair were found for a change.
     Ways(ChangeId, relay::Ways),
     /// The route back of a path whose SYN has arrived was looked up.
-    Uplink(Box<rechain::Uplink>),
+    Uplink(Box<chain_updates::Uplink>),
     /// The route to a client was looked up.
     Straight(Box<straight::Straight>),
     /// A new path did not open.
     Unopened(ChangeId),
     /// A new path that was in doubt has had time to answer.
-    Looked(ChangeId),
+    PathChecked(ChangeId),
     /// A new path has had time to carry the data that was sent on it.
     Confirmed(ChangeId),
     /// A new path from which nothing is accepted any more has been silent for a moment.
-    Deafened(ChangeId),
+    Muted(ChangeId),
     /// Windows of the sessions of a dry run were read.
     Windows(Box<removal::Windows>),
     /// Connections of this host.
@@ -77,7 +77,7 @@ impl Engine {
         let ThisHost {
             plane,
             proxy_changes,
-            rechain,
+            chain_updates,
             chains,
             moves,
             returns,
@@ -92,17 +92,17 @@ impl Engine {
             Answer::Left(opened, port) => ports.hold_port(plane, &opened, port),
             Answer::Route(change, routed) => proxy_changes.routed(plane, change, routed),
             Answer::Ways(change, ways) => proxy_changes.ways_found(plane, change, ways),
-            Answer::Uplink(way) => rechain.uplink_found(plane, *way),
+            Answer::Uplink(way) => chain_updates.uplink_found(plane, *way),
             Answer::Straight(straight) => returns.sent_straight(plane, *straight),
             Answer::Unopened(change) => proxy_changes.path_unopened(plane, change),
-            Answer::Looked(change) => proxy_changes.looked(plane, change),
+            Answer::PathChecked(change) => proxy_changes.path_checked(plane, change),
             Answer::Confirmed(change) => proxy_changes.look_confirmed(plane, change),
-            Answer::Deafened(change) => proxy_changes.deafened(plane, change),
-            Answer::PathDead(change) => rechain.path_dead(plane, change),
-            Answer::Forgotten(change, from) => rechain.forgotten(plane, change, from),
+            Answer::Muted(change) => proxy_changes.muted(plane, change),
+            Answer::PathDead(change) => chain_updates.path_dead(plane, change),
+            Answer::Forgotten(change, from) => chain_updates.forgotten(plane, change, from),
             Answer::Cleared(enlisting) => self.core.host.cleared(enlisting),
             Answer::Removed => {}
-            Answer::Unknown(session) => rechain.search_state(plane, *session),
+            Answer::Unknown(session) => chain_updates.search_state(plane, *session),
             Answer::Searched(then) => self.searched(then),
             Answer::Adopted(done) => self.adopting.end(plane, done),
             Answer::Asked(change, sub) => self.heard(change, sub),

@@ -31,7 +31,8 @@ impl ThisHost {
             .find(|(_, h)| h.slots().any(|(s, _)| s == slot));
         let change = change.map(|(change, _)| *change);
         if !change.is_some_and(|change| self.proxy_changes.tell_broken(&mut self.plane, change)) {
-            self.rechain.session_ended(&mut self.plane, slot, true);
+            self.chain_updates
+                .session_ended(&mut self.plane, slot, true);
         }
     }
 }

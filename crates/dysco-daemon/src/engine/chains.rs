@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use keys::Shared;
 
-use super::rechain::{InUse, Passes};
+use super::chain_updates::{InUse, Passes};
 use super::{Answer, Plane, ThisHost};
 
 /// First byte of these messages; those of the protocol begin with its version.
@@ -100,7 +100,7 @@ pub(super) struct Chains {
     /// Hosts that another host's chains need here.
     met: HashMap<IpAddr, Instant>,
     /// Entries about which a neighbour was asked, by slot.
-    doubted: HashMap<u32, stale::Asked>,
+    questioned: HashMap<u32, stale::Asked>,
     asked: Option<Instant>,
     refreshed: Option<Instant>,
     file: file::PolicyFile,
@@ -256,7 +256,10 @@ impl ThisHost {
             Ok(Message::Lives(all)) => self.plane.tell_lives(all, incoming),
             Ok(Message::Lived(told)) => self.ports.told_lives(&mut self.plane, told, incoming),
             Ok(Message::WhichPath(asked)) => self.plane.tell_in_use(asked, incoming, machine),
-            Ok(Message::InUse(told)) => self.rechain.told_in_use(&mut self.plane, &told, incoming),
+            Ok(Message::InUse(told)) => {
+                self.chain_updates
+                    .told_in_use(&mut self.plane, &told, incoming)
+            }
             Err(error) => {
                 self.plane.state.malformed += 1;
                 tracing::warn!(from = %incoming.via, %error, "a message was discarded");

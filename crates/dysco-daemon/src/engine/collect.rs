@@ -153,7 +153,7 @@ impl ThisHost {
             gauges::count(&mut counted, &s);
             self.returns.sweep_return(&mut self.plane, slot, &s, now);
             self.on_link.see(&s);
-            self.rechain.doubt_paths(&self.plane, &s);
+            self.chain_updates.check_paths(&self.plane, &s);
             if s.view() == View::Adopted {
                 // The session was heard, and the ring was full.
                 self.plane.agent.confirm(slot);
@@ -232,7 +232,9 @@ impl ThisHost {
         if let Some(change) = change {
             self.proxy_changes.tell_gone(&mut self.plane, change);
         }
-        let of_chain = self.rechain.chain_gone(&mut self.plane, slot, s.created_ns);
+        let of_chain = self
+            .chain_updates
+            .chain_gone(&mut self.plane, slot, s.created_ns);
         if change.is_none() && !of_chain {
             self.plane.tell_elsewhere(s);
         }

@@ -5,7 +5,7 @@ use dysco_proto::command::{Anchor, Chain, Direct, Forwarder, Journal, Pair, Prox
 use dysco_proto::{ChangeId, Command, Host, HostEvent, Subsession};
 
 use super::ThisHost;
-use super::rechain::Enlisting;
+use super::chain_updates::Enlisting;
 use super::straight::Errand;
 
 impl ThisHost {
@@ -85,9 +85,9 @@ impl Host for ThisHost {
             Anchor::Cut => changes.cut(plane, change),
             Anchor::SetCutIn { cutoff } => changes.set_cut_in(plane, change, cutoff),
             Anchor::Reset => changes.reset_ends(plane, change),
-            Anchor::Look => changes.look(plane, change),
-            Anchor::Deafen => changes.deafen(plane, change),
-            Anchor::Hear => changes.hear(plane, change),
+            Anchor::CheckPath => changes.check_path(plane, change),
+            Anchor::Mute => changes.mute(plane, change),
+            Anchor::Unmute => changes.unmute(plane, change),
             Anchor::TakeBack { new } => changes.take_back(plane, change, &new),
             Anchor::Complete => changes.complete(plane, change),
         }
@@ -158,13 +158,13 @@ impl Host for ThisHost {
         let ThisHost {
             plane,
             proxy_changes,
-            rechain,
+            chain_updates,
             moves,
             ..
         } = self;
         match command {
-            Chain::Hold { session } => rechain.hold_path(plane, change, session),
-            Chain::Extend { token } => rechain.extend_path(plane, change, token),
+            Chain::Hold { session } => chain_updates.hold_path(plane, change, session),
+            Chain::Extend { token } => chain_updates.extend_path(plane, change, token),
             Chain::MoveState { session, from, to } => {
                 moves.move_state_for(plane, change, &session, from, to);
             }
@@ -175,30 +175,34 @@ impl Host for ThisHost {
                 delta,
                 right,
             } => {
-                rechain.note_delta(change, delta, right);
+                chain_updates.note_delta(change, delta, right);
                 self.open_path(change, chain, inner, token);
             }
             // This process could not hold the session of a former one.
-            Chain::Cut | Chain::SetCutIn { .. } if !rechain.holds(change) => {
+            Chain::Cut | Chain::SetCutIn { .. } if !chain_updates.holds(change) => {
                 proxy_changes.tell_gone(plane, change)
             }
-            Chain::Cut => rechain.switch_path(plane, change),
-            Chain::SetCutIn { cutoff } => rechain.settle_path(plane, change, cutoff.at),
-            Chain::Complete => rechain.leave_path_before(change),
+            Chain::Cut => chain_updates.switch_path(plane, change),
+            Chain::SetCutIn { cutoff } => chain_updates.settle_path(plane, change, cutoff.at),
+            Chain::Complete => chain_updates.leave_path_before(change),
             Chain::Splice {
                 session,
                 left,
                 right,
                 hosts,
                 number,
-            } => rechain.splice_chain(plane, &session, (left, right), &hosts, number),
-            Chain::Abandon => rechain.abandon_path(plane, change),
-            Chain::Release => rechain.release_path(plane, change),
+            } => chain_updates.splice_chain(plane, &session, (left, right), &hosts, number),
+            Chain::Abandon => chain_updates.abandon_path(plane, change),
+            Chain::Release => chain_updates.release_path(plane, change),
         }
     }
 
     fn forwarder(&mut self, change: ChangeId, command: Forwarder) {
-        let ThisHost { plane, rechain, .. } = self;
+        let ThisHost {
+            plane,
+            chain_updates,
+            ..
+        } = self;
         match command {
             Forwarder::Enlist {
                 from,
@@ -218,7 +222,7 @@ impl Host for ThisHost {
                 self.get_ready(&enlisting, stays, &paths);
             }
             Forwarder::AskDelta { from, session } => {
-                rechain.ask_delta(plane, change, from, &session)
+                chain_updates.ask_delta(plane, change, from, &session)
             }
             Forwarder::Forget {
                 from,
@@ -233,7 +237,7 @@ impl Host for ThisHost {
         let ThisHost {
             plane,
             proxy_changes: changes,
-            rechain,
+            chain_updates,
             ..
         } = self;
         match command {
@@ -246,7 +250,7 @@ impl Host for ThisHost {
             Journal::Erase => {
                 plane.state.erase(change);
                 changes.held.remove(&change);
-                rechain.erase_path(plane, change);
+                chain_updates.erase_path(plane, change);
             }
         }
     }

@@ -41,14 +41,18 @@ impl ThisHost {
         match kind {
             EventKind::Drained => self.proxy_changes.drained(&mut self.plane, slot),
             EventKind::Broken => self.session_broken(slot),
-            EventKind::PathOpen if self.rechain.has(slot) => {
-                self.rechain.path_answered(&mut self.plane, slot)
+            EventKind::PathOpen if self.chain_updates.has(slot) => {
+                self.chain_updates.path_answered(&mut self.plane, slot)
             }
             EventKind::PathOpen => self.proxy_changes.path_open(&mut self.plane, slot),
-            EventKind::Joins => self.rechain.path_joins(&self.plane, slot),
-            EventKind::Primed => self.rechain.path_primed(&mut self.plane, slot),
-            EventKind::Closed => self.rechain.session_ended(&mut self.plane, slot, false),
-            EventKind::Reset => self.rechain.session_ended(&mut self.plane, slot, true),
+            EventKind::Joins => self.chain_updates.path_joins(&self.plane, slot),
+            EventKind::Primed => self.chain_updates.path_primed(&mut self.plane, slot),
+            EventKind::Closed => self
+                .chain_updates
+                .session_ended(&mut self.plane, slot, false),
+            EventKind::Reset => self
+                .chain_updates
+                .session_ended(&mut self.plane, slot, true),
             EventKind::Heard => {
                 self.plane.confirmed(slot);
             }

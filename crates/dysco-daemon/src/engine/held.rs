@@ -56,7 +56,7 @@ pub(super) struct Held {
     /// Data that the session has sent since then.
     pub pace: Option<Pace>,
     /// Set while the new path is asked to answer.
-    pub look: Option<Look>,
+    pub liveness_check: Option<LivenessCheck>,
     /// Interval to the next look: the old path is drained, and the new one has not yet shown that
     /// it carries data.
     pub unconfirmed: Option<Duration>,
@@ -72,7 +72,7 @@ pub(super) struct Held {
 }
 
 /// New path that is asked to answer.
-pub(super) struct Look {
+pub(super) struct LivenessCheck {
     /// Number of answers before this request.
     pub answers: u16,
     /// True if the end had sent data there that was not acknowledged.

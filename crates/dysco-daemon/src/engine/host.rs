@@ -3,13 +3,13 @@
 
 use std::time::Instant;
 
+use super::chain_updates::ChainUpdates;
 use super::chains::Chains;
 use super::held::ProxyChanges;
 use super::moves::Moves;
 use super::on_link::OnLink;
 use super::plane::Plane;
 use super::ports::Ports;
-use super::rechain::Rechain;
 use super::sockets::Sockets;
 use super::straight::Returns;
 
@@ -19,7 +19,7 @@ pub(super) struct ThisHost {
     /// Changes by which a proxy leaves its sessions.
     pub proxy_changes: ProxyChanges,
     /// Changes by which sessions get another chain.
-    pub rechain: Rechain,
+    pub chain_updates: ChainUpdates,
     pub chains: Chains,
     /// Transfers of sessions' state from host to host.
     pub moves: Moves,

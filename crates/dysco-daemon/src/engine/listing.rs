@@ -119,7 +119,7 @@ impl Plane {
         let no = |reason: Cause| Removable::no(vec![reason]);
         match (s.view(), pair) {
             (view, _) if s.has_ended() && !view.is_tombstone() => no("it has ended".into()),
-            (_, None) if super::rechain::passes(s) => Removable::Yes,
+            (_, None) if super::chain_updates::passes(s) => Removable::Yes,
             (view @ (View::Left(_) | View::Relayed(_)), _) => no(who_has_left(view).into()),
             (_, None) => no(no_proxy(s)),
             (_, Some(pair)) => match self.seeming_objections(pair).as_slice() {
@@ -163,7 +163,7 @@ fn who_has_left(view: View) -> &'static str {
 
 /// Returns the reason against a removal from a session that no proxy here relays.
 fn no_proxy(s: &Session) -> Cause {
-    match super::rechain::opens(s) && s.chain_state() == ChainState::Open {
+    match super::chain_updates::opens(s) && s.chain_state() == ChainState::Open {
         true => Cause::new("no proxy of this host relays it").hint(
             "change its chain from here (remove-middlebox HOST, insert-middlebox, reconfigure)",
         ),

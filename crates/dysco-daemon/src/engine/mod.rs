@@ -7,11 +7,11 @@ mod answers;
 mod broken;
 mod calls;
 mod chain_requests;
+mod chain_updates;
 mod chains;
 mod collect;
 mod commands;
 mod core;
-mod doubt;
 mod error;
 mod events;
 mod fault;
@@ -37,12 +37,12 @@ mod outside;
 mod pace;
 mod packets;
 mod pages;
+mod path_liveness;
 mod plane;
 mod ports;
 mod probe;
 mod proof;
 mod raw;
-mod rechain;
 mod relay;
 mod reload;
 mod removal;
@@ -71,6 +71,7 @@ use crate::{api, metrics};
 use self::core::Core;
 use answers::Answer;
 use chain_requests::ChainRequests;
+use chain_updates::ChainUpdates;
 use chains::Chains;
 pub use error::EngineError;
 use held::{Held, ProxyChanges};
@@ -78,7 +79,6 @@ use host::ThisHost;
 use inputs::{Input, Inputs, Wants};
 use plane::Plane;
 use ports::Ports;
-use rechain::Rechain;
 use removal::Removals;
 use sockets::Sockets;
 use start::start;
@@ -148,7 +148,7 @@ impl Engine {
             turn: self.removals.next_turn(),
             decision: self.removals.next_decision(),
             drains: host.proxy_changes.held.values().any(Held::is_underway)
-                || host.rechain.is_busy(),
+                || host.chain_updates.is_busy(),
         }
     }
 
@@ -172,7 +172,7 @@ impl Engine {
             Input::Decision => self.removals.decide_waiting(core),
             Input::DrainSweep => {
                 core.host.proxy_changes.sweep_drains(&mut core.host.plane);
-                core.host.rechain.sweep_paths(&mut core.host.plane);
+                core.host.chain_updates.sweep_paths(&mut core.host.plane);
             }
             Input::Sweep { part, happened } => {
                 core.host.take_events(happened);

@@ -52,7 +52,7 @@ impl OnLink {
 /// alone as long as a broadcast may find the address, also elsewhere.
 fn to_confirm(known: &mut Known, needed: &HashSet<IpAddr>, all: Vec<Neighbour>) -> Vec<Neighbour> {
     known.retain(|(address, _), _| needed.contains(address));
-    let mut doubted = Vec::new();
+    let mut unconfirmed = Vec::new();
     for now in all.into_iter().filter(|n| needed.contains(&n.address)) {
         let name = (now.address, now.ifindex);
         let stays = |place: &Place| now.link.is_none() || now.link == place.at.link;
@@ -72,21 +72,21 @@ fn to_confirm(known: &mut Known, needed: &HashSet<IpAddr>, all: Vec<Neighbour>) 
             place.asked = 0;
         }
         if place.asked == IN_VAIN && !there {
-            doubted.push(place.at.clone());
+            unconfirmed.push(place.at.clone());
         }
     }
-    doubted
+    unconfirmed
 }
 
 async fn keep(routes: Routes, known: Arc<Mutex<Known>>, needed: HashSet<IpAddr>) {
-    let doubted = match routes.neighbours().await {
+    let unconfirmed = match routes.neighbours().await {
         Ok(all) => {
             let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
             to_confirm(&mut known, &needed, all)
         }
         Err(error) => return warn(&error),
     };
-    for neighbour in doubted {
+    for neighbour in unconfirmed {
         if let Err(error) = routes.confirm(&neighbour).await {
             // Its interface may be gone, and made again.
             let name = (neighbour.address, neighbour.ifindex);

@@ -25,8 +25,8 @@ use super::inputs::{Inputs, Sources};
 use super::plane::Plane;
 use super::removal::Removals;
 use super::{
-    Engine, adopt, chains, collect, fault, gauges, held, monitors, moves, names, neighbours,
-    on_link, pages, ports, rechain, reload, sockets, state, straight, tally,
+    Engine, adopt, chain_updates, chains, collect, fault, gauges, held, monitors, moves, names,
+    neighbours, on_link, pages, ports, reload, sockets, state, straight, tally,
 };
 use crate::{api, metrics};
 
@@ -101,7 +101,7 @@ pub(super) fn start(config: Config, file: PathBuf) -> Result<(Engine, Inputs), E
     let host = ThisHost {
         plane,
         proxy_changes: held::ProxyChanges::default(),
-        rechain: rechain::Rechain::default(),
+        chain_updates: chain_updates::ChainUpdates::default(),
         chains: chains::Chains::default(),
         moves: moves::Moves::default(),
         returns: straight::Returns::default(),

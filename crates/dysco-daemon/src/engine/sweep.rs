@@ -21,7 +21,10 @@ impl Engine {
     /// Collects ended sessions in one part of the table. With the first part, starts waiting work.
     fn sweep_part(&mut self, part: u32) {
         self.core.host.plane.history.flush();
-        self.core.host.rechain.say_farewells(&self.core.host.plane);
+        self.core
+            .host
+            .chain_updates
+            .say_farewells(&self.core.host.plane);
         if part == 0 {
             self.core.host.plane.agent.release_quarantine();
             self.core.host.plane.sweep_interfaces();

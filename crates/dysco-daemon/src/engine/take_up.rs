@@ -17,7 +17,7 @@ impl Engine {
         let (path, records) = self.core.host.plane.state.records();
         self.core.host.plane.agent.forget_joins();
         self.core.host.plane.agent.mend_parts();
-        self.core.host.rechain.taking_up = Some(self.core.host.plane.agent.second_paths());
+        self.core.host.chain_updates.taking_up = Some(self.core.host.plane.agent.second_paths());
         for record in records {
             // Without its record this host would report to the others that it knows of no change,
             // and they would roll back a session that may have been cut.
@@ -60,7 +60,7 @@ impl Engine {
             }
         }
         self.pump_at_once();
-        self.core.host.rechain.taking_up = None;
+        self.core.host.chain_updates.taking_up = None;
         self.core.host.undo_unrecorded();
         self.pump_at_once();
         Ok(())
@@ -82,7 +82,7 @@ impl ThisHost {
         let held = self.proxy_changes.held.values().flat_map(Held::slots);
         let held: HashSet<u32> = held.map(|(slot, _)| slot).collect();
         let mut all = self.plane.agent.sessions();
-        all.retain(|(slot, _)| !held.contains(slot) && !self.rechain.has(*slot));
+        all.retain(|(slot, _)| !held.contains(slot) && !self.chain_updates.has(*slot));
         for (slot, s) in all {
             match s.view() {
                 View::Tracked => {
@@ -95,13 +95,13 @@ impl ThisHost {
                 }
                 View::Changing(Change::Joining) => {
                     let left = self.plane.agent.drop_next_path(slot);
-                    self.rechain.entomb_path(&mut self.plane, left);
+                    self.chain_updates.entomb_path(&mut self.plane, left);
                 }
                 View::NewPath(route) | View::Changing(Change::Switching(route))
                     if route.other.is_some() =>
                 {
                     let left = self.plane.agent.drop_path_before(slot);
-                    self.rechain.entomb_path(&mut self.plane, left);
+                    self.chain_updates.entomb_path(&mut self.plane, left);
                 }
                 View::Changing(Change::TwoPaths(cutover)) if !cutover.is_used() => {
                     self.plane.agent.unprepare(slot);

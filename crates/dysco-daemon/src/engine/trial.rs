@@ -25,8 +25,8 @@ const REPEAT: [Duration; 5] = [
     Duration::from_millis(500),
 ];
 
-/// Returns the round trip of an answer that arrives this long after the first SYN. It answers one of
-/// the SYNs: not one before the last, if that is less than half of the time.
+/// Returns the round trip of an answer that arrives this long after the first SYN. It answers one
+/// of the SYNs: not one before the last, if that is less than half of the time.
 fn round_trip(elapsed: Duration) -> Duration {
     let mut last = Duration::ZERO;
     for interval in REPEAT {
@@ -179,8 +179,8 @@ impl ThisHost {
     /// Handles a packet that opens a path.
     pub(super) fn take_arrival(&mut self, arrival: &Arrival) {
         let slot = arrival.slot;
-        if self.rechain.has(slot) {
-            return self.rechain.chain_arrival(&self.plane, arrival);
+        if self.chain_updates.has(slot) {
+            return self.chain_updates.chain_arrival(&self.plane, arrival);
         }
         let s = self.plane.agent.session(slot);
         let Some((change, held)) = self.proxy_changes.held_of(slot) else {
@@ -200,8 +200,8 @@ impl ThisHost {
 
     /// Handles a reset on a path on which no other packet of its session has arrived.
     pub(super) fn path_rejected(&mut self, slot: u32) {
-        if self.rechain.has(slot) {
-            return self.rechain.chain_rejected(&mut self.plane, slot);
+        if self.chain_updates.has(slot) {
+            return self.chain_updates.chain_rejected(&mut self.plane, slot);
         }
         let s = self.plane.agent.session(slot);
         let Some((change, held)) = self.proxy_changes.held_of(slot) else {

@@ -92,7 +92,7 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
         return accept(skb);
     }
     if !s.key.mirrors(&payload.session) || s.remote.isn != p.seg.seq {
-        return doubt(slot, payload, &p.key.whole);
+        return ask_neighbour(slot, payload, &p.key.whole);
     }
     if s.two.chained > 1 {
         return drop(Counter::DroppedSyn);
@@ -160,7 +160,7 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
             _ => {
                 let over = [State::Closed as u32, State::Tombstone as u32];
                 if !s.has_ended() && s.state != over[0] && s.state != over[1] {
-                    doubt(slot, payload, &p.key.whole);
+                    ask_neighbour(slot, payload, &p.key.whole);
                     return 0;
                 }
                 ended = Some(s);
@@ -195,7 +195,7 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
 /// session without notice, in a power failure, so user space asks it. User space does not ask if
 /// a NAT has changed the subsession: the neighbour knows it by another name.
 #[inline(always)]
-fn doubt(slot: u32, payload: &Payload, comes_by: &FlowKey) -> u64 {
+fn ask_neighbour(slot: u32, payload: &Payload, comes_by: &FlowKey) -> u64 {
     if !payload.is_live() && payload.subsession.mirrors(comes_by) {
         maps::tell(EventKind::Taken, slot);
     }

@@ -67,16 +67,16 @@ pub enum Anchor {
     /// that it had acknowledged.
     Reset,
     /// Checks whether the right anchor's data plane answers on the new path. The answer is
-    /// [`HostEvent::Looked`].
-    Look,
+    /// [`HostEvent::PathChecked`].
+    CheckPath,
     /// Stops receiving on the new path, unless the other end has acknowledged data that the local
     /// end sent on it: the old path cannot carry such an acknowledgement. The answer is
-    /// [`HostEvent::Deafened`].
-    Deafen,
+    /// [`HostEvent::Muted`].
+    Mute,
     /// Resumes receiving on the new path.
-    Hear,
+    Unmute,
     /// Returns everything to the old path, if `new` is still the session's new path. Given after
-    /// [`Anchor::Deafen`] at both anchors. The answer is [`HostEvent::TakenBack`], once the new
+    /// [`Anchor::Mute`] at both anchors. The answer is [`HostEvent::TakenBack`], once the new
     /// path is forgotten.
     TakeBack {
         /// Subsession of the new path.

@@ -14,7 +14,7 @@ impl Left {
         let change = ctx.change;
         ctx.insist(self.right(), Message::Switched { change, cutoff });
         ctx.say(self.middle(), Message::Switched { change, cutoff });
-        self.look_later(ctx);
+        self.check_later(ctx);
         self.watch_gone(ctx);
         Flow::On
     }
@@ -26,7 +26,7 @@ impl Left {
         ctx.hush();
         self.cut_in = true;
         self.stage = Stage::Draining;
-        self.say_doubt(ctx);
+        self.say_suspect(ctx);
         ctx.command(Anchor::SetCutIn {
             cutoff: cutoff.moved(plan.translation.seq_in),
         });
@@ -37,8 +37,8 @@ impl Left {
         let drained = self.drained || self.gone;
         let settled =
             self.phase() == Phase::Draining || (self.phase() == Phase::Switching && self.gone);
-        // A path in doubt is not taken for good.
-        let sure = !self.doubts() || self.gone;
+        // A suspected path is not completed.
+        let sure = !self.suspects() || self.gone;
         if drained && self.right_drained && settled && sure {
             return self.complete(ctx);
         }
@@ -92,7 +92,7 @@ impl Left {
         ctx.command(Anchor::Release);
         self.let_go(ctx);
         ctx.hush();
-        (self.trust, self.deafens) = (Trust::Given, false);
+        (self.liveness, self.muting) = (Liveness::Presumed, false);
         self.stage = Stage::Cancelling {
             why: reason.clone(),
             returns: false,
@@ -110,7 +110,7 @@ impl Left {
             return self.cancel(ctx, Reason::Closing);
         }
         self.gone = true;
-        self.doubt_no_more(ctx);
+        self.clear_suspicion(ctx);
         self.watch_gone(ctx);
         if self.phase() == Phase::Cutting {
             ctx.deadline(CUT_OF_GONE);

@@ -150,7 +150,7 @@ impl Left {
         }
     }
 
-    /// Cuts. The change cannot be taken back any more, unless the new path dies (`doubt`).
+    /// Cuts. The change cannot be taken back any more, unless the new path dies (`path_liveness`).
     pub(super) fn cut(&mut self, ctx: &mut Context) -> Flow {
         let Some(new) = self.new else {
             return ctx.stale();
@@ -213,7 +213,7 @@ impl Left {
             // The cut was ordered after the record, and has not been made.
             Phase::Cutting => self.stage = Stage::SettingUp,
             Phase::Switching | Phase::Draining | Phase::Cancelling
-                if self.doubts() || self.returns() =>
+                if self.suspects() || self.returns() =>
             {
                 return self.unrecorded(ctx, error);
             }

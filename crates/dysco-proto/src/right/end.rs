@@ -69,11 +69,11 @@ impl Right {
             ctx.purge();
             return self.fail(ctx, Reason::NoRecord(error));
         }
-        if let Hearing::Deaf(round) = self.hearing {
-            self.hearing = Hearing::Hears;
+        if let Reception::Muted(round) = self.reception {
+            self.reception = Reception::Receives;
             // The left anchor was not notified, and cannot depend on it.
             ctx.purge();
-            ctx.command(Anchor::Hear);
+            ctx.command(Anchor::Unmute);
             self.say_keep(ctx, round);
             self.say_drained(ctx);
         }

@@ -28,7 +28,7 @@ impl World {
     pub fn check_take_back(&self) {
         for (host, link) in [(0, 0), (2, 1)] {
             let s = self.session(host, link);
-            let hears = s.state == State::TwoPaths && !s.deaf;
+            let hears = s.state == State::TwoPaths && !s.muted;
             assert!(!hears, "taken back while host {host} hears the new path");
         }
     }

@@ -97,8 +97,8 @@ fn one_of_each() -> Vec<Message> {
             change,
             phase: Phase::Draining,
         },
-        Message::Doubt { change, round: 1 },
-        Message::Deaf { change, round: 1 },
+        Message::Suspect { change, round: 1 },
+        Message::Muted { change, round: 1 },
         Message::Keep { change, round: 1 },
         Message::Back {
             change,

@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic in a test is the report")]
 
+mod chain_updates;
 mod checks;
 mod plane;
-mod rechain;
 mod world;
 
 mod authority;
@@ -12,12 +12,12 @@ mod closing;
 mod codec;
 mod contention;
 mod dies;
-mod doubt;
 mod faults;
 mod later;
 mod local;
 mod numbered;
 mod odd;
+mod path_liveness;
 mod plan;
 mod resized;
 mod restarted;

@@ -10,8 +10,8 @@ use dysco_proto::{
     Action, ChangeId, Command, HostEvent, HostId, Machine, Message, Order, Reason, Scope,
 };
 
+use super::chain_updates::{LEFT, NEW, OLD, RIGHT, World, element, ip, machine, session};
 use super::plane::at as cutoff_at;
-use super::rechain::{LEFT, NEW, OLD, RIGHT, World, element, ip, machine, session};
 
 const PATHS: [u32; 2] = [3, 0];
 const NUMBER: u32 = 8;
@@ -24,7 +24,7 @@ fn order() -> Order {
         state: Vec::new(),
         paths: PATHS.to_vec(),
         number: NUMBER,
-        ..super::rechain::order()
+        ..super::chain_updates::order()
     }
 }
 

@@ -44,7 +44,7 @@ pub struct Session {
     pub reset: bool,
     pub drained: bool,
     pub gone: bool,
-    pub deaf: bool,
+    pub muted: bool,
     pub translation: Translation,
 }
 
@@ -163,8 +163,8 @@ impl Plane {
         if let Some((_, s)) = self.of(change)
             && s.state == State::TwoPaths
         {
-            assert!(s.deaf, "taken back while the new path is heard");
-            (s.cut_out, s.cut_in, s.drained, s.deaf) = (None, None, false, false);
+            assert!(s.muted, "taken back while the new path is heard");
+            (s.cut_out, s.cut_in, s.drained, s.muted) = (None, None, false, false);
             s.state = State::Tracked;
             self.ports.remove(&change);
         }
@@ -276,9 +276,9 @@ impl Plane {
         }
     }
 
-    fn set_deaf(&mut self, change: ChangeId, deaf: bool) {
+    fn set_muted(&mut self, change: ChangeId, muted: bool) {
         if let Some((_, s)) = self.of(change) {
-            s.deaf = deaf;
+            s.muted = muted;
         }
     }
 

@@ -10,7 +10,9 @@ use dysco_proto::{
     Action, ChangeId, HostEvent, Machine, Message, Order, Progress, Reason, Report, Scope,
 };
 
-use super::rechain::{ADDED, LEFT, NEW, OLD, RIGHT, World, element, ip, machine, order, session};
+use super::chain_updates::{
+    ADDED, LEFT, NEW, OLD, RIGHT, World, element, ip, machine, order, session,
+};
 
 /// A left anchor that has asked all hosts, and its messages.
 struct Asking {

@@ -7,7 +7,7 @@ use dysco_proto::{
     Action, ChangeId, Command, HostEvent, Machine, Margins, Message, Order, Phase, Reason,
 };
 
-use crate::rechain::{LEFT, NEW, OLD, RIGHT, World, element, ip, machine, session};
+use crate::chain_updates::{LEFT, NEW, OLD, RIGHT, World, element, ip, machine, session};
 
 const NOW: Duration = Duration::ZERO;
 const CHANGE: ChangeId = ChangeId([9; 16]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dysco_common::Element;
 use dysco_proto::{ChangeId, Facts, HostEvent, Margins, Message, Order, Reason, Report, Violation};
 
-use crate::rechain::{LEFT, RIGHT, element, ip, machine, session};
+use crate::chain_updates::{LEFT, RIGHT, element, ip, machine, session};
 use crate::world::rejected;
 
 fn chain_of(hosts: &[usize]) -> Vec<Element> {

@@ -447,7 +447,7 @@ impl Host {
                 reset: false,
                 drained: false,
                 gone: false,
-                deaf: false,
+                muted: false,
                 translation: Default::default(),
             }
         };

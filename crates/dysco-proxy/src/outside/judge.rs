@@ -5,11 +5,11 @@
 
 use std::collections::HashMap;
 
-use super::doubt::Doubt;
 use super::pairing::{Best, Found, MAX_DELTA, Rules, Series, Way};
+use super::unpaired::Unpaired;
 
 /// The verdict on each accepted socket.
-pub type Verdicts = Vec<(usize, Result<Found, Doubt>)>;
+pub type Verdicts = Vec<(usize, Result<Found, Unpaired>)>;
 
 /// Judges a whole series.
 pub fn judge(series: &Series, rules: &Rules) -> Verdicts {
@@ -100,7 +100,7 @@ impl Court<'_> {
         })
     }
 
-    fn judge(&self, a: usize) -> Result<Found, Doubt> {
+    fn judge(&self, a: usize) -> Result<Found, Unpaired> {
         let opened = self.series.of_kind(false);
         let fits = opened.filter_map(|b| self.fit(a, b));
         let found = fits.max_by_key(|f| self.fresh(f.a, f.b) + self.fresh(f.b, f.a));
@@ -112,11 +112,11 @@ impl Court<'_> {
         let accepted = self.series.of_kind(true).filter(listener).count();
         let opened = self.series.of_kind(false).count();
         if accepted > opened {
-            return Err(Doubt::Pool { accepted, opened });
+            return Err(Unpaired::Pool { accepted, opened });
         }
         let others = self.rivals(&found);
         if !others.is_empty() {
-            return Err(Doubt::Ambiguous { others });
+            return Err(Unpaired::Ambiguous { others });
         }
         let born = |x| self.series.kind(x).born;
         let older = matches!((born(a), born(found.b)), (Some(a), Some(b)) if b < a);
@@ -124,10 +124,10 @@ impl Court<'_> {
         let delta = deltas.into_iter().max_by_key(|d| d.abs()).unwrap_or(0);
         if older || delta.abs() > MAX_DELTA {
             let b = found.b;
-            return Err(Doubt::Reused { b, older, delta });
+            return Err(Unpaired::Reused { b, older, delta });
         }
         match self.may_be_full(a, found.b) {
-            Some(forward) => Err(Doubt::MayHold { forward }),
+            Some(forward) => Err(Unpaired::MayHold { forward }),
             None => Ok(found),
         }
     }
@@ -198,10 +198,10 @@ impl Court<'_> {
     }
 
     /// Returns the reason why no socket fits.
-    fn lonely(&self, a: usize) -> Doubt {
+    fn lonely(&self, a: usize) -> Unpaired {
         let (read, written) = self.series.moved(a);
         if (read, written) == (0, 0) {
-            return Doubt::Silent;
+            return Unpaired::Silent;
         }
         let nearest = self.series.nearest(a, 1).first().copied();
         if let Some(b) = nearest {
@@ -220,16 +220,16 @@ impl Court<'_> {
             if let (Some((moments, bytes)), false) = (seen, ways.contains(&Way::Apart)) {
                 for (from, to) in [(a, b), (b, a)] {
                     if held_up(from, to) {
-                        return Doubt::MayHold { forward: from == a };
+                        return Unpaired::MayHold { forward: from == a };
                     }
                 }
-                return Doubt::TooLittle { b, moments, bytes };
+                return Unpaired::TooLittle { b, moments, bytes };
             }
         }
         let busy = |b: &usize| self.series.moved(*b).0 + self.series.moved(*b).1;
         let busiest = || self.series.of_kind(false).max_by_key(busy);
         let nearest = nearest.or_else(busiest).filter(|b| busy(b) > 0);
-        Doubt::NoPartner {
+        Unpaired::NoPartner {
             read,
             written,
             nearest: nearest.map(|b| (b, self.series.moved(b).0, self.series.moved(b).1)),

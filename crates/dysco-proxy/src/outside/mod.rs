@@ -6,7 +6,6 @@
 //! TLS on both sides preserves the counts as well. A pair that was found here is therefore
 //! removed only if the operator vouches for its listener.
 
-mod doubt;
 mod judge;
 pub mod pairing;
 mod scene;
@@ -14,6 +13,7 @@ mod scene;
 mod simulated;
 #[cfg(test)]
 mod slow;
+mod unpaired;
 mod watch;
 #[cfg(test)]
 mod world;
@@ -303,15 +303,15 @@ fn one_process(
         format!("{} > {}", key.local(), key.remote())
     };
     let gone = |i: usize| lost[i];
-    let result = |(a, verdict): (usize, Result<pairing::Found, doubt::Doubt>)| {
+    let result = |(a, verdict): (usize, Result<pairing::Found, unpaired::Unpaired>)| {
         let basis = match verdict {
             Ok(found) => match gone(a).or(gone(found.b)) {
                 None => Ok(Basis::Counts(pair(own, &found))),
                 Some(lost) => Err(words(lost)),
             },
-            Err(doubt) => Err(match gone(a) {
+            Err(unpaired) => Err(match gone(a) {
                 Some(lost) => words(lost),
-                None => doubt.cause(&rules.proof, name),
+                None => unpaired.cause(&rules.proof, name),
             }),
         };
         (own[a].end.key, basis)

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::doubt::Doubt;
 use super::judge::judge;
 use super::pairing::{Counts, Found, Kind, MAX_DELTA, Rules, Series};
 use super::slow::Limits;
+use super::unpaired::Unpaired;
 use super::world::{Habit, World, habit, rng, slow};
 
 const RULES: Rules = Rules {
@@ -97,7 +97,7 @@ proptest! {
 }
 
 /// Returns the verdict on the first client of a process with these habits.
-fn first(habits: &[Habit]) -> Result<Found, Doubt> {
+fn first(habits: &[Habit]) -> Result<Found, Unpaired> {
     let mut w = World::new(rng([7; 32]), habits);
     let all = w.all();
     let series = w.watch(2_000, &all);
@@ -110,28 +110,28 @@ fn each_habit_is_told_by_its_name() {
     assert!(first(&[Habit::Relay(28)]).is_ok());
     assert!(matches!(
         first(&[Habit::Mirror]),
-        Err(Doubt::Ambiguous { .. })
+        Err(Unpaired::Ambiguous { .. })
     ));
     assert!(matches!(
         first(&[Habit::Cache]),
-        Err(Doubt::NoPartner { .. })
+        Err(Unpaired::NoPartner { .. })
     ));
     assert!(matches!(
         first(&[Habit::Shrinks]),
-        Err(Doubt::TooLittle { .. })
+        Err(Unpaired::TooLittle { .. })
     ));
     assert!(matches!(
         first(&[Habit::Adds]),
-        Err(Doubt::TooLittle { .. })
+        Err(Unpaired::TooLittle { .. })
     ));
     let pool = [Habit::Relay(0), Habit::Pool];
     assert!(matches!(
         first(&pool),
-        Err(Doubt::NoPartner { .. } | Doubt::TooLittle { .. } | Doubt::Pool { .. })
+        Err(Unpaired::NoPartner { .. } | Unpaired::TooLittle { .. } | Unpaired::Pool { .. })
     ));
     assert!(matches!(
         first(&[Habit::Relay(MAX_DELTA + 1)]),
-        Err(Doubt::Reused { older: false, .. })
+        Err(Unpaired::Reused { older: false, .. })
     ));
 }
 
@@ -144,7 +144,7 @@ const LIMITS: Limits = Limits {
 };
 
 /// Returns the verdict on a session that is watched after its buffers have settled.
-fn of_later(forward: bool, limits: Limits) -> Result<Found, Doubt> {
+fn of_later(forward: bool, limits: Limits) -> Result<Found, Unpaired> {
     let mut w = World::new(rng([7; 32]), &[Habit::Slow(7, forward, limits)]);
     let all = w.all();
     w.watch(200, &all);
@@ -155,7 +155,7 @@ fn of_later(forward: bool, limits: Limits) -> Result<Found, Doubt> {
 #[test]
 fn a_buffer_that_is_always_full_is_told_with_its_direction() {
     for forward in [true, false] {
-        let full = Err(Doubt::MayHold { forward });
+        let full = Err(Unpaired::MayHold { forward });
         assert_eq!(of_later(forward, LIMITS), full);
         let stands = Limits { takes: 0, ..LIMITS };
         assert_eq!(of_later(forward, stands), full, "nothing moves that way");
@@ -269,11 +269,11 @@ fn a_pool_that_was_used_before_and_one_with_too_few_are_seen() {
     assert!(relay(1, [1, 2]).is_ok());
     assert!(matches!(
         relay(1, [2, 1]),
-        Err(Doubt::Reused { older: true, .. })
+        Err(Unpaired::Reused { older: true, .. })
     ));
     assert!(matches!(
         relay(2, [1, 2]),
-        Err(Doubt::Pool {
+        Err(Unpaired::Pool {
             accepted: 2,
             opened: 1
         })

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::doubt::Doubt;
 use super::judge::{Verdicts, judge};
 use super::pairing::{Counts, Found, Kind, Rules, Series};
+use super::unpaired::Unpaired;
 use crate::held::{self, gone};
 use crate::kernel;
 use crate::pair::End;
@@ -107,8 +107,8 @@ impl<'a> Watch<'a> {
                 let begun = Instant::now();
                 verdicts = judge(&self.series, rules);
                 (cost, judged) = (begun.elapsed(), Instant::now());
-                let clear = |(a, v): &(usize, Result<Found, Doubt>)| {
-                    let open = v.as_ref().is_err_and(Doubt::may_pass);
+                let clear = |(a, v): &(usize, Result<Found, Unpaired>)| {
+                    let open = v.as_ref().is_err_and(Unpaired::may_pass);
                     !open || self.lost[*a].is_some() || !wanted.contains(a)
                 };
                 if over || verdicts.iter().all(clear) {

@@ -60,7 +60,7 @@ fn to_and_fro_at(
     get_on(&world, &group, 1 << 20)?;
     let session = &names[0];
     for chain in TO_AND_FRO {
-        world.rechain(session, chain)?;
+        world.update_chain(session, chain)?;
         let hosts: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();
         ensure!(world.chain_of(session)? == json!(hosts));
         world.wait_only_through(chain)?;
@@ -91,7 +91,7 @@ fn a_firewall_comes_and_goes_where_the_proxy_was_v6() -> Result<()> {
 fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
     let mut world = Steered::with_proxy(Family::V4, &[], "send-proxy-v2")?;
     let (group, names) = world.left("bypass", 1, &Plan::gentle())?;
-    world.rechain(&names[0], &[At::Fw1])?;
+    world.update_chain(&names[0], &[At::Fw1])?;
     get_on(&world, &group, 4 << 20)?;
     // The other firewall admits no session that it does not know.
     world.lets_in_the_known(At::Fw2)?;
@@ -231,7 +231,7 @@ fn a_dead_firewall_is_not_taken() -> Result<()> {
             ],
         )?;
     }
-    world.rechain(&names[0], &[At::Fw2, At::Fw1])?;
+    world.update_chain(&names[0], &[At::Fw2, At::Fw1])?;
     get_on(&world, &group, 4 << 20)?;
     all_intact(&group.finish()?).map(drop)
 }
@@ -285,14 +285,14 @@ fn it_is_listed_with_its_history_and_counted() -> Result<()> {
                 "{session:#}"
             );
         }
-        // Neither path is in doubt shortly afterwards.
+        // Both are counted shortly afterwards.
         wait::until("both to be counted", PATIENCE, || {
             let counts = world.json(At::Client, &["status"]).ok()?["sessions"].clone();
             let right = ["removed", "bypass", "chained"];
             right.iter().all(|name| counts[*name] == 2).then_some(())
         })?;
     }
-    world.rechain(&names[0], &[At::Fw2, At::Fw1])?;
+    world.update_chain(&names[0], &[At::Fw2, At::Fw1])?;
     get_on(&world, &group, 100_000)?;
     all_intact(&group.finish()?).map(drop)
 }
@@ -319,7 +319,7 @@ fn a_daemon_dies_in_the_middle() -> Result<()> {
         })
         .with_context(|| format!("{fault}\n{}", world.logs()))?;
         get_on(&world, &group, 1 << 20).with_context(|| fault.to_owned())?;
-        world.rechain(session, &[])?;
+        world.update_chain(session, &[])?;
     }
     all_intact(&group.finish()?).map(drop)
 }

@@ -14,7 +14,7 @@ fn to_and_fro(family: Family, beside: Beside, settings: &[(At, &str, &str)]) -> 
     let r = Relayed::new(family, beside, settings, (1, &Plan::gentle()))?;
     let session = r.only()?;
     for chain in TO_AND_FRO {
-        r.rechain(&session, chain)?;
+        r.update_chain(&session, chain)?;
         r.takes_only(chain)?;
         r.get_on(4 << 20)?;
         r.nothing_refused()?;
@@ -64,18 +64,18 @@ fn only_the_server_has_timestamps() -> Result<()> {
 fn a_firewall_on_each_side() -> Result<()> {
     let mut world = Steered::with_proxy(Family::V4, &[], "")?;
     let (group, names) = world.left("local", 1, &Plan::gentle())?;
-    world.rechain(&names[0], &[At::Fw1])?;
+    world.update_chain(&names[0], &[At::Fw1])?;
     let r = Relayed {
         world,
         beside: Beside::Server,
         group,
     };
     let session = r.only()?;
-    r.rechain(&session, &[At::Fw2])?;
+    r.update_chain(&session, &[At::Fw2])?;
     r.takes_only(&[At::Fw1, At::Fw2])?;
-    r.world.rechain(&names[0], &[])?;
+    r.world.update_chain(&names[0], &[])?;
     r.takes_only(&[At::Fw2])?;
-    r.rechain(&session, &[])?;
+    r.update_chain(&session, &[])?;
     r.takes_only(&[])?;
     r.nothing_refused()?;
     r.finish()
@@ -86,11 +86,11 @@ fn a_firewall_on_each_side() -> Result<()> {
 fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
     let r = Relayed::new(Family::V4, Beside::Server, &[], (1, &Plan::gentle()))?;
     let session = r.only()?;
-    r.rechain(&session, &[At::Fw1])?;
+    r.update_chain(&session, &[At::Fw1])?;
     r.get_on(4 << 20)?;
     // The other firewall admits no session that it does not know.
     r.world.lets_in_the_known(At::Fw2)?;
-    let refused = r.try_rechain(&session, &[At::Fw2])?;
+    let refused = r.try_update_chain(&session, &[At::Fw2])?;
     ensure!(refused["outcome"] == "rolled_back", "{refused:#}");
     r.get_on(1 << 20)?;
     let before = r.world.refused(At::Fw2)?;
@@ -172,7 +172,7 @@ fn the_end_is_heard_by_the_firewall() -> Result<()> {
             ..Plan::default()
         };
         let r = Relayed::new(Family::V4, Beside::Server, &[], (1, &plan))?;
-        r.rechain(&r.only()?, &[At::Fw1])?;
+        r.update_chain(&r.only()?, &[At::Fw1])?;
         r.get_on(1 << 20)?;
         let Relayed { world, group, .. } = r;
         all_intact(&group.finish()?)?;
@@ -257,12 +257,12 @@ fn deaths(beside: Beside, deaths: &[(At, &'static str)]) -> Result<()> {
         r.world.restart(*at)?;
         r.get_on(1 << 20).context(*fault)?;
         wait::until("the session to be free", PATIENCE, || {
-            let done = r.try_rechain(&session, &[At::Fw2]).ok()?;
+            let done = r.try_update_chain(&session, &[At::Fw2]).ok()?;
             (done["outcome"] == "changed").then_some(())
         })
         .with_context(|| format!("{fault}\n{}", r.world.logs()))?;
         r.get_on(1 << 20).context(*fault)?;
-        r.rechain(&session, &[])?;
+        r.update_chain(&session, &[])?;
     }
     r.finish()
 }
@@ -386,7 +386,7 @@ fn with_one_percent_loss() -> Result<()> {
         for session in &names {
             // The handshake of a path may be lost each time that it is sent.
             wait::until("the chain", PATIENCE, || {
-                let done = r.try_rechain(session, chain).ok()?;
+                let done = r.try_update_chain(session, chain).ok()?;
                 (done["outcome"] == "changed").then_some(())
             })
             .with_context(|| r.world.logs())?;

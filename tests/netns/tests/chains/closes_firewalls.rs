@@ -128,7 +128,7 @@ fn a_bypass_that_is_left_ends() -> Result<()> {
         has_only(&world, 2, &[])?;
         for chain in [&[At::Fw1][..], &[At::Fw2]] {
             for session in &names {
-                world.rechain(session, chain)?;
+                world.update_chain(session, chain)?;
             }
             has_only(&world, 2, chain)?;
             group.wait_progress(4 << 20)?;
@@ -173,7 +173,7 @@ fn the_ends_own_firewalls_keep_the_session() -> Result<()> {
         group.run();
         group.wait_progress(2048)?;
         let local = group.locals()[0];
-        world.rechain(&world.name(local), &[At::Fw1])?;
+        world.update_chain(&world.name(local), &[At::Fw1])?;
         has_only(&world, 1, &[At::Fw1])?;
         group.wait_progress(2048)?;
         for end in ends {

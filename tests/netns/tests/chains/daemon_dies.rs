@@ -76,7 +76,7 @@ fn daemons_die(family: Family, before: &[At]) -> Result<()> {
     let (group, session) = busy(&world, &Plan::gentle())?;
     for (at, fault) in DEATHS {
         if !before.is_empty() {
-            world.rechain(&session, before)?;
+            world.update_chain(&session, before)?;
         }
         world.set_faults(at, fault)?;
         let fw = world.ip(At::Fw1);
@@ -98,7 +98,7 @@ fn daemons_die(family: Family, before: &[At]) -> Result<()> {
         })
         .with_context(|| format!("{fault}\n{}", world.logs()))?;
         get_on(&world, &group, 1 << 20).with_context(|| fault.to_owned())?;
-        world.rechain(&session, &[])?;
+        world.update_chain(&session, &[])?;
     }
     all_intact(&group.finish()?).map(drop)
 }
@@ -123,7 +123,7 @@ fn dies_at_each(
 ) -> Result<()> {
     let mut world = Steered::new(family)?;
     let (group, session) = busy(&world, &Plan::gentle())?;
-    world.rechain(&session, &[At::Fw2])?;
+    world.update_chain(&session, &[At::Fw2])?;
     let [new, old] = At::FIREWALLS.map(|fw| world.ip(fw));
     let replace = [
         "replace-middlebox",
@@ -158,7 +158,9 @@ fn dies_at_each(
             (done["outcome"] == "changed").then_some(())
         })
         .with_context(|| format!("{}\n{}", told(), world.logs()))?;
-        world.rechain(&session, &[At::Fw2]).with_context(told)?;
+        world
+            .update_chain(&session, &[At::Fw2])
+            .with_context(told)?;
         get_on(&world, &group, 1 << 18).with_context(told)?;
     }
     world.wait_only_through(&[At::Fw2])?;
@@ -192,7 +194,7 @@ fn inner_anchor_dies(family: Family, steps: &[&str], dead: bool) -> Result<()> {
     let (group, session) = busy(&world, &Plan::gentle())?;
     let [old, new] = [At::Fw2, At::Fw3].map(|fw| world.ip(fw));
     let before = [At::Fw1, At::Fw2];
-    world.rechain(&session, &before)?;
+    world.update_chain(&session, &before)?;
     for step in steps {
         let told = || format!("it died at {step}");
         if dead {
@@ -220,7 +222,7 @@ fn inner_anchor_dies(family: Family, steps: &[&str], dead: bool) -> Result<()> {
             (done["outcome"] == "changed").then_some(())
         })
         .with_context(|| format!("{}\n{}", told(), world.logs()))?;
-        world.rechain(&session, &before).with_context(told)?;
+        world.update_chain(&session, &before).with_context(told)?;
         get_on(&world, &group, 1 << 18).with_context(told)?;
     }
     world.wait_only_through(&before)?;
@@ -260,7 +262,7 @@ fn a_path_dies(family: Family) -> Result<()> {
     world.set_faults(At::Server, "lose:Switched")?;
     dies(&world, &group, &session, &[])?;
     world.set_faults(At::Server, "")?;
-    world.rechain(&session, &[At::Fw2])?;
+    world.update_chain(&session, &[At::Fw2])?;
     world.set_faults(At::Server, "lose:Switched")?;
     dies(&world, &group, &session, &[At::Fw2])?;
     all_intact(&group.finish()?).map(drop)
@@ -312,7 +314,7 @@ fn back_past_a_firewall(family: Family) -> Result<()> {
     world.set_faults(At::Server, "lose:Switched")?;
     dies(&world, &group, &session, &[])?;
     world.set_faults(At::Server, "")?;
-    world.rechain(&session, &[At::Fw2])?;
+    world.update_chain(&session, &[At::Fw2])?;
     all_intact(&group.finish()?).map(drop)
 }
 

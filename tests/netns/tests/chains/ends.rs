@@ -63,7 +63,7 @@ fn open(world: &Steered, chain: &[At]) -> Result<Vec<Group>> {
         group.run();
         group.wait_progress(100_000)?;
         if !chain.is_empty() {
-            world.rechain(&world.name(group.locals()[0]), chain)?;
+            world.update_chain(&world.name(group.locals()[0]), chain)?;
             group.wait_progress(100_000)?;
         }
         Ok(group)

@@ -33,7 +33,7 @@ fn dies(
     (at, fault): (At, &str),
     words: &[&str],
 ) -> Result<()> {
-    world.rechain(session, &[Fw1])?;
+    world.update_chain(session, &[Fw1])?;
     wait_quiet(world)?;
     group.wait_progress(100_000)?;
     world.set_faults(at, fault)?;
@@ -46,7 +46,7 @@ fn dies(
     wait_quiet(world)?;
     // The session has one path again, whichever, and nothing holds it.
     for chain in [&[Fw2, Fw1][..], &[]] {
-        world.rechain(session, chain)?;
+        world.update_chain(session, chain)?;
         group.wait_progress(100_000)?;
     }
     wait_quiet(world)?;

@@ -36,7 +36,7 @@ fn connection(world: &Steered, fw: At) -> Result<String> {
 
 /// Gives the session this chain, and checks that all data takes it.
 fn takes(world: &Steered, group: &Group, session: &str, chain: &[At]) -> Result<()> {
-    world.rechain(session, chain)?;
+    world.update_chain(session, chain)?;
     let hosts: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();
     ensure!(world.chain_of(session)? == json!(hosts));
     world.wait_only_through(chain)?;
@@ -179,7 +179,7 @@ fn a_path_that_it_was_not_told_to_forget_is_not_taken_again() -> Result<()> {
     takes(&world, &group, &session, &[At::Fw1])?;
     let both = [At::Fw1, At::Fw2];
     world.set_faults(At::Fw1, "die:Forget")?;
-    world.rechain(&session, &both)?;
+    world.update_chain(&session, &both)?;
     world.wait_dead(At::Fw1)?;
     world.set_faults(At::Fw1, "")?;
     world.restart(At::Fw1)?;
@@ -205,7 +205,7 @@ fn one_that_was_not_told_to_forget_a_session_takes_it_anew() -> Result<()> {
     let (group, session) = busy(&world)?;
     takes(&world, &group, &session, &[At::Fw1])?;
     world.set_faults(At::Fw1, "die:Forget")?;
-    world.rechain(&session, &[At::Fw2])?;
+    world.update_chain(&session, &[At::Fw2])?;
     world.wait_dead(At::Fw1)?;
     world.set_faults(At::Fw1, "")?;
     world.restart(At::Fw1)?;

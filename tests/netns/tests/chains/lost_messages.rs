@@ -134,7 +134,7 @@ fn each_message_of_a_whole_chain() -> Result<()> {
     let world = Steered::new(Family::V4)?;
     let (group, session) = gentle(&world)?;
     let there = || world.reconfigure(&session, &[Fw2], &[]);
-    let back = || world.rechain(&session, &[Fw1]).map(drop);
+    let back = || world.update_chain(&session, &[Fw1]).map(drop);
     each_is_lost(&world, &group, (&WHOLE, "changed"), there, back)?;
     all_intact(&group.finish()?).map(drop)
 }
@@ -144,7 +144,7 @@ fn each_message_of_a_segment() -> Result<()> {
     let world = Steered::of_four(Family::V6)?;
     let (group, session) = gentle(&world)?;
     let there = || replace_second(&world, &session);
-    let back = || world.rechain(&session, &[Fw1, Fw2, Fw3]).map(drop);
+    let back = || world.update_chain(&session, &[Fw1, Fw2, Fw3]).map(drop);
     each_is_lost(&world, &group, (&SEGMENT, "changed"), there, back)?;
     all_intact(&group.finish()?).map(drop)
 }
@@ -153,13 +153,13 @@ fn each_message_of_a_segment() -> Result<()> {
 fn each_message_that_takes_a_whole_chain_back() -> Result<()> {
     let world = Steered::new(Family::V6)?;
     let (group, session) = gentle(&world)?;
-    world.rechain(&session, &[Fw1])?;
+    world.update_chain(&session, &[Fw1])?;
     world.lets_no_syn_through(Fw2)?;
     let there = || world.reconfigure(&session, &[Fw2], &[]);
     let said = (&TAKEN_BACK[..], "rolled_back");
     each_is_lost(&world, &group, said, there, || world.wait_forgotten(Fw2))?;
     is_as_before(&world, &session, &[Fw1], Fw2)?;
-    world.rechain(&session, &[])?;
+    world.update_chain(&session, &[])?;
     all_intact(&group.finish()?).map(drop)
 }
 
@@ -168,13 +168,13 @@ fn each_message_that_takes_a_segment_back() -> Result<()> {
     let world = Steered::of_four(Family::V4)?;
     let (group, session) = gentle(&world)?;
     let chain = [Fw1, Fw2, Fw3];
-    world.rechain(&session, &chain)?;
+    world.update_chain(&session, &chain)?;
     world.lets_no_syn_through(Fw4)?;
     let there = || replace_second(&world, &session);
     let said = (&SEGMENT_TAKEN_BACK[..], "rolled_back");
     each_is_lost(&world, &group, said, there, || world.wait_forgotten(Fw4))?;
     is_as_before(&world, &session, &chain, Fw4)?;
-    world.rechain(&session, &[Fw1, Fw3])?;
+    world.update_chain(&session, &[Fw1, Fw3])?;
     all_intact(&group.finish()?).map(drop)
 }
 
@@ -184,7 +184,7 @@ fn questions_of_the_anchors_and_what_they_are_told() -> Result<()> {
     let world = Steered::of_four(Family::V6)?;
     let (group, session) = gentle(&world)?;
     let chain = [Fw1, Fw2, Fw3];
-    world.rechain(&session, &chain)?;
+    world.update_chain(&session, &chain)?;
     let faults = [
         (Fw1, "lose:Open,drop:Query"),
         (Fw3, "drop:Query"),
@@ -218,7 +218,7 @@ fn each_message_that_moves_state() -> Result<()> {
     let (group, session) = gentle(&world)?;
     world.lets_in_the_known(Fw2)?;
     let there = || world.replace_on(Client, Fw1, Fw2, "conntrack");
-    let back = || world.rechain(&session, &[Fw1]).map(drop);
+    let back = || world.update_chain(&session, &[Fw1]).map(drop);
     each_is_lost(&world, &group, (&STATE, "changed"), there, back)?;
     all_intact(&group.finish()?).map(drop)
 }
@@ -230,7 +230,7 @@ fn each_message_between_who_asks_and_who_decides() -> Result<()> {
     let (local, to) = session.split_once('>').context("no session's name")?;
     let there_called = format!("{to}>{local}");
     let there = || world.reconfigure_on(Server, &there_called, &[Fw2], &[]);
-    let back = || world.rechain(&session, &[Fw1]).map(drop);
+    let back = || world.update_chain(&session, &[Fw1]).map(drop);
     each_is_lost(&world, &group, (&ASKED, "changed"), there, back)?;
     all_intact(&group.finish()?).map(drop)
 }

@@ -52,7 +52,7 @@ fn a_chain_that_answers_by_resets_is_not_taken() -> Result<()> {
             .with_context(|| format!("{from:?} to {to:?}"))?;
         reject_no_more(&world)?;
     }
-    world.rechain(&session, &[At::Fw1])?;
+    world.update_chain(&session, &[At::Fw1])?;
     get_on(&world, &group)?;
     all_intact(&group.finish()?).map(drop)
 }
@@ -124,7 +124,7 @@ fn a_chain_that_changes_packets_is_not_taken() -> Result<()> {
         refuses(&world, &group, &session, why).with_context(|| format!("{does:?}"))?;
         drop(meddler);
     }
-    world.rechain(&session, &[At::Fw1])?;
+    world.update_chain(&session, &[At::Fw1])?;
     get_on(&world, &group)?;
     all_intact(&group.finish()?).map(drop)
 }

@@ -61,7 +61,7 @@ fn refuses(world: &Steered, group: &Group, session: &str, chain: &[At]) -> Resul
 
 /// Checks that the session gets this chain, and that its data takes it.
 fn takes(world: &Steered, group: &Group, session: &str, chain: &[At]) -> Result<()> {
-    world.rechain(session, chain)?;
+    world.update_chain(session, chain)?;
     let hosts: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();
     ensure!(world.chain_of(session)? == json!(hosts));
     takes_only(world, group, chain)?;
@@ -250,7 +250,7 @@ fn where_packets_are_lost() -> Result<()> {
     world.router.input("nft", &["-f", "-"], lossy)?;
     let chains = [&[At::Fw1][..], &[At::Fw2], &[]];
     for chain in chains.into_iter().cycle().take(6) {
-        world.rechain(&session, chain)?;
+        world.update_chain(&session, chain)?;
     }
     swallow_no_more(&world)?;
     get_on(&world, &group)?;
@@ -278,11 +278,11 @@ fn a_session_that_a_host_relays() -> Result<()> {
         let r = Relayed::new(Family::V4, beside, &[], (1, &Plan::gentle()))?;
         let session = r.only()?;
         r.world.set_mtu(At::Fw1, 1400)?;
-        is_refused(&r.try_rechain(&session, &[At::Fw1])?).with_context(|| r.world.logs())?;
+        is_refused(&r.try_update_chain(&session, &[At::Fw1])?).with_context(|| r.world.logs())?;
         r.get_on(4 * MIB)?;
         r.takes_only(&[])?;
         r.world.set_mtu(At::Fw1, 1500)?;
-        r.rechain(&session, &[At::Fw1])?;
+        r.update_chain(&session, &[At::Fw1])?;
         r.takes_only(&[At::Fw1])?;
         r.nothing_refused()?;
         r.finish()?;
@@ -295,7 +295,7 @@ fn a_session_that_a_host_relays() -> Result<()> {
 fn becomes_narrow(family: Family) -> Result<()> {
     let world = Steered::new(family)?;
     let (group, session) = busy(&world, &Plan::gentle())?;
-    world.rechain(&session, &[At::Fw1])?;
+    world.update_chain(&session, &[At::Fw1])?;
     takes_only(&world, &group, &[At::Fw1])?;
     for (end, sender) in [(At::Server, At::Client), (At::Client, At::Server)] {
         let (to, port) = (world.ip(end), end.name());

@@ -87,7 +87,7 @@ fn forgotten_by_name(world: &Steered, fw: At) -> Result<()> {
 }
 
 fn takes(world: &Steered, group: &Group, session: &str, chain: &[At]) -> Result<()> {
-    world.rechain(session, chain)?;
+    world.update_chain(session, chain)?;
     is_on(world, group, session, chain).with_context(|| format!("{chain:?}"))
 }
 
@@ -259,7 +259,7 @@ fn what_would_rename_it_for_a_host_that_stays_is_taken_back() -> Result<()> {
         let hosts: Vec<_> = has.iter().map(|at| world.ip(*at)).collect();
         let now = world.chain_of(&session)?;
         if now != json!([]) && now != json!(hosts) {
-            world.rechain(&session, &[])?;
+            world.update_chain(&session, &[])?;
         }
         if now != json!(hosts) {
             takes(&world, &group, &session, has)?;
@@ -341,7 +341,7 @@ fn a_daemon_dies_in_the_middle() -> Result<()> {
         })
         .with_context(|| format!("{fault}\n{}", world.logs()))?;
         get_on(&world, &group).context(fault)?;
-        world.rechain(&session, &[At::Fw1])?;
+        world.update_chain(&session, &[At::Fw1])?;
     }
     all_intact(&group.finish()?).map(drop)
 }

@@ -80,7 +80,7 @@ fn grows_and_shrinks(family: Family) -> Result<()> {
     for hosts in [1, 2, 3, 4, 3, 1, 0, 4, 0] {
         let chain = &FIREWALLS[..hosts];
         for name in &names {
-            world.rechain(name, chain)?;
+            world.update_chain(name, chain)?;
             let ips: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();
             let now = world.chain_of(name)?;
             ensure!(now == json!(ips), "{now:#}, not {ips:?}");
@@ -157,7 +157,7 @@ fn through_iptables(family: Family) -> Result<()> {
     group.wait_progress(200_000)?;
     for chain in [&[At::Fw1][..], &[], &[At::Fw2, At::Fw1], &[]] {
         for local in group.locals() {
-            world.rechain(&world.name(local), chain)?;
+            world.update_chain(&world.name(local), chain)?;
         }
         group.wait_progress(200_000)?;
     }

@@ -28,7 +28,7 @@ fn insert(family: Family) -> Result<()> {
     group.run();
     get_on(&world, &group, 4 << 20)?;
     let session = &names(&world, &group)[0];
-    world.rechain(session, &[At::Fw1])?;
+    world.update_chain(session, &[At::Fw1])?;
     world.wait_only_through(&[At::Fw1])?;
     get_on(&world, &group, 16 << 20)?;
     ensure!(
@@ -59,7 +59,7 @@ fn to_and_fro(family: Family) -> Result<()> {
     let session = &names(&world, &group)[0];
     let chains = [&[At::Fw1][..], &[At::Fw2], &[], &[At::Fw2, At::Fw1], &[]];
     for chain in chains {
-        world.rechain(session, chain)?;
+        world.update_chain(session, chain)?;
         let hosts: Vec<_> = chain.iter().map(|at| world.ip(*at)).collect();
         ensure!(world.chain_of(session)? == json!(hosts));
         world.wait_only_through(chain)?;
@@ -90,7 +90,7 @@ fn a_firewall_takes_the_place_of_another_with_its_state() -> Result<()> {
     group.run();
     get_on(&world, &group, 4 << 20)?;
     let session = &names(&world, &group)[0];
-    world.rechain(session, &[At::Fw1])?;
+    world.update_chain(session, &[At::Fw1])?;
     get_on(&world, &group, 4 << 20)?;
     // The other firewall would admit no session that it does not know.
     world.lets_in_the_known(At::Fw2)?;
@@ -139,7 +139,7 @@ fn only_state_of_the_named_kinds_moves() -> Result<()> {
     let (local, session) = (group.locals()[0], &names(&world, &group)[0]);
     let element = format!("{} . {}", local.ip(), local.port());
     for (kinds, there) in [("conntrack", false), ("conntrack,set_element", true)] {
-        world.rechain(session, &[At::Fw1])?;
+        world.update_chain(session, &[At::Fw1])?;
         get_on(&world, &group, 1 << 20)?;
         let done = world.replace_on(At::Client, At::Fw1, At::Fw2, kinds)?;
         ensure!(done["outcome"] == "changed", "{done:#}\n{}", world.logs());
@@ -167,7 +167,7 @@ table inet raw {
     group.run();
     get_on(&world, &group, 1 << 20)?;
     let session = &names(&world, &group)[0];
-    world.rechain(session, &[At::Fw1])?;
+    world.update_chain(session, &[At::Fw1])?;
     get_on(&world, &group, 1 << 20)?;
     let done = world.replace_on(At::Client, At::Fw1, At::Fw2, "conntrack")?;
     let why = done["reason"].to_string();
@@ -176,7 +176,7 @@ table inet raw {
     ensure!(world.chain_of(session)? == json!([world.ip(At::Fw1)]));
     get_on(&world, &group, 1 << 20)?;
     world.wait_forgotten(At::Fw2)?;
-    world.rechain(session, &[At::Fw2])?;
+    world.update_chain(session, &[At::Fw2])?;
     get_on(&world, &group, 1 << 20)?;
     all_intact(&group.finish()?).map(drop)
 }
@@ -189,7 +189,7 @@ fn ten_changes(family: Family) -> Result<()> {
     let session = &names(&world, &group)[0];
     for round in 0..10 {
         let chain = [&[At::Fw1][..], &[At::Fw2], &[]][round % 3];
-        world.rechain(session, chain)?;
+        world.update_chain(session, chain)?;
         get_on(&world, &group, 1 << 20)?;
     }
     for fw in At::FIREWALLS {
@@ -244,7 +244,7 @@ fn a_dead_path_is_not_taken() -> Result<()> {
     }
     // The session is as free as before.
     world.host(At::Fw2).sysctl("net.ipv4.ip_forward", "1")?;
-    world.rechain(session, &[At::Fw2])?;
+    world.update_chain(session, &[At::Fw2])?;
     get_on(&world, &group, 4 << 20)?;
     all_intact(&group.finish()?).map(drop)
 }

@@ -74,7 +74,7 @@ fn leaves(family: Family) -> Result<()> {
     let world = Steered::new(family)?;
     let (group, names) = busy(&world, 8)?;
     for name in &names {
-        world.rechain(name, &[At::Fw1, At::Fw2])?;
+        world.update_chain(name, &[At::Fw1, At::Fw2])?;
     }
     let words = ["reconfigure", "--through", "self", "--without", "self"];
     let tried = asks(&world, At::Fw2, &[&words[..], &["--dry-run"]].concat())?;
@@ -196,7 +196,7 @@ fn a_host_of_the_chain_is_removed() -> Result<()> {
         Ok((all, done["summary"][word].clone()))
     };
     for name in &names {
-        world.rechain(name, &[At::Fw1, At::Fw2])?;
+        world.update_chain(name, &[At::Fw1, At::Fw2])?;
     }
     // A dry run changes nothing, and a mode applies only to proxies.
     ensure!(removes(At::Client, &[&fw1, "--all", "--dry-run"])?.1 == 8);
@@ -245,7 +245,7 @@ fn a_host_that_nobody_knows_is_told() -> Result<()> {
     let world = Steered::new(Family::V4)?;
     let [fw1, fw2] = At::FIREWALLS.map(|at| world.ip(at));
     let (group, names) = busy(&world, 1)?;
-    world.rechain(&names[0], &[At::Fw1])?;
+    world.update_chain(&names[0], &[At::Fw1])?;
     let nobody = "10.99.0.9";
     for words in [
         &["replace-middlebox", nobody, "--with", &fw2][..],
@@ -257,7 +257,7 @@ fn a_host_that_nobody_knows_is_told() -> Result<()> {
         ensure!(ran.stderr.contains(nobody), "{words:?}: {ran:?}");
     }
     // This host is known, and no session passes it.
-    world.rechain(&names[0], &[])?;
+    world.update_chain(&names[0], &[])?;
     let words = ["replace-middlebox", &fw1, "--with", &fw2];
     let ran = world.try_ctl(At::Client, &words)?;
     ensure!(ran.code == Some(0), "{ran:?}");
@@ -270,7 +270,7 @@ fn a_middlebox_has_itself_replaced() -> Result<()> {
     let world = Steered::new(Family::V4)?;
     let (group, names) = busy(&world, 4)?;
     for name in &names {
-        world.rechain(name, &[At::Fw1])?;
+        world.update_chain(name, &[At::Fw1])?;
     }
     let other = world.ip(At::Fw2);
     let words = ["replace-middlebox", "self", "--with", &other];
@@ -288,7 +288,7 @@ fn a_middlebox_has_itself_replaced() -> Result<()> {
     // On the host that opened the sessions a filter selects those for which the change is possible,
     // as `--all` does.
     let [fw1, fw2] = At::FIREWALLS.map(|at| world.ip(at));
-    world.rechain(&names[0], &[At::Fw1, At::Fw2])?;
+    world.update_chain(&names[0], &[At::Fw1, At::Fw2])?;
     for (words, meant) in [
         (&["insert-middlebox", &fw1][..], 3),
         (&["reconfigure", "--without", &fw1], 1),
@@ -379,7 +379,7 @@ fn two_hosts_ask_at_once() -> Result<()> {
             world.logs()
         );
         group.wait_progress(1 << 20)?;
-        world.rechain(&names[0], &[])?;
+        world.update_chain(&names[0], &[])?;
     }
     all_intact(&group.finish()?).map(drop)
 }
@@ -389,7 +389,7 @@ fn two_hosts_ask_at_once() -> Result<()> {
 fn nobody_answers() -> Result<()> {
     let mut world = Steered::new(Family::V4)?;
     let (group, names) = busy(&world, 1)?;
-    world.rechain(&names[0], &[At::Fw1])?;
+    world.update_chain(&names[0], &[At::Fw1])?;
     world.kill(At::Client)?;
     let words = ["reconfigure", "--through", "self", "--without", "self"];
     let done = asks(&world, At::Fw1, &words)?;
@@ -417,7 +417,7 @@ fn nobody_answers() -> Result<()> {
 fn the_host_that_decides_dies() -> Result<()> {
     let mut world = Steered::new(Family::V4)?;
     let (group, names) = busy(&world, 1)?;
-    world.rechain(&names[0], &[At::Fw1])?;
+    world.update_chain(&names[0], &[At::Fw1])?;
     world.set_faults(At::Client, "die:Switched")?;
     let words = ["reconfigure", "--through", "self", "--without", "self"];
     // The command has no --wait, because the daemon that is to answer dies.
@@ -440,7 +440,7 @@ fn the_host_that_decides_dies() -> Result<()> {
 fn a_host_that_does_not_answer_is_told_apart() -> Result<()> {
     let world = Steered::new(Family::V4)?;
     let (group, names) = busy(&world, 1)?;
-    world.rechain(&names[0], &[At::Fw1])?;
+    world.update_chain(&names[0], &[At::Fw1])?;
     let fw2 = world.ip(At::Fw2);
     let words = ["replace-middlebox", "self", "--with", &fw2, "--wait"];
     world.set_faults(At::Fw2, "lose:Enlisted")?;

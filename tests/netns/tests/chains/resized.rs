@@ -137,7 +137,7 @@ fn refused(r: &Resized, chain: &[At], whys: &[&str]) -> Result<()> {
 }
 
 /// Makes a change, and repeats it if it is refused because bytes were in flight all the time.
-fn rechain(world: &Steered, session: &str, chain: &[At]) -> Result<()> {
+fn update_chain(world: &Steered, session: &str, chain: &[At]) -> Result<()> {
     let mut said = Value::Null;
     wait::until("the chain", PATIENCE, || {
         said = world.reconfigure(session, chain, &[]).ok()?;
@@ -159,13 +159,13 @@ fn leaves(family: Family, headers: Headers, plan: &Plan) -> Result<()> {
     let r = resized(family, headers, 1, plan)?;
     let (world, session) = (&r.world, &r.names[0]);
     tell(world, session, added[0], added[1])?;
-    rechain(world, session, &[])?;
+    update_chain(world, session, &[])?;
     // The middlebox is no longer needed.
     drop(r.middleboxes);
     world.wait_forgotten(At::Fw1)?;
     for chain in [&[At::Fw2][..], &[], &[At::Fw2]] {
         get_on(world, &r.group, 1 << 20)?;
-        rechain(world, session, chain)?;
+        update_chain(world, session, chain)?;
     }
     get_on(world, &r.group, 1 << 20)?;
     let refused = world.refused(At::Fw2)?;
@@ -212,9 +212,9 @@ fn a_firewall_takes_its_place() -> Result<()> {
         &at_a_rate(),
     )?;
     tell_in_c(&r.world, r.group.locals()[0], 20, 25)?;
-    rechain(&r.world, &r.names[0], &[At::Fw2])?;
+    update_chain(&r.world, &r.names[0], &[At::Fw2])?;
     get_on(&r.world, &r.group, 1 << 20)?;
-    rechain(&r.world, &r.names[0], &[])?;
+    update_chain(&r.world, &r.names[0], &[])?;
     get_on(&r.world, &r.group, 1 << 20)?;
     let refused = r.world.refused(At::Fw2)?;
     ensure!(refused == 0, "{refused} refused\n{}", r.world.logs());
@@ -240,7 +240,7 @@ fn two_of_them_leave_at_once() -> Result<()> {
     );
     get_on(world, &r.group, 200_000)?;
     tell_at(world, At::Fw2, session, 0, 25)?;
-    rechain(world, session, &[])?;
+    update_chain(world, session, &[])?;
     get_on(world, &r.group, 1 << 20)?;
     all_intact(&r.group.finish()?).map(drop)
 }
@@ -317,7 +317,7 @@ fn what_the_numbers_contradict_is_refused() -> Result<()> {
         "{ran:?}"
     );
     // The correct delta is believed.
-    rechain(world, session, &[])?;
+    update_chain(world, session, &[])?;
     get_on(world, &r.group, 1 << 20)?;
     all_intact(&r.group.finish()?).map(drop)
 }
@@ -359,7 +359,7 @@ fn daemons_die() -> Result<()> {
     get_on(&r.world, &r.group, 200_000)?;
     r.world.kill(At::Client)?;
     r.world.restart(At::Client)?;
-    rechain(&r.world, &session, &[At::Fw2])?;
+    update_chain(&r.world, &session, &[At::Fw2])?;
     get_on(&r.world, &r.group, 1 << 20)?;
     ensure!(r.world.refused(At::Fw2)? == 0, "{}", r.world.logs());
     all_intact(&r.group.finish()?).map(drop)

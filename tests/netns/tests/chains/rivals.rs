@@ -86,7 +86,7 @@ fn who_waits_for_a_change_that_is_taken_back_wins() -> Result<()> {
         ensure!(world.chain_of(&session)? == json!([world.ip(At::Fw2)]));
         world.wait_only_through(&[At::Fw2])?;
         group.wait_progress(1 << 20).with_context(|| world.logs())?;
-        world.rechain(&session, &[])?;
+        world.update_chain(&session, &[])?;
         world.wait_forgotten(At::Fw2)?;
     }
     ensure!(world.refused(At::Fw2)? == 0, "{}", world.logs());
@@ -209,7 +209,7 @@ fn a_session_that_is_closing_is_called_so() -> Result<()> {
             ..Plan::default()
         };
         let (group, session) = busy(&world, &plan)?;
-        world.rechain(&session, &[At::Fw1])?;
+        world.update_chain(&session, &[At::Fw1])?;
         group.finish()?;
         wait::until("the end to be seen", PATIENCE, || {
             let words = ["reconfigure", &session, "--chain", "", "--dry-run"];
@@ -282,7 +282,7 @@ fn what_no_chain_can_be_is_refused() -> Result<()> {
         }
     }
     // The same applies to a host that is to enter.
-    world.rechain(&session, &[At::Fw1])?;
+    world.update_chain(&session, &[At::Fw1])?;
     for (host, word) in [(At::Fw1, "twice"), (At::Client, "end"), (At::Server, "end")] {
         for how in ["--wait", "--dry-run"] {
             let words = ["insert-middlebox", &ip(host), "--session", &session, how];

@@ -19,7 +19,7 @@ fn through_three(world: &Steered) -> Result<(Group, String)> {
     group.run();
     get_on(world, &group)?;
     let session = world.name(group.locals()[0]);
-    world.rechain(&session, &[At::Fw1, At::Fw2, At::Fw3])?;
+    world.update_chain(&session, &[At::Fw1, At::Fw2, At::Fw3])?;
     get_on(world, &group)?;
     Ok((group, session))
 }
@@ -205,9 +205,9 @@ fn beside_each_other(family: Family) -> Result<()> {
         nothing_amiss(&world, chain)?;
     }
     // A former anchor may leave, and enter again.
-    world.rechain(&session, &[])?;
+    world.update_chain(&session, &[])?;
     nothing_amiss(&world, &[])?;
-    world.rechain(&session, &[At::Fw3, At::Fw2])?;
+    world.update_chain(&session, &[At::Fw3, At::Fw2])?;
     has(&world, &session, &[At::Fw3, At::Fw2])?;
     get_on(&world, &group)?;
     all_intact(&group.finish()?).map(drop)
@@ -249,7 +249,7 @@ fn one_does_not_wait_for_the_other() -> Result<()> {
         has(&world, &session, &[At::Fw2, At::Fw4])?;
         get_on(&world, &group)?;
         nothing_amiss(&world, &[At::Fw2, At::Fw4])?;
-        world.rechain(&session, &[At::Fw1, At::Fw2, At::Fw3])?;
+        world.update_chain(&session, &[At::Fw1, At::Fw2, At::Fw3])?;
         get_on(&world, &group)?;
     }
     all_intact(&group.finish()?).map(drop)
@@ -290,7 +290,7 @@ fn one_is_taken_back_when_the_other_is_done() -> Result<()> {
     let known = [(At::Fw3, world.refused(At::Fw3)?)];
     // The anchor of both changes has joined the remaining paths: it may stay.
     for chain in [&[At::Fw1, At::Fw2][..], &[At::Fw2, At::Fw4], &[]] {
-        world.rechain(&session, chain)?;
+        world.update_chain(&session, chain)?;
         has(&world, &session, chain)?;
         get_on(&world, &group)?;
         nothing_more(&world, chain, &known)?;
@@ -440,7 +440,7 @@ fn it_may_end_in_the_middle_of_both() -> Result<()> {
             group.run();
             get_on(&world, &group)?;
             let session = world.name(group.locals()[0]);
-            world.rechain(&session, &[At::Fw1, At::Fw2, At::Fw3])?;
+            world.update_chain(&session, &[At::Fw1, At::Fw2, At::Fw3])?;
             // The messages of the host between the segments and of the server's host are lost, so
             // that neither change succeeds.
             for at in [At::Fw2, At::Server] {

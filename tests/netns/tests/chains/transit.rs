@@ -50,7 +50,7 @@ fn taken_back_meanwhile(world: &mut Steered, faults: &str) -> Result<(Group, Str
     group.run();
     get_on(world, &group)?;
     let session = world.name(group.locals()[0]);
-    world.rechain(&session, &[At::Fw1])?;
+    world.update_chain(&session, &[At::Fw1])?;
     world.set_faults(At::Server, "lose:Settled")?;
     world.set_faults(At::Fw1, faults)?;
     begin(world, &session, &[At::Fw1, At::Fw2])?;

@@ -208,12 +208,12 @@ fn dies_with(role: Role, faults: &[&str]) -> Result<()> {
 
 #[test]
 fn and_the_clients_daemon_with_it() -> Result<()> {
-    dies_with(Role::Client, &["die:Deafen", "die:TakeBack"])
+    dies_with(Role::Client, &["die:Mute", "die:TakeBack"])
 }
 
 #[test]
 fn and_the_servers_daemon_with_it() -> Result<()> {
-    dies_with(Role::Server, &["die:Deaf", "die:TakeBack"])
+    dies_with(Role::Server, &["die:Muted", "die:TakeBack"])
 }
 
 /// Each message of the rollback is lost once: to the other anchor, and to the proxy's host, which
@@ -225,17 +225,17 @@ fn and_what_is_said_of_it_is_lost() -> Result<()> {
     between(&mut w, &group)?;
     w.fault(
         Role::Client,
-        "drop:Doubt,drop:Doubt:2,drop:Cancel,drop:Back",
+        "drop:Suspect,drop:Suspect:2,drop:Cancel,drop:Back",
     )?;
-    w.fault(Role::Server, "drop:Deaf,drop:Deaf:2,drop:CancelAck")?;
+    w.fault(Role::Server, "drop:Muted,drop:Muted:2,drop:CancelAck")?;
     w.fault(Role::Proxy, "drop:Back,drop:CancelAck")?;
     kill(&w, Lost::Both, TCP)?;
     taken_back(&w, &group).with_context(|| w.state())?;
     let lost = [
-        (Role::Client, "Doubt", 2),
+        (Role::Client, "Suspect", 2),
         (Role::Client, "Cancel", 1),
         (Role::Client, "Back", 1),
-        (Role::Server, "Deaf", 2),
+        (Role::Server, "Muted", 2),
         (Role::Server, "CancelAck", 1),
         (Role::Proxy, "Back", 1),
         (Role::Proxy, "CancelAck", 1),

@@ -136,7 +136,7 @@ impl Exploration {
             actions.extend(late.map(|(change, to)| Action::GiveUpState(change, to)));
         }
         actions.extend(world.can_follow().map(Action::Follow));
-        actions.extend(world.in_doubt().map(Action::AskInUse));
+        actions.extend(world.uncertain().map(Action::AskInUse));
         if world.left.deaths > 0 {
             actions.extend(world.mortal().map(Action::Break));
         }

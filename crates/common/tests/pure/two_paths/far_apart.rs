@@ -88,15 +88,15 @@ fn an_end_that_is_far_ahead_is_not_taken_for_one_far_behind() {
 #[test]
 fn a_path_that_may_be_taken_again_hears_what_is_acknowledged() {
     let mut s = carried();
-    (s.two.new_data, s.deaf) = (1 | 2, 1);
+    (s.two.new_data, s.muted) = (1 | 2, 1);
     (s.rcv_max, s.snd_ack) = (CUT_IN + 30_000, CUT_IN + 10_000);
     let seg = segment(CUT_OUT, s.snd_ack, 0, ACK);
     let heard = |s: &Session| outgoing(s, &seg).copy.map(|copy| copy.ack);
     assert_eq!(heard(&s), Some(s.snd_ack));
-    s.deaf = 0;
+    s.muted = 0;
     assert_eq!(heard(&s), Some(s.snd_ack), "a hole");
     // The same if the old path has carried so much since that this number shows nothing more.
-    s.deaf = 1;
+    s.muted = 1;
     s.rcv_max = CUT_IN.wrapping_sub((1 << 19) - 5);
     s.snd_ack = s.rcv_max.wrapping_sub(15);
     let seg = segment(CUT_OUT, s.snd_ack, 0, ACK);

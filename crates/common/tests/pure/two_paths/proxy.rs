@@ -86,7 +86,7 @@ fn a_reset_of_a_proxy_that_nobody_needs_is_its_own() {
     let judged = new_incoming(&s, &segment(CUT_IN, CUT_OUT, 0, ACK), 0);
     two_paths::hear_far(Anchor::Near, &mut s, CUT_OUT, &judged);
     assert!(proxy_ends(&s, &rst));
-    s.deaf = 1;
+    s.muted = 1;
     assert!(!proxy_ends(&s, &rst), "it may be needed again");
 }
 
@@ -119,7 +119,7 @@ fn a_reset_is_real_as_long_as_the_new_path_has_to_show_something() {
     assert!(!ends(&s));
     s.shown = CUT_IN;
     assert!(ends(&s));
-    s.deaf = 1;
+    s.muted = 1;
     assert!(!ends(&s), "it may be needed again");
 }
 

@@ -9,8 +9,8 @@ use dysco_proto::{KindName, Margins, Order, Reason, Subsession};
 
 use super::fits::{fits, is_whole, live, pairs};
 use super::request::{Task, Whose, failure};
+use crate::engine::chain_updates::opens;
 use crate::engine::core::Core;
-use crate::engine::rechain::opens;
 use crate::engine::removal::named;
 use crate::engine::{Plane, measure};
 

@@ -294,7 +294,7 @@ fn tell_chain(
     let (kind, what) = match progress {
         Progress::RolledBack(why) => ("rolled_back", format!("rolled back: {why}")),
         Progress::Refused(why) => ("refused", format!("refused: {why}")),
-        _ => ("rechained", "it has another chain".to_owned()),
+        _ => ("chain_updated", "it has another chain".to_owned()),
     };
     let text = format!("{subsession} ({role}): {what}");
     here.report_part(Some(change.to_string()), kind, session, text);
@@ -305,7 +305,7 @@ fn to_client(replies: mpsc::Sender<Reply>) -> mpsc::UnboundedSender<ChainReport>
     let (reports, mut waiting) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Some(report) = waiting.recv().await {
-            if replies.send(Reply::Rechained(report)).await.is_err() {
+            if replies.send(Reply::ChainUpdated(report)).await.is_err() {
                 return;
             }
         }

@@ -78,7 +78,7 @@ impl ChainRequests {
             let (now, (mut task, judged)) = (core.host.plane.now(), in_turn(core, task));
             let numbered = judged.and_then(|()| {
                 core.host
-                    .rechain
+                    .chain_updates
                     .number_path(&core.host.plane, &mut task.order)
             });
             let begun =

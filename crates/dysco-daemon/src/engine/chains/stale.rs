@@ -66,16 +66,18 @@ impl Chains {
             return;
         }
         let now = Instant::now();
-        let doubted = &mut self.doubted;
-        if doubted.len() >= MANY {
-            doubted.retain(|_, asked| now - asked.at < AGAIN);
+        let questioned = &mut self.questioned;
+        if questioned.len() >= MANY {
+            questioned.retain(|_, asked| now - asked.at < AGAIN);
         }
-        let before = doubted.get(&slot).filter(|a| a.created_ns == s.created_ns);
-        if before.is_some_and(|asked| now - asked.at < AGAIN) || doubted.len() >= MANY {
+        let before = questioned
+            .get(&slot)
+            .filter(|a| a.created_ns == s.created_ns);
+        if before.is_some_and(|asked| now - asked.at < AGAIN) || questioned.len() >= MANY {
             return;
         }
         let created_ns = s.created_ns;
-        doubted.insert(
+        questioned.insert(
             slot,
             Asked {
                 created_ns,
@@ -126,7 +128,7 @@ impl ThisHost {
             return;
         };
         let s = self.plane.agent.session(slot);
-        let asked = self.chains.doubted.remove(&slot);
+        let asked = self.chains.questioned.remove(&slot);
         let its = asked.is_some_and(|asked| asked.created_ns == s.created_ns);
         let both = [Some(slot), self.plane.linked(slot, &s)];
         let mut both = both.iter().flatten();

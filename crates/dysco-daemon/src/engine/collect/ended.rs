@@ -5,9 +5,9 @@ use dysco_common::view::View;
 use dysco_proto::HostEvent;
 
 use crate::engine::plane::News;
-use crate::engine::{Plane, Rechain, measure};
+use crate::engine::{ChainUpdates, Plane, measure};
 
-impl Rechain {
+impl ChainUpdates {
     /// Handles the event that both FINs of a session have passed, or a reset.
     pub(in crate::engine) fn session_ended(&self, plane: &mut Plane, slot: u32, reset: bool) {
         let s = plane.agent.session(slot);

@@ -56,7 +56,7 @@ impl ThisHost {
         }
         let quiet = *quiet;
         if by_chain && s.life.opened_here == 0 && quiet.due <= now {
-            self.rechain.ask_whether_over(&self.plane, s);
+            self.chain_updates.ask_whether_over(&self.plane, s);
             // The interval doubles each time.
             let again = now + now.saturating_duration_since(quiet.since);
             self.plane.collector.quiet.insert(
@@ -104,7 +104,7 @@ impl ThisHost {
     /// Returns true if a change has this entry.
     pub(in crate::engine) fn is_changing(&self, slot: u32) -> bool {
         let mut held = self.proxy_changes.held.values().flat_map(held::Held::slots);
-        let of_chain = self.rechain.has(slot) || self.rechain.leads_from(slot);
+        let of_chain = self.chain_updates.has(slot) || self.chain_updates.leads_from(slot);
         of_chain || held.any(|(held, _)| held == slot)
     }
 }

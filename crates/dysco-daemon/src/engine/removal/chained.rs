@@ -10,7 +10,7 @@ use dysco_common::{Element, Session};
 use super::Removals;
 use crate::engine::chain_requests::EndedForRemoval;
 use crate::engine::core::Core;
-use crate::engine::{Plane, rechain};
+use crate::engine::{Plane, chain_updates};
 
 impl Removals {
     /// Ends a removal of that kind.
@@ -45,19 +45,19 @@ pub(in crate::engine) fn in_chain(
     let s = here.agent.session(slot);
     let Some(host) = host else {
         let own = here.config.host.addresses.first().copied();
-        let own = own.filter(|_| rechain::has_passed(&s));
+        let own = own.filter(|_| chain_updates::has_passed(&s));
         return own.map(Element::Host);
     };
     let elsewhere = s.chain_state() == ChainState::Open && here.opened_elsewhere(&s).is_some();
     let is_end = s.name().remote.ip() == host;
-    let opened = rechain::has_opened(&s).then(|| element_at(here, slot, &s, host));
+    let opened = chain_updates::has_opened(&s).then(|| element_at(here, slot, &s, host));
     let elsewhere = (elsewhere && !is_end).then_some(Element::Host(host));
     opened.flatten().or(elsewhere)
 }
 
 /// Returns true if the session was opened here, with the host in its chain.
 pub(super) fn opens_through(here: &Plane, slot: u32, s: &Session, host: IpAddr) -> bool {
-    rechain::opens(s) && element_at(here, slot, s, host).is_some()
+    chain_updates::opens(s) && element_at(here, slot, s, host).is_some()
 }
 
 /// Returns the element at a host in the chain of a session that was opened here.

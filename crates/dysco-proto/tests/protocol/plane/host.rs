@@ -51,16 +51,16 @@ impl Host for Plane {
             Anchor::Cut => return self.cut(change),
             Anchor::SetCutIn { cutoff } => return self.set_cut_in(change, cutoff),
             Anchor::Reset => self.reset(change),
-            Anchor::Look => {
+            Anchor::CheckPath => {
                 let carries = !self.silent || self.carried;
-                return Effect::Answer(HostEvent::Looked { change, carries });
+                return Effect::Answer(HostEvent::PathChecked { change, carries });
             }
-            Anchor::Deafen => {
-                let deaf = !self.carried;
-                self.set_deaf(change, deaf);
-                return Effect::Answer(HostEvent::Deafened { change, deaf });
+            Anchor::Mute => {
+                let muted = !self.carried;
+                self.set_muted(change, muted);
+                return Effect::Answer(HostEvent::Muted { change, muted });
             }
-            Anchor::Hear => self.set_deaf(change, false),
+            Anchor::Unmute => self.set_muted(change, false),
             Anchor::TakeBack { .. } => {
                 self.take_back(change);
                 return Effect::Answer(HostEvent::TakenBack { change });
@@ -113,7 +113,7 @@ impl Host for Plane {
         Effect::Answer(HostEvent::Prepared { change, result })
     }
 
-    /// Does nothing. `tests/protocol/rechain` covers chains.
+    /// Does nothing. `tests/protocol/chain_updates` covers chains.
     fn chain(&mut self, _: ChangeId, _: Chain) -> Effect {
         Effect::Nothing
     }

@@ -85,13 +85,13 @@ impl Relayed {
         all.pop().context("none")
     }
 
-    pub fn try_rechain(&self, session: &str, chain: &[At]) -> Result<Value> {
+    pub fn try_update_chain(&self, session: &str, chain: &[At]) -> Result<Value> {
         let at = self.beside.opened().0;
         self.world.reconfigure_on(at, session, chain, &[])
     }
 
-    pub fn rechain(&self, session: &str, chain: &[At]) -> Result<()> {
-        let done = self.try_rechain(session, chain)?;
+    pub fn update_chain(&self, session: &str, chain: &[At]) -> Result<()> {
+        let done = self.try_update_chain(session, chain)?;
         let why = || format!("{chain:?}: {done:#}\n{}", self.world.logs());
         ensure!(done["outcome"] == "changed", "{}", why());
         Ok(())
@@ -102,7 +102,7 @@ impl Relayed {
     pub fn is_refused(&self, session: &str, what: &str) -> Result<()> {
         let mut said = Value::Null;
         wait::until("the reason", PATIENCE, || {
-            said = self.try_rechain(session, &[At::Fw1]).ok()?;
+            said = self.try_update_chain(session, &[At::Fw1]).ok()?;
             said["reason"].to_string().contains(what).then_some(())
         })
         .with_context(|| format!("{what}: {said:#}\n{}", self.world.logs()))

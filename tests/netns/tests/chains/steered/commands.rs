@@ -48,7 +48,7 @@ impl Steered {
     }
 
     /// Gives one session another chain, which must succeed.
-    pub fn rechain(&self, session: &str, chain: &[At]) -> Result<Value> {
+    pub fn update_chain(&self, session: &str, chain: &[At]) -> Result<Value> {
         let done = self.reconfigure(session, chain, &[])?;
         ensure!(
             done["outcome"] == "changed",

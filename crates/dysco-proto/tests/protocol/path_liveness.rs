@@ -54,7 +54,7 @@ fn the_old_path_is_taken_again() {
 }
 
 #[test]
-fn a_path_that_answers_is_not_in_doubt() {
+fn a_path_that_answers_is_not_suspected() {
     let mut world = World::new(
         3,
         Faults {
@@ -65,7 +65,7 @@ fn a_path_that_answers_is_not_in_doubt() {
     world.leave(MIDDLE);
     world.run(HOUR);
     assert!(world.settled(MIDDLE));
-    assert_eq!(said(&world, "Doubt"), 0);
+    assert_eq!(said(&world, "Suspect"), 0);
 }
 
 /// A failure that kills a path mostly stops messages on the same way as well. The middlebox's host
@@ -94,16 +94,16 @@ fn the_anchors_do_not_reach_each_other() {
     world.run(HOUR);
     for (at, link) in [(LEFT, 0), (RIGHT, 1)] {
         let s = world.session(at, link);
-        assert_eq!((s.state, s.deaf), (State::TwoPaths, false), "host {at}");
+        assert_eq!((s.state, s.muted), (State::TwoPaths, false), "host {at}");
     }
 }
 
-/// The last awaited event arrives while the path is in doubt.
+/// The last awaited event arrives while the path is suspected.
 #[test]
-fn what_is_in_doubt_is_not_taken_for_good() {
+fn what_is_suspected_is_not_completed() {
     let mut world = silent(Faults::default());
     world.faults.stuck = vec![LEFT];
-    while said(&world, "Doubt") == 0 {
+    while said(&world, "Suspect") == 0 {
         assert!(world.step(HOUR));
     }
     assert_ne!(said(&world, "Drained"), 0);
@@ -134,7 +134,7 @@ fn what_was_carried_is_not_taken_back() {
         world.run(HOUR);
         for (at, link) in [(LEFT, 0), (RIGHT, 1)] {
             let s = world.session(at, link);
-            assert_eq!((s.state, s.deaf), (State::TwoPaths, false), "host {at}");
+            assert_eq!((s.state, s.muted), (State::TwoPaths, false), "host {at}");
         }
         // The awaited data arrives after all.
         world.faults.stuck.clear();
@@ -211,7 +211,7 @@ fn both_anchors_die() {
 /// No host depends on a state that cannot be recorded.
 #[test]
 fn a_record_that_cannot_be_written() {
-    for (host, after) in [(LEFT, "Drained"), (LEFT, "Deaf"), (RIGHT, "Drained")] {
+    for (host, after) in [(LEFT, "Drained"), (LEFT, "Muted"), (RIGHT, "Drained")] {
         let mut world = silent(Faults::default());
         world.faults.stuck = vec![LEFT];
         while said(&world, after) == 0 {
@@ -221,7 +221,7 @@ fn a_record_that_cannot_be_written() {
         world.run(Duration::from_secs(60));
         for (at, link) in [(LEFT, 0), (RIGHT, 1)] {
             let s = world.session(at, link);
-            assert_eq!((s.state, s.deaf), (State::TwoPaths, false), "host {at}");
+            assert_eq!((s.state, s.muted), (State::TwoPaths, false), "host {at}");
         }
         world.nobody_accused();
     }

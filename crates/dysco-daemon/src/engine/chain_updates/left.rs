@@ -7,7 +7,7 @@ use dysco_explain::Cause;
 use dysco_proto::{Progress, Reason, Subsession};
 
 use crate::engine::neighbours::Known;
-use crate::engine::{Plane, Rechain};
+use crate::engine::{ChainUpdates, Plane};
 
 const LOCAL: &str = "a middlebox has left it, and its host alone relays it (local): another host can be inserted only between two that run dyscod, one on each side of it";
 
@@ -119,7 +119,7 @@ impl Plane {
     }
 }
 
-impl Rechain {
+impl ChainUpdates {
     /// Ends changes of the paths of a relayed session that was reset.
     pub(in crate::engine) fn relay_was_reset(&self, plane: &mut Plane, relays: &[u32]) {
         let of = |slot: u32| {

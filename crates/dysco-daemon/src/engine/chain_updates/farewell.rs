@@ -13,7 +13,7 @@ use dysco_common::Session;
 use dysco_common::session::part;
 
 use super::open::shown_next;
-use crate::engine::{Plane, Rechain, packets, raw};
+use crate::engine::{ChainUpdates, Plane, packets, raw};
 
 /// Delay of the packets, so that the changes that are requested next do not wait for them; a
 /// tombstone stays longer.
@@ -24,7 +24,7 @@ const AT_ONCE: usize = 128;
 /// Tombstones whose paths have not been ended yet: since when, and when their sessions began.
 pub(super) type Farewells = VecDeque<(Instant, u32, u64)>;
 
-impl Rechain {
+impl ChainUpdates {
     /// Queues the path of this tombstone to be ended.
     pub(super) fn end_for_firewalls(&mut self, plane: &Plane, slot: u32) {
         let created_ns = plane.agent.session(slot).created_ns;

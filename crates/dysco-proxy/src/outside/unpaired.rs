@@ -7,7 +7,7 @@ use crate::error::{LESS_BUSY, slow_and_fast};
 
 /// A reason why an accepted socket has no partner. Sockets are indices of a series.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Doubt {
+pub enum Unpaired {
     /// No bytes moved.
     Silent,
     /// The counts fit so far, and too little was seen.
@@ -57,40 +57,40 @@ pub enum Doubt {
     },
 }
 
-impl Doubt {
-    /// Returns true if more data or more moments may resolve the doubt soon.
+impl Unpaired {
+    /// Returns true if more data or more moments may change this soon.
     pub fn may_pass(&self) -> bool {
         match self {
-            Doubt::TooLittle { .. }
-            | Doubt::NoPartner { .. }
-            | Doubt::MayHold { .. }
-            | Doubt::Ambiguous { .. } => true,
-            Doubt::Silent | Doubt::Reused { .. } | Doubt::Pool { .. } => false,
+            Unpaired::TooLittle { .. }
+            | Unpaired::NoPartner { .. }
+            | Unpaired::MayHold { .. }
+            | Unpaired::Ambiguous { .. } => true,
+            Unpaired::Silent | Unpaired::Reused { .. } | Unpaired::Pool { .. } => false,
         }
     }
 
     /// Returns the cause and the hint. `name` maps an index to the name of its socket.
     pub fn cause(&self, rules: &Rules, name: impl Fn(usize) -> String) -> Cause {
         match self {
-            Doubt::Silent => Cause::new(
+            Unpaired::Silent => Cause::new(
                 "no bytes moved while it was watched, and only moving bytes show which sockets belong together",
             )
             .hint("try again when data flows"),
-            Doubt::TooLittle { b, moments, bytes } => Cause::new(format!(
+            Unpaired::TooLittle { b, moments, bytes } => Cause::new(format!(
                 "its counts agree with those of {}, but too seldom: at {moments} moments over {bytes} bytes, where at least {} and {} are needed, and not just once in a while",
                 name(*b),
                 rules.moments,
                 rules.bytes
             ))
             .hint("try again when more data flows, or when the process holds less of it back"),
-            Doubt::NoPartner {
+            Unpaired::NoPartner {
                 read,
                 written,
                 nearest: None,
             } => Cause::new(format!(
                 "{read} bytes were read from it and {written} written to it, and no bytes moved on any opened session of the process: the process answers by itself"
             )),
-            Doubt::NoPartner {
+            Unpaired::NoPartner {
                 read,
                 written,
                 nearest: Some((b, r, w)),
@@ -99,12 +99,12 @@ impl Doubt {
                 name(*b),
                 *w as f64 / (*read).max(1) as f64
             )),
-            Doubt::MayHold { forward } => Cause::new(format!(
+            Unpaired::MayHold { forward } => Cause::new(format!(
                 "the proxy may hold data: {}, so that the counts never showed it empty",
                 slow_and_fast(*forward)
             ))
             .hint(LESS_BUSY),
-            Doubt::Ambiguous { others } => {
+            Unpaired::Ambiguous { others } => {
                 let names: Vec<String> = others.iter().map(|o| name(*o)).collect();
                 Cause::new(format!(
                     "several sessions of the process moved by the same counts ({}): a mirror, or sessions in step",
@@ -112,11 +112,11 @@ impl Doubt {
                 ))
                 .hint("try again when they differ")
             }
-            Doubt::Reused { b, older: true, .. } => Cause::new(format!(
+            Unpaired::Reused { b, older: true, .. } => Cause::new(format!(
                 "{} moves as it does, but was open before it: the process keeps opened sessions for more than one client",
                 name(*b)
             )),
-            Doubt::Reused {
+            Unpaired::Reused {
                 b,
                 older: false,
                 delta,
@@ -124,7 +124,7 @@ impl Doubt {
                 "{} moves as it does, but differs by {delta} bytes since its beginning, more than a header has: it has carried bytes of others",
                 name(*b)
             )),
-            Doubt::Pool { accepted, opened } => Cause::new(format!(
+            Unpaired::Pool { accepted, opened } => Cause::new(format!(
                 "the process has accepted {accepted} sessions of this listener and opened {opened}: one of these may serve several (a pool)"
             )),
         }

@@ -61,14 +61,14 @@ fn taken_back(s: &mut Session) {
     let two = &mut s.two;
     (two.cut_armed, two.new_heard, two.cut_in_set) = (0, 0, 0);
     (two.drained, two.edge_set, two.cut_set) = (0, 0, 0);
-    s.deaf = 1;
+    s.muted = 1;
 }
 
 #[test]
 fn what_is_not_heard_teaches_nothing() {
     for net in nets() {
         let mut p = between(&net, 0);
-        p.change(|s| s.deaf = 1);
+        p.change(|s| s.muted = 1);
         p.drops(
             Way::In,
             &from_far(&net, GOT, SENT + 1, 100),

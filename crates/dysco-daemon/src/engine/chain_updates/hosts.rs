@@ -14,7 +14,7 @@ use dysco_proto::{ChangeId, HostEvent, HostId, Reason, Scope, Subsession};
 
 use crate::engine::chains::MANY;
 use crate::engine::firewall::as_opened;
-use crate::engine::{Answer, Plane, Rechain, ThisHost};
+use crate::engine::{Answer, ChainUpdates, Plane, ThisHost};
 
 /// Time for which a neighbour is awaited.
 const CONNECT: Duration = Duration::from_secs(4);
@@ -71,7 +71,7 @@ impl ThisHost {
     pub(super) fn wait_for(&mut self, waiting: Waiting) {
         self.chains.meet(&self.plane, waiting.next);
         self.chains.ask_about_keys(&self.plane, waiting.next);
-        self.rechain.waiting.push(waiting);
+        self.chain_updates.waiting.push(waiting);
     }
 
     /// Gets ready for a session that is to pass here. Earlier changes have ended when a change
@@ -90,22 +90,22 @@ impl ThisHost {
             number,
             ..
         } = *enlisting;
-        if self.rechain.forgetting.contains(&change) {
+        if self.chain_updates.forgetting.contains(&change) {
             // The order was repeated.
             return;
         }
         // As the anchor of a segment, this host may still receive late packets of a previous path.
-        self.rechain.settle_late(&mut self.plane, &session);
+        self.chain_updates.settle_late(&mut self.plane, &session);
         let keys = keys_of(&session);
         let has = self
             .plane
             .numbers_of(&self.plane.agent.passing_entries(&keys));
-        let passing = &self.rechain.passing;
+        let passing = &self.chain_updates.passing;
         let later = has.iter().any(|has| *has > number);
         if later || passing.is_late(change, &session, Instant::now()) {
             // A later change has brought this entry here, so it stays; or it is of a former session
             // with the same name.
-            self.rechain.ask_in_use(&self.plane, session);
+            self.chain_updates.ask_in_use(&self.plane, session);
             let result = Err(Reason::UnknownChange);
             return self.plane.tell_machine(HostEvent::Enlisted {
                 change,
@@ -115,7 +115,7 @@ impl ThisHost {
         }
         // A former process may have received the order already, and the path may be here since.
         let told = passing.by(&session) == Some(change) || passing.is_done(change);
-        self.rechain.expect_passing(change, session);
+        self.chain_updates.expect_passing(change, session);
         if told || has.contains(&number) {
             return self.enlist(*enlisting);
         }
@@ -125,7 +125,7 @@ impl ThisHost {
         };
         if stays {
             for slot in self.plane.agent.keep_one_path(&keys, keep) {
-                self.rechain.entomb_path(&mut self.plane, Some(slot));
+                self.chain_updates.entomb_path(&mut self.plane, Some(slot));
             }
             if self.plane.has_two_paths(&session) {
                 let cause = Cause::new(
@@ -142,8 +142,8 @@ impl ThisHost {
             return self.enlist(*enlisting);
         }
         let known = self.plane.known_to_firewall(&as_opened(&session));
-        if self.rechain.entomb_passed(&mut self.plane, &session) {
-            self.rechain.forgetting.insert(change);
+        if self.chain_updates.entomb_passed(&mut self.plane, &session) {
+            self.chain_updates.forgetting.insert(change);
             return self
                 .plane
                 .remove_all_state(known, Answer::Cleared(*enlisting));
@@ -152,7 +152,7 @@ impl ThisHost {
     }
 
     pub(in crate::engine) fn cleared(&mut self, enlisting: Enlisting) {
-        self.rechain.forgetting.remove(&enlisting.change);
+        self.chain_updates.forgetting.remove(&enlisting.change);
         self.enlist(enlisting);
     }
 
@@ -164,7 +164,7 @@ impl ThisHost {
             next,
             ..
         } = enlisting;
-        let many = self.rechain.waiting.len() >= MANY
+        let many = self.chain_updates.waiting.len() >= MANY
             && self.chains.known_hop(&self.plane, next).is_none();
         let may_pass = forwards(next)
             .and_then(|()| self.plane.filters_nothing())
@@ -180,7 +180,7 @@ impl ThisHost {
             }
             Ok(()) => {
                 let waits = |w: &Waiting| w.change == change && matches!(w.what, What::Enlist(_));
-                if !self.rechain.waiting.iter().any(waits) {
+                if !self.chain_updates.waiting.iter().any(waits) {
                     self.wait_for(Waiting {
                         change,
                         next,
@@ -202,7 +202,7 @@ impl ThisHost {
     /// on.
     pub(in crate::engine) fn neighbour_ready(&mut self, neighbour: IpAddr) {
         let ready = |w: &mut Waiting| w.next == neighbour;
-        let ready: Vec<Waiting> = self.rechain.waiting.extract_if(.., ready).collect();
+        let ready: Vec<Waiting> = self.chain_updates.waiting.extract_if(.., ready).collect();
         for waiting in ready {
             let change = waiting.change;
             match waiting.what {
@@ -224,28 +224,28 @@ impl ThisHost {
         scope: Scope,
         paths: &[u32],
     ) {
-        if self.rechain.passing.is_done(change) {
+        if self.chain_updates.passing.is_done(change) {
             return self
                 .plane
                 .tell_machine(HostEvent::Forgotten { change, from });
         }
         // Late: the session may pass here by another change now.
-        let by = self.rechain.passing.by(session);
+        let by = self.chain_updates.passing.by(session);
         let is_late = match scope {
             // A host that leaves was enlisted by an earlier change.
             Scope::Session => self
-                .rechain
+                .chain_updates
                 .passing
                 .is_late(change, session, Instant::now()),
             _ => by.is_some_and(|by| by != change),
         };
         if is_late || scope == Scope::Unopened {
-            return self.rechain.forgotten(&mut self.plane, change, from);
+            return self.chain_updates.forgotten(&mut self.plane, change, from);
         }
-        self.rechain.settle_late(&mut self.plane, session);
+        self.chain_updates.settle_late(&mut self.plane, session);
         let keys = keys_of(session);
         for slot in self.plane.agent.keep_one_path(&keys, Keep::Without(paths)) {
-            self.rechain.entomb_path(&mut self.plane, Some(slot));
+            self.chain_updates.entomb_path(&mut self.plane, Some(slot));
         }
         // The session still passes here by a path that was not given up, whatever orders a former
         // process received and whatever the requesting host knows of this host's addresses.
@@ -254,15 +254,15 @@ impl ThisHost {
             .numbers_of(&self.plane.agent.passing_entries(&keys));
         let stays = has.iter().any(|number| !paths.contains(number));
         if stays || matches!(scope, Scope::PathBefore | Scope::NewPath) {
-            return self.rechain.forgotten(&mut self.plane, change, from);
+            return self.chain_updates.forgotten(&mut self.plane, change, from);
         }
-        if !self.rechain.forgetting.insert(change) {
+        if !self.chain_updates.forgetting.insert(change) {
             return;
         }
-        self.rechain.passing.left(session);
+        self.chain_updates.passing.left(session);
         let opened = as_opened(session);
         let known = self.plane.known_to_firewall(&opened);
-        self.rechain.entomb_passed(&mut self.plane, session);
+        self.chain_updates.entomb_passed(&mut self.plane, session);
         self.moves.expect_no_state(&opened);
         // Only then may the session pass here again.
         self.plane
@@ -270,7 +270,7 @@ impl ThisHost {
     }
 }
 
-impl Rechain {
+impl ChainUpdates {
     /// Records that a session is to pass here by this change's path.
     pub(in crate::engine) fn expect_passing(&mut self, change: ChangeId, session: Subsession) {
         let passing = &mut self.passing;

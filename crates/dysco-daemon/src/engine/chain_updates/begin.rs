@@ -10,9 +10,9 @@ use dysco_proto::{ChangeId, Facts, HostEvent, Reason, Subsession};
 
 use super::Paths;
 use super::anchor::anchor_facts;
-use crate::engine::{Plane, Rechain};
+use crate::engine::{ChainUpdates, Plane};
 
-impl Rechain {
+impl ChainUpdates {
     pub(in crate::engine) fn hold_path(
         &mut self,
         plane: &mut Plane,

@@ -12,7 +12,7 @@ use dysco_common::two_paths::has_length;
 use dysco_proto::{ChangeId, HostEvent, Reason};
 use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
 
-use crate::engine::{Plane, Rechain, packets, raw};
+use crate::engine::{ChainUpdates, Plane, packets, raw};
 
 /// Returns the bytes of the headers that an MSS does not count (RFC 6691).
 const fn headers(v6: bool) -> u16 {
@@ -106,7 +106,7 @@ impl Showing {
     }
 }
 
-impl Rechain {
+impl ChainUpdates {
     /// Returns the longest segment that the local end may send, TCP options included: no longer
     /// than the other end accepts or this host sends. That may be more than the local end has
     /// announced to accept, and more than the kernel has assumed for a while about its own route.

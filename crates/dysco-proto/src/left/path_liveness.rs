@@ -9,7 +9,7 @@
 use super::*;
 
 /// Time from the cut, or from the last check, to the next check of the path.
-const LOOK: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Left {
     pub(super) fn is_between(&self) -> bool {
@@ -17,45 +17,45 @@ impl Left {
     }
 
     /// Returns true if the path may be given up.
-    fn may_doubt(&self) -> bool {
-        self.is_between() && !self.gone && self.trust != Trust::Kept
+    fn may_suspect(&self) -> bool {
+        self.is_between() && !self.gone && self.liveness != Liveness::Committed
     }
 
-    /// Returns true if the path may come into doubt.
-    fn may_look(&self) -> bool {
-        self.may_doubt() && self.trust == Trust::Given
+    /// Returns true if the path may be checked.
+    fn may_check(&self) -> bool {
+        self.may_suspect() && self.liveness == Liveness::Presumed
     }
 
-    pub(super) fn doubts(&self) -> bool {
-        self.trust == Trust::Doubted
+    pub(super) fn suspects(&self) -> bool {
+        self.liveness == Liveness::Suspected
     }
 
-    /// Schedules a check of the path, if the path may be doubted then.
-    pub(super) fn look_later(&self, ctx: &mut Context) {
-        if self.may_look() {
-            ctx.deadline(LOOK);
+    /// Schedules a check of the path, if the path may be checked then.
+    pub(super) fn check_later(&self, ctx: &mut Context) {
+        if self.may_check() {
+            ctx.deadline(CHECK_INTERVAL);
         }
     }
 
-    pub(super) fn look(&self, ctx: &mut Context) -> Flow {
-        if self.may_look() {
-            ctx.command(Anchor::Look);
+    pub(super) fn check_path(&self, ctx: &mut Context) -> Flow {
+        if self.may_check() {
+            ctx.command(Anchor::CheckPath);
         }
         Flow::On
     }
 
-    pub(super) fn looked(&mut self, ctx: &mut Context, carries: bool) -> Flow {
-        let Some(new) = self.new.filter(|_| self.may_look()) else {
+    pub(super) fn path_checked(&mut self, ctx: &mut Context, carries: bool) -> Flow {
+        let Some(new) = self.new.filter(|_| self.may_check()) else {
             return ctx.stale();
         };
         if carries {
-            self.look_later(ctx);
+            self.check_later(ctx);
             return Flow::On;
         }
-        self.trust = Trust::Doubted;
+        self.liveness = Liveness::Suspected;
         self.round += 1;
         let round = self.round;
-        // A later process must not take the answer to this doubt for an answer to its own.
+        // A later process must not take the answer to this check for an answer to its own.
         self.persist(ctx, LeftStage::Cut { new, round });
         self.say_all(ctx);
         Flow::On
@@ -68,16 +68,16 @@ impl Left {
         if let (Phase::Switching, Some(cutoff)) = (self.phase(), self.cutoff) {
             ctx.insist(self.right(), Message::Switched { change, cutoff });
         }
-        self.say_doubt(ctx);
+        self.say_suspect(ctx);
     }
 
-    pub(super) fn say_doubt(&self, ctx: &mut Context) {
-        if self.doubts() && self.may_doubt() {
+    pub(super) fn say_suspect(&self, ctx: &mut Context) {
+        if self.suspects() && self.may_suspect() {
             let (change, round) = (ctx.change, self.round);
-            ctx.insist(self.right(), Message::Doubt { change, round });
+            ctx.insist(self.right(), Message::Suspect { change, round });
             // The message also goes by the middlebox, since the way between the anchors may carry
             // nothing.
-            ctx.insist(self.middle(), Message::Doubt { change, round });
+            ctx.insist(self.middle(), Message::Suspect { change, round });
         }
     }
 
@@ -87,28 +87,28 @@ impl Left {
         ctx.say(self.middle(), Message::Keep { change, round });
     }
 
-    /// Handles `Deaf`: the right anchor does not receive on the new path until it gets an answer.
-    pub(super) fn deaf_there(&mut self, ctx: &mut Context, round: u32) -> Flow {
+    /// Handles `Muted`: the right anchor does not receive on the new path until it gets an answer.
+    pub(super) fn peer_muted(&mut self, ctx: &mut Context, round: u32) -> Flow {
         match self.phase() {
             // `Done` and `Cancel` are repeated until they are answered.
             Phase::Completing | Phase::Cancelling => {}
-            _ if self.deafens => {}
-            _ if self.doubts() && round == self.round && self.may_doubt() => {
-                self.deafens = true;
-                ctx.command(Anchor::Deafen);
+            _ if self.muting => {}
+            _ if self.suspects() && round == self.round && self.may_suspect() => {
+                self.muting = true;
+                ctx.command(Anchor::Mute);
             }
             _ => self.say_keep(ctx, round),
         }
         Flow::On
     }
 
-    pub(super) fn deafened(&mut self, ctx: &mut Context, deaf: bool) -> Flow {
-        self.deafens = false;
-        if deaf && self.doubts() && self.may_doubt() {
+    pub(super) fn muted(&mut self, ctx: &mut Context, muted: bool) -> Flow {
+        self.muting = false;
+        if muted && self.suspects() && self.may_suspect() {
             return self.take_back(ctx);
         }
-        if deaf {
-            ctx.command(Anchor::Hear);
+        if muted {
+            ctx.command(Anchor::Unmute);
         }
         // The session has ended meanwhile.
         if !self.is_between() {
@@ -121,17 +121,17 @@ impl Left {
 
     /// Keeps the new path, dead or alive, because only that path could have carried some data.
     pub(super) fn keep(&mut self, ctx: &mut Context, round: u32) -> Flow {
-        if !self.doubts() || round != self.round || !self.is_between() {
+        if !self.suspects() || round != self.round || !self.is_between() {
             return ctx.stale();
         }
-        self.trust = Trust::Kept;
+        self.liveness = Liveness::Committed;
         self.say_all(ctx);
         self.maybe_complete(ctx)
     }
 
-    pub(super) fn doubt_no_more(&mut self, ctx: &mut Context) {
-        if self.doubts() {
-            self.trust = Trust::Given;
+    pub(super) fn clear_suspicion(&mut self, ctx: &mut Context) {
+        if self.suspects() {
+            self.liveness = Liveness::Presumed;
             if self.is_between() {
                 self.say_all(ctx);
             }
@@ -146,7 +146,7 @@ impl Left {
         let reason = Reason::NewPathSilent(self.right());
         ctx.hush();
         ctx.no_deadline();
-        self.trust = Trust::Given;
+        self.liveness = Liveness::Presumed;
         self.persist(
             ctx,
             LeftStage::TakenBack {
@@ -180,23 +180,23 @@ impl Left {
         ctx.insist(self.middle(), back);
     }
 
-    /// Handles a record that cannot be written: the path stays as it is. A doubt that was not
+    /// Handles a record that cannot be written: the path stays as it is. A check that was not
     /// recorded may be repeated when there is space again.
     pub(super) fn unrecorded(&mut self, ctx: &mut Context, error: String) -> Flow {
         ctx.purge();
         ctx.trouble(Reason::NoRecord(error));
-        self.trust = Trust::Given;
+        self.liveness = Liveness::Presumed;
         if self.phase() == Phase::Cancelling {
             self.stage = match self.cut_in {
                 true => Stage::Draining,
                 false => Stage::Switching,
             };
-            self.trust = Trust::Kept;
-            ctx.command(Anchor::Hear);
+            self.liveness = Liveness::Committed;
+            ctx.command(Anchor::Unmute);
             self.say_keep(ctx, self.round);
         }
         self.say_all(ctx);
-        self.look_later(ctx);
+        self.check_later(ctx);
         Flow::On
     }
 

@@ -5,7 +5,7 @@ use dysco_common::{Session, seq};
 use dysco_proto::ChangeId;
 
 use super::open::shown_next;
-use crate::engine::{Plane, Rechain, packets, raw};
+use crate::engine::{ChainUpdates, Plane, packets, raw};
 
 impl Plane {
     /// Shows the firewalls of a path how far this end has sent.
@@ -57,7 +57,7 @@ impl Plane {
     }
 }
 
-impl Rechain {
+impl ChainUpdates {
     /// Answers a packet that has advanced the numbers of a path which has been taken, as long as
     /// one end has sent more elsewhere than a firewall lets the numbers advance. Until then the
     /// firewalls drop what the ends send on the path, so the next look would be late.

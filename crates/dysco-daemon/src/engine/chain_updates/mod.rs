@@ -38,7 +38,7 @@ use crate::engine::raw::Repeated;
 
 /// State of all changes of chains on this host.
 #[derive(Default)]
-pub(super) struct Rechain {
+pub(super) struct ChainUpdates {
     /// Sessions that have another path, by the slots of both entries. Set while this process takes
     /// up the state of a former one, of which nothing may be forgotten yet.
     pub taking_up: Option<HashMap<u32, u32>>,
@@ -51,7 +51,7 @@ pub(super) struct Rechain {
     forgetting: HashSet<ChangeId>,
     passing: passing::Passing,
     /// Sessions of which this host does not know by which path they pass.
-    doubts: in_use::Doubts,
+    questions: in_use::Questions,
     farewells: farewell::Farewells,
     clearing: clearing::Clearing,
     /// Tasks that wait for a neighbour.
@@ -98,7 +98,7 @@ struct Paths {
     /// The other anchor's cutoff, in the wire's numbers.
     far_cutoff: Option<u32>,
     settled: bool,
-    /// Time since which neither path is in doubt.
+    /// Time at which the change was completed.
     completed: Option<Instant>,
     /// True if the machine has ended the change.
     erased: bool,
@@ -150,7 +150,7 @@ impl Paths {
     }
 }
 
-impl Rechain {
+impl ChainUpdates {
     /// Returns true if the slot is that of a second path.
     pub fn has(&self, slot: u32) -> bool {
         self.by_slot.contains_key(&slot)

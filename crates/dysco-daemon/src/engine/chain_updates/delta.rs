@@ -13,7 +13,7 @@ use dysco_common::view::Route;
 use dysco_common::{Delta, FlowKey, Session};
 use dysco_proto::{ChangeId, HostEvent, HostId, Reason, Subsession};
 
-use crate::engine::{Answer, Plane, Rechain, listing};
+use crate::engine::{Answer, ChainUpdates, Plane, listing};
 
 /// Time within which a middlebox that passes on what arrives holds nothing of it at some moment.
 const STILL: Duration = Duration::from_secs(1);
@@ -218,7 +218,7 @@ impl Plane {
     }
 }
 
-impl Rechain {
+impl ChainUpdates {
     /// Answers the left anchor, which asks for the delta of a session.
     pub(in crate::engine) fn ask_delta(
         &mut self,

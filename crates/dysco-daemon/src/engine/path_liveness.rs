@@ -1,5 +1,6 @@
 //! A bypass that dies while two paths are in use: this host asks the other anchor to answer,
-//! accepts nothing from the path any more, and takes it back. See `dysco_proto::left::doubt`.
+//! accepts nothing from the path any more, and takes it back. See
+//! `dysco_proto::left::path_liveness`.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use dysco_common::two_paths::{Anchor, has_carried, has_caught_up, is_confirmed, 
 use dysco_common::{FlowKey, Session};
 use dysco_proto::{ChangeId, HostEvent, Subsession};
 
-use super::held::Look;
+use super::held::LivenessCheck;
 use super::raw::Repeated;
 use super::{Answer, Plane, ProxyChanges, packets};
 
@@ -25,7 +26,7 @@ const SETTLES: Duration = Duration::from_millis(20);
 impl ProxyChanges {
     /// Asks a new path to answer. The right anchor's data plane answers a packet that shows how far
     /// this end has sent, whether its daemon runs or not.
-    pub(super) fn look(&mut self, plane: &mut Plane, change: ChangeId) {
+    pub(super) fn check_path(&mut self, plane: &mut Plane, change: ChangeId) {
         let Some(slot) = self.slot_of(plane, change) else {
             return self.tell_gone(plane, change);
         };
@@ -36,9 +37,9 @@ impl ProxyChanges {
         let shows = packets::bypass_shows(&s, held.opened_at);
         let answers = plane.answers.clone();
         let ask = Repeated::send(shows, s.path.remote(), &REPEAT, move || {
-            let _ = answers.send(Answer::Looked(change));
+            let _ = answers.send(Answer::PathChecked(change));
         });
-        held.look = Some(Look {
+        held.liveness_check = Some(LivenessCheck {
             answers: s.answers,
             waits: !is_confirmed(Anchor::Near, &s),
             _ask: ask,
@@ -46,55 +47,60 @@ impl ProxyChanges {
     }
 
     /// Judges a new path that has had time to answer.
-    pub(super) fn looked(&mut self, plane: &mut Plane, change: ChangeId) {
+    pub(super) fn path_checked(&mut self, plane: &mut Plane, change: ChangeId) {
         let Some(slot) = self.slot_of(plane, change) else {
             return self.tell_gone(plane, change);
         };
-        let look = self.held.get_mut(&change).and_then(|h| h.look.take());
-        let Some(look) = look else { return };
+        let liveness_check = self
+            .held
+            .get_mut(&change)
+            .and_then(|h| h.liveness_check.take());
+        let Some(liveness_check) = liveness_check else {
+            return;
+        };
         let s = plane.agent.session(slot);
         // Packets that arrive unasked do not show that the other end receives anything. Answers of
         // the data planes do not show that the stacks receive anything.
-        let answers = s.answers != look.answers;
-        let unheard = look.waits && is_unheard(Anchor::Near, &s);
+        let answers = s.answers != liveness_check.answers;
+        let unheard = liveness_check.waits && is_unheard(Anchor::Near, &s);
         let carries = answers && !unheard || has_carried(&s) || !is_between(&s);
-        plane.tell_machine(HostEvent::Looked { change, carries });
+        plane.tell_machine(HostEvent::PathChecked { change, carries });
     }
 
-    pub(super) fn deafen(&self, plane: &mut Plane, change: ChangeId) {
+    pub(super) fn mute(&self, plane: &mut Plane, change: ChangeId) {
         let Some(slot) = self.slot_of(plane, change) else {
             return self.tell_gone(plane, change);
         };
         // A session that is over keeps its path.
         let between = is_between(&plane.agent.session(slot));
-        if !between || !plane.agent.deafen(slot) {
-            let deaf = false;
-            return plane.tell_machine(HostEvent::Deafened { change, deaf });
+        if !between || !plane.agent.mute(slot) {
+            let muted = false;
+            return plane.tell_machine(HostEvent::Muted { change, muted });
         }
         // A program that has just received a packet may be delayed before it reports that.
         let answers = plane.answers.clone();
         tokio::spawn(async move {
             tokio::time::sleep(SETTLES).await;
-            let _ = answers.send(Answer::Deafened(change));
+            let _ = answers.send(Answer::Muted(change));
         });
     }
 
-    /// Completes the deafening: all events of the programs have been reported.
-    pub(super) fn deafened(&self, plane: &mut Plane, change: ChangeId) {
+    /// Completes the muting: all events of the programs have been reported.
+    pub(super) fn muted(&self, plane: &mut Plane, change: ChangeId) {
         let Some(slot) = self.slot_of(plane, change) else {
             return self.tell_gone(plane, change);
         };
         let s = plane.agent.session(slot);
-        let deaf = is_between(&s) && s.deaf != 0 && !has_carried(&s);
-        if !deaf {
-            plane.agent.hear(slot);
+        let muted = is_between(&s) && s.muted != 0 && !has_carried(&s);
+        if !muted {
+            plane.agent.unmute(slot);
         }
-        plane.tell_machine(HostEvent::Deafened { change, deaf });
+        plane.tell_machine(HostEvent::Muted { change, muted });
     }
 
-    pub(super) fn hear(&self, plane: &Plane, change: ChangeId) {
+    pub(super) fn unmute(&self, plane: &Plane, change: ChangeId) {
         if let Some(slot) = self.slot_of(plane, change) {
-            plane.agent.hear(slot);
+            plane.agent.unmute(slot);
         }
     }
 
@@ -111,7 +117,7 @@ impl ProxyChanges {
         }
         plane.agent.take_back(slot);
         if let Some(held) = self.held.get_mut(&change) {
-            (held.draining, held.showing, held.look) = (false, None, None);
+            (held.draining, held.showing, held.liveness_check) = (false, None, None);
             held.returns = true;
         }
         plane.agent.clamp(slot, 0);

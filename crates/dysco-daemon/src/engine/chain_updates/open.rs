@@ -15,7 +15,7 @@ use super::chain_of::relaid;
 use super::hosts::Waiting;
 use crate::engine::pace::{self, Pace};
 use crate::engine::raw::{self, Repeated};
-use crate::engine::{Answer, Plane, Rechain, ThisHost, packets, probe};
+use crate::engine::{Answer, ChainUpdates, Plane, ThisHost, packets, probe};
 
 /// Result of looking up the interface by which a path leaves whose SYN has arrived.
 pub(in crate::engine) struct Uplink {
@@ -63,7 +63,7 @@ impl ThisHost {
         inner: bool,
         token: Token,
     ) {
-        let Some(paths) = self.rechain.paths.get(&change) else {
+        let Some(paths) = self.chain_updates.paths.get(&change) else {
             return;
         };
         let next = chain.first().map(Element::host);
@@ -72,7 +72,7 @@ impl ThisHost {
             return self.wait_for(Waiting::to_open(change, next, (chain, inner), token));
         };
         if let Err(reason) =
-            self.rechain
+            self.chain_updates
                 .open(&self.plane, change, next, &hop, (&chain, inner), token)
         {
             let result = Err(reason);
@@ -80,13 +80,13 @@ impl ThisHost {
                 .plane
                 .tell_machine(HostEvent::Prepared { change, result });
         }
-        if let Some(paths) = self.rechain.paths.get_mut(&change) {
+        if let Some(paths) = self.chain_updates.paths.get_mut(&change) {
             paths.chain = Some(chain);
         }
     }
 }
 
-impl Rechain {
+impl ChainUpdates {
     fn open(
         &mut self,
         plane: &Plane,

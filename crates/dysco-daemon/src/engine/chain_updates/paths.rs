@@ -8,12 +8,12 @@ use dysco_common::view::View;
 use dysco_proto::{ChangeId, HostEvent, Reason, Subsession};
 
 use super::Paths;
-use crate::engine::{Plane, Rechain};
+use crate::engine::{ChainUpdates, Plane};
 
 /// Time for which late packets of the previous path are admitted.
 pub(super) const LATE: Duration = Duration::from_millis(200);
 
-impl Rechain {
+impl ChainUpdates {
     /// Returns true if this host holds the paths of a change.
     pub(in crate::engine) fn holds(&self, change: ChangeId) -> bool {
         self.paths.contains_key(&change)

@@ -1,54 +1,54 @@
-//! The right anchor's part in the doubt about a new path. The left anchor receives nothing on that
-//! path any more. This anchor stops receiving on it as well, until the left anchor decides (see
-//! `left::doubt`).
+//! The right anchor's part in the liveness check of a new path. The left anchor receives nothing on
+//! that path any more. This anchor stops receiving on it as well, until the left anchor decides
+//! (see `left::path_liveness`).
 
 use super::*;
 
 /// Reception on the new path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Hearing {
+pub(super) enum Reception {
     /// The host receives.
-    Hears,
-    /// The left anchor's doubt of this number is being examined.
-    Examined(u32),
-    /// The host has stopped receiving, for the doubt of this number.
-    Deaf(u32),
+    Receives,
+    /// The left anchor's check of this number is being examined.
+    Suspected(u32),
+    /// The host has stopped receiving, for the check of this number.
+    Muted(u32),
 }
 
-impl Hearing {
-    pub(super) fn is_deaf(self) -> bool {
-        matches!(self, Hearing::Deaf(_))
+impl Reception {
+    pub(super) fn is_muted(self) -> bool {
+        matches!(self, Reception::Muted(_))
     }
 }
 
 impl Right {
-    pub(super) fn doubted(&mut self, ctx: &mut Context, round: u32) -> Flow {
-        match self.hearing {
-            Hearing::Deaf(deaf) if deaf >= round => return ctx.stale(),
-            // The earlier doubt is of a former process of the left anchor, which has not received
+    pub(super) fn suspected(&mut self, ctx: &mut Context, round: u32) -> Flow {
+        match self.reception {
+            Reception::Muted(muted) if muted >= round => return ctx.stale(),
+            // The earlier check is of a former process of the left anchor, which has not received
             // the answer.
-            Hearing::Deaf(_) => return self.fall_deaf(ctx, round),
+            Reception::Muted(_) => return self.confirm_muted(ctx, round),
             _ if self.is_gone() => {
                 self.say_keep(ctx, round);
                 return Flow::On;
             }
-            Hearing::Examined(_) => {}
-            Hearing::Hears => ctx.command(Anchor::Deafen),
+            Reception::Suspected(_) => {}
+            Reception::Receives => ctx.command(Anchor::Mute),
         }
-        self.hearing = Hearing::Examined(round);
+        self.reception = Reception::Suspected(round);
         Flow::On
     }
 
-    pub(super) fn deafened(&mut self, ctx: &mut Context, deaf: bool) -> Flow {
-        let Hearing::Examined(round) = self.hearing else {
+    pub(super) fn muted(&mut self, ctx: &mut Context, muted: bool) -> Flow {
+        let Reception::Suspected(round) = self.reception else {
             return ctx.stale();
         };
-        self.hearing = Hearing::Hears;
+        self.reception = Reception::Receives;
         if !self.is_between() {
             return ctx.stale();
         }
-        if deaf {
-            return self.fall_deaf(ctx, round);
+        if muted {
+            return self.confirm_muted(ctx, round);
         }
         self.say_keep(ctx, round);
         Flow::On
@@ -60,45 +60,46 @@ impl Right {
         ctx.say(self.middle, Message::Keep { change, round });
     }
 
-    /// Answers `Deaf`. The answer must outlive this process, because the left anchor depends on it.
-    fn fall_deaf(&mut self, ctx: &mut Context, round: u32) -> Flow {
-        self.hearing = Hearing::Deaf(round);
+    /// Answers `Muted`. The answer must outlive this process, because the left anchor depends on
+    /// it.
+    fn confirm_muted(&mut self, ctx: &mut Context, round: u32) -> Flow {
+        self.reception = Reception::Muted(round);
         if let Some(new) = self.new {
             let cutoff = self.cut_in;
-            self.persist(ctx, new, RightStage::Deaf { round, cutoff });
+            self.persist(ctx, new, RightStage::Muted { round, cutoff });
         }
         ctx.hush();
-        self.say_deaf(ctx);
+        self.say_muted(ctx);
         Flow::On
     }
 
-    fn say_deaf(&self, ctx: &mut Context) {
-        if let Hearing::Deaf(round) = self.hearing {
+    fn say_muted(&self, ctx: &mut Context) {
+        if let Reception::Muted(round) = self.reception {
             let change = ctx.change;
-            ctx.insist(self.left, Message::Deaf { change, round });
-            ctx.insist(self.middle, Message::Deaf { change, round });
+            ctx.insist(self.left, Message::Muted { change, round });
+            ctx.insist(self.middle, Message::Muted { change, round });
         }
     }
 
     /// Continues after a restart, if a former process had stopped receiving on the new path.
-    pub(super) fn restore_deaf(&mut self, ctx: &mut Context, round: u32, cutoff: Option<Cutoff>) {
-        self.hearing = Hearing::Deaf(round);
+    pub(super) fn restore_muted(&mut self, ctx: &mut Context, round: u32, cutoff: Option<Cutoff>) {
+        self.reception = Reception::Muted(round);
         self.cut_in = cutoff;
         self.phase = match cutoff {
             Some(_) => Phase::Draining,
             None => Phase::SettingUp,
         };
-        ctx.command(Anchor::Deafen);
-        self.say_deaf(ctx);
+        ctx.command(Anchor::Mute);
+        self.say_muted(ctx);
     }
 
     /// Keeps the new path, and resumes receiving on it.
     pub(super) fn keep(&mut self, ctx: &mut Context, round: u32) -> Flow {
-        if self.hearing != Hearing::Deaf(round) {
+        if self.reception != Reception::Muted(round) {
             return ctx.stale();
         }
-        self.hearing = Hearing::Hears;
-        ctx.command(Anchor::Hear);
+        self.reception = Reception::Receives;
+        ctx.command(Anchor::Unmute);
         ctx.hush();
         let Some(new) = self.new else {
             return Flow::On;
@@ -124,7 +125,7 @@ impl Right {
         };
         ctx.hush();
         ctx.no_deadline();
-        self.hearing = Hearing::Hears;
+        self.reception = Reception::Receives;
         self.phase = Phase::Cancelling;
         self.why = Some(reason);
         // A process that finds the record asks, and gets the same answer.

@@ -8,7 +8,7 @@ use dysco_common::{Element, Session};
 use dysco_explain::Explain;
 use dysco_proto::{Order, Reason, Subsession};
 
-use crate::engine::{Plane, Rechain};
+use crate::engine::{ChainUpdates, Plane};
 
 impl Plane {
     /// Returns the elements that a session passes, where the session was opened here.
@@ -33,7 +33,7 @@ impl Plane {
     }
 }
 
-impl Rechain {
+impl ChainUpdates {
     /// Returns the slots of a session's paths. The session may be about to take or leave one of
     /// them.
     fn path_slots(&self, plane: &Plane, slot: u32) -> impl Iterator<Item = u32> + use<> {

@@ -6,7 +6,7 @@
 use dysco_firewall::{self as state, FiveTuple, StateError};
 use dysco_scheduling::{spawn_long, spawn_short};
 
-use crate::engine::{Answer, Engine, Plane, Rechain};
+use crate::engine::{Answer, ChainUpdates, Engine, Plane};
 
 /// Session that the firewall has to forget, and the answer that is sent then.
 pub(in crate::engine) struct Cleared {
@@ -51,7 +51,7 @@ impl Plane {
     }
 }
 
-impl Rechain {
+impl ChainUpdates {
     /// Queues a session for the search, after a look-up has found no entry of it.
     pub(in crate::engine) fn search_state(&mut self, plane: &Plane, session: Cleared) {
         self.clearing.waiting.push(session);
@@ -77,11 +77,14 @@ impl Rechain {
 impl Engine {
     /// Sends the answers once the search is done and its entries are removed.
     pub(in crate::engine) fn searched(&mut self, then: Vec<Answer>) {
-        self.core.host.rechain.clearing.searching = false;
+        self.core.host.chain_updates.clearing.searching = false;
         for answer in then {
             self.take_answer(answer);
         }
-        self.core.host.rechain.search_next(&self.core.host.plane);
+        self.core
+            .host
+            .chain_updates
+            .search_next(&self.core.host.plane);
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use dysco_common::{Session, View, seq};
 
 use super::open::shown_next;
-use crate::engine::{Plane, Rechain};
+use crate::engine::{ChainUpdates, Plane};
 
 /// Time for which this is repeated. Each round trip may advance the numbers by the widest window,
 /// and the other anchor may return later.
@@ -66,7 +66,7 @@ impl Plane {
     }
 }
 
-impl Rechain {
+impl ChainUpdates {
     pub(super) fn show_way_back(&mut self, plane: &Plane, back: Option<Back>) {
         if let Some(back) = back {
             plane.show_again(&back);

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::hosts::keys_of;
 use crate::engine::chains::{MANY, Message};
 use crate::engine::firewall::as_opened;
-use crate::engine::{Answer, Plane, Rechain, measure};
+use crate::engine::{Answer, ChainUpdates, Plane, measure};
 
 /// Time after which the opener is asked: a change that this process knows reports its end itself,
 /// within this time or never.
@@ -44,9 +44,9 @@ pub(in crate::engine) struct InUse {
 
 /// Sessions about which this host waits for an answer.
 #[derive(Default)]
-pub(super) struct Doubts(HashMap<Subsession, Doubt>);
+pub(super) struct Questions(HashMap<Subsession, Question>);
 
-struct Doubt {
+struct Question {
     paths: Vec<u32>,
     /// Change by which the session passes here, as far as this process knows.
     by: Option<ChangeId>,
@@ -56,34 +56,34 @@ struct Doubt {
     seen: Instant,
 }
 
-impl Doubts {
+impl Questions {
     /// Records that a session passes by these paths. Returns true if it is time to ask.
     fn see(&mut self, passes: &Passes, by: Option<ChangeId>, now: Instant) -> bool {
         if self.0.len() >= MANY {
-            self.0.retain(|_, doubt| now - doubt.seen < PATIENCE);
+            self.0.retain(|_, question| now - question.seen < PATIENCE);
             if self.0.len() >= MANY && !self.0.contains_key(&passes.session) {
                 // Its turn comes when others have been answered.
                 return false;
             }
         }
-        let fresh = || Doubt {
+        let fresh = || Question {
             paths: passes.paths.clone(),
             by,
             since: now,
             asked: None,
             seen: now,
         };
-        let doubt = self.0.entry(passes.session).or_insert_with(fresh);
-        if (&doubt.paths, doubt.by) != (&passes.paths, by) {
-            *doubt = fresh();
+        let question = self.0.entry(passes.session).or_insert_with(fresh);
+        if (&question.paths, question.by) != (&passes.paths, by) {
+            *question = fresh();
         }
-        doubt.seen = now;
-        let is_told = by.is_some() && now - doubt.since < PATIENCE;
-        let waits = doubt.asked.is_some_and(|at| now - at < AGAIN);
+        question.seen = now;
+        let is_told = by.is_some() && now - question.since < PATIENCE;
+        let waits = question.asked.is_some_and(|at| now - at < AGAIN);
         if is_told || waits {
             return false;
         }
-        doubt.asked = Some(now);
+        question.asked = Some(now);
         true
     }
 
@@ -92,23 +92,23 @@ impl Doubts {
         if self.0.len() >= MANY && !self.0.contains_key(&passes.session) {
             return false;
         }
-        let doubt = Doubt {
+        let question = Question {
             paths: passes.paths.clone(),
             by,
             since: now,
             asked: Some(now),
             seen: now,
         };
-        self.0.insert(passes.session, doubt);
+        self.0.insert(passes.session, question);
         true
     }
 
     /// Removes the question that was answered. Returns true if nothing was learned about the
     /// session since.
     fn answered(&mut self, asked: &Passes, by: Option<ChangeId>) -> bool {
-        let doubt = self.0.get(&asked.session);
-        let same = |d: &Doubt| d.asked.is_some() && (&d.paths, d.by) == (&asked.paths, by);
-        let is_its = doubt.is_some_and(same);
+        let question = self.0.get(&asked.session);
+        let same = |d: &Question| d.asked.is_some() && (&d.paths, d.by) == (&asked.paths, by);
+        let is_its = question.is_some_and(same);
         if is_its {
             self.0.remove(&asked.session);
         }
@@ -123,9 +123,9 @@ fn has_two(s: &Session) -> bool {
     beside && s.is_current()
 }
 
-impl Rechain {
+impl ChainUpdates {
     /// Looks at an entry of the table: asks about the session if it passes by two paths.
-    pub(in crate::engine) fn doubt_paths(&mut self, plane: &Plane, s: &Session) {
+    pub(in crate::engine) fn check_paths(&mut self, plane: &Plane, s: &Session) {
         if !has_two(s) {
             return;
         }
@@ -141,7 +141,7 @@ impl Rechain {
         let passes = plane.passes_by(session);
         let by = self.passing.by(&session);
         let now = Instant::now();
-        if self.doubts.see(&passes, by, now) {
+        if self.questions.see(&passes, by, now) {
             plane.send_about_chains(session.left.ip(), &Message::WhichPath(passes));
         }
     }
@@ -152,7 +152,7 @@ impl Rechain {
         let session = measure::accepted(&s.name());
         let passes = plane.passes_by(session);
         let by = self.passing.by(&session);
-        if self.doubts.asks(&passes, by, Instant::now()) {
+        if self.questions.asks(&passes, by, Instant::now()) {
             plane.send_about_chains(session.left.ip(), &Message::WhichPath(passes));
         }
     }
@@ -169,7 +169,7 @@ impl Rechain {
         let speaks = incoming.from.holds(session.left.ip());
         if !speaks
             || plane.passes_by(session) != told.asked
-            || !self.doubts.answered(&told.asked, by)
+            || !self.questions.answered(&told.asked, by)
         {
             return;
         }
@@ -260,28 +260,28 @@ mod tests {
 
     #[test]
     fn who_was_away_asks_at_once_and_who_was_told_of_a_change_only_when_it_is_overdue() {
-        let (mut doubts, now) = (Doubts::default(), Instant::now());
-        assert!(doubts.see(&passes(&[0, 1]), None, now));
-        assert!(!doubts.see(&passes(&[0, 1]), None, now + AGAIN / 2));
-        assert!(doubts.see(&passes(&[0, 1]), None, now + AGAIN));
+        let (mut questions, now) = (Questions::default(), Instant::now());
+        assert!(questions.see(&passes(&[0, 1]), None, now));
+        assert!(!questions.see(&passes(&[0, 1]), None, now + AGAIN / 2));
+        assert!(questions.see(&passes(&[0, 1]), None, now + AGAIN));
 
-        let mut doubts = Doubts::default();
-        assert!(!doubts.see(&passes(&[0, 1]), CHANGE, now));
-        assert!(!doubts.see(&passes(&[0, 1]), CHANGE, now + PATIENCE / 2));
-        assert!(doubts.see(&passes(&[0, 1]), CHANGE, now + PATIENCE));
+        let mut questions = Questions::default();
+        assert!(!questions.see(&passes(&[0, 1]), CHANGE, now));
+        assert!(!questions.see(&passes(&[0, 1]), CHANGE, now + PATIENCE / 2));
+        assert!(questions.see(&passes(&[0, 1]), CHANGE, now + PATIENCE));
         // With other paths it is another question.
-        assert!(!doubts.see(&passes(&[1, 2]), CHANGE, now + PATIENCE));
+        assert!(!questions.see(&passes(&[1, 2]), CHANGE, now + PATIENCE));
     }
 
     #[test]
     fn an_answer_counts_as_long_as_nothing_else_was_heard_of_the_session() {
-        let (mut doubts, now) = (Doubts::default(), Instant::now());
+        let (mut questions, now) = (Questions::default(), Instant::now());
         let asked = passes(&[0, 1]);
-        assert!(!doubts.answered(&asked, None), "nobody has asked");
-        doubts.see(&asked, None, now);
-        assert!(!doubts.answered(&passes(&[1, 2]), None));
-        assert!(!doubts.answered(&asked, CHANGE));
-        assert!(doubts.answered(&asked, None));
-        assert!(!doubts.answered(&asked, None), "it comes twice");
+        assert!(!questions.answered(&asked, None), "nobody has asked");
+        questions.see(&asked, None, now);
+        assert!(!questions.answered(&passes(&[1, 2]), None));
+        assert!(!questions.answered(&asked, CHANGE));
+        assert!(questions.answered(&asked, None));
+        assert!(!questions.answered(&asked, None), "it comes twice");
     }
 }
