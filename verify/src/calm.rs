@@ -102,7 +102,7 @@ impl World {
     fn data(&mut self, config: &Configuration) -> bool {
         let before = digest(self);
         for place in 0..config.hosts {
-            self.show(place);
+            self.announce(place);
             for side in Side::BOTH {
                 self.talk(config, place, side);
             }
@@ -238,8 +238,8 @@ fn won(world: &World) -> bool {
 fn left_over(host: &Host) -> bool {
     let entry = |side| {
         host.entry(side).is_some_and(|e| {
-            let bound = e.s.clamp != 0 || e.s.clamp_far != 0;
-            let two = matches!(e.state(), State::TwoPaths | State::FarTwoPaths);
+            let bound = e.s.clamp != 0 || e.s.clamp_remote != 0;
+            let two = matches!(e.state(), State::TwoPaths | State::RelayTwoPaths);
             bound && e.state() != State::Tombstone || two
         })
     };

@@ -48,8 +48,8 @@ impl Held {
     /// End of its sessions at which the host acts.
     fn at(&self) -> Anchor {
         match self.other {
-            None => Anchor::Near,
-            Some(_) => Anchor::Far,
+            None => Anchor::Local,
+            Some(_) => Anchor::Remote,
         }
     }
 
@@ -274,8 +274,8 @@ impl Host {
                 continue;
             };
             match entry.state() {
-                State::Tracked => (entry.s.clamp, entry.s.clamp_far) = (0, 0),
-                State::FarTwoPaths if !entry.used() || forgets => entry.unjoin(),
+                State::Tracked => (entry.s.clamp, entry.s.clamp_remote) = (0, 0),
+                State::RelayTwoPaths if !entry.used() || forgets => entry.unjoin(),
                 State::TwoPaths if !entry.used() => entry.unprepare(),
                 _ => {}
             }

@@ -93,7 +93,7 @@ pub enum Action {
     /// The process of a proxy dies. The values state how its left and right socket end.
     ProxyDies(usize, [Death; 2]),
     /// The left anchor on this host shows on its new path how far its end has sent.
-    Show(usize),
+    Announce(usize),
     /// A reset with this number answers the packet that opens a new path at this host.
     Reject(usize, Side, u32),
     /// For a seeded bug: a deadline from before the cutover passes.
@@ -222,7 +222,7 @@ impl Exploration {
             Action::Collect(place, side) => world.collect(config, place, side, Twist::Plain),
             Action::PathDies(ways) => world.dies(ways),
             Action::ProxyDies(place, how) => world.proxy_dies(place, how),
-            Action::Show(place) => world.show(place),
+            Action::Announce(place) => world.announce(place),
             Action::Reject(place, side, next) => world.answered_by_reset(config, place, side, next),
             Action::Late(place) => seed::late(world, place)
                 .is_some_and(|timer| world.expire(config, place, timer, Twist::Plain)),

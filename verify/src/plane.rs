@@ -11,8 +11,8 @@ use dysco_common::two_paths::{self, Anchor, CLOSES, Cutoff, OldIncoming, VALID};
 use dysco_common::{FlowKey, Path, Session, State, Translation};
 use dysco_proto::Subsession;
 
-pub mod far;
-mod shown;
+mod announced;
+pub mod relay;
 
 /// A segment in flight, and its real payload: the units of the stream from `first` on, whatever its
 /// numbers claim.
@@ -78,7 +78,7 @@ impl Entry {
         self.s.two = Default::default();
         self.s.cut_out = self.s.snd_max;
         let sent = self.s.rcv_max;
-        two_paths::show(&mut self.s, sent);
+        two_paths::record_announced(&mut self.s, sent);
         self.s.state = State::TwoPaths as u32;
         self.path = Some(new);
     }
@@ -129,7 +129,7 @@ impl Entry {
 
     /// Models `Engine::is_drained`.
     pub fn is_drained(&self) -> bool {
-        let drained = self.s.two.drained != 0 && two_paths::has_shown_all(&self.s);
+        let drained = self.s.two.drained != 0 && two_paths::has_announced_all(&self.s);
         drained || two_paths::has_reset(&self.s)
     }
 
@@ -160,9 +160,9 @@ impl Entry {
     fn forget_two(&mut self) {
         let s = &mut self.s;
         s.two = Default::default();
-        (s.cut_out, s.cut_in, s.edge, s.far_ack) = (0, 0, 0, 0);
+        (s.cut_out, s.cut_in, s.edge, s.peer_ack) = (0, 0, 0, 0);
         (s.new_low, s.old_ack, s.new_ack) = (0, 0, 0);
-        (s.muted, s.shown) = (0, 0);
+        (s.muted, s.peer_sent_max) = (0, 0);
     }
 
     /// Processes a packet of the local end. Calls `send` for each packet and its path.
@@ -173,12 +173,12 @@ impl Entry {
         send: &mut impl FnMut(Path, Packet),
     ) {
         match self.state() {
-            State::Tracked if self.s.clamp_far != 0 => self.stack_says(packet, tell, send),
+            State::Tracked if self.s.clamp_remote != 0 => self.stack_says(packet, tell, send),
             State::Tracked | State::Adopted | State::Opening => {
                 self.track_out(&packet.seg, tell);
                 send(Path::Old, packet);
             }
-            State::FarTwoPaths => self.stack_says(packet, tell, send),
+            State::RelayTwoPaths => self.stack_says(packet, tell, send),
             State::TwoPaths => self.egress_two_paths(packet, tell, send),
             State::NewPath => {
                 self.track_out(&packet.seg, tell);
@@ -202,9 +202,9 @@ impl Entry {
         tell: &mut Vec<Notice>,
         send: &mut impl FnMut(Path, Packet),
     ) {
-        self.cut_if_due(Anchor::Near);
+        self.cut_if_due(Anchor::Local);
         self.track_out(&packet.seg, tell);
-        let (whole, copy) = self.split(Anchor::Near, packet, tell);
+        let (whole, copy) = self.split(Anchor::Local, packet, tell);
         for (path, packet) in copy.into_iter().chain([whole]) {
             self.send_on(path, packet, send);
         }
@@ -338,23 +338,23 @@ impl Entry {
             State::Tracked | State::Adopted | State::Opening => {
                 self.track_in(&packet.seg, tell);
                 if self.s.clamp > 0 {
-                    self.deliver_old(Anchor::Near, packet)
+                    self.deliver_old(Anchor::Local, packet)
                 } else {
                     Some(packet)
                 }
             }
             State::TwoPaths => {
-                if let Some(seg) = two_paths::taught(Anchor::Near, &self.s, &packet.seg) {
+                if let Some(seg) = two_paths::taught(Anchor::Local, &self.s, &packet.seg) {
                     self.track_in(&seg, tell);
                 }
-                let told = self.deliver_old(Anchor::Near, packet);
-                self.hear_end(Anchor::Near, told.as_ref(), tell);
+                let told = self.deliver_old(Anchor::Local, packet);
+                self.hear_end(Anchor::Local, told.as_ref(), tell);
                 told
             }
             // Far anchors process the packets of their ends elsewhere.
             State::NewPath
             | State::Tombstone
-            | State::FarTwoPaths
+            | State::RelayTwoPaths
             | State::Relay
             | State::Return
             | State::Joining
@@ -396,10 +396,10 @@ impl Entry {
         if !two {
             return Some(packet);
         }
-        if !packet.seg.has(RST) && two_paths::show(&mut self.s, packet.seg.end()) {
+        if !packet.seg.has(RST) && two_paths::record_announced(&mut self.s, packet.seg.end()) {
             tell.push(Notice::Drained);
         }
-        self.hear_new(Anchor::Near, packet)
+        self.hear_new(Anchor::Local, packet)
     }
 
     /// Models `paths::hear`: returns what the end receives of a segment on the new path.
@@ -411,7 +411,7 @@ impl Entry {
         if !seg.has(RST) {
             two_paths::hear_data(at, s, &seg);
             if seg.has(ACK) {
-                two_paths::hear_far(at, s, seg.ack, &judged);
+                two_paths::record_peer_ack(at, s, seg.ack, &judged);
             }
         }
         packet.seg.ack = judged.ack;
@@ -437,7 +437,7 @@ impl Hash for Entry {
         let Session { life, two, .. } = &self.s;
         let s = &self.s;
         (s.state, life.fin_out, life.fin_in, life.reset, life.told).hash(state);
-        (s.clamp, s.clamp_far, s.joined, s.muted).hash(state);
+        (s.clamp, s.clamp_remote, s.joined, s.muted).hash(state);
         if self.state() != State::Relay {
             (s.snd_max, s.snd_ack).hash(state);
         }
@@ -447,7 +447,7 @@ impl Hash for Entry {
         let (cut, heard) = ((two.cut_armed, two.cut_set), (two.new_heard, two.edge_set));
         (cut, heard, two.cut_in_set, two.drained, two.new_data).hash(state);
         (two.old_ack_set, two.new_ack_set, s.cut_out, s.cut_in).hash(state);
-        (s.edge, s.far_ack, s.new_low, s.old_ack, s.new_ack).hash(state);
-        (self.path, s.shown).hash(state);
+        (s.edge, s.peer_ack, s.new_low, s.old_ack, s.new_ack).hash(state);
+        (self.path, s.peer_sent_max).hash(state);
     }
 }

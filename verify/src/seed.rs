@@ -44,7 +44,7 @@ pub enum Seed {
     /// An end receives nothing of an old path that is behind what the end has received.
     StaysBehind,
     /// A new path is accepted for good before it has shown what was sent elsewhere.
-    Unshown,
+    Unannounced,
     /// A host that is both anchors passes the proxy's acknowledgements to the ends, whether or not
     /// the data has arrived.
     ProxyBelieved,
@@ -87,8 +87,8 @@ pub fn compares(seed: Option<Seed>, seen: [Fins; 2]) -> [Fins; 2] {
 }
 
 /// True if draining does not require what the new path has to show.
-pub fn is_drained_unshown(seed: Option<Seed>) -> bool {
-    seed == Some(Seed::Unshown)
+pub fn is_drained_unannounced(seed: Option<Seed>) -> bool {
+    seed == Some(Seed::Unannounced)
 }
 
 /// True if packets on a new path are delivered before it has opened.

@@ -270,7 +270,7 @@ impl World {
         let host = self.host(place);
         if config.alone {
             // A session stays as long as the proxy has a socket of it.
-            let two = host.entry(side).map(|e| e.state()) == Some(State::FarTwoPaths);
+            let two = host.entry(side).map(|e| e.state()) == Some(State::RelayTwoPaths);
             let closed = |s| self.finished(config, place, s);
             let still = self.is_still(config) && (!two || Side::BOTH.into_iter().all(closed));
             return still && host.collectable(side, true);

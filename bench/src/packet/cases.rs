@@ -18,8 +18,8 @@ pub const TRANSLATION: Translation = Translation {
     ts_out: 1000,
     ts_in: 2000,
     wscale_local: 7,
-    wscale_local_far: 7,
-    wscale_remote_far: 7,
+    wscale_local_at_peer: 7,
+    wscale_remote_at_peer: 7,
     wscale_remote: 7,
     flags: 0,
 };

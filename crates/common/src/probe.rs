@@ -4,7 +4,7 @@
 //!
 //! The right anchor's program answers the SYN of a bypass by itself, and writes into the answer how
 //! the SYN arrived, and which FINs it has seen ([`Probe`]). For another chain the daemons send all
-//! packets that open it, and each daemon reports to the other ([`Shown`]).
+//! packets that open it, and each daemon reports to the other ([`LengthProbe`]).
 
 use crate::session::{Offer, offer};
 use crate::tcp::{ACK, Header, MAX_HEADER, MIN_HEADER, Segment};
@@ -12,8 +12,8 @@ use crate::two_paths::Fins;
 
 /// First word of a [`Probe`].
 pub const PROBES: u32 = u32::from_ne_bytes(*b"\xd7prb");
-/// First word of a [`Shown`].
-pub const SHOWS: u32 = u32::from_ne_bytes(*b"\xd7shw");
+/// First word of a [`LengthProbe`].
+pub const LENGTH_PROBES: u32 = u32::from_ne_bytes(*b"\xd7shw");
 
 /// Bytes of a [`Probe`].
 pub const PROBE: usize = size_of::<Probe>();
@@ -41,8 +41,8 @@ pub struct Probe {
 /// First bytes of the packet that shows the length of segments on a path through a chain.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Shown {
-    /// [`SHOWS`].
+pub struct LengthProbe {
+    /// [`LENGTH_PROBES`].
     pub magic: u32,
     /// 1 if the sender has received such a packet of the other end: `change` describes that packet.
     pub heard: u32,
@@ -56,7 +56,7 @@ pub struct Shown {
 }
 
 const _: () = {
-    assert!(PROBE == 144 && size_of::<Shown>() <= PROBE);
+    assert!(PROBE == 144 && size_of::<LengthProbe>() <= PROBE);
     assert!(size_of::<Arrival>() == 16 + 64 + PROBE);
 };
 
@@ -260,25 +260,25 @@ impl Probe {
     }
 }
 
-impl Shown {
+impl LengthProbe {
     /// Returns the bytes in a packet, in network order.
-    pub fn to_bytes(self) -> [u8; size_of::<Shown>()] {
+    pub fn to_bytes(self) -> [u8; size_of::<LengthProbe>()] {
         let swapped = self.swapped();
         // SAFETY: words without padding, by the size of both.
-        unsafe { core::mem::transmute::<Shown, [u8; size_of::<Shown>()]>(swapped) }
+        unsafe { core::mem::transmute::<LengthProbe, [u8; size_of::<LengthProbe>()]>(swapped) }
     }
 
     /// Returns the contents of a packet's payload, if it is of this kind.
-    pub fn from_bytes(bytes: &[u8; PROBE]) -> Option<Shown> {
+    pub fn from_bytes(bytes: &[u8; PROBE]) -> Option<LengthProbe> {
         // SAFETY: any bytes are a valid value; it is shorter than a probe.
-        let shown: Shown = unsafe { core::ptr::read_unaligned(bytes.as_ptr().cast()) };
-        (shown.magic == SHOWS).then(|| shown.swapped())
+        let probe: LengthProbe = unsafe { core::ptr::read_unaligned(bytes.as_ptr().cast()) };
+        (probe.magic == LENGTH_PROBES).then(|| probe.swapped())
     }
 
     /// Converts numbers from network order or to it. `magic` is bytes.
-    fn swapped(self) -> Shown {
+    fn swapped(self) -> LengthProbe {
         let (offer, change) = (self.offered, self.change);
-        Shown {
+        LengthProbe {
             magic: self.magic,
             heard: u32::from_be(self.heard),
             sent: self.sent.map(u32::from_be),

@@ -76,9 +76,9 @@ pub struct Translation {
     /// Scale of the windows that the local end sends.
     pub wscale_local: u8,
     /// Scale that the far end applies to windows it receives.
-    pub wscale_local_far: u8,
+    pub wscale_local_at_peer: u8,
     /// Scale of the windows that the far end sends.
-    pub wscale_remote_far: u8,
+    pub wscale_remote_at_peer: u8,
     /// Scale that the local end applies to windows it receives.
     pub wscale_remote: u8,
     /// [`translation`] bits.
@@ -129,7 +129,7 @@ pub struct Session {
     /// Window that the old path may announce, scaled as it is sent; 0 for no limit.
     pub clamp: u16,
     /// Limit like `clamp` for the window that this host's stack announces, if the end is remote.
-    pub clamp_far: u16,
+    pub clamp_remote: u16,
     /// Flags of events in the session's life.
     pub life: Life,
     /// Short key of `key`; zeros if no hint may lead here any more.
@@ -168,7 +168,7 @@ pub struct Session {
     // Two paths:
     /// Written at ingress: number up to which the other end has shown, on the new path, to have
     /// sent (local end's space); 0 before the path has opened.
-    pub shown: u32,
+    pub peer_sent_max: u32,
     /// First byte sent on the new path (local end's space). Before `cut_set`: the number with which
     /// the right anchor has opened the path.
     pub cut_out: u32,
@@ -177,7 +177,7 @@ pub struct Session {
     /// Highest right window edge that the far end announced on the new path (local end's space).
     pub edge: u32,
     /// Highest ack received on the new path (local end's space).
-    pub far_ack: u32,
+    pub peer_ack: u32,
     /// Lowest number of data received on the new path, once `new_data` is set. It stands for the
     /// cutoff until the far anchor has sent that. In a chain's session before its SYN is answered:
     /// the place where that SYN is remembered.
@@ -316,7 +316,7 @@ pub struct Two {
     /// session that takes the direct path: it once had another path. Firewalls on the direct path
     /// may be shown how far an end has sent, by packets that no stack may receive.
     pub new_heard: u8,
-    /// `edge` and `far_ack` are valid.
+    /// `edge` and `peer_ack` are valid.
     pub edge_set: u8,
     /// `old_ack` is valid, and possibly more: `two_paths::{VALID, ASKED}`.
     pub old_ack_set: u8,

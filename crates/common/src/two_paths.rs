@@ -17,7 +17,7 @@ mod leaving;
 mod live;
 mod opening;
 mod outgoing;
-mod shown;
+mod peer;
 mod window;
 
 pub use anchor::Anchor;
@@ -35,9 +35,10 @@ pub use opening::{
     may_answer_opening, may_show_length, opens_windows,
 };
 pub use outgoing::{ASKED, Copy, Outgoing, Sacks, VALID, data_path, drains, outgoing, sacks};
-pub use shown::{
-    acknowledge, has_all_old, has_carried, has_caught_up, has_far_more, has_old, has_shown_all,
-    hear_data, hear_far, is_confirmed, is_past, is_shut_in, is_taken_back, is_unheard,
-    may_be_closed, may_be_reset, may_close, may_reset, show, shows_to, widest_in,
+pub use peer::{
+    acked_far_ahead, acknowledge, announces_to, has_all_old, has_announced_all, has_carried,
+    has_caught_up, has_old, hear_data, is_confirmed, is_past, is_shut_in, is_taken_back,
+    is_unheard, may_be_closed, may_be_reset, may_close, may_reset, record_announced,
+    record_peer_ack, widest_in,
 };
 pub use window::{NO_EDGE, is_beyond, kept_edge, offered};

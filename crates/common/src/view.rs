@@ -42,7 +42,7 @@ pub enum Change {
     /// A proxy leaves, and this host is an anchor.
     TwoPaths(Cutover),
     /// A proxy of this host leaves, and this host will relay.
-    FarTwoPaths(Cutover),
+    RelayTwoPaths(Cutover),
     /// The entry of a path that is being opened.
     Joining,
     /// The entry of the path that the session has just been switched to.
@@ -242,7 +242,7 @@ impl Session {
             Some(State::Tracked) => View::Tracked,
             Some(State::Adopted) => View::Adopted,
             Some(State::TwoPaths) => View::Changing(Change::TwoPaths(self.cutover())),
-            Some(State::FarTwoPaths) => View::Changing(Change::FarTwoPaths(self.cutover())),
+            Some(State::RelayTwoPaths) => View::Changing(Change::RelayTwoPaths(self.cutover())),
             Some(State::Joining) => View::Changing(Change::Joining),
             Some(State::Switching) => View::Changing(Change::Switching(self.route())),
             Some(State::Passing) => View::Changing(Change::Passing(self.route())),

@@ -93,8 +93,12 @@ impl Session {
     pub fn on_wire_of(&self, name: FlowKey) -> Session {
         let t = &self.translation;
         let mut s = self.numbers_on_wire(name);
-        s.local.wscale = rescaled(self.local_wscale(), t.wscale_local, t.wscale_local_far);
-        s.remote.wscale = rescaled(self.remote_wscale(), t.wscale_remote, t.wscale_remote_far);
+        s.local.wscale = rescaled(self.local_wscale(), t.wscale_local, t.wscale_local_at_peer);
+        s.remote.wscale = rescaled(
+            self.remote_wscale(),
+            t.wscale_remote,
+            t.wscale_remote_at_peer,
+        );
         s.local.flags |= offer::WSCALE;
         s.remote.flags |= offer::WSCALE;
         // One of the two sessions has timestamps, and the other has none.

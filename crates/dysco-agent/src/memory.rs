@@ -124,7 +124,7 @@ impl Memory {
             ptr::write_volatile(&raw mut (*p).new_in, s.new_in);
             ptr::write_volatile(&raw mut (*p).joined, s.joined);
             ptr::write_volatile(&raw mut (*p).other_path, s.other_path);
-            ptr::write_volatile(&raw mut (*p).shown, s.shown);
+            ptr::write_volatile(&raw mut (*p).peer_sent_max, s.peer_sent_max);
             ptr::write_volatile(&raw mut (*p).muted, s.muted);
         }
     }
@@ -318,9 +318,9 @@ impl Memory {
     }
 
     /// Bounds the window of this host's stack. 0 removes the bound.
-    pub fn set_clamp_far(&self, slot: u32, window: u16) {
+    pub fn set_clamp_remote(&self, slot: u32, window: u16) {
         // SAFETY: as in `is_in`.
-        let field = unsafe { &raw mut (*self.at(slot)).clamp_far };
+        let field = unsafe { &raw mut (*self.at(slot)).clamp_remote };
         self.half(field).store(window, Ordering::Release);
     }
 
@@ -348,8 +348,8 @@ impl Memory {
                 self.flag(&raw mut (*two).cut_set),
                 self.word(&raw mut (*p).cut_out),
                 self.word(match at {
-                    Anchor::Near => &raw mut (*p).snd_max,
-                    Anchor::Far => &raw mut (*p).rcv_max,
+                    Anchor::Local => &raw mut (*p).snd_max,
+                    Anchor::Remote => &raw mut (*p).rcv_max,
                 }),
             )
         };

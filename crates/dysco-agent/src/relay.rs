@@ -26,12 +26,12 @@ pub struct Joint {
 impl Agent {
     /// Bounds the window that this host's stack announces to the remote end, scaled as it is
     /// sent. 0 removes the bound.
-    pub fn clamp_far(&self, slot: u32, window: u16) {
-        self.memory().set_clamp_far(slot, window);
+    pub fn clamp_remote(&self, slot: u32, window: u16) {
+        self.memory().set_clamp_remote(slot, window);
     }
 
     /// Forgets the window that a remote end has offered this host's stack. The programs record
-    /// its later offers, once [`Agent::clamp_far`] has bounded its session.
+    /// its later offers, once [`Agent::clamp_remote`] has bounded its session.
     ///
     /// # Errors
     /// If the map cannot be written.
@@ -65,8 +65,8 @@ impl Agent {
         let t = joint.translation;
         self.aim(joint.a, joint.b, joint.ifindex_b, t);
         self.aim(joint.b, joint.a, joint.ifindex_a, t.mirrored());
-        self.memory().set_state(joint.a, State::FarTwoPaths);
-        self.memory().set_state(joint.b, State::FarTwoPaths);
+        self.memory().set_state(joint.a, State::RelayTwoPaths);
+        self.memory().set_state(joint.b, State::RelayTwoPaths);
     }
 
     fn aim(&self, slot: u32, other: u32, ifindex: u32, translation: Translation) {
@@ -76,7 +76,7 @@ impl Agent {
             s.ifindex = ifindex;
             s.translation = translation;
             s.two = Default::default();
-            (s.hop, s.new_out, s.new_in, s.shown, s.muted) = (0, 0, 0, 0, 0);
+            (s.hop, s.new_out, s.new_in, s.peer_sent_max, s.muted) = (0, 0, 0, 0, 0);
             s.joined = other + 1;
         });
     }
@@ -84,7 +84,7 @@ impl Agent {
     /// Undoes a join. Only if nothing was relayed.
     pub fn unjoin(&self, slot: u32) {
         self.memory().set_state(slot, State::Tracked);
-        self.clamp_far(slot, 0);
+        self.clamp_remote(slot, 0);
         self.memory().write(slot, |s| {
             s.path = FlowKey::default();
             s.joined = 0;
@@ -97,9 +97,9 @@ impl Agent {
     pub fn cut_pair(&self, a: u32, b: u32) -> (Cutoff, bool) {
         let t = self.session(a).translation;
         let memory = self.memory();
-        let (out, back) = (memory.cut(a, Anchor::Far), memory.cut(b, Anchor::Far));
-        let right = memory.set_cut_in(b, out.moved(t.seq_out), Anchor::Far);
-        let left = memory.set_cut_in(a, back.moved(t.seq_in), Anchor::Far);
+        let (out, back) = (memory.cut(a, Anchor::Remote), memory.cut(b, Anchor::Remote));
+        let right = memory.set_cut_in(b, out.moved(t.seq_out), Anchor::Remote);
+        let left = memory.set_cut_in(a, back.moved(t.seq_in), Anchor::Remote);
         (out, left && right)
     }
 

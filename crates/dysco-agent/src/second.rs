@@ -263,15 +263,15 @@ impl Agent {
     /// Sets the number that the other end had sent before it took the path. Returns true if the
     /// path has carried these bytes, and the local end has acknowledged them and nothing that
     /// the path has not carried. Then nothing that is still on the path before is needed.
-    pub fn settle_path(&self, second: u32, far_cutoff: u32) -> bool {
+    pub fn settle_path(&self, second: u32, peer_cutoff: u32) -> bool {
         let cutoff = Cutoff {
-            at: far_cutoff,
+            at: peer_cutoff,
             closes: false,
         };
-        let acked = self.memory().set_cut_in(second, cutoff, Anchor::Near);
+        let acked = self.memory().set_cut_in(second, cutoff, Anchor::Local);
         let s = self.session(second);
         let shown = two_paths::carries_all(&s) && !seq::after(s.snd_ack, s.rcv_max);
-        (acked || !seq::before(s.snd_ack, far_cutoff)) && shown
+        (acked || !seq::before(s.snd_ack, peer_cutoff)) && shown
     }
 
     /// Gives up the path before, whose late packets are of no use any longer, or this path if it

@@ -22,14 +22,14 @@ async fn an_acknowledgement_that_missed_the_cutoff_is_found_by_looking() {
     let (mut accepted, _) = listener.accept().unwrap();
     let (local, remote) = (opened.local_addr().unwrap(), opened.peer_addr().unwrap());
     let slot = agent.find(&FlowKey::new(local, remote)).unwrap();
-    assert!(!agent.look_drained(slot, Anchor::Near), "no cutoff is set");
+    assert!(!agent.look_drained(slot, Anchor::Local), "no cutoff is set");
     let cutoff = agent.session(slot).snd_ack.wrapping_add(5);
     let told = Cutoff {
         at: cutoff,
         closes: false,
     };
     assert!(!agent.set_cut_in(slot, told));
-    assert!(!agent.look_drained(slot, Anchor::Near), "nothing has come");
+    assert!(!agent.look_drained(slot, Anchor::Local), "nothing has come");
 
     accepted.write_all(b"bytes").unwrap();
     opened.read_exact(&mut [0; 5]).unwrap();
@@ -43,6 +43,6 @@ async fn an_acknowledgement_that_missed_the_cutoff_is_found_by_looking() {
         0,
         "an event was not missed"
     );
-    assert!(agent.look_drained(slot, Anchor::Near));
+    assert!(agent.look_drained(slot, Anchor::Local));
     assert_eq!(agent.session(slot).two.drained, 1);
 }

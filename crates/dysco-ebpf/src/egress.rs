@@ -12,7 +12,6 @@ use dysco_common::{Counter, EventKind, Path, mark};
 
 use crate::Verdict;
 use crate::chain;
-use crate::far;
 use crate::hop;
 use crate::icmp;
 use crate::ingress;
@@ -20,6 +19,7 @@ use crate::kept;
 use crate::learn;
 use crate::maps::{self, Flow, OWN, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, find, load};
+use crate::relay;
 use crate::second;
 use crate::steady;
 use crate::steer;
@@ -34,11 +34,11 @@ pub fn run(ctx: TcContext) -> Verdict {
     let mark = mark_of(&ctx);
     if mark == mark::RELAYED || mark == mark::RELAYED_TEACHES {
         cold_path();
-        return far::relayed(&ctx, mark);
+        return relay::relayed(&ctx, mark);
     }
     if mark == mark::UNROUTED {
         cold_path();
-        far::set_mark(&ctx, mark::RELAYED);
+        relay::set_mark(&ctx, mark::RELAYED);
         return Verdict::Redirect {
             // SAFETY: a readable field of the context.
             ifindex: unsafe { (*ctx.skb.skb).ifindex },
@@ -46,7 +46,7 @@ pub fn run(ctx: TcContext) -> Verdict {
     }
     let steered = mark == mark::STEERED;
     if steered {
-        far::set_mark(&ctx, 0);
+        relay::set_mark(&ctx, 0);
     }
     let mut key = Key::default();
     let key = &mut key;
@@ -83,9 +83,9 @@ pub fn run(ctx: TcContext) -> Verdict {
         return Verdict::Drop;
     }
     match State::from_word(s.state) {
-        Some(State::Tracked) if s.clamp_far != 0 => {
+        Some(State::Tracked) if s.clamp_remote != 0 => {
             cold_path();
-            far::to_end(&ctx, s, key, &found, slot)
+            relay::to_end(&ctx, s, key, &found, slot)
         }
         Some(State::Tracked | State::Opening) => {
             track(&ctx, s, &found, slot);
@@ -108,9 +108,9 @@ pub fn run(ctx: TcContext) -> Verdict {
             count(Counter::DroppedTombstone);
             Verdict::Drop
         }
-        Some(State::FarTwoPaths) => {
+        Some(State::RelayTwoPaths) => {
             cold_path();
-            far::to_end(&ctx, s, key, &found, slot)
+            relay::to_end(&ctx, s, key, &found, slot)
         }
         Some(State::Relay) if steered => {
             cold_path();

@@ -25,9 +25,9 @@ use dysco_common::icmp::{
 use dysco_common::{Counter, Session, State, mark};
 
 use crate::Verdict;
-use crate::far;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{ETH_P_IP, ETH_P_IPV6, Found, Packet, at, protocol};
+use crate::relay;
 
 /// Protocol numbers.
 const ICMP: u8 = 1;
@@ -215,11 +215,11 @@ fn about_relay<const V6: bool>(
     by: &Session,
     quoted: &mut Quoted,
 ) -> Option<u64> {
-    let relays = by.state == State::Relay as u32 || by.state == State::FarTwoPaths as u32;
+    let relays = by.state == State::Relay as u32 || by.state == State::RelayTwoPaths as u32;
     if !relays {
         return Some(PASS);
     }
-    let Some((from, _)) = far::other(by) else {
+    let Some((from, _)) = relay::other(by) else {
         return Some(PASS);
     };
     match about_relayed(from, by, quoted) {
@@ -277,7 +277,7 @@ pub fn answers(ctx: &TcContext, s: &Session, slot: u32, found: &Found) -> Option
         return None;
     }
     // In the two-path phase all other packets are for this host's stack.
-    if s.state == State::FarTwoPaths as u32 && !far::is_of_new_path(s, &found.seg) {
+    if s.state == State::RelayTwoPaths as u32 && !relay::is_of_new_path(s, &found.seg) {
         return None;
     }
     // SAFETY: the program's own context.
@@ -293,7 +293,7 @@ fn interfaces(s: &Session) -> Option<(u32, u32)> {
     if let Some(relay) = s.relayed_by() {
         return Some((maps::session(relay)?.ifindex, s.ifindex));
     }
-    let (other, _) = far::other(s)?;
+    let (other, _) = relay::other(s)?;
     Some((s.ifindex, other.ifindex))
 }
 
@@ -323,7 +323,7 @@ unsafe extern "C" fn dysco_too_big(skb: *mut __sk_buff, slot: u32, len: u32) -> 
         return DROP;
     }
     count(Counter::IcmpTooBig);
-    far::set_mark(ctx, mark::RELAYED);
+    relay::set_mark(ctx, mark::RELAYED);
     back as u64
 }
 

@@ -12,12 +12,12 @@ use dysco_common::two_paths::{self, Anchor, ends_path, opens_windows};
 use dysco_common::{Counter, EventKind};
 
 use crate::chain;
-use crate::far;
 use crate::icmp;
 use crate::kept;
 use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, Packet, find, load};
+use crate::relay;
 use crate::second;
 use crate::steer;
 use crate::write::{self, Change};
@@ -62,7 +62,7 @@ pub fn run(ctx: TcContext) -> Verdict {
             };
         }
     }
-    let relays = s.state == State::Relay as u32 || s.state == State::FarTwoPaths as u32;
+    let relays = s.state == State::Relay as u32 || s.state == State::RelayTwoPaths as u32;
     if (relays || s.is_beside_relay())
         && let Some(verdict) = icmp::answers(&ctx, s, slot, &found)
     {
@@ -71,14 +71,14 @@ pub fn run(ctx: TcContext) -> Verdict {
     match State::from_word(s.state) {
         Some(State::Tracked) if s.two.new_heard != 0 && opens_windows(&found.seg) => {
             cold_path();
-            second::shown(s, &found.seg);
+            second::take_in_announced(s, &found.seg);
             Verdict::Drop
         }
         Some(State::Tracked | State::Opening) if !new && s.clamp == 0 => {
             track(&ctx, s, &found, slot);
-            if s.clamp_far != 0 {
+            if s.clamp_remote != 0 {
                 cold_path();
-                far::offers(s, slot, &found.seg);
+                relay::offers(s, slot, &found.seg);
             }
             Verdict::Pass
         }
@@ -97,7 +97,7 @@ pub fn run(ctx: TcContext) -> Verdict {
         }
         Some(State::Relay) if is_short(&ctx, &found) => {
             cold_path();
-            if far::relay(&ctx, s, &found) {
+            if relay::relay(&ctx, s, &found) {
                 Verdict::Redirect { ifindex: s.ifindex }
             } else {
                 Verdict::Drop
@@ -210,7 +210,7 @@ fn decide(
             // A late packet, or one that shows firewalls the way back: no stack may receive it.
             // A host inside a chain passes it on, the ends do not.
             Some(State::NewPath) if opens_windows(&p.seg) => {
-                second::shown(s, &p.seg);
+                second::take_in_announced(s, &p.seg);
                 if s.two.chained != 0 && s.joined != 0 {
                     from_new_path(s, p, c, slot, false)
                 } else {
@@ -247,7 +247,7 @@ fn decide(
             from_old_path(s, p, c, slot)
         }
         Some(State::TwoPaths) => {
-            if let Some(seg) = two_paths::taught(Anchor::Near, s, &p.seg) {
+            if let Some(seg) = two_paths::taught(Anchor::Local, s, &p.seg) {
                 track(ctx, s, &Found { seg, ..*found }, slot);
             }
             from_old_path(s, p, c, slot)
@@ -260,14 +260,14 @@ fn decide(
             Decision::Leave(dropped(Counter::DroppedLateOld))
         }
         Some(State::Tombstone) => Decision::Leave(dropped(Counter::DroppedTombstone)),
-        Some(State::FarTwoPaths | State::Relay) => match far::decide(ctx) {
-            far::PASS => Decision::Leave(Verdict::Pass),
-            far::TO_STACK => Decision::Write {
+        Some(State::RelayTwoPaths | State::Relay) => match relay::decide(ctx) {
+            relay::PASS => Decision::Leave(Verdict::Pass),
+            relay::TO_STACK => Decision::Write {
                 counter: None,
                 failure: Counter::DroppedError,
                 then: Verdict::Changed,
             },
-            far::TO_OTHER => Decision::Write {
+            relay::TO_OTHER => Decision::Write {
                 counter: Some(Counter::Relayed),
                 failure: Counter::DroppedUnparsed,
                 then: Verdict::Redirect { ifindex: s.ifindex },

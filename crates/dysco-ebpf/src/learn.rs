@@ -25,7 +25,7 @@ pub fn would_usurp(s: &Session) -> bool {
         Some(
             State::TwoPaths
                 | State::NewPath
-                | State::FarTwoPaths
+                | State::RelayTwoPaths
                 | State::Relay
                 | State::Return
                 | State::Joining
@@ -237,7 +237,7 @@ pub fn begin(s: &mut Session, key: &Key, seg: &Segment, offer: &Offer, dir: Dire
     s.bytes_out = 0;
     s.bytes_in = 0;
     s.two = Two::default();
-    (s.clamp, s.clamp_far, s.joined) = (0, 0, 0);
+    (s.clamp, s.clamp_remote, s.joined) = (0, 0, 0);
     (s.new_out, s.new_in, s.hop, s.muted, s.renamed) = (0, 0, 0, 0, 0);
     s.tsval_in = 0;
     s.tsval_out = 0;

@@ -15,7 +15,6 @@
 mod atomic;
 mod chain;
 mod egress;
-mod far;
 mod hop;
 mod icmp;
 mod ingress;
@@ -26,6 +25,7 @@ mod packet;
 mod paths;
 mod probe;
 mod receives;
+mod relay;
 mod second;
 mod sockets;
 mod steady;

@@ -81,7 +81,7 @@ pub fn hear(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut Edit
     if !seg.has(RST) {
         two_paths::hear_data(at, s, seg);
         if seg.has(ACK) {
-            two_paths::hear_far(at, s, seg.ack, &judged);
+            two_paths::record_peer_ack(at, s, seg.ack, &judged);
         }
     }
     if !judged.deliver {

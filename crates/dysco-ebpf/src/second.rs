@@ -125,7 +125,7 @@ pub fn takes(ctx: &TcContext, s: &mut Session, seg: &Segment, slot: u32) -> bool
     if !opens && s.state == State::Joining as u32 {
         probe::tell(ctx.skb.skb, slot);
     }
-    shown(s, seg);
+    take_in_announced(s, seg);
     s.new_in = s.new_in.wrapping_add(1);
     // The packet that shows the length follows directly behind the first one that opens a path:
     // one report serves both.
@@ -138,7 +138,7 @@ pub fn takes(ctx: &TcContext, s: &mut Session, seg: &Segment, slot: u32) -> bool
 
 /// Takes in the numbers that the other end shows the firewalls of a path.
 #[inline(always)]
-pub fn shown(s: &mut Session, seg: &Segment) {
+pub fn take_in_announced(s: &mut Session, seg: &Segment) {
     received_exactly(s, s.received_off_wire(seg.end()));
     s.rcv_ack = s.acked_off_wire(seg.ack);
 }
@@ -155,7 +155,7 @@ pub fn late(s: &mut Session, seg: &Segment, slot: u32) -> Verdict {
         return Verdict::Pass;
     }
     if let Some(before) = s.other_path().and_then(maps::session) {
-        shown(before, seg);
+        take_in_announced(before, seg);
     }
     Verdict::Drop
 }

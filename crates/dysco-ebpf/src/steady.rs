@@ -58,7 +58,7 @@ fn leaves<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
         hop::learn(ctx, s);
         return Some(Verdict::Pass);
     }
-    if s.state == State::Tracked as u32 && s.clamp_far == 0 {
+    if s.state == State::Tracked as u32 && s.clamp_remote == 0 {
         usually_sent(s, &p);
         return Some(Verdict::Pass);
     }
@@ -85,7 +85,7 @@ fn comes<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
     if s.life.fin_out | s.life.fin_in != 0 {
         return None;
     }
-    if !new && s.state == State::Tracked as u32 && s.clamp | s.clamp_far == 0 {
+    if !new && s.state == State::Tracked as u32 && s.clamp | s.clamp_remote == 0 {
         if pushes_nothing(&p.found.seg) {
             return None;
         }

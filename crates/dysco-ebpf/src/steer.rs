@@ -12,10 +12,10 @@ use dysco_common::two_paths::{self, opens_windows};
 use dysco_common::{Counter, EventKind, mark};
 
 use crate::Verdict;
-use crate::far;
 use crate::ingress;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::Found;
+use crate::relay;
 use crate::second;
 use crate::steady;
 
@@ -103,7 +103,7 @@ unsafe extern "C" fn dysco_steered(skb: *mut __sk_buff) -> u64 {
         } else if opens_windows(&p.seg) {
             // A late packet, or one that shows firewalls the way back. It may acknowledge bytes
             // that no stack has received.
-            second::shown(s, &p.seg);
+            second::take_in_announced(s, &p.seg);
             return DROP;
         }
         if opening {
@@ -123,7 +123,7 @@ unsafe extern "C" fn dysco_steered(skb: *mut __sk_buff) -> u64 {
         return not(Counter::DroppedLateOld);
     }
     let ctx = TcContext::new(skb);
-    if far::onward(&ctx, relay, &seg, &first, run) == far::TO_OTHER {
+    if relay::onward(&ctx, relay, &seg, &first, run) == relay::TO_OTHER {
         relay.ifindex as u64
     } else {
         DROP

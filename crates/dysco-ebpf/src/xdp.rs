@@ -14,12 +14,12 @@ use dysco_common::session::{Session, State, translation};
 use dysco_common::short::ShortHeader;
 use dysco_common::tcp::{Edit, MIN_HEADER};
 
-use crate::far;
 use crate::hop;
 use crate::maps::{self, Flow, count_usual};
 use crate::packet::{
     Bytes, Direction, ETH_P_IP, ETH_P_IPV6, ETHERTYPE, Packet, WITH_TIMESTAMPS, at, l4, usual,
 };
+use crate::relay;
 use crate::steady::opens_or_ends;
 
 /// Relays a frame, which is then sent back. Returns `None` if the frame is unchanged.
@@ -58,7 +58,7 @@ fn relay_usual<const V6: bool>(ctx: &XdpContext) -> Option<()> {
     } else {
         change::<V6, MIN_HEADER>(ctx, s, &edit)?;
     }
-    far::usual_taken_in(s, &p.found.seg);
+    relay::usual_taken_in(s, &p.found.seg);
     s.new_in = s.new_in.wrapping_add(1);
     count_usual(Counter::Relayed);
     count_usual(Counter::RelayedByXdp);

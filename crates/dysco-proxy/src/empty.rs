@@ -45,7 +45,7 @@ impl Moment {
 /// Observations of one direction.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Emptiness {
-    shown: bool,
+    observed: bool,
     /// Time since which nothing has moved, and the count at that time.
     rest: Option<(Duration, i64)>,
     flow: Flow,
@@ -83,12 +83,12 @@ impl Emptiness {
             (flow.moments, flow.read) = (flow.moments + 1, m.read);
         }
         let flows = flow.moments >= FLOWING && m.at.saturating_sub(flow.first) >= FLOW;
-        self.shown |= m.asleep || m.at.saturating_sub(since) >= REST || flows;
+        self.observed |= m.asleep || m.at.saturating_sub(since) >= REST || flows;
     }
 
     /// Returns true if the process was empty at a moment with the highest difference.
-    pub fn is_shown(&self) -> bool {
-        self.shown
+    pub fn is_observed(&self) -> bool {
+        self.observed
     }
 }
 
@@ -107,12 +107,12 @@ mod tests {
         }
     }
 
-    fn shown(moments: impl IntoIterator<Item = Moment>) -> bool {
+    fn observed(moments: impl IntoIterator<Item = Moment>) -> bool {
         let mut seen = Emptiness::default();
         for m in moments {
             seen.add(&m);
         }
-        seen.is_shown()
+        seen.is_observed()
     }
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
             asleep: true,
             ..moment(0, 0)
         };
-        assert!(shown([asleep]));
+        assert!(observed([asleep]));
         for waits in [
             Moment {
                 has_room: false,
@@ -136,7 +136,7 @@ mod tests {
                 ..asleep
             },
         ] {
-            assert!(!shown((0..1_000).map(|at| Moment {
+            assert!(!observed((0..1_000).map(|at| Moment {
                 at: Duration::from_millis(at),
                 read: 100 * at as i64,
                 ..waits
@@ -146,15 +146,15 @@ mod tests {
 
     #[test]
     fn one_that_is_always_busy_has_to_rest_for_long_or_to_flow() {
-        assert!(!shown((0..100).map(|at| moment(at, 7))));
-        assert!(shown((0..=100).map(|at| moment(at, 7))));
+        assert!(!observed((0..100).map(|at| moment(at, 7))));
+        assert!(observed((0..=100).map(|at| moment(at, 7))));
         // Each moment has another count, so that the process never rests.
-        assert!(shown((0..30).map(|at| moment(at, at as i64))));
-        assert!(!shown((0..7).map(|at| moment(10 * at, at as i64))));
+        assert!(observed((0..30).map(|at| moment(at, at as i64))));
+        assert!(!observed((0..7).map(|at| moment(10 * at, at as i64))));
         let stopped = |at: u64| Moment {
             has_room: !at.is_multiple_of(7),
             ..moment(at, at as i64)
         };
-        assert!(!shown((0..1_000).map(stopped)));
+        assert!(!observed((0..1_000).map(stopped)));
     }
 }

@@ -212,7 +212,7 @@ impl ProxySide {
         let found = found.await?;
         for (_, basis) in &found.sessions {
             if let Ok(Basis::Counts(pair)) = basis {
-                self.registry().show(*pair);
+                self.registry().observe(*pair);
             }
         }
         Ok(found)

@@ -67,7 +67,7 @@ struct Way {
     empty: Option<Emptiness>,
     /// True if the claim stems from moments at which the process was empty, so that only the
     /// claim itself remains to be confirmed.
-    shown: bool,
+    observed: bool,
 }
 
 impl Way {
@@ -105,13 +105,13 @@ impl Way {
         };
         empty.add(&moment);
         let again = moment.is_empty() || piped > 0 && delta + piped == self.claim;
-        self.met |= empty.is_shown() || self.shown && again;
+        self.met |= empty.is_observed() || self.observed && again;
         Ok(())
     }
 
     /// Returns true if bytes in a pipe may account for missing ones.
     fn counts_pipes(&self) -> bool {
-        self.empty.is_none() || self.shown
+        self.empty.is_none() || self.observed
     }
 
     /// Returns true if the delta is as claimed, and emptiness is required. The process may then
@@ -231,7 +231,7 @@ fn ways(pair: &Pair) -> [Way; 2] {
             met: false,
             seen: None,
             empty: (!follows_each_byte).then(Emptiness::default),
-            shown: pair.witness == Witness::Counts,
+            observed: pair.witness == Witness::Counts,
         }
     };
     [

@@ -19,7 +19,7 @@ use super::theirs::Process;
 /// Maximum number of processes.
 const MAX_PROCESSES: usize = 1_024;
 /// Time after which counts must show a pair again.
-const SHOWN_FOR: Duration = Duration::from_secs(60);
+const OBSERVED_FOR: Duration = Duration::from_secs(60);
 
 /// A process whose shim has reported, and its user.
 struct Reporting {
@@ -44,7 +44,7 @@ pub struct Registry {
     by_key: HashMap<FlowKey, PairId>,
     processes: HashMap<i32, Reporting>,
     /// Pairs that counts have shown, and the time.
-    shown: HashMap<PairId, Instant>,
+    observed: HashMap<PairId, Instant>,
     max_pairs: usize,
     events: broadcast::Sender<PairEvent>,
     /// Counters.
@@ -62,7 +62,7 @@ impl Registry {
             of_user: HashMap::new(),
             by_key: HashMap::new(),
             processes: HashMap::new(),
-            shown: HashMap::new(),
+            observed: HashMap::new(),
             max_pairs,
             events,
             stats: ShimStats::default(),
@@ -126,8 +126,8 @@ impl Registry {
     /// have shown its pair so recently that this outlasts a watch of others.
     pub fn is_sure(&self, client: &FlowKey) -> bool {
         self.find(client).is_some_and(|pair| {
-            let shown = self.shown.get(&pair.id);
-            shown.is_none_or(|at| at.elapsed() < SHOWN_FOR / 2)
+            let observed = self.observed.get(&pair.id);
+            observed.is_none_or(|at| at.elapsed() < OBSERVED_FOR / 2)
         })
     }
 
@@ -174,7 +174,7 @@ impl Registry {
 
     /// Stores a pair that the counts have shown, for a while. A shim's report about the same
     /// sockets takes precedence.
-    pub fn show(&mut self, pair: Pair) {
+    pub fn observe(&mut self, pair: Pair) {
         let old = self.get(&pair.id);
         let same = |o: &Pair| o.a.cookie == pair.a.cookie && o.b.cookie == pair.b.cookie;
         match old {
@@ -186,7 +186,7 @@ impl Registry {
             }
             None => {}
         }
-        self.shown.insert(pair.id, Instant::now());
+        self.observed.insert(pair.id, Instant::now());
         self.insert(pair, None);
     }
 
@@ -232,16 +232,16 @@ impl Registry {
                 drop(self.events.send(PairEvent::New(pair)));
             }
         }
-        self.shown.remove(&pair.id);
+        self.observed.remove(&pair.id);
         self.insert(pair, Some(uid));
         Ok(())
     }
 
     /// Removes pairs that counts have shown too long ago.
     pub fn expire(&mut self) {
-        let shown = self.shown.iter();
-        let old: Vec<PairId> = shown
-            .filter_map(|(id, at)| (at.elapsed() > SHOWN_FOR).then_some(*id))
+        let observed = self.observed.iter();
+        let old: Vec<PairId> = observed
+            .filter_map(|(id, at)| (at.elapsed() > OBSERVED_FOR).then_some(*id))
             .collect();
         for id in old {
             self.remove(&id);
@@ -300,7 +300,7 @@ impl Registry {
 
     /// Removes a pair, if it is known.
     pub fn remove(&mut self, id: &PairId) {
-        self.shown.remove(id);
+        self.observed.remove(id);
         if let Some(Kept { pair, uid }) = self.pairs.remove(id) {
             self.uncount(uid);
             self.gone.extend([pair.a, pair.b]);
@@ -402,15 +402,15 @@ mod tests {
 
     /// A pair that is removed before the watch of another one ends would be refused as unknown.
     #[test]
-    fn what_counts_have_shown_is_watched_again_before_it_is_forgotten() {
+    fn what_counts_have_observed_is_watched_again_before_it_is_forgotten() {
         let mut registry = Registry::new(8, broadcast::channel(8).0);
         let counted = pair(Witness::Counts);
         let client = counted.a.key;
         assert!(!registry.is_sure(&client));
-        registry.show(counted);
+        registry.observe(counted);
         assert!(registry.is_sure(&client) && !registry.is_sure(&counted.b.key));
-        let before = Instant::now().checked_sub(SHOWN_FOR * 3 / 4).unwrap();
-        registry.shown.insert(counted.id, before);
+        let before = Instant::now().checked_sub(OBSERVED_FOR * 3 / 4).unwrap();
+        registry.observed.insert(counted.id, before);
         registry.expire();
         assert!(registry.find(&client).is_some() && !registry.is_sure(&client));
         registry.claim(pair(Witness::Shim), 0, false).unwrap();

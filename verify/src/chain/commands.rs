@@ -47,7 +47,7 @@ impl dysco_proto::Host for Host {
             Chain::Cut => self.cut(change),
             Chain::SetCutIn { cutoff } => {
                 if let Some(held) = self.held.get_mut(&change) {
-                    held.far = Some(cutoff.at);
+                    held.peer_cutoff = Some(cutoff.at);
                 }
             }
             Chain::Complete => self.complete(change),

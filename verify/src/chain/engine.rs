@@ -272,7 +272,7 @@ impl Host {
             });
             let side = held.side;
             self.switch_entry_back(side, second, other.route);
-            self.show_way_back(side, second);
+            self.announce_way_back(side, second);
         }
     }
 

@@ -101,10 +101,10 @@ impl Entry {
     }
 
     /// Models `Agent::settle_path`.
-    pub fn settles(&mut self, far_cutoff: u32) -> bool {
+    pub fn settles(&mut self, peer_cutoff: u32) -> bool {
         let s = &mut self.s;
-        (s.cut_in, s.two.cut_in_set) = (far_cutoff, 1);
-        let acked = has_old(Anchor::Near, s, far_cutoff);
+        (s.cut_in, s.two.cut_in_set) = (peer_cutoff, 1);
+        let acked = has_old(Anchor::Local, s, peer_cutoff);
         acked && carries_all(s) && !after(s.snd_ack, s.rcv_max)
     }
 
@@ -196,7 +196,7 @@ impl Entry {
     pub fn hears(&mut self, packet: Packet, passes_on: bool) -> Option<Packet> {
         let edit = (self.s.translation).incoming(&packet.seg, &FlowKey::default());
         let packet = edited(packet, &edit);
-        let primer = opens_windows(&packet.seg) && self.may_be_shown();
+        let primer = opens_windows(&packet.seg) && self.may_be_announced();
         let one_path = self.is(State::NewPath);
         let s = &mut self.s;
         if primer {
@@ -213,7 +213,7 @@ impl Entry {
 
     /// True if a packet that shows firewalls something may arrive on this path. On other paths such
     /// a packet belongs to a stack.
-    fn may_be_shown(&self) -> bool {
+    fn may_be_announced(&self) -> bool {
         !self.is(State::Tracked) || self.s.two.new_heard != 0
     }
 

@@ -63,7 +63,7 @@ pub struct Held {
     /// True if the new path was taken by command.
     pub cut: bool,
     /// Number up to which the other anchor had sent when it took the new path.
-    pub far: Option<u32>,
+    pub peer_cutoff: Option<u32>,
     /// True if the new path has carried everything that it had to.
     pub settled: bool,
     /// True if the change can no longer be rolled back.

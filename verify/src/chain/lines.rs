@@ -146,7 +146,7 @@ impl Host {
     }
 
     /// Models `way_back`: the path was taken once, perhaps before a daemon died.
-    pub(super) fn show_way_back(&mut self, side: usize, second: Route) {
+    pub(super) fn announce_way_back(&mut self, side: usize, second: Route) {
         let first = self.planes[side].current;
         let next = self.entries.get(&(side, second));
         let shows = !seed::shows_nothing(self.seed);
@@ -184,12 +184,12 @@ impl Host {
         }
     }
 
-    /// Returns true if the path has carried all that it has to. `far` is the far cutoff, as the
-    /// wire has it.
-    pub(super) fn settles(&self, side: usize, change: ChangeId, far: u32) -> Option<bool> {
+    /// Returns true if the path has carried all that it has to. `peer_cutoff` is the other
+    /// anchor's, as the wire has it.
+    pub(super) fn settles(&self, side: usize, change: ChangeId, peer_cutoff: u32) -> Option<bool> {
         let mut entry = self.entries.get(&(side, Some(change)))?.clone();
-        let far = entry.s.received_off_wire(far);
-        Some(entry.settles(far) || seed::settles_early(self.seed))
+        let peer_cutoff = entry.s.received_off_wire(peer_cutoff);
+        Some(entry.settles(peer_cutoff) || seed::settles_early(self.seed))
     }
 
     /// Paths and packets for what the host's end, or its stack, sends to one side.

@@ -35,7 +35,7 @@ pub enum Seed {
     /// A new path is accepted for good before it has carried everything.
     SettlesEarly,
     /// An anchor that goes back to a path does not show that path's firewalls how far it has sent.
-    BackUnshown,
+    BackUnannounced,
     /// A host that stays treats the later path as the one in use.
     TakesLast,
     /// A host whose daemon starts again collects the earlier path.
@@ -79,7 +79,7 @@ pub fn settles_early(seed: Option<Seed>) -> bool {
 
 /// True if firewalls on the way back are shown nothing.
 pub fn shows_nothing(seed: Option<Seed>) -> bool {
-    seed == Some(Seed::BackUnshown)
+    seed == Some(Seed::BackUnannounced)
 }
 
 /// Returns which of two paths of a session a host keeps after its daemon was down.

@@ -144,11 +144,11 @@ fn of_packets() -> Vec<Configuration> {
             ..REPLACE
         },
         Configuration {
-            name: "chain-back-unshown",
+            name: "chain-back-unannounced",
             about: "who goes back to a path does not show its firewalls how far it is",
             bytes: [1, 1],
             faults: Faults { late: 1, ..NONE },
-            seed: Some(Seed::BackUnshown),
+            seed: Some(Seed::BackUnannounced),
             ..INSERT
         },
         Configuration {

@@ -166,11 +166,11 @@ impl World {
         for (side, at) in SIDES.into_iter().zip(ends) {
             self.edit(at, |h| h.refresh(side, route));
         }
-        let shown = [0, 1].map(|i| {
+        let announced = [0, 1].map(|i| {
             let entry = self.host(ends[i]).entries.get(&(SIDES[i], route));
             entry.map(|e| e.s.sent_on_wire(e.s.snd_max))
         });
-        let (Some(streams), [Some(there), Some(back)]) = (&mut self.streams, shown) else {
+        let (Some(streams), [Some(there), Some(back)]) = (&mut self.streams, announced) else {
             return;
         };
         for host in &path[..path.len() - 1] {
@@ -359,7 +359,7 @@ impl World {
         }
         let hosts = self.hosts().filter(|h| h.machine.is_some());
         let mut all: Vec<_> = hosts
-            .flat_map(|h| h.shown().map(|(side, route)| (h.place, side, route)))
+            .flat_map(|h| h.announced().map(|(side, route)| (h.place, side, route)))
             .collect();
         let now = digest(self);
         all.retain(|(place, side, route)| {
@@ -455,7 +455,7 @@ impl World {
 impl Host {
     /// Paths on which the host shows how far its end has sent: new paths that it takes, until the
     /// other end has confirmed the receipt, and the paths that it went back to.
-    fn shown(&self) -> impl Iterator<Item = (usize, Route)> + '_ {
+    fn announced(&self) -> impl Iterator<Item = (usize, Route)> + '_ {
         let takes = |(change, h): (&ChangeId, &super::host::Held)| {
             let route = Some(*change);
             let taken = h.second == route && self.planes[h.side].current == route;

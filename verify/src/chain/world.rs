@@ -296,11 +296,11 @@ impl World {
         let host = self.host(place);
         let has = move |(change, h): &(&ChangeId, &host::Held)| {
             let route = Some(**change);
-            let far = self.of(**change).map(Accepted::anchors);
-            let far = far.map(|[left, right]| if h.side == RIGHTWARDS { right } else { left });
-            let there = far.map(|far| self.host(far).planes[LEFTWARDS + RIGHTWARDS - h.side]);
-            let carries = h.far.is_some_and(|far| {
-                let settles = host.settles(h.side, **change, far);
+            let peer = self.of(**change).map(Accepted::anchors);
+            let peer = peer.map(|[left, right]| if h.side == RIGHTWARDS { right } else { left });
+            let there = peer.map(|peer| self.host(peer).planes[LEFTWARDS + RIGHTWARDS - h.side]);
+            let carries = h.peer_cutoff.is_some_and(|peer_cutoff| {
+                let settles = host.settles(h.side, **change, peer_cutoff);
                 settles.unwrap_or_else(|| there.is_some_and(|plane| plane.current == route))
             });
             h.cut

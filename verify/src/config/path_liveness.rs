@@ -155,10 +155,10 @@ pub fn seeded() -> Vec<Configuration> {
             ..PATH
         },
         Configuration {
-            name: "taken-unshown",
+            name: "taken-unannounced",
             about: "a new path is taken for good before it has shown that it carries anything",
             acks_at_once: true,
-            seed: Some(Seed::Unshown),
+            seed: Some(Seed::Unannounced),
             ..PATH
         },
     ]

@@ -52,7 +52,7 @@ impl Host {
     pub(super) fn cut(&mut self, change: ChangeId) {
         match self.slot_of(change) {
             Some(side) => {
-                if let Some(cutoff) = self.entry_mut(side).map(|e| e.cut(Anchor::Near)) {
+                if let Some(cutoff) = self.entry_mut(side).map(|e| e.cut(Anchor::Local)) {
                     self.tell(HostEvent::CutDone { change, cutoff });
                 }
             }
@@ -161,7 +161,7 @@ impl Host {
         let slots: Vec<Side> = held.into_iter().flat_map(Held::slots).collect();
         for side in slots {
             if let Some(entry) = self.entry_mut(side) {
-                (entry.s.clamp, entry.s.clamp_far) = (0, 0);
+                (entry.s.clamp, entry.s.clamp_remote) = (0, 0);
             }
         }
     }
@@ -228,7 +228,7 @@ impl Host {
             return self.tell_gone(change);
         };
         let entry = self.entry_mut(side);
-        let drained = entry.map(|e| e.set_cut_in(cutoff, Anchor::Near));
+        let drained = entry.map(|e| e.set_cut_in(cutoff, Anchor::Local));
         if self.tell_broken(change) {
             return;
         }

@@ -43,8 +43,8 @@ impl Host {
     fn drained(&mut self, side: Side) -> Option<HostEvent> {
         let draining = |h: &Held| h.draining && h.slots().any(|s| s == side);
         let (change, held) = self.held.iter().find(|(_, h)| draining(h))?;
-        let unshown = seed::is_drained_unshown(self.seed);
-        let has = |e: &Entry| e.is_drained() || unshown && e.s.two.drained != 0;
+        let unannounced = seed::is_drained_unannounced(self.seed);
+        let has = |e: &Entry| e.is_drained() || unannounced && e.s.two.drained != 0;
         let has = |s| self.entry(s).is_some_and(has);
         let drained: Vec<bool> = held.slots().map(has).collect();
         let change = *change;
@@ -94,7 +94,7 @@ impl Host {
         match entry.state() {
             State::Tracked | State::Adopted | State::Closed => over,
             State::TwoPaths | State::NewPath => over && finished,
-            State::FarTwoPaths | State::Relay => over && finished,
+            State::RelayTwoPaths | State::Relay => over && finished,
             // These entries are collected two MSL later, which has no visible effect.
             State::Tombstone | State::Opening | State::Free => false,
             State::Return | State::Joining | State::Switching | State::Passing => false,

@@ -74,7 +74,10 @@ impl Host {
         let held = self.held.entry(change).or_default();
         (held.slot, held.other) = (Some(sides[0]), Some(sides[1]));
         held.own = Some(*a);
-        self.entries.iter_mut().flatten().for_each(Entry::clamp_far);
+        self.entries
+            .iter_mut()
+            .flatten()
+            .for_each(Entry::clamp_remote);
         Ok(ends)
     }
 
@@ -121,7 +124,7 @@ impl Host {
     /// Joins the first entry. Returns true if the second is still to be joined.
     fn joined(&mut self, change: ChangeId, translation: Translation) -> Result<bool, Reason> {
         let [a, b] = self.pair_of(change).ok_or(Reason::Closing)?;
-        let done = |e: &Entry| matches!(e.state(), State::FarTwoPaths | State::Relay);
+        let done = |e: &Entry| matches!(e.state(), State::RelayTwoPaths | State::Relay);
         if done(a) && done(b) {
             return Ok(false);
         }
@@ -141,12 +144,12 @@ impl Host {
             // A former process may have cut both entries while both existed.
             let cut = self.entries.iter().flatten();
             let cutoff = cut.clone().find(|e| e.s.two.cut_set != 0);
-            if let Some(cutoff) = cutoff.map(|e| two_paths::cutoff(Anchor::Far, &e.s)) {
+            if let Some(cutoff) = cutoff.map(|e| two_paths::cutoff(Anchor::Remote, &e.s)) {
                 self.tell(HostEvent::CutDone { change, cutoff });
             }
             return self.tell_gone(change);
         };
-        a.cut(Anchor::Far);
+        a.cut(Anchor::Remote);
         let rest = [
             Rest::SayCut(change),
             Rest::CutIn(change, Side::Left),
@@ -164,15 +167,15 @@ impl Host {
             Side::Left => (a, b),
             Side::Right => (b, a),
         };
-        let cutoff = two_paths::cutoff(Anchor::Far, &other.s);
-        own.set_cut_in(cutoff.moved(other.s.translation.seq_out), Anchor::Far);
+        let cutoff = two_paths::cutoff(Anchor::Remote, &other.s);
+        own.set_cut_in(cutoff.moved(other.s.translation.seq_out), Anchor::Remote);
     }
 
     fn say_cut(&mut self, change: ChangeId) {
         let Some([a, b]) = self.pair_of(change) else {
             return;
         };
-        let cutoff = two_paths::cutoff(Anchor::Far, &a.s);
+        let cutoff = two_paths::cutoff(Anchor::Remote, &a.s);
         let drained = [&*a, b].map(|e| e.is_drained());
         let drained = seed::have_drained(self.seed, drained);
         self.tell(HostEvent::CutDone { change, cutoff });
@@ -193,7 +196,7 @@ impl Host {
     /// Relays everything that the ends send, and stops hearing the stack.
     pub(super) fn relay_pair(&mut self, change: ChangeId) {
         if let Some([a, b]) = self.pair_of(change) {
-            let undrained = |e: &Entry| e.state() == State::FarTwoPaths && e.s.two.drained == 0;
+            let undrained = |e: &Entry| e.state() == State::RelayTwoPaths && e.s.two.drained == 0;
             let reset = a.s.life.reset | b.s.life.reset != 0;
             let too_early = !reset && (undrained(a) || undrained(b));
             a.relay();
@@ -217,7 +220,7 @@ impl Host {
     fn unjoin(&mut self, change: ChangeId, side: Side) {
         if self.is_pair(change)
             && let Some(entry) = self.entry_mut(side)
-            && entry.state() == State::FarTwoPaths
+            && entry.state() == State::RelayTwoPaths
             && entry.s.two.cut_armed | entry.s.two.cut_set == 0
         {
             entry.unjoin();
@@ -272,7 +275,7 @@ impl Host {
             }
             Some(Rest::Cut(change)) => {
                 if let Some([_, b]) = self.pair_of(change) {
-                    b.cut(Anchor::Far);
+                    b.cut(Anchor::Remote);
                 }
             }
             Some(Rest::CutIn(change, side)) => self.cut_in(change, side),

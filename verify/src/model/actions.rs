@@ -246,7 +246,7 @@ impl Exploration {
     /// and otherwise when nothing else is left to happen.
     pub(super) fn shows(&self, world: &World, actions: &mut Vec<Action>) {
         if self.config.faults.deaths > 0 || world.only_time_helps() {
-            actions.extend((0..self.config.hosts).map(Action::Show));
+            actions.extend((0..self.config.hosts).map(Action::Announce));
         }
     }
 }

@@ -95,7 +95,7 @@ fn ended(world: &World, wanted: bool) -> bool {
 }
 
 fn is_cut(e: &Entry) -> bool {
-    matches!(e.state(), State::TwoPaths | State::FarTwoPaths) && e.s.two.cut_set != 0
+    matches!(e.state(), State::TwoPaths | State::RelayTwoPaths) && e.s.two.cut_set != 0
 }
 
 pub(super) fn sometimes(seen: &Seen) -> Property<Exploration> {

@@ -11,7 +11,7 @@ use crate::host::{Answer, Host};
 use crate::nature::{Nature, reset};
 use crate::parts::digest;
 use crate::place::{self, Side};
-use crate::plane::far::{self, Goes};
+use crate::plane::relay::{self, Goes};
 use crate::plane::{Entry, Notice, Packet};
 use crate::seed;
 use crate::socket::{Harm, Say};
@@ -167,21 +167,25 @@ impl World {
 
     /// Makes the left anchor at this place show on its new path how far its end has sent; the right
     /// anchor answers in the same way. Returns false if neither packet is news, or arrives.
-    pub fn show(&mut self, place: usize) -> bool {
+    pub fn announce(&mut self, place: usize) -> bool {
         let host = self.host(place);
         let entry = host.entry(Side::Right).filter(|_| host.machine.is_some());
-        let Some((shows, path)) = entry.and_then(|e| Some((e.shows()?, e.path?))) else {
+        let Some((announcement, path)) = entry.and_then(|e| Some((e.announcement()?, e.path?)))
+        else {
             return false;
         };
         let Some((to, at)) = self.end_of(&path, place).filter(|_| !self.dead[0]) else {
             return false;
         };
         let shown = |w: &World| {
-            [(place, Side::Right), (to, at)].map(|(p, s)| w.host(p).entry(s).map(|e| e.s.shown))
+            [(place, Side::Right), (to, at)]
+                .map(|(p, s)| w.host(p).entry(s).map(|e| e.s.peer_sent_max))
         };
         let before = shown(self);
         let answer = self
-            .told(to, at, |e, tell| e.is_shown(&shows, tell))
+            .told(to, at, |e, tell| {
+                e.receive_announcement(&announcement, tell)
+            })
             .flatten();
         if let Some(answer) = answer.filter(|_| !self.dead[1]) {
             self.told(place, Side::Right, |e, tell| e.is_answered(&answer, tell));
@@ -190,7 +194,8 @@ impl World {
     }
 
     /// Exchanges the packets that open a new path, if this event of a left anchor is to report
-    /// that it is open. Returns true if the answer is on its way, and the event does not happen yet.
+    /// that it is open. Returns true if the answer is on its way, and the event does not happen
+    /// yet.
     pub(super) fn opens(&mut self, config: &Configuration, place: usize, index: usize) -> bool {
         let event = self.host(place).events.get(index);
         let Some(&HostEvent::Tried {
@@ -239,8 +244,8 @@ impl World {
             return Asked::Silent;
         };
         let answer = self.told(to, at, |e, tell| {
-            let seq = e.is_shown(&syn, tell)?.seq;
-            let fins = Fins::of(Anchor::Near, &e.s);
+            let seq = e.receive_announcement(&syn, tell)?.seq;
+            let fins = Fins::of(Anchor::Local, &e.s);
             Some(Answer { change, seq, fins })
         });
         let answer = answer.flatten().filter(|_| !self.dead[1]);
@@ -249,7 +254,7 @@ impl World {
 
     /// Makes a left anchor receive the answer, and returns the FINs that both anchors have seen.
     fn is_open(&mut self, place: usize, answer: Answer) -> [Fins; 2] {
-        let shows = Segment {
+        let announcement = Segment {
             seq: answer.seq,
             ack: 0,
             len: 0,
@@ -257,8 +262,8 @@ impl World {
             flags: ACK | PSH,
         };
         let own = self.told(place, Side::Right, |e, tell| {
-            e.is_answered(&shows, tell);
-            Fins::of(Anchor::Near, &e.s)
+            e.is_answered(&announcement, tell);
+            Fins::of(Anchor::Local, &e.s)
         });
         [own.unwrap_or_default(), answer.fins]
     }
@@ -310,7 +315,7 @@ impl World {
         };
         let mut was = false;
         let comes = self.edit(place, |h| {
-            let comes = far::comes(&mut h.entries, side, packet);
+            let comes = relay::comes(&mut h.entries, side, packet);
             comes.tell.iter().for_each(|(s, n)| h.notice(*s, *n));
             comes
         });

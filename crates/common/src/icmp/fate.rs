@@ -56,7 +56,7 @@ pub fn about_sent(s: &Session, quoted: &mut Quoted) -> Fate {
 #[inline(always)]
 pub fn about_relayed(from: &Session, by: &Session, quoted: &mut Quoted) -> Fate {
     let seq = from.acked_off_wire(quoted.seq);
-    let two_paths = from.state == State::FarTwoPaths as u32;
+    let two_paths = from.state == State::RelayTwoPaths as u32;
     if two_paths && (from.two.cut_set == 0 || before(seq, from.cut_out)) {
         return Fate::Pass;
     }

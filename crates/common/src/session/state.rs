@@ -25,8 +25,8 @@ pub enum State {
     Closed = 6,
     /// Two paths at the proxy's host. The end is the remote one. The old path is this host's stack,
     /// and the new path goes through the entry that this entry is joined to.
-    FarTwoPaths = 7,
-    /// As `FarTwoPaths`, with the new path alone: packets of the remote end are relayed, and this
+    RelayTwoPaths = 7,
+    /// As `RelayTwoPaths`, with the new path alone: packets of the remote end are relayed, and this
     /// host's stack takes no part.
     Relay = 8,
     /// Replies go directly to the client, with the headers that the relaying host would have sent.
@@ -59,7 +59,7 @@ impl State {
             4 => State::NewPath,
             5 => State::Tombstone,
             6 => State::Closed,
-            7 => State::FarTwoPaths,
+            7 => State::RelayTwoPaths,
             8 => State::Relay,
             9 => State::Return,
             10 => State::Adopted,

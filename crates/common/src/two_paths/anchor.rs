@@ -6,9 +6,9 @@ use crate::session::Session;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Anchor {
     /// The end on this host.
-    Near,
+    Local,
     /// The remote end, one hop away.
-    Far,
+    Remote,
 }
 
 impl Anchor {
@@ -16,8 +16,8 @@ impl Anchor {
     #[inline(always)]
     pub const fn snd_max(self, s: &Session) -> u32 {
         match self {
-            Anchor::Near => s.snd_max,
-            Anchor::Far => s.rcv_max,
+            Anchor::Local => s.snd_max,
+            Anchor::Remote => s.rcv_max,
         }
     }
 
@@ -25,8 +25,8 @@ impl Anchor {
     #[inline(always)]
     pub(super) const fn rcv_max(self, s: &Session) -> u32 {
         match self {
-            Anchor::Near => s.rcv_max,
-            Anchor::Far => s.snd_max,
+            Anchor::Local => s.rcv_max,
+            Anchor::Remote => s.snd_max,
         }
     }
 
@@ -34,8 +34,8 @@ impl Anchor {
     #[inline(always)]
     pub(super) const fn rcv_ack(self, s: &Session) -> u32 {
         match self {
-            Anchor::Near => s.rcv_ack,
-            Anchor::Far => s.snd_ack,
+            Anchor::Local => s.rcv_ack,
+            Anchor::Remote => s.snd_ack,
         }
     }
 
@@ -43,8 +43,8 @@ impl Anchor {
     #[inline(always)]
     pub(super) const fn acked(self, s: &Session) -> u32 {
         match self {
-            Anchor::Near => s.snd_ack,
-            Anchor::Far => s.rcv_ack,
+            Anchor::Local => s.snd_ack,
+            Anchor::Remote => s.rcv_ack,
         }
     }
 
@@ -52,8 +52,8 @@ impl Anchor {
     #[inline(always)]
     pub(super) const fn fin_heard(self, s: &Session) -> u8 {
         match self {
-            Anchor::Near => s.life.fin_in,
-            Anchor::Far => s.life.fin_out,
+            Anchor::Local => s.life.fin_in,
+            Anchor::Remote => s.life.fin_out,
         }
     }
 
@@ -61,8 +61,8 @@ impl Anchor {
     #[inline(always)]
     pub(super) const fn fin_sent(self, s: &Session) -> u8 {
         match self {
-            Anchor::Near => s.life.fin_out,
-            Anchor::Far => s.life.fin_in,
+            Anchor::Local => s.life.fin_out,
+            Anchor::Remote => s.life.fin_in,
         }
     }
 
@@ -70,8 +70,8 @@ impl Anchor {
     #[inline(always)]
     pub const fn tsval(self, s: &Session) -> u32 {
         match self {
-            Anchor::Near => s.tsval_out,
-            Anchor::Far => s.tsval_in,
+            Anchor::Local => s.tsval_out,
+            Anchor::Remote => s.tsval_in,
         }
     }
 
@@ -79,8 +79,8 @@ impl Anchor {
     #[inline(always)]
     pub const fn tsval_heard(self, s: &Session) -> u32 {
         match self {
-            Anchor::Near => s.tsval_in,
-            Anchor::Far => s.tsval_out,
+            Anchor::Local => s.tsval_in,
+            Anchor::Remote => s.tsval_out,
         }
     }
 
@@ -88,8 +88,8 @@ impl Anchor {
     #[inline(always)]
     pub const fn wscale(self, s: &Session) -> u8 {
         match self {
-            Anchor::Near => s.remote_wscale(),
-            Anchor::Far => s.local_wscale(),
+            Anchor::Local => s.remote_wscale(),
+            Anchor::Remote => s.local_wscale(),
         }
     }
 
@@ -97,8 +97,8 @@ impl Anchor {
     #[inline(always)]
     pub(super) const fn own_wscale(self, s: &Session) -> u8 {
         match self {
-            Anchor::Near => s.local_wscale(),
-            Anchor::Far => s.remote_wscale(),
+            Anchor::Local => s.local_wscale(),
+            Anchor::Remote => s.remote_wscale(),
         }
     }
 
@@ -106,8 +106,8 @@ impl Anchor {
     #[inline(always)]
     pub(super) const fn clamp(self, s: &Session) -> u32 {
         match self {
-            Anchor::Near => s.clamp as u32,
-            Anchor::Far => s.clamp_far as u32,
+            Anchor::Local => s.clamp as u32,
+            Anchor::Remote => s.clamp_remote as u32,
         }
     }
 }

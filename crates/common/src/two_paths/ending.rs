@@ -5,7 +5,7 @@
 //! are lost. Both ends must then receive a reset, and neither may see a clean end of its stream.
 
 use super::anchor::Anchor;
-use super::shown::{has_all_old, has_shown_all, is_past, is_taken_back, may_reset};
+use super::peer::{has_all_old, has_announced_all, is_past, is_taken_back, may_reset};
 use crate::seq::before;
 use crate::session::{Session, State, life};
 use crate::tcp::{ACK, FIN, RST, Segment};
@@ -155,8 +155,8 @@ pub fn ending(at: Anchor, s: &Session, seg: &Segment) -> Ending {
 /// a session.
 #[inline(always)]
 const fn may_be_cut(s: &Session) -> bool {
-    let open = s.state == State::TwoPaths as u32 && s.shown != 0;
-    open || s.state == State::FarTwoPaths as u32 || s.two.cut_set != 0
+    let open = s.state == State::TwoPaths as u32 && s.peer_sent_max != 0;
+    open || s.state == State::RelayTwoPaths as u32 || s.two.cut_set != 0
 }
 
 /// Returns true if the proxy has nothing left to relay, so that this anchor may leave it. The
@@ -166,7 +166,7 @@ const fn may_be_cut(s: &Session) -> bool {
 fn is_through(at: Anchor, s: &Session, reset: &Segment) -> bool {
     let says = reset.has(ACK) && !before(reset.ack, s.cut_out);
     let has_all = says || !before(at.rcv_ack(s), s.cut_out);
-    s.two.drained != 0 && has_shown_all(s) && has_all
+    s.two.drained != 0 && has_announced_all(s) && has_all
 }
 
 /// Returns true if each end has all data of the old path, and has acknowledged it on the new one.
@@ -221,16 +221,16 @@ pub fn taught(at: Anchor, s: &Session, seg: &Segment) -> Option<Segment> {
 #[inline(always)]
 pub const fn breaks(at: Anchor, s: &Session, told: &Segment) -> bool {
     let believed = match at {
-        Anchor::Near => may_reset(s, told.seq),
+        Anchor::Local => may_reset(s, told.seq),
         // The stack of this host has sent it.
-        Anchor::Far => true,
+        Anchor::Remote => true,
     };
     told.has(RST) && is_between(s) && believed
 }
 
 #[inline(always)]
 const fn is_between(s: &Session) -> bool {
-    let two = s.state == State::TwoPaths as u32 || s.state == State::FarTwoPaths as u32;
+    let two = s.state == State::TwoPaths as u32 || s.state == State::RelayTwoPaths as u32;
     two && !is_taken_back(s)
 }
 

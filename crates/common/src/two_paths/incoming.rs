@@ -3,7 +3,7 @@
 use super::anchor::Anchor;
 use super::ending::{Ending, ending, reset_for};
 use super::outgoing::ACROSS;
-use super::shown::{has_all_old, is_past, is_taken_back};
+use super::peer::{has_all_old, is_past, is_taken_back};
 use crate::seq::{after, before, max, min};
 use crate::session::Session;
 use crate::tcp::{ACK, FIN, RST, Segment};
@@ -108,11 +108,11 @@ pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIn
     let clamp = at.clamp(s);
     let mut limit = if clamp > 0 { clamp << wscale } else { u32::MAX };
     if s.two.cut_set & s.two.edge_set != 0 && seg.has(ACK) && !seg.has(RST) {
-        if is_past(s) || after(s.far_ack, ack) {
+        if is_past(s) || after(s.peer_ack, ack) {
             if seg.span() == 0 && !probes(at, s, seg) {
                 return OldIncoming::Withhold;
             }
-            ack = s.far_ack;
+            ack = s.peer_ack;
             let window = scaled(room(s.edge, ack), wscale);
             return OldIncoming::Deliver(Segment {
                 seq,
@@ -174,7 +174,7 @@ pub struct NewIncoming {
     /// Highest right window edge of the far end so far.
     pub edge: u32,
     /// Highest acknowledgement of the far end so far.
-    pub far_ack: u32,
+    pub peer_ack: u32,
 }
 
 /// In `new_ack_set`: the window that the end offers ends before data that the old path has sent. An
@@ -201,8 +201,8 @@ pub fn hear_window(at: Anchor, s: &mut Session, seg: &Segment) {
 /// If the local end does not read, the number is beyond its window, and the end would discard the
 /// acknowledgement. The acknowledgement therefore gets the highest number of the old path, which
 /// sends nothing beyond the window. If the end has taken its window back, it gets the number that
-/// the end has acknowledged. That number may be too old when it arrives, if the end receives data at
-/// the same time.
+/// the end has acknowledged. That number may be too old when it arrives, if the end receives data
+/// at the same time.
 #[inline(always)]
 pub(super) fn within_window(at: Anchor, s: &Session, seg: &Segment) -> u32 {
     let waits = s.two.drained == 0 && (s.two.cut_in_set != 0 || s.two.new_data == 0);
@@ -231,8 +231,8 @@ pub fn new_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> NewIn
     } else {
         edge_now
     };
-    let far_ack = if known {
-        max(s.far_ack, seg.ack)
+    let peer_ack = if known {
+        max(s.peer_ack, seg.ack)
     } else {
         seg.ack
     };
@@ -243,7 +243,7 @@ pub fn new_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> NewIn
     };
     let seq = within_window(at, s, seg);
     // A number far beyond the cutoff is not compared with it: see `PAST`.
-    let far = is_past(s) && s.far_ack.wrapping_sub(s.cut_out) >= 1 << 30;
+    let far = is_past(s) && s.peer_ack.wrapping_sub(s.cut_out) >= 1 << 30;
     if !seg.has(ACK) || seg.has(RST) || far || !before(seg.ack, floor) {
         return NewIncoming {
             deliver: true,
@@ -252,7 +252,7 @@ pub fn new_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> NewIn
             window: seg.window,
             strip_sack: false,
             edge,
-            far_ack,
+            peer_ack,
         };
     }
     let window = scaled(room(edge, floor), wscale);
@@ -264,6 +264,6 @@ pub fn new_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> NewIn
         window,
         strip_sack: true,
         edge,
-        far_ack,
+        peer_ack,
     }
 }

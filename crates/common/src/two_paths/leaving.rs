@@ -1,6 +1,6 @@
 //! A session of a chain that has been switched to another path.
 
-use super::shown::widest_in;
+use super::peer::widest_in;
 use crate::seq::{after, before};
 use crate::session::{Session, life};
 use crate::tcp::{ACK, RST, Segment};

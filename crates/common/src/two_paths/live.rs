@@ -18,7 +18,7 @@ pub const fn is_live(s: &Session, seg: &Segment) -> bool {
     let open = if s.life.opened_here != 0 {
         s.two.cut_set != 0
     } else {
-        s.shown != 0 || s.two.cut_set | s.two.cut_in_set != 0
+        s.peer_sent_max != 0 || s.two.cut_set | s.two.cut_in_set != 0
     };
     open && may_be_resets(s, seg)
 }

@@ -1,6 +1,6 @@
 //! Packets of the data planes that open a path and end it. No stack receives them.
 
-use super::shown::{show, shows_to};
+use super::peer::{announces_to, record_announced};
 use crate::seq::{after, before, min};
 use crate::session::{Session, State};
 use crate::tcp::{ACK, Edit, PSH, RST, SYN, Segment};
@@ -9,12 +9,12 @@ use crate::tcp::{ACK, Edit, PSH, RST, SYN, Segment};
 /// [`opens_windows`] of the left end.
 #[inline(always)]
 pub fn hear_opening(s: &mut Session, seg: &Segment) -> bool {
-    if s.shown == 0 && s.two.cut_set == 0 {
+    if s.peer_sent_max == 0 && s.two.cut_set == 0 {
         s.cut_out = s.snd_max;
     }
     // The payload of a SYN is not the session's.
     let next = seg.seq.wrapping_add((seg.has(SYN)) as u32);
-    show(s, s.received_off_wire(next))
+    record_announced(s, s.received_off_wire(next))
 }
 
 /// Returns the answer to such a packet. It proves to the other anchor that packets pass both ways,
@@ -24,7 +24,7 @@ pub fn hear_opening(s: &mut Session, seg: &Segment) -> bool {
 #[inline(always)]
 pub fn answer_opening(s: &Session, seg: &Segment) -> Edit {
     let opens = seg.has(SYN);
-    let mut first = s.sent_on_wire(shows_to(s));
+    let mut first = s.sent_on_wire(announces_to(s));
     if !opens {
         // No further than firewalls let the number go ahead. The next acknowledgement shows the
         // rest.
@@ -65,9 +65,9 @@ pub const fn may_show_length(seg: &Segment) -> bool {
     seg.flags == ACK | PSH && seg.len > 0 && seg.window == u16::MAX
 }
 
-/// Returns true if this SYN-ACK may be the other anchor's, whose window is the widest. A device that
-/// answers in the server's name (SYNPROXY) announces another one. A packet in reply would make that
-/// device open a connection to the server.
+/// Returns true if this SYN-ACK may be the other anchor's, whose window is the widest. A device
+/// that answers in the server's name (SYNPROXY) announces another one. A packet in reply would make
+/// that device open a connection to the server.
 #[inline(always)]
 pub const fn may_answer_opening(seg: &Segment) -> bool {
     seg.window == u16::MAX
@@ -76,8 +76,8 @@ pub const fn may_answer_opening(seg: &Segment) -> bool {
 /// Returns true if the segment opens a path that has shown this number already. A stack seldom
 /// sends such a segment, and never as its first.
 #[inline(always)]
-pub const fn is_of_opening(seg: &Segment, shown: u32) -> bool {
-    opens_windows(seg) || may_show_length(seg) && !after(seg.end(), shown)
+pub const fn is_of_opening(seg: &Segment, peer_sent_max: u32) -> bool {
+    opens_windows(seg) || may_show_length(seg) && !after(seg.end(), peer_sent_max)
 }
 
 /// Window of the packets that end a path.

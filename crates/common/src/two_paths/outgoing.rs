@@ -2,7 +2,7 @@
 
 use super::anchor::Anchor;
 use super::incoming::scaled;
-use super::shown::{has_all_old, has_shown_all, is_beyond, is_past, is_shut_in};
+use super::peer::{has_all_old, has_announced_all, is_beyond, is_past, is_shut_in};
 use crate::flow::Path;
 use crate::seq::{after, before, min};
 use crate::session::Session;
@@ -71,8 +71,8 @@ pub fn sacks(at: Anchor, s: &Session, path: Path) -> Sacks {
             to: at.rcv_max(s),
         },
         Path::New => Sacks {
-            limited: !has_shown_all(s),
-            to: s.shown,
+            limited: !has_announced_all(s),
+            to: s.peer_sent_max,
         },
     }
 }
@@ -101,7 +101,7 @@ pub(super) fn on_old(at: Anchor, s: &Session, seg: &Segment) -> Heard {
 /// same.
 #[inline(always)]
 pub(super) fn on_new(at: Anchor, s: &Session, seg: &Segment) -> Heard {
-    if at == Anchor::Far || has_shown_all(s) || !after(seg.ack, s.shown) {
+    if at == Anchor::Remote || has_announced_all(s) || !after(seg.ack, s.peer_sent_max) {
         return Heard {
             ack: seg.ack,
             window: seg.window,
@@ -110,8 +110,8 @@ pub(super) fn on_new(at: Anchor, s: &Session, seg: &Segment) -> Heard {
     let wscale = s.local_wscale() & 15;
     let edge = seg.ack.wrapping_add((seg.window as u32) << wscale);
     Heard {
-        ack: s.shown,
-        window: scaled(edge.wrapping_sub(s.shown), wscale),
+        ack: s.peer_sent_max,
+        window: scaled(edge.wrapping_sub(s.peer_sent_max), wscale),
     }
 }
 
@@ -196,9 +196,9 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
     // new path's clock while the proxy's segments still arrive with theirs (PAWS). Afterwards it
     // must belong to the old path, or nobody answers the probe.
     let early = is_early(s, seg.seq);
-    let far_has_old = s.two.edge_set != 0 && !before(s.far_ack, s.cut_out);
+    let peer_has_old = s.two.edge_set != 0 && !before(s.peer_ack, s.cut_out);
     let old_seq = if early { seg.seq } else { expected(at, s) };
-    let new_seq = if early && !far_has_old {
+    let new_seq = if early && !peer_has_old {
         s.cut_out
     } else {
         seg.seq

@@ -40,7 +40,7 @@ fn entries() -> Vec<(Case, Session)> {
         two(Case::TwoPathsCut, 1, 0),
         two(Case::TwoPathsMuted, 1, 1),
         two(Case::TwoPathsRolledBack, 0, 1),
-        unflagged(Case::FarTwoPaths, State::FarTwoPaths),
+        unflagged(Case::RelayTwoPaths, State::RelayTwoPaths),
         unflagged(Case::Joining, State::Joining),
         unflagged(Case::Switching, State::Switching),
         unflagged(Case::Passing, State::Passing),
@@ -95,7 +95,7 @@ fn predicates_distinguish_the_same_states_for_each_case() {
         (
             "between paths",
             View::is_between_paths,
-            &[TwoPaths, FarTwoPaths, Switching, Passing],
+            &[TwoPaths, RelayTwoPaths, Switching, Passing],
         ),
         (
             "one path",
@@ -109,7 +109,7 @@ fn predicates_distinguish_the_same_states_for_each_case() {
                 TwoPaths,
                 NewPath,
                 Tombstone,
-                FarTwoPaths,
+                RelayTwoPaths,
                 Relay,
                 Return,
                 Joining,
@@ -123,7 +123,7 @@ fn predicates_distinguish_the_same_states_for_each_case() {
             &[
                 TwoPaths,
                 NewPath,
-                FarTwoPaths,
+                RelayTwoPaths,
                 Relay,
                 Return,
                 Switching,

@@ -267,8 +267,8 @@ const T: Translation = Translation {
     ts_out: 0,
     ts_in: 0,
     wscale_local: 0,
-    wscale_local_far: 0,
-    wscale_remote_far: 0,
+    wscale_local_at_peer: 0,
+    wscale_remote_at_peer: 0,
     wscale_remote: 0,
     flags: 0,
 };
@@ -392,7 +392,7 @@ fn what_passes_the_relaying_host_by_is_believed_within_a_window() {
 
 #[test]
 fn in_two_paths_the_stack_hears_of_its_own() {
-    let (mut from, by) = relayed(State::FarTwoPaths);
+    let (mut from, by) = relayed(State::RelayTwoPaths);
     assert_eq!(judge(&from, &by, 1700).0, Fate::Pass);
     from.two = Two {
         cut_set: 1,

@@ -1,6 +1,6 @@
 //! Probes: the payload of opening packets shows the changes that a path makes.
 
-use dysco_common::probe::{Change, PROBE, Probe, SHOWS, Said, Shown};
+use dysco_common::probe::{Change, LENGTH_PROBES, LengthProbe, PROBE, Probe, Said};
 use dysco_common::session::{Offer, offer};
 use dysco_common::tcp::{ACK, SYN};
 
@@ -105,9 +105,9 @@ fn clocks_and_options_are_found_in_either_direction() {
 #[test]
 fn what_is_no_probe_is_none() {
     assert_eq!(Probe::from_bytes(&[0; PROBE]), None);
-    assert_eq!(Shown::from_bytes(&[0; PROBE]), None);
+    assert_eq!(LengthProbe::from_bytes(&[0; PROBE]), None);
     let probe = Probe::of_syn(1, &header(1, 0, SYN, &[])).to_bytes();
-    assert_eq!(Shown::from_bytes(&probe), None);
+    assert_eq!(LengthProbe::from_bytes(&probe), None);
     // The header ends before its options do.
     assert_eq!(Said::of(&header(1, 0, SYN, &options(1))[..30], false), None);
     let cut = header(1, 0, SYN, &[8, 10, 0, 0]);
@@ -122,8 +122,8 @@ fn what_shows_the_length_tells_what_has_become_of_packets() {
         mss: 1000,
         ..Change::default()
     };
-    let shown = Shown {
-        magic: SHOWS,
+    let probe = LengthProbe {
+        magic: LENGTH_PROBES,
         heard: 1,
         sent: [10, 20, 30, 40],
         offered: Offer {
@@ -135,14 +135,14 @@ fn what_shows_the_length_tells_what_has_become_of_packets() {
         change: seen,
     };
     let mut carried = [0; PROBE];
-    let bytes = shown.to_bytes();
+    let bytes = probe.to_bytes();
     carried[..bytes.len()].copy_from_slice(&bytes);
-    let shown = Shown::from_bytes(&carried).unwrap();
-    assert_eq!((shown.heard, shown.change), (1, seen));
+    let probe = LengthProbe::from_bytes(&carried).unwrap();
+    assert_eq!((probe.heard, probe.change), (1, seen));
 
     let came = |seq, ack, tsval| header(seq, ack, ACK, &clock(tsval, 40));
     let syn = Said::of(&header(1, 0, SYN, &options(10)), false).unwrap();
-    let change = |header: &[u8], syn| shown.change(header, syn, false).unwrap();
+    let change = |header: &[u8], syn| probe.change(header, syn, false).unwrap();
     let none = Change::default();
     assert_eq!(change(&came(10, 20, 30), Some(&syn)), none);
     assert_eq!(change(&came(10, 20, 30), None), none);

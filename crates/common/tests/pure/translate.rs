@@ -21,7 +21,7 @@ prop_compose! {
     fn any_translation()(n in any::<[u32; 4]>(), s in proptest::array::uniform4(0u8..=14), flags in 0u32..8) -> Translation {
         Translation {
             seq_out: n[0], seq_in: n[1], ts_out: n[2], ts_in: n[3],
-            wscale_local: s[0], wscale_local_far: s[1], wscale_remote_far: s[2], wscale_remote: s[3],
+            wscale_local: s[0], wscale_local_at_peer: s[1], wscale_remote_at_peer: s[2], wscale_remote: s[3],
             flags,
         }
     }
@@ -54,7 +54,7 @@ proptest! {
         prop_assert_eq!(e.seq, s.seq.wrapping_add(t.seq_out));
         prop_assert_eq!(e.ack, s.ack.wrapping_sub(t.seq_in));
         prop_assert_eq!((e.tsval_add, e.tsecr_add), (t.ts_out, t.ts_in.wrapping_neg()));
-        prop_assert_eq!(e.window, slow_rescale(s.window, t.wscale_local, t.wscale_local_far));
+        prop_assert_eq!(e.window, slow_rescale(s.window, t.wscale_local, t.wscale_local_at_peer));
         check_flags(&t, &s, e.flags, e.strip)?;
         let sack = if t.flags & LEAVE_SACK != 0 { 0 } else { t.seq_in.wrapping_neg() };
         prop_assert_eq!(e.sack_add, sack);
@@ -67,7 +67,7 @@ proptest! {
         prop_assert_eq!(e.seq, s.seq.wrapping_add(t.seq_in));
         prop_assert_eq!(e.ack, s.ack.wrapping_sub(t.seq_out));
         prop_assert_eq!((e.tsval_add, e.tsecr_add), (t.ts_in, t.ts_out.wrapping_neg()));
-        prop_assert_eq!(e.window, slow_rescale(s.window, t.wscale_remote_far, t.wscale_remote));
+        prop_assert_eq!(e.window, slow_rescale(s.window, t.wscale_remote_at_peer, t.wscale_remote));
         check_flags(&t, &s, e.flags, e.strip)?;
         let sack = if t.flags & LEAVE_SACK != 0 { 0 } else { t.seq_out.wrapping_neg() };
         prop_assert_eq!(e.sack_add, sack);
@@ -82,7 +82,7 @@ proptest! {
         key in any_key(), nops in 0usize..2,
     ) {
         t.flags = 0;
-        (t.wscale_local_far, t.wscale_remote) = (t.wscale_local, t.wscale_remote_far);
+        (t.wscale_local_at_peer, t.wscale_remote) = (t.wscale_local, t.wscale_remote_at_peer);
         let mut options = serialize(&[vec![Opt::Nop; nops], vec![Opt::Timestamps(ts.0, ts.1), Opt::Sack(blocks)]].concat());
         options.resize(options.len().next_multiple_of(4), 1);
         let mut h = [&fixed[..], &options].concat();
@@ -97,7 +97,7 @@ proptest! {
         b.rewrite(&mirrored(&t).incoming(&b.segment(0), &seen_from_there)).unwrap();
         let mut window = [h[14], h[15]];
         let w = u16::from_be_bytes(window);
-        for (from, to) in [(t.wscale_local, t.wscale_local_far), (t.wscale_remote_far, t.wscale_remote)] {
+        for (from, to) in [(t.wscale_local, t.wscale_local_at_peer), (t.wscale_remote_at_peer, t.wscale_remote)] {
             window = slow_rescale(w, from, to).to_be_bytes();
         }
         h[14..16].copy_from_slice(&window);

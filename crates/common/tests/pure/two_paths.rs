@@ -1,6 +1,7 @@
 //! The two-path phase: cases, properties of single decisions, and a session whose two paths
 //! compete.
 
+mod announced;
 mod any;
 mod drained;
 mod ending;
@@ -8,7 +9,6 @@ mod far_apart;
 mod opening;
 mod outgoing;
 mod proxy;
-mod shown;
 mod windows;
 
 use dysco_common::session::{Session, offer};
@@ -45,15 +45,15 @@ fn mirrored(s: &Session) -> Session {
         local: s.remote,
         remote: s.local,
         clamp: 0,
-        clamp_far: s.clamp,
+        clamp_remote: s.clamp,
         ..*s
     }
 }
 
 /// Checks that both kinds of anchor give the same result, and returns it.
 fn same<T: PartialEq + std::fmt::Debug>(s: &Session, f: impl Fn(Anchor, &Session) -> T) -> T {
-    let near = f(Anchor::Near, s);
-    assert_eq!(near, f(Anchor::Far, &mirrored(s)));
+    let near = f(Anchor::Local, s);
+    assert_eq!(near, f(Anchor::Remote, &mirrored(s)));
     near
 }
 
@@ -84,8 +84,8 @@ fn after_window(s: &Session, seg: &Segment) -> Session {
         two_paths::hear_window(at, &mut s, seg);
         s
     };
-    let near = heard(Anchor::Near, *s);
-    let far = heard(Anchor::Far, mirrored(s));
+    let near = heard(Anchor::Local, *s);
+    let far = heard(Anchor::Remote, mirrored(s));
     assert_eq!(near.two.new_ack_set, far.two.new_ack_set);
     near
 }
@@ -110,16 +110,16 @@ fn segment(seq: u32, ack: u32, len: u32, flags: u8) -> Segment {
 
 /// Returns a session whose new path has opened, but has not carried the data that the other end
 /// sent elsewhere.
-fn unshown() -> Session {
+fn unannounced() -> Session {
     let mut s = cut();
-    s.shown = CUT_IN - 300;
+    s.peer_sent_max = CUT_IN - 300;
     (s.local.flags, s.remote.flags) = (offer::WSCALE, offer::WSCALE);
     s.local.wscale = 2;
     s
 }
 
 fn near(s: &Session, seg: &Segment) -> Outgoing {
-    two_paths::outgoing(Anchor::Near, s, seg)
+    two_paths::outgoing(Anchor::Local, s, seg)
 }
 
 /// Returns a session after both cuts, whose new path has carried data to the local end.

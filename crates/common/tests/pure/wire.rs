@@ -38,8 +38,8 @@ prop_compose! {
             local, remote,
             translation: Translation {
                 seq_out: n[6], seq_in: n[7], ts_out: n[8], ts_in: n[9],
-                wscale_local: own[0], wscale_local_far: far[0],
-                wscale_remote_far: far[1], wscale_remote: own[1],
+                wscale_local: own[0], wscale_local_at_peer: far[0],
+                wscale_remote_at_peer: far[1], wscale_remote: own[1],
                 flags: 0,
             },
             ..Session::default()
@@ -89,8 +89,8 @@ proptest! {
     #[test]
     fn scales_are_those_of_the_wire(s in left()) {
         let wire = s.on_wire();
-        prop_assert_eq!(wire.local_wscale(), s.translation.wscale_local_far);
-        prop_assert_eq!(wire.remote_wscale(), s.translation.wscale_remote_far);
+        prop_assert_eq!(wire.local_wscale(), s.translation.wscale_local_at_peer);
+        prop_assert_eq!(wire.remote_wscale(), s.translation.wscale_remote_at_peer);
     }
 
     /// A host that does not translate has its own scales on the wire.
@@ -195,7 +195,7 @@ fn one_side_alone_has_an_option() {
     assert!(!has(none, offer::WSCALE) && has(none.on_wire(), offer::WSCALE));
     assert_eq!(none.on_wire().local_wscale(), 0);
     let scaled_there = Translation {
-        wscale_local_far: 9,
+        wscale_local_at_peer: 9,
         ..Translation::default()
     };
     let wire = session(0, 5, scaled_there).on_wire();

@@ -1,6 +1,6 @@
 //! The steps of a change, in the entry of a session.
 
-use dysco_common::two_paths::{Anchor, Cutoff, has_far_more};
+use dysco_common::two_paths::{Anchor, Cutoff, acked_far_ahead};
 use dysco_common::{FlowKey, FlowRef, Path as FlowPath, Session, ShortKey, State};
 
 use super::{Agent, NewPath, lock, map_error};
@@ -47,7 +47,7 @@ impl Agent {
             s.ifindex = new.ifindex;
             s.translation = new.translation;
             s.two = Default::default();
-            (s.hop, s.new_out, s.new_in, s.shown, s.muted) = (0, 0, 0, 0, 0);
+            (s.hop, s.new_out, s.new_in, s.peer_sent_max, s.muted) = (0, 0, 0, 0, 0);
         });
         Ok(())
     }
@@ -70,14 +70,14 @@ impl Agent {
     /// Sends new data on the new path from here on. Returns the cutoff, in the local end's own
     /// sequence space.
     pub fn cut(&self, slot: u32) -> Cutoff {
-        self.memory.cut(slot, Anchor::Near)
+        self.memory.cut(slot, Anchor::Local)
     }
 
     /// Sets the number of the first byte that arrives on the new path, in the local end's space.
     /// Returns true if the local end has acknowledged all earlier bytes already; otherwise a
     /// `Drained` event follows.
     pub fn set_cut_in(&self, slot: u32, cutoff: Cutoff) -> bool {
-        self.memory.set_cut_in(slot, cutoff, Anchor::Near)
+        self.memory.set_cut_in(slot, cutoff, Anchor::Local)
     }
 
     /// Records that the middlebox has ended the session between two paths, so that the programs
@@ -120,7 +120,7 @@ impl Agent {
             rcv_max: s.snd_ack,
             ..s
         };
-        if has_far_more(&s) {
+        if acked_far_ahead(&s) {
             self.memory.set_received(slot, s.snd_ack);
         } else {
             self.memory.raise(slot, &received);

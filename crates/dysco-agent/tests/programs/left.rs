@@ -26,8 +26,8 @@ fn translation() -> Translation {
         seq_out: 1000,
         seq_in: 0x8000_0000,
         wscale_local: 7,
-        wscale_local_far: 3,
-        wscale_remote_far: 2,
+        wscale_local_at_peer: 3,
+        wscale_remote_at_peer: 2,
         wscale_remote: 5,
         ..Translation::default()
     }

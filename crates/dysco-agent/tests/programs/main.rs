@@ -6,13 +6,13 @@
 mod back;
 mod bench;
 mod chain;
-mod far;
 mod frame;
 mod icmp;
 mod learn;
 mod left;
 mod pass;
 mod path_liveness;
+mod relay;
 mod resized;
 mod stack;
 mod steer;

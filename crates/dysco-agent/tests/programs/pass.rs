@@ -14,8 +14,8 @@ const LOUD: Translation = Translation {
     ts_out: 1,
     ts_in: 1,
     wscale_local: 0,
-    wscale_local_far: 0,
-    wscale_remote_far: 0,
+    wscale_local_at_peer: 0,
+    wscale_remote_at_peer: 0,
     wscale_remote: 0,
     flags: 0,
 };

@@ -23,13 +23,13 @@ fn between(net: &Net, carried: u32) -> Programs {
         (s.local.flags, s.remote.flags) = (offer::SEEN, offer::SEEN);
     });
     if carried > 0 {
-        let data = from_far(net, GOT, SENT, carried as usize);
+        let data = from_peer(net, GOT, SENT, carried as usize);
         p.run(Way::In, &data.bytes());
     }
     p
 }
 
-fn from_far(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
+fn from_peer(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
     Frame {
         seq,
         ack,
@@ -71,17 +71,20 @@ fn what_is_not_heard_teaches_nothing() {
         p.change(|s| s.muted = 1);
         p.drops(
             Way::In,
-            &from_far(&net, GOT, SENT + 1, 100),
+            &from_peer(&net, GOT, SENT + 1, 100),
             Counter::DroppedStray,
         );
         let opens = Frame {
             flags: ACK | PSH,
             window: u16::MAX,
-            ..from_far(&net, GOT, SENT, 0)
+            ..from_peer(&net, GOT, SENT, 0)
         };
         p.drops(Way::In, &opens, Counter::DroppedStray);
         let s = p.session(SLOT);
-        assert_eq!((s.two.new_heard, s.two.edge_set, s.shown), (0, 0, 0));
+        assert_eq!(
+            (s.two.new_heard, s.two.edge_set, s.peer_sent_max),
+            (0, 0, 0)
+        );
         // New data is sent there until the path is taken back.
         let (verdict, _) = p.run(Way::Out, &sent(&net, SENT, GOT, 100).bytes());
         assert_eq!(verdict, REDIRECT);

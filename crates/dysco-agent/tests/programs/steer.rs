@@ -8,11 +8,11 @@ use dysco_common::tcp::{ACK, FIN, PSH, RST, SYN};
 use dysco_common::{Counter, EventKind, FlowKey, Path, Session, State, mark};
 
 use crate::bench::{DROP, PASS, Programs, REDIRECT, SLOT, Way};
-use crate::far::{
+use crate::frame::{ALL_OPTIONS, Frame, Net, Options, mirror, nets, on, options as options_of};
+use crate::relay::{
     BACK, GIVEN, OTHER, OUT, SENT, from_client, from_server, joined_in, to_client, to_server,
     with_limit,
 };
-use crate::frame::{ALL_OPTIONS, Frame, Net, Options, mirror, nets, on, options as options_of};
 
 /// The slot of the path's entry.
 const NEXT: u32 = 4;
@@ -194,7 +194,7 @@ fn what_opens_the_path_is_not_relayed() {
 
 /// The far end takes the path: so do the packets that are relayed from now on.
 #[test]
-fn the_relay_follows_the_far_end() {
+fn the_relay_follows_the_remote_end() {
     for net in nets() {
         let mut p = steered(&net, State::Joining);
         let sent = from_server(&net, GIVEN - BACK, SENT + OUT, 1000);
@@ -257,8 +257,8 @@ fn a_reset_ends_what_the_relay_believes() {
             flags: RST,
             ..by_path(&net, &from_server(&net, seq, 0, 0))
         };
-        let far = reset((GIVEN - BACK).wrapping_add(1 << 30));
-        assert_eq!(p.run(Way::In, &far.bytes()).0, REDIRECT);
+        let relay = reset((GIVEN - BACK).wrapping_add(1 << 30));
+        assert_eq!(p.run(Way::In, &relay.bytes()).0, REDIRECT);
         for slot in [SLOT, OTHER, NEXT] {
             assert_eq!(p.session(slot).life.reset, 0);
         }

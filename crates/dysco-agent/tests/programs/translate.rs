@@ -14,8 +14,8 @@ pub const T: Translation = Translation {
     ts_out: 0xffff_ff05,
     ts_in: 0x0123_4567,
     wscale_local: 7,
-    wscale_local_far: 9,
-    wscale_remote_far: 8,
+    wscale_local_at_peer: 9,
+    wscale_remote_at_peer: 8,
     wscale_remote: 6,
     flags: 0,
 };

@@ -20,8 +20,8 @@ const T: Translation = Translation {
     ts_out: 0,
     ts_in: 0,
     wscale_local: 0,
-    wscale_local_far: 0,
-    wscale_remote_far: 0,
+    wscale_local_at_peer: 0,
+    wscale_remote_at_peer: 0,
     wscale_remote: 0,
     flags: 0,
 };
@@ -73,7 +73,7 @@ fn on_new(net: &Net, f: &Frame) -> Frame {
     }
 }
 
-fn from_far(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
+fn from_peer(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
     Frame {
         seq: seq.wrapping_sub(IN),
         ack: ack.wrapping_add(OUT),

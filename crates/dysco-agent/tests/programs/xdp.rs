@@ -6,8 +6,10 @@ use dysco_common::tcp::{ACK, FIN, PSH, RST, SYN};
 use dysco_common::{Counter, Session, State, mark};
 
 use crate::bench::{DROP, PASS, Programs, REDIRECT, SLOT, Way, XDP_PASS, XDP_TX};
-use crate::far::{BACK, GIVEN, OTHER, OUT, SENT, from_client, from_server, joined_in, with_limit};
 use crate::frame::{ALL_OPTIONS, Frame, Net, Options, nets};
+use crate::relay::{
+    BACK, GIVEN, OTHER, OUT, SENT, from_client, from_server, joined_in, with_limit,
+};
 
 /// The neighbour's address, and this host's address in all frames here.
 const NEXT: [u8; 6] = [2, 9, 9, 9, 9, 9];
@@ -87,7 +89,10 @@ fn it_is_what_tc_makes() {
         // A session of which one end has no timestamps, with different windows.
         p.change(|s| {
             s.translation.flags = translation::STRIP_TIMESTAMPS;
-            (s.translation.wscale_local, s.translation.wscale_local_far) = (9, 2);
+            (
+                s.translation.wscale_local,
+                s.translation.wscale_local_at_peer,
+            ) = (9, 2);
         });
         let frame = from_client(&net, SENT, GIVEN, 10, Options::Timestamps);
         same(&mut p, &frame.bytes());
@@ -184,7 +189,7 @@ fn only_sessions_that_leave_as_they_came_are_xdps() {
         passes(&mut p, &frame);
         let cases: [fn(&mut Session); 6] = [
             |s| s.ifindex = 2,
-            |s| s.state = State::FarTwoPaths as u32,
+            |s| s.state = State::RelayTwoPaths as u32,
             |s| s.state = State::Tracked as u32,
             |s| s.translation.flags = translation::STRIP_ECN,
             |s| s.own_address ^= 1,

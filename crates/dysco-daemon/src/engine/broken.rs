@@ -92,8 +92,8 @@ impl ProxyChanges {
 /// end, or to a remote end.
 fn reset_end(at: Anchor, s: &Session) {
     let (from, seq, ack) = match at {
-        Anchor::Near => (reversed(&s.key), s.snd_ack, s.snd_max),
-        Anchor::Far => (s.key, s.rcv_ack, s.rcv_max),
+        Anchor::Local => (reversed(&s.key), s.snd_ack, s.snd_max),
+        Anchor::Remote => (s.key, s.rcv_ack, s.rcv_max),
     };
     let to = from.remote();
     let mut tcp = TcpHeader::new(from.local().port(), to.port(), seq, 0);

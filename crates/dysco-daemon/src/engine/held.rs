@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dysco_agent::AgentError;
 use dysco_common::seq::after;
 use dysco_common::two_paths::{
-    Anchor, Fins, has_carried, has_reset, has_shown_all, is_confirmed, is_past,
+    Anchor, Fins, has_announced_all, has_carried, has_reset, is_confirmed, is_past,
 };
 use dysco_common::{FlowKey, Session, Translation, View};
 use dysco_proto::{ChangeId, HostEvent, Subsession};
@@ -41,7 +41,7 @@ pub(super) struct Held {
     /// True if a cutoff is set and `Drained` is not yet reported.
     pub draining: bool,
     /// Set while this end may have to show on the new path the data that it has sent elsewhere.
-    pub showing: Option<Showing>,
+    pub announcing: Option<Announcing>,
     /// True if the new path has answered a SYN.
     pub opened: bool,
     /// SYN that is repeated on the new path until an answer arrives.
@@ -87,47 +87,51 @@ pub(super) const FIRST_LOOK: Duration = Duration::from_millis(1);
 
 /// Silence of an end on its new path.
 #[derive(Default)]
-pub(super) struct Showing {
+pub(super) struct Announcing {
     /// Number of packets sent there at the last look.
     pub sent: u32,
     /// Number up to which the other end had shown to have sent.
-    pub shown: u32,
+    pub peer_sent_max: u32,
     /// Number of looks since then.
     pub looks: u32,
 }
 
-impl Showing {
+impl Announcing {
     /// Maximum number of looks between two packets.
     const SELDOM: u32 = 64;
 
     /// Records the number of packets sent there. Returns true if another packet is due that shows
-    /// the data sent elsewhere: the interval doubles, up to [`Showing::SELDOM`] looks. It begins
+    /// the data sent elsewhere: the interval doubles, up to [`Announcing::SELDOM`] looks. It begins
     /// anew when the other end has shown more, since that end shows no more than a window at once.
     pub fn is_due(&mut self, s: &Session) -> bool {
-        let (sent, shown) = (s.new_out, s.shown);
-        if (sent, shown) != (self.sent, self.shown) {
+        let (sent, peer_sent_max) = (s.new_out, s.peer_sent_max);
+        if (sent, peer_sent_max) != (self.sent, self.peer_sent_max) {
             let is_due = sent == self.sent;
             let looks = 0;
-            *self = Showing { sent, shown, looks };
+            *self = Announcing {
+                sent,
+                peer_sent_max,
+                looks,
+            };
             return is_due;
         }
         self.looks = self.looks.saturating_add(1);
-        self.looks.is_power_of_two() || self.looks.is_multiple_of(Showing::SELDOM)
+        self.looks.is_power_of_two() || self.looks.is_multiple_of(Announcing::SELDOM)
     }
 }
 
 impl Held {
     /// Returns true if the change is between two paths.
     pub fn is_underway(&self) -> bool {
-        self.draining || self.showing.is_some() || self.returns
+        self.draining || self.announcing.is_some() || self.returns
     }
 
     /// Returns the end of its sessions at which this host stands. For a pair that the host relays,
     /// these are the far ends.
     pub fn anchor(&self) -> Anchor {
         match self.other {
-            None => Anchor::Near,
-            Some(_) => Anchor::Far,
+            None => Anchor::Local,
+            Some(_) => Anchor::Remote,
         }
     }
 
@@ -187,7 +191,7 @@ impl ProxyChanges {
                 .slots()
                 .map(|(slot, _)| plane.agent.session(slot))
                 .collect();
-            let drained = |s: &Session| s.two.drained != 0 && has_shown_all(s);
+            let drained = |s: &Session| s.two.drained != 0 && has_announced_all(s);
             all.iter().all(drained) && all.iter().any(|s| !is_confirmed(at, s))
         })
     }
@@ -266,7 +270,7 @@ impl ProxyChanges {
             }
             self.drained_or_wait(plane, change, DRAIN_SWEEP);
         }
-        self.show_silent_cuts(plane);
+        self.announce_silent_cuts(plane);
         self.sweep_returns(plane);
     }
 }
@@ -283,14 +287,14 @@ impl Plane {
     /// waits for nothing.
     pub(super) fn is_drained(&self, slot: u32, at: Anchor) -> bool {
         let s = self.agent.session(slot);
-        let drained = s.two.drained != 0 && has_shown_all(&s) && is_confirmed(at, &s);
+        let drained = s.two.drained != 0 && has_announced_all(&s) && is_confirmed(at, &s);
         drained || has_reset(&s)
     }
 }
 
 /// Returns true if the new path has carried nothing, and the far end has no room for more.
 fn is_shut(s: &Session) -> bool {
-    let room = after(s.edge, s.far_ack);
+    let room = after(s.edge, s.peer_ack);
     is_past(s) && !has_carried(s) && !room && s.life.reset == 0
 }
 
@@ -299,20 +303,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_silent_shows_itself_more_and_more_seldom() {
-        let mut showing = Showing::default();
-        let at = |new_out, shown| Session {
+    fn a_silent_end_announces_itself_more_and_more_seldom() {
+        let mut announcing = Announcing::default();
+        let at = |new_out, peer_sent_max| Session {
             new_out,
-            shown,
+            peer_sent_max,
             ..Session::default()
         };
-        let due: Vec<usize> = (1..=200).filter(|_| showing.is_due(&at(0, 0))).collect();
+        let due: Vec<usize> = (1..=200).filter(|_| announcing.is_due(&at(0, 0))).collect();
         assert_eq!(due, [1, 2, 4, 8, 16, 32, 64, 128, 192]);
         // The end has sent a packet, which has shown the data that it sent elsewhere.
-        assert!(!showing.is_due(&at(1, 0)) && showing.is_due(&at(1, 0)));
+        assert!(!announcing.is_due(&at(1, 0)) && announcing.is_due(&at(1, 0)));
         // The other end has shown a part of its data.
-        let shown = at(1, 7);
-        assert_eq!([(); 3].map(|()| showing.is_due(&shown)), [true, true, true]);
-        assert!(!showing.is_due(&shown));
+        let announced = at(1, 7);
+        assert_eq!(
+            [(); 3].map(|()| announcing.is_due(&announced)),
+            [true, true, true]
+        );
+        assert!(!announcing.is_due(&announced));
     }
 }

@@ -49,7 +49,7 @@ impl Plane {
         let pair = pair.as_ref();
         let view = s.view();
         let role = match (view, pair) {
-            (View::Left(_) | View::Relayed(_) | View::Changing(Change::FarTwoPaths(_)), _)
+            (View::Left(_) | View::Relayed(_) | View::Changing(Change::RelayTwoPaths(_)), _)
             | (_, Some(_)) => Role::Middlebox,
             _ if s.is_beside_relay() => Role::Middlebox,
             _ if s.is_chained() && s.joined_to().is_some() => Role::Middlebox,
@@ -66,7 +66,7 @@ impl Plane {
         let returns = s.two.returns != 0
             || joined.is_some_and(|other| self.agent.session(other).two.returns != 0);
         let mode = match view {
-            View::Relayed(_) | View::Changing(Change::FarTwoPaths(_)) if returns => {
+            View::Relayed(_) | View::Changing(Change::RelayTwoPaths(_)) if returns => {
                 Some(Mode::Return)
             }
             _ => mode_of(view).filter(|_| !s.is_chained()),

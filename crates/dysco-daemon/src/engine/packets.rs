@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use dysco_common::chain::{Chain, Hop, Payload, Token, WireElement};
 use dysco_common::fresh::ticks;
-use dysco_common::probe::{Change, PROBE, Probe, SHOWS, Said, Shown};
+use dysco_common::probe::{Change, LENGTH_PROBES, LengthProbe, PROBE, Probe, Said};
 use dysco_common::session::offer;
-use dysco_common::two_paths::{LAST_WINDOW, is_past, shows_to};
+use dysco_common::two_paths::{LAST_WINDOW, announces_to, is_past};
 use dysco_common::{Element, FlowKey, Offer, Session};
 use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
 
@@ -67,14 +67,14 @@ pub(super) fn long_primer(s: &Session, first: u32, mss: u16, seen: Option<Change
     let (seq, ack) = (tcp.sequence_number, tcp.acknowledgment_number);
     let stamps = agreed(s, offer::TIMESTAMPS).then_some([s.tsval_out, s.tsval_in]);
     let [tsval, tsecr] = stamps.unwrap_or_default();
-    let shown = Shown {
-        magic: SHOWS,
+    let probe = LengthProbe {
+        magic: LENGTH_PROBES,
         heard: u32::from(seen.is_some()),
         sent: [seq, ack, tsval, tsecr],
         offered: offered(s),
         change: seen.unwrap_or_default(),
     };
-    packet(s, tcp, &begins_with(&shown.to_bytes(), length))
+    packet(s, tcp, &begins_with(&probe.to_bytes(), length))
 }
 
 /// Returns a payload of at least `length` bytes that begins with `bytes`.
@@ -123,7 +123,7 @@ pub(super) fn bypass_opens(s: &Session, nonce: u32) -> [Vec<u8>; 2] {
 /// local end's numbers.
 pub(super) fn bypass_opened(s: &Session, first: u32) -> Vec<u8> {
     let wire = &s.on_wire_of(s.path);
-    let heard = s.received_on_wire(s.shown);
+    let heard = s.received_on_wire(s.peer_sent_max);
     opens_windows(wire, s.sent_on_wire(first), heard)
 }
 
@@ -131,11 +131,11 @@ pub(super) fn bypass_opened(s: &Session, first: u32) -> Vec<u8> {
 /// of the widest window: firewalls let numbers advance no further at once. The bypass opened at
 /// `opened` (local end's numbers), if that is known, and the far end has not received all of that
 /// data.
-pub(super) fn bypass_shows(s: &Session, opened: Option<u32>) -> Vec<Vec<u8>> {
+pub(super) fn bypass_announcements(s: &Session, opened: Option<u32>) -> Vec<Vec<u8>> {
     let wire = &s.on_wire_of(s.path);
-    let heard = s.received_on_wire(s.shown);
+    let heard = s.received_on_wire(s.peer_sent_max);
     let widest = u32::from(u16::MAX) << wire.remote_wscale();
-    let last = shows_to(s);
+    let last = announces_to(s);
     let opened = opened.filter(|_| !is_past(s)).unwrap_or(last);
     let ahead = last.wrapping_sub(opened);
     let steps = (1..STEPS).map(|step| widest.saturating_mul(step));

@@ -34,14 +34,14 @@ impl ProxyChanges {
         let Some(held) = self.held.get_mut(&change) else {
             return;
         };
-        let shows = packets::bypass_shows(&s, held.opened_at);
+        let shows = packets::bypass_announcements(&s, held.opened_at);
         let answers = plane.answers.clone();
         let ask = Repeated::send(shows, s.path.remote(), &REPEAT, move || {
             let _ = answers.send(Answer::PathChecked(change));
         });
         held.liveness_check = Some(LivenessCheck {
             answers: s.answers,
-            waits: !is_confirmed(Anchor::Near, &s),
+            waits: !is_confirmed(Anchor::Local, &s),
             _ask: ask,
         });
     }
@@ -62,7 +62,7 @@ impl ProxyChanges {
         // Packets that arrive unasked do not show that the other end receives anything. Answers of
         // the data planes do not show that the stacks receive anything.
         let answers = s.answers != liveness_check.answers;
-        let unheard = liveness_check.waits && is_unheard(Anchor::Near, &s);
+        let unheard = liveness_check.waits && is_unheard(Anchor::Local, &s);
         let carries = answers && !unheard || has_carried(&s) || !is_between(&s);
         plane.tell_machine(HostEvent::PathChecked { change, carries });
     }
@@ -117,7 +117,7 @@ impl ProxyChanges {
         }
         plane.agent.take_back(slot);
         if let Some(held) = self.held.get_mut(&change) {
-            (held.draining, held.showing, held.liveness_check) = (false, None, None);
+            (held.draining, held.announcing, held.liveness_check) = (false, None, None);
             held.returns = true;
         }
         plane.agent.clamp(slot, 0);

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use dysco_common::probe::{Arrival, Change, Probe, Said, Shown};
+use dysco_common::probe::{Arrival, Change, LengthProbe, Probe, Said};
 use dysco_common::tcp::SYN;
 use dysco_common::two_paths::Fins;
 use dysco_common::{Element, FlowKey, Session};
@@ -78,12 +78,12 @@ impl Seen {
             self.syn = Said::of(header, v6).or(self.syn);
             return;
         }
-        let Some(shown) = Shown::from_bytes(&arrival.carried) else {
+        let Some(probe) = LengthProbe::from_bytes(&arrival.carried) else {
             return;
         };
-        self.coming = shown.change(header, self.syn.as_ref(), v6).or(self.coming);
-        if shown.heard != 0 {
-            self.going = Some(shown.change);
+        self.coming = probe.change(header, self.syn.as_ref(), v6).or(self.coming);
+        if probe.heard != 0 {
+            self.going = Some(probe.change);
         }
     }
 

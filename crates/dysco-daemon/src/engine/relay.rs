@@ -56,7 +56,7 @@ impl ProxyChanges {
             }
             plane
                 .agent
-                .clamp_far(slot, clamp_of(0, Anchor::Far.wscale(s)));
+                .clamp_remote(slot, clamp_of(0, Anchor::Remote.wscale(s)));
         }
         Ok(ends)
     }
@@ -144,7 +144,7 @@ impl ProxyChanges {
         let done = |(view, _)| {
             matches!(
                 view,
-                View::Changing(Change::FarTwoPaths(_)) | View::Relayed(_)
+                View::Changing(Change::RelayTwoPaths(_)) | View::Relayed(_)
             )
         };
         if states.into_iter().all(done) {
@@ -167,7 +167,7 @@ impl ProxyChanges {
     /// Leaves two paths, unless the sessions were cut.
     pub(super) fn unjoin(&self, plane: &Plane, change: ChangeId) {
         for slot in self.slots_of(plane, change) {
-            if let View::Changing(Change::FarTwoPaths(cutover)) = plane.agent.session(slot).view()
+            if let View::Changing(Change::RelayTwoPaths(cutover)) = plane.agent.session(slot).view()
                 && cutover.cut == Cut::None
             {
                 plane.agent.unjoin(slot);
@@ -178,7 +178,7 @@ impl ProxyChanges {
     /// Relays all packets of both ends.
     pub(super) fn relay_pair(&mut self, plane: &Plane, change: ChangeId) {
         if let Some(held) = self.held.get_mut(&change) {
-            held.showing = None;
+            held.announcing = None;
         }
         for slot in self.slots_of(plane, change) {
             plane.agent.relay(slot);
@@ -195,7 +195,7 @@ impl ProxyChanges {
                 .map(|slot| plane.agent.session(slot))
                 .find(|s| s.two.cut_set != 0);
             if let Some(s) = cut {
-                let cutoff = cutoff(Anchor::Far, &s);
+                let cutoff = cutoff(Anchor::Remote, &s);
                 plane.tell_machine(HostEvent::CutDone { change, cutoff });
             }
             return self.tell_gone(plane, change);

@@ -2,7 +2,7 @@
 //! a separate task and answers later.
 
 use dysco_agent::NewPath;
-use dysco_common::two_paths::{Anchor, Cutoff, has_shown_all};
+use dysco_common::two_paths::{Anchor, Cutoff, has_announced_all};
 use dysco_common::view::{Change, Cut, View};
 use dysco_common::{FlowKey, Translation};
 use dysco_explain::Explain;
@@ -69,7 +69,7 @@ impl ProxyChanges {
         held.own = Some(*sub);
         // Modulo 2^32; an acknowledgement may be ahead of the highest number that was seen leaving.
         let under_way = s.snd_max.wrapping_sub(s.rcv_ack) as i32;
-        let clamp = clamp_of(under_way.max(0) as u32, Anchor::Near.wscale(&s));
+        let clamp = clamp_of(under_way.max(0) as u32, Anchor::Local.wscale(&s));
         plane.agent.clamp(slot, clamp);
         Ok(facts)
     }
@@ -83,7 +83,7 @@ impl ProxyChanges {
     pub(super) fn unclamp(&self, plane: &Plane, change: ChangeId) {
         for slot in self.slots_of(plane, change) {
             plane.agent.clamp(slot, 0);
-            plane.agent.clamp_far(slot, 0);
+            plane.agent.clamp_remote(slot, 0);
         }
     }
 
@@ -196,7 +196,7 @@ impl ProxyChanges {
         match self.slot_of(plane, change) {
             Some(slot) => {
                 let cutoff = plane.agent.cut(slot);
-                self.show_cut(plane, change, slot);
+                self.announce_cut(plane, change, slot);
                 plane.tell_machine(HostEvent::CutDone { change, cutoff });
             }
             None => self.tell_gone(plane, change),
@@ -214,15 +214,15 @@ impl ProxyChanges {
         if let Some(held) = self.held.get_mut(&change) {
             held.draining = true;
         }
-        if !has_shown_all(&plane.agent.session(slot)) {
-            self.show_cut(plane, change, slot);
+        if !has_announced_all(&plane.agent.session(slot)) {
+            self.announce_cut(plane, change, slot);
         }
         self.drained_or_wait(plane, change, FIRST_LOOK);
     }
 
     pub(super) fn complete(&mut self, plane: &Plane, change: ChangeId) {
         if let Some(held) = self.held.get_mut(&change) {
-            held.showing = None;
+            held.announcing = None;
         }
         for slot in self.slots_of(plane, change) {
             plane.agent.complete(slot);

@@ -19,7 +19,7 @@ use super::{Answer, Plane};
 /// Time without an acknowledgement after which replies take the old path again.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Intervals at which the old path is shown again how far replies are: some packets may be lost.
-const SHOW_AGAIN: [Duration; 3] = [
+const ANNOUNCE_AGAIN: [Duration; 3] = [
     Duration::from_millis(200),
     Duration::from_secs(1),
     Duration::from_secs(3),
@@ -171,7 +171,7 @@ impl Returns {
         match s.view() {
             View::Returned if self.is_stuck(slot, s, now) => {
                 plane.agent.unprepare(slot);
-                plane.show_old_way(slot, s);
+                plane.announce_old_way(slot, s);
                 let why = format!("nothing was acknowledged for {} s", PATIENCE.as_secs());
                 self.no_return(plane, slot, s, &why);
             }
@@ -217,7 +217,7 @@ impl Plane {
     /// client has received more. This end sent no more than the window that the client's last
     /// acknowledgement opened, which the firewall has seen: the firewall accepts a segment with the
     /// highest number at once. A keep-alive after that segment makes the client acknowledge all.
-    fn show_old_way(&self, slot: u32, s: &Session) {
+    fn announce_old_way(&self, slot: u32, s: &Session) {
         let (agent, created_ns) = (self.agent.clone(), s.created_ns);
         let say = move || {
             let s = agent.session(slot);
@@ -233,7 +233,7 @@ impl Plane {
         };
         say();
         tokio::spawn(async move {
-            for wait in SHOW_AGAIN {
+            for wait in ANNOUNCE_AGAIN {
                 tokio::time::sleep(wait).await;
                 say();
             }

@@ -89,8 +89,8 @@ impl ThisHost {
                     if s.clamp != 0 {
                         self.plane.agent.clamp(slot, 0);
                     }
-                    if s.clamp_far != 0 {
-                        self.plane.agent.clamp_far(slot, 0);
+                    if s.clamp_remote != 0 {
+                        self.plane.agent.clamp_remote(slot, 0);
                     }
                 }
                 View::Changing(Change::Joining) => {
@@ -106,11 +106,13 @@ impl ThisHost {
                 View::Changing(Change::TwoPaths(cutover)) if !cutover.is_used() => {
                     self.plane.agent.unprepare(slot);
                 }
-                View::Changing(Change::FarTwoPaths(cutover)) if !cutover.is_used() => {
+                View::Changing(Change::RelayTwoPaths(cutover)) if !cutover.is_used() => {
                     self.plane.agent.unjoin(slot);
                 }
                 View::Relayed(_) => self.plane.agent.undo_steering(slot),
-                View::Changing(Change::TwoPaths(_) | Change::FarTwoPaths(_)) if !s.has_ended() => {
+                View::Changing(Change::TwoPaths(_) | Change::RelayTwoPaths(_))
+                    if !s.has_ended() =>
+                {
                     tracing::error!(session = ?s.key, "two paths, and no record of the change: it stays so until the session ends");
                 }
                 // By two paths: the host that opened the session knows which is in use (`in_use`).

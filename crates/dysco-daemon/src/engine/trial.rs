@@ -125,25 +125,25 @@ impl ProxyChanges {
         let opened_at = held.opened_at;
         let first = opened_at.unwrap_or(s.snd_max);
         send(&s, &packets::bypass_opened(&s, first));
-        let result = Ok([Fins::of(Anchor::Near, &s), there]);
+        let result = Ok([Fins::of(Anchor::Local, &s), there]);
         plane.tell_machine(HostEvent::Tried { change, result });
     }
 
     /// Shows what this end has sent through the proxy, if it is the left anchor of a bypass.
-    pub(super) fn show_cut(&mut self, plane: &Plane, change: ChangeId, slot: u32) {
+    pub(super) fn announce_cut(&mut self, plane: &Plane, change: ChangeId, slot: u32) {
         let s = plane.agent.session(slot);
         let two_paths = s.view().two_paths();
         let cut = two_paths.is_some_and(|cutover| cutover.cut == Cut::Set);
-        if !cut || s.life.opened_here == 0 || s.shown == 0 {
+        if !cut || s.life.opened_here == 0 || s.peer_sent_max == 0 {
             return;
         }
         let mut opened = None;
         if let Some(held) = self.held.get_mut(&change) {
-            let showing = held.showing.get_or_insert_default();
-            (showing.sent, showing.shown) = (s.new_out, s.shown);
+            let announcing = held.announcing.get_or_insert_default();
+            (announcing.sent, announcing.peer_sent_max) = (s.new_out, s.peer_sent_max);
             opened = held.opened_at;
         }
-        for packet in packets::bypass_shows(&s, opened) {
+        for packet in packets::bypass_announcements(&s, opened) {
             send(&s, &packet);
         }
     }
@@ -151,18 +151,18 @@ impl ProxyChanges {
     /// Shows that again for all sessions whose end has sent nothing on the new path since: the
     /// packet may be lost, and firewalls learn from data as well. The interval grows: an end may be
     /// silent, and another read nothing, as long as they like.
-    pub(super) fn show_silent_cuts(&mut self, plane: &Plane) {
+    pub(super) fn announce_silent_cuts(&mut self, plane: &Plane) {
         let mut silent = Vec::new();
         for (change, held) in &mut self.held {
-            let (Some(showing), Some((slot, _))) = (&mut held.showing, held.slot) else {
+            let (Some(announcing), Some((slot, _))) = (&mut held.announcing, held.slot) else {
                 continue;
             };
-            if showing.is_due(&plane.agent.session(slot)) {
+            if announcing.is_due(&plane.agent.session(slot)) {
                 silent.push((*change, slot));
             }
         }
         for (change, slot) in silent {
-            self.show_cut(plane, change, slot);
+            self.announce_cut(plane, change, slot);
         }
     }
 

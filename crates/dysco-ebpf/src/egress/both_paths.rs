@@ -46,7 +46,7 @@ pub fn old_path(key: &Key, seg: &Segment, c: &mut Change) {
 /// Removes the SACK blocks that a path must not receive.
 #[inline(always)]
 fn limit(c: &mut Change, s: &Session, path: Path) {
-    let sacks = two_paths::sacks(Anchor::Near, s, path);
+    let sacks = two_paths::sacks(Anchor::Local, s, path);
     if !sacks.limited {
         return;
     }
@@ -69,7 +69,7 @@ pub(super) fn on_two_paths(
     if take(ctx, Run::Egress, key, found).is_none() {
         return Verdict::Pass;
     }
-    paths::cut_if_due(s, Anchor::Near);
+    paths::cut_if_due(s, Anchor::Local);
     track(ctx, s, found, slot);
     // SAFETY: the program's own context.
     match unsafe { dysco_split(ctx.skb.skb, slot) } {
@@ -103,12 +103,12 @@ unsafe extern "C" fn dysco_split(skb: *mut __sk_buff, slot: u32) -> u32 {
         return NEITHER;
     };
     two_paths::acknowledge(s, &p.seg);
-    two_paths::hear_window(Anchor::Near, s, &p.seg);
+    two_paths::hear_window(Anchor::Local, s, &p.seg);
     if two_paths::drains(s, &p.seg) {
         s.two.drained = 1;
         maps::tell(EventKind::Drained, slot);
     }
-    let out = two_paths::outgoing(Anchor::Near, s, &p.seg);
+    let out = two_paths::outgoing(Anchor::Local, s, &p.seg);
     if let Some(copy) = out.copy {
         send_copy(&TcContext::new(skb), s, &copy, mark::COPY, 0);
     }

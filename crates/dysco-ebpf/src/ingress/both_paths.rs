@@ -16,15 +16,15 @@ use crate::{Verdict, paths, probe};
 /// Delivers a segment of the old path with the window that the path may announce.
 #[inline(always)]
 pub(super) fn from_old_path(s: &mut Session, p: &Packet, c: &mut Change, slot: u32) -> Decision {
-    if two_paths::asks(Anchor::Near, s, &p.seg) {
+    if two_paths::asks(Anchor::Local, s, &p.seg) {
         s.two.old_ack_set |= ASKED;
     }
-    let told = match two_paths::old_incoming(Anchor::Near, s, &p.seg, Anchor::Near.wscale(s)) {
+    let told = match two_paths::old_incoming(Anchor::Local, s, &p.seg, Anchor::Local.wscale(s)) {
         OldIncoming::Deliver(told) => told,
         OldIncoming::Drop => return Decision::Leave(dropped(Counter::DroppedLateOld)),
         OldIncoming::Withhold => return Decision::Leave(dropped(Counter::AckWithheld)),
     };
-    if two_paths::breaks(Anchor::Near, s, &told) {
+    if two_paths::breaks(Anchor::Local, s, &told) {
         was_broken(s, slot);
     }
     if told == p.seg {
@@ -67,7 +67,7 @@ pub(super) fn opening(
     }
     // The long packet has to come first: the path may be too narrow for it.
     let asks = p.seg.has(SYN) && p.seg.len > 0;
-    let nobodys = p.seg.flags & (SYN | ACK) == SYN | ACK || s.shown == 0 && p.seg.len == 0;
+    let nobodys = p.seg.flags & (SYN | ACK) == SYN | ACK || s.peer_sent_max == 0 && p.seg.len == 0;
     if nobodys || asks && !probe::is_carried(ctx, slot) {
         return Decision::Leave(dropped(Counter::DroppedStray));
     }
@@ -79,7 +79,7 @@ pub(super) fn opening(
     c.dst = s.path.remote;
     (c.clear_ect, c.pseudo, c.payload) = (0, 0, 0);
     // The path may be taken from now on, and FINs are held back.
-    if asks && !probe::echo(ctx, Fins::of(Anchor::Near, s)) {
+    if asks && !probe::echo(ctx, Fins::of(Anchor::Local, s)) {
         return Decision::Leave(dropped(Counter::DroppedError));
     }
     Decision::Write {
@@ -102,10 +102,10 @@ fn answered(ctx: &TcContext, s: &mut Session, seg: &Segment, slot: u32) {
     }
     // This counter shows that the path carries packets.
     s.answers = s.answers.wrapping_add(1);
-    if s.shown == 0 && !syn {
+    if s.peer_sent_max == 0 && !syn {
         return count(Counter::DroppedStray);
     }
-    let all = two_paths::show(s, s.received_off_wire(seg.seq.wrapping_add(syn as u32)));
+    let all = two_paths::record_announced(s, s.received_off_wire(seg.seq.wrapping_add(syn as u32)));
     if all {
         maps::tell(EventKind::Drained, slot);
     }
@@ -135,10 +135,10 @@ pub(super) fn from_new_path(
             window: e.window,
             ..p.seg
         };
-        if !seg.has(RST) && two_paths::show(s, seg.end()) {
+        if !seg.has(RST) && two_paths::record_announced(s, seg.end()) {
             maps::tell(EventKind::Drained, slot);
         }
-        if !paths::hear(s, Anchor::Near, p, &seg, &mut e) {
+        if !paths::hear(s, Anchor::Local, p, &seg, &mut e) {
             return Decision::Leave(dropped(Counter::AckWithheld));
         }
     } else {

@@ -83,14 +83,14 @@ impl Part {
         &mut self,
         ctx: &mut Context,
         from: &[HostId],
-        AsRight(far): AsRight,
+        AsRight(from_left): AsRight,
         message: Message,
     ) -> Flow {
         match self {
-            Part::Left(p) => p.on_message(ctx, far, message),
-            Part::Middle(p) => p.on_message(ctx, far, message),
-            // For the right anchor the far one of its two peers is the left anchor.
-            Part::Right(p) => p.on_message(ctx, far, message),
+            Part::Left(p) => p.on_message(ctx, from_left, message),
+            Part::Middle(p) => p.on_message(ctx, from_left, message),
+            // Of the two peers of the right anchor, the left anchor is the distant one.
+            Part::Right(p) => p.on_message(ctx, from_left, message),
             Part::Local(p) => p.on_message(ctx, &message),
             Part::Proof(p) => p.on_message(ctx, message),
             // The request is being carried out.

@@ -54,8 +54,8 @@ fn numbers_move_from_a_to_b() {
     assert_eq!(right.tsval_out.wrapping_add(t.ts_in), m.clock_a + TS_LEAD);
     let scales = (
         t.wscale_local,
-        t.wscale_local_far,
-        t.wscale_remote_far,
+        t.wscale_local_at_peer,
+        t.wscale_remote_at_peer,
         t.wscale_remote,
     );
     assert_eq!(scales, (7, 8, 2, 3));
@@ -129,7 +129,7 @@ fn a_session_without_scaling_has_scale_zero_both_ways() {
     let (m, left, right) = without(offer::WSCALE, true, false);
     let t = plan(&m, &left, &right).unwrap();
     assert_eq!((t.wscale_local, t.wscale_remote), (0, 0));
-    assert_eq!((t.wscale_local_far, t.wscale_remote_far), (8, 2));
+    assert_eq!((t.wscale_local_at_peer, t.wscale_remote_at_peer), (8, 2));
 }
 
 #[test]

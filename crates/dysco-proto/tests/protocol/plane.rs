@@ -27,7 +27,7 @@ pub enum State {
     TwoPaths,
     NewPath,
     Tombstone,
-    FarTwoPaths,
+    RelayTwoPaths,
     Relay,
     Return,
 }
@@ -150,7 +150,7 @@ impl Plane {
     pub fn adopt(&mut self) {
         if self.records.is_empty() {
             for s in self.sessions.values_mut() {
-                let two = matches!(s.state, State::TwoPaths | State::FarTwoPaths);
+                let two = matches!(s.state, State::TwoPaths | State::RelayTwoPaths);
                 if two && s.cut_out.is_none() && s.cut_in.is_none() {
                     s.state = State::Tracked;
                 }
@@ -359,7 +359,7 @@ impl Plane {
             (_, true) => Err(Reason::Closing),
             _ => {
                 for s in pair {
-                    s.state = State::FarTwoPaths;
+                    s.state = State::RelayTwoPaths;
                     s.translation = t;
                 }
                 Ok(())

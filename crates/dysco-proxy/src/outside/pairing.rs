@@ -43,7 +43,7 @@ pub struct Rules {
 pub const MAX_DELTA: i64 = 16 << 10;
 
 /// Factor by which one socket must fit more often than another to be beyond doubt.
-const FAR: usize = 4;
+const CLEARLY: usize = 4;
 /// A relay holds nothing at one of this many moments at least. At full speed it nearly always
 /// holds something.
 const RARE: usize = 64;
@@ -278,7 +278,7 @@ impl Best {
     /// nearly always at its maximum; that of sessions in step is now and then.
     pub(super) fn far_above(&self, other: &Best) -> bool {
         let often = 2 * self.hits * other.common >= 3 * other.hits * self.common;
-        self.fresh > 0 && (self.fresh >= FAR * other.fresh || often)
+        self.fresh > 0 && (self.fresh >= CLEARLY * other.fresh || often)
     }
 
     /// Judges the direction.
@@ -296,7 +296,7 @@ impl Best {
                 delta,
                 moments,
                 bytes,
-                empty: self.empty.is_shown(),
+                empty: self.empty.is_observed(),
             };
         }
         // The difference stays at its maximum nearly all the time.
@@ -304,7 +304,7 @@ impl Best {
         if self.moved < rules.bytes && (self.moved == 0 || rests) {
             return Way::Quiet {
                 delta,
-                empty: self.empty.is_shown(),
+                empty: self.empty.is_observed(),
             };
         }
         Way::Open { moments, bytes }

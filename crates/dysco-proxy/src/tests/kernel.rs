@@ -249,7 +249,9 @@ fn what_may_be_a_full_buffer_is_no_constant() {
             witness,
         };
         let full = Side::start(|c| c.still_limit = Duration::from_millis(300));
-        full.side.registry().show(pair(16 << 10, Witness::Counts));
+        full.side
+            .registry()
+            .observe(pair(16 << 10, Witness::Counts));
         for witness in [Witness::Counts, Witness::Shim] {
             let pair = pair(16 << 10, witness);
             if witness == Witness::Shim {
@@ -274,7 +276,7 @@ fn what_may_be_a_full_buffer_is_no_constant() {
         server.read_exact(&mut buffer).unwrap();
         let empty = Side::start(|_| {});
         let pair = pair(0, Witness::Counts);
-        empty.side.registry().show(pair);
+        empty.side.registry().observe(pair);
         let measured = empty.side.measure(&pair).await.unwrap();
         assert_eq!(measured.delta_forward, sent as i64);
     });

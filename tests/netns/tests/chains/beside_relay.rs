@@ -204,7 +204,7 @@ fn shown(world: &Steered) -> Result<u64> {
 /// The server's host, which never receives the end of the change, shows firewalls nothing after a
 /// reset: the packets would make them keep the connection.
 #[test]
-fn nothing_is_shown_after_a_reset() -> Result<()> {
+fn nothing_is_announced_after_a_reset() -> Result<()> {
     for side in [Side::Client, Side::Server] {
         let plan = Plan {
             close: Close::Reset(side),

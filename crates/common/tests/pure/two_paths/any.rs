@@ -17,12 +17,12 @@ prop_compose! {
         flags in proptest::array::uniform6(0u8..2), clamp in prop_oneof![Just(0), 1u16..],
     ) -> Session {
         let mut s = session();
-        let [cut_out, sent, rcv_ack, far_ack, rcv_max, old_ack, new_ack, edge] = near;
+        let [cut_out, sent, rcv_ack, peer_ack, rcv_max, old_ack, new_ack, edge] = near;
         (s.cut_out, s.cut_in) = (base.0.wrapping_add(cut_out), base.1);
         s.snd_max = s.cut_out.wrapping_add(sent);
         s.rcv_ack = base.0.wrapping_add(rcv_ack);
-        s.far_ack = base.0.wrapping_add(far_ack);
-        s.edge = s.far_ack.wrapping_add(edge);
+        s.peer_ack = base.0.wrapping_add(peer_ack);
+        s.edge = s.peer_ack.wrapping_add(edge);
         s.rcv_max = base.1.wrapping_add(rcv_max);
         s.old_ack = base.1.wrapping_add(old_ack);
         s.new_ack = base.1.wrapping_add(new_ack);
@@ -74,8 +74,8 @@ proptest! {
             prop_assert_eq!((out.path, out.copy), (Path::Old, None));
         } else if seg.flags & RST == 0 {
             // Probes may have such a number, once the far end has all data before it.
-            let far_has_old = s.two.edge_set != 0 && !before(s.far_ack, s.cut_out);
-            if out.path == Path::New && (seg.span() > 0 || !far_has_old) {
+            let peer_has_old = s.two.edge_set != 0 && !before(s.peer_ack, s.cut_out);
+            if out.path == Path::New && (seg.span() > 0 || !peer_has_old) {
                 prop_assert!(!before(out.seq, s.cut_out));
             }
             if let Some(copy) = out.copy.filter(|c| c.path == Path::New) {
@@ -96,15 +96,15 @@ proptest! {
             return Ok(());
         };
         let bytes = u64::from(window) << wscale;
-        let relies_on_far = s.two.cut_set & s.two.edge_set != 0 && seg.has(ACK) && !seg.has(RST);
-        if s.clamp > 0 && !(relies_on_far && after(s.far_ack, seg.ack)) {
+        let relies_on_peer = s.two.cut_set & s.two.edge_set != 0 && seg.has(ACK) && !seg.has(RST);
+        if s.clamp > 0 && !(relies_on_peer && after(s.peer_ack, seg.ack)) {
             prop_assert!(bytes <= u64::from(s.clamp) << wscale);
         }
-        if relies_on_far {
+        if relies_on_peer {
             let right = ack.wrapping_add(bytes as u32);
             prop_assert!(bytes == 0 || !after(right, s.edge), "the far end never offered that");
         }
-        if s.two.cut_set != 0 && !relies_on_far {
+        if s.two.cut_set != 0 && !relies_on_peer {
             prop_assert!(!after(ack, s.cut_out), "of that the proxy cannot know");
         }
     }
@@ -120,7 +120,7 @@ proptest! {
         prop_assert!(!before(n.ack, seg.ack));
         prop_assert!(seg.span() == 0 || n.deliver, "data is always delivered");
         if s.two.edge_set != 0 {
-            prop_assert!(!before(n.edge, s.edge) && !before(n.far_ack, s.far_ack));
+            prop_assert!(!before(n.edge, s.edge) && !before(n.peer_ack, s.peer_ack));
         }
         if n.ack != seg.ack {
             prop_assert!(n.strip_sack);
@@ -177,7 +177,7 @@ proptest! {
                 far += step;
                 let n = new_incoming(&s, &seg(far), 0);
                 s.two.edge_set = 1;
-                (s.edge, s.far_ack) = (n.edge, n.far_ack);
+                (s.edge, s.peer_ack) = (n.edge, n.peer_ack);
                 n.deliver.then_some(n.ack)
             };
             if let Some(ack) = delivered {

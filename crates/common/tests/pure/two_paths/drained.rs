@@ -37,9 +37,9 @@ fn two_paths_may_last_for_any_number_of_bytes() {
         let now = CUT_OUT.wrapping_add(quarter << 30);
         let ack = segment(CUT_IN, now, 0, ACK);
         let judged = new_incoming(&s, &ack, 0);
-        assert_eq!((judged.ack, judged.far_ack), (now, now), "{quarter} GiB");
+        assert_eq!((judged.ack, judged.peer_ack), (now, now), "{quarter} GiB");
         s.snd_max = now;
-        two_paths::hear_far(Anchor::Near, &mut s, now, &judged);
+        two_paths::record_peer_ack(Anchor::Local, &mut s, now, &judged);
         let out = outgoing(&s, &segment(now, CUT_IN, 100, ACK));
         assert_eq!((out.path, out.seq), (Path::New, now), "{quarter} GiB");
         // The proxy repeats an acknowledgement.
@@ -54,7 +54,7 @@ fn what_acknowledges_more_than_was_sent_says_nothing() {
     s.snd_max = CUT_OUT + 10;
     for (ack, heard) in [(CUT_OUT + 11, false), (CUT_OUT + 10, true)] {
         let judged = new_incoming(&s, &segment(CUT_IN, ack, 0, ACK), 0);
-        two_paths::hear_far(Anchor::Near, &mut s, ack, &judged);
+        two_paths::record_peer_ack(Anchor::Local, &mut s, ack, &judged);
         assert_eq!(s.two.edge_set != 0, heard);
         assert_eq!(two_paths::is_past(&s), heard);
     }
@@ -65,8 +65,8 @@ fn what_only_the_new_path_can_have_carried() {
     let mut s = carried();
     let at = |s: &mut Session, ack: u32| {
         let seg = segment(CUT_IN, ack, 0, ACK);
-        let judged = two_paths::new_incoming(Anchor::Near, s, &seg, 0);
-        two_paths::hear_far(Anchor::Near, s, ack, &judged);
+        let judged = two_paths::new_incoming(Anchor::Local, s, &seg, 0);
+        two_paths::record_peer_ack(Anchor::Local, s, ack, &judged);
         two_paths::has_carried(s)
     };
     s.snd_max = CUT_OUT + 500;
@@ -81,15 +81,15 @@ fn what_only_the_new_path_can_have_carried() {
 /// sent nothing there.
 #[test]
 fn a_new_path_is_confirmed_by_what_it_carries() {
-    let confirmed = |s: &Session| two_paths::is_confirmed(Anchor::Near, s);
-    let unheard = |s: &Session| two_paths::is_unheard(Anchor::Near, s);
+    let confirmed = |s: &Session| two_paths::is_confirmed(Anchor::Local, s);
+    let unheard = |s: &Session| two_paths::is_unheard(Anchor::Local, s);
     let hear = |s: &mut Session, ack: u32, window: u16| {
         let seg = Segment {
             window,
             ..segment(CUT_IN, ack, 0, ACK)
         };
-        let judged = two_paths::new_incoming(Anchor::Near, s, &seg, 0);
-        two_paths::hear_far(Anchor::Near, s, ack, &judged);
+        let judged = two_paths::new_incoming(Anchor::Local, s, &seg, 0);
+        two_paths::record_peer_ack(Anchor::Local, s, ack, &judged);
     };
     let mut s = carried();
     (s.two.edge_set, s.two.cut_set) = (0, 1);
@@ -123,7 +123,7 @@ fn a_new_path_is_confirmed_by_what_it_carries() {
 #[test]
 fn the_old_path_catches_up_with_what_the_new_one_has_carried() {
     let mut s = taken_back(carried());
-    (s.rcv_max, s.snd_ack, s.shown) = (CUT_IN, CUT_IN, CUT_IN + 700);
+    (s.rcv_max, s.snd_ack, s.peer_sent_max) = (CUT_IN, CUT_IN, CUT_IN + 700);
     // The data is not acknowledged yet, and will be.
     assert!(!two_paths::has_caught_up(&s));
     (s.rcv_max, s.snd_ack) = (CUT_IN + 699, CUT_IN + 700);

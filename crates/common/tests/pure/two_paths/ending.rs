@@ -36,10 +36,13 @@ fn a_fin_with_bytes_missing_is_a_reset_with_the_number_that_the_end_expects() {
         assert_eq!(ending(&s, &fin(end, 0)), Ending::Short);
         let reset = told(&s, &fin(end, 0)).unwrap();
         assert_eq!((reset.seq, reset.flags), (end, RST | ACK), "{missing}");
-        assert!(two_paths::breaks(Anchor::Near, &s, &reset));
-        assert!(two_paths::breaks(Anchor::Far, &mirrored(&s), &reset));
-        assert_eq!(two_paths::undelivered(Anchor::Near, &s), missing);
-        assert_eq!(two_paths::undelivered(Anchor::Far, &mirrored(&s)), missing);
+        assert!(two_paths::breaks(Anchor::Local, &s, &reset));
+        assert!(two_paths::breaks(Anchor::Remote, &mirrored(&s), &reset));
+        assert_eq!(two_paths::undelivered(Anchor::Local, &s), missing);
+        assert_eq!(
+            two_paths::undelivered(Anchor::Remote, &mirrored(&s)),
+            missing
+        );
     }
 }
 
@@ -68,7 +71,7 @@ fn the_other_ends_own_fin_passes() {
     // The proxy dies with the last bytes before the FIN.
     let s = acked(s, CUT_IN - 2);
     assert_eq!(ending(&s, &fin(CUT_IN - 2, 0)), Ending::Short);
-    assert_eq!(two_paths::undelivered(Anchor::Near, &s), 1);
+    assert_eq!(two_paths::undelivered(Anchor::Local, &s), 1);
     // The end had not closed: the last byte is missing.
     let s = acked(cut(), CUT_IN - 1);
     assert_eq!(ending(&s, &own), Ending::Short);
@@ -86,7 +89,7 @@ fn an_end_closed_before_its_cut_if_nothing_came_after_its_fin() {
     s.snd_max = CUT_OUT + 1;
     assert_eq!(cutoff(&s), at(false), "by the new path");
     s = cut();
-    assert_eq!(two_paths::cutoff(Anchor::Near, &s), at(false));
+    assert_eq!(two_paths::cutoff(Anchor::Local, &s), at(false));
     assert_eq!(at(true).moved(7).at, CUT_OUT + 7);
 }
 
@@ -107,24 +110,24 @@ fn a_fin_that_comes_after_the_cut_is_the_other_ends_own_if_it_ends_at_the_cutoff
 
     let mut server = mirrored(&acked(cut(), CUT_IN - 1));
     let own = fin(CUT_IN - 1, 0);
-    let judged = |s: &Session| two_paths::ending(Anchor::Far, s, &own);
+    let judged = |s: &Session| two_paths::ending(Anchor::Remote, s, &own);
     assert_eq!(judged(&server), Ending::Short, "nobody has seen it");
     server.life.fin_out = life::SEEN;
     assert_eq!(judged(&server), Ending::Short, "it came by the new path");
     server.life.fin_out |= life::AT_CUTOFF;
     assert_eq!(judged(&server), Ending::Passes);
-    assert_eq!(two_paths::undelivered(Anchor::Far, &server), 0);
+    assert_eq!(two_paths::undelivered(Anchor::Remote, &server), 0);
     server.snd_max = CUT_IN;
     server.life.fin_out |= life::OLD_PATH;
-    assert!(!two_paths::closed_before(Anchor::Far, &server));
+    assert!(!two_paths::closed_before(Anchor::Remote, &server));
 }
 
 /// Returns the session after the end that the anchor acts for has sent a FIN.
 fn ended(at: Anchor, s: &Session) -> Session {
     let mut s = *s;
     match at {
-        Anchor::Near => s.life.fin_out = life::SEEN,
-        Anchor::Far => s.life.fin_in = life::SEEN,
+        Anchor::Local => s.life.fin_out = life::SEEN,
+        Anchor::Remote => s.life.fin_in = life::SEEN,
     }
     s
 }
@@ -140,7 +143,7 @@ fn fins_agree_where_each_that_was_heard_was_sent() {
     assert!(seen(true, false).agree(seen(false, true)));
     assert!(!seen(false, true).agree(none) && !none.agree(seen(false, true)));
     assert!(!seen(true, true).agree(seen(false, true)));
-    for at in [Anchor::Near, Anchor::Far] {
+    for at in [Anchor::Local, Anchor::Remote] {
         assert_eq!(Fins::of(at, &session()), none);
         assert_eq!(Fins::of(at, &ended(at, &session())), seen(true, false));
     }
@@ -151,9 +154,9 @@ fn fins_agree_where_each_that_was_heard_was_sent() {
 fn a_fin_waits_until_the_cutoff_is_known() {
     let mut s = session();
     let it = fin(CUT_IN - 10, 0);
-    let ending = |s: &Session| two_paths::ending(Anchor::Near, s, &it);
+    let ending = |s: &Session| two_paths::ending(Anchor::Local, s, &it);
     assert_eq!(ending(&s), Ending::Passes, "the new path is not open");
-    s.shown = 4500;
+    s.peer_sent_max = 4500;
     assert_eq!(ending(&s), Ending::Undecided);
     assert_eq!(told(&s, &it), None);
     // More data has arrived on the new path: the FIN is not the other end's.
@@ -163,9 +166,9 @@ fn a_fin_waits_until_the_cutoff_is_known() {
     assert_eq!(ending(&s), Ending::Short);
     // Another session, whose change was taken back.
     s = session();
-    (s.shown, s.state) = (4500, State::Tracked as u32);
+    (s.peer_sent_max, s.state) = (4500, State::Tracked as u32);
     assert_eq!(ending(&s), Ending::Passes);
-    s.state = State::FarTwoPaths as u32;
+    s.state = State::RelayTwoPaths as u32;
     assert_eq!(ending(&s), Ending::Undecided);
 }
 
@@ -188,16 +191,16 @@ fn a_reset_of_the_old_path_ends_the_session_where_the_end_believes_it() {
     let s = acked(cut(), 4500);
     let breaks = |s: &Session, seq| {
         let rst = segment(seq, 900, 0, RST);
-        assert_eq!(two_paths::taught(Anchor::Near, s, &rst), None);
-        two_paths::breaks(Anchor::Near, s, &rst)
+        assert_eq!(two_paths::taught(Anchor::Local, s, &rst), None);
+        two_paths::breaks(Anchor::Local, s, &rst)
     };
     assert!(breaks(&s, 4500));
     assert!(!breaks(&s, 4499), "anybody may have sent it");
     let mut s = cut();
     s.state = State::Tracked as u32;
     let rst = segment(4500, 900, 0, RST);
-    assert!(!two_paths::breaks(Anchor::Near, &s, &rst));
-    assert_eq!(two_paths::taught(Anchor::Near, &s, &rst), Some(rst));
+    assert!(!two_paths::breaks(Anchor::Local, &s, &rst));
+    assert_eq!(two_paths::taught(Anchor::Local, &s, &rst), Some(rst));
 }
 
 /// The middlebox's FIN was delivered before anything was held back.
@@ -207,7 +210,7 @@ fn a_middlebox_that_closed_before_the_cut_has_ended_the_session() {
         let mut s = cut();
         (s.rcv_max, s.life.fin_in) = (rcv_max, life::SEEN | life::OLD_PATH);
         s.two.cut_in_set = 1 | if closes { CLOSES } else { 0 };
-        two_paths::closed_before(Anchor::Near, &s)
+        two_paths::closed_before(Anchor::Local, &s)
     };
     assert!(!closed(CUT_IN, true), "the other end's own");
     for rcv_max in [CUT_IN - 5, CUT_IN, CUT_IN + 1] {
@@ -217,7 +220,7 @@ fn a_middlebox_that_closed_before_the_cut_has_ended_the_session() {
     let mut s = cut();
     s.life.fin_in = life::SEEN;
     assert!(
-        !two_paths::closed_before(Anchor::Near, &s),
+        !two_paths::closed_before(Anchor::Local, &s),
         "by the new path"
     );
 }

@@ -8,8 +8,8 @@ use dysco_common::{Path, State};
 use super::*;
 
 #[test]
-fn a_cutoff_far_behind_is_not_shown_as_one_far_ahead() {
-    let mut s = unshown();
+fn a_cutoff_far_behind_is_not_announced_as_one_far_ahead() {
+    let mut s = unannounced();
     (s.two.cut_set, s.cut_out, s.snd_max, s.edge) = (1, 5000, 5000, 5000);
     let shows = |ack| segment(76, ack, 0, ACK | PSH);
     let answer = |s: &Session, ack| two_paths::answer_opening(s, &shows(ack)).seq;
@@ -18,9 +18,9 @@ fn a_cutoff_far_behind_is_not_shown_as_one_far_ahead() {
     for _ in 0..9 {
         s.snd_max = s.snd_max.wrapping_add(1 << 29);
         let ack = s.snd_max.wrapping_sub(1 << 10);
-        let judged = two_paths::new_incoming(Anchor::Near, &s, &segment(76, ack, 0, ACK), 0);
-        two_paths::hear_far(Anchor::Near, &mut s, ack, &judged);
-        assert_eq!(two_paths::shows_to(&s), s.snd_max);
+        let judged = two_paths::new_incoming(Anchor::Local, &s, &segment(76, ack, 0, ACK), 0);
+        two_paths::record_peer_ack(Anchor::Local, &mut s, ack, &judged);
+        assert_eq!(two_paths::announces_to(&s), s.snd_max);
         assert_eq!(answer(&s, ack), s.snd_max);
     }
 }
@@ -29,23 +29,23 @@ fn a_cutoff_far_behind_is_not_shown_as_one_far_ahead() {
 #[test]
 fn what_the_old_path_carries_stays_acknowledged() {
     let mut s = cut();
-    (s.two.cut_in_set, s.cut_in, s.shown) = (0, 0, CUT_IN);
-    two_paths::hear_data(Anchor::Near, &mut s, &segment(CUT_IN + 10, 900, 10, ACK));
+    (s.two.cut_in_set, s.cut_in, s.peer_sent_max) = (0, 0, CUT_IN);
+    two_paths::hear_data(Anchor::Local, &mut s, &segment(CUT_IN + 10, 900, 10, ACK));
     two_paths::acknowledge(&mut s, &segment(CUT_OUT, CUT_IN + 9, 0, ACK));
     s.snd_ack = CUT_IN - 1;
-    assert!(!two_paths::has_old(Anchor::Near, &s, CUT_IN), "a hole");
+    assert!(!two_paths::has_old(Anchor::Local, &s, CUT_IN), "a hole");
     for quarter in 0..=12u32 {
         let now = CUT_IN.wrapping_add(20).wrapping_add(quarter << 30);
-        two_paths::hear_data(Anchor::Near, &mut s, &segment(now - 10, 900, 10, ACK));
-        two_paths::show(&mut s, now);
+        two_paths::hear_data(Anchor::Local, &mut s, &segment(now - 10, 900, 10, ACK));
+        two_paths::record_announced(&mut s, now);
         let ack = segment(CUT_OUT, now, 0, ACK);
         two_paths::acknowledge(&mut s, &ack);
         s.snd_ack = now;
-        assert!(two_paths::has_old(Anchor::Near, &s, CUT_IN), "{quarter}");
+        assert!(two_paths::has_old(Anchor::Local, &s, CUT_IN), "{quarter}");
         let mut told = s;
         (told.two.cut_in_set, told.cut_in) = (1, CUT_IN);
         assert!(two_paths::drains(&told, &ack), "{quarter}");
-        assert!(two_paths::has_shown_all(&told), "{quarter}");
+        assert!(two_paths::has_announced_all(&told), "{quarter}");
     }
 }
 
@@ -63,7 +63,7 @@ fn an_end_that_is_far_ahead_is_not_taken_for_one_far_behind() {
         let mut s = carried();
         s.two.new_data |= 2;
         (s.rcv_max, s.snd_ack) = (CUT_IN, CUT_IN.wrapping_add(ahead));
-        s.shown = s.snd_ack;
+        s.peer_sent_max = s.snd_ack;
         // The end retransmits data that the proxy has not received.
         let early = segment(CUT_OUT - 100, s.snd_ack, 100, ACK);
         let out = outgoing(&s, &early);
@@ -77,7 +77,7 @@ fn an_end_that_is_far_ahead_is_not_taken_for_one_far_behind() {
         s.state = State::TwoPaths as u32;
         assert!(two_paths::may_reset(&s, s.snd_ack), "{ahead}");
         assert!(!two_paths::may_reset(&s, s.snd_ack + 1), "{ahead}");
-        assert_eq!(two_paths::has_far_more(&s), ahead >= 1 << 31, "{ahead}");
+        assert_eq!(two_paths::acked_far_ahead(&s), ahead >= 1 << 31, "{ahead}");
         // The proxy receives acknowledgements of the end's part of a segment across the cutoff.
         s.rcv_max = CUT_IN + 200;
         assert_eq!(outgoing(&s, &early).ack, CUT_IN + ahead.min(200), "{ahead}");

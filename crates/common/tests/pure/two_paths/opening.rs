@@ -5,17 +5,17 @@ use dysco_common::session::Session;
 use dysco_common::tcp::{ACK, PSH, SYN, Segment};
 use dysco_common::two_paths;
 
-use super::{segment, unshown};
+use super::{segment, unannounced};
 
 #[test]
 fn the_right_anchor_answers_what_opens_the_path() {
-    let mut s = unshown();
-    (s.two, s.shown, s.cut_out) = (Default::default(), 0, 0);
+    let mut s = unannounced();
+    (s.two, s.peer_sent_max, s.cut_out) = (Default::default(), 0, 0);
     s.snd_max = 5000;
     s.path.local_port = 1;
     let syn = segment(76, 0, 1400, SYN);
     assert!(!two_paths::hear_opening(&mut s, &syn));
-    assert_eq!((s.shown, s.cut_out), (77, 5000));
+    assert_eq!((s.peer_sent_max, s.cut_out), (77, 5000));
     let e = two_paths::answer_opening(&s, &syn);
     assert_eq!((e.seq, e.ack, e.flags), (4999, 77, SYN | ACK));
     assert_eq!((e.window, e.wscale), (u16::MAX, 3), "its own scale, and 1");
@@ -37,7 +37,7 @@ fn the_right_anchor_answers_what_opens_the_path() {
     let shows = segment(200, 5000, 0, ACK | PSH);
     two_paths::hear_opening(&mut s, &shows);
     let e = two_paths::answer_opening(&s, &shows);
-    assert_eq!((e.seq, e.ack, s.shown), (9000, 200, 200));
+    assert_eq!((e.seq, e.ack, s.peer_sent_max), (9000, 200, 200));
     // Up to the window that the left end has announced, and later the rest.
     s.remote.wscale = 1;
     s.cut_out = 5000 + 200_000;

@@ -70,12 +70,12 @@ fn a_pure_ack_goes_new_and_its_copy_old_until_drained() {
 
 /// No other end would answer the probe: all data of the old path is acknowledged to the proxy.
 #[test]
-fn a_probe_keeps_its_number_once_the_far_end_has_all() {
+fn a_probe_keeps_its_number_once_the_peer_has_all() {
     let mut s = cut();
     let probe = segment(CUT_OUT - 1, 6000, 0, ACK);
-    (s.two.edge_set, s.far_ack) = (1, CUT_OUT - 1);
+    (s.two.edge_set, s.peer_ack) = (1, CUT_OUT - 1);
     assert_eq!(outgoing(&s, &probe).seq, CUT_OUT);
-    s.far_ack = CUT_OUT;
+    s.peer_ack = CUT_OUT;
     assert_eq!(outgoing(&s, &probe).seq, CUT_OUT - 1);
     // A probe of the old path's data goes there too, drained or not.
     (s.two.drained, s.two.old_ack_set, s.old_ack) = (1, 1, 4500);

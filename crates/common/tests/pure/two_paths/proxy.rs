@@ -84,7 +84,7 @@ fn a_reset_of_a_proxy_that_nobody_needs_is_its_own() {
         "it holds what the other end waits for"
     );
     let judged = new_incoming(&s, &segment(CUT_IN, CUT_OUT, 0, ACK), 0);
-    two_paths::hear_far(Anchor::Near, &mut s, CUT_OUT, &judged);
+    two_paths::record_peer_ack(Anchor::Local, &mut s, CUT_OUT, &judged);
     assert!(proxy_ends(&s, &rst));
     s.muted = 1;
     assert!(!proxy_ends(&s, &rst), "it may be needed again");
@@ -101,23 +101,23 @@ fn an_acknowledgement_tells_where_the_old_path_ends() {
         s.snd_ack = acked;
         let ack = segment(CUT_IN, CUT_OUT, 0, ACK);
         let judged = new_incoming(&s, &ack, 0);
-        two_paths::hear_data(Anchor::Near, &mut s, &ack);
-        two_paths::hear_far(Anchor::Near, &mut s, CUT_OUT, &judged);
+        two_paths::hear_data(Anchor::Local, &mut s, &ack);
+        two_paths::record_peer_ack(Anchor::Local, &mut s, CUT_OUT, &judged);
         assert_eq!(s.two.new_data != 0, all);
-        assert_eq!(two_paths::has_old(Anchor::Near, &s, CUT_IN + 1), all);
+        assert_eq!(two_paths::has_old(Anchor::Local, &s, CUT_IN + 1), all);
         assert_eq!(proxy_ends(&s, &rst), all);
     }
 }
 
 /// A new path that has not shown what it has to may be dead.
 #[test]
-fn a_reset_is_real_as_long_as_the_new_path_has_to_show_something() {
+fn a_reset_is_real_as_long_as_the_new_path_has_to_announce_something() {
     let rst = segment(CUT_IN, CUT_OUT, 0, ACK | RST);
     let mut s = cut();
-    (s.two.drained, s.rcv_ack, s.shown) = (1, CUT_OUT, CUT_IN - 1);
-    let ends = |s: &Session| two_paths::ending(Anchor::Near, s, &rst) == Ending::Relayed;
+    (s.two.drained, s.rcv_ack, s.peer_sent_max) = (1, CUT_OUT, CUT_IN - 1);
+    let ends = |s: &Session| two_paths::ending(Anchor::Local, s, &rst) == Ending::Relayed;
     assert!(!ends(&s));
-    s.shown = CUT_IN;
+    s.peer_sent_max = CUT_IN;
     assert!(ends(&s));
     s.muted = 1;
     assert!(!ends(&s), "it may be needed again");
@@ -141,7 +141,7 @@ fn the_proxys_probes_are_heard() {
     let mut s = cut();
     s.snd_max = CUT_OUT;
     let judged = new_incoming(&s, &segment(CUT_IN, CUT_OUT, 0, ACK), 0);
-    two_paths::hear_far(Anchor::Near, &mut s, CUT_OUT, &judged);
+    two_paths::record_peer_ack(Anchor::Local, &mut s, CUT_OUT, &judged);
     let heard = |s: &Session, seq| old_incoming(s, &segment(seq, CUT_OUT, 0, ACK), 0);
     let probe = heard(&s, s.snd_ack - 1);
     assert!(
@@ -160,7 +160,7 @@ fn the_proxys_probes_are_heard() {
 fn a_reset_behind_a_segment_across_the_cutoff_is_believed() {
     let mut s = carried();
     (s.two.new_data, s.state) = (1 | 2, State::TwoPaths as u32);
-    (s.shown, s.snd_ack, s.rcv_max) = (CUT_IN, CUT_IN, CUT_IN + 300);
+    (s.peer_sent_max, s.snd_ack, s.rcv_max) = (CUT_IN, CUT_IN, CUT_IN + 300);
     assert!(two_paths::may_reset(&s, CUT_IN + 300));
     assert!(!two_paths::may_reset(&s, CUT_IN + 301));
 }
@@ -210,7 +210,7 @@ fn a_reset_that_no_end_believes_ends_nothing_in_two_paths() {
     // The end has acknowledged up to 4000, and received up to 4500 on the old path.
     let believed = |s: &Session| [3999, 4000, 4500, 4501].map(|seq| two_paths::may_reset(s, seq));
     assert_eq!(believed(&s), [false, true, true, false]);
-    s.shown = 4501;
+    s.peer_sent_max = 4501;
     assert_eq!(believed(&s), [false, true, true, true]);
     // On a single path the limit is what arrived there. While the session is being opened there is
     // no limit.

@@ -73,10 +73,10 @@ fn the_clamp_bounds_the_window() {
 }
 
 #[test]
-fn the_far_ends_edge_bounds_the_old_window() {
+fn the_peers_edge_bounds_the_old_window() {
     let mut s = cut();
     s.two.edge_set = 1;
-    (s.edge, s.far_ack) = (940, 800);
+    (s.edge, s.peer_ack) = (940, 800);
     let OldIncoming::Deliver(Segment { ack, window, .. }) =
         old_incoming(&s, &segment(0, 900, 0, ACK), 0)
     else {
@@ -84,7 +84,7 @@ fn the_far_ends_edge_bounds_the_old_window() {
     };
     assert_eq!((ack, window), (900, 40));
     // An acknowledgement that the new path has overtaken has no news. With data it has.
-    s.far_ack = 920;
+    s.peer_ack = 920;
     assert_eq!(
         old_incoming(&s, &segment(4500, 900, 0, ACK), 0),
         OldIncoming::Withhold
@@ -106,10 +106,10 @@ fn what_the_new_path_says_before_the_old_drained_is_raised() {
         (data.deliver, data.ack, data.window, data.strip_sack),
         (true, 990, 0, true)
     );
-    assert_eq!((data.edge, data.far_ack), (800, 700));
+    assert_eq!((data.edge, data.peer_ack), (800, 700));
     let pure = new_incoming(&s, &segment(CUT_IN, 950, 0, ACK), 0);
     assert_eq!((pure.deliver, pure.ack, pure.window), (true, 990, 60));
-    (s.two.edge_set, s.edge, s.far_ack) = (1, pure.edge, pure.far_ack);
+    (s.two.edge_set, s.edge, s.peer_ack) = (1, pure.edge, pure.peer_ack);
     let again = new_incoming(&s, &segment(CUT_IN, 950, 0, ACK), 0);
     assert!(!again.deliver, "it would count as a duplicate");
     let caught_up = new_incoming(&s, &segment(CUT_IN, 990, 0, ACK), 0);

@@ -5,8 +5,8 @@ use nix::sched::{CloneFlags, unshare};
 
 use super::{Error, error};
 use crate::bench::{PASS, Programs, REDIRECT, SLOT, Way};
-use crate::far::{GIVEN, SENT, from_client, joined_in};
 use crate::frame::{Frame, Net, Options, nets};
+use crate::relay::{GIVEN, SENT, from_client, joined_in};
 
 /// Returns programs in a network namespace of their own, whose only link has this MTU.
 fn narrow(mtu: u32) -> Programs {
@@ -70,7 +70,7 @@ fn a_relaying_host_answers_what_its_next_link_does_not_take() {
 fn in_two_paths_only_the_new_one_is_too_narrow() {
     let mut p = narrow(1000);
     for net in nets() {
-        p = joined_in(p, &net, State::FarTwoPaths);
+        p = joined_in(p, &net, State::RelayTwoPaths);
         let long = from_client(&net, SENT, GIVEN, 1400, Options::Timestamps);
         assert_eq!(p.run(Way::In, &long.bytes()).0, PASS);
         let mut client = p.session(SLOT);

@@ -5,8 +5,8 @@ use dysco_common::{Counter, State};
 
 use super::{Error, KINDS, becomes, error, passes};
 use crate::bench::{DROP, Programs, REDIRECT, SLOT, Way};
-use crate::far::{BACK, GIVEN, OUT, SENT, from_client, joined_in, to_server};
 use crate::frame::{Frame, Net, Options, mirror, nets, on};
+use crate::relay::{BACK, GIVEN, OUT, SENT, from_client, joined_in, to_server};
 use crate::translate::T;
 
 /// Returns a segment of the client, and the same as it was relayed to the server.
@@ -101,7 +101,7 @@ fn an_error_about_a_reply_that_passed_by_goes_to_the_server() {
 #[test]
 fn in_two_paths_each_hears_of_its_own() {
     for net in nets() {
-        let mut p = joined_in(Programs::load(), &net, State::FarTwoPaths);
+        let mut p = joined_in(Programs::load(), &net, State::RelayTwoPaths);
         let (sent, wire) = relayed(&net);
         passes(&p, Way::In, &error(&net, &wire));
         let mut client = p.session(SLOT);

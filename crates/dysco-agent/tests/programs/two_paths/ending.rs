@@ -4,7 +4,7 @@ use dysco_common::tcp::{ACK, FIN, RST};
 use dysco_common::two_paths::CLOSES;
 use dysco_common::{Counter, EventKind};
 
-use super::{CUT_IN, ENDED, SENT, before_the_cut, cut, from_far, sent};
+use super::{CUT_IN, ENDED, SENT, before_the_cut, cut, from_peer, sent};
 use crate::bench::{OK, SLOT, Way};
 use crate::frame::{Frame, nets};
 
@@ -17,11 +17,11 @@ fn the_end_of_a_proxy_that_nobody_needs_is_not_heard() {
         p.change(|s| {
             (s.two.cut_set, s.cut_out) = (1, SENT);
             (s.two.new_heard, s.two.new_data, s.new_low) = (1, 1, CUT_IN);
-            (s.rcv_max, s.shown) = (CUT_IN, CUT_IN + 500);
+            (s.rcv_max, s.peer_sent_max) = (CUT_IN, CUT_IN + 500);
         });
         // The far end has received everything, and this end acknowledges the bytes of the new
         // path.
-        p.run(Way::In, &from_far(&net, CUT_IN, SENT, 500).bytes());
+        p.run(Way::In, &from_peer(&net, CUT_IN, SENT, 500).bytes());
         p.run(Way::Out, &sent(&net, SENT, CUT_IN + 500, 0).bytes());
         for flags in [RST, RST | ACK] {
             let reset = Frame {
@@ -44,7 +44,7 @@ fn a_reset_on_a_path_that_was_given_up_is_nobodys() {
         let acked = p.session(SLOT).snd_ack;
         let reset = Frame {
             flags: RST,
-            ..from_far(&net, acked, 0, 0)
+            ..from_peer(&net, acked, 0, 0)
         };
         p.drops(Way::In, &reset, Counter::DroppedStray);
         let s = p.session(SLOT);
@@ -62,16 +62,16 @@ fn a_reset_is_believed_where_something_else_has_come() {
     for net in nets() {
         let mut p = before_the_cut(&net);
         p.change(|s| {
-            (s.life.opened_here, s.shown) = (1, CUT_IN);
+            (s.life.opened_here, s.peer_sent_max) = (1, CUT_IN);
             (s.two.cut_set, s.cut_out) = (1, SENT);
         });
         let reset = Frame {
             flags: RST | ACK,
-            ..from_far(&net, p.session(SLOT).snd_ack, SENT, 0)
+            ..from_peer(&net, p.session(SLOT).snd_ack, SENT, 0)
         };
         p.drops(Way::In, &reset, Counter::DroppedStray);
         assert_eq!(p.session(SLOT).life.reset, 0);
-        p.run(Way::In, &from_far(&net, CUT_IN, SENT, 10).bytes());
+        p.run(Way::In, &from_peer(&net, CUT_IN, SENT, 10).bytes());
         p.run(Way::In, &reset.bytes());
         assert_eq!(p.session(SLOT).life.reset & 1, 1);
     }
@@ -83,7 +83,7 @@ fn a_reset_is_believed_where_something_else_has_come() {
 fn a_reset_of_any_number_teaches_nothing() {
     for net in nets() {
         let mut p = cut(&net);
-        p.change(|s| s.shown = CUT_IN);
+        p.change(|s| s.peer_sent_max = CUT_IN);
         let before = p.session(SLOT);
         let far = CUT_IN + 1_000_000;
         let old = Frame {
@@ -94,14 +94,17 @@ fn a_reset_of_any_number_teaches_nothing() {
         };
         let new = Frame {
             flags: RST | ACK,
-            ..from_far(&net, far, SENT, 0)
+            ..from_peer(&net, far, SENT, 0)
         };
         for _ in 0..2 {
             p.run(Way::In, &old.bytes());
             p.run(Way::In, &new.bytes());
             let s = p.session(SLOT);
             assert_eq!(s.life.reset, 0);
-            assert_eq!((s.rcv_max, s.shown), (before.rcv_max, before.shown));
+            assert_eq!(
+                (s.rcv_max, s.peer_sent_max),
+                (before.rcv_max, before.peer_sent_max)
+            );
             assert_eq!((s.rcv_ack, s.tsval_in), (before.rcv_ack, before.tsval_in));
             assert_eq!((s.two.new_data, s.two.edge_set), (0, 0));
         }
@@ -235,10 +238,10 @@ fn a_fin_waits_for_the_cutoff() {
             flags: ACK | FIN,
             ..net.received()
         };
-        p.change(|s| s.shown = CUT_IN - 1000);
+        p.change(|s| s.peer_sent_max = CUT_IN - 1000);
         p.drops(Way::In, &fin, Counter::DroppedLateOld);
         assert_eq!(p.session(SLOT).life.fin_in, 0);
-        p.change(|s| s.shown = 0);
+        p.change(|s| s.peer_sent_max = 0);
         p.passes(Way::In, &fin);
         assert_ne!(p.session(SLOT).life.fin_in, 0);
     }

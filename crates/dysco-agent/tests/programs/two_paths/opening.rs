@@ -6,7 +6,7 @@ use dysco_common::tcp::{ACK, FIN, PSH, RST, SYN};
 use dysco_common::two_paths::Fins;
 use dysco_common::{Counter, EventKind, State};
 
-use super::{CUT_IN, IN, OUT, SENT, before_the_cut, cut, delivered, from_far, on_new, sent};
+use super::{CUT_IN, IN, OUT, SENT, before_the_cut, cut, delivered, from_peer, on_new, sent};
 use crate::bench::{DROP, OK, REDIRECT, SLOT, Way};
 use crate::frame::{Frame, Net, Options, nets, options};
 
@@ -22,7 +22,7 @@ fn nothing_is_heard_of_a_path_before_it_has_opened() {
             for flags in [RST, RST | ACK, ACK, ACK | FIN] {
                 let said = Frame {
                     flags,
-                    ..from_far(&net, expected, SENT, 0)
+                    ..from_peer(&net, expected, SENT, 0)
                 };
                 p.drops(Way::In, &said, Counter::DroppedStray);
                 let told: &[_] = match flags & RST {
@@ -80,7 +80,7 @@ fn the_right_anchor_answers_what_opens_the_new_path() {
         p.drops(Way::In, &syn(&net, 0), Counter::DroppedStray);
         // Nor does another host's SYN open it, such as a firewall's.
         p.drops(Way::In, &syn(&net, 900), Counter::DroppedStray);
-        assert_eq!(p.session(SLOT).shown, 0);
+        assert_eq!(p.session(SLOT).peer_sent_max, 0);
         let (opens, probe) = probing(&net, 900);
         p.change(|s| s.life.fin_in = life::SEEN);
         let fins = Fins {
@@ -105,7 +105,7 @@ fn the_right_anchor_answers_what_opens_the_new_path() {
             ..net.new_sent()
         };
         p.becomes(Way::In, &opens, REDIRECT, &want);
-        assert_eq!(p.session(SLOT).shown, 78u32.wrapping_add(IN));
+        assert_eq!(p.session(SLOT).peer_sent_max, 78u32.wrapping_add(IN));
         // The packet behind it follows all data that was sent by the proxy since.
         p.change(|s| s.snd_max = SENT + 70_000);
         let again = Frame {
@@ -175,16 +175,16 @@ fn the_left_anchor_hears_that_the_new_path_is_open() {
         assert_eq!(p.events(), arrived, "its windows are not open yet");
         assert_eq!(p.run(Way::In, &behind.bytes()).0, DROP);
         assert_eq!(p.events(), [(EventKind::PathOpen, SLOT)]);
-        assert_eq!(p.session(SLOT).shown, 901u32.wrapping_add(IN));
+        assert_eq!(p.session(SLOT).peer_sent_max, 901u32.wrapping_add(IN));
         assert_eq!(p.session(SLOT).two.new_heard, 0, "the far end has not cut");
     }
 }
 
 #[test]
-fn what_the_new_path_has_not_shown_is_not_acknowledged_there() {
+fn what_the_new_path_has_not_announced_is_not_acknowledged_there() {
     for net in nets() {
         let mut p = cut(&net);
-        p.change(|s| s.shown = CUT_IN - 600);
+        p.change(|s| s.peer_sent_max = CUT_IN - 600);
         // Data: its header goes to the path that carried the acknowledged bytes.
         let data = sent(&net, SENT, CUT_IN - 100, 500);
         let want = Frame {
@@ -194,9 +194,9 @@ fn what_the_new_path_has_not_shown_is_not_acknowledged_there() {
         };
         p.becomes(Way::Out, &data, REDIRECT, &on_new(&net, &want));
         // Shown by data: unchanged from then on.
-        let far = from_far(&net, CUT_IN, SENT + 1, 10);
+        let far = from_peer(&net, CUT_IN, SENT + 1, 10);
         p.becomes(Way::In, &far, OK, &delivered(&net, &far));
-        assert_eq!(p.session(SLOT).shown, CUT_IN + 10);
+        assert_eq!(p.session(SLOT).peer_sent_max, CUT_IN + 10);
         let data = sent(&net, SENT + 500, CUT_IN - 100, 500);
         p.becomes(Way::Out, &data, REDIRECT, &on_new(&net, &data));
     }

@@ -3,7 +3,7 @@
 use dysco_common::tcp::{ACK, RST};
 use dysco_common::{Counter, EventKind, State};
 
-use super::{CUT_IN, ENDED, OUT, SENT, before_the_cut, cut, delivered, from_far, sent};
+use super::{CUT_IN, ENDED, OUT, SENT, before_the_cut, cut, delivered, from_peer, sent};
 use crate::bench::{OK, Programs, SLOT, Way};
 use crate::frame::{Frame, Options, nets, options};
 
@@ -49,7 +49,7 @@ fn a_new_ack_is_raised_to_what_the_proxy_gave() {
         let data = Frame {
             options: options(Options::Sack, 1, 2, SENT + OUT),
             window: 3000,
-            ..from_far(&net, CUT_IN, SENT - 2000, 50)
+            ..from_peer(&net, CUT_IN, SENT - 2000, 50)
         };
         // The blocks are above a hole that has been acknowledged already: they become NOPs.
         let mut stripped = options(Options::Sack, 1, 2, 0);
@@ -65,15 +65,15 @@ fn a_new_ack_is_raised_to_what_the_proxy_gave() {
         p.becomes(Way::In, &data, OK, &want);
         let s = p.session(SLOT);
         assert_eq!((s.two.new_heard, s.two.edge_set), (1, 1));
-        assert_eq!((s.edge, s.far_ack), (SENT + 1000, SENT - 2000));
+        assert_eq!((s.edge, s.peer_ack), (SENT + 1000, SENT - 2000));
 
         let repeats = Frame {
             window: 3000,
-            ..from_far(&net, CUT_IN + 50, SENT - 2000, 0)
+            ..from_peer(&net, CUT_IN + 50, SENT - 2000, 0)
         };
         p.drops(Way::In, &repeats, Counter::AckWithheld);
 
-        let caught_up = from_far(&net, CUT_IN + 50, SENT, 0);
+        let caught_up = from_peer(&net, CUT_IN + 50, SENT, 0);
         let mut want = delivered(&net, &caught_up);
         want.options[8..12].copy_from_slice(&77u32.to_be_bytes());
         // Within the window of an end that does not read, and by the proxy's clock.
@@ -82,7 +82,7 @@ fn a_new_ack_is_raised_to_what_the_proxy_gave() {
         p.becomes(Way::In, &caught_up, OK, &want);
 
         p.change(|s| s.two.drained = 1);
-        let behind = from_far(&net, CUT_IN + 50, SENT, 0);
+        let behind = from_peer(&net, CUT_IN + 50, SENT, 0);
         let mut want = delivered(&net, &behind);
         want.options[8..12].copy_from_slice(&77u32.to_be_bytes());
         p.becomes(Way::In, &behind, OK, &want);
@@ -101,7 +101,7 @@ fn an_ack_is_within_a_window_that_was_taken_back() {
                 ..sent(&net, SENT, CUT_IN - 2000, 0)
             };
             p.run(Way::Out, &told.bytes());
-            let ack = from_far(&net, CUT_IN, SENT, 0);
+            let ack = from_peer(&net, CUT_IN, SENT, 0);
             let (verdict, got) = p.run(Way::In, &ack.bytes());
             assert_eq!(verdict, OK);
             let at = ack.l4() + 4;
@@ -119,7 +119,7 @@ fn an_old_ack_that_was_overtaken_is_raised_or_withheld() {
     for net in nets() {
         let mut p = cut(&net);
         p.change(|s| {
-            (s.two.edge_set, s.edge, s.far_ack) = (1, SENT + 400, SENT + 100);
+            (s.two.edge_set, s.edge, s.peer_ack) = (1, SENT + 400, SENT + 100);
         });
         let data = Frame {
             seq: CUT_IN - 1000,
@@ -156,7 +156,7 @@ fn an_end_that_is_ahead_hears_the_proxy() {
         let mut p = cut(&net);
         p.change(|s| {
             (s.two.new_heard, s.two.new_data, s.new_low) = (1, 1, CUT_IN);
-            (s.rcv_max, s.snd_ack, s.shown) = (CUT_IN, CUT_IN + 500, CUT_IN + 500);
+            (s.rcv_max, s.snd_ack, s.peer_sent_max) = (CUT_IN, CUT_IN + 500, CUT_IN + 500);
         });
         let behind = |flags, seq| Frame {
             seq,

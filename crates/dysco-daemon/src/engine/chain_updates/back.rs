@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use dysco_common::{Session, View, seq};
 
-use super::open::shown_next;
+use super::open::announced_next;
 use crate::engine::{ChainUpdates, Plane};
 
 /// Time for which this is repeated. Each round trip may advance the numbers by the widest window,
 /// and the other anchor may return later.
-const SHOW: Duration = Duration::from_secs(3);
+const ANNOUNCE_FOR: Duration = Duration::from_secs(3);
 
 /// Path that a session has returned to.
 pub(super) struct Back {
@@ -29,7 +29,7 @@ const IN_SIGHT: u64 = 1 << 30;
 
 /// Returns true if no stack at the other end of an entry's path receives packets meant for
 /// firewalls. A stack that relays beside a path would receive them.
-fn is_shown(s: &Session) -> bool {
+fn is_for_firewalls(s: &Session) -> bool {
     matches!(s.view(), View::NewPath(_) | View::Tracked)
 }
 
@@ -39,7 +39,7 @@ impl Plane {
     pub(super) fn way_back(&self, first: u32, second: u32) -> Option<Back> {
         let s = self.agent.session(first);
         let was_left = self.agent.session(second).is_current();
-        (was_left && is_shown(&s)).then(|| Back {
+        (was_left && is_for_firewalls(&s)).then(|| Back {
             slot: first,
             created_ns: s.created_ns,
             since: Instant::now(),
@@ -47,12 +47,12 @@ impl Plane {
         })
     }
 
-    fn show_again(&self, back: &Back) {
+    fn announce_again(&self, back: &Back) {
         let s = self.agent.session(back.slot);
-        let is_taken = is_shown(&s) && s.is_current();
+        let is_taken = is_for_firewalls(&s) && s.is_current();
         if is_taken && s.created_ns == back.created_ns {
             let (left_at, bytes) = back.left_at;
-            let next = shown_next(&s);
+            let next = announced_next(&s);
             let in_sight = s.bytes_out.saturating_sub(bytes) < IN_SIGHT;
             // The firewalls have seen that number: it lets the other end's numbers advance by the
             // widest window, as that end's packet does for the numbers of this one.
@@ -67,18 +67,18 @@ impl Plane {
 }
 
 impl ChainUpdates {
-    pub(super) fn show_way_back(&mut self, plane: &Plane, back: Option<Back>) {
+    pub(super) fn announce_way_back(&mut self, plane: &Plane, back: Option<Back>) {
         if let Some(back) = back {
-            plane.show_again(&back);
+            plane.announce_again(&back);
             self.back.push(back);
         }
     }
 
     /// Repeats what has to be shown. Runs often, as long as there is any such path.
-    pub(super) fn show_ways_back(&mut self, plane: &Plane) {
-        self.back.retain(|b| b.since.elapsed() < SHOW);
+    pub(super) fn announce_ways_back(&mut self, plane: &Plane) {
+        self.back.retain(|b| b.since.elapsed() < ANNOUNCE_FOR);
         for back in &self.back {
-            plane.show_again(back);
+            plane.announce_again(back);
         }
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use dysco_common::Session;
 use dysco_common::session::part;
 
-use super::open::shown_next;
+use super::open::announced_next;
 use crate::engine::{ChainUpdates, Plane, packets, raw};
 
 /// Delay of the packets, so that the changes that are requested next do not wait for them; a
@@ -99,7 +99,7 @@ fn is_direct(s: &Session) -> bool {
 /// numbers. For a path that was only opened, it is the number up to which they let the end advance.
 fn last(s: &Session) -> u32 {
     if s.two.part == part::NEXT && s.new_out == 0 {
-        shown_next(s)
+        announced_next(s)
     } else {
         s.snd_max
     }

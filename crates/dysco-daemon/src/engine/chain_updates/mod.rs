@@ -79,7 +79,7 @@ struct Paths {
     /// Sequence number after the one with which this end has opened the new path.
     begins: Option<u32>,
     /// Times at which the segment length was shown on the new path.
-    showing: width::Showing,
+    length_probes: width::LengthProbes,
     /// True if numbers are as the SYN-ACK had them.
     answered: bool,
     /// Numbers that the other end had acknowledged and sent there when more was shown last.
@@ -96,7 +96,7 @@ struct Paths {
     /// Highest number sent here before the switch, in this end's numbers.
     cutoff: Option<u32>,
     /// The other anchor's cutoff, in the wire's numbers.
-    far_cutoff: Option<u32>,
+    peer_cutoff: Option<u32>,
     settled: bool,
     /// Time at which the change was completed.
     completed: Option<Instant>,
@@ -123,12 +123,12 @@ impl Paths {
     /// Returns the hosts at the two ends of the new path as far as this host knows them, itself
     /// first. `path` is the path's five-tuple here.
     fn ends(&self, path: &FlowKey) -> (IpAddr, IpAddr) {
-        let far = match self.token {
+        let peer = match self.token {
             None => self.session.right.ip(),
             // Address of the next host towards the left anchor.
             Some(_) => path.remote().ip(),
         };
-        (path.local().ip(), far)
+        (path.local().ip(), peer)
     }
 
     /// Returns true if the path's firewalls need to be shown nothing more. Both anchors have taken

@@ -51,7 +51,7 @@ fn widest(s: &Session) -> u32 {
 }
 
 /// Returns the highest number that the end has sent, as far as a firewall lets it advance.
-pub(super) fn shown_next(s: &Session) -> u32 {
+pub(super) fn announced_next(s: &Session) -> u32 {
     seq::min(s.snd_max, s.rcv_ack.wrapping_add(widest(s)))
 }
 
@@ -121,7 +121,7 @@ impl ChainUpdates {
         let answers = plane.answers.clone();
         if let Some(paths) = self.paths.get_mut(&change) {
             paths.begins = Some(s.snd_max);
-            paths.showing.opens(Instant::now());
+            paths.length_probes.opens(Instant::now());
             let opening = Repeated::send(vec![syn], path.remote(), &REPEAT, move || {
                 // The engine has ended.
                 let _ = answers.send(Answer::PathDead(change));
@@ -184,7 +184,7 @@ impl ChainUpdates {
             plane.agent.refresh_path(slot);
             paths.begins = Some(plane.agent.session(slot).snd_max);
             paths.answered = true;
-            paths.showing.opens(Instant::now());
+            paths.length_probes.opens(Instant::now());
         }
         plane.answer_syn(slot);
     }
@@ -195,11 +195,11 @@ impl ChainUpdates {
             && let Some(paths) = self.paths.get_mut(change)
         {
             paths.answered = true;
-            paths.showing.answered(Instant::now());
+            paths.length_probes.answered(Instant::now());
             if paths.pace.is_none() {
                 plane.agent.refresh_path(slot);
                 let pace = Pace::new(&plane.agent.session(slot));
-                paths.pace = Some((pace, paths.showing.round_trip()));
+                paths.pace = Some((pace, paths.length_probes.round_trip()));
             }
             self.prime_answered(plane, slot);
         }
@@ -222,7 +222,7 @@ impl ChainUpdates {
             return;
         };
         (paths.heard, paths.lively) = (true, true);
-        paths.showing.answered(Instant::now());
+        paths.length_probes.answered(Instant::now());
         // The first packet took one round trip. The SYN may have been repeated, and the answer to
         // it as well.
         if let Some((pace, round_trip)) = &mut paths.pace {
@@ -268,10 +268,10 @@ impl ChainUpdates {
             // session that is too fast is judged again in the next round of the timer.
             let answer = (s.rcv_ack, s.rcv_max);
             if !too_fast && paths.asked.replace(answer) != Some(answer) {
-                plane.prime(slot, shown_next(&s));
+                plane.prime(slot, announced_next(&s));
             }
         } else if s.life.opened_here == 0 {
-            plane.prime(slot, shown_next(&s));
+            plane.prime(slot, announced_next(&s));
             if is_wide {
                 self.show_length(plane, slot);
             }

@@ -102,10 +102,10 @@ impl ChainUpdates {
         &mut self,
         plane: &mut Plane,
         change: ChangeId,
-        far_cutoff: u32,
+        peer_cutoff: u32,
     ) {
         if let Some(paths) = self.paths.get_mut(&change) {
-            paths.far_cutoff = Some(far_cutoff);
+            paths.peer_cutoff = Some(peer_cutoff);
         }
         self.look_at_path(plane, change);
     }
@@ -118,11 +118,11 @@ impl ChainUpdates {
         let Some(paths) = self.paths.get_mut(&change) else {
             return;
         };
-        let (Some(_), Some(far), false) = (paths.cutoff, paths.far_cutoff, paths.settled) else {
+        let (Some(_), Some(peer), false) = (paths.cutoff, paths.peer_cutoff, paths.settled) else {
             return;
         };
-        let far = plane.agent.session(second).received_off_wire(far);
-        if plane.agent.settle_path(second, far) {
+        let peer = plane.agent.session(second).received_off_wire(peer);
+        if plane.agent.settle_path(second, peer) {
             paths.settled = true;
             plane.prime_highest(second);
             plane.tell_machine(HostEvent::Drained { change });
@@ -152,7 +152,7 @@ impl ChainUpdates {
                 }
                 // The SYN was answered: neither the path nor this host would accept it again.
                 (None, None, Some(_))
-                    if paths.opens_answered() && (lively || !paths.showing.is_late(now)) => {}
+                    if paths.opens_answered() && (lively || !paths.length_probes.is_late(now)) => {}
                 (None, None, Some(second)) if paths.opens_answered() => {
                     self.prime_answered(plane, second);
                 }
@@ -160,7 +160,7 @@ impl ChainUpdates {
                 _ => {}
             }
         }
-        self.show_ways_back(plane);
+        self.announce_ways_back(plane);
         self.sweep_waiting(plane);
     }
 
@@ -210,7 +210,7 @@ impl ChainUpdates {
             return tracing::error!(%change, %error, "a session cannot take its path before");
         }
         plane.follow(before, first);
-        self.show_way_back(plane, back);
+        self.announce_way_back(plane, back);
     }
 
     fn forget_token_of(&self, plane: &Plane, change: ChangeId) {

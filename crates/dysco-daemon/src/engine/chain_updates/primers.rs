@@ -4,7 +4,7 @@ use dysco_common::view::View;
 use dysco_common::{Session, seq};
 use dysco_proto::ChangeId;
 
-use super::open::shown_next;
+use super::open::announced_next;
 use crate::engine::{ChainUpdates, Plane, packets, raw};
 
 impl Plane {
@@ -35,14 +35,14 @@ impl Plane {
         let s = self.agent.session(second);
         if seq::after(s.snd_max, s.rcv_ack) && !self.was_reset(&s) {
             self.prime(second, s.snd_max);
-            self.show_step(second, &s);
+            self.announce_step(second, &s);
         }
     }
 
     /// Shows as much of the data that this end has sent elsewhere as a firewall lets the numbers
     /// advance, if that is less than all.
-    pub(super) fn show_step(&self, second: u32, s: &Session) {
-        let next = shown_next(s);
+    pub(super) fn announce_step(&self, second: u32, s: &Session) {
+        let next = announced_next(s);
         if next != s.snd_max {
             self.prime(second, next);
         }
@@ -66,7 +66,7 @@ impl ChainUpdates {
         if !s.is_current() || plane.was_reset(&s) {
             return;
         }
-        let (now, next) = ((s.rcv_ack, s.rcv_max), shown_next(&s));
+        let (now, next) = ((s.rcv_ack, s.rcv_max), announced_next(&s));
         let is_behind = seq::after(s.snd_ack, s.rcv_max);
         let paths = self.paths.get_mut(&change);
         let is_news = paths.is_some_and(|paths| paths.asked.replace(now) != Some(now));

@@ -63,15 +63,15 @@ impl Mtus {
 /// Times at which a length is shown on a path that opens. Where the path has a queue, its answer
 /// takes long, and another segment of full length only prolongs that.
 #[derive(Default)]
-pub(super) struct Showing {
+pub(super) struct LengthProbes {
     /// Time at which the path was opened or answered here.
     opened: Option<Instant>,
     /// Time that the answer took.
     round_trip: Duration,
-    shown: Option<Instant>,
+    sent_at: Option<Instant>,
 }
 
-impl Showing {
+impl LengthProbes {
     /// Records the time at which a SYN or its answer is sent.
     pub fn opens(&mut self, now: Instant) {
         self.opened = Some(now);
@@ -92,15 +92,15 @@ impl Showing {
     /// Returns true if the answer to the length shown last is late, so that the request is
     /// repeated.
     pub fn is_late(&self, now: Instant) -> bool {
-        { self.shown }.is_none_or(|at| now - at >= 2 * self.round_trip)
+        { self.sent_at }.is_none_or(|at| now - at >= 2 * self.round_trip)
     }
 
     /// Returns true if the length may be shown in answer to the other end's request. That end
     /// repeats its request when the answer is late, and not before.
-    pub fn may_show(&mut self, now: Instant) -> bool {
-        let may = { self.shown }.is_none_or(|at| now - at >= self.round_trip.mul_f64(1.5));
+    pub fn may_send(&mut self, now: Instant) -> bool {
+        let may = { self.sent_at }.is_none_or(|at| now - at >= self.round_trip.mul_f64(1.5));
         if may {
-            self.shown = Some(now);
+            self.sent_at = Some(now);
         }
         may
     }
@@ -137,7 +137,7 @@ impl ChainUpdates {
         };
         // A path that a former process has opened is not continued.
         let Some(begins) = paths.begins else { return };
-        if !paths.showing.may_show(Instant::now()) {
+        if !paths.length_probes.may_send(Instant::now()) {
             return;
         }
         let s = plane.agent.session(slot);
@@ -186,23 +186,29 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_length_is_not_shown_again_before_an_answer_can_be_there() {
+    fn a_length_is_not_probed_again_before_an_answer_can_arrive() {
         let begin = Instant::now();
-        let mut showing = Showing::default();
+        let mut length_probes = LengthProbes::default();
         // Nothing is known of the path.
-        assert!(showing.is_late(begin) && showing.may_show(begin) && showing.may_show(begin));
+        assert!(
+            length_probes.is_late(begin)
+                && length_probes.may_send(begin)
+                && length_probes.may_send(begin)
+        );
 
-        let mut showing = Showing::default();
-        showing.opens(begin);
-        showing.answered(begin + 40 * MS);
+        let mut length_probes = LengthProbes::default();
+        length_probes.opens(begin);
+        length_probes.answered(begin + 40 * MS);
         // Only the first answer shows the round-trip time of the path.
-        showing.answered(begin + 400 * MS);
-        let shown = begin + 50 * MS;
-        assert!(showing.may_show(shown));
-        assert!(!showing.may_show(shown + 59 * MS) && !showing.is_late(shown + 79 * MS));
+        length_probes.answered(begin + 400 * MS);
+        let sent_at = begin + 50 * MS;
+        assert!(length_probes.may_send(sent_at));
+        assert!(
+            !length_probes.may_send(sent_at + 59 * MS) && !length_probes.is_late(sent_at + 79 * MS)
+        );
         // The waiting end asks again after the other end may answer again.
-        assert!(showing.is_late(shown + 80 * MS));
-        assert!(showing.may_show(shown + 60 * MS));
-        assert!(!showing.may_show(shown + 119 * MS));
+        assert!(length_probes.is_late(sent_at + 80 * MS));
+        assert!(length_probes.may_send(sent_at + 60 * MS));
+        assert!(!length_probes.may_send(sent_at + 119 * MS));
     }
 }

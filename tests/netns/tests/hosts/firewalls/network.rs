@@ -49,12 +49,12 @@ impl Firewalls {
             "link add {near} type veth peer name {far} netns {netns}\n\
              addr add {here}/{bits} dev {near}{nodad}\nlink set {near} up\n"
         );
-        let far_lines = format!(
+        let peer_lines = format!(
             "addr add {there}/{bits} dev {far}{nodad}\nlink set {far} up\n\
              route add {own} via {here}\n"
         );
         end.input("ip", &["-batch", "-"], &near_lines)?;
-        self.host(fw).input("ip", &["-batch", "-"], &far_lines)?;
+        self.host(fw).input("ip", &["-batch", "-"], &peer_lines)?;
         for key in ["all", "default", near] {
             end.sysctl(&format!("net.ipv4.conf.{key}.rp_filter"), "0")?;
         }

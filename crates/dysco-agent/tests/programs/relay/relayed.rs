@@ -57,7 +57,7 @@ fn a_packet_at_the_end_of_its_way_is_dropped() {
 #[test]
 fn what_an_end_sends_counts_where_the_other_entry_is_taken_back() {
     for net in nets() {
-        let mut p = joined(&net, State::FarTwoPaths);
+        let mut p = joined(&net, State::RelayTwoPaths);
         let tracked = Session {
             state: State::Tracked as u32,
             joined: 0,

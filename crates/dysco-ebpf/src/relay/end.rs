@@ -8,7 +8,7 @@ use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
 use dysco_common::two_paths;
 use dysco_common::{Counter, EventKind, Path, mark};
 
-use super::{FAR, NEAR, PASS, TO_STACK, not, offers, other, to_leave};
+use super::{MAX_RESET_DISTANCE, PASS, REMOTE, TO_STACK, not, offers, other, to_leave};
 use crate::ingress::received;
 use crate::maps::{self, count};
 use crate::packet::Packet;
@@ -60,9 +60,9 @@ pub(super) fn ends(s: &mut Session, seg: &Segment) -> bool {
     }
     // If a direction bypasses this host, only the client's part is known.
     let (low, high) = if o.two.returns != 0 {
-        (acked, acked.wrapping_add(NEAR))
+        (acked, acked.wrapping_add(MAX_RESET_DISTANCE))
     } else if s.two.returns != 0 {
-        (s.rcv_max.wrapping_sub(NEAR), s.rcv_max)
+        (s.rcv_max.wrapping_sub(MAX_RESET_DISTANCE), s.rcv_max)
     } else {
         (acked, s.rcv_max)
     };
@@ -102,7 +102,7 @@ pub(super) fn from_end(
     c: &mut Change,
     slot: u32,
 ) -> u64 {
-    paths::cut_if_due(s, FAR);
+    paths::cut_if_due(s, REMOTE);
     hear_end(s, o, p);
     offers(s, slot, &p.seg);
     // Only the number taken in counts: anybody may have sent the rest.
@@ -111,12 +111,12 @@ pub(super) fn from_end(
         ..p.seg
     };
     two_paths::acknowledge(s, &heard);
-    two_paths::hear_window(FAR, s, &heard);
+    two_paths::hear_window(REMOTE, s, &heard);
     if two_paths::drains(s, &heard) {
         s.two.drained = 1;
         maps::tell(EventKind::Drained, slot);
     }
-    let out = two_paths::outgoing(FAR, s, &p.seg);
+    let out = two_paths::outgoing(REMOTE, s, &p.seg);
     if let Some(copy) = out.copy {
         send_copy(ctx, s, &copy, mark::COPY_IN, BPF_F_INGRESS as u64);
     }
@@ -160,8 +160,8 @@ fn sent_to(s: &Session, o: &Session) -> u32 {
 /// number that it has acknowledged.
 #[inline(always)]
 fn is_its_own(s: &Session, o: &Session, seg: &Segment) -> bool {
-    s.state == State::FarTwoPaths as u32
-        && two_paths::is_shut_in(FAR, s, seg)
+    s.state == State::RelayTwoPaths as u32
+        && two_paths::is_shut_in(REMOTE, s, seg)
         && !before(seg.ack, s.rcv_ack)
         && !after(seg.ack, sent_to(s, o))
 }
@@ -222,7 +222,7 @@ pub(super) fn to_other(
         window: c.edit.window,
         ..*seg
     };
-    if !paths::hear(o, FAR, p, &arrives, &mut c.edit) {
+    if !paths::hear(o, REMOTE, p, &arrives, &mut c.edit) {
         return not(Counter::AckWithheld);
     }
     to_leave(ctx, s, p.key.is_v6())
@@ -243,7 +243,7 @@ pub(super) fn to_stack(s: &Session, p: &Packet, c: &mut Change, seg: &Segment, p
         flags: seg.flags,
         ..Edit::default()
     };
-    let sacks = two_paths::sacks(FAR, s, Path::Old);
+    let sacks = two_paths::sacks(REMOTE, s, Path::Old);
     if sacks.limited {
         c.edit.strip |= edit::LIMIT_SACK;
         c.edit.sack_limit = sacks.to;

@@ -111,7 +111,7 @@ fn a_fin_that_no_end_takes_closes_nothing() {
 #[test]
 fn a_reset_from_behind_what_it_has_sent_ends_it() {
     for net in nets() {
-        let mut p = joined(&net, State::FarTwoPaths);
+        let mut p = joined(&net, State::RelayTwoPaths);
         p.change(|s| (s.two.cut_set, s.cut_out) = (1, SENT - 100));
         let mut server = p.session(OTHER);
         (server.two.cut_set, server.cut_out) = (1, GIVEN - BACK);
@@ -144,7 +144,7 @@ fn a_reset_from_behind_what_it_has_sent_ends_it() {
 #[test]
 fn a_fin_of_the_stack_with_bytes_missing_is_a_reset() {
     for net in nets() {
-        let mut p = joined(&net, State::FarTwoPaths);
+        let mut p = joined(&net, State::RelayTwoPaths);
         p.change(|s| {
             (s.two.cut_set, s.cut_out) = (1, SENT);
             (s.two.cut_in_set, s.cut_in, s.rcv_ack) = (1, GIVEN + 700, GIVEN);
@@ -173,7 +173,7 @@ fn a_fin_of_the_stack_with_bytes_missing_is_a_reset() {
 #[test]
 fn all_acknowledged_is_told() {
     for net in nets() {
-        let mut p = joined(&net, State::FarTwoPaths);
+        let mut p = joined(&net, State::RelayTwoPaths);
         p.change(|s| (s.two.cut_in_set, s.cut_in) = (1, GIVEN));
         let ack = |n| from_client(&net, SENT, n, 0, Options::Timestamps);
         p.passes(Way::In, &ack(GIVEN - 1));

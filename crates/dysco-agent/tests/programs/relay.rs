@@ -21,8 +21,8 @@ const T: Translation = Translation {
     ts_out: 1000,
     ts_in: 50,
     wscale_local: 0,
-    wscale_local_far: 0,
-    wscale_remote_far: 0,
+    wscale_local_at_peer: 0,
+    wscale_remote_at_peer: 0,
     wscale_remote: 0,
     flags: 0,
 };

@@ -12,7 +12,7 @@ use crate::frame::{Frame, Options, nets, sack};
 #[test]
 fn before_the_cut_all_is_the_stacks() {
     for net in nets() {
-        let mut p = joined(&net, State::FarTwoPaths);
+        let mut p = joined(&net, State::RelayTwoPaths);
         p.passes(
             Way::In,
             &from_client(&net, SENT, GIVEN, 100, Options::Timestamps),
@@ -29,7 +29,7 @@ fn before_the_cut_all_is_the_stacks() {
 #[test]
 fn from_the_cutoff_on_data_goes_to_the_other() {
     for net in nets() {
-        let mut p = joined(&net, State::FarTwoPaths);
+        let mut p = joined(&net, State::RelayTwoPaths);
         p.change(|s| s.two.cut_armed = 1);
         let old = from_client(&net, SENT - 100, GIVEN, 100, Options::Timestamps);
         p.passes(Way::In, &old);
@@ -47,7 +47,7 @@ fn from_the_cutoff_on_data_goes_to_the_other() {
 #[test]
 fn acks_of_the_other_end_are_raised() {
     for net in nets() {
-        let mut p = joined(&net, State::FarTwoPaths);
+        let mut p = joined(&net, State::RelayTwoPaths);
         p.change(|s| (s.two.cut_set, s.cut_out, s.snd_ack) = (1, SENT, SENT - 200));
         let mut server = p.session(OTHER);
         (server.two.cut_set, server.cut_out) = (1, GIVEN - BACK);
@@ -86,7 +86,7 @@ fn acks_of_the_other_end_are_raised() {
 #[test]
 fn an_ack_is_within_a_window_that_was_taken_back() {
     for net in nets() {
-        let mut p = joined(&net, State::FarTwoPaths);
+        let mut p = joined(&net, State::RelayTwoPaths);
         p.change(|s| {
             (s.two.cut_set, s.cut_out) = (1, SENT);
             (s.two.cut_in_set, s.cut_in) = (1, GIVEN + 700);
@@ -117,7 +117,7 @@ fn an_ack_is_within_a_window_that_was_taken_back() {
 #[test]
 fn an_end_that_is_ahead_hears_the_proxy() {
     for net in nets() {
-        let mut p = joined(&net, State::FarTwoPaths);
+        let mut p = joined(&net, State::RelayTwoPaths);
         p.change(|s| {
             (s.two.cut_set, s.cut_out) = (1, SENT);
             (s.two.new_heard, s.two.new_data, s.new_low) = (1, 1, GIVEN);
@@ -138,7 +138,7 @@ fn an_end_that_is_ahead_hears_the_proxy() {
 #[test]
 fn the_proxy_hears_no_blocks_of_what_was_relayed() {
     for net in nets() {
-        let mut p = joined(&net, State::FarTwoPaths);
+        let mut p = joined(&net, State::RelayTwoPaths);
         p.change(|s| {
             (s.two.cut_set, s.cut_out, s.two.cut_in_set, s.cut_in) = (1, SENT, 1, GIVEN + 900);
             (s.two.new_data, s.new_low) = (1, GIVEN + 900);
@@ -162,7 +162,7 @@ fn the_proxy_hears_no_blocks_of_what_was_relayed() {
 fn the_clamp_bounds_what_the_stack_announces() {
     for net in nets() {
         let mut p = joined(&net, State::Tracked);
-        p.change(|s| s.clamp_far = 100);
+        p.change(|s| s.clamp_remote = 100);
         let own = Frame {
             ack: SENT,
             ..net.sent()
@@ -185,7 +185,7 @@ fn the_clamp_bounds_what_the_stack_announces() {
 #[test]
 fn data_beyond_the_window_of_an_end_is_dropped() {
     for net in nets() {
-        let mut p = joined(&net, State::FarTwoPaths);
+        let mut p = joined(&net, State::RelayTwoPaths);
         p.change(|s| s.remote.mss = 1460);
         let mut server = p.session(OTHER);
         (server.two.cut_set, server.cut_out) = (1, GIVEN - BACK);
@@ -216,7 +216,7 @@ fn the_window_of_an_end_is_taken_in_while_it_is_locked() {
         let ack = from_client(&net, SENT, GIVEN, 0, Options::Timestamps);
         p.passes(Way::In, &ack);
         assert_eq!(p.edge(SLOT), 0);
-        p.change(|s| s.clamp_far = 100);
+        p.change(|s| s.clamp_remote = 100);
         p.passes(Way::In, &ack);
         let edge = GIVEN + u32::from(net.received().window);
         assert_eq!(p.edge(SLOT), edge);

@@ -7,7 +7,7 @@ use dysco_common::two_paths::{self, ASKED, OldIncoming};
 use dysco_common::{Counter, Path};
 
 use super::end::{to_other, to_stack};
-use super::{FAR, not};
+use super::{REMOTE, not};
 use crate::ingress::{self, dropped};
 use crate::maps::{Run, Scratch};
 use crate::packet::{Found, Key, Packet};
@@ -49,18 +49,18 @@ pub(super) fn header_copy(
 #[inline(always)]
 pub fn to_end(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
     let seg = &found.seg;
-    if let Some(seg) = two_paths::taught(FAR, s, seg) {
+    if let Some(seg) = two_paths::taught(REMOTE, s, seg) {
         egress::track(ctx, s, &Found { seg, ..*found }, slot);
     }
-    if two_paths::asks(FAR, s, seg) {
+    if two_paths::asks(REMOTE, s, seg) {
         s.two.old_ack_set |= ASKED;
     }
-    let told = match two_paths::old_incoming(FAR, s, seg, FAR.wscale(s)) {
+    let told = match two_paths::old_incoming(REMOTE, s, seg, REMOTE.wscale(s)) {
         OldIncoming::Deliver(told) => told,
         OldIncoming::Drop => return dropped(Counter::DroppedLateOld),
         OldIncoming::Withhold => return dropped(Counter::AckWithheld),
     };
-    if two_paths::breaks(FAR, s, &told) {
+    if two_paths::breaks(REMOTE, s, &told) {
         ingress::was_broken(s, slot);
     }
     if told == *seg {

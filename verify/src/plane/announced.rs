@@ -8,14 +8,14 @@ use dysco_common::two_paths;
 use super::{Entry, Notice};
 
 impl Entry {
-    /// Models `Engine::show_cut`: the packet that the left anchor sends, in numbers of the new
+    /// Models `Engine::announce_cut`: the packet that the left anchor sends, in numbers of the new
     /// path.
-    pub fn shows(&self) -> Option<Segment> {
+    pub fn announcement(&self) -> Option<Segment> {
         let s = &self.s;
         let cut = self.state() == State::TwoPaths && s.two.cut_set != 0;
         cut.then(|| Segment {
             seq: s.sent_on_wire(s.cut_out),
-            ack: s.received_on_wire(s.shown),
+            ack: s.received_on_wire(s.peer_sent_max),
             len: 0,
             window: u16::MAX,
             flags: ACK | PSH,
@@ -23,19 +23,23 @@ impl Entry {
     }
 
     /// Models `ingress::opening` at the right anchor, and returns its answer.
-    pub fn is_shown(&mut self, shows: &Segment, tell: &mut Vec<Notice>) -> Option<Segment> {
+    pub fn receive_announcement(
+        &mut self,
+        announcement: &Segment,
+        tell: &mut Vec<Notice>,
+    ) -> Option<Segment> {
         if self.state() != State::TwoPaths || self.s.muted != 0 {
             return None;
         }
-        if two_paths::hear_opening(&mut self.s, shows) {
+        if two_paths::hear_opening(&mut self.s, announcement) {
             tell.push(Notice::Drained);
         }
-        let answer = two_paths::answer_opening(&self.s, shows);
+        let answer = two_paths::answer_opening(&self.s, announcement);
         Some(Segment {
             seq: answer.seq,
             ack: answer.ack,
             flags: answer.flags,
-            ..*shows
+            ..*announcement
         })
     }
 
@@ -45,7 +49,7 @@ impl Entry {
             return;
         }
         let to = self.s.received_off_wire(answer.seq);
-        if two_paths::show(&mut self.s, to) {
+        if two_paths::record_announced(&mut self.s, to) {
             tell.push(Notice::Drained);
         }
     }

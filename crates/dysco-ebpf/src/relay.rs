@@ -27,9 +27,9 @@ pub use end::{is_of_new_path, usual_taken_in};
 pub use stack::to_end;
 
 /// Greatest distance of a reset from the highest number known, where the window is unknown.
-const NEAR: u32 = 1 << 16;
+const MAX_RESET_DISTANCE: u32 = 1 << 16;
 
-const FAR: Anchor = Anchor::Far;
+const REMOTE: Anchor = Anchor::Remote;
 
 /// Lets a relayed packet leave unchanged.
 #[inline(always)]
@@ -43,7 +43,7 @@ pub fn relayed(ctx: &TcContext, mark: u32) -> Verdict {
 }
 
 /// Stores the neighbour that the kernel has chosen for a relayed packet. Exported: see
-/// [`dysco_far`].
+/// [`dysco_relay`].
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_teach(skb: *mut __sk_buff) -> u32 {
@@ -158,7 +158,7 @@ fn leave(ctx: &TcContext, s: &mut Session, v6: bool) -> bool {
     true
 }
 
-/// Result of [`dysco_far`]: nothing is to be done.
+/// Result of [`dysco_relay`]: nothing is to be done.
 pub const PASS: u64 = 0;
 /// The packet is dropped, and counted.
 pub const DROP: u64 = 1;
@@ -171,13 +171,13 @@ pub const TO_OTHER: u64 = 3;
 #[inline(always)]
 pub fn decide(ctx: &TcContext) -> u64 {
     // SAFETY: the program's own context.
-    unsafe { dysco_far(ctx.skb.skb) }
+    unsafe { dysco_relay(ctx.skb.skb) }
 }
 
 /// Exported, so that the verifier checks it once (see `learn::dysco_offer`), with a stack frame
 /// of its own.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dysco_far(skb: *mut __sk_buff) -> u64 {
+unsafe extern "C" fn dysco_relay(skb: *mut __sk_buff) -> u64 {
     let mut ctx = TcContext::new(skb);
     let Some(Scratch {
         packet: p,

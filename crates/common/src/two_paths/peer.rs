@@ -12,8 +12,9 @@ use crate::tcp::{ACK, RST, Segment};
 /// elsewhere. Any acknowledgement may then take the new path. Always true if the opening of the
 /// path was not seen.
 #[inline(always)]
-pub const fn has_shown_all(s: &Session) -> bool {
-    s.shown == 0 || s.two.cut_in_set != 0 && (has_all_old(s) || !before(s.shown, s.cut_in))
+pub const fn has_announced_all(s: &Session) -> bool {
+    s.peer_sent_max == 0
+        || s.two.cut_in_set != 0 && (has_all_old(s) || !before(s.peer_sent_max, s.cut_in))
 }
 
 /// In `new_data`: the end has acknowledged data that only the new path has carried, and therefore
@@ -47,7 +48,7 @@ pub(super) const fn is_beyond(s: &Session) -> bool {
 /// higher number cannot be determined. After a segment across the cutoff the difference is a little
 /// smaller.
 #[inline(always)]
-pub const fn has_far_more(s: &Session) -> bool {
+pub const fn acked_far_ahead(s: &Session) -> bool {
     has_all_old(s) && before(s.snd_ack, s.rcv_max) && s.rcv_max.wrapping_sub(s.snd_ack) > ACROSS
 }
 
@@ -77,13 +78,13 @@ pub fn hear_data(at: Anchor, s: &mut Session, seg: &Segment) {
 /// Records the number up to which the other end has shown on the new path to have sent. Returns
 /// true if the session waited only for that.
 #[inline(always)]
-pub fn show(s: &mut Session, to: u32) -> bool {
-    let before = has_shown_all(s);
-    if s.shown == 0 || after(to, s.shown) {
+pub fn record_announced(s: &mut Session, to: u32) -> bool {
+    let before = has_announced_all(s);
+    if s.peer_sent_max == 0 || after(to, s.peer_sent_max) {
         // 0 means unknown. A number that is higher by one does no harm.
-        s.shown = if to == 0 { 1 } else { to };
+        s.peer_sent_max = if to == 0 { 1 } else { to };
     }
-    !before && has_shown_all(s) && s.two.drained != 0
+    !before && has_announced_all(s) && s.two.drained != 0
 }
 
 /// In `cut_set`: the far end has all data up to the cutoff, so that nothing before it is sent
@@ -95,14 +96,14 @@ pub(super) const PAST: u8 = 2;
 /// up to `ack`. An acknowledgement of data that was never sent may come from anybody, and is
 /// ignored.
 #[inline(always)]
-pub fn hear_far(at: Anchor, s: &mut Session, ack: u32, judged: &NewIncoming) {
+pub fn record_peer_ack(at: Anchor, s: &mut Session, ack: u32, judged: &NewIncoming) {
     if after(ack, at.snd_max(s)) {
         return;
     }
     s.edge = judged.edge;
-    s.far_ack = judged.far_ack;
+    s.peer_ack = judged.peer_ack;
     s.two.edge_set = 1;
-    if s.two.cut_set != 0 && !before(s.far_ack, s.cut_out) {
+    if s.two.cut_set != 0 && !before(s.peer_ack, s.cut_out) {
         s.two.cut_set |= PAST;
     }
 }
@@ -118,7 +119,7 @@ pub const fn is_past(s: &Session) -> bool {
 /// is the highest number sent, for the reason given at [`PAST`]: this data plane and every firewall
 /// would take a cutoff that is far behind for one that is far ahead.
 #[inline(always)]
-pub const fn shows_to(s: &Session) -> u32 {
+pub const fn announces_to(s: &Session) -> u32 {
     if is_past(s) { s.snd_max } else { s.cut_out }
 }
 
@@ -126,7 +127,7 @@ pub const fn shows_to(s: &Session) -> u32 {
 /// old path can then carry the session any more.
 #[inline(always)]
 pub const fn has_carried(s: &Session) -> bool {
-    is_past(s) && s.far_ack != s.cut_out
+    is_past(s) && s.peer_ack != s.cut_out
 }
 
 /// Returns true if the new path has carried the data that the end sent on it. Also true if nothing
@@ -134,7 +135,7 @@ pub const fn has_carried(s: &Session) -> bool {
 #[inline(always)]
 pub const fn is_confirmed(at: Anchor, s: &Session) -> bool {
     let sent = after(at.snd_max(s), s.cut_out);
-    let full = is_past(s) && !after(s.edge, s.far_ack);
+    let full = is_past(s) && !after(s.edge, s.peer_ack);
     !sent || has_carried(s) || full || s.life.reset != 0
 }
 
@@ -158,7 +159,8 @@ pub const fn is_taken_back(s: &Session) -> bool {
 /// receive ([`outgoing`]).
 #[inline(always)]
 pub const fn has_caught_up(s: &Session) -> bool {
-    let behind = after(s.snd_ack, s.rcv_max) || s.shown != 0 && after(s.shown, s.rcv_max);
+    let behind =
+        after(s.snd_ack, s.rcv_max) || s.peer_sent_max != 0 && after(s.peer_sent_max, s.rcv_max);
     s.two.new_data == 0 || !behind
 }
 
@@ -170,10 +172,14 @@ pub const fn has_caught_up(s: &Session) -> bool {
 #[inline(always)]
 pub const fn may_reset(s: &Session, seq: u32) -> bool {
     if s.state == State::TwoPaths as u32 {
-        let across = s.rcv_max.wrapping_sub(s.shown) <= ACROSS;
-        let ahead = is_beyond(s) || after(s.shown, s.rcv_max);
-        let shown = s.shown != 0 && !across && ahead;
-        let highest = if shown { s.shown } else { s.rcv_max };
+        let across = s.rcv_max.wrapping_sub(s.peer_sent_max) <= ACROSS;
+        let ahead = is_beyond(s) || after(s.peer_sent_max, s.rcv_max);
+        let ahead_there = s.peer_sent_max != 0 && !across && ahead;
+        let highest = if ahead_there {
+            s.peer_sent_max
+        } else {
+            s.rcv_max
+        };
         return !before(seq, s.snd_ack) && !after(seq, highest);
     }
     if !is_judged(s) {

@@ -1,4 +1,4 @@
-//! The two joined entries of a host that is both anchors: the effect of the programs (`far.rs`
+//! The two joined entries of a host that is both anchors: the effect of the programs (`relay.rs`
 //! there) on a packet of a remote end, and on a packet of this host's stack for that end.
 
 use dysco_common::seq::{after, before, max};
@@ -10,7 +10,7 @@ use dysco_common::{FlowKey, Path, State, Translation};
 use super::{Entry, Notice, Packet, edited};
 use crate::place::Side;
 
-const FAR: Anchor = Anchor::Far;
+const REMOTE: Anchor = Anchor::Remote;
 /// Bound on the window that the stack announces. Windows are not modelled, but the removal of the
 /// bound is.
 const CLAMP: u16 = u16::MAX;
@@ -37,9 +37,9 @@ pub enum Goes {
 }
 
 impl Entry {
-    /// Models `Agent::clamp_far`.
-    pub fn clamp_far(&mut self) {
-        self.s.clamp_far = CLAMP;
+    /// Models `Agent::clamp_remote`.
+    pub fn clamp_remote(&mut self) {
+        self.s.clamp_remote = CLAMP;
     }
 
     /// Models the first part of `Agent::join` for the entry at `side`: sets the translation and the
@@ -52,21 +52,21 @@ impl Entry {
 
     /// Models the second part of `Agent::join`: puts the translation in force.
     pub fn join(&mut self) {
-        self.s.state = State::FarTwoPaths as u32;
+        self.s.state = State::RelayTwoPaths as u32;
     }
 
     /// Models `Agent::unjoin`.
     pub fn unjoin(&mut self) {
         self.s.state = State::Tracked as u32;
         self.forget_two();
-        (self.s.clamp_far, self.s.joined) = (0, 0);
+        (self.s.clamp_remote, self.s.joined) = (0, 0);
         self.s.translation = Translation::default();
     }
 
     /// Models `Agent::relay`.
     pub fn relay(&mut self) {
         self.s.state = State::Relay as u32;
-        (self.s.clamp, self.s.clamp_far) = (0, 0);
+        (self.s.clamp, self.s.clamp_remote) = (0, 0);
     }
 
     /// Forgets the cutoffs of a change whose record is gone, because nothing reads them any more.
@@ -83,11 +83,11 @@ impl Entry {
         tell: &mut Vec<Notice>,
         send: &mut impl FnMut(Path, Packet),
     ) {
-        if let Some(seg) = two_paths::taught(FAR, &self.s, &packet.seg) {
+        if let Some(seg) = two_paths::taught(REMOTE, &self.s, &packet.seg) {
             self.track_out(&seg, tell);
         }
-        let told = self.deliver_old(FAR, packet);
-        self.hear_end(FAR, told.as_ref(), tell);
+        let told = self.deliver_old(REMOTE, packet);
+        self.hear_end(REMOTE, told.as_ref(), tell);
         if let Some(told) = told {
             send(Path::Old, told);
         }
@@ -109,8 +109,8 @@ impl Entry {
 
     /// True if an unexpected reset is this end's own.
     fn is_its_own(&self, other: &Entry, seg: &Segment) -> bool {
-        self.state() == State::FarTwoPaths
-            && two_paths::is_shut_in(FAR, &self.s, seg)
+        self.state() == State::RelayTwoPaths
+            && two_paths::is_shut_in(REMOTE, &self.s, seg)
             && !before(seg.ack, self.s.rcv_ack)
             && !after(seg.ack, self.sent_to(other))
     }
@@ -132,12 +132,12 @@ pub fn comes(pair: &mut Pair, side: Side, packet: Packet) -> Comes {
     let other = other.as_mut().filter(|o| s.s.joined != 0 && joined(o));
     match (s.state(), other) {
         (State::Relay, other) => relays(s, other, side, packet, &mut comes),
-        (State::FarTwoPaths, Some(o)) => from_end(s, o, side, packet, &mut comes),
+        (State::RelayTwoPaths, Some(o)) => from_end(s, o, side, packet, &mut comes),
         (state, _) => {
             let mut tell = Vec::new();
             // The other entry has been taken back, and this entry is about to be.
             let packet = match state {
-                State::FarTwoPaths => {
+                State::RelayTwoPaths => {
                     s.track_in(&packet.seg, &mut tell);
                     Some(packet)
                 }
@@ -194,7 +194,7 @@ fn ends(s: &mut Entry, o: &mut Entry, side: Side, seg: &Segment, comes: &mut Com
 /// Handles a packet of an end in the two-path phase.
 fn from_end(s: &mut Entry, o: &mut Entry, side: Side, packet: Packet, comes: &mut Comes) {
     let seg = packet.seg;
-    s.cut_if_due(FAR);
+    s.cut_if_due(REMOTE);
     if seg.flags & (FIN | RST) != 0 {
         ends(s, o, side, &seg, comes);
     }
@@ -206,14 +206,14 @@ fn from_end(s: &mut Entry, o: &mut Entry, side: Side, packet: Packet, comes: &mu
         }
     }
     let mut tell = Vec::new();
-    let (whole, copy) = s.split(FAR, packet, &mut tell);
+    let (whole, copy) = s.split(REMOTE, packet, &mut tell);
     comes.tell.extend(tell.into_iter().map(|t| (side, t)));
     // The copy enters again, after the packet.
     for (path, packet) in [whole].into_iter().chain(copy) {
         let goes = match path {
             Path::Old => Some((Goes::Stack, packet)),
             Path::New => {
-                let heard = o.hear_new(FAR, s.onto_new_path(packet));
+                let heard = o.hear_new(REMOTE, s.onto_new_path(packet));
                 heard.map(|p| (Goes::Other, p))
             }
         };
