@@ -36,9 +36,9 @@ pub fn open(
     [client, server]: [Work; 2],
 ) -> Result<[JoinHandle<()>; 2]> {
     let (heard, listening) = channel();
-    let (told, done) = channel::<Result<()>>();
-    let (at, to, tell) = (between.at, between.to, told.clone());
-    let serving = side(between.server, "accept", told, server, move || {
+    let (reported, done) = channel::<Result<()>>();
+    let (at, to, tell) = (between.at, between.to, reported.clone());
+    let serving = side(between.server, "accept", reported, server, move || {
         let listener = listen(at)?;
         let _ = heard.send(());
         let accept = |_| listener.accept().map(|(stream, _)| stream);
@@ -57,7 +57,7 @@ pub fn open(
 fn side(
     host: &Host,
     name: &str,
-    told: Sender<Result<()>>,
+    reported: Sender<Result<()>>,
     work: Work,
     open: impl FnOnce() -> std::io::Result<Vec<TcpStream>> + Send + 'static,
 ) -> Result<JoinHandle<()>> {
@@ -65,10 +65,10 @@ fn side(
         let opened = own_files().and_then(|()| Ok(open()?));
         match opened.context("failed to open many sessions") {
             Ok(streams) => {
-                let _ = told.send(Ok(()));
+                let _ = reported.send(Ok(()));
                 work(streams);
             }
-            Err(error) => drop(told.send(Err(error))),
+            Err(error) => drop(reported.send(Err(error))),
         }
     })
 }

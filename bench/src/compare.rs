@@ -92,7 +92,7 @@ impl Compare {
         }
         println!("| figure | before | after | change | noise | |\n|---|---:|---:|---:|---:|---|");
         let mut worse = Vec::new();
-        let (mut told, mut untold) = (0, 0);
+        let (mut reported, mut unclear) = (0, 0);
         for new in &after.figures {
             let Some(old) = before.figures.iter().find(|old| old.name == new.name) else {
                 continue;
@@ -115,12 +115,12 @@ impl Compare {
             );
             match verdict {
                 Verdict::Regressed => worse.push(new.name.as_str()),
-                Verdict::CannotTell => untold += 1,
-                Verdict::Same | Verdict::Improved => told += 1,
+                Verdict::CannotTell => unclear += 1,
+                Verdict::Same | Verdict::Improved => reported += 1,
                 Verdict::Foreign => {}
             }
         }
-        println!("{told} are no worse; of {untold} the samples are too few to tell");
+        println!("{reported} are no worse; of {unclear} the samples are too few to tell");
         ensure!(worse.is_empty(), "worse than before: {}", worse.join(", "));
         let gone = before.gone_from(&after);
         ensure!(
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clear_change_is_told_by_its_direction() {
+    fn a_clear_change_is_known_by_its_direction() {
         assert_eq!(verdict(Better::More, 0.9, 40, 0.01), Verdict::Regressed);
         assert_eq!(verdict(Better::Less, 0.9, 40, 0.01), Verdict::Improved);
     }
@@ -316,7 +316,7 @@ mod tests {
     /// Ten samples cannot distinguish half the value from chance at the odds that this many figures
     /// require.
     #[test]
-    fn what_cannot_be_told_is_not_called_the_same() {
+    fn what_cannot_be_distinguished_is_not_called_the_same() {
         for count in [0, 3, 10] {
             assert_eq!(verdict(Better::More, 0.5, count, 0.0), Verdict::CannotTell);
         }
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_measured_any_more_is_told() {
+    fn what_is_not_measured_any_more_is_reported() {
         let before = run_of(false, &[("a", "x", 1.0), ("b", "x", 1.0)]);
         let after = |quick| run_of(quick, &[("b", "x", 1.0)]);
         assert_eq!(before.gone_from(&after(false)), ["a"]);

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_is_told_with_its_goal_or_as_missing() {
+    fn a_figure_is_reported_with_its_goal_or_as_missing() {
         let figure = json!({
             "name": "translate_ns", "unit": "ns", "value": 71.5, "goal": {"at_most": 80.0},
             "paper": null,

@@ -45,7 +45,7 @@ impl Relay {
         };
         for _ in 0..hands {
             let (joined, ended) = (relay.joined.clone(), relay.ended.clone());
-            let (tell, told) = channel();
+            let (tell, reported) = channel();
             let hand = host.thread("sockmap", move || {
                 let mut hand = match Hand::start(at, to) {
                     Ok(hand) => hand,
@@ -57,7 +57,7 @@ impl Relay {
                 }
             })?;
             relay.hands.push(hand);
-            told.recv().context("the sockmap's relay died")??;
+            reported.recv().context("the sockmap's relay died")??;
         }
         Ok(relay)
     }

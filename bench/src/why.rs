@@ -235,7 +235,7 @@ pub fn floor(run: &Value, name: &str) -> Option<f64> {
 }
 
 /// Formats a value for a table.
-fn told(figure: &Value) -> String {
+fn reported(figure: &Value) -> String {
     let value = figure["value"].as_f64().map(short).unwrap_or_default();
     let text = format!("{value} {}", figure["unit"].as_str().unwrap_or_default());
     text.trim_end().to_owned()
@@ -278,7 +278,7 @@ fn row(run: &Value, figure: &Value) -> String {
             let named = |by: &By| {
                 let found = why.found(run, name, *by)?;
                 let (name, about) = (found["name"].as_str()?, by.1);
-                Some(format!("`{name}` {} ({about})", told(found)))
+                Some(format!("`{name}` {} ({about})", reported(found)))
             };
             let all: Vec<_> = why.floor.iter().chain(why.by).filter_map(named).collect();
             match all.is_empty() {
@@ -288,7 +288,7 @@ fn row(run: &Value, figure: &Value) -> String {
         }
     };
     let goal = goal(figure).unwrap_or_default();
-    format!("| `{name}` | {} | {goal} | {why} |\n", told(figure))
+    format!("| `{name}` | {} | {goal} | {why} |\n", reported(figure))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::execute::{Run, SessionRun};
-use crate::operators::{OperationRun, Told};
+use crate::operators::{OperationRun, Reported};
 use crate::plan::{Ask, Plan, SessionPlan, Side, Victim};
 use crate::sessions::other;
 
@@ -290,9 +290,9 @@ fn takes_up(operation: &OperationRun, local: Option<SocketAddr>) -> bool {
     let Some(port) = local.map(|local| local.port()) else {
         return false;
     };
-    let names = |t: &&Told| t.local.port() == port || t.remote.port() == port;
-    let told = operation.told.iter().filter(names);
-    told.into_iter().any(|t| t.outcome != "refused")
+    let names = |t: &&Reported| t.local.port() == port || t.remote.port() == port;
+    let reported = operation.reported.iter().filter(names);
+    reported.into_iter().any(|t| t.outcome != "refused")
 }
 
 /// True if any byte arrived after this time, or no byte was in flight.
@@ -360,8 +360,8 @@ fn of_operation(plan: &Plan, operation: &OperationRun, run: &Run) -> Vec<Finding
     if !removes {
         return findings;
     }
-    for told in operation.changed() {
-        let ends = [told.local, told.remote].into_iter();
+    for reported in operation.changed() {
+        let ends = [reported.local, reported.remote].into_iter();
         let still = ends
             .filter(|end| operation.held.contains(end))
             .find_map(by_local);

@@ -23,7 +23,7 @@ const DRAIN: &str = "5s";
 
 /// Result of a command for one session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Told {
+pub struct Reported {
     /// The end that opened the session, if it is known.
     pub local: SocketAddr,
     /// The other end of the session.
@@ -48,7 +48,7 @@ pub struct OperationRun {
     /// Exit code; none if the command was killed.
     pub code: Option<i32>,
     /// Results for sessions.
-    pub told: Vec<Told>,
+    pub reported: Vec<Reported>,
     /// Remote ends of the sockets that the host had afterwards.
     pub held: Vec<SocketAddr>,
     /// Description of a fault in the way the command ended.
@@ -59,10 +59,10 @@ pub struct OperationRun {
 
 impl OperationRun {
     /// Sessions that the command changed.
-    pub fn changed(&self) -> impl Iterator<Item = &Told> {
-        let changes = |t: &&Told| t.outcome == "removed" || t.outcome == "changed";
+    pub fn changed(&self) -> impl Iterator<Item = &Reported> {
+        let changes = |t: &&Reported| t.outcome == "removed" || t.outcome == "changed";
         let dry = matches!(self.operation.ask, Ask::Remove { dry_run: true, .. });
-        self.told.iter().filter(changes).filter(move |_| !dry)
+        self.reported.iter().filter(changes).filter(move |_| !dry)
     }
 }
 
@@ -78,7 +78,7 @@ pub fn run(fleet: &Fleet, host: &Host, operation: &Operation, start: Instant) ->
         began_ms,
         ended_ms: start.elapsed().as_millis() as u64,
         code: None,
-        told: Vec::new(),
+        reported: Vec::new(),
         held: Vec::new(),
         wrong: None,
         said: String::new(),
@@ -96,8 +96,8 @@ const CODES: [i32; 7] = [0, 2, 3, 4, 5, 6, 7];
 
 fn judge(run: &mut OperationRun, ran: &Ran) {
     run.code = ran.code;
-    run.told = told(&ran.stdout);
-    if run.told.is_empty() {
+    run.reported = reported(&ran.stdout);
+    if run.reported.is_empty() {
         run.said = tail(&format!("{}{}", ran.stdout, ran.stderr));
     }
     run.wrong = match ran.code {
@@ -111,7 +111,7 @@ fn judge(run: &mut OperationRun, ran: &Ran) {
 }
 
 /// Results for sessions in a report about removals or changes of chains. Empty for other reports.
-fn told(text: &str) -> Vec<Told> {
+fn reported(text: &str) -> Vec<Reported> {
     let Ok(json) = serde_json::from_str::<Value>(text) else {
         return Vec::new();
     };
@@ -119,7 +119,7 @@ fn told(text: &str) -> Vec<Told> {
     let all = lists.filter_map(|list| json[list].as_array()).flatten();
     let one = |report: &Value| {
         let text = |key: &str| report[key].as_str().map(str::to_owned);
-        Some(Told {
+        Some(Reported {
             local: report["local"].as_str()?.parse().ok()?,
             remote: report["remote"].as_str()?.parse().ok()?,
             outcome: text("outcome")?,
@@ -221,13 +221,13 @@ mod tests {
         let text = r#"{"dry_run":false,"accepted":2,"removals":[
             {"session":"1","local":"10.0.1.1:4000","remote":"10.0.2.1:8080","outcome":"removed","mode":"bypass"},
             {"session":"2","local":"10.0.1.1:4001","remote":"10.0.2.1:8080","outcome":"refused","reason":{"why":"no","hint":null}}]}"#;
-        let all = told(text);
+        let all = reported(text);
         assert_eq!(all.len(), 2);
         assert_eq!(
             (all[0].outcome.as_str(), all[1].reason.as_deref()),
             ("removed", Some("no"))
         );
-        assert!(told("nothing").is_empty());
+        assert!(reported("nothing").is_empty());
     }
 
     #[test]

@@ -109,14 +109,14 @@ impl Report {
 /// Returns the line of a seed.
 pub fn line(plan: &Plan, run: &Run, findings: &[Finding], excused: u64) -> String {
     let opened = run.sessions.iter().filter(|s| s.local.is_some()).count();
-    let told = if findings.is_empty() {
+    let reported = if findings.is_empty() {
         "nothing found"
     } else {
         "FOUND"
     };
     format!(
         "seed {}: {} hosts, {} boxes, {} proxies, {opened} of {} sessions, {} MB, {} commands with \
-         {} changes, {} kills, {excused} excused: {told}",
+         {} changes, {} kills, {excused} excused: {reported}",
         plan.seed,
         plan.hosts.len(),
         plan.boxes.len(),
@@ -130,13 +130,13 @@ pub fn line(plan: &Plan, run: &Run, findings: &[Finding], excused: u64) -> Strin
 }
 
 /// Returns lines with the results of each command: the outcomes of sessions, and their reasons.
-pub fn told(run: &Run) -> String {
+pub fn reported(run: &Run) -> String {
     let mut text = String::new();
     for operation in &run.operations {
         let mut outcomes: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-        for told in &operation.told {
-            let reason = told.reason.as_deref().unwrap_or_default();
-            *outcomes.entry((&told.outcome, reason)).or_default() += 1;
+        for reported in &operation.reported {
+            let reason = reported.reason.as_deref().unwrap_or_default();
+            *outcomes.entry((&reported.outcome, reason)).or_default() += 1;
         }
         let (ask, code) = (&operation.operation.ask, operation.code);
         text += &format!(
@@ -146,7 +146,7 @@ pub fn told(run: &Run) -> String {
         for ((outcome, reason), sessions) in outcomes {
             text += &format!("\n    {sessions} {outcome}: {reason}");
         }
-        if operation.told.is_empty() {
+        if operation.reported.is_empty() {
             text += &format!(": {}", operation.said);
         }
     }

@@ -51,9 +51,9 @@ pub struct Seeds {
     /// kept for late packets has to be gone as well
     #[arg(long, value_name = "SECONDS", default_value_t = 6)]
     patience: u64,
-    /// Say what each command told of sessions
+    /// Print what each command reported of sessions
     #[arg(long)]
-    told: bool,
+    reports: bool,
     /// Print the plans, and run nothing
     #[arg(long)]
     show: bool,
@@ -178,8 +178,8 @@ impl Shared<'_> {
         } = &judged;
         lock(&self.report).add(plan.seed, run, findings, *excused);
         let mut text = report::line(plan, run, findings, *excused);
-        if self.arguments.told {
-            text += &report::told(run);
+        if self.arguments.reports {
+            text += &report::reported(run);
         }
         for finding in &judged.findings {
             text += &format!("\n{}", report::finding(finding));

@@ -35,7 +35,7 @@ pub enum Fate {
     /// A host reports that the proxy has left a session that died with the proxy.
     FalselyRemoved,
     /// The requester has not received the outcome.
-    Untold,
+    Unreported,
     /// The request was made while everything was idle and sound, and it had no effect.
     NobodyWon,
 }
@@ -80,7 +80,7 @@ impl World {
     fn control(&mut self, config: &Configuration) -> bool {
         let down = self.hosts().position(|h| h.machine.is_none());
         let held_up = self.hosts().position(|h| !h.rest.is_empty());
-        let told = self.hosts().position(|h| !h.ring.is_empty());
+        let reported = self.hosts().position(|h| !h.ring.is_empty());
         let busy = self.hosts().position(|h| !h.events.is_empty());
         if let Some(place) = down {
             self.start(config, place, Twist::Plain);
@@ -90,7 +90,7 @@ impl World {
             self.deliver(config, 0, false, Twist::Plain);
         } else if let Some(place) = busy {
             self.happen(config, place, 0, Twist::Plain);
-        } else if let Some(place) = told {
+        } else if let Some(place) = reported {
             self.listen(config, place, Twist::Plain);
         } else {
             return false;
@@ -157,8 +157,8 @@ fn judge(config: &Configuration, world: &World) -> Fate {
     if starved(config, world) && !gone {
         return Fate::Starved;
     }
-    if untold(config, world) {
-        return Fate::Untold;
+    if unreported(config, world) {
+        return Fate::Unreported;
     }
     let lost = match config.alone {
         true => !won(world),
@@ -258,8 +258,8 @@ fn dead(config: &Configuration, world: &World) -> Option<Fate> {
     if reset != [true; 2] && !finished(config, world) {
         return Some(Fate::HalfDead);
     }
-    let told = world.hosts().any(removed) && !finished(config, world);
-    told.then_some(Fate::FalselyRemoved)
+    let reported = world.hosts().any(removed) && !finished(config, world);
+    reported.then_some(Fate::FalselyRemoved)
 }
 
 /// True if both ends have received everything that there ever was for them.
@@ -283,7 +283,7 @@ fn starved(config: &Configuration, world: &World) -> bool {
     (client.una, server.rcv) != (all[0], all[0]) || (server.una, client.rcv) != (all[1], all[1])
 }
 
-fn untold(config: &Configuration, world: &World) -> bool {
+fn unreported(config: &Configuration, world: &World) -> bool {
     let mut asked = vec![0; config.hosts];
     for (i, request) in config.requests.iter().enumerate() {
         if let Request::Ask { at, .. } = request
@@ -293,7 +293,7 @@ fn untold(config: &Configuration, world: &World) -> bool {
         }
     }
     world.hosts().any(|h| {
-        let told = h.endings.iter().filter(|e| e.role == Role::Asker);
-        h.life == 0 && told.count() != asked[h.place]
+        let reported = h.endings.iter().filter(|e| e.role == Role::Asker);
+        h.life == 0 && reported.count() != asked[h.place]
     })
 }

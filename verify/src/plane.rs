@@ -119,8 +119,8 @@ impl Entry {
     }
 
     /// Models `ingress::was_broken`, for a packet of the old path that the end receives.
-    fn hear_end(&mut self, at: Anchor, told: Option<&Packet>, tell: &mut Vec<Notice>) {
-        let breaks = told.is_some_and(|p| two_paths::breaks(at, &self.s, &p.seg));
+    fn hear_end(&mut self, at: Anchor, notify_end: Option<&Packet>, tell: &mut Vec<Notice>) {
+        let breaks = notify_end.is_some_and(|p| two_paths::breaks(at, &self.s, &p.seg));
         if breaks && !two_paths::is_broken(&self.s) {
             self.break_off();
             tell.push(Notice::Broken);
@@ -286,12 +286,12 @@ impl Entry {
         } else if seg.has(FIN) {
             self.s.life.fin_out |= life::SEEN | life::OLD_PATH;
         }
-        self.told(tell);
+        self.notify_end(tell);
     }
 
-    fn told(&mut self, tell: &mut Vec<Notice>) {
-        if self.s.life.fin_out & self.s.life.fin_in != 0 && self.s.life.told == 0 {
-            self.s.life.told = 1;
+    fn notify_end(&mut self, tell: &mut Vec<Notice>) {
+        if self.s.life.fin_out & self.s.life.fin_in != 0 && self.s.life.notified == 0 {
+            self.s.life.notified = 1;
             tell.push(Notice::Closed);
         }
     }
@@ -347,9 +347,9 @@ impl Entry {
                 if let Some(seg) = two_paths::taught(Anchor::Local, &self.s, &packet.seg) {
                     self.track_in(&seg, tell);
                 }
-                let told = self.deliver_old(Anchor::Local, packet);
-                self.hear_end(Anchor::Local, told.as_ref(), tell);
-                told
+                let notify_end = self.deliver_old(Anchor::Local, packet);
+                self.hear_end(Anchor::Local, notify_end.as_ref(), tell);
+                notify_end
             }
             // Far anchors process the packets of their ends elsewhere.
             State::NewPath
@@ -436,7 +436,14 @@ impl Hash for Entry {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Session { life, two, .. } = &self.s;
         let s = &self.s;
-        (s.state, life.fin_out, life.fin_in, life.reset, life.told).hash(state);
+        (
+            s.state,
+            life.fin_out,
+            life.fin_in,
+            life.reset,
+            life.notified,
+        )
+            .hash(state);
         (s.clamp, s.clamp_remote, s.joined, s.muted).hash(state);
         if self.state() != State::Relay {
             (s.snd_max, s.snd_ack).hash(state);

@@ -14,7 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::parts::digest;
 
 /// Maximum number of states in an explanation.
-const TOLD: usize = 60;
+const REPORTED: usize = 60;
 
 /// A state of a model that proceeds without faults.
 pub trait Calm: Clone + Hash + Display {
@@ -104,7 +104,7 @@ impl<'a, W: Calm> Run<'a, W> {
 
     fn note(&mut self) {
         if let Some(log) = &mut self.log
-            && log.len() < TOLD
+            && log.len() < REPORTED
         {
             log.push(self.world.to_string());
         }

@@ -64,17 +64,21 @@ pub fn hears_on(seed: Option<Seed>, place: usize) -> bool {
 }
 
 /// Leaves the proxy's packet as it is for an end that is ahead. `said` is that packet.
-pub fn stays_behind(seed: Option<Seed>, said: &Packet, told: &mut Packet) {
+pub fn stays_behind(seed: Option<Seed>, said: &Packet, delivered: &mut Packet) {
     if seed == Some(Seed::StaysBehind) {
-        told.seg.seq = said.seg.seq;
+        delivered.seg.seq = said.seg.seq;
     }
 }
 
-/// Returns the packet of the proxy that an end receives: `told`, or `said` with its FIN.
-pub fn tells_proxys_end(seed: Option<Seed>, said: &Packet, told: Option<Packet>) -> Option<Packet> {
+/// Returns the packet of the proxy that an end receives: `delivered`, or `said` with its FIN.
+pub fn tells_proxys_end(
+    seed: Option<Seed>,
+    said: &Packet,
+    delivered: Option<Packet>,
+) -> Option<Packet> {
     match seed {
         Some(Seed::ProxysEnd) if said.seg.has(FIN) => Some(*said),
-        _ => told,
+        _ => delivered,
     }
 }
 

@@ -46,7 +46,7 @@ pub struct Socket {
     /// First unit that has not arrived.
     pub rcv: u8,
     /// Value of `rcv` that the socket has acknowledged last.
-    told: u8,
+    announced: u8,
     /// True if a unit arrived that the socket already has: only a pure acknowledgement answers it.
     answers: bool,
     /// Units that arrived beyond a hole, as a bit set.
@@ -104,7 +104,7 @@ impl Socket {
             _ => return None,
         };
         self.owes = false;
-        self.told = self.rcv;
+        self.announced = self.rcv;
         self.answers &= what != Say::Ack;
         let fin = end > bytes && first < end;
         let reset = what == Say::Reset;
@@ -133,7 +133,7 @@ impl Socket {
         // A segment that ends before this number is not delivered (`tcp_sequence`,
         // net/ipv4/tcp_input.c), but it is answered.
         let ends = seg.end().wrapping_sub(base.into) as i32;
-        if ends < i32::from(self.told) {
+        if ends < i32::from(self.announced) {
             self.answers |= seg.span() > 0;
             return Ok(());
         }

@@ -267,8 +267,8 @@ impl Crate {
             return false;
         };
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
-        let told = said.split_whitespace().nth(1).and_then(version);
-        let known = told.or_else(|| self.installed());
+        let reported = said.split_whitespace().nth(1).and_then(version);
+        let known = reported.or_else(|| self.installed());
         known.is_some_and(|v| v >= self.version)
     }
 

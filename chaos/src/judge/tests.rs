@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::kills::KillRun;
-use crate::operators::Told;
+use crate::operators::Reported;
 use crate::plan::{HostPlan, Link, Mode, Operation, Part, ProxyKind, ProxyPlan, SessionKind};
 use crate::sessions::EndRun;
 use crate::watch::{Mark, Watched};
@@ -90,7 +90,7 @@ fn removal(ended_ms: u64, outcome: &str, held: Vec<SocketAddr>) -> OperationRun 
         began_ms: 2_000,
         ended_ms,
         code: Some(0),
-        told: vec![Told {
+        reported: vec![Reported {
             local: local(),
             remote: "10.0.2.1:8080".parse().expect("an address"),
             outcome: outcome.into(),

@@ -34,7 +34,7 @@ impl Delta {
 /// Declaration of a middlebox about a session, as its host stores it.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Told {
+pub struct DeclaredDelta {
     /// Time at which the session began on this host (`Session::created_ns`), because slots are
     /// reused.
     pub created_ns: u64,

@@ -41,4 +41,4 @@ pub use peer::{
     is_unheard, may_be_closed, may_be_reset, may_close, may_reset, record_announced,
     record_peer_ack, widest_in,
 };
-pub use window::{NO_EDGE, is_beyond, kept_edge, offered};
+pub use window::{NO_EDGE, is_beyond, offered, stored_edge};

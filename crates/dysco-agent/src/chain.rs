@@ -14,7 +14,7 @@ use dysco_common::{Addr, Element, Session};
 
 use crate::Agent;
 use crate::agent::{lock, map_error, pod, take};
-use crate::delta::ToldPod;
+use crate::delta::DeclaredPod;
 use crate::error::AgentError;
 
 pod!(RulePod, PolicyRule);
@@ -37,7 +37,7 @@ pub(crate) struct Chains {
     keys: HashMap<MapData, u64, SharedPod>,
     joins: HashMap<MapData, Token, u32>,
     of_slots: HashMap<MapData, u32, GivenPod>,
-    pub(crate) deltas: HashMap<MapData, u32, ToldPod>,
+    pub(crate) deltas: HashMap<MapData, u32, DeclaredPod>,
     switched: Option<Instant>,
 }
 

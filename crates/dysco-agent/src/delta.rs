@@ -3,13 +3,13 @@
 
 use aya::Pod;
 use dysco_common::Delta;
-use dysco_common::delta::Told;
+use dysco_common::delta::DeclaredDelta;
 
 use crate::Agent;
 use crate::agent::{lock, map_error, pod};
 use crate::error::AgentError;
 
-pod!(ToldPod, Told);
+pod!(DeclaredPod, DeclaredDelta);
 
 impl Agent {
     /// Records a middlebox's report about the session that came by this slot. The record
@@ -17,17 +17,17 @@ impl Agent {
     ///
     /// # Errors
     /// If the map cannot be written.
-    pub fn set_delta(&self, slot: u32, told: &Told) -> Result<(), AgentError> {
+    pub fn set_delta(&self, slot: u32, declared: &DeclaredDelta) -> Result<(), AgentError> {
         lock(&self.chains)
             .deltas
-            .insert(slot, ToldPod(*told), 0)
+            .insert(slot, DeclaredPod(*declared), 0)
             .map_err(map_error("write", "DELTAS"))
     }
 
     /// Returns the report about the session of a slot.
-    pub fn delta_of(&self, slot: u32) -> Option<Told> {
-        let told = lock(&self.chains).deltas.get(&slot, 0).ok()?.0;
-        (told.created_ns == self.session(slot).created_ns).then_some(told)
+    pub fn delta_of(&self, slot: u32) -> Option<DeclaredDelta> {
+        let declared = lock(&self.chains).deltas.get(&slot, 0).ok()?.0;
+        (declared.created_ns == self.session(slot).created_ns).then_some(declared)
     }
 
     pub(crate) fn forget_delta(&self, slot: u32) {

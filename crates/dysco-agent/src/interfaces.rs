@@ -109,8 +109,8 @@ impl Agent {
                 Some(InterfaceChange::Attached { index })
             }
             Err(error) => {
-                let told = std::mem::replace(&mut place.refused, true);
-                (!told).then_some(InterfaceChange::Refused(error))
+                let reported = std::mem::replace(&mut place.refused, true);
+                (!reported).then_some(InterfaceChange::Refused(error))
             }
         }
     }

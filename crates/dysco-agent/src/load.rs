@@ -177,9 +177,9 @@ fn load_pinned(globals: &Globals, dir: &Path, object: &[u8]) -> Result<Ebpf, Age
     load_by(loader, object)
 }
 
-/// Checks that the kernel accepts the programs, also those for interfaces without an Ethernet header,
-/// on a host with these interfaces. Loads them with small maps of their own, and leaves nothing
-/// behind.
+/// Checks that the kernel accepts the programs, also those for interfaces without an Ethernet
+/// header, on a host with these interfaces. Loads them with small maps of their own, and leaves
+/// nothing behind.
 pub fn try_programs(xdp: Xdp, interfaces: &[String]) -> Result<(), AgentError> {
     const FEW: u32 = 64;
     let relays_by_xdp = !xdp::chosen(xdp, interfaces).is_empty();
@@ -263,10 +263,10 @@ mod tests {
         refuse_others(pins.path()).unwrap();
         let other = pins.path().join("v1");
         fs::create_dir(&other).unwrap();
-        let told = refuse_others(pins.path()).unwrap_err().to_string();
+        let reported = refuse_others(pins.path()).unwrap_err().to_string();
         assert!(
-            told.contains(&format!("rm -r {}", other.display())),
-            "{told}"
+            reported.contains(&format!("rm -r {}", other.display())),
+            "{reported}"
         );
     }
 

@@ -7,7 +7,7 @@ use dysco_common::view::{Need, View};
 /// or has ended. A tombstone keeps late packets from the stack, and carries nothing.
 pub fn need_of(s: &Session) -> Option<Need> {
     let view = s.view();
-    let closed = s.life.fin_out != 0 && s.life.fin_in != 0 && s.life.told != 0;
+    let closed = s.life.fin_out != 0 && s.life.fin_in != 0 && s.life.notified != 0;
     match view {
         View::NewPath(_) | View::Relayed(_) | View::Returned if closed || s.life.reset != 0 => None,
         _ => view.meaning().need,

@@ -1,7 +1,7 @@
 //! Two joined sessions of this host, which is the anchor of both their remote ends.
 
 use dysco_common::seq::after;
-use dysco_common::two_paths::{Anchor, Cutoff, NO_EDGE, kept_edge};
+use dysco_common::two_paths::{Anchor, Cutoff, NO_EDGE, stored_edge};
 use dysco_common::{FlowKey, State, Translation};
 
 use crate::Agent;
@@ -56,7 +56,7 @@ impl Agent {
             return Ok(());
         }
         edges
-            .set(slot, kept_edge(edge), 0)
+            .set(slot, stored_edge(edge), 0)
             .map_err(map_error("write", "EDGES"))
     }
 

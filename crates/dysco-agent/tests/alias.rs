@@ -8,7 +8,7 @@ mod plane;
 use std::net::{TcpListener, TcpStream};
 
 use dysco_agent::NewPath;
-use dysco_agent::common::delta::Told;
+use dysco_agent::common::delta::DeclaredDelta;
 use dysco_agent::common::{Delta, FlowKey, State, Translation};
 use plane::plane;
 
@@ -144,7 +144,7 @@ async fn what_was_said_is_of_one_session() {
     let key = FlowKey::new(opened.local_addr().unwrap(), opened.peer_addr().unwrap());
     let slot = agent.find(&key).expect("it is tracked");
     assert_eq!(agent.delta_of(slot), None);
-    let told = Told {
+    let declared = DeclaredDelta {
         created_ns: agent.session(slot).created_ns,
         delta: Delta {
             to_server: 20,
@@ -153,15 +153,15 @@ async fn what_was_said_is_of_one_session() {
         from_client: 1,
         from_server: 2,
     };
-    agent.set_delta(slot, &told).unwrap();
-    assert_eq!(agent.delta_of(slot), Some(told));
-    let another = Told {
+    agent.set_delta(slot, &declared).unwrap();
+    assert_eq!(agent.delta_of(slot), Some(declared));
+    let another = DeclaredDelta {
         created_ns: 1,
-        ..told
+        ..declared
     };
     agent.set_delta(slot, &another).unwrap();
     assert_eq!(agent.delta_of(slot), None, "it is of a session before");
-    agent.set_delta(slot, &told).unwrap();
+    agent.set_delta(slot, &declared).unwrap();
     agent.collect(slot);
     assert_eq!(agent.delta_of(slot), None);
 }

@@ -24,11 +24,11 @@ async fn an_acknowledgement_that_missed_the_cutoff_is_found_by_looking() {
     let slot = agent.find(&FlowKey::new(local, remote)).unwrap();
     assert!(!agent.look_drained(slot, Anchor::Local), "no cutoff is set");
     let cutoff = agent.session(slot).snd_ack.wrapping_add(5);
-    let told = Cutoff {
+    let reported = Cutoff {
         at: cutoff,
         closes: false,
     };
-    assert!(!agent.set_cut_in(slot, told));
+    assert!(!agent.set_cut_in(slot, reported));
     assert!(!agent.look_drained(slot, Anchor::Local), "nothing has come");
 
     accepted.write_all(b"bytes").unwrap();

@@ -59,8 +59,8 @@ fn names_are_read_as_they_are_printed() {
         ("state=", "use one of opening"),
         ("state=foo", "'foo' is no state of a session"),
     ] {
-        let told = bad.parse::<Filter>().unwrap_err().to_string();
-        assert!(told.contains(why), "{bad}: {told}");
+        let reported = bad.parse::<Filter>().unwrap_err().to_string();
+        assert!(reported.contains(why), "{bad}: {reported}");
     }
     for state in STATES {
         assert!(FILTER_HELP.contains(state), "{state}");
@@ -234,12 +234,12 @@ fn a_summary_counts_and_ranks() {
 fn a_middleboxs_word_is_read() {
     let line = r#"{"request":"delta","session":"10.1.0.5:40000>10.2.0.7:443","to_server":20,"to_client":-7}"#;
     let request: Request = serde_json::from_str(line).unwrap();
-    let told = TellDelta {
+    let reported = TellDelta {
         session: "10.1.0.5:40000>10.2.0.7:443".parse().unwrap(),
         to_server: 20,
         to_client: -7,
     };
-    assert_eq!(request, Request::Delta(told));
+    assert_eq!(request, Request::Delta(reported));
     assert!(request.changes(), "root alone may ask");
     let reply = Reply::Delta(DeltaReport {
         session: SessionId(1),

@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn a_socket_of_haproxys_may_still_be_missing() {
         let dir = tempfile::tempdir().unwrap();
-        let told = |name: &str| {
+        let reported = |name: &str| {
             missing_socket(&Listener {
                 address: ":8080".parse().unwrap(),
                 transparent: None,
@@ -82,13 +82,13 @@ mod tests {
         };
         std::fs::write(dir.path().join("file"), "").unwrap();
         let _there = std::os::unix::net::UnixListener::bind(dir.path().join("there")).unwrap();
-        let none = told("none").unwrap();
+        let none = reported("none").unwrap();
         assert!(
             none.why.ends_with("none is not there") && none.hint.is_some(),
             "{none}"
         );
-        assert!(told("file").unwrap().why.contains("is no socket"));
-        assert_eq!(told("there"), None);
+        assert!(reported("file").unwrap().why.contains("is no socket"));
+        assert_eq!(reported("there"), None);
     }
 
     #[test]

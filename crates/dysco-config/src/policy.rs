@@ -319,7 +319,7 @@ mod tests {
         }
         // The message states the place and the remedy.
         let second = "# ours\n\n[[rule]]\nchain = []\n\n[[rule]]\nname = \"b\"\n";
-        for (rule, told) in [
+        for (rule, reported) in [
             (
                 r#"chain = ["10.0.0.1", "10.0.0.1"]"#,
                 "line 8, column 9: the chain holds 10.0.0.1 twice, and a session passes a host once; leave one out",
@@ -334,13 +334,16 @@ mod tests {
             ),
         ] {
             let error = parse(&format!("{second}{rule}\n")).unwrap_err();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(reported), "{error}");
         }
         let none = Path::new("/nowhere/policy.toml");
         let source = io::ErrorKind::NotFound.into();
         let (what, path) = ("read", none.into());
-        let told = PolicyError::File { what, path, source }.to_string();
-        assert!(told.contains("; name a file that is there"), "{told}");
+        let reported = PolicyError::File { what, path, source }.to_string();
+        assert!(
+            reported.contains("; name a file that is there"),
+            "{reported}"
+        );
         let many = "[[rule]]\nchain = []\n".repeat(257);
         assert!(parse(&many).unwrap_err().contains("more than 256"));
         let own: IpAddr = "10.0.0.1".parse().unwrap();

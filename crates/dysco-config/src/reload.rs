@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_change_is_told_from_what_cannot() {
+    fn what_can_change_is_distinguished_from_what_cannot() {
         let old = config("[removal]\nports = \"61000-61999\"\n");
         let new = config(
             "[removal]\nports = \"62000-62999\"\nautomatic = true\n\

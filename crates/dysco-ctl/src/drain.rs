@@ -55,7 +55,7 @@ struct Drain<'a> {
     /// Reasons for the sessions whose removal was tried and failed.
     refused: HashMap<(SocketAddr, SocketAddr), Cause>,
     bar: ProgressBar,
-    told: String,
+    reported: String,
 }
 
 /// Removes a proxy from all its sessions.
@@ -67,7 +67,7 @@ pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
         removed: 0,
         refused: HashMap::new(),
         bar: bar(context.format),
-        told: String::new(),
+        reported: String::new(),
     };
     let mut seen = false;
     loop {
@@ -259,9 +259,9 @@ impl Drain<'_> {
             Format::Json => {
                 let state = self.state("progress", left, all);
                 let line = serde_json::to_string(&state)?;
-                if line != self.told {
+                if line != self.reported {
                     print_line(&line)?;
-                    self.told = line;
+                    self.reported = line;
                 }
             }
             Format::Table => {

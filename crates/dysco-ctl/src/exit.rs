@@ -170,8 +170,8 @@ fn usage_json(error: &clap::Error) -> Value {
         Some(cause) => of_value(error, cause),
         None => Cause::new(first_paragraph(&error.to_string())).hint("see --help"),
     };
-    let told = cause.of("understand the command line");
-    shape(Exit::Usage, &json!(Exit::Usage.code()), &told)
+    let reported = cause.of("understand the command line");
+    shape(Exit::Usage, &json!(Exit::Usage.code()), &reported)
 }
 
 /// Returns the cause for which the value of an argument was refused.
@@ -301,9 +301,9 @@ mod tests {
             ),
         ] {
             let error = dysco_config::policy::Policy::parse("p.toml".as_ref(), text).unwrap_err();
-            let told = CliError::Policy(error).json();
-            assert_eq!(told["error"]["why"], why, "{told:#}");
-            assert_eq!(told["error"]["hint"], hint, "{told:#}");
+            let reported = CliError::Policy(error).json();
+            assert_eq!(reported["error"]["why"], why, "{reported:#}");
+            assert_eq!(reported["error"]["hint"], hint, "{reported:#}");
         }
     }
 

@@ -53,7 +53,7 @@ mod tests {
             change_id: Some("01ab".into()),
             ..event
         };
-        let told = "22:13:20.123Z removed 2a: in 1 ms change=01ab";
-        assert_eq!(line(&part), told);
+        let reported = "22:13:20.123Z removed 2a: in 1 ms change=01ab";
+        assert_eq!(line(&part), reported);
     }
 }

@@ -230,10 +230,10 @@ mod tests {
 
     #[test]
     fn a_destination_has_a_port() {
-        let told = |s: &str| s.parse::<Destination>().unwrap_err().to_string();
-        assert!(told("10.0.3.1").ends_with("write ADDRESS:PORT, as in 10.0.3.1:443"));
-        assert!(told("fd00::1").ends_with("as in [fd00::1]:443"));
-        assert!(told("server").contains("write ADDRESS:PORT"));
+        let reported = |s: &str| s.parse::<Destination>().unwrap_err().to_string();
+        assert!(reported("10.0.3.1").ends_with("write ADDRESS:PORT, as in 10.0.3.1:443"));
+        assert!(reported("fd00::1").ends_with("as in [fd00::1]:443"));
+        assert!(reported("server").contains("write ADDRESS:PORT"));
         assert!("[fd00::1]:80".parse::<Destination>().is_ok());
     }
 
@@ -244,9 +244,9 @@ mod tests {
             error: None,
             rules: Vec::new(),
         };
-        let told = text(&report);
+        let reported = text(&report);
         let expected = "/etc/dysco/policy.toml\nno rule is in force: all sessions go direct";
-        assert_eq!(told, expected);
+        assert_eq!(reported, expected);
     }
 
     #[test]
@@ -259,12 +259,12 @@ mod tests {
                 hint: "try the file with 'dyscoctl policy check'".into(),
             }))
         };
-        let told = about(Path::new("p3.toml"), refused(FailureCode::Refused)).to_string();
+        let reported = about(Path::new("p3.toml"), refused(FailureCode::Refused)).to_string();
         assert!(
-            told.contains("p3.toml") && told.contains("cannot write it"),
-            "{told}"
+            reported.contains("p3.toml") && reported.contains("cannot write it"),
+            "{reported}"
         );
-        assert!(!told.contains("policy check"), "{told}");
+        assert!(!reported.contains("policy check"), "{reported}");
         let other = about(Path::new("p3.toml"), refused(FailureCode::NotAllowed));
         assert!(!other.to_string().contains("p3.toml"), "{other}");
     }

@@ -78,21 +78,27 @@ mod tests {
             before: Some("1".into()),
             after: None,
         };
-        let told = text(&ReloadReport {
+        let reported = text(&ReloadReport {
             dry_run: false,
             changed: vec![change("removal.automatic")],
             files: vec!["certificate".into(), "policy".into()],
             needs_restart: vec![change("control.port"), change("shim.socket")],
         });
-        assert!(told.contains("read anew: certificate, policy\n"), "{told}");
+        assert!(
+            reported.contains("read anew: certificate, policy\n"),
+            "{reported}"
+        );
         let restart = "needs a restart: control.port, shim.socket\n";
-        assert!(told.contains(restart), "{told}");
-        assert!(told.contains("removal.automatic"), "{told}");
-        let told = text(&ReloadReport {
+        assert!(reported.contains(restart), "{reported}");
+        assert!(reported.contains("removal.automatic"), "{reported}");
+        let reported = text(&ReloadReport {
             dry_run: true,
             ..ReloadReport::default()
         });
-        assert!(told.starts_with("nothing has changed"), "{told}");
-        assert!(told.ends_with("dry run: nothing was changed"), "{told}");
+        assert!(reported.starts_with("nothing has changed"), "{reported}");
+        assert!(
+            reported.ends_with("dry run: nothing was changed"),
+            "{reported}"
+        );
     }
 }

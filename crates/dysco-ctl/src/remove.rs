@@ -294,10 +294,10 @@ fn why(report: &RemovalReport) -> Option<String> {
 
 /// Returns the sessions that keep the middlebox because their removal could not be tried.
 fn left(left: &[LeftReport]) -> String {
-    let told = left
+    let reported = left
         .iter()
         .map(|l| format!("\n{} left: {}", l.sessions, l.reason));
-    told.collect()
+    reported.collect()
 }
 
 fn sum(summary: &Summary, dry_run: bool) -> String {

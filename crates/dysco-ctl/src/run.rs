@@ -132,8 +132,8 @@ fn reports_to(context: &Context) -> Result<PathBuf, CliError> {
 /// Returns the paths at which the shim may be: that of the environment, or those beside this
 /// program and the installed one.
 fn candidates() -> Vec<PathBuf> {
-    if let Some(told) = env::var_os(SHIM_VARIABLE) {
-        return vec![told.into()];
+    if let Some(reported) = env::var_os(SHIM_VARIABLE) {
+        return vec![reported.into()];
     }
     let own = env::current_exe().ok();
     let beside = own.as_deref().and_then(Path::parent);

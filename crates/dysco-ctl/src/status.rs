@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_is_well_is_told_so_in_one_line() {
+    fn a_host_that_is_well_is_reported_so_in_one_line() {
         let judged = Judged::of(status());
         let first = "ok: 1,234 sessions, 1 interface, 2 of 2 peers answer";
         assert_eq!(judged.line(), first);
@@ -247,8 +247,8 @@ mod tests {
                 line.starts_with("degraded: ") && line.contains(what),
                 "{line}"
             );
-            let told = text.lines().find(|line| line.starts_with("! "));
-            assert!(told.is_some_and(|line| line.contains(hint)), "{text}");
+            let reported = text.lines().find(|line| line.starts_with("! "));
+            assert!(reported.is_some_and(|line| line.contains(hint)), "{text}");
             let json = serde_json::to_value(&judged).unwrap();
             assert_eq!(json["verdict"], "degraded");
             assert!(json["problems"][0]["what"].as_str().unwrap().contains(what));

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_told_once() {
+    fn a_cause_is_reported_once() {
         let cause = io::Error::from(io::ErrorKind::AddrNotAvailable).to_string();
         let text = bind(io::ErrorKind::AddrNotAvailable).to_string();
         assert_eq!(text.matches(&cause).count(), 1, "{text}");

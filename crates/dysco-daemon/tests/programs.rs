@@ -432,14 +432,17 @@ async fn keys_are_made_and_a_configuration_with_them_is_checked() {
     };
     assert_eq!(policy(r#""10.0.0.1""#).await.code, 0);
     let twice = policy(r#""10.0.0.1", "10.0.0.1""#).await;
-    let told = lab
+    let reported = lab
         .run(&format!("policy check {}", dir("policy.toml")))
         .await;
-    assert_eq!((twice.code, twice.err), (told.code, told.err.clone()));
+    assert_eq!(
+        (twice.code, twice.err),
+        (reported.code, reported.err.clone())
+    );
     assert!(
-        told.code == 2 && told.err.contains("line 2, column 9"),
+        reported.code == 2 && reported.err.contains("line 2, column 9"),
         "{}",
-        told.err
+        reported.err
     );
     let own = policy(r#""127.0.0.1""#).await;
     assert!(

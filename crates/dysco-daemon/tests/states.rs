@@ -103,7 +103,7 @@ fn user_space_reads_a_state_only_by_its_view() {
 }
 
 #[test]
-fn reading_a_word_is_told_from_writing_it() {
+fn reading_a_word_is_distinguished_from_writing_it() {
     assert!(reads_state("if s.state == State::Tracked as u32 {"));
     assert!(reads_state("match State::from_word(s.state) {"));
     assert!(reads_state("        unused.contains(&s.state)"));

@@ -15,7 +15,6 @@ use crate::chain;
 use crate::hop;
 use crate::icmp;
 use crate::ingress;
-use crate::kept;
 use crate::learn;
 use crate::maps::{self, Flow, OWN, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, find, load};
@@ -23,6 +22,7 @@ use crate::relay;
 use crate::second;
 use crate::steady;
 use crate::steer;
+use crate::transit;
 use crate::write;
 use both_paths::{header_copy, on_two_paths};
 
@@ -97,7 +97,7 @@ pub fn run(ctx: TcContext) -> Verdict {
         }
         Some(State::Return) => {
             cold_path();
-            straight(&ctx, s, key, &found, slot)
+            send_dsr(&ctx, s, key, &found, slot)
         }
         Some(State::TwoPaths) => {
             cold_path();
@@ -135,7 +135,7 @@ pub fn run(ctx: TcContext) -> Verdict {
         }
         Some(State::Passing) => {
             cold_path();
-            kept::leaves(&ctx, mark, key, &found, slot)
+            transit::leaves(&ctx, mark, key, &found, slot)
         }
         // A sent packet takes the session's other entry.
         Some(State::Free | State::Closed | State::Joining) | None => Verdict::Pass,
@@ -180,7 +180,7 @@ fn with_options(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot
 
 /// Sends a reply straight to the client, unless it has FIN or RST.
 #[inline(always)]
-fn straight(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
+fn send_dsr(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
     if found.seg.flags & (FIN | RST) != 0 {
         track(ctx, s, found, slot);
         return Verdict::Pass;
@@ -232,7 +232,7 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, steered: bool) -> Verdict {
     if take(ctx, Run::Egress, key, found).is_none() || !learn::read(ctx, Run::Egress) {
         return Verdict::Pass;
     }
-    let past = kept::is_past_the_stack(mark_of(ctx));
+    let past = transit::is_past_the_stack(mark_of(ctx));
     match chain::leaves(ctx) {
         chain::PASS if past => {
             count(Counter::DroppedSyn);
@@ -277,9 +277,9 @@ pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     if let Some((tsval, _)) = found.timestamps(ctx) {
         s.tsval_out = tsval;
     }
-    if s.life.fin_out & s.life.fin_in != 0 && s.life.told == 0 {
+    if s.life.fin_out & s.life.fin_in != 0 && s.life.notified == 0 {
         cold_path();
-        s.life.told = 1;
+        s.life.notified = 1;
         if s.state == State::Tracked as u32 || s.state == State::NewPath as u32 {
             maps::tell_later(EventKind::Closed, slot);
         } else {

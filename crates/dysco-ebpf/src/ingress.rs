@@ -13,13 +13,13 @@ use dysco_common::{Counter, EventKind};
 
 use crate::chain;
 use crate::icmp;
-use crate::kept;
 use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, Packet, find, load};
 use crate::relay;
 use crate::second;
 use crate::steer;
+use crate::transit;
 use crate::write::{self, Change};
 use crate::{Verdict, is_short};
 use both_paths::{from_new_path, from_old_path, opening};
@@ -230,11 +230,11 @@ fn decide(
             }
             Some(State::Switching) => from_new_path(s, p, c, slot, false),
             // The firewall here has one connection for both paths.
-            Some(State::Passing) if p.seg.has(RST) && kept::has_carried_nothing(s) => {
+            Some(State::Passing) if p.seg.has(RST) && transit::has_carried_nothing(s) => {
                 Decision::Leave(dropped(Counter::DroppedStray))
             }
             Some(State::Passing) => {
-                kept::comes(ctx, s, &p.seg, slot);
+                transit::comes(ctx, s, &p.seg, slot);
                 from_new_path(s, p, c, slot, false)
             }
             // No socket knows this five-tuple: the stack would answer with a reset.

@@ -18,7 +18,6 @@ mod egress;
 mod hop;
 mod icmp;
 mod ingress;
-mod kept;
 mod learn;
 mod maps;
 mod packet;
@@ -30,6 +29,7 @@ mod second;
 mod sockets;
 mod steady;
 mod steer;
+mod transit;
 mod write;
 mod xdp;
 

@@ -10,7 +10,7 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, Queue};
 use dysco_common::chain::{Given, Hop, Shared, Token};
-use dysco_common::delta::Told;
+use dysco_common::delta::DeclaredDelta;
 use dysco_common::policy::{MAX_RULES, PolicyRule};
 use dysco_common::rule::Rules;
 use dysco_common::{Addr, Session};
@@ -79,10 +79,10 @@ pub static CHAINS: HashMap<u32, Given> = HashMap::with_max_entries(1, BPF_F_NO_P
 /// Bytes that middleboxes of this host have reported as added to sessions, by the slot that the
 /// session came by. Outlives the daemon, like [`CHAINS`].
 #[map]
-pub static DELTAS: HashMap<u32, Told> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
+pub static DELTAS: HashMap<u32, DeclaredDelta> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
 
 /// Right edge of the window that a session's remote end offers this host's stack, by slot, while
-/// this host is the anchor of that end. 0 if it is unknown, else as in `two_paths::kept_edge`.
+/// this host is the anchor of that end. 0 if it is unknown, else as in `two_paths::stored_edge`.
 /// Separate from the entries, because few sessions need it.
 #[map]
 static EDGES: Array<u32> = Array::with_max_entries(1, 0);

@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_key_that_may_not_be_read_is_not_to_be_issued_again() {
-        let told = |kind: ErrorKind| {
+        let reported = |kind: ErrorKind| {
             of_rights(PkiError::Read {
                 what: "the host's key",
                 path: "host.key".into(),
@@ -250,7 +250,7 @@ mod tests {
             })
             .to_string()
         };
-        assert!(told(ErrorKind::PermissionDenied).contains("as root"));
-        assert!(told(ErrorKind::NotFound).contains("pki issue"));
+        assert!(reported(ErrorKind::PermissionDenied).contains("as root"));
+        assert!(reported(ErrorKind::NotFound).contains("pki issue"));
     }
 }

@@ -1,6 +1,7 @@
 //! Authorisation of messages. A peer is the set of all addresses that its certificate names.
 
 use super::context::Core;
+use super::dsr::Dsr;
 use super::head::Head;
 use super::lead::Lead;
 use super::left::Left;
@@ -11,7 +12,6 @@ use super::middle::Middle;
 use super::proof::Proof;
 use super::report::Violation;
 use super::right::Right;
-use super::straight::Straight;
 use super::tail::Tail;
 
 /// True if the peer spoke as the right one of its two roles in the change.
@@ -26,7 +26,7 @@ pub(super) fn known(part: &Part, from: &[HostId], message: &Message) -> Result<A
         Part::Right(right) => of_right(right, from, message),
         Part::Local(local) => of_local(local, from, message),
         Part::Proof(proof) => of_proof(proof, from, message),
-        Part::Straight(straight) => of_straight(straight, from, message),
+        Part::Dsr(dsr) => of_dsr(dsr, from, message),
         Part::Head(head) => of_head(head, from, message),
         Part::Tail(tail) => of_tail(tail, from, message),
         Part::Lead(lead) => of_lead(lead, from, message),
@@ -109,11 +109,7 @@ fn of_proof(proof: &Proof, from: &[HostId], message: &Message) -> Result<AsRight
     expect(answers && right, true)
 }
 
-fn of_straight(
-    straight: &Straight,
-    from: &[HostId],
-    message: &Message,
-) -> Result<AsRight, Violation> {
+fn of_dsr(dsr: &Dsr, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {
     match message {
         Message::Prove {
             subsession, path, ..
@@ -121,7 +117,7 @@ fn of_straight(
         | Message::Return {
             subsession, path, ..
         } => {
-            let its = from.contains(&straight.middle()) && *subsession == straight.subsession();
+            let its = from.contains(&dsr.middle()) && *subsession == dsr.subsession();
             expect(its, false)?;
             lent(from, subsession, path)
         }

@@ -53,11 +53,11 @@ pub(super) struct Head {
     /// Hosts whose answer is awaited.
     waiting: BTreeSet<HostId>,
     /// Hosts that leave, and have not reported their delta yet.
-    untold: BTreeSet<HostId>,
+    unreported: BTreeSet<HostId>,
     /// Deltas of the hosts that have reported one.
     deltas: BTreeMap<HostId, Delta>,
     /// Hosts of both chains, by any of their addresses.
-    kept: BTreeSet<HostId>,
+    staying: BTreeSet<HostId>,
     /// True if the left anchor is another host, and was asked: it must be notified of a cancel.
     led: bool,
     /// True if the left anchor takes the earlier path again.
@@ -78,7 +78,7 @@ pub(super) struct Head {
     /// True if the new path was taken here. The right anchor may still take it.
     taken: bool,
     /// True if the end was reported.
-    told: bool,
+    reported: bool,
     /// True if the record states that the change cannot be taken back.
     recorded: bool,
     why: Option<Reason>,
@@ -105,7 +105,7 @@ impl Head {
             .segment_before()
             .iter()
             .filter(|e| order.segment_after().contains(e));
-        let kept = both.map(Element::host).collect();
+        let staying = both.map(Element::host).collect();
         let led = order.left().is_some();
         Head {
             led,
@@ -117,9 +117,9 @@ impl Head {
             facts: None,
             right_reach: Reach::default(),
             waiting: BTreeSet::new(),
-            untold: BTreeSet::new(),
+            unreported: BTreeSet::new(),
             deltas: BTreeMap::new(),
-            kept,
+            staying,
             introduced: false,
             moving: BTreeSet::new(),
             opened: false,
@@ -129,7 +129,7 @@ impl Head {
             right_done: false,
             begun: false,
             taken: false,
-            told: false,
+            reported: false,
             recorded: false,
             why: None,
         }
@@ -183,8 +183,8 @@ impl Head {
     }
 
     /// Returns true if the session passes this host before and after the change.
-    fn is_kept(&self, host: HostId) -> bool {
-        self.kept.contains(&host)
+    fn is_staying(&self, host: HostId) -> bool {
+        self.staying.contains(&host)
     }
 
     pub fn asker(&self) -> Option<HostId> {
@@ -205,7 +205,7 @@ impl Head {
                 Err(reason) => self.cancel(ctx, reason),
             },
             Message::TellDelta { result, .. } if self.phase == Phase::Preparing => {
-                self.delta_told(ctx, from, result)
+                self.delta_reported(ctx, from, result)
             }
             Message::Extended { result, .. } => self.extended(ctx, from, result),
             Message::Switched { cutoff, .. } if self.phase == Phase::Switching => {
@@ -265,7 +265,7 @@ impl Head {
     pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         match self.phase {
             Phase::Preparing if self.waiting.is_empty() && self.moving.is_empty() => {
-                self.not_told(ctx)
+                self.not_reported(ctx)
             }
             Phase::Preparing if !self.waiting.is_empty() => {
                 let silent = self.waiting.first().copied();

@@ -97,6 +97,7 @@ pub mod asks;
 mod authorise;
 pub mod command;
 mod context;
+mod dsr;
 mod event;
 mod head;
 mod kind;
@@ -114,7 +115,6 @@ mod record;
 mod report;
 mod right;
 mod segment;
-mod straight;
 mod strangers;
 mod tail;
 

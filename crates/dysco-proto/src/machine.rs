@@ -9,6 +9,7 @@ use super::asker::Asker;
 use super::authorise::{self, AsRight};
 use super::command::Command;
 use super::context::{Context, Core, Flow, Limits, Stats, Time, Timing};
+use super::dsr::Dsr;
 use super::event::HostEvent;
 use super::head::Head;
 use super::lead::Lead;
@@ -21,7 +22,6 @@ use super::reason::{Phase, Reason};
 use super::record::{Record, RecordError, RoleRecord};
 use super::report::{Report, Role, Violation};
 use super::right::Right;
-use super::straight::Straight;
 use super::strangers::{self, Outcome, Outcomes};
 use super::tail::Tail;
 
@@ -376,11 +376,9 @@ impl Machine {
                 Part::Middle(p) => (None, p.asker()),
                 Part::Proof(p) => (p.other(), None),
                 Part::Head(p) => (None, p.asker()),
-                Part::Left(_)
-                | Part::Right(_)
-                | Part::Straight(_)
-                | Part::Tail(_)
-                | Part::Lead(_) => (None, None),
+                Part::Left(_) | Part::Right(_) | Part::Dsr(_) | Part::Tail(_) | Part::Lead(_) => {
+                    (None, None)
+                }
             };
             UnderWay {
                 change: *change,

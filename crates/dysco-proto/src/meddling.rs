@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shift_is_told_with_its_sign() {
+    fn a_shift_is_reported_with_its_sign() {
         let up = Meddling::Renumbers(0x1020_3040).to_string();
         assert_eq!(up, "rewrites sequence numbers (by +270544960)");
         let down = Meddling::ShiftsClock(50_000_000_u32.wrapping_neg()).to_string();
@@ -126,7 +126,7 @@ mod tests {
         let [from, to, fw] = [1, 2, 3].map(|h| HostId::from([10, 0, 0, h]));
         let through = vec![Element::Host(fw)];
         let way = Way { from, to, through };
-        let told = "on the way from 10.0.0.1 to 10.0.0.2 through 10.0.0.3";
-        assert_eq!(way.to_string(), told);
+        let reported = "on the way from 10.0.0.1 to 10.0.0.2 through 10.0.0.3";
+        assert_eq!(way.to_string(), reported);
     }
 }

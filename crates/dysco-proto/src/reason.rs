@@ -176,7 +176,7 @@ pub enum Reason {
     /// The delta that a middlebox declares is impossible.
     DeltaContradicted(String),
     /// The stream has another size behind a middlebox, which has not said so.
-    DeltaUntold(String),
+    DeltaNotDeclared(String),
     /// The delta cannot be confirmed, because the session has not come to rest.
     DeltaUnconfirmed(String),
     /// A host that stays would see other numbers than before.
@@ -239,7 +239,7 @@ impl Reason {
             | Reason::ChainUnusable(_)
             | Reason::ChainTooNarrow { .. }
             | Reason::DeltaContradicted(_)
-            | Reason::DeltaUntold(_)
+            | Reason::DeltaNotDeclared(_)
             | Reason::DeltaUnconfirmed(_)
             | Reason::DeltaBehind(_)
             | Reason::Translated(_)

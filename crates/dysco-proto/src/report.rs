@@ -23,7 +23,7 @@ pub enum Role {
     /// The middlebox's host, which makes the server's host answer the client.
     Proof,
     /// The server's host, which answers the client.
-    Straight,
+    Dsr,
     /// The left anchor of a session that gets another chain.
     Head,
     /// The right anchor of such a session.
@@ -43,7 +43,7 @@ impl fmt::Display for Role {
             Role::Asker => "asker",
             Role::Local => "middlebox and both anchors",
             Role::Proof => "relaying host",
-            Role::Straight => "replying host",
+            Role::Dsr => "replying host",
             Role::Head => "left anchor of a chain",
             Role::Tail => "right anchor of a chain",
             Role::Lead => "left anchor of a segment",

@@ -13,7 +13,7 @@ use super::{HaproxySocket, ProxyConfig, labels, listener, lock};
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
 /// The operator's declarations about proxies, which may change.
-pub(super) struct Told {
+pub(super) struct Declarations {
     pub(super) listeners: Vec<SocketAddr>,
     pub(super) haproxy: Vec<HaproxySocket>,
     pub(super) watch: WatchRules,
@@ -21,7 +21,7 @@ pub(super) struct Told {
     pub(super) asking: Vec<tokio::task::JoinHandle<()>>,
 }
 
-impl Drop for Told {
+impl Drop for Declarations {
     fn drop(&mut self) {
         for task in &self.asking {
             task.abort();
@@ -36,16 +36,16 @@ pub(super) async fn label_sessions(socket: &HaproxySocket, labels: &Mutex<labels
     }
 }
 
-pub(super) fn told(
+pub(super) fn declarations(
     config: &ProxyConfig,
     modes: &Arc<Mutex<listener::Modes>>,
     labels: &Arc<Mutex<labels::Labels>>,
-) -> Told {
+) -> Declarations {
     let ask = |socket: &HaproxySocket| {
         let (modes, labels) = (Arc::clone(modes), Arc::clone(labels));
         tokio::spawn(keep_asking(socket.clone(), modes, labels))
     };
-    Told {
+    Declarations {
         listeners: config.transparent_listeners.clone(),
         haproxy: config.haproxy.clone(),
         watch: config.watch,

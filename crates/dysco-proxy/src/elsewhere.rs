@@ -241,16 +241,19 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_another_namespace_is_told_by_number_and_name() {
+    fn a_process_of_another_namespace_is_known_by_number_and_name() {
         let container = Container::start();
         let pid = container.pid();
         assert!(is_ours(std::process::id().cast_signed()) && !is_ours(pid));
         let all = process::all().unwrap();
         let found = named(&ProcessName::Pid(pid), &all).unwrap();
         assert_eq!((found.pid, found.name.as_str()), (pid, "sleep"));
-        let told = found.cause().to_string();
-        assert!(told.contains("another network namespace"), "{told}");
-        assert!(told.contains(&format!("nsenter -t {pid} -n")), "{told}");
+        let reported = found.cause().to_string();
+        assert!(reported.contains("another network namespace"), "{reported}");
+        assert!(
+            reported.contains(&format!("nsenter -t {pid} -n")),
+            "{reported}"
+        );
         assert_eq!(all_of(&[pid], &all), Some(found));
         let own = std::process::id().cast_signed();
         assert_eq!(named(&ProcessName::Pid(own), &all), None);

@@ -97,16 +97,19 @@ impl Log {
     }
 
     fn refused(&mut self, from: Sender, r: &Report, e: &Refused) {
-        let told = match e {
+        let reported = match e {
             Refused::Descriptors(_) => std::mem::replace(&mut self.refused, true),
             Refused::Share { .. } | Refused::NoRoom => {
-                let told = self.full.is_some_and(|at| at.elapsed() < FULL_AGAIN);
-                self.full = self.full.filter(|_| told).or_else(|| Some(Instant::now()));
-                told
+                let reported = self.full.is_some_and(|at| at.elapsed() < FULL_AGAIN);
+                self.full = self
+                    .full
+                    .filter(|_| reported)
+                    .or_else(|| Some(Instant::now()));
+                reported
             }
         };
         let (pid, fd_in, fd_out) = (from.pid, r.fd_in, r.fd_out);
-        if told {
+        if reported {
             debug!(pid, fd_in, fd_out, "report refused: {e}");
         } else {
             info!(

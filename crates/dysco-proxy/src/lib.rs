@@ -46,7 +46,7 @@ use dysco_scheduling::spawn_long;
 use tokio::sync::broadcast;
 use tracing::warn;
 
-use declared::{Told, label_sessions, told};
+use declared::{Declarations, declarations, label_sessions};
 
 pub use error::{CloseError, MeasureError, NotTransparent, StartError};
 pub use outside::{Basis, Tracked, WatchRules};
@@ -132,7 +132,7 @@ struct Inner {
     labels: Arc<Mutex<labels::Labels>>,
     names: Mutex<names::Names>,
     events: broadcast::Sender<PairEvent>,
-    told: Mutex<Told>,
+    declarations: Mutex<Declarations>,
     still_limit: Duration,
     stalled: Arc<stalled::Stalled>,
     _receiver: shim_socket::Receiver,
@@ -147,14 +147,14 @@ impl ProxySide {
         let receiver = shim_socket::Receiver::start(&config.shim_socket, Arc::clone(&registry))?;
         let modes = Arc::new(Mutex::new(listener::Modes::default()));
         let labels = Arc::new(Mutex::new(labels::Labels::default()));
-        let told = Mutex::new(told(&config, &modes, &labels));
+        let declarations = Mutex::new(declarations(&config, &modes, &labels));
         Ok(ProxySide(Arc::new(Inner {
             registry,
             modes,
             labels,
             names: Mutex::default(),
             events,
-            told,
+            declarations,
             still_limit: config.still_limit,
             stalled: Arc::default(),
             _receiver: receiver,
@@ -166,8 +166,8 @@ impl ProxySide {
     pub fn configure(&self, config: &ProxyConfig) {
         // HAProxy's answers about its frontends are requested again.
         *lock(&self.0.modes) = listener::Modes::default();
-        let told = told(config, &self.0.modes, &self.0.labels);
-        *lock(&self.0.told) = told;
+        let declarations = declarations(config, &self.0.modes, &self.0.labels);
+        *lock(&self.0.declarations) = declarations;
     }
 
     /// Returns all pairs known now.
@@ -206,7 +206,7 @@ impl ProxySide {
                 let process = side.registry().process(pid);
                 process.is_some_and(|p| !p.ended())
             };
-            let rules = lock(&side.0.told).watch;
+            let rules = lock(&side.0.declarations).watch;
             outside::find(&ask, &rules, known, has_shim)
         });
         let found = found.await?;
@@ -224,7 +224,7 @@ impl ProxySide {
         name: ProcessName,
         uid: Option<u32>,
     ) -> Result<outside::Scene, ProcessError> {
-        let sockets = lock(&self.0.told).haproxy.clone();
+        let sockets = lock(&self.0.declarations).haproxy.clone();
         for socket in &sockets {
             label_sessions(socket, &self.0.labels).await;
         }
@@ -323,7 +323,7 @@ impl ProxySide {
     }
 
     fn is_declared(&self, listener: &SocketAddr) -> bool {
-        listener::declared(&lock(&self.0.told).listeners, listener)
+        listener::declared(&lock(&self.0.declarations).listeners, listener)
     }
 
     /// Waits while the program that counts receiving calls is being attached.

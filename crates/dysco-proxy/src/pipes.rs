@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_a_pipe_is_told_and_an_empty_one_holds_nothing() {
+    fn what_is_in_a_pipe_is_reported_and_an_empty_one_holds_nothing() {
         let (read, write) = nix::unistd::pipe().unwrap();
         assert_eq!(bytes(&read).unwrap(), 0);
         assert_eq!(inode(&read), inode(&write));

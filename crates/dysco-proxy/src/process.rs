@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_apart() {
+    fn names_are_distinguished() {
         let of = |s: &str| s.parse::<ProcessName>().unwrap();
         assert_eq!(of("12"), ProcessName::Pid(12));
         assert!(matches!(of(":8080"), ProcessName::Listener(_)));

@@ -32,11 +32,11 @@ pub unsafe extern "C" fn dysco_delta(
 ) -> libc::c_int {
     // SAFETY: required of the caller.
     let ends = unsafe { (address(client), address(server)) };
-    let told = match ends {
+    let reported = match ends {
         (Some(client), Some(server)) => tell(client, server, to_server, to_client),
         _ => Err(libc::EAFNOSUPPORT),
     };
-    match told {
+    match reported {
         Ok(()) => 0,
         Err(errno) => {
             set_errno(errno);

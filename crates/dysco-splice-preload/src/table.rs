@@ -97,9 +97,9 @@ pub struct Slot {
     /// Read end of the pipe from which bytes were last moved to this socket.
     pub pipe: AtomicI32,
     /// Socket: the pipe that was last reported, and the second of that report.
-    pub told_pipe: AtomicI32,
-    /// Second of the report that `told_pipe` belongs to.
-    pub told_second: AtomicU32,
+    pub reported_pipe: AtomicI32,
+    /// Second of the report that `reported_pipe` belongs to.
+    pub reported_second: AtomicU32,
     /// Pipe read end: source of the bytes in it. Socket: source of the bytes that are spliced to
     /// it.
     pub from: AtomicU64,
@@ -108,11 +108,11 @@ pub struct Slot {
     /// Socket: bytes read from it that are in a pipe now.
     pub piped: AtomicI64,
     /// Socket: the direction's delta as last reported.
-    pub told_delta: AtomicI64,
+    pub reported_delta: AtomicI64,
     /// Socket: value of `written` at the last report.
-    pub told_at: AtomicU64,
+    pub reported_at: AtomicU64,
     /// First socket of a pair: the link's epoch of the last report; 0 if a report is owed.
-    pub told_epoch: AtomicU32,
+    pub reported_epoch: AtomicU32,
     /// Number of reports that revoked a claim or changed a delta.
     pub noise: AtomicU32,
     /// Socket: the kernel's cookie; 0 until it is read.
@@ -143,14 +143,14 @@ impl Slot {
         self.peer.store(0, Relaxed);
         self.flags.store(0, Relaxed);
         self.pipe.store(-1, Relaxed);
-        self.told_pipe.store(-1, Relaxed);
-        self.told_second.store(0, Relaxed);
+        self.reported_pipe.store(-1, Relaxed);
+        self.reported_second.store(0, Relaxed);
         self.from.store(0, Relaxed);
         self.level.store(0, Relaxed);
         self.piped.store(0, Relaxed);
-        self.told_delta.store(0, Relaxed);
-        self.told_at.store(0, Relaxed);
-        self.told_epoch.store(0, Relaxed);
+        self.reported_delta.store(0, Relaxed);
+        self.reported_at.store(0, Relaxed);
+        self.reported_epoch.store(0, Relaxed);
         self.noise.store(0, Relaxed);
         self.cookie.store(0, Relaxed);
         self.kind.store(kind, Relaxed);

@@ -42,7 +42,7 @@ pub fn tell(one: Life, other: Life) -> bool {
     }
     // The epoch is stored before the report is composed. Another thread that changes the pair
     // meanwhile sets the epoch to 0 again, and that must not be overwritten.
-    sa.told_epoch.store(link::epoch(), SeqCst);
+    sa.reported_epoch.store(link::epoch(), SeqCst);
     let sent = tell_now(a, sa, b, sb);
     TELLING.store(false, Release);
     match sent {
@@ -70,13 +70,13 @@ fn may_tell() -> bool {
 
 /// Returns true if a report about the pair of this first socket is owed already.
 pub fn is_owed(first: Life) -> bool {
-    let told = first.slot().map(|s| s.told_epoch.load(Relaxed));
-    told == Some(0) && OWED.load(Relaxed)
+    let reported = first.slot().map(|s| s.reported_epoch.load(Relaxed));
+    reported == Some(0) && OWED.load(Relaxed)
 }
 
 /// Records that a report about the pair of this first socket is owed. Returns false.
 pub fn owe(first: &Slot) -> bool {
-    first.told_epoch.store(0, SeqCst);
+    first.reported_epoch.store(0, SeqCst);
     OWED.store(true, SeqCst);
     false
 }
@@ -132,9 +132,9 @@ fn paired(a: Life, sa: &Slot, b: Life, sb: &Slot) -> Report {
     r.delta_forward = claimed(sa, sb);
     r.delta_reverse = claimed(sb, sa);
     for (s, d) in [(sb, r.delta_forward), (sa, r.delta_reverse)] {
-        s.told_delta.store(d, Relaxed);
-        s.told_at.store(s.written.load(Relaxed), Relaxed);
-        s.told_pipe.store(s.pipe.load(Relaxed), Relaxed);
+        s.reported_delta.store(d, Relaxed);
+        s.reported_at.store(s.written.load(Relaxed), Relaxed);
+        s.reported_pipe.store(s.pipe.load(Relaxed), Relaxed);
     }
     r
 }
@@ -170,11 +170,11 @@ fn settle_some() {
         CURSOR.store(fd, Relaxed);
         let Some(s) = slot(fd) else { break };
         let one = s.life(fd);
-        let (other, told) = (s.peer(), s.told_epoch.load(Relaxed));
+        let (other, reported) = (s.peer(), s.reported_epoch.load(Relaxed));
         let socket = matches!(s.kind.load(Relaxed), kind::SOCKET | kind::ACCEPTED);
         let first = socket && other != Life::NONE && ordered(one, s, other).0 == one;
         // The cursor stays at this descriptor after a failure, and the repetition continues here.
-        if first && told != link::epoch() && !tell(one, other) {
+        if first && reported != link::epoch() && !tell(one, other) {
             return;
         }
     }

@@ -85,7 +85,7 @@ fn wrote_to_known(fd: i32, s: &'static Slot, n: i64) {
             if s.has(flag::ENDLESS) {
                 take_back(a, s.life(fd));
             } else if let Some(sa) = a.slot()
-                && delta(sa, s) != s.told_delta.load(Relaxed)
+                && delta(sa, s) != s.reported_delta.load(Relaxed)
             {
                 noisy(a, s.life(fd));
             }
@@ -199,9 +199,9 @@ fn out_of_pipe(pipe: i32, p: &Slot, b: Life, sb: &'static Slot, n: i64) {
         tell(a, b);
     } else if was && !endless {
         take_back(a, b);
-    } else if endless && total.wrapping_sub(sb.told_at.load(Relaxed)) > TELL_AGAIN {
+    } else if endless && total.wrapping_sub(sb.reported_at.load(Relaxed)) > TELL_AGAIN {
         tell(a, b);
-    } else if sb.peer() == a && now != sb.told_delta.load(Relaxed) {
+    } else if sb.peer() == a && now != sb.reported_delta.load(Relaxed) {
         noisy(a, b);
     } else if endless && left > 0 && pipe_is_news(pipe, sb) {
         tell(a, b);
@@ -212,7 +212,7 @@ fn out_of_pipe(pipe: i32, p: &Slot, b: Life, sb: &'static Slot, n: i64) {
 /// The daemon counts the bytes in it. One report a second is sufficient.
 fn pipe_is_news(pipe: i32, s: &Slot) -> bool {
     let now = link::seconds() as u32;
-    s.told_pipe.load(Relaxed) != pipe && s.told_second.swap(now, Relaxed) != now
+    s.reported_pipe.load(Relaxed) != pipe && s.reported_second.swap(now, Relaxed) != now
 }
 
 /// Makes two sockets each other's peers, and ends their earlier pairs.

@@ -33,7 +33,7 @@ pub enum Fate {
     /// An end waits for bytes or for an acknowledgement that never arrives.
     Starved,
     /// The requester has not received the outcome.
-    Untold,
+    Unreported,
     /// Nothing went wrong, and the request had no effect.
     NobodyWon,
 }
@@ -137,7 +137,7 @@ fn judge(world: &World, config: &Configuration) -> Fate {
         .iter()
         .any(|a| a.life == left.life && !ended(a))
     {
-        return Fate::Untold;
+        return Fate::Unreported;
     }
     // A path that alters packets is not taken.
     if world.pure && !world.gone() && config.nature.is_plain() && wins_are_missing(world, config) {

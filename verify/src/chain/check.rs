@@ -27,8 +27,8 @@ impl World {
             let left = self.left_of(change).map(|at| self.host(at));
             left.is_some_and(|h| h.planes[RIGHTWARDS].current == Some(change))
         };
-        let told = self.host(LEFT).endings.iter();
-        let falsely = (told.filter(|e| e.role == Role::Head && over.contains(&e.change)))
+        let reported = self.host(LEFT).endings.iter();
+        let falsely = (reported.filter(|e| e.role == Role::Head && over.contains(&e.change)))
             .any(|e| e.changed != came(e.change));
         // Each outcome is checked only once, because a later change takes other paths.
         self.edit(LEFT, |h| {

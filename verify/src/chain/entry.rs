@@ -180,8 +180,8 @@ impl Entry {
     /// Returns true once when both FINs have passed.
     pub fn has_closed(&mut self) -> bool {
         let life = &mut self.s.life;
-        let news = life.fin_out & life.fin_in != 0 && life.told == 0;
-        life.told |= u8::from(news);
+        let news = life.fin_out & life.fin_in != 0 && life.notified == 0;
+        life.notified |= u8::from(news);
         news
     }
 
@@ -236,7 +236,7 @@ impl Hash for Entry {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Session { life, two, .. } = &self.s;
         let s = &self.s;
-        (s.state, life.fin_out, life.fin_in, life.told).hash(state);
+        (s.state, life.fin_out, life.fin_in, life.notified).hash(state);
         (s.snd_max, s.snd_ack, s.rcv_max, s.rcv_ack).hash(state);
         (two.part, two.new_heard, two.old_ack_set).hash(state);
         s.translation.seq_out.hash(state);

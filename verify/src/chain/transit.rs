@@ -109,9 +109,9 @@ impl Host {
         if has.iter().any(|has| *has > number) || self.is_late(change) {
             return Err(Reason::UnknownChange);
         }
-        let told = self.passing == Some(change) || self.forgotten.contains(&change);
+        let reported = self.passing == Some(change) || self.forgotten.contains(&change);
         self.expect_passing(change);
-        if told || has.contains(&number) {
+        if reported || has.contains(&number) {
             return Ok(());
         }
         if !stays {
@@ -149,7 +149,7 @@ impl Host {
     }
 
     /// Handles the answer of the host that opened the session: its paths that are in use.
-    fn told_in_use(&mut self, asked: &[u32], by: Option<ChangeId>, now: Option<&[u32]>) {
+    fn in_use_answered(&mut self, asked: &[u32], by: Option<ChangeId>, now: Option<&[u32]>) {
         if self.all_numbers() != asked || self.passing != by {
             return;
         }
@@ -188,13 +188,13 @@ impl World {
     }
 
     /// Delivers the answer.
-    pub(super) fn told_in_use(
+    pub(super) fn in_use_answered(
         &mut self,
         place: usize,
         asked: &[u32],
         by: Option<ChangeId>,
         now: Option<&[u32]>,
     ) {
-        self.edit(place, |h| h.told_in_use(asked, by, now));
+        self.edit(place, |h| h.in_use_answered(asked, by, now));
     }
 }

@@ -71,11 +71,11 @@ impl Host {
     pub(super) fn tell_broken(&mut self, change: ChangeId) -> bool {
         let slot = self.held.get(&change).and_then(|h| h.slots().next());
         let event = slot.and_then(|side| self.broken(side));
-        let told = event.is_some();
+        let reported = event.is_some();
         if let Some(event) = event {
             self.tell(event);
         }
-        told
+        reported
     }
 
     fn gone(&self, side: Side) -> Option<HostEvent> {

@@ -71,7 +71,9 @@ pub fn always() -> Vec<Property<Exploration>> {
         Property::always("nothing is left of a change", |_, w: &World| {
             w.fate != Fate::Leftover
         }),
-        Property::always("who asked is told", |_, w: &World| w.fate != Fate::Untold),
+        Property::always("who asked is told", |_, w: &World| {
+            w.fate != Fate::Unreported
+        }),
         Property::always("without faults one wins", |_, w: &World| {
             w.fate != Fate::NobodyWon
         }),

@@ -86,10 +86,10 @@ impl Entry {
         if let Some(seg) = two_paths::taught(REMOTE, &self.s, &packet.seg) {
             self.track_out(&seg, tell);
         }
-        let told = self.deliver_old(REMOTE, packet);
-        self.hear_end(REMOTE, told.as_ref(), tell);
-        if let Some(told) = told {
-            send(Path::Old, told);
+        let delivered = self.deliver_old(REMOTE, packet);
+        self.hear_end(REMOTE, delivered.as_ref(), tell);
+        if let Some(delivered) = delivered {
+            send(Path::Old, delivered);
         }
     }
 
@@ -185,8 +185,8 @@ fn ends(s: &mut Entry, o: &mut Entry, side: Side, seg: &Segment, comes: &mut Com
     if two_paths::is_at_cutoff(&s.s, seg) {
         o.s.life.fin_out |= life::AT_CUTOFF;
     }
-    if s.s.life.fin_out != 0 && s.s.life.told == 0 {
-        (s.s.life.told, o.s.life.told) = (1, 1);
+    if s.s.life.fin_out != 0 && s.s.life.notified == 0 {
+        (s.s.life.notified, o.s.life.notified) = (1, 1);
         comes.tell.push((side, Notice::Closed));
     }
 }

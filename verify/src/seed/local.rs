@@ -36,9 +36,9 @@ pub fn have_drained(seed: Option<Seed>, drained: impl IntoIterator<Item = bool>)
     }
 }
 
-/// Applies the proxy's acknowledgement, whatever it is. `told` is the packet for the end.
-pub fn believes(seed: Option<Seed>, entry: &Entry, said: &Packet, told: &mut Packet) {
+/// Applies the proxy's acknowledgement, whatever it is. `delivered` is the packet for the end.
+pub fn believes(seed: Option<Seed>, entry: &Entry, said: &Packet, delivered: &mut Packet) {
     if seed == Some(Seed::ProxyBelieved) && entry.state() == State::RelayTwoPaths {
-        told.seg.ack = dysco_common::seq::max(told.seg.ack, said.seg.ack);
+        delivered.seg.ack = dysco_common::seq::max(delivered.seg.ack, said.seg.ack);
     }
 }

@@ -104,10 +104,11 @@ impl World {
             let (seed, said) = (h.seed, packet);
             let packet = match (h.entry_mut(side), way) {
                 (Some(entry), Path::Old) => {
-                    let mut told = entry.ingress_old(packet, &mut tell);
-                    told.iter_mut()
+                    let mut delivered = entry.ingress_old(packet, &mut tell);
+                    delivered
+                        .iter_mut()
                         .for_each(|t| seed::stays_behind(seed, &said, t));
-                    seed::tells_proxys_end(seed, &said, told)
+                    seed::tells_proxys_end(seed, &said, delivered)
                 }
                 (Some(entry), Path::New) if seed::hears_unopened(seed) => {
                     entry.ingress_any(packet, &mut tell)
@@ -183,12 +184,12 @@ impl World {
         };
         let before = shown(self);
         let answer = self
-            .told(to, at, |e, tell| {
+            .with_notices(to, at, |e, tell| {
                 e.receive_announcement(&announcement, tell)
             })
             .flatten();
         if let Some(answer) = answer.filter(|_| !self.dead[1]) {
-            self.told(place, Side::Right, |e, tell| e.is_answered(&answer, tell));
+            self.with_notices(place, Side::Right, |e, tell| e.is_answered(&answer, tell));
         }
         shown(self) != before
     }
@@ -243,7 +244,7 @@ impl World {
         let Some((to, at)) = self.end_of(&path, place).filter(|_| !self.dead[0]) else {
             return Asked::Silent;
         };
-        let answer = self.told(to, at, |e, tell| {
+        let answer = self.with_notices(to, at, |e, tell| {
             let seq = e.receive_announcement(&syn, tell)?.seq;
             let fins = Fins::of(Anchor::Local, &e.s);
             Some(Answer { change, seq, fins })
@@ -261,7 +262,7 @@ impl World {
             window: u16::MAX,
             flags: ACK | PSH,
         };
-        let own = self.told(place, Side::Right, |e, tell| {
+        let own = self.with_notices(place, Side::Right, |e, tell| {
             e.is_answered(&announcement, tell);
             Fins::of(Anchor::Local, &e.s)
         });
@@ -281,7 +282,7 @@ impl World {
     }
 
     /// Lets a data plane process something, and passes its notices to its host.
-    fn told<T>(
+    fn with_notices<T>(
         &mut self,
         place: usize,
         side: Side,
@@ -363,8 +364,8 @@ fn leave(host: &mut Host, side: Side, packet: Packet) -> (Vec<(Path, Packet)>, O
     match host.entry_mut(side) {
         Some(entry) => {
             entry.egress(packet, &mut tell, &mut |way, p| out.push((way, p)));
-            for (_, told) in &mut out {
-                seed::local::believes(seed, entry, &packet, told);
+            for (_, delivered) in &mut out {
+                seed::local::believes(seed, entry, &packet, delivered);
             }
             path = entry.path;
         }

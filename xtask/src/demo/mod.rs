@@ -5,8 +5,8 @@ mod mix;
 mod plot;
 mod reload;
 mod report;
+mod reported;
 mod stage;
-mod told;
 mod watch;
 
 use std::path::PathBuf;
@@ -22,8 +22,8 @@ use crate::setup::Need;
 use crate::{setup, shell};
 use mix::{Mix, Stored};
 use report::{Measured, Report};
+use reported::Reported;
 use stage::Stage;
-use told::Told;
 use watch::{Phase, Watch};
 
 /// Take a real HAProxy out of live connections, and show it.
@@ -49,7 +49,8 @@ pub struct Demo {
     /// Without dyscod: the same traffic, and nothing is removed
     #[arg(long)]
     plain: bool,
-    /// Kind of link between the hosts: veth, tun, vlan, bond, bridge, macvlan, ipvlan, vxlan, gre or wireguard
+    /// Kind of link between the hosts: veth, tun, vlan, bond, bridge, macvlan, ipvlan, vxlan, gre
+    /// or wireguard
     #[arg(long, value_name = "KIND", default_value = "veth", value_parser = kind)]
     link: Kind,
 }
@@ -158,29 +159,29 @@ impl Demo {
     }
 
     /// Removes the proxy while all sessions are at full load.
-    fn remove(&self, watch: &mut Watch, stage: &Stage, mix: &Mix) -> Result<Told> {
+    fn remove(&self, watch: &mut Watch, stage: &Stage, mix: &Mix) -> Result<Reported> {
         mix.hold_bulk(false);
         watch.run(mix, Phase::Settling, SETTLE);
         let Some(fleet) = &stage.fleet else {
-            return Ok(Told::default());
+            return Ok(Reported::default());
         };
         let words = ["remove-middlebox", "self", "--all", "--wait", "-o", "json"];
         watch.say(&format!("proxy# dyscoctl {}", words.join(" ")));
         let start = Instant::now();
         let ran = fleet.try_dyscoctl(&stage.lab.proxy, &words)?;
-        let told = Told::read(&ran, "removed")?;
+        let reported = Reported::read(&ran, "removed")?;
         watch.mark("removed");
         let mut text = format!(
             "HAProxy has left {} of {} sessions, in {:.0} ms with the last",
-            told.done(),
-            told.all(),
+            reported.done(),
+            reported.all(),
             start.elapsed().as_secs_f64() * 1e3
         );
-        for (reason, count) in told.refusals() {
+        for (reason, count) in reported.refusals() {
             text += &format!("\n  {count} {reason}");
         }
         watch.say(&text);
-        Ok(told)
+        Ok(reported)
     }
 }
 

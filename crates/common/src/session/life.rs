@@ -26,7 +26,7 @@ pub struct Life {
     /// A reset was seen, in either direction: bits of this module.
     pub reset: u8,
     /// User space has been notified of the end.
-    pub told: u8,
+    pub notified: u8,
     /// The session's five-tuple is IPv6.
     pub v6: u8,
     /// A packet of the local end was seen since the session was adopted.

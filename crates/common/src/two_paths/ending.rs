@@ -216,16 +216,16 @@ pub fn taught(at: Anchor, s: &Session, seg: &Segment) -> Option<Segment> {
     })
 }
 
-/// Returns true if this segment of the old path, `told` as the end gets it, reports to the end that
-/// the middlebox has ended the session.
+/// Returns true if this segment of the old path, `delivered` as the end gets it, reports to the end
+/// that the middlebox has ended the session.
 #[inline(always)]
-pub const fn breaks(at: Anchor, s: &Session, told: &Segment) -> bool {
+pub const fn breaks(at: Anchor, s: &Session, delivered: &Segment) -> bool {
     let believed = match at {
-        Anchor::Local => may_reset(s, told.seq),
+        Anchor::Local => may_reset(s, delivered.seq),
         // The stack of this host has sent it.
         Anchor::Remote => true,
     };
-    told.has(RST) && is_between(s) && believed
+    delivered.has(RST) && is_between(s) && believed
 }
 
 #[inline(always)]

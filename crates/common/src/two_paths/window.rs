@@ -13,7 +13,7 @@ pub const NO_EDGE: u32 = 0;
 
 /// Returns an edge in its stored form. An edge that equals [`NO_EDGE`] is stored one byte lower.
 #[inline(always)]
-pub const fn kept_edge(edge: u32) -> u32 {
+pub const fn stored_edge(edge: u32) -> u32 {
     if edge == NO_EDGE { u32::MAX } else { edge }
 }
 
@@ -25,7 +25,7 @@ pub const fn offered(s: &Session, seg: &Segment) -> Option<u32> {
         return None;
     }
     let window = (seg.window as u32) << (s.remote_wscale() & 15);
-    Some(kept_edge(seg.ack.wrapping_add(window)))
+    Some(stored_edge(seg.ack.wrapping_add(window)))
 }
 
 /// Returns true if a segment for this entry's end begins after the edge that the end has offered

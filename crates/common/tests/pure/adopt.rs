@@ -174,7 +174,7 @@ fn both_ends_are_said_to_have_offered_what_was_agreed_on() {
 }
 
 #[test]
-fn who_opened_it_is_told_by_the_count_of_its_syn() {
+fn who_opened_it_is_known_by_the_count_of_its_syn() {
     let opener = |k: Socket, listened| k.session(1, listened).map(|s| s.life.opened_here);
     assert_eq!(opener(calm(true), true), Ok(1));
     assert_eq!(opener(calm(false), false), Ok(0));

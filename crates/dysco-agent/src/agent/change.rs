@@ -23,7 +23,7 @@ impl Agent {
 
     /// Sends replies on the new path, on which nothing is received. The calls that undo
     /// [`Agent::prepare`] undo this as well, at any time.
-    pub fn answer_straight(&self, slot: u32, new: &NewPath) -> Result<(), AgentError> {
+    pub fn start_dsr(&self, slot: u32, new: &NewPath) -> Result<(), AgentError> {
         self.aim_at(slot, new)?;
         self.memory.set_state(slot, State::Return);
         Ok(())

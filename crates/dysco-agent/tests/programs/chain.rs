@@ -3,13 +3,13 @@
 mod crossing;
 mod ended;
 mod fast_open;
-mod kept;
 mod leaving;
 mod lost;
 mod natted;
 mod remembered;
 mod replayed;
 mod syn;
+mod transit;
 
 use std::net::SocketAddr;
 

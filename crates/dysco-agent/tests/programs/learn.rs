@@ -383,7 +383,7 @@ fn an_answer_without_a_syn_teaches_nothing() {
 }
 
 #[test]
-fn a_full_table_is_counted_and_told() {
+fn a_full_table_is_counted_and_reported() {
     let [v4, v6] = nets();
     let mut p = room(1);
     p.passes(Way::Out, &syn(&v4, &LINUX));

@@ -130,8 +130,8 @@ fn the_answer_to_its_syn_is_judged_in_the_ends_own_numbers() {
         p.drops(Way::In, &window, Counter::DroppedStray);
         assert_eq!(p.events(), []);
         assert_eq!(p.run(Way::In, &of(sent(SENT)).bytes()).0, DROP);
-        let told = [(EventKind::Arrived, NEXT), (EventKind::PathOpen, NEXT)];
-        assert_eq!(p.events(), told);
+        let reported = [(EventKind::Arrived, NEXT), (EventKind::PathOpen, NEXT)];
+        assert_eq!(p.events(), reported);
         let s = p.session(NEXT);
         assert_eq!((s.rcv_max, s.rcv_ack), (RECEIVED + 1, SENT));
     }
@@ -144,9 +144,9 @@ fn what_opens_windows_teaches_the_ends_own_numbers() {
         let primer = comes(&net, received(RECEIVED + 500), sent(SENT - 40), ACK | PSH);
         // The daemon waits for the packet behind it, which shows the length, unless that is
         // lost.
-        for told in [vec![], vec![(EventKind::Primed, NEXT)]] {
+        for reported in [vec![], vec![(EventKind::Primed, NEXT)]] {
             assert_eq!(p.run(Way::In, &primer.bytes()).0, DROP);
-            assert_eq!(p.events(), told);
+            assert_eq!(p.events(), reported);
             let s = p.session(NEXT);
             assert_eq!((s.rcv_max, s.rcv_ack), (RECEIVED + 500, SENT - 40));
         }
@@ -155,7 +155,7 @@ fn what_opens_windows_teaches_the_ends_own_numbers() {
 
 /// One wake-up serves both packets that open a path.
 #[test]
-fn the_first_of_an_opening_is_told_with_what_shows_the_length() {
+fn the_first_of_an_opening_is_reported_with_what_shows_the_length() {
     for net in nets() {
         let mut p = given(&net, State::Joining, true);
         let shown = received(RECEIVED);
@@ -167,8 +167,8 @@ fn the_first_of_an_opening_is_told_with_what_shows_the_length() {
         for packet in [&primer, &long] {
             assert_eq!(p.run(Way::In, &packet.bytes()).0, DROP);
         }
-        let told = [(EventKind::Arrived, NEXT), (EventKind::Primed, NEXT)];
-        assert_eq!(p.events(), told);
+        let reported = [(EventKind::Arrived, NEXT), (EventKind::Primed, NEXT)];
+        assert_eq!(p.events(), reported);
         // The other end shows more later.
         assert_eq!(p.run(Way::In, &primer.bytes()).0, DROP);
         assert_eq!(p.events(), [(EventKind::Primed, NEXT)]);
@@ -193,11 +193,11 @@ fn what_shows_the_length_is_for_no_stack() {
             p.put(NEXT, &s);
             assert_eq!(p.run(Way::In, &long.bytes()).0, DROP);
             // Its content is judged while the path opens.
-            let mut told = vec![(EventKind::Arrived, NEXT), (EventKind::Primed, NEXT)];
+            let mut reported = vec![(EventKind::Arrived, NEXT), (EventKind::Primed, NEXT)];
             if state == State::Switching {
-                told.remove(0);
+                reported.remove(0);
             }
-            assert_eq!(p.events(), told);
+            assert_eq!(p.events(), reported);
             let s = p.session(NEXT);
             assert!(dysco_common::two_paths::has_length(&s));
             assert_eq!((s.rcv_max, s.rcv_ack), (RECEIVED, SENT));

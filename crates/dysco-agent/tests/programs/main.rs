@@ -6,6 +6,7 @@
 mod back;
 mod bench;
 mod chain;
+mod dsr;
 mod frame;
 mod icmp;
 mod learn;
@@ -16,7 +17,6 @@ mod relay;
 mod resized;
 mod stack;
 mod steer;
-mod straight;
 mod translate;
 mod two_paths;
 mod xdp;

@@ -96,7 +96,7 @@ fn nothing_learnt_steps_back() {
 }
 
 #[test]
-fn the_end_of_a_tracked_session_is_told() {
+fn the_end_of_a_tracked_session_is_reported() {
     for net in nets() {
         let mut p = Programs::with(&net, State::Tracked, LOUD);
         let flags = ACK | FIN;
@@ -129,8 +129,8 @@ fn the_end_of_a_tracked_session_is_told() {
             },
         );
         // Once each.
-        let told = [EventKind::Closed, EventKind::Reset].map(|k| (k, SLOT));
-        assert_eq!(p.events(), told);
+        let reported = [EventKind::Closed, EventKind::Reset].map(|k| (k, SLOT));
+        assert_eq!(p.events(), reported);
     }
 }
 

@@ -94,12 +94,12 @@ fn it_opens_in_the_numbers_behind_the_middlebox() {
         };
         let answer = comes(received(RECEIVED), sent(SENT), SYN | ACK);
         assert_eq!(p.run(Way::In, &answer.bytes()).0, DROP);
-        let told = [(EventKind::Arrived, NEXT), (EventKind::PathOpen, NEXT)];
-        assert_eq!(p.events(), told);
+        let reported = [(EventKind::Arrived, NEXT), (EventKind::PathOpen, NEXT)];
+        assert_eq!(p.events(), reported);
         let primer = comes(received(RECEIVED + 500), sent(SENT - 40), ACK | PSH);
-        for told in [vec![], vec![(EventKind::Primed, NEXT)]] {
+        for reported in [vec![], vec![(EventKind::Primed, NEXT)]] {
             assert_eq!(p.run(Way::In, &primer.bytes()).0, DROP);
-            assert_eq!(p.events(), told);
+            assert_eq!(p.events(), reported);
             let s = p.session(NEXT);
             assert_eq!((s.rcv_max, s.rcv_ack), (RECEIVED + 500, SENT - 40));
         }
@@ -137,8 +137,8 @@ fn it_is_awaited_by_the_sessions_own_name() {
         };
         assert_eq!(p.run(Way::In, &syn.bytes()).0, DROP);
         assert_eq!(p.session(NEXT).path, path);
-        let told = [(EventKind::Arrived, NEXT), (EventKind::Joins, NEXT)];
-        assert_eq!(p.events(), told);
+        let reported = [(EventKind::Arrived, NEXT), (EventKind::Joins, NEXT)];
+        assert_eq!(p.events(), reported);
     }
 }
 

@@ -178,7 +178,7 @@ fn what_opens_the_path_is_not_relayed() {
                 assert_eq!(p.run(Way::In, &primer.bytes()).0, DROP, "{state:?}");
                 assert_eq!(p.session(NEXT).rcv_max, GIVEN - BACK + 7);
             }
-            let told = p.events();
+            let reported = p.events();
             let primed = (EventKind::Primed, NEXT);
             // While the path opens, the first packet is reported with the one that shows the
             // length.
@@ -187,7 +187,7 @@ fn what_opens_the_path_is_not_relayed() {
                 State::Switching => 2,
                 _ => 0,
             };
-            assert_eq!(told, vec![primed; times]);
+            assert_eq!(reported, vec![primed; times]);
         }
     }
 }

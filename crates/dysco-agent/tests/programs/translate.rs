@@ -275,7 +275,7 @@ fn a_reset_without_ack_keeps_the_field() {
 }
 
 #[test]
-fn both_ends_closed_is_told_once() {
+fn both_ends_closed_is_reported_once() {
     for net in nets() {
         let mut p = Programs::with(&net, State::NewPath, T);
         let flags = ACK | FIN;

@@ -38,7 +38,7 @@ async fn a_new_certificate_is_for_new_connections_and_the_others_go_on() {
 }
 
 #[tokio::test]
-async fn a_revoked_peer_is_cut_off_at_once_and_both_are_told() {
+async fn a_revoked_peer_is_cut_off_at_once_and_both_are_notified() {
     let fleet = Fleet::new();
     let [a, b, c] = addresses();
     let (here, keys) = (fleet.issue(&[a]), fleet.issue(&[b]));

@@ -253,7 +253,7 @@ mod tests {
             assert_eq!(verdict(true, wide, reserved, false), None, "{reserved}");
             assert_eq!(verdict(false, wide, reserved, false), None, "{reserved}");
         }
-        for (range, told) in [
+        for (range, reported) in [
             ("32768\t60999\n", None),
             ("32768\t61000\n", Some(Verdict::Doubtful)),
             ("65000\t65535\n", None),
@@ -261,7 +261,7 @@ mod tests {
         ] {
             assert_eq!(
                 verdict(false, range, "61001-64999", true),
-                told,
+                reported,
                 "{range:?}"
             );
         }
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_the_rest_of_a_configuration_are_told_apart() {
+    fn keys_and_the_rest_of_a_configuration_are_distinguished() {
         let missing = Config::load("/none".as_ref()).map_err(CliError::from);
         let found = examine("/none".as_ref(), &missing);
         assert_eq!(found.len(), 1);

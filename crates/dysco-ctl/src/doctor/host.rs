@@ -245,17 +245,17 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_tcx_is_told_with_the_cost() {
+    fn a_kernel_without_tcx_is_reported_with_the_cost() {
         let old = |attach| filters("6.1.0-56-amd64", attach);
         assert_eq!(filters("6.18.44", None), None);
         for attach in [Attach::Tcx, Attach::Clsact] {
             assert_eq!(old(Some(attach)), None, "asked for by name");
         }
         for attach in [None, Some(Attach::Auto)] {
-            let told = old(attach).unwrap();
-            assert_eq!(told.verdict, Verdict::Doubtful);
-            assert!(told.found.contains("no TCX") && told.found.contains("preference"));
-            assert!(told.hint.contains("Linux 6.6"));
+            let reported = old(attach).unwrap();
+            assert_eq!(reported.verdict, Verdict::Doubtful);
+            assert!(reported.found.contains("no TCX") && reported.found.contains("preference"));
+            assert!(reported.hint.contains("Linux 6.6"));
         }
     }
 

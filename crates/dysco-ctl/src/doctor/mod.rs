@@ -85,8 +85,8 @@ impl Finding {
 
     /// Returns a finding with the same text that any command reports for the error.
     fn of(about: &'static str, error: &CliError) -> Finding {
-        let told = error.explain();
-        Finding::ill(about, told.found(), told.hint.unwrap_or_default())
+        let reported = error.explain();
+        Finding::ill(about, reported.found(), reported.hint.unwrap_or_default())
     }
 
     /// Returns a doubtful finding.
@@ -96,9 +96,9 @@ impl Finding {
 
     /// Returns a finding about an error of the data plane. `hint` is used if the error has none.
     fn of_agent(about: &'static str, error: &AgentError, hint: &str) -> Finding {
-        let told = error.explain();
-        let hint = told.hint.as_deref().unwrap_or(hint);
-        Finding::ill(about, shortened(&told.found()), hint)
+        let reported = error.explain();
+        let hint = reported.hint.as_deref().unwrap_or(hint);
+        Finding::ill(about, shortened(&reported.found()), hint)
     }
 }
 
@@ -203,16 +203,16 @@ mod tests {
         assert_eq!(exit(vec![well(), ill(), doubt()]), Exit::Ill);
         let report = Report::of(vec![well(), doubt(), ill(), ill()]);
         assert_eq!((report.ill, report.doubtful), (2, 1));
-        let told = text(&report);
-        assert!(told.contains("-> mount them"), "{told}");
+        let reported = text(&report);
+        assert!(reported.contains("-> mount them"), "{reported}");
         assert!(
-            told.ends_with("2 to repair (ILL), 1 to look at (?)"),
-            "{told}"
+            reported.ends_with("2 to repair (ILL), 1 to look at (?)"),
+            "{reported}"
         );
     }
 
     #[test]
-    fn an_error_is_told_with_its_hint() {
+    fn an_error_is_reported_with_its_hint() {
         let error = CliError::Client(ClientError::NoDaemon {
             socket: "/run/s".into(),
             source: std::io::ErrorKind::NotFound.into(),
@@ -229,12 +229,15 @@ mod tests {
 
     /// The verifier reports much before its reason.
     #[test]
-    fn of_what_the_verifier_says_the_last_words_are_told() {
+    fn of_what_the_verifier_says_the_last_words_are_reported() {
         let looked = "0: (bf) r6 = r1 ; R1=ctx() R6=ctx() ü\n".repeat(5_000);
-        let told = shortened(&format!("the kernel refused it: {looked}R1 is no pointer"));
-        assert!(told.starts_with("the kernel refused it: 0: (bf)"), "{told}");
-        assert!(told.ends_with("R1 is no pointer"), "{told}");
-        assert!(told.chars().count() < FIRST_WORDS + LAST_WORDS + 10);
+        let reported = shortened(&format!("the kernel refused it: {looked}R1 is no pointer"));
+        assert!(
+            reported.starts_with("the kernel refused it: 0: (bf)"),
+            "{reported}"
+        );
+        assert!(reported.ends_with("R1 is no pointer"), "{reported}");
+        assert!(reported.chars().count() < FIRST_WORDS + LAST_WORDS + 10);
         assert_eq!(shortened("short ü"), "short ü");
     }
 

@@ -67,15 +67,15 @@ fn ask(context: &Context, request: &Request) -> Result<Reply, CliError> {
 /// Returns a finding about a daemon that does not answer. Either it can be started, or another
 /// process occupies its port.
 fn silent(error: &CliError, known: bool, taken: Option<u16>) -> Finding {
-    let told = error.explain();
-    let found = told.found();
+    let reported = error.explain();
+    let found = reported.found();
     match (known, taken) {
         (false, _) => {
             let hint =
                 "correct the configuration, which names its socket, or name that with --socket";
             Finding::doubtful("dyscod", found, hint)
         }
-        (true, None) => Finding::doubtful("dyscod", found, told.hint.unwrap_or_default()),
+        (true, None) => Finding::doubtful("dyscod", found, reported.hint.unwrap_or_default()),
         (true, Some(port)) => Finding::ill(
             "dyscod",
             format!("{found}; and something has the UDP port {port}"),
@@ -154,8 +154,8 @@ pub(super) fn of_status(status: &StatusReport, peers: Option<&[IpAddr]>) -> Vec<
         )
     }));
     let count = |name: &str| status.counters.get(name).copied().unwrap_or(0);
-    let told = TELLING.iter().filter(|(name, ..)| count(name) > 0);
-    findings.extend(told.map(|(name, what, hint)| {
+    let reported = TELLING.iter().filter(|(name, ..)| count(name) > 0);
+    findings.extend(reported.map(|(name, what, hint)| {
         Finding::doubtful(
             "counters",
             format!("{what} ({name}: {})", count(name)),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_cannot_be_followed_is_told() {
+    fn a_rule_that_cannot_be_followed_is_reported() {
         let mut policy = PolicyReport {
             file: "/p.toml".into(),
             error: None,

@@ -41,11 +41,11 @@ fn the_worst_outcome_decides_the_exit_code() {
     assert_eq!(exit(&done(&[RolledBack, Removed])), Exit::Refused);
     assert_eq!(exit(&done(&[Refused, Pending])), Exit::TimedOut);
     assert_eq!(exit(&done(&[Removed, Unconfirmed])), Exit::Refused);
-    let told = text(&Done {
+    let reported = text(&Done {
         summary: Some(Summary::of(&[report(Unconfirmed)])),
         ..done(&[Unconfirmed])
     });
-    assert!(told.contains("1 unconfirmed"), "{told}");
+    assert!(reported.contains("1 unconfirmed"), "{reported}");
 }
 
 #[test]
@@ -84,14 +84,17 @@ fn what_could_not_be_tried_is_left_with_its_reason_and_never_done() {
     };
     for wait in [true, false] {
         assert_eq!(exit(&done(wait)), Exit::Refused);
-        let told = text(&done(wait));
-        assert!(told.ends_with("\n2 left: process 7 is elsewhere"), "{told}");
+        let reported = text(&done(wait));
+        assert!(
+            reported.ends_with("\n2 left: process 7 is elsewhere"),
+            "{reported}"
+        );
     }
     assert_eq!(json(&done(true)).unwrap()["left"][0]["sessions"], 2);
 }
 
 #[test]
-fn all_reasons_are_told_and_the_one_that_counts_first() {
+fn all_reasons_are_reported_and_the_one_that_counts_first() {
     let mut refused = report(Outcome::Refused);
     refused.reason = Some("one".into());
     assert_eq!(why(&refused).as_deref(), Some("one"));

@@ -150,15 +150,17 @@ fn removal(
                     (done.pending, "pending"),
                     (done.unconfirmed, "unconfirmed"),
                 ];
-                let told = counts.iter().filter(|(count, _)| *count > 0);
-                let told: Vec<_> = told
+                let reported = counts.iter().filter(|(count, _)| *count > 0);
+                let reported: Vec<_> = reported
                     .map(|(count, word)| format!("{count} {word}"))
                     .collect();
-                let told = match told.is_empty() {
+                let reported = match reported.is_empty() {
                     true => "no session that matches can be removed".to_owned(),
-                    false => told.join(", "),
+                    false => reported.join(", "),
                 };
-                return Ok(reason.map_or(told.clone(), |reason| format!("{told}: {reason}")));
+                return Ok(
+                    reason.map_or(reported.clone(), |reason| format!("{reported}: {reason}"))
+                );
             }
             _ => return Err(CliError::Unexpected),
         }

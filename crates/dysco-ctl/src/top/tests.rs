@@ -141,7 +141,7 @@ fn a_removal_is_asked_for_after_a_yes_alone() {
 }
 
 #[test]
-fn a_filter_is_written_and_wrong_ones_are_told() {
+fn a_filter_is_written_and_wrong_ones_are_reported() {
     let mut app = two();
     press(&mut app, KeyCode::Char('/'));
     write(&mut app, "port=0");
@@ -195,7 +195,7 @@ fn changes_are_shown_as_they_happen_and_openings_are_none() {
 }
 
 #[test]
-fn a_daemon_that_is_silent_is_told_until_it_answers() {
+fn a_daemon_that_is_silent_is_reported_until_it_answers() {
     let mut app = two();
     app.take(Input::Lost("failed to reach dyscod".into()));
     let shown = screen(&app, 80, 20);

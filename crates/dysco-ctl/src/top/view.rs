@@ -172,12 +172,12 @@ fn draw_events(app: &App, frame: &mut Frame<'_>, area: Rect) {
     let block = Block::bordered().title("Changes");
     let room = usize::from(block.inner(area).height);
     // The list contains opened sessions too, which are no changes.
-    let told = app
+    let reported = app
         .events
         .iter()
         .rev()
         .filter(|event| event.kind != "opened");
-    let mut lines: Vec<_> = told.take(room).map(event_line).collect();
+    let mut lines: Vec<_> = reported.take(room).map(event_line).collect();
     lines.reverse();
     frame.render_widget(Paragraph::new(lines).block(block), area);
 }

@@ -73,8 +73,8 @@ impl Adopting {
             Err(error) => {
                 tracing::warn!("no session that was there first is adopted: {error}");
                 let cause = Cause::from(error.explain()).or_hint("see the log of dyscod there");
-                let told = cause.of("adopt the sessions that were there first");
-                Reply::Error(Failure::new(FailureCode::Internal, told))
+                let reported = cause.of("adopt the sessions that were there first");
+                Reply::Error(Failure::new(FailureCode::Internal, reported))
             }
         };
         for asker in replies {

@@ -11,7 +11,7 @@ use dysco_proxy::{MeasureError, Measured, Pair};
 
 use super::chain_updates::Enlisting;
 use super::{
-    Engine, ThisHost, chain_updates, chains, held, moves, outside, relay, reload, removal, straight,
+    Engine, ThisHost, chain_updates, chains, dsr, held, moves, outside, relay, reload, removal,
 };
 
 /// Answer of one of the engine's tasks.
@@ -41,7 +41,7 @@ pub(super) enum Answer {
     /// The route back of a path whose SYN has arrived was looked up.
     Uplink(Box<chain_updates::Uplink>),
     /// The route to a client was looked up.
-    Straight(Box<straight::Straight>),
+    DsrRoute(Box<dsr::DsrRoute>),
     /// A new path did not open.
     Unopened(ChangeId),
     /// A new path that was in doubt has had time to answer.
@@ -93,7 +93,7 @@ impl Engine {
             Answer::Route(change, routed) => proxy_changes.routed(plane, change, routed),
             Answer::Ways(change, ways) => proxy_changes.ways_found(plane, change, ways),
             Answer::Uplink(way) => chain_updates.uplink_found(plane, *way),
-            Answer::Straight(straight) => returns.sent_straight(plane, *straight),
+            Answer::DsrRoute(dsr) => returns.dsr_route_found(plane, *dsr),
             Answer::Unopened(change) => proxy_changes.path_unopened(plane, change),
             Answer::PathChecked(change) => proxy_changes.path_checked(plane, change),
             Answer::Confirmed(change) => proxy_changes.look_confirmed(plane, change),

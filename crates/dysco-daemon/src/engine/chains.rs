@@ -2,14 +2,14 @@
 //! steered.
 //!
 //! A SYN is steered only to a host with a live connection and a key that both ends have confirmed
-//! to each other, or to a former neighbour that may be there still ([`kept`]). A host of a chain
-//! has to know the next one as well: the host that opens sessions introduces them.
+//! to each other, or to a former neighbour that may be there still ([`unconfirmed`]). A host of a
+//! chain has to know the next one as well: the host that opens sessions introduces them.
 
 mod file;
-mod kept;
 mod keys;
 mod policy;
 mod stale;
+mod unconfirmed;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -96,7 +96,7 @@ pub(super) struct Chains {
     keys: HashMap<u64, Shared>,
     /// Keys that a neighbour has confirmed before this host knew them.
     early: HashSet<u64>,
-    kept: kept::Kept,
+    unconfirmed: unconfirmed::Unconfirmed,
     /// Hosts that another host's chains need here.
     met: HashMap<IpAddr, Instant>,
     /// Entries about which a neighbour was asked, by slot.
@@ -112,7 +112,8 @@ impl Chains {
         let now = Instant::now();
         self.adopt_keys(plane, now);
         let hops = plane.agent.hops();
-        self.kept.adopt(hops.into_iter().map(|(host, _)| host), now);
+        self.unconfirmed
+            .adopt(hops.into_iter().map(|(host, _)| host), now);
         self.start_policy(plane);
         self.sweep_chains(plane);
     }
@@ -149,7 +150,7 @@ impl Chains {
     /// and forgets old keys.
     pub(super) fn sweep_chains(&mut self, plane: &mut Plane) {
         let now = Instant::now();
-        self.sweep_kept(plane, now);
+        self.sweep_unconfirmed(plane, now);
         let due = |at: Option<Instant>, every| at.is_none_or(|at| now - at >= every);
         if due(self.asked, ASK) {
             self.asked = Some(now);
@@ -197,7 +198,7 @@ impl Chains {
         self.met.retain(|_, at| now - *at < HOLDS);
         self.forget_old_keys(plane, now);
         for (host, _) in plane.agent.hops() {
-            if self.key_for(host).is_none() && !self.kept.has(host) {
+            if self.key_for(host).is_none() && !self.unconfirmed.has(host) {
                 plane.agent.remove_hop(host);
             }
         }
@@ -223,7 +224,7 @@ impl ThisHost {
         if let Err(error) = self.plane.agent.set_hop(way.to, &hop) {
             return tracing::error!(peer = %way.to, %error, "cannot steer sessions to a neighbour");
         }
-        self.chains.kept.remove(way.to);
+        self.chains.unconfirmed.remove(way.to);
         self.neighbour_ready(way.to);
     }
 
@@ -254,11 +255,13 @@ impl ThisHost {
             Ok(Message::Has(held)) => self.plane.is_held(&held, incoming),
             Ok(Message::HasNot(path)) => self.not_held(path, incoming),
             Ok(Message::Lives(all)) => self.plane.tell_lives(all, incoming),
-            Ok(Message::Lived(told)) => self.ports.told_lives(&mut self.plane, told, incoming),
+            Ok(Message::Lived(answer)) => {
+                self.ports.lives_answered(&mut self.plane, answer, incoming)
+            }
             Ok(Message::WhichPath(asked)) => self.plane.tell_in_use(asked, incoming, machine),
-            Ok(Message::InUse(told)) => {
+            Ok(Message::InUse(answer)) => {
                 self.chain_updates
-                    .told_in_use(&mut self.plane, &told, incoming)
+                    .in_use_answered(&mut self.plane, &answer, incoming)
             }
             Err(error) => {
                 self.plane.state.malformed += 1;

@@ -39,7 +39,7 @@ struct Ending {
     /// Time at which the activity was last seen to change.
     moved: Option<Instant>,
     /// True if the host that may hold the session's port was notified.
-    told: bool,
+    notified: bool,
 }
 
 /// Values that change while the session moves: packets (of a changed session), sequence numbers,
@@ -54,7 +54,7 @@ impl Ending {
             due,
             activity,
             moved: None,
-            told: false,
+            notified: false,
         }
     }
 
@@ -180,7 +180,7 @@ impl ThisHost {
                     self.ports.release(slot);
                 }
                 // The session may have ended before its change had, or the first message was lost.
-                if !std::mem::replace(&mut ending.told, true) {
+                if !std::mem::replace(&mut ending.notified, true) {
                     self.plane.tell_over(&s);
                 }
             }

@@ -6,7 +6,7 @@ use dysco_proto::{ChangeId, Command, Host, HostEvent, Subsession};
 
 use super::ThisHost;
 use super::chain_updates::Enlisting;
-use super::straight::Errand;
+use super::dsr::DsrRequest;
 
 impl ThisHost {
     pub(super) fn execute(&mut self, command: Command) {
@@ -139,16 +139,16 @@ impl Host for ThisHost {
                 probe,
                 translation,
             } => {
-                let errand = Errand::Prove { probe, translation };
-                returns.send_straight(plane, change, subsession, path, errand);
+                let request = DsrRequest::Prove { probe, translation };
+                returns.request_dsr(plane, change, subsession, path, request);
             }
             Direct::Return {
                 subsession,
                 path,
                 translation,
             } => {
-                let errand = Errand::Return { translation };
-                returns.send_straight(plane, change, subsession, path, errand);
+                let request = DsrRequest::Return { translation };
+                returns.request_dsr(plane, change, subsession, path, request);
             }
             Direct::Returned { subsession } => returns.returned(plane, &subsession),
         }

@@ -21,7 +21,7 @@ impl ThisHost {
         }
         // Many events may have collected while no daemon ran, and each is answered. Anybody may
         // send any number of resets.
-        let mut told = HashSet::new();
+        let mut reported = HashSet::new();
         for (kind, slot) in happened.events.drain(..) {
             let repeats = matches!(
                 kind,
@@ -31,7 +31,7 @@ impl ThisHost {
                     | EventKind::Taken
                     | EventKind::Rejected
             );
-            if !repeats || told.insert((kind as u32, slot)) {
+            if !repeats || reported.insert((kind as u32, slot)) {
                 self.take_event(kind, slot);
             }
         }
@@ -72,9 +72,9 @@ impl ThisHost {
             }
             EventKind::NoRoom => {
                 // Each SYN that finds no room makes such an event, and is counted.
-                let told = self.no_room_told;
-                if told.is_none_or(|at| at.elapsed() > NO_ROOM_AGAIN) {
-                    self.no_room_told = Some(Instant::now());
+                let reported = self.no_room_reported;
+                if reported.is_none_or(|at| at.elapsed() > NO_ROOM_AGAIN) {
+                    self.no_room_reported = Some(Instant::now());
                     tracing::warn!(
                         "sessions are not tracked: the session table is full; raise max_sessions"
                     );

@@ -191,15 +191,15 @@ mod tests {
             source: end(1),
             destination: end(2),
         };
-        let told = failure(&StateError::Refused {
+        let reported = failure(&StateError::Refused {
             kind: KindName::Conntrack,
             session,
             fault: Box::new(Fault::Version(7)),
         });
-        assert_eq!(told.code, FailureCode::BadRequest);
+        assert_eq!(reported.code, FailureCode::BadRequest);
         let what = "install the conntrack state of 10.0.0.1:1>10.0.0.1:2";
-        assert_eq!(told.what, what);
-        assert_eq!(told.why, "it is of version 7, and this is 1");
-        assert_eq!(told.hint, "run the same release on both hosts");
+        assert_eq!(reported.what, what);
+        assert_eq!(reported.why, "it is of version 7, and this is 1");
+        assert_eq!(reported.hint, "run the same release on both hosts");
     }
 }

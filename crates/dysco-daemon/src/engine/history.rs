@@ -203,7 +203,7 @@ impl Book {
         if let Some(file) = &mut self.file {
             let written = file.write_all(&waiting);
             self.length += waiting.len() as u64;
-            self.told(written);
+            self.reported(written);
         }
     }
 
@@ -217,10 +217,10 @@ impl Book {
         self.length = text.len() as u64;
         self.anew = self.length;
         let begun = begun.map(|file| self.file = Some(file));
-        self.told(begun);
+        self.reported(begun);
     }
 
-    fn told(&mut self, done: io::Result<()>) {
+    fn reported(&mut self, done: io::Result<()>) {
         if let Err(error) = done
             && !std::mem::replace(&mut self.failed, true)
         {

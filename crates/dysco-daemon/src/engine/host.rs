@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use super::chain_updates::ChainUpdates;
 use super::chains::Chains;
+use super::dsr::Returns;
 use super::held::ProxyChanges;
 use super::moves::Moves;
 use super::on_link::OnLink;
 use super::plane::Plane;
 use super::ports::Ports;
 use super::sockets::Sockets;
-use super::straight::Returns;
 
 /// Owners of the state by which this host carries out changes.
 pub(super) struct ThisHost {
@@ -28,5 +28,5 @@ pub(super) struct ThisHost {
     pub sockets: Sockets,
     pub on_link: OnLink,
     /// Time of the last warning of a full table.
-    pub no_room_told: Option<Instant>,
+    pub no_room_reported: Option<Instant>,
 }

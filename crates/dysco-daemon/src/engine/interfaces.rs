@@ -47,7 +47,7 @@ impl Plane {
         let attached = self.agent.attached();
         let on = attached.iter().filter(|at| at.index.is_some());
         let names: Vec<&str> = on.map(|at| at.interface.as_str()).collect();
-        let told = attached.iter().map(|at| {
+        let reported = attached.iter().map(|at| {
             let found = at.index.and_then(|_| self.trouble(at, &names, &all));
             let (trouble, hint) = found.map(|c| (c.why, c.hint)).unzip();
             InterfaceReport {
@@ -56,7 +56,7 @@ impl Plane {
                 ..interface(at)
             }
         });
-        told.collect()
+        reported.collect()
     }
 
     fn trouble(&self, at: &Attached, ours: &[&str], all: &[Link]) -> Option<Cause> {
@@ -138,10 +138,16 @@ mod tests {
             kind: kind.into(),
             ..Link::default()
         };
-        let told = stacked(&link("br0", "bridge"), &link("eth0", ""));
-        assert!(told.why.contains("br0 is a bridge over eth0"), "{told}");
-        assert!(told.to_string().contains("[host] interfaces"), "{told}");
-        let told = behind(&["cil_from_netdev".into()]);
-        assert!(told.why.contains("(cil_from_netdev)"), "{told}");
+        let reported = stacked(&link("br0", "bridge"), &link("eth0", ""));
+        assert!(
+            reported.why.contains("br0 is a bridge over eth0"),
+            "{reported}"
+        );
+        assert!(
+            reported.to_string().contains("[host] interfaces"),
+            "{reported}"
+        );
+        let reported = behind(&["cil_from_netdev".into()]);
+        assert!(reported.why.contains("(cil_from_netdev)"), "{reported}");
     }
 }

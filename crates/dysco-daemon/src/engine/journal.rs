@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_told() {
+    fn what_cannot_be_written_is_reported() {
         let (_dir, path) = place();
         let mut journal = Journal::open(&path).unwrap();
         journal.write(A, b"before", 1).unwrap();

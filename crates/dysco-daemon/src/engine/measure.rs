@@ -54,8 +54,8 @@ impl ProxyChanges {
         pair: &Pair,
         measured: Result<Measured, MeasureError>,
     ) {
-        let told = measured.map_err(|e| Reason::NotTransparent(e.cause()));
-        let result = told.and_then(|m| {
+        let reported = measured.map_err(|e| Reason::NotTransparent(e.cause()));
+        let result = reported.and_then(|m| {
             let a = plane.facts_of(&pair.a.key, &accepted(&pair.a.key))?;
             let b = plane.facts_of(&pair.b.key, &opened(&pair.b.key))?;
             let claimed = claimed(pair, a, b);
@@ -341,21 +341,27 @@ mod tests {
     #[test]
     fn a_proxy_with_the_address_of_another_host_is_between_none() {
         let (client, server) = ([10, 0, 1, 1], [10, 0, 3, 1]);
-        let told = |pair: &Pair| not_between(pair, |ip| *ip == IpAddr::from(OURS));
-        assert_eq!(told(&pair(client, OURS, OURS, server)), None);
+        let reported = |pair: &Pair| not_between(pair, |ip| *ip == IpAddr::from(OURS));
+        assert_eq!(reported(&pair(client, OURS, OURS, server)), None);
         // `usesrc clientip`, and a listener on the server's address.
         for borrows in [
             pair(client, OURS, client, server),
             pair(client, server, client, server),
         ] {
-            assert_eq!(told(&borrows), Some(Reason::BorrowedAddress(client.into())));
+            assert_eq!(
+                reported(&borrows),
+                Some(Reason::BorrowedAddress(client.into()))
+            );
         }
         let listens = pair(client, server, OURS, server);
-        assert_eq!(told(&listens), Some(Reason::BorrowedAddress(server.into())));
+        assert_eq!(
+            reported(&listens),
+            Some(Reason::BorrowedAddress(server.into()))
+        );
         // Such packets pass no interface.
         for (client, server) in [(OURS, server), (client, OURS)] {
             let same = Some(Reason::SameHost(OURS.into()));
-            assert_eq!(told(&pair(client, OURS, OURS, server)), same);
+            assert_eq!(reported(&pair(client, OURS, OURS, server)), same);
         }
     }
 }

@@ -12,6 +12,7 @@ mod chains;
 mod collect;
 mod commands;
 mod core;
+mod dsr;
 mod error;
 mod events;
 mod fault;
@@ -53,7 +54,6 @@ mod start;
 mod state;
 mod status;
 mod steps;
-mod straight;
 mod sweep;
 mod take_up;
 mod tally;
@@ -73,6 +73,7 @@ use answers::Answer;
 use chain_requests::ChainRequests;
 use chain_updates::ChainUpdates;
 use chains::Chains;
+use dsr::Returns;
 pub use error::EngineError;
 use held::{Held, ProxyChanges};
 use host::ThisHost;
@@ -82,7 +83,6 @@ use ports::Ports;
 use removal::Removals;
 use sockets::Sockets;
 use start::start;
-use straight::Returns;
 
 /// The dispatcher, and the owners between which it passes everything on.
 struct Engine {
@@ -202,6 +202,6 @@ impl Engine {
             self.take_report(report, Instant::now());
             self.core.act();
         }
-        self.core.host.plane.state.all_told();
+        self.core.host.plane.state.forget_over();
     }
 }

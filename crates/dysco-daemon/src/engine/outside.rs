@@ -185,9 +185,9 @@ fn watched(
         match basis {
             Ok(_) => sort(here, task, &mut found),
             Err(cause) => {
-                let told = cause.clone();
-                let told = told.after("the session is not proven byte-transparent");
-                let report = task.refused(told);
+                let reported = cause.clone();
+                let reported = reported.after("the session is not proven byte-transparent");
+                let report = task.refused(reported);
                 found.refused.push((report, Reason::NotTransparent(cause)));
             }
         }

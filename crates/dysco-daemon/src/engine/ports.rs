@@ -232,13 +232,13 @@ impl Ports {
     }
 
     /// Handles the answer of a server's host which sessions live.
-    pub(super) fn told_lives(
+    pub(super) fn lives_answered(
         &mut self,
         plane: &mut Plane,
-        told: Vec<(Subsession, bool)>,
+        answer: Vec<(Subsession, bool)>,
         incoming: &Incoming,
     ) {
-        for (sub, lives) in told {
+        for (sub, lives) in answer {
             let slot = plane.find(&sub);
             let Some(slot) = slot.filter(|_| incoming.from.holds(sub.right.ip())) else {
                 continue;
@@ -264,13 +264,13 @@ impl Plane {
     /// Answers a host that asks which of the sessions that it has opened to this one live.
     pub(super) fn tell_lives(&self, all: Vec<Subsession>, incoming: &Incoming) {
         let its = |sub: &Subsession| incoming.from.holds(sub.left.ip());
-        let told = all.into_iter().take(SOME).filter(its).map(|sub| {
+        let answer = all.into_iter().take(SOME).filter(its).map(|sub| {
             let slot = self.agent.find(&FlowKey::new(sub.right, sub.left));
             let entry = slot.map(|slot| self.agent.session(slot));
             (sub, is_used(entry.as_ref()))
         });
-        let told = told.collect();
-        self.send_about_chains(incoming.via, &Message::Lived(told));
+        let answer = answer.collect();
+        self.send_about_chains(incoming.via, &Message::Lived(answer));
     }
 
     /// Notifies the proxy's host that both ends of a session have closed it, if a proxy has left it
@@ -279,8 +279,8 @@ impl Plane {
         let proxy = s.key.remote().ip();
         let by_proxy = s.view().new_path().is_some_and(|route| route.bypassed);
         if by_proxy && is_closed(s) && s.life.opened_here == 0 {
-            let told = vec![(measure::accepted(&s.key), false)];
-            self.send_about_chains(proxy, &Message::Lived(told));
+            let answer = vec![(measure::accepted(&s.key), false)];
+            self.send_about_chains(proxy, &Message::Lived(answer));
         }
     }
 }
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_and_told_fits_into_a_frame() {
+    fn what_is_asked_and_answered_fits_into_a_frame() {
         let end: std::net::SocketAddr = "[2001:db8:1:2:3:4:5:6]:65535".parse().unwrap();
         let sub = Subsession {
             left: end,

@@ -327,10 +327,10 @@ mod tests {
         let none = [None, None, None];
         let clock = TcpOptionElement::Timestamp(1, 2);
         let block = (u32::MAX - 99, 400);
-        let told = [clock.clone(), sack(block, none)];
-        assert!(answers(&ack(1, 40_000, &told), &client(), block));
-        assert!(!answers(&ack(3, 40_000, &told), &client(), block));
-        assert!(!answers(&ack(1, 40_001, &told), &client(), block));
+        let reported = [clock.clone(), sack(block, none)];
+        assert!(answers(&ack(1, 40_000, &reported), &client(), block));
+        assert!(!answers(&ack(3, 40_000, &reported), &client(), block));
+        assert!(!answers(&ack(1, 40_001, &reported), &client(), block));
         assert!(!answers(&ack(1, 40_000, &[clock]), &client(), block));
         // A separate hole, which happens to end there.
         let hole = [sack((300, 400), [Some(block), None, None])];

@@ -25,8 +25,8 @@ use super::inputs::{Inputs, Sources};
 use super::plane::Plane;
 use super::removal::Removals;
 use super::{
-    Engine, adopt, chain_updates, chains, collect, fault, gauges, held, monitors, moves, names,
-    neighbours, on_link, pages, ports, reload, sockets, state, straight, tally,
+    Engine, adopt, chain_updates, chains, collect, dsr, fault, gauges, held, monitors, moves,
+    names, neighbours, on_link, pages, ports, reload, sockets, state, tally,
 };
 use crate::{api, metrics};
 
@@ -104,11 +104,11 @@ pub(super) fn start(config: Config, file: PathBuf) -> Result<(Engine, Inputs), E
         chain_updates: chain_updates::ChainUpdates::default(),
         chains: chains::Chains::default(),
         moves: moves::Moves::default(),
-        returns: straight::Returns::default(),
+        returns: dsr::Returns::default(),
         ports: ports::Ports::new(),
         sockets: sockets::Sockets::default(),
         on_link: on_link::OnLink::default(),
-        no_room_told: None,
+        no_room_reported: None,
     };
     let engine = Engine {
         core: Core {

@@ -60,7 +60,7 @@ impl StateDir {
     }
 
     /// Forgets the changes that are over: nothing more is reported of them.
-    pub fn all_told(&mut self) {
+    pub fn forget_over(&mut self) {
         self.over.clear();
     }
 

@@ -38,7 +38,7 @@ impl Default for Tally {
 impl Tally {
     /// Counts the end of a requested change of one session. The name of the reason is not known if
     /// another host has given it.
-    pub fn told(&mut self, kind: ChangeKind, outcome: Outcome, why: Option<&Reason>) {
+    pub fn reported(&mut self, kind: ChangeKind, outcome: Outcome, why: Option<&Reason>) {
         // The end of a pending change is counted when it arrives.
         let Some(end) = End::of(outcome) else {
             return;
@@ -88,9 +88,9 @@ impl Tally {
             return;
         }
         let chain = matches!(role, Role::Tail | Role::Lead);
-        let told = asked_here || chain && self.asking.contains(session);
-        if self.ended.put(change, ()).is_none() && !told {
-            self.told(ChangeKind::of(role), outcome, why);
+        let reported = asked_here || chain && self.asking.contains(session);
+        if self.ended.put(change, ()).is_none() && !reported {
+            self.reported(ChangeKind::of(role), outcome, why);
         }
     }
 
@@ -146,7 +146,7 @@ mod tests {
             tally.part_ended(change(n), Role::Left, &session(), end, false);
         }
         let rewrites = Reason::NotTransparent("it rewrites".into());
-        tally.told(BYPASS, Outcome::Refused, Some(&rewrites));
+        tally.reported(BYPASS, Outcome::Refused, Some(&rewrites));
         assert_eq!(numbers(&tally), [1, 1, 2]);
         assert_eq!(tally.counts.ends[&(BYPASS, End::Refused)], 2);
         let reasons = [("not_transparent", 1), ("ports_exhausted", 2)];
@@ -154,9 +154,9 @@ mod tests {
     }
 
     #[test]
-    fn kinds_and_modes_are_told_apart() {
+    fn kinds_and_modes_are_distinguished() {
         let mut tally = Tally::default();
-        for (n, role) in [(1, Role::Local), (2, Role::Straight), (3, Role::Head)] {
+        for (n, role) in [(1, Role::Local), (2, Role::Dsr), (3, Role::Head)] {
             tally.part_ended(change(n), role, &session(), &Progress::Removed, false);
         }
         let kinds = [
@@ -176,7 +176,7 @@ mod tests {
             tally.part_ended(change(n), role, &session(), &Progress::Removed, true);
         }
         assert_eq!(numbers(&tally), [0; 3]);
-        tally.told(BYPASS, Outcome::Removed, None);
+        tally.reported(BYPASS, Outcome::Removed, None);
         assert_eq!(numbers(&tally), [1, 0, 0]);
     }
 
@@ -186,17 +186,17 @@ mod tests {
         let removed = &Progress::Removed;
         tally.part_ended(change(1), Role::Left, &session(), removed, true);
         tally.part_ended(change(1), Role::Asker, &session(), removed, true);
-        tally.told(BYPASS, Outcome::Removed, None);
+        tally.reported(BYPASS, Outcome::Removed, None);
         tally.part_ended(change(2), Role::Asker, &session(), removed, true);
-        tally.told(BYPASS, Outcome::Removed, None);
+        tally.reported(BYPASS, Outcome::Removed, None);
         tally.part_ended(change(2), Role::Left, &session(), removed, false);
         assert_eq!(numbers(&tally), [2, 0, 0]);
     }
 
     #[test]
-    fn what_was_told_as_pending_is_counted_when_it_ends() {
+    fn what_was_reported_as_pending_is_counted_when_it_ends() {
         let mut tally = Tally::default();
-        tally.told(BYPASS, Outcome::Pending, None);
+        tally.reported(BYPASS, Outcome::Pending, None);
         assert_eq!(numbers(&tally), [0; 3]);
         tally.part_ended(
             change(1),
@@ -215,7 +215,7 @@ mod tests {
         tally.part_ended(change(1), Role::Tail, &session(), &Progress::Removed, false);
         assert_eq!(numbers(&tally), [0; 3]);
         tally.asks_no_more(&session());
-        tally.told(BYPASS, Outcome::Removed, None);
+        tally.reported(BYPASS, Outcome::Removed, None);
         tally.part_ended(change(2), Role::Tail, &session(), &Progress::Removed, false);
         assert_eq!(numbers(&tally), [2, 0, 0]);
     }

@@ -32,7 +32,7 @@ impl ChangeKind {
                 ChangeKind::Removal(Some(Mode::Bypass))
             }
             Role::Local => ChangeKind::Removal(Some(Mode::Local)),
-            Role::Proof | Role::Straight => ChangeKind::Removal(Some(Mode::Return)),
+            Role::Proof | Role::Dsr => ChangeKind::Removal(Some(Mode::Return)),
             Role::Head | Role::Tail | Role::Lead | Role::Member => ChangeKind::Chain,
         }
     }

@@ -9,11 +9,11 @@ use dysco_common::{Counter, EventKind, FlowKey, mark};
 
 use super::crossing::{self, dysco_chain_yields};
 use super::{CHANGED, DROP, IN, PASS, PAST, answered, drop, now, remembered};
-use crate::kept;
 use crate::learn;
 use crate::maps::{self, Flow, HOPS, KEYS, OWN, Scratch, count};
 use crate::packet::{AsPtr, Direction, Packet};
 use crate::second;
+use crate::transit;
 use crate::write::{self, Change};
 
 /// Exported: see `leaving`.
@@ -136,13 +136,13 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
         if new {
             return taken();
         }
-        if payload.is_live() && kept::may_have_another(s) {
+        if payload.is_live() && transit::may_have_another(s) {
             let Some((second, other)) = maps::claim_slot() else {
                 maps::no_room();
                 return 0;
             };
             learn::begin(other, key, &p.seg, offer, Direction::In);
-            kept::beside(other, slot, s);
+            transit::beside(other, slot, s);
             (other.path, other.alias) = (p.key.whole, s.alias);
             other.laid_by = path_number(&payload.last().token());
             // SAFETY: a readable field of the context.
@@ -249,7 +249,7 @@ extern "C" fn dysco_chain_accepted(slot: u32) -> u32 {
     }
     s.two.chained = 1;
     if s.two.part == part::NEXT {
-        kept::begin(s, slot);
+        transit::begin(s, slot);
         return 1;
     }
     s.state = State::NewPath as u32;
@@ -306,7 +306,7 @@ unsafe extern "C" fn dysco_chain_receive(skb: *mut __sk_buff, slot: u32) -> u64 
 /// it.
 #[inline(always)]
 fn onward(s: &Session, slot: u32) -> u64 {
-    let past = s.state == State::Passing as u32 && kept::is_not_translated(s);
+    let past = s.state == State::Passing as u32 && transit::is_not_translated(s);
     if past && mark::of_slot(slot).is_some() {
         PAST
     } else {

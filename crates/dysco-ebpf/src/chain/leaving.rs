@@ -10,10 +10,10 @@ use dysco_common::{Addr, Counter, EventKind, mark};
 use super::crossing::{self, dysco_chain_crosses};
 use super::rules::{NO_RULE, REFUSED, dysco_chain_choose, dysco_chain_rule};
 use super::{DROP, OUT, PASS, answered, drop, now, remembered};
-use crate::kept;
 use crate::learn;
 use crate::maps::{self, Flow, HOPS, Scratch, count};
 use crate::packet::{Direction, Packet};
+use crate::transit;
 use crate::write::{self, Change};
 
 /// Exported, as are all functions below whose name begins with that of the program, so that the
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
         && learn::would_usurp(s)
     {
         if !opens && s.state == State::Passing as u32 {
-            return dysco_chain_answered(kept::dysco_answers(slot));
+            return dysco_chain_answered(transit::dysco_answers(slot));
         }
         if !opens {
             return dysco_chain_answered(slot);
@@ -268,11 +268,11 @@ extern "C" fn dysco_chain_beside(first: u32) -> u32 {
         return 0;
     };
     learn::begin(s, &p.key, &p.seg, offer, Direction::Out);
-    kept::beside(s, first, before);
+    transit::beside(s, first, before);
     if !subsession(slot, s) {
         return 0;
     }
-    kept::begin(s, slot);
+    transit::begin(s, slot);
     slot + 1
 }
 

@@ -19,25 +19,30 @@ pub(super) fn from_old_path(s: &mut Session, p: &Packet, c: &mut Change, slot: u
     if two_paths::asks(Anchor::Local, s, &p.seg) {
         s.two.old_ack_set |= ASKED;
     }
-    let told = match two_paths::old_incoming(Anchor::Local, s, &p.seg, Anchor::Local.wscale(s)) {
-        OldIncoming::Deliver(told) => told,
+    let delivered = match two_paths::old_incoming(Anchor::Local, s, &p.seg, Anchor::Local.wscale(s))
+    {
+        OldIncoming::Deliver(delivered) => delivered,
         OldIncoming::Drop => return Decision::Leave(dropped(Counter::DroppedLateOld)),
         OldIncoming::Withhold => return Decision::Leave(dropped(Counter::AckWithheld)),
     };
-    if two_paths::breaks(Anchor::Local, s, &told) {
+    if two_paths::breaks(Anchor::Local, s, &delivered) {
         was_broken(s, slot);
     }
-    if told == p.seg {
+    if delivered == p.seg {
         return Decision::Leave(Verdict::Pass);
     }
     c.edit = Edit {
         sport: p.key.whole.remote_port,
         dport: p.key.whole.local_port,
-        seq: told.seq,
-        ack: told.ack,
-        window: told.window,
-        flags: told.flags,
-        strip: if told.ack == p.seg.ack { 0 } else { edit::SACK },
+        seq: delivered.seq,
+        ack: delivered.ack,
+        window: delivered.window,
+        flags: delivered.flags,
+        strip: if delivered.ack == p.seg.ack {
+            0
+        } else {
+            edit::SACK
+        },
         ..Edit::default()
     };
     c.src = p.key.whole.remote;

@@ -19,8 +19,8 @@ pub(super) fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) 
     let seg = &found.seg;
     if seg.flags & (FIN | RST) != 0 {
         cold_path();
-        let told = two_paths::old_number(Anchor::Local, s, seg);
-        if !ends(s, seg, told, slot) {
+        let delivered = two_paths::old_number(Anchor::Local, s, seg);
+        if !ends(s, seg, delivered, slot) {
             return;
         }
     }

@@ -85,8 +85,8 @@ pub(super) fn ends(s: &mut Session, seg: &Segment) -> bool {
     if two_paths::is_at_cutoff(s, seg) {
         o.life.fin_out |= life::AT_CUTOFF;
     }
-    if s.life.fin_out != 0 && s.life.told == 0 {
-        (s.life.told, o.life.told) = (1, 1);
+    if s.life.fin_out != 0 && s.life.notified == 0 {
+        (s.life.notified, o.life.notified) = (1, 1);
         maps::tell(EventKind::Closed, slot);
     }
     true

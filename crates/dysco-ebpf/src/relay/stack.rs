@@ -55,22 +55,22 @@ pub fn to_end(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
     if two_paths::asks(REMOTE, s, seg) {
         s.two.old_ack_set |= ASKED;
     }
-    let told = match two_paths::old_incoming(REMOTE, s, seg, REMOTE.wscale(s)) {
-        OldIncoming::Deliver(told) => told,
+    let delivered = match two_paths::old_incoming(REMOTE, s, seg, REMOTE.wscale(s)) {
+        OldIncoming::Deliver(delivered) => delivered,
         OldIncoming::Drop => return dropped(Counter::DroppedLateOld),
         OldIncoming::Withhold => return dropped(Counter::AckWithheld),
     };
-    if two_paths::breaks(REMOTE, s, &told) {
+    if two_paths::breaks(REMOTE, s, &delivered) {
         ingress::was_broken(s, slot);
     }
-    if told == *seg {
+    if delivered == *seg {
         return Verdict::Pass;
     }
     let Some(Scratch { change: c, .. }) = egress::take(ctx, Run::Egress, key, found) else {
         return Verdict::Drop;
     };
-    egress::old_path(key, &told, c);
-    if told.ack != seg.ack {
+    egress::old_path(key, &delivered, c);
+    if delivered.ack != seg.ack {
         c.edit.strip |= edit::SACK;
     }
     if !write::apply(ctx, Run::Egress as u32) {

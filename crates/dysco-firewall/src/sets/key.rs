@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_others_are_told_apart() {
+    fn keys_of_others_are_distinguished() {
         let seen = plain();
         let [source, destination] = seen.session.ends();
         let stranger = Field::Address(IpAddr::from([192, 0, 2, 1]));

@@ -295,7 +295,7 @@ fn only_the_new_host_says_that_it_is_done() {
 }
 
 #[test]
-fn messages_of_the_session_protocol_are_told_apart() {
+fn messages_of_the_session_protocol_are_distinguished() {
     let other = dysco_proto::Message::Query {
         change: dysco_proto::ChangeId([1; 16]),
     };

@@ -135,8 +135,8 @@ fn who_does_not_answer_is_named() {
     asker.begin(at(0), ASK, OPENER, asked());
     asker.handle(at(1), &[OPENER], Message::Heard { ask: ASK });
     let ended = asker.tick(at(16));
-    let told = |a: &Action| matches!(a, Action::Ended { answer, .. } if answer.reason.as_ref().unwrap().why.contains("not known"));
-    assert!(ended.iter().any(told), "{ended:?}");
+    let reported = |a: &Action| matches!(a, Action::Ended { answer, .. } if answer.reason.as_ref().unwrap().why.contains("not known"));
+    assert!(ended.iter().any(reported), "{ended:?}");
 }
 
 /// Each question is answered, however many there are.
@@ -157,8 +157,8 @@ fn many_questions_wait_for_each_other() {
             let Action::Judge { ask, .. } = action else {
                 continue;
             };
-            let told = opener.answered(at(0), *ask, done());
-            let next = deliver(OPENER, told, &mut asker, at(0));
+            let reported = opener.answered(at(0), *ask, done());
+            let next = deliver(OPENER, reported, &mut asker, at(0));
             ended += next
                 .iter()
                 .filter(|a| matches!(a, Action::Ended { .. }))
@@ -175,9 +175,9 @@ fn strangers_are_not_heard() {
     let (mut asker, mut opener) = (Asks::default(), Asks::default());
     let said = asker.begin(at(0), ASK, OPENER, asked());
     deliver(ASKER, said, &mut opener, at(0));
-    let told = opener.answered(at(1), ASK, done());
+    let reported = opener.answered(at(1), ASK, done());
     // A stranger's answer has no effect, and a stranger gets no answer.
-    assert_eq!(deliver(STRANGER, told, &mut asker, at(1)), []);
+    assert_eq!(deliver(STRANGER, reported, &mut asker, at(1)), []);
     let question = Message::Ask {
         ask: ASK,
         heard: true,

@@ -13,7 +13,7 @@ impl Head {
         ctx.hush();
         self.phase = Phase::Cancelling;
         self.waiting.clear();
-        self.untold.clear();
+        self.unreported.clear();
         self.why = Some(reason.clone());
         self.have_abandoned(ctx);
         ctx.deadline(CANCEL);
@@ -57,7 +57,7 @@ impl Head {
             return self.rolled_back(ctx);
         }
         for host in hosts {
-            let scope = match (self.is_kept(host), self.opened) {
+            let scope = match (self.is_staying(host), self.opened) {
                 (true, true) => Scope::NewPath,
                 // Of two paths that the host may have since an earlier change, one is in use.
                 (true, false) => Scope::Unopened,
@@ -91,7 +91,7 @@ impl Head {
             true => Progress::RolledBack(reason),
             false => Progress::Refused(reason),
         };
-        if !std::mem::replace(&mut self.told, true) {
+        if !std::mem::replace(&mut self.reported, true) {
             ctx.report(Role::Head, self.session(), end);
         }
     }

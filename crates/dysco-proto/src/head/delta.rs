@@ -12,25 +12,25 @@ impl Head {
     pub(super) fn ask_deltas(&mut self, ctx: &mut Context) {
         let (change, session) = (ctx.change, self.session());
         let before = hosts_of(self.order.segment_before()).into_iter();
-        self.untold = before.filter(|host| !self.is_kept(*host)).collect();
-        for host in &self.untold {
+        self.unreported = before.filter(|host| !self.is_staying(*host)).collect();
+        for host in &self.unreported {
             ctx.insist(*host, Message::AskDelta { change, session });
         }
     }
 
-    pub(super) fn delta_told(
+    pub(super) fn delta_reported(
         &mut self,
         ctx: &mut Context,
         from: &[HostId],
         result: Result<Delta, Reason>,
     ) -> Flow {
-        let Some(host) = self.untold.iter().find(|h| from.contains(h)).copied() else {
+        let Some(host) = self.unreported.iter().find(|h| from.contains(h)).copied() else {
             return ctx.stale();
         };
         match result {
             Err(reason) => self.cancel(ctx, reason),
             Ok(delta) => {
-                self.untold.remove(&host);
+                self.unreported.remove(&host);
                 ctx.hush_to(host);
                 if !delta.is_none() {
                     self.deltas.insert(host, delta);
@@ -45,7 +45,7 @@ impl Head {
         if !self.waiting.is_empty() || !self.moving.is_empty() {
             return Flow::On;
         }
-        if !self.untold.is_empty() {
+        if !self.unreported.is_empty() {
             ctx.deadline(TELL);
             return Flow::On;
         }
@@ -56,8 +56,8 @@ impl Head {
     }
 
     /// Continues without the hosts that have not reported their delta in time.
-    pub(super) fn not_told(&mut self, ctx: &mut Context) -> Flow {
-        for host in std::mem::take(&mut self.untold) {
+    pub(super) fn not_reported(&mut self, ctx: &mut Context) -> Flow {
+        for host in std::mem::take(&mut self.unreported) {
             ctx.hush_to(host);
         }
         self.go_on(ctx)
@@ -68,10 +68,10 @@ impl Head {
     fn sees_others(&self) -> Option<HostId> {
         let before = hosts_of(self.order.segment_before());
         let last = before.iter().rposition(|h| self.deltas.contains_key(h))?;
-        let kept = |host: &&HostId| self.is_kept(**host);
+        let staying = |host: &&HostId| self.is_staying(**host);
         // A left anchor between the two could not compensate for the delta either.
         let left = self.order.left();
-        left.or_else(|| before[..last].iter().find(kept).copied())
+        left.or_else(|| before[..last].iter().find(staying).copied())
     }
 
     /// Returns the sum of all deltas.

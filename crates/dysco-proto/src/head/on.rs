@@ -84,8 +84,8 @@ impl Head {
         let mut before = hosts_of(self.order.segment_before());
         before.retain(|h| from.contains(h));
         if !before.is_empty() {
-            self.kept.extend(before);
-            self.kept.insert(host);
+            self.staying.extend(before);
+            self.staying.insert(host);
         }
         self.go_on(ctx)
     }
@@ -203,7 +203,7 @@ impl Head {
         let (change, session) = (ctx.change, self.session());
         for host in hosts_of(self.order.segment_before()) {
             self.waiting.insert(host);
-            let scope = match self.is_kept(host) {
+            let scope = match self.is_staying(host) {
                 true => Scope::PathBefore,
                 false => Scope::Session,
             };

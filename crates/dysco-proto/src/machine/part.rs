@@ -10,7 +10,7 @@ pub(in super::super) enum Part {
     Right(Right),
     Local(Local),
     Proof(Proof),
-    Straight(Straight),
+    Dsr(Dsr),
     Head(Head),
     Tail(Tail),
     Lead(Lead),
@@ -24,7 +24,7 @@ impl Part {
             Part::Right(_) => Role::Right,
             Part::Local(_) => Role::Local,
             Part::Proof(_) => Role::Proof,
-            Part::Straight(_) => Role::Straight,
+            Part::Dsr(_) => Role::Dsr,
             Part::Head(_) => Role::Head,
             Part::Tail(_) => Role::Tail,
             Part::Lead(_) => Role::Lead,
@@ -38,7 +38,7 @@ impl Part {
             Part::Right(p) => (p.subsession(), p.phase()),
             Part::Local(p) => (p.subsession(), p.phase()),
             Part::Proof(p) => (p.subsession(), p.phase()),
-            Part::Straight(p) => (p.subsession(), p.phase()),
+            Part::Dsr(p) => (p.subsession(), p.phase()),
             Part::Head(p) => (p.session(), p.phase()),
             Part::Tail(p) => (p.own(), p.phase()),
             Part::Lead(p) => (p.session(), p.phase()),
@@ -55,7 +55,7 @@ impl Part {
             Part::Left(_)
             | Part::Right(_)
             | Part::Proof(_)
-            | Part::Straight(_)
+            | Part::Dsr(_)
             | Part::Head(_)
             | Part::Tail(_)
             | Part::Lead(_) => false,
@@ -70,7 +70,7 @@ impl Part {
             Part::Right(p) => (p.middle(), [Some(p.left()), None]),
             Part::Local(p) => return p.asker().into_iter().collect(),
             Part::Proof(p) => return p.right().into_iter().collect(),
-            Part::Straight(p) => (p.middle(), [None; 2]),
+            Part::Dsr(p) => (p.middle(), [None; 2]),
             Part::Head(p) => return p.members().chain([p.right()]).collect(),
             Part::Tail(p) => (p.left(), [None; 2]),
             Part::Lead(p) => (p.head(), [None; 2]),
@@ -94,7 +94,7 @@ impl Part {
             Part::Local(p) => p.on_message(ctx, &message),
             Part::Proof(p) => p.on_message(ctx, message),
             // The request is being carried out.
-            Part::Straight(_) => ctx.stale(),
+            Part::Dsr(_) => ctx.stale(),
             Part::Head(p) => p.on_message(ctx, from, message),
             Part::Tail(p) => p.on_message(ctx, message),
             Part::Lead(p) => p.on_message(ctx, message),
@@ -108,7 +108,7 @@ impl Part {
             Part::Right(p) => p.on_event(ctx, event),
             Part::Local(p) => p.on_event(ctx, event),
             Part::Proof(p) => p.on_event(ctx, event),
-            Part::Straight(p) => p.on_event(ctx, event),
+            Part::Dsr(p) => p.on_event(ctx, event),
             Part::Head(p) => p.on_event(ctx, event),
             Part::Tail(p) => p.on_event(ctx, event),
             Part::Lead(p) => p.on_event(ctx, event),
@@ -122,7 +122,7 @@ impl Part {
             Part::Right(p) => p.on_deadline(ctx),
             Part::Local(p) => p.on_deadline(ctx),
             Part::Proof(p) => p.on_deadline(ctx),
-            Part::Straight(p) => p.on_deadline(ctx),
+            Part::Dsr(p) => p.on_deadline(ctx),
             Part::Head(p) => p.on_deadline(ctx),
             Part::Tail(p) => p.on_deadline(ctx),
             Part::Lead(p) => p.on_deadline(ctx),
@@ -133,7 +133,7 @@ impl Part {
         match self {
             Part::Left(p) => p.cancel(ctx, Reason::Cancelled),
             Part::Middle(p) => p.cancel(ctx, Reason::Cancelled),
-            Part::Right(_) | Part::Straight(_) | Part::Tail(_) | Part::Lead(_) => ctx.stale(),
+            Part::Right(_) | Part::Dsr(_) | Part::Tail(_) | Part::Lead(_) => ctx.stale(),
             Part::Head(p) => p.cancel(ctx, Reason::Cancelled),
             Part::Local(p) => p.cancel(ctx, Reason::Cancelled),
             Part::Proof(p) => p.cancel(ctx, Reason::Cancelled),

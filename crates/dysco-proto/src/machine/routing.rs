@@ -153,8 +153,8 @@ impl Machine {
             let answer = match (&message, outcome.role) {
                 (Message::Ask { .. }, Role::Left | Role::Right | Role::Asker) => None,
                 // Done again for each request.
-                (Message::Prove { .. } | Message::Return { .. }, Role::Straight) => {
-                    return self.begin_straight(now, &message);
+                (Message::Prove { .. } | Message::Return { .. }, Role::Dsr) => {
+                    return self.begin_dsr(now, &message);
                 }
                 _ => strangers::ended(change, outcome, &message),
             };
@@ -172,7 +172,7 @@ impl Machine {
             Message::Enlist { .. } | Message::AskDelta { .. } | Message::Dismiss { .. } => {
                 self.forward(first, message);
             }
-            Message::Prove { .. } | Message::Return { .. } => self.begin_straight(now, &message),
+            Message::Prove { .. } | Message::Return { .. } => self.begin_dsr(now, &message),
             Message::Introduce {
                 subsession, left, ..
             } => self.begin_right(now, change, subsession, left),
@@ -234,7 +234,7 @@ impl Machine {
         Ok(())
     }
 
-    fn begin_straight(&mut self, now: Time, message: &Message) {
+    fn begin_dsr(&mut self, now: Time, message: &Message) {
         let change = message.change();
         let (b, returns) = match message {
             Message::Prove { subsession, .. } => (*subsession, false),
@@ -247,9 +247,9 @@ impl Machine {
         let mut ctx = self.context(now, change, &mut timing);
         let begun = room
             .and_then(|()| ctx.lock(b))
-            .map(|()| Straight::start(&mut ctx, message));
+            .map(|()| Dsr::start(&mut ctx, message));
         match begun {
-            Ok(Some(part)) => self.keep(change, Part::Straight(part), timing, Some(peer)),
+            Ok(Some(part)) => self.keep(change, Part::Dsr(part), timing, Some(peer)),
             Ok(None) => {}
             Err(reason) => {
                 let result = Err(reason);

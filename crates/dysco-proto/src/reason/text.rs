@@ -26,7 +26,7 @@ impl Reason {
                 Cause::new(format!("the session is locked by change {change}"))
                     .hint("wait until that change ends, then ask again")
             }
-            Reason::NotTransparent(cause) => told(
+            Reason::NotTransparent(cause) => because(
                 "the middlebox is not proven byte-transparent from now on: ",
                 cause,
                 Some("let it relay in TCP mode with splicing, or declare its listener transparent"),
@@ -73,7 +73,7 @@ impl Reason {
             }
             Reason::NoRoute(host) => Cause::new(format!("there is no route to {host}"))
                 .hint("let the anchors' hosts reach each other without the middlebox"),
-            Reason::NewPathUnusable(cause) => told(
+            Reason::NewPathUnusable(cause) => because(
                 "the new path cannot be used: ",
                 cause,
                 Some("let the anchors' hosts reach each other on it, or keep the middlebox"),
@@ -120,7 +120,7 @@ impl Reason {
                 "the message {message} does not fit the change that it names"
             ))
             .hint("run the same release of dyscod on all hosts of the session"),
-            Reason::NotProven(cause) => told(
+            Reason::NotProven(cause) => because(
                 "it is not proven that replies from the server's host reach the client under the proxy's address: ",
                 cause,
                 Some("allow such packets on the way to the client, or use mode local"),
@@ -129,15 +129,15 @@ impl Reason {
                 "if its host still relays the packets (local, return), ask for mode bypass to take that host out too",
             ),
             Reason::Failed(cause) => {
-                told("a host failed: ", cause, Some("see the log of its dyscod"))
+                because("a host failed: ", cause, Some("see the log of its dyscod"))
             }
-            Reason::NoSuchChain(cause) => told("the session cannot have that chain: ", cause, None),
-            Reason::StateNotMoved(cause) => told(
+            Reason::NoSuchChain(cause) => because("the session cannot have that chain: ", cause, None),
+            Reason::StateNotMoved(cause) => because(
                 "the old middlebox's state of the session could not be moved: ",
                 cause,
                 None,
             ),
-            Reason::ChainUnusable(cause) => told(
+            Reason::ChainUnusable(cause) => because(
                 "the new chain does not carry the session: ",
                 cause,
                 Some("check that its hosts forward the session and its firewalls accept it"),
@@ -156,7 +156,7 @@ impl Reason {
             .hint(
                 "report its delta again ('dyscoctl delta' on its host), or leave it in the chain",
             ),
-            Reason::DeltaUntold(numbers) => Cause::new(format!(
+            Reason::DeltaNotDeclared(numbers) => Cause::new(format!(
                 "the stream's size differs at its two ends, and no middlebox has reported a delta: {}",
                 tame(numbers)
             ))
@@ -217,7 +217,7 @@ impl fmt::Display for Reason {
 }
 
 /// Returns a cause that a host has found. Its own hint is more specific than `hint`.
-fn told(about: &str, cause: &Cause, hint: Option<&str>) -> Cause {
+fn because(about: &str, cause: &Cause, hint: Option<&str>) -> Cause {
     let own = cause.hint.as_deref().map(tame);
     Cause {
         why: format!("{about}{}", tame(&cause.why)),
@@ -271,11 +271,11 @@ mod tests {
     #[test]
     fn quotes_stay_and_what_a_terminal_obeys_does_not() {
         let text = "the proxy's \"relay\", see 'dyscoctl sessions' – \u{1b}[2J\n";
-        let told = Reason::Failed(Cause::new(text).hint("\u{1b}")).to_string();
+        let because = Reason::Failed(Cause::new(text).hint("\u{1b}")).to_string();
         let quoted = "the proxy's \"relay\", see 'dyscoctl sessions' – ";
-        assert!(told.contains(quoted), "{told}");
-        assert!(told.contains("\\u{1b}[2J\\n"), "{told}");
-        assert!(!told.contains(char::is_control), "{told}");
+        assert!(because.contains(quoted), "{because}");
+        assert!(because.contains("\\u{1b}[2J\\n"), "{because}");
+        assert!(!because.contains(char::is_control), "{because}");
     }
 
     #[test]

@@ -134,9 +134,12 @@ fn the_other_daemons_die_before_each_step() {
                 let left: Vec<_> = machine.changes().collect();
                 assert!(left.is_empty(), "at step {step}: {left:?}");
             }
-            let told = [LEFT, MIDDLE, RIGHT].map(|h| world.ends(h));
-            let removed = told.iter().flatten().any(|(_, p)| *p == Progress::Removed);
-            assert!(!removed, "at step {step}: {told:?}");
+            let reported = [LEFT, MIDDLE, RIGHT].map(|h| world.ends(h));
+            let removed = reported
+                .iter()
+                .flatten()
+                .any(|(_, p)| *p == Progress::Removed);
+            assert!(!removed, "at step {step}: {reported:?}");
         }
     }
 }

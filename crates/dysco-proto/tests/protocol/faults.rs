@@ -78,8 +78,8 @@ fn what_the_right_anchor_hears_ends_the_trial_at_once() {
     for host in 0..3 {
         let ends = world.ends(host);
         let why = ends.iter().map(|(_, progress)| progress);
-        let told: Vec<_> = why.collect();
-        assert_eq!(told, [&Progress::RolledBack(rejected())], "{host}");
+        let reported: Vec<_> = why.collect();
+        assert_eq!(reported, [&Progress::RolledBack(rejected())], "{host}");
     }
 }
 
@@ -329,7 +329,7 @@ fn a_restored_right_anchor_cannot_prepare() {
 }
 
 #[test]
-fn closing_that_fails_is_tried_again_and_told() {
+fn closing_that_fails_is_tried_again_and_reported() {
     let mut world = World::new(3, Faults::default());
     world.refuse(MIDDLE, Refuse::Close);
     world.leave(MIDDLE).unwrap().unwrap();

@@ -200,8 +200,8 @@ fn a_neighbour_may_ask_for_it() {
             world.run(HOUR);
             let out = world.settled_locally(MIDDLE);
             let end = world.ends(asker);
-            let told = matches!(end[..], [(Role::Asker, Progress::Removed)]);
-            assert_eq!(told, out, "{asker} {crash:?} {end:?}");
+            let reported = matches!(end[..], [(Role::Asker, Progress::Removed)]);
+            assert_eq!(reported, out, "{asker} {crash:?} {end:?}");
             assert!(out || crash.is_some());
         }
     }

@@ -182,7 +182,7 @@ fn what_cannot_be_bridged_is_refused_early() {
 
 /// All reasons are reported at once, so that an operator does not meet them one by one.
 #[test]
-fn all_that_cannot_be_bridged_is_told_at_once() {
+fn all_that_cannot_be_bridged_is_reported_at_once() {
     let (mut m, ..) = without(offer::SACK, true, false);
     m.subsession_b.right = "[fd00::3]:80".parse().unwrap();
     m.a.remote.flags |= offer::FOREIGN;

@@ -458,7 +458,7 @@ impl Plane {
         Ok(())
     }
 
-    fn answer_straight(&mut self, own: Subsession, t: Translation) -> Result<(), Reason> {
+    fn start_dsr(&mut self, own: Subsession, t: Translation) -> Result<(), Reason> {
         if self.refuses(Refuse::Return) {
             return Err(Reason::Closing);
         }

@@ -55,7 +55,7 @@ impl Asking {
         self.left.handle_message(self.now, &[ip(from)], message);
     }
 
-    fn told(&mut self, from: usize, result: Result<Delta, Reason>) {
+    fn reports(&mut self, from: usize, result: Result<Delta, Reason>) {
         let change = self.change;
         self.hears(from, Message::TellDelta { change, result });
     }
@@ -107,17 +107,17 @@ fn what_those_that_leave_have_added_is_made_up_for() {
     for host in [OLD, NEW] {
         assert!(said.contains(&(ip(host), "AskDelta")), "{said:?}");
     }
-    asking.told(OLD, Ok(ADDED));
+    asking.reports(OLD, Ok(ADDED));
     asking.extended();
     assert_eq!(asking.opens(), None, "one has not answered");
     let taken = Delta {
         to_server: 30u32.wrapping_neg(),
         to_client: 5,
     };
-    asking.told(NEW, Ok(taken));
+    asking.reports(NEW, Ok(taken));
     assert_eq!(asking.opens(), Some(ADDED.and(&taken)));
     // The report is repeated.
-    asking.told(NEW, Ok(taken));
+    asking.reports(NEW, Ok(taken));
     assert_eq!(asking.opens(), None);
 }
 
@@ -135,11 +135,11 @@ fn what_the_numbers_contradict_is_refused() {
         assert_eq!(asking.left.stats().changes, 0);
     };
     let (mut asking, _) = Asking::new(&[OLD], &[]);
-    asking.told(OLD, Err(why()));
+    asking.reports(OLD, Err(why()));
     refused(&mut asking);
 
     let (mut asking, _) = Asking::new(&[OLD], &[]);
-    asking.told(OLD, Ok(ADDED));
+    asking.reports(OLD, Ok(ADDED));
     asking.extended();
     assert_eq!(asking.opens(), Some(ADDED));
     let (change, result) = (asking.change, Err(why()));
@@ -155,7 +155,7 @@ fn a_host_before_it_does_not_stay() {
     for (before, fits) in [([OLD, NEW], true), ([NEW, OLD], false)] {
         let (mut asking, said) = Asking::new(&before, &[NEW]);
         assert!(!said.contains(&(ip(NEW), "AskDelta")), "it stays: {said:?}");
-        asking.told(OLD, Ok(ADDED));
+        asking.reports(OLD, Ok(ADDED));
         asking.enlisted(NEW);
         asking.extended();
         assert_eq!(asking.opens().is_some(), fits, "{before:?}");
@@ -194,8 +194,8 @@ fn who_does_not_answer_is_left_out() {
 fn a_stranger_says_nothing_of_it() {
     let (mut asking, _) = Asking::new(&[OLD], &[]);
     asking.extended();
-    asking.told(RIGHT, Ok(Delta::default()));
-    asking.told(NEW, Ok(ADDED));
+    asking.reports(RIGHT, Ok(Delta::default()));
+    asking.reports(NEW, Ok(ADDED));
     assert_eq!(asking.opens(), None);
     assert_eq!(asking.left.stats().violations, 2);
     // A host answers only the session's left end.

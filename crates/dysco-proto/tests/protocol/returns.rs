@@ -34,7 +34,7 @@ fn returned(faults: Faults) -> World {
         crashes: crashes.collect(),
         ..faults
     };
-    world.go_straight(MIDDLE);
+    world.request_dsr(MIDDLE);
     world.run(HOUR);
     world
 }
@@ -61,7 +61,7 @@ fn end(world: &World) -> Option<(Role, Progress)> {
 }
 
 #[test]
-fn replies_go_straight_once_proven() {
+fn replies_go_directly_once_proven() {
     let world = returned(Faults::default());
     assert!(settled(&world));
     assert_eq!(end(&world), Some((Role::Proof, Progress::Removed)));
@@ -73,7 +73,7 @@ fn replies_go_straight_once_proven() {
 #[test]
 fn it_can_be_proven_first() {
     let mut world = World::new(3, Faults::default());
-    world.go_straight(MIDDLE).unwrap().unwrap();
+    world.request_dsr(MIDDLE).unwrap().unwrap();
     world.run(HOUR);
     world.quiet();
     assert_eq!(end(&world), Some((Role::Proof, Progress::Removed)));
@@ -86,7 +86,7 @@ fn it_can_be_proven_first() {
 }
 
 #[test]
-fn a_client_that_is_not_reached_is_told_apart() {
+fn a_client_that_is_not_reached_is_distinguished() {
     let unheard = Faults {
         unheard: usize::MAX,
         ..Faults::default()
@@ -145,7 +145,7 @@ fn each_daemon_dies_before_each_step() {
                 let mut world = returned(faults);
                 settled(&world);
                 // The mode can be requested again.
-                world.go_straight(MIDDLE).unwrap().unwrap();
+                world.request_dsr(MIDDLE).unwrap().unwrap();
                 world.run(HOUR);
                 assert!(settled(&world), "{host} died before {step}");
             }
@@ -162,12 +162,12 @@ fn each_refusal_leaves_it_relayed() {
     ] {
         let mut world = relayed();
         world.refuse(host, what);
-        world.go_straight(MIDDLE);
+        world.request_dsr(MIDDLE);
         world.run(HOUR);
         assert!(!settled(&world), "{what:?}");
         assert!(matches!(end(&world), Some((_, Progress::Refused(_)))));
         world.hosts[host].plane.refuse = None;
-        world.go_straight(MIDDLE).unwrap().unwrap();
+        world.request_dsr(MIDDLE).unwrap().unwrap();
         world.run(HOUR);
         assert!(settled(&world), "after {what:?}");
     }
@@ -197,7 +197,7 @@ fn a_bypass_that_has_no_left_anchor_leaves_replies_alone() {
 #[test]
 fn one_change_of_a_session_at_a_time() {
     let mut world = relayed();
-    world.go_straight(MIDDLE).unwrap().unwrap();
+    world.request_dsr(MIDDLE).unwrap().unwrap();
     let second = world.leave(MIDDLE);
     assert!(matches!(second, Some(Err(Reason::LockedByAnother(_)))));
     world.run(HOUR);

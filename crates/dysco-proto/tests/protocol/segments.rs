@@ -163,8 +163,8 @@ fn the_right_anchor_says_that_a_path_rejects() {
     let result = Err(rejected());
     assert_eq!(said, Some(Message::Extended { change, result }));
     // The path stays until the left anchor has released it.
-    let told = right.changes().any(|c| c.change == change);
-    assert!(told);
+    let reported = right.changes().any(|c| c.change == change);
+    assert!(reported);
 }
 
 #[test]

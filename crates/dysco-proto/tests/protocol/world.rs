@@ -403,7 +403,7 @@ impl World {
     }
 
     /// Asks that the server's host answer the client itself.
-    pub fn go_straight(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
+    pub fn request_dsr(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
         let a = self.links[host - 1];
         self.input(host, |m, now| m.request_return(now, a))
     }

@@ -106,7 +106,7 @@ fn first(habits: &[Habit]) -> Result<Found, Unpaired> {
 }
 
 #[test]
-fn each_habit_is_told_by_its_name() {
+fn each_habit_is_known_by_its_name() {
     assert!(first(&[Habit::Relay(28)]).is_ok());
     assert!(matches!(
         first(&[Habit::Mirror]),
@@ -153,7 +153,7 @@ fn of_later(forward: bool, limits: Limits) -> Result<Found, Unpaired> {
 }
 
 #[test]
-fn a_buffer_that_is_always_full_is_told_with_its_direction() {
+fn a_buffer_that_is_always_full_is_reported_with_its_direction() {
     for forward in [true, false] {
         let full = Err(Unpaired::MayHold { forward });
         assert_eq!(of_later(forward, LIMITS), full);

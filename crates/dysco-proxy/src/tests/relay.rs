@@ -203,13 +203,13 @@ impl End {
     fn start(stream: TcpStream, bytes: usize, skip: usize, close: bool, expect_close: bool) -> End {
         let (tell, done) = channel();
         let (mut tx, mut rx) = (stream.try_clone().unwrap(), stream.try_clone().unwrap());
-        let told = tell.clone();
+        let reported = tell.clone();
         let sending = std::thread::spawn(move || {
             send(&mut tx, bytes);
             if close {
                 tx.shutdown(Shutdown::Write).unwrap();
             }
-            drop(told);
+            drop(reported);
         });
         let receiving =
             std::thread::spawn(move || receive(&mut rx, bytes, skip, expect_close, tell));
@@ -234,7 +234,13 @@ fn send(to: &mut TcpStream, bytes: usize) {
     }
 }
 
-fn receive(from: &mut TcpStream, bytes: usize, skip: usize, expect_close: bool, told: Sender<()>) {
+fn receive(
+    from: &mut TcpStream,
+    bytes: usize,
+    skip: usize,
+    expect_close: bool,
+    reported: Sender<()>,
+) {
     from.read_exact(&mut vec![0; skip]).unwrap();
     let mut buf = vec![0; 1 << 16];
     let mut at = 0;
@@ -250,5 +256,5 @@ fn receive(from: &mut TcpStream, bytes: usize, skip: usize, expect_close: bool, 
     if expect_close {
         assert_eq!(from.read(&mut buf).unwrap(), 0);
     }
-    drop(told);
+    drop(reported);
 }

@@ -21,7 +21,7 @@ fn examine(world: &Steered) -> Result<(Option<i32>, Value)> {
 }
 
 /// True if a finding with this verdict contains all these words.
-fn is_told(found: &Value, verdict: &str, words: &[&str]) -> bool {
+fn is_reported(found: &Value, verdict: &str, words: &[&str]) -> bool {
     let mut all = found["findings"].as_array().into_iter().flatten();
     all.any(|f| {
         let text = format!("{}: {} -> {}", f["about"], f["found"], f["hint"]);
@@ -31,8 +31,8 @@ fn is_told(found: &Value, verdict: &str, words: &[&str]) -> bool {
 
 fn is_ill(world: &Steered, words: &[&str]) -> Result<()> {
     let (code, found) = examine(world)?;
-    let told = is_told(&found, "ill", words);
-    ensure!(code == Some(8) && told, "{words:?}: {code:?} {found:#}");
+    let reported = is_reported(&found, "ill", words);
+    ensure!(code == Some(8) && reported, "{words:?}: {code:?} {found:#}");
     Ok(())
 }
 
@@ -57,7 +57,7 @@ fn a_host_is_well_or_told_what_to_do() -> Result<()> {
     world.kill(Client)?;
     // dyscod could be started.
     let (code, found) = examine(&world)?;
-    let silent = found["ill"] == 0 && is_told(&found, "doubtful", &["dyscod", "start it"]);
+    let silent = found["ill"] == 0 && is_reported(&found, "doubtful", &["dyscod", "start it"]);
     ensure!(code == Some(0) && silent, "{code:?} {found:#}");
 
     let dir = world.host(Client).dir().to_owned();

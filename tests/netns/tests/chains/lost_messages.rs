@@ -180,7 +180,7 @@ fn each_message_that_takes_a_segment_back() -> Result<()> {
 
 /// The path is never opened: both anchors receive nothing, and ask what has become of it.
 #[test]
-fn questions_of_the_anchors_and_what_they_are_told() -> Result<()> {
+fn questions_of_the_anchors_and_their_answers() -> Result<()> {
     let world = Steered::of_four(Family::V6)?;
     let (group, session) = gentle(&world)?;
     let chain = [Fw1, Fw2, Fw3];

@@ -241,7 +241,7 @@ fn a_host_of_the_chain_is_removed() -> Result<()> {
 
 /// An unknown host was probably misspelt: the command must not report that all have left it.
 #[test]
-fn a_host_that_nobody_knows_is_told() -> Result<()> {
+fn a_host_that_nobody_knows_is_reported() -> Result<()> {
     let world = Steered::new(Family::V4)?;
     let [fw1, fw2] = At::FIREWALLS.map(|at| world.ip(at));
     let (group, names) = busy(&world, 1)?;
@@ -437,7 +437,7 @@ fn the_host_that_decides_dies() -> Result<()> {
 
 /// A host that was to enter does not answer: the requester is notified that it was a time-out.
 #[test]
-fn a_host_that_does_not_answer_is_told_apart() -> Result<()> {
+fn a_host_that_does_not_answer_is_distinguished() -> Result<()> {
     let world = Steered::new(Family::V4)?;
     let (group, names) = busy(&world, 1)?;
     world.update_chain(&names[0], &[At::Fw1])?;

@@ -34,8 +34,8 @@ fn an_interface_and_what_it_is_made_of_are_refused() -> Result<()> {
         (["eth0", "mac0"], "mac0 is a macvlan over eth0"),
     ] {
         let ran = check(&lab, &fleet, &both)?;
-        let told = ran.code == Some(2) && ran.stderr.contains(what);
-        ensure!(told, "{both:?}: {ran:?}");
+        let reported = ran.code == Some(2) && ran.stderr.contains(what);
+        ensure!(reported, "{both:?}: {ran:?}");
     }
     // Two ends of a pair, and the bridge alone, pass each packet once.
     for well in [&["port", "far"][..], &["eth0", "br0"]] {
@@ -46,15 +46,15 @@ fn an_interface_and_what_it_is_made_of_are_refused() -> Result<()> {
 }
 
 #[test]
-fn an_interface_with_another_header_is_told_everywhere() -> Result<()> {
+fn an_interface_with_another_header_is_reported_everywhere() -> Result<()> {
     let lab = Lab::builder("header").build()?;
     let fleet = Fleet::new(&lab)?;
     let _device = lab.proxy.run(|| open_as_ppp("tun0"))?;
     let ran = check(&lab, &fleet, &["eth0", "tun0"])?;
     let warned = ran.stdout.contains("# warning: tun0");
-    let told = |text: &str| text.contains("with a header that dyscod does not read");
+    let reported = |text: &str| text.contains("with a header that dyscod does not read");
     ensure!(
-        ran.code == Some(0) && warned && told(&ran.stdout),
+        ran.code == Some(0) && warned && reported(&ran.stdout),
         "{ran:?}"
     );
 
@@ -69,17 +69,17 @@ fn an_interface_with_another_header_is_told_everywhere() -> Result<()> {
     let one = troubled
         .next()
         .map(|i| (i["name"].clone(), i["trouble"].to_string()));
-    let is_tun = one.is_some_and(|(name, trouble)| name == "tun0" && told(&trouble));
+    let is_tun = one.is_some_and(|(name, trouble)| name == "tun0" && reported(&trouble));
     ensure!(is_tun && troubled.next().is_none(), "{status:#}");
-    ensure!(told(&fleet.dyscoctl(&lab.proxy, &["status"])?));
+    ensure!(reported(&fleet.dyscoctl(&lab.proxy, &["status"])?));
     let words = ["doctor", "--config", &file.display().to_string()];
-    ensure!(told(&fleet.dyscoctl(&lab.proxy, &words)?));
+    ensure!(reported(&fleet.dyscoctl(&lab.proxy, &words)?));
     lab.finish(daemon)
 }
 
 /// Two interfaces that were separate at the start are joined while the daemon runs.
 #[test]
-fn a_bridge_that_takes_an_interface_later_is_told() -> Result<()> {
+fn a_bridge_that_takes_an_interface_later_is_reported() -> Result<()> {
     let lab = Lab::builder("later").build()?;
     let fleet = Fleet::new(&lab)?;
     let ip = |words: &[&str]| lab.proxy.output("ip", words);
@@ -99,14 +99,14 @@ fn a_bridge_that_takes_an_interface_later_is_told() -> Result<()> {
 /// A tc filter that is added later with the same preference runs first, and ends the run of each
 /// packet.
 #[test]
-fn a_filter_that_comes_first_later_is_told() -> Result<()> {
+fn a_filter_that_comes_first_later_is_reported() -> Result<()> {
     let lab = Lab::builder("filter").build()?;
     let fleet = Fleet::new(&lab)?;
     let config = "[data_plane]\nattach = \"clsact\"\n";
     let daemon = fleet.start(&lab, Role::Proxy, config)?;
-    let told = |text: &str| text.contains("another program runs first (bpf)");
+    let reported = |text: &str| text.contains("another program runs first (bpf)");
     let status = fleet.dyscoctl(&lab.proxy, &["status"])?;
-    ensure!(!told(&status), "{status}");
+    ensure!(!reported(&status), "{status}");
     // Classic BPF that returns 0 (`TC_ACT_OK`).
     let filter = "filter add dev eth0 egress pref 1 protocol all bpf bytecode 1,6|0|0|0, \
                   direct-action";
@@ -117,10 +117,13 @@ fn a_filter_that_comes_first_later_is_told() -> Result<()> {
     let words: Vec<_> = words.iter().map(String::as_str).collect();
     lab.proxy.output("tc", &words)?;
     let status = fleet.dyscoctl(&lab.proxy, &["status"])?;
-    ensure!(told(&status) && status.starts_with("degraded"), "{status}");
+    ensure!(
+        reported(&status) && status.starts_with("degraded"),
+        "{status}"
+    );
     let file = lab.proxy.dir().join("dyscod.toml");
     let words = ["doctor", "--config", &file.display().to_string()];
     let doctor = fleet.try_dyscoctl(&lab.proxy, &words)?;
-    ensure!(told(&doctor.stdout), "{doctor:?}");
+    ensure!(reported(&doctor.stdout), "{doctor:?}");
     lab.finish(daemon)
 }

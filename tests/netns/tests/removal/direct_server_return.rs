@@ -68,7 +68,7 @@ fn remove(w: &World, mode: &str, count: usize) -> Result<()> {
 }
 
 /// Checks that data flows in both directions, and that no reply passes the proxy's host.
-fn straight(w: &World, group: &Group, progress: u64) -> Result<()> {
+fn replies_directly(w: &World, group: &Group, progress: u64) -> Result<()> {
     // Packets that were in flight may still pass.
     let before = replies(w)?;
     group.wait_progress(progress)?;
@@ -91,7 +91,7 @@ fn busy(lab: Builder, family: Family, count: usize, progress: u64) -> Result<()>
     let (group, _) = open(&w, count, &Plan::default())?;
     remove(&w, "return", count)?;
     drop(w.haproxy.take());
-    straight(&w, &group, progress)?;
+    replies_directly(&w, &group, progress)?;
     w.no_resets()?;
     all_intact(&group.finish()?)?;
     w.finish()
@@ -177,7 +177,7 @@ fn auto_leaves_it_to_who_asks_for_it_by_name() -> Result<()> {
     ensure!(why.contains("no dyscod at 10.0.1.1"), "{done:#}");
     group.wait_progress(100_000)?;
     remove(&w, "return", 1)?;
-    straight(&w, &group, 100_000)?;
+    replies_directly(&w, &group, 100_000)?;
     all_intact(&group.finish()?)?;
     w.finish()
 }
@@ -190,7 +190,7 @@ fn local_then_return_then_bypass() -> Result<()> {
     remove(&w, "local", 2)?;
     group.wait_progress(1 << 20)?;
     remove(&w, "return", 2)?;
-    straight(&w, &group, 2 << 20)?;
+    replies_directly(&w, &group, 2 << 20)?;
     let all = w.sessions(Role::Proxy)?;
     let listed = all.iter().find(|s| s["remote"] == ends[0].client.as_str());
     let history = listed.context("not listed")?["history"].clone();
@@ -250,7 +250,7 @@ fn replies_that_no_longer_arrive_take_the_old_way() -> Result<()> {
     let mut w = world(Lab::builder("returnlost"), Family::V4, &TWO)?;
     let (group, _) = open(&w, 2, &Plan::paced(1_000_000, Close::Together))?;
     remove(&w, "return", 2)?;
-    straight(&w, &group, 100_000)?;
+    replies_directly(&w, &group, 100_000)?;
     w.lab
         .add_rule("iifname server ip saddr 10.0.2.1 counter drop")?;
     let server = w.daemon(Role::Server)?;
@@ -310,8 +310,8 @@ fn a_firewall_of_the_clients_side_that_sees_no_replies() -> Result<()> {
     goes_back(w, group)
 }
 
-/// The client's host translates the address of a service to the proxy's, and the firewall before the
-/// proxy drops what it calls invalid, as the nodes of a Kubernetes cluster do.
+/// The client's host translates the address of a service to the proxy's, and the firewall before
+/// the proxy drops what it calls invalid, as the nodes of a Kubernetes cluster do.
 #[test]
 fn a_client_that_reaches_the_proxy_by_another_address() -> Result<()> {
     let w = world(Lab::builder("returndnat"), Family::V4, &TWO)?;
@@ -357,7 +357,7 @@ fn what_is_said_of_it_is_lost() -> Result<()> {
         let lost = w.lost(*role, message)?;
         ensure!(lost == 1, "{message} of {role:?} was lost {lost} times");
     }
-    straight(&w, &group, 100_000)?;
+    replies_directly(&w, &group, 100_000)?;
     all_intact(&group.finish()?)?;
     w.finish()
 }
@@ -401,7 +401,7 @@ fn a_daemon_dies() -> Result<()> {
     // Wherever the changes stopped, the rest of them can be done.
     let done = w.remove(&["--all"])?;
     ensure!(done["summary"]["refused"] == 0, "{done:#}");
-    straight(&w, &group, 100_000)?;
+    replies_directly(&w, &group, 100_000)?;
     all_intact(&group.finish()?)?;
     w.finish()
 }

@@ -16,10 +16,10 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Checks that a command about a proxy in another place is never carried out, and that its report
 /// names the place.
-fn is_told_elsewhere(ran: &Ran, what: &str) -> Result<()> {
-    let told = format!("{} {}", ran.stdout, ran.stderr);
+fn is_reported_elsewhere(ran: &Ran, what: &str) -> Result<()> {
+    let reported = format!("{} {}", ran.stdout, ran.stderr);
     let words = ["haproxy", "another network namespace", "run dyscod there"];
-    let all = words.iter().all(|word| told.contains(word));
+    let all = words.iter().all(|word| reported.contains(word));
     ensure!(ran.code == Some(5) && all, "{what}: {ran:?}");
     Ok(())
 }
@@ -49,19 +49,19 @@ fn sessions_of_a_proxy_in_another_namespace_are_left() -> Result<()> {
     let all = ["remove-middlebox", "self", "--all"];
     for wait in ["--wait", "--dry-run"] {
         let ran = ask(&[&all[..], &[wait, "-o", "json"]].concat())?;
-        is_told_elsewhere(&ran, wait)?;
-        let told: Value = serde_json::from_str(&ran.stdout)?;
-        ensure!(told["left"][0]["sessions"] == 2, "{told:#}");
+        is_reported_elsewhere(&ran, wait)?;
+        let reported: Value = serde_json::from_str(&ran.stdout)?;
+        ensure!(reported["left"][0]["sessions"] == 2, "{reported:#}");
     }
-    is_told_elsewhere(&ask(&all)?, "nobody waits")?;
+    is_reported_elsewhere(&ask(&all)?, "nobody waits")?;
     let listener = format!(":{PORT}");
     let named = ask(&[&all[..], &["--listen", &listener, "--wait"]].concat())?;
-    is_told_elsewhere(&named, "by the listener")?;
-    is_told_elsewhere(&ask(&["drain", &listener, "--dry-run"])?, "drain")?;
+    is_reported_elsewhere(&named, "by the listener")?;
+    is_reported_elsewhere(&ask(&["drain", &listener, "--dry-run"])?, "drain")?;
     let pid = haproxy.id().to_string();
     let by_pid = ask(&[&all[..], &["--pid", &pid, "--wait"]].concat())?;
-    is_told_elsewhere(&by_pid, "by the process")?;
-    is_told_elsewhere(&ask(&["drain", &pid, "--dry-run"])?, "drain of a process")?;
+    is_reported_elsewhere(&by_pid, "by the process")?;
+    is_reported_elsewhere(&ask(&["drain", &pid, "--dry-run"])?, "drain of a process")?;
     all_intact(&group.finish()?)?;
     lab.finish((daemon, haproxy, server))
 }
@@ -92,8 +92,8 @@ fn sessions_of_a_proxy_on_another_interface_are_left() -> Result<()> {
     for wait in ["--wait", "--dry-run"] {
         let words = ["remove-middlebox", "self", "--all", wait, "-o", "json"];
         let ran = fleet.try_dyscoctl(&lab.proxy, &words)?;
-        let told: Value = serde_json::from_str(&ran.stdout)?;
-        let left = &told["left"][0];
+        let reported: Value = serde_json::from_str(&ran.stdout)?;
+        let left = &reported["left"][0];
         let why = left["reason"].to_string();
         let all = left["sessions"] == 2 && why.contains("add eth0 to interfaces");
         ensure!(ran.code == Some(5) && all, "{wait}: {ran:?}");
@@ -163,10 +163,10 @@ fn a_relay_that_an_end_does_not_acknowledge_is_unconfirmed() -> Result<()> {
         .try_dyscoctl(&w.lab.proxy, &[words, more].concat())?;
     let done: Value = serde_json::from_str(&ran.stdout)?;
     let one = &done["removals"][0];
-    let told = one["reason"].to_string().contains("has not acknowledged");
+    let reported = one["reason"].to_string().contains("has not acknowledged");
     let outcome = one["outcome"] == "unconfirmed" && done["summary"]["unconfirmed"] == 1;
     ensure!(
-        ran.code == Some(5) && outcome && told,
+        ran.code == Some(5) && outcome && reported,
         "{ran:?}\n{}",
         w.state()
     );
@@ -212,21 +212,21 @@ fn a_session_that_fell_back_from_mptcp_leaves() -> Result<()> {
 
 /// Someone who remedies one problem at a time would otherwise meet one reason after the other.
 #[test]
-fn all_that_stands_in_the_way_is_told_at_once() -> Result<()> {
+fn all_that_stands_in_the_way_is_reported_at_once() -> Result<()> {
     let lab =
         Lab::builder("allreasons").host(Role::Client, |host| host.sysctl("net.ipv4.tcp_sack", "0"));
     let w = World::with(lab, FAMILY, &[Role::Proxy], "", |haproxy| haproxy)?;
     let group = w.open(1, &Plan::gentle())?;
     group.run();
     group.wait_progress(64 << 10)?;
-    let mut told = Value::Null;
+    let mut reported = Value::Null;
     wait::until("all reasons", LIMIT, || {
-        told = w.remove(&["--all", "--dry-run"]).ok()?;
-        let reasons = told["removals"][0]["reasons"].to_string();
+        reported = w.remove(&["--all", "--dry-run"]).ok()?;
+        let reasons = reported["removals"][0]["reasons"].to_string();
         let all = ["SACK", "no dyscod at 10.0.1.1", "no dyscod at 10.0.3.1"];
         all.iter().all(|word| reasons.contains(word)).then_some(())
     })
-    .with_context(|| format!("{told:#}"))?;
+    .with_context(|| format!("{reported:#}"))?;
     all_intact(&group.finish()?)?;
     w.finish()
 }

@@ -118,7 +118,7 @@ fn a_stranger_gets_nothing() -> Result<()> {
 }
 
 #[test]
-fn full_tables_and_spent_ports_are_told_and_harm_nobody() -> Result<()> {
+fn full_tables_and_spent_ports_are_reported_and_harm_nobody() -> Result<()> {
     let config = format!(
         "{}[data_plane]\nmax_sessions = 16\n[removal]\nports = \"61000-61001\"\n",
         crate::world::DECLARED

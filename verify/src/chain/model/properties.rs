@@ -68,7 +68,7 @@ pub fn always() -> Vec<Property<Exploration>> {
             |_, w: &World| w.fate != Fate::Stuck,
         ),
         Property::always("who asked for a chain is told", |_, w: &World| {
-            w.fate != Fate::Untold
+            w.fate != Fate::Unreported
         }),
         Property::always("without faults one who asked wins", |_, w: &World| {
             w.fate != Fate::NobodyWon

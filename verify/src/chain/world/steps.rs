@@ -105,7 +105,7 @@ impl World {
             },
             Later::Forgotten(change, from) => HostEvent::Forgotten { change, from },
             Later::InUse { asked, by, now } => {
-                self.told_in_use(place, &asked, by, now.as_deref());
+                self.in_use_answered(place, &asked, by, now.as_deref());
                 self.check(config);
                 return twist == Twist::Plain;
             }

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use super::mix::Mix;
-use super::told::Told;
+use super::reported::Reported;
 use crate::build::Demonstrated;
 use crate::setup::Need;
 use crate::{setup, shell};
@@ -92,7 +92,7 @@ impl Chain {
         }
         ensure!(report.intact(), "not every byte arrived as it was sent");
         for (step, change) in &report.changes {
-            let (done, all) = (change.told.done(), report.sessions);
+            let (done, all) = (change.reported.done(), report.sessions);
             ensure!(done == all, "{}: {done} of {all} sessions", step.name());
         }
         Ok(())
@@ -108,8 +108,14 @@ impl Chain {
         for step in Step::ALL {
             let dropped = stage.dropped()?;
             if let Some(words) = stage.words(step) {
-                let told = self.change(&mut watch, &stage, &mix, step, &words)?;
-                changes.push((step, Change { told, dropped: 0 }));
+                let reported = self.change(&mut watch, &stage, &mix, step, &words)?;
+                changes.push((
+                    step,
+                    Change {
+                        reported,
+                        dropped: 0,
+                    },
+                ));
             }
             let time = Duration::from_secs(self.seconds);
             watch.settle(&stage, &mix, step, SETTLE)?;
@@ -143,7 +149,7 @@ impl Chain {
         mix: &Mix,
         step: Step,
         words: &str,
-    ) -> Result<Told> {
+    ) -> Result<Reported> {
         watch.say(&format!("client# dyscoctl {words}"));
         watch.mark(step);
         let start = Instant::now();
@@ -155,8 +161,8 @@ impl Chain {
                 .map_err(|_| anyhow::anyhow!("a thread panicked"))?;
             watched.and(Ok((ran?, took)))
         })?;
-        let told = Told::read(&ran, "changed")?;
-        watch.say(&report::summary(&told, took));
-        Ok(told)
+        let reported = Reported::read(&ran, "changed")?;
+        watch.say(&report::summary(&reported, took));
+        Ok(reported)
     }
 }

@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 
 use super::Step;
 use super::watch::{Measured, WAYS};
-use crate::demo::told::Told;
+use crate::demo::reported::Reported;
 
 /// Result of one request.
 pub struct Change {
-    pub told: Told,
+    pub reported: Reported,
     /// Number of packets that the firewalls refused from then on.
     pub dropped: u64,
 }
@@ -31,14 +31,14 @@ pub struct Report {
 }
 
 /// Returns a line with the numbers of changed and unchanged sessions.
-pub fn summary(told: &Told, took: Duration) -> String {
+pub fn summary(reported: &Reported, took: Duration) -> String {
     let mut text = format!(
         "  {} of {} sessions have the new path, in {:.0} ms with the last",
-        told.done(),
-        told.all(),
+        reported.done(),
+        reported.all(),
         took.as_secs_f64() * 1e3
     );
-    for (reason, count) in told.refusals() {
+    for (reason, count) in reported.refusals() {
         text += &format!("\n  {count} {reason}");
     }
     text
@@ -90,8 +90,8 @@ impl Report {
         });
         for (step, change) in &self.changes {
             let (done, doing) = keys(*step);
-            let times = change.told.percentiles_ms();
-            all[done] = json!(change.told.done());
+            let times = change.reported.percentiles_ms();
+            all[done] = json!(change.reported.done());
             all[format!("{doing}_ms_p50")] = json!(times.map(|t| fine(t.0)));
             all[format!("{doing}_ms_p99")] = json!(times.map(|t| fine(t.1)));
         }
@@ -133,10 +133,10 @@ impl Report {
             let cells = cells.map(|(step, m)| value(step, m).unwrap_or_default());
             table.add_row([name.to_owned()].into_iter().chain(cells));
         };
-        let times = |step: Step| self.change(step)?.told.percentiles_ms();
+        let times = |step: Step| self.change(step)?.reported.percentiles_ms();
         row("sessions", &|step, _| {
             let change = self.change(step)?;
-            Some(format!("{} of {}", change.told.done(), self.sessions))
+            Some(format!("{} of {}", change.reported.done(), self.sessions))
         });
         row("request to new path p50, ms", &|step, _| {
             Some(format!("{:.2}", times(step)?.0))

@@ -141,9 +141,9 @@ proptest! {
         (s.local.wscale, s.two.cut_in_set) = (wscale, cut_in_set);
         (s.snd_ack, s.rcv_max) = (acked, acked.wrapping_add(sent));
         s.cut_in = s.rcv_max.wrapping_add(ahead);
-        let told = Segment { window, ..segment(0, acked, 0, ACK) };
+        let delivered = Segment { window, ..segment(0, acked, 0, ACK) };
         let seg = segment(s.cut_in, CUT_OUT, 0, ACK);
-        let seq = new_incoming(&after_window(&s, &told), &seg, 0).seq;
+        let seq = new_incoming(&after_window(&s, &delivered), &seg, 0).seq;
         let room = u32::from(window) << wscale;
         prop_assert!(!before(seq, acked) && !after(seq, acked.wrapping_add(room)));
     }

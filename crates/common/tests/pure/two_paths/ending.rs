@@ -11,9 +11,9 @@ fn fin(seq: u32, len: u32) -> Segment {
     segment(seq, 900, len, ACK | FIN)
 }
 
-fn told(s: &Session, seg: &Segment) -> Option<Segment> {
+fn delivered(s: &Session, seg: &Segment) -> Option<Segment> {
     match old_incoming(s, seg, 0) {
-        OldIncoming::Deliver(told) => Some(told),
+        OldIncoming::Deliver(delivered) => Some(delivered),
         OldIncoming::Drop | OldIncoming::Withhold => None,
     }
 }
@@ -34,7 +34,7 @@ fn a_fin_with_bytes_missing_is_a_reset_with_the_number_that_the_end_expects() {
         let end = CUT_IN - missing;
         let s = acked(cut(), end);
         assert_eq!(ending(&s, &fin(end, 0)), Ending::Short);
-        let reset = told(&s, &fin(end, 0)).unwrap();
+        let reset = delivered(&s, &fin(end, 0)).unwrap();
         assert_eq!((reset.seq, reset.flags), (end, RST | ACK), "{missing}");
         assert!(two_paths::breaks(Anchor::Local, &s, &reset));
         assert!(two_paths::breaks(Anchor::Remote, &mirrored(&s), &reset));
@@ -51,14 +51,14 @@ fn a_fin_with_bytes_missing_is_a_reset_with_the_number_that_the_end_expects() {
 fn data_before_such_a_fin_is_delivered_first() {
     let s = acked(cut(), CUT_IN - 100);
     let last = fin(CUT_IN - 100, 90);
-    let data = told(&s, &last).unwrap();
+    let data = delivered(&s, &last).unwrap();
     assert_eq!((data.seq, data.len, data.flags), (CUT_IN - 100, 90, ACK));
     assert_eq!(taught(&s, &last).unwrap().flags, ACK);
     // With a hole before the FIN, or nothing acknowledged yet, no reset would be accepted.
-    assert_eq!(told(&s, &fin(CUT_IN - 10, 0)), None);
+    assert_eq!(delivered(&s, &fin(CUT_IN - 10, 0)), None);
     assert_eq!(taught(&s, &fin(CUT_IN - 10, 0)), None);
     let s = acked(cut(), CUT_IN - 10);
-    assert!(told(&s, &fin(CUT_IN - 10, 0)).unwrap().has(RST));
+    assert!(delivered(&s, &fin(CUT_IN - 10, 0)).unwrap().has(RST));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn the_other_ends_own_fin_passes() {
     let mut s = acked(cut(), CUT_IN - 1);
     s.two.cut_in_set |= CLOSES;
     let own = fin(CUT_IN - 1, 0);
-    assert_eq!(told(&s, &own), Some(own));
+    assert_eq!(delivered(&s, &own), Some(own));
     assert_eq!(taught(&s, &own), Some(own));
     // The proxy dies with the last bytes before the FIN.
     let s = acked(s, CUT_IN - 2);
@@ -158,7 +158,7 @@ fn a_fin_waits_until_the_cutoff_is_known() {
     assert_eq!(ending(&s), Ending::Passes, "the new path is not open");
     s.peer_sent_max = 4500;
     assert_eq!(ending(&s), Ending::Undecided);
-    assert_eq!(told(&s, &it), None);
+    assert_eq!(delivered(&s, &it), None);
     // More data has arrived on the new path: the FIN is not the other end's.
     (s.two.new_data, s.new_low) = (1, CUT_IN);
     assert_eq!(ending(&s), Ending::Undecided);
@@ -183,7 +183,7 @@ fn a_session_that_the_middlebox_has_ended_hears_no_clean_end() {
     s.life.reset = life::SEEN | life::BY_MIDDLEBOX;
     assert_eq!(ending(&s, &rst), Ending::Passes);
     assert_eq!(ending(&s, &fin(CUT_IN, 0)), Ending::Short);
-    assert!(told(&s, &fin(CUT_IN, 0)).unwrap().has(RST));
+    assert!(delivered(&s, &fin(CUT_IN, 0)).unwrap().has(RST));
 }
 
 #[test]

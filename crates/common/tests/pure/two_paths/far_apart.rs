@@ -42,10 +42,10 @@ fn what_the_old_path_carries_stays_acknowledged() {
         two_paths::acknowledge(&mut s, &ack);
         s.snd_ack = now;
         assert!(two_paths::has_old(Anchor::Local, &s, CUT_IN), "{quarter}");
-        let mut told = s;
-        (told.two.cut_in_set, told.cut_in) = (1, CUT_IN);
-        assert!(two_paths::drains(&told, &ack), "{quarter}");
-        assert!(two_paths::has_announced_all(&told), "{quarter}");
+        let mut notified = s;
+        (notified.two.cut_in_set, notified.cut_in) = (1, CUT_IN);
+        assert!(two_paths::drains(&notified, &ack), "{quarter}");
+        assert!(two_paths::has_announced_all(&notified), "{quarter}");
     }
 }
 

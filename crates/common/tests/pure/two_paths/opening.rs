@@ -106,7 +106,7 @@ fn the_length_is_heard_on_a_path_that_is_being_opened() {
 }
 
 #[test]
-fn what_opens_a_path_is_told_from_what_takes_it() {
+fn what_opens_a_path_is_distinguished_from_what_takes_it() {
     let seg = |seq, len, window| Segment {
         window,
         ..segment(seq, 0, len, ACK | PSH)

@@ -44,7 +44,7 @@ fn the_proxys_own_end_is_not_the_sessions() {
 /// An anchor whose daemon died before it received the cutoff knows where the new path's data
 /// begins.
 #[test]
-fn a_cutoff_that_was_never_told_is_taken_from_the_data() {
+fn a_cutoff_that_was_never_announced_is_taken_from_the_data() {
     let mut s = session();
     s.two.cut_set = 1;
     let fin = segment(CUT_IN, 900, 0, ACK | FIN);

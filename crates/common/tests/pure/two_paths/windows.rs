@@ -31,21 +31,24 @@ fn a_pure_ack_is_not_beyond_what_the_old_path_sent() {
 #[test]
 fn a_pure_ack_is_not_beyond_a_window_that_was_taken_back() {
     let s = cut();
-    let told = |window, flags| Segment {
+    let delivered = |window, flags| Segment {
         window,
         ..segment(0, s.snd_ack, 0, flags)
     };
     let seq = |s: &Session| new_incoming(s, &segment(CUT_IN, 950, 0, ACK), 0).seq;
     let sent = (s.rcv_max - s.snd_ack) as u16;
-    let shut = after_window(&s, &told(sent - 1, ACK));
+    let shut = after_window(&s, &delivered(sent - 1, ACK));
     assert_eq!(seq(&shut), s.snd_ack);
     // A reset offers no window, and a later segment offers more.
-    assert_eq!(seq(&after_window(&shut, &told(sent, ACK | RST))), s.snd_ack);
-    assert_eq!(seq(&after_window(&shut, &told(sent, ACK))), s.rcv_max);
+    assert_eq!(
+        seq(&after_window(&shut, &delivered(sent, ACK | RST))),
+        s.snd_ack
+    );
+    assert_eq!(seq(&after_window(&shut, &delivered(sent, ACK))), s.rcv_max);
     // The acknowledgement on the new path stays valid.
     let mut also = shut;
     also.two.new_ack_set |= two_paths::VALID;
-    let open = after_window(&also, &told(sent, ACK));
+    let open = after_window(&also, &delivered(sent, ACK));
     assert_eq!(open.two.new_ack_set, two_paths::VALID);
 }
 

@@ -152,8 +152,8 @@ fn a_fin_closes_its_half() {
             let [left, right] = b.lives();
             assert_eq!((left.fin_in, right.fin_out), (1, 1), "{past}");
             b.back(&h.server_says(0, FIN | ACK, ACKED));
-            let told = b.lives().map(|life| life.fin_in & life.fin_out);
-            assert_eq!(told, [1, 1]);
+            let reported = b.lives().map(|life| life.fin_in & life.fin_out);
+            assert_eq!(reported, [1, 1]);
         }
     }
 }

@@ -33,10 +33,10 @@ const SLOT: u16 = FIRST as u16;
 const OTHER: u16 = SLOT + 7;
 
 #[test]
-fn a_subsession_that_is_given_again_is_told() {
+fn a_subsession_that_is_given_again_is_reported() {
     for h in all() {
         let plain = WireElement::default();
-        for (port, by, last, told) in [
+        for (port, by, last, reported) in [
             (40_001, [SLOT, SLOT], plain, true),
             (40_000, [OTHER, OTHER], plain, true),
             // A NAT has changed the subsession: the neighbour knows it by another name.
@@ -51,7 +51,7 @@ fn a_subsession_that_is_given_again_is_told() {
             let syn = h.syn_by(port, by, last);
             p.drops(Way::In, &syn, Counter::ChainTaken);
             let want = [(EventKind::Taken, FIRST)];
-            assert_eq!(p.events(), want[usize::from(!told)..], "{port} {by:?}");
+            assert_eq!(p.events(), want[usize::from(!reported)..], "{port} {by:?}");
             assert_eq!(p.session(FIRST).state, State::NewPath as u32);
         }
     }

@@ -66,7 +66,7 @@ fn a_reset_is_believed_though_replies_pass_by() {
 }
 
 #[test]
-fn both_ends_closing_is_told_once() {
+fn both_ends_closing_is_reported_once() {
     for net in nets() {
         let mut p = joined(&net, State::Relay);
         let fin = |f: Frame| Frame {
@@ -171,7 +171,7 @@ fn a_fin_of_the_stack_with_bytes_missing_is_a_reset() {
 }
 
 #[test]
-fn all_acknowledged_is_told() {
+fn all_acknowledged_is_reported() {
     for net in nets() {
         let mut p = joined(&net, State::RelayTwoPaths);
         p.change(|s| (s.two.cut_in_set, s.cut_in) = (1, GIVEN));

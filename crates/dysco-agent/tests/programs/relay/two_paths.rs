@@ -70,7 +70,7 @@ fn acks_of_the_other_end_are_raised() {
             ack: SENT + 900,
             ..net.sent()
         };
-        let told = Frame {
+        let reported = Frame {
             ack: SENT,
             window: 0,
             ..own.clone()
@@ -78,7 +78,7 @@ fn acks_of_the_other_end_are_raised() {
         let (verdict, got) = p.run(Way::Out, &own.bytes());
         assert_eq!(verdict, PASS);
         let ack = |bytes: &[u8]| bytes[own.l4() + 8..own.l4() + 12].to_vec();
-        assert_eq!(ack(&got), ack(&told.bytes()));
+        assert_eq!(ack(&got), ack(&reported.bytes()));
     }
 }
 
@@ -95,11 +95,11 @@ fn an_ack_is_within_a_window_that_was_taken_back() {
         server.joined = SLOT + 1;
         p.put(OTHER, &server);
         let seq_of = |p: &mut Programs, window: u16| {
-            let told = Frame {
+            let reported = Frame {
                 window,
                 ..from_client(&net, SENT, GIVEN - 500, 0, Options::Timestamps)
             };
-            p.run(Way::In, &told.bytes());
+            p.run(Way::In, &reported.bytes());
             let ack = from_server(&net, GIVEN + 700 - BACK, SENT + OUT, 0);
             let (verdict, got) = p.run(Way::In, &ack.bytes());
             assert_eq!(verdict, REDIRECT);

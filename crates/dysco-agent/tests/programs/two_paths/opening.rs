@@ -25,11 +25,11 @@ fn nothing_is_heard_of_a_path_before_it_has_opened() {
                     ..from_peer(&net, expected, SENT, 0)
                 };
                 p.drops(Way::In, &said, Counter::DroppedStray);
-                let told: &[_] = match flags & RST {
+                let reported: &[_] = match flags & RST {
                     0 => &[],
                     _ => &[(EventKind::Rejected, SLOT)],
                 };
-                assert_eq!(p.events(), told);
+                assert_eq!(p.events(), reported);
                 let s = p.session(SLOT);
                 assert_eq!((s.life.reset, s.life.fin_in, s.two.new_heard), (0, 0, 0));
                 // So new data continues on the old path.

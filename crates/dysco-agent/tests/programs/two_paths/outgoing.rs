@@ -86,9 +86,9 @@ fn drained_is_told_once() {
         for _ in 0..2 {
             p.run(Way::Out, &sent(&net, SENT, CUT_IN, 1).bytes());
         }
-        let told = p.events();
+        let reported = p.events();
         assert_eq!(
-            (p.session(SLOT).two.drained, told),
+            (p.session(SLOT).two.drained, reported),
             (1, vec![(EventKind::Drained, SLOT)])
         );
     }

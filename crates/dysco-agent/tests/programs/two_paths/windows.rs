@@ -96,11 +96,11 @@ fn an_ack_is_within_a_window_that_was_taken_back() {
         let mut p = cut(&net);
         p.change(|s| s.tsval_in = 55);
         let seq_of = |p: &mut Programs, window: u16| {
-            let told = Frame {
+            let reported = Frame {
                 window,
                 ..sent(&net, SENT, CUT_IN - 2000, 0)
             };
-            p.run(Way::Out, &told.bytes());
+            p.run(Way::Out, &reported.bytes());
             let ack = from_peer(&net, CUT_IN, SENT, 0);
             let (verdict, got) = p.run(Way::In, &ack.bytes());
             assert_eq!(verdict, OK);

@@ -240,7 +240,7 @@ impl ChainRequests {
         // A removal counts its own changes.
         if !task.dry && !matches!(task.whose, Whose::Removal(_)) {
             let outcome = as_removal(report.outcome);
-            core.tally.told(ChangeKind::Chain, outcome, why);
+            core.tally.reported(ChangeKind::Chain, outcome, why);
             let (switch, end) = (report.request_to_switch_us, report.request_to_end_us);
             core.tally.took(ChangeKind::Chain, switch, end);
         }

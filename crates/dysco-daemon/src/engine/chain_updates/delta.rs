@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dysco_agent::Agent;
 use dysco_api::{DeltaReport, Failure, FailureCode, Reply, TellDelta};
-use dysco_common::delta::{Fit, Passed, Reach, Told, bears};
+use dysco_common::delta::{DeclaredDelta, Fit, Passed, Reach, bears};
 use dysco_common::seq::before;
 use dysco_common::view::Route;
 use dysco_common::{Delta, FlowKey, Session};
@@ -29,7 +29,7 @@ const LOOKS: u32 = 8;
 struct Weighing {
     agent: Arc<Agent>,
     sides: Sides,
-    told: Option<Told>,
+    declared: Option<DeclaredDelta>,
     /// True for each direction whose delta was seen to be exact: to the server, to the client.
     exact: [bool; 2],
 }
@@ -113,13 +113,13 @@ impl Plane {
                 "report what it has added in all, since the session began",
             ));
         }
-        let told = Told {
+        let declared = DeclaredDelta {
             created_ns: sides.created_ns,
             delta,
             from_client: numbers.to_server.came,
             from_server: numbers.to_client.came,
         };
-        let set = self.agent.set_delta(sides.left, &told);
+        let set = self.agent.set_delta(sides.left, &declared);
         set.map_err(|e| refused(e.to_string(), "see dyscod's log"))?;
         let s = self.agent.session(slot);
         let session = self.session_id(slot, &s);
@@ -172,8 +172,11 @@ impl Plane {
         let Some(sides) = self.sides(session) else {
             return Ok(());
         };
-        let told = self.agent.delta_of(sides.left).map(|told| told.delta);
-        let changed = told.is_some_and(|delta| !delta.is_none())
+        let declared = self
+            .agent
+            .delta_of(sides.left)
+            .map(|declared| declared.delta);
+        let changed = declared.is_some_and(|delta| !delta.is_none())
             || numbers(&self.agent, &sides)
                 .against(&Delta::default())
                 .is_some();
@@ -189,7 +192,7 @@ impl Plane {
         let mut weighing = Weighing {
             agent: self.agent.clone(),
             sides,
-            told: self.agent.delta_of(sides.left),
+            declared: self.agent.delta_of(sides.left),
             exact: [false; 2],
         };
         let at_once = (0..LOOKS).find_map(|_| weighing.look());
@@ -266,7 +269,7 @@ impl ChainUpdates {
             ahead(paths.reach.heard, right.sent)
         );
         Err(match delta.is_none() {
-            true => Reason::DeltaUntold(why),
+            true => Reason::DeltaNotDeclared(why),
             false => Reason::DeltaContradicted(why),
         })
     }
@@ -280,7 +283,7 @@ impl ChainUpdates {
 
 impl Weighing {
     fn patience(&self) -> Duration {
-        match self.told {
+        match self.declared {
             Some(_) => STILL,
             None => SILENT,
         }
@@ -291,33 +294,36 @@ impl Weighing {
         if self.agent.session(self.sides.left).created_ns != self.sides.created_ns {
             return Some(Err(Reason::Closing));
         }
-        let delta = self.told.map(|told| told.delta).unwrap_or_default();
+        let delta = self
+            .declared
+            .map(|declared| declared.delta)
+            .unwrap_or_default();
         let now = numbers(&self.agent, &self.sides);
         if let Some(why) = now.against(&delta) {
-            return Some(Err(match self.told {
+            return Some(Err(match self.declared {
                 Some(_) => Reason::DeltaContradicted(why),
-                None => Reason::DeltaUntold(why),
+                None => Reason::DeltaNotDeclared(why),
             }));
         }
         for (exact, fit) in self.exact.iter_mut().zip(now.fit(&delta)) {
             *exact |= fit == Fit::Exact;
         }
         // Data that the middlebox changed before its report must not have to be retransmitted.
-        let acked = self.told.is_none_or(|told| {
-            !before(now.to_server.acked, told.from_client)
-                && !before(now.to_client.acked, told.from_server)
+        let acked = self.declared.is_none_or(|declared| {
+            !before(now.to_server.acked, declared.from_client)
+                && !before(now.to_client.acked, declared.from_server)
         });
         (acked && self.exact == [true; 2]).then_some(Ok(delta))
     }
 
     /// Returns the result if the numbers have not decided for long enough.
     fn undecided(&self) -> Result<Delta, Reason> {
-        let Some(told) = self.told else {
+        let Some(declared) = self.declared else {
             return Ok(Delta::default());
         };
         let ways = [
-            ("to the server", told.delta.to_server),
-            ("to the client", told.delta.to_client),
+            ("to the server", declared.delta.to_server),
+            ("to the client", declared.delta.to_client),
         ];
         let mut not_exact = ways.iter().zip(self.exact).filter(|(_, exact)| !exact);
         Err(Reason::DeltaUnconfirmed(match not_exact.next() {

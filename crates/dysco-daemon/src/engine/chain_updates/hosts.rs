@@ -114,9 +114,9 @@ impl ThisHost {
             });
         }
         // A former process may have received the order already, and the path may be here since.
-        let told = passing.by(&session) == Some(change) || passing.is_done(change);
+        let reported = passing.by(&session) == Some(change) || passing.is_done(change);
         self.chain_updates.expect_passing(change, session);
-        if told || has.contains(&number) {
+        if reported || has.contains(&number) {
             return self.enlist(*enlisting);
         }
         let keep = Keep::InUse {

@@ -78,9 +78,9 @@ impl Questions {
             *question = fresh();
         }
         question.seen = now;
-        let is_told = by.is_some() && now - question.since < PATIENCE;
+        let is_announced = by.is_some() && now - question.since < PATIENCE;
         let waits = question.asked.is_some_and(|at| now - at < AGAIN);
-        if is_told || waits {
+        if is_announced || waits {
             return false;
         }
         question.asked = Some(now);
@@ -158,22 +158,22 @@ impl ChainUpdates {
     }
 
     /// Handles the opener's answer which paths of a session are in use.
-    pub(in crate::engine) fn told_in_use(
+    pub(in crate::engine) fn in_use_answered(
         &mut self,
         plane: &mut Plane,
-        told: &InUse,
+        answer: &InUse,
         incoming: &Incoming,
     ) {
-        let session = told.asked.session;
+        let session = answer.asked.session;
         let by = self.passing.by(&session);
         let speaks = incoming.from.holds(session.left.ip());
         if !speaks
-            || plane.passes_by(session) != told.asked
-            || !self.questions.answered(&told.asked, by)
+            || plane.passes_by(session) != answer.asked
+            || !self.questions.answered(&answer.asked, by)
         {
             return;
         }
-        match &told.now {
+        match &answer.now {
             Some(paths) => {
                 let keep = Keep::InUse {
                     paths,
@@ -238,8 +238,8 @@ impl Plane {
         let passes =
             !of_another && !s.has_ended() && chain.iter().any(|e| incoming.from.holds(e.host()));
         let now = passes.then(|| given.paths().to_vec());
-        let told = InUse { asked, now };
-        self.send_about_chains(incoming.via, &Message::InUse(told));
+        let answer = InUse { asked, now };
+        self.send_about_chains(incoming.via, &Message::InUse(answer));
     }
 }
 

@@ -11,10 +11,10 @@ use crate::engine::Plane;
 
 /// Time for which a key is accepted after its connection has ended: a neighbour without a daemon
 /// continues to use it.
-pub(super) const KEPT: Duration = Duration::from_secs(3600);
+pub(super) const RETENTION: Duration = Duration::from_secs(3600);
 /// Maximum number of such keys of one neighbour; the newest are kept. A neighbour whose connection
 /// is set up again and again takes no more room.
-const KEPT_OF_ONE: usize = 8;
+const MAX_KEYS_OF_ONE: usize = 8;
 
 /// Key shared with a neighbour.
 pub(super) struct Shared {
@@ -34,7 +34,7 @@ impl Chains {
         let gone = its.filter_map(|(id, s)| Some((s.confirmed, s.gone?, *id)));
         let mut gone: Vec<_> = gone.collect();
         gone.sort_unstable();
-        gone.truncate(gone.len().saturating_sub(KEPT_OF_ONE));
+        gone.truncate(gone.len().saturating_sub(MAX_KEYS_OF_ONE));
         gone.into_iter().map(|(.., id)| id).collect()
     }
 
@@ -93,7 +93,7 @@ impl Chains {
         plane.send_about_chains(via, &Message::Believed(id));
         self.introduce(plane, |host| peer.holds(host));
         for &address in &peer.addresses {
-            self.kept.is_back(address, Instant::now());
+            self.unconfirmed.is_back(address, Instant::now());
         }
         if confirmed {
             self.find_ways(plane, &peer.addresses);
@@ -111,7 +111,7 @@ impl Chains {
         for &address in &addresses {
             match (self.key_for(address), self.is_connected(address)) {
                 (Some(_), _) => {}
-                (None, true) => self.kept.keep(address, now),
+                (None, true) => self.unconfirmed.keep(address, now),
                 (None, false) => self.lose_hop(plane, address),
             }
         }
@@ -127,7 +127,7 @@ impl Chains {
         self.forget_key(plane, id);
         for &address in peer.iter().flat_map(|peer| &peer.addresses) {
             if self.key_for(address).is_none() {
-                self.kept.remove(address);
+                self.unconfirmed.remove(address);
                 self.lose_hop(plane, address);
             }
         }
@@ -205,7 +205,7 @@ impl Chains {
 
     /// Forgets the keys whose connections ended long ago.
     pub(super) fn forget_old_keys(&mut self, plane: &Plane, now: Instant) {
-        let old = |s: &Shared| s.gone.is_some_and(|at| now - at >= KEPT);
+        let old = |s: &Shared| s.gone.is_some_and(|at| now - at >= RETENTION);
         let ids: Vec<u64> = self
             .keys
             .iter()
@@ -242,7 +242,7 @@ mod tests {
         };
         add(100, &stays, Some(0));
         add(101, &flaps, None);
-        for id in 1..=KEPT_OF_ONE as u64 + 2 {
+        for id in 1..=MAX_KEYS_OF_ONE as u64 + 2 {
             add(id, &flaps, Some(id));
         }
         assert_eq!(chains.too_many(&flaps), [1, 2]);

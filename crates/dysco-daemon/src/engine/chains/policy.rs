@@ -221,8 +221,8 @@ impl Chains {
                     Some(own) => format!("{own}; {hint}"),
                     None => hint.to_owned(),
                 };
-                let told = cause.hint(hint).of("put the policy in force");
-                Reply::Error(Failure::new(FailureCode::Refused, told))
+                let reported = cause.hint(hint).of("put the policy in force");
+                Reply::Error(Failure::new(FailureCode::Refused, reported))
             }
         }
     }

@@ -101,7 +101,8 @@ fn no_proof(held: &Held) -> Cause {
 }
 
 fn reports(left: BTreeMap<Cause, u64>) -> Vec<LeftReport> {
-    let told = left.into_iter();
-    told.map(|(reason, sessions)| LeftReport { sessions, reason })
+    let reported = left.into_iter();
+    reported
+        .map(|(reason, sessions)| LeftReport { sessions, reason })
         .collect()
 }

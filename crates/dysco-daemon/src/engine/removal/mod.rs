@@ -100,7 +100,7 @@ struct Batch {
     replies: Option<mpsc::Sender<Reply>>,
     reports: Vec<RemovalReport>,
     /// Reports that have not been sent as they came.
-    untold: Vec<RemovalReport>,
+    unreported: Vec<RemovalReport>,
     left: usize,
     dry: bool,
 }
@@ -229,7 +229,7 @@ impl Removals {
         let batch = Batch {
             replies: Some(replies.clone()),
             reports: Vec::new(),
-            untold: Vec::new(),
+            unreported: Vec::new(),
             left,
             dry,
         };

@@ -24,7 +24,7 @@ impl Removals {
         if self.batches.get(&batch).is_none_or(|b| !b.dry) {
             tell_outcome(&mut core.host.plane, &report);
             let kind = ChangeKind::removal(report.mode);
-            core.tally.told(kind, report.outcome, why);
+            core.tally.reported(kind, report.outcome, why);
             let (switch, end) = (report.request_to_switch_us, report.request_to_close_us);
             core.tally.took(kind, switch, end);
         }
@@ -35,15 +35,15 @@ impl Removals {
             return;
         };
         // A client may read slowly. The results of a dry run, and refusals, come all at once.
-        let told = match &b.replies {
-            Some(replies) if !b.dry && b.untold.is_empty() => {
+        let reported = match &b.replies {
+            Some(replies) if !b.dry && b.unreported.is_empty() => {
                 replies.try_send(Reply::Removal(report.clone())).is_ok()
             }
             Some(_) => false,
             None => true,
         };
-        if !told {
-            b.untold.push(report.clone());
+        if !reported {
+            b.unreported.push(report.clone());
         }
         b.reports.push(report);
         b.left -= 1;
@@ -59,7 +59,7 @@ impl Removals {
         let summary = Some(Summary::of(&batch.reports));
         if let Some(replies) = batch.replies {
             tokio::spawn(async move {
-                for report in batch.untold {
+                for report in batch.unreported {
                     if replies.send(Reply::Removal(report)).await.is_err() {
                         return;
                     }

@@ -140,7 +140,7 @@ impl Removals {
         let by = match role {
             Role::Asker | Role::Head | Role::Tail | Role::Lead | Role::Member => return,
             Role::Left => Some(subsession.right.ip()),
-            Role::Right | Role::Straight => Some(subsession.left.ip()),
+            Role::Right | Role::Dsr => Some(subsession.left.ip()),
             Role::Middle | Role::Local | Role::Proof => {
                 let mut changes = core.machine.changes();
                 changes.find(|c| c.change == change).and_then(|c| c.asker)
@@ -164,7 +164,7 @@ impl Removals {
         };
         let (from, to) = match role {
             Role::Local => (Way::Middlebox, Way::Local),
-            Role::Straight | Role::Proof => (Way::Local, Way::Return),
+            Role::Dsr | Role::Proof => (Way::Local, Way::Return),
             Role::Left | Role::Middle | Role::Right => (Way::Middlebox, Way::Bypass),
             Role::Asker | Role::Head | Role::Tail | Role::Lead | Role::Member => return,
         };

@@ -104,7 +104,7 @@ impl Host for Plane {
                 subsession,
                 translation,
                 ..
-            } => self.answer_straight(subsession, translation),
+            } => self.start_dsr(subsession, translation),
             Direct::Returned { subsession } => {
                 self.returned.insert(subsession);
                 return Effect::Nothing;

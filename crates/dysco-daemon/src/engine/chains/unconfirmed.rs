@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use dysco_common::chain::Hop;
 
-use super::keys::KEPT;
+use super::keys::RETENTION;
 use crate::engine::{Chains, Plane};
 
 /// Time in which a connected neighbour has to confirm the new key.
@@ -16,18 +16,18 @@ const SETTLES: Duration = Duration::from_secs(20);
 /// Number of hosts of an earlier process that are asked for at once.
 const AT_ONCE: usize = 64;
 
-/// Hosts that are kept, with the time until which each is, and those still to be asked for.
+/// Unconfirmed hosts, with the time until which each is, and those still to be asked for.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct Unconfirmed {
     until: HashMap<IpAddr, Instant>,
     to_ask: VecDeque<IpAddr>,
 }
 
-impl Kept {
+impl Unconfirmed {
     /// Keeps the hosts to which an earlier process could steer.
     pub fn adopt(&mut self, hosts: impl IntoIterator<Item = IpAddr>, now: Instant) {
         for host in hosts {
-            self.until.insert(host, now + KEPT);
+            self.until.insert(host, now + RETENTION);
             self.to_ask.push_back(host);
         }
     }
@@ -71,30 +71,30 @@ impl Kept {
 impl Chains {
     /// Handles a host to which there is no connection, or could not be one.
     pub(in crate::engine) fn neighbour_gone(&mut self, plane: &Plane, host: IpAddr) {
-        if !self.is_connected(host) && self.kept.remove(host) {
+        if !self.is_connected(host) && self.unconfirmed.remove(host) {
             plane.agent.remove_hop(host);
         }
     }
 
     pub(super) fn lose_hop(&mut self, plane: &Plane, host: IpAddr) {
-        self.kept.remove(host);
+        self.unconfirmed.remove(host);
         plane.agent.remove_hop(host);
     }
 
     /// Returns the hop to a host that accepts this host's key as far as is known.
     pub(in crate::engine) fn known_hop(&self, plane: &Plane, host: IpAddr) -> Option<Hop> {
-        let kept = self.kept.has(host);
-        plane.agent.hop(host).filter(|_| !kept)
+        let unconfirmed = self.unconfirmed.has(host);
+        plane.agent.hop(host).filter(|_| !unconfirmed)
     }
 
     /// Asks for hosts of an earlier process, and gives up those that were not heard of.
-    pub(super) fn sweep_kept(&mut self, plane: &Plane, now: Instant) {
-        for host in self.kept.next_to_ask() {
+    pub(super) fn sweep_unconfirmed(&mut self, plane: &Plane, now: Instant) {
+        for host in self.unconfirmed.next_to_ask() {
             if !self.is_connected(host) {
                 plane.control.reach(host);
             }
         }
-        for host in self.kept.late(now) {
+        for host in self.unconfirmed.late(now) {
             if self.key_for(host).is_none() {
                 plane.agent.remove_hop(host);
             }
@@ -112,28 +112,29 @@ mod tests {
 
     #[test]
     fn hops_of_before_stay_until_something_is_known() {
-        let (mut kept, now) = (Kept::default(), Instant::now());
-        kept.adopt([host(1), host(2), host(3)], now);
-        assert_eq!(kept.next_to_ask(), [host(1), host(2), host(3)]);
-        assert!(kept.next_to_ask().is_empty());
-        assert!(kept.late(now + SETTLES).is_empty());
+        let (mut unconfirmed, now) = (Unconfirmed::default(), Instant::now());
+        unconfirmed.adopt([host(1), host(2), host(3)], now);
+        assert_eq!(unconfirmed.next_to_ask(), [host(1), host(2), host(3)]);
+        assert!(unconfirmed.next_to_ask().is_empty());
+        assert!(unconfirmed.late(now + SETTLES).is_empty());
         // One host does not answer; one does, and never confirms the key.
-        assert!(kept.remove(host(1)) && !kept.remove(host(1)));
-        kept.is_back(host(2), now);
-        kept.is_back(host(9), now);
-        assert!(kept.has(host(2)) && kept.has(host(3)) && !kept.has(host(9)));
-        assert_eq!(kept.late(now + SETTLES), [host(2)]);
+        assert!(unconfirmed.remove(host(1)) && !unconfirmed.remove(host(1)));
+        unconfirmed.is_back(host(2), now);
+        unconfirmed.is_back(host(9), now);
+        assert!(unconfirmed.has(host(2)) && unconfirmed.has(host(3)) && !unconfirmed.has(host(9)));
+        assert_eq!(unconfirmed.late(now + SETTLES), [host(2)]);
         // No host accepts a key for longer.
-        assert_eq!(kept.late(now + KEPT), [host(3)]);
+        assert_eq!(unconfirmed.late(now + RETENTION), [host(3)]);
     }
 
     #[test]
     fn many_are_asked_for_in_turn() {
-        let (mut kept, now) = (Kept::default(), Instant::now());
+        let (mut unconfirmed, now) = (Unconfirmed::default(), Instant::now());
         let all: Vec<IpAddr> = (0..=255).map(host).collect();
-        kept.adopt(all.clone(), now);
-        kept.remove(host(1));
-        let turns = std::iter::from_fn(|| Some(kept.next_to_ask()).filter(|t| !t.is_empty()));
+        unconfirmed.adopt(all.clone(), now);
+        unconfirmed.remove(host(1));
+        let turns =
+            std::iter::from_fn(|| Some(unconfirmed.next_to_ask()).filter(|t| !t.is_empty()));
         let turns: Vec<_> = turns.collect();
         assert!(turns.iter().all(|turn| turn.len() <= AT_ONCE));
         assert_eq!(turns.concat().len(), all.len() - 1);
@@ -141,9 +142,9 @@ mod tests {
 
     #[test]
     fn one_that_came_back_is_kept_for_a_while() {
-        let (mut kept, now) = (Kept::default(), Instant::now());
-        kept.keep(host(1), now);
-        assert!(kept.has(host(1)) && kept.late(now).is_empty());
-        assert_eq!(kept.late(now + SETTLES), [host(1)]);
+        let (mut unconfirmed, now) = (Unconfirmed::default(), Instant::now());
+        unconfirmed.keep(host(1), now);
+        assert!(unconfirmed.has(host(1)) && unconfirmed.late(now).is_empty());
+        assert_eq!(unconfirmed.late(now + SETTLES), [host(1)]);
     }
 }

@@ -12,7 +12,7 @@ use super::report::{Progress, Role};
 const PREPARE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Hash, Debug)]
-pub(super) struct Straight {
+pub(super) struct Dsr {
     b: Subsession,
     /// The relaying host.
     middle: HostId,
@@ -20,7 +20,7 @@ pub(super) struct Straight {
     returns: bool,
 }
 
-impl Straight {
+impl Dsr {
     /// Begins. Returns `None` if the message is no such request.
     pub fn start(ctx: &mut Context, message: &Message) -> Option<Self> {
         let (b, command) = match *message {
@@ -57,7 +57,7 @@ impl Straight {
         let returns = matches!(command, Direct::Return { .. });
         ctx.command(command);
         ctx.deadline(PREPARE);
-        Some(Straight {
+        Some(Dsr {
             b,
             middle: b.left.ip(),
             returns,
@@ -91,7 +91,7 @@ impl Straight {
     fn end(&mut self, ctx: &mut Context, result: Result<(), Reason>) -> Flow {
         ctx.unlock(self.b);
         if self.returns && result.is_ok() {
-            ctx.report(Role::Straight, self.b, Progress::Removed);
+            ctx.report(Role::Dsr, self.b, Progress::Removed);
         }
         let answer = answer(ctx, self.returns, result.clone());
         ctx.say(self.middle, answer);

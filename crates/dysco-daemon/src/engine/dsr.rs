@@ -25,11 +25,11 @@ const ANNOUNCE_AGAIN: [Duration; 3] = [
     Duration::from_secs(3),
 ];
 /// Number of stray packets that still count as the last ones of a path.
-const LAST_WORDS: u32 = 8;
+const MAX_LATE_PACKETS: u32 = 8;
 
 /// Action that is due once the route to the client is known.
 #[derive(Clone, Copy)]
-pub(super) enum Errand {
+pub(super) enum DsrRequest {
     /// Send the client a segment under the relaying host's address.
     Prove {
         probe: Probe,
@@ -40,13 +40,13 @@ pub(super) enum Errand {
 }
 
 /// Result of looking up the route to a client.
-pub(super) struct Straight {
+pub(super) struct DsrRoute {
     change: ChangeId,
     /// Session of this host.
     own: Subsession,
     /// Session that the client knows.
     path: Subsession,
-    errand: Errand,
+    request: DsrRequest,
     found: Result<u32, AgentError>,
 }
 
@@ -90,51 +90,51 @@ impl Returns {
         if known.0 != s.created_ns {
             *known = (s.created_ns, s.new_in);
         }
-        s.new_in.wrapping_sub(known.1) > LAST_WORDS
+        s.new_in.wrapping_sub(known.1) > MAX_LATE_PACKETS
     }
 }
 
 impl Returns {
-    /// Looks up the route to the client, and then runs the errand.
-    pub(super) fn send_straight(
+    /// Looks up the route to the client, and then carries out the request.
+    pub(super) fn request_dsr(
         &mut self,
         plane: &mut Plane,
         change: ChangeId,
         own: Subsession,
         path: Subsession,
-        errand: Errand,
+        request: DsrRequest,
     ) {
         let (from, to) = (own.right.ip(), path.left.ip());
-        let straight = move |found| Straight {
+        let dsr = move |found| DsrRoute {
             change,
             own,
             path,
-            errand,
+            request,
             found,
         };
         if let Some(ifindex) = plane.state.route(from, to) {
-            return self.sent_straight(plane, straight(Ok(ifindex)));
+            return self.dsr_route_found(plane, dsr(Ok(ifindex)));
         }
         let (routes, answers) = (plane.routes.clone(), plane.answers.clone());
         tokio::spawn(async move {
             let found = routes.get(from, to).await.map(|r| r.ifindex);
-            let _ = answers.send(Answer::Straight(Box::new(straight(found))));
+            let _ = answers.send(Answer::DsrRoute(Box::new(dsr(found))));
         });
     }
 
-    /// Runs the errand, once the route is known or there is none.
-    pub(super) fn sent_straight(&mut self, plane: &mut Plane, s: Straight) {
+    /// Carries out the request, once the route is known or there is none.
+    pub(super) fn dsr_route_found(&mut self, plane: &mut Plane, s: DsrRoute) {
         let change = s.change;
-        let result = self.run_errand(plane, s);
+        let result = self.run_request(plane, s);
         plane.tell_machine(HostEvent::Prepared { change, result });
     }
 
-    fn run_errand(&mut self, plane: &mut Plane, straight: Straight) -> Result<(), Reason> {
-        let Straight {
-            own, path, errand, ..
-        } = straight;
+    fn run_request(&mut self, plane: &mut Plane, dsr: DsrRoute) -> Result<(), Reason> {
+        let DsrRoute {
+            own, path, request, ..
+        } = dsr;
         let client = path.left;
-        let found = straight.found.map_err(|_| Reason::NoRoute(client.ip()))?;
+        let found = dsr.found.map_err(|_| Reason::NoRoute(client.ip()))?;
         let ifindex = plane.usable_way(own.right.ip(), client.ip(), found)?;
         let slot = plane.find(&own).ok_or(Reason::NotTracked(own))?;
         let s = plane.agent.session(slot);
@@ -143,14 +143,14 @@ impl Returns {
         if !matches!(view, View::Tracked | View::Returned) || s.life.reset != 0 {
             return Err(Reason::Closing);
         }
-        match errand {
-            Errand::Prove { probe, translation } => {
+        match request {
+            DsrRequest::Prove { probe, translation } => {
                 let bytes = segment(&s, &path, &probe, translation);
                 let interface = plane.interface(ifindex);
                 send_by(&bytes, client, interface).map_err(|e| Reason::Failed(Cause::new(e)))
             }
-            Errand::Return { .. } if view == View::Returned && s.path == key => Ok(()),
-            Errand::Return { translation } => {
+            DsrRequest::Return { .. } if view == View::Returned && s.path == key => Ok(()),
+            DsrRequest::Return { translation } => {
                 let path = NewPath {
                     key,
                     ifindex,
@@ -159,7 +159,7 @@ impl Returns {
                 self.forget(slot);
                 plane
                     .agent
-                    .answer_straight(slot, &path)
+                    .start_dsr(slot, &path)
                     .map_err(|e| Reason::NewPathUnusable(e.explain().into()))
             }
         }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// Reported changes.
 #[derive(Default)]
-pub struct Told {
+pub struct Reported {
     /// Outcome of a successful change.
     wanted: &'static str,
     sessions: Vec<Session>,
@@ -20,11 +20,11 @@ struct Session {
     switch_us: Option<u64>,
 }
 
-impl Told {
+impl Reported {
     /// Parses the report of each session, on one line or in one document. A successful change has
     /// the outcome `wanted`.
-    pub fn read(ran: &Ran, wanted: &'static str) -> Result<Told> {
-        let mut told = Told {
+    pub fn read(ran: &Ran, wanted: &'static str) -> Result<Reported> {
+        let mut reported = Reported {
             wanted,
             sessions: Vec::new(),
         };
@@ -32,16 +32,16 @@ impl Told {
             let Ok(value) = value else {
                 bail!("dyscoctl did not print JSON: {ran:?}")
             };
-            told.collect(&value);
+            reported.collect(&value);
         }
-        if told.sessions.is_empty() && ran.code != Some(0) {
+        if reported.sessions.is_empty() && ran.code != Some(0) {
             bail!(
                 "dyscoctl failed, exit code {:?}: {}",
                 ran.code,
                 ran.stderr.trim()
             );
         }
-        Ok(told)
+        Ok(reported)
     }
 
     fn collect(&mut self, value: &Value) {
@@ -112,17 +112,20 @@ mod tests {
             format!("{one}\n{two}\n"),
             format!("{{\"removals\": [{one}, {two}]}}"),
         ] {
-            let told = Told::read(&ran(&text, 5), "removed")?;
-            assert_eq!(told.done(), 1);
-            assert_eq!(told.percentiles_ms(), Some((0.8, 0.8)));
-            assert_eq!(told.refusals().get("refused: it is mode http"), Some(&1));
+            let reported = Reported::read(&ran(&text, 5), "removed")?;
+            assert_eq!(reported.done(), 1);
+            assert_eq!(reported.percentiles_ms(), Some((0.8, 0.8)));
+            assert_eq!(
+                reported.refusals().get("refused: it is mode http"),
+                Some(&1)
+            );
         }
         Ok(())
     }
 
     #[test]
-    fn a_failure_is_told_with_its_reason() {
-        let failure = Told::read(&ran("", 3), "removed")
+    fn a_failure_is_reported_with_its_reason() {
+        let failure = Reported::read(&ran("", 3), "removed")
             .err()
             .map(|e| e.to_string());
         assert!(failure.is_some_and(|e| e.contains("no daemon")));
