@@ -19,7 +19,7 @@ mod netlink;
 mod receives;
 mod relay;
 mod route;
-mod second;
+mod second_path;
 mod sockets;
 mod steer;
 mod xdp;

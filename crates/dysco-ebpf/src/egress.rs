@@ -19,7 +19,7 @@ use crate::learn;
 use crate::maps::{self, Flow, OWN, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, find, load};
 use crate::relay;
-use crate::second;
+use crate::second_path;
 use crate::steady;
 use crate::steer;
 use crate::transit;
@@ -131,7 +131,7 @@ pub fn run(ctx: TcContext) -> Verdict {
         }
         Some(State::Switching) => {
             cold_path();
-            second::leaves(&ctx, s, key, &found, slot)
+            second_path::leaves(&ctx, s, key, &found, slot)
         }
         Some(State::Passing) => {
             cold_path();

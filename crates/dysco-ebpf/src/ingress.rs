@@ -17,7 +17,7 @@ use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, Packet, find, load};
 use crate::relay;
-use crate::second;
+use crate::second_path;
 use crate::steer;
 use crate::transit;
 use crate::write::{self, Change};
@@ -71,7 +71,7 @@ pub fn run(ctx: TcContext) -> Verdict {
     match State::from_word(s.state) {
         Some(State::Tracked) if s.two.new_heard != 0 && opens_windows(&found.seg) => {
             cold_path();
-            second::take_in_announced(s, &found.seg);
+            second_path::take_in_announced(s, &found.seg);
             Verdict::Drop
         }
         Some(State::Tracked | State::Opening) if !new && s.clamp == 0 => {
@@ -210,7 +210,7 @@ fn decide(
             // A late packet, or one that shows firewalls the way back: no stack may receive it.
             // A host inside a chain passes it on, the ends do not.
             Some(State::NewPath) if opens_windows(&p.seg) => {
-                second::take_in_announced(s, &p.seg);
+                second_path::take_in_announced(s, &p.seg);
                 if s.two.chained != 0 && s.joined != 0 {
                     from_new_path(s, p, c, slot, false)
                 } else {
@@ -218,14 +218,14 @@ fn decide(
                 }
             }
             Some(State::NewPath) if !p.seg.has(SYN) => from_new_path(s, p, c, slot, false),
-            Some(State::Joining | State::Switching) if second::takes(ctx, s, &p.seg, slot) => {
+            Some(State::Joining | State::Switching) if second_path::takes(ctx, s, &p.seg, slot) => {
                 Decision::Leave(Verdict::Drop)
             }
             Some(State::Joining | State::Switching) if !two_paths::is_live_beside(s, &p.seg) => {
                 unheard(&p.seg, slot)
             }
             Some(State::Joining) => {
-                second::dysco_follow(slot);
+                second_path::dysco_follow(slot);
                 from_new_path(s, p, c, slot, false)
             }
             Some(State::Switching) => from_new_path(s, p, c, slot, false),
@@ -254,7 +254,7 @@ fn decide(
         }
         // A late packet on the path before. If a middlebox has left, that path does not count.
         Some(State::NewPath | State::Switching) if s.other_path != 0 && s.alias.is_none() => {
-            Decision::Leave(second::late(s, &p.seg, slot))
+            Decision::Leave(second_path::late(s, &p.seg, slot))
         }
         Some(State::NewPath | State::Joining | State::Switching | State::Passing) => {
             Decision::Leave(dropped(Counter::DroppedLateOld))

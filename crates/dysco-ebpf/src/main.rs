@@ -25,7 +25,7 @@ mod paths;
 mod probe;
 mod receives;
 mod relay;
-mod second;
+mod second_path;
 mod sockets;
 mod steady;
 mod steer;

@@ -16,7 +16,7 @@ use crate::ingress;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::Found;
 use crate::relay;
-use crate::second;
+use crate::second_path;
 use crate::steady;
 
 /// True if this host has relayed the packet. Removes the mark.
@@ -91,7 +91,7 @@ unsafe extern "C" fn dysco_steered(skb: *mut __sk_buff) -> u64 {
             return not(Counter::DroppedStray);
         }
         if s.state != State::NewPath as u32 {
-            if second::takes(&TcContext::new(skb), s, &p.seg, slot) {
+            if second_path::takes(&TcContext::new(skb), s, &p.seg, slot) {
                 return DROP;
             }
             if !two_paths::is_live_beside(s, &p.seg) {
@@ -103,11 +103,11 @@ unsafe extern "C" fn dysco_steered(skb: *mut __sk_buff) -> u64 {
         } else if opens_windows(&p.seg) {
             // A late packet, or one that shows firewalls the way back. It may acknowledge bytes
             // that no stack has received.
-            second::take_in_announced(s, &p.seg);
+            second_path::take_in_announced(s, &p.seg);
             return DROP;
         }
         if opening {
-            second::dysco_follow(slot);
+            second_path::dysco_follow(slot);
         }
         first = s.translation.incoming(&p.seg, &s.key);
         ingress::heard(s, &p.seg, &first, slot);

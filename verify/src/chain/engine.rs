@@ -136,12 +136,12 @@ impl Host {
             self.begin_entries(side);
         }
         let plane = self.planes[side];
-        let (mut first, mut second) = (plane.current, None);
+        let (mut first, mut second_path) = (plane.current, None);
         match (plane.other, self.taking_up) {
             (Some(other), true) if other.before => {
-                (first, second) = (other.route, plane.current);
+                (first, second_path) = (other.route, plane.current);
             }
-            (Some(other), true) => second = other.route,
+            (Some(other), true) => second_path = other.route,
             // The entry belongs to a change that has just ended.
             (Some(_), false) => self.forget_late(side),
             (None, _) => {}
@@ -149,7 +149,7 @@ impl Host {
         let held = Held {
             side,
             first,
-            second,
+            second_path,
             reach: self.reach(side),
             ..Held::default()
         };
@@ -166,7 +166,7 @@ impl Host {
         let plane = &mut self.planes[side];
         let current = plane.current;
         plane.other = plane.other.filter(|other| !other.before);
-        let of = |h: &Held| h.side == side && h.second.is_some() && h.second == current;
+        let of = |h: &Held| h.side == side && h.second_path.is_some() && h.second_path == current;
         let change = self.held.iter().find(|(_, h)| of(h)).map(|(c, _)| *c);
         if let Some(change) = change {
             self.held.remove(&change);
@@ -195,10 +195,10 @@ impl Host {
         let gone = self.gone;
         let held = self.held.get_mut(&change).filter(|_| !gone);
         let held = held.ok_or(Reason::Closing)?;
-        if held.second.is_some() {
+        if held.second_path.is_some() {
             return Ok(());
         }
-        held.second = Some(change);
+        held.second_path = Some(change);
         let plane = &mut self.planes[held.side];
         if plane.other.is_some() {
             self.wrong = Some(Wrong::ThreePaths);
@@ -215,7 +215,7 @@ impl Host {
 
     pub(super) fn cut(&mut self, change: ChangeId) {
         let held = self.held.get(&change).copied();
-        let Some((held, second)) = held.and_then(|h| Some((h, h.second?))) else {
+        let Some((held, second_path)) = held.and_then(|h| Some((h, h.second_path?))) else {
             return self.tell_gone(change);
         };
         // The agent takes no path on which no SYN has arrived.
@@ -223,11 +223,11 @@ impl Host {
         if self.gone || self.planes[held.side].other.is_some_and(closed) {
             return self.tell_gone(change);
         }
-        self.take(held.side, Some(second), held.first, true);
+        self.take(held.side, Some(second_path), held.first, true);
         if let Some(held) = self.held.get_mut(&change) {
             held.cut = true;
         }
-        let cutoff = self.cutoff(held.side, Some(second)).unwrap_or(7);
+        let cutoff = self.cutoff(held.side, Some(second_path)).unwrap_or(7);
         let cutoff = Cutoff {
             at: cutoff,
             closes: false,
@@ -237,16 +237,16 @@ impl Host {
 
     /// Takes a path on which the anchor already receives, and keeps receiving on the path before.
     /// Only the agent copies what has happened on the old path, such as FINs, into the new entry.
-    pub(super) fn take(&mut self, side: usize, second: Route, first: Route, by_agent: bool) {
+    pub(super) fn take(&mut self, side: usize, second_path: Route, first: Route, by_agent: bool) {
         let plane = &mut self.planes[side];
-        if plane.current != second {
-            plane.current = second;
+        if plane.current != second_path {
+            plane.current = second_path;
             plane.other = Some(Other {
                 route: first,
                 before: true,
                 joined: true,
             });
-            self.switch_entry(side, second, first, by_agent);
+            self.switch_entry(side, second_path, first, by_agent);
         }
     }
 
@@ -261,18 +261,18 @@ impl Host {
         if held.completed {
             self.wrong = Some(Wrong::BackAfterCompletion);
         }
-        let taken = held.second.is_some() && held.second == plane.current;
+        let taken = held.second_path.is_some() && held.second_path == plane.current;
         if let Some(other) = plane.other.filter(|o| o.before && taken) {
-            let second = plane.current;
+            let second_path = plane.current;
             plane.current = other.route;
             plane.other = Some(Other {
-                route: second,
+                route: second_path,
                 before: false,
                 joined: true,
             });
             let side = held.side;
-            self.switch_entry_back(side, second, other.route);
-            self.announce_way_back(side, second);
+            self.switch_entry_back(side, second_path, other.route);
+            self.announce_way_back(side, second_path);
         }
     }
 
@@ -281,8 +281,8 @@ impl Host {
             return;
         };
         let plane = &mut self.planes[held.side];
-        let next = |other: &Other| !other.before && other.route == held.second;
-        if held.second.is_some() && plane.other.as_ref().is_some_and(next) {
+        let next = |other: &Other| !other.before && other.route == held.second_path;
+        if held.second_path.is_some() && plane.other.as_ref().is_some_and(next) {
             plane.other = None;
         }
         plane.awaits = false;

@@ -59,7 +59,7 @@ pub struct Held {
     /// Numbers up to which its end had sent and received when the engine was asked.
     pub reach: Reach,
     /// New path, once the anchor receives on it.
-    pub second: Option<ChangeId>,
+    pub second_path: Option<ChangeId>,
     /// True if the new path was taken by command.
     pub cut: bool,
     /// Number up to which the other anchor had sent when it took the new path.

@@ -78,23 +78,29 @@ impl Host {
 
     pub(super) fn add_entry(&mut self, side: usize, change: ChangeId) {
         if let Some(first) = self.taken(side) {
-            let second = first.beside();
+            let second_path = first.beside();
             first.s.two.new_heard = 1;
-            self.entries.insert((side, Some(change)), second);
+            self.entries.insert((side, Some(change)), second_path);
         }
     }
 
     pub(super) fn lead_beyond(&mut self, change: ChangeId, delta: &Delta) {
-        let second = self.entries.get_mut(&(RIGHTWARDS, Some(change)));
-        if let Some(second) = second.filter(|_| !seed::moves_nothing(self.seed)) {
-            second.lead_beyond(delta);
+        let second_path = self.entries.get_mut(&(RIGHTWARDS, Some(change)));
+        if let Some(second_path) = second_path.filter(|_| !seed::moves_nothing(self.seed)) {
+            second_path.lead_beyond(delta);
         }
     }
 
     /// Models `Agent::switch_path`, if the programs have not switched yet, and `dysco_follow`,
     /// which shares nothing.
-    pub(super) fn switch_entry(&mut self, side: usize, second: Route, first: Route, shares: bool) {
-        if let Some((entry, before)) = self.both(side, second, first) {
+    pub(super) fn switch_entry(
+        &mut self,
+        side: usize,
+        second_path: Route,
+        first: Route,
+        shares: bool,
+    ) {
+        if let Some((entry, before)) = self.both(side, second_path, first) {
             entry.take_over(&before);
             if shares {
                 entry.share_life(&before);
@@ -108,9 +114,9 @@ impl Host {
     }
 
     /// Models `Agent::refresh_path`.
-    pub(super) fn refresh(&mut self, side: usize, second: Route) {
+    pub(super) fn refresh(&mut self, side: usize, second_path: Route) {
         let first = self.planes[side].current;
-        if let Some((entry, from)) = self.both(side, second, first)
+        if let Some((entry, from)) = self.both(side, second_path, first)
             && entry.s.two.part == part::NEXT
         {
             entry.take_over(&from);
@@ -128,29 +134,29 @@ impl Host {
     }
 
     /// Sequence number up to which the local end had sent at that time, as the wire has it.
-    pub(super) fn cutoff(&self, side: usize, second: Route) -> Option<u32> {
-        let s = &self.entries.get(&(side, second))?.s;
+    pub(super) fn cutoff(&self, side: usize, second_path: Route) -> Option<u32> {
+        let s = &self.entries.get(&(side, second_path))?.s;
         Some(s.sent_on_wire(s.snd_max))
     }
 
     /// Models `Agent::switch_back`.
-    pub(super) fn switch_entry_back(&mut self, side: usize, second: Route, first: Route) {
-        if let Some((entry, from)) = self.both(side, first, second) {
+    pub(super) fn switch_entry_back(&mut self, side: usize, second_path: Route, first: Route) {
+        if let Some((entry, from)) = self.both(side, first, second_path) {
             entry.take_over(&from);
             entry.share_life(&from);
             entry.s.two.part = part::CURRENT;
         }
-        if let Some(next) = self.entries.get_mut(&(side, second)) {
+        if let Some(next) = self.entries.get_mut(&(side, second_path)) {
             next.s.two.part = part::NEXT;
         }
     }
 
     /// Models `way_back`: the path was taken once, perhaps before a daemon died.
-    pub(super) fn announce_way_back(&mut self, side: usize, second: Route) {
+    pub(super) fn announce_way_back(&mut self, side: usize, second_path: Route) {
         let first = self.planes[side].current;
-        let next = self.entries.get(&(side, second));
+        let next = self.entries.get(&(side, second_path));
         let shows = !seed::shows_nothing(self.seed);
-        if shows && first != second && next.is_some_and(|e| e.is(State::Switching)) {
+        if shows && first != second_path && next.is_some_and(|e| e.is(State::Switching)) {
             self.shows.insert((side, first));
             self.primes.push((side, first));
         }
@@ -251,7 +257,7 @@ impl Host {
             .hears(packet, passes_on)
     }
 
-    /// Models `second::late`: a packet on the direct path of a session that takes another.
+    /// Models `second_path::late`: a packet on the direct path of a session that takes another.
     fn ends_late(&mut self, came: usize, packet: &Packet) {
         let seen = !seed::misses_late_ends(self.seed);
         if let Some(entry) = self.taken(came).filter(|_| seen)

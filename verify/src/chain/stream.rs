@@ -458,7 +458,7 @@ impl Host {
     fn announced(&self) -> impl Iterator<Item = (usize, Route)> + '_ {
         let takes = |(change, h): (&ChangeId, &super::host::Held)| {
             let route = Some(*change);
-            let taken = h.second == route && self.planes[h.side].current == route;
+            let taken = h.second_path == route && self.planes[h.side].current == route;
             taken.then_some((h.side, route))
         };
         let back = self.shows.iter().copied();

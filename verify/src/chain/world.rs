@@ -306,7 +306,7 @@ impl World {
             h.cut
                 && carries
                 && !h.settled
-                && h.second == route
+                && h.second_path == route
                 && host.planes[h.side].current == route
                 && !self.is_dead(route)
                 && !self.gone()

@@ -42,12 +42,12 @@ impl Engine {
                     .find_for(change, &sub)
                     .map(|slot| (slot, self.core.host.plane.agent.session(slot).created_ns))
             };
-            let (slot, second) = (found(own), other.and_then(found));
+            let (slot, other_slot) = (found(own), other.and_then(found));
             let held = self.core.host.proxy_changes.held.entry(change).or_default();
             held.slot = slot;
             held.own = Some(own);
-            held.other = second;
-            if slot.is_none() || second.is_none() && other.is_some() {
+            held.other = other_slot;
+            if slot.is_none() || other_slot.is_none() && other.is_some() {
                 self.core
                     .host
                     .proxy_changes

@@ -12,7 +12,7 @@ use super::{CHANGED, DROP, IN, PASS, PAST, answered, drop, now, remembered};
 use crate::learn;
 use crate::maps::{self, Flow, HOPS, KEYS, OWN, Scratch, count};
 use crate::packet::{AsPtr, Direction, Packet};
-use crate::second;
+use crate::second_path;
 use crate::transit;
 use crate::write::{self, Change};
 
@@ -46,8 +46,8 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
         }
         if live_payload {
             // SAFETY: the program's own context.
-            let joined = unsafe { second::dysco_join(skb) };
-            if joined != second::NOBODYS {
+            let joined = unsafe { second_path::dysco_join(skb) };
+            if joined != second_path::NOBODYS {
                 return DROP;
             }
         }
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
     };
     if new && (s.state == State::Joining as u32 || s.state == State::Switching as u32) {
         // SAFETY: the program's own context.
-        unsafe { second::dysco_knocks(skb, slot, live_payload as u32) };
+        unsafe { second_path::dysco_knocks(skb, slot, live_payload as u32) };
         return DROP;
     }
     if !new {
@@ -137,7 +137,7 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
             return taken();
         }
         if payload.is_live() && transit::may_have_another(s) {
-            let Some((second, other)) = maps::claim_slot() else {
+            let Some((second_entry, other)) = maps::claim_slot() else {
                 maps::no_room();
                 return 0;
             };
@@ -147,7 +147,7 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
             other.laid_by = path_number(&payload.last().token());
             // SAFETY: a readable field of the context.
             other.ifindex = unsafe { (*skb).ifindex };
-            return second + 1;
+            return second_entry + 1;
         }
         match dysco_chain_yields(slot) {
             crossing::STAYS => {

@@ -256,9 +256,9 @@ extern "C" fn dysco_chain_beside(first: u32) -> u32 {
         return 0;
     };
     let left = pending.left.checked_sub(1).and_then(maps::session);
-    if let Some(second) = left.and_then(|left| left.joined_to()) {
+    if let Some(second_entry) = left.and_then(|left| left.joined_to()) {
         // The SYN was retransmitted.
-        return second + 1;
+        return second_entry + 1;
     }
     let Some(before) = maps::session(first) else {
         return 0;

@@ -59,7 +59,7 @@ pub fn order() -> Order {
 /// Paths that an anchor has, takes and receives on.
 #[derive(Clone, Copy, Default, Debug)]
 struct Paths {
-    second: bool,
+    second_path: bool,
     takes_new: bool,
     hears_old: bool,
     cut_in: bool,
@@ -188,8 +188,8 @@ impl World {
     }
 
     fn open(&mut self, at: usize, change: ChangeId) {
-        self.hosts[at].paths.second = true;
-        let opens = self.hosts[RIGHT].paths.second;
+        self.hosts[at].paths.second_path = true;
+        let opens = self.hosts[RIGHT].paths.second_path;
         let result = match opens {
             true => Ok(()),
             false => Err(Reason::ChainUnusable("nobody awaits it".into())),
@@ -213,7 +213,7 @@ impl World {
         let [left, right] = [LEFT, RIGHT].map(|a| self.hosts[a].paths);
         for (one, other) in [(left, right), (right, left)] {
             assert!(
-                !one.takes_new || other.second || !other.hears_old,
+                !one.takes_new || other.second_path || !other.hears_old,
                 "nobody hears the new path"
             );
             assert!(

@@ -36,9 +36,9 @@ fn is_for_firewalls(s: &Session) -> bool {
 impl Plane {
     /// Returns what has to be shown if the session returns to its first path. A direct path may
     /// have firewalls as well, of which this host has no knowledge.
-    pub(super) fn way_back(&self, first: u32, second: u32) -> Option<Back> {
+    pub(super) fn way_back(&self, first: u32, second_path: u32) -> Option<Back> {
         let s = self.agent.session(first);
-        let was_left = self.agent.session(second).is_current();
+        let was_left = self.agent.session(second_path).is_current();
         (was_left && is_for_firewalls(&s)).then(|| Back {
             slot: first,
             created_ns: s.created_ns,

@@ -30,17 +30,17 @@ impl ChainUpdates {
         session: Subsession,
     ) -> Result<Facts, Reason> {
         let slot = (plane.find_for(change, &session)).ok_or(Reason::NotTracked(session))?;
-        let (mut first, mut second) = (slot, None);
-        let found = self.taking_up.as_ref().and_then(|second| {
+        let (mut first, mut second_path) = (slot, None);
+        let found = self.taking_up.as_ref().and_then(|second_path| {
             let taken = plane.agent.session(slot).other_path().is_some();
             if taken {
                 Some(slot)
             } else {
-                second.get(&slot).copied()
+                second_path.get(&slot).copied()
             }
         });
         if let Some(found) = found {
-            second = Some(found);
+            second_path = Some(found);
             first = plane.agent.session(found).other_path().unwrap_or(slot);
         } else if plane.agent.session(slot).other_path().is_some() {
             // The slot is of a change that has just ended.
@@ -61,7 +61,7 @@ impl ChainUpdates {
         let paths = Paths {
             session,
             first: (first, s.created_ns),
-            second,
+            second_path,
             token: None,
             chain: None,
             opening: None,
@@ -69,11 +69,11 @@ impl ChainUpdates {
             beyond: Default::default(),
             begins: None,
             length_probes: Default::default(),
-            answered: second.is_some(),
+            answered: second_path.is_some(),
             asked: None,
             pace: None,
             seen: Default::default(),
-            heard: second.is_some(),
+            heard: second_path.is_some(),
             lively: false,
             cutoff: None,
             peer_cutoff: None,
@@ -82,7 +82,7 @@ impl ChainUpdates {
             erased: false,
         };
         self.paths.insert(change, paths);
-        self.by_slot.extend(second.map(|s| (s, change)));
+        self.by_slot.extend(second_path.map(|s| (s, change)));
         Ok(facts)
     }
 
@@ -123,12 +123,14 @@ impl ChainUpdates {
     }
 
     fn extend(&mut self, plane: &Plane, change: ChangeId, token: Token) -> Result<(), Reason> {
-        let second = self.add_path(plane, change)?;
-        plane.passes_no_filter(second)?;
-        plane.agent.set_path_number(second, path_number(&token));
+        let second_path = self.add_path(plane, change)?;
+        plane.passes_no_filter(second_path)?;
         plane
             .agent
-            .await_join(token, second)
+            .set_path_number(second_path, path_number(&token));
+        plane
+            .agent
+            .await_join(token, second_path)
             .map_err(|e| Reason::Failed(e.explain().into()))?;
         if let Some(paths) = self.paths.get_mut(&change) {
             paths.token = Some(token);
@@ -138,18 +140,18 @@ impl ChainUpdates {
 
     /// Returns the slot of the change's new path, which is made if needed.
     pub(super) fn add_path(&mut self, plane: &Plane, change: ChangeId) -> Result<u32, Reason> {
-        let (first, second) = self.slots(plane, change).ok_or(Reason::Closing)?;
-        if let Some(second) = second {
-            return Ok(second);
+        let (first, second_path) = self.slots(plane, change).ok_or(Reason::Closing)?;
+        if let Some(second_path) = second_path {
+            return Ok(second_path);
         }
-        let second = plane
+        let second_path = plane
             .agent
             .add_path(first)
             .map_err(|e| Reason::Failed(e.explain().into()))?;
         if let Some(paths) = self.paths.get_mut(&change) {
-            paths.second = Some(second);
+            paths.second_path = Some(second_path);
         }
-        self.by_slot.insert(second, change);
-        Ok(second)
+        self.by_slot.insert(second_path, change);
+        Ok(second_path)
     }
 }

@@ -38,7 +38,9 @@ impl ChainUpdates {
     /// them.
     fn path_slots(&self, plane: &Plane, slot: u32) -> impl Iterator<Item = u32> + use<> {
         let mut paths = self.paths.values();
-        let next = paths.find(|p| p.first.0 == slot).and_then(|p| p.second);
+        let next = paths
+            .find(|p| p.first.0 == slot)
+            .and_then(|p| p.second_path);
         let before = plane.agent.session(slot).other_path();
         let other = before.filter(|_| !self.is_done_with_before(slot)).or(next);
         [Some(slot), other].into_iter().flatten()

@@ -274,9 +274,9 @@ impl ChainUpdates {
         })
     }
 
-    pub(super) fn lead_beyond(&self, plane: &Plane, change: ChangeId, second: u32) {
+    pub(super) fn lead_beyond(&self, plane: &Plane, change: ChangeId, second_path: u32) {
         if let Some(paths) = self.paths.get(&change) {
-            plane.agent.lead_beyond(second, &paths.beyond.0);
+            plane.agent.lead_beyond(second_path, &paths.beyond.0);
         }
     }
 }

@@ -65,7 +65,7 @@ struct Paths {
     /// Slot of the previous path, and the time at which the session began.
     first: (u32, u64),
     /// Slot of the new path.
-    second: Option<u32>,
+    second_path: Option<u32>,
     /// Token by which this host recognises the new path; set at the right anchor.
     token: Option<Token>,
     /// Elements that the new path leads through; set where it is opened.

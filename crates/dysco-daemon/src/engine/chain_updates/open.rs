@@ -98,14 +98,14 @@ impl ChainUpdates {
     ) -> Result<(), Reason> {
         let failed = |e: AgentError| Reason::Failed(e.explain().into());
         self.check_delta(plane, change)?;
-        let second = self.add_path(plane, change)?;
-        plane.passes_no_filter(second)?;
-        self.lead_beyond(plane, change, second);
-        plane.aim(second, next, hop).map_err(failed)?;
+        let second_path = self.add_path(plane, change)?;
+        plane.passes_no_filter(second_path)?;
+        self.lead_beyond(plane, change, second_path);
+        plane.aim(second_path, next, hop).map_err(failed)?;
         plane
             .agent
-            .set_path_number(second, wire::path_number(&token));
-        let s = plane.agent.session(second);
+            .set_path_number(second_path, wire::path_number(&token));
+        let s = plane.agent.session(second_path);
         if let Some(first) = s.other_path().filter(|_| s.joined_to().is_none()) {
             let now = plane.given(first, &plane.agent.session(first));
             let (right, elements) = match chain.split_last() {
@@ -114,7 +114,7 @@ impl ChainUpdates {
             };
             let number = wire::path_number(&token);
             let whole = relaid(&now, (None, right), elements, number).unwrap_or(now);
-            plane.agent.set_given(second, &whole).map_err(failed)?;
+            plane.agent.set_given(second_path, &whole).map_err(failed)?;
         }
         let path = s.path;
         let syn = packets::syn(&s, hop, chain, token);
@@ -339,17 +339,18 @@ impl Plane {
     /// Gives a path its five-tuple to the next host, which depends on the slot. A bypass that
     /// begins here may have that five-tuple already, to the same server; then the one of a later
     /// round is taken.
-    fn aim(&self, second: u32, next: IpAddr, hop: &Hop) -> Result<(), AgentError> {
-        let remote_port = self.agent.session(second).name().remote().port();
+    fn aim(&self, second_path: u32, next: IpAddr, hop: &Hop) -> Result<(), AgentError> {
+        let remote_port = self.agent.session(second_path).name().remote().port();
         let ports = self.config.removal.ports;
         let count = ports.count().min(usize::from(u16::MAX)) as u16;
-        let mut slot = second;
+        let mut slot = second_path;
         loop {
             let (source, destination) = wire::ports(slot, ports.first, count, remote_port);
             let path = FlowKey::new((hop.local.ip(), source).into(), (next, destination).into());
             slot = slot.saturating_add(u32::from(count));
-            match self.agent.aim_path(second, path, hop.ifindex) {
-                Err(AgentError::PathInUse(_)) if slot < second + ROUNDS * u32::from(count) => {}
+            match self.agent.aim_path(second_path, path, hop.ifindex) {
+                Err(AgentError::PathInUse(_)) if slot < second_path + ROUNDS * u32::from(count) => {
+                }
                 result => return result,
             }
         }

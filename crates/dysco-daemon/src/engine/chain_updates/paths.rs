@@ -59,16 +59,16 @@ impl ChainUpdates {
             let s = plane.agent.session(slot);
             s.created_ns == created && s.view() != View::Free
         };
-        let second = paths.second.filter(|second| lives(*second));
-        (second.is_some() || lives(first)).then_some((first, second))
+        let second_path = paths.second_path.filter(|second_path| lives(*second_path));
+        (second_path.is_some() || lives(first)).then_some((first, second_path))
     }
 
     pub(in crate::engine) fn switch_path(&mut self, plane: &mut Plane, change: ChangeId) {
-        let Some((_, Some(second))) = self.slots(plane, change) else {
+        let Some((_, Some(second_path))) = self.slots(plane, change) else {
             return self.tell_chain_gone(plane, change);
         };
         let before = self.session_id_of(plane, change);
-        let cutoff = match plane.agent.switch_path(second) {
+        let cutoff = match plane.agent.switch_path(second_path) {
             Ok(cutoff) => cutoff,
             Err(error) => {
                 tracing::error!(%change, %error, "a session cannot take its new path");
@@ -79,10 +79,10 @@ impl ChainUpdates {
             paths.cutoff = Some(cutoff);
             paths.opening = None;
         }
-        plane.follow(before, second);
-        plane.prime(second, cutoff);
+        plane.follow(before, second_path);
+        plane.prime(second_path, cutoff);
         // The cutoff is sent to the other anchor in the wire's numbers.
-        let cutoff = plane.agent.session(second).sent_on_wire(cutoff);
+        let cutoff = plane.agent.session(second_path).sent_on_wire(cutoff);
         // No middlebox of a chain ends its stream, so it does not matter whether the end has
         // closed.
         let cutoff = Cutoff {
@@ -112,7 +112,7 @@ impl ChainUpdates {
 
     /// Checks whether the new path has carried all that it has to.
     pub(super) fn look_at_path(&mut self, plane: &mut Plane, change: ChangeId) {
-        let Some((_, Some(second))) = self.slots(plane, change) else {
+        let Some((_, Some(second_path))) = self.slots(plane, change) else {
             return;
         };
         let Some(paths) = self.paths.get_mut(&change) else {
@@ -121,10 +121,10 @@ impl ChainUpdates {
         let (Some(_), Some(peer), false) = (paths.cutoff, paths.peer_cutoff, paths.settled) else {
             return;
         };
-        let peer = plane.agent.session(second).received_off_wire(peer);
-        if plane.agent.settle_path(second, peer) {
+        let peer = plane.agent.session(second_path).received_off_wire(peer);
+        if plane.agent.settle_path(second_path, peer) {
             paths.settled = true;
-            plane.prime_highest(second);
+            plane.prime_highest(second_path);
             plane.tell_machine(HostEvent::Drained { change });
         }
     }
@@ -140,23 +140,25 @@ impl ChainUpdates {
                 continue;
             };
             let lively = std::mem::take(&mut paths.lively);
-            match (paths.completed, paths.cutoff, paths.second) {
+            match (paths.completed, paths.cutoff, paths.second_path) {
                 // Until the other anchor has ended it may still send primers, which no stack may
                 // receive.
                 (Some(at), _, _) if paths.erased && at.elapsed() >= LATE => {
                     self.end_paths(plane, change);
                 }
-                (None, Some(_), Some(second)) => plane.prime_unheard(second),
-                (Some(at), _, Some(second)) if !paths.hears_no_more(at) => {
-                    plane.prime_unheard(second);
+                (None, Some(_), Some(second_path)) => plane.prime_unheard(second_path),
+                (Some(at), _, Some(second_path)) if !paths.hears_no_more(at) => {
+                    plane.prime_unheard(second_path);
                 }
                 // The SYN was answered: neither the path nor this host would accept it again.
                 (None, None, Some(_))
                     if paths.opens_answered() && (lively || !paths.length_probes.is_late(now)) => {}
-                (None, None, Some(second)) if paths.opens_answered() => {
-                    self.prime_answered(plane, second);
+                (None, None, Some(second_path)) if paths.opens_answered() => {
+                    self.prime_answered(plane, second_path);
                 }
-                (None, None, Some(second)) if paths.is_answering() => plane.answer_syn(second),
+                (None, None, Some(second_path)) if paths.is_answering() => {
+                    plane.answer_syn(second_path)
+                }
                 _ => {}
             }
         }
@@ -176,12 +178,12 @@ impl ChainUpdates {
             return;
         };
         plane.forget_token(&paths);
-        if let Some(second) = paths.second {
-            self.by_slot.remove(&second);
+        if let Some(second_path) = paths.second_path {
+            self.by_slot.remove(&second_path);
         }
-        if let Some((_, Some(second))) = slots {
-            self.entomb_path(plane, plane.agent.drop_path_before(second));
-            self.end_if_over(plane, second);
+        if let Some((_, Some(second_path))) = slots {
+            self.entomb_path(plane, plane.agent.drop_path_before(second_path));
+            self.end_if_over(plane, second_path);
         }
     }
 
@@ -201,12 +203,12 @@ impl ChainUpdates {
         paths.opening = None;
         paths.cutoff = None;
         self.forget_token_of(plane, change);
-        let Some((first, Some(second))) = self.slots(plane, change) else {
+        let Some((first, Some(second_path))) = self.slots(plane, change) else {
             return;
         };
         let before = self.session_id_of(plane, change);
-        let back = plane.way_back(first, second);
-        if let Err(error) = plane.agent.switch_back(second) {
+        let back = plane.way_back(first, second_path);
+        if let Err(error) = plane.agent.switch_back(second_path) {
             return tracing::error!(%change, %error, "a session cannot take its path before");
         }
         plane.follow(before, first);
@@ -224,11 +226,11 @@ impl ChainUpdates {
         let Some(paths) = self.paths.remove(&change) else {
             return;
         };
-        if let Some(second) = paths.second {
-            self.by_slot.remove(&second);
+        if let Some(second_path) = paths.second_path {
+            self.by_slot.remove(&second_path);
         }
-        if let Some((first, Some(second))) = slots {
-            self.entomb_path(plane, plane.agent.drop_next_path(second));
+        if let Some((first, Some(second_path))) = slots {
+            self.entomb_path(plane, plane.agent.drop_next_path(second_path));
             self.end_if_over(plane, first);
         }
     }
@@ -258,14 +260,15 @@ impl ChainUpdates {
         slot: u32,
         created_ns: u64,
     ) -> bool {
-        let of =
-            |p: &Paths| p.first.1 == created_ns && (p.first.0 == slot || p.second == Some(slot));
+        let of = |p: &Paths| {
+            p.first.1 == created_ns && (p.first.0 == slot || p.second_path == Some(slot))
+        };
         let change = self.paths.iter().find(|(_, p)| of(p));
         let Some((change, paths)) = change.map(|(c, p)| (*c, p)) else {
             return false;
         };
         let completed = paths.completed.is_some();
-        if !completed || paths.second == Some(slot) {
+        if !completed || paths.second_path == Some(slot) {
             self.tell_chain_gone(plane, change);
         }
         if completed {

@@ -22,29 +22,29 @@ impl Plane {
 
     /// Shows on the new path how far this end has sent since it took that path. Some of the data
     /// may have left by the previous path as well.
-    pub(super) fn prime_highest(&self, second: u32) {
-        let s = self.agent.session(second);
+    pub(super) fn prime_highest(&self, second_path: u32) {
+        let s = self.agent.session(second_path);
         if !self.was_reset(&s) {
-            self.prime(second, s.snd_max);
+            self.prime(second_path, s.snd_max);
         }
     }
 
     /// Shows how far this end has sent, unless the other anchor has shown that it has received
     /// that.
-    pub(super) fn prime_unheard(&self, second: u32) {
-        let s = self.agent.session(second);
+    pub(super) fn prime_unheard(&self, second_path: u32) {
+        let s = self.agent.session(second_path);
         if seq::after(s.snd_max, s.rcv_ack) && !self.was_reset(&s) {
-            self.prime(second, s.snd_max);
-            self.announce_step(second, &s);
+            self.prime(second_path, s.snd_max);
+            self.announce_step(second_path, &s);
         }
     }
 
     /// Shows as much of the data that this end has sent elsewhere as a firewall lets the numbers
     /// advance, if that is less than all.
-    pub(super) fn announce_step(&self, second: u32, s: &Session) {
+    pub(super) fn announce_step(&self, second_path: u32, s: &Session) {
         let next = announced_next(s);
         if next != s.snd_max {
-            self.prime(second, next);
+            self.prime(second_path, next);
         }
     }
 
@@ -61,8 +61,8 @@ impl ChainUpdates {
     /// Answers a packet that has advanced the numbers of a path which has been taken, as long as
     /// one end has sent more elsewhere than a firewall lets the numbers advance. Until then the
     /// firewalls drop what the ends send on the path, so the next look would be late.
-    pub(super) fn catch_up(&mut self, plane: &Plane, change: ChangeId, second: u32) {
-        let s = plane.agent.session(second);
+    pub(super) fn catch_up(&mut self, plane: &Plane, change: ChangeId, second_path: u32) {
+        let s = plane.agent.session(second_path);
         if !s.is_current() || plane.was_reset(&s) {
             return;
         }
@@ -71,7 +71,7 @@ impl ChainUpdates {
         let paths = self.paths.get_mut(&change);
         let is_news = paths.is_some_and(|paths| paths.asked.replace(now) != Some(now));
         if is_news && (is_behind || next != s.snd_max) {
-            plane.prime(second, next);
+            plane.prime(second_path, next);
         }
     }
 }

@@ -155,8 +155,8 @@ impl ChainUpdates {
     /// Returns why a new path that has been answered is not taken: the length has not been shown on
     /// it. Returns nothing if it has.
     pub(super) fn too_narrow(&self, plane: &Plane, change: ChangeId) -> Option<Reason> {
-        let (_, second) = self.slots(plane, change)?;
-        let s = plane.agent.session(second?);
+        let (_, second_path) = self.slots(plane, change)?;
+        let s = plane.agent.session(second_path?);
         let paths = self.paths.get(&change)?;
         (!has_length(&s)).then(|| Reason::ChainTooNarrow {
             way: paths.way(),

@@ -23,7 +23,10 @@ impl At<'_> {
 
     /// Takes the new path.
     fn cut(&mut self, change: ChangeId) {
-        assert!(self.paths().second, "it takes a path that is not there");
+        assert!(
+            self.paths().second_path,
+            "it takes a path that is not there"
+        );
         self.paths().takes_new = true;
         let cutoff = cutoff_at(7);
         self.tell(HostEvent::CutDone { change, cutoff });
@@ -85,7 +88,7 @@ impl Host for At<'_> {
                 self.tell(HostEvent::Locked { change, result });
             }
             Chain::Extend { .. } => {
-                self.paths().second = true;
+                self.paths().second_path = true;
                 let result = Ok(());
                 self.tell(HostEvent::Prepared { change, result });
             }
@@ -113,7 +116,7 @@ impl Host for At<'_> {
             }
             Chain::Release => {
                 assert!(!self.paths().takes_new);
-                self.paths().second = false;
+                self.paths().second_path = false;
             }
         }
     }

@@ -22,7 +22,7 @@ impl Agent {
     /// # Errors
     /// If there is no room.
     pub fn add_path(&self, slot: u32) -> Result<u32, AgentError> {
-        let Ok(second) = lock(&self.free).pop(0) else {
+        let Ok(second_entry) = lock(&self.free).pop(0) else {
             return Err(AgentError::NoRoom);
         };
         let relay = self.steer(slot);
@@ -56,20 +56,25 @@ impl Agent {
             new_in: 0,
             ..first
         };
-        self.memory().seed(second, &session);
+        self.memory().seed(second_entry, &session);
         if first.view() == View::Tracked {
             self.memory().set_heard(slot);
         }
-        Ok(second)
+        Ok(second_entry)
     }
 
     /// Gives a path of [`Agent::add_path`] its five-tuple, from this host's side.
     ///
     /// # Errors
     /// If the five-tuple is another's.
-    pub fn aim_path(&self, second: u32, path: FlowKey, ifindex: u32) -> Result<(), AgentError> {
+    pub fn aim_path(
+        &self,
+        second_entry: u32,
+        path: FlowKey,
+        ifindex: u32,
+    ) -> Result<(), AgentError> {
         let key = Key(path.short());
-        let value = Ref(FlowRef::new(&path, second, Path::New));
+        let value = Ref(FlowRef::new(&path, second_entry, Path::New));
         let mut flows = lock(&self.flows);
         match flows.get(&key, 0) {
             Ok(held) if held.0 == value.0 => {}
@@ -79,7 +84,7 @@ impl Agent {
                 .map_err(map_error("insert a path", "FLOWS"))?,
         }
         drop(flows);
-        self.memory().write(second, |s| {
+        self.memory().write(second_entry, |s| {
             s.path = path;
             s.short_path = path.short();
             s.ifindex = ifindex;
@@ -89,8 +94,8 @@ impl Agent {
 
     /// Sets the interface by which a path leaves. To be called before the path's SYN is
     /// answered: the programs write the same entry later.
-    pub fn set_way(&self, second: u32, ifindex: u32) {
-        self.memory().write(second, |s| s.ifindex = ifindex);
+    pub fn set_way(&self, second_entry: u32, ifindex: u32) {
+        self.memory().write(second_entry, |s| s.ifindex = ifindex);
     }
 
     /// True if the five-tuple of an entry's path leads to the entry.
@@ -101,10 +106,10 @@ impl Agent {
     }
 
     /// Copies the numbers of the path that is taken to the path that is not.
-    pub fn refresh_path(&self, second: u32) {
-        let s = self.session(second);
+    pub fn refresh_path(&self, second_entry: u32) {
+        let s = self.session(second_entry);
         if let (part::NEXT, Some(first)) = (s.two.part, s.other_path()) {
-            self.memory().take_over(second, first);
+            self.memory().take_over(second_entry, first);
         }
     }
 
@@ -150,8 +155,8 @@ impl Agent {
     /// # Errors
     /// If the path is not open, or the flow map cannot be written: then nothing has
     /// changed.
-    pub fn switch_path(&self, second: u32) -> Result<u32, AgentError> {
-        let s = self.session(second);
+    pub fn switch_path(&self, second_entry: u32) -> Result<u32, AgentError> {
+        let s = self.session(second_entry);
         let Some(first) = s.other_path() else {
             return Ok(s.snd_max);
         };
@@ -161,24 +166,24 @@ impl Agent {
             if s.path.remote_port == 0 {
                 return Err(AgentError::PathNotOpen);
             }
-            memory.take_over(second, first);
-            memory.share_life(second, first);
-            memory.set_state(second, State::Switching);
-            self.lead_to(second)?;
-            memory.set_part(second, part::CURRENT, Some(first));
-            memory.set_part(first, part::BEFORE, Some(second));
+            memory.take_over(second_entry, first);
+            memory.share_life(second_entry, first);
+            memory.set_state(second_entry, State::Switching);
+            self.lead_to(second_entry)?;
+            memory.set_part(second_entry, part::CURRENT, Some(first));
+            memory.set_part(first, part::BEFORE, Some(second_entry));
             memory.hide(first);
         }
         // A packet that is being judged may still have to raise the number.
         wait_for_programs();
-        let (before, now) = (self.session(first), self.session(second));
+        let (before, now) = (self.session(first), self.session(second_entry));
         // Numbers alone distinguish no more than 2 GiB, and this call may come late.
         let highest = match before.bytes_out > now.bytes_out {
             true => before.snd_max,
             false => now.snd_max,
         };
         memory.raise(
-            second,
+            second_entry,
             &Session {
                 snd_max: highest,
                 ..now
@@ -191,21 +196,21 @@ impl Agent {
     ///
     /// # Errors
     /// If the flow map cannot be written: then nothing has changed.
-    pub fn switch_back(&self, second: u32) -> Result<(), AgentError> {
-        let s = self.session(second);
+    pub fn switch_back(&self, second_entry: u32) -> Result<(), AgentError> {
+        let s = self.session(second_entry);
         let (part::CURRENT, Some(first)) = (s.two.part, s.other_path()) else {
             return Ok(());
         };
         let memory = self.memory();
-        memory.take_over(first, second);
+        memory.take_over(first, second_entry);
         if is_out_of_sight(self.session(first).rcv_max, s.snd_ack) {
             memory.set_received(first, s.snd_ack);
         }
-        memory.share_life(first, second);
+        memory.share_life(first, second_entry);
         self.lead_to(first)?;
         memory.set_part(first, part::CURRENT, None);
-        memory.set_part(second, part::NEXT, Some(first));
-        memory.hide(second);
+        memory.set_part(second_entry, part::NEXT, Some(first));
+        memory.hide(second_entry);
         Ok(())
     }
 
@@ -229,7 +234,7 @@ impl Agent {
     /// five-tuple leads to. An earlier process may have died between two stores of a switch. A
     /// reader of the other fields would mistake the path in use for the other one.
     pub fn mend_parts(&self) {
-        for (second, s) in self.sessions() {
+        for (second_entry, s) in self.sessions() {
             let is_second = matches!(
                 s.view(),
                 View::Changing(Change::Joining | Change::Switching(_))
@@ -244,16 +249,16 @@ impl Agent {
             }
             let (now, memory) = ([s.two.part, before.two.part], self.memory());
             match self.find(&s.key) {
-                Some(taken) if taken == second && now != [part::CURRENT, part::BEFORE] => {
-                    memory.set_state(second, State::Switching);
-                    memory.set_part(second, part::CURRENT, Some(first));
-                    memory.set_part(first, part::BEFORE, Some(second));
+                Some(taken) if taken == second_entry && now != [part::CURRENT, part::BEFORE] => {
+                    memory.set_state(second_entry, State::Switching);
+                    memory.set_part(second_entry, part::CURRENT, Some(first));
+                    memory.set_part(first, part::BEFORE, Some(second_entry));
                     memory.hide(first);
                 }
                 Some(taken) if taken == first && now != [part::NEXT, part::CURRENT] => {
                     memory.set_part(first, part::CURRENT, None);
-                    memory.set_part(second, part::NEXT, Some(first));
-                    memory.hide(second);
+                    memory.set_part(second_entry, part::NEXT, Some(first));
+                    memory.hide(second_entry);
                 }
                 _ => {}
             }
@@ -263,13 +268,15 @@ impl Agent {
     /// Sets the number that the other end had sent before it took the path. Returns true if the
     /// path has carried these bytes, and the local end has acknowledged them and nothing that
     /// the path has not carried. Then nothing that is still on the path before is needed.
-    pub fn settle_path(&self, second: u32, peer_cutoff: u32) -> bool {
+    pub fn settle_path(&self, second_entry: u32, peer_cutoff: u32) -> bool {
         let cutoff = Cutoff {
             at: peer_cutoff,
             closes: false,
         };
-        let acked = self.memory().set_cut_in(second, cutoff, Anchor::Local);
-        let s = self.session(second);
+        let acked = self
+            .memory()
+            .set_cut_in(second_entry, cutoff, Anchor::Local);
+        let s = self.session(second_entry);
         let shown = two_paths::carries_all(&s) && !seq::after(s.snd_ack, s.rcv_max);
         (acked || !seq::before(s.snd_ack, peer_cutoff)) && shown
     }
@@ -277,15 +284,15 @@ impl Agent {
     /// Gives up the path before, whose late packets are of no use any longer, or this path if it
     /// was not taken. The entry becomes a tombstone, and its slot is returned. No socket knows
     /// that path's five-tuple: the stack would answer late packets with a reset.
-    pub fn drop_path_before(&self, second: u32) -> Option<u32> {
-        let s = self.session(second);
+    pub fn drop_path_before(&self, second_entry: u32) -> Option<u32> {
+        let s = self.session(second_entry);
         let (part::CURRENT, Some(first)) = (s.two.part, s.other_path()) else {
-            return self.drop_next_path(second);
+            return self.drop_next_path(second_entry);
         };
-        self.memory().share_life(second, first);
-        self.memory().set_state(second, State::NewPath);
-        self.memory().set_part(second, part::CURRENT, None);
-        self.rejoin(second);
+        self.memory().share_life(second_entry, first);
+        self.memory().set_state(second_entry, State::NewPath);
+        self.memory().set_part(second_entry, part::CURRENT, None);
+        self.rejoin(second_entry);
         if self.session(first).view().is_relayed() {
             // The entry relays packets that arrive by the other.
             self.memory().set_part(first, part::BEFORE, None);
@@ -320,8 +327,8 @@ impl Agent {
     }
 
     /// Gives up a path that is not taken, as [`Agent::drop_path_before`] does.
-    pub fn drop_next_path(&self, second: u32) -> Option<u32> {
-        let s = self.session(second);
+    pub fn drop_next_path(&self, second_entry: u32) -> Option<u32> {
+        let s = self.session(second_entry);
         if s.two.part != part::NEXT {
             return None;
         }
@@ -331,28 +338,28 @@ impl Agent {
             self.rejoin(first);
         }
         self.steer_no_more(&s);
-        self.tombstone(second);
+        self.tombstone(second_entry);
         // A packet that arrived on the path at this moment may have taken it (`dysco_follow`).
         wait_for_programs();
-        if self.session(second).is_current() {
-            if let Err(error) = self.switch_back(second) {
+        if self.session(second_entry).is_current() {
+            if let Err(error) = self.switch_back(second_entry) {
                 tracing::error!(session = ?s.key, %error, "a session has taken a path that is given up");
             }
-            self.tombstone(second);
+            self.tombstone(second_entry);
         }
         // The other end's last packets may have taken the path after this end had left it.
         if let Some(first) = s.other_path()
             && let current = self.session(first)
             && (current.key, current.created_ns) == (s.key, s.created_ns)
         {
-            self.memory().share_life(first, second);
+            self.memory().share_life(first, second_entry);
         }
-        Some(second)
+        Some(second_entry)
     }
 
     /// Sets the number of the path of [`Agent::add_path`].
-    pub fn set_path_number(&self, second: u32, number: u32) {
-        self.memory().set_laid_by(second, number);
+    pub fn set_path_number(&self, second_entry: u32, number: u32) {
+        self.memory().set_laid_by(second_entry, number);
     }
 
     /// Leaves a session that passes this host by two paths only one, if `keep` decides which.
