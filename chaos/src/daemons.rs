@@ -160,10 +160,10 @@ impl Daemons {
     pub fn settle(&self, world: &World) -> Vec<String> {
         let mut wrong = Vec::new();
         for (number, daemon) in &self.all {
-            let calm = world
+            let checked = world
                 .host(*number)
                 .and_then(|h| self.fleet.set_faults(h, ""));
-            wrong.extend(calm.err().map(|error| format!("h{number}: {error:#}")));
+            wrong.extend(checked.err().map(|error| format!("h{number}: {error:#}")));
             let mut daemon = lock(daemon);
             daemon.away = daemon.away.map(|_| Instant::now());
         }

@@ -99,12 +99,12 @@ impl Driver {
                 break;
             }
             // Both controls run at the same time: each takes as long as the run itself.
-            let (calm, with_kills) = std::thread::scope(|scope| {
+            let (undisturbed, with_kills) = std::thread::scope(|scope| {
                 let with_kills = kills.then(|| scope.spawn(|| self.control(plan, false)));
-                let calm = self.control(plan, true);
-                (calm, with_kills.map(|run| run.join()))
+                let undisturbed = self.control(plan, true);
+                (undisturbed, with_kills.map(|run| run.join()))
             });
-            controls.calm.push(calm?);
+            controls.undisturbed.push(undisturbed?);
             match with_kills {
                 Some(Ok(run)) => controls.with_kills.push(run?),
                 Some(Err(panic)) => std::panic::resume_unwind(panic),
@@ -115,8 +115,8 @@ impl Driver {
     }
 
     /// Runs a plan without Dysco.
-    pub fn control(&self, plan: &Plan, calm: bool) -> Result<Run> {
-        let (run, dir) = self.run(&plan.control(calm))?;
+    pub fn control(&self, plan: &Plan, undisturbed: bool) -> Result<Run> {
+        let (run, dir) = self.run(&plan.control(undisturbed))?;
         let _ = fs::remove_dir_all(dir);
         Ok(run)
     }

@@ -50,7 +50,7 @@ pub struct Controls {
     /// Runs with the kills of proxies.
     pub with_kills: Vec<Run>,
     /// Runs without these kills, for comparison with a session that its proxy has left.
-    pub calm: Vec<Run>,
+    pub undisturbed: Vec<Run>,
 }
 
 /// Problem of a session.
@@ -219,7 +219,7 @@ fn of_session(
     let killed = killed_in(session, run, seen.local);
     let held_against = match killed {
         Some(_) => &controls.with_kills,
-        None => &controls.calm,
+        None => &controls.undisturbed,
     };
     let without: Vec<_> = held_against
         .iter()

@@ -244,15 +244,15 @@ impl Plan {
         self.proxies.iter().find(|p| p.host == host)
     }
 
-    /// Returns the same plan without Dysco: no daemon, no operation. With `calm`, no proxy is
-    /// killed either.
-    pub fn control(&self, calm: bool) -> Plan {
+    /// Returns the same plan without Dysco: no daemon, no operation. With `undisturbed`, no proxy
+    /// is killed either.
+    pub fn control(&self, undisturbed: bool) -> Plan {
         let mut control = self.clone();
         control.operations.clear();
         control.hosts.iter_mut().for_each(|h| h.daemon = false);
         control.kills.retain(|k| match k.victim {
             Victim::Daemon { .. } | Victim::DaemonAt { .. } => false,
-            Victim::Proxy { .. } | Victim::Host { .. } => !calm,
+            Victim::Proxy { .. } | Victim::Host { .. } => !undisturbed,
             Victim::Link { .. } => true,
         });
         control

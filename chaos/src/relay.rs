@@ -45,8 +45,8 @@ impl Relay {
                 // the proxy.
                 let ends = Arc::new((client, server));
                 let both = ends.clone();
-                let up = std::thread::spawn(move || pump(&both.0, &both.1, buffer, rewrite));
-                pump(&ends.1, &ends.0, buffer, rewrite);
+                let up = std::thread::spawn(move || relay_bytes(&both.0, &both.1, buffer, rewrite));
+                relay_bytes(&ends.1, &ends.0, buffer, rewrite);
                 let _ = up.join();
             });
         }
@@ -55,7 +55,7 @@ impl Relay {
 }
 
 /// Relays one direction until its end.
-fn pump(from: &TcpStream, to: &TcpStream, buffer: usize, rewrite: Option<u64>) {
+fn relay_bytes(from: &TcpStream, to: &TcpStream, buffer: usize, rewrite: Option<u64>) {
     let done = match rewrite {
         Some(first) => spliced(from, to, first).and_then(|()| copy(from, to, buffer, TURNED)),
         None => copy(from, to, buffer, 0),

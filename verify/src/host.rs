@@ -9,10 +9,10 @@ use dysco_proto::{
     ChangeId, Command, HostEvent, Machine, Progress, Reason, Report, Role, Subsession,
 };
 
+use crate::drive::{self, Engine, NOW, Twist};
 use crate::nature::Nature;
 use crate::place::{self, Side};
 use crate::plane::{Entry, Notice};
-use crate::pump::{self, Engine, NOW, Twist};
 use crate::seed::{self, Seed};
 use crate::socket::Socket;
 use relay::Rest;
@@ -167,7 +167,7 @@ impl Hash for Host {
 }
 
 /// Result of one input.
-pub type Outcome = pump::Outcome<Wrong>;
+pub type Outcome = drive::Outcome<Wrong>;
 
 impl Host {
     /// Creates a host of a chain of `count` hosts, with all sessions open.
@@ -261,7 +261,7 @@ impl Host {
             }
         }
         self.undo_unrecorded();
-        self.pump(twist, &mut out);
+        self.drive(twist, &mut out);
         out
     }
 
@@ -314,7 +314,7 @@ impl Host {
         if let Some(machine) = &mut self.machine {
             give(machine);
         }
-        self.pump(twist, &mut out);
+        self.drive(twist, &mut out);
         out
     }
 

@@ -1,16 +1,16 @@
 //! Model check of the session protocol: the machine that `dyscod` runs, on
 //! hosts whose data plane is abstract, explored by stateright. See the README.
 
-pub mod calm;
 pub mod chain;
 pub mod config;
+pub mod drive;
 pub mod host;
 pub mod model;
 pub mod nature;
 pub mod parts;
 pub mod place;
 pub mod plane;
-pub mod pump;
+pub mod quiesce;
 pub mod report;
 pub mod run;
 pub mod seed;

@@ -7,8 +7,8 @@ use dysco_proto::{ChangeId, Machine, Time, Timer};
 use stateright::{Model, Property};
 
 use crate::config::{Configuration, Request};
+use crate::drive::{NOW, Twist};
 use crate::place::{self, Side};
-use crate::pump::{NOW, Twist};
 use crate::report::Explorable;
 use crate::run::{Fates, explain};
 use crate::seed;
@@ -244,7 +244,7 @@ impl Exploration {
                 leave(m, at);
             }),
             Request::Again { at } => {
-                world.mended();
+                world.repaired();
                 world.pure = config.closes == [false; 2]
                     && !world.hosts().any(|h| h.sockets.iter().any(|s| s.reset));
                 world.input(config, at, Twist::Plain, |m| {

@@ -68,7 +68,7 @@ impl Entry {
 
     /// True if the new path has been used.
     pub fn used(&self) -> bool {
-        self.s.two.cut_armed | self.s.two.cut_set | self.s.two.new_heard != 0
+        self.s.two.cut_armed | self.s.two.cut_set | self.s.two.new_received != 0
     }
 
     /// Models `Agent::prepare`, and the number that the following SYN shows: at least what the
@@ -119,7 +119,7 @@ impl Entry {
     }
 
     /// Models `ingress::was_broken`, for a packet of the old path that the end receives.
-    fn hear_end(&mut self, at: Anchor, notify_end: Option<&Packet>, tell: &mut Vec<Notice>) {
+    fn receive_end(&mut self, at: Anchor, notify_end: Option<&Packet>, tell: &mut Vec<Notice>) {
         let breaks = notify_end.is_some_and(|p| two_paths::breaks(at, &self.s, &p.seg));
         if breaks && !two_paths::is_broken(&self.s) {
             self.break_off();
@@ -145,7 +145,7 @@ impl Entry {
     /// Models `Agent::take_back`.
     pub fn take_back(&mut self) {
         let two = &mut self.s.two;
-        (two.cut_armed, two.new_heard, two.cut_in_set) = (0, 0, 0);
+        (two.cut_armed, two.new_received, two.cut_in_set) = (0, 0, 0);
         (two.drained, two.edge_set, two.cut_set) = (0, 0, 0);
         self.s.muted = 1;
     }
@@ -213,7 +213,7 @@ impl Entry {
     /// Models `paths::cut_if_due`.
     fn cut_if_due(&mut self, at: Anchor) {
         let two = &mut self.s.two;
-        if two.cut_armed | two.new_heard != 0 && two.cut_set == 0 && self.s.muted == 0 {
+        if two.cut_armed | two.new_received != 0 && two.cut_set == 0 && self.s.muted == 0 {
             two.cut_set = 1;
             self.s.cut_out = at.snd_max(&self.s);
         }
@@ -229,7 +229,7 @@ impl Entry {
     ) -> ((Path, Packet), Option<(Path, Packet)>) {
         let seg = packet.seg;
         two_paths::acknowledge(&mut self.s, &seg);
-        two_paths::hear_window(at, &mut self.s, &seg);
+        two_paths::record_window(at, &mut self.s, &seg);
         if two_paths::drains(&self.s, &seg) {
             self.s.two.drained = 1;
             tell.push(Notice::Drained);
@@ -348,7 +348,7 @@ impl Entry {
                     self.track_in(&seg, tell);
                 }
                 let notify_end = self.deliver_old(Anchor::Local, packet);
-                self.hear_end(Anchor::Local, notify_end.as_ref(), tell);
+                self.receive_end(Anchor::Local, notify_end.as_ref(), tell);
                 notify_end
             }
             // Far anchors process the packets of their ends elsewhere.
@@ -399,17 +399,17 @@ impl Entry {
         if !packet.seg.has(RST) && two_paths::record_announced(&mut self.s, packet.seg.end()) {
             tell.push(Notice::Drained);
         }
-        self.hear_new(Anchor::Local, packet)
+        self.receive_new(Anchor::Local, packet)
     }
 
-    /// Models `paths::hear`: returns what the end receives of a segment on the new path.
-    fn hear_new(&mut self, at: Anchor, mut packet: Packet) -> Option<Packet> {
+    /// Models `paths::receive`: returns what the end receives of a segment on the new path.
+    fn receive_new(&mut self, at: Anchor, mut packet: Packet) -> Option<Packet> {
         let seg = packet.seg;
         let judged = two_paths::new_incoming(at, &self.s, &seg, 0);
         let s = &mut self.s;
-        two_paths::hear_live(s, &seg);
+        two_paths::record_live(s, &seg);
         if !seg.has(RST) {
-            two_paths::hear_data(at, s, &seg);
+            two_paths::record_data(at, s, &seg);
             if seg.has(ACK) {
                 two_paths::record_peer_ack(at, s, seg.ack, &judged);
             }
@@ -451,7 +451,10 @@ impl Hash for Entry {
         if self.state() != State::NewPath {
             (s.rcv_max, s.rcv_ack).hash(state);
         }
-        let (cut, heard) = ((two.cut_armed, two.cut_set), (two.new_heard, two.edge_set));
+        let (cut, heard) = (
+            (two.cut_armed, two.cut_set),
+            (two.new_received, two.edge_set),
+        );
         (cut, heard, two.cut_in_set, two.drained, two.new_data).hash(state);
         (two.old_ack_set, two.new_ack_set, s.cut_out, s.cut_in).hash(state);
         (s.edge, s.peer_ack, s.new_low, s.old_ack, s.new_ack).hash(state);

@@ -17,7 +17,7 @@ use crate::parts::digest;
 const REPORTED: usize = 60;
 
 /// A state of a model that proceeds without faults.
-pub trait Calm: Clone + Hash + Display {
+pub trait Quiesce: Clone + Hash + Display {
     /// Type of the configuration.
     type Configuration;
     /// Type of the outcome.
@@ -45,15 +45,15 @@ pub trait Calm: Clone + Hash + Display {
 }
 
 /// Known outcomes, by the names of states.
-pub struct Fates<W: Calm>(Mutex<FxHashMap<u64, W::Fate>>);
+pub struct Fates<W: Quiesce>(Mutex<FxHashMap<u64, W::Fate>>);
 
-impl<W: Calm> Default for Fates<W> {
+impl<W: Quiesce> Default for Fates<W> {
     fn default() -> Fates<W> {
         Fates(Mutex::default())
     }
 }
 
-impl<W: Calm> Fates<W> {
+impl<W: Quiesce> Fates<W> {
     fn get(&self, name: u64) -> Option<W::Fate> {
         self.0.lock().get(&name).copied()
     }
@@ -69,7 +69,7 @@ impl<W: Calm> Fates<W> {
 }
 
 /// Returns the states between a state and its end, in words.
-pub fn explain<W: Calm>(config: &W::Configuration, world: &W) -> Vec<String> {
+pub fn explain<W: Quiesce>(config: &W::Configuration, world: &W) -> Vec<String> {
     let fates = Fates::default();
     let mut run = Run::new(config, world, &fates);
     run.log = Some(Vec::new());
@@ -77,7 +77,7 @@ pub fn explain<W: Calm>(config: &W::Configuration, world: &W) -> Vec<String> {
     run.log.unwrap_or_default()
 }
 
-struct Run<'a, W: Calm> {
+struct Run<'a, W: Quiesce> {
     config: &'a W::Configuration,
     world: W,
     fates: &'a Fates<W>,
@@ -89,7 +89,7 @@ struct Run<'a, W: Calm> {
     log: Option<Vec<String>>,
 }
 
-impl<'a, W: Calm> Run<'a, W> {
+impl<'a, W: Quiesce> Run<'a, W> {
     fn new(config: &'a W::Configuration, world: &W, fates: &'a Fates<W>) -> Run<'a, W> {
         Run {
             config,
@@ -157,7 +157,7 @@ impl<'a, W: Calm> Run<'a, W> {
     }
 
     fn repeat_all(&mut self) {
-        for (_, place, timer) in self.timers(|insists, _| insists.then_some(Time::ZERO)) {
+        for (_, place, timer) in self.timers(|has_pending, _| has_pending.then_some(Time::ZERO)) {
             self.world.says_again(self.config, place, timer);
             let _ = self.settle();
         }
@@ -184,7 +184,7 @@ impl<'a, W: Calm> Run<'a, W> {
         let mut found = Vec::new();
         for (place, machine) in self.world.machines() {
             for w in machine.waits() {
-                found.extend(wanted(w.insists, w.deadline).map(|at| (at, place, w.timer)));
+                found.extend(wanted(w.has_pending, w.deadline).map(|at| (at, place, w.timer)));
             }
         }
         found.sort_unstable();

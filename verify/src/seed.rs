@@ -8,10 +8,10 @@ use dysco_common::two_paths::{Cutoff, Fins};
 use dysco_proto::{ChangeId, Machine, Message, Phase, Role, Subsession, Timer};
 
 use crate::config::Configuration;
+use crate::drive::{NOW, Twist};
 use crate::parts::Letter;
 use crate::place::{self, Side};
 use crate::plane::Packet;
-use crate::pump::{NOW, Twist};
 use crate::world::World;
 
 pub mod local;

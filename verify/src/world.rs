@@ -8,11 +8,11 @@ use std::hash::{Hash, Hasher};
 
 use dysco_common::{State, two_paths};
 
-use crate::calm::Fate;
 use crate::config::Configuration;
 use crate::host::{Host, Wrong};
 use crate::parts::{Net, Sealed, digest};
 use crate::place::{self, Side};
+use crate::quiesce::Fate;
 use crate::socket::{Harm, Say, Socket};
 
 pub use packets::Lost;

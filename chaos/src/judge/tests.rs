@@ -108,9 +108,9 @@ fn kinds(run: &Run, controls: &Controls) -> Vec<Kind> {
     found.into_iter().map(|f| f.kind).collect()
 }
 
-fn of(calm: SessionRun) -> Controls {
+fn of(undisturbed: SessionRun) -> Controls {
     Controls {
-        calm: vec![run(calm)],
+        undisturbed: vec![run(undisturbed)],
         with_kills: vec![],
     }
 }
@@ -201,7 +201,7 @@ fn a_session_may_end_with_its_proxy_but_not_worse() {
     seen.operations[0].code = Some(5);
     let controls = Controls {
         with_kills: vec![run(reset)],
-        calm: vec![run(good())],
+        undisturbed: vec![run(good())],
     };
     assert!(kinds(&seen, &controls).is_empty());
     // A clean end despite missing bytes is worse.

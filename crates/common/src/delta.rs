@@ -98,7 +98,7 @@ pub struct Reach {
 /// Returns true if neither end has received more than the other has sent, with `delta` as the
 /// change by middleboxes between them. The left end is read before the right one, and again after
 /// it.
-pub const fn bears(before: &Reach, right: &Reach, now: &Reach, delta: &Delta) -> bool {
+pub const fn is_consistent(before: &Reach, right: &Reach, now: &Reach, delta: &Delta) -> bool {
     !after(right.heard, now.sent.wrapping_add(delta.to_server))
         && !after(before.heard, right.sent.wrapping_add(delta.to_client))
 }

@@ -295,7 +295,7 @@ impl Session {
 
     /// Returns true if the session is older than the data plane, which saw no SYN of it.
     pub const fn is_adopted(&self) -> bool {
-        self.state == State::Adopted as u32 || self.life.heard_out | self.life.heard_in != 0
+        self.state == State::Adopted as u32 || self.life.seen_out | self.life.seen_in != 0
     }
 }
 
@@ -315,7 +315,7 @@ pub struct Two {
     /// A packet other than a reset was received on the new path, or on that of another chain. In a
     /// session that takes the direct path: it once had another path. Firewalls on the direct path
     /// may be shown how far an end has sent, by packets that no stack may receive.
-    pub new_heard: u8,
+    pub new_received: u8,
     /// `edge` and `peer_ack` are valid.
     pub edge_set: u8,
     /// `old_ack` is valid, and possibly more: `two_paths::{VALID, ASKED}`.

@@ -26,19 +26,19 @@ pub use ending::{
     is_broken, taught, undelivered,
 };
 pub use incoming::{
-    NewIncoming, OldIncoming, REFUSES, asks, hear_window, new_incoming, old_incoming, old_number,
+    NewIncoming, OldIncoming, REFUSES, asks, new_incoming, old_incoming, old_number, record_window,
 };
 pub use leaving::{Leaving, carries_all, least_carried, leaving, may_end_late};
-pub use live::{hear_live, is_live, is_live_beside};
+pub use live::{is_live, is_live_beside, record_live};
 pub use opening::{
-    LAST_WINDOW, answer_opening, ends_path, has_length, hear_length, hear_opening, is_of_opening,
-    may_answer_opening, may_show_length, opens_windows,
+    LAST_WINDOW, answer_opening, ends_path, has_length, is_of_opening, may_answer_opening,
+    may_show_length, opens_windows, record_length, record_opening,
 };
 pub use outgoing::{ASKED, Copy, Outgoing, Sacks, VALID, data_path, drains, outgoing, sacks};
 pub use peer::{
     acked_far_ahead, acknowledge, announces_to, has_all_old, has_announced_all, has_carried,
-    has_caught_up, has_old, hear_data, is_confirmed, is_past, is_shut_in, is_taken_back,
-    is_unheard, may_be_closed, may_be_reset, may_close, may_reset, record_announced,
+    has_caught_up, has_old, is_confirmed, is_past, is_shut_in, is_taken_back, is_undelivered,
+    may_be_closed, may_be_reset, may_close, may_reset, record_announced, record_data,
     record_peer_ack, widest_in,
 };
 pub use window::{NO_EDGE, is_beyond, offered, stored_edge};

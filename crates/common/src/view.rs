@@ -283,7 +283,7 @@ impl Session {
                 (0, _) => Cut::Ordered,
                 (_, _) => Cut::Set,
             },
-            heard: self.two.new_heard != 0,
+            heard: self.two.new_received != 0,
             muted: self.muted != 0,
         }
     }

@@ -181,7 +181,7 @@ impl Agent {
     /// if it has become tracked by this call.
     pub fn confirm(&self, slot: u32) -> bool {
         let s = self.session(slot);
-        let heard = s.life.heard_out & s.life.heard_in != 0;
+        let heard = s.life.seen_out & s.life.seen_in != 0;
         let confirmed = s.view() == View::Adopted && heard;
         if confirmed {
             self.memory().set_state(slot, State::Tracked);

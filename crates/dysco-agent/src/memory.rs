@@ -158,9 +158,9 @@ impl Memory {
     }
 
     /// Records that firewalls on the entry's path may be shown numbers from now on.
-    pub fn set_heard(&self, slot: u32) {
+    pub fn set_new_received(&self, slot: u32) {
         // SAFETY: as in `is_in`.
-        let field = unsafe { &raw mut (*self.two(slot)).new_heard };
+        let field = unsafe { &raw mut (*self.two(slot)).new_received };
         self.flag(field).store(1, Ordering::Release);
     }
 
@@ -399,7 +399,7 @@ impl Memory {
         let flags = unsafe {
             [
                 &raw mut (*two).cut_armed,
-                &raw mut (*two).new_heard,
+                &raw mut (*two).new_received,
                 &raw mut (*two).cut_in_set,
                 &raw mut (*two).drained,
                 &raw mut (*two).edge_set,

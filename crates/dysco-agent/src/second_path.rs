@@ -58,7 +58,7 @@ impl Agent {
         };
         self.memory().seed(second_entry, &session);
         if first.view() == View::Tracked {
-            self.memory().set_heard(slot);
+            self.memory().set_new_received(slot);
         }
         Ok(second_entry)
     }
@@ -131,9 +131,10 @@ impl Agent {
         let other = s.alias().filter(|name| *name != s.path);
         let names = std::iter::once(s.path).chain(other);
         for name in names.filter(|name| !name.is_none()) {
-            let heir = self.find(&s.key).filter(|heir| *heir != slot);
-            let heir = heir.filter(|heir| self.session(*heir).alias() == Some(name));
-            let Some(heir) = heir else {
+            let successor = self.find(&s.key).filter(|successor| *successor != slot);
+            let successor =
+                successor.filter(|successor| self.session(*successor).alias() == Some(name));
+            let Some(successor) = successor else {
                 self.drop_key(&name, slot);
                 continue;
             };
@@ -142,7 +143,7 @@ impl Agent {
             if !matches!(flows.get(&key, 0), Ok(held) if held.0.slot == slot) {
                 continue;
             }
-            let value = Ref(FlowRef::alias(&name, heir));
+            let value = Ref(FlowRef::alias(&name, successor));
             if let Err(error) = flows.insert(key, value, 0) {
                 tracing::error!(?name, %error, "what a session is called may become another's");
             }
@@ -216,7 +217,7 @@ impl Agent {
 
     /// Makes the session's own five-tuple lead to this entry, so that the session takes its path
     /// from the next packet on. A step of [`Agent::switch_path`] and [`Agent::switch_back`];
-    /// their other steps only follow it ([`Agent::mend_parts`]).
+    /// their other steps only follow it ([`Agent::repair_parts`]).
     ///
     /// # Errors
     /// If the flow map cannot be written: then nothing has changed.
@@ -233,7 +234,7 @@ impl Agent {
     /// Sets again which of its two paths each session takes, by the entry that its own
     /// five-tuple leads to. An earlier process may have died between two stores of a switch. A
     /// reader of the other fields would mistake the path in use for the other one.
-    pub fn mend_parts(&self) {
+    pub fn repair_parts(&self) {
         for (second_entry, s) in self.sessions() {
             let is_second = matches!(
                 s.view(),

@@ -39,7 +39,7 @@ async fn the_end_on_a_path_that_is_given_up_is_not_forgotten() {
     opened.shutdown(Shutdown::Write).unwrap();
     assert_ne!(agent.session(next).life.fin_out, 0);
     agent.lead_to(first).unwrap();
-    agent.mend_parts();
+    agent.repair_parts();
     assert_eq!(agent.session(first).life.fin_out, 0);
     assert_eq!(agent.drop_next_path(next), Some(next));
     assert_ne!(agent.session(first).life.fin_out, 0);
@@ -53,7 +53,7 @@ async fn a_path_that_is_in_use_is_never_given_up() {
 
     // On the way there: the successor is told to go back, or to continue.
     agent.lead_to(next).unwrap();
-    agent.mend_parts();
+    agent.repair_parts();
     assert_eq!(parts(), [part::BEFORE, part::CURRENT]);
     agent.switch_back(next).unwrap();
     assert_eq!(
@@ -64,7 +64,7 @@ async fn a_path_that_is_in_use_is_never_given_up() {
     // On the way back: the successor gives the new path up.
     agent.switch_path(next).unwrap();
     agent.lead_to(first).unwrap();
-    agent.mend_parts();
+    agent.repair_parts();
     assert_eq!(parts(), [part::CURRENT, part::NEXT]);
     // If no record names the change, the path before is given up.
     assert_eq!(agent.drop_path_before(next), Some(next));

@@ -12,6 +12,7 @@ use dysco_common::{Counter, EventKind, Path, mark};
 
 use crate::Verdict;
 use crate::chain;
+use crate::fast_path;
 use crate::hop;
 use crate::icmp;
 use crate::ingress;
@@ -20,7 +21,6 @@ use crate::maps::{self, Flow, OWN, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, find, load};
 use crate::relay;
 use crate::second_path;
-use crate::steady;
 use crate::steer;
 use crate::transit;
 use crate::write;
@@ -272,7 +272,7 @@ pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     }
     // Anybody may have chosen the numbers of a reset.
     if believed && !seg.has(RST) {
-        steady::sent(s, seg);
+        fast_path::sent(s, seg);
     }
     if let Some((tsval, _)) = found.timestamps(ctx) {
         s.tsval_out = tsval;

@@ -1,7 +1,7 @@
 //! Packets for the local end, on their way in.
 
 mod both_paths;
-mod heard;
+mod update;
 
 use core::hint::cold_path;
 
@@ -23,9 +23,9 @@ use crate::transit;
 use crate::write::{self, Change};
 use crate::{Verdict, is_short};
 use both_paths::{from_new_path, from_old_path, opening};
-use heard::track;
+use update::track;
 
-pub use heard::{ends, heard, received, received_exactly, was_broken, was_reset, was_sent};
+pub use update::{ends, heard, received, received_exactly, was_broken, was_reset, was_sent};
 
 /// Judges an incoming packet that needs a closer look.
 #[inline(always)]
@@ -69,7 +69,7 @@ pub fn run(ctx: TcContext) -> Verdict {
         return verdict;
     }
     match State::from_word(s.state) {
-        Some(State::Tracked) if s.two.new_heard != 0 && opens_windows(&found.seg) => {
+        Some(State::Tracked) if s.two.new_received != 0 && opens_windows(&found.seg) => {
             cold_path();
             second_path::take_in_announced(s, &found.seg);
             Verdict::Drop

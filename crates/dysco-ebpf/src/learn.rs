@@ -45,8 +45,8 @@ pub fn heard(s: &mut Session, seg: &Segment, dir: Direction, slot: u32) -> bool 
         return false;
     }
     let (this, other) = match dir {
-        Direction::Out => (&mut s.life.heard_out, s.life.heard_in),
-        Direction::In => (&mut s.life.heard_in, s.life.heard_out),
+        Direction::Out => (&mut s.life.seen_out, s.life.seen_in),
+        Direction::In => (&mut s.life.seen_in, s.life.seen_out),
     };
     if *this == 0 {
         *this = 1;

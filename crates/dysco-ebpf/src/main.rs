@@ -15,6 +15,7 @@
 mod atomic;
 mod chain;
 mod egress;
+mod fast_path;
 mod hop;
 mod icmp;
 mod ingress;
@@ -27,7 +28,6 @@ mod receives;
 mod relay;
 mod second_path;
 mod sockets;
-mod steady;
 mod steer;
 mod transit;
 mod write;
@@ -101,7 +101,7 @@ fn is_short(ctx: &TcContext, found: &Found) -> bool {
 pub fn dysco_egress(ctx: TcContext) -> i32 {
     let skb = ctx.skb.skb;
     if !egress::is_marked(&ctx)
-        && let Some(verdict) = steady::egress(&ctx)
+        && let Some(verdict) = fast_path::egress(&ctx)
     {
         return act(skb, verdict);
     }
@@ -113,7 +113,7 @@ pub fn dysco_egress(ctx: TcContext) -> i32 {
 #[inline(always)]
 pub fn dysco_ingress(ctx: TcContext) -> i32 {
     let skb = ctx.skb.skb;
-    if let Some(verdict) = steady::ingress(&ctx) {
+    if let Some(verdict) = fast_path::ingress(&ctx) {
         return act(skb, verdict);
     }
     act(skb, ingress::run(ctx))

@@ -17,7 +17,7 @@ use dysco_common::{Addr, Session};
 
 pub use flows::{
     Aligned, FLOWS, Flow, claim, claim_path, claim_slot, dysco_called, find, give_up_path, hinted,
-    is_called, is_nobodys, lead_to, no_room,
+    is_called, is_unused, lead_to, no_room,
 };
 pub use neighbours::neighbour;
 pub use reports::{EVENTS, count, count_usual, tell, tell_later, tell_opened};

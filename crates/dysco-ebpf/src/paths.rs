@@ -15,7 +15,7 @@ use crate::packet::Packet;
 /// late.
 #[inline(always)]
 pub fn cut_if_due(s: &mut Session, at: Anchor) {
-    if s.two.cut_armed | s.two.new_heard != 0 && s.two.cut_set == 0 && s.muted == 0 {
+    if s.two.cut_armed | s.two.new_received != 0 && s.two.cut_set == 0 && s.muted == 0 {
         s.cut_out = at.snd_max(s);
         s.two.cut_set = 1;
     }
@@ -75,11 +75,11 @@ fn has_timestamps(s: &Session) -> bool {
 /// Takes in a segment of the new path, already in the end's own numbers, and limits `e` to what
 /// the end may receive. Returns false if the end must not receive the segment.
 #[inline(always)]
-pub fn hear(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut Edit) -> bool {
+pub fn receive(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut Edit) -> bool {
     let judged = two_paths::new_incoming(at, s, seg, at.wscale(s));
-    two_paths::hear_live(s, seg);
+    two_paths::record_live(s, seg);
     if !seg.has(RST) {
-        two_paths::hear_data(at, s, seg);
+        two_paths::record_data(at, s, seg);
         if seg.has(ACK) {
             two_paths::record_peer_ack(at, s, seg.ack, &judged);
         }
@@ -94,7 +94,7 @@ pub fn hear(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut Edit
     if judged.seq != seg.seq && (clock || !has_timestamps(s)) {
         e.seq = judged.seq;
         if clock {
-            e.tsval_add = at.tsval_heard(s).wrapping_sub(p.header.timestamps().0);
+            e.tsval_add = at.tsval_received(s).wrapping_sub(p.header.timestamps().0);
         }
     }
     // The far end echoes the proxy's clock until it has received all of the old path. Translated

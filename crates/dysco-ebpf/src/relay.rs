@@ -14,11 +14,11 @@ use dysco_common::{Counter, mark};
 
 use crate::Verdict;
 use crate::atomic;
+use crate::fast_path;
 use crate::hop;
 use crate::ingress;
 use crate::maps::{self, Flow, Run, Scratch, count, count_usual};
 use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Packet, protocol, usual};
-use crate::steady;
 use crate::write;
 use end::{from_end, onto_new_path, take_in};
 use stack::header_copy;
@@ -230,7 +230,7 @@ fn to_stack_alone(s: &mut Session, p: &Packet, slot: u32) {
         ingress::ends(s, seg, seg.seq, slot);
     }
     if !seg.has(RST) {
-        steady::arrived(s, seg);
+        fast_path::arrived(s, seg);
     }
 }
 

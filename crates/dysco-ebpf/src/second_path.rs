@@ -14,8 +14,8 @@ use dysco_common::seq::{after, min};
 use dysco_common::session::{Session, State, life, part};
 use dysco_common::tcp::{ACK, FIN, RST, Segment, edit};
 use dysco_common::two_paths::{
-    Copy, Leaving, has_length, hear_length, least_carried, leaving, may_answer_opening,
-    may_end_late, opens_windows,
+    Copy, Leaving, has_length, least_carried, leaving, may_answer_opening, may_end_late,
+    opens_windows, record_length,
 };
 use dysco_common::{Counter, EventKind, FlowRef, Path, ShortKey, mark};
 
@@ -119,7 +119,7 @@ fn is_as_it_was(before: &Session) -> bool {
 #[inline(always)]
 pub fn takes(ctx: &TcContext, s: &mut Session, seg: &Segment, slot: u32) -> bool {
     let opens = opens_windows(seg);
-    if !opens && !hear_length(s, seg) {
+    if !opens && !record_length(s, seg) {
         return false;
     }
     if !opens && s.state == State::Joining as u32 {
@@ -178,7 +178,7 @@ fn ends_late(s: &mut Session, seg: &Segment, slot: u32) {
 /// packet is in the scratch memory of ingress. Exported: see `learn::dysco_offer`.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dysco_knocks(skb: *mut __sk_buff, slot: u32, live: u32) -> u32 {
+pub unsafe extern "C" fn dysco_opening(skb: *mut __sk_buff, slot: u32, live: u32) -> u32 {
     let (Some(Scratch { packet: p, .. }), Some(s)) =
         (maps::scratch(Run::Ingress as u32), maps::session(slot))
     else {
@@ -238,7 +238,7 @@ pub extern "C" fn dysco_follow(slot: u32) -> u32 {
 }
 
 /// Result of [`dysco_join`]: the secret is unknown here, and the path continues.
-pub const NOBODYS: u32 = 0;
+pub const NO_SESSION: u32 = 0;
 const JOINED: u32 = 1;
 const REFUSED: u32 = 2;
 
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn dysco_join(skb: *mut __sk_buff) -> u32 {
     let token = payload.last().token();
     // SAFETY: copied at once (see `maps::look_up`).
     let Some(slot) = (unsafe { JOINS.get(&token) }).copied() else {
-        return NOBODYS;
+        return NO_SESSION;
     };
     let Some(s) = maps::session(slot) else {
         return REFUSED;

@@ -12,12 +12,12 @@ use dysco_common::two_paths::{self, opens_windows};
 use dysco_common::{Counter, EventKind, mark};
 
 use crate::Verdict;
+use crate::fast_path;
 use crate::ingress;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::Found;
 use crate::relay;
 use crate::second_path;
-use crate::steady;
 
 /// True if this host has relayed the packet. Removes the mark.
 #[inline(always)]
@@ -39,7 +39,7 @@ pub fn leaves(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
     let seg = &found.seg;
     // The numbers of a SYN or a reset may be anything.
     if seg.flags & (SYN | RST) == 0 {
-        steady::sent(s, seg);
+        fast_path::sent(s, seg);
         if let Some((tsval, _)) = found.timestamps(ctx) {
             s.tsval_out = tsval;
         }

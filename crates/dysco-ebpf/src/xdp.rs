@@ -14,13 +14,13 @@ use dysco_common::session::{Session, State, translation};
 use dysco_common::short::ShortHeader;
 use dysco_common::tcp::{Edit, MIN_HEADER};
 
+use crate::fast_path::opens_or_ends;
 use crate::hop;
 use crate::maps::{self, Flow, count_usual};
 use crate::packet::{
     Bytes, Direction, ETH_P_IP, ETH_P_IPV6, ETHERTYPE, Packet, WITH_TIMESTAMPS, at, l4, usual,
 };
 use crate::relay;
-use crate::steady::opens_or_ends;
 
 /// Relays a frame, which is then sent back. Returns `None` if the frame is unchanged.
 #[inline(always)]

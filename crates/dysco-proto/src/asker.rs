@@ -22,7 +22,7 @@ impl Asker {
     pub fn start(ctx: &mut Context, host: HostId, subsession: Subsession) -> Self {
         let change = ctx.change;
         ctx.report(Role::Asker, subsession, Progress::Requested);
-        ctx.insist(host, Message::Ask { change, subsession });
+        ctx.send_reliably(host, Message::Ask { change, subsession });
         ctx.deadline(SILENCE);
         Asker {
             host,

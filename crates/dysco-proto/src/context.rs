@@ -69,7 +69,7 @@ pub(super) struct Timing {
 
 impl Timing {
     /// Returns true if a message is repeated until it is answered.
-    pub fn insists(&self) -> bool {
+    pub fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
@@ -130,8 +130,8 @@ impl Context<'_> {
         self.core.transmits.push_back((to, message));
     }
 
-    /// Sends a message, and repeats it until [`Context::hush`].
-    pub fn insist(&mut self, to: HostId, message: Message) {
+    /// Sends a message, and repeats it until [`Context::drop_pending`].
+    pub fn send_reliably(&mut self, to: HostId, message: Message) {
         self.say(to, message.clone());
         self.timing.pending.push(Pending {
             to,
@@ -142,19 +142,19 @@ impl Context<'_> {
     }
 
     /// Stops all repetition.
-    pub fn hush(&mut self) {
+    pub fn drop_pending(&mut self) {
         self.timing.pending.clear();
     }
 
     /// Stops the repetition to one host. Returns true if nothing is repeated any more.
-    pub fn hush_to(&mut self, host: HostId) -> bool {
+    pub fn drop_pending_to(&mut self, host: HostId) -> bool {
         self.timing.pending.retain(|p| p.to != host);
         self.timing.pending.is_empty()
     }
 
     /// Returns true if a message is being repeated.
-    pub fn insists(&self) -> bool {
-        self.timing.insists()
+    pub fn has_pending(&self) -> bool {
+        self.timing.has_pending()
     }
 
     /// Sets the time of the next call if no event comes before.
@@ -187,7 +187,7 @@ impl Context<'_> {
         let change = self.change;
         self.core.commands.retain(|c| c.change != change);
         self.core.transmits.retain(|(_, m)| m.change() != change);
-        self.hush();
+        self.drop_pending();
     }
 
     pub fn report(&mut self, role: Role, subsession: Subsession, progress: Progress) {

@@ -14,7 +14,7 @@ use dysco_common::{Delta, Element};
 use super::command::Chain;
 use super::context::{Context, Flow};
 use super::event::HostEvent;
-use super::left::GONE;
+use super::left::TWO_MSL;
 use super::message::{Facts, HostId, Message, Order, Scope, Subsession};
 use super::plan;
 use super::reason::{Phase, Reason};
@@ -254,7 +254,7 @@ impl Head {
             }
             // Nothing takes the earlier path any more, whatever the right anchor reports.
             HostEvent::SessionGone { .. } if self.phase == Phase::Completing => {
-                ctx.deadline(GONE);
+                ctx.deadline(TWO_MSL);
                 Flow::On
             }
             HostEvent::SessionGone { .. } => self.cancel(ctx, Reason::Closing),

@@ -12,7 +12,7 @@ use dysco_common::{Delta, Element};
 use super::command::Chain;
 use super::context::{Context, Flow};
 use super::event::HostEvent;
-use super::left::GONE;
+use super::left::TWO_MSL;
 use super::message::{Facts, HostId, Message, Subsession};
 use super::reason::{Phase, Reason};
 use super::record::RoleRecord;
@@ -64,7 +64,7 @@ impl Lead {
         lead.phase = Phase::SettingUp;
         match abandoned {
             true => lead.leave(ctx),
-            false => ctx.insist(lead.head(), Message::Query { change }),
+            false => ctx.send_reliably(lead.head(), Message::Query { change }),
         }
         lead
     }
@@ -111,7 +111,7 @@ impl Lead {
                 self.settle(ctx, cutoff)
             }
             Message::Status { .. } if self.phase < Phase::Cancelling && !self.settled => {
-                ctx.hush();
+                ctx.drop_pending();
                 self.wait(ctx);
                 Flow::On
             }
@@ -153,11 +153,11 @@ impl Lead {
             {
                 self.settled = true;
                 ctx.report(Role::Lead, self.session, Progress::Drained);
-                ctx.hush();
+                ctx.drop_pending();
                 ctx.no_deadline();
                 let change = ctx.change;
                 // Repeated until the deciding host reports the end.
-                ctx.insist(self.head(), Message::Settled { change });
+                ctx.send_reliably(self.head(), Message::Settled { change });
                 Flow::On
             }
             HostEvent::PersistFailed { error, .. } if self.phase == Phase::Locked => {
@@ -171,7 +171,7 @@ impl Lead {
             // As at the right anchor: a reset may not have reached anybody.
             HostEvent::SessionGone { .. } if self.phase >= Phase::Cutting || self.is_restored() => {
                 self.gone = true;
-                ctx.deadline(GONE);
+                ctx.deadline(TWO_MSL);
                 Flow::On
             }
             HostEvent::SessionGone { .. } => self.refuse(ctx, Reason::Closing),
@@ -187,7 +187,7 @@ impl Lead {
             return self.refuse(ctx, Reason::TimedOut(self.phase));
         }
         let change = ctx.change;
-        ctx.insist(self.head(), Message::Query { change });
+        ctx.send_reliably(self.head(), Message::Query { change });
         Flow::On
     }
 
@@ -212,7 +212,7 @@ impl Lead {
     fn open(&mut self, ctx: &mut Context, chain: Vec<Element>, token: Token, right: Reach) -> Flow {
         match self.phase {
             Phase::Locked => {
-                ctx.hush();
+                ctx.drop_pending();
                 self.phase = Phase::SettingUp;
                 self.wait(ctx);
                 ctx.command(Chain::Open {
@@ -244,7 +244,7 @@ impl Lead {
     }
 
     fn cut(&mut self, ctx: &mut Context) {
-        ctx.hush();
+        ctx.drop_pending();
         self.wait(ctx);
         self.phase = Phase::Cutting;
         ctx.command(Chain::Cut);
@@ -264,7 +264,7 @@ impl Lead {
             // The message about this is being repeated.
             return Flow::On;
         }
-        ctx.hush();
+        ctx.drop_pending();
         self.wait(ctx);
         ctx.command(Chain::SetCutIn { cutoff });
         if self.phase < Phase::Cutting {
@@ -276,7 +276,7 @@ impl Lead {
 
     fn complete(&mut self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
-        ctx.hush();
+        ctx.drop_pending();
         ctx.command(Chain::Complete);
         ctx.erase();
         ctx.unlock(self.session);
@@ -316,13 +316,13 @@ impl Lead {
 
     fn leave(&mut self, ctx: &mut Context) {
         let change = ctx.change;
-        ctx.hush();
+        ctx.drop_pending();
         ctx.no_deadline();
         self.phase = Phase::Cancelling;
         ctx.command(Chain::Abandon);
-        ctx.insist(self.head(), Message::Abandoned { change });
+        ctx.send_reliably(self.head(), Message::Abandoned { change });
         if self.gone {
-            ctx.deadline(GONE);
+            ctx.deadline(TWO_MSL);
         }
     }
 
@@ -341,7 +341,7 @@ impl Lead {
 
     /// Releases everything but the earlier path.
     fn let_go(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        ctx.hush();
+        ctx.drop_pending();
         let end = match self.phase {
             Phase::Locking => Progress::Refused(reason.clone()),
             _ => {

@@ -25,9 +25,9 @@ const SET_UP: Duration = Duration::from_secs(5);
 const CANCEL: Duration = Duration::from_secs(30);
 /// A session that has ended, and has not reported its cutoff in this time, was never cut. The data
 /// that it sent before its end still reaches the server through the middlebox.
-const CUT_OF_GONE: Duration = Duration::from_secs(5);
+const CUT_AFTER_END: Duration = Duration::from_secs(5);
 /// Two MSL after the session's end everything is removed.
-pub(super) const GONE: Duration = Duration::from_secs(240);
+pub(super) const TWO_MSL: Duration = Duration::from_secs(240);
 
 /// Returns the message by which the left anchor reports that a change has failed.
 pub(super) fn given_up(change: ChangeId, reason: Reason) -> Message {
@@ -225,7 +225,7 @@ impl Left {
                 self.refused(ctx, reason)
             }
             Message::SetUpAck { new, .. } if self.may_cancel() && self.new == Some(new) => {
-                self.heard_there(ctx)
+                self.peer_receives(ctx)
             }
             Message::SetUpNack { reason, .. } if self.may_cancel() => self.cancel(ctx, reason),
             Message::Cancel { reason, .. } if self.may_cancel() => self.cancel(ctx, reason),
@@ -242,7 +242,7 @@ impl Left {
                 self.acknowledged(ctx, from_right)
             }
             Message::CancelAck { .. } if self.phase() == Phase::Cancelling => {
-                match ctx.hush_to(self.neighbour(from_right)) {
+                match ctx.drop_pending_to(self.neighbour(from_right)) {
                     true if !self.returns() => self.rolled_back(ctx),
                     _ => Flow::On,
                 }

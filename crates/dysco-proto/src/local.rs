@@ -8,7 +8,7 @@ use dysco_common::Translation;
 use super::command::{Pair, Proxy};
 use super::context::{Context, Flow};
 use super::event::HostEvent;
-use super::left::GONE;
+use super::left::TWO_MSL;
 use super::message::{Facts, HostId, Measurement, Message, Subsession};
 use super::middle::{CLOSE, CLOSE_TRIES, MEASURE, steady};
 use super::plan;
@@ -19,7 +19,7 @@ use super::report::{Progress, Role};
 const PREPARE: Duration = Duration::from_secs(5);
 /// A session that has ended, and was not cut in this time, will never be cut. The data that the
 /// proxy still holds takes the old path.
-const CUT_OF_GONE: Duration = Duration::from_secs(5);
+const CUT_AFTER_END: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Hash, Debug)]
 pub(super) struct Local {
@@ -143,7 +143,7 @@ impl Local {
                 self.phase = Phase::Draining;
                 ctx.report(Role::Local, self.a, Progress::Switched);
                 if self.gone {
-                    ctx.deadline(GONE);
+                    ctx.deadline(TWO_MSL);
                 }
                 Flow::On
             }
@@ -386,8 +386,8 @@ impl Local {
         // removed two MSL after the end.
         match self.phase {
             Phase::Closing => {}
-            Phase::Cutting => ctx.deadline(CUT_OF_GONE),
-            _ => ctx.deadline(GONE),
+            Phase::Cutting => ctx.deadline(CUT_AFTER_END),
+            _ => ctx.deadline(TWO_MSL),
         }
         Flow::On
     }

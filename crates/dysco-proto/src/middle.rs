@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::command::Proxy;
 use super::context::{Context, Flow, Time};
 use super::event::HostEvent;
-use super::left::GONE;
+use super::left::TWO_MSL;
 use super::message::{ChangeId, Facts, HostId, Measurement, Message, Plan, Subsession};
 use super::plan;
 use super::reason::{Phase, Reason};
@@ -244,14 +244,14 @@ impl Middle {
 
     fn ask(&mut self, ctx: &mut Context) {
         let change = ctx.change;
-        ctx.hush();
-        ctx.insist(self.left(), Message::Query { change });
+        ctx.drop_pending();
+        ctx.send_reliably(self.left(), Message::Query { change });
         self.asked = true;
         self.watch_gone(ctx);
     }
 
     fn status(&mut self, ctx: &mut Context, phase: Phase) -> Flow {
-        ctx.hush();
+        ctx.drop_pending();
         self.asked = false;
         if phase >= Phase::Cutting {
             return self.past_the_cut(ctx);
@@ -264,7 +264,7 @@ impl Middle {
     /// it is answered. If its session ends, or takes the old path again, it reports that instead,
     /// for a limited time.
     fn past_the_cut(&mut self, ctx: &mut Context) -> Flow {
-        ctx.hush();
+        ctx.drop_pending();
         ctx.deadline(STILL);
         if !self.switched {
             self.switched = true;

@@ -144,13 +144,13 @@ impl Proof {
             probe: watched.probe,
             translation: self.relay,
         };
-        ctx.insist(b.right.ip(), message);
+        ctx.send_reliably(b.right.ip(), message);
         ctx.deadline(PROVE);
         Ok(())
     }
 
     fn proved(&mut self, ctx: &mut Context) -> Flow {
-        ctx.hush();
+        ctx.drop_pending();
         ctx.report(Role::Proof, self.a, Progress::SetUp);
         let (Some(translation), Some(b)) = (self.relay, self.b) else {
             return self.end(ctx, Ok(()), Progress::Removed);
@@ -162,7 +162,7 @@ impl Proof {
             path: self.a,
             translation,
         };
-        ctx.insist(b.right.ip(), message);
+        ctx.send_reliably(b.right.ip(), message);
         ctx.deadline(RETURN);
         Flow::On
     }

@@ -9,7 +9,7 @@ use dysco_common::two_paths::Cutoff;
 use super::command::{Anchor, Side};
 use super::context::{Context, Flow};
 use super::event::HostEvent;
-use super::left::GONE;
+use super::left::TWO_MSL;
 use super::message::{Facts, HostId, Message, Subsession};
 use super::reason::{Phase, Reason};
 use super::record::{RightStage, RoleRecord};
@@ -18,7 +18,7 @@ use super::report::{Progress, Role};
 mod end;
 mod path_liveness;
 
-use end::Life;
+use end::SessionState;
 use path_liveness::Reception;
 
 /// Time after which an unused lock is released. Mostly longer than the middle waits for the left
@@ -27,7 +27,7 @@ pub(super) const LOCK: Duration = Duration::from_secs(20);
 /// Time of silence after which the left anchor is asked.
 pub(super) const SILENCE: Duration = Duration::from_secs(3);
 /// Time after which a session that has ended will not be cut any more.
-const CUT_OF_GONE: Duration = Duration::from_secs(5);
+const CUT_AFTER_END: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Hash, Debug)]
 pub(super) struct Right {
@@ -41,7 +41,7 @@ pub(super) struct Right {
     /// Cutoff of the left anchor.
     cut_in: Option<Cutoff>,
     drained: bool,
-    life: Life,
+    session_state: SessionState,
     /// True if the left anchor was asked and has not answered.
     asked: bool,
     /// Reason why this process could not prepare the path that a former process recorded.
@@ -70,7 +70,7 @@ impl Right {
             cutoff: None,
             cut_in: None,
             drained: false,
-            life: Life::Lives,
+            session_state: SessionState::Open,
             asked: false,
             unprepared: None,
             reception: Reception::Receives,
@@ -176,7 +176,7 @@ impl Right {
                 Flow::On
             }
             Message::Status { .. } if from_left && self.phase == Phase::SettingUp => {
-                ctx.hush();
+                ctx.drop_pending();
                 ctx.deadline(SILENCE);
                 self.asked = false;
                 Flow::On
@@ -254,7 +254,7 @@ impl Right {
             }
             Phase::Preparing | Phase::SettingUp if self.reception.is_muted() => Flow::On,
             Phase::Preparing | Phase::SettingUp => {
-                ctx.insist(self.left, Message::Query { change });
+                ctx.send_reliably(self.left, Message::Query { change });
                 self.asked = true;
                 self.watch_gone(ctx);
                 Flow::On
@@ -274,7 +274,7 @@ impl Right {
     }
 
     fn is_gone(&self) -> bool {
-        self.life != Life::Lives
+        self.session_state != SessionState::Open
     }
 
     /// Returns true if the left anchor may have cut, so that the session may be moving to the new
@@ -317,7 +317,7 @@ impl Right {
     fn prepared(&mut self, ctx: &mut Context) -> Flow {
         self.phase = Phase::SettingUp;
         ctx.report(Role::Right, self.b, Progress::SetUp);
-        ctx.hush();
+        ctx.drop_pending();
         ctx.deadline(SILENCE);
         self.say_set_up(ctx);
         Flow::On
@@ -335,7 +335,7 @@ impl Right {
     }
 
     fn cut(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
-        ctx.hush();
+        ctx.drop_pending();
         ctx.no_deadline();
         self.cut_in = Some(cutoff);
         self.phase = Phase::Cutting;
@@ -343,7 +343,7 @@ impl Right {
         ctx.command(Anchor::SetCutIn { cutoff });
         ctx.command(Anchor::Cut);
         if self.is_gone() {
-            ctx.deadline(CUT_OF_GONE);
+            ctx.deadline(CUT_AFTER_END);
         }
         Flow::On
     }
@@ -369,15 +369,15 @@ impl Right {
     /// be given up.
     fn say_drained(&mut self, ctx: &mut Context) {
         let change = ctx.change;
-        let message = match self.life {
-            Life::Broken(bytes) => Message::Broken { change, bytes },
-            Life::Ended => Message::Drained { change },
-            Life::Lives if self.drained => Message::Drained { change },
-            Life::Lives => return,
+        let message = match self.session_state {
+            SessionState::Broken(bytes) => Message::Broken { change, bytes },
+            SessionState::Ended => Message::Drained { change },
+            SessionState::Open if self.drained => Message::Drained { change },
+            SessionState::Open => return,
         };
         if self.phase == Phase::Draining && !self.reception.is_muted() {
-            ctx.hush();
-            ctx.insist(self.left, message);
+            ctx.drop_pending();
+            ctx.send_reliably(self.left, message);
         }
     }
 

@@ -9,7 +9,7 @@ use dysco_common::two_paths::Cutoff;
 use super::command::Chain;
 use super::context::{Context, Flow};
 use super::event::HostEvent;
-use super::left::GONE;
+use super::left::TWO_MSL;
 use super::message::{Facts, HostId, Message, Subsession};
 use super::reason::{Phase, Reason};
 use super::record::RoleRecord;
@@ -73,7 +73,7 @@ impl Tail {
         tail.hold(ctx);
         tail.phase = Phase::SettingUp;
         let change = ctx.change;
-        ctx.insist(tail.left(), Message::Query { change });
+        ctx.send_reliably(tail.left(), Message::Query { change });
         tail
     }
 
@@ -116,13 +116,13 @@ impl Tail {
             }
             Message::Switched { .. } if self.phase == Phase::Draining => {
                 if !self.settled {
-                    ctx.hush();
+                    ctx.drop_pending();
                     self.wait(ctx);
                 }
                 self.say_switched(ctx)
             }
             Message::Status { .. } => {
-                ctx.hush();
+                ctx.drop_pending();
                 self.wait(ctx);
                 Flow::On
             }
@@ -172,11 +172,11 @@ impl Tail {
             HostEvent::Drained { .. } if self.phase >= Phase::Cutting && !self.settled => {
                 self.settled = true;
                 ctx.report(Role::Tail, self.session, Progress::Drained);
-                ctx.hush();
+                ctx.drop_pending();
                 ctx.no_deadline();
                 let change = ctx.change;
                 // Repeated until `Done` or `Cancel` arrives.
-                ctx.insist(self.left(), Message::Settled { change });
+                ctx.send_reliably(self.left(), Message::Settled { change });
                 Flow::On
             }
             HostEvent::PersistFailed { error, .. } if self.phase <= Phase::SettingUp => {
@@ -191,7 +191,7 @@ impl Tail {
             // anybody. The left anchor decides.
             HostEvent::SessionGone { .. } if self.phase >= Phase::Cutting || self.is_restored() => {
                 self.gone = true;
-                ctx.deadline(GONE);
+                ctx.deadline(TWO_MSL);
                 Flow::On
             }
             HostEvent::SessionGone { .. } => self.refuse(ctx, Reason::Closing),
@@ -207,7 +207,7 @@ impl Tail {
             return self.refuse(ctx, Reason::TimedOut(self.phase));
         }
         let change = ctx.change;
-        ctx.insist(self.left(), Message::Query { change });
+        ctx.send_reliably(self.left(), Message::Query { change });
         Flow::On
     }
 
@@ -236,7 +236,7 @@ impl Tail {
     }
 
     fn switch(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
-        ctx.hush();
+        ctx.drop_pending();
         ctx.no_deadline();
         self.phase = Phase::Cutting;
         ctx.command(Chain::SetCutIn { cutoff });
@@ -254,7 +254,7 @@ impl Tail {
 
     fn complete(&mut self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
-        ctx.hush();
+        ctx.drop_pending();
         ctx.command(Chain::Complete);
         ctx.erase();
         ctx.unlock(self.own());
@@ -278,7 +278,7 @@ impl Tail {
     /// Forgets the path that was awaited.
     fn let_go(&mut self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
-        ctx.hush();
+        ctx.drop_pending();
         ctx.command(Chain::Abandon);
         ctx.command(Chain::Release);
         ctx.erase();
@@ -299,7 +299,7 @@ impl Tail {
     }
 
     fn roll_back(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        ctx.hush();
+        ctx.drop_pending();
         if self.phase > Phase::Locking {
             ctx.command(Chain::Abandon);
             ctx.command(Chain::Release);

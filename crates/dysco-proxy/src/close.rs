@@ -8,12 +8,12 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use super::duplicate::{Duplicate, Process, is_no_socket};
 use super::error::CloseError;
 use super::held::gone;
 use super::kernel::connected;
 use super::pair::{Closed, End, Pair};
 use super::sys::{cookie, key, set_option};
-use super::theirs::{Process, Theirs, is_no_socket};
 
 pub(super) const TCP_REPAIR: i32 = 19;
 const TCP_REPAIR_QUEUE: i32 = 20;
@@ -25,7 +25,7 @@ const SEND_QUEUE: i32 = 2;
 /// Current meaning of a descriptor.
 enum Now {
     /// The socket, still connected.
-    Open(Theirs),
+    Open(Duplicate),
     /// The closed socket, or no descriptor.
     Closed,
     /// Another file or socket.

@@ -3,20 +3,20 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use super::duplicate::{Duplicate, Process, is_no_socket};
 use super::pair::{Direction, End, Pair};
 use super::pipes;
 use super::sys::{cookie, key};
-use super::theirs::{Process, Theirs, is_no_socket};
 
 /// Duplicates of a pair's descriptors. They must be held for a few milliseconds only, because the
 /// proxy's own close does not close a socket while a duplicate exists.
 pub struct Held {
     /// The client's side.
-    pub a: Theirs,
+    pub a: Duplicate,
     /// The server's side.
-    pub b: Theirs,
+    pub b: Duplicate,
     /// Read ends of the pipes, forward and reverse; `None` for a pipe that cannot be queried.
-    pub pipes: [Option<Theirs>; 2],
+    pub pipes: [Option<Duplicate>; 2],
     /// True if a pipe was omitted because a splice waits in it.
     pub kept: bool,
 }
@@ -27,7 +27,7 @@ impl Held {
         let Some(process) = gone(Process::open(pair.id.pid))? else {
             return Ok(None);
         };
-        let end = |fd: i32, end: &End| -> io::Result<Option<Theirs>> {
+        let end = |fd: i32, end: &End| -> io::Result<Option<Duplicate>> {
             match gone(process.socket(fd)) {
                 Ok(fd) => Ok(fd.filter(|fd| is(fd, end))),
                 Err(e) if is_no_socket(&e) => Ok(None),

@@ -6,6 +6,7 @@
 mod ask;
 mod close;
 mod declared;
+mod duplicate;
 pub mod elsewhere;
 mod empty;
 mod error;
@@ -32,8 +33,7 @@ mod sys;
 pub mod table;
 #[cfg(test)]
 mod tests;
-mod theirs;
-mod unasked;
+mod unwanted;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -223,12 +223,12 @@ impl ProxySide {
         &self,
         name: ProcessName,
         uid: Option<u32>,
-    ) -> Result<outside::Scene, ProcessError> {
+    ) -> Result<outside::ProxySockets, ProcessError> {
         let sockets = lock(&self.0.declarations).haproxy.clone();
         for socket in &sockets {
             label_sessions(socket, &self.0.labels).await;
         }
-        long(move || outside::Scene::look(&name, uid)).await
+        long(move || outside::ProxySockets::look(&name, uid)).await
     }
 
     /// Returns the connections of the processes under the shim, reported or not, and of other

@@ -12,9 +12,9 @@ use std::os::linux::fs::MetadataExt;
 use nix::poll::PollFlags;
 use nix::sys::stat::{SFlag, fstat};
 
+use super::duplicate::{Duplicate, Process};
 use super::held::gone;
 use super::sys::{count, is_ready};
-use super::theirs::{Process, Theirs};
 
 const FIONREAD: libc::c_ulong = 0x541B;
 /// Bit for read access in the mode of a descriptor's link in `/proc`.
@@ -41,14 +41,14 @@ pub fn inode(fd: &OwnedFd) -> Option<u64> {
 }
 
 /// Removes the pipes that a splice waits in. Returns true if there was one.
-pub fn leave_kept(pid: i32, pipes: &mut [Option<Theirs>]) -> bool {
+pub fn leave_kept(pid: i32, pipes: &mut [Option<Duplicate>]) -> bool {
     if !pipes.iter().flatten().any(|p| holds_something(p)) {
         return false;
     }
     let kept = kept(pid);
     let mut left = false;
     for pipe in pipes {
-        let keep = |p: &Theirs| inode(p).is_some_and(|i| !kept.contains(&i));
+        let keep = |p: &Duplicate| inode(p).is_some_and(|i| !kept.contains(&i));
         let before = pipe.is_some();
         *pipe = pipe.take().filter(keep);
         left |= before && pipe.is_none();
@@ -92,7 +92,7 @@ fn spliced(call: &str) -> [Option<u32>; 2] {
 
 /// Returns the pipes of a process that hold bytes and may be queried. The caller should hold one
 /// at a time, because there may be hundreds.
-pub fn filled(pid: i32) -> io::Result<impl Iterator<Item = Theirs>> {
+pub fn filled(pid: i32) -> io::Result<impl Iterator<Item = Duplicate>> {
     let process = gone(Process::open(pid))?;
     let entries = match &process {
         Some(_) => Some(fs::read_dir(format!("/proc/{pid}/fd"))?),

@@ -10,11 +10,11 @@ use dysco_common::shim::Report;
 use tokio::sync::broadcast;
 
 use super::ShimStats;
+use super::duplicate::Process;
 use super::error::Refused;
 use super::pair::{Direction, End, Pair, PairEvent, PairId, Witness};
 use super::receipts::Receipts;
 use super::reports::Sender;
-use super::theirs::Process;
 
 /// Maximum number of processes.
 const MAX_PROCESSES: usize = 1_024;

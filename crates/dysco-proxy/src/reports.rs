@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use dysco_common::shim::{Report, ReportKind, report};
 
+use super::duplicate::Process;
 use super::error::Refused;
 use super::held::gone;
 use super::kernel::opened_here;
@@ -13,7 +14,6 @@ use super::lock;
 use super::pair::{Direction, End, Pair, PairId, Witness};
 use super::registry::Registry;
 use super::sys::{cookie, key, of_our_network};
-use super::theirs::Process;
 
 /// Sender of a report, as the kernel attests it.
 #[derive(Clone, Copy, Debug)]

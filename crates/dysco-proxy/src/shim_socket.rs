@@ -22,7 +22,7 @@ use super::inbox::{Got, Inbox};
 use super::lock;
 use super::registry::Registry;
 use super::reports::Sender;
-use super::unasked;
+use super::unwanted;
 
 /// Interval at which a stop is noticed.
 const TICK: Duration = Duration::from_millis(250);
@@ -131,7 +131,7 @@ fn bind_abstract(path: &Path) -> Option<UnixDatagram> {
 fn set_up(socket: &UnixDatagram) -> io::Result<()> {
     nix::sys::socket::setsockopt(socket, nix::sys::socket::sockopt::PassCred, &true)?;
     socket.set_read_timeout(Some(TICK))?;
-    unasked::refuse(socket);
+    unwanted::refuse(socket);
     Ok(())
 }
 
@@ -211,7 +211,7 @@ fn credentials(msg: &libc::msghdr) -> Option<Sender> {
                     let len = (*c).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
                     for i in 0..len / size_of::<i32>() {
                         let fd = data.cast::<i32>().add(i).read_unaligned();
-                        unasked::close(OwnedFd::from_raw_fd(fd));
+                        unwanted::close(OwnedFd::from_raw_fd(fd));
                     }
                 }
                 _ => {}

@@ -3,11 +3,11 @@
 
 use std::sync::Mutex;
 
+use super::duplicate::{Process, is_no_socket};
 use super::held::{gone, is};
 use super::lock;
 use super::pair::{End, Pair, PairId};
 use super::registry::Registry;
-use super::theirs::{Process, is_no_socket};
 
 /// Number of pairs examined in one pass. There are a few passes a second.
 const LOOKS: usize = 64;

@@ -14,29 +14,29 @@ const FIRST: i64 = 4;
 const DOUBLINGS: u32 = 8;
 
 /// Number of consecutive failed tries.
-static VAIN: AtomicU32 = AtomicU32::new(0);
+static FAILED_TRIES: AtomicU32 = AtomicU32::new(0);
 /// Earliest time of the next try, by the link's clock.
 static NEXT: AtomicI64 = AtomicI64::new(0);
 
 /// Returns true if a try is due. Costs one load while the daemon reads.
 #[inline(always)]
 pub fn may_try() -> bool {
-    VAIN.load(Relaxed) < PATIENCE || link::milliseconds() >= NEXT.load(Relaxed)
+    FAILED_TRIES.load(Relaxed) < PATIENCE || link::milliseconds() >= NEXT.load(Relaxed)
 }
 
 /// Records that the queue was full.
-pub fn in_vain() {
-    let vain = VAIN.load(Relaxed).saturating_add(1);
-    VAIN.store(vain, Relaxed);
-    if vain >= PATIENCE {
-        let pause = FIRST << (vain - PATIENCE).min(DOUBLINGS);
+pub fn try_failed() {
+    let failures = FAILED_TRIES.load(Relaxed).saturating_add(1);
+    FAILED_TRIES.store(failures, Relaxed);
+    if failures >= PATIENCE {
+        let pause = FIRST << (failures - PATIENCE).min(DOUBLINGS);
         NEXT.store(link::milliseconds() + pause, Relaxed);
     }
 }
 
 /// Records that the daemon reads, that nothing is owed, or that there is no daemon.
-pub fn not_in_vain() {
-    if VAIN.load(Relaxed) != 0 {
-        VAIN.store(0, Relaxed);
+pub fn try_succeeded() {
+    if FAILED_TRIES.load(Relaxed) != 0 {
+        FAILED_TRIES.store(0, Relaxed);
     }
 }

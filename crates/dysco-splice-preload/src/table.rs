@@ -38,20 +38,21 @@ pub mod flag {
     pub const UNFIT: u32 = 8;
 }
 
-/// A descriptor in one of its lives; 0 stands for none.
+/// A descriptor and its generation: a number that is used again is another handle. 0 stands for
+/// none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Life(pub u64);
+pub struct Handle(pub u64);
 
-impl Life {
+impl Handle {
     /// No descriptor.
-    pub const NONE: Life = Life(0);
+    pub const NONE: Handle = Handle(0);
 
     /// Returns the number of the descriptor.
     pub fn fd(self) -> i32 {
         (self.0 >> 32) as i32 - 1
     }
 
-    /// Returns the kernel's cookie of this socket, which is read once; 0 if the life has ended.
+    /// Returns the kernel's cookie of this socket, which is read once; 0 if it was closed.
     pub fn cookie(self) -> u64 {
         let Some(s) = self.slot() else { return 0 };
         let known = s.cookie.load(Relaxed);
@@ -121,13 +122,13 @@ pub struct Slot {
 
 impl Slot {
     /// Returns the current life of the descriptor.
-    pub fn life(&self, fd: i32) -> Life {
-        Life((fd as u64).wrapping_add(1) << 32 | u64::from(self.generation.load(Relaxed)))
+    pub fn life(&self, fd: i32) -> Handle {
+        Handle((fd as u64).wrapping_add(1) << 32 | u64::from(self.generation.load(Relaxed)))
     }
 
     /// Returns the other socket of the pair, or the other end of the pipe.
-    pub fn peer(&self) -> Life {
-        Life(self.peer.load(Relaxed))
+    pub fn peer(&self) -> Handle {
+        Handle(self.peer.load(Relaxed))
     }
 
     /// Returns true if one of these flags is set.

@@ -10,7 +10,7 @@ use dysco_common::shim::{Report, ReportKind, report};
 use crate::link::{self, Sent};
 use crate::own;
 use crate::pace;
-use crate::table::{self, Life, Slot, flag, kind, slot};
+use crate::table::{self, Handle, Slot, flag, kind, slot};
 use crate::track::{delta, ordered};
 
 /// True if a report was lost, so that pairs must be reported again.
@@ -28,7 +28,7 @@ pub fn forked() {
 
 /// Reports the state of a pair to the daemon. Returns false if the report is owed.
 #[cold]
-pub fn tell(one: Life, other: Life) -> bool {
+pub fn tell(one: Handle, other: Handle) -> bool {
     let Some(s) = one.slot() else { return true };
     if s.peer() != other {
         return true;
@@ -48,11 +48,11 @@ pub fn tell(one: Life, other: Life) -> bool {
     match sent {
         // Without a daemon nothing is owed, because a new daemon has a new epoch.
         Sent::Yes | Sent::NoDaemon => {
-            pace::not_in_vain();
+            pace::try_succeeded();
             true
         }
         Sent::Full => {
-            pace::in_vain();
+            pace::try_failed();
             owe(sa)
         }
     }
@@ -69,7 +69,7 @@ fn may_tell() -> bool {
 }
 
 /// Returns true if a report about the pair of this first socket is owed already.
-pub fn is_owed(first: Life) -> bool {
+pub fn is_owed(first: Handle) -> bool {
     let reported = first.slot().map(|s| s.reported_epoch.load(Relaxed));
     reported == Some(0) && OWED.load(Relaxed)
 }
@@ -81,7 +81,7 @@ pub fn owe(first: &Slot) -> bool {
     false
 }
 
-fn tell_now(a: Life, sa: &Slot, b: Life, sb: &Slot) -> Sent {
+fn tell_now(a: Handle, sa: &Slot, b: Handle, sb: &Slot) -> Sent {
     let mut sent = Sent::Yes;
     for (from, to, sf, st) in [(a, b, sa, sb), (b, a, sb, sa)] {
         if st.has(flag::DECLARED) {
@@ -111,14 +111,14 @@ pub fn accepted_bit(s: &Slot) -> u32 {
 }
 
 /// Returns a report of this kind about two sockets.
-pub fn about(kind: ReportKind, from: Life, to: Life) -> Report {
+pub fn about(kind: ReportKind, from: Handle, to: Handle) -> Report {
     let mut r = link::report(kind);
     (r.fd_in, r.fd_out) = (from.fd(), to.fd());
     (r.cookie_in, r.cookie_out) = (from.cookie(), to.cookie());
     r
 }
 
-fn paired(a: Life, sa: &Slot, b: Life, sb: &Slot) -> Report {
+fn paired(a: Handle, sa: &Slot, b: Handle, sb: &Slot) -> Report {
     let mut r = about(ReportKind::Paired, a, b);
     r.flags = accepted_bit(sa);
     if sb.has(flag::ENDLESS) {
@@ -172,7 +172,7 @@ fn settle_some() {
         let one = s.life(fd);
         let (other, reported) = (s.peer(), s.reported_epoch.load(Relaxed));
         let socket = matches!(s.kind.load(Relaxed), kind::SOCKET | kind::ACCEPTED);
-        let first = socket && other != Life::NONE && ordered(one, s, other).0 == one;
+        let first = socket && other != Handle::NONE && ordered(one, s, other).0 == one;
         // The cursor stays at this descriptor after a failure, and the repetition continues here.
         if first && reported != link::epoch() && !tell(one, other) {
             return;
@@ -181,7 +181,7 @@ fn settle_some() {
     if CURSOR.load(Relaxed) >= top {
         CURSOR.store(0, Relaxed);
         if !OWED.load(Relaxed) {
-            pace::not_in_vain();
+            pace::try_succeeded();
         }
     } else {
         OWED.store(true, SeqCst);

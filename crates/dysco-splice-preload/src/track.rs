@@ -10,7 +10,7 @@ use dysco_common::shim::ReportKind;
 
 use crate::link;
 use crate::own;
-use crate::table::{self, Life, Slot, flag, kind, slot};
+use crate::table::{self, Handle, Slot, flag, kind, slot};
 use crate::tell::{about, is_owed, owe, settle, tell};
 
 /// Minimum length of a splice without a limit.
@@ -100,7 +100,7 @@ pub fn delta(a: &Slot, b: &Slot) -> i64 {
 }
 
 /// Revokes the claim about the direction from A to B. New moves must prove it again.
-fn take_back(a: Life, b: Life) {
+fn take_back(a: Handle, b: Handle) {
     if let Some(s) = b.slot() {
         s.flags.fetch_and(!flag::ENDLESS, Relaxed);
         s.from.store(0, Relaxed);
@@ -109,7 +109,7 @@ fn take_back(a: Life, b: Life) {
 }
 
 /// Reports a change of the direction from A to B, unless changes are too frequent.
-fn noisy(a: Life, b: Life) {
+fn noisy(a: Handle, b: Handle) {
     let (Some(sa), Some(s)) = (a.slot(), b.slot()) else {
         return;
     };
@@ -151,7 +151,7 @@ pub fn spliced(from: i32, to: i32, n: isize, len: usize) {
     }
 }
 
-fn into_pipe(a: Life, sa: &Slot, pipe: Life, n: i64, len: usize) {
+fn into_pipe(a: Handle, sa: &Slot, pipe: Handle, n: i64, len: usize) {
     let Some(p) = pipe.slot() else { return };
     if p.level.load(Relaxed) == 0 {
         p.from.store(a.0, Relaxed);
@@ -168,14 +168,14 @@ fn into_pipe(a: Life, sa: &Slot, pipe: Life, n: i64, len: usize) {
     sa.read.fetch_add(n as u64, Relaxed);
 }
 
-fn out_of_pipe(pipe: i32, p: &Slot, b: Life, sb: &'static Slot, n: i64) {
+fn out_of_pipe(pipe: i32, p: &Slot, b: Handle, sb: &'static Slot, n: i64) {
     let left = p.level.fetch_sub(n, Relaxed) - n;
     let total = sb
         .written
         .fetch_add(n as u64, Relaxed)
         .wrapping_add(n as u64);
     settle();
-    let a = Life(p.from.load(Relaxed));
+    let a = Handle(p.from.load(Relaxed));
     let Some(sa) = a.slot() else {
         // The bytes have no known source, so a claim about B is wrong.
         if sb.has(flag::ENDLESS) {
@@ -203,20 +203,20 @@ fn out_of_pipe(pipe: i32, p: &Slot, b: Life, sb: &'static Slot, n: i64) {
         tell(a, b);
     } else if sb.peer() == a && now != sb.reported_delta.load(Relaxed) {
         noisy(a, b);
-    } else if endless && left > 0 && pipe_is_news(pipe, sb) {
+    } else if endless && left > 0 && pipe_changed(pipe, sb) {
         tell(a, b);
     }
 }
 
 /// Returns true if the pipe holds bytes for a slow reader and the daemon does not know the pipe.
 /// The daemon counts the bytes in it. One report a second is sufficient.
-fn pipe_is_news(pipe: i32, s: &Slot) -> bool {
+fn pipe_changed(pipe: i32, s: &Slot) -> bool {
     let now = link::seconds() as u32;
     s.reported_pipe.load(Relaxed) != pipe && s.reported_second.swap(now, Relaxed) != now
 }
 
 /// Makes two sockets each other's peers, and ends their earlier pairs.
-pub fn pair(a: Life, b: Life) {
+pub fn pair(a: Handle, b: Handle) {
     // The cookies are read now, while both sockets are certainly open: reports may come much
     // later.
     a.cookie();
@@ -236,13 +236,13 @@ pub fn pair(a: Life, b: Life) {
 
 /// Revokes all claims about this socket, and ends its pair.
 #[cold]
-pub fn part(one: Life) {
+pub fn part(one: Handle) {
     let Some(s) = one.slot() else { return };
     if !own::calls() {
         return part_later(one, s);
     }
-    let other = Life(s.peer.swap(0, Relaxed));
-    if other == Life::NONE {
+    let other = Handle(s.peer.swap(0, Relaxed));
+    if other == Handle::NONE {
         return;
     }
     s.flags
@@ -261,7 +261,7 @@ pub fn part(one: Life) {
 
 /// Revokes all claims about this socket in a child that shares the memory. The daemon would
 /// attribute a report to the child, so the parent sends it when it continues.
-fn part_later(one: Life, s: &Slot) {
+fn part_later(one: Handle, s: &Slot) {
     let other = s.peer();
     let Some(o) = other.slot() else { return };
     for s in [s, o] {
@@ -274,7 +274,7 @@ fn part_later(one: Life, s: &Slot) {
 }
 
 /// Returns the accepted socket first; if both are alike, the one with the lower descriptor.
-pub fn ordered(one: Life, s: &Slot, other: Life) -> (Life, Life) {
+pub fn ordered(one: Handle, s: &Slot, other: Handle) -> (Handle, Handle) {
     let accepted = |s: &Slot| s.kind.load(Relaxed) == kind::ACCEPTED;
     let other_accepted = other.slot().is_some_and(accepted);
     let first = match (accepted(s), other_accepted) {
@@ -286,7 +286,7 @@ pub fn ordered(one: Life, s: &Slot, other: Life) -> (Life, Life) {
 }
 
 /// Stores the program's own declaration that the bytes of A go to B, with this delta.
-pub fn declare(a: Life, b: Life, delta: i64) {
+pub fn declare(a: Handle, b: Handle, delta: i64) {
     pair(a, b);
     if let Some(s) = b.slot() {
         s.level.store(delta, Relaxed);
@@ -327,7 +327,7 @@ pub fn closing(fd: i32) {
 }
 
 fn unpair(fd: i32, s: &'static Slot) {
-    if s.peer() != Life::NONE && matches!(s.kind.load(Relaxed), kind::SOCKET | kind::ACCEPTED) {
+    if s.peer() != Handle::NONE && matches!(s.kind.load(Relaxed), kind::SOCKET | kind::ACCEPTED) {
         part(s.life(fd));
     }
 }
@@ -349,7 +349,7 @@ pub fn unfit(fd: i32) {
 /// Records that `fd` will not be read any more.
 pub fn shut(fd: i32) {
     if let Some(s) = slot(fd)
-        && s.peer() != Life::NONE
+        && s.peer() != Handle::NONE
         && own::calls()
     {
         unpair(fd, s);

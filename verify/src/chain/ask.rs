@@ -9,7 +9,7 @@ use super::config::{Ask, Configuration, LEFT, RIGHT};
 use super::host::{self, element, place_of};
 use super::seed;
 use super::world::{Accepted, Broken, World};
-use crate::pump::{NOW, Twist};
+use crate::drive::{NOW, Twist};
 
 /// Index of the request that is made when everything is over.
 pub const LAST: usize = 7;

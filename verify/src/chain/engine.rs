@@ -2,7 +2,7 @@
 //! An event answers a command that takes the kernel or other hosts some time.
 
 use dysco_common::chain::{Token, path_number};
-use dysco_common::delta::{Reach, bears};
+use dysco_common::delta::{Reach, is_consistent};
 use dysco_common::session::offer;
 use dysco_common::two_paths::Cutoff;
 use dysco_common::{Delta, Element, Offer};
@@ -185,7 +185,7 @@ impl Host {
         let before = self.held.get(&change).map_or(Reach::default(), |h| h.reach);
         let now = self.reach(self.side(change));
         // Without streams there are no numbers.
-        if !self.entries.is_empty() && !bears(&before, right, &now, delta) {
+        if !self.entries.is_empty() && !is_consistent(&before, right, &now, delta) {
             return Err(refused());
         }
         self.add_path(change)

@@ -214,7 +214,7 @@ impl Entry {
     /// True if a packet that shows firewalls something may arrive on this path. On other paths such
     /// a packet belongs to a stack.
     fn may_be_announced(&self) -> bool {
-        !self.is(State::Tracked) || self.s.two.new_heard != 0
+        !self.is(State::Tracked) || self.s.two.new_received != 0
     }
 
     /// True if the path of the packet may deliver it. A packet shown to firewalls is always
@@ -238,7 +238,7 @@ impl Hash for Entry {
         let s = &self.s;
         (s.state, life.fin_out, life.fin_in, life.notified).hash(state);
         (s.snd_max, s.snd_ack, s.rcv_max, s.rcv_ack).hash(state);
-        (two.part, two.new_heard, two.old_ack_set).hash(state);
+        (two.part, two.new_received, two.old_ack_set).hash(state);
         s.translation.seq_out.hash(state);
         if two.old_ack_set != 0 {
             s.old_ack.hash(state);

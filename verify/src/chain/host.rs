@@ -14,7 +14,7 @@ use super::config::{LEFT, RIGHT};
 use super::entry::Entry;
 use super::lines::Passed;
 use super::seed::Seed;
-use crate::pump::{self, Engine, NOW, Twist};
+use crate::drive::{self, Engine, NOW, Twist};
 
 /// A path, named by the change that made it; none for the path that the session began with.
 pub type Route = Option<ChangeId>;
@@ -207,7 +207,7 @@ impl Hash for Host {
 }
 
 /// Result of one input.
-pub type Outcome = pump::Outcome<Wrong>;
+pub type Outcome = drive::Outcome<Wrong>;
 
 /// The address of a host.
 pub fn address(place: usize) -> IpAddr {
@@ -376,7 +376,7 @@ impl Host {
             self.tell_all_gone();
         }
         self.taking_up = true;
-        self.pump(Twist::Plain, &mut out);
+        self.drive(Twist::Plain, &mut out);
         self.taking_up = false;
         self.undo_unrecorded();
         out
@@ -401,7 +401,7 @@ impl Host {
     pub(super) fn does(&mut self, twist: Twist, what: impl FnOnce(&mut Host)) -> Outcome {
         let mut out = Outcome::default();
         what(self);
-        self.pump(twist, &mut out);
+        self.drive(twist, &mut out);
         out
     }
 

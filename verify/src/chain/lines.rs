@@ -79,7 +79,7 @@ impl Host {
     pub(super) fn add_entry(&mut self, side: usize, change: ChangeId) {
         if let Some(first) = self.taken(side) {
             let second_path = first.beside();
-            first.s.two.new_heard = 1;
+            first.s.two.new_received = 1;
             self.entries.insert((side, Some(change)), second_path);
         }
     }

@@ -5,7 +5,6 @@
 //! byte is lost only if it is sent where no host hears it.
 
 pub mod ask;
-pub mod calm;
 pub mod carrying;
 pub mod check;
 pub mod commands;
@@ -15,6 +14,7 @@ pub mod entry;
 pub mod host;
 pub mod lines;
 pub mod model;
+pub mod quiesce;
 pub mod seed;
 pub mod seeded;
 pub mod state;

@@ -10,7 +10,7 @@ use super::config::{Configuration, LEFT};
 use super::host::{Host, Route};
 use super::stream::Delivery;
 use super::world::World;
-use crate::pump::{NOW, Twist};
+use crate::drive::{NOW, Twist};
 use crate::report::Explorable;
 use crate::run::{Fates, explain};
 use crate::socket::Say;

@@ -7,7 +7,7 @@ use dysco_proto::{ChangeId, Machine, Message, Phase, Role, Scope};
 use super::config::{Configuration, LEFT, RIGHT};
 use super::host::{LEFTWARDS, address};
 use super::world::World;
-use crate::pump::{NOW, Twist};
+use crate::drive::{NOW, Twist};
 
 /// A bug that a protocol of this kind may have.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

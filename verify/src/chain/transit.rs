@@ -166,13 +166,13 @@ impl World {
     /// use. These hosts may ask.
     pub fn uncertain(&self) -> impl Iterator<Item = usize> + '_ {
         let left = self.host(LEFT).machine.as_ref();
-        let calm = left.is_some_and(|m| m.changes().next().is_none()) && !self.gone();
+        let quiesce = left.is_some_and(|m| m.changes().next().is_none()) && !self.gone();
         let is_uncertain = |h: &&super::host::Host| {
             let asks = |e: &Later| matches!(e, Later::InUse { .. });
             let has_two = h.place > RIGHT && h.knows.len() == MOST;
             has_two && h.machine.is_some() && !h.events.iter().any(asks)
         };
-        let all = self.hosts().filter(move |_| calm);
+        let all = self.hosts().filter(move |_| quiesce);
         all.filter(is_uncertain).map(|h| h.place)
     }
 

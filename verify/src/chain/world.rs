@@ -10,9 +10,9 @@ use std::net::IpAddr;
 use dysco_common::Delta;
 use dysco_proto::{ChangeId, Phase};
 
-use super::calm::Fate;
 use super::config::{Configuration, Faults, LEFT, RIGHT};
 use super::host::{self, Host, LEFTWARDS, RIGHTWARDS, Route, Wrong, element};
+use super::quiesce::Fate;
 use super::stream::Streams;
 use crate::parts::{Net, Sealed, digest};
 use crate::socket::Harm;

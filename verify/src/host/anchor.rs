@@ -316,7 +316,7 @@ impl Host {
         }
     }
 
-    pub(super) fn entomb(&mut self, sub: &Subsession) {
+    pub(super) fn make_tombstone(&mut self, sub: &Subsession) {
         if let Some(side) = place::side_of(self.place, sub) {
             self.sockets[side as usize].dead = true;
             if let Some(entry) = self.entry_mut(side) {

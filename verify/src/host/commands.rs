@@ -22,7 +22,7 @@ impl dysco_proto::Host for Host {
                 subsession_b,
             } => {
                 for sub in [subsession_a, subsession_b] {
-                    self.entomb(&sub);
+                    self.make_tombstone(&sub);
                 }
                 let result = Ok(());
                 self.later(HostEvent::Closed { change, result });

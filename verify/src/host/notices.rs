@@ -4,9 +4,9 @@ use dysco_common::State;
 use dysco_proto::{ChangeId, HostEvent};
 
 use super::{Held, Host, Outcome};
+use crate::drive::{NOW, Twist};
 use crate::place::{self, Side};
 use crate::plane::{Entry, Notice};
-use crate::pump::{NOW, Twist};
 use crate::seed;
 
 impl Host {

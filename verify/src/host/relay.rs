@@ -10,9 +10,9 @@ use dysco_proto::command::Journal;
 use dysco_proto::{ChangeId, Command, Facts, HostEvent, Measurement, Reason, Subsession};
 
 use super::{Host, Wrong};
+use crate::drive::Twist;
 use crate::place::{self, Side};
 use crate::plane::Entry;
-use crate::pump::Twist;
 use crate::seed::local as seed;
 
 /// Remaining work of an engine that was held up.

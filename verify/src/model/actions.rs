@@ -5,8 +5,8 @@ use dysco_proto::{Machine, Role, Timer};
 
 use super::{Action, Exploration, LIFE};
 use crate::config::Request;
+use crate::drive::{OUTPUTS, PAIR_OUTPUTS, Twist};
 use crate::place::Side;
-use crate::pump::{OUTPUTS, PAIR_OUTPUTS, Twist};
 use crate::socket::{Death, Say};
 use crate::world::{Lost, World};
 
@@ -72,10 +72,10 @@ impl Exploration {
 
     pub(super) fn hosts(&self, world: &World, actions: &mut Vec<Action>) {
         let only_time = world.only_time_helps();
-        let insists = |m: &Machine| m.waits().any(|w| w.insists);
-        let insisting = world
+        let has_pending = |m: &Machine| m.waits().any(|w| w.has_pending);
+        let any_pending = world
             .hosts()
-            .any(|h| h.machine.as_ref().is_some_and(insists));
+            .any(|h| h.machine.as_ref().is_some_and(has_pending));
         for host in world.hosts().filter(|h| self.config.has_daemon(h.place)) {
             let place = host.place;
             let Some(machine) = &host.machine else {
@@ -107,12 +107,12 @@ impl Exploration {
             }
             for waits in machine.waits() {
                 let timer = waits.timer;
-                if waits.insists && (only_time || world.left.duplicates > 0) {
+                if waits.has_pending && (only_time || world.left.duplicates > 0) {
                     actions.push(Action::Repeat(place, timer));
                 }
                 let late = |at| match at < LIFE {
                     true => only_time || world.left.late > 0,
-                    false => only_time && !insisting,
+                    false => only_time && !any_pending,
                 };
                 if waits.deadline.is_some_and(late) {
                     for twist in self.twists(world) {

@@ -5,11 +5,11 @@ use dysco_proto::{Machine, Phase, Role};
 use stateright::Property;
 
 use super::Exploration;
-use crate::calm::Fate;
 use crate::config::Seen;
 use crate::host::{Alone, Ending};
 use crate::place::{self, Side};
 use crate::plane::Entry;
+use crate::quiesce::Fate;
 use crate::world::{Broken, World};
 
 /// True if two segments that share a session are locked at the same time. A left anchor that has

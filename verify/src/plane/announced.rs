@@ -31,7 +31,7 @@ impl Entry {
         if self.state() != State::TwoPaths || self.s.muted != 0 {
             return None;
         }
-        if two_paths::hear_opening(&mut self.s, announcement) {
+        if two_paths::record_opening(&mut self.s, announcement) {
             tell.push(Notice::Drained);
         }
         let answer = two_paths::answer_opening(&self.s, announcement);

@@ -87,7 +87,7 @@ impl Entry {
             self.track_out(&seg, tell);
         }
         let delivered = self.deliver_old(REMOTE, packet);
-        self.hear_end(REMOTE, delivered.as_ref(), tell);
+        self.receive_end(REMOTE, delivered.as_ref(), tell);
         if let Some(delivered) = delivered {
             send(Path::Old, delivered);
         }
@@ -213,7 +213,7 @@ fn from_end(s: &mut Entry, o: &mut Entry, side: Side, packet: Packet, comes: &mu
         let goes = match path {
             Path::Old => Some((Goes::Stack, packet)),
             Path::New => {
-                let heard = o.hear_new(REMOTE, s.onto_new_path(packet));
+                let heard = o.receive_new(REMOTE, s.onto_new_path(packet));
                 heard.map(|p| (Goes::Other, p))
             }
         };

@@ -4,10 +4,10 @@ use dysco_proto::{Machine, Timer};
 
 use super::{Broken, World};
 use crate::config::Configuration;
+use crate::drive::{NOW, Twist};
 use crate::host::Outcome;
 use crate::parts::post;
 use crate::place::{self, Side};
-use crate::pump::{NOW, Twist};
 use crate::seed;
 use crate::socket::Death;
 
@@ -167,7 +167,7 @@ impl World {
     }
 
     /// Restores the network between the two hosts, so that it carries packets again.
-    pub fn mended(&mut self) {
+    pub fn repaired(&mut self) {
         if self.dead != [false; 2] {
             self.dead = [false; 2];
             for place in 0..self.hosts.len() {

@@ -30,7 +30,7 @@ pub struct Life {
     /// The session's five-tuple is IPv6.
     pub v6: u8,
     /// A packet of the local end was seen since the session was adopted.
-    pub heard_out: u8,
+    pub seen_out: u8,
     /// A packet of the remote end was seen since the session was adopted.
-    pub heard_in: u8,
+    pub seen_in: u8,
 }

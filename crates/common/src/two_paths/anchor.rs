@@ -50,7 +50,7 @@ impl Anchor {
 
     /// Returns whether a FIN for the end was seen: bits of [`crate::session::life`].
     #[inline(always)]
-    pub(super) const fn fin_heard(self, s: &Session) -> u8 {
+    pub(super) const fn fin_received(self, s: &Session) -> u8 {
         match self {
             Anchor::Local => s.life.fin_in,
             Anchor::Remote => s.life.fin_out,
@@ -77,7 +77,7 @@ impl Anchor {
 
     /// Returns the last TSval that the old path sent to the end.
     #[inline(always)]
-    pub const fn tsval_heard(self, s: &Session) -> u32 {
+    pub const fn tsval_received(self, s: &Session) -> u32 {
         match self {
             Anchor::Local => s.tsval_in,
             Anchor::Remote => s.tsval_out,

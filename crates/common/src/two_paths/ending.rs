@@ -64,7 +64,7 @@ impl Fins {
     pub const fn of(at: Anchor, s: &Session) -> Fins {
         Fins {
             sent: at.fin_sent(s) != 0,
-            heard: at.fin_heard(s) != 0,
+            heard: at.fin_received(s) != 0,
         }
     }
 
@@ -107,7 +107,7 @@ pub fn is_at_cutoff(s: &Session, fin: &Segment) -> bool {
 /// Returns true if the other end had closed before its cut.
 #[inline(always)]
 const fn closes(at: Anchor, s: &Session) -> bool {
-    s.two.cut_in_set & CLOSES != 0 || at.fin_heard(s) & life::AT_CUTOFF != 0
+    s.two.cut_in_set & CLOSES != 0 || at.fin_received(s) & life::AT_CUTOFF != 0
 }
 
 /// Judges a segment of the old path, with or without a FIN or reset.
@@ -238,7 +238,7 @@ const fn is_between(s: &Session) -> bool {
 /// whose cutoff is known now, had not closed, or had sent more.
 #[inline(always)]
 pub const fn closed_before(at: Anchor, s: &Session) -> bool {
-    let closed = at.fin_heard(s) & life::OLD_PATH != 0;
+    let closed = at.fin_received(s) & life::OLD_PATH != 0;
     let its = closes(at, s) && at.rcv_max(s) == s.cut_in;
     s.two.cut_in_set != 0 && closed && !its
 }

@@ -184,7 +184,7 @@ pub const REFUSES: u8 = 2;
 
 /// Records whether an end's segment refuses data that the old path has sent.
 #[inline(always)]
-pub fn hear_window(at: Anchor, s: &mut Session, seg: &Segment) {
+pub fn record_window(at: Anchor, s: &mut Session, seg: &Segment) {
     if !seg.has(ACK) || seg.has(RST) {
         return;
     }

@@ -39,13 +39,13 @@ pub const fn is_live_beside(s: &Session, seg: &Segment) -> bool {
 /// Returns true if the segment is no reset, or if the path is known to carry the session.
 #[inline(always)]
 const fn may_be_resets(s: &Session, seg: &Segment) -> bool {
-    !seg.has(RST) || s.two.new_heard | s.two.cut_in_set != 0
+    !seg.has(RST) || s.two.new_received | s.two.cut_in_set != 0
 }
 
 /// Records that the new path has carried a segment that the session may receive.
 #[inline(always)]
-pub fn hear_live(s: &mut Session, seg: &Segment) {
+pub fn record_live(s: &mut Session, seg: &Segment) {
     if !seg.has(RST) {
-        s.two.new_heard = 1;
+        s.two.new_received = 1;
     }
 }

@@ -8,7 +8,7 @@ use crate::tcp::{ACK, Edit, PSH, RST, SYN, Segment};
 /// Records a SYN on a new path that this end, the right one, is prepared for, or a later
 /// [`opens_windows`] of the left end.
 #[inline(always)]
-pub fn hear_opening(s: &mut Session, seg: &Segment) -> bool {
+pub fn record_opening(s: &mut Session, seg: &Segment) -> bool {
     if s.peer_sent_max == 0 && s.two.cut_set == 0 {
         s.cut_out = s.snd_max;
     }
@@ -99,7 +99,7 @@ pub const fn ends_path(seg: &Segment) -> bool {
 /// path only after this end has answered, or has taken it. A later one is recognised by its end, a
 /// byte before the ends of other segments, whatever its length is.
 #[inline(always)]
-pub fn hear_length(s: &mut Session, seg: &Segment) -> bool {
+pub fn record_length(s: &mut Session, seg: &Segment) -> bool {
     if !may_show_length(seg) {
         return false;
     }

@@ -61,7 +61,7 @@ pub const fn has_old(at: Anchor, s: &Session, cutoff: u32) -> bool {
 /// Records the lowest number of data on the new path. An acknowledgement on that path has the
 /// number of the next data. It counts as such if the end has acknowledged all data before.
 #[inline(always)]
-pub fn hear_data(at: Anchor, s: &mut Session, seg: &Segment) {
+pub fn record_data(at: Anchor, s: &mut Session, seg: &Segment) {
     let lowest = s.two.new_data == 0 || !has_all_old(s) && before(seg.seq, s.new_low);
     if !lowest {
         return;
@@ -143,7 +143,7 @@ pub const fn is_confirmed(at: Anchor, s: &Session) -> bool {
 /// it has room, or if nothing of it was received there. On a path that shifts numbers nobody
 /// accepts the packets, so that no valid answer comes back.
 #[inline(always)]
-pub const fn is_unheard(at: Anchor, s: &Session) -> bool {
+pub const fn is_undelivered(at: Anchor, s: &Session) -> bool {
     !is_confirmed(at, s) && (s.two.edge_set == 0 || is_past(s))
 }
 

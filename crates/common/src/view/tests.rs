@@ -174,7 +174,7 @@ fn values_are_those_of_the_entry() {
     assert_eq!((route.joined, route.other), (Some(2), Some(7)));
     let used = |armed, set, heard| {
         let s = entry(State::TwoPaths, |s| {
-            (s.two.cut_armed, s.two.cut_set, s.two.new_heard) = (armed, set, heard);
+            (s.two.cut_armed, s.two.cut_set, s.two.new_received) = (armed, set, heard);
         });
         s.view().two_paths().unwrap().is_used()
     };

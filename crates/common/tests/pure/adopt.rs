@@ -112,7 +112,7 @@ proptest! {
     }
 }
 
-fn calm(opened_here: bool) -> Socket {
+fn idle(opened_here: bool) -> Socket {
     socket(&Life {
         opened_here,
         isns: [u32::MAX, 5000],
@@ -144,7 +144,7 @@ fn both_ends_are_said_to_have_offered_what_was_agreed_on() {
         ts_clock: 11,
         ts_recent: 12,
         ecn_ok: true,
-        ..calm(true)
+        ..idle(true)
     };
     let (local, remote) = offers(k);
     let all = offer::SEEN | offer::WSCALE | offer::SACK | offer::TIMESTAMPS | offer::ECN;
@@ -176,12 +176,12 @@ fn both_ends_are_said_to_have_offered_what_was_agreed_on() {
 #[test]
 fn who_opened_it_is_known_by_the_count_of_its_syn() {
     let opener = |k: Socket, listened| k.session(1, listened).map(|s| s.life.opened_here);
-    assert_eq!(opener(calm(true), true), Ok(1));
-    assert_eq!(opener(calm(false), false), Ok(0));
+    assert_eq!(opener(idle(true), true), Ok(1));
+    assert_eq!(opener(idle(false), false), Ok(0));
     // A segment that never left was counted. Only a listener shows the opener then.
     let odd = |opened| Socket {
-        bytes_sent: calm(opened).bytes_sent + 900,
-        ..calm(opened)
+        bytes_sent: idle(opened).bytes_sent + 900,
+        ..idle(opened)
     };
     assert_eq!(opener(odd(false), true), Ok(0));
     assert_eq!(opener(odd(false), false), Err(NotAdopted::Opener));
@@ -199,19 +199,19 @@ fn what_cannot_be_removed_is_left() {
     for state in [2, 3, 6, 7, 9, 10, 11, 12] {
         let k = Socket {
             state,
-            ..calm(true)
+            ..idle(true)
         };
         assert_eq!(why(k), NotAdopted::State, "{state}");
     }
     let k = Socket {
         repair: true,
-        ..calm(true)
+        ..idle(true)
     };
     assert_eq!(why(k), NotAdopted::Repair);
     let k = Socket {
         syn_data: true,
         state: tcp_state::CLOSE_WAIT,
-        ..calm(false)
+        ..idle(false)
     };
     assert_eq!(why(k), NotAdopted::Opening);
 }

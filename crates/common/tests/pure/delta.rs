@@ -1,7 +1,7 @@
 //! Middleboxes that change the size of a stream, against streams that are stored whole, byte by
 //! byte.
 
-use dysco_common::delta::{Delta, Fit, Passed, Reach, bears};
+use dysco_common::delta::{Delta, Fit, Passed, Reach, is_consistent};
 use dysco_common::flow::{Addr, FlowKey};
 use dysco_common::session::{Offer, Two, offer};
 use dysco_common::{Session, State, Translation};
@@ -172,9 +172,9 @@ fn the_two_ends_bear_it_out() {
         // More data may be under way.
         (delta(21, 101), true),
     ] {
-        assert_eq!(bears(&client, &server, &client, &d), fits, "{d:?}");
+        assert_eq!(is_consistent(&client, &server, &client, &d), fits, "{d:?}");
     }
     // Data that the client has sent after the server's answer does not contradict the delta.
     let later = at(7, 6000);
-    assert!(bears(&client, &server, &later, &delta(12, 100)));
+    assert!(is_consistent(&client, &server, &later, &delta(12, 100)));
 }

@@ -81,7 +81,7 @@ fn new_incoming(s: &Session, seg: &Segment, wscale: u8) -> NewIncoming {
 /// Returns the session after its end has sent a segment.
 fn after_window(s: &Session, seg: &Segment) -> Session {
     let heard = |at: Anchor, mut s: Session| {
-        two_paths::hear_window(at, &mut s, seg);
+        two_paths::record_window(at, &mut s, seg);
         s
     };
     let near = heard(Anchor::Local, *s);
@@ -126,12 +126,12 @@ fn near(s: &Session, seg: &Segment) -> Outgoing {
 fn carried() -> Session {
     let mut s = session();
     (s.two.cut_set, s.two.cut_in_set) = (1, 1);
-    (s.two.new_heard, s.two.new_data, s.new_low) = (1, 1, CUT_IN);
+    (s.two.new_received, s.two.new_data, s.new_low) = (1, 1, CUT_IN);
     s
 }
 
 fn taken_back(mut s: Session) -> Session {
-    (s.two.cut_set, s.two.cut_in_set, s.two.new_heard) = (0, 0, 0);
+    (s.two.cut_set, s.two.cut_in_set, s.two.new_received) = (0, 0, 0);
     s.muted = 1;
     s
 }

@@ -19,7 +19,7 @@ fn direct(net: &Net, given: bool) -> Programs {
     let mut p = Programs::with(net, State::Tracked, Translation::default());
     p.change(|s| {
         (s.snd_max, s.rcv_max, s.rcv_ack) = (SENT, RECEIVED, SENT - 100);
-        s.two.new_heard = given.into();
+        s.two.new_received = given.into();
     });
     p
 }

@@ -156,7 +156,7 @@ fn an_adopted_session_is_heard() {
             };
             p.passes(first, frames[0]);
             p.passes(first, frames[0]);
-            let heard = |s: &Session| (s.life.heard_out, s.life.heard_in);
+            let heard = |s: &Session| (s.life.seen_out, s.life.seen_in);
             let once = match first {
                 Way::Out => (1, 0),
                 Way::In => (0, 1),
@@ -192,7 +192,7 @@ fn an_adopted_session_with_other_numbers_on_the_wire_is_not_heard() {
             p.passes(Way::Out, &sent);
             p.passes(Way::In, &received);
             let s = p.session(SLOT);
-            assert_eq!((s.life.heard_out, s.life.heard_in), (0, 0));
+            assert_eq!((s.life.seen_out, s.life.seen_in), (0, 0));
             assert_eq!((s.snd_max, s.rcv_max), (before.snd_max, before.rcv_max));
             assert_eq!(p.events(), []);
         }

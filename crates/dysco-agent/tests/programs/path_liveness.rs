@@ -59,7 +59,7 @@ fn sent(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
 /// As `Memory::take_back` leaves the entry.
 fn taken_back(s: &mut Session) {
     let two = &mut s.two;
-    (two.cut_armed, two.new_heard, two.cut_in_set) = (0, 0, 0);
+    (two.cut_armed, two.new_received, two.cut_in_set) = (0, 0, 0);
     (two.drained, two.edge_set, two.cut_set) = (0, 0, 0);
     s.muted = 1;
 }
@@ -82,7 +82,7 @@ fn what_is_not_heard_teaches_nothing() {
         p.drops(Way::In, &opens, Counter::DroppedStray);
         let s = p.session(SLOT);
         assert_eq!(
-            (s.two.new_heard, s.two.edge_set, s.peer_sent_max),
+            (s.two.new_received, s.two.edge_set, s.peer_sent_max),
             (0, 0, 0)
         );
         // New data is sent there until the path is taken back.
@@ -101,7 +101,7 @@ fn all_takes_the_old_path_again() {
         p.passes(Way::Out, &sent(&net, SENT + 100, GOT, 100));
         p.passes(Way::In, &from_proxy(&net, GOT, 100));
         // Another processor may report the new path's last packet late.
-        p.change(|s| s.two.new_heard = 1);
+        p.change(|s| s.two.new_received = 1);
         p.passes(Way::Out, &sent(&net, SENT + 200, GOT + 100, 100));
         assert_eq!(p.session(SLOT).two.cut_set, 0);
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use dysco_common::Session;
 use dysco_common::view::{Change, Collected, View};
 
-use super::linger::{TWO_MSL, UNCHANGED, is_orphan, linger};
+use super::retention::{TWO_MSL, UNCHANGED, is_orphan, retention};
 use super::{Plane, Ports, Sockets, ThisHost, gauges, held, ports};
 use crate::metrics::SessionGauges;
 
@@ -130,7 +130,7 @@ impl Collector {
     }
 
     /// Ends a slot that became a tombstone, after two MSL.
-    pub fn entombed(&mut self, slot: u32, s: &Session) {
+    pub fn became_tombstone(&mut self, slot: u32, s: &Session) {
         self.ending
             .insert(slot, Ending::new(s, activity(s), Instant::now() + TWO_MSL));
     }
@@ -159,14 +159,14 @@ impl ThisHost {
                 self.plane.agent.confirm(slot);
             }
             let known = self.plane.collector.ending.get(&slot).copied();
-            let linger = self.plane.linger(&s, boot, crowded);
+            let retention = self.plane.retention(&s, boot, crowded);
             // The other entry of a session that is being made or changed may not have been seen.
-            let stays = s.is_current() || linger.is_some();
+            let stays = s.is_current() || retention.is_some();
             let known = known.filter(|e| e.created_ns == s.created_ns && stays);
-            let mut ending = match (known, linger) {
+            let mut ending = match (known, retention) {
                 (Some(ending), _) => ending,
-                (None, Some(linger)) => {
-                    Ending::new(&s, self.plane.activity(slot, &s), now + linger)
+                (None, Some(retention)) => {
+                    Ending::new(&s, self.plane.activity(slot, &s), now + retention)
                 }
                 (None, None) => {
                     self.plane.collector.ending.remove(&slot);
@@ -286,13 +286,13 @@ impl Plane {
 
     /// Returns how long an entry is still needed. The path of a relayed session is needed as long
     /// as the relay.
-    fn linger(&self, s: &Session, boot: Duration, crowded: bool) -> Option<Duration> {
+    fn retention(&self, s: &Session, boot: Duration, crowded: bool) -> Option<Duration> {
         let other = s.other_path().map(|slot| self.agent.session(slot));
         if is_orphan(s, other.as_ref()) {
             return Some(UNCHANGED);
         }
         let Some(relay) = s.relayed_by() else {
-            return linger(s, boot, crowded);
+            return retention(s, boot, crowded);
         };
         let gone = self.agent.session(relay).created_ns != s.created_ns;
         gone.then_some(Duration::ZERO)

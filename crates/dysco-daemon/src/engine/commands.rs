@@ -18,8 +18,8 @@ impl ThisHost {
     fn close_proxy(&mut self, change: ChangeId, a: &Subsession, b: &Subsession) {
         let plane = &mut self.plane;
         let no_sockets = plane.relay_of(a).is_some();
-        self.ports.entomb(plane, change, a);
-        self.ports.entomb(plane, change, b);
+        self.ports.make_tombstone(plane, change, a);
+        self.ports.make_tombstone(plane, change, b);
         if no_sockets {
             let result = Ok(());
             return plane.tell_machine(HostEvent::Closed { change, result });

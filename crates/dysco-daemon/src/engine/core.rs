@@ -1,10 +1,10 @@
-//! The protocol machine and the host on which it works: commands and messages go from the one to the
-//! other, and events back.
+//! The protocol machine and the host on which it works: commands and messages go from the one to
+//! the other, and events back.
 
 use dysco_proto::{HostEvent, Machine, Message};
 
 use super::host::ThisHost;
-use super::plane::News;
+use super::plane::Notice;
 use super::tally::Tally;
 
 /// State that the owners of requests share.
@@ -20,17 +20,17 @@ impl Core {
     /// told anything else.
     pub fn feed_machine(&mut self) {
         let now = self.host.plane.now();
-        while let Some(news) = self.host.plane.news.pop_front() {
-            let event = match news {
-                News::Event(event) => *event,
+        while let Some(notice) = self.host.plane.notices.pop_front() {
+            let event = match notice {
+                Notice::Event(event) => *event,
                 // Another session may have the name meanwhile.
-                News::Collected(subsession)
+                Notice::Collected(subsession)
                     if self.machine.is_changing(&subsession)
                         && self.host.plane.find(&subsession).is_none() =>
                 {
                     HostEvent::SessionGone { subsession }
                 }
-                News::Collected(_) => continue,
+                Notice::Collected(_) => continue,
             };
             self.machine.handle_event(now, event);
         }

@@ -15,7 +15,7 @@ use dysco_proxy::Pair;
 
 use super::inputs::DRAIN_SWEEP;
 use super::pace::Pace;
-use super::proof::Lookout;
+use super::proof::ClientWatch;
 use super::raw::Repeated;
 use super::{Answer, Plane};
 
@@ -65,8 +65,8 @@ pub(super) struct Held {
     /// True if the new path is taken back, and the old one has not yet carried all data that the
     /// new one did.
     pub returns: bool,
-    /// Lookout for the answer of the client.
-    pub lookout: Option<Lookout>,
+    /// Wait for the answer of the client.
+    pub client_watch: Option<ClientWatch>,
     /// Step that waits for a route.
     pub waiting: Option<Waiting>,
 }

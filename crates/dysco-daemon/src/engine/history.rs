@@ -23,14 +23,14 @@ const LONG: u64 = 1 << 20;
 
 /// Histories of a limited number of sessions.
 pub(super) struct History {
-    of: HashMap<SessionId, VecDeque<Past>>,
+    of: HashMap<SessionId, VecDeque<PastEvent>>,
     sessions: usize,
-    file: Book,
+    file: HistoryFile,
 }
 
 /// Event of a session's past.
 #[derive(Clone, Serialize, Deserialize)]
-struct Past {
+struct PastEvent {
     /// Milliseconds since the machine began.
     at: u64,
     what: String,
@@ -44,7 +44,7 @@ struct Past {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Line {
-    Happened(SessionId, Past),
+    Happened(SessionId, PastEvent),
     /// The session has the second name from here on.
     Renamed(SessionId, SessionId),
 }
@@ -55,7 +55,7 @@ impl History {
         let mut history = History {
             of: HashMap::new(),
             sessions,
-            file: Book::at(path),
+            file: HistoryFile::at(path),
         };
         // The last line may be incomplete.
         let text = fs::read(path).unwrap_or_default();
@@ -98,7 +98,7 @@ impl History {
             return;
         }
         let at = boot_time().as_millis() as u64;
-        let past = Past {
+        let past = PastEvent {
             at,
             what,
             change,
@@ -108,7 +108,7 @@ impl History {
         self.keep(session, past);
     }
 
-    fn keep(&mut self, session: SessionId, past: Past) {
+    fn keep(&mut self, session: SessionId, past: PastEvent) {
         let entries = self.of.entry(session).or_default();
         if entries.len() == ENTRIES {
             entries.pop_front();
@@ -137,7 +137,7 @@ impl History {
     pub fn of(&self, session: SessionId) -> Vec<HistoryEntry> {
         let now = boot_time();
         let entries = self.of.get(&session).into_iter().flatten();
-        let ago = |past: &Past| now.saturating_sub(Duration::from_millis(past.at));
+        let ago = |past: &PastEvent| now.saturating_sub(Duration::from_millis(past.at));
         entries
             .map(|past| HistoryEntry {
                 ago_s: ago(past).as_secs_f64(),
@@ -169,7 +169,7 @@ impl History {
 }
 
 /// The file. A line that cannot be written is reported once, and kept in memory only.
-struct Book {
+struct HistoryFile {
     path: PathBuf,
     file: Option<File>,
     waiting: Vec<u8>,
@@ -179,9 +179,9 @@ struct Book {
     failed: bool,
 }
 
-impl Book {
-    fn at(path: &Path) -> Book {
-        Book {
+impl HistoryFile {
+    fn at(path: &Path) -> HistoryFile {
+        HistoryFile {
             path: path.to_owned(),
             file: None,
             waiting: Vec::new(),

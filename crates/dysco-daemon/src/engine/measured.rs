@@ -27,8 +27,8 @@ pub fn complete(claimed: Measurement, m: &Measured) -> Result<Measurement, Reaso
 /// proxy. `sending` are the proxy's sockets of side A and side B.
 pub fn windows_suffice(claimed: &Measurement, sending: &[Sending; 2]) -> Result<(), Reason> {
     let [a, b] = sending;
-    is_heard(End::Right, &claimed.a, &claimed.b, b)?;
-    is_heard(End::Left, &claimed.b, &claimed.a, a)
+    has_room(End::Right, &claimed.a, &claimed.b, b)?;
+    has_room(End::Left, &claimed.b, &claimed.a, a)
 }
 
 /// Returns true if something on this host shifts the clocks of the sockets on their way to the
@@ -69,7 +69,7 @@ fn wire_clock(socket: u32, silent: u32, last: u32) -> u32 {
 /// A sender waits until a complete segment fits. Linux makes segments no longer than half of the
 /// widest window that it has been offered. The other end has been offered the proxy's windows,
 /// which are wider, and receives the small ones in the unit of its own session.
-fn is_heard(end: End, from: &Facts, to: &Facts, sending: &Sending) -> Result<(), Reason> {
+fn has_room(end: End, from: &Facts, to: &Facts, sending: &Sending) -> Result<(), Reason> {
     let sent = |f: &Facts, mss: u16| {
         let timestamps = match negotiated(f, offer::TIMESTAMPS) {
             true => TIMESTAMPS_LEN,
@@ -133,8 +133,8 @@ mod tests {
         }
     }
 
-    fn heard(from: &Facts, to: &Facts, s: &Sending) -> Result<(), (u32, u32)> {
-        is_heard(End::Right, from, to, s).map_err(|e| match e {
+    fn room(from: &Facts, to: &Facts, s: &Sending) -> Result<(), (u32, u32)> {
+        has_room(End::Right, from, to, s).map_err(|e| match e {
             Reason::WindowTooSmall { window, needs, .. } => (window, needs),
             e => panic!("{e}"),
         })
@@ -143,11 +143,11 @@ mod tests {
     #[test]
     fn a_window_below_two_segments_is_too_small() {
         let usual = facts(1460, 1460, 7);
-        assert_eq!(heard(&usual, &usual, &sending(1448, 2896)), Ok(()));
+        assert_eq!(room(&usual, &usual, &sending(1448, 2896)), Ok(()));
         // Closed for a moment: the window was wider.
-        assert_eq!(heard(&usual, &usual, &sending(1448, 0)), Ok(()));
+        assert_eq!(room(&usual, &usual, &sending(1448, 0)), Ok(()));
         for (segment, window) in [(576, 1152), (1152, 2304), (1447, 2895)] {
-            let judged = heard(&usual, &usual, &sending(segment, window));
+            let judged = room(&usual, &usual, &sending(segment, window));
             assert_eq!(judged, Err((window.max(2 * segment), 2896)));
         }
     }
@@ -160,9 +160,9 @@ mod tests {
             allowed: 1248,
             ..sending(1248, 2496)
         };
-        assert_eq!(heard(&usual, &usual, &by_path), Ok(()));
+        assert_eq!(room(&usual, &usual, &by_path), Ok(()));
         assert_eq!(
-            heard(
+            room(
                 &facts(1000, 1460, 7),
                 &facts(1460, 1000, 7),
                 &sending(988, 2000)
@@ -171,7 +171,7 @@ mod tests {
         );
         // The other end sends no longer segments.
         assert_eq!(
-            heard(&facts(588, 1460, 7), &usual, &sending(576, 1152)),
+            room(&facts(588, 1460, 7), &usual, &sending(576, 1152)),
             Ok(())
         );
     }
@@ -180,12 +180,12 @@ mod tests {
     #[test]
     fn a_window_below_two_units_is_too_small() {
         let (coarse, usual) = (facts(1460, 1460, 14), facts(1460, 1460, 7));
-        assert_eq!(heard(&coarse, &usual, &sending(1448, 32768)), Ok(()));
-        let judged = heard(&coarse, &usual, &sending(1448, 32767));
+        assert_eq!(room(&coarse, &usual, &sending(1448, 32768)), Ok(()));
+        let judged = room(&coarse, &usual, &sending(1448, 32767));
         assert_eq!(judged, Err((32767, 32768)));
         let mut unscaled = coarse;
         unscaled.remote.flags &= !offer::WSCALE;
-        assert_eq!(heard(&unscaled, &usual, &sending(1448, 5000)), Ok(()));
+        assert_eq!(room(&unscaled, &usual, &sending(1448, 5000)), Ok(()));
     }
 
     #[test]

@@ -25,7 +25,6 @@ mod inputs;
 mod install;
 mod interfaces;
 mod journal;
-mod linger;
 mod listing;
 mod measure;
 mod measured;
@@ -48,6 +47,7 @@ mod relay;
 mod reload;
 mod removal;
 mod reports;
+mod retention;
 mod routes;
 mod sockets;
 mod start;
@@ -136,7 +136,7 @@ impl Engine {
         loop {
             let input = inputs.next(self.wants()).await?;
             self.take(input);
-            self.pump().await;
+            self.drive().await;
         }
     }
 
@@ -184,7 +184,7 @@ impl Engine {
     }
 
     /// Carries out the machine's commands until it has none.
-    async fn pump(&mut self) {
+    async fn drive(&mut self) {
         self.core.act();
         if let Some(report) = self.core.machine.poll_report() {
             let at = Instant::now();
@@ -192,11 +192,11 @@ impl Engine {
             tokio::task::yield_now().await;
             self.take_report(report, at);
         }
-        self.pump_at_once();
+        self.drive_now();
     }
 
     /// Carries out the machine's commands without yielding to other tasks.
-    fn pump_at_once(&mut self) {
+    fn drive_now(&mut self) {
         self.core.act();
         while let Some(report) = self.core.machine.poll_report() {
             self.take_report(report, Instant::now());

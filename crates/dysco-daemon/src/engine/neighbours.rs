@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn silence_is_remembered_and_a_farewell_is_not() {
+    fn silence_is_remembered_and_a_closed_connection_is_not() {
         let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         let mut neighbours = Neighbours::default();
         assert_eq!(neighbours.know(one), Known::Nothing);

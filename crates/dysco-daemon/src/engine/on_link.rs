@@ -26,7 +26,7 @@ struct Place {
 
 /// Number of looks, a second apart, after which no host is believed to have the address: the kernel
 /// asks three times.
-const IN_VAIN: u32 = 4;
+const MAX_UNANSWERED: u32 = 4;
 
 #[derive(Default)]
 pub(super) struct OnLink {
@@ -66,12 +66,12 @@ fn to_confirm(known: &mut Known, needed: &HashSet<IpAddr>, all: Vec<Neighbour>) 
             continue;
         };
         let there = [NeighbourState::Reachable, NeighbourState::Stale].contains(&now.state);
-        if now.link.is_none() && place.asked < IN_VAIN {
+        if now.link.is_none() && place.asked < MAX_UNANSWERED {
             place.asked += 1;
-        } else if there && place.asked < IN_VAIN {
+        } else if there && place.asked < MAX_UNANSWERED {
             place.asked = 0;
         }
-        if place.asked == IN_VAIN && !there {
+        if place.asked == MAX_UNANSWERED && !there {
             unconfirmed.push(place.at.clone());
         }
     }
@@ -154,7 +154,7 @@ mod tests {
         for (link, state) in states {
             assert!(looked(at(1, link, state)).is_empty(), "{state:?}");
         }
-        for _ in 2..IN_VAIN {
+        for _ in 2..MAX_UNANSWERED {
             assert!(looked(at(1, 0, Incomplete)).is_empty());
         }
         assert_eq!(looked(at(1, 0, Incomplete)), [1]);
@@ -163,12 +163,12 @@ mod tests {
         assert_eq!(looked(at(1, 1, Delay)), [1]);
         // Until another host has the address.
         assert!(looked(at(1, 7, Stale)).is_empty() && looked(at(1, 7, Probe)).is_empty());
-        for _ in 1..IN_VAIN {
+        for _ in 1..MAX_UNANSWERED {
             assert!(looked(at(1, 0, Incomplete)).is_empty());
         }
         // It was lost, and answers.
         assert!(looked(at(1, 7, Reachable)).is_empty());
-        for _ in 1..IN_VAIN {
+        for _ in 1..MAX_UNANSWERED {
             assert!(looked(at(1, 0, Incomplete)).is_empty());
         }
         assert_eq!(looked(at(1, 0, Failed)), [7]);

@@ -11,7 +11,7 @@ use dysco_api::{
 use dysco_common::FlowKey;
 use dysco_explain::Cause;
 use dysco_proto::Reason;
-use dysco_proxy::outside::{Ask, Found, Scene};
+use dysco_proxy::outside::{Ask, Found, ProxySockets};
 use dysco_proxy::{ProcessError, Tracked};
 use tokio::sync::mpsc;
 
@@ -28,7 +28,7 @@ pub(super) struct Seen {
 
 enum What {
     /// Processes and sockets of the proxy.
-    Looked(Result<Scene, ProcessError>),
+    Looked(Result<ProxySockets, ProcessError>),
     /// Pairs of the proxy, for a removal.
     Watched {
         request: Remove,
@@ -42,8 +42,8 @@ impl Removals {
     pub(super) fn seen(&mut self, core: &mut Core, seen: Seen) {
         let replies = seen.replies;
         match seen.what {
-            What::Looked(Ok(scene)) => {
-                let report = Reply::Proxy(Box::new(proxy_report(&core.host.plane, &scene)));
+            What::Looked(Ok(proxy_sockets)) => {
+                let report = Reply::Proxy(Box::new(proxy_report(&core.host.plane, &proxy_sockets)));
                 let _ = replies.try_send(report);
             }
             What::Looked(Err(error)) => {
@@ -202,8 +202,8 @@ fn watched(
     found
 }
 
-fn proxy_report(here: &Plane, scene: &Scene) -> ProxyReport {
-    let processes = scene.processes.values().map(|p| ProcessReport {
+fn proxy_report(here: &Plane, proxy_sockets: &ProxySockets) -> ProxyReport {
+    let processes = proxy_sockets.processes.values().map(|p| ProcessReport {
         pid: p.pid,
         name: p.comm.clone(),
     });
@@ -228,7 +228,7 @@ fn proxy_report(here: &Plane, scene: &Scene) -> ProxyReport {
     };
     ProxyReport {
         processes: processes.collect(),
-        sessions: scene.sockets.iter().filter_map(held).collect(),
+        sessions: proxy_sockets.sockets.iter().filter_map(held).collect(),
     }
 }
 

@@ -150,7 +150,7 @@ pub(super) fn bypass_announcements(s: &Session, opened: Option<u32>) -> Vec<Vec<
 /// there (Linux, `nf_conntrack_tcp_packet`). An acknowledgement that was lost behind a firewall
 /// leaves that number unknown here. Both packets therefore have the sequence number at the end of
 /// all data sent. The other end's host drops both.
-pub(super) fn farewell(s: &Session) -> [Vec<u8>; 2] {
+pub(super) fn closing_packets(s: &Session) -> [Vec<u8>; 2] {
     let (local, remote) = (s.key.local().port(), s.key.remote().port());
     [false, true].map(|ends| {
         let mut tcp = TcpHeader::new(local, remote, s.snd_max, 0);

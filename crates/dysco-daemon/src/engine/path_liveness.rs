@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use dysco_common::two_paths::{Anchor, has_carried, has_caught_up, is_confirmed, is_unheard};
+use dysco_common::two_paths::{Anchor, has_carried, has_caught_up, is_confirmed, is_undelivered};
 use dysco_common::{FlowKey, Session};
 use dysco_proto::{ChangeId, HostEvent, Subsession};
 
@@ -62,7 +62,7 @@ impl ProxyChanges {
         // Packets that arrive unasked do not show that the other end receives anything. Answers of
         // the data planes do not show that the stacks receive anything.
         let answers = s.answers != liveness_check.answers;
-        let unheard = liveness_check.waits && is_unheard(Anchor::Local, &s);
+        let unheard = liveness_check.waits && is_undelivered(Anchor::Local, &s);
         let carries = answers && !unheard || has_carried(&s) || !is_between(&s);
         plane.tell_machine(HostEvent::PathChecked { change, carries });
     }

@@ -1,8 +1,8 @@
 //! The means of this host: the data plane, the proxy's side, the channel to other hosts,
 //! and what is known of sessions and neighbours.
 //!
-//! Nothing here knows the machine, or who has asked for a change. What the machine has to know waits
-//! in `news`.
+//! Nothing here knows the machine, or who has asked for a change. What the machine has to know
+//! waits in `notices`.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -33,8 +33,8 @@ pub(super) struct Terms {
     pub kinds: Vec<KindName>,
 }
 
-/// News of this host for the machine.
-pub(super) enum News {
+/// Notice of this host for the machine.
+pub(super) enum Notice {
     Event(Box<HostEvent>),
     /// The entry of a session was collected, and no change of this host held it. A change of its
     /// chain may concern a segment that does not begin here.
@@ -49,8 +49,8 @@ pub(super) struct Plane {
     pub proxy: ProxySide,
     pub control: Control,
     pub started: Instant,
-    /// News that the machine has not been given.
-    pub news: VecDeque<News>,
+    /// Notices that the machine has not been given.
+    pub notices: VecDeque<Notice>,
     /// Answers of tasks that carry out a command.
     pub answers: mpsc::UnboundedSender<Answer>,
     /// Terms of the changes that a request on this host has begun.
@@ -84,7 +84,7 @@ impl Plane {
 
     /// Queues an event for the machine.
     pub fn tell_machine(&mut self, event: HostEvent) {
-        self.news.push_back(News::Event(Box::new(event)));
+        self.notices.push_back(Notice::Event(Box::new(event)));
     }
 
     /// Sends a message of the machine.

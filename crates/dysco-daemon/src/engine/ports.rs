@@ -24,7 +24,7 @@ use crate::metrics;
 
 /// Time without word from its host after which a session is taken for over: the host has lost its
 /// memory, or is gone.
-const UNHEARD: Duration = Duration::from_secs(3600);
+const SILENT_FOR: Duration = Duration::from_secs(3600);
 /// Maximum number in one message, which has to fit into a frame (`dysco_proto::MAX_MESSAGE`).
 const SOME: usize = 64;
 /// Maximum number of ports that are tried again at once.
@@ -213,7 +213,7 @@ impl Ports {
             return false;
         }
         let port = self.held.get(&slot);
-        if port.is_none_or(|port| port.over || port.lived.elapsed() > UNHEARD) {
+        if port.is_none_or(|port| port.over || port.lived.elapsed() > SILENT_FOR) {
             return false;
         }
         let asking = self.asking.entry(s.key.remote().ip()).or_default();

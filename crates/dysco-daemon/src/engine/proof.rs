@@ -26,9 +26,9 @@ const TIMESTAMPS: u16 = 12;
 const SNAP: usize = 256;
 
 /// Task that waits for the client's answer. Dropping it ends the wait.
-pub(super) struct Lookout(tokio::task::JoinHandle<()>);
+pub(super) struct ClientWatch(tokio::task::JoinHandle<()>);
 
-impl Drop for Lookout {
+impl Drop for ClientWatch {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -72,12 +72,12 @@ impl ProxyChanges {
             return Err(Reason::NotProven(why.into()));
         }
         let probe = probe(&a, &b, relay.is_some());
-        let lookout = plane.look_out(change, a.key, &probe);
-        let lookout = lookout.map_err(|e| Reason::Failed(Cause::new(e)))?;
+        let client_watch = plane.watch_for_client(change, a.key, &probe);
+        let client_watch = client_watch.map_err(|e| Reason::Failed(Cause::new(e)))?;
         let held = self.held.entry(change).or_default();
         held.slot = Some((slot, a.created_ns));
         held.own = Some(sub_a);
-        held.lookout = Some(lookout);
+        held.client_watch = Some(client_watch);
         Ok(Watched {
             subsession_a: sub_a,
             subsession_b: sub_b,
@@ -88,7 +88,12 @@ impl ProxyChanges {
 }
 
 impl Plane {
-    fn look_out(&self, change: ChangeId, client: FlowKey, probe: &Probe) -> io::Result<Lookout> {
+    fn watch_for_client(
+        &self,
+        change: ChangeId,
+        client: FlowKey,
+        probe: &Probe,
+    ) -> io::Result<ClientWatch> {
         let tap = Tap::open(&client)?;
         // SAFETY: the tap closes its socket when it is dropped, and not before.
         let socket = unsafe { AsyncFd::register_with_interest(tap, Interest::READABLE) }?;
@@ -98,7 +103,7 @@ impl Plane {
                 let _ = answers.send(Answer::Event(HostEvent::Proved { change }));
             }
         });
-        Ok(Lookout(task))
+        Ok(ClientWatch(task))
     }
 }
 

@@ -87,7 +87,7 @@ pub(super) fn start(config: Config, file: PathBuf) -> Result<(Engine, Inputs), E
         proxy,
         control,
         started: Instant::now(),
-        news: VecDeque::new(),
+        notices: VecDeque::new(),
         answers,
         terms: HashMap::new(),
         collector: collect::Collector::default(),

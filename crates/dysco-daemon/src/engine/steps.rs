@@ -270,16 +270,18 @@ impl ProxyChanges {
 impl Ports {
     /// Ends a session that its proxy has left: both its ends take the new path. Firewalls on the
     /// old path would remember it for days.
-    pub(super) fn entomb(&mut self, plane: &mut Plane, change: ChangeId, sub: &Subsession) {
+    pub(super) fn make_tombstone(&mut self, plane: &mut Plane, change: ChangeId, sub: &Subsession) {
         if let Some(slot) = plane.find_for(change, sub) {
             plane.agent.tombstone(slot);
             let s = plane.agent.session(slot);
-            for packet in packets::farewell(&s) {
+            for packet in packets::closing_packets(&s) {
                 if let Err(error) = send_past(&packet, s.key.remote()) {
                     tracing::warn!(session = ?s.key, %error, "cannot end a session for firewalls");
                 }
             }
-            plane.collector.entombed(slot, &plane.agent.session(slot));
+            plane
+                .collector
+                .became_tombstone(slot, &plane.agent.session(slot));
             self.leaves(slot);
         }
     }

@@ -24,7 +24,7 @@ impl Engine {
         self.core
             .host
             .chain_updates
-            .say_farewells(&self.core.host.plane);
+            .close_due_paths(&self.core.host.plane);
         if part == 0 {
             self.core.host.plane.agent.release_quarantine();
             self.core.host.plane.sweep_interfaces();

@@ -16,7 +16,7 @@ impl Engine {
         self.core.host.plane.take_up_history();
         let (path, records) = self.core.host.plane.state.records();
         self.core.host.plane.agent.forget_joins();
-        self.core.host.plane.agent.mend_parts();
+        self.core.host.plane.agent.repair_parts();
         self.core.host.chain_updates.taking_up = Some(self.core.host.plane.agent.second_paths());
         for record in records {
             // Without its record this host would report to the others that it knows of no change,
@@ -59,10 +59,10 @@ impl Engine {
                     .tell_broken(&mut self.core.host.plane, change);
             }
         }
-        self.pump_at_once();
+        self.drive_now();
         self.core.host.chain_updates.taking_up = None;
         self.core.host.undo_unrecorded();
-        self.pump_at_once();
+        self.drive_now();
         Ok(())
     }
 }
@@ -95,13 +95,13 @@ impl ThisHost {
                 }
                 View::Changing(Change::Joining) => {
                     let left = self.plane.agent.drop_next_path(slot);
-                    self.chain_updates.entomb_path(&mut self.plane, left);
+                    self.chain_updates.tombstone_path(&mut self.plane, left);
                 }
                 View::NewPath(route) | View::Changing(Change::Switching(route))
                     if route.other.is_some() =>
                 {
                     let left = self.plane.agent.drop_path_before(slot);
-                    self.chain_updates.entomb_path(&mut self.plane, left);
+                    self.chain_updates.tombstone_path(&mut self.plane, left);
                 }
                 View::Changing(Change::TwoPaths(cutover)) if !cutover.is_used() => {
                     self.plane.agent.unprepare(slot);

@@ -47,7 +47,7 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
         if live_payload {
             // SAFETY: the program's own context.
             let joined = unsafe { second_path::dysco_join(skb) };
-            if joined != second_path::NOBODYS {
+            if joined != second_path::NO_SESSION {
                 return DROP;
             }
         }
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
     };
     if new && (s.state == State::Joining as u32 || s.state == State::Switching as u32) {
         // SAFETY: the program's own context.
-        unsafe { second_path::dysco_knocks(skb, slot, live_payload as u32) };
+        unsafe { second_path::dysco_opening(skb, slot, live_payload as u32) };
         return DROP;
     }
     if !new {

@@ -103,7 +103,7 @@ unsafe extern "C" fn dysco_split(skb: *mut __sk_buff, slot: u32) -> u32 {
         return NEITHER;
     };
     two_paths::acknowledge(s, &p.seg);
-    two_paths::hear_window(Anchor::Local, s, &p.seg);
+    two_paths::record_window(Anchor::Local, s, &p.seg);
     if two_paths::drains(s, &p.seg) {
         s.two.drained = 1;
         maps::tell(EventKind::Drained, slot);

@@ -6,7 +6,7 @@ use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
 use dysco_common::two_paths::{self, ASKED, Anchor, Fins, OldIncoming};
 use dysco_common::{Counter, EventKind};
 
-use super::heard::{ends, heard, was_broken};
+use super::update::{ends, heard, was_broken};
 use super::{Decision, dropped};
 use crate::maps::{self, count};
 use crate::packet::Packet;
@@ -76,7 +76,7 @@ pub(super) fn opening(
     if nobodys || asks && !probe::is_carried(ctx, slot) {
         return Decision::Leave(dropped(Counter::DroppedStray));
     }
-    if two_paths::hear_opening(s, &p.seg) {
+    if two_paths::record_opening(s, &p.seg) {
         maps::tell(EventKind::Drained, slot);
     }
     c.edit = two_paths::answer_opening(s, &p.seg);
@@ -143,7 +143,7 @@ pub(super) fn from_new_path(
         if !seg.has(RST) && two_paths::record_announced(s, seg.end()) {
             maps::tell(EventKind::Drained, slot);
         }
-        if !paths::hear(s, Anchor::Local, p, &seg, &mut e) {
+        if !paths::receive(s, Anchor::Local, p, &seg, &mut e) {
             return Decision::Leave(dropped(Counter::AckWithheld));
         }
     } else {

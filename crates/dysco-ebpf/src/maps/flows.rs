@@ -103,7 +103,7 @@ pub fn hinted<const V6: bool>(ctx: &impl Bytes, dir: Direction, short: &ShortKey
 
 /// True if no session has this key.
 #[inline(always)]
-pub fn is_nobodys(short: &ShortKey) -> bool {
+pub fn is_unused(short: &ShortKey) -> bool {
     FLOWS.get_ptr(short).is_none()
 }
 

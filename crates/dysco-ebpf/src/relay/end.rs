@@ -103,7 +103,7 @@ pub(super) fn from_end(
     slot: u32,
 ) -> u64 {
     paths::cut_if_due(s, REMOTE);
-    hear_end(s, o, p);
+    receive_end(s, o, p);
     offers(s, slot, &p.seg);
     // Only the number taken in counts: anybody may have sent the rest.
     let heard = Segment {
@@ -111,7 +111,7 @@ pub(super) fn from_end(
         ..p.seg
     };
     two_paths::acknowledge(s, &heard);
-    two_paths::hear_window(REMOTE, s, &heard);
+    two_paths::record_window(REMOTE, s, &heard);
     if two_paths::drains(s, &heard) {
         s.two.drained = 1;
         maps::tell(EventKind::Drained, slot);
@@ -169,7 +169,7 @@ fn is_its_own(s: &Session, o: &Session, seg: &Segment) -> bool {
 /// Takes in a segment of the end in the two-path phase. The bytes that it acknowledges were sent
 /// by the stack, or relayed from the other end.
 #[inline(always)]
-fn hear_end(s: &mut Session, o: &mut Session, p: &Packet) {
+fn receive_end(s: &mut Session, o: &mut Session, p: &Packet) {
     let seg = &p.seg;
     let believed = seg.flags & (FIN | RST) == 0 || ends(s, seg);
     if !believed || seg.has(RST) {
@@ -222,7 +222,7 @@ pub(super) fn to_other(
         window: c.edit.window,
         ..*seg
     };
-    if !paths::hear(o, REMOTE, p, &arrives, &mut c.edit) {
+    if !paths::receive(o, REMOTE, p, &arrives, &mut c.edit) {
         return not(Counter::AckWithheld);
     }
     to_leave(ctx, s, p.key.is_v6())

@@ -7,7 +7,7 @@ impl Head {
     pub(super) fn ask_left(&self, ctx: &mut Context) {
         let (change, session) = (ctx.change, self.session());
         if let Some(left) = self.order.left() {
-            ctx.insist(left, Message::Lead { change, session });
+            ctx.send_reliably(left, Message::Lead { change, session });
         }
     }
 
@@ -16,8 +16,8 @@ impl Head {
         match self.order.left() {
             None => ctx.command(command),
             Some(left) => {
-                ctx.hush_to(left);
-                ctx.insist(left, message);
+                ctx.drop_pending_to(left);
+                ctx.send_reliably(left, message);
             }
         }
     }
@@ -96,32 +96,32 @@ impl Head {
         match message {
             Message::Extended { result, .. } => match result {
                 Ok(facts) if self.phase == Phase::Locking => {
-                    self.hush_left(ctx);
+                    self.drop_pending_to_left(ctx);
                     self.enlist(ctx, facts)
                 }
                 Ok(_) => ctx.stale(),
                 Err(reason) => self.left_refuses(ctx, reason),
             },
             Message::Opened { result, .. } if self.phase == Phase::SettingUp => {
-                self.hush_left(ctx);
+                self.drop_pending_to_left(ctx);
                 match result {
                     Ok(()) => self.switch(ctx),
                     Err(reason) => self.cancel(ctx, reason),
                 }
             }
             Message::Switched { cutoff, .. } if self.phase == Phase::Cutting => {
-                self.hush_left(ctx);
+                self.drop_pending_to_left(ctx);
                 self.switched(ctx, cutoff)
             }
             Message::Settled { .. } if self.phase == Phase::Draining => {
-                self.hush_left(ctx);
+                self.drop_pending_to_left(ctx);
                 self.settles(ctx)
             }
             Message::DoneAck { .. } if self.phase == Phase::Completing => self.done_with(ctx, from),
             Message::Abandoned { .. } | Message::CancelAck { .. }
                 if self.phase == Phase::Cancelling && !self.left_back =>
             {
-                self.hush_left(ctx);
+                self.drop_pending_to_left(ctx);
                 self.left_back = true;
                 self.cancel_right(ctx)
             }
@@ -138,7 +138,7 @@ impl Head {
             return ctx.stale();
         }
         self.led = false;
-        self.hush_left(ctx);
+        self.drop_pending_to_left(ctx);
         if cancels {
             self.left_back = true;
             return self.cancel_right(ctx);
@@ -146,9 +146,9 @@ impl Head {
         self.cancel(ctx, reason)
     }
 
-    fn hush_left(&self, ctx: &mut Context) {
+    fn drop_pending_to_left(&self, ctx: &mut Context) {
         if let Some(left) = self.order.left() {
-            ctx.hush_to(left);
+            ctx.drop_pending_to(left);
         }
     }
 
@@ -176,7 +176,7 @@ impl Head {
         let anchors = self.waiting.iter().filter(|h| from.contains(h));
         for host in anchors.copied().collect::<Vec<_>>() {
             self.waiting.remove(&host);
-            ctx.hush_to(host);
+            ctx.drop_pending_to(host);
         }
         match self.waiting.is_empty() {
             true => self.dismiss_old(ctx),

@@ -10,7 +10,7 @@ impl Head {
             return ctx.stale();
         }
         self.begun = self.phase > Phase::Locking;
-        ctx.hush();
+        ctx.drop_pending();
         self.phase = Phase::Cancelling;
         self.waiting.clear();
         self.unreported.clear();
@@ -30,7 +30,7 @@ impl Head {
         }
         let change = ctx.change;
         let reason = self.why.clone().unwrap_or(Reason::Cancelled);
-        ctx.insist(self.right(), Message::Cancel { change, reason });
+        ctx.send_reliably(self.right(), Message::Cancel { change, reason });
         ctx.deadline(CANCEL);
         Flow::On
     }
@@ -38,7 +38,7 @@ impl Head {
     /// Dismisses the hosts of the new chain. The right anchor has returned too, or will when it
     /// asks.
     pub(super) fn dismiss_new(&mut self, ctx: &mut Context) -> Flow {
-        ctx.hush();
+        ctx.drop_pending();
         (self.left_back, self.right_done) = (true, true);
         if !self.moving.is_empty() {
             // State that is installed after the host was asked to forget it would remain.
@@ -69,7 +69,7 @@ impl Head {
                 scope,
                 paths: vec![self.order.number],
             };
-            ctx.insist(host, message);
+            ctx.send_reliably(host, message);
         }
         ctx.deadline(DISMISS);
         Flow::On

@@ -14,7 +14,7 @@ impl Head {
         let before = hosts_of(self.order.segment_before()).into_iter();
         self.unreported = before.filter(|host| !self.is_staying(*host)).collect();
         for host in &self.unreported {
-            ctx.insist(*host, Message::AskDelta { change, session });
+            ctx.send_reliably(*host, Message::AskDelta { change, session });
         }
     }
 
@@ -31,7 +31,7 @@ impl Head {
             Err(reason) => self.cancel(ctx, reason),
             Ok(delta) => {
                 self.unreported.remove(&host);
-                ctx.hush_to(host);
+                ctx.drop_pending_to(host);
                 if !delta.is_none() {
                     self.deltas.insert(host, delta);
                 }
@@ -58,7 +58,7 @@ impl Head {
     /// Continues without the hosts that have not reported their delta in time.
     pub(super) fn not_reported(&mut self, ctx: &mut Context) -> Flow {
         for host in std::mem::take(&mut self.unreported) {
-            ctx.hush_to(host);
+            ctx.drop_pending_to(host);
         }
         self.go_on(ctx)
     }

@@ -21,7 +21,7 @@ impl Head {
                 paths: self.order.paths.clone(),
                 number: self.order.number,
             };
-            ctx.insist(host, message);
+            ctx.send_reliably(host, message);
         }
         self.ask_deltas(ctx);
         self.waiting.insert(right);
@@ -32,7 +32,7 @@ impl Head {
             session,
             token,
         };
-        ctx.insist(right, message);
+        ctx.send_reliably(right, message);
         self.move_state(ctx);
         ctx.deadline(match self.moving.is_empty() {
             true => ENLIST,
@@ -79,7 +79,7 @@ impl Head {
             return ctx.stale();
         };
         self.waiting.remove(&host);
-        ctx.hush_to(host);
+        ctx.drop_pending_to(host);
         // A host may have another name in the other chain.
         let mut before = hosts_of(self.order.segment_before());
         before.retain(|h| from.contains(h));
@@ -140,13 +140,13 @@ impl Head {
         self.cutoff = Some(cutoff);
         ctx.report(Role::Head, self.session(), Progress::Switched);
         let change = ctx.change;
-        ctx.insist(self.right(), Message::Switched { change, cutoff });
+        ctx.send_reliably(self.right(), Message::Switched { change, cutoff });
         ctx.deadline(SETTLE);
         Flow::On
     }
 
     pub(super) fn right_switched(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
-        ctx.hush();
+        ctx.drop_pending();
         self.phase = Phase::Draining;
         self.have_settled(ctx, cutoff);
         self.maybe_complete(ctx)
@@ -170,7 +170,7 @@ impl Head {
     /// Completes the change. It cannot be taken back any more.
     pub(super) fn complete(&mut self, ctx: &mut Context) -> Flow {
         self.phase = Phase::Completing;
-        ctx.hush();
+        ctx.drop_pending();
         ctx.no_deadline();
         self.persist(ctx, HeadStage::Completing);
         let (change, session) = (ctx.change, self.session());
@@ -183,13 +183,13 @@ impl Head {
         });
         self.waiting = BTreeSet::from([self.right()]);
         self.have_completed(ctx);
-        ctx.insist(self.right(), Message::Done { change });
+        ctx.send_reliably(self.right(), Message::Done { change });
         Flow::On
     }
 
     /// Waits for late packets: neither anchor sends anything on the old path any more.
     pub(super) fn dismiss_old(&mut self, ctx: &mut Context) -> Flow {
-        ctx.hush();
+        ctx.drop_pending();
         self.phase = Phase::Closing;
         self.waiting.clear();
         if self.order.segment_before().is_empty() {
@@ -213,7 +213,7 @@ impl Head {
                 scope,
                 paths: self.order.paths.clone(),
             };
-            ctx.insist(host, message);
+            ctx.send_reliably(host, message);
         }
         ctx.deadline(DISMISS);
         Flow::On
@@ -228,7 +228,7 @@ impl Head {
         }
         for host in hosts {
             self.waiting.remove(&host);
-            ctx.hush_to(host);
+            ctx.drop_pending_to(host);
         }
         match (self.phase, self.waiting.is_empty()) {
             (Phase::Closing, true) => self.done(ctx),
@@ -244,7 +244,7 @@ impl Head {
     }
 
     pub(super) fn let_go(&self, ctx: &mut Context) {
-        ctx.hush();
+        ctx.drop_pending();
         ctx.erase();
         ctx.unlock_segment(&self.session());
     }

@@ -12,7 +12,7 @@ impl Left {
         self.stage = Stage::Switching;
         ctx.report(Role::Left, self.a, Progress::Switched);
         let change = ctx.change;
-        ctx.insist(self.right(), Message::Switched { change, cutoff });
+        ctx.send_reliably(self.right(), Message::Switched { change, cutoff });
         ctx.say(self.middle(), Message::Switched { change, cutoff });
         self.check_later(ctx);
         self.watch_gone(ctx);
@@ -23,7 +23,7 @@ impl Left {
         let Some(plan) = self.plan else {
             return ctx.stale();
         };
-        ctx.hush();
+        ctx.drop_pending();
         self.cut_in = true;
         self.stage = Stage::Draining;
         self.say_suspect(ctx);
@@ -50,12 +50,12 @@ impl Left {
             return ctx.stale();
         };
         self.stage = Stage::Completing { right_done: false };
-        ctx.hush();
+        ctx.drop_pending();
         ctx.no_deadline();
         self.persist(ctx, LeftStage::Completing { new });
         let change = ctx.change;
         ctx.command(Anchor::Complete);
-        ctx.insist(self.right(), Message::Done { change });
+        ctx.send_reliably(self.right(), Message::Done { change });
         self.watch_gone(ctx);
         Flow::On
     }
@@ -67,8 +67,8 @@ impl Left {
         match (&mut self.stage, from_right) {
             (Stage::Completing { right_done }, true) if !*right_done => {
                 *right_done = true;
-                ctx.hush();
-                ctx.insist(self.middle(), Message::Done { change });
+                ctx.drop_pending();
+                ctx.send_reliably(self.middle(), Message::Done { change });
                 Flow::On
             }
             (Stage::Completing { right_done: true }, false) => self.removed(ctx),
@@ -91,7 +91,7 @@ impl Left {
         ctx.command(Anchor::Reset);
         ctx.command(Anchor::Release);
         self.let_go(ctx);
-        ctx.hush();
+        ctx.drop_pending();
         (self.liveness, self.muting) = (Liveness::Presumed, false);
         self.stage = Stage::Cancelling {
             why: reason.clone(),
@@ -99,8 +99,8 @@ impl Left {
         };
         ctx.report(Role::Left, self.a, Progress::Lost(reason));
         let message = Message::Lost { change, bytes };
-        ctx.insist(self.right(), message.clone());
-        ctx.insist(self.middle(), message);
+        ctx.send_reliably(self.right(), message.clone());
+        ctx.send_reliably(self.middle(), message);
         ctx.deadline(CANCEL);
         Flow::On
     }
@@ -113,14 +113,14 @@ impl Left {
         self.clear_suspicion(ctx);
         self.watch_gone(ctx);
         if self.phase() == Phase::Cutting {
-            ctx.deadline(CUT_OF_GONE);
+            ctx.deadline(CUT_AFTER_END);
         }
         self.maybe_complete(ctx)
     }
 
     pub(super) fn watch_gone(&self, ctx: &mut Context) {
         if self.gone {
-            ctx.deadline(GONE);
+            ctx.deadline(TWO_MSL);
         }
     }
 }

@@ -15,7 +15,7 @@ impl Left {
                     facts,
                     attempt: self.attempt,
                 };
-                ctx.insist(self.middle(), message);
+                ctx.send_reliably(self.middle(), message);
                 ctx.command(Anchor::Reserve {
                     subsession_a: self.a,
                     subsession_b: self.b,
@@ -78,7 +78,7 @@ impl Left {
     }
 
     pub(super) fn granted(&mut self, ctx: &mut Context, plan: Plan) -> Flow {
-        ctx.hush();
+        ctx.drop_pending();
         // A lock that this host has not taken cannot be granted, and neither can that of another
         // session.
         if self.facts.is_none() || plan.subsession != self.b {
@@ -117,12 +117,12 @@ impl Left {
             return Self::try_path(ctx);
         }
         let message = self.new_path(ctx, new, true);
-        ctx.insist(self.right(), message);
+        ctx.send_reliably(self.right(), message);
         Flow::On
     }
 
     /// Handles `SetUpAck`: the right anchor receives on the new path.
-    pub(super) fn heard_there(&mut self, ctx: &mut Context) -> Flow {
+    pub(super) fn peer_receives(&mut self, ctx: &mut Context) -> Flow {
         if self.ready {
             return ctx.stale();
         }
@@ -134,7 +134,7 @@ impl Left {
     }
 
     fn try_path(ctx: &mut Context) -> Flow {
-        ctx.hush();
+        ctx.drop_pending();
         ctx.command(Anchor::Try);
         Flow::On
     }
@@ -155,7 +155,7 @@ impl Left {
         let Some(new) = self.new else {
             return ctx.stale();
         };
-        ctx.hush();
+        ctx.drop_pending();
         ctx.no_deadline();
         self.stage = Stage::Cutting;
         ctx.report(Role::Left, self.a, Progress::SetUp);
@@ -176,7 +176,7 @@ impl Left {
         }
         ctx.command(Anchor::Release);
         self.let_go(ctx);
-        ctx.hush();
+        ctx.drop_pending();
         self.stage = Stage::Cancelling {
             why: reason.clone(),
             returns: false,
@@ -188,12 +188,12 @@ impl Left {
         ctx.report(Role::Left, self.a, end);
         let message = Message::Cancel { change, reason };
         match (self.set_up, prepared) {
-            (true, true) => ctx.insist(self.right(), message.clone()),
+            (true, true) => ctx.send_reliably(self.right(), message.clone()),
             // The right anchor may not have been introduced. The middle notifies it, or it asks.
             (true, false) => ctx.say(self.right(), message.clone()),
             (false, _) => {}
         }
-        ctx.insist(self.middle(), message);
+        ctx.send_reliably(self.middle(), message);
         ctx.deadline(CANCEL);
         Flow::On
     }

@@ -64,9 +64,9 @@ impl Left {
     /// Repeats everything that the right anchor has to answer, and nothing else.
     fn say_all(&self, ctx: &mut Context) {
         let change = ctx.change;
-        ctx.hush();
+        ctx.drop_pending();
         if let (Phase::Switching, Some(cutoff)) = (self.phase(), self.cutoff) {
-            ctx.insist(self.right(), Message::Switched { change, cutoff });
+            ctx.send_reliably(self.right(), Message::Switched { change, cutoff });
         }
         self.say_suspect(ctx);
     }
@@ -74,10 +74,10 @@ impl Left {
     pub(super) fn say_suspect(&self, ctx: &mut Context) {
         if self.suspects() && self.may_suspect() {
             let (change, round) = (ctx.change, self.round);
-            ctx.insist(self.right(), Message::Suspect { change, round });
+            ctx.send_reliably(self.right(), Message::Suspect { change, round });
             // The message also goes by the middlebox, since the way between the anchors may carry
             // nothing.
-            ctx.insist(self.middle(), Message::Suspect { change, round });
+            ctx.send_reliably(self.middle(), Message::Suspect { change, round });
         }
     }
 
@@ -144,7 +144,7 @@ impl Left {
             return ctx.stale();
         };
         let reason = Reason::NewPathSilent(self.right());
-        ctx.hush();
+        ctx.drop_pending();
         ctx.no_deadline();
         self.liveness = Liveness::Presumed;
         self.persist(
@@ -171,13 +171,13 @@ impl Left {
             change,
             reason: reason.clone(),
         };
-        ctx.insist(self.right(), cancel);
+        ctx.send_reliably(self.right(), cancel);
         let back = Message::Back {
             change,
             round,
             reason,
         };
-        ctx.insist(self.middle(), back);
+        ctx.send_reliably(self.middle(), back);
     }
 
     /// Handles a record that cannot be written: the path stays as it is. A check that was not
@@ -214,7 +214,7 @@ impl Left {
         ctx.report(Role::Left, self.a, Progress::RolledBack(why));
         ctx.command(Anchor::Release);
         self.let_go(ctx);
-        if !ctx.insists() {
+        if !ctx.has_pending() {
             return self.rolled_back(ctx);
         }
         ctx.deadline(CANCEL);

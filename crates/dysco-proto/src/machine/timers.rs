@@ -18,7 +18,7 @@ pub struct Waits {
     /// Owner of the timer.
     pub timer: Timer,
     /// True if a message is repeated until it is answered.
-    pub insists: bool,
+    pub has_pending: bool,
     /// Time of the deadline, if there is one.
     pub deadline: Option<Time>,
 }
@@ -28,7 +28,7 @@ impl Machine {
     pub fn waits(&self) -> impl Iterator<Item = Waits> + '_ {
         let of = |timer, timing: &Timing| Waits {
             timer,
-            insists: timing.insists(),
+            has_pending: timing.has_pending(),
             deadline: timing.deadline(),
         };
         let changes = self.changes.iter();

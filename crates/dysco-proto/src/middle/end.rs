@@ -7,7 +7,7 @@ impl Middle {
         let Some(b) = self.b else {
             return ctx.stale();
         };
-        ctx.hush();
+        ctx.drop_pending();
         self.closes += 1;
         ctx.command(Proxy::Close {
             subsession_a: self.a,
@@ -29,7 +29,7 @@ impl Middle {
     /// failure itself.
     pub(super) fn fail(&mut self, ctx: &mut Context, reason: Reason, left_knows: bool) -> Flow {
         let change = ctx.change;
-        ctx.hush();
+        ctx.drop_pending();
         ctx.no_deadline();
         let end = match self.phase {
             Phase::Locked => {
@@ -49,7 +49,7 @@ impl Middle {
             Some(right) if asked => {
                 self.phase = Phase::Cancelling;
                 self.why = Some(reason.clone());
-                ctx.insist(right, Message::Cancel { change, reason });
+                ctx.send_reliably(right, Message::Cancel { change, reason });
                 ctx.deadline(CANCEL);
                 Flow::On
             }
@@ -78,7 +78,7 @@ impl Middle {
 
     /// Handles `Back`: both anchors take the old path again. The right anchor may not know it yet.
     pub(super) fn taken_back(&mut self, ctx: &mut Context, round: u32, reason: Reason) -> Flow {
-        ctx.hush();
+        ctx.drop_pending();
         let flow = self.abandoned(ctx, reason.clone());
         let Some(right) = self.right() else {
             return flow;
@@ -91,7 +91,7 @@ impl Middle {
             round,
             reason,
         };
-        ctx.insist(right, back);
+        ctx.send_reliably(right, back);
         ctx.deadline(CANCEL);
         Flow::On
     }
@@ -123,8 +123,8 @@ impl Middle {
             return ctx.stale();
         }
         let change = ctx.change;
-        ctx.hush();
-        ctx.insist(self.left(), Message::Cancel { change, reason });
+        ctx.drop_pending();
+        ctx.send_reliably(self.left(), Message::Cancel { change, reason });
         ctx.deadline(SILENCE);
         Flow::On
     }
@@ -144,7 +144,7 @@ impl Middle {
 
     pub(super) fn watch_gone(&self, ctx: &mut Context) {
         if self.gone {
-            ctx.deadline(GONE);
+            ctx.deadline(TWO_MSL);
         }
     }
 }

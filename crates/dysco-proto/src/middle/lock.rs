@@ -22,7 +22,7 @@ impl Middle {
             subsession: self.a,
             beyond: b,
         };
-        ctx.insist(left, leave);
+        ctx.send_reliably(left, leave);
         if self.introduces_early() {
             self.introduce(ctx, b);
         }
@@ -37,7 +37,7 @@ impl Middle {
             subsession: b,
             left: self.left(),
         };
-        ctx.insist(b.right.ip(), introduce);
+        ctx.send_reliably(b.right.ip(), introduce);
     }
 
     /// Locks both sessions, unless something already speaks against the change.
@@ -70,7 +70,7 @@ impl Middle {
         let change = ctx.change;
         match (self.phase, &self.why) {
             (Phase::Leaving, _) => {
-                ctx.hush_to(self.left());
+                ctx.drop_pending_to(self.left());
                 self.left_facts = Some(facts);
                 self.attempt = attempt;
                 self.phase = Phase::Locking;
@@ -115,7 +115,7 @@ impl Middle {
         let Some(right) = self.right().filter(|_| self.right_facts.is_none()) else {
             return ctx.stale();
         };
-        ctx.hush_to(right);
+        ctx.drop_pending_to(right);
         self.right_facts = Some(facts);
         self.compare_ages(ctx);
         if self.phase == Phase::Leaving {

@@ -4,9 +4,9 @@ use super::*;
 
 /// State of the session on this host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Life {
+pub(super) enum SessionState {
     /// The session lives.
-    Lives,
+    Open,
     /// The session has ended.
     Ended,
     /// The middlebox has ended the session, and had not delivered this number of bytes here.
@@ -82,18 +82,18 @@ impl Right {
     }
 
     pub(super) fn session_gone(&mut self, ctx: &mut Context) -> Flow {
-        if self.life == Life::Lives {
-            self.life = Life::Ended;
+        if self.session_state == SessionState::Open {
+            self.session_state = SessionState::Ended;
         }
         match self.phase {
             Phase::Locking => self.refuse(ctx, Reason::Closing),
             Phase::Locked => self.roll_back(ctx, Reason::Closing),
             Phase::Cutting => {
-                ctx.deadline(CUT_OF_GONE);
+                ctx.deadline(CUT_AFTER_END);
                 Flow::On
             }
             Phase::Draining => {
-                ctx.deadline(GONE);
+                ctx.deadline(TWO_MSL);
                 self.say_drained(ctx);
                 Flow::On
             }
@@ -116,7 +116,7 @@ impl Right {
     /// cut.
     pub(super) fn was_broken(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
         if !self.is_gone() && (self.is_between() || self.phase == Phase::Preparing) {
-            self.life = Life::Broken(bytes);
+            self.session_state = SessionState::Broken(bytes);
         }
         self.session_gone(ctx)
     }
@@ -124,8 +124,10 @@ impl Right {
     /// Returns the number of bytes that the middlebox had not delivered here, if it has ended the
     /// session after the left anchor's cut.
     pub(super) fn broken(&self) -> Option<u32> {
-        match self.life {
-            Life::Broken(bytes) if matches!(self.phase, Phase::Cutting | Phase::Draining) => {
+        match self.session_state {
+            SessionState::Broken(bytes)
+                if matches!(self.phase, Phase::Cutting | Phase::Draining) =>
+            {
                 Some(bytes)
             }
             _ => None,
@@ -144,7 +146,7 @@ impl Right {
 
     pub(super) fn watch_gone(&self, ctx: &mut Context) {
         if self.is_gone() {
-            ctx.deadline(GONE);
+            ctx.deadline(TWO_MSL);
         }
     }
 }

@@ -68,7 +68,7 @@ impl Right {
             let cutoff = self.cut_in;
             self.persist(ctx, new, RightStage::Muted { round, cutoff });
         }
-        ctx.hush();
+        ctx.drop_pending();
         self.say_muted(ctx);
         Flow::On
     }
@@ -76,8 +76,8 @@ impl Right {
     fn say_muted(&self, ctx: &mut Context) {
         if let Reception::Muted(round) = self.reception {
             let change = ctx.change;
-            ctx.insist(self.left, Message::Muted { change, round });
-            ctx.insist(self.middle, Message::Muted { change, round });
+            ctx.send_reliably(self.left, Message::Muted { change, round });
+            ctx.send_reliably(self.middle, Message::Muted { change, round });
         }
     }
 
@@ -100,7 +100,7 @@ impl Right {
         }
         self.reception = Reception::Receives;
         ctx.command(Anchor::Unmute);
-        ctx.hush();
+        ctx.drop_pending();
         let Some(new) = self.new else {
             return Flow::On;
         };
@@ -123,7 +123,7 @@ impl Right {
         let Some(new) = self.new else {
             return ctx.stale();
         };
-        ctx.hush();
+        ctx.drop_pending();
         ctx.no_deadline();
         self.reception = Reception::Receives;
         self.phase = Phase::Cancelling;

@@ -149,7 +149,7 @@ impl World {
     }
 
     /// Carries out the machines' outputs until there are none.
-    fn pump(&mut self) {
+    fn drive(&mut self) {
         for at in 0..HOSTS {
             while let Some(command) = self.hosts[at].machine.poll_command() {
                 command.carry_out(&mut At { world: self, at });
@@ -280,7 +280,7 @@ impl World {
         } else {
             return false;
         }
-        self.pump();
+        self.drive();
         true
     }
 
@@ -308,7 +308,7 @@ fn it_is_done_and_both_know() {
         .machine
         .request_chain(Duration::ZERO, order())
         .unwrap();
-    world.pump();
+    world.drive();
     world.run();
     for at in [LEFT, RIGHT] {
         assert!(world.hosts[at].paths.takes_new);
@@ -323,7 +323,7 @@ fn a_path_that_carries_nothing_is_left() {
         .machine
         .request_chain(Duration::ZERO, order())
         .unwrap();
-    world.pump();
+    world.drive();
     world.run();
     assert!(!world.hosts[LEFT].paths.takes_new);
     assert!(matches!(
@@ -339,7 +339,7 @@ fn of_two_requests_the_first_wins() {
     machine.request_chain(Duration::ZERO, order()).unwrap();
     let second = machine.request_chain(Duration::ZERO, order());
     assert!(matches!(second, Err(Reason::LockedByAnother(_))));
-    world.pump();
+    world.drive();
     world.run();
     assert!(world.hosts[LEFT].paths.takes_new);
 }
@@ -351,7 +351,7 @@ fn of_two_requests_the_second_wins_where_the_first_is_taken_back() {
     let mut world = World::new(1, 0, true, 0);
     let machine = &mut world.hosts[LEFT].machine;
     let first = machine.request_chain(Duration::ZERO, order()).unwrap();
-    world.pump();
+    world.drive();
     loop {
         let (now, machine) = (world.now, &mut world.hosts[LEFT].machine);
         let phase = machine.phase_of(first);
@@ -371,7 +371,7 @@ fn of_two_requests_the_second_wins_where_the_first_is_taken_back() {
     world.dead = false;
     let (now, machine) = (world.now, &mut world.hosts[LEFT].machine);
     machine.request_chain(now, order()).unwrap();
-    world.pump();
+    world.drive();
     world.run();
     assert!(world.hosts[LEFT].paths.takes_new);
     assert_eq!(world.hosts[LEFT].ended, Some(Progress::Removed));
@@ -471,7 +471,7 @@ proptest! {
         let mut world = World::new(seed, loss, dead, kills);
         world.silent = silent;
         let _ = world.hosts[LEFT].machine.request_chain(Duration::ZERO, order());
-        world.pump();
+        world.drive();
         world.run();
     }
 }

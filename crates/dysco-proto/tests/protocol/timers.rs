@@ -39,7 +39,7 @@ fn leaving() -> (Machine, Duration) {
 fn a_repetition_says_the_same_and_changes_nothing() {
     let (mut machine, now) = leaving();
     let waits = machine.waits().next().unwrap();
-    assert!(waits.insists && waits.deadline > Some(now));
+    assert!(waits.has_pending && waits.deadline > Some(now));
     let before = digest(&machine);
     machine.repeat(now, waits.timer);
     let by_hand = said(&mut machine);

@@ -127,7 +127,7 @@ impl World {
             let machine = h.machine.as_mut().unwrap();
             machine.restore(now, &record).unwrap();
         }
-        self.pump(host);
+        self.drive(host);
     }
 
     /// Returns a random number below `n`.
@@ -147,12 +147,12 @@ impl World {
     pub fn input<T>(&mut self, host: usize, f: impl FnOnce(&mut Machine, Time) -> T) -> Option<T> {
         let now = self.now;
         let result = self.hosts[host].machine.as_mut().map(|m| f(m, now));
-        self.pump(host);
+        self.drive(host);
         result
     }
 
     /// Runs the daemon's loop: commands first, then messages. The daemon may die before each.
-    fn pump(&mut self, host: usize) {
+    fn drive(&mut self, host: usize) {
         loop {
             let Some(machine) = self.hosts[host].machine.as_mut() else {
                 return;

@@ -105,7 +105,7 @@ impl Court<'_> {
         let fits = opened.filter_map(|b| self.fit(a, b));
         let found = fits.max_by_key(|f| self.fresh(f.a, f.b) + self.fresh(f.b, f.a));
         let Some(found) = found else {
-            return Err(self.lonely(a));
+            return Err(self.why_unpaired(a));
         };
         let port = self.series.kind(a).port;
         let listener = |x: &usize| self.series.kind(*x).port == port;
@@ -198,7 +198,7 @@ impl Court<'_> {
     }
 
     /// Returns the reason why no socket fits.
-    fn lonely(&self, a: usize) -> Unpaired {
+    fn why_unpaired(&self, a: usize) -> Unpaired {
         let (read, written) = self.series.moved(a);
         if (read, written) == (0, 0) {
             return Unpaired::Silent;

@@ -8,7 +8,7 @@
 
 mod judge;
 pub mod pairing;
-mod scene;
+mod proxy_sockets;
 #[cfg(test)]
 mod simulated;
 #[cfg(test)]
@@ -25,13 +25,13 @@ use dysco_api::ProcessName;
 use dysco_common::FlowKey;
 use dysco_explain::Cause;
 
+use super::duplicate::Process;
 use super::pair::{Direction, Pair, PairId, Witness};
 use super::process::ProcessError;
 use super::sys::{of_our_network, protocol};
 use super::table::{Holder, Holders};
-use super::theirs::Process;
 use pairing::Rules;
-pub use scene::{Scene, Socket};
+pub use proxy_sockets::{ProxySockets, Socket};
 use watch::{Lost, Watch, Watched};
 
 /// Duration and accuracy of a watch.
@@ -111,11 +111,11 @@ pub fn find(
     is_known: impl Fn(&FlowKey) -> bool,
     has_shim: impl Fn(i32) -> bool,
 ) -> Result<Found, ProcessError> {
-    let scene = Scene::look(&ask.name, ask.uid)?;
+    let proxy_sockets = ProxySockets::look(&ask.name, ask.uid)?;
     let mut sessions = Sessions::new();
     let mut left = Vec::new();
     let mut untracked = Vec::new();
-    for socket in &scene.sockets {
+    for socket in &proxy_sockets.sockets {
         let known = ask.tracked.get(&socket.key);
         let accepted = known.map_or(socket.accepted, |t| !t.opened_here);
         let wanted = ask.only.as_ref().is_none_or(|o| o.contains(&socket.key));
@@ -127,14 +127,14 @@ pub fn find(
         }
         if is_known(&socket.key) {
             sessions.push((socket.key, Ok(Basis::Known)));
-        } else if let Some(why) = barred(&scene, socket, &has_shim) {
+        } else if let Some(why) = barred(&proxy_sockets, socket, &has_shim) {
             sessions.push((socket.key, Err(why)));
         } else {
             left.push(socket.key);
         }
     }
     if !left.is_empty() {
-        sessions.extend(by_counts(&scene, ask, rules, left));
+        sessions.extend(by_counts(&proxy_sockets, ask, rules, left));
     }
     Ok(Found {
         sessions,
@@ -172,9 +172,13 @@ pub fn holder_of(a: FlowKey, b: FlowKey) -> Option<Pair> {
 }
 
 /// Returns the reason why a socket cannot be watched, or `None`.
-fn barred(scene: &Scene, socket: &Socket, has_shim: impl Fn(i32) -> bool) -> Option<Cause> {
+fn barred(
+    proxy_sockets: &ProxySockets,
+    socket: &Socket,
+    has_shim: impl Fn(i32) -> bool,
+) -> Option<Cause> {
     let pid = socket.holder.pid;
-    if scene.uring.contains(&pid) {
+    if proxy_sockets.uring.contains(&pid) {
         let why = format!(
             "process {pid} uses an io_uring, which may hold sockets and bytes that cannot be seen from outside"
         );
@@ -213,16 +217,21 @@ fn is_multipath(holder: Holder) -> bool {
     fd.is_ok_and(|fd| protocol(&fd).is_ok_and(|p| p == libc::IPPROTO_MPTCP))
 }
 
-fn by_counts(scene: &Scene, ask: &Ask, rules: &WatchRules, wanted: Vec<FlowKey>) -> Sessions {
+fn by_counts(
+    proxy_sockets: &ProxySockets,
+    ask: &Ask,
+    rules: &WatchRules,
+    wanted: Vec<FlowKey>,
+) -> Sessions {
     let mut processes = HashMap::new();
-    for pid in scene.processes.keys() {
+    for pid in proxy_sockets.processes.keys() {
         if let Ok(process) = Process::open(*pid) {
             processes.insert(*pid, process);
         }
     }
     // The list has all sockets of the processes, tracked or not, because each may receive the
     // bytes.
-    let watched: Vec<Watched> = scene
+    let watched: Vec<Watched> = proxy_sockets
         .sockets
         .iter()
         .filter_map(|s| watched(s, ask, &processes))

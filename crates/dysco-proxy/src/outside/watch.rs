@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use super::judge::{Verdicts, judge};
 use super::pairing::{Counts, Found, Kind, Rules, Series};
 use super::unpaired::Unpaired;
+use crate::duplicate::{Duplicate, Process};
 use crate::held::{self, gone};
 use crate::kernel;
 use crate::pair::End;
 use crate::process::sleeps;
 use crate::sys::{cookie, key};
 use crate::table::Holder;
-use crate::theirs::{Process, Theirs};
 
 /// Pause between looks.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -149,7 +149,7 @@ impl<'a> Watch<'a> {
             let a = open[(turn + i) % open.len()];
             let mut few = self.series.nearest(a, PARTNERS);
             few.push(a);
-            let fds: Vec<Option<Theirs>> = few.iter().map(|i| self.take(*i)).collect();
+            let fds: Vec<Option<Duplicate>> = few.iter().map(|i| self.take(*i)).collect();
             let mut before = self.read(&few, Some(&fds));
             for _ in 1..PASSES {
                 let now = self.read(&few, Some(&fds));
@@ -178,10 +178,10 @@ impl<'a> Watch<'a> {
         }
     }
 
-    fn read(&mut self, which: &[usize], held: Option<&[Option<Theirs>]>) -> Vec<Reading> {
+    fn read(&mut self, which: &[usize], held: Option<&[Option<Duplicate>]>) -> Vec<Reading> {
         let read = |(i, socket): (usize, &usize)| {
             let opened = self.sockets[*socket].end.opened_here;
-            let counts = |fd: &Theirs| kernel::counts(fd, opened).ok().flatten();
+            let counts = |fd: &Duplicate| kernel::counts(fd, opened).ok().flatten();
             match held {
                 Some(held) => held[i].as_ref().and_then(counts),
                 None => self.take(*socket).as_ref().and_then(counts),
@@ -191,7 +191,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Returns a duplicate of a socket's descriptor, if the descriptor still is that socket's.
-    fn take(&mut self, socket: usize) -> Option<Theirs> {
+    fn take(&mut self, socket: usize) -> Option<Duplicate> {
         if self.lost[socket].is_some() {
             return None;
         }

@@ -50,7 +50,7 @@ fn kill(w: &World, lost: Lost, what: &str) -> Result<()> {
     Ok(())
 }
 
-fn mend(w: &World) -> Result<()> {
+fn repair(w: &World) -> Result<()> {
     let rules = "flush chain inet lab forward\n";
     w.lab.router.input("nft", &["-f", "-"], rules).map(drop)
 }
@@ -135,7 +135,7 @@ fn dies(name: &str, family: Family, what: &str) -> Result<()> {
     taken_back(&w, &group).with_context(|| w.state())?;
     read(&group, Reading::Fast);
     group.wait_progress(8 * MIB).with_context(|| w.state())?;
-    mend(&w)?;
+    repair(&w)?;
     w.remove_these(&w.ends(&group)?)?;
     group.wait_progress(8 * MIB)?;
     all_intact(&group.finish()?)?;
@@ -278,7 +278,7 @@ fn and_cannot_be_taken_back() -> Result<()> {
         (w.lost(Role::Server, "Keep").ok()? == 4).then_some(())
     })
     .with_context(|| w.state())?;
-    mend(&w)?;
+    repair(&w)?;
     read(&group, Reading::Fast);
     group.wait_progress(8 * MIB).with_context(|| w.state())?;
     let fates = w.settle(&ends)?;
@@ -307,7 +307,7 @@ fn others_go_another_way() -> Result<()> {
     ensure!(first["mode"] == "local", "{done:#}");
     ensure!(why.contains("died under another session"), "{done:#}");
     // A request by name finds that the path works again, for all sessions.
-    mend(&w)?;
+    repair(&w)?;
     w.remove_these(&w.ends(&group)?)?;
     let more = w.open(1, &Plan::default())?;
     more.run();

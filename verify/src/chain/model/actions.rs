@@ -7,7 +7,7 @@ use crate::chain::config::LEFT;
 use crate::chain::host::{LEFTWARDS, Later, RIGHTWARDS};
 use crate::chain::stream::Delivery;
 use crate::chain::world::World;
-use crate::pump::{OUTPUTS, Twist};
+use crate::drive::{OUTPUTS, Twist};
 use crate::socket::Say;
 
 impl Exploration {
@@ -65,10 +65,10 @@ impl Exploration {
 
     pub(super) fn hosts(&self, world: &World, actions: &mut Vec<Action>) {
         let only_time = world.only_time_helps(&self.config);
-        let insists = |m: &Machine| m.waits().any(|w| w.insists);
-        let insisting = world
+        let has_pending = |m: &Machine| m.waits().any(|w| w.has_pending);
+        let any_pending = world
             .hosts()
-            .any(|h| h.machine.as_ref().is_some_and(insists));
+            .any(|h| h.machine.as_ref().is_some_and(has_pending));
         for host in world.hosts() {
             let place = host.place;
             let Some(machine) = &host.machine else {
@@ -101,12 +101,12 @@ impl Exploration {
             }
             for waits in machine.waits() {
                 let timer = waits.timer;
-                if waits.insists && (only_time || world.left.duplicates > 0) {
+                if waits.has_pending && (only_time || world.left.duplicates > 0) {
                     actions.push(Action::Repeat(place, timer));
                 }
                 let late = |at| match at < LIFE {
                     true => only_time || world.left.late > 0,
-                    false => only_time && !insisting,
+                    false => only_time && !any_pending,
                 };
                 if waits.deadline.is_some_and(late) {
                     let twists = self.twists(world, place);

@@ -6,8 +6,8 @@ use super::{Broken, World};
 use crate::chain::config::{Configuration, LEFT, RIGHT};
 use crate::chain::host::{self, Host, LEFTWARDS, Later, Outcome, address};
 use crate::chain::seed;
+use crate::drive::{NOW, Twist};
 use crate::parts::post;
-use crate::pump::{NOW, Twist};
 
 impl World {
     /// Applies the results of a host's input. Returns false if the twist found nothing to act on.

@@ -28,7 +28,7 @@ prop_compose! {
         s.new_ack = base.1.wrapping_add(new_ack);
         let [a, b, c, d, e, f] = flags;
         s.two = Two {
-            cut_armed: a, cut_set: a, cut_in_set: b, drained: c, new_heard: d,
+            cut_armed: a, cut_set: a, cut_in_set: b, drained: c, new_received: d,
             edge_set: d, old_ack_set: e, new_ack_set: f, ..Two::default()
         };
         s.clamp = clamp;

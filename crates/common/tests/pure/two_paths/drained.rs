@@ -82,7 +82,7 @@ fn what_only_the_new_path_can_have_carried() {
 #[test]
 fn a_new_path_is_confirmed_by_what_it_carries() {
     let confirmed = |s: &Session| two_paths::is_confirmed(Anchor::Local, s);
-    let unheard = |s: &Session| two_paths::is_unheard(Anchor::Local, s);
+    let unheard = |s: &Session| two_paths::is_undelivered(Anchor::Local, s);
     let hear = |s: &mut Session, ack: u32, window: u16| {
         let seg = Segment {
             window,

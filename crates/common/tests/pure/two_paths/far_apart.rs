@@ -30,13 +30,13 @@ fn a_cutoff_far_behind_is_not_announced_as_one_far_ahead() {
 fn what_the_old_path_carries_stays_acknowledged() {
     let mut s = cut();
     (s.two.cut_in_set, s.cut_in, s.peer_sent_max) = (0, 0, CUT_IN);
-    two_paths::hear_data(Anchor::Local, &mut s, &segment(CUT_IN + 10, 900, 10, ACK));
+    two_paths::record_data(Anchor::Local, &mut s, &segment(CUT_IN + 10, 900, 10, ACK));
     two_paths::acknowledge(&mut s, &segment(CUT_OUT, CUT_IN + 9, 0, ACK));
     s.snd_ack = CUT_IN - 1;
     assert!(!two_paths::has_old(Anchor::Local, &s, CUT_IN), "a hole");
     for quarter in 0..=12u32 {
         let now = CUT_IN.wrapping_add(20).wrapping_add(quarter << 30);
-        two_paths::hear_data(Anchor::Local, &mut s, &segment(now - 10, 900, 10, ACK));
+        two_paths::record_data(Anchor::Local, &mut s, &segment(now - 10, 900, 10, ACK));
         two_paths::record_announced(&mut s, now);
         let ack = segment(CUT_OUT, now, 0, ACK);
         two_paths::acknowledge(&mut s, &ack);

@@ -14,7 +14,7 @@ fn the_right_anchor_answers_what_opens_the_path() {
     s.snd_max = 5000;
     s.path.local_port = 1;
     let syn = segment(76, 0, 1400, SYN);
-    assert!(!two_paths::hear_opening(&mut s, &syn));
+    assert!(!two_paths::record_opening(&mut s, &syn));
     assert_eq!((s.peer_sent_max, s.cut_out), (77, 5000));
     let e = two_paths::answer_opening(&s, &syn);
     assert_eq!((e.seq, e.ack, e.flags), (4999, 77, SYN | ACK));
@@ -22,7 +22,7 @@ fn the_right_anchor_answers_what_opens_the_path() {
     // The end has sent more since. The number of the opening stays.
     s.snd_max = 9000;
     let again = segment(76, 0, 0, SYN);
-    two_paths::hear_opening(&mut s, &again);
+    two_paths::record_opening(&mut s, &again);
     let e = two_paths::answer_opening(&s, &again);
     assert_eq!((e.seq, e.ack, e.flags), (5000, 77, ACK | PSH));
     assert!(two_paths::opens_windows(&Segment {
@@ -35,7 +35,7 @@ fn the_right_anchor_answers_what_opens_the_path() {
     // After the cut it shows the cutoff.
     (s.two.cut_set, s.cut_out) = (1, 9000);
     let shows = segment(200, 5000, 0, ACK | PSH);
-    two_paths::hear_opening(&mut s, &shows);
+    two_paths::record_opening(&mut s, &shows);
     let e = two_paths::answer_opening(&s, &shows);
     assert_eq!((e.seq, e.ack, s.peer_sent_max), (9000, 200, 200));
     // Up to the window that the left end has announced, and later the rest.
@@ -82,19 +82,19 @@ fn the_length_is_heard_on_a_path_that_is_being_opened() {
         // The segment continues after the shown number.
         widest(long(3500 - 1448, 1448)),
     ] {
-        assert!(!two_paths::hear_length(&mut s, &other), "{other:?}");
+        assert!(!two_paths::record_length(&mut s, &other), "{other:?}");
         assert!(!two_paths::has_length(&s), "{other:?}");
     }
-    assert!(two_paths::hear_length(&mut s, &shows));
+    assert!(two_paths::record_length(&mut s, &shows));
     assert!(two_paths::has_length(&s));
     // Again, and just after the path was taken. No other segment equals it.
     for state in [State::Joining, State::Switching] {
         s.state = state as u32;
-        assert!(two_paths::hear_length(&mut s, &shows));
+        assert!(two_paths::record_length(&mut s, &shows));
         // The path may have become narrower since.
         let shorter = widest(long(3500 - 1 - 1400, 1400));
-        assert!(two_paths::hear_length(&mut s, &shorter));
-        assert!(!two_paths::hear_length(
+        assert!(two_paths::record_length(&mut s, &shorter));
+        assert!(!two_paths::record_length(
             &mut s,
             &widest(long(3500 - 1448, 1448))
         ));
@@ -102,7 +102,7 @@ fn the_length_is_heard_on_a_path_that_is_being_opened() {
     // A path that was already taken has not been opened here.
     let mut s = being_opened();
     s.state = State::Switching as u32;
-    assert!(!two_paths::hear_length(&mut s, &shows));
+    assert!(!two_paths::record_length(&mut s, &shows));
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn an_acknowledgement_tells_where_the_old_path_ends() {
         s.snd_ack = acked;
         let ack = segment(CUT_IN, CUT_OUT, 0, ACK);
         let judged = new_incoming(&s, &ack, 0);
-        two_paths::hear_data(Anchor::Local, &mut s, &ack);
+        two_paths::record_data(Anchor::Local, &mut s, &ack);
         two_paths::record_peer_ack(Anchor::Local, &mut s, CUT_OUT, &judged);
         assert_eq!(s.two.new_data != 0, all);
         assert_eq!(two_paths::has_old(Anchor::Local, &s, CUT_IN + 1), all);

@@ -38,7 +38,7 @@ fn from_the_cutoff_on_data_goes_to_the_other() {
         relays(&mut p, &new, &to_server(&net, &new, Options::Timestamps));
         assert_eq!(p.session(SLOT).cut_out, SENT);
         let other = p.session(OTHER);
-        assert_eq!((other.two.new_heard, other.new_low), (1, SENT + OUT));
+        assert_eq!((other.two.new_received, other.new_low), (1, SENT + OUT));
     }
 }
 
@@ -120,7 +120,7 @@ fn an_end_that_is_ahead_hears_the_proxy() {
         let mut p = joined(&net, State::RelayTwoPaths);
         p.change(|s| {
             (s.two.cut_set, s.cut_out) = (1, SENT);
-            (s.two.new_heard, s.two.new_data, s.new_low) = (1, 1, GIVEN);
+            (s.two.new_received, s.two.new_data, s.new_low) = (1, 1, GIVEN);
             s.rcv_ack = GIVEN + 500;
         });
         let own = |seq| Frame {

@@ -16,7 +16,7 @@ fn the_end_of_a_proxy_that_nobody_needs_is_not_heard() {
         let mut p = before_the_cut(&net);
         p.change(|s| {
             (s.two.cut_set, s.cut_out) = (1, SENT);
-            (s.two.new_heard, s.two.new_data, s.new_low) = (1, 1, CUT_IN);
+            (s.two.new_received, s.two.new_data, s.new_low) = (1, 1, CUT_IN);
             (s.rcv_max, s.peer_sent_max) = (CUT_IN, CUT_IN + 500);
         });
         // The far end has received everything, and this end acknowledges the bytes of the new
@@ -48,7 +48,7 @@ fn a_reset_on_a_path_that_was_given_up_is_nobodys() {
         };
         p.drops(Way::In, &reset, Counter::DroppedStray);
         let s = p.session(SLOT);
-        assert_eq!((s.life.reset, s.two.new_heard, s.two.cut_set), (0, 0, 0));
+        assert_eq!((s.life.reset, s.two.new_received, s.two.cut_set), (0, 0, 0));
         p.change(|s| s.two.cut_in_set = 1);
         p.run(Way::In, &reset.bytes());
         assert_eq!(p.session(SLOT).life.reset & 1, 1);

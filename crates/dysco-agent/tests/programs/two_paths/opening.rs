@@ -31,7 +31,7 @@ fn nothing_is_heard_of_a_path_before_it_has_opened() {
                 };
                 assert_eq!(p.events(), reported);
                 let s = p.session(SLOT);
-                assert_eq!((s.life.reset, s.life.fin_in, s.two.new_heard), (0, 0, 0));
+                assert_eq!((s.life.reset, s.life.fin_in, s.two.new_received), (0, 0, 0));
                 // So new data continues on the old path.
                 p.passes(Way::Out, &sent(&net, SENT, CUT_IN - 1000, 10));
             }
@@ -176,7 +176,11 @@ fn the_left_anchor_hears_that_the_new_path_is_open() {
         assert_eq!(p.run(Way::In, &behind.bytes()).0, DROP);
         assert_eq!(p.events(), [(EventKind::PathOpen, SLOT)]);
         assert_eq!(p.session(SLOT).peer_sent_max, 901u32.wrapping_add(IN));
-        assert_eq!(p.session(SLOT).two.new_heard, 0, "the far end has not cut");
+        assert_eq!(
+            p.session(SLOT).two.new_received,
+            0,
+            "the far end has not cut"
+        );
     }
 }
 

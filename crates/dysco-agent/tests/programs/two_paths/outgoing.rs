@@ -31,7 +31,7 @@ fn the_cutoff_is_where_the_next_segment_finds_it() {
     for net in nets() {
         for arm in [
             |s: &mut Session| s.two.cut_armed = 1,
-            |s: &mut Session| s.two.new_heard = 1,
+            |s: &mut Session| s.two.new_received = 1,
         ] {
             let mut p = before_the_cut(&net);
             p.change(arm);

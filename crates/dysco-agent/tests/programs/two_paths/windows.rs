@@ -64,7 +64,7 @@ fn a_new_ack_is_raised_to_what_the_proxy_gave() {
         };
         p.becomes(Way::In, &data, OK, &want);
         let s = p.session(SLOT);
-        assert_eq!((s.two.new_heard, s.two.edge_set), (1, 1));
+        assert_eq!((s.two.new_received, s.two.edge_set), (1, 1));
         assert_eq!((s.edge, s.peer_ack), (SENT + 1000, SENT - 2000));
 
         let repeats = Frame {
@@ -155,7 +155,7 @@ fn an_end_that_is_ahead_hears_the_proxy() {
     for net in nets() {
         let mut p = cut(&net);
         p.change(|s| {
-            (s.two.new_heard, s.two.new_data, s.new_low) = (1, 1, CUT_IN);
+            (s.two.new_received, s.two.new_data, s.new_low) = (1, 1, CUT_IN);
             (s.rcv_max, s.snd_ack, s.peer_sent_max) = (CUT_IN, CUT_IN + 500, CUT_IN + 500);
         });
         let behind = |flags, seq| Frame {

@@ -12,13 +12,13 @@ use dysco_api::ChainReport;
 use dysco_proto::asks::{AskId, Asks};
 use dysco_proto::{ChangeId, Reason};
 use request::{Batch, Running, Task};
-use turn::Behind;
+use turn::WaitQueue;
 
 /// Requests from their acceptance until they are answered.
 #[derive(Default)]
 pub(super) struct ChainRequests {
     queue: VecDeque<Task>,
-    behind: Behind<Task>,
+    wait_queue: WaitQueue<Task>,
     running: HashMap<ChangeId, Running>,
     /// Questions of this host to hosts that opened sessions, and questions of other hosts to it.
     asks: Asks,
@@ -47,7 +47,7 @@ impl ChainRequests {
 
     /// Returns the number of requests that have not begun.
     pub fn waiting(&self) -> u64 {
-        (self.queue.len() + self.behind.len()) as u64
+        (self.queue.len() + self.wait_queue.len()) as u64
     }
 
     /// Removes and returns the next part of a removal that has ended.

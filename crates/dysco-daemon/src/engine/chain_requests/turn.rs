@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Requests that wait for other changes, oldest first.
-pub(super) struct Behind<T>(Vec<Waiting<T>>);
+pub(super) struct WaitQueue<T>(Vec<Waiting<T>>);
 
 struct Waiting<T> {
     change: ChangeId,
@@ -30,13 +30,13 @@ struct Waiting<T> {
     task: T,
 }
 
-impl<T> Default for Behind<T> {
+impl<T> Default for WaitQueue<T> {
     fn default() -> Self {
-        Behind(Vec::new())
+        WaitQueue(Vec::new())
     }
 }
 
-impl<T> Behind<T> {
+impl<T> WaitQueue<T> {
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -99,7 +99,7 @@ impl ChainRequests {
                 Err(Reason::LockedByAnother(other))
                     if may_wait(&task) && !is_decided(&core.machine, other) =>
                 {
-                    self.behind.wait(other, Instant::now(), task);
+                    self.wait_queue.wait(other, Instant::now(), task);
                 }
                 Err(reason) => self.refuse_task(core, &task, &reason),
             }
@@ -116,7 +116,7 @@ impl ChainRequests {
         match why {
             Some(Reason::LockedByAnother(other)) if may_wait(&running.task) => {
                 let again = Instant::now() + AGAIN;
-                self.behind.wait(*other, again, running.task);
+                self.wait_queue.wait(*other, again, running.task);
                 None
             }
             _ => Some(running),
@@ -125,11 +125,11 @@ impl ChainRequests {
 
     /// Judges the changes again whose obstacle is over, before later requests.
     pub(in crate::engine) fn wake_chains(&mut self, core: &mut Core) {
-        let mut behind = std::mem::take(&mut self.behind);
+        let mut wait_queue = std::mem::take(&mut self.wait_queue);
         let machine = core.machine();
         let over = |change| is_decided(machine, change);
-        let due = behind.due(Instant::now(), over, |task| !may_wait(task));
-        self.behind = behind;
+        let due = wait_queue.due(Instant::now(), over, |task| !may_wait(task));
+        self.wait_queue = wait_queue;
         if due.is_empty() {
             return;
         }
@@ -197,32 +197,38 @@ mod tests {
     #[test]
     fn who_waits_for_a_change_is_woken_when_that_is_over_in_the_order_that_they_came() {
         let now = Instant::now();
-        let mut behind = Behind::default();
+        let mut wait_queue = WaitQueue::default();
         for (change, task) in [(ONE, "a"), (OTHER, "b"), (ONE, "c")] {
-            behind.wait(change, now, task);
+            wait_queue.wait(change, now, task);
         }
         let never = |_: &&str| false;
-        assert!(behind.due(now, |_| false, never).is_empty());
-        assert_eq!(behind.due(now, |change| change == ONE, never), ["a", "c"]);
-        assert_eq!(behind.due(now, |_| true, never), ["b"]);
-        assert!(behind.due(now, |_| true, never).is_empty());
+        assert!(wait_queue.due(now, |_| false, never).is_empty());
+        assert_eq!(
+            wait_queue.due(now, |change| change == ONE, never),
+            ["a", "c"]
+        );
+        assert_eq!(wait_queue.due(now, |_| true, never), ["b"]);
+        assert!(wait_queue.due(now, |_| true, never).is_empty());
     }
 
     #[test]
     fn nobody_waits_for_ever() {
         let now = Instant::now();
-        let mut behind = Behind::default();
-        behind.wait(ONE, now, "old");
-        behind.wait(ONE, now, "new");
-        assert_eq!(behind.due(now, |_| false, |task| *task == "old"), ["old"]);
+        let mut wait_queue = WaitQueue::default();
+        wait_queue.wait(ONE, now, "old");
+        wait_queue.wait(ONE, now, "new");
+        assert_eq!(
+            wait_queue.due(now, |_| false, |task| *task == "old"),
+            ["old"]
+        );
     }
 
     #[test]
     fn another_host_is_not_asked_again_at_once() {
         let now = Instant::now();
-        let mut behind = Behind::default();
-        behind.wait(ONE, now + AGAIN, "a");
-        assert!(behind.due(now, |_| true, |_| false).is_empty());
-        assert_eq!(behind.due(now + AGAIN, |_| true, |_| false), ["a"]);
+        let mut wait_queue = WaitQueue::default();
+        wait_queue.wait(ONE, now + AGAIN, "a");
+        assert!(wait_queue.due(now, |_| true, |_| false).is_empty());
+        assert_eq!(wait_queue.due(now + AGAIN, |_| true, |_| false), ["a"]);
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dysco_agent::Agent;
 use dysco_api::{DeltaReport, Failure, FailureCode, Reply, TellDelta};
-use dysco_common::delta::{DeclaredDelta, Fit, Passed, Reach, bears};
+use dysco_common::delta::{DeclaredDelta, Fit, Passed, Reach, is_consistent};
 use dysco_common::seq::before;
 use dysco_common::view::Route;
 use dysco_common::{Delta, FlowKey, Session};
@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(1);
 const LOOKS: u32 = 8;
 
 /// Comparison of a session's reported delta, or of none, with its numbers.
-struct Weighing {
+struct DeltaCheck {
     agent: Arc<Agent>,
     sides: Sides,
     declared: Option<DeclaredDelta>,
@@ -188,26 +188,31 @@ impl Plane {
 
     /// Returns the delta if the numbers decide at once; otherwise the answer follows later. A host
     /// that asks again meanwhile is answered twice.
-    fn weigh(&self, change: ChangeId, from: HostId, sides: Sides) -> Option<Result<Delta, Reason>> {
-        let mut weighing = Weighing {
+    fn check_declared(
+        &self,
+        change: ChangeId,
+        from: HostId,
+        sides: Sides,
+    ) -> Option<Result<Delta, Reason>> {
+        let mut delta_check = DeltaCheck {
             agent: self.agent.clone(),
             sides,
             declared: self.agent.delta_of(sides.left),
             exact: [false; 2],
         };
-        let at_once = (0..LOOKS).find_map(|_| weighing.look());
+        let at_once = (0..LOOKS).find_map(|_| delta_check.look());
         if at_once.is_some() {
             return at_once;
         }
         let answers = self.answers.clone();
         tokio::spawn(async move {
-            let until = Instant::now() + weighing.patience();
+            let until = Instant::now() + delta_check.patience();
             let result = loop {
                 tokio::time::sleep(LOOK).await;
-                match weighing.look() {
+                match delta_check.look() {
                     Some(result) => break result,
                     None if Instant::now() < until => {}
-                    None => break weighing.undecided(),
+                    None => break delta_check.undecided(),
                 }
             };
             // The engine has ended.
@@ -231,12 +236,12 @@ impl ChainUpdates {
         session: &Subsession,
     ) {
         self.settle_late(plane, session);
-        let weighed = match plane.sides(session) {
+        let checked = match plane.sides(session) {
             // This host knows nothing of the session.
             None => Some(Ok(Delta::default())),
-            Some(sides) => plane.weigh(change, from, sides),
+            Some(sides) => plane.check_declared(change, from, sides),
         };
-        if let Some(result) = weighed {
+        if let Some(result) = checked {
             plane.tell_machine(HostEvent::DeltaKnown {
                 change,
                 from,
@@ -259,7 +264,7 @@ impl ChainUpdates {
         };
         let (delta, right) = paths.beyond;
         let now = plane.agent.reach(paths.first.0);
-        if bears(&paths.reach, &right, &now, &delta) {
+        if is_consistent(&paths.reach, &right, &now, &delta) {
             return Ok(());
         }
         let ahead = |heard: u32, sent: u32| heard.wrapping_sub(sent) as i32;
@@ -281,7 +286,7 @@ impl ChainUpdates {
     }
 }
 
-impl Weighing {
+impl DeltaCheck {
     fn patience(&self) -> Duration {
         match self.declared {
             Some(_) => STILL,

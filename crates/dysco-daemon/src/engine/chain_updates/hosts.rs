@@ -125,7 +125,8 @@ impl ThisHost {
         };
         if stays {
             for slot in self.plane.agent.keep_one_path(&keys, keep) {
-                self.chain_updates.entomb_path(&mut self.plane, Some(slot));
+                self.chain_updates
+                    .tombstone_path(&mut self.plane, Some(slot));
             }
             if self.plane.has_two_paths(&session) {
                 let cause = Cause::new(
@@ -142,7 +143,10 @@ impl ThisHost {
             return self.enlist(*enlisting);
         }
         let known = self.plane.known_to_firewall(&as_opened(&session));
-        if self.chain_updates.entomb_passed(&mut self.plane, &session) {
+        if self
+            .chain_updates
+            .tombstone_transit(&mut self.plane, &session)
+        {
             self.chain_updates.forgetting.insert(change);
             return self
                 .plane
@@ -245,7 +249,8 @@ impl ThisHost {
         self.chain_updates.settle_late(&mut self.plane, session);
         let keys = keys_of(session);
         for slot in self.plane.agent.keep_one_path(&keys, Keep::Without(paths)) {
-            self.chain_updates.entomb_path(&mut self.plane, Some(slot));
+            self.chain_updates
+                .tombstone_path(&mut self.plane, Some(slot));
         }
         // The session still passes here by a path that was not given up, whatever orders a former
         // process received and whatever the requesting host knows of this host's addresses.
@@ -262,7 +267,8 @@ impl ThisHost {
         self.chain_updates.passing.left(session);
         let opened = as_opened(session);
         let known = self.plane.known_to_firewall(&opened);
-        self.chain_updates.entomb_passed(&mut self.plane, session);
+        self.chain_updates
+            .tombstone_transit(&mut self.plane, session);
         self.moves.expect_no_state(&opened);
         // Only then may the session pass here again.
         self.plane
@@ -298,11 +304,11 @@ impl ChainUpdates {
 
     /// Turns all entries of a session that passes here into tombstones. Returns true if there were
     /// any.
-    pub(super) fn entomb_passed(&mut self, plane: &mut Plane, session: &Subsession) -> bool {
+    pub(super) fn tombstone_transit(&mut self, plane: &mut Plane, session: &Subsession) -> bool {
         let all = plane.agent.passing_entries(&keys_of(session));
         for slot in &all {
             plane.agent.tombstone(*slot);
-            self.entomb_path(plane, Some(*slot));
+            self.tombstone_path(plane, Some(*slot));
         }
         !all.is_empty()
     }

@@ -182,14 +182,14 @@ impl ChainUpdates {
                 let left = plane.agent.keep_one_path(&keys_of(&session), keep);
                 tracing::info!(%session, ?paths, given_up = left.len(), "the host that opened a session has said by which path it passes here");
                 for slot in left {
-                    self.entomb_path(plane, Some(slot));
+                    self.tombstone_path(plane, Some(slot));
                 }
             }
             None => {
                 tracing::info!(%session, "a session is over, or has left this host: the host that opened it says so");
                 let known = plane.known_to_firewall(&as_opened(&session));
                 self.passing.left(&session);
-                self.entomb_passed(plane, &session);
+                self.tombstone_transit(plane, &session);
                 plane.remove_all_state(known, Answer::Removed);
             }
         }

@@ -5,8 +5,8 @@ mod back;
 mod begin;
 mod chain_of;
 mod clearing;
+mod closing;
 mod delta;
-mod farewell;
 mod hosts;
 mod in_use;
 mod left;
@@ -52,7 +52,7 @@ pub(super) struct ChainUpdates {
     passing: passing::Passing,
     /// Sessions of which this host does not know by which path they pass.
     questions: in_use::Questions,
-    farewells: farewell::Farewells,
+    paths_to_close: closing::PathsToClose,
     clearing: clearing::Clearing,
     /// Tasks that wait for a neighbour.
     waiting: Vec<hosts::Waiting>,
@@ -134,7 +134,7 @@ impl Paths {
     /// Returns true if the path's firewalls need to be shown nothing more. Both anchors have taken
     /// the path since `since`. The right anchor usually ends first; an end's host keeps late
     /// packets from its stack.
-    fn hears_no_more(&self, since: Instant) -> bool {
+    fn needs_no_more(&self, since: Instant) -> bool {
         let left = self.token.is_none();
         left && self.erased || since.elapsed() >= paths::LATE / 2
     }

@@ -39,12 +39,12 @@ impl ChainUpdates {
         if let Some(change) = self.by_slot.get(&slot).copied() {
             self.end_paths(plane, change);
         } else {
-            self.entomb_path(plane, plane.agent.drop_path_before(slot));
+            self.tombstone_path(plane, plane.agent.drop_path_before(slot));
         }
     }
 
     /// Ends a path that was given up: nothing passes here by it any more.
-    pub(in crate::engine) fn entomb_path(&mut self, plane: &mut Plane, slot: Option<u32>) {
+    pub(in crate::engine) fn tombstone_path(&mut self, plane: &mut Plane, slot: Option<u32>) {
         if let Some(slot) = slot {
             self.end_for_firewalls(plane, slot);
             plane.collector.left(slot, &plane.agent.session(slot));
@@ -146,9 +146,9 @@ impl ChainUpdates {
                 (Some(at), _, _) if paths.erased && at.elapsed() >= LATE => {
                     self.end_paths(plane, change);
                 }
-                (None, Some(_), Some(second_path)) => plane.prime_unheard(second_path),
-                (Some(at), _, Some(second_path)) if !paths.hears_no_more(at) => {
-                    plane.prime_unheard(second_path);
+                (None, Some(_), Some(second_path)) => plane.prime_unconfirmed(second_path),
+                (Some(at), _, Some(second_path)) if !paths.needs_no_more(at) => {
+                    plane.prime_unconfirmed(second_path);
                 }
                 // The SYN was answered: neither the path nor this host would accept it again.
                 (None, None, Some(_))
@@ -182,7 +182,7 @@ impl ChainUpdates {
             self.by_slot.remove(&second_path);
         }
         if let Some((_, Some(second_path))) = slots {
-            self.entomb_path(plane, plane.agent.drop_path_before(second_path));
+            self.tombstone_path(plane, plane.agent.drop_path_before(second_path));
             self.end_if_over(plane, second_path);
         }
     }
@@ -230,7 +230,7 @@ impl ChainUpdates {
             self.by_slot.remove(&second_path);
         }
         if let Some((first, Some(second_path))) = slots {
-            self.entomb_path(plane, plane.agent.drop_next_path(second_path));
+            self.tombstone_path(plane, plane.agent.drop_next_path(second_path));
             self.end_if_over(plane, first);
         }
     }

@@ -31,7 +31,7 @@ impl Plane {
 
     /// Shows how far this end has sent, unless the other anchor has shown that it has received
     /// that.
-    pub(super) fn prime_unheard(&self, second_path: u32) {
+    pub(super) fn prime_unconfirmed(&self, second_path: u32) {
         let s = self.agent.session(second_path);
         if seq::after(s.snd_max, s.rcv_ack) && !self.was_reset(&s) {
             self.prime(second_path, s.snd_max);

@@ -4,7 +4,7 @@ use dysco_common::Session;
 use dysco_common::view::View;
 use dysco_proto::HostEvent;
 
-use crate::engine::plane::News;
+use crate::engine::plane::Notice;
 use crate::engine::{ChainUpdates, Plane, measure};
 
 impl ChainUpdates {
@@ -77,6 +77,6 @@ impl Plane {
         }
         let names = [Some(s.key), s.alias()];
         let names = names.iter().flatten().map(measure::opened);
-        self.news.extend(names.map(News::Collected));
+        self.notices.extend(names.map(Notice::Collected));
     }
 }

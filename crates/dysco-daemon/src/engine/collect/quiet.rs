@@ -6,7 +6,7 @@ use dysco_common::Session;
 use dysco_common::view::View;
 
 use super::Ending;
-use crate::engine::linger::UNCHANGED;
+use crate::engine::retention::UNCHANGED;
 use crate::engine::{ThisHost, held};
 
 /// Silence after which a crowded table gives up a session that nobody changed and that may have no

@@ -128,7 +128,7 @@ fn a_policy_that_is_broken_at_the_start_leaves_the_rules_of_before() -> Result<(
     c.wait_neighbours(Role::Proxy, 4)?;
     // This is the same rule with its own name.
     fs::write(&file, format!("{good}name = \"web\"\n"))?;
-    wait::until("the mended file", PATIENCE, || {
+    wait::until("the repaired file", PATIENCE, || {
         let listed = list(&c).ok()?;
         (listed["error"].is_null() && listed["rules"][0]["name"] == "web").then_some(())
     })?;

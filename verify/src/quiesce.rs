@@ -4,11 +4,11 @@ use dysco_common::State;
 use dysco_proto::{Machine, Role, Timer};
 
 use crate::config::{Configuration, Request};
+use crate::drive::Twist;
 use crate::host::{Alone, Host};
 use crate::parts::digest;
 use crate::place::Side;
-use crate::pump::Twist;
-use crate::run::Calm;
+use crate::run::Quiesce;
 use crate::socket::Say;
 use crate::world::{Lost, World};
 
@@ -46,7 +46,7 @@ impl Default for Fate {
     }
 }
 
-impl Calm for World {
+impl Quiesce for World {
     type Configuration = Configuration;
     type Fate = Fate;
 

@@ -1,11 +1,11 @@
 //! Descriptors that a process sends along with a report. They are not wanted, and their last
-//! close may block for as long as the sender likes (see `theirs`). The kernel is told to refuse
+//! close may block for as long as the sender likes (see `duplicate`). The kernel is told to refuse
 //! them. Where it does not support this, they are closed without blocking the receiver.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 
-use super::theirs::{Kind, close_apart};
+use super::duplicate::{Kind, close_apart};
 
 /// `SO_PASSRIGHTS` (Linux 6.16), which libc does not name.
 const SO_PASSRIGHTS: i32 = 83;

@@ -47,16 +47,16 @@ impl Process {
 
     /// Returns a duplicate of a socket's descriptor. The duplicate keeps the socket open, so it
     /// must be dropped before the caller waits for anything.
-    pub fn socket(&self, fd: RawFd) -> io::Result<Theirs> {
+    pub fn socket(&self, fd: RawFd) -> io::Result<Duplicate> {
         self.take(fd, Kind::Socket)
     }
 
     /// Returns a duplicate of a pipe's descriptor.
-    pub fn pipe(&self, fd: RawFd) -> io::Result<Theirs> {
+    pub fn pipe(&self, fd: RawFd) -> io::Result<Duplicate> {
         self.take(fd, Kind::Pipe)
     }
 
-    fn take(&self, fd: RawFd, kind: Kind) -> io::Result<Theirs> {
+    fn take(&self, fd: RawFd, kind: Kind) -> io::Result<Duplicate> {
         // The kind is checked before the descriptor is duplicated.
         match kind.has(&self.pid.to_string(), fd) {
             Ok(true) => {}
@@ -72,7 +72,7 @@ impl Process {
             std::mem::forget(taken);
             return Err(kind.wrong());
         }
-        Ok(Theirs(ManuallyDrop::new(taken)))
+        Ok(Duplicate(ManuallyDrop::new(taken)))
     }
 }
 
@@ -109,9 +109,9 @@ pub fn is_no_socket(e: &io::Error) -> bool {
 }
 
 /// A duplicate of another process's descriptor of a socket or pipe.
-pub struct Theirs(ManuallyDrop<OwnedFd>);
+pub struct Duplicate(ManuallyDrop<OwnedFd>);
 
-impl Deref for Theirs {
+impl Deref for Duplicate {
     type Target = OwnedFd;
 
     fn deref(&self) -> &OwnedFd {
@@ -119,7 +119,7 @@ impl Deref for Theirs {
     }
 }
 
-impl Drop for Theirs {
+impl Drop for Duplicate {
     fn drop(&mut self) {
         // SAFETY: the value is taken once, and not used afterwards.
         let fd = unsafe { ManuallyDrop::take(&mut self.0) };
@@ -201,10 +201,10 @@ mod tests {
             l_linger: 3600,
         };
         nix::sys::socket::setsockopt(&slow, nix::sys::socket::sockopt::Linger, &hour).unwrap();
-        let theirs = own().socket(slow.as_raw_fd()).unwrap();
-        assert!(lingers(&theirs));
+        let duplicate = own().socket(slow.as_raw_fd()).unwrap();
+        assert!(lingers(&duplicate));
         drop(slow);
-        drop(theirs);
+        drop(duplicate);
         drop(reader);
     }
 }

@@ -6,9 +6,9 @@ use super::ask::LAST;
 use super::config::{Configuration, LEFT, RIGHT};
 use super::host::{self, Ending, Host, LEFTWARDS, Plane, RIGHTWARDS, Route, address};
 use super::world::{Accepted, World};
+use crate::drive::{NOW, Twist};
 use crate::nature::Nature;
-use crate::pump::{NOW, Twist};
-use crate::run::{Calm, Fates};
+use crate::run::{Fates, Quiesce};
 
 /// Outcome of a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,7 +38,7 @@ pub enum Fate {
     NobodyWon,
 }
 
-impl Calm for World {
+impl Quiesce for World {
     type Configuration = Configuration;
     type Fate = Fate;
 

@@ -11,7 +11,7 @@ use dysco_common::two_paths::{self, Anchor};
 
 use crate::maps;
 use crate::packet::Found;
-use crate::{atomic, steady};
+use crate::{atomic, fast_path};
 
 /// Takes in a segment on the session's own five-tuple.
 #[inline(always)]
@@ -31,7 +31,7 @@ pub(super) fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) 
     if seg.has(FIN) {
         s.life.fin_in |= life::OLD_PATH;
     }
-    steady::arrived(s, seg);
+    fast_path::arrived(s, seg);
     if let Some((tsval, _)) = found.timestamps(ctx) {
         s.tsval_in = tsval;
     }
@@ -70,7 +70,7 @@ pub fn was_sent(s: &mut Session, ack: u32) -> bool {
 pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
     s.new_in = s.new_in.wrapping_add(1);
     if s.state == State::Switching as u32 {
-        two_paths::hear_live(s, seg);
+        two_paths::record_live(s, seg);
     }
     if seg.flags & (FIN | RST) != 0 {
         cold_path();

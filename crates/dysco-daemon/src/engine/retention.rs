@@ -34,7 +34,7 @@ fn is_half_open(s: &Session) -> bool {
 }
 
 /// Returns how long an entry is still needed; `None` while its session lives.
-pub(super) fn linger(s: &Session, boot: Duration, crowded: bool) -> Option<Duration> {
+pub(super) fn retention(s: &Session, boot: Duration, crowded: bool) -> Option<Duration> {
     let age = boot.saturating_sub(Duration::from_nanos(s.created_ns));
     let patience = match crowded {
         true => UNANSWERED_CROWDED,
@@ -95,10 +95,13 @@ mod tests {
         (s.state, s.two.part) = (State::Relay as u32, part::BEFORE);
         assert!(!is_orphan(&s, None));
         // Silence alone does not end it.
-        assert_eq!(linger(&s, Duration::from_secs(3600), false), None);
+        assert_eq!(retention(&s, Duration::from_secs(3600), false), None);
         // Its own FINs end it: where both sides have a chain there is no other relay.
         (s.life.fin_in, s.life.fin_out) = (1, 1);
-        assert_eq!(linger(&s, Duration::from_secs(3600), false), Some(TWO_MSL));
+        assert_eq!(
+            retention(&s, Duration::from_secs(3600), false),
+            Some(TWO_MSL)
+        );
     }
 
     #[test]
@@ -109,7 +112,7 @@ mod tests {
         (s.rcv_ack, s.snd_ack) = (700, 901);
         let after = |s: &Session, age, crowded| {
             let age = age + Duration::from_millis(1);
-            linger(s, Duration::from_secs(1) + age, crowded)
+            retention(s, Duration::from_secs(1) + age, crowded)
         };
         // The end that has answered, and a host that passes the answer on.
         for opened in [0, 1] {

@@ -89,7 +89,7 @@ pub trait Engine: Host<Outcome = ()> + Sized {
     fn hear(&mut self, report: Report);
 
     /// Runs the engine's loop: all commands, one message, and again.
-    fn pump(&mut self, twist: Twist, out: &mut Outcome<Self::Wrong>) {
+    fn drive(&mut self, twist: Twist, out: &mut Outcome<Self::Wrong>) {
         self.run(twist, out);
         out.wrong = self.take_wrong().or(out.wrong.take());
     }

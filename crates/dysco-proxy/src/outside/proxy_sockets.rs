@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use dysco_api::ProcessName;
 use dysco_common::FlowKey;
 
+use crate::duplicate::Process;
 use crate::elsewhere;
 use crate::listener::stands_for;
 use crate::process::{self, Proc, ProcessError};
 use crate::sys::{of_our_network, protocol};
 use crate::table::{self, CLOSED, Holder, Holders, LISTEN, Row};
-use crate::theirs::Process;
 
 /// A connected TCP socket of one of the processes.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct Socket {
 }
 
 /// A proxy's processes and their sockets.
-pub struct Scene {
+pub struct ProxySockets {
     /// Processes by pid.
     pub processes: BTreeMap<i32, Proc>,
     /// Connected sockets of the processes.
@@ -37,10 +37,10 @@ pub struct Scene {
     pub elsewhere: usize,
 }
 
-impl Scene {
+impl ProxySockets {
     /// Finds the processes of this name and their sockets. With `uid`, only that user's processes
     /// are allowed.
-    pub fn look(name: &ProcessName, uid: Option<u32>) -> Result<Scene, ProcessError> {
+    pub fn look(name: &ProcessName, uid: Option<u32>) -> Result<ProxySockets, ProcessError> {
         let system = |what| move |source| ProcessError::System { what, source };
         let all = process::all()?;
         let rows = table::rows().map_err(system("the list of TCP sockets"))?;
@@ -75,7 +75,7 @@ impl Scene {
         if let Some(other) = processes.values().find(strange) {
             return Err(ProcessError::NotAllowed { pid: other.pid });
         }
-        let mut scene = Scene {
+        let mut proxy_sockets = ProxySockets {
             uring: pids
                 .iter()
                 .filter(|pid| holders.uring.contains(pid))
@@ -85,8 +85,8 @@ impl Scene {
             sockets: Vec::new(),
             elsewhere: 0,
         };
-        scene.take(name, &rows, &holders);
-        Ok(scene)
+        proxy_sockets.take(name, &rows, &holders);
+        Ok(proxy_sockets)
     }
 
     fn take(&mut self, name: &ProcessName, rows: &[Row], holders: &Holders) {
@@ -146,20 +146,28 @@ mod tests {
         let accepted = listener.accept().unwrap().0;
         let name = ProcessName::Pid(std::process::id() as i32);
         let own = nix::unistd::geteuid().as_raw();
-        let other = Scene::look(&name, Some(own + 1));
+        let other = ProxySockets::look(&name, Some(own + 1));
         assert!(matches!(other, Err(ProcessError::NotAllowed { .. })));
 
-        let scene = Scene::look(&name, Some(own)).unwrap();
-        let find = |local| scene.sockets.iter().find(|s| s.key.local() == local);
+        let proxy_sockets = ProxySockets::look(&name, Some(own)).unwrap();
+        let find = |local| {
+            proxy_sockets
+                .sockets
+                .iter()
+                .find(|s| s.key.local() == local)
+        };
         assert!(!find(opened.local_addr().unwrap()).unwrap().accepted);
         let found = find(accepted.local_addr().unwrap()).unwrap();
         assert!(found.accepted && found.shared.is_empty());
 
         // A socket that is open twice cannot be closed in one place.
         let twice = accepted.try_clone().unwrap();
-        let scene = Scene::look(&name, None).unwrap();
+        let proxy_sockets = ProxySockets::look(&name, None).unwrap();
         let remote = accepted.peer_addr().unwrap();
-        let found = scene.sockets.iter().find(|s| s.key.remote() == remote);
+        let found = proxy_sockets
+            .sockets
+            .iter()
+            .find(|s| s.key.remote() == remote);
         assert_eq!(found.unwrap().shared.len(), 1);
         drop(twice);
     }

@@ -22,28 +22,28 @@ const LATER: Duration = Duration::from_secs(1);
 const AT_ONCE: usize = 128;
 
 /// Tombstones whose paths have not been ended yet: since when, and when their sessions began.
-pub(super) type Farewells = VecDeque<(Instant, u32, u64)>;
+pub(super) type PathsToClose = VecDeque<(Instant, u32, u64)>;
 
 impl ChainUpdates {
     /// Queues the path of this tombstone to be ended.
     pub(super) fn end_for_firewalls(&mut self, plane: &Plane, slot: u32) {
         let created_ns = plane.agent.session(slot).created_ns;
-        let farewell = (Instant::now(), slot, created_ns);
-        self.farewells.push_back(farewell);
+        let closing = (Instant::now(), slot, created_ns);
+        self.paths_to_close.push_back(closing);
     }
 
     /// Ends the paths that are due.
-    pub(in crate::engine) fn say_farewells(&mut self, plane: &Plane) {
+    pub(in crate::engine) fn close_due_paths(&mut self, plane: &Plane) {
         for _ in 0..AT_ONCE {
-            let first = self.farewells.front();
+            let first = self.paths_to_close.front();
             let Some((_, slot, created_ns)) = first.filter(|f| f.0.elapsed() >= LATER).copied()
             else {
                 return;
             };
-            self.farewells.pop_front();
+            self.paths_to_close.pop_front();
             let s = plane.agent.session(slot);
             if s.view().is_tombstone() && s.created_ns == created_ns {
-                plane.say_farewell(slot, &s);
+                plane.close_path(slot, &s);
             }
         }
     }
@@ -51,7 +51,7 @@ impl ChainUpdates {
 
 impl Plane {
     /// Ends a path, if it was more than requested.
-    fn say_farewell(&self, slot: u32, s: &Session) {
+    fn close_path(&self, slot: u32, s: &Session) {
         if is_direct(s) {
             self.end_direct(s);
         } else if s.new_in != 0 && self.agent.has_path(slot) {
@@ -61,7 +61,7 @@ impl Plane {
     }
 
     /// Ends the path by the session's own five-tuple. This host's connection tracking knows the
-    /// session by that five-tuple all the time, and no packet of the farewell may pass connection
+    /// session by that five-tuple all the time, and no closing packet may pass connection
     /// tracking. If the other end's host does not drop the packets, because they arrive by an
     /// interface without its data plane, its stack must not accept the reset: the number is one too
     /// high.

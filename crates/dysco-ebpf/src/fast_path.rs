@@ -48,7 +48,7 @@ fn leaves<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
         return None;
     }
     let Some(Flow { new, s, .. }) = maps::hinted::<V6>(ctx, Direction::Out, &p.short) else {
-        return maps::is_nobodys(&p.short).then_some(Verdict::Pass);
+        return maps::is_unused(&p.short).then_some(Verdict::Pass);
     };
     if s.life.fin_out | s.life.fin_in != 0 {
         return None;
@@ -80,7 +80,7 @@ fn comes<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
         return None;
     }
     let Some(Flow { new, s, .. }) = maps::hinted::<V6>(ctx, Direction::In, &p.short) else {
-        return maps::is_nobodys(&p.short).then_some(Verdict::Pass);
+        return maps::is_unused(&p.short).then_some(Verdict::Pass);
     };
     if s.life.fin_out | s.life.fin_in != 0 {
         return None;
