@@ -30,8 +30,8 @@ pub fn make() -> Result<()> {
     stay(0);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let mut near = TcpStream::connect(listener.local_addr()?)?;
-    let (mut far, _) = listener.accept()?;
-    for end in [&near, &far] {
+    let (mut peer, _) = listener.accept()?;
+    for end in [&near, &peer] {
         fix_buffers(end, BUFFER)?;
     }
     let fd = near.as_raw_fd();
@@ -53,12 +53,12 @@ pub fn make() -> Result<()> {
         cork(fd, drained)?;
         let ns = quickest(call, |after| {
             if filled && !after {
-                far.write_all(&[0; BLOCK])?;
+                peer.write_all(&[0; BLOCK])?;
                 wait_for(&near)?;
             }
             if drained && after {
                 cork(fd, false)?;
-                far.read_exact(&mut [0; BLOCK])?;
+                peer.read_exact(&mut [0; BLOCK])?;
                 cork(fd, true)?;
             }
             Ok(())

@@ -148,7 +148,7 @@ fn join(host: &Host, router: &Host, plan: &HostPlan, wires: &mut Vec<Wire>) -> R
             host.sysctl(&format!("net.ipv6.conf.{device}.{key}"), "0")?;
         }
     }
-    router.input("ip", &["-batch", "-"], &far(plan))?;
+    router.input("ip", &["-batch", "-"], &router_side(plan))?;
     host.input("ip", &["-batch", "-"], &near(plan, own))?;
     if plan.link == Link::Tun {
         let mtu = mtu.to_string();
@@ -195,19 +195,19 @@ fn near(plan: &HostPlan, own: &str) -> String {
 }
 
 /// Returns the commands that set up the router's end of a host's link.
-fn far(plan: &HostPlan) -> String {
+fn router_side(plan: &HostPlan) -> String {
     let port = plan.name();
-    let mut far = String::new();
+    let mut router_side = String::new();
     for (v6, bits, nodad) in [(false, 24, ""), (true, 64, " nodad")] {
         let gateway = gateway(plan.number, v6);
-        far += &format!("addr add {gateway}/{bits} dev {port}{nodad}\n");
+        router_side += &format!("addr add {gateway}/{bits} dev {port}{nodad}\n");
     }
-    far += &format!("link set {port} up\n");
+    router_side += &format!("link set {port} up\n");
     if plan.link == Link::TwoUplinks {
         let (n, second) = (plan.number, second(plan));
-        far += &format!("addr add 10.1.{n}.254/24 dev {second}\nlink set {second} up\n");
+        router_side += &format!("addr add 10.1.{n}.254/24 dev {second}\nlink set {second} up\n");
     }
-    far
+    router_side
 }
 
 /// Returns the commands that restore what a link that was down has lost at the router.

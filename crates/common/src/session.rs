@@ -166,7 +166,7 @@ pub struct Session {
     /// Last value of `snd_max` that ingress has seen: the least number that may be acknowledged.
     pub snd_seen: u32,
     // Two paths:
-    /// Written at ingress: number up to which the other end has shown, on the new path, to have
+    /// Written at ingress: number up to which the other end has announced, on the new path, to have
     /// sent (local end's space); 0 before the path has opened.
     pub peer_sent_max: u32,
     /// First byte sent on the new path (local end's space). Before `cut_set`: the number with which
@@ -179,8 +179,8 @@ pub struct Session {
     /// Highest ack received on the new path (local end's space).
     pub peer_ack: u32,
     /// Lowest number of data received on the new path, once `new_data` is set. It stands for the
-    /// cutoff until the far anchor has sent that. In a chain's session before its SYN is answered:
-    /// the place where that SYN is remembered.
+    /// cutoff until the other anchor has sent that. In a chain's session before its SYN is
+    /// answered: the place where that SYN is remembered.
     pub new_low: u32,
     /// Highest ack that went to the old path in the two-path phase.
     pub old_ack: u32,

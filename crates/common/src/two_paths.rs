@@ -5,10 +5,10 @@
 //! Pure functions. The programs hand in the words of the session entry and apply the result. All
 //! sequence numbers are in the end's own spaces, modulo 2^32.
 //!
-//! "The local end" is the end of the session that the anchor acts for. At a near anchor this is a
-//! socket of this host. At a far anchor it is the remote end, whose packets arrive where those of a
-//! near anchor's end leave. An entry's words are always those of this host's side. A far anchor
-//! reads them in reverse ([`Anchor`]).
+//! "The local end" is the end of the session that the anchor acts for. At a local anchor this is a
+//! socket of this host. At a remote anchor it is the remote end, whose packets arrive where those
+//! of a local anchor's end leave. An entry's words are always those of this host's side. A remote
+//! anchor reads them in reverse ([`Anchor`]).
 
 mod anchor;
 mod ending;
@@ -37,8 +37,8 @@ pub use opening::{
 pub use outgoing::{ASKED, Copy, Outgoing, Sacks, VALID, data_path, drains, outgoing, sacks};
 pub use peer::{
     acked_far_ahead, acknowledge, announces_to, has_all_old, has_announced_all, has_carried,
-    has_caught_up, has_old, is_confirmed, is_past, is_shut_in, is_taken_back, is_undelivered,
-    may_be_closed, may_be_reset, may_close, may_reset, record_announced, record_data,
-    record_peer_ack, widest_in,
+    has_caught_up, has_old, is_confirmed, is_past_cutoff, is_shut_in, is_taken_back,
+    is_undelivered, may_be_closed, may_be_reset, may_close, may_reset, record_announced,
+    record_data, record_peer_ack, widest_in,
 };
 pub use window::{NO_EDGE, is_beyond, offered, stored_edge};

@@ -117,6 +117,6 @@ impl Session {
 
 /// Converts a window scale of an end to the wire's. A host that does not translate has the same
 /// scale twice in its translation, whatever its value is.
-const fn rescaled(own: u8, near: u8, far: u8) -> u8 {
-    own.wrapping_sub(near).wrapping_add(far)
+const fn rescaled(own: u8, near: u8, peer: u8) -> u8 {
+    own.wrapping_sub(near).wrapping_add(peer)
 }

@@ -278,8 +278,8 @@ impl Agent {
             .memory()
             .set_cut_in(second_entry, cutoff, Anchor::Local);
         let s = self.session(second_entry);
-        let shown = two_paths::carries_all(&s) && !seq::after(s.snd_ack, s.rcv_max);
-        (acked || !seq::before(s.snd_ack, peer_cutoff)) && shown
+        let carried = two_paths::carries_all(&s) && !seq::after(s.snd_ack, s.rcv_max);
+        (acked || !seq::before(s.snd_ack, peer_cutoff)) && carried
     }
 
     /// Gives up the path before, whose late packets are of no use any longer, or this path if it

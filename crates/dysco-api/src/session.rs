@@ -189,7 +189,7 @@ pub enum Way {
     Bypass,
     /// The way through the kernel of the middlebox's host.
     Local,
-    /// The way of `Local` for requests. Replies go straight to the client.
+    /// The way of `Local` for requests. Replies go directly to the client.
     Return,
 }
 

@@ -120,7 +120,7 @@ pub struct SessionCounts {
     /// Removed sessions that the kernel of the middlebox's host relays.
     #[serde(default)]
     pub local: u64,
-    /// Removed sessions whose replies go straight to the client.
+    /// Removed sessions whose replies go directly to the client.
     #[serde(default, rename = "return")]
     pub returned: u64,
     /// Sessions that were opened through a chain or have received one since, including those that

@@ -178,7 +178,7 @@ fn with_options(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot
     write(ctx, Run::Egress, Path::New, s)
 }
 
-/// Sends a reply straight to the client, unless it has FIN or RST.
+/// Sends a reply directly to the client, unless it has FIN or RST.
 #[inline(always)]
 fn send_dsr(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
     if found.seg.flags & (FIN | RST) != 0 {

@@ -62,7 +62,7 @@ fn leaves<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
         usually_sent(s, &p);
         return Some(Verdict::Pass);
     }
-    // Replies that go straight to the client are handled like those of a new path.
+    // Replies that go directly to the client are handled like those of a new path.
     if s.state != State::NewPath as u32 && s.state != State::Return as u32 {
         return None;
     }

@@ -1,4 +1,4 @@
-//! Functions that near and far anchors share in the two-path phase.
+//! Functions that local and remote anchors share in the two-path phase.
 
 use aya_ebpf::programs::TcContext;
 use dysco_common::seq::max;
@@ -100,7 +100,7 @@ pub fn receive(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut E
     // The far end echoes the proxy's clock until it has received all of the old path. Translated
     // to this end's clock, the echo lags by the lead of the new path's clock. This end would
     // call each of its time-outs spurious (RFC 3522), and would not retransmit.
-    let has_old = two_paths::is_past(s) && e.ack != s.cut_out;
+    let has_old = two_paths::is_past_cutoff(s) && e.ack != s.cut_out;
     if s.two.cut_set != 0 && !has_old && clock {
         e.tsecr_add = at.tsval(s).wrapping_sub(p.header.timestamps().1);
     }

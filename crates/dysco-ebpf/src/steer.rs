@@ -1,7 +1,7 @@
 //! A session that this host relays, with a chain on one side. A packet relayed to that side
 //! takes the paths of the session like a packet of a stack: it is marked and passes the egress
-//! program, which finds the entries (`second`). An entry of these paths names the relay's entry,
-//! which relays the packets that arrive by them. The numbers of these paths are those of the
+//! program, which finds the entries (`second_path`). An entry of these paths names the relay's
+//! entry, which relays the packets that arrive by them. The numbers of these paths are those of the
 //! session on that side. The relay translates as without a chain.
 
 use aya_ebpf::bindings::__sk_buff;

@@ -156,11 +156,11 @@ impl Ends<'_> {
 
     /// Makes the devices of a kind that both ends have.
     fn upper(&self, kind: Kind) -> Result<()> {
-        let [near, far] = &self.outer;
+        let [near, peer] = &self.outer;
         let under = self.under.as_str();
         let ends = [
-            (self.host, "eth0", UNDER, [near, far]),
-            (self.router, self.port, under, [far, near]),
+            (self.host, "eth0", UNDER, [near, peer]),
+            (self.router, self.port, under, [peer, near]),
         ];
         for (host, name, under, [own, other]) in ends {
             let device = match kind {
@@ -188,11 +188,11 @@ impl Ends<'_> {
             Ok([private, public.trim().to_owned()])
         };
         let keys = [make(self.host)?, make(self.router)?];
-        let [near, far] = &self.outer;
+        let [near, peer] = &self.outer;
         // The router has a port for each of its links.
         let port = (51820 + u32::from(self.number)).to_string();
         let ends = [
-            (self.host, "eth0", &keys[0], &keys[1], far),
+            (self.host, "eth0", &keys[0], &keys[1], peer),
             (self.router, self.port, &keys[1], &keys[0], near),
         ];
         for (host, name, own, other, address) in ends {

@@ -177,7 +177,7 @@ pub(crate) fn join(
 ) -> Result<Option<Wire>> {
     let port = role.name();
     let wire = device::make(host, router, role, (options.kind, options.mtu))?;
-    let (mut near, mut far) = (String::new(), String::new());
+    let (mut near, mut router_side) = (String::new(), String::new());
     let advmss = options
         .advmss
         .map(|a| format!(" advmss {a}"))
@@ -185,7 +185,7 @@ pub(crate) fn join(
     for (family, bits) in [(Family::V4, 24), (Family::V6, 64)] {
         let nodad = if family == Family::V6 { " nodad" } else { "" };
         let (address, gateway) = (role.address(family), role.gateway(family));
-        far += &format!("addr add {gateway}/{bits} dev {port}{nodad}\n");
+        router_side += &format!("addr add {gateway}/{bits} dev {port}{nodad}\n");
         near += &format!("addr add {address}/{bits} dev eth0{nodad}\n");
         near += "link set eth0 up\n";
         // The route sets the algorithm: the sysctl offers a namespace only the algorithms that the
@@ -193,8 +193,8 @@ pub(crate) fn join(
         let congestion = &options.congestion;
         near += &format!("route add default via {gateway} congctl {congestion}{advmss}\n");
     }
-    far += &format!("link set {port} up\n");
-    router.input("ip", &["-batch", "-"], &far)?;
+    router_side += &format!("link set {port} up\n");
+    router.input("ip", &["-batch", "-"], &router_side)?;
     for key in ["dad_transmits", "router_solicitations"] {
         host.sysctl(&format!("net.ipv6.conf.eth0.{key}"), "0")?;
         router.sysctl(&format!("net.ipv6.conf.{port}.{key}"), "0")?;

@@ -139,12 +139,12 @@ impl Star {
             self.router.input("ip", &["-batch", "-"], &pair)?;
             None
         };
-        let far = format!("addr add {gateway}/24 dev {port}\nlink set {port} up\n");
+        let router_side = format!("addr add {gateway}/24 dev {port}\nlink set {port} up\n");
         let near = format!(
             "addr add {own}/24 dev eth0\nlink set eth0 up\n\
              route add default via {gateway} congctl cubic\n"
         );
-        self.router.input("ip", &["-batch", "-"], &far)?;
+        self.router.input("ip", &["-batch", "-"], &router_side)?;
         host.input("ip", &["-batch", "-"], &near)?;
         Ok(wire)
     }

@@ -125,7 +125,7 @@ impl Entry {
         !after(self.s.snd_max, self.s.rcv_ack)
     }
 
-    /// Models `second::leaves`, and the action of the programs on a session with one path.
+    /// Models `second_path::leaves`, and the action of the programs on a session with one path.
     pub fn sends(&mut self, packet: Packet) -> Sent {
         self.track(&packet.seg);
         if !self.is(State::Switching) {
@@ -147,7 +147,7 @@ impl Entry {
         }
     }
 
-    /// Models `second::acknowledge_before`.
+    /// Models `second_path::acknowledge_before`.
     fn acknowledgement(&mut self, packet: &Packet) -> Option<Packet> {
         let s = &mut self.s;
         if s.two.old_ack_set != 0 && !after(packet.seg.ack, s.old_ack) {

@@ -39,10 +39,10 @@ impl Alias {
     /// if both addresses were changed.
     #[inline(always)]
     pub fn behind_nat(key: &FlowKey, name: &FlowKey) -> Alias {
-        let (near, far) = (key.local == name.local, key.remote == name.remote);
-        let same = near && far;
+        let (near, peer) = (key.local == name.local, key.remote == name.remote);
+        let same = near && peer;
         let ports = key.local_port == name.local_port && key.remote_port == name.remote_port;
-        if same && ports || !near && !far {
+        if same && ports || !near && !peer {
             return Alias::default();
         }
         Alias {

@@ -5,7 +5,7 @@
 //! are lost. Both ends must then receive a reset, and neither may see a clean end of its stream.
 
 use super::anchor::Anchor;
-use super::peer::{has_all_old, has_announced_all, is_past, is_taken_back, may_reset};
+use super::peer::{has_all_old, has_announced_all, is_past_cutoff, is_taken_back, may_reset};
 use crate::seq::before;
 use crate::session::{Session, State, life};
 use crate::tcp::{ACK, FIN, RST, Segment};
@@ -172,7 +172,7 @@ fn is_through(at: Anchor, s: &Session, reset: &Segment) -> bool {
 /// Returns true if each end has all data of the old path, and has acknowledged it on the new one.
 #[inline(always)]
 const fn needs_no_proxy(s: &Session) -> bool {
-    is_past(s) && has_all_old(s)
+    is_past_cutoff(s) && has_all_old(s)
 }
 
 /// Returns true if the middlebox has ended the session between two paths.

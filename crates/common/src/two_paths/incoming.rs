@@ -3,7 +3,7 @@
 use super::anchor::Anchor;
 use super::ending::{Ending, ending, reset_for};
 use super::outgoing::ACROSS;
-use super::peer::{has_all_old, is_past, is_taken_back};
+use super::peer::{has_all_old, is_past_cutoff, is_taken_back};
 use crate::seq::{after, before, max, min};
 use crate::session::Session;
 use crate::tcp::{ACK, FIN, RST, Segment};
@@ -108,7 +108,7 @@ pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIn
     let clamp = at.clamp(s);
     let mut limit = if clamp > 0 { clamp << wscale } else { u32::MAX };
     if s.two.cut_set & s.two.edge_set != 0 && seg.has(ACK) && !seg.has(RST) {
-        if is_past(s) || after(s.peer_ack, ack) {
+        if is_past_cutoff(s) || after(s.peer_ack, ack) {
             if seg.span() == 0 && !probes(at, s, seg) {
                 return OldIncoming::Withhold;
             }
@@ -122,8 +122,8 @@ pub fn old_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> OldIn
                 ..*seg
             });
         }
-        let far = room(s.edge, ack);
-        limit = if far < limit { far } else { limit };
+        let peer = room(s.edge, ack);
+        limit = if peer < limit { peer } else { limit };
     }
     let fits = ((seg.window as u32) << wscale) <= limit;
     let window = if fits {
@@ -242,9 +242,9 @@ pub fn new_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> NewIn
         at.rcv_ack(s)
     };
     let seq = within_window(at, s, seg);
-    // A number far beyond the cutoff is not compared with it: see `PAST`.
-    let far = is_past(s) && s.peer_ack.wrapping_sub(s.cut_out) >= 1 << 30;
-    if !seg.has(ACK) || seg.has(RST) || far || !before(seg.ack, floor) {
+    // A number far beyond the cutoff is not compared with it: see `PAST_CUTOFF`.
+    let beyond = is_past_cutoff(s) && s.peer_ack.wrapping_sub(s.cut_out) >= 1 << 30;
+    if !seg.has(ACK) || seg.has(RST) || beyond || !before(seg.ack, floor) {
         return NewIncoming {
             deliver: true,
             seq,

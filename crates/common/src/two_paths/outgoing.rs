@@ -2,7 +2,7 @@
 
 use super::anchor::Anchor;
 use super::incoming::scaled;
-use super::peer::{has_all_old, has_announced_all, is_beyond, is_past, is_shut_in};
+use super::peer::{has_all_old, has_announced_all, is_beyond_old_path, is_past_cutoff, is_shut_in};
 use crate::flow::Path;
 use crate::seq::{after, before, min};
 use crate::session::Session;
@@ -83,7 +83,7 @@ pub fn sacks(at: Anchor, s: &Session, path: Path) -> Sacks {
 #[inline(always)]
 pub(super) fn on_old(at: Anchor, s: &Session, seg: &Segment) -> Heard {
     // Both are compared relative to a number that neither is behind, if there is one.
-    let base = if is_beyond(s) {
+    let base = if is_beyond_old_path(s) {
         s.new_low.wrapping_sub(ACROSS)
     } else {
         seg.ack.wrapping_sub(1 << 31)
@@ -97,8 +97,8 @@ pub(super) fn on_old(at: Anchor, s: &Session, seg: &Segment) -> Heard {
 }
 
 /// Returns the acknowledgement that the new path may carry. A strict firewall drops an
-/// acknowledgement of more data than the path has shown. The right edge of the window stays the
-/// same.
+/// acknowledgement of more data than was announced on the path. The right edge of the window stays
+/// the same.
 #[inline(always)]
 pub(super) fn on_new(at: Anchor, s: &Session, seg: &Segment) -> Heard {
     if at == Anchor::Remote || has_announced_all(s) || !after(seg.ack, s.peer_sent_max) {
@@ -129,7 +129,7 @@ pub fn data_path(s: &Session, seq: u32) -> Path {
 /// Returns true if this number belongs to the old path, after the cut.
 #[inline(always)]
 pub(super) const fn is_early(s: &Session, seq: u32) -> bool {
-    !is_past(s) && before(seq, s.cut_out)
+    !is_past_cutoff(s) && before(seq, s.cut_out)
 }
 
 /// Maximum length of a segment across the cutoff: no super-packet is longer (`GSO_MAX_SIZE`,
@@ -207,7 +207,7 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
         return match data_path(s, seg.seq) {
             Path::Old => {
                 let also = copy(Path::New, at.snd_max(s), &on_new, ACK);
-                let more = is_beyond(s) || after(on_new.ack, at.rcv_max(s));
+                let more = is_beyond_old_path(s) || after(on_new.ack, at.rcv_max(s));
                 let wanted = seg.has(ACK) && new_news && more;
                 Outgoing {
                     copy: wanted.then_some(also),

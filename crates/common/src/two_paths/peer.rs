@@ -1,5 +1,5 @@
-//! Knowledge of the other end and of the new path: how far the other end has shown to have sent,
-//! what it has acknowledged, and whether the path can be taken back.
+//! Knowledge of the other end and of the new path: how far the other end has announced to have
+//! sent, what it has acknowledged, and whether the path can be taken back.
 
 use super::anchor::Anchor;
 use super::incoming::NewIncoming;
@@ -18,8 +18,8 @@ pub const fn has_announced_all(s: &Session) -> bool {
 }
 
 /// In `new_data`: the end has acknowledged data that only the new path has carried, and therefore
-/// all data of the old path. The bit stays set for the reason given at [`PAST`]: the cutoff may
-/// arrive long after.
+/// all data of the old path. The bit stays set for the reason given at [`PAST_CUTOFF`]: the cutoff
+/// may arrive long after.
 pub(super) const ALL_OLD: u8 = 2;
 
 /// Records a segment of the end that acknowledges data of the new path.
@@ -40,7 +40,7 @@ pub const fn has_all_old(s: &Session) -> bool {
 /// Returns true if the end is beyond all of the old path for good. Its distance from the old path's
 /// numbers may then exceed the range of comparison. False if the old path may be taken again.
 #[inline(always)]
-pub(super) const fn is_beyond(s: &Session) -> bool {
+pub(super) const fn is_beyond_old_path(s: &Session) -> bool {
     s.two.cut_set != 0 && s.muted == 0 && has_all_old(s)
 }
 
@@ -75,7 +75,7 @@ pub fn record_data(at: Anchor, s: &mut Session, seg: &Segment) {
     }
 }
 
-/// Records the number up to which the other end has shown on the new path to have sent. Returns
+/// Records the number up to which the other end has announced on the new path to have sent. Returns
 /// true if the session waited only for that.
 #[inline(always)]
 pub fn record_announced(s: &mut Session, to: u32) -> bool {
@@ -90,7 +90,7 @@ pub fn record_announced(s: &mut Session, to: u32) -> bool {
 /// In `cut_set`: the far end has all data up to the cutoff, so that nothing before it is sent
 /// again. The bit stays set, because numbers cannot be compared over more than 2 GiB, and this
 /// phase lasts as long as a daemon is away or an application reads nothing.
-pub(super) const PAST: u8 = 2;
+pub(super) const PAST_CUTOFF: u8 = 2;
 
 /// Records the progress that the far end announces on the new path, by a segment that acknowledges
 /// up to `ack`. An acknowledgement of data that was never sent may come from anybody, and is
@@ -104,30 +104,34 @@ pub fn record_peer_ack(at: Anchor, s: &mut Session, ack: u32, judged: &NewIncomi
     s.peer_ack = judged.peer_ack;
     s.two.edge_set = 1;
     if s.two.cut_set != 0 && !before(s.peer_ack, s.cut_out) {
-        s.two.cut_set |= PAST;
+        s.two.cut_set |= PAST_CUTOFF;
     }
 }
 
 /// Returns true if the far end has announced that it has all data up to the cutoff.
 #[inline(always)]
-pub const fn is_past(s: &Session) -> bool {
-    s.two.cut_set & PAST != 0
+pub const fn is_past_cutoff(s: &Session) -> bool {
+    s.two.cut_set & PAST_CUTOFF != 0
 }
 
 /// Returns the number up to which this end shows on the new path to have sent. This is the cutoff,
 /// which otherwise only the data after it shows. If the far end has all data before the cutoff, it
-/// is the highest number sent, for the reason given at [`PAST`]: this data plane and every firewall
-/// would take a cutoff that is far behind for one that is far ahead.
+/// is the highest number sent, for the reason given at [`PAST_CUTOFF`]: this data plane and every
+/// firewall would take a cutoff that is far behind for one that is far ahead.
 #[inline(always)]
 pub const fn announces_to(s: &Session) -> u32 {
-    if is_past(s) { s.snd_max } else { s.cut_out }
+    if is_past_cutoff(s) {
+        s.snd_max
+    } else {
+        s.cut_out
+    }
 }
 
 /// Returns true if the far end has acknowledged data that the local end sent on the new path. No
 /// old path can then carry the session any more.
 #[inline(always)]
 pub const fn has_carried(s: &Session) -> bool {
-    is_past(s) && s.peer_ack != s.cut_out
+    is_past_cutoff(s) && s.peer_ack != s.cut_out
 }
 
 /// Returns true if the new path has carried the data that the end sent on it. Also true if nothing
@@ -135,7 +139,7 @@ pub const fn has_carried(s: &Session) -> bool {
 #[inline(always)]
 pub const fn is_confirmed(at: Anchor, s: &Session) -> bool {
     let sent = after(at.snd_max(s), s.cut_out);
-    let full = is_past(s) && !after(s.edge, s.peer_ack);
+    let full = is_past_cutoff(s) && !after(s.edge, s.peer_ack);
     !sent || has_carried(s) || full || s.life.reset != 0
 }
 
@@ -144,7 +148,7 @@ pub const fn is_confirmed(at: Anchor, s: &Session) -> bool {
 /// accepts the packets, so that no valid answer comes back.
 #[inline(always)]
 pub const fn is_undelivered(at: Anchor, s: &Session) -> bool {
-    !is_confirmed(at, s) && (s.two.edge_set == 0 || is_past(s))
+    !is_confirmed(at, s) && (s.two.edge_set == 0 || is_past_cutoff(s))
 }
 
 /// Returns true if the new path was taken back: everything takes the old path, and nothing is
@@ -173,7 +177,7 @@ pub const fn has_caught_up(s: &Session) -> bool {
 pub const fn may_reset(s: &Session, seq: u32) -> bool {
     if s.state == State::TwoPaths as u32 {
         let across = s.rcv_max.wrapping_sub(s.peer_sent_max) <= ACROSS;
-        let ahead = is_beyond(s) || after(s.peer_sent_max, s.rcv_max);
+        let ahead = is_beyond_old_path(s) || after(s.peer_sent_max, s.rcv_max);
         let ahead_there = s.peer_sent_max != 0 && !across && ahead;
         let highest = if ahead_there {
             s.peer_sent_max

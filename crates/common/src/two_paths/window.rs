@@ -1,4 +1,4 @@
-//! The window that a far anchor's end offers this host's stack.
+//! The window that a remote anchor's end offers this host's stack.
 //!
 //! The other end may send beyond this window on the new path. Its limit is the proxy's window, and
 //! the proxy may hold more than this end has room for. A firewall regards such a segment as

@@ -105,7 +105,7 @@ pub enum Need {
     Bypassed,
     /// A proxy has left it, and this host relays it.
     Relayed,
-    /// A proxy has left it, and its replies go straight to the client.
+    /// A proxy has left it, and its replies go directly to the client.
     Returned,
 }
 

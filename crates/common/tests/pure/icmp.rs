@@ -187,11 +187,11 @@ proptest! {
         server.set_port(ports[1]);
         proxy.set_port(ports[2]);
         let mut bytes = error(router.ip(), client.ip(), [3, 4], &quote(client, server, seq, tcp));
-        let far = SocketAddr::new(proxy.ip(), ports[3]);
-        let mut want = error(proxy.ip(), server.ip(), [3, 4], &quote(far, proxy, to, tcp));
+        let peer = SocketAddr::new(proxy.ip(), ports[3]);
+        let mut want = error(proxy.ip(), server.ip(), [3, 4], &quote(peer, proxy, to, tcp));
         let len = READ[usize::from(v6)];
         let mut m = load(&bytes[..len]);
-        let quoted = Quoted { key: FlowKey::new(far, proxy), seq: to };
+        let quoted = Quoted { key: FlowKey::new(peer, proxy), seq: to };
         let ends = (&Addr::from(proxy.ip()), &Addr::from(server.ip()));
         if v6 {
             m.rewrite::<true>(&quoted, ends);

@@ -85,8 +85,8 @@ fn after_window(s: &Session, seg: &Segment) -> Session {
         s
     };
     let near = heard(Anchor::Local, *s);
-    let far = heard(Anchor::Remote, mirrored(s));
-    assert_eq!(near.two.new_ack_set, far.two.new_ack_set);
+    let peer = heard(Anchor::Remote, mirrored(s));
+    assert_eq!(near.two.new_ack_set, peer.two.new_ack_set);
     near
 }
 

@@ -27,7 +27,7 @@ fn agreed(flags: u8, scales: [u8; 2]) -> [Offer; 2] {
 
 prop_compose! {
     /// Returns a session that a middlebox has left, with the scales of its ends.
-    fn left()(n in any::<[u32; 10]>(), own in [0u8..=14, 0u8..=14], far in [0u8..=14, 0u8..=14]) -> Session {
+    fn left()(n in any::<[u32; 10]>(), own in [0u8..=14, 0u8..=14], peer in [0u8..=14, 0u8..=14]) -> Session {
         let [local, remote] = agreed(offer::WSCALE | offer::SACK | offer::TIMESTAMPS, own);
         Session {
             state: State::NewPath as u32,
@@ -38,8 +38,8 @@ prop_compose! {
             local, remote,
             translation: Translation {
                 seq_out: n[6], seq_in: n[7], ts_out: n[8], ts_in: n[9],
-                wscale_local: own[0], wscale_local_at_peer: far[0],
-                wscale_remote_at_peer: far[1], wscale_remote: own[1],
+                wscale_local: own[0], wscale_local_at_peer: peer[0],
+                wscale_remote_at_peer: peer[1], wscale_remote: own[1],
                 flags: 0,
             },
             ..Session::default()

@@ -1,4 +1,4 @@
-//! Replies that go straight to the client, while a relaying host carries the client's packets.
+//! Replies that go directly to the client, while a relaying host carries the client's packets.
 
 use dysco_common::tcp::{ACK, FIN, RST};
 use dysco_common::{Counter, EventKind, State};

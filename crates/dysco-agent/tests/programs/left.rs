@@ -158,11 +158,11 @@ fn what_opens_windows_teaches_the_ends_own_numbers() {
 fn the_first_of_an_opening_is_reported_with_what_shows_the_length() {
     for net in nets() {
         let mut p = given(&net, State::Joining, true);
-        let shown = received(RECEIVED);
-        let primer = comes(&net, shown, sent(SENT), ACK | PSH);
+        let announced = received(RECEIVED);
+        let primer = comes(&net, announced, sent(SENT), ACK | PSH);
         let long = Frame {
             payload: vec![0; 1400],
-            ..comes(&net, shown.wrapping_sub(1401), sent(SENT), ACK | PSH)
+            ..comes(&net, announced.wrapping_sub(1401), sent(SENT), ACK | PSH)
         };
         for packet in [&primer, &long] {
             assert_eq!(p.run(Way::In, &packet.bytes()).0, DROP);
@@ -181,12 +181,12 @@ fn the_first_of_an_opening_is_reported_with_what_shows_the_length() {
 fn what_shows_the_length_is_for_no_stack() {
     for net in nets() {
         let mut p = given(&net, State::Joining, true);
-        let shown = received(RECEIVED);
+        let announced = received(RECEIVED);
         let of = |begins: u32| Frame {
             payload: vec![0; 1400],
             ..comes(&net, begins, sent(SENT), ACK | PSH)
         };
-        let long = of(shown.wrapping_sub(1401));
+        let long = of(announced.wrapping_sub(1401));
         for state in [State::Joining, State::Switching] {
             let mut s = p.session(NEXT);
             s.state = state as u32;
@@ -203,7 +203,7 @@ fn what_shows_the_length_is_for_no_stack() {
             assert_eq!((s.rcv_max, s.rcv_ack), (RECEIVED, SENT));
         }
         // Bytes that were sent before must still be delivered if they come by this path.
-        let repeated = of(shown.wrapping_sub(1400));
+        let repeated = of(announced.wrapping_sub(1400));
         assert_eq!(p.run(Way::In, &repeated.bytes()).0, OK);
     }
 }

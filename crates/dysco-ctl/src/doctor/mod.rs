@@ -195,13 +195,13 @@ mod tests {
     #[test]
     fn only_what_stops_the_host_is_an_error() {
         let well = || Finding::well("kernel", "Linux");
-        let doubt = || Finding::doubtful("keys", "they end soon", "issue others");
+        let doubtful = || Finding::doubtful("keys", "they end soon", "issue others");
         let ill = || Finding::ill("pins", "none", "mount them");
         let exit = |findings| Report::of(findings).exit();
         assert_eq!(exit(vec![well()]), Exit::Done);
-        assert_eq!(exit(vec![well(), doubt()]), Exit::Done);
-        assert_eq!(exit(vec![well(), ill(), doubt()]), Exit::Ill);
-        let report = Report::of(vec![well(), doubt(), ill(), ill()]);
+        assert_eq!(exit(vec![well(), doubtful()]), Exit::Done);
+        assert_eq!(exit(vec![well(), ill(), doubtful()]), Exit::Ill);
+        let report = Report::of(vec![well(), doubtful(), ill(), ill()]);
         assert_eq!((report.ill, report.doubtful), (2, 1));
         let reported = text(&report);
         assert!(reported.contains("-> mount them"), "{reported}");

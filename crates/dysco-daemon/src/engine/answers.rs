@@ -44,7 +44,7 @@ pub(super) enum Answer {
     DsrRoute(Box<dsr::DsrRoute>),
     /// A new path did not open.
     Unopened(ChangeId),
-    /// A new path that was in doubt has had time to answer.
+    /// A new path that was checked has had time to answer.
     PathChecked(ChangeId),
     /// A new path has had time to carry the data that was sent on it.
     Confirmed(ChangeId),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dysco_agent::AgentError;
 use dysco_common::seq::after;
 use dysco_common::two_paths::{
-    Anchor, Fins, has_announced_all, has_carried, has_reset, is_confirmed, is_past,
+    Anchor, Fins, has_announced_all, has_carried, has_reset, is_confirmed, is_past_cutoff,
 };
 use dysco_common::{FlowKey, Session, Translation, View};
 use dysco_proto::{ChangeId, HostEvent, Subsession};
@@ -295,7 +295,7 @@ impl Plane {
 /// Returns true if the new path has carried nothing, and the far end has no room for more.
 fn is_shut(s: &Session) -> bool {
     let room = after(s.edge, s.peer_ack);
-    is_past(s) && !has_carried(s) && !room && s.life.reset == 0
+    is_past_cutoff(s) && !has_carried(s) && !room && s.life.reset == 0
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use dysco_common::chain::{Chain, Hop, Payload, Token, WireElement};
 use dysco_common::fresh::ticks;
 use dysco_common::probe::{Change, LENGTH_PROBES, LengthProbe, PROBE, Probe, Said};
 use dysco_common::session::offer;
-use dysco_common::two_paths::{LAST_WINDOW, announces_to, is_past};
+use dysco_common::two_paths::{LAST_WINDOW, announces_to, is_past_cutoff};
 use dysco_common::{Element, FlowKey, Offer, Session};
 use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
 
@@ -136,7 +136,7 @@ pub(super) fn bypass_announcements(s: &Session, opened: Option<u32>) -> Vec<Vec<
     let heard = s.received_on_wire(s.peer_sent_max);
     let widest = u32::from(u16::MAX) << wire.remote_wscale();
     let last = announces_to(s);
-    let opened = opened.filter(|_| !is_past(s)).unwrap_or(last);
+    let opened = opened.filter(|_| !is_past_cutoff(s)).unwrap_or(last);
     let ahead = last.wrapping_sub(opened);
     let steps = (1..STEPS).map(|step| widest.saturating_mul(step));
     let between = steps.take_while(|by| *by < ahead);

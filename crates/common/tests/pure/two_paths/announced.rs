@@ -1,4 +1,4 @@
-//! Acknowledgements on a new path that has not shown all data yet.
+//! Acknowledgements on a new path on which not all data was announced yet.
 
 use dysco_common::Path;
 use dysco_common::tcp::{ACK, RST};
@@ -26,7 +26,7 @@ fn the_new_path_gets_no_acknowledgement_of_what_it_has_not_announced() {
     let reset = near(&s, &segment(CUT_OUT, CUT_IN - 100, 0, RST | ACK));
     let copy = reset.copy.unwrap();
     assert_eq!((copy.path, copy.ack), (Path::New, CUT_IN - 300));
-    // Numbers that the path has shown are acknowledged unchanged.
+    // Numbers that were announced on the path are acknowledged unchanged.
     let answer = near(&s, &segment(CUT_OUT, CUT_IN - 300, 0, ACK));
     assert_eq!((answer.ack, answer.window), (CUT_IN - 300, 100));
 }

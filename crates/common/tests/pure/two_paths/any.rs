@@ -160,7 +160,7 @@ proptest! {
         s.snd_max = base.wrapping_add(100_000);
         s.rcv_ack = base;
         // The far end is behind the proxy until the old path has drained.
-        let (mut proxy, mut far, mut heard) = (0, 0, base);
+        let (mut proxy, mut peer, mut heard) = (0, 0, base);
         for (old, step, data) in arrivals {
             let len = if data { 10 } else { 0 };
             let seg = |ack: u32| Segment { seq: 0, ack: base.wrapping_add(ack), len, window, flags: ACK };
@@ -174,8 +174,8 @@ proptest! {
                     OldIncoming::Drop => return Err(TestCaseError::fail("no end was sent")),
                 }
             } else {
-                far += step;
-                let n = new_incoming(&s, &seg(far), 0);
+                peer += step;
+                let n = new_incoming(&s, &seg(peer), 0);
                 s.two.edge_set = 1;
                 (s.edge, s.peer_ack) = (n.edge, n.peer_ack);
                 n.deliver.then_some(n.ack)

@@ -56,7 +56,7 @@ fn what_acknowledges_more_than_was_sent_says_nothing() {
         let judged = new_incoming(&s, &segment(CUT_IN, ack, 0, ACK), 0);
         two_paths::record_peer_ack(Anchor::Local, &mut s, ack, &judged);
         assert_eq!(s.two.edge_set != 0, heard);
-        assert_eq!(two_paths::is_past(&s), heard);
+        assert_eq!(two_paths::is_past_cutoff(&s), heard);
     }
 }
 

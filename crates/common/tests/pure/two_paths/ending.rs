@@ -93,7 +93,7 @@ fn an_end_closed_before_its_cut_if_nothing_came_after_its_fin() {
     assert_eq!(at(true).moved(7).at, CUT_OUT + 7);
 }
 
-/// The end's FIN was lost on the way to a far anchor's host, and an acknowledgement after it was
+/// The end's FIN was lost on the way to a remote anchor's host, and an acknowledgement after it was
 /// not. The cutoff is after the FIN, and does not show it.
 #[test]
 fn a_fin_that_comes_after_the_cut_is_the_other_ends_own_if_it_ends_at_the_cutoff() {

@@ -145,8 +145,8 @@ fn what_the_next_path_has_not_carried_is_acknowledged_on_the_one_before() {
 fn data_take_the_path_before_where_the_other_end_still_uses_that() {
     for mut end in ends() {
         let next = end.net.path();
-        let far = CARRIED.wrapping_add(100_000);
-        let data = end.sent(far, 1000);
+        let ahead = CARRIED.wrapping_add(100_000);
+        let data = end.sent(ahead, 1000);
         let got = end.p.run(Way::Out, &data.bytes());
         assert_eq!(got, end.goes_back(&data), "{:?}", end.before);
         assert_eq!(end.p.count(Counter::Split), 0);
@@ -219,7 +219,7 @@ fn no_stack_hears_late_what_is_for_firewalls() {
                     ..s
                 },
             );
-            let shown = Frame {
+            let announced = Frame {
                 seq: CUT_IN,
                 ack: SENT,
                 window: u16::MAX,
@@ -227,7 +227,11 @@ fn no_stack_hears_late_what_is_for_firewalls() {
                 options: options(Options::Timestamps, 1, 2, 0),
                 ..end.net.new_received()
             };
-            assert_eq!(p.run(Way::In, &shown.bytes()).0, late, "joined {joined}");
+            assert_eq!(
+                p.run(Way::In, &announced.bytes()).0,
+                late,
+                "joined {joined}"
+            );
         }
     }
 }

@@ -85,16 +85,16 @@ fn a_reset_of_any_number_teaches_nothing() {
         let mut p = cut(&net);
         p.change(|s| s.peer_sent_max = CUT_IN);
         let before = p.session(SLOT);
-        let far = CUT_IN + 1_000_000;
+        let ahead = CUT_IN + 1_000_000;
         let old = Frame {
-            seq: far,
+            seq: ahead,
             ack: SENT,
             flags: RST | ACK,
             ..net.received()
         };
         let new = Frame {
             flags: RST | ACK,
-            ..from_peer(&net, far, SENT, 0)
+            ..from_peer(&net, ahead, SENT, 0)
         };
         for _ in 0..2 {
             p.run(Way::In, &old.bytes());

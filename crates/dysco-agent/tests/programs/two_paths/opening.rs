@@ -198,8 +198,8 @@ fn what_the_new_path_has_not_announced_is_not_acknowledged_there() {
         };
         p.becomes(Way::Out, &data, REDIRECT, &on_new(&net, &want));
         // Shown by data: unchanged from then on.
-        let far = from_peer(&net, CUT_IN, SENT + 1, 10);
-        p.becomes(Way::In, &far, OK, &delivered(&net, &far));
+        let from_there = from_peer(&net, CUT_IN, SENT + 1, 10);
+        p.becomes(Way::In, &from_there, OK, &delivered(&net, &from_there));
         assert_eq!(p.session(SLOT).peer_sent_max, CUT_IN + 10);
         let data = sent(&net, SENT + 500, CUT_IN - 100, 500);
         p.becomes(Way::Out, &data, REDIRECT, &on_new(&net, &data));

@@ -28,16 +28,16 @@ impl Steered {
     pub(super) fn join(&self, at: At) -> Result<()> {
         let (host, port) = (self.host(at), at.name());
         let netns = host.netns().display();
-        let mut far = format!("link add {port} type veth peer name eth0 netns {netns}\n");
+        let mut router_side = format!("link add {port} type veth peer name eth0 netns {netns}\n");
         let mut near = String::from("link set eth0 up\n");
         for (family, bits, nodad) in [(Family::V4, 24, ""), (Family::V6, 64, " nodad")] {
             let (own, gateway) = (address(at, family, 1), address(at, family, 254));
-            far += &format!("addr add {gateway}/{bits} dev {port}{nodad}\n");
+            router_side += &format!("addr add {gateway}/{bits} dev {port}{nodad}\n");
             near += &format!("addr add {own}/{bits} dev eth0{nodad}\n");
             near += &format!("route add default via {gateway}\n");
         }
-        far += &format!("link set {port} up\n");
-        self.router.input("ip", &["-batch", "-"], &far)?;
+        router_side += &format!("link set {port} up\n");
+        self.router.input("ip", &["-batch", "-"], &router_side)?;
         host.input("ip", &["-batch", "-"], &near).map(drop)
     }
 
