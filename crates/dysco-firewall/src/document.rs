@@ -184,7 +184,9 @@ pub(super) fn check_size(documents: &[Document]) -> Result<(), StateError> {
 /// Returns the JSON schema of documents: docs/state.schema.json.
 pub fn schema() -> Value {
     let mut generator = schemars::SchemaGenerator::default();
-    super::kinds().iter().for_each(|kind| kind.describe(&mut generator));
+    super::kinds()
+        .iter()
+        .for_each(|kind| kind.describe(&mut generator));
     let root = generator.into_root_schema_for::<Vec<Document>>();
     serde_json::to_value(root).unwrap_or(Value::Null)
 }
