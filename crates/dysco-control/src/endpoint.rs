@@ -25,9 +25,6 @@ const EVENTS: usize = 4096;
 pub fn start(
     config: ControlConfig,
 ) -> Result<(Arc<Registry>, mpsc::Receiver<Event>), ControlError> {
-    if config.listen.is_empty() {
-        return Err(ControlError::NoAddress);
-    }
     let tls = Tls::new(&config.credentials)?;
     let mut endpoints = Vec::new();
     for &address in &config.listen {

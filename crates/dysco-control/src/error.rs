@@ -15,8 +15,6 @@ pub enum ControlError {
         /// Cause.
         source: std::io::Error,
     },
-    /// There is no address to listen on.
-    NoAddress,
     /// TLS cannot use the keys.
     Tls(#[from] rustls::Error),
     /// TLS cannot use the authority.
@@ -35,10 +33,6 @@ impl Explain for ControlError {
                 Explanation::new(format!("listen for peers on UDP {address}"), source).hint(
                     "stop the other dyscod, or name an address of this host in [control] listen",
                 )
-            }
-            ControlError::NoAddress => {
-                Explanation::new("listen for peers", "[control] listen is empty")
-                    .hint("leave it out for all addresses")
             }
             ControlError::Tls(error) => tls(error.to_string())
                 .hint("issue this host's certificate again with 'dyscoctl pki issue'"),
@@ -69,9 +63,16 @@ pub enum DownReason {
     ClosedHere(&'static str),
     /// The address cannot be reached from here.
     Unreachable(Cause),
+    /// This daemon has no channel.
+    NoChannel,
 }
 
 impl DownReason {
+    /// Returns the cause for which a daemon without a channel does nothing that needs another host.
+    pub fn no_channel() -> Cause {
+        Cause::new("this dyscod serves a network namespace for the dyscod of its host, and has no channel to other hosts").hint("use --mode local, which needs no other host, or run a dyscod with keys of its own in the container or pod")
+    }
+
     /// Returns the cause and the hint.
     pub fn cause(&self) -> Cause {
         match self {
@@ -89,6 +90,7 @@ impl DownReason {
             DownReason::Unreachable(cause) => {
                 cause.clone().after("it cannot be reached from here")
             }
+            DownReason::NoChannel => DownReason::no_channel(),
         }
     }
 }

@@ -31,7 +31,8 @@ use tls::Tls;
 /// Settings that the channel needs to start.
 #[derive(Clone, Debug)]
 pub struct ControlConfig {
-    /// Addresses to listen on; `[::]:port` takes both families.
+    /// Addresses to listen on; `[::]:port` takes both families. Without any there is no channel:
+    /// no peer can be reached.
     pub listen: Vec<SocketAddr>,
     /// Port that peers listen on.
     pub peer_port: u16,

@@ -102,6 +102,9 @@ async fn connect(
     registry: &Registry,
     to: IpAddr,
 ) -> Result<(Link, super::link::Frames), DownReason> {
+    if registry.endpoints.is_empty() {
+        return Err(DownReason::NoChannel);
+    }
     let endpoint = endpoint_for(&registry.endpoints, to).ok_or_else(|| {
         let cause = Cause::new("[control] listen has no address of its family");
         DownReason::Unreachable(cause.hint("add one, or leave it out for all addresses"))

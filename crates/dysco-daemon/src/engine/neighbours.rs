@@ -70,7 +70,8 @@ impl Neighbours {
             | DownReason::Anonymous
             | DownReason::Framing(_)
             | DownReason::Silent
-            | DownReason::Unreachable(_) => self.keep(peer, Known::Nobody(why.cause())),
+            | DownReason::Unreachable(_)
+            | DownReason::NoChannel => self.keep(peer, Known::Nobody(why.cause())),
             // The neighbour may have been restarted.
             DownReason::Closed(_) | DownReason::ClosedHere(_) => {
                 self.known.remove(&peer);
