@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
+use std::os::linux::fs::MetadataExt;
 use std::path::Path;
 
 use dysco_api::{ListenAddress, ProcessName};
@@ -24,6 +25,12 @@ pub struct Elsewhere {
 }
 
 impl Elsewhere {
+    /// Returns the inode of the network namespace, unless the process has ended.
+    pub fn network(&self) -> Option<u64> {
+        let namespace = fs::metadata(format!("/proc/{}/ns/net", self.pid)).ok()?;
+        Some(namespace.st_ino())
+    }
+
     /// Returns the cause and the hint.
     pub fn cause(&self) -> Cause {
         let Elsewhere { pid, name } = self;
@@ -32,8 +39,8 @@ impl Elsewhere {
              container or pod, and this dyscod sees those of its own alone"
         ))
         .hint(format!(
-            "run dyscod there, in the container or pod or by 'nsenter -t {pid} -n', and ask that \
-             dyscod"
+            "have namespaces under [host] name its network namespace, or run dyscod there, in the \
+             container or pod or by 'nsenter -t {pid} -n', and ask that dyscod"
         ))
     }
 }
@@ -254,6 +261,9 @@ mod tests {
             reported.contains(&format!("nsenter -t {pid} -n")),
             "{reported}"
         );
+        let theirs = fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
+        let inode = found.network().unwrap();
+        assert_eq!(theirs.to_str(), Some(format!("net:[{inode}]").as_str()));
         assert_eq!(all_of(&[pid], &all), Some(found));
         let own = std::process::id().cast_signed();
         assert_eq!(named(&ProcessName::Pid(own), &all), None);

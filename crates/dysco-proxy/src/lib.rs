@@ -59,6 +59,8 @@ pub use sending::Sending;
 pub struct ProxyConfig {
     /// Path of the socket that shims send their reports to.
     pub shim_socket: PathBuf,
+    /// Another name of the abstract socket, for shims that do not reach the path.
+    pub shim_name: Option<PathBuf>,
     /// Addresses of listeners whose sessions the operator declares transparent from their first
     /// byte after the set-up. An unspecified address (`0.0.0.0`, `::`) stands for every address
     /// of its port.
@@ -77,6 +79,7 @@ impl Default for ProxyConfig {
     fn default() -> Self {
         ProxyConfig {
             shim_socket: PathBuf::from("/run/dysco/shim.sock"),
+            shim_name: None,
             transparent_listeners: Vec::new(),
             haproxy: Vec::new(),
             max_pairs: 65_536,
@@ -144,7 +147,11 @@ impl ProxySide {
         let events = broadcast::channel(1024).0;
         let registry = registry::Registry::new(config.max_pairs, events.clone());
         let registry = Arc::new(Mutex::new(registry));
-        let receiver = shim_socket::Receiver::start(&config.shim_socket, Arc::clone(&registry))?;
+        let receiver = shim_socket::Receiver::start(
+            &config.shim_socket,
+            config.shim_name.as_deref(),
+            Arc::clone(&registry),
+        )?;
         let modes = Arc::new(Mutex::new(listener::Modes::default()));
         let labels = Arc::new(Mutex::new(labels::Labels::default()));
         let declarations = Mutex::new(declarations(&config, &modes, &labels));

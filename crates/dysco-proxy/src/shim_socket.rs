@@ -43,8 +43,13 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Creates the socket, replacing one that no process reads, and starts to read.
-    pub fn start(path: &Path, registry: Arc<Mutex<Registry>>) -> Result<Receiver, StartError> {
+    /// Creates the socket, replacing one that no process reads, and starts to read. It also reads
+    /// the abstract sockets of the same name and of this `name`.
+    pub fn start(
+        path: &Path,
+        name: Option<&Path>,
+        registry: Arc<Mutex<Registry>>,
+    ) -> Result<Receiver, StartError> {
         let fail = |what| {
             move |source| StartError::Socket {
                 what,
@@ -59,7 +64,11 @@ impl Receiver {
         let (running, ended) = mpsc::channel::<()>();
         let inbox = Inbox::start(registry, running.clone()).map_err(fail("start a thread for"))?;
         let stop = Arc::new(AtomicBool::new(false));
-        for socket in [Some(socket), bind_abstract(path)].into_iter().flatten() {
+        let named = name.and_then(bind_abstract);
+        for socket in [Some(socket), bind_abstract(path), named]
+            .into_iter()
+            .flatten()
+        {
             set_up(&socket).map_err(fail("set up"))?;
             let (inbox, running) = (inbox.clone(), running.clone());
             let stopped = Arc::clone(&stop);
