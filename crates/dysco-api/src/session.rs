@@ -25,6 +25,9 @@ pub enum Role {
 /// A session as this host sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionReport {
+    /// Network namespace of the session, in a listing of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
     /// Short name of the session.
     pub id: SessionId,
     /// End of the session on this host.

@@ -75,6 +75,7 @@ fn names_are_read_as_they_are_printed() {
 fn session_report() -> SessionReport {
     let end = |s: &str| s.parse().unwrap();
     SessionReport {
+        namespace: None,
         label: None,
         proxy: Some(Relayer {
             pid: 7,

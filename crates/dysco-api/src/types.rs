@@ -11,6 +11,7 @@ use super::element::ElementName;
 use super::filter::Filter;
 use super::host::HostName;
 use super::name::{SessionId, SessionName};
+use super::namespaces::NamespaceReport;
 use super::process::ProcessName;
 use super::reconfigure::{ChainChange, ChainReport, Reconfigure, Which};
 use super::reload::ReloadReport;
@@ -78,6 +79,8 @@ pub enum Request {
     Counters,
     /// Reads the metrics. One [`Reply::Metrics`].
     Metrics,
+    /// Lists the network namespaces that an instance serves. One [`Reply::Namespaces`].
+    Namespaces,
     /// Adopts the sessions of this host's sockets that are not known. One [`Reply::Adopted`].
     Adopt,
     /// Reads the configuration, keys and policy again. One [`Reply::Reloaded`].
@@ -133,7 +136,8 @@ impl Request {
             | Request::ExportState(_)
             | Request::Monitor
             | Request::Counters
-            | Request::Metrics => false,
+            | Request::Metrics
+            | Request::Namespaces => false,
         }
     }
 }
@@ -185,6 +189,11 @@ pub enum Reply {
     Counters(Counters),
     /// Final: metrics.
     Metrics(MetricsReport),
+    /// Final: network namespaces and their instances.
+    Namespaces {
+        /// The namespaces, in the order of their names.
+        namespaces: Vec<NamespaceReport>,
+    },
     /// Final: the state that a firewall holds for a session.
     State(StateReport),
     /// Final: the state was installed, or could be.
@@ -237,6 +246,7 @@ impl Reply {
             | Reply::Explained(_)
             | Reply::Counters(_)
             | Reply::Metrics(_)
+            | Reply::Namespaces { .. }
             | Reply::State(_)
             | Reply::StateInstalled(_)
             | Reply::StateRemoved { .. }

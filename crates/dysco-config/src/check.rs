@@ -19,8 +19,8 @@ use super::error::{ConfigError, Place};
 use super::values::{PortRange, Prefix};
 use super::{
     Api, Chain, Config, DEFAULT_PIN_DIR, DEFAULT_POLICY, DEFAULT_SHIM_SOCKET, DEFAULT_STATE_DIR,
-    DataPlane, Interface, Listener, Log, METRICS_SOCKET, Metrics, NEW_PATH_PORTS, Removal,
-    Scheduling, Shim, Track, Watch, schema,
+    DataPlane, Instance, Interface, Listener, Log, METRICS_SOCKET, Metrics, NEW_PATH_PORTS,
+    Removal, Scheduling, Shim, Track, Watch, schema,
 };
 
 pub use control::is_host;
@@ -32,22 +32,40 @@ struct Checker<'a> {
 }
 
 /// Checks a file against this host's interfaces and groups.
+#[cfg(test)]
 pub fn check(
     path: &Path,
     text: &str,
     file: schema::File,
     interfaces: &[Interface],
 ) -> Result<Config, ConfigError> {
+    check_for(path, text, file, interfaces, None)
+}
+
+/// Checks a file against the interfaces of this network namespace and the groups of this host. For
+/// an instance, the result is its configuration.
+pub fn check_for(
+    path: &Path,
+    text: &str,
+    file: schema::File,
+    interfaces: &[Interface],
+    instance: Option<&Instance>,
+) -> Result<Config, ConfigError> {
     let checker = Checker { path, text };
-    let host = checker.host(file.host, interfaces)?;
+    let host = match instance {
+        None => checker.host(file.host, interfaces)?,
+        Some(instance) => checker.host_of(instance, file.host, interfaces)?,
+    };
     let api = checker.api(file.api)?;
-    Ok(Config {
+    let shim = checker.absolute(file.shim.socket, DEFAULT_SHIM_SOCKET)?;
+    let config = Config {
         control: checker.control(file.control, &host.addresses)?,
         host,
         metrics: checker.metrics(file.metrics, &api)?,
         api,
         shim: Shim {
-            socket: checker.absolute(file.shim.socket, DEFAULT_SHIM_SOCKET)?,
+            abstract_name: shim.clone(),
+            socket: shim,
         },
         data_plane: checker.data_plane(file.data_plane)?,
         track: checker.track(file.track)?,
@@ -61,6 +79,10 @@ pub fn check(
             realtime: file.scheduling.realtime.unwrap_or(true),
         },
         log: checker.log(file.log)?,
+    };
+    Ok(match instance {
+        None => config,
+        Some(instance) => config.in_places(instance.inode),
     })
 }
 

@@ -40,6 +40,10 @@ pub enum ConfigError {
     },
     /// Logging was already set up.
     Logging,
+    /// Other network namespaces cannot be served.
+    Namespaces(Cause),
+    /// The network namespace of this name has no address yet.
+    NoAddress(String),
 }
 
 display_explained!(ConfigError);
@@ -66,6 +70,13 @@ impl Explain for ConfigError {
                     .hint("name an address of this host in [control] listen")
             }
             ConfigError::Logging => Explanation::new("set up logging", "it already is"),
+            ConfigError::Namespaces(cause) => {
+                cause.clone().of("serve the network namespaces of [host] namespaces")
+            }
+            ConfigError::NoAddress(name) => Explanation::new(
+                format!("serve the network namespace {name}"),
+                "none of its interfaces has an address yet",
+            ),
         }
     }
 }

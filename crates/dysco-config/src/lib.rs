@@ -5,8 +5,10 @@
 
 mod check;
 mod error;
+mod instance;
 mod interface;
 mod log;
+mod namespaces;
 mod on_host;
 pub mod policy;
 pub mod private;
@@ -28,8 +30,10 @@ pub use check::is_host;
 pub use dysco_pki::PkiPaths;
 pub use error::ConfigError;
 pub use error::Place;
+pub use instance::{Instance, Places, Source};
 pub use interface::{Interface, list as interfaces, strict_reverse_path};
 pub use log::{change_filter, init_logging};
+pub use namespaces::{NAMED, Namespaces, can_enter};
 pub use on_host::{can_listen, can_pin, missing_socket};
 pub use reserved::{PortsError, release_ports, reserve_ports};
 pub use values::{Address, PortList, PortRange, Prefix};
@@ -94,12 +98,16 @@ pub struct Host {
     pub addresses: Vec<IpAddr>,
     /// Interfaces that sessions pass.
     pub interfaces: Vec<Interface>,
+    /// Other network namespaces that are served, each by an instance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespaces: Option<Namespaces>,
 }
 
 /// Settings of the channel to other daemons.
 #[derive(Clone, Debug, Serialize)]
 pub struct Control {
-    /// Local addresses to listen on; the unspecified address stands for all.
+    /// Local addresses to listen on; the unspecified address stands for all. An instance has none,
+    /// and no channel.
     pub listen: Vec<IpAddr>,
     /// UDP port, the same in the whole fleet.
     pub port: u16,
@@ -128,6 +136,10 @@ pub struct Api {
 pub struct Shim {
     /// Path of the socket.
     pub socket: PathBuf,
+    /// Name of an abstract socket, for programs that do not reach the path: those that have
+    /// changed their root, and those in a container.
+    #[serde(skip)]
+    pub abstract_name: PathBuf,
 }
 
 /// Settings of the eBPF programs and maps.
@@ -293,24 +305,54 @@ impl Config {
     /// Reads and checks a file: its syntax, keys and values, and the interfaces, group, keys and
     /// certificate of this host that it names.
     pub fn load(path: &Path) -> Result<Config, ConfigError> {
-        let config = Config::without_keys(path)?;
-        config.credentials()?;
-        Ok(config)
+        Config::load_from(&Source {
+            file: path.into(),
+            instance: None,
+        })
     }
 
     /// Reads and checks a file as [`Config::load`] does, without keys and certificate.
     pub fn without_keys(path: &Path) -> Result<Config, ConfigError> {
+        Config::without_keys_from(&Source {
+            file: path.into(),
+            instance: None,
+        })
+    }
+
+    /// Reads and checks a file as [`Config::load`] does, for an instance if the source names one.
+    pub fn load_from(source: &Source) -> Result<Config, ConfigError> {
+        let config = Config::without_keys_from(source)?;
+        config.credentials()?;
+        Ok(config)
+    }
+
+    /// Reads and checks a file as [`Config::load_from`] does, without keys and certificate.
+    pub fn without_keys_from(source: &Source) -> Result<Config, ConfigError> {
+        let Source {
+            file: path,
+            instance,
+        } = source;
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
             path: path.to_owned(),
             source,
         })?;
         let file = schema::parse(path, &text)?;
-        check::check(path, &text, file, &interface::list()?)
+        check::check_for(path, &text, file, &interface::list()?, instance.as_ref())
     }
 
-    /// Reads this host's certificate and key.
+    /// True if there is a channel to other hosts. An instance has none.
+    pub fn has_channel(&self) -> bool {
+        !self.control.listen.is_empty()
+    }
+
+    /// Reads this host's certificate and key. They are not compared with the addresses of an
+    /// instance, which proves itself to nobody.
     pub fn credentials(&self) -> Result<Credentials, PkiError> {
-        dysco_pki::load(&self.control.pki, &self.host.addresses)
+        let addresses = match self.has_channel() {
+            true => self.host.addresses.as_slice(),
+            false => &[],
+        };
+        dysco_pki::load(&self.control.pki, addresses)
     }
 
     /// Returns the configuration in the form of a file with every default written out.

@@ -1,25 +1,65 @@
 //! Logging: one line an event, to standard error.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::reload::Error;
 
 use super::error::ConfigError;
-use super::{Log, LogFormat};
+use super::{Instance, Log, LogFormat};
 
 type Change = Box<dyn Fn(EnvFilter) -> Result<(), Error> + Send + Sync>;
 
 /// Function that replaces the filter in force.
 static CHANGE: OnceLock<Change> = OnceLock::new();
 
-/// Starts to log as configured. The filter was checked together with the file.
-pub fn init_logging(log: &Log) -> Result<(), ConfigError> {
+/// Writer to standard error that names the network namespace of an instance in each line.
+struct Lines {
+    namespace: Option<String>,
+    format: LogFormat,
+}
+
+impl Write for Lines {
+    /// Writes one event, in one call: other instances write to the same file.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let Some(namespace) = &self.namespace else {
+            return io::stderr().write(event);
+        };
+        io::stderr().write_all(&tagged(namespace, self.format, event))?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+/// Returns an event with the name of a namespace.
+fn tagged(namespace: &str, format: LogFormat, event: &[u8]) -> Vec<u8> {
+    // A file in /run/netns may have any name.
+    let strange = |c: char| !c.is_ascii_graphic() || c == '"' || c == '\\';
+    let name = namespace.replace(strange, "?");
+    let (tag, event) = match (format, event.strip_prefix(b"{")) {
+        (LogFormat::Json, Some(rest)) => (format!("{{\"namespace\":\"{name}\","), rest),
+        _ => (format!("[{name}] "), event),
+    };
+    [tag.as_bytes(), event].concat()
+}
+
+/// Starts to log as configured. The filter was checked together with the file. The lines of an
+/// instance name its network namespace.
+pub fn init_logging(log: &Log, instance: Option<&Instance>) -> Result<(), ConfigError> {
+    let namespace = instance.map(|instance| instance.name.clone());
+    let format = log.format;
+    let lines = move || Lines {
+        namespace: namespace.clone(),
+        format,
+    };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(&log.filter))
         .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr);
+        .with_writer(lines);
     let (done, change): (_, Change) = match log.format {
         LogFormat::Plain => {
             let builder = builder.with_filter_reloading();
@@ -43,5 +83,23 @@ pub fn change_filter(log: &Log) -> Result<(), ConfigError> {
     match CHANGE.get() {
         Some(change) => change(EnvFilter::new(&log.filter)).map_err(|_| ConfigError::Logging),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lines_of_an_instance_name_its_namespace() {
+        let reported = |name, format, event: &str| {
+            String::from_utf8(tagged(name, format, event.as_bytes())).unwrap()
+        };
+        let plain = reported("web", LogFormat::Plain, "INFO ready\n");
+        assert_eq!(plain, "[web] INFO ready\n");
+        let json = reported("net:[7]", LogFormat::Json, "{\"level\":\"INFO\"}\n");
+        assert_eq!(json, "{\"namespace\":\"net:[7]\",\"level\":\"INFO\"}\n");
+        let strange = reported("a\"\\\n\u{1b}ü", LogFormat::Json, "{\"a\":1}\n");
+        assert_eq!(strange, "{\"namespace\":\"a?????\",\"a\":1}\n");
     }
 }

@@ -14,6 +14,7 @@ impl Config {
         Config {
             host: Host {
                 addresses: old.host.addresses,
+                namespaces: old.host.namespaces,
                 ..new.host
             },
             control: Control {

@@ -9,7 +9,7 @@ use toml::Spanned;
 
 use super::error::{ConfigError, Place};
 use super::values::{Address, PortList, PortRange, Prefix, cause_of, parsed};
-use super::{Attach, LogFormat, Xdp};
+use super::{Attach, LogFormat, Namespaces, Xdp};
 
 /// The whole file.
 #[derive(Debug, Deserialize)]
@@ -48,6 +48,7 @@ pub struct Host {
     pub name: Option<Spanned<String>>,
     pub addresses: Option<Spanned<Vec<Spanned<Address>>>>,
     pub interfaces: Option<Spanned<Vec<Spanned<String>>>>,
+    pub namespaces: Option<Namespaces>,
 }
 
 #[derive(Debug, Default, Deserialize)]

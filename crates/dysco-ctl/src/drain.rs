@@ -60,8 +60,9 @@ struct Drain<'a> {
 
 /// Removes a proxy from all its sessions.
 pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
+    let context = context.for_process(&args.proxy)?;
     let mut drain = Drain {
-        context,
+        context: &context,
         args,
         begun: Instant::now(),
         removed: 0,

@@ -59,6 +59,13 @@ pub enum CliError {
     Json(#[from] serde_json::Error),
     /// The host is unknown.
     Unmet(HostName),
+    /// No instance serves this network namespace.
+    Namespace {
+        /// Word that the user gave.
+        name: String,
+        /// Cause.
+        why: Cause,
+    },
 }
 
 impl CliError {
@@ -76,6 +83,7 @@ impl CliError {
             | CliError::Read { .. }
             | CliError::NoJson { .. } => Exit::Usage,
             CliError::Unmet(_)
+            | CliError::Namespace { .. }
             | CliError::Uninstall(UninstallError::Needed(_) | UninstallError::Runs { .. }) => {
                 Exit::Refused
             }
@@ -94,7 +102,7 @@ impl CliError {
         let exit = self.exit();
         let code = match self {
             CliError::Client(ClientError::Failure(failure)) => json!(failure.code),
-            CliError::Unmet(_) => json!(FailureCode::NotFound),
+            CliError::Unmet(_) | CliError::Namespace { .. } => json!(FailureCode::NotFound),
             _ => json!(exit.code()),
         };
         shape(exit, &code, &self.explain())
@@ -135,6 +143,9 @@ impl Explain for CliError {
                 "no session of this host passes it, and its dyscod has not met it",
             )
             .hint("see 'dyscoctl sessions' and 'dyscoctl status' for the hosts that it knows"),
+            CliError::Namespace { name, why } => {
+                (why.clone()).of(format!("ask the dyscod of the network namespace {name}"))
+            }
         }
     }
 }

@@ -13,6 +13,7 @@ mod drain_report;
 mod exit;
 mod metrics;
 mod monitor;
+mod namespaces;
 mod none_found;
 mod output;
 mod pki;
@@ -32,9 +33,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use dysco_api::EXIT_HELP;
+use dysco_api::{EXIT_HELP, Exit};
 
 use context::Context;
+use exit::CliError;
 use output::Format;
 
 /// Remove proxies from live TCP sessions, and show sessions and their paths.
@@ -49,6 +51,11 @@ struct Cli {
     #[arg(long, global = true, value_name = "PATH")]
     socket: Option<PathBuf>,
 
+    /// Ask the dyscod of this network namespace, as 'dyscoctl namespaces' lists it: a name, an
+    /// inode, or the beginning of a container's id
+    #[arg(long, global = true, value_name = "NAME")]
+    namespace: Option<String>,
+
     #[command(subcommand)]
     command: Command,
 }
@@ -61,6 +68,8 @@ enum Command {
     Doctor(doctor::Args),
     /// List sessions
     Sessions(sessions::Args),
+    /// List the network namespaces of containers and pods that dyscod serves besides its own
+    Namespaces,
     /// Show sessions, their goodput and changes as they happen
     Top(top::Args),
     /// Remove a proxy, or a host of a chain, from live sessions
@@ -130,31 +139,40 @@ pub fn dyscoctl() -> ExitCode {
         Err(error) => return exit::usage(&error),
     };
     let context = Context::new(cli.socket, cli.output);
-    let done = match cli.command {
-        Command::Status => status::run(&context),
-        Command::Doctor(args) => doctor::run(&context, &args),
-        Command::Sessions(args) => sessions::run(&context, args),
+    let inner = match &cli.namespace {
+        Some(name) => context.in_namespace(name),
+        None => Ok(context.clone()),
+    };
+    let done = inner.and_then(|inner| run(&inner, cli.command));
+    context.finish(done).into()
+}
+
+fn run(context: &Context, command: Command) -> Result<Exit, CliError> {
+    match command {
+        Command::Status => status::run(context),
+        Command::Doctor(args) => doctor::run(context, &args),
+        Command::Sessions(args) => sessions::run(context, args),
+        Command::Namespaces => namespaces::run(context),
         // The threads of `top` have their own context.
         Command::Top(args) => top::run(context.clone(), args),
-        Command::RemoveMiddlebox(args) => remove::run(&context, args),
-        Command::Reconfigure(args) => reconfigure::run(&context, args),
-        Command::InsertMiddlebox(args) => reconfigure::insert(&context, args),
-        Command::ReplaceMiddlebox(args) => reconfigure::replace(&context, args),
-        Command::Delta(args) => delta::run(&context, args),
-        Command::Drain(args) => drain::run(&context, &args),
-        Command::State(args) => state::run(&context, args),
-        Command::Adopt => adopt::run(&context),
-        Command::Reload(args) => reload::run(&context, &args),
-        Command::Policy(args) => policy::run(&context, args),
-        Command::Monitor => monitor::run(&context),
-        Command::Metrics => metrics::run(&context),
-        Command::Run(args) => run::run(&context, args),
-        Command::Pki(args) => pki::run(&context, args),
-        Command::Uninstall(args) => uninstall::run(&context, &args),
-        Command::Bugreport(args) => bugreport::run(&context, &args),
+        Command::RemoveMiddlebox(args) => remove::run(context, args),
+        Command::Reconfigure(args) => reconfigure::run(context, args),
+        Command::InsertMiddlebox(args) => reconfigure::insert(context, args),
+        Command::ReplaceMiddlebox(args) => reconfigure::replace(context, args),
+        Command::Delta(args) => delta::run(context, args),
+        Command::Drain(args) => drain::run(context, &args),
+        Command::State(args) => state::run(context, args),
+        Command::Adopt => adopt::run(context),
+        Command::Reload(args) => reload::run(context, &args),
+        Command::Policy(args) => policy::run(context, args),
+        Command::Monitor => monitor::run(context),
+        Command::Metrics => metrics::run(context),
+        Command::Run(args) => run::run(context, args),
+        Command::Pki(args) => pki::run(context, args),
+        Command::Uninstall(args) => uninstall::run(context, &args),
+        Command::Bugreport(args) => bugreport::run(context, &args),
         Command::Completions(args) => completions::run(&args),
-    };
-    context.finish(done).into()
+    }
 }
 
 #[cfg(test)]

@@ -119,6 +119,11 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let hint = none_found::hint(&args.host, process.is_some(), args.mode.is_some());
     let host = args.host.clone();
     let patience = args.patience();
+    let inner = match &process {
+        Some(process) => context.for_process(process)?,
+        None => context.clone(),
+    };
+    let context = &inner;
     let mut client = context.ask(&Request::Remove(Remove {
         host: args.host,
         sessions: args.sessions,

@@ -167,6 +167,8 @@ Commands:
   status             Show the daemon, its interfaces, peers and counters, after a verdict
   doctor             Check this host, and give a remedy for each fault; dyscod need not run
   sessions           List sessions
+  namespaces         List the network namespaces of containers and pods that dyscod serves besides
+                     its own
   top                Show sessions, their goodput and changes as they happen
   remove-middlebox   Remove a proxy, or a host of a chain, from live sessions
   reconfigure        Give live sessions another chain of middleboxes
@@ -190,6 +192,8 @@ Commands:
 Options:
   -o, --output <OUTPUT>  The output format [default: table] [possible values: table, json]
       --socket <PATH>    The socket of dyscod [default: DYSCO_API_SOCKET, or /run/dysco/dyscod.sock]
+      --namespace <NAME>  Ask the dyscod of this network namespace, as 'dyscoctl namespaces' lists
+                         it: a name, an inode, or the beginning of a container's id
   -h, --help             Print help (see more with '--help')
   -V, --version          Print version
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use dysco_agent::{Alone, Leftover};
 use dysco_api::Exit;
-use dysco_config::{Config, DEFAULT_CONFIG, release_ports};
+use dysco_config::{Config, DEFAULT_CONFIG, Places, release_ports};
 use dysco_explain::{Cause, Explain, Explanation, display_explained};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -116,11 +116,11 @@ pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     let pin_dir = &config.data_plane.pin_dir;
     let found = Leftover::find(pin_dir).map_err(UninstallError::Agent)?;
     if args.wait {
-        while !needing(&found)?.is_empty() {
+        while !needing(&config, &found)?.is_empty() {
             thread::sleep(LOOK);
         }
     }
-    let sessions = needing(&found)?;
+    let sessions = needing(&config, &found)?;
     let blocked = !sessions.is_empty() && !args.force;
     let report = Report {
         dry_run: args.dry_run,
@@ -136,11 +136,14 @@ pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     }
     let _alone = stop(&found, pin_dir)?;
     // The daemon may have completed a change meanwhile.
-    let left = needing(&found)?;
+    let left = needing(&config, &found)?;
     if !left.is_empty() && !args.force {
         return Err(UninstallError::Needed(left.len()).into());
     }
     release_ports(&config.removal, false).map_err(UninstallError::Ports)?;
+    for path in instances(&config) {
+        fs::remove_dir_all(&path).map_err(|source| UninstallError::File { path, source })?;
+    }
     found.remove().map_err(UninstallError::Agent)?;
     for path in files(&config) {
         remove(&path)?;
@@ -149,17 +152,32 @@ pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-/// Returns the sessions that would stop. The sessions of another release's data plane are
-/// unknown.
-fn needing(found: &Leftover) -> Result<Vec<Needing>, UninstallError> {
-    let all = found.needed_by()?.into_iter();
+/// Returns the sessions that would stop, those of instances for other network namespaces included.
+/// The sessions of another release's data plane are unknown.
+fn needing(config: &Config, found: &Leftover) -> Result<Vec<Needing>, UninstallError> {
+    let mut all = found.needed_by()?;
+    for dir in fs::read_dir(config.places().pins)
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        all.extend(Leftover::find(&dir.path())?.needed_by()?);
+    }
     Ok(all
+        .into_iter()
         .map(|(session, need)| Needing {
             local: session.key.local().to_string(),
             remote: session.key.remote().to_string(),
             why: need.words(),
         })
         .collect())
+}
+
+/// Returns the directories of the instances for other network namespaces, as far as they exist.
+/// Their programs are attached by links, which end with their pins.
+fn instances(config: &Config) -> impl Iterator<Item = PathBuf> {
+    let Places { run, pins } = config.places();
+    [pins, run].into_iter().filter(|dir| dir.exists())
 }
 
 /// Stops the daemon, if one runs, and keeps others from starting.
@@ -201,6 +219,8 @@ fn removes(config: &Config, found: &Leftover) -> Result<Vec<String>, UninstallEr
             "the ports {ports} from net.ipv4.ip_local_reserved_ports"
         ));
     }
+    let inner = instances(config).map(|dir| dir.display().to_string());
+    all.extend(inner.map(|dir| format!("what other network namespaces have in {dir}")));
     let there = files(config).into_iter().filter(|path| path.exists());
     all.extend(there.map(|path| path.display().to_string()));
     Ok(all)

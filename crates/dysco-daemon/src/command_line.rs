@@ -10,7 +10,8 @@ use dysco_agent::AgentError;
 use dysco_api::{EXIT_HELP, Exit};
 use dysco_config::policy::{Policy, PolicyError};
 use dysco_config::{
-    Config, ConfigError, DEFAULT_CONFIG, can_listen, can_pin, init_logging, missing_socket,
+    ConfigError, DEFAULT_CONFIG, Source, can_enter, can_listen, can_pin, init_logging,
+    missing_socket,
 };
 use dysco_control::ControlError;
 use dysco_explain::{Explain, Explanation, display_explained};
@@ -18,6 +19,7 @@ use dysco_explain::{Explain, Explanation, display_explained};
 use crate::api::ApiError;
 use crate::engine::{self, EngineError};
 use crate::metrics::MetricsError;
+use crate::namespaces::{self, EnterError};
 
 /// Time that threads may take to end once all else has ended.
 const ENDING: Duration = Duration::from_secs(5);
@@ -37,6 +39,15 @@ struct Cli {
     /// docs/configuration.md describes each key.
     #[arg(long)]
     check: bool,
+
+    /// Serve the network namespace of the standard input, under this name. dyscod starts itself so
+    /// for each of [host] namespaces
+    #[arg(long, value_name = "NAME", hide = true, requires = "parent")]
+    namespace: Option<String>,
+
+    /// The process that starts an instance
+    #[arg(long, value_name = "PID", hide = true)]
+    parent: Option<u32>,
 }
 
 /// Error of a daemon that did not start, or that ended by a fault.
@@ -54,6 +65,8 @@ enum DaemonError {
     Engine(#[from] EngineError),
     /// The runtime did not start.
     Runtime(io::Error),
+    /// An instance cannot enter its namespace.
+    Enter(#[from] EnterError),
 }
 
 display_explained!(DaemonError);
@@ -67,6 +80,7 @@ impl Explain for DaemonError {
             DaemonError::Print(source) => Explanation::new("print", source),
             DaemonError::Engine(error) => error.explain(),
             DaemonError::Runtime(source) => Explanation::new("start the runtime", source),
+            DaemonError::Enter(error) => error.explain(),
         }
     }
 }
@@ -79,9 +93,10 @@ impl DaemonError {
             // The reader has closed its end.
             DaemonError::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
             DaemonError::Engine(error) => engine_exit(error),
-            DaemonError::Show(_) | DaemonError::Print(_) | DaemonError::Runtime(_) => {
-                Exit::Internal
-            }
+            DaemonError::Show(_)
+            | DaemonError::Print(_)
+            | DaemonError::Runtime(_)
+            | DaemonError::Enter(_) => Exit::Internal,
         }
     }
 }
@@ -147,7 +162,20 @@ fn raise_limit_of_files() {
 }
 
 fn run(cli: Cli) -> Result<(), DaemonError> {
-    let config = Config::load(&cli.config)?;
+    // First of all, while this is the only thread.
+    let instance = match (&cli.namespace, cli.parent) {
+        (Some(name), Some(parent)) => Some(namespaces::enter(name, parent)?),
+        _ => None,
+    };
+    let source = Source {
+        file: cli.config,
+        instance,
+    };
+    let config = namespaces::load(&source)?;
+    let unserved = match &config.host.namespaces {
+        Some(namespaces) => can_enter(namespaces)?,
+        None => Vec::new(),
+    };
     if cli.check {
         Policy::load(&config.chain.policy, &config.host.addresses)?;
         can_pin(&config.data_plane.pin_dir)?;
@@ -155,12 +183,18 @@ fn run(cli: Cli) -> Result<(), DaemonError> {
         let used = config.to_toml()?;
         let missing = config.listeners.iter().filter_map(missing_socket);
         let unusable = config.host.interfaces.iter().filter_map(|i| i.obstacle());
-        let missing = missing.chain(unusable);
+        let missing = missing.chain(unusable).chain(unserved);
         let missing: String = missing.map(|line| format!("# warning: {line}\n")).collect();
         print_line(&format!("{missing}{used}")).map_err(DaemonError::Print)?;
         return Ok(());
     }
-    init_logging(&config.log)?;
+    init_logging(&config.log, source.instance.as_ref())?;
+    for missing in unserved {
+        tracing::warn!("{missing}");
+    }
+    if let Some(instance) = &source.instance {
+        namespaces::take_places(&config, instance)?;
+    }
     raise_limit_of_files();
     can_pin(&config.data_plane.pin_dir)?;
     // One thread: a removal is a dozen short steps, and waking another thread for the next costs
@@ -171,7 +205,7 @@ fn run(cli: Cli) -> Result<(), DaemonError> {
         dysco_scheduling::take(realtime);
     });
     let runtime = runtime.build().map_err(DaemonError::Runtime)?;
-    let ended = runtime.block_on(engine::run(config, cli.config));
+    let ended = runtime.block_on(engine::run(config, source));
     leave(runtime, ENDING);
     Ok(ended?)
 }

@@ -6,6 +6,7 @@ pub mod api;
 mod command_line;
 mod engine;
 pub mod metrics;
+mod namespaces;
 mod notify;
 
 pub use command_line::{command, dyscod};

@@ -43,6 +43,10 @@ const FILES: &[(&str, &str)] = &[
         "usr/share/dysco/haproxy-dysco.conf",
     ),
     (
+        "packaging/dyscod-containers.conf",
+        "usr/share/dysco/dyscod-containers.conf",
+    ),
+    (
         "packaging/prometheus/alerts.yml",
         "usr/share/dysco/prometheus/alerts.yml",
     ),

@@ -8,8 +8,8 @@ use nix::unistd::gethostname;
 use toml::Spanned;
 
 use super::super::error::ConfigError;
-use super::super::{Host, Interface, schema};
-use super::Checker;
+use super::super::{Host, Instance, Interface, schema};
+use super::{Checker, is_host};
 use crate::Address;
 
 /// Returns the first interface whose packets also pass another interface of the list, and the
@@ -73,6 +73,45 @@ impl Checker<'_> {
             name,
             addresses,
             interfaces,
+            namespaces: host.namespaces,
+        })
+    }
+
+    /// Returns the host's part of an instance: the addresses of its network namespace, and the
+    /// interfaces that have them. Those of the file are the host's own.
+    pub(super) fn host_of(
+        &self,
+        instance: &Instance,
+        host: Option<Spanned<schema::Host>>,
+        all: &[Interface],
+    ) -> Result<Host, ConfigError> {
+        let inner = all.iter().filter(|interface| interface.name != "lo");
+        let addresses: Vec<IpAddr> = inner
+            .flat_map(|interface| interface.addresses.iter().copied())
+            .filter(|address| is_host(*address))
+            .collect();
+        if addresses.is_empty() {
+            return Err(ConfigError::NoAddress(instance.name.clone()));
+        }
+        let interfaces = self.holding(&addresses, 0..0, all)?;
+        if let Some((upper, lower)) = twice(&interfaces) {
+            let (name, kind) = (&upper.name, &upper.kind);
+            let why = format!(
+                "in the network namespace {}, {name} is a {kind} over {lower} and both have addresses, so that a packet passes both and would be changed twice",
+                instance.name
+            );
+            return Err(self.error_of_file(Cause::new(why).hint(format!(
+                "take the address off {lower}, or run a dyscod of its own there"
+            ))));
+        }
+        let name = host.and_then(|host| host.into_inner().name);
+        let name = name.map(Spanned::into_inner).or_else(system_name);
+        let name = name.unwrap_or_else(|| addresses[0].to_string());
+        Ok(Host {
+            name: format!("{name}/{}", instance.name),
+            addresses,
+            interfaces,
+            namespaces: None,
         })
     }
 

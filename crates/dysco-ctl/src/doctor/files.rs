@@ -8,8 +8,8 @@ use std::path::Path;
 use dysco_agent::refuse_others;
 use dysco_config::policy::Policy;
 use dysco_config::{
-    Config, ConfigError, Host, Interface, PkiPaths, PortRange, Removal, can_listen, can_pin,
-    missing_socket, strict_reverse_path,
+    Config, ConfigError, Host, Interface, Namespaces, PkiPaths, PortRange, Removal, can_enter,
+    can_listen, can_pin, missing_socket, strict_reverse_path,
 };
 
 use super::Finding;
@@ -50,6 +50,7 @@ pub fn examine(path: &Path, config: &Result<Config, CliError>) -> Vec<Finding> {
     let missing = config.listeners.iter().filter_map(missing_socket);
     findings.extend(missing.map(|cause| Finding::of_cause("listener", cause)));
     findings.extend(ports(&config.removal, &Ports::read()));
+    findings.extend(host.namespaces.iter().flat_map(namespaces));
     findings.extend(without_ethernet(host));
     findings.extend(reverse_paths(host));
     findings
@@ -85,6 +86,24 @@ fn valid(paths: &PkiPaths, [ca, host]: [i64; 2]) -> Finding {
         return Finding::doubtful("keys", ends(&paths.cert, host), hint);
     }
     Finding::well("keys", ends(&paths.cert, host))
+}
+
+/// Returns findings about the other network namespaces that are served.
+fn namespaces(served: &Namespaces) -> Vec<Finding> {
+    let about = "namespaces";
+    match can_enter(served) {
+        Err(error) => vec![Finding::of(about, &error.into())],
+        Ok(missing) if missing.is_empty() => {
+            let found = match served {
+                Namespaces::All => "served: all that have a process or a name".to_owned(),
+                Namespaces::Listed(names) => format!("served: {}", names.join(", ")),
+            };
+            vec![Finding::well(about, found)]
+        }
+        Ok(missing) => { missing.into_iter() }
+            .map(|cause| Finding::of_cause(about, cause))
+            .collect(),
+    }
 }
 
 fn policy(config: &Config) -> Finding {
@@ -289,5 +308,22 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].about, "configuration");
         assert_eq!(found[0].hint, "name another with --config");
+    }
+
+    #[test]
+    fn the_served_namespaces_are_reported() {
+        let listed = |names: &[&str]| {
+            let names = names.iter().map(|name| name.to_string()).collect();
+            namespaces(&Namespaces::Listed(names))
+        };
+        let well = listed(&["/proc/self/ns/net"]);
+        assert_eq!(well.len(), 1);
+        assert_eq!(well[0].verdict, Verdict::Well);
+        let missing = listed(&["/proc/self/ns/net", "not-there-at-all"]);
+        assert_eq!(missing[0].verdict, Verdict::Doubtful);
+        assert!(missing[0].found.contains("not-there-at-all"));
+        let other = listed(&["/proc/self/status"]);
+        assert_eq!(other[0].verdict, Verdict::Ill);
+        assert!(other[0].hint.contains("ip netns list"), "{other:?}");
     }
 }

@@ -10,6 +10,8 @@ use crate::output::{bytes, every_reason, listed, or_dash, seconds};
 /// A column of `sessions`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Column {
+    /// The network namespace, with --all-namespaces
+    Namespace,
     /// The session's short name
     Id,
     /// This host's end
@@ -77,6 +79,7 @@ impl Column {
     /// Returns the heading of the column.
     pub fn heading(self) -> &'static str {
         match self {
+            Column::Namespace => "NAMESPACE",
             Column::Id => "ID",
             Column::Local => "LOCAL",
             Column::Remote => "REMOTE",
@@ -106,6 +109,7 @@ impl Column {
     pub fn compare(self, a: &SessionReport, b: &SessionReport) -> Ordering {
         let path = |p: &Option<PathReport>| p.map(|p| (p.local, p.remote));
         match self {
+            Column::Namespace => a.namespace.cmp(&b.namespace),
             Column::Id => a.id.cmp(&b.id),
             Column::Local => a.local.cmp(&b.local),
             Column::Remote => a.remote.cmp(&b.remote),
@@ -130,6 +134,7 @@ impl Column {
 /// Returns the text of a session in a column.
 pub fn cell(session: &SessionReport, column: Column) -> String {
     match column {
+        Column::Namespace => or_dash(session.namespace.clone()),
         Column::Id => session.id.to_string(),
         Column::Local => session.local.to_string(),
         Column::Remote => session.remote.to_string(),

@@ -21,6 +21,7 @@ pub use pages::Pages;
 
 use super::context::Context;
 use super::exit::CliError;
+use super::namespaces::Origin;
 use super::output::Format;
 use super::time;
 use listing::{Shape, screen};
@@ -49,6 +50,11 @@ pub struct Args {
     #[arg(long, requires = "sort")]
     desc: bool,
 
+    /// List the sessions of all network namespaces that dyscod serves, with a column that names
+    /// them
+    #[arg(long)]
+    all_namespaces: bool,
+
     /// Repeat the listing until interrupted, every 2 seconds by default
     #[arg(long, value_parser = time::watch, value_name = "SECONDS",
           num_args = 0..=1, default_missing_value = "2")]
@@ -71,37 +77,56 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
         return show::run(context, session);
     }
     let named = !args.columns.is_empty();
+    let first = (args.all_namespaces && !named).then_some(Column::Namespace);
     let shape = Shape {
         columns: match named {
             true => args.columns,
-            false => columns::USUAL.to_vec(),
+            false => first.into_iter().chain(columns::USUAL).collect(),
         },
         named,
         sort: args.sort.map(|column| (column, args.desc)),
     };
     let Some(period) = args.watch else {
-        list(context, args.filter, &shape, false)?;
+        list(
+            &origins(context, args.all_namespaces)?,
+            args.filter,
+            &shape,
+            false,
+        )?;
         return Ok(Exit::Done);
     };
     loop {
-        list(context, args.filter.clone(), &shape, true)?;
+        let origins = origins(context, args.all_namespaces)?;
+        list(&origins, args.filter.clone(), &shape, true)?;
         std::thread::sleep(period);
     }
 }
 
+/// Returns the daemons to ask.
+fn origins(context: &Context, all: bool) -> Result<Vec<Origin>, CliError> {
+    match all {
+        true => context.origins(),
+        false => Ok(vec![Origin {
+            namespace: None,
+            context: context.clone(),
+        }]),
+    }
+}
+
 /// Lists sessions once. On a terminal that is watched, the listing is cut to its height.
-fn list(context: &Context, filter: Filter, shape: &Shape, watched: bool) -> Result<(), CliError> {
+fn list(origins: &[Origin], filter: Filter, shape: &Shape, watched: bool) -> Result<(), CliError> {
     let mut out = BufWriter::new(io::stdout().lock());
     let screen = screen();
-    if context.format == Format::Json {
-        return listing::json(&mut out, Pages::new(context, filter, false), shape);
+    let is_json = origins.iter().any(|o| o.context.format == Format::Json);
+    if is_json {
+        return listing::json(&mut out, Pages::of_all(origins, filter, false), shape);
     }
     let mut lines = None;
     if let Some((_, height)) = screen.filter(|_| watched) {
         execute!(out, MoveTo(0, 0), Clear(ClearType::FromCursorDown))?;
         lines = Some(height);
     }
-    let pages = Pages::new(context, filter, true);
+    let pages = Pages::of_all(origins, filter, true);
     listing::table(
         &mut out,
         pages,

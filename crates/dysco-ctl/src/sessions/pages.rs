@@ -5,6 +5,7 @@ use dysco_api::{Filter, Listing, Reply, Request, SessionReport};
 
 use crate::context::Context;
 use crate::exit::CliError;
+use crate::namespaces::Origin;
 
 /// Number of sessions in a page.
 pub const PAGE: u32 = 1024;
@@ -13,6 +14,11 @@ pub const PAGE: u32 = 1024;
 pub struct Pages<'a> {
     context: &'a Context,
     listing: Option<Listing>,
+    /// Network namespace of the sessions.
+    namespace: Option<&'a str>,
+    /// Daemons that are asked afterwards, and the listing for each.
+    others: &'a [Origin],
+    first: Listing,
 }
 
 impl<'a> Pages<'a> {
@@ -26,22 +32,52 @@ impl<'a> Pages<'a> {
         };
         Pages {
             context,
-            listing: Some(listing),
+            listing: Some(listing.clone()),
+            namespace: None,
+            others: &[],
+            first: listing,
         }
     }
 
-    /// Returns the next page, or `None` after the last.
+    /// Returns the pages of all sessions of these daemons, of which there is at least one.
+    pub fn of_all(origins: &'a [Origin], filter: Filter, brief: bool) -> Pages<'a> {
+        let mut pages = Pages::new(&origins[0].context, filter, brief);
+        pages.namespace = origins[0].namespace.as_deref();
+        pages.others = &origins[1..];
+        pages
+    }
+
+    /// Returns the next page, or `None` after the last. No page is empty unless all are.
     pub fn page(&mut self) -> Result<Option<Vec<SessionReport>>, CliError> {
-        let Some(listing) = self.listing.take() else {
-            return Ok(None);
+        loop {
+            let Some(listing) = self.listing.take() else {
+                return Ok(None);
+            };
+            let mut page = fetch(self.context, &listing)?;
+            let full = page.len() >= PAGE as usize;
+            self.listing = page.last().filter(|_| full).map(|last| Listing {
+                after: Some(last.id),
+                ..listing
+            });
+            let namespace = self.namespace;
+            page.iter_mut()
+                .for_each(|s| s.namespace = namespace.map(str::to_owned));
+            if self.listing.is_none() && !self.go_on() || !page.is_empty() {
+                return Ok(Some(page));
+            }
+        }
+    }
+
+    /// Goes on with the next daemon, if there is one.
+    fn go_on(&mut self) -> bool {
+        let Some((next, others)) = self.others.split_first() else {
+            return false;
         };
-        let page = fetch(self.context, &listing)?;
-        let full = page.len() >= PAGE as usize;
-        self.listing = page.last().filter(|_| full).map(|last| Listing {
-            after: Some(last.id),
-            ..listing
-        });
-        Ok(Some(page))
+        self.context = &next.context;
+        self.namespace = next.namespace.as_deref();
+        self.others = others;
+        self.listing = Some(self.first.clone());
+        true
     }
 
     /// Returns all remaining sessions, which takes memory for each.

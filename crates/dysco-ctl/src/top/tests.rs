@@ -12,6 +12,7 @@ use super::view;
 
 fn session(id: u64, bytes_in: u64, bytes_out: u64) -> SessionReport {
     SessionReport {
+        namespace: None,
         id: SessionId(id),
         local: ([10, 0, 2, 1], 8080).into(),
         remote: ([10, 0, 1, 1], 40_000 + id as u16).into(),

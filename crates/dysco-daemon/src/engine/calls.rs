@@ -26,6 +26,9 @@ impl Engine {
                 Ok(openmetrics) => Reply::Metrics(MetricsReport { openmetrics }),
                 Err(error) => Reply::Error(internal("write the metrics", &error)),
             },
+            Request::Namespaces => Reply::Namespaces {
+                namespaces: self.namespaces.reports(),
+            },
             Request::Adopt => return self.adopting.begin(&core.host.plane, Some(replies)),
             Request::Reload { dry_run } => {
                 let answers = &core.host.plane.answers;

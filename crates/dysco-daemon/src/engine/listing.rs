@@ -83,6 +83,7 @@ impl Plane {
         let relayed = joined.filter(|_| view.is_relayed());
         let bytes_out = relayed.map_or(s.bytes_out, |other| self.agent.session(other).bytes_in);
         SessionReport {
+            namespace: None,
             id,
             local: s.key.local(),
             remote: s.key.remote(),

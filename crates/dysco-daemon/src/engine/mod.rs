@@ -59,14 +59,13 @@ mod take_up;
 mod tally;
 mod trial;
 
-use std::path::PathBuf;
 use std::time::Instant;
 
-use dysco_config::Config;
+use dysco_config::{Config, Source};
 use dysco_scheduling::Turns;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{api, metrics};
+use crate::{api, metrics, namespaces};
 
 use self::core::Core;
 use answers::Answer;
@@ -96,18 +95,20 @@ struct Engine {
     api: api::Server,
     metrics: metrics::Server,
     gauges: gauges::Gauges,
+    /// Instances for other network namespaces.
+    namespaces: namespaces::Server,
     turns: Turns,
 }
 
 /// Runs the daemon until a signal stops it. Sessions go on without it.
 ///
-/// The configuration is read again from `file`.
-pub async fn run(config: Config, file: PathBuf) -> Result<(), EngineError> {
+/// The configuration is read again from `source`.
+pub async fn run(config: Config, source: Source) -> Result<(), EngineError> {
     let mut terminate =
         signal(SignalKind::terminate()).map_err(EngineError::system("wait for SIGTERM"))?;
     let mut interrupt =
         signal(SignalKind::interrupt()).map_err(EngineError::system("wait for SIGINT"))?;
-    let (mut engine, mut inputs) = start(config, file)?;
+    let (mut engine, mut inputs) = start(config, source)?;
     engine.take_up()?;
     engine.core.host.ports.hold_ports(&engine.core.host.plane);
     engine.adopting.begin(&engine.core.host.plane, None);
@@ -124,6 +125,7 @@ pub async fn run(config: Config, file: PathBuf) -> Result<(), EngineError> {
         result = engine.serve(&mut inputs) => return result,
     }
     crate::notify::notify_stopping();
+    engine.namespaces.stop().await;
     tracing::info!("stopping; established sessions go on");
     engine.core.host.plane.history.flush();
     engine.core.host.plane.agent.release_quarantine();

@@ -111,6 +111,7 @@ mod tests {
 
     fn report(port: u16) -> SessionReport {
         SessionReport {
+            namespace: None,
             id: SessionId(port.into()),
             local: ([10, 0, 0, 1], port).into(),
             remote: ([10, 0, 0, 2], 80).into(),

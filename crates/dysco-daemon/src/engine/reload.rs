@@ -1,12 +1,11 @@
 //! Takes another configuration, other keys and another policy while `dyscod` runs. All files are
 //! read and checked first; an error in any leaves everything unchanged.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use dysco_api::{Failure, FailureCode, KeysReport, ReloadReport, Reply};
-use dysco_config::Config;
 use dysco_config::policy::Policy;
+use dysco_config::{Config, Source};
 use dysco_control::{Control, Renewal};
 use dysco_explain::{Cause, Explain, Explanation};
 use dysco_pki::Credentials;
@@ -26,7 +25,7 @@ type Asker = Option<mpsc::Sender<Reply>>;
 
 /// Data needed to read everything again.
 pub(super) struct Reload {
-    file: PathBuf,
+    source: Source,
     credentials: Credentials,
     /// Time of the last check whether the certificates expire soon.
     looked: Option<Instant>,
@@ -37,9 +36,9 @@ pub(super) struct Reload {
 }
 
 impl Reload {
-    pub fn new(file: PathBuf, credentials: Credentials) -> Reload {
+    pub fn new(source: Source, credentials: Credentials) -> Reload {
         Reload {
-            file,
+            source,
             credentials,
             looked: None,
             reading: false,
@@ -83,8 +82,8 @@ struct Files {
     policy: Option<Policy>,
 }
 
-fn read(file: &Path) -> Result<Files, Explanation> {
-    let config = Config::without_keys(file).map_err(|e| e.explain())?;
+fn read(source: &Source) -> Result<Files, Explanation> {
+    let config = Config::without_keys_from(source).map_err(|e| e.explain())?;
     let credentials = config.credentials().map_err(|e| e.explain())?;
     let renewal = Control::prepare(&credentials).map_err(|e| e.explain())?;
     let policy = Policy::load(&config.chain.policy, &config.host.addresses);
@@ -123,9 +122,9 @@ impl Reload {
         if !dry_run {
             crate::notify::notify_reloading();
         }
-        let (file, answers) = (self.file.clone(), answers.clone());
+        let (source, answers) = (self.source.clone(), answers.clone());
         tokio::task::spawn_blocking(move || {
-            let files = read(&file).map_err(|e| failure(FailureCode::BadRequest, e));
+            let files = read(&source).map_err(|e| failure(FailureCode::BadRequest, e));
             let read = Reread {
                 dry_run,
                 asker,
@@ -187,7 +186,10 @@ impl Engine {
         });
         if !read.dry_run {
             match &done {
-                Ok(report) => self.core.host.plane.report("reloaded", None, text(report)),
+                Ok(report) => {
+                    self.core.host.plane.report("reloaded", None, text(report));
+                    self.namespaces.reload();
+                }
                 Err(failure) => {
                     tracing::error!("{failure}");
                     self.core

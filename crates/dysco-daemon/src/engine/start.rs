@@ -2,12 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use dysco_agent::{Agent, AgentConfig, Routes};
-use dysco_config::{self as config, Config};
+use dysco_config::{self as config, Config, Source};
 use dysco_control::{Control, ControlConfig};
 use dysco_pki::Credentials;
 use dysco_proto::Machine;
@@ -28,7 +27,7 @@ use super::{
     Engine, adopt, chain_updates, chains, collect, dsr, fault, gauges, held, monitors, moves,
     names, neighbours, on_link, pages, ports, reload, sockets, state, tally,
 };
-use crate::{api, metrics};
+use crate::{api, metrics, namespaces};
 
 /// Number of readers of metrics that wait for the engine; others wait for these.
 const SCRAPES: usize = 4;
@@ -41,7 +40,7 @@ fn new_id() -> [u8; 16] {
 }
 
 /// Starts all parts of the engine.
-pub(super) fn start(config: Config, file: PathBuf) -> Result<(Engine, Inputs), EngineError> {
+pub(super) fn start(config: Config, source: Source) -> Result<(Engine, Inputs), EngineError> {
     let hang_up = signal(SignalKind::hangup()).map_err(EngineError::system("wait for SIGHUP"))?;
     // First of all: the agent refuses to run beside another one.
     let (agent, events) = Agent::start(&agent_config(&config))?;
@@ -65,7 +64,8 @@ pub(super) fn start(config: Config, file: PathBuf) -> Result<(Engine, Inputs), E
     let proxy = ProxySide::start(proxy_config(&config))?;
     let credentials = config.credentials()?;
     let gauges = gauges::Gauges::new(&credentials);
-    let reload = reload::Reload::new(file, credentials.clone());
+    let namespaces = namespaces::Server::start(&config, source.file.clone());
+    let reload = reload::Reload::new(source, credentials.clone());
     let (control, control_events) = Control::start(control_config(&config, credentials.clone()))?;
     let (calls, calls_in) = mpsc::channel(64);
     let api = api::serve(api_config(&config), calls)?;
@@ -124,6 +124,7 @@ pub(super) fn start(config: Config, file: PathBuf) -> Result<(Engine, Inputs), E
         api,
         metrics,
         gauges,
+        namespaces,
         turns: Turns::take(realtime),
     };
     let sources = Sources {
@@ -204,6 +205,8 @@ pub(super) fn proxy_config(config: &Config) -> ProxyConfig {
         .filter_map(|l| l.haproxy_socket.clone());
     ProxyConfig {
         shim_socket: config.shim.socket.clone(),
+        shim_name: Some(config.shim.abstract_name.clone())
+            .filter(|name| *name != config.shim.socket),
         transparent_listeners: declared
             .flat_map(|l| l.address.socket_addresses())
             .collect(),

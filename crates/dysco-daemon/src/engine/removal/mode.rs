@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dysco_api::{Mode, Outcome, Way};
+use dysco_control::DownReason;
 use dysco_explain::Cause;
 use dysco_proto::{Progress, Reason, Subsession};
 
@@ -43,6 +44,10 @@ impl Undecided {
 impl Removals {
     /// Accepts a removal. Its mode is chosen at once, or when the neighbours have answered.
     pub(super) fn take_on(&mut self, core: &mut Core, task: Task) {
+        if let Some(why) = needs_channel(&core.host.plane, &task) {
+            let report = task.refused(why);
+            return self.finish(core, task.batch, report, None);
+        }
         if let Some(why) = would_hold_up(&core.host.plane, &task) {
             let report = task.refused(why.cause());
             return self.finish(core, task.batch, report, Some(&why));
@@ -153,6 +158,13 @@ impl Removals {
         self.under_way.wait_first(task);
         true
     }
+}
+
+/// Returns a reason if a request names a mode that needs other hosts, and this daemon has no channel
+/// to them.
+fn needs_channel(here: &Plane, task: &Task) -> Option<Cause> {
+    let needs = matches!(task.mode, Mode::Bypass | Mode::Return);
+    (needs && !here.config.has_channel()).then(DownReason::no_channel)
 }
 
 /// Returns a reason if a bypass would take the session to a path that has recently died. A
