@@ -3,23 +3,19 @@
 //! else.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use dysco_api::{HistoryEntry, SessionId, WayChange};
-use dysco_config::private;
 use serde::{Deserialize, Serialize};
 
+use super::book::HistoryFile;
 use super::collect::boot_time;
 
 /// Maximum number of entries of a session's history.
 const ENTRIES: usize = 16;
-/// Maximum number of bytes that wait to be written together.
-const BUFFERED: usize = 64 << 10;
-/// Length from which the file is rewritten when most of it is obsolete.
-const LONG: u64 = 1 << 20;
+/// Loss if the file cannot be written, for the log.
+const LOSS: &str = "what happens to sessions is not written down";
 
 /// Histories of a limited number of sessions.
 pub(super) struct History {
@@ -55,15 +51,12 @@ impl History {
         let mut history = History {
             of: HashMap::new(),
             sessions,
-            file: HistoryFile::at(path),
+            file: HistoryFile::at(path, LOSS),
         };
-        // The last line may be incomplete.
-        let text = fs::read(path).unwrap_or_default();
-        for line in text.split(|b| *b == b'\n') {
-            match serde_json::from_slice(line) {
-                Ok(Line::Happened(session, past)) => history.keep(session, past),
-                Ok(Line::Renamed(session, now)) => history.called(session, now),
-                Err(_) => {}
+        for line in HistoryFile::lines(path) {
+            match line {
+                Line::Happened(session, past) => history.keep(session, past),
+                Line::Renamed(session, now) => history.called(session, now),
             }
         }
         history
@@ -152,95 +145,29 @@ impl History {
     /// time to time.
     pub fn flush(&mut self) {
         self.file.flush();
-        if self.file.length > LONG && self.file.length > 4 * self.file.anew {
+        if self.file.is_obsolete() {
             self.rewrite();
         }
     }
 
     fn rewrite(&mut self) {
-        let mut text = Vec::new();
-        for (session, entries) in &self.of {
-            for past in entries {
-                append(&mut text, &Line::Happened(*session, past.clone()));
-            }
-        }
-        self.file.replace(&text);
-    }
-}
-
-/// The file. A line that cannot be written is reported once, and kept in memory only.
-struct HistoryFile {
-    path: PathBuf,
-    file: Option<File>,
-    waiting: Vec<u8>,
-    length: u64,
-    /// Length of the file when it was last rewritten.
-    anew: u64,
-    failed: bool,
-}
-
-impl HistoryFile {
-    fn at(path: &Path) -> HistoryFile {
-        HistoryFile {
-            path: path.to_owned(),
-            file: None,
-            waiting: Vec::new(),
-            length: 0,
-            anew: 0,
-            failed: false,
-        }
-    }
-
-    fn write(&mut self, line: &Line) {
-        append(&mut self.waiting, line);
-        if self.waiting.len() > BUFFERED {
-            self.flush();
-        }
-    }
-
-    fn flush(&mut self) {
-        let waiting = std::mem::take(&mut self.waiting);
-        if let Some(file) = &mut self.file {
-            let written = file.write_all(&waiting);
-            self.length += waiting.len() as u64;
-            self.reported(written);
-        }
-    }
-
-    /// Replaces the file by this text atomically.
-    fn replace(&mut self, text: &[u8]) {
-        self.waiting.clear();
-        let temporary = self.path.with_extension("new");
-        let begun = private::write(&temporary, text)
-            .and_then(|()| fs::rename(&temporary, &self.path))
-            .and_then(|()| OpenOptions::new().append(true).open(&self.path));
-        self.length = text.len() as u64;
-        self.anew = self.length;
-        let begun = begun.map(|file| self.file = Some(file));
-        self.reported(begun);
-    }
-
-    fn reported(&mut self, done: io::Result<()>) {
-        if let Err(error) = done
-            && !std::mem::replace(&mut self.failed, true)
-        {
-            let path = self.path.display();
-            tracing::warn!(%path, %error, "what happens to sessions is not written down");
-        }
-    }
-}
-
-fn append(text: &mut Vec<u8>, line: &Line) {
-    // Strings and numbers can always be encoded as JSON.
-    if serde_json::to_writer(&mut *text, line).is_ok() {
-        text.push(b'\n');
+        let of = self.of.iter();
+        let lines = of.flat_map(|(session, entries)| {
+            let line = |past: &PastEvent| Line::Happened(*session, past.clone());
+            entries.iter().map(line)
+        });
+        self.file.replace(lines);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, OpenOptions};
+    use std::io::Write;
+
     use dysco_api::Way;
 
+    use super::super::book::LONG;
     use super::*;
 
     const ONE: SessionId = SessionId(1);

@@ -4,6 +4,7 @@
 
 mod adopt;
 mod answers;
+mod book;
 mod broken;
 mod calls;
 mod chain_requests;
@@ -127,7 +128,7 @@ pub async fn run(config: Config, source: Source) -> Result<(), EngineError> {
     crate::notify::notify_stopping();
     engine.namespaces.stop().await;
     tracing::info!("stopping; established sessions go on");
-    engine.core.host.plane.history.flush();
+    engine.core.host.plane.flush_sessions();
     engine.core.host.plane.agent.release_quarantine();
     engine.core.host.plane.control.shutdown().await;
     Ok(())

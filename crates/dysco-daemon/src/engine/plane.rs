@@ -4,12 +4,13 @@
 //! Nothing here knows the machine, or who has asked for a change. What the machine has to know
 //! waits in `notices`.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dysco_agent::{Agent, Routes};
+use dysco_api::SessionId;
 use dysco_config::Config;
 use dysco_control::Control;
 use dysco_proto::{ChangeId, HostEvent, KindName, Message, Subsession};
@@ -85,6 +86,29 @@ impl Plane {
     /// Queues an event for the machine.
     pub fn tell_machine(&mut self, event: HostEvent) {
         self.notices.push_back(Notice::Event(Box::new(event)));
+    }
+
+    /// Records that a session has another name from here on.
+    pub fn rename_session(&mut self, before: SessionId, now: SessionId) {
+        self.names.rename(before, now);
+        self.history.rename(before, now);
+    }
+
+    /// Forgets what is known of a session that is gone.
+    pub fn forget_session(&mut self, session: SessionId) {
+        self.history.forget(session);
+    }
+
+    /// Takes up what a former process knew of the sessions that still exist.
+    pub fn take_up_sessions(&mut self) {
+        let all = self.agent.sessions().into_iter();
+        let live: HashSet<_> = all.map(|(slot, s)| self.session_id(slot, &s)).collect();
+        self.history.retain(|session| live.contains(&session));
+    }
+
+    /// Writes what waits to be written of sessions. To be called from time to time.
+    pub fn flush_sessions(&mut self) {
+        self.history.flush();
     }
 
     /// Sends a message of the machine.

@@ -20,7 +20,7 @@ impl Engine {
 
     /// Collects ended sessions in one part of the table. With the first part, starts waiting work.
     fn sweep_part(&mut self, part: u32) {
-        self.core.host.plane.history.flush();
+        self.core.host.plane.flush_sessions();
         self.core
             .host
             .chain_updates

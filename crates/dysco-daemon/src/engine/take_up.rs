@@ -7,13 +7,13 @@ use dysco_common::view::{Change, View};
 
 use super::error::EngineError;
 use super::held::Held;
-use super::{Engine, Plane, ThisHost};
+use super::{Engine, ThisHost};
 
 impl Engine {
     /// Takes up the changes of a former process, before anything else.
     pub(super) fn take_up(&mut self) -> Result<(), EngineError> {
         let now = self.core.host.plane.now();
-        self.core.host.plane.take_up_history();
+        self.core.host.plane.take_up_sessions();
         let (path, records) = self.core.host.plane.state.records();
         self.core.host.plane.agent.forget_joins();
         self.core.host.plane.agent.repair_parts();
@@ -64,15 +64,6 @@ impl Engine {
         self.core.host.undo_unrecorded();
         self.drive_now();
         Ok(())
-    }
-}
-
-impl Plane {
-    /// Takes up the history of sessions that still exist.
-    fn take_up_history(&mut self) {
-        let all = self.agent.sessions().into_iter();
-        let live: HashSet<_> = all.map(|(slot, s)| self.session_id(slot, &s)).collect();
-        self.history.retain(|session| live.contains(&session));
     }
 }
 

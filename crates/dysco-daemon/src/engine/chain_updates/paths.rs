@@ -297,8 +297,7 @@ impl Plane {
     fn follow(&mut self, before: Option<dysco_api::SessionId>, slot: u32) {
         let now = self.session_id(slot, &self.agent.session(slot));
         if let Some(before) = before {
-            self.names.rename(before, now);
-            self.history.rename(before, now);
+            self.rename_session(before, now);
         }
     }
 
