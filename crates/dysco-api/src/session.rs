@@ -80,6 +80,33 @@ pub struct SessionReport {
     pub history: Vec<HistoryEntry>,
 }
 
+impl SessionReport {
+    /// Returns the report of a tracked session about which nothing else is known.
+    pub fn tracked(id: SessionId, local: SocketAddr, remote: SocketAddr) -> SessionReport {
+        SessionReport {
+            id,
+            local,
+            remote,
+            state: "tracked".into(),
+            ended: false,
+            role: Role::LeftAnchor,
+            adopted: false,
+            since_s: 0.0,
+            bytes_in: 0,
+            bytes_out: 0,
+            path: None,
+            opened_as: None,
+            chain: None,
+            mode: None,
+            pair: None,
+            proxy: None,
+            label: None,
+            removable: Removable::Yes,
+            history: Vec::new(),
+        }
+    }
+}
+
 /// A proxy's process that relays a session, and the listener that accepted it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Relayer {

@@ -75,24 +75,13 @@ fn names_are_read_as_they_are_printed() {
 fn session_report() -> SessionReport {
     let end = |s: &str| s.parse().unwrap();
     SessionReport {
-        namespace: None,
-        label: None,
         proxy: Some(Relayer {
             pid: 7,
             name: "a-proxy-of-a-lo".into(),
             unit: Some("haproxy.service".into()),
             listener: end("10.0.0.1:80"),
         }),
-        id: SessionId(1),
-        local: end("10.0.0.1:80"),
-        remote: end("10.0.0.2:40000"),
         state: "new-path".into(),
-        ended: false,
-        role: Role::LeftAnchor,
-        adopted: false,
-        since_s: 0.0,
-        bytes_in: 0,
-        bytes_out: 0,
         path: Some(PathReport {
             local: end("10.0.0.1:61000"),
             remote: end("10.0.0.3:80"),
@@ -101,11 +90,7 @@ fn session_report() -> SessionReport {
             local: end("10.0.0.1:80"),
             remote: end("10.0.0.7:40000"),
         }),
-        chain: None,
-        mode: None,
-        pair: None,
-        removable: Removable::Yes,
-        history: vec![],
+        ..SessionReport::tracked(SessionId(1), end("10.0.0.1:80"), end("10.0.0.2:40000"))
     }
 }
 

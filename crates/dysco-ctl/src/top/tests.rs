@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dysco_api::{MonitorEvent, Relayer, Removable, Role, SessionId, SessionReport, StatusReport};
+use dysco_api::{MonitorEvent, Relayer, Role, SessionId, SessionReport, StatusReport};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -11,32 +11,20 @@ use super::app::{App, Effect, Input, Mode};
 use super::view;
 
 fn session(id: u64, bytes_in: u64, bytes_out: u64) -> SessionReport {
+    let local = ([10, 0, 2, 1], 8080).into();
+    let remote = ([10, 0, 1, 1], 40_000 + id as u16).into();
     SessionReport {
-        namespace: None,
-        id: SessionId(id),
-        local: ([10, 0, 2, 1], 8080).into(),
-        remote: ([10, 0, 1, 1], 40_000 + id as u16).into(),
-        state: "tracked".into(),
-        ended: false,
         role: Role::Middlebox,
-        adopted: false,
         since_s: 10.0 * id as f64,
         bytes_in,
         bytes_out,
-        path: None,
-        opened_as: None,
-        chain: None,
-        mode: None,
-        pair: None,
         proxy: Some(Relayer {
             pid: 7,
             name: "haproxy".into(),
             unit: None,
-            listener: ([10, 0, 2, 1], 8080).into(),
+            listener: local,
         }),
-        label: None,
-        removable: Removable::Yes,
-        history: Vec::new(),
+        ..SessionReport::tracked(SessionId(id), local, remote)
     }
 }
 

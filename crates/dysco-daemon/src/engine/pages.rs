@@ -105,33 +105,13 @@ impl Pages {
 
 #[cfg(test)]
 mod tests {
-    use dysco_api::{Removable, Role, SessionId, SessionReport};
+    use dysco_api::{SessionId, SessionReport};
 
     use super::*;
 
     fn report(port: u16) -> SessionReport {
-        SessionReport {
-            namespace: None,
-            id: SessionId(port.into()),
-            local: ([10, 0, 0, 1], port).into(),
-            remote: ([10, 0, 0, 2], 80).into(),
-            state: "tracked".into(),
-            ended: false,
-            role: Role::LeftAnchor,
-            adopted: false,
-            since_s: 0.0,
-            bytes_in: 0,
-            bytes_out: 0,
-            path: None,
-            opened_as: None,
-            chain: None,
-            mode: None,
-            pair: None,
-            proxy: None,
-            label: None,
-            removable: Removable::Yes,
-            history: Vec::new(),
-        }
+        let (local, remote) = (([10, 0, 0, 1], port).into(), ([10, 0, 0, 2], 80).into());
+        SessionReport::tracked(SessionId(port.into()), local, remote)
     }
 
     #[tokio::test]
