@@ -46,7 +46,8 @@ Filters are words separated by commas, all of which must match:
   proxy=PROCESS     the proxy of this host that relays it, as far as a shim or a removal
                     has told: a pid, a name, a unit, or a listener such as :8080
   peer=ADDRESS      the other end of the session, or of its path on the wire
-  removable=yes|no  can this host's middlebox leave it";
+  removable=yes|no  can this host's middlebox leave it
+  tuned=yes|no      has 'dyscoctl tune' set options of its socket on this host";
 
 /// A filter that selects the sessions to show. An empty filter selects all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +65,7 @@ enum Term {
     Proxy(ProcessName),
     Peer(IpAddr),
     Removable(bool),
+    Tuned(bool),
 }
 
 /// Condition on the elements of a chain.
@@ -78,6 +80,12 @@ impl Filter {
     /// Returns true if the filter selects all sessions.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Restricts the filter to sessions with tuned sockets.
+    pub fn only_tuned(mut self) -> Filter {
+        self.0.push(Term::Tuned(true));
+        self
     }
 
     /// Returns true if the filter selects this session.
@@ -107,6 +115,7 @@ impl Term {
                 proxy.is_some_and(|proxy| proxy.is_called(name))
             }
             Term::Removable(yes) => (session.removable == Removable::Yes) == *yes,
+            Term::Tuned(yes) => session.tuned.is_empty() != *yes,
         }
     }
 }
@@ -138,7 +147,7 @@ impl FromStr for Term {
     fn from_str(s: &str) -> Result<Self, Cause> {
         let bad = || {
             Cause::new(format!("'{s}' filters nothing")).hint(
-                "use host=ADDRESS, port=NUMBER, state=WORD, mode=WORD, chain=ADDRESS|yes|no, proxy=PROCESS, peer=ADDRESS or removable=yes|no, separated by commas",
+                "use host=ADDRESS, port=NUMBER, state=WORD, mode=WORD, chain=ADDRESS|yes|no, proxy=PROCESS, peer=ADDRESS, removable=yes|no or tuned=yes|no, separated by commas",
             )
         };
         let no_port = || Cause::new(format!("'{s}' is out of range")).hint("use 1 to 65535");
@@ -185,6 +194,8 @@ impl FromStr for Term {
             }
             ("removable", "yes") => Ok(Term::Removable(true)),
             ("removable", "no") => Ok(Term::Removable(false)),
+            ("tuned", "yes") => Ok(Term::Tuned(true)),
+            ("tuned", "no") => Ok(Term::Tuned(false)),
             _ => Err(bad()),
         }
     }
@@ -213,6 +224,8 @@ impl fmt::Display for Filter {
                 Term::Peer(ip) => write!(f, "peer={ip}")?,
                 Term::Removable(true) => f.write_str("removable=yes")?,
                 Term::Removable(false) => f.write_str("removable=no")?,
+                Term::Tuned(true) => f.write_str("tuned=yes")?,
+                Term::Tuned(false) => f.write_str("tuned=no")?,
             }
         }
         Ok(())

@@ -19,8 +19,10 @@ mod reload;
 mod removal;
 mod rules;
 mod session;
+mod socket_option;
 mod state;
 mod status;
+mod tune;
 mod types;
 
 pub use client::{Client, ClientError, DEFAULT_API_SOCKET};
@@ -43,6 +45,7 @@ pub use session::{
     HeldReport, HistoryEntry, Label, PathReport, ProcessReport, ProxyReport, Relayer, Removable,
     Role, SessionReport, Way, WayChange,
 };
+pub use socket_option::{Congestion, Keepalive, OFF, Rate, SocketOption, UserTimeout, time_text};
 pub use state::{
     AboutState, InstallState, MoveState, StateInstalled, StateKind, StateReport, StateSession,
 };
@@ -50,6 +53,7 @@ pub use status::{
     AdoptReport, Counters, InterfaceReport, KeysReport, LeftReport, MetricsReport, PeerReport,
     SessionCounts, StatusReport,
 };
+pub use tune::{SocketOwner, Tune, TuneAction, TuneOptions, TuneOutcome, TuneReport, TunedOption};
 pub use types::{Failure, FailureCode, Listing, MonitorEvent, Reply, Request};
 
 #[cfg(test)]

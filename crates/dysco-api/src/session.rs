@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::mode::Mode;
 use super::name::SessionId;
 use super::process::ProcessName;
+use super::tune::TunedOption;
 
 /// Role of this host in a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -73,6 +74,9 @@ pub struct SessionReport {
     /// The proxy's own description of the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<Label>,
+    /// Options of this host's socket that `tune` has set, with the values before.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tuned: Vec<TunedOption>,
     /// Answer to whether this host's middlebox can leave the session.
     pub removable: Removable,
     /// Events of the session, oldest first.
@@ -101,6 +105,7 @@ impl SessionReport {
             pair: None,
             proxy: None,
             label: None,
+            tuned: Vec::new(),
             removable: Removable::Yes,
             history: Vec::new(),
         }

@@ -20,6 +20,7 @@ use super::rules::{Explained, PolicyReport};
 use super::session::{ProxyReport, SessionReport};
 use super::state::{AboutState, InstallState, MoveState, StateInstalled, StateReport};
 use super::status::{AdoptReport, Counters, LeftReport, MetricsReport, StatusReport};
+use super::tune::{Tune, TuneReport};
 
 /// A request of a local client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,6 +41,9 @@ pub enum Request {
     /// Gives sessions another chain. [`Reply::Accepted`], a [`Reply::ChainUpdated`] for each, then
     /// [`Reply::Done`].
     Reconfigure(Reconfigure),
+    /// Sets socket options of sessions' ends, or puts them back. [`Reply::Accepted`], a
+    /// [`Reply::Tuned`] for each, then [`Reply::Done`].
+    Tune(Tune),
     /// Declares by how many bytes a middlebox of this host has changed the size of a session's
     /// stream. One [`Reply::Delta`].
     Delta(TellDelta),
@@ -120,6 +124,7 @@ impl Request {
         match self {
             Request::Remove(remove) => !remove.dry_run,
             Request::Reconfigure(request) => !request.dry_run,
+            Request::Tune(request) => !request.dry_run,
             Request::InstallState(install) => !install.dry_run,
             Request::MoveState(request) => !request.dry_run,
             Request::RemoveState(_) => true,
@@ -224,6 +229,8 @@ pub enum Reply {
     Removal(RemovalReport),
     /// Progress: the result of one session's change of chain, or the expected one in a dry run.
     ChainUpdated(ChainReport),
+    /// Progress: the result for the socket of one session, or the expected one in a dry run.
+    Tuned(TuneReport),
     /// Progress: an event.
     Event(MonitorEvent),
     /// Final: the request is complete, and each exception was reported.
@@ -259,6 +266,7 @@ impl Reply {
             | Reply::Accepted { .. }
             | Reply::Removal(_)
             | Reply::ChainUpdated(_)
+            | Reply::Tuned(_)
             | Reply::Event(_) => false,
         }
     }

@@ -27,6 +27,7 @@ mod state;
 mod status;
 mod time;
 mod top;
+mod tune;
 mod uninstall;
 
 use std::path::PathBuf;
@@ -80,6 +81,11 @@ enum Command {
     InsertMiddlebox(reconfigure::InsertArgs),
     /// Replace one middlebox with another in live sessions
     ReplaceMiddlebox(reconfigure::ReplaceArgs),
+    /// Set socket options of live programs' sessions, and put them back
+    ///
+    /// For the sockets of this host's ends of the sessions. The programs are not changed and do not
+    /// notice. dyscod remembers what the sockets had.
+    Tune(tune::Args),
     /// Declare how many bytes a middlebox of this host added to a session's stream
     ///
     /// For a middlebox in the session's chain that rewrites sequence numbers itself. It must not
@@ -159,6 +165,7 @@ fn run(context: &Context, command: Command) -> Result<Exit, CliError> {
         Command::Reconfigure(args) => reconfigure::run(context, args),
         Command::InsertMiddlebox(args) => reconfigure::insert(context, args),
         Command::ReplaceMiddlebox(args) => reconfigure::replace(context, args),
+        Command::Tune(args) => tune::run(context, args),
         Command::Delta(args) => delta::run(context, args),
         Command::Drain(args) => drain::run(context, &args),
         Command::State(args) => state::run(context, args),

@@ -58,6 +58,12 @@ fn good_lines_are_understood() {
         "replace-middlebox fw1 --with fw2 --all",
         "replace-middlebox fw1 --with fw2 --state conntrack",
         "replace-middlebox fw1 --with fw2 --state conntrack,set_element --wait",
+        "tune --filter port=443 --congestion bbr --rate 20M --keepalive 30s",
+        "tune --session 1a --user-timeout 60s --nodelay --dry-run -o json",
+        "tune --all --no-nodelay --keepalive off --rate off --user-timeout off",
+        "tune --restore --filter tuned=yes --dry-run",
+        "tune --list",
+        "tune --list --filter peer=10.0.0.2 -o json",
         "delta 1a --to-server 20",
         "delta 1a --to-client -7",
         "delta 1a --to-server 0 --to-client 0",
@@ -104,6 +110,19 @@ fn bad_lines_are_refused() {
         "remove-middlebox self --all --timeout soon",
         "remove-middlebox self --pid 12 --listen :80 --all",
         "remove-middlebox self --listen 80 --all",
+        "tune --filter port=443",
+        "tune --congestion bbr",
+        "tune --restore",
+        "tune --all --restore --congestion bbr",
+        "tune --all --nodelay --no-nodelay",
+        "tune --all --rate 0",
+        "tune --all --rate 20MB",
+        "tune --all --keepalive soon",
+        "tune --all --user-timeout 0",
+        "tune --all --congestion ''",
+        "tune --list --all",
+        "tune --list --dry-run",
+        "tune --list --rate 20M",
         "delta 1a",
         "policy explain 10.0.0.1 10.0.0.2",
         "state",
@@ -174,6 +193,7 @@ Commands:
   reconfigure        Give live sessions another chain of middleboxes
   insert-middlebox   Put a middlebox into live sessions
   replace-middlebox  Replace one middlebox with another in live sessions
+  tune               Set socket options of live programs' sessions, and put them back
   delta              Declare how many bytes a middlebox of this host added to a session's stream
   drain              Remove a proxy from all its sessions as they become removable, so that it can be reloaded or stopped
   state              Show, export, install, move and remove firewall state of a session

@@ -236,6 +236,8 @@ fn files(config: &Config) -> Vec<PathBuf> {
         "history",
         "history.new",
         "reserved-ports",
+        "tuned",
+        "tuned.new",
     ];
     let mut all: Vec<PathBuf> = names.iter().map(|name| state.join(name)).collect();
     let sockets = [

@@ -120,6 +120,32 @@ fn listening(at: &ListenAddress, all: &HashMap<i32, Proc>) -> Option<Elsewhere> 
     None
 }
 
+/// Returns the processes of other network namespaces that have sockets with these addresses.
+pub fn with_sockets(keys: &[FlowKey]) -> HashMap<FlowKey, Elsewhere> {
+    let mut found = HashMap::new();
+    if keys.is_empty() {
+        return found;
+    }
+    let all = super::process::all().unwrap_or_default();
+    let others = all.values().filter(|p| !is_ours(p.pid));
+    let mut spaces: HashMap<_, Vec<&Proc>> = HashMap::new();
+    for process in others {
+        if let Ok(space) = namespace(&process.pid.to_string()) {
+            spaces.entry(space).or_default().push(process);
+        }
+    }
+    for processes in spaces.values() {
+        let rows = processes.first().map(|p| rows_of(p.pid));
+        let wanted = rows.into_iter().flatten().filter(|r| keys.contains(&r.key));
+        for row in wanted {
+            let inode = HashSet::from([row.inode]);
+            let holder = processes.iter().find(|p| holds(p.pid, &inode));
+            found.extend(holder.map(|p| (row.key, of(p))));
+        }
+    }
+    found
+}
+
 fn holds(pid: i32, inodes: &HashSet<u64>) -> bool {
     !inodes.is_empty()
         && Holders::of_process(pid)

@@ -33,6 +33,7 @@ mod sys;
 pub mod table;
 #[cfg(test)]
 mod tests;
+pub mod tuning;
 mod unwanted;
 
 use std::net::SocketAddr;

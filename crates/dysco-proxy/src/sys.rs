@@ -37,10 +37,11 @@ pub fn upper_protocol(fd: &OwnedFd) -> io::Result<String> {
     Ok(String::from_utf8_lossy(name).into_owned())
 }
 
-/// Sets an integer option.
-pub fn set_option(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result<()> {
-    let len = size_of::<i32>() as libc::socklen_t;
-    // SAFETY: the value is a local integer of that size.
+/// Sets an option of a fixed size.
+pub fn set_option<T: Copy>(fd: &OwnedFd, level: i32, name: i32, value: T) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel reads at most `len` bytes of a local value; every T used here is a plain
+    // integer.
     let r =
         unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) };
     if r != 0 {

@@ -6,6 +6,7 @@ use dysco_api::{PathReport, Relayer, Removable, Role, SessionId, SessionReport};
 
 use crate::drain_report;
 use crate::output::{bytes, every_reason, listed, or_dash, seconds};
+use crate::tune::changes;
 
 /// A column of `sessions`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -44,6 +45,8 @@ pub enum Column {
     In,
     /// Bytes sent
     Out,
+    /// The options of its socket that `tune` has set
+    Tuned,
     /// Whether this host's middlebox can leave it, or why not
     Removable,
 }
@@ -96,13 +99,14 @@ impl Column {
             Column::Adopted => "ADOPTED",
             Column::In => "IN",
             Column::Out => "OUT",
+            Column::Tuned => "TUNED",
             Column::Removable => "REMOVABLE",
         }
     }
 
     /// Returns true if the column has free text, which is cut before other columns are.
     pub fn is_text(self) -> bool {
-        matches!(self, Column::Removable | Column::Label)
+        matches!(self, Column::Removable | Column::Label | Column::Tuned)
     }
 
     /// Compares two sessions: numbers as numbers, addresses as addresses.
@@ -126,6 +130,7 @@ impl Column {
             | Column::Mode
             | Column::Proxy
             | Column::Adopted
+            | Column::Tuned
             | Column::Removable => cell(a, self).cmp(&cell(b, self)),
         }
     }
@@ -151,6 +156,7 @@ pub fn cell(session: &SessionReport, column: Column) -> String {
         Column::Adopted => yes(session.adopted).into(),
         Column::In => bytes(session.bytes_in),
         Column::Out => bytes(session.bytes_out),
+        Column::Tuned => or_dash(changes(&session.tuned)),
         Column::Removable => removable(&session.removable),
     }
 }

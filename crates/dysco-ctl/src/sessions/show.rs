@@ -37,6 +37,7 @@ fn details(session: &SessionReport) -> String {
         ("adopted", of(Column::Adopted)),
         ("received", of(Column::In)),
         ("sent", of(Column::Out)),
+        ("tuned", of(Column::Tuned)),
         ("removable", of(Column::Removable)),
     ]);
     let mut history = table(["AGO", "WHAT", "BY"]);

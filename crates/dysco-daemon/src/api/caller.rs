@@ -42,6 +42,20 @@ impl Caller {
     pub fn is_root(&self) -> bool {
         self.uid == 0
     }
+
+    /// Returns the user whose processes the caller may look at; `None`, for root, means all users.
+    pub fn user(&self) -> Option<u32> {
+        (!self.is_root()).then_some(self.uid)
+    }
+
+    /// Returns the caller in the words of a session's history.
+    pub fn words(&self) -> String {
+        let who = match self.user() {
+            None => "root".to_owned(),
+            Some(uid) => format!("user {uid}"),
+        };
+        format!("{who} on this host (process {})", self.pid)
+    }
 }
 
 impl Policy {

@@ -12,6 +12,7 @@ use dysco_proxy::{MeasureError, Measured, Pair};
 use super::chain_updates::Enlisting;
 use super::{
     Engine, ThisHost, chain_updates, chains, dsr, held, moves, outside, relay, reload, removal,
+    tuning,
 };
 
 /// Answer of one of the engine's tasks.
@@ -66,6 +67,8 @@ pub(super) enum Answer {
     Held(Box<removal::Begun>),
     /// A proxy was looked at, or watched.
     Seen(Box<outside::Seen>),
+    /// Sockets were read, or their options were set.
+    Tuned(Box<tuning::Step>),
     /// State was exported or installed for another host.
     State(moves::Done),
     /// The configuration and its files were read again.
@@ -112,6 +115,7 @@ impl Engine {
             Answer::Windows(read) => self.removals.go_on_dry(&mut self.core, *read),
             Answer::Held(begun) => self.removals.go_on_removing(&mut self.core, *begun),
             Answer::Seen(seen) => self.removals.seen(&mut self.core, *seen),
+            Answer::Tuned(step) => self.tuner.take(plane, *step),
             Answer::State(done) => moves.state_done(plane, done),
             Answer::Reread(read) => self.reload(*read),
         }

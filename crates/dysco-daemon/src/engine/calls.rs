@@ -57,6 +57,9 @@ impl Engine {
                 let said = Said::of(&remove, &caller);
                 return self.removals.remove(core, remove, said, replies);
             }
+            Request::Tune(request) => {
+                return self.tuner.tune(&core.host.plane, request, caller, replies);
+            }
             Request::Delta(request) => core.host.plane.tell_delta(&request),
             Request::ExportState(about) => {
                 return core.host.plane.export_state(&about, replies);

@@ -111,6 +111,10 @@ impl Plane {
                 .map(|id| self.names.now(id)),
             proxy: pair.map(|p| self.proxy.relayer(p)),
             label: pair.and_then(|p| self.proxy.label(p.id.pid, &p.a.key)),
+            tuned: match super::tuning::no_socket(s) {
+                None => self.tunings.listed(id),
+                Some(_) => Vec::new(),
+            },
             removable: self.removable(s, pair),
             history: Vec::new(),
         }

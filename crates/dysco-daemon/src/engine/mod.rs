@@ -59,6 +59,7 @@ mod sweep;
 mod take_up;
 mod tally;
 mod trial;
+mod tuning;
 
 use std::time::Instant;
 
@@ -92,6 +93,8 @@ struct Engine {
     adopting: adopt::Adopting,
     /// Listings of sessions in progress.
     pages: pages::Pages,
+    /// Requests to set socket options.
+    tuner: tuning::Tuner,
     reload: reload::Reload,
     api: api::Server,
     metrics: metrics::Server,

@@ -71,7 +71,7 @@ pub(super) fn look_at(
     caller: &Caller,
     replies: mpsc::Sender<Reply>,
 ) {
-    let (uid, proxy) = (user(caller), here.proxy.clone());
+    let (uid, proxy) = (caller.user(), here.proxy.clone());
     let answers = here.answers.clone();
     tokio::spawn(async move {
         let what = What::Looked(proxy.look(name, uid).await);
@@ -131,7 +131,7 @@ fn ask(here: &Plane, request: &Remove, caller: &Caller) -> Result<Ask, Failure> 
     let only = only.map(meant);
     Ok(Ask {
         name,
-        uid: user(caller),
+        uid: caller.user(),
         tracked: tracked(here),
         only,
         all: request.all && request.filter.is_empty(),
@@ -282,11 +282,6 @@ fn unsteered(here: &Plane, local: IpAddr) -> Option<Cause> {
 /// Returns true if the session's state allows a change.
 fn could_change(s: &dysco_common::Session) -> bool {
     s.view().is_unchanged()
-}
-
-/// Returns the user whose processes the caller may look at; `None`, for root, means all users.
-fn user(caller: &Caller) -> Option<u32> {
-    (!caller.is_root()).then_some(caller.uid)
 }
 
 fn bad_request(why: &str, hint: &str) -> Failure {

@@ -25,6 +25,7 @@ use super::monitors::Monitors;
 use super::names::Names;
 use super::neighbours::Neighbours;
 use super::state::StateDir;
+use super::tuning::Tunings;
 
 /// Terms on which a request begins a change on this host.
 pub(super) struct Terms {
@@ -63,6 +64,8 @@ pub(super) struct Plane {
     pub faults: Faults,
     pub names: Names,
     pub history: History,
+    /// Socket options that were set.
+    pub tunings: Tunings,
     pub monitors: Monitors,
 }
 
@@ -92,11 +95,13 @@ impl Plane {
     pub fn rename_session(&mut self, before: SessionId, now: SessionId) {
         self.names.rename(before, now);
         self.history.rename(before, now);
+        self.tunings.rename(before, now);
     }
 
     /// Forgets what is known of a session that is gone.
     pub fn forget_session(&mut self, session: SessionId) {
         self.history.forget(session);
+        self.tunings.forget(session);
     }
 
     /// Takes up what a former process knew of the sessions that still exist.
@@ -104,11 +109,13 @@ impl Plane {
         let all = self.agent.sessions().into_iter();
         let live: HashSet<_> = all.map(|(slot, s)| self.session_id(slot, &s)).collect();
         self.history.retain(|session| live.contains(&session));
+        self.tunings.retain(|session| live.contains(&session));
     }
 
     /// Writes what waits to be written of sessions. To be called from time to time.
     pub fn flush_sessions(&mut self) {
         self.history.flush();
+        self.tunings.flush();
     }
 
     /// Sends a message of the machine.

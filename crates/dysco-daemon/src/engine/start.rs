@@ -25,7 +25,7 @@ use super::plane::Plane;
 use super::removal::Removals;
 use super::{
     Engine, adopt, chain_updates, chains, collect, dsr, fault, gauges, held, monitors, moves,
-    names, neighbours, on_link, pages, ports, reload, sockets, state, tally,
+    names, neighbours, on_link, pages, ports, reload, sockets, state, tally, tuning,
 };
 use crate::{api, metrics, namespaces};
 
@@ -79,6 +79,7 @@ pub(super) fn start(config: Config, source: Source) -> Result<(Engine, Inputs), 
     let state = state::StateDir::open(&config.removal.state_dir)?;
     let sessions = config.data_plane.max_sessions as usize;
     let history = History::open(&config.removal.state_dir.join("history"), sessions);
+    let tunings = tuning::Tunings::open(&config.removal.state_dir.join("tuned"));
     let removals = Removals::new(config.removal.concurrency);
     let plane = Plane {
         config,
@@ -96,6 +97,7 @@ pub(super) fn start(config: Config, source: Source) -> Result<(Engine, Inputs), 
         faults: fault::Faults::from_env(),
         names: names::Names::new(),
         history,
+        tunings,
         monitors: monitors::Monitors::default(),
     };
     let host = ThisHost {
@@ -120,6 +122,7 @@ pub(super) fn start(config: Config, source: Source) -> Result<(Engine, Inputs), 
         chain_requests: ChainRequests::default(),
         adopting: adopt::Adopting::default(),
         pages,
+        tuner: tuning::Tuner::default(),
         reload,
         api,
         metrics,

@@ -8,3 +8,4 @@ mod harness;
 mod interfaces;
 mod interrupted;
 mod life;
+mod tuned;

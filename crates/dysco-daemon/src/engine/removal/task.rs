@@ -20,13 +20,9 @@ pub(in crate::engine) struct Said {
 
 impl Said {
     pub fn of(request: &Remove, caller: &Caller) -> Said {
-        let who = match caller.is_root() {
-            true => "root".to_owned(),
-            false => format!("user {}", caller.uid),
-        };
         Said {
             word: request.transparent && caller.is_root(),
-            by: format!("{who} on this host (process {})", caller.pid),
+            by: caller.words(),
         }
     }
 
