@@ -88,6 +88,7 @@ impl SessionReport {
     /// Returns the report of a tracked session about which nothing else is known.
     pub fn tracked(id: SessionId, local: SocketAddr, remote: SocketAddr) -> SessionReport {
         SessionReport {
+            namespace: None,
             id,
             local,
             remote,

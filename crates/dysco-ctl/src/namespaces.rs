@@ -5,7 +5,7 @@ use dysco_api::{
 };
 use dysco_explain::Cause;
 use dysco_proxy::ProcessError;
-use dysco_proxy::outside::Scene;
+use dysco_proxy::outside::ProxySockets;
 use serde::Serialize;
 
 use super::context::Context;
@@ -115,7 +115,7 @@ impl Context {
     /// Returns the context that asks the `dyscod` which sees the sockets of a process. If they are
     /// in another network namespace than this program's, that is the instance that serves it.
     pub fn for_process(&self, name: &ProcessName) -> Result<Context, CliError> {
-        let Err(ProcessError::Elsewhere(process)) = Scene::look(name, None) else {
+        let Err(ProcessError::Elsewhere(process)) = ProxySockets::look(name, None) else {
             return Ok(self.clone());
         };
         let all = self.namespaces()?;

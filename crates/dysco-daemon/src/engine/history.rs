@@ -9,8 +9,8 @@ use std::time::Duration;
 use dysco_api::{HistoryEntry, SessionId, WayChange};
 use serde::{Deserialize, Serialize};
 
-use super::book::HistoryFile;
 use super::collect::boot_time;
+use super::line_file::LineFile;
 
 /// Maximum number of entries of a session's history.
 const ENTRIES: usize = 16;
@@ -21,7 +21,7 @@ const LOSS: &str = "what happens to sessions is not written down";
 pub(super) struct History {
     of: HashMap<SessionId, VecDeque<PastEvent>>,
     sessions: usize,
-    file: HistoryFile,
+    file: LineFile,
 }
 
 /// Event of a session's past.
@@ -51,9 +51,9 @@ impl History {
         let mut history = History {
             of: HashMap::new(),
             sessions,
-            file: HistoryFile::at(path, LOSS),
+            file: LineFile::at(path, LOSS),
         };
-        for line in HistoryFile::lines(path) {
+        for line in LineFile::lines(path) {
             match line {
                 Line::Happened(session, past) => history.keep(session, past),
                 Line::Renamed(session, now) => history.called(session, now),
@@ -167,7 +167,7 @@ mod tests {
 
     use dysco_api::Way;
 
-    use super::super::book::LONG;
+    use super::super::line_file::LONG;
     use super::*;
 
     const ONE: SessionId = SessionId(1);

@@ -4,7 +4,6 @@
 
 mod adopt;
 mod answers;
-mod book;
 mod broken;
 mod calls;
 mod chain_requests;
@@ -26,6 +25,7 @@ mod inputs;
 mod install;
 mod interfaces;
 mod journal;
+mod line_file;
 mod listing;
 mod measure;
 mod measured;

@@ -8,7 +8,7 @@ use dysco_api::{SessionId, TunedOption};
 use dysco_proxy::tuning::Change;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::book::Book;
+use crate::engine::line_file::LineFile;
 
 /// Loss if the file cannot be written, for the log.
 const LOSS: &str = "socket options that are set now cannot be put back after a restart";
@@ -16,7 +16,7 @@ const LOSS: &str = "socket options that are set now cannot be put back after a r
 /// Options that were set, by session.
 pub(in crate::engine) struct Tunings {
     of: HashMap<SessionId, Entry>,
-    file: Book,
+    file: LineFile,
 }
 
 /// Options of one socket.
@@ -62,9 +62,9 @@ impl Tunings {
     pub fn open(path: &Path) -> Tunings {
         let mut tunings = Tunings {
             of: HashMap::new(),
-            file: Book::at(path, LOSS),
+            file: LineFile::at(path, LOSS),
         };
-        for line in Book::lines(path) {
+        for line in LineFile::lines(path) {
             match line {
                 Line::Tuned(session, entry) => drop(tunings.of.insert(session, entry)),
                 Line::Over(session) => drop(tunings.of.remove(&session)),

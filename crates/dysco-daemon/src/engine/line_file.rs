@@ -15,7 +15,7 @@ const BUFFERED: usize = 64 << 10;
 pub(super) const LONG: u64 = 1 << 20;
 
 /// The file. Nothing is written before it was first replaced.
-pub(super) struct Book {
+pub(super) struct LineFile {
     path: PathBuf,
     file: Option<File>,
     waiting: Vec<u8>,
@@ -27,7 +27,7 @@ pub(super) struct Book {
     failed: bool,
 }
 
-impl Book {
+impl LineFile {
     /// Returns the lines that a former process has written. The last one may be incomplete.
     pub fn lines<T: DeserializeOwned>(path: &Path) -> Vec<T> {
         let text = fs::read(path).unwrap_or_default();
@@ -38,8 +38,8 @@ impl Book {
     }
 
     /// Returns the file at this path.
-    pub fn at(path: &Path, loss: &'static str) -> Book {
-        Book {
+    pub fn at(path: &Path, loss: &'static str) -> LineFile {
+        LineFile {
             path: path.to_owned(),
             file: None,
             waiting: Vec::new(),
