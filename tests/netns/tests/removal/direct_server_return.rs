@@ -289,9 +289,13 @@ fn goes_back(mut w: World, group: Group) -> Result<()> {
         (server.log().matches("nothing was acknowledged").count() == 2).then_some(())
     })?;
     group.wait_progress(400_000).with_context(|| w.state())?;
-    let all = w.sessions(Role::Proxy)?;
-    let local = all.iter().filter(|s| s["mode"] == "local").count();
-    ensure!(local == 4, "{all:#?}");
+    // The proxy's host hears of it by a message.
+    wait::until("all sessions to be local", LIMIT, || {
+        let all = w.sessions(Role::Proxy).ok()?;
+        let local = all.iter().filter(|s| s["mode"] == "local").count();
+        (local == 4).then_some(())
+    })
+    .with_context(|| w.state())?;
     all_intact(&group.finish()?)?;
     w.finish()
 }
