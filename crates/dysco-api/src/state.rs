@@ -19,6 +19,9 @@ pub enum StateKind {
     /// An element of an nftables set.
     #[cfg_attr(feature = "clap", value(name = "set_element"))]
     SetElement,
+    /// The time at which a firewall first saw the session.
+    #[cfg_attr(feature = "clap", value(name = "first_seen"))]
+    FirstSeen,
 }
 
 impl From<StateKind> for KindName {
@@ -26,6 +29,7 @@ impl From<StateKind> for KindName {
         match kind {
             StateKind::Conntrack => KindName::Conntrack,
             StateKind::SetElement => KindName::SetElement,
+            StateKind::FirstSeen => KindName::FirstSeen,
         }
     }
 }
