@@ -19,9 +19,6 @@ pub enum StateKind {
     /// An element of an nftables set.
     #[cfg_attr(feature = "clap", value(name = "set_element"))]
     SetElement,
-    /// The time at which a firewall first saw the session.
-    #[cfg_attr(feature = "clap", value(name = "first_seen"))]
-    FirstSeen,
 }
 
 impl From<StateKind> for KindName {
@@ -29,7 +26,6 @@ impl From<StateKind> for KindName {
         match kind {
             StateKind::Conntrack => KindName::Conntrack,
             StateKind::SetElement => KindName::SetElement,
-            StateKind::FirstSeen => KindName::FirstSeen,
         }
     }
 }

@@ -24,7 +24,6 @@
 pub mod conntrack;
 mod document;
 mod error;
-mod first_seen;
 mod netlink;
 mod sets;
 #[cfg(test)]
@@ -38,7 +37,6 @@ use dysco_proto::KindName;
 use schemars::SchemaGenerator;
 
 use conntrack::{Conntrack, Settling};
-use first_seen::FirstSeen;
 use sets::Sets;
 
 /// One kind of state.
@@ -104,7 +102,7 @@ pub struct Installed {
 /// Returns all kinds, in the order of installation: a kind that packets can match by itself
 /// comes last.
 fn kinds() -> Vec<Box<dyn Kind>> {
-    vec![Box::new(FirstSeen), Box::new(Sets), Box::new(Conntrack)]
+    vec![Box::new(Sets), Box::new(Conntrack)]
 }
 
 /// Returns this host's state of these kinds for a session; of all kinds if none is named.
@@ -227,7 +225,6 @@ fn kind(name: KindName) -> Box<dyn Kind> {
     match name {
         KindName::Conntrack => Box::new(Conntrack),
         KindName::SetElement => Box::new(Sets),
-        KindName::FirstSeen => Box::new(FirstSeen),
     }
 }
 
