@@ -29,7 +29,6 @@ mod time;
 mod top;
 mod tune;
 mod uninstall;
-mod uptime;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -66,8 +65,6 @@ struct Cli {
 enum Command {
     /// Show the daemon, its interfaces, peers and counters, after a verdict
     Status,
-    /// Print the time for which dyscod has run
-    Uptime,
     /// Check this host, and give a remedy for each fault; dyscod need not run
     Doctor(doctor::Args),
     /// List sessions
@@ -159,7 +156,6 @@ pub fn dyscoctl() -> ExitCode {
 fn run(context: &Context, command: Command) -> Result<Exit, CliError> {
     match command {
         Command::Status => status::run(context),
-        Command::Uptime => uptime::run(context),
         Command::Doctor(args) => doctor::run(context, &args),
         Command::Sessions(args) => sessions::run(context, args),
         Command::Namespaces => namespaces::run(context),

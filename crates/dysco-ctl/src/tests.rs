@@ -184,7 +184,6 @@ Usage: dyscoctl [OPTIONS] <COMMAND>
 
 Commands:
   status             Show the daemon, its interfaces, peers and counters, after a verdict
-  uptime             Print the time for which dyscod has run
   doctor             Check this host, and give a remedy for each fault; dyscod need not run
   sessions           List sessions
   namespaces         List the network namespaces of containers and pods that dyscod serves besides
