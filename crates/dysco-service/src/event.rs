@@ -1,4 +1,4 @@
-//! What a service is told.
+//! Events of a service, and the flows that they concern.
 
 use bytes::Bytes;
 
@@ -60,8 +60,8 @@ impl Flow {
 }
 
 impl Event {
-    /// Does what a service without an interest in this event does: bytes and ends go on, a full
-    /// flow is held, and a service that is told to leave leaves. A call gets no answer. Nothing
+    /// Handles the event without an interest in it: bytes and ends go on, a full flow is held, and
+    /// a service that is told to leave leaves. A call gets no answer. Nothing
     /// follows from what happens on the service's own flows.
     pub fn pass_on(self, out: &mut Out) {
         match self {

@@ -1,4 +1,4 @@
-//! What a service does.
+//! Actions of a service.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -37,7 +37,7 @@ pub struct Session {
     pub both_ends: bool,
 }
 
-/// What a service needs of the session and its hosts.
+/// Needs of a service, of the session and its hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Needs {
     /// The ends at which it has to be.

@@ -29,7 +29,7 @@ pub struct Stack {
     next: u32,
 }
 
-/// What the host of a stack has to do.
+/// A step that the host of a stack has to take.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Send these bytes behind the stack, or on a service's own flow.
@@ -70,7 +70,7 @@ pub struct Left {
 pub enum Fault {
     /// It did something after it had left.
     AfterLeave,
-    /// It sent on a flow that it had ended.
+    /// It sent on a flow that it had ended, or ended it again.
     AfterFin,
     /// It left although it had ended a flow by itself, whose bytes would follow the end.
     LeftEnded,
@@ -184,12 +184,12 @@ impl Stack {
         layers.find_map(|(at, layer)| Some((at, layer.next_event()?)))
     }
 
-    /// Does one thing for a service. Returns true if it leaves.
+    /// Carries out one action of a service. Returns true if the service leaves.
     fn apply(&mut self, at: usize, action: Action) -> bool {
         let layer = &mut self.layers[at];
         let id = layer.id;
         match action {
-            Action::Send(flow, _) if layer.has_ended(flow) => {
+            Action::Send(flow, _) | Action::Fin(flow) if layer.has_ended(flow) => {
                 self.effects.push_back(Effect::Fault(id, Fault::AfterFin));
             }
             Action::Send(flow @ Flow::Own(_), bytes) => {

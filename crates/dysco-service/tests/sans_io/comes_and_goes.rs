@@ -96,6 +96,7 @@ impl Service for Wrong {
             Event::Data { flow, .. } => {
                 out.fin(flow);
                 out.send(flow, &b"after"[..]);
+                out.fin(flow);
             }
             other => other.pass_on(out),
         }
@@ -120,7 +121,7 @@ fn what_a_service_may_not_do_is_ignored_and_told() {
     let second = bench.stack.put(0, Box::new(Wrong)).unwrap();
     bench.data(Flow::Forward, b"x");
     bench.to(second, Event::Leave);
-    let faults = [Fault::AfterFin, Fault::LeftEnded];
+    let faults = [Fault::AfterFin, Fault::AfterFin, Fault::LeftEnded];
     assert_eq!(bench.rest, faults.map(|fault| Effect::Fault(second, fault)));
     assert_eq!((bench.ends, bench.stack.len()), ([1, 0], 1));
     assert!(bench.out[0].is_empty(), "{:?}", bench.out);

@@ -32,7 +32,7 @@ struct Bench {
     out: [Vec<u8>; 2],
     /// Number of ends that came out, by direction.
     ends: [usize; 2],
-    /// What the source of each direction was last asked.
+    /// True if the source of each direction was last asked to wait.
     held: [bool; 2],
     timers: Vec<(LayerId, TimerId)>,
     /// All else.
