@@ -185,13 +185,14 @@ impl Entry {
                 send(Path::New, self.translated(packet));
             }
             // No host receives packets of the stack for a relayed session. The last states belong
-            // to mode `return` and to chains, which are not explored here.
+            // to mode `return`, to chains and to services, which are not explored here.
             State::Tombstone
             | State::Relay
             | State::Return
             | State::Joining
             | State::Switching
-            | State::Passing => {}
+            | State::Passing
+            | State::Detour => {}
             State::Free | State::Closed => send(Path::Old, packet),
         }
     }
@@ -359,7 +360,8 @@ impl Entry {
             | State::Return
             | State::Joining
             | State::Switching
-            | State::Passing => None,
+            | State::Passing
+            | State::Detour => None,
             State::Free | State::Closed => Some(packet),
         }
     }

@@ -56,4 +56,7 @@ counters! {
     IcmpDisbelieved = "icmp_errors_not_believed",
     IcmpTooBig = "icmp_too_big_sent",
     BeyondWindow = "dropped_beyond_window_in_two_paths",
+    ToHandler = "packets_to_handlers",
+    FromHandler = "packets_from_handlers",
+    DroppedHandler = "dropped_from_handlers",
 }

@@ -40,6 +40,8 @@ pub enum EventKind {
     Rejected = 13,
     /// A packet that opens a path has arrived. The record is a [`crate::probe::Arrival`].
     Arrived = 14,
+    /// A direction of a session with a detour has completed a change of its route.
+    Rerouted = 15,
 }
 
 impl EventKind {
@@ -60,6 +62,7 @@ impl EventKind {
             12 => EventKind::Broken,
             13 => EventKind::Rejected,
             14 => EventKind::Arrived,
+            15 => EventKind::Rerouted,
             _ => return None,
         })
     }

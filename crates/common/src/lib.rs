@@ -11,6 +11,7 @@ pub mod chain;
 pub mod checksum;
 pub mod counter;
 pub mod delta;
+pub mod detour;
 #[cfg(not(target_arch = "bpf"))]
 pub mod element;
 pub mod event;

@@ -12,6 +12,8 @@ pub const RELAYED_TEACHES: u32 = 0xd75c_0c0d;
 /// A packet of this host that no stack has routed. It leaves as [`RELAYED`] packets do, on the
 /// interface that it is on, and the kernel finds the neighbour.
 pub const UNROUTED: u32 = 0xd75c_0c0f;
+/// A packet of a session with a detour that a program has delivered. It enters unchanged.
+pub const DELIVERED: u32 = 0xd75c_0c11;
 /// A packet that is relayed and still has to find its path.
 pub const STEERED: u32 = 0xd75c_0c0e;
 

@@ -32,6 +32,8 @@ pub enum View {
     Relayed(Relay),
     /// Replies go directly to the client.
     Returned,
+    /// Services are in the session, or have added bytes to it.
+    Detoured,
     /// The session no longer passes this entry: a tombstone.
     Left(Leaver),
 }
@@ -164,7 +166,7 @@ impl View {
     /// Returns true if the session takes one path between this host and the other end, so that a
     /// socket of this host may be its end.
     pub fn takes_one_path(self) -> bool {
-        let changed = matches!(self, View::NewPath(_) | View::Returned);
+        let changed = matches!(self, View::NewPath(_) | View::Returned | View::Detoured);
         self.is_unchanged() || changed
     }
 
@@ -252,6 +254,7 @@ impl Session {
                 returns: self.two.returns != 0,
             }),
             Some(State::Return) => View::Returned,
+            Some(State::Detour) => View::Detoured,
             Some(State::Tombstone) => View::Left(self.leaver()),
         }
     }

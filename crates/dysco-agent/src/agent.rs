@@ -19,6 +19,7 @@ use nix::fcntl::Flock;
 
 use crate::attach::{self, Attach};
 use crate::chain::Chains;
+use crate::detour::Detours;
 use crate::error::AgentError;
 use crate::interfaces::Place;
 use crate::load::{LAYOUT, Loaded};
@@ -80,6 +81,8 @@ pub struct Agent {
     pub(crate) free: Mutex<Queue<MapData, u32>>,
     counters: PerCpuArray<MapData, u64>,
     pub(crate) chains: Mutex<Chains>,
+    /// Sessions with a detour.
+    pub(crate) detours: Detours,
     /// The right window edges of the remote ends whose anchor this host is, by slot.
     pub(crate) edges: Mutex<Array<MapData, u32>>,
     pub(crate) places: Mutex<Vec<Place>>,
@@ -271,6 +274,7 @@ impl Agent {
         self.pass_on_alias(slot, &s);
         self.forget_chain(slot);
         self.forget_delta(slot);
+        self.forget_detour(slot);
         self.memory.clear(slot);
         lock(&self.quarantine).fresh.push(slot);
     }

@@ -98,27 +98,72 @@ pub fn attach(
     how: Attach,
 ) -> Result<Attached, AgentError> {
     let ebpf = loaded.for_interface(interface)?;
-    let fail = |source| AgentError::Attach {
-        interface: interface.to_owned(),
-        source,
-    };
-    let tcx = match how {
-        Attach::Tcx => try_all(ebpf, dir, interface, tcx_hook).map(|()| Attach::Tcx),
-        Attach::Clsact => try_all(ebpf, dir, interface, clsact_hook).map(|()| Attach::Clsact),
-        Attach::Auto => try_all(ebpf, dir, interface, tcx_hook)
-            .map(|()| Attach::Tcx)
-            .or_else(|e| {
-                tracing::info!(interface, error = %e, "no TCX here, falling back to clsact");
-                try_all(ebpf, dir, interface, clsact_hook).map(|()| Attach::Clsact)
-            }),
-    };
-    let attach = tcx.map_err(fail)?;
+    let attach = attach_hooks(ebpf, dir, interface, how, &HOOKS)?;
     Ok(Attached {
         interface: interface.to_owned(),
         index: None,
         attach,
         xdp: false,
     })
+}
+
+/// Attaches programs to an interface. Returns the method.
+fn attach_hooks(
+    ebpf: &mut Ebpf,
+    dir: &Path,
+    interface: &str,
+    how: Attach,
+    hooks: &[(&'static str, TcAttachType)],
+) -> Result<Attach, AgentError> {
+    let fail = |source| AgentError::Attach {
+        interface: interface.to_owned(),
+        source,
+    };
+    let mut by = |hook| try_all(ebpf, dir, interface, hooks, hook);
+    let method = match how {
+        Attach::Tcx => by(tcx_hook).map(|()| Attach::Tcx),
+        Attach::Clsact => by(clsact_hook).map(|()| Attach::Clsact),
+        Attach::Auto => by(tcx_hook).map(|()| Attach::Tcx).or_else(|e| {
+            tracing::info!(interface, error = %e, "no TCX here, falling back to clsact");
+            by(clsact_hook).map(|()| Attach::Clsact)
+        }),
+    };
+    method.map_err(fail)
+}
+
+/// The program for packets of handlers, on this host's end of the link to their namespace. It is
+/// loaded when the first handler starts.
+const HANDLER: [(&str, TcAttachType); 1] = [("dysco_handler", TcAttachType::Ingress)];
+
+/// Attaches the program for packets of handlers to a link, or replaces that of an earlier run.
+pub fn attach_handler(
+    loaded: &mut Loaded,
+    dir: &Path,
+    interface: &str,
+    how: Attach,
+) -> Result<(), AgentError> {
+    let ebpf = &mut loaded.ethernet;
+    for (name, _) in HANDLER {
+        let failed = |source| AgentError::Program {
+            name,
+            source: Box::new(source),
+        };
+        let program = ebpf.program_mut(name).ok_or(AgentError::Missing(name))?;
+        let program: &mut SchedClassifier = program.try_into().map_err(failed)?;
+        if program.fd().is_err() {
+            program.load().map_err(failed)?;
+        }
+    }
+    attach_hooks(ebpf, dir, interface, how, &HANDLER).map(|_| ())
+}
+
+/// Takes the program for packets of handlers off a link.
+pub fn detach_handler(dir: &Path, interface: &str) {
+    for (name, kind) in HANDLER {
+        // With TCX there is no filter.
+        let _ = tc::qdisc_detach_program(interface, kind, name);
+        let _ = fs::remove_file(pin_path(dir, interface, name));
+    }
 }
 
 /// Removes the pinned links to an earlier interface of this name. They may still be attached to
@@ -134,8 +179,14 @@ pub fn forget(dir: &Path, interface: &str) {
 type Hook =
     fn(&mut SchedClassifier, &Path, &str, &'static str, TcAttachType) -> Result<(), AnyError>;
 
-fn try_all(ebpf: &mut Ebpf, dir: &Path, interface: &str, hook: Hook) -> Result<(), AnyError> {
-    for (name, kind) in HOOKS {
+fn try_all(
+    ebpf: &mut Ebpf,
+    dir: &Path,
+    interface: &str,
+    hooks: &[(&'static str, TcAttachType)],
+    hook: Hook,
+) -> Result<(), AnyError> {
+    for &(name, kind) in hooks {
         let program: &mut SchedClassifier = ebpf
             .program_mut(name)
             .ok_or(AgentError::Missing(name))?

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use dysco_common::detour::MAX_DETOURS;
 use dysco_explain::{Explain, Explanation, display_explained};
 
 /// A failure of the data plane: what was done, to what, and why it failed.
@@ -10,6 +11,8 @@ use dysco_explain::{Explain, Explanation, display_explained};
 pub enum AgentError {
     /// The session table is full.
     NoRoom,
+    /// As many sessions as possible have services.
+    NoDetour,
     /// The pin directory cannot be used.
     PinDirectory {
         /// The directory.
@@ -106,6 +109,11 @@ display_explained!(AgentError);
 impl Explain for AgentError {
     fn explain(&self) -> Explanation {
         match self {
+            AgentError::NoDetour => Explanation::new(
+                "lead the session through its services",
+                format!("{MAX_DETOURS} sessions of this host have services, and no more can"),
+            )
+            .hint("take services out of other sessions"),
             AgentError::NoRoom => {
                 Explanation::new("make an entry", "the session table is full")
                     .hint("raise max_sessions")

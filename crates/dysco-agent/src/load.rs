@@ -24,7 +24,7 @@ use crate::xdp::{self, Xdp};
 pub const LAYOUT: &str = "v5";
 
 /// Maps that outlive this process.
-const PINNED: [&str; 19] = [
+const PINNED: [&str; 21] = [
     "FLOWS",
     "SESSIONS",
     "FREE",
@@ -41,6 +41,8 @@ const PINNED: [&str; 19] = [
     "JOINS",
     "CHAINS",
     "DELTAS",
+    "DETOURS",
+    "DETOURED",
     "EDGES",
     "OWN",
     "WATCHED",

@@ -5,67 +5,43 @@
 //! other CPUs. Every access is volatile or atomic. A copy of an entry may contain words of
 //! different moments, which its readers must tolerate.
 
-use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 
 use dysco_common::session::{Two, life};
 use dysco_common::two_paths::{self, Anchor, CLOSES, Cutoff};
 use dysco_common::{Session, ShortKey, State, view};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::error::AgentError;
+use crate::mapped::Mapped;
 
 /// Number of turns of the waiting loop in which a program finishes with a segment.
 pub(crate) const TURNS: u32 = 200;
 
 /// The mapped array.
 pub struct Memory {
-    base: NonNull<Session>,
-    len: u32,
-    bytes: usize,
+    mapped: Mapped<Session>,
 }
-
-// SAFETY: the memory is shared with the kernel anyway; all access goes through
-// atomics and volatile reads.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Maps the array behind `fd`, which has `len` entries.
     pub fn map(fd: impl AsFd, len: u32) -> Result<Memory, AgentError> {
-        let page = 4096;
-        let bytes = (len as usize * size_of::<Session>()).div_ceil(page) * page;
-        let length =
-            NonZeroUsize::new(bytes).ok_or(AgentError::Memory(nix::errno::Errno::EINVAL))?;
-        let prot = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a fresh mapping of a map made with BPF_F_MMAPABLE. It overlaps nothing else of
-        // this process.
-        let base = unsafe { mmap(None, length, prot, MapFlags::MAP_SHARED, fd, 0) }
-            .map_err(AgentError::Memory)?;
-        Ok(Memory {
-            base: base.cast(),
-            len,
-            bytes,
-        })
+        let mapped = Mapped::new(fd, len)?;
+        Ok(Memory { mapped })
     }
 
     /// Number of entries.
     pub fn len(&self) -> u32 {
-        self.len
+        self.mapped.len()
     }
 
     fn at(&self, slot: u32) -> *mut Session {
-        assert!(slot < self.len, "slot {slot} of {}", self.len);
-        // SAFETY: within the mapping, by the line above.
-        unsafe { self.base.as_ptr().add(slot as usize) }
+        self.mapped.at(slot)
     }
 
     fn word(&self, field: *mut u32) -> &AtomicU32 {
-        // SAFETY: `field` is an aligned word of the mapping, which lives as long as `self`.
-        unsafe { AtomicU32::from_ptr(field) }
+        self.mapped.word(field)
     }
 
     fn half(&self, field: *mut u16) -> &AtomicU16 {
@@ -450,12 +426,5 @@ impl Memory {
 fn wait_for_programs() {
     for _ in 0..TURNS {
         std::hint::spin_loop();
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made in `map`, of that length; no reference to it outlives `self`.
-        let _ = unsafe { munmap(self.base.cast(), self.bytes) };
     }
 }

@@ -25,9 +25,10 @@ pub fn raise(highest: &mut u32, to: u32) -> Option<u32> {
     None
 }
 
-/// Stores `new` if the word contains `old`. Returns the previous value.
+/// Stores `new` if the word contains `old`. Returns the previous value. Orders all accesses before
+/// it and after it.
 #[inline(always)]
-fn compare_exchange(word: &mut u32, old: u32, new: u32) -> u32 {
+pub fn compare_exchange(word: &mut u32, old: u32, new: u32) -> u32 {
     let mut found = old;
     // SAFETY: reads and writes the one aligned word that is borrowed.
     unsafe {

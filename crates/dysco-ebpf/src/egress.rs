@@ -12,6 +12,8 @@ use dysco_common::{Counter, EventKind, Path, mark};
 
 use crate::Verdict;
 use crate::chain;
+#[cfg(not(feature = "headerless"))]
+use crate::detour;
 use crate::fast_path;
 use crate::hop;
 use crate::icmp;
@@ -122,6 +124,13 @@ pub fn run(ctx: TcContext) -> Verdict {
             count(Counter::DroppedLateOld);
             Verdict::Drop
         }
+        #[cfg(not(feature = "headerless"))]
+        Some(State::Detour) => {
+            cold_path();
+            detour::leaves(&ctx, s, key, &found, slot)
+        }
+        #[cfg(feature = "headerless")]
+        Some(State::Detour) => Verdict::Pass,
         Some(State::Adopted) => {
             cold_path();
             if learn::heard(s, &found.seg, Direction::Out, slot) {

@@ -12,6 +12,8 @@ use dysco_common::two_paths::{self, Anchor, ends_path, opens_windows};
 use dysco_common::{Counter, EventKind};
 
 use crate::chain;
+#[cfg(not(feature = "headerless"))]
+use crate::detour;
 use crate::icmp;
 use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
@@ -260,6 +262,17 @@ fn decide(
             Decision::Leave(dropped(Counter::DroppedLateOld))
         }
         Some(State::Tombstone) => Decision::Leave(dropped(Counter::DroppedTombstone)),
+        #[cfg(not(feature = "headerless"))]
+        Some(State::Detour) => match detour::arrives(ctx, s, slot) {
+            detour::Fate::Done(verdict) => Decision::Leave(verdict),
+            detour::Fate::Write(then) => Decision::Write {
+                counter: None,
+                failure: Counter::DroppedError,
+                then,
+            },
+        },
+        #[cfg(feature = "headerless")]
+        Some(State::Detour) => Decision::Leave(Verdict::Pass),
         Some(State::RelayTwoPaths | State::Relay) => match relay::decide(ctx) {
             relay::PASS => Decision::Leave(Verdict::Pass),
             relay::TO_STACK => Decision::Write {

@@ -14,6 +14,8 @@
 
 mod atomic;
 mod chain;
+#[cfg(not(feature = "headerless"))]
+mod detour;
 mod egress;
 mod fast_path;
 mod hop;
@@ -33,7 +35,9 @@ mod transit;
 mod write;
 mod xdp;
 
-use aya_ebpf::bindings::{__sk_buff, TC_ACT_OK, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
+use aya_ebpf::bindings::{
+    __sk_buff, BPF_F_INGRESS, TC_ACT_OK, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action,
+};
 use aya_ebpf::helpers::generated::bpf_skb_change_head;
 use aya_ebpf::helpers::{bpf_redirect, bpf_redirect_neigh};
 use aya_ebpf::macros::{classifier, xdp};
@@ -54,6 +58,16 @@ pub enum Verdict {
         /// The index of that interface.
         ifindex: u32,
     },
+    /// The packet leaves to the handler of the session's services, by this interface.
+    Handler {
+        /// The index of the interface.
+        ifindex: u32,
+    },
+    /// The packet enters this host as if it had arrived by another interface.
+    Deliver {
+        /// The index of that interface.
+        ifindex: u32,
+    },
     /// The packet leaves past the stack, through the egress program, which finds its
     /// destination.
     Past,
@@ -69,6 +83,12 @@ fn act(skb: *const __sk_buff, v: Verdict) -> i32 {
         Verdict::Redirect { ifindex } => redirect(skb, ifindex),
         // SAFETY: a readable field of the context, and no pointer is passed.
         Verdict::Past => unsafe { bpf_redirect((*skb).ifindex, 0) as i32 },
+        // SAFETY: no pointer is passed.
+        Verdict::Handler { ifindex } => unsafe { bpf_redirect(ifindex, 0) as i32 },
+        // SAFETY: the same.
+        Verdict::Deliver { ifindex } => unsafe {
+            bpf_redirect(ifindex, BPF_F_INGRESS as u64) as i32
+        },
         Verdict::Drop => TC_ACT_SHOT,
     }
 }
@@ -117,6 +137,15 @@ pub fn dysco_ingress(ctx: TcContext) -> i32 {
         return act(skb, verdict);
     }
     act(skb, ingress::run(ctx))
+}
+
+/// Handles packets of handlers' sockets, at the host's end of the link to their namespace.
+#[cfg(not(feature = "headerless"))]
+#[classifier]
+#[inline(always)]
+pub fn dysco_handler(ctx: TcContext) -> i32 {
+    let skb = ctx.skb.skb;
+    act(skb, detour::comes(&ctx))
 }
 
 /// Handles frames that arrive, before the kernel has made packets of them.

@@ -11,6 +11,7 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, Queue};
 use dysco_common::chain::{Given, Hop, Shared, Token};
 use dysco_common::delta::DeclaredDelta;
+use dysco_common::detour::{Detour, MAX_DETOURS};
 use dysco_common::policy::{MAX_RULES, PolicyRule};
 use dysco_common::rule::Rules;
 use dysco_common::{Addr, Session};
@@ -93,6 +94,23 @@ pub fn edge(slot: u32) -> Option<&'static mut u32> {
     // SAFETY: a word of an array map. Programs on other CPUs write it by one instruction, and
     // user space by one store.
     EDGES.get_ptr_mut(slot).map(|p| unsafe { &mut *p })
+}
+
+/// Records of sessions with a detour. User space maps the memory and writes single words.
+#[map]
+static DETOURS: Array<Detour> = Array::with_max_entries(MAX_DETOURS, BPF_F_MMAPABLE);
+
+/// Index in [`DETOURS`] of a session's record, by the slot of its entry.
+#[map]
+static DETOURED: HashMap<u32, u32> = HashMap::with_max_entries(MAX_DETOURS, BPF_F_NO_PREALLOC);
+
+/// Returns the record of a session with a detour.
+#[inline(always)]
+pub fn detour(slot: u32) -> Option<&'static mut Detour> {
+    // SAFETY: copied at once (see `look_up`).
+    let index = unsafe { DETOURED.get(&slot) }.copied()?;
+    // SAFETY: as in `session`.
+    DETOURS.get_ptr_mut(index).map(|p| unsafe { &mut *p })
 }
 
 /// First source port of new subsessions, and number of ports. Set by user space.

@@ -23,6 +23,8 @@ use crate::packet::{AsPtr, Found, Packet, at, l4};
 use options::dysco_apply_options;
 use short::{ABSENT_V4, Headers, Sums, short_in, unmerged};
 
+#[cfg(not(feature = "headerless"))]
+pub use payload::trim_to;
 pub use payload::{append, strip, trim};
 pub use short::short;
 

@@ -98,6 +98,8 @@ impl Host {
             // These entries are collected two MSL later, which has no visible effect.
             State::Tombstone | State::Opening | State::Free => false,
             State::Return | State::Joining | State::Switching | State::Passing => false,
+            // Services are not explored here.
+            State::Detour => false,
         }
     }
 

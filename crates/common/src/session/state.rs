@@ -46,6 +46,9 @@ pub enum State {
     /// An entry on a host that the session passes before and after its chain changes. The host has
     /// entries for both paths meanwhile. A packet leaves by the path that it arrived on.
     Passing = 13,
+    /// Services are in the session, or were, and have added bytes. Its record in the map of detours
+    /// has the routes of its data (see [`crate::detour`]).
+    Detour = 14,
 }
 
 impl State {
@@ -66,6 +69,7 @@ impl State {
             11 => State::Joining,
             12 => State::Switching,
             13 => State::Passing,
+            14 => State::Detour,
             _ => return None,
         })
     }

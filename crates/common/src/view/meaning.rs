@@ -27,6 +27,7 @@ pub enum Case {
     Relayed,
     RelayedReturning,
     Returned,
+    Detoured,
     LeftByProxy,
     LeftByChain,
 }
@@ -54,6 +55,8 @@ pub enum Sends {
     Relayed,
     /// Directly to the client.
     Client,
+    /// The handler process of the session's services, while they are in.
+    Handler,
     /// Dropped.
     Nowhere,
 }
@@ -107,6 +110,8 @@ pub enum Need {
     Relayed,
     /// A proxy has left it, and its replies go directly to the client.
     Returned,
+    /// Services are in it, or have added bytes to it.
+    Services,
 }
 
 /// Mode by which a proxy leaves a session, or has left it.
@@ -163,6 +168,7 @@ impl View {
             View::Relayed(relay) if relay.returns => Case::RelayedReturning,
             View::Relayed(_) => Case::Relayed,
             View::Returned => Case::Returned,
+            View::Detoured => Case::Detoured,
             View::Left(Leaver::Proxy) => Case::LeftByProxy,
             View::Left(Leaver::Chain) => Case::LeftByChain,
         }
@@ -187,7 +193,7 @@ impl Cutover {
 
 impl Case {
     /// All cases, in the order of the table.
-    pub const ALL: [Case; 21] = [
+    pub const ALL: [Case; 22] = [
         Case::Free,
         Case::Opening,
         Case::Tracked,
@@ -206,6 +212,7 @@ impl Case {
         Case::Relayed,
         Case::RelayedReturning,
         Case::Returned,
+        Case::Detoured,
         Case::LeftByProxy,
         Case::LeftByChain,
         Case::Closed,
@@ -234,6 +241,7 @@ impl Case {
             Case::Relayed => row(State::Relay, "", (S::Relayed, A::BothSides), C::OnceSilent, Some(N::Relayed), ("relayed", Some(R::Local))),
             Case::RelayedReturning => row(State::Relay, "replies bypass this host", (S::Relayed, A::BothSides), C::OnceSilent, Some(N::Returned), ("relayed", Some(R::Return))),
             Case::Returned => row(State::Return, "", (S::Client, A::Own), C::OnceSilent, Some(N::Returned), ("return", Some(R::Return))),
+            Case::Detoured => row(State::Detour, "", (S::Handler, A::Own), C::OnceSilent, Some(N::Services), ("service", None)),
             Case::LeftByProxy => row(State::Tombstone, "a proxy has left", (S::Nowhere, A::Nothing), C::Tombstone, None, ("tombstone", Some(R::Bypass))),
             Case::LeftByChain => row(State::Tombstone, "the chain has left", (S::Nowhere, A::Nothing), C::Tombstone, None, ("tombstone", None)),
             Case::Closed => row(State::Closed, "", (S::Unchanged, A::Own), C::Unused, None, ("closed", None)),

@@ -53,6 +53,7 @@ fn entries() -> Vec<(Case, Session)> {
             entry(State::Relay, |s| s.two.returns = 1),
         ),
         unflagged(Case::Returned, State::Return),
+        unflagged(Case::Detoured, State::Detour),
         unflagged(Case::LeftByProxy, State::Tombstone),
         chained(Case::LeftByChain, State::Tombstone, 0),
     ]
@@ -100,7 +101,7 @@ fn predicates_distinguish_the_same_states_for_each_case() {
         (
             "one path",
             View::takes_one_path,
-            &[Tracked, Adopted, NewPath, Return],
+            &[Tracked, Adopted, NewPath, Return, Detour],
         ),
         (
             "redirects",
@@ -115,6 +116,7 @@ fn predicates_distinguish_the_same_states_for_each_case() {
                 Joining,
                 Switching,
                 Passing,
+                Detour,
             ],
         ),
         (
@@ -128,6 +130,7 @@ fn predicates_distinguish_the_same_states_for_each_case() {
                 Return,
                 Switching,
                 Passing,
+                Detour,
             ],
         ),
         (

@@ -20,6 +20,9 @@ impl Sends {
             }
             Sends::Relayed => "to the other neighbour",
             Sends::Client => "directly to the client; FINs and resets by the relaying host",
+            Sends::Handler => {
+                "to its services; directly before they are in and after they have left"
+            }
             Sends::Nowhere => "nowhere",
         }
     }
@@ -63,6 +66,7 @@ impl Need {
             Need::Bypassed => "its proxy has left (bypass)",
             Need::Relayed => "its proxy has left (local)",
             Need::Returned => "its proxy has left (return)",
+            Need::Services => "services are in it, or have added bytes to it",
         }
     }
 }

@@ -10,6 +10,7 @@ use dysco_common::State;
 use super::{Agent, AgentConfig, Quarantine, Tracking, map_error, set_watched, take};
 use crate::attach::{self};
 use crate::chain::{self, Chains};
+use crate::detour::Detours;
 use crate::error::AgentError;
 use crate::events::Events;
 use crate::interfaces::Place;
@@ -114,6 +115,7 @@ impl Agent {
         let is_closed = |slot: &u32| memory.is_in(*slot, State::Closed);
         let closed = (0..memory.len()).filter(is_closed).collect();
         let chains = Chains::open(ebpf)?;
+        let detours = Detours::open(ebpf)?;
         let edges = Array::try_from(take(ebpf, "EDGES")?).map_err(map_error("open", "EDGES"))?;
         chain::set_own(take(ebpf, "OWN")?, &config.addresses)?;
         let mut watched =
@@ -144,6 +146,7 @@ impl Agent {
             dir,
             rules: Mutex::new(tracking),
             chains: Mutex::new(chains),
+            detours,
             edges: Mutex::new(edges),
             quarantine: Mutex::new(Quarantine {
                 // Collected by a process that has ended.

@@ -50,6 +50,7 @@ mod removal;
 mod reports;
 mod retention;
 mod routes;
+mod services;
 mod sockets;
 mod start;
 mod state;

@@ -16,6 +16,7 @@ enum Group {
     Dropped,
     Relayed,
     RelayedByXdp,
+    Handlers,
     Icmp,
     TooBigSent,
     ChainSyns,
@@ -25,7 +26,7 @@ enum Group {
 
 impl Group {
     /// All families, in the order of the page.
-    const ALL: [Group; 14] = [
+    const ALL: [Group; 15] = [
         Group::Tracked,
         Group::NotTracked,
         Group::Translated,
@@ -35,6 +36,7 @@ impl Group {
         Group::Dropped,
         Group::Relayed,
         Group::RelayedByXdp,
+        Group::Handlers,
         Group::Icmp,
         Group::TooBigSent,
         Group::ChainSyns,
@@ -55,6 +57,7 @@ impl Group {
             Group::Dropped => ("packets_dropped", &["reason"], "Packets that were dropped."),
             Group::Relayed => ("packets_relayed", &[], "Packets that this host relayed for a removed proxy."),
             Group::RelayedByXdp => ("packets_relayed_by_xdp", &[], "Packets that XDP relayed; `dysco_packets_relayed_total` has them too."),
+            Group::Handlers => ("packets_of_handlers", &["direction"], "Packets of sessions with services: `to` their handlers, or `from` them."),
             Group::Icmp => ("icmp_errors", &["outcome"], "ICMP errors about changed sessions: `translated` for the end that they concern, `relayed`, or `not_believed`."),
             Group::TooBigSent => ("icmp_too_big_sent", &[], "ICMP errors that a relaying host sent for packets too big for its next link."),
             Group::ChainSyns => ("chain_syns", &["direction"], "SYNs with a chain: `sent` or `received`."),
@@ -83,6 +86,9 @@ fn place(counter: Counter) -> (Group, &'static [&'static str]) {
         Counter::DroppedHopLimit => (Group::Dropped, &["hop_limit_on_relay"]),
         Counter::DroppedMarked => (Group::Dropped, &["congestion_unanswered"]),
         Counter::BeyondWindow => (Group::Dropped, &["beyond_window_in_two_paths"]),
+        Counter::DroppedHandler => (Group::Dropped, &["from_handler"]),
+        Counter::ToHandler => (Group::Handlers, &["to"]),
+        Counter::FromHandler => (Group::Handlers, &["from"]),
         Counter::Relayed => (Group::Relayed, &[]),
         Counter::RelayedByXdp => (Group::RelayedByXdp, &[]),
         Counter::IcmpTranslated => (Group::Icmp, &["translated"]),

@@ -25,6 +25,25 @@ pub fn trim(ctx: &TcContext, p: &mut Packet) -> Option<u64> {
     forget_payload(ctx, p, old_len, header)
 }
 
+/// Cuts the payload to `keep` bytes, as [`trim`] does to none. Returns `None` for a packet whose
+/// checksum includes the payload, and for one that is not long enough.
+#[cfg(not(feature = "headerless"))]
+#[inline(always)]
+pub fn trim_to(ctx: &TcContext, p: &mut Packet, keep: u32) -> Option<u64> {
+    let header = bound_header(p.header.data_offset() as u64) as u32;
+    let (old_len, len) = (header + p.seg.len, header + keep);
+    // SAFETY: a readable field of the context.
+    let of_many = unsafe { (*ctx.skb.skb).gso_size } != 0;
+    let check = u16::from_ne_bytes([p.header.0[CHECK], p.header.0[CHECK + 1]]);
+    let whole = Field::of(check, pseudo_header(p, old_len), of_many) == Field::Whole;
+    if keep >= p.seg.len || whole {
+        return None;
+    }
+    resize(ctx, p.key.is_v6(), p.l4() as u32 + len)?;
+    p.seg.len = keep;
+    Some(fold32(BIAS + len.to_be() as u64 - old_len.to_be() as u64))
+}
+
 /// Cuts or lengthens the frame to `end`, and sets the IP length accordingly.
 #[inline(always)]
 fn resize(ctx: &TcContext, v6: bool, end: u32) -> Option<()> {

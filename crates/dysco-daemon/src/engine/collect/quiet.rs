@@ -96,7 +96,9 @@ impl ThisHost {
             View::Tracked | View::Adopted if !self.is_changing(slot) => Some(Quiet::Unseen),
             // A host that leads a session to a server without an agent, or opens it for another; or
             // the session's socket vanished while no daemon listed sockets.
-            View::NewPath(_) | View::Returned if self.sockets.are_listed() => Some(Quiet::Led),
+            View::NewPath(_) | View::Returned | View::Detoured if self.sockets.are_listed() => {
+                Some(Quiet::Led)
+            }
             _ => None,
         }
     }

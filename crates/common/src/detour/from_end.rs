@@ -1,0 +1,279 @@
+//! A packet that an end sends: to the other end, to the socket that speaks with this end, or a
+//! part of it to each.
+
+use super::{Detour, End, Way, phase};
+use crate::seq::{after, before, max, min};
+use crate::tcp::{ACK, RST, Segment};
+
+/// Headers that a packet leaves with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FromEnd {
+    /// Header of the packet itself.
+    pub main: Header,
+    /// True if the packet itself goes to the socket, false if it goes to the other end.
+    pub to_socket: bool,
+    /// Bytes of payload that the packet keeps, if it extends beyond the cutoff. It then has no FIN.
+    pub keep: Option<u32>,
+    /// A packet without payload for the other of the two, which has to hear the acknowledgement.
+    pub copy: Option<Header>,
+}
+
+/// Changed fields of a header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// First sequence number.
+    pub seq: u32,
+    /// Acknowledgement number.
+    pub ack: u32,
+    /// Window as it is sent.
+    pub window: u16,
+    /// Number to add to the edges of SACK blocks; `None` if the packet may contain none.
+    pub sack_add: Option<u32>,
+}
+
+/// What an end's acknowledgement says to one of those who sent it data.
+#[derive(Clone, Copy)]
+struct Heard {
+    ack: u32,
+    window: u16,
+    sack_add: Option<u32>,
+    /// It says more than before.
+    news: bool,
+    /// It may be said without data.
+    alone: bool,
+}
+
+/// Decides the route of a packet of an end, and records what it says. `scale` is that of the
+/// windows that the end sends.
+#[inline(always)]
+pub fn from_end(d: &mut Detour, from: End, seg: &Segment, scale: u8) -> FromEnd {
+    let (way, acked) = d.ways(from);
+    let direct = hear_for_end(acked, seg, scale);
+    let socket = hear_for_socket(acked, seg, scale);
+    if !seg.has(RST) && after(seg.end(), way.sent) {
+        way.sent = seg.end();
+    }
+    let bare = seg.span() == 0 && !seg.has(RST);
+    let route = if bare {
+        // An acknowledgement alone goes wherever it is awaited.
+        Route::whole(direct.is_none())
+    } else {
+        route(way, seg)
+    };
+    let (main, other) = if route.to_socket {
+        (socket, direct)
+    } else {
+        (direct, socket)
+    };
+    let copied =
+        other.filter(|heard| seg.has(ACK) && !seg.has(RST) && (bare && heard.alone || heard.news));
+    let heard = main.unwrap_or(nothing(acked, route.to_socket));
+    let len = route.keep.unwrap_or(seg.span());
+    FromEnd {
+        main: header(way, seg, &heard, route.to_socket, len),
+        to_socket: route.to_socket,
+        keep: route.keep,
+        copy: copied.map(|heard| header(way, seg, &heard, !route.to_socket, 0)),
+    }
+}
+
+/// Returns what one hears who has no part in the other direction: the same as before.
+#[inline(always)]
+const fn nothing(way: &Way, to_socket: bool) -> Heard {
+    Heard {
+        ack: if to_socket {
+            way.told.wrapping_sub(way.from_socket)
+        } else {
+            way.shown
+        },
+        window: 0,
+        sack_add: None,
+        news: false,
+        alone: false,
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Route {
+    to_socket: bool,
+    keep: Option<u32>,
+}
+
+impl Route {
+    #[inline(always)]
+    const fn whole(to_socket: bool) -> Route {
+        Route {
+            to_socket,
+            keep: None,
+        }
+    }
+}
+
+/// Returns the route of a segment with data, a FIN or a reset.
+#[inline(always)]
+fn route(way: &Way, seg: &Segment) -> Route {
+    match way.effective() {
+        phase::DIRECT => Route::whole(false),
+        phase::THROUGH => Route::whole(true),
+        phase::LEAVING => Route::whole(!way.is_cut() || before(seg.seq, way.cut)),
+        // What the receiver has acknowledged is not sent to it again: the socket answers.
+        _ if way.received != 0 || way.is_cut() && !before(seg.seq, way.cut) => Route::whole(true),
+        _ if way.is_cut() && after(seg.end(), way.cut) => Route {
+            to_socket: false,
+            keep: Some(way.cut.wrapping_sub(seg.seq)),
+        },
+        _ => Route::whole(false),
+    }
+}
+
+/// Records what an end acknowledges directly to the other end. Returns what the other end may
+/// hear, or `None` if it hears only the socket.
+#[inline(always)]
+fn hear_for_end(way: &mut Way, seg: &Segment, scale: u8) -> Option<Heard> {
+    let phase = way.effective();
+    if phase == phase::THROUGH {
+        return None;
+    }
+    if !seg.has(ACK) || seg.has(RST) {
+        return Some(shown(way, seg, scale, false));
+    }
+    let ack = seg.ack.wrapping_sub(way.direct_shift());
+    let edge = ack.wrapping_add((seg.window as u32) << (scale & 15));
+    let was = way.shown;
+    match phase {
+        phase::DIRECT => {
+            way.show(ack, edge);
+        }
+        phase::ENTERING => {
+            if way.released != 0 {
+                return None;
+            }
+            let all = way.is_cut() && !before(ack, way.cut);
+            way.show(if all { way.cut } else { ack }, edge);
+            if all {
+                way.received = 1;
+                way.release();
+            }
+        }
+        _ => {
+            if !way.is_cut() || before(ack, way.cut) {
+                return None;
+            }
+            way.received = 1;
+            if way.released == 0 {
+                way.keep(ack, edge);
+                return None;
+            }
+            way.show(ack, edge);
+        }
+    }
+    Some(shown(way, seg, scale, after(way.shown, was)))
+}
+
+/// Returns what the sender of a direction may hear.
+#[inline(always)]
+fn shown(way: &Way, seg: &Segment, scale: u8, news: bool) -> Heard {
+    let ack = seg.ack.wrapping_sub(way.direct_shift());
+    let edge = ack.wrapping_add((seg.window as u32) << (scale & 15));
+    let own = ack == way.shown;
+    // Blocks after the cutoff are of data that the sender has not sent to this receiver.
+    let sacks = own && !(way.changes() && way.is_cut());
+    Heard {
+        ack: way.shown,
+        window: if own {
+            seg.window
+        } else {
+            way.window(edge, scale)
+        },
+        sack_add: sacks.then_some(way.direct_shift().wrapping_neg()),
+        news,
+        alone: true,
+    }
+}
+
+/// Records what an end acknowledges to the socket that sends it data. Returns what the socket may
+/// hear, or `None` if there is none.
+#[inline(always)]
+fn hear_for_socket(way: &mut Way, seg: &Segment, scale: u8) -> Option<Heard> {
+    let phase = way.effective();
+    if phase == phase::DIRECT {
+        return None;
+    }
+    let edge = seg.ack.wrapping_add((seg.window as u32) << (scale & 15));
+    if !way.is_cut() && phase == phase::ENTERING {
+        // The socket has sent nothing, and the next byte is its first.
+        let next = way.sent.wrapping_add(way.shift);
+        return Some(Heard {
+            window: super::scaled(edge.wrapping_sub(next), scale),
+            ..nothing(way, true)
+        });
+    }
+    let ack = match phase {
+        phase::ENTERING => max(seg.ack, way.cut_received()),
+        phase::LEAVING if way.is_cut() => min(seg.ack, way.cut_received()),
+        _ => seg.ack,
+    };
+    let own = ack == seg.ack;
+    let news = seg.has(ACK) && after(ack, way.told);
+    if news {
+        way.told = ack;
+    }
+    Some(Heard {
+        ack: ack.wrapping_sub(way.from_socket),
+        window: if own {
+            seg.window
+        } else {
+            super::scaled(edge.wrapping_sub(ack), scale)
+        },
+        sack_add: own.then_some(way.from_socket.wrapping_neg()),
+        news,
+        alone: true,
+    })
+}
+
+/// Returns the header of a packet of an end that takes `len` sequence numbers.
+#[inline(always)]
+fn header(way: &mut Way, seg: &Segment, heard: &Heard, to_socket: bool, len: u32) -> Header {
+    let seq = if to_socket {
+        number_for_socket(way, seg.seq)
+    } else {
+        number_for_end(way, seg.seq)
+    };
+    let end = seq.wrapping_add(len);
+    if !to_socket && !seg.has(RST) && after(end, way.delivered) {
+        way.delivered = end;
+    }
+    Header {
+        seq,
+        ack: heard.ack,
+        window: heard.window,
+        sack_add: heard.sack_add,
+    }
+}
+
+/// Returns a number as the socket has it. Data of the other route is no data of the socket.
+#[inline(always)]
+fn number_for_socket(way: &Way, seq: u32) -> u32 {
+    let seq = match way.effective() {
+        phase::ENTERING if !way.is_cut() => return way.start,
+        phase::ENTERING if way.received == 0 => max(seq, way.cut),
+        phase::LEAVING if way.is_cut() => min(seq, way.cut),
+        // The sockets have had all of it.
+        phase::DIRECT => way.cut,
+        _ => seq,
+    };
+    seq.wrapping_add(way.to_socket)
+}
+
+/// Returns a number as the other end has it. A packet without data that follows data of the other
+/// route has the number that the receiver expects.
+#[inline(always)]
+fn number_for_end(way: &Way, seq: u32) -> u32 {
+    let direct = seq.wrapping_add(way.direct_shift());
+    match way.effective() {
+        phase::DIRECT => direct,
+        phase::ENTERING if !way.is_cut() || before(seq, way.cut) => direct,
+        phase::LEAVING if way.is_cut() && !before(seq, way.cut) => direct,
+        _ => way.delivered,
+    }
+}

@@ -1,0 +1,83 @@
+//! A packet that a socket of the handler sends to its end.
+
+use super::{Detour, End, Header, phase};
+use crate::seq::{after, before};
+use crate::tcp::{ACK, RST, Segment};
+
+/// Decides about a packet that the socket which speaks with an end sends to it. `scale` is that
+/// of the windows that this end receives. Returns `None` if the end must not receive the packet.
+#[inline(always)]
+pub fn from_socket(d: &mut Detour, to: End, seg: &Segment, scale: u8) -> Option<Header> {
+    let (acked, way) = d.ways(to);
+    let carries = seg.span() > 0 || seg.has(RST);
+    let entered = match way.effective() {
+        phase::DIRECT => false,
+        // The handler sent before it received: the caller has tried to set the cutoff.
+        phase::ENTERING => way.is_cut(),
+        _ => true,
+    };
+    if carries && !entered {
+        return None;
+    }
+    let ack = seg.ack.wrapping_sub(acked.to_socket);
+    let edge = ack.wrapping_add((seg.window as u32) << (scale & 15));
+    let counts = seg.has(ACK) && !seg.has(RST);
+    let speaks = counts && hears(acked, ack, edge);
+    if !carries && !speaks {
+        return None;
+    }
+    let seq = if entered {
+        seg.seq.wrapping_add(way.from_socket)
+    } else {
+        way.delivered
+    };
+    let end = seq.wrapping_add(seg.span());
+    if after(end, way.delivered) && !seg.has(RST) {
+        way.delivered = end;
+    }
+    let own = ack == acked.shown;
+    Some(Header {
+        seq,
+        ack: acked.shown,
+        window: if own && speaks {
+            seg.window
+        } else {
+            acked.window(edge, scale)
+        },
+        sack_add: (own && speaks).then_some(acked.to_socket.wrapping_neg()),
+    })
+}
+
+/// Records what the socket acknowledges to the end. Returns true if the end may hear the socket.
+#[inline(always)]
+fn hears(way: &mut super::Way, ack: u32, edge: u32) -> bool {
+    match way.effective() {
+        phase::THROUGH => {
+            way.show(ack, edge);
+            true
+        }
+        phase::ENTERING => {
+            if !way.is_cut() {
+                return false;
+            }
+            if way.released == 0 {
+                way.keep(ack, edge);
+                return false;
+            }
+            way.show(ack, edge);
+            true
+        }
+        phase::LEAVING => {
+            if way.released != 0 {
+                return false;
+            }
+            let all = way.is_cut() && !before(ack, way.cut);
+            way.show(if all { way.cut } else { ack }, edge);
+            if all {
+                way.release();
+            }
+            true
+        }
+        _ => false,
+    }
+}

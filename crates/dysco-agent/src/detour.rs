@@ -1,0 +1,216 @@
+//! Detours of sessions through the handler processes of their services.
+
+mod memory;
+mod numbers;
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use aya::Ebpf;
+use aya::maps::{HashMap, Map, MapData};
+use dysco_common::detour::{Detour, MAX_DETOURS, Way, phase};
+use dysco_common::{State, View};
+
+use crate::Agent;
+use crate::agent::{lock, map_error, take};
+use crate::attach;
+use crate::error::AgentError;
+use memory::Memory;
+
+pub use numbers::{Numbers, Start};
+
+/// Records of all detours, and the sessions that have one.
+pub(crate) struct Detours {
+    memory: Memory,
+    by_slot: Mutex<HashMap<MapData, u32, u32>>,
+    /// Records that no session has.
+    free: Mutex<BTreeSet<u32>>,
+}
+
+/// Link to a handler's namespace, and interface of a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DetourLink {
+    /// Index of this host's end of the link to the handler.
+    pub handler: u32,
+    /// Interface by which the session's packets come and go.
+    pub interface: u32,
+    /// Ethernet address of that interface.
+    pub address: [u8; 6],
+}
+
+impl Detours {
+    pub fn open(ebpf: &mut Ebpf) -> Result<Detours, AgentError> {
+        let Map::Array(records) = take(ebpf, "DETOURS")? else {
+            return Err(AgentError::Missing("array DETOURS"));
+        };
+        let memory = Memory::map(records.fd(), MAX_DETOURS)?;
+        let by_slot = HashMap::try_from(take(ebpf, "DETOURED")?);
+        let by_slot = by_slot.map_err(map_error("open", "DETOURED"))?;
+        let unused = |index: &u32| memory.read(*index).slot == 0;
+        let free = (0..MAX_DETOURS).filter(unused).collect();
+        Ok(Detours {
+            memory,
+            by_slot: Mutex::new(by_slot),
+            free: Mutex::new(free),
+        })
+    }
+
+    fn index(&self, slot: u32) -> Option<u32> {
+        lock(&self.by_slot).get(&slot, 0).ok()
+    }
+}
+
+impl Agent {
+    /// Puts the program for handlers' packets on this host's end of the link to their namespace.
+    ///
+    /// # Errors
+    /// If the kernel refuses the program, or its place.
+    pub fn attach_handler(&self, interface: &str) -> Result<(), AgentError> {
+        let attach = self.attached().first().map(|one| one.attach);
+        let mut loaded = lock(&self.loaded);
+        attach::attach_handler(
+            &mut loaded,
+            &self.dir,
+            interface,
+            attach.unwrap_or_default(),
+        )
+    }
+
+    /// Takes the program off the link again.
+    pub fn detach_handler(&self, interface: &str) {
+        attach::detach_handler(&self.dir, interface);
+    }
+
+    /// Returns the record of a session with a detour.
+    pub fn detour(&self, slot: u32) -> Option<Detour> {
+        let index = self.detours.index(slot)?;
+        Some(self.detours.memory.read(index))
+    }
+
+    /// Returns all records.
+    pub fn detours(&self) -> Vec<Detour> {
+        let all = (0..MAX_DETOURS).map(|index| self.detours.memory.read(index));
+        all.filter(|record| record.slot != 0).collect()
+    }
+
+    /// Returns the numbers that a session's ends have reached, from which the handler's sockets can
+    /// begin.
+    pub fn detour_numbers(&self, slot: u32) -> Numbers {
+        numbers::of(&self.session(slot), self.detour(slot).as_ref())
+    }
+
+    /// Lets both directions of a session enter a detour at the next packet. The handler's sockets
+    /// begin with the numbers of `start`.
+    ///
+    /// # Errors
+    /// If no record is free, or the map cannot be written. The session stays as it is.
+    pub fn enter_detour(
+        &self,
+        slot: u32,
+        start: &Start,
+        link: &DetourLink,
+    ) -> Result<(), AgentError> {
+        let before = self.detour(slot);
+        let at = numbers::of(&self.session(slot), before.as_ref());
+        let index = {
+            let mut free = lock(&self.detours.free);
+            let index = free.pop_first().ok_or(AgentError::NoDetour)?;
+            index
+        };
+        let [a, b, c, d, e, f] = link.address;
+        let record = Detour {
+            out: Way::entering(start.out, at.shift_out, at.sent_out, at.shown_out),
+            back: Way::entering(start.back, at.shift_back, at.sent_back, at.shown_back),
+            handler: link.handler,
+            interface: link.interface,
+            address: [a, b, c, d, e, f, 0, 0],
+            slot: slot + 1,
+            state_before: match before {
+                Some(before) => before.state_before,
+                None => self.session(slot).state,
+            },
+        };
+        self.detours.memory.seed(index, &record);
+        let earlier = self.detours.index(slot);
+        let written = lock(&self.detours.by_slot)
+            .insert(slot, index, 0)
+            .map_err(map_error("write", "DETOURED"));
+        if let Err(error) = written {
+            self.free_record(index);
+            return Err(error);
+        }
+        self.memory().set_state(slot, State::Detour);
+        if let Some(earlier) = earlier {
+            self.free_record(earlier);
+        }
+        Ok(())
+    }
+
+    /// Ends the changes of a session's routes that are complete. Returns the record.
+    pub fn settle_detour(&self, slot: u32) -> Option<Detour> {
+        let index = self.detours.index(slot)?;
+        let d = self.detours.memory.read(index);
+        for (out, way) in [(true, &d.out), (false, &d.back)] {
+            if way.is_done() {
+                self.detours.memory.finish(index, out);
+            }
+        }
+        Some(self.detours.memory.read(index))
+    }
+
+    /// Lets both directions leave the detour at the next packet. `added` are the numbers of bytes
+    /// that the services have added to each direction.
+    pub fn leave_detour(&self, slot: u32, added: [i64; 2]) -> bool {
+        let Some(index) = self.detours.index(slot) else {
+            return false;
+        };
+        let [out, back] = added.map(|added| added as u32);
+        self.detours.memory.leave(index, true, out);
+        self.detours.memory.leave(index, false, back);
+        true
+    }
+
+    /// Ends a detour whose directions both go directly. The entry has its earlier state again if
+    /// no byte was added; otherwise the record stays, and the programs go on changing numbers.
+    /// Returns true if the session is as before.
+    pub fn end_detour(&self, slot: u32) -> bool {
+        let Some(index) = self.detours.index(slot) else {
+            return true;
+        };
+        let d = self.detours.memory.read(index);
+        let direct = d.out.phase == phase::DIRECT && d.back.phase == phase::DIRECT;
+        if !direct || d.out.shift | d.back.shift != 0 {
+            return false;
+        }
+        let state = State::from_word(d.state_before).unwrap_or(State::Tracked);
+        self.memory().set_state(slot, state);
+        self.forget_detour(slot);
+        true
+    }
+
+    /// Forgets the record of a session that has ended.
+    pub(crate) fn forget_detour(&self, slot: u32) {
+        // Most sessions have none.
+        if let Some(index) = self.detours.index(slot) {
+            let _ = lock(&self.detours.by_slot).remove(&slot);
+            self.free_record(index);
+        }
+    }
+
+    fn free_record(&self, index: u32) {
+        self.detours.memory.seed(index, &Detour::default());
+        lock(&self.detours.free).insert(index);
+    }
+
+    /// True if a session of this slot may enter a detour, as far as its entry shows.
+    pub fn may_enter_detour(&self, slot: u32) -> bool {
+        let s = self.session(slot);
+        match s.view() {
+            View::Tracked | View::Adopted => true,
+            View::Detoured => self
+                .detour(slot)
+                .is_some_and(|d| d.out.phase == phase::DIRECT && d.back.phase == phase::DIRECT),
+            _ => false,
+        }
+    }
+}

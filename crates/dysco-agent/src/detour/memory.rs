@@ -1,0 +1,103 @@
+//! The records of detours, mapped into this process. The programs write the same words: see
+//! [`crate::memory`].
+
+use std::os::fd::AsFd;
+use std::ptr;
+use std::sync::atomic::Ordering;
+
+use dysco_common::detour::{Detour, Way, cut, phase};
+
+use crate::error::AgentError;
+use crate::mapped::Mapped;
+
+/// The mapped records.
+pub(super) struct Memory {
+    mapped: Mapped<Detour>,
+}
+
+impl Memory {
+    pub fn map(fd: impl AsFd, len: u32) -> Result<Memory, AgentError> {
+        let mapped = Mapped::new(fd, len)?;
+        Ok(Memory { mapped })
+    }
+
+    /// Returns a copy of a record.
+    pub fn read(&self, index: u32) -> Detour {
+        // SAFETY: `at` gives a valid record; every bit pattern is one.
+        unsafe { ptr::read_volatile(self.mapped.at(index)) }
+    }
+
+    /// Fills a record that no program uses, or empties one.
+    pub fn seed(&self, index: u32, record: &Detour) {
+        // SAFETY: as in `read`.
+        unsafe { ptr::write_volatile(self.mapped.at(index), *record) };
+    }
+
+    fn way(&self, index: u32, out: bool) -> *mut Way {
+        let record = self.mapped.at(index);
+        // SAFETY: the address of a field of a valid record.
+        unsafe {
+            if out {
+                &raw mut (*record).out
+            } else {
+                &raw mut (*record).back
+            }
+        }
+    }
+
+    /// Ends a change of a route that is complete. The programs treat both phases alike.
+    pub fn finish(&self, index: u32, out: bool) {
+        let way = self.way(index, out);
+        // SAFETY: addresses of fields of a valid record.
+        let (phase, shift, next) = unsafe {
+            (
+                self.mapped.word(&raw mut (*way).phase),
+                self.mapped.word(&raw mut (*way).shift),
+                self.mapped.word(&raw mut (*way).next_shift),
+            )
+        };
+        let next_phase = if phase.load(Ordering::SeqCst) == phase::ENTERING {
+            phase::THROUGH
+        } else {
+            shift.store(next.load(Ordering::SeqCst), Ordering::SeqCst);
+            phase::DIRECT
+        };
+        phase.store(next_phase, Ordering::SeqCst);
+    }
+
+    /// Lets a direction leave its detour at the next packet, to which `added` bytes were added. A
+    /// direction that no packet has entered leaves at once. No program reads the fields that are
+    /// written before the phase.
+    pub fn leave(&self, index: u32, out: bool, added: u32) {
+        let way = self.way(index, out);
+        // SAFETY: addresses of fields of a valid record.
+        let (phase, set, shift, next, flags) = unsafe {
+            (
+                self.mapped.word(&raw mut (*way).phase),
+                self.mapped.word(&raw mut (*way).cut_set),
+                self.mapped.word(&raw mut (*way).shift),
+                self.mapped.word(&raw mut (*way).next_shift),
+                [
+                    self.mapped.word(&raw mut (*way).released),
+                    self.mapped.word(&raw mut (*way).received),
+                    self.mapped.word(&raw mut (*way).late_set),
+                ],
+            )
+        };
+        let (revoke, order) = (cut::REVOKED, Ordering::SeqCst);
+        if phase.load(order) == phase::ENTERING
+            && set
+                .compare_exchange(cut::UNSET, revoke, order, order)
+                .is_ok()
+        {
+            phase.store(phase::DIRECT, order);
+            return;
+        }
+        next.store(shift.load(order).wrapping_add(added), order);
+        for flag in flags {
+            flag.store(0, order);
+        }
+        set.store(cut::UNSET, order);
+        phase.store(phase::LEAVING, order);
+    }
+}
