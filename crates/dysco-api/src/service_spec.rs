@@ -7,7 +7,7 @@ use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
 /// A service and its arguments: `NAME`, or `NAME=KEY=VALUE,KEY=VALUE`.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct ServiceSpec {
     /// Name of the service, such as `count`: lower-case letters, digits and hyphens.
@@ -17,6 +17,8 @@ pub struct ServiceSpec {
     pub arguments: Vec<(String, String)>,
 }
 
+/// Maximum length of a service with its arguments, in bytes.
+const LONGEST: usize = 4096;
 /// Separator of arguments.
 const ARGUMENTS: char = ',';
 /// Separator of a name or a key and what follows it. A value may contain it.
@@ -45,11 +47,13 @@ impl FromStr for ServiceSpec {
     type Err = Cause;
 
     fn from_str(s: &str) -> Result<Self, Cause> {
-        let bad = |why: String| {
-            Cause::new(format!("'{s}' is no service: {why}")).hint(
-                "write NAME or NAME=KEY=VALUE,KEY=VALUE, in lower-case letters, digits and hyphens",
-            )
-        };
+        let hint =
+            "write NAME or NAME=KEY=VALUE,KEY=VALUE, in lower-case letters, digits and hyphens";
+        if s.len() > LONGEST {
+            let why = format!("a service is longer than {LONGEST} bytes");
+            return Err(Cause::new(why).hint(hint));
+        }
+        let bad = |why| Cause::new(format!("'{s}' is no service: {why}")).hint(hint);
         let (name, rest) = match s.split_once(IS) {
             Some((name, rest)) => (name, Some(rest)),
             None => (s, None),
@@ -88,6 +92,14 @@ impl fmt::Display for ServiceSpec {
             write!(f, "{before}{key}{IS}{value}")?;
         }
         Ok(())
+    }
+}
+
+/// Shows no values: one may be a key.
+impl fmt::Debug for ServiceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys: Vec<_> = self.arguments.iter().map(|(key, _)| key.as_str()).collect();
+        write!(f, "ServiceSpec({}={})", self.name, keys.join(","))
     }
 }
 
@@ -150,6 +162,20 @@ mod tests {
         assert_eq!(spec.argument("key"), Some("YQ=="));
         assert_eq!(spec.argument("burst"), None);
         assert_eq!("count".parse::<ServiceSpec>().unwrap().arguments, []);
+    }
+
+    #[test]
+    fn values_are_not_in_debug_output() {
+        let spec: ServiceSpec = "crypt=key=secret,outward=back".parse().unwrap();
+        assert_eq!(format!("{spec:?}"), "ServiceSpec(crypt=key,outward)");
+    }
+
+    #[test]
+    fn a_service_has_a_greatest_length() {
+        let of = |len| format!("a=b={}", "c".repeat(len - 4)).parse::<ServiceSpec>();
+        assert!(of(LONGEST).is_ok());
+        let cause = of(LONGEST + 1).unwrap_err();
+        assert_eq!(cause.why, "a service is longer than 4096 bytes");
     }
 
     #[test]
