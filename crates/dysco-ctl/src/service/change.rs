@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dysco_api::{
     Exit, Filter, Reply, Request, ServiceAction, ServiceOutcome, ServiceReport, ServiceRequest,
-    ServiceSpec, SessionName, SocketOwner,
+    SessionName, SocketOwner,
 };
 use dysco_explain::Cause;
 use serde::Serialize;
@@ -97,64 +97,63 @@ pub(super) struct Summary {
 
 /// Puts services into sessions.
 pub fn put(context: &Context, args: PutArgs) -> Result<Exit, CliError> {
-    let (services, sessions) = args.split().map_err(CliError::Usage)?;
-    ask(
-        context,
-        ServiceAction::Put { services },
-        sessions,
-        args.common,
-    )
+    ask(context, args.request().map_err(CliError::Usage)?, NONE)
 }
 
 /// Takes all services out of sessions.
 pub fn take(context: &Context, args: TakeArgs) -> Result<Exit, CliError> {
-    ask(context, ServiceAction::Take, args.sessions, args.common)
+    let request = args.common.request(ServiceAction::Take, args.sessions);
+    ask(context, request, NONE_TO_TAKE)
 }
 
 impl PutArgs {
-    /// Returns the services and the sessions. There are services, and the sessions are selected in
-    /// one way.
-    pub(super) fn split(&self) -> Result<(Vec<ServiceSpec>, Vec<SessionName>), Cause> {
+    /// Returns the request. It has services, and the sessions are selected in one way.
+    pub(super) fn request(self) -> Result<ServiceRequest, Cause> {
         let (mut services, mut sessions) = (Vec::new(), Vec::new());
-        for word in &self.words {
+        for word in self.words {
             match word {
-                Word::Service(spec) => services.push(spec.clone()),
-                Word::Session(name) => sessions.push(*name),
+                Word::Service(spec) => services.push(spec),
+                Word::Session(name) => sessions.push(name),
             }
         }
         let no = |why| Err(Cause::new(why).hint("name sessions, or use --filter or --all"));
-        let selects = self.common.all || !self.common.filters.is_empty();
-        match (sessions.is_empty(), selects) {
+        match (sessions.is_empty(), self.common.selects()) {
             _ if services.is_empty() => {
                 Err(Cause::new("no service is named").hint("write it as +NAME"))
             }
             (true, false) => no("no session is selected"),
             (false, true) => no("sessions are named, and selected by an option as well"),
-            (true, true) | (false, false) => Ok((services, sessions)),
+            (true, true) | (false, false) => {
+                let action = ServiceAction::Put { services };
+                Ok(self.common.request(action, sessions))
+            }
         }
     }
 }
 
-fn ask(
-    context: &Context,
-    action: ServiceAction,
-    sessions: Vec<SessionName>,
-    common: Common,
-) -> Result<Exit, CliError> {
-    let none = match &action {
-        ServiceAction::Put { .. } => NONE,
-        ServiceAction::Take => NONE_TO_TAKE,
-    };
-    let dry_run = common.dry_run;
-    let mut client = context.ask(&Request::Service(ServiceRequest {
-        sessions,
-        all: common.all || !common.filters.is_empty(),
-        filter: common.filters.into_iter().collect(),
-        action,
-        dry_run,
-        wait_ms: common.wait.map(|time| time.as_millis() as u64),
-    }))?;
-    client.set_patience(Some(common.wait.unwrap_or_default() + LONGEST))?;
+impl Common {
+    /// Returns true if an option selects sessions.
+    fn selects(&self) -> bool {
+        self.all || !self.filters.is_empty()
+    }
+
+    fn request(self, action: ServiceAction, sessions: Vec<SessionName>) -> ServiceRequest {
+        ServiceRequest {
+            sessions,
+            all: self.selects(),
+            filter: self.filters.into_iter().collect(),
+            action,
+            dry_run: self.dry_run,
+            wait_ms: self.wait.map(|time| time.as_millis() as u64),
+        }
+    }
+}
+
+/// Sends a request and prints the result. `none` is the hint if no session was found.
+fn ask(context: &Context, request: ServiceRequest, none: &'static str) -> Result<Exit, CliError> {
+    let (dry_run, wait) = (request.dry_run, request.wait_ms.map(Duration::from_millis));
+    let mut client = context.ask(&Request::Service(request))?;
+    client.set_patience(Some(wait.unwrap_or_default() + LONGEST))?;
     let mut done = Done {
         dry_run,
         ..Done::default()
@@ -169,7 +168,7 @@ fn ask(
     }
     done.hint = (done.accepted == 0).then_some(none);
     context.print(&json(&done)?, |_| text(&done))?;
-    Ok(exit(&done.summary, common.wait.is_some()))
+    Ok(exit(&done.summary, wait.is_some()))
 }
 
 /// Returns the exit code. A change that goes on is expected unless its end was waited for.

@@ -1,6 +1,7 @@
 use clap::Parser;
 use dysco_api::{
-    ServiceAnswer, ServiceOutcome, ServiceReport, ServiceRow, ServiceState, SessionId, SocketOwner,
+    Filter, ServiceAction, ServiceAnswer, ServiceOutcome, ServiceReport, ServiceRequest,
+    ServiceRow, ServiceState, SessionId, SocketOwner,
 };
 use serde_json::{Value, json};
 
@@ -13,20 +14,38 @@ struct Put {
     args: PutArgs,
 }
 
-fn split(line: &str) -> Result<(Vec<String>, Vec<String>), Cause> {
+fn request(line: &str) -> Result<ServiceRequest, Cause> {
     let words = std::iter::once("put").chain(line.split_whitespace());
-    let (services, sessions) = Put::try_parse_from(words).unwrap().args.split()?;
-    let texts = services.iter().map(ToString::to_string).collect();
-    Ok((texts, sessions.iter().map(ToString::to_string).collect()))
+    Put::try_parse_from(words).unwrap().args.request()
 }
 
 #[test]
 fn services_and_sessions_are_told_apart() {
-    let both = split("+count 1a +shape=rate=20M,burst=1 10.0.0.1:80>10.0.0.2:1").unwrap();
-    assert_eq!(both.0, ["count", "shape=rate=20M,burst=1"]);
-    assert_eq!(both.1, ["1a", "10.0.0.1:80>10.0.0.2:1"]);
-    assert_eq!(split("+count --all").unwrap().1, Vec::<String>::new());
-    assert!(split("--filter port=80 +count --filter mode=none").is_ok());
+    let named = request("+count 1a +shape=rate=20M,burst=1 10.0.0.1:80>10.0.0.2:1").unwrap();
+    let services = ["count", "shape=rate=20M,burst=1"].map(|spec| spec.parse().unwrap());
+    let sessions = ["1a", "10.0.0.1:80>10.0.0.2:1"].map(|name| name.parse().unwrap());
+    let expected = ServiceRequest {
+        sessions: sessions.into(),
+        all: false,
+        filter: Filter::default(),
+        action: ServiceAction::Put {
+            services: services.into(),
+        },
+        dry_run: false,
+        wait_ms: None,
+    };
+    assert_eq!(named, expected);
+    let all = request("--wait +count --all --dry-run").unwrap();
+    assert!(all.all && all.sessions.is_empty() && all.dry_run);
+    assert_eq!(all.wait_ms, Some(60_000));
+    let some = request("--filter port=80 +count --filter mode=none --wait=500ms").unwrap();
+    assert!(some.all && !some.dry_run);
+    assert_eq!(some.filter.to_string(), "port=80,mode=none");
+    assert_eq!(some.wait_ms, Some(500));
+}
+
+#[test]
+fn a_request_without_services_or_a_clear_selection_is_wrong() {
     for (line, why) in [
         ("1a", "no service is named"),
         ("1a --all", "no service is named"),
@@ -37,7 +56,7 @@ fn services_and_sessions_are_told_apart() {
             "selected by an option as well",
         ),
     ] {
-        let cause = split(line).unwrap_err();
+        let cause = request(line).unwrap_err();
         assert!(cause.why.contains(why), "{line}: {cause}");
         assert!(cause.hint.is_some(), "{line}");
         let error = CliError::Usage(cause);
