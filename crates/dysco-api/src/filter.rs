@@ -131,6 +131,13 @@ impl Hop {
     }
 }
 
+/// Joins filters into one that selects what all of them select.
+impl FromIterator<Filter> for Filter {
+    fn from_iter<T: IntoIterator<Item = Filter>>(filters: T) -> Self {
+        Filter(filters.into_iter().flat_map(|filter| filter.0).collect())
+    }
+}
+
 impl FromStr for Filter {
     type Err = Cause;
 

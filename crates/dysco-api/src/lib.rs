@@ -18,6 +18,8 @@ mod reconfigure;
 mod reload;
 mod removal;
 mod rules;
+mod service;
+mod service_spec;
 mod session;
 mod socket_option;
 mod state;
@@ -41,6 +43,11 @@ pub use reconfigure::{ChainChange, ChainOutcome, ChainReport, Reconfigure, Which
 pub use reload::{ReloadReport, ValueChange};
 pub use removal::{Outcome, RemovalReport, Remove, Summary};
 pub use rules::{Explained, PolicyReport, RuleReport};
+pub use service::{
+    ServiceAction, ServiceAnswer, ServiceCall, ServiceListing, ServiceOutcome, ServiceReport,
+    ServiceRequest, ServiceRow, ServiceState,
+};
+pub use service_spec::ServiceSpec;
 pub use session::{
     HeldReport, HistoryEntry, Label, PathReport, ProcessReport, ProxyReport, Relayer, Removable,
     Role, SessionReport, Way, WayChange,

@@ -72,6 +72,19 @@ fn names_are_read_as_they_are_printed() {
     }
 }
 
+#[test]
+fn joined_filters_select_what_all_of_them_select() {
+    let joined = |filters: &[&str]| {
+        let filters = filters.iter().map(|f| f.parse::<Filter>().unwrap());
+        filters.collect::<Filter>().to_string()
+    };
+    assert_eq!(
+        joined(&["port=80,mode=none", "", "peer=::1"]),
+        "port=80,mode=none,peer=::1"
+    );
+    assert_eq!(joined(&[]), "");
+}
+
 fn session_report() -> SessionReport {
     let end = |s: &str| s.parse().unwrap();
     SessionReport {

@@ -108,6 +108,13 @@ pub struct SocketOwner {
     pub name: String,
 }
 
+impl std::fmt::Display for SocketOwner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let SocketOwner { pid, name } = self;
+        write!(f, "{name}/{pid}")
+    }
+}
+
 /// A socket option with another value, in the words of the command line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TunedOption {

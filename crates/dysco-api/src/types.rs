@@ -17,6 +17,9 @@ use super::reconfigure::{ChainChange, ChainReport, Reconfigure, Which};
 use super::reload::ReloadReport;
 use super::removal::{RemovalReport, Remove, Summary};
 use super::rules::{Explained, PolicyReport};
+use super::service::{
+    ServiceAnswer, ServiceCall, ServiceListing, ServiceReport, ServiceRequest, ServiceRow,
+};
 use super::session::{ProxyReport, SessionReport};
 use super::state::{AboutState, InstallState, MoveState, StateInstalled, StateReport};
 use super::status::{AdoptReport, Counters, LeftReport, MetricsReport, StatusReport};
@@ -44,6 +47,13 @@ pub enum Request {
     /// Sets socket options of sessions' ends, or puts them back. [`Reply::Accepted`], a
     /// [`Reply::Tuned`] for each, then [`Reply::Done`].
     Tune(Tune),
+    /// Puts services into sessions, or takes them out. [`Reply::Accepted`], a [`Reply::Service`]
+    /// for each, then [`Reply::Done`].
+    Service(ServiceRequest),
+    /// Lists the sessions that have services. [`Reply::ServiceRow`]s, then [`Reply::Done`].
+    Services(ServiceListing),
+    /// Calls a service of a session. One [`Reply::ServiceAnswer`].
+    CallService(ServiceCall),
     /// Declares by how many bytes a middlebox of this host has changed the size of a session's
     /// stream. One [`Reply::Delta`].
     Delta(TellDelta),
@@ -125,6 +135,8 @@ impl Request {
             Request::Remove(remove) => !remove.dry_run,
             Request::Reconfigure(request) => !request.dry_run,
             Request::Tune(request) => !request.dry_run,
+            Request::Service(request) => !request.dry_run,
+            Request::CallService(_) => true,
             Request::InstallState(install) => !install.dry_run,
             Request::MoveState(request) => !request.dry_run,
             Request::RemoveState(_) => true,
@@ -138,6 +150,7 @@ impl Request {
             | Request::Sessions(_)
             | Request::Session { .. }
             | Request::Proxy { .. }
+            | Request::Services(_)
             | Request::ExportState(_)
             | Request::Monitor
             | Request::Counters
@@ -212,6 +225,8 @@ pub enum Reply {
     Adopted(AdoptReport),
     /// Final: the configuration was read again.
     Reloaded(ReloadReport),
+    /// Final: the answer of a service.
+    ServiceAnswer(ServiceAnswer),
     /// Final: the delta was stored.
     Delta(DeltaReport),
     /// Progress: a session.
@@ -231,6 +246,10 @@ pub enum Reply {
     ChainUpdated(ChainReport),
     /// Progress: the result for the socket of one session, or the expected one in a dry run.
     Tuned(TuneReport),
+    /// Progress: the result for the services of one session, or the expected one in a dry run.
+    Service(ServiceReport),
+    /// Progress: a session that has services.
+    ServiceRow(ServiceRow),
     /// Progress: an event.
     Event(MonitorEvent),
     /// Final: the request is complete, and each exception was reported.
@@ -260,6 +279,7 @@ impl Reply {
             | Reply::Adopted(_)
             | Reply::Reloaded(_)
             | Reply::Delta(_)
+            | Reply::ServiceAnswer(_)
             | Reply::Done { .. }
             | Reply::Error(_) => true,
             Reply::Session(_)
@@ -267,6 +287,8 @@ impl Reply {
             | Reply::Removal(_)
             | Reply::ChainUpdated(_)
             | Reply::Tuned(_)
+            | Reply::Service(_)
+            | Reply::ServiceRow(_)
             | Reply::Event(_) => false,
         }
     }

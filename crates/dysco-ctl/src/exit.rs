@@ -18,6 +18,9 @@ use super::bugreport::WriteError;
 use super::run::RunError;
 use super::uninstall::UninstallError;
 
+/// Operation that a wrong command line makes fail.
+const READ_LINE: &str = "understand the command line";
+
 /// A command that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
@@ -31,6 +34,8 @@ pub enum CliError {
     Policy(#[from] PolicyError),
     /// An error while starting a program.
     Run(#[from] RunError),
+    /// The command line contradicts itself, or lacks something.
+    Usage(Cause),
     /// The daemon sent a reply of another kind than the request expects.
     Unexpected,
     /// An error while uninstalling.
@@ -79,6 +84,7 @@ impl CliError {
             | CliError::Policy(_)
             | CliError::Run(_)
             | CliError::NoTerminal
+            | CliError::Usage(_)
             | CliError::Report(_)
             | CliError::Read { .. }
             | CliError::NoJson { .. } => Exit::Usage,
@@ -125,6 +131,7 @@ impl Explain for CliError {
             CliError::Run(error) => error.explain(),
             CliError::Uninstall(error) => error.explain(),
             CliError::Report(error) => error.explain(),
+            CliError::Usage(cause) => cause.clone().of(READ_LINE),
             CliError::Unexpected => {
                 Explanation::new("understand dyscod", "it answered something else")
                     .hint("use dyscoctl of the same version")
@@ -181,7 +188,7 @@ fn usage_json(error: &clap::Error) -> Value {
         Some(cause) => of_value(error, cause),
         None => Cause::new(first_paragraph(&error.to_string())).hint("see --help"),
     };
-    let reported = cause.of("understand the command line");
+    let reported = cause.of(READ_LINE);
     shape(Exit::Usage, &json!(Exit::Usage.code()), &reported)
 }
 

@@ -22,6 +22,7 @@ mod reconfigure;
 mod reload;
 mod remove;
 mod run;
+mod service;
 mod sessions;
 mod state;
 mod status;
@@ -86,6 +87,11 @@ enum Command {
     /// For the sockets of this host's ends of the sessions. The programs are not changed and do not
     /// notice. dyscod remembers what the sockets had.
     Tune(tune::Args),
+    /// Put services into live sessions, take them out, list and call them
+    ///
+    /// A service handles the bytes of a session of this host's programs, which are not changed and
+    /// do not notice.
+    Service(service::Args),
     /// Declare how many bytes a middlebox of this host added to a session's stream
     ///
     /// For a middlebox in the session's chain that rewrites sequence numbers itself. It must not
@@ -166,6 +172,7 @@ fn run(context: &Context, command: Command) -> Result<Exit, CliError> {
         Command::InsertMiddlebox(args) => reconfigure::insert(context, args),
         Command::ReplaceMiddlebox(args) => reconfigure::replace(context, args),
         Command::Tune(args) => tune::run(context, args),
+        Command::Service(args) => service::run(context, args),
         Command::Delta(args) => delta::run(context, args),
         Command::Drain(args) => drain::run(context, &args),
         Command::State(args) => state::run(context, args),

@@ -55,7 +55,7 @@ pub struct Args {
     /// The time limit of each removal, such as 500ms or 10s [default: from the configuration]. It
     /// is then rolled back, or goes on as pending if data uses the new path already. Changes of
     /// chains have their own limits
-    #[arg(long, value_parser = time::removal, value_name = "TIME")]
+    #[arg(long, value_parser = time::change, value_name = "TIME")]
     timeout: Option<Duration>,
 
     /// The path afterwards [default: from the configuration]

@@ -64,6 +64,20 @@ fn good_lines_are_understood() {
         "tune --restore --filter tuned=yes --dry-run",
         "tune --list",
         "tune --list --filter peer=10.0.0.2 -o json",
+        "service put +count 1a 2b",
+        "service put +count +shape=rate=20M,burst=64K --filter port=443 --wait",
+        "service put 10.0.0.1:80>10.0.0.2:40000 +count --wait=10s -o json",
+        "service put +count --all --dry-run --namespace web",
+        "service put --filter port=443 --filter mode=none +count",
+        "service take 1a 10.0.0.1:80>10.0.0.2:40000 --wait",
+        "service take --all --dry-run --wait",
+        "service take --filter peer=10.0.0.2",
+        "service list",
+        "service list 1a -o json",
+        "service list --filter port=443",
+        "service call 1a count read",
+        "service call 1a shape set {\"rate\":\"20M\"}",
+        "service call 1a shape set -5",
         "delta 1a --to-server 20",
         "delta 1a --to-client -7",
         "delta 1a --to-server 0 --to-client 0",
@@ -123,6 +137,25 @@ fn bad_lines_are_refused() {
         "tune --list --all",
         "tune --list --dry-run",
         "tune --list --rate 20M",
+        "service",
+        "service put",
+        "service put --all",
+        "service put count 1a",
+        "service put + 1a",
+        "service put +Count 1a",
+        "service put +shape=rate 1a",
+        "service put +shape=rate=1,rate=2 1a",
+        "service put +count --all --filter port=443",
+        "service put +count 1a --wait soon",
+        "service put +count 1a --wait=0",
+        "service take",
+        "service take +count 1a",
+        "service take 1a --all",
+        "service take 1a --filter port=443",
+        "service list --all",
+        "service list 1a --filter port=443",
+        "service call 1a count",
+        "service call 1a shape set rate=20M",
         "delta 1a",
         "policy explain 10.0.0.1 10.0.0.2",
         "state",
@@ -145,7 +178,8 @@ fn bad_lines_are_refused() {
 /// A command line that selects no session gets an error with all ways to do so.
 #[test]
 fn a_missing_selection_names_every_way() {
-    let lines: [(&str, &[&str]); 3] = [
+    let lines: [(&str, &[&str]); 4] = [
+        ("service take", &["SESSION", "--filter", "--all"]),
         ("remove-middlebox self", &["--session", "--all", "--filter"]),
         (
             "insert-middlebox fw1",
@@ -194,6 +228,7 @@ Commands:
   insert-middlebox   Put a middlebox into live sessions
   replace-middlebox  Replace one middlebox with another in live sessions
   tune               Set socket options of live programs' sessions, and put them back
+  service            Put services into live sessions, take them out, list and call them
   delta              Declare how many bytes a middlebox of this host added to a session's stream
   drain              Remove a proxy from all its sessions as they become removable, so that it can be reloaded or stopped
   state              Show, export, install, move and remove firewall state of a session

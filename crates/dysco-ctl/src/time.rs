@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use dysco_explain::Cause;
 
-/// Range of a removal's time limit.
-const REMOVAL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
+/// Range of the time limit of a change.
+const CHANGE: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
 /// Range of a drain's time limit: up to a month.
 const DRAIN: RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(31 * 86_400);
 
-/// Parses the time limit of a removal.
-pub fn removal(s: &str) -> Result<Duration, Cause> {
-    within(s, &REMOVAL).ok_or_else(|| {
+/// Parses the time limit of a removal, or of another change of one session.
+pub fn change(s: &str) -> Result<Duration, Cause> {
+    within(s, &CHANGE).ok_or_else(|| {
         Cause::new(format!("'{s}' is no time of 100ms to 600s")).hint("write it like 500ms or 10s")
     })
 }
@@ -28,7 +28,7 @@ pub fn drain(s: &str) -> Result<Duration, Cause> {
 
 /// Parses the interval of a repeated listing.
 pub fn watch(s: &str) -> Result<Duration, Cause> {
-    within(s, &REMOVAL).ok_or_else(|| {
+    within(s, &CHANGE).ok_or_else(|| {
         Cause::new(format!("'{s}' is no time of 100ms to 600s")).hint("write it like 500ms or 2")
     })
 }
@@ -48,11 +48,11 @@ mod tests {
 
     #[test]
     fn times_are_read_with_and_without_units() {
-        assert_eq!(removal("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(removal("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(removal("10"), Ok(Duration::from_secs(10)));
-        assert_eq!(removal("2m"), Ok(Duration::from_secs(120)));
-        assert_eq!(removal("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(change("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(change("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(change("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(change("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(change("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(drain("2h"), Ok(Duration::from_secs(7200)));
         assert_eq!(drain("1h 30m"), Ok(Duration::from_secs(5400)));
         for bad in [
@@ -65,7 +65,7 @@ mod tests {
             "18446744073709551615s",
             "11m",
         ] {
-            assert!(removal(bad).is_err(), "{bad}");
+            assert!(change(bad).is_err(), "{bad}");
         }
         assert!(drain("745h").is_err() && drain("soon").is_err());
     }

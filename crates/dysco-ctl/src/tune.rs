@@ -221,7 +221,7 @@ fn text(done: &Done) -> String {
             report.session.to_string(),
             report.local.to_string(),
             report.remote.to_string(),
-            or_dash(report.process.as_ref().map(process)),
+            or_dash(report.process.as_ref().map(SocketOwner::to_string)),
             outcome(report.outcome, done.dry_run).into(),
             or_dash(what(report)),
         ]);
@@ -231,10 +231,6 @@ fn text(done: &Done) -> String {
         rendered(&rows),
         sum(&done.summary, done.dry_run)
     )
-}
-
-fn process(process: &SocketOwner) -> String {
-    format!("{}/{}", process.name, process.pid)
 }
 
 /// Returns the changes of a socket, and the reasons for which others were not made.

@@ -60,6 +60,9 @@ impl Engine {
             Request::Tune(request) => {
                 return self.tuner.tune(&core.host.plane, request, caller, replies);
             }
+            Request::Service(_) | Request::Services(_) | Request::CallService(_) => {
+                Reply::Error(no_services())
+            }
             Request::Delta(request) => core.host.plane.tell_delta(&request),
             Request::ExportState(about) => {
                 return core.host.plane.export_state(&about, replies);
@@ -97,6 +100,15 @@ impl Engine {
         };
         // The client's channel is fresh and has room, or the client has left.
         let _ = replies.try_send(reply);
+    }
+}
+
+fn no_services() -> Failure {
+    Failure {
+        code: FailureCode::Refused,
+        what: "handle services of sessions".into(),
+        why: "this dyscod does not run services".into(),
+        hint: "run a later release of dyscod".into(),
     }
 }
 
