@@ -16,6 +16,13 @@ pub const MANY: usize = 1024;
 /// Number of bytes that one system call reads.
 const SCRATCH: usize = 64 * 1024;
 
+/// Events of a socket, edge-triggered.
+const WATCHED: EventFlags = EventFlags::IN
+    .union(EventFlags::PRI)
+    .union(EventFlags::RDHUP)
+    .union(EventFlags::OUT)
+    .union(EventFlags::ET);
+
 /// Place of a socket in a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
@@ -63,8 +70,7 @@ impl Host {
         place: Place,
     ) -> rustix::io::Result<u64> {
         let token = self.next;
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        epoll::add(&self.epoll, socket, EventData::new_u64(token), flags)?;
+        epoll::add(&self.epoll, socket, EventData::new_u64(token), WATCHED)?;
         self.next += 1;
         self.places.insert(token, (session, place));
         Ok(token)

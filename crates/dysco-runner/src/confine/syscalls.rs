@@ -75,6 +75,15 @@ fn program() -> Result<BpfProgram, seccompiler::BackendError> {
         let rule = SeccompRule::new(vec![family?, stream.clone()])?;
         rules.entry(libc::SYS_socket).or_default().push(rule);
     }
+    let options = [
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+    ];
+    for (level, name) in options {
+        let option = vec![equal(1, level as u64)?, equal(2, name as u64)?];
+        let rules = rules.entry(libc::SYS_setsockopt).or_default();
+        rules.push(SeccompRule::new(option)?);
+    }
     // The process may abort itself.
     let itself = equal(0, u64::from(std::process::id()))?;
     rules.insert(libc::SYS_tgkill, vec![SeccompRule::new(vec![itself])?]);

@@ -19,6 +19,11 @@ pub const HARD: usize = 2 * HIGH;
 /// Load of a part besides its bytes, so that many short parts do not take much memory.
 const PART: usize = 128;
 
+/// Events after which reading finds something.
+const READABLE: EventFlags = EventFlags::IN
+    .union(EventFlags::PRI)
+    .union(EventFlags::RDHUP);
+
 /// Greatest number of parts that one system call writes.
 const PARTS: usize = 32;
 
@@ -31,8 +36,9 @@ pub struct Link {
     pub token: u64,
     readable: bool,
     writable: bool,
-    /// True if the kernel has reported an end or an error.
-    hung_up: bool,
+    /// True if the kernel has announced an end, an error or urgent data. A read that is shorter
+    /// than wanted then does not mean that nothing is left.
+    uneven: bool,
     failed: bool,
     /// True if the services want nothing from this socket for now.
     pub held: bool,
@@ -68,7 +74,7 @@ impl Link {
             token,
             readable: false,
             writable: false,
-            hung_up: false,
+            uneven: false,
             failed: false,
             held: false,
             ended: false,
@@ -79,11 +85,18 @@ impl Link {
         }
     }
 
+    /// Sets the options that a relay needs: bytes go on at once, since the sender has waited for
+    /// others if it wanted, and an urgent byte stays in its place, so that it is not lost.
+    pub fn set_options(socket: &OwnedFd) -> rustix::io::Result<()> {
+        rustix::net::sockopt::set_tcp_nodelay(socket, true)?;
+        rustix::net::sockopt::set_socket_oobinline(socket, true)
+    }
+
     /// Takes what the kernel says about the socket.
     pub fn ready(&mut self, flags: EventFlags) {
         let broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
-        self.hung_up |= broken || flags.contains(EventFlags::RDHUP);
-        self.readable |= broken || flags.intersects(EventFlags::IN | EventFlags::RDHUP);
+        self.uneven |= broken || flags.intersects(EventFlags::RDHUP | EventFlags::PRI);
+        self.readable |= broken || flags.intersects(READABLE);
         self.writable |= broken || flags.contains(EventFlags::OUT);
         self.failed |= flags.contains(EventFlags::ERR);
     }
@@ -107,8 +120,8 @@ impl Link {
                 Ok(Input::End)
             }
             Ok((n, _)) => {
-                // All was read, and more makes a new edge. An end that came before did not.
-                self.readable = n == len || self.hung_up;
+                // All was read, and more makes a new edge. An end that came before does not.
+                self.readable = n == len || self.uneven;
                 Ok(Input::Bytes(Bytes::copy_from_slice(&scratch[..n])))
             }
             Err(Errno::AGAIN) => {

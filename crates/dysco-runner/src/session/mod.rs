@@ -66,6 +66,10 @@ impl Session {
             let name = service.name().to_owned();
             named.push((stack.put(named.len(), service)?, name));
         }
+        for socket in &sockets {
+            let refused = |error| Cause::new(format!("a descriptor is no TCP socket: {error}"));
+            Link::set_options(socket).map_err(refused)?;
+        }
         let [opener, other] = sockets;
         let cause = |error| Cause::new(format!("a socket cannot be watched: {error}"));
         let token = host.watch(&opener, id, Place::Session(0)).map_err(cause)?;

@@ -5,6 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use dysco_runner::protocol::{End, Reason, Report};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::set_socket_linger;
 
 use crate::lab::{Lab, Session, bytes, read, read_to_end};
@@ -91,6 +92,26 @@ fn a_reset_reaches_the_other_end_although_duplicates_are_open() {
         assert!(matches!(reset, Reason::Reset { end, .. } if end == of));
         lab.finish();
     }
+}
+
+#[test]
+fn an_end_that_was_there_before_the_services_is_passed_on() {
+    let lab = Lab::start();
+    let session = Session::open();
+    for mut end in [&session.opener, &session.other] {
+        end.write_all(b"all").unwrap();
+        end.shutdown(Shutdown::Write).unwrap();
+    }
+    // Both are in the runner's sockets: the kernel has acknowledged them.
+    for socket in &session.middle {
+        let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
+        poll(&mut fds, None).unwrap();
+    }
+    lab.runner.put(1, &["count"], &session);
+    assert_eq!(read_to_end(&session.other), b"all");
+    assert_eq!(read_to_end(&session.opener), b"all");
+    assert_eq!(ended(&lab), Reason::Fin);
+    lab.finish();
 }
 
 #[test]

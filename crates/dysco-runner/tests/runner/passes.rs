@@ -1,9 +1,12 @@
 //! Bytes pass through services.
 
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::thread::scope;
 
-use dysco_runner::protocol::{Reason, Report, Request};
+use dysco_runner::protocol::{Client, Reason, Report, Request};
+
+use rustix::net::SendFlags;
 
 use crate::lab::{Lab, Session, bytes, pair, read, read_to_end, send};
 use crate::services::{double, number};
@@ -87,6 +90,21 @@ fn crypt_at_both_ends_is_not_seen_by_the_ends_and_leaves_no_plain_text() {
 }
 
 #[test]
+fn urgent_bytes_stay_in_their_place() {
+    let lab = Lab::start();
+    let session = Session::open();
+    lab.runner.put(1, &["count"], &session);
+    let opener = &session.opener;
+    for _ in 0..100 {
+        rustix::net::send(opener, b"ab!", SendFlags::OOB | SendFlags::MORE).unwrap();
+        rustix::net::send(opener, b"cd", SendFlags::empty()).unwrap();
+        assert_eq!(read(&session.other, 5), b"ab!cd");
+    }
+    lab.runner.release(1);
+    lab.finish();
+}
+
+#[test]
 fn a_service_is_asked_and_answers() {
     let lab = Lab::start();
     let session = Session::open();
@@ -146,6 +164,20 @@ fn a_refused_put_touches_nothing() {
     assert!(unknown.starts_with("no service is named gzip; choose one of count, crypt"));
     let few = refused(&["count"], 1);
     assert!(few.starts_with("1 descriptors came, and not 2"), "{few}");
+    let (client, _) = Client::pair().unwrap();
+    let fds = [client.as_fd(), client.as_fd()];
+    let request = Request::Put {
+        session: 1,
+        opener: ([192, 0, 2, 1], 1).into(),
+        other: ([192, 0, 2, 2], 2).into(),
+        both_ends: false,
+        services: Vec::new(),
+    };
+    lab.runner.client.send(&request, &fds).unwrap();
+    let report = lab.runner.report();
+    assert!(
+        matches!(report, Report::Put { result: Err(cause), .. } if cause.why.contains("no TCP"))
+    );
     let many = refused(&["null"; 17], 2);
     assert!(many.starts_with("more than 16 services"), "{many}");
     assert_eq!(lab.runner.list(), []);
