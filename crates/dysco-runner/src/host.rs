@@ -1,0 +1,96 @@
+//! What sessions need from outside: the poller, timers, and a queue of reports.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+
+use dysco_service::{FlowId, LayerId};
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use crate::Error;
+use crate::protocol::Report;
+use crate::timers::Timers;
+
+/// Number of reports from which on no notices are queued.
+pub const MANY: usize = 1024;
+
+/// Number of bytes that one system call reads.
+const SCRATCH: usize = 64 * 1024;
+
+/// Events of a socket, edge-triggered.
+const WATCHED: EventFlags = EventFlags::IN
+    .union(EventFlags::PRI)
+    .union(EventFlags::RDHUP)
+    .union(EventFlags::OUT)
+    .union(EventFlags::ET);
+
+/// Place of a socket in a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// The socket towards the opener (0) or the other end (1).
+    Session(usize),
+    /// A connection of a service.
+    Own(LayerId, FlowId),
+}
+
+/// What sessions need from outside.
+pub struct Host {
+    epoll: OwnedFd,
+    places: HashMap<u64, (u64, Place)>,
+    next: u64,
+    pub timers: Timers,
+    /// Reports that `dyscod` has not got.
+    pub reports: VecDeque<Report>,
+    pub scratch: Box<[u8]>,
+}
+
+impl Host {
+    /// Creates it. Sockets of sessions get tokens from `first` on.
+    pub fn new(first: u64) -> Result<Host, Error> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC);
+        Ok(Host {
+            epoll: epoll.map_err(Error::of("create the poller"))?,
+            places: HashMap::new(),
+            next: first,
+            timers: Timers::default(),
+            reports: VecDeque::new(),
+            scratch: vec![0; SCRATCH].into(),
+        })
+    }
+
+    /// The poller.
+    pub fn epoll(&self) -> &OwnedFd {
+        &self.epoll
+    }
+
+    /// Watches a socket of a session, edge-triggered. Returns its token.
+    pub fn watch(
+        &mut self,
+        socket: impl AsFd,
+        session: u64,
+        place: Place,
+    ) -> rustix::io::Result<u64> {
+        let token = self.next;
+        epoll::add(&self.epoll, socket, EventData::new_u64(token), WATCHED)?;
+        self.next += 1;
+        self.places.insert(token, (session, place));
+        Ok(token)
+    }
+
+    /// Watches a socket no more. Closing it is not enough while `dyscod` has a duplicate.
+    pub fn unwatch(&mut self, socket: impl AsFd, token: u64) {
+        self.places.remove(&token);
+        let _ = epoll::delete(&self.epoll, socket);
+    }
+
+    /// Returns the session of a token, and the place of the socket in it.
+    pub fn place(&self, token: u64) -> Option<(u64, Place)> {
+        self.places.get(&token).copied()
+    }
+
+    /// Queues a report. Notices are dropped while `dyscod` reads none.
+    pub fn report(&mut self, report: Report) {
+        if self.reports.len() < MANY || !matches!(report, Report::Notify { .. }) {
+            self.reports.push_back(report);
+        }
+    }
+}

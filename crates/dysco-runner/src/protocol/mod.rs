@@ -1,0 +1,209 @@
+//! Messages between `dyscod` and a runner.
+//!
+//! A message is JSON, one a datagram of a SOCK_SEQPACKET socket. Descriptors come with it
+//! (SCM_RIGHTS). A runner may be older than the `dyscod` that speaks with it, since sessions
+//! outlive a `dyscod`: the first report of a connection names the runner's [`VERSION`], and fields
+//! that a receiver does not know are ignored.
+
+mod client;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::net::SocketAddr;
+
+use dysco_explain::Cause;
+use serde::{Deserialize, Serialize};
+
+use crate::Spec;
+
+pub use client::{Client, listen};
+pub(crate) use wire::{receive, send};
+
+/// Version of the messages.
+pub const VERSION: u32 = 1;
+
+/// Greatest number of bytes in a message.
+pub const LONGEST: usize = 64 * 1024;
+
+/// A request of `dyscod`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub enum Request {
+    /// Pass a session through services. Two descriptors come with it: the socket towards the end
+    /// that opened the session, and the one towards the other end. [`Report::Put`] answers. If
+    /// the request is refused, no byte was read and none written.
+    Put {
+        /// Names the session in all messages. `dyscod` chooses it.
+        session: u64,
+        /// The end that opened the session.
+        opener: SocketAddr,
+        /// The other end.
+        other: SocketAddr,
+        /// True if the hosts of both ends run `dyscod`.
+        both_ends: bool,
+        /// The services, in order from the end that opened the session.
+        services: Vec<Spec>,
+    },
+    /// Ask all services of a session to leave. [`Report::Left`] follows once they have, and the
+    /// runner passes bytes on unchanged from then on.
+    Take {
+        /// The session.
+        session: u64,
+    },
+    /// Forget a session and close its descriptors, without an effect on its two connections while
+    /// `dyscod` has duplicates. [`Report::Released`] answers.
+    Release {
+        /// The session.
+        session: u64,
+    },
+    /// Ask a service something. [`Report::Answer`] follows, unless the service does not answer
+    /// calls.
+    Call {
+        /// The session.
+        session: u64,
+        /// Name of the service. If several have it, the one next to the opener is asked.
+        service: String,
+        /// Names the call in its answer.
+        id: u64,
+        /// The question, as the service understands it.
+        #[serde(with = "hex::serde")]
+        bytes: Vec<u8>,
+    },
+    /// List all sessions. One or more [`Report::Sessions`] follow.
+    List,
+}
+
+/// A report of a runner.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "report", rename_all = "snake_case")]
+pub enum Report {
+    /// The runner is ready. It is the first report of each connection.
+    Ready {
+        /// [`VERSION`] of the runner.
+        version: u32,
+    },
+    /// Answers [`Request::Put`].
+    Put {
+        /// The session.
+        session: u64,
+        /// The reason, if the request was refused.
+        result: Result<(), Cause>,
+    },
+    /// No service is in the session any more: all were asked to leave, or left by themselves.
+    Left {
+        /// The session.
+        session: u64,
+        /// Number of bytes that all services together added to each direction (forward, back),
+        /// less those that they took out.
+        delta: [i64; 2],
+    },
+    /// Answers [`Request::Release`].
+    Released {
+        /// The session.
+        session: u64,
+        /// The last numbers of its bytes, or none if the runner did not have the session.
+        moved: Option<Moved>,
+    },
+    /// The session has ended. The runner has closed its descriptors.
+    Ended {
+        /// The session.
+        session: u64,
+        /// The way in which it ended.
+        reason: Reason,
+    },
+    /// A service tells the operator something.
+    Notify {
+        /// The session.
+        session: u64,
+        /// Name of the service.
+        service: String,
+        /// The text.
+        text: String,
+    },
+    /// Answers [`Request::Call`].
+    Answer {
+        /// Number of the call.
+        id: u64,
+        /// The service's answer, or the reason for which there is none.
+        result: Result<Bytes, Cause>,
+    },
+    /// Answers [`Request::List`].
+    Sessions {
+        /// Sessions, in order of their numbers.
+        sessions: Vec<State>,
+        /// True if another report with more sessions follows.
+        more: bool,
+    },
+    /// A message was no request, or named a session that is not there.
+    Invalid {
+        /// The reason.
+        cause: Cause,
+    },
+}
+
+/// Bytes of an answer. They are hexadecimal in JSON.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Bytes(#[serde(with = "hex::serde")] pub Vec<u8>);
+
+/// The way in which a session ended.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum Reason {
+    /// Both directions ended, and everything was written.
+    Fin,
+    /// A connection broke. The runner has reset the other one.
+    Reset {
+        /// The end whose connection broke.
+        end: End,
+        /// The error, such as `Connection reset by peer`.
+        error: String,
+    },
+    /// A service failed. The runner has reset both connections.
+    Failed {
+        /// Name of the service.
+        service: String,
+        /// Its reason.
+        why: String,
+    },
+}
+
+/// An end of a session.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// The end that opened it.
+    Opener,
+    /// The other end.
+    Other,
+}
+
+/// Numbers of bytes of a session, forward and back. At a still moment nothing waits, and `written`
+/// less `read` is what services have added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Moved {
+    /// Bytes that were read.
+    pub read: [u64; 2],
+    /// Bytes that the kernel took for the next end.
+    pub written: [u64; 2],
+    /// Bytes that wait in the runner for a socket.
+    pub waiting: [u64; 2],
+}
+
+/// State of a session.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct State {
+    /// The session.
+    pub session: u64,
+    /// Names of its services, in order from the end that opened the session.
+    pub services: Vec<String>,
+    /// Number of bytes that services which have left added to each direction.
+    pub delta: [i64; 2],
+    /// True if services were asked to leave.
+    pub taken: bool,
+    /// Directions (forward, back) that have ended and were written to their end.
+    pub ended: [bool; 2],
+    /// Numbers of bytes.
+    pub moved: Moved,
+}

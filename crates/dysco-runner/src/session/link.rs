@@ -1,0 +1,236 @@
+//! A TCP socket, and the bytes that wait for it.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+
+use bytes::{Buf, Bytes};
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+
+/// From this load on, the services are told that the socket is full; below half of it, that it
+/// wants bytes again.
+pub const HIGH: usize = 256 * 1024;
+
+/// From this load on, nothing is read for the socket, whatever services say.
+pub const HARD: usize = 2 * HIGH;
+
+/// Load of a part besides its bytes, so that many short parts do not take much memory.
+const PART: usize = 128;
+
+/// Events after which reading finds something.
+const READABLE: EventFlags = EventFlags::IN
+    .union(EventFlags::PRI)
+    .union(EventFlags::RDHUP);
+
+/// Greatest number of parts that one system call writes.
+const PARTS: usize = 32;
+
+/// A TCP socket. Its readiness is edge-triggered: it is known until a call says that it would
+/// wait. Calls do not wait, although the descriptor may be in blocking mode: its duplicates are
+/// `dyscod`'s, and the mode is theirs as well.
+pub struct Link {
+    pub socket: OwnedFd,
+    /// Names the socket to the poller.
+    pub token: u64,
+    readable: bool,
+    writable: bool,
+    /// True if the kernel has announced an end, an error or urgent data. A read that is shorter
+    /// than wanted then does not mean that nothing is left.
+    uneven: bool,
+    failed: bool,
+    /// True if the services want nothing from this socket for now.
+    pub held: bool,
+    /// True if the end of its bytes was read.
+    pub ended: bool,
+    queue: VecDeque<Bytes>,
+    waiting: usize,
+    full: bool,
+    fin: Fin,
+}
+
+/// The end of what is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fin {
+    Open,
+    /// It follows the bytes that wait.
+    Waiting,
+    Sent,
+}
+
+/// Result of reading.
+pub enum Input {
+    Bytes(Bytes),
+    End,
+    /// Nothing is there.
+    Nothing,
+}
+
+impl Link {
+    pub fn new(socket: OwnedFd, token: u64) -> Link {
+        Link {
+            socket,
+            token,
+            readable: false,
+            writable: false,
+            uneven: false,
+            failed: false,
+            held: false,
+            ended: false,
+            queue: VecDeque::new(),
+            waiting: 0,
+            full: false,
+            fin: Fin::Open,
+        }
+    }
+
+    /// Sets the options that a relay needs: bytes go on at once, since the sender has waited for
+    /// others if it wanted, and an urgent byte stays in its place, so that it is not lost.
+    pub fn set_options(socket: &OwnedFd) -> rustix::io::Result<()> {
+        rustix::net::sockopt::set_tcp_nodelay(socket, true)?;
+        rustix::net::sockopt::set_socket_oobinline(socket, true)
+    }
+
+    /// Takes what the kernel says about the socket.
+    pub fn ready(&mut self, flags: EventFlags) {
+        let broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
+        self.uneven |= broken || flags.intersects(EventFlags::RDHUP | EventFlags::PRI);
+        self.readable |= broken || flags.intersects(READABLE);
+        self.writable |= broken || flags.contains(EventFlags::OUT);
+        self.failed |= flags.contains(EventFlags::ERR);
+    }
+
+    /// True if the kernel takes bytes, as far as is known.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// True if reading may find something that the services want.
+    pub fn wants_read(&self) -> bool {
+        self.readable && !self.held && !self.ended
+    }
+
+    /// Reads once.
+    pub fn read(&mut self, scratch: &mut [u8]) -> io::Result<Input> {
+        let len = scratch.len();
+        match rustix::net::recv(&self.socket, &mut *scratch, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => {
+                self.ended = true;
+                Ok(Input::End)
+            }
+            Ok((n, _)) => {
+                // All was read, and more makes a new edge. An end that came before does not.
+                self.readable = n == len || self.uneven;
+                Ok(Input::Bytes(Bytes::copy_from_slice(&scratch[..n])))
+            }
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                Ok(Input::Nothing)
+            }
+            Err(Errno::INTR) => Ok(Input::Nothing),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns the error that the kernel has announced, if it has. A socket that is read has its
+    /// bytes first: reading returns the error behind them.
+    pub fn announced_error(&mut self) -> Option<io::Error> {
+        if !std::mem::take(&mut self.failed) {
+            return None;
+        }
+        self.error()
+    }
+
+    /// Returns the error of the socket, if it has one.
+    pub fn error(&self) -> Option<io::Error> {
+        match rustix::net::sockopt::socket_error(&self.socket) {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) | Err(error) => Some(error.into()),
+        }
+    }
+
+    /// Queues bytes.
+    pub fn push(&mut self, bytes: Bytes) {
+        self.waiting += bytes.len();
+        self.queue.push_back(bytes);
+    }
+
+    /// Queues the end.
+    pub fn push_fin(&mut self) {
+        if self.fin == Fin::Open {
+            self.fin = Fin::Waiting;
+        }
+    }
+
+    /// Writes what waits, as far as the kernel takes it. Returns the number of bytes.
+    pub fn flush(&mut self) -> io::Result<usize> {
+        let before = self.waiting;
+        while self.writable && self.waiting > 0 {
+            let mut parts = [IoSlice::new(&[]); PARTS];
+            for (part, bytes) in parts.iter_mut().zip(&self.queue) {
+                *part = IoSlice::new(bytes);
+            }
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            let used = self.queue.len().min(PARTS);
+            let mut no_descriptors = SendAncillaryBuffer::default();
+            let parts = &parts[..used];
+            match rustix::net::sendmsg(&self.socket, parts, &mut no_descriptors, flags) {
+                Ok(n) => self.written(n),
+                Err(Errno::AGAIN) => self.writable = false,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if self.fin == Fin::Waiting && self.waiting == 0 {
+            rustix::net::shutdown(&self.socket, Shutdown::Write)?;
+            self.fin = Fin::Sent;
+        }
+        Ok(before - self.waiting)
+    }
+
+    fn written(&mut self, mut n: usize) {
+        self.waiting -= n;
+        while let Some(first) = self.queue.front_mut() {
+            if first.len() > n {
+                first.advance(n);
+                return;
+            }
+            n -= first.len();
+            self.queue.pop_front();
+        }
+    }
+
+    /// Number of bytes that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Bytes that wait, and what it takes to keep them.
+    pub fn load(&self) -> usize {
+        self.waiting + PART * self.queue.len()
+    }
+
+    /// True if the end was written.
+    pub fn has_sent_fin(&self) -> bool {
+        self.fin == Fin::Sent
+    }
+
+    /// Returns whether the socket is full, if that has changed.
+    pub fn pressure(&mut self) -> Option<bool> {
+        let full = match self.full {
+            true => self.load() >= HIGH / 2,
+            false => self.load() >= HIGH,
+        };
+        (full != self.full).then(|| {
+            self.full = full;
+            full
+        })
+    }
+
+    /// Resets the connection, although `dyscod` has duplicates of the socket. A socket whose
+    /// connection is gone stays as it is.
+    pub fn reset(&self) {
+        let _ = rustix::net::connect_unspec(&self.socket);
+    }
+}

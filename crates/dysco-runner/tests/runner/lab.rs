@@ -1,0 +1,212 @@
+//! A runner in a thread, and sessions through it.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use dysco_runner::protocol::{Client, Moved, Report, Request, State};
+use dysco_runner::{Error, run_with};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::services;
+
+/// Nothing that a test waits for takes as long.
+pub const LONG: Duration = Duration::from_secs(20);
+
+/// A runner in a thread of this process.
+pub struct Lab {
+    pub runner: Runner,
+    thread: JoinHandle<Result<(), Error>>,
+}
+
+/// A connection to a runner.
+pub struct Runner {
+    pub client: Client,
+}
+
+impl Lab {
+    pub fn start() -> Lab {
+        Lab::listening(None)
+    }
+
+    pub fn listening(listener: Option<OwnedFd>) -> Lab {
+        let (client, other) = Client::pair().unwrap();
+        let thread = std::thread::spawn(|| run_with(services::registry(), other, listener));
+        Lab {
+            runner: Runner::new(client),
+            thread,
+        }
+    }
+
+    /// Closes the connection, and waits for the end of the runner.
+    pub fn finish(self) {
+        drop(self.runner);
+        self.thread.join().unwrap().unwrap();
+    }
+
+    /// Closes the connection only.
+    pub fn abandon(self) -> JoinHandle<Result<(), Error>> {
+        drop(self.runner);
+        self.thread
+    }
+}
+
+impl Runner {
+    pub fn new(client: Client) -> Runner {
+        let runner = Runner { client };
+        assert!(matches!(runner.report(), Report::Ready { version: 1 }));
+        runner
+    }
+
+    pub fn send(&self, request: Request) {
+        self.client.send(&request, &[]).unwrap();
+    }
+
+    /// Waits for a report.
+    pub fn report(&self) -> Report {
+        loop {
+            match self.client.recv() {
+                Ok(report) => return report.expect("the runner has ended"),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => panic!("{error}"),
+            }
+            let limit = Timespec::try_from(LONG).unwrap();
+            let mut fds = [PollFd::new(&self.client, PollFlags::IN)];
+            assert_ne!(poll(&mut fds, Some(&limit)).unwrap(), 0, "no report came");
+        }
+    }
+
+    pub fn request_put(&self, id: u64, services: &[&str], middle: &[TcpStream]) {
+        let request = Request::Put {
+            session: id,
+            opener: ([192, 0, 2, 1], 1).into(),
+            other: ([192, 0, 2, 2], 2).into(),
+            both_ends: true,
+            services: services.iter().map(|text| text.parse().unwrap()).collect(),
+        };
+        let fds: Vec<_> = middle.iter().map(AsFd::as_fd).collect();
+        self.client.send(&request, &fds).unwrap();
+    }
+
+    /// Puts services into a session, successfully.
+    pub fn put(&self, id: u64, services: &[&str], session: &Session) {
+        self.request_put(id, services, &session.middle);
+        let put = Report::Put {
+            session: id,
+            result: Ok(()),
+        };
+        assert_eq!(self.report(), put);
+    }
+
+    pub fn take(&self, id: u64) -> [i64; 2] {
+        self.send(Request::Take { session: id });
+        match self.report() {
+            Report::Left { session, delta } if session == id => delta,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn release(&self, id: u64) -> Moved {
+        self.send(Request::Release { session: id });
+        match self.report() {
+            Report::Released { session, moved } if session == id => moved.unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn list(&self) -> Vec<State> {
+        self.send(Request::List);
+        let mut all = Vec::new();
+        loop {
+            match self.report() {
+                Report::Sessions { sessions, more } => {
+                    all.extend(sessions);
+                    if !more {
+                        return all;
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    pub fn state(&self, id: u64) -> State {
+        let all = self.list();
+        all.into_iter().find(|state| state.session == id).unwrap()
+    }
+}
+
+/// A session between two ends of this process.
+pub struct Session {
+    pub opener: TcpStream,
+    pub other: TcpStream,
+    /// The sockets towards both, of which the runner gets duplicates.
+    pub middle: [TcpStream; 2],
+}
+
+impl Session {
+    pub fn open() -> Session {
+        let (opener, first) = pair();
+        let (second, other) = pair();
+        Session {
+            opener,
+            other,
+            middle: [first, second],
+        }
+    }
+}
+
+/// A TCP connection: the end that opened it, and the other.
+pub fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let opener = connect(listener.local_addr().unwrap());
+    let (other, _) = listener.accept().unwrap();
+    other.set_read_timeout(Some(LONG)).unwrap();
+    (opener, other)
+}
+
+pub fn connect(to: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(to).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream
+}
+
+/// Reads a number of bytes.
+pub fn read(mut from: &TcpStream, n: usize) -> Vec<u8> {
+    let mut bytes = vec![0; n];
+    from.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+pub fn read_to_end(mut from: &TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    from.read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+/// Sends bytes in parts of many sizes, and ends the direction.
+pub fn send(mut to: &TcpStream, bytes: &[u8]) {
+    let mut rest = bytes;
+    let mut len = 1;
+    while !rest.is_empty() {
+        let (part, more) = rest.split_at(len.min(rest.len()));
+        to.write_all(part).unwrap();
+        rest = more;
+        len = len * 7 % 99_991;
+    }
+    to.shutdown(Shutdown::Write).unwrap();
+}
+
+/// Bytes without `MARK` that do not repeat soon.
+pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2).wrapping_add(1);
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8 & 0x7f
+    };
+    (0..len).map(|_| next()).collect()
+}

@@ -1,0 +1,13 @@
+//! Runners on real TCP sockets.
+
+#![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
+
+mod confined;
+mod control;
+mod ends;
+mod lab;
+mod leaves;
+mod own;
+mod passes;
+mod services;
+mod slow;
