@@ -131,18 +131,17 @@ fn attach_hooks(
     method.map_err(fail)
 }
 
-/// The program for packets of handlers, on this host's end of the link to their namespace. It is
-/// loaded when the first handler starts.
+/// The program for packets of handlers, on this host's end of the link to their namespace.
 const HANDLER: [(&str, TcAttachType); 1] = [("dysco_handler", TcAttachType::Ingress)];
 
 /// Attaches the program for packets of handlers to a link, or replaces that of an earlier run.
 pub fn attach_handler(
-    loaded: &mut Loaded,
+    loaded: &Loaded,
     dir: &Path,
     interface: &str,
     how: Attach,
 ) -> Result<(), AgentError> {
-    let ebpf = &mut loaded.ethernet;
+    let mut ebpf = loaded.for_handlers()?;
     for (name, _) in HANDLER {
         let failed = |source| AgentError::Program {
             name,
@@ -150,11 +149,9 @@ pub fn attach_handler(
         };
         let program = ebpf.program_mut(name).ok_or(AgentError::Missing(name))?;
         let program: &mut SchedClassifier = program.try_into().map_err(failed)?;
-        if program.fd().is_err() {
-            program.load().map_err(failed)?;
-        }
+        program.load().map_err(failed)?;
     }
-    attach_hooks(ebpf, dir, interface, how, &HANDLER).map(|_| ())
+    attach_hooks(&mut ebpf, dir, interface, how, &HANDLER).map(|_| ())
 }
 
 /// Takes the program for packets of handlers off a link.

@@ -67,13 +67,8 @@ impl Agent {
     /// If the kernel refuses the program, or its place.
     pub fn attach_handler(&self, interface: &str) -> Result<(), AgentError> {
         let attach = self.attached().first().map(|one| one.attach);
-        let mut loaded = lock(&self.loaded);
-        attach::attach_handler(
-            &mut loaded,
-            &self.dir,
-            interface,
-            attach.unwrap_or_default(),
-        )
+        let loaded = lock(&self.loaded);
+        attach::attach_handler(&loaded, &self.dir, interface, attach.unwrap_or_default())
     }
 
     /// Takes the program off the link again.
@@ -147,8 +142,16 @@ impl Agent {
     }
 
     /// Ends the changes of a session's routes that are complete. Returns the record.
-    pub fn settle_detour(&self, slot: u32) -> Option<Detour> {
+    ///
+    /// With `still`, a direction that no packet has come in gets its cutoff here. The change must
+    /// have been ordered so long ago that all programs which ran then have ended.
+    pub fn settle_detour(&self, slot: u32, still: bool) -> Option<Detour> {
         let index = self.detours.index(slot)?;
+        if still {
+            let s = self.session(slot);
+            self.detours.memory.cut(index, true, s.snd_max);
+            self.detours.memory.cut(index, false, s.rcv_max);
+        }
         let d = self.detours.memory.read(index);
         for (out, way) in [(true, &d.out), (false, &d.back)] {
             if way.is_done() {
@@ -160,14 +163,13 @@ impl Agent {
 
     /// Lets both directions leave the detour at the next packet. `added` are the numbers of bytes
     /// that the services have added to each direction.
-    pub fn leave_detour(&self, slot: u32, added: [i64; 2]) -> bool {
-        let Some(index) = self.detours.index(slot) else {
-            return false;
-        };
-        let [out, back] = added.map(|added| added as u32);
-        self.detours.memory.leave(index, true, out);
-        self.detours.memory.leave(index, false, back);
-        true
+    pub fn leave_detour(&self, slot: u32, added: [i64; 2]) {
+        if let Some(index) = self.detours.index(slot) {
+            // Modulo 2^32, as all numbers.
+            let [out, back] = added.map(|added| added as u32);
+            self.detours.memory.leave(index, true, out);
+            self.detours.memory.leave(index, false, back);
+        }
     }
 
     /// Ends a detour whose directions both go directly. The entry has its earlier state again if

@@ -158,6 +158,13 @@ impl Loaded {
         })
     }
 
+    /// Opens the program for packets of handlers. Most hosts never need it, and every start would
+    /// take longer.
+    pub fn for_handlers(&self) -> Result<Ebpf, AgentError> {
+        let mut loader = pinned_loader(&self.globals, &self.dir);
+        Ok(loader.load(crate::object())?)
+    }
+
     /// Returns the programs for an interface.
     pub fn for_interface(&mut self, interface: &str) -> Result<&mut Ebpf, AgentError> {
         if Header::of(interface) != Header::Ip {
@@ -172,11 +179,15 @@ impl Loaded {
 }
 
 fn load_pinned(globals: &Globals, dir: &Path, object: &[u8]) -> Result<Ebpf, AgentError> {
+    load_by(pinned_loader(globals, dir), object)
+}
+
+fn pinned_loader<'a>(globals: &'a Globals, dir: &Path) -> EbpfLoader<'a> {
     let mut loader = loader(globals);
     for map in PINNED {
         loader.map_pin_path(map, dir.join(map));
     }
-    load_by(loader, object)
+    loader
 }
 
 /// Checks that the kernel accepts the programs, also those for interfaces without an Ethernet

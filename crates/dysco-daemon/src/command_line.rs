@@ -18,6 +18,7 @@ use dysco_explain::{Explain, Explanation, display_explained};
 
 use crate::api::ApiError;
 use crate::engine::{self, EngineError};
+use crate::handlers;
 use crate::metrics::MetricsError;
 use crate::namespaces::{self, EnterError};
 
@@ -45,6 +46,10 @@ struct Cli {
     #[arg(long, value_name = "NAME", hide = true, requires = "parent")]
     namespace: Option<String>,
 
+    /// Run the services of sessions, for the dyscod of the standard input. dyscod starts itself so
+    #[arg(long, hide = true, exclusive = true)]
+    handler: bool,
+
     /// The process that starts an instance
     #[arg(long, value_name = "PID", hide = true)]
     parent: Option<u32>,
@@ -67,6 +72,8 @@ enum DaemonError {
     Runtime(io::Error),
     /// An instance cannot enter its namespace.
     Enter(#[from] EnterError),
+    /// A handler cannot run services.
+    Handler(#[from] handlers::Failed),
 }
 
 display_explained!(DaemonError);
@@ -81,6 +88,7 @@ impl Explain for DaemonError {
             DaemonError::Engine(error) => error.explain(),
             DaemonError::Runtime(source) => Explanation::new("start the runtime", source),
             DaemonError::Enter(error) => error.explain(),
+            DaemonError::Handler(error) => error.explain(),
         }
     }
 }
@@ -96,7 +104,8 @@ impl DaemonError {
             DaemonError::Show(_)
             | DaemonError::Print(_)
             | DaemonError::Runtime(_)
-            | DaemonError::Enter(_) => Exit::Internal,
+            | DaemonError::Enter(_)
+            | DaemonError::Handler(_) => Exit::Internal,
         }
     }
 }
@@ -162,6 +171,9 @@ fn raise_limit_of_files() {
 }
 
 fn run(cli: Cli) -> Result<(), DaemonError> {
+    if cli.handler {
+        return Ok(handlers::run()?);
+    }
     // First of all, while this is the only thread.
     let instance = match (&cli.namespace, cli.parent) {
         (Some(name), Some(parent)) => Some(namespaces::enter(name, parent)?),

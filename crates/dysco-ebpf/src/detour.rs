@@ -46,8 +46,7 @@ pub fn leaves(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
     if let Some((tsval, _)) = found.timestamps(ctx) {
         s.tsval_out = tsval;
     }
-    // SAFETY: the program's own context.
-    let fate = unsafe { dysco_detour(ctx.skb.skb, slot, Run::Egress as u32) };
+    let fate = judge(ctx, slot, Run::Egress);
     if fate == DROP {
         return Verdict::Drop;
     }
@@ -67,15 +66,14 @@ pub fn arrives(ctx: &TcContext, s: &mut Session, slot: u32) -> Fate {
             return Fate::Done(Verdict::Pass);
         }
         // SAFETY: the program's own context.
-        mark::COPY_IN => unsafe { dysco_detour_copy(ctx.skb.skb, slot, Run::Ingress as u32) },
+        mark::COPY_IN => unsafe { dysco_detour_copy(ctx.skb.skb, Run::Ingress as u32) },
         _ => {
             if let Some(Scratch { packet: p, .. }) = maps::scratch(Run::Ingress as u32)
                 && p.header.starts_with_timestamps()
             {
                 s.tsval_in = p.header.timestamps().0;
             }
-            // SAFETY: the program's own context.
-            unsafe { dysco_detour(ctx.skb.skb, slot, Run::Ingress as u32) }
+            judge(ctx, slot, Run::Ingress)
         }
     };
     match fate {
@@ -92,11 +90,21 @@ pub fn copy_leaves(ctx: &TcContext, key: &Key, found: &Found, slot: u32) -> Verd
         return Verdict::Drop;
     }
     // SAFETY: the program's own context.
-    let fate = unsafe { dysco_detour_copy(ctx.skb.skb, slot, Run::Copy as u32) };
+    let fate = unsafe { dysco_detour_copy(ctx.skb.skb, Run::Copy as u32) };
     if fate == DROP || !write::apply(ctx, Run::Copy as u32) {
         return Verdict::Drop;
     }
     verdict(ctx, fate, slot, Verdict::Pass)
+}
+
+#[inline(always)]
+fn judge(ctx: &TcContext, slot: u32, run: Run) -> u32 {
+    let run = run as u32;
+    if dysco_route(slot, run) == 0 {
+        return DROP;
+    }
+    // SAFETY: the program's own context.
+    unsafe { dysco_detour(ctx.skb.skb, slot, run) }
 }
 
 #[inline(always)]
@@ -150,8 +158,41 @@ fn scale_of(s: &Session, end: End) -> u8 {
     }
 }
 
-/// Judges a packet of an end in the scratch memory of a run, and prepares its change. Exported for
-/// a stack frame of its own (see also `learn::dysco_offer`).
+/// Decides the route of a packet of an end in the scratch memory of a run, and leaves it there.
+/// Returns 0 if the packet must be dropped. Exported for a stack frame of its own (see also
+/// `learn::dysco_offer`).
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_route(slot: u32, run: u32) -> u32 {
+    let (
+        Some(Scratch {
+            packet: p, route, ..
+        }),
+        Some(s),
+        Some(d),
+    ) = (maps::scratch(run), maps::session(slot), maps::detour(slot))
+    else {
+        return 0;
+    };
+    let from = sender(run);
+    let (way, highest) = match from {
+        End::Local => (&mut d.out, s.snd_max),
+        End::Remote => (&mut d.back, s.rcv_max),
+    };
+    if !cut_if_due(way, highest) {
+        return 0;
+    }
+    let was_done = d.out.is_done() as u32 + d.back.is_done() as u32;
+    from_end(d, from, &p.seg, scale_of(s, from), route);
+    take_in(s, d, from, &p.seg, slot);
+    if d.out.is_done() as u32 + d.back.is_done() as u32 != was_done {
+        maps::tell(EventKind::Rerouted, slot);
+    }
+    1
+}
+
+/// Prepares the change of a packet of an end in the scratch memory of a run, whose route is
+/// decided. Exported: see [`dysco_route`].
 #[inline(never)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dysco_detour(skb: *mut __sk_buff, slot: u32, run: u32) -> u32 {
@@ -160,30 +201,22 @@ unsafe extern "C" fn dysco_detour(skb: *mut __sk_buff, slot: u32, run: u32) -> u
         Some(Scratch {
             packet: p,
             change: c,
+            route,
             ..
         }),
         Some(s),
-        Some(d),
-    ) = (maps::scratch(run), maps::session(slot), maps::detour(slot))
+    ) = (maps::scratch(run), maps::session(slot))
     else {
         return DROP;
     };
     let from = sender(run);
-    let (way, highest) = match from {
-        End::Local => (&mut d.out, s.snd_max),
-        End::Remote => (&mut d.back, s.rcv_max),
-    };
-    if !cut_if_due(way, highest) {
-        return DROP;
-    }
-    let was_done = d.out.is_done() as u32 + d.back.is_done() as u32;
-    let out = from_end(d, from, &p.seg, scale_of(s, from));
-    take_in(s, d, from, &p.seg, slot);
-    if d.out.is_done() as u32 + d.back.is_done() as u32 != was_done {
-        maps::tell(EventKind::Rerouted, slot);
-    }
-    if let Some(header) = out.copy {
-        let path = if out.to_socket { Path::Old } else { Path::New };
+    if route.copied {
+        let header = &route.copy;
+        let path = if route.to_socket {
+            Path::Old
+        } else {
+            Path::New
+        };
         let copy = Copy {
             path,
             seq: header.seq,
@@ -197,12 +230,12 @@ unsafe extern "C" fn dysco_detour(skb: *mut __sk_buff, slot: u32, run: u32) -> u
         };
         send_copy(ctx, s, &copy, mark, flags);
     }
-    prepare(p.seg.flags, &p.key, from, &out.main, c);
-    if out.to_socket {
+    prepare(p.seg.flags, &p.key, from, &route.main, c);
+    if route.to_socket {
         without_echo(p, c);
         return HANDLER;
     }
-    if let Some(keep) = out.keep {
+    if let Some(keep) = route.keep {
         let Some(length_diff) = write::trim_to(ctx, p, keep) else {
             count(Counter::DroppedError);
             return DROP;
@@ -223,7 +256,7 @@ unsafe extern "C" fn dysco_detour(skb: *mut __sk_buff, slot: u32, run: u32) -> u
 /// [`dysco_detour`].
 #[inline(never)]
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dysco_detour_copy(skb: *mut __sk_buff, slot: u32, run: u32) -> u32 {
+unsafe extern "C" fn dysco_detour_copy(skb: *mut __sk_buff, run: u32) -> u32 {
     let ctx = &TcContext::new(skb);
     let Some(Scratch {
         packet: p,
@@ -245,7 +278,8 @@ unsafe extern "C" fn dysco_detour_copy(skb: *mut __sk_buff, slot: u32, run: u32)
         seq,
         ack,
         window: (rest >> 16) as u16,
-        sack_add: None,
+        sack_add: 0,
+        sacks: false,
     };
     prepare(rest as u8, &p.key, sender(run), &header, c);
     c.pseudo = length_diff;
@@ -274,9 +308,10 @@ fn prepare(flags: u8, key: &Key, from: End, header: &Header, c: &mut Change) {
         flags,
         ..Edit::default()
     };
-    match header.sack_add {
-        Some(add) => c.edit.sack_add = add,
-        None => c.edit.strip |= edit::SACK,
+    if header.sacks {
+        c.edit.sack_add = header.sack_add;
+    } else {
+        c.edit.strip |= edit::SACK;
     }
     c.src = src;
     c.dst = dst;
@@ -342,8 +377,7 @@ pub fn comes(ctx: &TcContext) -> Verdict {
     if load(ctx, key, &found, p).is_none() {
         return Verdict::Drop;
     }
-    // SAFETY: the program's own context.
-    let fate = unsafe { dysco_from_handler(ctx.skb.skb, slot, (to == End::Remote) as u32) };
+    let fate = dysco_from_handler(slot, (to == End::Remote) as u32);
     if fate == DROP {
         return dropped(Counter::DroppedHandler);
     }
@@ -374,7 +408,7 @@ pub fn comes(ctx: &TcContext) -> Verdict {
 /// Exported: see [`dysco_detour`].
 #[inline(never)]
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dysco_from_handler(_skb: *mut __sk_buff, slot: u32, remote: u32) -> u32 {
+extern "C" fn dysco_from_handler(slot: u32, remote: u32) -> u32 {
     let (
         Some(Scratch {
             packet: p,

@@ -99,7 +99,7 @@ fn hush(fd: &OwnedFd) -> io::Result<()> {
     set_option(fd, libc::IPPROTO_TCP, TCP_REPAIR_QUEUE, SEND_QUEUE)
 }
 
-fn disconnect(fd: &OwnedFd) -> io::Result<()> {
+pub(crate) fn disconnect(fd: &OwnedFd) -> io::Result<()> {
     // SAFETY: an all-zero sockaddr has the family AF_UNSPEC; the length is its own.
     let r = unsafe {
         let none: libc::sockaddr = std::mem::zeroed();

@@ -24,6 +24,7 @@ pub mod port;
 mod process;
 mod receipts;
 mod registry;
+pub mod repair;
 mod reports;
 mod sending;
 mod shim_socket;

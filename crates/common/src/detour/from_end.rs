@@ -1,12 +1,15 @@
 //! A packet that an end sends: to the other end, to the socket that speaks with this end, or a
 //! part of it to each.
 
+// The larger functions are not inlined in the kernel: too many values would be alive at a time, and
+// LLVM would keep halves of pointers on the stack.
+
 use super::{Detour, End, Way, phase};
 use crate::seq::{after, before, max, min};
 use crate::tcp::{ACK, RST, Segment};
 
 /// Headers that a packet leaves with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FromEnd {
     /// Header of the packet itself.
     pub main: Header,
@@ -14,12 +17,15 @@ pub struct FromEnd {
     pub to_socket: bool,
     /// Bytes of payload that the packet keeps, if it extends beyond the cutoff. It then has no FIN.
     pub keep: Option<u32>,
-    /// A packet without payload for the other of the two, which has to hear the acknowledgement.
-    pub copy: Option<Header>,
+    /// The other of the two gets a packet without payload, since it has to hear the
+    /// acknowledgement.
+    pub copied: bool,
+    /// Header of that packet.
+    pub copy: Header,
 }
 
 /// Changed fields of a header.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Header {
     /// First sequence number.
     pub seq: u32,
@@ -27,26 +33,33 @@ pub struct Header {
     pub ack: u32,
     /// Window as it is sent.
     pub window: u16,
-    /// Number to add to the edges of SACK blocks; `None` if the packet may contain none.
-    pub sack_add: Option<u32>,
+    /// Number to add to the edges of SACK blocks.
+    pub sack_add: u32,
+    /// The packet may contain SACK blocks.
+    pub sacks: bool,
 }
 
-/// What an end's acknowledgement says to one of those who sent it data.
+/// What an end's acknowledgement says to one of those who sent it data. In this field order LLVM
+/// makes no double words that a BPF stack would not accept.
+#[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Heard {
+    sack_add: u32,
     ack: u32,
     window: u16,
-    sack_add: Option<u32>,
+    sacks: bool,
     /// It says more than before.
     news: bool,
     /// It may be said without data.
     alone: bool,
+    /// It is said by this end, and not by a socket alone.
+    speaks: bool,
 }
 
 /// Decides the route of a packet of an end, and records what it says. `scale` is that of the
-/// windows that the end sends.
+/// windows that the end sends. The result is written in place: the kernel's stack is small.
 #[inline(always)]
-pub fn from_end(d: &mut Detour, from: End, seg: &Segment, scale: u8) -> FromEnd {
+pub fn from_end(d: &mut Detour, from: End, seg: &Segment, scale: u8, out: &mut FromEnd) {
     let (way, acked) = d.ways(from);
     let direct = hear_for_end(acked, seg, scale);
     let socket = hear_for_socket(acked, seg, scale);
@@ -56,7 +69,7 @@ pub fn from_end(d: &mut Detour, from: End, seg: &Segment, scale: u8) -> FromEnd 
     let bare = seg.span() == 0 && !seg.has(RST);
     let route = if bare {
         // An acknowledgement alone goes wherever it is awaited.
-        Route::whole(direct.is_none())
+        Route::whole(!direct.speaks)
     } else {
         route(way, seg)
     };
@@ -65,15 +78,15 @@ pub fn from_end(d: &mut Detour, from: End, seg: &Segment, scale: u8) -> FromEnd 
     } else {
         (direct, socket)
     };
-    let copied =
-        other.filter(|heard| seg.has(ACK) && !seg.has(RST) && (bare && heard.alone || heard.news));
-    let heard = main.unwrap_or(nothing(acked, route.to_socket));
+    let said = other.speaks && (bare && other.alone || other.news);
+    let copied = said && seg.has(ACK) && !seg.has(RST);
     let len = route.keep.unwrap_or(seg.span());
-    FromEnd {
-        main: header(way, seg, &heard, route.to_socket, len),
-        to_socket: route.to_socket,
-        keep: route.keep,
-        copy: copied.map(|heard| header(way, seg, &heard, !route.to_socket, 0)),
+    out.to_socket = route.to_socket;
+    out.keep = route.keep;
+    header(way, seg, &main, route.to_socket, len, &mut out.main);
+    out.copied = copied;
+    if copied {
+        header(way, seg, &other, !route.to_socket, 0, &mut out.copy);
     }
 }
 
@@ -87,9 +100,11 @@ const fn nothing(way: &Way, to_socket: bool) -> Heard {
             way.shown
         },
         window: 0,
-        sack_add: None,
+        sack_add: 0,
+        sacks: false,
         news: false,
         alone: false,
+        speaks: false,
     }
 }
 
@@ -127,9 +142,18 @@ fn route(way: &Way, seg: &Segment) -> Route {
 }
 
 /// Records what an end acknowledges directly to the other end. Returns what the other end may
-/// hear, or `None` if it hears only the socket.
+/// hear.
+#[cfg_attr(target_arch = "bpf", inline(never))]
+fn hear_for_end(way: &mut Way, seg: &Segment, scale: u8) -> Heard {
+    match end_says(way, seg, scale) {
+        Some(heard) => heard,
+        None => nothing(way, false),
+    }
+}
+
+/// Does the same. Returns `None` if the other end hears only the socket.
 #[inline(always)]
-fn hear_for_end(way: &mut Way, seg: &Segment, scale: u8) -> Option<Heard> {
+fn end_says(way: &mut Way, seg: &Segment, scale: u8) -> Option<Heard> {
     let phase = way.effective();
     if phase == phase::THROUGH {
         return None;
@@ -185,28 +209,30 @@ fn shown(way: &Way, seg: &Segment, scale: u8, news: bool) -> Heard {
         } else {
             way.window(edge, scale)
         },
-        sack_add: sacks.then_some(way.direct_shift().wrapping_neg()),
+        sack_add: way.direct_shift().wrapping_neg(),
+        sacks,
         news,
         alone: true,
+        speaks: true,
     }
 }
 
 /// Records what an end acknowledges to the socket that sends it data. Returns what the socket may
-/// hear, or `None` if there is none.
-#[inline(always)]
-fn hear_for_socket(way: &mut Way, seg: &Segment, scale: u8) -> Option<Heard> {
+/// hear.
+#[cfg_attr(target_arch = "bpf", inline(never))]
+fn hear_for_socket(way: &mut Way, seg: &Segment, scale: u8) -> Heard {
     let phase = way.effective();
     if phase == phase::DIRECT {
-        return None;
+        return nothing(way, true);
     }
     let edge = seg.ack.wrapping_add((seg.window as u32) << (scale & 15));
     if !way.is_cut() && phase == phase::ENTERING {
         // The socket has sent nothing, and the next byte is its first.
         let next = way.sent.wrapping_add(way.shift);
-        return Some(Heard {
+        return Heard {
             window: super::scaled(edge.wrapping_sub(next), scale),
             ..nothing(way, true)
-        });
+        };
     }
     let ack = match phase {
         phase::ENTERING => max(seg.ack, way.cut_received()),
@@ -218,22 +244,31 @@ fn hear_for_socket(way: &mut Way, seg: &Segment, scale: u8) -> Option<Heard> {
     if news {
         way.told = ack;
     }
-    Some(Heard {
+    Heard {
         ack: ack.wrapping_sub(way.from_socket),
         window: if own {
             seg.window
         } else {
             super::scaled(edge.wrapping_sub(ack), scale)
         },
-        sack_add: own.then_some(way.from_socket.wrapping_neg()),
+        sack_add: way.from_socket.wrapping_neg(),
+        sacks: own,
         news,
         alone: true,
-    })
+        speaks: true,
+    }
 }
 
 /// Returns the header of a packet of an end that takes `len` sequence numbers.
 #[inline(always)]
-fn header(way: &mut Way, seg: &Segment, heard: &Heard, to_socket: bool, len: u32) -> Header {
+fn header(
+    way: &mut Way,
+    seg: &Segment,
+    heard: &Heard,
+    to_socket: bool,
+    len: u32,
+    out: &mut Header,
+) {
     let seq = if to_socket {
         number_for_socket(way, seg.seq)
     } else {
@@ -243,12 +278,13 @@ fn header(way: &mut Way, seg: &Segment, heard: &Heard, to_socket: bool, len: u32
     if !to_socket && !seg.has(RST) && after(end, way.delivered) {
         way.delivered = end;
     }
-    Header {
+    *out = Header {
         seq,
         ack: heard.ack,
         window: heard.window,
         sack_add: heard.sack_add,
-    }
+        sacks: heard.sacks,
+    };
 }
 
 /// Returns a number as the socket has it. Data of the other route is no data of the socket.

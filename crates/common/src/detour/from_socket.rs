@@ -44,7 +44,8 @@ pub fn from_socket(d: &mut Detour, to: End, seg: &Segment, scale: u8) -> Option<
         } else {
             acked.window(edge, scale)
         },
-        sack_add: (own && speaks).then_some(acked.to_socket.wrapping_neg()),
+        sack_add: acked.to_socket.wrapping_neg(),
+        sacks: own && speaks,
     })
 }
 

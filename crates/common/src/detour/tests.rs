@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::{Detour, End, Way, cut, from_end, from_socket, phase};
+use super::{Detour, End, FromEnd, Way, cut, from_end, from_socket, phase};
 use crate::tcp::{ACK, FIN, Segment};
 
 const MSS: usize = 7;
@@ -287,7 +287,8 @@ impl Net {
                 self.parts[i].push((at, usize::MAX));
             }
         }
-        let out = from_end(&mut self.detour, ENDS[i], &p.seg, 0);
+        let mut out = FromEnd::default();
+        from_end(&mut self.detour, ENDS[i], &p.seg, 0, &mut out);
         let mut main = p.clone();
         if let Some(keep) = out.keep {
             main.data.truncate(keep as usize);
@@ -297,7 +298,8 @@ impl Net {
         (main.seg.seq, main.seg.ack) = (out.main.seq, out.main.ack);
         main.seg.window = out.main.window;
         self.put(if out.to_socket { 2 + i } else { 1 - i }, main);
-        if let Some(header) = out.copy {
+        if out.copied {
+            let header = out.copy;
             let seg = Segment {
                 seq: header.seq,
                 ack: header.ack,

@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 
 use dysco_common::detour::{Detour, Way, cut, phase};
+use dysco_common::seq::max;
 
 use crate::error::AgentError;
 use crate::mapped::Mapped;
@@ -63,6 +64,50 @@ impl Memory {
             phase::DIRECT
         };
         phase.store(next_phase, Ordering::SeqCst);
+    }
+
+    /// Sets the cutoff of a change that no packet has met, as a program does.
+    pub fn cut(&self, index: u32, out: bool, highest: u32) {
+        let way = self.way(index, out);
+        // SAFETY: addresses of fields of a valid record.
+        let (set, fields) = unsafe {
+            (
+                self.mapped.word(&raw mut (*way).cut_set),
+                [
+                    self.mapped.word(&raw mut (*way).cut),
+                    self.mapped.word(&raw mut (*way).to_socket),
+                    self.mapped.word(&raw mut (*way).from_socket),
+                    self.mapped.word(&raw mut (*way).told),
+                    self.mapped.word(&raw mut (*way).released),
+                    self.mapped.word(&raw mut (*way).received),
+                ],
+            )
+        };
+        let order = Ordering::SeqCst;
+        // SAFETY: as in `read`.
+        if !unsafe { ptr::read_volatile(way) }.changes()
+            || set
+                .compare_exchange(cut::UNSET, cut::BUSY, order, order)
+                .is_err()
+        {
+            return;
+        }
+        // SAFETY: as in `read`.
+        let mut now = unsafe { ptr::read_volatile(way) };
+        now.sent = max(now.sent, highest);
+        now.set_cut();
+        let values = [
+            now.cut,
+            now.to_socket,
+            now.from_socket,
+            now.told,
+            now.released,
+            now.received,
+        ];
+        for (field, value) in fields.into_iter().zip(values) {
+            field.store(value, order);
+        }
+        set.store(cut::SET, order);
     }
 
     /// Lets a direction leave its detour at the next packet, to which `added` bytes were added. A

@@ -12,7 +12,7 @@ use dysco_proxy::{MeasureError, Measured, Pair};
 use super::chain_updates::Enlisting;
 use super::{
     Engine, ThisHost, chain_updates, chains, dsr, held, moves, outside, relay, reload, removal,
-    tuning,
+    services, tuning,
 };
 
 /// Answer of one of the engine's tasks.
@@ -69,6 +69,8 @@ pub(super) enum Answer {
     Seen(Box<outside::Seen>),
     /// Sockets were read, or their options were set.
     Tuned(Box<tuning::Step>),
+    /// A task about services is done, or their handler has reported.
+    Service(Box<services::Done>),
     /// State was exported or installed for another host.
     State(moves::Done),
     /// The configuration and its files were read again.
@@ -85,6 +87,7 @@ impl Engine {
             moves,
             returns,
             ports,
+            services,
             ..
         } = &mut self.core.host;
         match answer {
@@ -116,6 +119,7 @@ impl Engine {
             Answer::Held(begun) => self.removals.go_on_removing(&mut self.core, *begun),
             Answer::Seen(seen) => self.removals.seen(&mut self.core, *seen),
             Answer::Tuned(step) => self.tuner.take(plane, *step),
+            Answer::Service(done) => services.take(plane, *done),
             Answer::State(done) => moves.state_done(plane, done),
             Answer::Reread(read) => self.reload(*read),
         }

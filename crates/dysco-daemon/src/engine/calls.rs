@@ -60,8 +60,15 @@ impl Engine {
             Request::Tune(request) => {
                 return self.tuner.tune(&core.host.plane, request, caller, replies);
             }
-            Request::Service(_) | Request::Services(_) | Request::CallService(_) => {
-                Reply::Error(no_services())
+            Request::Service(request) => {
+                let (services, plane) = (&mut core.host.services, &mut core.host.plane);
+                return services.request(plane, request, caller, replies);
+            }
+            Request::Services(listing) => {
+                return core.host.services.list(&core.host.plane, &listing, replies);
+            }
+            Request::CallService(call) => {
+                return core.host.services.call(&core.host.plane, call, replies);
             }
             Request::Delta(request) => core.host.plane.tell_delta(&request),
             Request::ExportState(about) => {
@@ -100,15 +107,6 @@ impl Engine {
         };
         // The client's channel is fresh and has room, or the client has left.
         let _ = replies.try_send(reply);
-    }
-}
-
-fn no_services() -> Failure {
-    Failure {
-        code: FailureCode::Refused,
-        what: "handle services of sessions".into(),
-        why: "this dyscod does not run services".into(),
-        hint: "run a later release of dyscod".into(),
     }
 }
 

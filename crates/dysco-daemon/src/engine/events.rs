@@ -41,7 +41,7 @@ impl ThisHost {
         match kind {
             EventKind::Drained => self.proxy_changes.drained(&mut self.plane, slot),
             EventKind::Broken => self.session_broken(slot),
-            EventKind::Rerouted => self.plane.rerouted(slot),
+            EventKind::Rerouted => self.services.rerouted(&mut self.plane, slot),
             EventKind::PathOpen if self.chain_updates.has(slot) => {
                 self.chain_updates.path_answered(&mut self.plane, slot)
             }

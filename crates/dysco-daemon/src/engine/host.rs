@@ -11,6 +11,7 @@ use super::moves::Moves;
 use super::on_link::OnLink;
 use super::plane::Plane;
 use super::ports::Ports;
+use super::services::Services;
 use super::sockets::Sockets;
 
 /// Owners of the state by which this host carries out changes.
@@ -27,6 +28,7 @@ pub(super) struct ThisHost {
     pub ports: Ports,
     pub sockets: Sockets,
     pub on_link: OnLink,
+    pub services: Services,
     /// Time of the last warning of a full table.
     pub no_room_reported: Option<Instant>,
 }

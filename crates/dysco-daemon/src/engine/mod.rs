@@ -155,7 +155,8 @@ impl Engine {
             turn: self.removals.next_turn(),
             decision: self.removals.next_decision(),
             drains: host.proxy_changes.held.values().any(Held::is_underway)
-                || host.chain_updates.is_busy(),
+                || host.chain_updates.is_busy()
+                || host.services.is_busy(),
         }
     }
 
@@ -180,6 +181,7 @@ impl Engine {
             Input::DrainSweep => {
                 core.host.proxy_changes.sweep_drains(&mut core.host.plane);
                 core.host.chain_updates.sweep_paths(&mut core.host.plane);
+                core.host.services.sweep(&mut core.host.plane);
             }
             Input::Sweep { part, happened } => {
                 core.host.take_events(happened);

@@ -25,7 +25,7 @@ use super::plane::Plane;
 use super::removal::Removals;
 use super::{
     Engine, adopt, chain_updates, chains, collect, dsr, fault, gauges, held, monitors, moves,
-    names, neighbours, on_link, pages, ports, reload, sockets, state, tally, tuning,
+    names, neighbours, on_link, pages, ports, reload, services, sockets, state, tally, tuning,
 };
 use crate::{api, metrics, namespaces};
 
@@ -110,6 +110,7 @@ pub(super) fn start(config: Config, source: Source) -> Result<(Engine, Inputs), 
         ports: ports::Ports::new(),
         sockets: sockets::Sockets::default(),
         on_link: on_link::OnLink::default(),
+        services: services::Services::default(),
         no_room_reported: None,
     };
     let engine = Engine {

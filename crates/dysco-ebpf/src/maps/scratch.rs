@@ -4,6 +4,7 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::PerCpuArray;
 use dysco_common::Offer;
 use dysco_common::chain::{Hop, Payload, Pending};
+use dysco_common::detour::FromEnd;
 use dysco_common::icmp::{Message, Quoted};
 use dysco_common::probe::Arrival;
 
@@ -33,6 +34,8 @@ pub struct Scratch {
     pub pending: Pending,
     /// The next hop of the SYN.
     pub hop: Hop,
+    /// The route of a packet of a session with a detour.
+    pub route: FromEnd,
     /// An ICMP packet with an error about a segment.
     pub icmp: Message,
     /// The segment that the error is about.

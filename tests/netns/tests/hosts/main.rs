@@ -8,4 +8,5 @@ mod harness;
 mod interfaces;
 mod interrupted;
 mod life;
+mod services;
 mod tuned;

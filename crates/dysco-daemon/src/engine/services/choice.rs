@@ -1,0 +1,181 @@
+//! Choice of the sessions that a request concerns, and the reasons for which services cannot enter
+//! or leave them.
+
+use dysco_api::{Failure, FailureCode, ServiceAction, ServiceRequest, ServiceSpec};
+use dysco_common::Session;
+use dysco_common::session::offer;
+use dysco_common::view::{Change, View};
+use dysco_explain::Cause;
+use dysco_runner::{Registry, Spec};
+
+use super::{Services, Stage};
+use crate::engine::Plane;
+use crate::engine::removal::{named, shows};
+use crate::engine::tuning::no_socket;
+
+/// Returns the reason for which a session with services cannot be changed otherwise.
+pub(in crate::engine) fn in_the_way() -> Cause {
+    Cause::new("services are in the session, or have added bytes to it")
+        .hint("take them out with 'dyscoctl service take'")
+}
+
+/// Judgement about one session.
+pub(super) enum Judged {
+    /// The action is possible.
+    Possible,
+    /// The session is as the request wants it.
+    Unchanged,
+    /// It is not possible, for these reasons.
+    Refused(Vec<Cause>),
+}
+
+/// Returns the slots of the sessions that a request concerns.
+pub(super) fn slots(
+    plane: &Plane,
+    services: &Services,
+    request: &ServiceRequest,
+) -> Result<Vec<u32>, Failure> {
+    if let ServiceAction::Put { services } = &request.action {
+        known(services).map_err(|cause| {
+            Failure::new(
+                FailureCode::BadRequest,
+                cause.of("put services into sessions"),
+            )
+        })?;
+    }
+    let mut slots = match request.sessions.as_slice() {
+        [] if request.all || !request.filter.is_empty() => {
+            selected(plane, services, &request.action)
+        }
+        names => named(plane, names)?,
+    };
+    slots.retain(|slot| request.filter.is_empty() || shows(plane, *slot, &request.filter));
+    slots.sort_unstable();
+    slots.dedup();
+    Ok(slots)
+}
+
+/// Checks that the handler knows the services.
+fn known(services: &[ServiceSpec]) -> Result<(), Cause> {
+    if services.is_empty() {
+        return Err(Cause::new("the request names no service").hint("name one, such as +count"));
+    }
+    let registry = Registry::builtin();
+    for service in services {
+        registry.make(&spec(service)?)?;
+    }
+    Ok(())
+}
+
+/// Returns a service in the words of the handler.
+pub(super) fn spec(service: &ServiceSpec) -> Result<Spec, Cause> {
+    let parsed = service.to_string().parse::<Spec>();
+    parsed.map_err(|error| Cause::from(&error))
+}
+
+/// A filter selects no session that is over, and only those with services if these are to leave.
+fn selected(plane: &Plane, services: &Services, action: &ServiceAction) -> Vec<u32> {
+    let wanted = |(slot, s): &(u32, Session)| {
+        let lives = s.is_current() && !s.has_ended() && !s.view().is_over();
+        let has = || {
+            services
+                .sessions
+                .get(slot)
+                .is_some_and(|one| one.stage != Stage::Direct)
+        };
+        lives && (*action != ServiceAction::Take || has())
+    };
+    let all = plane.agent.sessions().into_iter();
+    all.filter(wanted).map(|(slot, _)| slot).collect()
+}
+
+/// Judges whether the action is possible for a session.
+pub(super) fn judge(
+    plane: &Plane,
+    services: &Services,
+    slot: u32,
+    action: &ServiceAction,
+) -> Judged {
+    let s = plane.agent.session(slot);
+    let had = services
+        .sessions
+        .get(&slot)
+        .filter(|one| one.created_ns == s.created_ns);
+    let had = had.filter(|one| one.stage != Stage::Direct);
+    match (action, had) {
+        (ServiceAction::Take, None) => Judged::Unchanged,
+        (ServiceAction::Take, Some(one)) => match one.stage {
+            Stage::In => Judged::Possible,
+            _ => Judged::Refused(vec![busy()]),
+        },
+        (ServiceAction::Put { services }, Some(one)) if one.services == *services => {
+            match one.stage {
+                Stage::In => Judged::Unchanged,
+                _ => Judged::Refused(vec![busy()]),
+            }
+        }
+        (ServiceAction::Put { .. }, Some(_)) => Judged::Refused(vec![
+            Cause::new("other services are in it")
+                .hint("take them out first with 'dyscoctl service take'"),
+        ]),
+        (ServiceAction::Put { .. }, None) => {
+            let reasons = obstacles(plane, slot, &s);
+            match reasons.is_empty() {
+                true => Judged::Possible,
+                false => Judged::Refused(reasons),
+            }
+        }
+    }
+}
+
+fn busy() -> Cause {
+    Cause::new("its services are entering or leaving it at this moment")
+        .hint("ask again in a moment")
+}
+
+/// Returns all reasons for which no service can enter a session, the decisive one first.
+fn obstacles(plane: &Plane, slot: u32, s: &Session) -> Vec<Cause> {
+    let mut all: Vec<Cause> = no_socket(s).into_iter().collect();
+    all.extend(elsewhere(plane, slot, s));
+    if offer::are_foreign(s.local.flags, s.remote.flags) {
+        all.push("it uses an option that binds it to its two ends: TCP-MD5, TCP-AO, MPTCP".into());
+    }
+    if !plane.config.host.addresses.contains(&s.key.local().ip()) {
+        all.push(
+            Cause::new("its end is not on this host").hint("ask on the host of one of its ends"),
+        );
+    }
+    if plane.config.host.addresses.contains(&s.key.remote().ip()) {
+        all.push("both of its ends are on this host, so that its packets take no interface".into());
+    }
+    all
+}
+
+/// Returns the reason for which the session's packets do not pass here unchanged.
+fn elsewhere(plane: &Plane, slot: u32, s: &Session) -> Option<Cause> {
+    if s.has_ended() {
+        return None;
+    }
+    match s.view() {
+        View::Tracked | View::Adopted if s.is_chained() => {
+            Some("it passes a chain of hosts".into())
+        }
+        View::Tracked => None,
+        View::Adopted => Some(
+            Cause::new("no packet of it has been seen since dyscod adopted it")
+                .hint("ask again once it has moved"),
+        ),
+        View::Detoured if plane.agent.may_enter_detour(slot) => None,
+        View::Opening => Some(Cause::new("it is not open yet").hint("ask again once it is open")),
+        View::NewPath(route) if route.bypassed => {
+            Some("a proxy has left it, so that its packets take another five-tuple".into())
+        }
+        View::NewPath(_) => Some("it passes a chain of hosts".into()),
+        View::Changing(Change::TwoPaths(_) | Change::RelayTwoPaths(_)) => {
+            Some(Cause::new("a proxy is leaving it").hint("ask again in a moment"))
+        }
+        View::Returned => Some("a proxy has left it, and its replies take another path".into()),
+        View::Changing(_) | View::Detoured => Some(busy()),
+        View::Free | View::Closed | View::Relayed(_) | View::Left(_) => None,
+    }
+}

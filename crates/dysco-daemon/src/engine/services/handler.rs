@@ -1,0 +1,262 @@
+//! The handler process as the engine sees it: its start, its messages, its end.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use dysco_agent::{DetourLink, Routes, Start, links};
+use dysco_common::Session;
+use dysco_explain::{Cause, Explain};
+use dysco_runner::protocol::{Client, Report, Request};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::sync::mpsc;
+
+use super::{Done, Made, Services};
+use crate::engine::{Answer, Plane};
+use crate::handlers::{self, Failed, Place, Process, Started, Wanted};
+
+/// A handler that runs.
+pub(super) struct Handler {
+    pub place: Place,
+    process: Mutex<Process>,
+    client: Client,
+}
+
+impl Handler {
+    /// Returns its pid.
+    pub fn pid(&self) -> i32 {
+        self.process().pid().cast_signed()
+    }
+
+    fn process(&self) -> std::sync::MutexGuard<'_, Process> {
+        // The value is valid after any panic.
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// If the handler has ended, or takes no more requests at the moment.
+    pub fn send(&self, request: &Request, fds: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
+        self.client.send(request, fds)
+    }
+}
+
+/// Passes the reports of a handler to the engine until it ends.
+fn listen(handler: &Handler, answers: &mpsc::UnboundedSender<Answer>) {
+    let tell = |report| answers.send(Answer::Service(Box::new(Done::Report(report))));
+    loop {
+        let mut ready = [PollFd::new(handler.client.as_fd(), PollFlags::POLLIN)];
+        let polled = poll(&mut ready, PollTimeout::NONE);
+        if polled.is_err_and(|error| error != Errno::EINTR) {
+            break;
+        }
+        match handler.client.recv() {
+            Ok(Some(report)) => {
+                if tell(Some(report)).is_err() {
+                    return;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                tracing::error!(%error, "a report of the handler cannot be read");
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(None) | Err(_) => break,
+        }
+    }
+    // The engine may have ended.
+    let _ = tell(None);
+}
+
+impl Services {
+    /// Begins what waits for the handler, and starts one if there is none.
+    pub(super) fn go_on(&mut self, plane: &mut Plane) {
+        let Some(handler) = self.handler.clone() else {
+            if !self.starting && !self.waiting.is_empty() {
+                self.starting = true;
+                let folder = plane.config.removal.state_dir.clone();
+                let answers = plane.answers.clone();
+                tokio::spawn(async move {
+                    let started = handlers::start(&folder).await;
+                    // The engine may have ended.
+                    let _ = answers.send(Answer::Service(Box::new(Done::Started(started))));
+                });
+            }
+            return;
+        };
+        for slot in std::mem::take(&mut self.waiting) {
+            let s = plane.agent.session(slot);
+            let at = plane.agent.detour_numbers(slot);
+            let start = Start {
+                out: at.sent_out.wrapping_add(at.shift_out),
+                back: at.sent_back,
+            };
+            let (handler, routes) = (handler.clone(), plane.routes.clone());
+            let answers = plane.answers.clone();
+            tokio::spawn(async move {
+                let made = make(&handler, &routes, &s, start).await;
+                // The engine may have ended.
+                let _ = answers.send(Answer::Service(Box::new(Done::Made(slot, made))));
+            });
+        }
+    }
+
+    /// A handler was started, or could not be.
+    pub(super) fn started(&mut self, plane: &mut Plane, started: Result<Started, Failed>) {
+        self.starting = false;
+        let attached = started
+            .map_err(|failed| failed.explain().cause())
+            .and_then(|started| {
+                let attached = plane.agent.attach_handler(&started.place.link);
+                attached.map_err(|error| error.explain().cause())?;
+                Ok(Arc::new(Handler {
+                    place: started.place,
+                    process: Mutex::new(started.process),
+                    client: started.client,
+                }))
+            });
+        match attached {
+            Ok(handler) => {
+                tracing::info!(
+                    pid = handler.pid(),
+                    link = handler.place.link,
+                    "a handler runs"
+                );
+                let (its, answers) = (handler.clone(), plane.answers.clone());
+                // A thread that the end of this process does not wait for.
+                thread::spawn(move || listen(&its, &answers));
+                self.handler = Some(handler);
+                self.go_on(plane);
+            }
+            Err(cause) => {
+                tracing::error!("no handler runs: {cause}");
+                for slot in std::mem::take(&mut self.waiting) {
+                    self.refuse(plane, slot, cause.clone());
+                }
+            }
+        }
+    }
+
+    /// The handler has ended. Its sessions are reset: bytes that it had are lost.
+    pub(super) fn handler_ended(&mut self, plane: &mut Plane) {
+        let Some(handler) = self.handler.take() else {
+            return;
+        };
+        handler.process().reap();
+        plane.agent.detach_handler(&handler.place.link);
+        tracing::error!(pid = handler.pid(), "the handler has ended");
+        let slots: Vec<u32> = self.sessions.keys().copied().collect();
+        for slot in slots {
+            self.lost(plane, slot);
+        }
+        self.go_on(plane);
+    }
+}
+
+/// Makes the sockets for a session.
+async fn make(
+    handler: &Handler,
+    routes: &Routes,
+    s: &Session,
+    start: Start,
+) -> Result<Made, Cause> {
+    let (local, remote): (IpAddr, IpAddr) = (s.key.local().ip(), s.key.remote().ip());
+    let route = routes
+        .get(local, remote)
+        .await
+        .map_err(|error| error.explain().cause())?;
+    let link = DetourLink {
+        handler: handler.place.index,
+        interface: route.ifindex,
+        address: address_of(route.ifindex)?,
+    };
+    let sockets = handler.place.sockets(Wanted::new(s, start)).await;
+    let sockets = sockets
+        .map_err(|error| Cause::new(format!("its handler gets no sockets for it: {error}")))?;
+    Ok(Made {
+        sockets,
+        start,
+        link,
+    })
+}
+
+/// Returns the Ethernet address of an interface that can lead packets to a handler.
+fn address_of(index: u32) -> Result<[u8; 6], Cause> {
+    let all = links::links().map_err(|error| Cause::new(error))?;
+    let link = all.iter().find(|link| link.index == index);
+    let link =
+        link.ok_or_else(|| Cause::new("the interface that leads to its other end is gone"))?;
+    if link.header != links::Header::Ethernet || link.name == "lo" {
+        return Err(Cause::new(format!(
+            "its packets take {}, an interface without an Ethernet header",
+            link.name
+        )));
+    }
+    let text = fs::read_to_string(format!("/sys/class/net/{}/address", link.name));
+    let text = text.map_err(|error| Cause::new(error))?;
+    let mut address = [0; 6];
+    let mut bytes = text
+        .trim()
+        .split(':')
+        .map(|byte| u8::from_str_radix(byte, 16));
+    for byte in &mut address {
+        *byte = match bytes.next() {
+            Some(Ok(read)) => read,
+            _ => return Err(Cause::new(format!("{} has no Ethernet address", link.name))),
+        };
+    }
+    Ok(address)
+}
+
+/// Returns the two sockets in the order of the handler: the one towards the opener first.
+pub(super) fn in_order(
+    sockets: &handlers::Sockets,
+    opened_here: bool,
+) -> [std::os::fd::BorrowedFd<'_>; 2] {
+    let (near, far) = (sockets.near.as_fd(), sockets.far.as_fd());
+    if opened_here {
+        [near, far]
+    } else {
+        [far, near]
+    }
+}
+
+/// Returns the request that passes a session to the handler.
+pub(super) fn offer(slot: u32, one: &super::Serviced) -> Result<Request, Cause> {
+    let (local, remote) = (one.key.local(), one.key.remote());
+    let (opener, other) = if one.opened_here {
+        (local, remote)
+    } else {
+        (remote, local)
+    };
+    let services = one.services.iter().map(super::choice::spec);
+    Ok(Request::Put {
+        session: u64::from(slot),
+        opener,
+        other,
+        both_ends: false,
+        services: services.collect::<Result<_, _>>()?,
+    })
+}
+
+/// Returns the slot of a session as the handler names it.
+pub(super) fn slot_of(session: u64) -> u32 {
+    // It has named none but those that it was given.
+    session as u32
+}
+
+/// True for a report about a session.
+pub(super) fn session_of(report: &Report) -> Option<u32> {
+    match report {
+        Report::Put { session, .. }
+        | Report::Left { session, .. }
+        | Report::Released { session, .. }
+        | Report::Ended { session, .. }
+        | Report::Notify { session, .. } => Some(slot_of(*session)),
+        _ => None,
+    }
+}

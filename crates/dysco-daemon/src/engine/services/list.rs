@@ -1,0 +1,210 @@
+//! Listings of the sessions with services, and calls of services.
+
+use dysco_api::{
+    Failure, FailureCode, Reply, ServiceAnswer, ServiceCall, ServiceListing, ServiceRow,
+    ServiceState, SessionId,
+};
+use dysco_explain::Cause;
+use dysco_runner::protocol::{Bytes, Moved, Request, State};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::{Serviced, Services, Stage};
+use crate::engine::Plane;
+use crate::engine::listing::no_such_session;
+use crate::engine::removal::{named, shows};
+
+/// A listing that waits for the handler's numbers.
+pub(super) struct Waiting {
+    slots: Vec<u32>,
+    known: Vec<State>,
+    replies: mpsc::Sender<Reply>,
+}
+
+/// A call that waits for its answer.
+pub(super) struct Calling {
+    session: SessionId,
+    service: String,
+    replies: mpsc::Sender<Reply>,
+}
+
+impl Services {
+    /// Lists the sessions with services.
+    pub fn list(&mut self, plane: &Plane, listing: &ServiceListing, replies: mpsc::Sender<Reply>) {
+        let mut slots: Vec<u32> = match listing.sessions.as_slice() {
+            [] => self.sessions.keys().copied().collect(),
+            names => match named(plane, names) {
+                Ok(slots) => slots,
+                // The client's channel is fresh and has room, or the client has left.
+                Err(failure) => return drop(replies.try_send(Reply::Error(failure))),
+            },
+        };
+        slots.retain(|slot| {
+            let shown = listing.filter.is_empty() || shows(plane, *slot, &listing.filter);
+            self.sessions.contains_key(slot) && shown
+        });
+        slots.sort_unstable();
+        let asked = self
+            .handler
+            .as_ref()
+            .map(|handler| handler.send(&Request::List, &[]));
+        let waiting = Waiting {
+            slots,
+            known: Vec::new(),
+            replies,
+        };
+        match asked {
+            Some(Ok(())) => self.lists.push(waiting),
+            _ => self.show(plane, waiting),
+        }
+    }
+
+    /// The handler has listed some of its sessions, in answer to the first request.
+    pub(super) fn listed(&mut self, plane: &Plane, sessions: Vec<State>, more: bool) {
+        let Some(first) = self.lists.first_mut() else {
+            return;
+        };
+        first.known.extend(sessions);
+        if !more {
+            let waiting = self.lists.remove(0);
+            self.show(plane, waiting);
+        }
+    }
+
+    fn show(&self, plane: &Plane, waiting: Waiting) {
+        let Waiting {
+            slots,
+            known,
+            replies,
+        } = waiting;
+        let moved = |slot: u32| {
+            let state = known.iter().find(|state| state.session == u64::from(slot));
+            state.map_or_else(Moved::default, |state| state.moved)
+        };
+        let rows = slots
+            .iter()
+            .filter_map(|slot| Some((*slot, self.sessions.get(slot)?)));
+        let rows: Vec<Reply> = rows
+            .map(|(slot, one)| Reply::ServiceRow(self.row(plane, slot, one, moved(slot))))
+            .collect();
+        tokio::spawn(async move {
+            for reply in rows.into_iter().chain([Reply::Done { summary: None }]) {
+                if replies.send(reply).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+
+    fn row(&self, plane: &Plane, slot: u32, one: &Serviced, moved: Moved) -> ServiceRow {
+        let s = plane.agent.session(slot);
+        let left = one.stage == Stage::Direct;
+        let handler = self.handler.as_ref().filter(|_| !left);
+        ServiceRow {
+            session: plane.session_id(slot, &s),
+            local: one.key.local(),
+            remote: one.key.remote(),
+            services: match left {
+                true => Vec::new(),
+                // A value may be a secret.
+                false => one.services.iter().map(without_secrets).collect(),
+            },
+            state: match one.stage {
+                Stage::Sockets | Stage::Offered(..) | Stage::Entering => ServiceState::Entering,
+                Stage::In => ServiceState::In,
+                Stage::Asked | Stage::Leaving => ServiceState::Leaving,
+                Stage::Direct => ServiceState::Direct,
+            },
+            handler: handler.map(|handler| handler.pid()),
+            read: moved.read,
+            written: moved.written,
+            delta: one.delta,
+        }
+    }
+
+    /// Asks a service of a session something.
+    pub fn call(&mut self, plane: &Plane, call: ServiceCall, replies: mpsc::Sender<Reply>) {
+        let asked = self.ask(plane, &call);
+        match asked {
+            Ok((id, session)) => {
+                let service = call.service;
+                self.calls.insert(
+                    id,
+                    Calling {
+                        session,
+                        service,
+                        replies,
+                    },
+                );
+            }
+            // The client's channel is fresh and has room, or the client has left.
+            Err(failure) => drop(replies.try_send(Reply::Error(failure))),
+        }
+    }
+
+    fn ask(&mut self, plane: &Plane, call: &ServiceCall) -> Result<(u64, SessionId), Failure> {
+        let slot = plane
+            .slot_named(&call.session)
+            .ok_or_else(|| no_such_session(&call.session))?;
+        let refused = |cause: Cause| {
+            Failure::new(
+                FailureCode::Refused,
+                cause.of("call a service of the session"),
+            )
+        };
+        let one = self
+            .sessions
+            .get(&slot)
+            .filter(|one| one.stage == Stage::In);
+        let (Some(one), Some(handler)) = (one, &self.handler) else {
+            return Err(refused("no service is in it".into()));
+        };
+        let id = self.next_job;
+        self.next_job += 1;
+        let question = match &call.argument {
+            Some(argument) => format!("{} {argument}", call.verb),
+            None => call.verb.clone(),
+        };
+        let request = Request::Call {
+            session: u64::from(slot),
+            service: call.service.clone(),
+            id,
+            bytes: question.into_bytes(),
+        };
+        handler
+            .send(&request, &[])
+            .map_err(|error| refused(Cause::new(error)))?;
+        Ok((id, one.session))
+    }
+
+    /// A service has answered a call.
+    pub(super) fn answered(&mut self, id: u64, result: Result<Bytes, Cause>) {
+        let Some(calling) = self.calls.remove(&id) else {
+            return;
+        };
+        let reply = match result {
+            Ok(Bytes(bytes)) => Reply::ServiceAnswer(ServiceAnswer {
+                session: calling.session,
+                service: calling.service,
+                answer: serde_json::from_slice(&bytes)
+                    .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into())),
+            }),
+            Err(cause) => Reply::Error(Failure::new(
+                FailureCode::Refused,
+                cause.of("call a service of the session"),
+            )),
+        };
+        // The client's channel is fresh and has room, or the client has left.
+        let _ = calling.replies.try_send(reply);
+    }
+}
+
+fn without_secrets(service: &dysco_api::ServiceSpec) -> dysco_api::ServiceSpec {
+    let mut shown = service.clone();
+    for (key, value) in &mut shown.arguments {
+        if key == "key" {
+            *value = "…".into();
+        }
+    }
+    shown
+}

@@ -1,0 +1,379 @@
+//! Progress of the services of a session, step by step.
+
+use std::time::{Duration, Instant};
+
+use dysco_api::{ServiceOutcome, ServiceReport};
+use dysco_common::detour::{Detour, phase};
+use dysco_explain::Cause;
+use dysco_runner::protocol::{Reason, Report, Request};
+
+use super::handler::{in_order, offer, session_of};
+use super::request::report;
+use super::{Made, Serviced, Services, Stage};
+use crate::engine::Plane;
+
+/// Time after which a direction in which no packet has come gets its cutoff from here. Programs
+/// that ran when the change was ordered have ended long before.
+const STILL: Duration = Duration::from_millis(20);
+
+impl Services {
+    /// Sockets were made for a session, or could not be: the handler is to accept them.
+    pub(super) fn made(&mut self, plane: &mut Plane, slot: u32, made: Result<Made, Cause>) {
+        let Some(one) = self.sessions.get_mut(&slot) else {
+            return;
+        };
+        let offered = made.and_then(|made| {
+            let request = offer(slot, one)?;
+            let handler = self.handler.as_ref();
+            let handler = handler.ok_or_else(|| Cause::new("the handler has ended"))?;
+            let fds = in_order(&made.sockets, one.opened_here);
+            handler
+                .send(&request, &fds)
+                .map_err(|error| Cause::new(format!("the handler takes no session: {error}")))?;
+            Ok(made)
+        });
+        match offered {
+            Ok(made) => {
+                one.stage = Stage::Offered(made.start, made.link);
+                one.sockets = Some(made.sockets);
+            }
+            Err(cause) => self.refuse(plane, slot, cause),
+        }
+    }
+
+    /// Takes a report of the handler.
+    pub(super) fn reported(&mut self, plane: &mut Plane, report: Report) {
+        let slot = session_of(&report);
+        let slot = slot.filter(|slot| self.sessions.contains_key(slot));
+        match (report, slot) {
+            (Report::Put { result: Ok(()), .. }, Some(slot)) => self.accepted(plane, slot),
+            (
+                Report::Put {
+                    result: Err(cause), ..
+                },
+                Some(slot),
+            ) => self.refuse(plane, slot, cause),
+            (Report::Left { delta, .. }, Some(slot)) => self.left(plane, slot, delta),
+            (Report::Ended { reason, .. }, Some(slot)) => self.ended(plane, slot, &reason),
+            (Report::Notify { service, text, .. }, Some(slot)) => {
+                if let Some(one) = self.sessions.get(&slot) {
+                    let text = format!("{service}: {text}");
+                    plane.report("service-notice", Some(one.session), text);
+                }
+            }
+            (Report::Answer { id, result }, _) => self.answered(id, result),
+            (Report::Sessions { sessions, more }, _) => self.listed(plane, sessions, more),
+            (Report::Invalid { cause }, _) => {
+                tracing::error!("the handler refused a request: {cause}");
+            }
+            _ => {}
+        }
+    }
+
+    /// The handler has accepted a session: its data is led there from now on.
+    fn accepted(&mut self, plane: &mut Plane, slot: u32) {
+        let Some(one) = self.sessions.get_mut(&slot) else {
+            return;
+        };
+        let Stage::Offered(start, link) = one.stage else {
+            return;
+        };
+        let lives = plane.agent.session(slot).created_ns == one.created_ns
+            && plane.agent.may_enter_detour(slot);
+        let entered = match lives {
+            true => plane
+                .agent
+                .enter_detour(slot, &start, &link)
+                .map_err(|error| dysco_explain::Explain::explain(&error).cause()),
+            false => Err("it has ended or was changed meanwhile".into()),
+        };
+        match entered {
+            Ok(()) => {
+                one.stage = Stage::Entering;
+                self.begun(plane, slot, ServiceOutcome::Entering);
+            }
+            Err(cause) => {
+                self.release(slot);
+                self.refuse(plane, slot, cause);
+            }
+        }
+    }
+
+    /// Begins to take the services out of a session.
+    pub(super) fn take_out(&mut self, plane: &mut Plane, job: u64, slot: u32) {
+        let Some(one) = self.sessions.get_mut(&slot) else {
+            return;
+        };
+        one.job = Some(job);
+        one.since = Instant::now();
+        one.stage = Stage::Asked;
+        self.send(
+            slot,
+            &Request::Take {
+                session: u64::from(slot),
+            },
+        );
+        self.begun(plane, slot, ServiceOutcome::Leaving);
+    }
+
+    /// All services have left the handler: the session is led past it from now on.
+    fn left(&mut self, plane: &mut Plane, slot: u32, delta: [i64; 2]) {
+        let Some(one) = self.sessions.get_mut(&slot) else {
+            return;
+        };
+        if one.stage != Stage::Asked {
+            // They have left by themselves.
+            one.since = Instant::now();
+        }
+        // The session may not have entered both ways yet; see `step`.
+        let [forward, back] = delta;
+        one.delta = [one.delta[0] + forward, one.delta[1] + back];
+        let added = if one.opened_here {
+            delta
+        } else {
+            [back, forward]
+        };
+        plane.agent.settle_detour(slot, false);
+        plane.agent.leave_detour(slot, added);
+        one.stage = Stage::Leaving;
+        self.step(plane, slot);
+    }
+
+    /// A direction of a session has completed its change, as a program reports.
+    pub(in crate::engine) fn rerouted(&mut self, plane: &mut Plane, slot: u32) {
+        self.step(plane, slot);
+    }
+
+    /// Looks at all sessions whose routes change, and at requests whose time is over.
+    pub(in crate::engine) fn sweep(&mut self, plane: &mut Plane) {
+        let changes = |one: &Serviced| matches!(one.stage, Stage::Entering | Stage::Leaving);
+        let slots = self.sessions.iter().filter(|(_, one)| changes(one));
+        let slots: Vec<u32> = slots.map(|(slot, _)| *slot).collect();
+        for slot in slots {
+            self.step(plane, slot);
+        }
+        let now = Instant::now();
+        let over = |id: &u64| {
+            self.jobs
+                .get(id)
+                .is_some_and(|job| job.until.is_some_and(|at| at < now))
+        };
+        let late = self
+            .sessions
+            .iter()
+            .filter(|(_, one)| one.job.as_ref().is_some_and(over));
+        let late: Vec<u32> = late.map(|(slot, _)| *slot).collect();
+        for slot in late {
+            let outcome = match self.sessions.get(&slot).map(|one| one.stage) {
+                Some(Stage::Asked | Stage::Leaving) => ServiceOutcome::Leaving,
+                _ => ServiceOutcome::Entering,
+            };
+            self.settle(plane, slot, outcome, None);
+        }
+    }
+
+    /// Takes a session as far as its routes have changed.
+    fn step(&mut self, plane: &mut Plane, slot: u32) {
+        let Some(one) = self.sessions.get_mut(&slot) else {
+            return;
+        };
+        let still = one.since.elapsed() >= STILL;
+        let Some(d) = plane.agent.settle_detour(slot, still) else {
+            return;
+        };
+        match one.stage {
+            Stage::Entering if are(&d, phase::THROUGH) => {
+                one.stage = Stage::In;
+                let text = format!("{}{}", words(&one.services), self.by(slot));
+                if let Some(one) = self.sessions.get(&slot) {
+                    plane.report("services-put", Some(one.session), text);
+                }
+                self.settle(plane, slot, ServiceOutcome::Put, None);
+            }
+            Stage::Leaving if are(&d, phase::DIRECT) => self.out(plane, slot),
+            _ => {}
+        }
+    }
+
+    /// The session is led past the handler, which forgets it.
+    fn out(&mut self, plane: &mut Plane, slot: u32) {
+        self.release(slot);
+        let as_before = plane.agent.end_detour(slot);
+        let by = self.by(slot);
+        let Some(one) = self.sessions.get_mut(&slot) else {
+            return;
+        };
+        one.stage = Stage::Direct;
+        let text = format!("{}{by}", words(&one.services));
+        plane.report("services-taken", Some(one.session), text);
+        let delta = one.delta;
+        self.settle(plane, slot, ServiceOutcome::Taken, Some(delta));
+        if as_before {
+            self.sessions.remove(&slot);
+        }
+    }
+
+    /// The session has ended in its handler.
+    fn ended(&mut self, plane: &mut Plane, slot: u32, reason: &Reason) {
+        let Some(one) = self.sessions.get(&slot) else {
+            return;
+        };
+        if let Reason::Failed { service, why } = reason {
+            let text = format!("{service} has ended the session: {why}");
+            plane.report("service-failed", Some(one.session), text);
+        }
+        self.settle_refused(plane, slot, "it has ended".into());
+        self.sessions.remove(&slot);
+    }
+
+    /// The handler has ended, with a session in its hands.
+    pub(super) fn lost(&mut self, plane: &mut Plane, slot: u32) {
+        let Some(one) = self.sessions.get(&slot) else {
+            return;
+        };
+        match one.stage {
+            Stage::Direct => return,
+            Stage::Sockets => {
+                self.waiting.push(slot);
+                return;
+            }
+            // No byte has entered it.
+            Stage::Offered(..) => {
+                return self.refuse(plane, slot, "the handler has ended".into());
+            }
+            _ => {}
+        }
+        plane.report(
+            "service-failed",
+            Some(one.session),
+            "its handler has ended".into(),
+        );
+        if let Some(sockets) = &one.sockets {
+            sockets.reset();
+        }
+        self.settle_refused(
+            plane,
+            slot,
+            "its handler has ended, and the session with it".into(),
+        );
+        self.sessions.remove(&slot);
+    }
+
+    /// Gives up before the session has changed.
+    pub(super) fn refuse(&mut self, plane: &mut Plane, slot: u32, cause: Cause) {
+        self.settle_refused(plane, slot, cause);
+        let delta = self.sessions.get(&slot).map(|one| one.delta);
+        match delta {
+            // Earlier services have added bytes.
+            Some(delta) if delta != [0; 2] => {
+                if let Some(one) = self.sessions.get_mut(&slot) {
+                    one.stage = Stage::Direct;
+                    one.sockets = None;
+                }
+            }
+            _ => drop(self.sessions.remove(&slot)),
+        }
+    }
+
+    /// Returns who asked for a session's change, as the end of an event's text.
+    fn by(&self, slot: u32) -> String {
+        let job = self
+            .sessions
+            .get(&slot)
+            .and_then(|one| self.jobs.get(&one.job?));
+        job.map_or_else(String::new, |job| format!("; by {}", job.by))
+    }
+
+    /// Closes the session's sockets without a packet.
+    fn release(&mut self, slot: u32) {
+        if let Some(sockets) = self
+            .sessions
+            .get_mut(&slot)
+            .and_then(|one| one.sockets.take())
+        {
+            sockets.hush();
+        }
+        self.send(
+            slot,
+            &Request::Release {
+                session: u64::from(slot),
+            },
+        );
+    }
+
+    fn send(&self, slot: u32, request: &Request) {
+        if let Some(handler) = &self.handler
+            && let Err(error) = handler.send(request, &[])
+        {
+            tracing::error!(slot, %error, "the handler takes no request");
+        }
+    }
+
+    /// Reports that a change has begun, to a client that does not wait for its end.
+    fn begun(&mut self, plane: &Plane, slot: u32, outcome: ServiceOutcome) {
+        let job = self.sessions.get(&slot).and_then(|one| one.job);
+        let waits = job
+            .and_then(|id| self.jobs.get(&id))
+            .is_some_and(|job| job.until.is_some());
+        if !waits {
+            self.settle(plane, slot, outcome, None);
+        }
+    }
+
+    /// Reports the result of a session's change to the client that waits for it.
+    fn settle(
+        &mut self,
+        plane: &Plane,
+        slot: u32,
+        outcome: ServiceOutcome,
+        delta: Option<[i64; 2]>,
+    ) {
+        let Some(one) = self.sessions.get_mut(&slot) else {
+            return;
+        };
+        let Some(job) = one.job.take() else {
+            return;
+        };
+        let report = ServiceReport {
+            services: one.services.clone(),
+            delta,
+            millis: Some(one.since.elapsed().as_millis() as u64),
+            ..report(plane, slot, outcome, Vec::new())
+        };
+        self.settle_job(job, report);
+    }
+
+    fn settle_refused(&mut self, plane: &Plane, slot: u32, cause: Cause) {
+        let Some(one) = self.sessions.get_mut(&slot) else {
+            return;
+        };
+        let Some(job) = one.job.take() else {
+            return;
+        };
+        let report = ServiceReport {
+            services: one.services.clone(),
+            ..report(plane, slot, ServiceOutcome::Refused, vec![cause])
+        };
+        self.settle_job(job, report);
+    }
+
+    /// Forgets a session whose entry was collected.
+    pub(in crate::engine) fn collected(&mut self, slot: u32) {
+        if self
+            .sessions
+            .get(&slot)
+            .is_some_and(|one| one.stage == Stage::Direct)
+        {
+            self.sessions.remove(&slot);
+        }
+    }
+}
+
+fn are(d: &Detour, phase: u32) -> bool {
+    d.out.phase == phase && d.back.phase == phase
+}
+
+fn words(services: &[dysco_api::ServiceSpec]) -> String {
+    let names = services.iter().map(|service| format!("+{}", service.name));
+    names.collect::<Vec<_>>().join(" ")
+}

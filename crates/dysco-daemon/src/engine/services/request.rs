@@ -1,0 +1,185 @@
+//! Requests to put services into sessions, and to take them out.
+
+use std::time::{Duration, Instant};
+
+use dysco_api::{Reply, ServiceAction, ServiceOutcome, ServiceReport, ServiceRequest, ServiceSpec};
+use dysco_explain::Cause;
+use tokio::sync::mpsc;
+
+use super::choice::{self, Judged, judge};
+use super::{Serviced, Services, Stage};
+use crate::api::Caller;
+use crate::engine::Plane;
+
+/// A request that is carried out.
+pub(super) struct Job {
+    out: mpsc::UnboundedSender<Reply>,
+    /// Sessions without a result.
+    pub open: usize,
+    /// The end of the client's patience; the beginning of a change suffices without one.
+    pub until: Option<Instant>,
+    /// The caller, in the words of a session's history.
+    pub by: String,
+}
+
+impl Job {
+    /// Begins to send replies at the client's pace.
+    fn new(replies: mpsc::Sender<Reply>, wait: Option<Duration>, caller: &Caller) -> Job {
+        let (out, mut queue) = mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            while let Some(reply) = queue.recv().await {
+                if replies.send(reply).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Job {
+            out,
+            open: 0,
+            until: wait.map(|wait| Instant::now() + wait),
+            by: caller.words(),
+        }
+    }
+
+    /// Sends a reply. A client that has left needs none.
+    pub fn send(&self, reply: Reply) {
+        let _ = self.out.send(reply);
+    }
+}
+
+impl Services {
+    /// Takes a request.
+    pub fn request(
+        &mut self,
+        plane: &mut Plane,
+        request: ServiceRequest,
+        caller: Caller,
+        replies: mpsc::Sender<Reply>,
+    ) {
+        let slots = match choice::slots(plane, self, &request) {
+            Ok(slots) => slots,
+            Err(failure) => {
+                // The client's channel is fresh and has room, or the client has left.
+                let _ = replies.try_send(Reply::Error(failure));
+                return;
+            }
+        };
+        let wait = request.wait_ms.map(Duration::from_millis);
+        let job = Job::new(replies, wait, &caller);
+        job.send(Reply::Accepted {
+            sessions: slots.len(),
+            left: Vec::new(),
+        });
+        let id = self.next_job;
+        self.next_job += 1;
+        self.jobs.insert(
+            id,
+            Job {
+                open: slots.len(),
+                ..job
+            },
+        );
+        for slot in slots {
+            self.begin(plane, id, slot, &request);
+        }
+        self.close_job(id);
+    }
+
+    /// Begins the change of one session, or reports why it is none.
+    fn begin(&mut self, plane: &mut Plane, job: u64, slot: u32, request: &ServiceRequest) {
+        let services = match &request.action {
+            ServiceAction::Put { services } => services.clone(),
+            ServiceAction::Take => self.services_of(slot),
+        };
+        let (outcome, reasons) = match judge(plane, self, slot, &request.action) {
+            Judged::Refused(reasons) => (ServiceOutcome::Refused, reasons),
+            Judged::Unchanged => (ServiceOutcome::Unchanged, Vec::new()),
+            Judged::Possible if request.dry_run => {
+                let outcome = match request.action {
+                    ServiceAction::Put { .. } => ServiceOutcome::Put,
+                    ServiceAction::Take => ServiceOutcome::Taken,
+                };
+                (outcome, Vec::new())
+            }
+            Judged::Possible => {
+                return match &request.action {
+                    ServiceAction::Put { .. } => self.put(plane, job, slot, services),
+                    ServiceAction::Take => self.take_out(plane, job, slot),
+                };
+            }
+        };
+        let report = ServiceReport {
+            services,
+            ..report(plane, slot, outcome, reasons)
+        };
+        self.settle_job(job, report);
+    }
+
+    fn services_of(&self, slot: u32) -> Vec<ServiceSpec> {
+        let serviced = self.sessions.get(&slot);
+        serviced.map_or_else(Vec::new, |one| one.services.clone())
+    }
+
+    /// Begins to put services into a session.
+    fn put(&mut self, plane: &mut Plane, job: u64, slot: u32, services: Vec<ServiceSpec>) {
+        let s = plane.agent.session(slot);
+        let delta = self.sessions.get(&slot).map_or([0; 2], |one| one.delta);
+        self.sessions.insert(
+            slot,
+            Serviced {
+                session: plane.session_id(slot, &s),
+                key: s.key,
+                created_ns: s.created_ns,
+                services,
+                stage: Stage::Sockets,
+                sockets: None,
+                opened_here: s.life.opened_here != 0,
+                job: Some(job),
+                since: Instant::now(),
+                delta,
+            },
+        );
+        self.waiting.push(slot);
+        self.go_on(plane);
+    }
+
+    /// Reports the result of one session of a request.
+    pub(super) fn settle_job(&mut self, job: u64, report: ServiceReport) {
+        if let Some(one) = self.jobs.get_mut(&job) {
+            one.send(Reply::Service(report));
+            one.open -= 1;
+        }
+        self.close_job(job);
+    }
+
+    fn close_job(&mut self, job: u64) {
+        if self.jobs.get(&job).is_some_and(|one| one.open == 0)
+            && let Some(one) = self.jobs.remove(&job)
+        {
+            one.send(Reply::Done { summary: None });
+        }
+    }
+}
+
+/// Returns the report of a session with these reasons.
+pub(super) fn report(
+    plane: &Plane,
+    slot: u32,
+    outcome: ServiceOutcome,
+    reasons: Vec<Cause>,
+) -> ServiceReport {
+    let s = plane.agent.session(slot);
+    let several = reasons.len() > 1 || outcome == ServiceOutcome::Refused;
+    ServiceReport {
+        session: plane.session_id(slot, &s),
+        local: s.key.local(),
+        remote: s.key.remote(),
+        outcome,
+        services: Vec::new(),
+        process: None,
+        reason: reasons.first().cloned(),
+        reasons: if several { reasons } else { Vec::new() },
+        delta: None,
+        millis: None,
+    }
+}
