@@ -368,7 +368,7 @@ pub fn comes(ctx: &TcContext) -> Verdict {
         run = find(ctx, Direction::Out, key).map(|found| (End::Remote, found));
         flow = maps::find(key);
     }
-    let (Some((to, found)), Some(Flow { slot, .. })) = (run, flow) else {
+    let (Some((to, found)), Some(Flow { s, slot, .. })) = (run, flow) else {
         return Verdict::Drop;
     };
     let Some(Scratch { packet: p, .. }) = maps::scratch(Run::Ingress as u32) else {
@@ -380,6 +380,10 @@ pub fn comes(ctx: &TcContext) -> Verdict {
     let fate = dysco_from_handler(slot, (to == End::Remote) as u32);
     if fate == DROP {
         return dropped(Counter::DroppedHandler);
+    }
+    if found.seg.has(RST) && s.life.reset == 0 {
+        s.life.reset = life::SEEN;
+        maps::tell(EventKind::Reset, slot);
     }
     if !write::apply(ctx, Run::Ingress as u32) {
         return dropped(Counter::DroppedError);

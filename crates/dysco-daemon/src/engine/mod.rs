@@ -115,6 +115,8 @@ pub async fn run(config: Config, source: Source) -> Result<(), EngineError> {
         signal(SignalKind::interrupt()).map_err(EngineError::system("wait for SIGINT"))?;
     let (mut engine, mut inputs) = start(config, source)?;
     engine.take_up()?;
+    let host = &mut engine.core.host;
+    host.services.take_up(&mut host.plane);
     engine.core.host.ports.hold_ports(&engine.core.host.plane);
     engine.adopting.begin(&engine.core.host.plane, None);
     engine

@@ -7,11 +7,14 @@ mod place;
 mod process;
 mod sockets;
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use dysco_explain::{Explain, Explanation, display_explained};
 use dysco_runner::protocol::{Client, listen};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 
 pub use place::Place;
 pub use process::{Process, run};
@@ -66,7 +69,7 @@ pub async fn start(folder: &Path) -> Result<Started, Failed> {
     let (client, control) = Client::pair().map_err(Failed::of("make a connection"))?;
     let path = socket(folder, &place.link);
     // Left by a handler that has ended, whose link is gone.
-    let _ = std::fs::remove_file(&path);
+    let _ = fs::remove_file(&path);
     let listener = listen(&path).map_err(Failed::of("listen for a later dyscod"))?;
     let process = place
         .start(control, listener)
@@ -79,6 +82,41 @@ pub async fn start(folder: &Path) -> Result<Started, Failed> {
     })
 }
 
+/// Finds a handler that an earlier `dyscod` started, and that still runs.
+pub fn find(folder: &Path) -> Option<Started> {
+    let entries = fs::read_dir(folder).ok()?.flatten();
+    let sockets = entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let link = name.strip_suffix(SOCKET)?.to_owned();
+        link.starts_with(place::LINK).then(|| (link, entry.path()))
+    });
+    for (link, path) in sockets {
+        match take_up(&link, &path) {
+            Ok(started) => return Some(started),
+            Err(error) => {
+                tracing::info!(link, %error, "an earlier handler has ended");
+                // Nobody can connect to it any more.
+                let _ = fs::remove_file(&path);
+            }
+        }
+    }
+    None
+}
+
+fn take_up(link: &str, path: &Path) -> Result<Started, Failed> {
+    let client = Client::connect(path).map_err(Failed::of("connect to a handler"))?;
+    let peer = getsockopt(&client, PeerCredentials).map_err(Failed::of("find its process"))?;
+    let pid = peer.pid().cast_unsigned();
+    Ok(Started {
+        place: Place::enter(link, pid)?,
+        process: Process::Other(pid),
+        client,
+    })
+}
+
+/// Ending of the names of the sockets.
+const SOCKET: &str = ".sock";
+
 fn socket(folder: &Path, link: &str) -> PathBuf {
-    folder.join(format!("{link}.sock"))
+    folder.join(format!("{link}{SOCKET}"))
 }

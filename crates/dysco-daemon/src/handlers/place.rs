@@ -12,7 +12,7 @@ use std::thread;
 
 use dysco_common::detour::HANDLER_ADDRESS;
 use nix::net::if_::if_nametoindex;
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
 use rtnetlink::packet_route::route::{RouteScope, RouteType};
 use rtnetlink::packet_route::rule::RuleAction;
 use rtnetlink::{Handle, LinkUnspec, LinkVeth, RouteMessageBuilder};
@@ -24,7 +24,7 @@ use super::process::{self, Process};
 use super::sockets::{Sockets, Wanted};
 
 /// Beginning of the names of the links. Their other ends have the same name with a `p`.
-const LINK: &str = "dysco-s";
+pub(super) const LINK: &str = "dysco-s";
 /// Number of links of a host.
 const LINKS: u32 = 1000;
 /// Packets of any size pass: the sockets keep to the segment size of their session.
@@ -67,6 +67,25 @@ impl Place {
         spawned.map_err(Failed::of("start a thread"))?;
         let link = made.await.map_err(Failed::of("make a namespace"))??;
         let index = if_nametoindex(link.as_str()).map_err(Failed::of("find the link"))?;
+        Ok(Place { link, index, work })
+    }
+
+    /// Enters the namespace of a handler that an earlier `dyscod` started.
+    ///
+    /// # Errors
+    /// If the handler or its link is gone.
+    pub fn enter(link: &str, pid: u32) -> Result<Place, Failed> {
+        let index = if_nametoindex(link).map_err(Failed::of("find the link"))?;
+        let namespace = File::open(format!("/proc/{pid}/ns/net"));
+        let namespace = namespace.map_err(Failed::of("open its network namespace"))?;
+        let (work, work_in) = mpsc::channel();
+        let lives = move || match setns(namespace, CloneFlags::CLONE_NEWNET) {
+            Ok(()) => serve(&work_in),
+            Err(error) => tracing::error!(%error, "cannot enter the namespace of a handler"),
+        };
+        let thread = thread::Builder::new().name("handler".into());
+        thread.spawn(lives).map_err(Failed::of("start a thread"))?;
+        let link = link.to_owned();
         Ok(Place { link, index, work })
     }
 
@@ -186,9 +205,11 @@ fn configure(runtime: &Runtime, here: &Handle, peer: &str) -> Result<(), Failed>
         &format!("ipv6/conf/{peer}/accept_dad"),
         &format!("ipv6/conf/{peer}/accept_ra"),
     ];
-    for name in off {
+    // A socket whose handler has forgotten it does not try for minutes to end its connection.
+    let brief = [("ipv4/tcp_orphan_retries", "1")];
+    for (name, value) in off.map(|name| (name, "0")).into_iter().chain(brief) {
         // A kernel without IPv6 has only some of them.
-        if let Err(source) = fs::write(format!("/proc/sys/net/{name}"), "0")
+        if let Err(source) = fs::write(format!("/proc/sys/net/{name}"), value)
             && source.kind() != io::ErrorKind::NotFound
         {
             return Err(Failed::of("configure the namespace")(source));

@@ -10,22 +10,30 @@ use super::Failed;
 /// User and group of handlers: nobody.
 const NOBODY: u32 = 65_534;
 
-/// A handler process.
+/// A handler process: a child, or that of an earlier `dyscod`.
 #[derive(Debug)]
-pub struct Process {
-    child: Child,
+pub enum Process {
+    /// This process started it.
+    Child(Child),
+    /// An earlier process started it: its pid.
+    Other(u32),
 }
 
 impl Process {
     /// Returns its pid.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        match self {
+            Process::Child(child) => child.id(),
+            Process::Other(pid) => *pid,
+        }
     }
 
-    /// Notices that it has ended.
+    /// Notices that it has ended. It has closed its connection.
     pub fn reap(&mut self) {
-        // An error means that somebody else has.
-        let _ = self.child.try_wait();
+        if let Process::Child(child) = self {
+            // An error means that somebody else has.
+            let _ = child.wait();
+        }
     }
 }
 
@@ -39,10 +47,12 @@ pub fn start(control: OwnedFd, listener: OwnedFd) -> io::Result<Process> {
         .arg0("dyscod")
         .arg("--handler")
         .env_clear()
+        // What a terminal sends to dyscod is not for the handler.
+        .process_group(0)
         .stdin(Stdio::from(control))
         .stdout(Stdio::from(listener))
         .spawn()?;
-    Ok(Process { child })
+    Ok(Process::Child(child))
 }
 
 /// Runs the process, whose standard input is the connection to `dyscod`, and whose standard output

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use dysco_netns::fleet::{Daemon, Fleet};
-use dysco_netns::stream::{Close, Group, Plan, Server, Side, all_intact};
-use dysco_netns::{Family, Lab, Role};
+use dysco_netns::stream::{Amount, Close, Group, Plan, Reading, Server, Side, all_intact};
+use dysco_netns::{Family, Lab, Role, wait};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 const PORT: u16 = 9000;
@@ -21,7 +23,10 @@ struct OneEnd {
 
 impl OneEnd {
     fn new(name: &str, family: Family) -> Result<OneEnd> {
-        let lab = Lab::builder(name).build()?;
+        OneEnd::over(Lab::builder(name).build()?, family)
+    }
+
+    fn over(lab: Lab, family: Family) -> Result<OneEnd> {
         let fleet = Fleet::new(&lab)?;
         let daemon = fleet.start(&lab, Role::Client, "")?;
         let server = Server::start(&lab.server, Role::Server.at(family, PORT))?;
@@ -69,6 +74,13 @@ impl OneEnd {
         Ok(done)
     }
 
+    /// Number of packets that went to handlers so far.
+    fn to_handlers(&self) -> Result<u64> {
+        let status = self.fleet.json(&self.lab.client, &["status"])?;
+        let counted = status["counters"]["packets_to_handlers"].as_u64();
+        counted.context("no such counter")
+    }
+
     fn finish(self) -> Result<()> {
         self.lab.finish((vec![self.daemon], self.server))
     }
@@ -89,6 +101,196 @@ fn comes_and_leaves(name: &str, family: Family, plan: &Plan, count: usize) -> Re
     group.wait_progress(1_000_000)?;
     let listed = here.service(&["list"])?;
     ensure!(listed == json!([]), "{listed:#}");
+    all_intact(&group.finish()?)?;
+    here.finish()
+}
+
+/// What a service costs is paid only while it is in.
+#[test]
+fn nothing_passes_the_handler_before_and_after() -> Result<()> {
+    let here = OneEnd::new("svccost", Family::V4)?;
+    let group = here.open(1, &Plan::gentle())?;
+    here.change(&["put", "+null"], "put", 1)?;
+    let before = here.to_handlers()?;
+    group.wait_progress(1_000_000)?;
+    ensure!(
+        here.to_handlers()? > before + 100,
+        "nothing passes the handler"
+    );
+    here.change(&["take"], "taken", 1)?;
+    let after = here.to_handlers()?;
+    group.wait_progress(1_000_000)?;
+    ensure!(
+        here.to_handlers()? == after,
+        "packets still pass the handler"
+    );
+    let shown = here.fleet.json(&here.lab.client, &["sessions"])?;
+    let all = shown["sessions"].as_array().cloned().unwrap_or_default();
+    let own = all
+        .iter()
+        .find(|one| one["remote"].as_str().is_some_and(|r| r.ends_with(":9000")));
+    ensure!(
+        own.is_some_and(|own| own["state"] == "tracked"),
+        "{shown:#}"
+    );
+    all_intact(&group.finish()?)?;
+    here.finish()
+}
+
+#[test]
+fn a_lossy_link_costs_no_byte() -> Result<()> {
+    let here = OneEnd::over(Lab::builder("svcloss").loss(1.0).build()?, Family::V4)?;
+    let group = here.open(8, &Plan::gentle())?;
+    for _ in 0..3 {
+        here.change(&["put", "+count"], "put", 8)?;
+        group.wait_more(50_000, Duration::from_secs(60))?;
+        here.change(&["take"], "taken", 8)?;
+        group.wait_more(50_000, Duration::from_secs(60))?;
+    }
+    all_intact(&group.finish()?)?;
+    here.finish()
+}
+
+#[test]
+fn a_slow_reader_keeps_all_bytes() -> Result<()> {
+    let here = OneEnd::new("svcslow", Family::V4)?;
+    let group = here.open(2, &Plan::default())?;
+    group.set_reading(Side::Server, Reading::Slow(2_000_000));
+    here.change(&["put", "+count"], "put", 2)?;
+    group.wait_more(500_000, Duration::from_secs(60))?;
+    here.change(&["take"], "taken", 2)?;
+    group.set_reading(Side::Server, Reading::Fast);
+    all_intact(&group.finish()?)?;
+    here.finish()
+}
+
+#[test]
+fn sessions_end_through_their_services() -> Result<()> {
+    let here = OneEnd::new("svcends", Family::V4)?;
+    let ends = [
+        Close::First(Side::Client),
+        Close::First(Side::Server),
+        Close::Together,
+        Close::Reset(Side::Client),
+        Close::Reset(Side::Server),
+    ];
+    for close in ends {
+        let group = here.open(2, &Plan::paced(8_000_000, close))?;
+        here.change(&["put", "+count"], "put", 2)?;
+        group.wait_more(200_000, Duration::from_secs(30))?;
+        all_intact(&group.finish()?).with_context(|| format!("{close:?}"))?;
+        let gone = || {
+            let listed = here.service(&["list"]).ok()?;
+            (listed == json!([])).then_some(())
+        };
+        wait::until("an empty list", Duration::from_secs(30), gone)?;
+    }
+    here.finish()
+}
+
+/// The end of a short session may fall into any step of a change.
+#[test]
+fn sessions_that_end_meanwhile_lose_nothing() -> Result<()> {
+    let here = OneEnd::new("svcshort", Family::V4)?;
+    for bytes in [200_000, 400_000, 800_000, 1_600_000] {
+        let plan = Plan {
+            up: Amount::Bytes(bytes),
+            down: Amount::Bytes(bytes),
+            ..Plan::paced(20_000_000, Close::Together)
+        };
+        let group = here.open(6, &plan)?;
+        let words = ["put", "+count", "--filter", "port=9000", "--wait=10s"];
+        here.service(&words)?;
+        here.service(&["take", "--filter", "port=9000", "--wait=10s"])?;
+        all_intact(&group.finish()?).with_context(|| format!("{bytes} bytes"))?;
+    }
+    here.finish()
+}
+
+#[test]
+fn the_next_daemon_takes_out_what_the_last_one_put_in() -> Result<()> {
+    let mut here = OneEnd::new("svcdies", Family::V4)?;
+    let group = here.open(3, &Plan::gentle())?;
+    here.change(&["put", "+count"], "put", 3)?;
+    here.daemon.process.kill()?;
+    group.wait_more(300_000, Duration::from_secs(30))?;
+    let file = here.lab.client.dir().join("dyscod.toml");
+    here.daemon = here.fleet.restart(&here.lab, Role::Client, &file)?;
+    let named = || {
+        let listed = here.service(&["list"]).ok()?;
+        let rows = listed.as_array()?;
+        let fit = |row: &&Value| row["state"] == "in" && row["services"] == json!(["count"]);
+        (rows.iter().filter(fit).count() == 3).then_some(())
+    };
+    wait::until(
+        "the services of the last daemon",
+        Duration::from_secs(30),
+        named,
+    )?;
+    here.change(&["take"], "taken", 3)?;
+    group.wait_more(300_000, Duration::from_secs(30))?;
+    here.change(&["put", "+null"], "put", 3)?;
+    group.wait_more(300_000, Duration::from_secs(30))?;
+    all_intact(&group.finish()?)?;
+    here.finish()
+}
+
+#[test]
+fn a_handler_that_dies_takes_its_sessions_alone() -> Result<()> {
+    let here = OneEnd::new("svckill", Family::V4)?;
+    let lost = here.open(1, &Plan::gentle())?;
+    here.change(&["put", "+count"], "put", 1)?;
+    let listed = here.service(&["list"])?;
+    let pid = listed[0]["handler"].as_i64().context("no handler")?;
+    let other = here.open(1, &Plan::gentle())?;
+    kill(Pid::from_raw(pid as i32), Signal::SIGKILL)?;
+    let outcome = lost.finish()?;
+    ensure!(
+        outcome[0].client.error.is_some(),
+        "the session lives: {outcome:?}"
+    );
+    ensure!(outcome[0].server.wrong_at.is_none() && outcome[0].client.wrong_at.is_none());
+    here.change(&["put", "+count"], "put", 1)?;
+    other.wait_more(300_000, Duration::from_secs(30))?;
+    here.change(&["take"], "taken", 1)?;
+    all_intact(&other.finish()?)?;
+    here.finish()
+}
+
+#[test]
+fn three_hundred_sessions_change_at_once() -> Result<()> {
+    let here = OneEnd::new("svcmany", Family::V4)?;
+    let plan = Plan::paced(300_000, Close::First(Side::Client));
+    let group = here.open(300, &plan)?;
+    here.change(&["put", "+count"], "put", 300)?;
+    group.wait_more(30_000, Duration::from_secs(60))?;
+    here.change(&["take"], "taken", 300)?;
+    all_intact(&group.finish()?)?;
+    here.finish()
+}
+
+#[test]
+fn what_cannot_have_services_says_why() -> Result<()> {
+    let here = OneEnd::new("svcwhy", Family::V4)?;
+    let group = here.open(1, &Plan::gentle())?;
+    let unknown = here.service(&["put", "+nosuch", "--all"])?;
+    ensure!(
+        unknown["exit"] == 2 && unknown["error"].to_string().contains("count"),
+        "{unknown:#}"
+    );
+    let dry = here.service(&["put", "+count", "--filter", "port=9000", "--dry-run"])?;
+    ensure!(
+        dry["exit"] == 0 && dry["sessions"][0]["outcome"] == "possible",
+        "{dry:#}"
+    );
+    here.change(&["put", "+count"], "put", 1)?;
+    here.change(&["put", "+count"], "unchanged", 1)?;
+    let other = here.service(&["put", "+null", "--filter", "port=9000"])?;
+    ensure!(
+        other["exit"] == 5 && other.to_string().contains("other services"),
+        "{other:#}"
+    );
+    here.change(&["take"], "taken", 1)?;
     all_intact(&group.finish()?)?;
     here.finish()
 }

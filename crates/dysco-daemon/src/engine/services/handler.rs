@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -23,7 +23,8 @@ use crate::handlers::{self, Failed, Place, Process, Started, Wanted};
 pub(super) struct Handler {
     pub place: Place,
     process: Mutex<Process>,
-    client: Client,
+    /// Requests that the handler has not been sent, and their descriptors.
+    queue: std::sync::mpsc::Sender<(Request, Vec<OwnedFd>)>,
 }
 
 impl Handler {
@@ -37,25 +38,49 @@ impl Handler {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a request.
+    /// Sends a request, as soon as the handler takes it.
     ///
     /// # Errors
-    /// If the handler has ended, or takes no more requests at the moment.
-    pub fn send(&self, request: &Request, fds: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
-        self.client.send(request, fds)
+    /// If the handler has ended, or no more descriptors can be had.
+    pub fn send(&self, request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let fds = fds.iter().map(BorrowedFd::try_clone_to_owned);
+        let fds = fds.collect::<io::Result<_>>()?;
+        let ended = |_| io::Error::other("the handler has ended");
+        self.queue.send((request, fds)).map_err(ended)
+    }
+}
+
+/// Sends requests until nobody has any.
+fn speak(client: &Client, queue: &std::sync::mpsc::Receiver<(Request, Vec<OwnedFd>)>) {
+    while let Ok((request, fds)) = queue.recv() {
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        loop {
+            match client.send(&request, &fds) {
+                Ok(()) => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let mut ready = [PollFd::new(client.as_fd(), PollFlags::POLLOUT)];
+                    // An error shows again at the next attempt.
+                    let _ = poll(&mut ready, PollTimeout::NONE);
+                }
+                Err(error) => {
+                    tracing::error!(%error, "a handler takes no request");
+                    break;
+                }
+            }
+        }
     }
 }
 
 /// Passes the reports of a handler to the engine until it ends.
-fn listen(handler: &Handler, answers: &mpsc::UnboundedSender<Answer>) {
+fn listen(client: &Client, answers: &mpsc::UnboundedSender<Answer>) {
     let tell = |report| answers.send(Answer::Service(Box::new(Done::Report(report))));
     loop {
-        let mut ready = [PollFd::new(handler.client.as_fd(), PollFlags::POLLIN)];
+        let mut ready = [PollFd::new(client.as_fd(), PollFlags::POLLIN)];
         let polled = poll(&mut ready, PollTimeout::NONE);
         if polled.is_err_and(|error| error != Errno::EINTR) {
             break;
         }
-        match handler.client.recv() {
+        match client.recv() {
             Ok(Some(report)) => {
                 if tell(Some(report)).is_err() {
                     return;
@@ -70,6 +95,21 @@ fn listen(handler: &Handler, answers: &mpsc::UnboundedSender<Answer>) {
     }
     // The engine may have ended.
     let _ = tell(None);
+}
+
+/// Begins to exchange messages with a handler.
+fn speaking(started: Started, answers: mpsc::UnboundedSender<Answer>) -> Handler {
+    let client = Arc::new(started.client);
+    let (queue, requests) = std::sync::mpsc::channel();
+    let speaks = client.clone();
+    // Threads that the end of this process does not wait for.
+    thread::spawn(move || speak(&speaks, &requests));
+    thread::spawn(move || listen(&client, &answers));
+    Handler {
+        place: started.place,
+        process: Mutex::new(started.process),
+        queue,
+    }
 }
 
 impl Services {
@@ -113,11 +153,7 @@ impl Services {
             .and_then(|started| {
                 let attached = plane.agent.attach_handler(&started.place.link);
                 attached.map_err(|error| error.explain().cause())?;
-                Ok(Arc::new(Handler {
-                    place: started.place,
-                    process: Mutex::new(started.process),
-                    client: started.client,
-                }))
+                Ok(Arc::new(speaking(started, plane.answers.clone())))
             });
         match attached {
             Ok(handler) => {
@@ -126,9 +162,6 @@ impl Services {
                     link = handler.place.link,
                     "a handler runs"
                 );
-                let (its, answers) = (handler.clone(), plane.answers.clone());
-                // A thread that the end of this process does not wait for.
-                thread::spawn(move || listen(&its, &answers));
                 self.handler = Some(handler);
                 self.go_on(plane);
             }
@@ -213,10 +246,7 @@ fn address_of(index: u32) -> Result<[u8; 6], Cause> {
 }
 
 /// Returns the two sockets in the order of the handler: the one towards the opener first.
-pub(super) fn in_order(
-    sockets: &handlers::Sockets,
-    opened_here: bool,
-) -> [std::os::fd::BorrowedFd<'_>; 2] {
+pub(super) fn in_order(sockets: &handlers::Sockets, opened_here: bool) -> [BorrowedFd<'_>; 2] {
     let (near, far) = (sockets.near.as_fd(), sockets.far.as_fd());
     if opened_here {
         [near, far]

@@ -47,7 +47,7 @@ impl Services {
         let asked = self
             .handler
             .as_ref()
-            .map(|handler| handler.send(&Request::List, &[]));
+            .map(|handler| handler.send(Request::List, &[]));
         let waiting = Waiting {
             slots,
             known: Vec::new(),
@@ -172,7 +172,7 @@ impl Services {
             bytes: question.into_bytes(),
         };
         handler
-            .send(&request, &[])
+            .send(request, &[])
             .map_err(|error| refused(Cause::new(error)))?;
         Ok((id, one.session))
     }

@@ -11,6 +11,7 @@ mod handler;
 mod list;
 mod progress;
 mod request;
+mod take_up;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub(in crate::engine) struct Services {
     next_job: u64,
     lists: Vec<list::Waiting>,
     calls: HashMap<u64, list::Calling>,
+    /// The next listing is of a handler that an earlier process started.
+    taking_up: bool,
 }
 
 /// A session that has services, or had some that added bytes.

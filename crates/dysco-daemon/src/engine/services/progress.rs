@@ -28,7 +28,7 @@ impl Services {
             let handler = handler.ok_or_else(|| Cause::new("the handler has ended"))?;
             let fds = in_order(&made.sockets, one.opened_here);
             handler
-                .send(&request, &fds)
+                .send(request, &fds)
                 .map_err(|error| Cause::new(format!("the handler takes no session: {error}")))?;
             Ok(made)
         });
@@ -62,6 +62,9 @@ impl Services {
                 }
             }
             (Report::Answer { id, result }, _) => self.answered(id, result),
+            (Report::Sessions { sessions, more }, _) if self.taking_up => {
+                self.taken_up(plane, &sessions, more);
+            }
             (Report::Sessions { sessions, more }, _) => self.listed(plane, sessions, more),
             (Report::Invalid { cause }, _) => {
                 tracing::error!("the handler refused a request: {cause}");
@@ -109,7 +112,7 @@ impl Services {
         one.stage = Stage::Asked;
         self.send(
             slot,
-            &Request::Take {
+            Request::Take {
                 session: u64::from(slot),
             },
         );
@@ -117,7 +120,7 @@ impl Services {
     }
 
     /// All services have left the handler: the session is led past it from now on.
-    fn left(&mut self, plane: &mut Plane, slot: u32, delta: [i64; 2]) {
+    pub(super) fn left(&mut self, plane: &mut Plane, slot: u32, delta: [i64; 2]) {
         let Some(one) = self.sessions.get_mut(&slot) else {
             return;
         };
@@ -295,13 +298,13 @@ impl Services {
         }
         self.send(
             slot,
-            &Request::Release {
+            Request::Release {
                 session: u64::from(slot),
             },
         );
     }
 
-    fn send(&self, slot: u32, request: &Request) {
+    pub(super) fn send(&self, slot: u32, request: Request) {
         if let Some(handler) = &self.handler
             && let Err(error) = handler.send(request, &[])
         {

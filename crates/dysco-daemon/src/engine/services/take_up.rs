@@ -1,0 +1,100 @@
+//! Services that an earlier `dyscod` put into sessions, and that are still in them.
+
+use std::time::Instant;
+
+use dysco_api::ServiceSpec;
+use dysco_common::View;
+use dysco_common::detour::{Detour, phase};
+use dysco_runner::protocol::{Request, State};
+
+use super::handler::slot_of;
+use super::{Serviced, Services, Stage};
+use crate::engine::Plane;
+use crate::handlers;
+
+impl Services {
+    /// Takes up the handler of an earlier process, and the sessions whose numbers are changed.
+    pub(in crate::engine) fn take_up(&mut self, plane: &mut Plane) {
+        for d in plane.agent.detours() {
+            let slot = d.slot.wrapping_sub(1);
+            let lives =
+                slot < plane.agent.capacity() && plane.agent.session(slot).view() == View::Detoured;
+            // A detour may be over, and its record not.
+            if lives && !plane.agent.end_detour(slot) {
+                self.sessions.insert(slot, serviced(plane, slot, &d));
+            }
+        }
+        if let Some(found) = handlers::find(&plane.config.removal.state_dir) {
+            self.started(plane, Ok(found));
+            self.taking_up = match &self.handler {
+                Some(handler) => handler.send(Request::List, &[]).is_ok(),
+                None => false,
+            };
+        }
+    }
+
+    /// The handler of an earlier process has listed some of its sessions.
+    pub(super) fn taken_up(&mut self, plane: &mut Plane, sessions: &[State], more: bool) {
+        self.taking_up = more;
+        for state in sessions {
+            let slot = slot_of(state.session);
+            let Some(one) = self.sessions.get_mut(&slot) else {
+                // It was never led there.
+                self.send(
+                    slot,
+                    Request::Release {
+                        session: state.session,
+                    },
+                );
+                continue;
+            };
+            let names = state
+                .services
+                .iter()
+                .filter_map(|name| name.parse::<ServiceSpec>().ok());
+            one.services = names.collect();
+            if state.services.is_empty() && one.stage == Stage::In {
+                // They left while no dyscod ran.
+                self.left(plane, slot, state.delta);
+            } else if state.taken && one.stage == Stage::In {
+                one.stage = Stage::Asked;
+            }
+        }
+    }
+}
+
+fn serviced(plane: &Plane, slot: u32, d: &Detour) -> Serviced {
+    let s = plane.agent.session(slot);
+    let has = |phase| d.out.phase == phase || d.back.phase == phase;
+    let stage = if has(phase::LEAVING) {
+        Stage::Leaving
+    } else if has(phase::ENTERING) {
+        Stage::Entering
+    } else if has(phase::THROUGH) {
+        Stage::In
+    } else {
+        Stage::Direct
+    };
+    Serviced {
+        session: plane.session_id(slot, &s),
+        key: s.key,
+        created_ns: s.created_ns,
+        // The handler tells their names.
+        services: Vec::new(),
+        stage,
+        sockets: None,
+        opened_here: s.life.opened_here != 0,
+        job: None,
+        since: Instant::now(),
+        delta: if s.life.opened_here != 0 {
+            [added(d.out.shift), added(d.back.shift)]
+        } else {
+            [added(d.back.shift), added(d.out.shift)]
+        },
+    }
+}
+
+/// Returns the number of bytes that shifts numbers so.
+fn added(shift: u32) -> i64 {
+    i64::from(shift.cast_signed())
+}
