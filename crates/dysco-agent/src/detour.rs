@@ -107,11 +107,8 @@ impl Agent {
     ) -> Result<(), AgentError> {
         let before = self.detour(slot);
         let at = numbers::of(&self.session(slot), before.as_ref());
-        let index = {
-            let mut free = lock(&self.detours.free);
-            let index = free.pop_first().ok_or(AgentError::NoDetour)?;
-            index
-        };
+        let index = lock(&self.detours.free).pop_first();
+        let index = index.ok_or(AgentError::NoDetour)?;
         let [a, b, c, d, e, f] = link.address;
         let record = Detour {
             out: Way::entering(start.out, at.shift_out, at.sent_out, at.shown_out),

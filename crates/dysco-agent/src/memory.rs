@@ -17,7 +17,7 @@ use crate::error::AgentError;
 use crate::mapped::Mapped;
 
 /// Number of turns of the waiting loop in which a program finishes with a segment.
-pub(crate) const TURNS: u32 = 200;
+const TURNS: u32 = 200;
 
 /// The mapped array.
 pub struct Memory {
@@ -422,8 +422,9 @@ impl Memory {
     }
 }
 
-/// Waits until programs on other processors have finished with their packets.
-fn wait_for_programs() {
+/// Waits until programs on other processors have finished with their packets, and have written
+/// their results.
+pub(crate) fn wait_for_programs() {
     for _ in 0..TURNS {
         std::hint::spin_loop();
     }

@@ -5,15 +5,16 @@
 use std::collections::HashMap;
 
 use dysco_common::session::{Alias, Two, part};
-use dysco_common::transit::{Keep, Stays};
 use dysco_common::two_paths::{self, Anchor, Cutoff};
-use dysco_common::view::{ChainState, Change, View};
+use dysco_common::view::{Change, View};
 use dysco_common::{FlowKey, FlowRef, Path, Session, ShortKey, State, seq};
 
 use crate::Agent;
 use crate::agent::{Key, Ref, lock, map_error};
 use crate::error::AgentError;
-use crate::memory::TURNS;
+use crate::memory::wait_for_programs;
+
+mod passing;
 
 impl Agent {
     /// Makes an entry for another path of a session, without a five-tuple yet. Once it has one,
@@ -363,78 +364,6 @@ impl Agent {
         self.memory().set_laid_by(second_entry, number);
     }
 
-    /// Leaves a session that passes this host by two paths only one, if `keep` decides which.
-    /// `keys` are the session's names on either side. The entries of the other path become
-    /// tombstones. Returns their slots.
-    pub fn keep_one_path(&self, keys: &[FlowKey; 2], keep: Keep) -> Vec<u32> {
-        let passing = |slot: &u32| {
-            let view = self.session(*slot).view();
-            matches!(view, View::Changing(Change::Passing(_)))
-        };
-        let found = keys.iter().filter_map(|key| self.find_called(key));
-        let mut left_out = Vec::new();
-        for slot in found.filter(passing).collect::<Vec<u32>>() {
-            let s = self.session(slot);
-            let Some(other) = s.other_path() else {
-                // The opening failed before the entry had another.
-                self.memory().set_state(slot, State::NewPath);
-                continue;
-            };
-            let [here, there] = [s.laid_by, self.session(other).laid_by];
-            let later_stays = match keep.of(here.min(there), here.max(there)) {
-                Stays::Both => continue,
-                Stays::Later => true,
-                Stays::Earlier => false,
-            };
-            let (kept, out) = if (here > there) == later_stays {
-                (slot, other)
-            } else {
-                (other, slot)
-            };
-            // The session's five-tuple leads to the entry that is taken.
-            if kept != slot
-                && let Err(error) = self.lead_to(kept)
-            {
-                tracing::error!(session = ?s.key, %error, "a session that passes here keeps two paths");
-                continue;
-            }
-            let memory = self.memory();
-            memory.share_life(kept, out);
-            // First, so that a successor knows both entries if this process dies here.
-            memory.hide(out);
-            self.tombstone(out);
-            memory.set_part(kept, part::CURRENT, None);
-            memory.set_state(kept, State::NewPath);
-            left_out.push(out);
-        }
-        left_out
-    }
-
-    /// Returns the entries of a session that passes here, of each of its paths and on either
-    /// side.
-    pub fn passing_entries(&self, keys: &[FlowKey; 2]) -> Vec<u32> {
-        let found = keys.iter().filter_map(|key| self.find_called(key));
-        let both = found.flat_map(|slot| [Some(slot), self.session(slot).other_path()]);
-        let passes = |slot: &u32| {
-            let (View::NewPath(route) | View::Changing(Change::Passing(route))) =
-                self.session(*slot).view()
-            else {
-                return false;
-            };
-            route.chain != ChainState::None
-        };
-        let mut all: Vec<u32> = both.flatten().collect();
-        let joined: Vec<_> = all
-            .iter()
-            .map(|slot| self.session(*slot).joined_to())
-            .collect();
-        all.extend(joined.into_iter().flatten());
-        all.retain(passes);
-        all.sort_unstable();
-        all.dedup();
-        all
-    }
-
     /// Returns the entries of paths that are being opened, by the entries of their sessions'
     /// other paths.
     pub fn second_paths(&self) -> HashMap<u32, u32> {
@@ -462,13 +391,6 @@ impl Agent {
 fn is_out_of_sight(left: u32, now: u32) -> bool {
     let ahead = now.wrapping_sub(left);
     (1 << 30..3 << 30).contains(&ahead)
-}
-
-/// Waits until the programs that judge a packet at this moment have written their results.
-fn wait_for_programs() {
-    for _ in 0..TURNS {
-        std::hint::spin_loop();
-    }
 }
 
 #[cfg(test)]

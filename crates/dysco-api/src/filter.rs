@@ -13,7 +13,7 @@ use super::process::ProcessName;
 use super::session::{Removable, SessionReport};
 
 /// States of a session, as listings print them.
-pub const STATES: [&str; 11] = [
+pub const STATES: [&str; 12] = [
     "opening",
     "tracked",
     "adopted",
@@ -22,6 +22,7 @@ pub const STATES: [&str; 11] = [
     CHAINED,
     "relayed",
     "return",
+    "service",
     "tombstone",
     "closed",
     ENDED,

@@ -240,6 +240,10 @@ fn files(config: &Config) -> Vec<PathBuf> {
         "tuned.new",
     ];
     let mut all: Vec<PathBuf> = names.iter().map(|name| state.join(name)).collect();
+    // The sockets of handlers that have ended.
+    let entries = fs::read_dir(state).into_iter().flatten().flatten();
+    let its = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "sock");
+    all.extend(entries.map(|entry| entry.path()).filter(its));
     let sockets = [
         &config.api.socket,
         &config.shim.socket,

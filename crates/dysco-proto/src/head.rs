@@ -46,10 +46,8 @@ pub(super) struct Head {
     order: Order,
     token: Token,
     asker: Option<HostId>,
-    phase: Phase,
-    facts: Option<Facts>,
-    /// Numbers that the right anchor has sent and received.
-    right_reach: Reach,
+    stage: Stage,
+    left: LeftAnchor,
     /// Hosts whose answer is awaited.
     waiting: BTreeSet<HostId>,
     /// Hosts that leave, and have not reported their delta yet.
@@ -58,30 +56,96 @@ pub(super) struct Head {
     deltas: BTreeMap<HostId, Delta>,
     /// Hosts of both chains, by any of their addresses.
     staying: BTreeSet<HostId>,
-    /// True if the left anchor is another host, and was asked: it must be notified of a cancel.
-    led: bool,
-    /// True if the left anchor takes the earlier path again.
-    left_back: bool,
-    /// True if the right anchor was asked: it must be notified of a cancel.
-    introduced: bool,
     /// Hosts on which state is being installed.
     moving: BTreeSet<HostId>,
-    /// True if the hosts of the new path may have entries for it.
-    opened: bool,
-    cutoff: Option<Cutoff>,
-    settled: bool,
-    right_settled: bool,
-    /// True if the right anchor needs nothing any more of the path that is given up.
-    right_done: bool,
-    /// True if other hosts were asked before the change was cancelled.
-    begun: bool,
-    /// True if the new path was taken here. The right anchor may still take it.
-    taken: bool,
-    /// True if the end was reported.
-    reported: bool,
-    /// True if the record states that the change cannot be taken back.
-    recorded: bool,
-    why: Option<Reason>,
+}
+
+/// Phase of the change, with the data that only this phase has.
+#[derive(Clone, Hash, Debug)]
+enum Stage {
+    Locking,
+    Preparing {
+        /// Facts of the left anchor.
+        facts: Facts,
+        /// Numbers that the right anchor has sent and received.
+        right_reach: Reach,
+    },
+    SettingUp,
+    Cutting,
+    Switching {
+        /// Cutoff of the left anchor.
+        cutoff: Cutoff,
+        /// True if the right anchor's side of the new path has carried all that it had to.
+        right_settled: bool,
+    },
+    Draining {
+        /// Cutoff of the left anchor.
+        cutoff: Cutoff,
+        unsettled: Unsettled,
+    },
+    Completing {
+        /// True if the record states that the change cannot be taken back.
+        recorded: bool,
+    },
+    Closing,
+    Cancelling {
+        why: Reason,
+        extent: Extent,
+        returned: Returned,
+        /// True if the end was reported.
+        reported: bool,
+    },
+}
+
+/// Left anchor of the segment, as far as it takes part in the change.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum LeftAnchor {
+    /// This host.
+    Here,
+    /// Another host, which was asked: it must be notified of a cancel.
+    Led(HostId),
+    /// Another host, which was not asked or has released its side.
+    Released,
+}
+
+/// Anchors whose side of the new path has not yet carried all that it had to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Unsettled {
+    Both,
+    Left,
+    Right,
+}
+
+/// How far a change had come before it was cancelled.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Extent {
+    /// Only the left anchor was asked.
+    Locked,
+    /// The right anchor and the hosts of the new chain were asked.
+    Introduced,
+    /// The hosts of the new path may have entries for it.
+    Opened,
+    /// The new path was taken here. The right anchor may still take it.
+    Taken,
+}
+
+impl Extent {
+    fn of(phase: Phase) -> Extent {
+        match phase {
+            phase if phase <= Phase::Locking => Extent::Locked,
+            phase if phase <= Phase::Preparing => Extent::Introduced,
+            phase if phase <= Phase::SettingUp => Extent::Opened,
+            _ => Extent::Taken,
+        }
+    }
+}
+
+/// Anchors that take the earlier path again, or need nothing any more of the new one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Returned {
+    Neither,
+    Left,
+    Both,
 }
 
 impl Head {
@@ -91,7 +155,7 @@ impl Head {
         ctx.report(Role::Head, session, Progress::Requested);
         // The command precedes the record: two paths that a later process finds together with the
         // record belong to this change, and were not left by the change before.
-        if !head.led {
+        if head.left == LeftAnchor::Here {
             ctx.command(Chain::Hold { session });
         }
         head.persist(ctx, HeadStage::Preparing);
@@ -106,32 +170,18 @@ impl Head {
             .iter()
             .filter(|e| order.segment_after().contains(e));
         let staying = both.map(Element::host).collect();
-        let led = order.left().is_some();
+        let left = order.left().map_or(LeftAnchor::Here, LeftAnchor::Led);
         Head {
-            led,
-            left_back: false,
             order,
             token,
             asker,
-            phase: Phase::Locking,
-            facts: None,
-            right_reach: Reach::default(),
+            stage: Stage::Locking,
+            left,
             waiting: BTreeSet::new(),
             unreported: BTreeSet::new(),
             deltas: BTreeMap::new(),
             staying,
-            introduced: false,
             moving: BTreeSet::new(),
-            opened: false,
-            cutoff: None,
-            settled: false,
-            right_settled: false,
-            right_done: false,
-            begun: false,
-            taken: false,
-            reported: false,
-            recorded: false,
-            why: None,
         }
     }
 
@@ -143,22 +193,14 @@ impl Head {
         stage: HeadStage,
     ) -> Self {
         let mut head = Head::new(order, asker, token);
-        head.introduced = true;
-        (head.opened, head.taken) = (true, true);
         let session = head.session();
-        if !head.led {
+        if head.left == LeftAnchor::Here {
             ctx.command(Chain::Hold { session });
         }
         match stage {
-            HeadStage::Preparing => {
-                head.phase = Phase::Preparing;
-                head.cancel(ctx, Reason::Restarted);
-            }
-            HeadStage::Completing => {
-                head.recorded = true;
-                head.complete(ctx);
-            }
-        }
+            HeadStage::Preparing => head.take_back(ctx, Reason::Restarted, Extent::Taken),
+            HeadStage::Completing => head.complete(ctx, true),
+        };
         head
     }
 
@@ -192,7 +234,25 @@ impl Head {
     }
 
     pub fn phase(&self) -> Phase {
-        self.phase
+        match self.stage {
+            Stage::Locking => Phase::Locking,
+            Stage::Preparing { .. } => Phase::Preparing,
+            Stage::SettingUp => Phase::SettingUp,
+            Stage::Cutting => Phase::Cutting,
+            Stage::Switching { .. } => Phase::Switching,
+            Stage::Draining { .. } => Phase::Draining,
+            Stage::Completing { .. } => Phase::Completing,
+            Stage::Closing => Phase::Closing,
+            Stage::Cancelling { .. } => Phase::Cancelling,
+        }
+    }
+
+    /// Returns the anchors that have returned to the earlier path, if the change is cancelled.
+    fn returned(&self) -> Option<Returned> {
+        match self.stage {
+            Stage::Cancelling { returned, .. } => Some(returned),
+            _ => None,
+        }
     }
 
     pub fn on_message(&mut self, ctx: &mut Context, from: &[HostId], message: Message) -> Flow {
@@ -200,26 +260,21 @@ impl Head {
             return self.left_says(ctx, from, message);
         }
         match message {
-            Message::Enlisted { result, .. } if self.phase == Phase::Preparing => match result {
+            Message::Enlisted { result, .. } if self.phase() == Phase::Preparing => match result {
                 Ok(()) => self.answered(ctx, from),
                 Err(reason) => self.cancel(ctx, reason),
             },
-            Message::TellDelta { result, .. } if self.phase == Phase::Preparing => {
+            Message::TellDelta { result, .. } if self.phase() == Phase::Preparing => {
                 self.delta_reported(ctx, from, result)
             }
             Message::Extended { result, .. } => self.extended(ctx, from, result),
-            Message::Switched { cutoff, .. } if self.phase == Phase::Switching => {
-                self.right_switched(ctx, cutoff)
+            Message::Switched { cutoff, .. } => self.right_switched(ctx, cutoff),
+            Message::Settled { .. } => self.right_settles(ctx),
+            Message::Query { .. } => self.tell(ctx),
+            Message::DoneAck { .. } if self.phase() == Phase::Completing => {
+                self.done_with(ctx, from)
             }
-            Message::Settled { .. } if matches!(self.phase, Phase::Switching | Phase::Draining) => {
-                self.right_settled = true;
-                self.maybe_complete(ctx)
-            }
-            Message::Settled { .. } | Message::Query { .. } => self.tell(ctx),
-            Message::DoneAck { .. } if self.phase == Phase::Completing => self.done_with(ctx, from),
-            Message::CancelAck { .. }
-                if self.phase == Phase::Cancelling && self.left_back && !self.right_done =>
-            {
+            Message::CancelAck { .. } if self.returned() == Some(Returned::Left) => {
                 self.dismiss_new(ctx)
             }
             Message::Dismissed { .. } => self.dismissed(ctx, from),
@@ -229,99 +284,86 @@ impl Head {
 
     pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
-            HostEvent::Locked { result, .. } if self.phase == Phase::Locking => match result {
+            HostEvent::Locked { result, .. } if self.phase() == Phase::Locking => match result {
                 Ok(facts) => self.enlist(ctx, facts),
                 Err(reason) => self.cancel(ctx, reason),
             },
             HostEvent::StateMoved { to, result, .. } if self.moving.contains(&to) => {
                 self.state_moved(ctx, to, result)
             }
-            HostEvent::Prepared { result, .. } if self.phase == Phase::SettingUp => match result {
-                Ok(()) => self.switch(ctx),
-                Err(reason) => self.cancel(ctx, reason),
-            },
-            HostEvent::CutDone { cutoff, .. } if self.phase == Phase::Cutting => {
+            HostEvent::Prepared { result, .. } if self.phase() == Phase::SettingUp => {
+                match result {
+                    Ok(()) => self.switch(ctx),
+                    Err(reason) => self.cancel(ctx, reason),
+                }
+            }
+            HostEvent::CutDone { cutoff, .. } if self.phase() == Phase::Cutting => {
                 self.switched(ctx, cutoff)
             }
-            HostEvent::Drained { .. } if self.phase == Phase::Draining && !self.settled => {
-                self.settles(ctx)
-            }
+            HostEvent::Drained { .. } => self.left_settles(ctx),
             HostEvent::PersistFailed { error, .. } => self.no_record(ctx, error),
-            HostEvent::SessionGone { .. }
-                if self.phase == Phase::Cancelling && !self.right_done =>
-            {
-                self.dismiss_new(ctx)
-            }
-            // Nothing takes the earlier path any more, whatever the right anchor reports.
-            HostEvent::SessionGone { .. } if self.phase == Phase::Completing => {
-                ctx.deadline(TWO_MSL);
-                Flow::On
-            }
-            HostEvent::SessionGone { .. } => self.cancel(ctx, Reason::Closing),
+            HostEvent::SessionGone { .. } => match self.stage {
+                Stage::Cancelling {
+                    returned: Returned::Neither | Returned::Left,
+                    ..
+                } => self.dismiss_new(ctx),
+                // Nothing takes the earlier path any more, whatever the right anchor reports.
+                Stage::Completing { .. } => {
+                    ctx.deadline(TWO_MSL);
+                    Flow::On
+                }
+                _ => self.cancel(ctx, Reason::Closing),
+            },
             _ => ctx.stale(),
         }
     }
 
     pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
-        match self.phase {
-            Phase::Preparing if self.waiting.is_empty() && self.moving.is_empty() => {
-                self.not_reported(ctx)
-            }
-            Phase::Preparing if !self.waiting.is_empty() => {
-                let silent = self.waiting.first().copied();
-                let silent = silent.map_or(Reason::TimedOut(self.phase), Reason::NoAnswer);
-                self.cancel(ctx, silent)
-            }
-            Phase::Closing if self.waiting.is_empty() => self.say_dismiss(ctx),
-            Phase::Closing => {
-                ctx.trouble(Reason::TimedOut(self.phase));
+        let phase = self.phase();
+        match self.stage {
+            Stage::Preparing { .. } => match self.waiting.first().copied() {
+                Some(silent) => self.cancel(ctx, Reason::NoAnswer(silent)),
+                None if self.moving.is_empty() => self.not_reported(ctx),
+                None => self.cancel(ctx, Reason::TimedOut(phase)),
+            },
+            Stage::Closing if self.waiting.is_empty() => self.say_dismiss(ctx),
+            Stage::Closing => {
+                ctx.trouble(Reason::TimedOut(phase));
                 self.done(ctx)
             }
-            // As long as an anchor is silent, its end of the new path is needed. The anchor is
-            // notified until it answers.
-            Phase::Cancelling if !self.right_done && self.taken => {
-                self.tell_end(ctx);
-                Flow::On
-            }
-            Phase::Cancelling if !self.right_done => self.dismiss_new(ctx),
-            Phase::Cancelling if !self.moving.is_empty() => {
-                self.moving.clear();
-                self.dismiss_new(ctx)
-            }
-            Phase::Cancelling => self.rolled_back(ctx),
-            Phase::Completing => self.dismiss_old(ctx),
-            Phase::Locking => {
-                let flow = self.cancel(ctx, Reason::TimedOut(self.phase));
+            Stage::Cancelling {
+                returned, extent, ..
+            } => self.late_to_return(ctx, returned, extent),
+            Stage::Completing { .. } => self.dismiss_old(ctx),
+            Stage::Locking => {
+                let flow = self.cancel(ctx, Reason::TimedOut(phase));
                 // Nothing has changed. Only the left anchor may have to be notified.
                 self.tell_end(ctx);
                 flow
             }
-            Phase::Switching | Phase::Draining => {
+            Stage::Switching { .. } | Stage::Draining { .. } => {
                 let why = "it opened, and did not deliver the data in flight in time";
                 self.cancel(ctx, Reason::ChainUnusable(why.into()))
             }
-            _ => self.cancel(ctx, Reason::TimedOut(self.phase)),
+            Stage::SettingUp | Stage::Cutting => self.cancel(ctx, Reason::TimedOut(phase)),
         }
     }
 
     /// Sends the right anchor the message that it needs in this phase.
     fn tell(&mut self, ctx: &mut Context) -> Flow {
-        let change = ctx.change;
-        let answer = match (self.phase, self.cutoff) {
+        let (change, phase) = (ctx.change, self.phase());
+        let answer = match &self.stage {
             // The left anchor must not take the new path alone.
-            (Phase::Cancelling, _) if !self.left_back => Message::Status {
-                change,
-                phase: self.phase,
-            },
-            (Phase::Cancelling, _) => Message::Cancel {
-                change,
-                reason: self.why.clone().unwrap_or(Reason::Cancelled),
-            },
-            (Phase::Completing | Phase::Closing, _) => Message::Done { change },
-            (Phase::Switching | Phase::Draining, Some(cutoff)) => {
+            Stage::Cancelling { why, returned, .. } if *returned != Returned::Neither => {
+                let reason = why.clone();
+                Message::Cancel { change, reason }
+            }
+            Stage::Completing { .. } | Stage::Closing => Message::Done { change },
+            Stage::Switching { cutoff, .. } | Stage::Draining { cutoff, .. } => {
+                let cutoff = *cutoff;
                 Message::Switched { change, cutoff }
             }
-            (phase, _) => Message::Status { change, phase },
+            _ => Message::Status { change, phase },
         };
         ctx.say(self.right(), answer);
         Flow::On

@@ -25,6 +25,7 @@ use super::right::Right;
 use super::strangers::{self, Outcome, Outcomes};
 use super::tail::Tail;
 
+mod begin;
 mod forwarder;
 mod part;
 mod restore;

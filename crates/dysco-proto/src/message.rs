@@ -1,19 +1,20 @@
 //! Messages between daemons, and their form on the wire.
 
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
-
 use dysco_common::chain::Token;
 use dysco_common::delta::Reach;
 use dysco_common::two_paths::Cutoff;
-use dysco_common::{Delta, Element, Offer, Translation};
+use dysco_common::{Delta, Element, Translation};
 use serde::{Deserialize, Serialize};
 
 use super::reason::{Phase, Reason};
 
+mod facts;
+mod names;
 mod order;
 mod wire;
 
+pub use facts::{Facts, Measurement, Plan, Probe};
+pub use names::{ChangeId, HostId, Subsession};
 pub use order::{Margins, Order};
 pub use wire::{DecodeError, EncodeError};
 
@@ -21,120 +22,6 @@ pub use wire::{DecodeError, EncodeError};
 pub const VERSION: u8 = 15;
 /// Maximum number of bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
-
-/// Identifier of a change, the same on all of its hosts. Of two changes that one host began, the
-/// later has the greater identifier.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct ChangeId(pub [u8; 16]);
-
-impl fmt::Display for ChangeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&hex::encode(self.0))
-    }
-}
-
-impl fmt::Debug for ChangeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// A host, named by one of its addresses. A host may have several addresses; its certificate lists
-/// them.
-pub type HostId = IpAddr;
-
-/// The five-tuple between two neighbouring hosts (TCP is implied).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Subsession {
-    /// The end that opened it.
-    pub left: SocketAddr,
-    /// The end that accepted it.
-    pub right: SocketAddr,
-}
-
-impl fmt::Display for Subsession {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} > {}", self.left, self.right)
-    }
-}
-
-impl fmt::Debug for Subsession {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// Knowledge of a host's data plane about one of its sessions.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
-pub struct Facts {
-    /// Options that this host's end offered.
-    pub local: Offer,
-    /// Options that the other end offered, as they arrived here.
-    pub remote: Offer,
-    /// Last TSval that this host's end sent.
-    pub tsval_out: u32,
-    /// Last TSval that arrived here from the other end; 0 if none is known.
-    pub tsval_in: u32,
-    /// True if this host's end has sent its FIN.
-    pub fin_out: bool,
-    /// True if the other end's FIN was seen.
-    pub fin_in: bool,
-    /// True if a reset was seen, in either direction.
-    pub reset: bool,
-    /// Numbers that this host's end has sent and received so far, as on the wire. Set only for a
-    /// session that gets another chain.
-    pub reach: Reach,
-}
-
-/// Measurement of the middlebox's host of itself, at one still moment.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub struct Measurement {
-    /// Bytes written to B less bytes read from A.
-    pub delta_forward: i64,
-    /// Bytes written to A less bytes read from B.
-    pub delta_reverse: i64,
-    /// Session A, towards the left.
-    pub a: Facts,
-    /// Session B, towards the right.
-    pub b: Facts,
-    /// Current timestamp clock of the middlebox's socket on A. 0 in a measurement that is only
-    /// claimed; no plan is made from that.
-    pub clock_a: u32,
-    /// Current timestamp clock of the middlebox's socket on B, as in `clock_a`.
-    pub clock_b: u32,
-    /// Subsession of session A.
-    pub subsession_a: Subsession,
-    /// Subsession of session B, which the middlebox pairs with session A.
-    pub subsession_b: Subsession,
-    /// Differences of the headers, as the end on A's side needs them, if the middlebox has left and
-    /// this host's data plane relays.
-    pub relay: Option<Translation>,
-    /// True if the left neighbour has answered this host before. The right one may then be asked at
-    /// the same time.
-    pub left_answers: bool,
-}
-
-/// Contents of a granted lock for the left anchor.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub struct Plan {
-    /// Subsession of the right anchor, whose numbers the new path uses.
-    pub subsession: Subsession,
-    /// Translation that the left anchor has to apply.
-    pub translation: Translation,
-}
-
-/// A segment that a client has acknowledged already.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub struct Probe {
-    /// Sequence number after its last byte.
-    pub end: u32,
-    /// Acknowledgement number.
-    pub ack: u32,
-    /// TSval and TSecr, if the session has timestamps.
-    pub clock: Option<(u32, u32)>,
-    /// Number of data bytes. Their value does not matter, because the client discards them.
-    pub len: u16,
-}
 
 /// A message between two daemons. The brackets contain sender and receiver: P is the middlebox's
 /// host, L the left anchor, R the right anchor.

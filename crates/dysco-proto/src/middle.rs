@@ -38,26 +38,66 @@ pub(super) struct Middle {
     a: Subsession,
     b: Option<Subsession>,
     asker: Option<HostId>,
-    phase: Phase,
+    stage: Stage,
+}
+
+/// Phase of the change, with the data that only this phase has.
+#[derive(Clone, Hash, Debug)]
+enum Stage {
+    Measuring,
+    /// The anchors lock, and the claim is proven.
+    Claimed(Box<Claim>),
+    Locked {
+        /// The answer to the left anchor. `None` after a restart: only the former process had it.
+        granted: Option<Granted>,
+        /// True if the left anchor may have cut.
+        switched: bool,
+        /// True if the left anchor was asked and has not answered.
+        asked: bool,
+        /// True if the session has ended.
+        gone: bool,
+    },
+    Closing {
+        /// Attempts to close so far.
+        tries: u32,
+    },
+    Cancelling {
+        why: Reason,
+    },
+}
+
+/// What is known of the session before both anchors are locked and the claim is proven.
+#[derive(Clone, Hash, Debug)]
+struct Claim {
     /// The measurement as it was claimed.
-    measured: Option<Measurement>,
-    /// The measurement as it was proven while the anchors locked.
-    proven: Option<Box<Measurement>>,
-    /// Time at which the proof began.
-    proof_began: Time,
-    /// True if the proof is too old for an anchor's facts.
+    measured: Measurement,
+    proof: Proof,
+    /// The left anchor is locked once it has requested the plan.
+    left: Option<LockRequest>,
+    right: Option<Facts>,
+}
+
+/// Second measurement, while the anchors lock.
+#[derive(Clone, Hash, Debug)]
+struct Proof {
+    began: Time,
+    /// True if it is too old for an anchor's facts.
     outdated: bool,
-    left_facts: Option<Facts>,
-    right_facts: Option<Facts>,
-    /// Identifier of the left anchor's current request.
+    result: Option<Measurement>,
+}
+
+/// Request of the left anchor for the plan.
+#[derive(Clone, Copy, Hash, Debug)]
+struct LockRequest {
+    facts: Facts,
     attempt: [u8; 16],
-    plan: Option<Plan>,
-    /// True if the left anchor may have cut.
-    switched: bool,
-    asked: bool,
-    gone: bool,
-    closes: u32,
-    why: Option<Reason>,
+}
+
+/// The plan, and the request that it answers.
+#[derive(Clone, Copy, Hash, Debug)]
+struct Granted {
+    plan: Plan,
+    attempt: [u8; 16],
 }
 
 impl Middle {
@@ -73,20 +113,7 @@ impl Middle {
             a,
             b: None,
             asker,
-            phase: Phase::Measuring,
-            measured: None,
-            proven: None,
-            proof_began: Time::ZERO,
-            outdated: false,
-            left_facts: None,
-            right_facts: None,
-            attempt: [0; 16],
-            plan: None,
-            switched: false,
-            asked: false,
-            gone: false,
-            closes: 0,
-            why: None,
+            stage: Stage::Measuring,
         }
     }
 
@@ -97,7 +124,12 @@ impl Middle {
     ) -> Self {
         let mut middle = Middle::new(a, asker);
         middle.b = Some(b);
-        middle.phase = Phase::Locked;
+        middle.stage = Stage::Locked {
+            granted: None,
+            switched: false,
+            asked: false,
+            gone: false,
+        };
         middle.ask(ctx);
         middle
     }
@@ -119,67 +151,82 @@ impl Middle {
     }
 
     pub fn phase(&self) -> Phase {
-        self.phase
+        match &self.stage {
+            Stage::Measuring => Phase::Measuring,
+            Stage::Claimed(claim) if claim.left.is_none() => Phase::Leaving,
+            Stage::Claimed(_) => Phase::Locking,
+            Stage::Locked { .. } => Phase::Locked,
+            Stage::Closing { .. } => Phase::Closing,
+            Stage::Cancelling { .. } => Phase::Cancelling,
+        }
+    }
+
+    fn may_have_switched(&self) -> bool {
+        matches!(self.stage, Stage::Locked { switched: true, .. })
     }
 
     /// Returns true if another change that needs this one's left end has to wait. It is answered by
     /// the outcome of this one, so that of two contenders one wins.
     pub fn parks_others(&self) -> bool {
-        self.phase < Phase::Locked
+        self.phase() < Phase::Locked
     }
 
     pub fn on_message(&mut self, ctx: &mut Context, from_right: bool, message: Message) -> Flow {
-        let change = ctx.change;
         match message {
             Message::Ask { .. } => {
                 self.tell_asker(ctx);
-                Flow::On
+                return Flow::On;
             }
-            Message::RequestLock { facts, attempt, .. } => self.lock_requested(ctx, facts, attempt),
-            Message::Introduced { facts, .. }
-                if matches!(self.phase, Phase::Leaving | Phase::Locking) =>
-            {
-                self.introduced(ctx, facts)
+            Message::RequestLock { facts, attempt, .. } => {
+                return self.lock_requested(ctx, LockRequest { facts, attempt });
             }
-            Message::NackLock { reason, .. }
-                if matches!(self.phase, Phase::Leaving | Phase::Locking) =>
-            {
-                self.fail(ctx, reason, !from_right)
-            }
-            Message::Cancel { reason, .. } if self.phase <= Phase::Locked && !self.switched => {
+            _ => {}
+        }
+        match self.stage {
+            Stage::Measuring | Stage::Claimed(_) => self.anchor_says(ctx, from_right, message),
+            Stage::Locked { .. } => self.on_message_locked(ctx, from_right, message),
+            Stage::Cancelling { .. } => match message {
+                Message::Cancel { .. } | Message::Back { .. } => {
+                    let change = ctx.change;
+                    ctx.say(self.left(), Message::CancelAck { change });
+                    Flow::On
+                }
+                Message::CancelAck { .. } if from_right => self.cancelled(),
+                _ => ctx.stale(),
+            },
+            Stage::Closing { .. } => ctx.stale(),
+        }
+    }
+
+    /// Handles a message that arrives when the anchors act.
+    fn on_message_locked(&mut self, ctx: &mut Context, from_right: bool, message: Message) -> Flow {
+        let change = ctx.change;
+        match message {
+            Message::Cancel { reason, .. } if !self.may_have_switched() => {
                 ctx.say(self.left(), Message::CancelAck { change });
                 self.fail(ctx, reason, true)
             }
             // The left anchor has cut, and has released the session since: its session has ended,
             // or the new path has died. The middlebox stays, and continues to relay.
-            Message::Cancel { reason, .. } if self.phase == Phase::Locked => {
+            Message::Cancel { reason, .. } => {
                 ctx.say(self.left(), Message::CancelAck { change });
                 self.abandoned(ctx, reason)
             }
-            Message::Lost { bytes, .. } if self.phase == Phase::Locked => {
+            Message::Lost { bytes, .. } => {
                 ctx.say(self.left(), Message::CancelAck { change });
                 self.abandoned(ctx, Reason::MiddleboxDied(bytes))
             }
-            Message::Cancel { .. } | Message::Back { .. } if self.phase == Phase::Cancelling => {
-                ctx.say(self.left(), Message::CancelAck { change });
-                Flow::On
-            }
-            Message::Suspect { .. } | Message::Muted { .. } | Message::Keep { .. }
-                if self.phase == Phase::Locked =>
-            {
+            Message::Suspect { .. } | Message::Muted { .. } | Message::Keep { .. } => {
                 self.pass_on(ctx, from_right, message)
             }
-            Message::Back { round, reason, .. } if self.phase == Phase::Locked => {
+            Message::Back { round, reason, .. } => {
                 ctx.say(self.left(), Message::CancelAck { change });
                 self.taken_back(ctx, round, reason)
             }
-            Message::CancelAck { .. } if from_right && self.phase == Phase::Cancelling => {
-                self.cancelled()
-            }
-            Message::Switched { .. } if self.phase == Phase::Locked => self.past_the_cut(ctx),
-            Message::Status { phase, .. } if self.phase == Phase::Locked => self.status(ctx, phase),
-            Message::Done { .. } if self.phase == Phase::Locked => {
-                self.phase = Phase::Closing;
+            Message::Switched { .. } => self.past_the_cut(ctx),
+            Message::Status { phase, .. } => self.status(ctx, phase),
+            Message::Done { .. } => {
+                self.stage = Stage::Closing { tries: 0 };
                 self.close(ctx)
             }
             _ => ctx.stale(),
@@ -188,29 +235,28 @@ impl Middle {
 
     pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
-            HostEvent::Measured { result, .. } => match (self.phase, result) {
-                (Phase::Measuring, Ok(m)) => self.measured_first(ctx, m),
-                (Phase::Leaving | Phase::Locking, Ok(m)) if self.proven.is_none() => {
-                    self.proven = Some(Box::new(m));
+            HostEvent::Measured { result, .. } => match (&mut self.stage, result) {
+                (Stage::Measuring, Ok(m)) => self.measured_first(ctx, m),
+                (Stage::Claimed(claim), Ok(m)) if claim.proof.result.is_none() => {
+                    claim.proof.result = Some(m);
                     self.proven_or_granted(ctx)
                 }
-                (Phase::Measuring | Phase::Leaving | Phase::Locking, Err(reason)) => {
+                (Stage::Measuring | Stage::Claimed(_), Err(reason)) => {
                     self.fail(ctx, reason, false)
                 }
                 _ => ctx.stale(),
             },
-            HostEvent::Closed { result, .. } if self.phase == Phase::Closing => match result {
+            HostEvent::Closed { result, .. } if self.phase() == Phase::Closing => match result {
                 Ok(()) => self.removed(ctx),
                 Err(reason) => {
                     ctx.trouble(reason);
                     Flow::On
                 }
             },
-            HostEvent::PersistFailed { error, .. } if self.phase == Phase::Locked => {
+            HostEvent::PersistFailed { error, .. } if self.phase() == Phase::Locked => {
                 ctx.purge();
                 // The plan was not sent, so that no host has acted on it.
-                self.phase = Phase::Locking;
-                self.fail(ctx, Reason::NoRecord(error), false)
+                self.refuse(ctx, Reason::NoRecord(error), false)
             }
             HostEvent::SessionGone { .. } => self.session_gone(ctx),
             _ => ctx.stale(),
@@ -218,27 +264,32 @@ impl Middle {
     }
 
     pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
-        match self.phase {
-            Phase::Measuring => self.fail(ctx, Reason::TimedOut(self.phase), false),
-            Phase::Leaving => self.fail(ctx, Reason::NoAgent(self.left()), false),
-            Phase::Locking => {
-                let late = match (self.right_facts, self.right()) {
-                    (None, Some(right)) => Reason::NoAgent(right),
+        let phase = self.phase();
+        match &self.stage {
+            Stage::Measuring => self.fail(ctx, Reason::TimedOut(phase), false),
+            Stage::Claimed(claim) => {
+                let late = match (&claim.left, &claim.right, self.right()) {
+                    (None, ..) => Reason::NoAgent(self.left()),
+                    (Some(_), None, Some(right)) => Reason::NoAgent(right),
                     _ => Reason::TimedOut(Phase::Measuring),
                 };
                 self.fail(ctx, late, false)
             }
-            Phase::Locked if self.gone && self.asked => self.abandoned(ctx, Reason::Closing),
-            Phase::Locked => {
+            Stage::Locked {
+                gone: true,
+                asked: true,
+                ..
+            } => self.abandoned(ctx, Reason::Closing),
+            Stage::Locked { .. } => {
                 self.ask(ctx);
                 Flow::On
             }
-            Phase::Closing if self.closes < CLOSE_TRIES => self.close(ctx),
-            Phase::Closing => {
-                ctx.trouble(Reason::TimedOut(self.phase));
+            Stage::Closing { tries } if *tries < CLOSE_TRIES => self.close(ctx),
+            Stage::Closing { .. } => {
+                ctx.trouble(Reason::TimedOut(phase));
                 self.removed(ctx)
             }
-            _ => self.cancelled(),
+            Stage::Cancelling { .. } => self.cancelled(),
         }
     }
 
@@ -246,13 +297,19 @@ impl Middle {
         let change = ctx.change;
         ctx.drop_pending();
         ctx.send_reliably(self.left(), Message::Query { change });
-        self.asked = true;
+        self.set_asked(true);
         self.watch_gone(ctx);
+    }
+
+    fn set_asked(&mut self, now: bool) {
+        if let Stage::Locked { asked, .. } = &mut self.stage {
+            *asked = now;
+        }
     }
 
     fn status(&mut self, ctx: &mut Context, phase: Phase) -> Flow {
         ctx.drop_pending();
-        self.asked = false;
+        self.set_asked(false);
         if phase >= Phase::Cutting {
             return self.past_the_cut(ctx);
         }
@@ -266,14 +323,18 @@ impl Middle {
     fn past_the_cut(&mut self, ctx: &mut Context) -> Flow {
         ctx.drop_pending();
         ctx.deadline(STILL);
-        if !self.switched {
-            self.switched = true;
-            ctx.report(Role::Middle, self.a, Progress::Switched);
+        if let Stage::Locked {
+            switched, asked, ..
+        } = &mut self.stage
+        {
+            // The anchors may still drain data that the kernel sends for a process that has died.
+            // The left anchor is therefore asked once more before a session that has ended here is
+            // given up.
+            *asked = false;
+            if !std::mem::replace(switched, true) {
+                ctx.report(Role::Middle, self.a, Progress::Switched);
+            }
         }
-        // The anchors may still drain data that the kernel sends for a process that has died. The
-        // left anchor is therefore asked once more before a session that has ended here is given
-        // up.
-        self.asked = false;
         self.watch_gone(ctx);
         Flow::On
     }
@@ -281,12 +342,15 @@ impl Middle {
     fn tell_asker(&mut self, ctx: &mut Context) {
         let change = ctx.change;
         let Some(asker) = self.asker else { return };
-        let answer = match (self.phase, &self.why) {
-            (Phase::Cancelling, Some(reason)) => Message::Asked {
+        let answer = match &self.stage {
+            Stage::Cancelling { why } => {
+                let result = Err(why.clone());
+                Message::Asked { change, result }
+            }
+            _ => Message::Status {
                 change,
-                result: Err(reason.clone()),
+                phase: self.phase(),
             },
-            (phase, _) => Message::Status { change, phase },
         };
         ctx.say(asker, answer);
     }

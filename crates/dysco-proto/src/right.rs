@@ -118,7 +118,6 @@ impl Right {
     }
 
     pub fn on_message(&mut self, ctx: &mut Context, from_left: bool, message: Message) -> Flow {
-        let change = ctx.change;
         match message {
             Message::Introduce { .. } if (Phase::Locked..Phase::Cutting).contains(&self.phase) => {
                 self.say_introduced(ctx)
@@ -133,31 +132,8 @@ impl Right {
             }
             Message::Suspect { round, .. } if self.is_between() => self.suspected(ctx, round),
             Message::Keep { round, .. } => self.keep(ctx, round),
-            Message::Lost { bytes, .. } if self.is_between() => {
-                ctx.say(self.left, Message::CancelAck { change });
-                self.break_off(ctx, bytes)
-            }
-            // The left anchor has forgotten the change: its session has ended as well.
-            Message::Cancel { .. } if from_left && self.broken().is_some() => {
-                ctx.say(self.left, Message::CancelAck { change });
-                self.break_off(ctx, self.broken().unwrap_or(0))
-            }
-            // The middle's message does not count: it may have given up, or have no record of the
-            // change.
-            Message::Cancel { .. } if self.reception.is_muted() && !from_left => ctx.stale(),
-            Message::Cancel { reason, .. } if self.reception.is_muted() => {
-                ctx.say(self.left, Message::CancelAck { change });
-                self.take_back(ctx, reason)
-            }
-            // This message is the left anchor's.
-            Message::Back { round, reason, .. } if self.reception == Reception::Muted(round) => {
-                ctx.say(self.middle, Message::CancelAck { change });
-                self.take_back(ctx, reason)
-            }
-            Message::Cancel { .. } | Message::Back { .. } if self.phase == Phase::Cancelling => {
-                let to = if from_left { self.left } else { self.middle };
-                ctx.say(to, Message::CancelAck { change });
-                Flow::On
+            Message::Lost { .. } | Message::Cancel { .. } | Message::Back { .. } => {
+                self.given_up(ctx, from_left, message)
             }
             Message::Done { .. } if self.phase == Phase::Cancelling => ctx.stale(),
             Message::Switched { cutoff, .. } if self.reception.is_muted() => {
@@ -182,13 +158,6 @@ impl Right {
                 Flow::On
             }
             Message::Done { .. } if self.phase >= Phase::Preparing => self.complete(ctx),
-            // From set-up on the left anchor may have cut, if there is a plan. The middle sends
-            // `Cancel` only if it has made no plan, or if the left anchor has cancelled.
-            Message::Cancel { reason, .. } if self.phase < Phase::Cutting => {
-                let to = if from_left { self.left } else { self.middle };
-                ctx.say(to, Message::CancelAck { change });
-                self.roll_back(ctx, reason)
-            }
             _ => ctx.stale(),
         }
     }

@@ -10,7 +10,7 @@ use dysco_api::{HistoryEntry, SessionId, WayChange};
 use serde::{Deserialize, Serialize};
 
 use super::collect::boot_time;
-use super::line_file::LineFile;
+use super::line_file::{Content, LineFile};
 
 /// Maximum number of entries of a session's history.
 const ENTRIES: usize = 16;
@@ -19,10 +19,13 @@ const LOSS: &str = "what happens to sessions is not written down";
 
 /// Histories of a limited number of sessions.
 pub(super) struct History {
-    of: HashMap<SessionId, VecDeque<PastEvent>>,
     sessions: usize,
-    file: LineFile,
+    file: LineFile<Events>,
 }
+
+/// Events by session, oldest first.
+#[derive(Default)]
+struct Events(HashMap<SessionId, VecDeque<PastEvent>>);
 
 /// Event of a session's past.
 #[derive(Clone, Serialize, Deserialize)]
@@ -45,27 +48,45 @@ enum Line {
     Renamed(SessionId, SessionId),
 }
 
+impl Content for Events {
+    type Line = Line;
+
+    fn apply(&mut self, line: Line) {
+        match line {
+            Line::Happened(session, past) => {
+                let entries = self.0.entry(session).or_default();
+                if entries.len() == ENTRIES {
+                    entries.pop_front();
+                }
+                entries.push_back(past);
+            }
+            Line::Renamed(session, now) => {
+                if let Some(past) = self.0.remove(&session) {
+                    self.0.insert(now, past);
+                }
+            }
+        }
+    }
+
+    fn lines(&self) -> impl Iterator<Item = Line> {
+        self.0.iter().flat_map(|(session, entries)| {
+            let line = |past: &PastEvent| Line::Happened(*session, past.clone());
+            entries.iter().map(line)
+        })
+    }
+}
+
 impl History {
     /// Reads the file of a former process. Keeps the histories of `sessions` sessions at most.
     pub fn open(path: &Path, sessions: usize) -> History {
-        let mut history = History {
-            of: HashMap::new(),
-            sessions,
-            file: LineFile::at(path, LOSS),
-        };
-        for line in LineFile::lines(path) {
-            match line {
-                Line::Happened(session, past) => history.keep(session, past),
-                Line::Renamed(session, now) => history.called(session, now),
-            }
-        }
-        history
+        let file = LineFile::open(path, Events::default(), LOSS);
+        History { sessions, file }
     }
 
     /// Forgets all sessions but these, and rewrites the file.
     pub fn retain(&mut self, lives: impl Fn(SessionId) -> bool) {
-        self.of.retain(|session, _| lives(*session));
-        self.rewrite();
+        self.file
+            .edit(|events| events.0.retain(|session, _| lives(*session)));
     }
 
     /// Adds an event, caused by a change of this id.
@@ -87,7 +108,8 @@ impl History {
         change: Option<WayChange>,
         change_id: Option<String>,
     ) {
-        if self.of.len() >= self.sessions && !self.of.contains_key(&session) {
+        let known = &self.file.content().0;
+        if known.len() >= self.sessions && !known.contains_key(&session) {
             return;
         }
         let at = boot_time().as_millis() as u64;
@@ -97,39 +119,24 @@ impl History {
             change,
             change_id,
         };
-        self.file.write(&Line::Happened(session, past.clone()));
-        self.keep(session, past);
-    }
-
-    fn keep(&mut self, session: SessionId, past: PastEvent) {
-        let entries = self.of.entry(session).or_default();
-        if entries.len() == ENTRIES {
-            entries.pop_front();
-        }
-        entries.push_back(past);
+        self.file.add(Line::Happened(session, past));
     }
 
     /// Records that a session has another name.
     pub fn rename(&mut self, session: SessionId, now: SessionId) {
-        self.file.write(&Line::Renamed(session, now));
-        self.called(session, now);
-    }
-
-    fn called(&mut self, session: SessionId, now: SessionId) {
-        if let Some(past) = self.of.remove(&session) {
-            self.of.insert(now, past);
-        }
+        self.file.add(Line::Renamed(session, now));
     }
 
     /// Forgets a session that is gone.
     pub fn forget(&mut self, session: SessionId) {
-        self.of.remove(&session);
+        self.file.content_mut().0.remove(&session);
     }
 
     /// Returns the history of a session, oldest entry first.
     pub fn of(&self, session: SessionId) -> Vec<HistoryEntry> {
         let now = boot_time();
-        let entries = self.of.get(&session).into_iter().flatten();
+        let entries = self.file.content().0.get(&session);
+        let entries = entries.into_iter().flatten();
         let ago = |past: &PastEvent| now.saturating_sub(Duration::from_millis(past.at));
         entries
             .map(|past| HistoryEntry {
@@ -141,22 +148,9 @@ impl History {
             .collect()
     }
 
-    /// Writes waiting lines, and rewrites the file if most of it is obsolete. To be called from
-    /// time to time.
+    /// Writes lines that wait. To be called from time to time.
     pub fn flush(&mut self) {
         self.file.flush();
-        if self.file.is_obsolete() {
-            self.rewrite();
-        }
-    }
-
-    fn rewrite(&mut self) {
-        let of = self.of.iter();
-        let lines = of.flat_map(|(session, entries)| {
-            let line = |past: &PastEvent| Line::Happened(*session, past.clone());
-            entries.iter().map(line)
-        });
-        self.file.replace(lines);
     }
 }
 

@@ -1,5 +1,5 @@
 //! A file of what is known of sessions, which the next process reads: one JSON object a line,
-//! appended. Its owner has all of it in memory. A line that cannot be written is kept there only.
+//! appended. All of it is in memory as well. A line that cannot be written is kept there only.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -14,32 +14,41 @@ const BUFFERED: usize = 64 << 10;
 /// Length from which the file is rewritten when most of it is obsolete.
 pub(super) const LONG: u64 = 1 << 20;
 
-/// The file. Nothing is written before it was first replaced.
-pub(super) struct LineFile {
+/// Content of such a file.
+pub(super) trait Content {
+    /// Line of the file.
+    type Line: Serialize + DeserializeOwned;
+
+    /// Applies a line that is new, or that a former process has written.
+    fn apply(&mut self, line: Self::Line);
+
+    /// Returns the lines from which the content as it is now can be read.
+    fn lines(&self) -> impl Iterator<Item = Self::Line>;
+}
+
+/// The file and its content. Nothing is written before the first [`LineFile::edit`].
+pub(super) struct LineFile<C> {
+    content: C,
     path: PathBuf,
     file: Option<File>,
     waiting: Vec<u8>,
     length: u64,
-    /// Length of the file when it was last replaced.
+    /// Length of the file when it was last rewritten.
     anew: u64,
     /// Loss if the file cannot be written, which is reported once.
     loss: &'static str,
     failed: bool,
 }
 
-impl LineFile {
-    /// Returns the lines that a former process has written. The last one may be incomplete.
-    pub fn lines<T: DeserializeOwned>(path: &Path) -> Vec<T> {
+impl<C: Content> LineFile<C> {
+    /// Reads the lines that a former process has written. The last one may be incomplete.
+    pub fn open(path: &Path, mut content: C, loss: &'static str) -> LineFile<C> {
         let text = fs::read(path).unwrap_or_default();
         let lines = text.split(|b| *b == b'\n');
-        lines
-            .filter_map(|line| serde_json::from_slice(line).ok())
-            .collect()
-    }
-
-    /// Returns the file at this path.
-    pub fn at(path: &Path, loss: &'static str) -> LineFile {
+        let lines = lines.filter_map(|line| serde_json::from_slice(line).ok());
+        lines.for_each(|line| content.apply(line));
         LineFile {
+            content,
             path: path.to_owned(),
             file: None,
             waiting: Vec::new(),
@@ -50,16 +59,41 @@ impl LineFile {
         }
     }
 
-    /// Appends a line, which waits for others or for a flush.
-    pub fn write(&mut self, line: &impl Serialize) {
-        append(&mut self.waiting, line);
+    pub fn content(&self) -> &C {
+        &self.content
+    }
+
+    /// Returns the content, for changes that need no line.
+    pub fn content_mut(&mut self) -> &mut C {
+        &mut self.content
+    }
+
+    /// Applies a line and appends it. It waits for others or for a flush.
+    pub fn add(&mut self, line: C::Line) {
+        append(&mut self.waiting, &line);
+        self.content.apply(line);
         if self.waiting.len() > BUFFERED {
-            self.flush();
+            self.write();
+        }
+    }
+
+    /// Changes the content, and rewrites the file.
+    pub fn edit(&mut self, change: impl FnOnce(&mut C)) {
+        change(&mut self.content);
+        self.rewrite();
+    }
+
+    /// Writes the lines that wait, and rewrites the file if most of it is obsolete. To be called
+    /// from time to time.
+    pub fn flush(&mut self) {
+        self.write();
+        if self.length > LONG && self.length > 4 * self.anew {
+            self.rewrite();
         }
     }
 
     /// Writes the lines that wait.
-    pub fn flush(&mut self) {
+    fn write(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
         if let Some(file) = &mut self.file {
             let written = file.write_all(&waiting);
@@ -68,15 +102,12 @@ impl LineFile {
         }
     }
 
-    /// Returns true if most of a long file is obsolete.
-    pub fn is_obsolete(&self) -> bool {
-        self.length > LONG && self.length > 4 * self.anew
-    }
-
-    /// Replaces the file by these lines atomically.
-    pub fn replace<T: Serialize>(&mut self, lines: impl Iterator<Item = T>) {
+    /// Replaces the file atomically.
+    fn rewrite(&mut self) {
         let mut text = Vec::new();
-        lines.for_each(|line| append(&mut text, &line));
+        self.content
+            .lines()
+            .for_each(|line| append(&mut text, &line));
         self.waiting.clear();
         let temporary = self.path.with_extension("new");
         let begun = private::write(&temporary, &text)

@@ -48,14 +48,6 @@ impl Plane {
         let pair = self.proxy.of(&s.key);
         let pair = pair.as_ref();
         let view = s.view();
-        let role = match (view, pair) {
-            (View::Left(_) | View::Relayed(_) | View::Changing(Change::RelayTwoPaths(_)), _)
-            | (_, Some(_)) => Role::Middlebox,
-            _ if s.is_beside_relay() => Role::Middlebox,
-            _ if s.is_chained() && s.joined_to().is_some() => Role::Middlebox,
-            _ if s.life.opened_here != 0 => Role::LeftAnchor,
-            _ => Role::RightAnchor,
-        };
         let other = pair.map(|p| if p.a.key == s.key { p.b.key } else { p.a.key });
         let other = other.and_then(|key| self.agent.find(&key));
         // By the relay's own entry, where the path has another entry.
@@ -63,21 +55,11 @@ impl Plane {
             Some(relay) => self.linked(relay, &self.agent.session(relay)),
             None => self.linked(slot, s),
         };
-        let returns = s.two.returns != 0
-            || joined.is_some_and(|other| self.agent.session(other).two.returns != 0);
-        let mode = match view {
-            View::Relayed(_) | View::Changing(Change::RelayTwoPaths(_)) if returns => {
-                Some(Mode::Return)
-            }
-            _ => mode_of(view).filter(|_| !s.is_chained()),
-        };
         let path = view.route();
         let chained = path.is_some_and(|path| path.chain != ChainState::None);
         // Only the host that opened the session knows the hosts.
         let hosts = chained.then(|| self.agent.chain_of(slot)).flatten();
-        // A proxy may have left the session before it was given the chain.
-        let mode = mode.or(s.was_bypassed().then_some(Mode::Bypass));
-        let mode = mode.or(s.is_beside_relay().then_some(Mode::Local));
+        let mode = self.mode_of(s, joined);
         let changed = (mode.is_some() || chained) && !view.is_tombstone();
         // Data sent to a relayed session arrives by the other entry.
         let relayed = joined.filter(|_| view.is_relayed());
@@ -94,7 +76,7 @@ impl Plane {
             }
             .to_owned(),
             ended: s.has_ended(),
-            role,
+            role: role_of(s, pair),
             adopted: s.is_adopted(),
             since_s: boot
                 .saturating_sub(Duration::from_nanos(s.created_ns))
@@ -118,6 +100,23 @@ impl Plane {
             removable: self.removable(s, pair),
             history: Vec::new(),
         }
+    }
+
+    /// Returns how a proxy has left a session, if one has. `joined` is the entry beside it, if this
+    /// host relays the session.
+    fn mode_of(&self, s: &Session, joined: Option<u32>) -> Option<Mode> {
+        let view = s.view();
+        let returns = s.two.returns != 0
+            || joined.is_some_and(|other| self.agent.session(other).two.returns != 0);
+        let mode = match view {
+            View::Relayed(_) | View::Changing(Change::RelayTwoPaths(_)) if returns => {
+                Some(Mode::Return)
+            }
+            _ => mode_of(view).filter(|_| !s.is_chained()),
+        };
+        // A proxy may have left the session before it was given the chain.
+        let mode = mode.or(s.was_bypassed().then_some(Mode::Bypass));
+        mode.or(s.is_beside_relay().then_some(Mode::Local))
     }
 
     pub(super) fn removable(&self, s: &Session, pair: Option<&Pair>) -> Removable {
@@ -193,6 +192,18 @@ fn mode_of(view: View) -> Option<Mode> {
         Removal::Local => Mode::Local,
         Removal::Return => Mode::Return,
     })
+}
+
+/// Returns the role of this host in a session.
+fn role_of(s: &Session, pair: Option<&Pair>) -> Role {
+    match (s.view(), pair) {
+        (View::Left(_) | View::Relayed(_) | View::Changing(Change::RelayTwoPaths(_)), _)
+        | (_, Some(_)) => Role::Middlebox,
+        _ if s.is_beside_relay() => Role::Middlebox,
+        _ if s.is_chained() && s.joined_to().is_some() => Role::Middlebox,
+        _ if s.life.opened_here != 0 => Role::LeftAnchor,
+        _ => Role::RightAnchor,
+    }
 }
 
 #[cfg(test)]

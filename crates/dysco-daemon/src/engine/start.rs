@@ -45,20 +45,7 @@ pub(super) fn start(config: Config, source: Source) -> Result<(Engine, Inputs), 
     // First of all: the agent refuses to run beside another one.
     let (agent, events) = Agent::start(&agent_config(&config))?;
     dysco_config::reserve_ports(&config.removal)?;
-    let unusable = config
-        .host
-        .interfaces
-        .iter()
-        .filter_map(config::Interface::unusable);
-    unusable.for_each(|trouble| tracing::warn!("{trouble}"));
-    let (room, wanted) = (agent.room(), config.data_plane.max_sessions);
-    if room != wanted {
-        let dir = config.data_plane.pin_dir.display();
-        tracing::warn!(
-            "max_sessions = {wanted}, but the data plane of an earlier dyscod is in force, with room for {room} sessions: \
-             the new size holds after a reboot, or once dyscod was stopped while no session was changed here and {dir} was removed"
-        );
-    }
+    warn(&config, &agent);
     let routes = Routes::open()?;
     let realtime = config.scheduling.realtime;
     let proxy = ProxySide::start(proxy_config(&config))?;
@@ -100,22 +87,9 @@ pub(super) fn start(config: Config, source: Source) -> Result<(Engine, Inputs), 
         tunings,
         monitors: monitors::Monitors::default(),
     };
-    let host = ThisHost {
-        plane,
-        proxy_changes: held::ProxyChanges::default(),
-        chain_updates: chain_updates::ChainUpdates::default(),
-        chains: chains::Chains::default(),
-        moves: moves::Moves::default(),
-        returns: dsr::Returns::default(),
-        ports: ports::Ports::new(),
-        sockets: sockets::Sockets::default(),
-        on_link: on_link::OnLink::default(),
-        services: services::Services::default(),
-        no_room_reported: None,
-    };
     let engine = Engine {
         core: Core {
-            host,
+            host: this_host(plane),
             machine,
             tally: tally::Tally::default(),
         },
@@ -142,6 +116,41 @@ pub(super) fn start(config: Config, source: Source) -> Result<(Engine, Inputs), 
         hang_up,
     };
     Ok((engine, Inputs::new(sources)))
+}
+
+/// Warns of settings that have no effect on this host.
+fn warn(config: &Config, agent: &Agent) {
+    let unusable = config
+        .host
+        .interfaces
+        .iter()
+        .filter_map(config::Interface::unusable);
+    unusable.for_each(|trouble| tracing::warn!("{trouble}"));
+    let (room, wanted) = (agent.room(), config.data_plane.max_sessions);
+    if room != wanted {
+        let dir = config.data_plane.pin_dir.display();
+        tracing::warn!(
+            "max_sessions = {wanted}, but the data plane of an earlier dyscod is in force, with room for {room} sessions: \
+             the new size holds after a reboot, or once dyscod was stopped while no session was changed here and {dir} was removed"
+        );
+    }
+}
+
+/// Returns the owners of what this host holds for changes, which hold nothing yet.
+fn this_host(plane: Plane) -> ThisHost {
+    ThisHost {
+        plane,
+        proxy_changes: held::ProxyChanges::default(),
+        chain_updates: chain_updates::ChainUpdates::default(),
+        chains: chains::Chains::default(),
+        moves: moves::Moves::default(),
+        returns: dsr::Returns::default(),
+        ports: ports::Ports::new(),
+        sockets: sockets::Sockets::default(),
+        on_link: on_link::OnLink::default(),
+        services: services::Services::default(),
+        no_room_reported: None,
+    }
 }
 
 pub(super) fn agent_config(config: &Config) -> AgentConfig {

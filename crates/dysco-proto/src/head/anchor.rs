@@ -11,20 +11,22 @@ impl Head {
         }
     }
 
-    /// Instructs the left anchor: by a command if that is this host, else by a message.
+    /// Instructs the left anchor: by a command if that is this host, else by a message. An anchor
+    /// that takes no part any more has nothing to do.
     fn have_left(&self, ctx: &mut Context, command: Chain, message: Message) {
-        match self.order.left() {
-            None => ctx.command(command),
-            Some(left) => {
+        match self.left {
+            LeftAnchor::Here => ctx.command(command),
+            LeftAnchor::Led(left) => {
                 ctx.drop_pending_to(left);
                 ctx.send_reliably(left, message);
             }
+            LeftAnchor::Released => {}
         }
     }
 
-    pub(super) fn have_opened(&self, ctx: &mut Context) {
+    pub(super) fn have_opened(&self, ctx: &mut Context, right: Reach) {
         let change = ctx.change;
-        let (chain, token, right) = (self.order.path(), self.token, self.right_reach);
+        let (chain, token) = (self.order.path(), self.token);
         let command = Chain::Open {
             chain: chain.clone(),
             inner: self.order.inner_right().is_some(),
@@ -56,33 +58,26 @@ impl Head {
     pub(super) fn have_completed(&mut self, ctx: &mut Context) {
         let change = ctx.change;
         self.have_left(ctx, Chain::Complete, Message::Done { change });
-        self.waiting.extend(self.order.left());
+        self.await_left();
     }
 
     /// Returns the left anchor to the earlier path, whatever the end of the change is.
-    pub(super) fn have_abandoned(&mut self, ctx: &mut Context) {
+    pub(super) fn have_abandoned(&self, ctx: &mut Context, reason: Reason) {
         let change = ctx.change;
-        let reason = self.why.clone().unwrap_or(Reason::Cancelled);
-        match self.led {
-            // Another host that was not asked has nothing to take back.
-            false if self.order.left().is_some() => {}
-            _ => {
-                let command = Chain::Abandon;
-                self.have_left(ctx, command, Message::Cancel { change, reason });
-            }
-        }
-        self.left_back = !self.led;
+        self.have_left(ctx, Chain::Abandon, Message::Cancel { change, reason });
     }
 
     /// Makes the left anchor forget the new path, which nobody uses any more.
     pub(super) fn have_released(&mut self, ctx: &mut Context) {
         let change = ctx.change;
-        if self.led {
-            self.waiting.extend(self.order.left());
-        }
-        if self.led || self.order.left().is_none() {
-            let command = Chain::Release;
-            self.have_left(ctx, command, Message::Release { change });
+        self.await_left();
+        self.have_left(ctx, Chain::Release, Message::Release { change });
+    }
+
+    /// Waits for the answer of a left anchor that is another host.
+    fn await_left(&mut self) {
+        if let LeftAnchor::Led(left) = self.left {
+            self.waiting.insert(left);
         }
     }
 
@@ -95,34 +90,42 @@ impl Head {
     ) -> Flow {
         match message {
             Message::Extended { result, .. } => match result {
-                Ok(facts) if self.phase == Phase::Locking => {
+                Ok(facts) if self.phase() == Phase::Locking => {
                     self.drop_pending_to_left(ctx);
                     self.enlist(ctx, facts)
                 }
                 Ok(_) => ctx.stale(),
                 Err(reason) => self.left_refuses(ctx, reason),
             },
-            Message::Opened { result, .. } if self.phase == Phase::SettingUp => {
+            Message::Opened { result, .. } if self.phase() == Phase::SettingUp => {
                 self.drop_pending_to_left(ctx);
                 match result {
                     Ok(()) => self.switch(ctx),
                     Err(reason) => self.cancel(ctx, reason),
                 }
             }
-            Message::Switched { cutoff, .. } if self.phase == Phase::Cutting => {
+            Message::Switched { cutoff, .. } if self.phase() == Phase::Cutting => {
                 self.drop_pending_to_left(ctx);
                 self.switched(ctx, cutoff)
             }
-            Message::Settled { .. } if self.phase == Phase::Draining => {
+            Message::Settled { .. } if self.phase() == Phase::Draining => {
                 self.drop_pending_to_left(ctx);
-                self.settles(ctx)
+                match self.stage {
+                    // The message about this is being repeated.
+                    Stage::Draining {
+                        unsettled: Unsettled::Right,
+                        ..
+                    } => Flow::On,
+                    _ => self.left_settles(ctx),
+                }
             }
-            Message::DoneAck { .. } if self.phase == Phase::Completing => self.done_with(ctx, from),
+            Message::DoneAck { .. } if self.phase() == Phase::Completing => {
+                self.done_with(ctx, from)
+            }
             Message::Abandoned { .. } | Message::CancelAck { .. }
-                if self.phase == Phase::Cancelling && !self.left_back =>
+                if self.returned() == Some(Returned::Neither) =>
             {
                 self.drop_pending_to_left(ctx);
-                self.left_back = true;
                 self.cancel_right(ctx)
             }
             Message::Released { .. } => self.dismissed(ctx, from),
@@ -133,17 +136,17 @@ impl Head {
 
     /// Handles a refusal: the left anchor has released its side.
     fn left_refuses(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        let cancels = self.phase == Phase::Cancelling;
-        if self.phase >= Phase::Completing && (!cancels || self.left_back) {
-            return ctx.stale();
-        }
-        self.led = false;
+        let cancels = match self.returned() {
+            None if self.phase() < Phase::Completing => false,
+            Some(Returned::Neither) => true,
+            _ => return ctx.stale(),
+        };
+        self.left = LeftAnchor::Released;
         self.drop_pending_to_left(ctx);
-        if cancels {
-            self.left_back = true;
-            return self.cancel_right(ctx);
+        match cancels {
+            true => self.cancel_right(ctx),
+            false => self.cancel(ctx, reason),
         }
-        self.cancel(ctx, reason)
     }
 
     fn drop_pending_to_left(&self, ctx: &mut Context) {
@@ -154,15 +157,15 @@ impl Head {
 
     /// Answers the left anchor with the information that this host does not repeat by itself.
     fn tell_left(&mut self, ctx: &mut Context, from: &[HostId]) -> Flow {
-        let (change, phase) = (ctx.change, self.phase);
-        let answer = match phase {
+        let (change, phase) = (ctx.change, self.phase());
+        let answer = match &self.stage {
             // The left anchor has restarted. The facts of its former process are out of date.
-            Phase::Locking => return self.cancel(ctx, Reason::Restarted),
-            Phase::Cancelling => Message::Cancel {
-                change,
-                reason: self.why.clone().unwrap_or(Reason::Cancelled),
-            },
-            Phase::Completing | Phase::Closing => Message::Done { change },
+            Stage::Locking => return self.cancel(ctx, Reason::Restarted),
+            Stage::Cancelling { why, .. } => {
+                let reason = why.clone();
+                Message::Cancel { change, reason }
+            }
+            Stage::Completing { .. } | Stage::Closing => Message::Done { change },
             _ => Message::Status { change, phase },
         };
         if let Some(to) = from.first() {

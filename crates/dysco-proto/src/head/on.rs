@@ -4,8 +4,10 @@ use super::*;
 
 impl Head {
     pub(super) fn enlist(&mut self, ctx: &mut Context, facts: Facts) -> Flow {
-        self.facts = Some(facts);
-        self.phase = Phase::Preparing;
+        self.stage = Stage::Preparing {
+            facts,
+            right_reach: Reach::default(),
+        };
         ctx.report(Role::Head, self.session(), Progress::Locked);
         let (change, session, right) = (ctx.change, self.session(), self.right());
         let hosts = hosts_of(self.order.segment_after());
@@ -25,7 +27,6 @@ impl Head {
         }
         self.ask_deltas(ctx);
         self.waiting.insert(right);
-        self.introduced = true;
         let token = self.token;
         let message = Message::Extend {
             change,
@@ -47,17 +48,18 @@ impl Head {
         from: &[HostId],
         result: Result<Facts, Reason>,
     ) -> Flow {
-        match (result, self.facts) {
-            (Err(reason), _) => self.cancel(ctx, reason),
-            (Ok(right), Some(left)) if self.phase == Phase::Preparing => {
-                self.right_reach = right.reach;
-                let [left, right] = [left, right].map(|facts| self.comparable(facts));
-                match plan::unchanged(self.session(), &left, &right) {
-                    Ok(()) => self.answered(ctx, from),
-                    Err(reason) => self.cancel(ctx, reason),
-                }
-            }
-            _ => ctx.stale(),
+        let right = match result {
+            Ok(right) => right,
+            Err(reason) => return self.cancel(ctx, reason),
+        };
+        let Stage::Preparing { facts, right_reach } = &mut self.stage else {
+            return ctx.stale();
+        };
+        *right_reach = right.reach;
+        let [left, right] = [*facts, right].map(|facts| self.comparable(facts));
+        match plan::unchanged(self.session(), &left, &right) {
+            Ok(()) => self.answered(ctx, from),
+            Err(reason) => self.cancel(ctx, reason),
         }
     }
 
@@ -107,11 +109,11 @@ impl Head {
         result: Result<(), Reason>,
     ) -> Flow {
         self.moving.remove(&to);
-        match (self.phase, result) {
+        match (self.phase(), result) {
             (Phase::Preparing, Ok(())) => self.go_on(ctx),
             (Phase::Preparing, Err(reason)) => self.cancel(ctx, reason),
             // The end was awaited, so that the installed state is forgotten as well.
-            (Phase::Cancelling, _) if self.right_done && self.moving.is_empty() => {
+            _ if self.returned() == Some(Returned::Both) && self.moving.is_empty() => {
                 self.dismiss_new(ctx)
             }
             _ => Flow::On,
@@ -120,24 +122,27 @@ impl Head {
 
     /// Opens the new path: all hosts are ready, and the leaving hosts have reported their deltas.
     pub(super) fn set_up(&mut self, ctx: &mut Context) -> Flow {
-        self.phase = Phase::SettingUp;
-        self.opened = true;
-        self.have_opened(ctx);
+        let Stage::Preparing { right_reach, .. } = self.stage else {
+            return ctx.stale();
+        };
+        self.stage = Stage::SettingUp;
+        self.have_opened(ctx, right_reach);
         ctx.deadline(OPEN);
         Flow::On
     }
 
     pub(super) fn switch(&mut self, ctx: &mut Context) -> Flow {
-        self.phase = Phase::Cutting;
-        self.taken = true;
+        self.stage = Stage::Cutting;
         ctx.report(Role::Head, self.session(), Progress::SetUp);
         self.have_cut(ctx);
         Flow::On
     }
 
     pub(super) fn switched(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
-        self.phase = Phase::Switching;
-        self.cutoff = Some(cutoff);
+        self.stage = Stage::Switching {
+            cutoff,
+            right_settled: false,
+        };
         ctx.report(Role::Head, self.session(), Progress::Switched);
         let change = ctx.change;
         ctx.send_reliably(self.right(), Message::Switched { change, cutoff });
@@ -145,31 +150,57 @@ impl Head {
         Flow::On
     }
 
-    pub(super) fn right_switched(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
+    /// Handles the right anchor's cutoff: it takes the new path as well.
+    pub(super) fn right_switched(&mut self, ctx: &mut Context, right: Cutoff) -> Flow {
+        let Stage::Switching {
+            cutoff,
+            right_settled,
+        } = self.stage
+        else {
+            return ctx.stale();
+        };
         ctx.drop_pending();
-        self.phase = Phase::Draining;
-        self.have_settled(ctx, cutoff);
-        self.maybe_complete(ctx)
+        let unsettled = match right_settled {
+            true => Unsettled::Left,
+            false => Unsettled::Both,
+        };
+        self.stage = Stage::Draining { cutoff, unsettled };
+        self.have_settled(ctx, right);
+        Flow::On
     }
 
     /// Records that the left anchor's side of the new path has carried all that it had to.
-    pub(super) fn settles(&mut self, ctx: &mut Context) -> Flow {
-        if !std::mem::replace(&mut self.settled, true) {
-            ctx.report(Role::Head, self.session(), Progress::Drained);
+    pub(super) fn left_settles(&mut self, ctx: &mut Context) -> Flow {
+        let both = match &mut self.stage {
+            Stage::Draining { unsettled, .. } if *unsettled != Unsettled::Right => {
+                std::mem::replace(unsettled, Unsettled::Right) == Unsettled::Left
+            }
+            _ => return ctx.stale(),
+        };
+        ctx.report(Role::Head, self.session(), Progress::Drained);
+        match both {
+            true => self.complete(ctx, false),
+            false => Flow::On,
         }
-        self.maybe_complete(ctx)
     }
 
-    pub(super) fn maybe_complete(&mut self, ctx: &mut Context) -> Flow {
-        if self.settled && self.right_settled && self.phase == Phase::Draining {
-            return self.complete(ctx);
+    /// Records that the right anchor's side has done so, or answers the right anchor.
+    pub(super) fn right_settles(&mut self, ctx: &mut Context) -> Flow {
+        match &mut self.stage {
+            Stage::Switching { right_settled, .. } => *right_settled = true,
+            Stage::Draining { unsettled, .. } if *unsettled == Unsettled::Right => {
+                return self.complete(ctx, false);
+            }
+            Stage::Draining { unsettled, .. } => *unsettled = Unsettled::Left,
+            _ => return self.tell(ctx),
         }
         Flow::On
     }
 
-    /// Completes the change. It cannot be taken back any more.
-    pub(super) fn complete(&mut self, ctx: &mut Context) -> Flow {
-        self.phase = Phase::Completing;
+    /// Completes the change. It cannot be taken back any more. `recorded`: the record states that
+    /// already.
+    pub(super) fn complete(&mut self, ctx: &mut Context, recorded: bool) -> Flow {
+        self.stage = Stage::Completing { recorded };
         ctx.drop_pending();
         ctx.no_deadline();
         self.persist(ctx, HeadStage::Completing);
@@ -190,7 +221,7 @@ impl Head {
     /// Waits for late packets: neither anchor sends anything on the old path any more.
     pub(super) fn dismiss_old(&mut self, ctx: &mut Context) -> Flow {
         ctx.drop_pending();
-        self.phase = Phase::Closing;
+        self.stage = Stage::Closing;
         self.waiting.clear();
         if self.order.segment_before().is_empty() {
             return self.done(ctx);
@@ -230,9 +261,15 @@ impl Head {
             self.waiting.remove(&host);
             ctx.drop_pending_to(host);
         }
-        match (self.phase, self.waiting.is_empty()) {
-            (Phase::Closing, true) => self.done(ctx),
-            (Phase::Cancelling, true) if self.right_done => self.rolled_back(ctx),
+        if !self.waiting.is_empty() {
+            return Flow::On;
+        }
+        match self.stage {
+            Stage::Closing => self.done(ctx),
+            Stage::Cancelling {
+                returned: Returned::Both,
+                ..
+            } => self.rolled_back(ctx),
             _ => Flow::On,
         }
     }

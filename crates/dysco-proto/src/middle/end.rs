@@ -4,11 +4,11 @@ use super::*;
 
 impl Middle {
     pub(super) fn close(&mut self, ctx: &mut Context) -> Flow {
-        let Some(b) = self.b else {
+        let (Some(b), Stage::Closing { tries }) = (self.b, &mut self.stage) else {
             return ctx.stale();
         };
+        *tries += 1;
         ctx.drop_pending();
-        self.closes += 1;
         ctx.command(Proxy::Close {
             subsession_a: self.a,
             subsession_b: b,
@@ -28,33 +28,50 @@ impl Middle {
     /// Ends the change; everything stays as it was. `left_knows`: the left anchor has reported the
     /// failure itself.
     pub(super) fn fail(&mut self, ctx: &mut Context, reason: Reason, left_knows: bool) -> Flow {
+        if self.phase() != Phase::Locked {
+            return self.refuse(ctx, reason, left_knows);
+        }
+        ctx.erase();
+        ctx.report(Role::Middle, self.a, Progress::RolledBack(reason.clone()));
+        self.cancel_anchors(ctx, reason, left_knows)
+    }
+
+    /// Ends a change of which nothing is recorded.
+    pub(super) fn refuse(&mut self, ctx: &mut Context, reason: Reason, left_knows: bool) -> Flow {
+        ctx.report(Role::Middle, self.a, Progress::Refused(reason.clone()));
+        self.cancel_anchors(ctx, reason, left_knows)
+    }
+
+    fn cancel_anchors(&mut self, ctx: &mut Context, reason: Reason, left_knows: bool) -> Flow {
         let change = ctx.change;
         ctx.drop_pending();
         ctx.no_deadline();
-        let end = match self.phase {
-            Phase::Locked => {
-                ctx.erase();
-                Progress::RolledBack(reason.clone())
-            }
-            _ => Progress::Refused(reason.clone()),
-        };
-        let asked = matches!(self.phase, Phase::Leaving | Phase::Locking | Phase::Locked);
+        let asked = matches!(self.stage, Stage::Claimed(_) | Stage::Locked { .. });
         if asked && !left_knows {
             let reason = reason.clone();
             ctx.say(self.left(), Message::NackLock { change, reason });
         }
-        ctx.report(Role::Middle, self.a, end);
         let flow = self.finish(ctx, Err(reason.clone()));
         match self.right() {
-            Some(right) if asked => {
-                self.phase = Phase::Cancelling;
-                self.why = Some(reason.clone());
-                ctx.send_reliably(right, Message::Cancel { change, reason });
-                ctx.deadline(CANCEL);
-                Flow::On
+            Some(_) if asked => {
+                let cancel = Message::Cancel {
+                    change,
+                    reason: reason.clone(),
+                };
+                self.notify_right(ctx, reason, cancel)
             }
             _ => flow,
         }
+    }
+
+    /// Repeats this message to the right anchor until it is answered.
+    fn notify_right(&mut self, ctx: &mut Context, why: Reason, message: Message) -> Flow {
+        self.stage = Stage::Cancelling { why };
+        if let Some(right) = self.right() {
+            ctx.send_reliably(right, message);
+        }
+        ctx.deadline(CANCEL);
+        Flow::On
     }
 
     /// Ends the change without a removal: the session has ended first, or has returned to the old
@@ -80,24 +97,22 @@ impl Middle {
     pub(super) fn taken_back(&mut self, ctx: &mut Context, round: u32, reason: Reason) -> Flow {
         ctx.drop_pending();
         let flow = self.abandoned(ctx, reason.clone());
-        let Some(right) = self.right() else {
+        if self.right().is_none() {
             return flow;
-        };
-        self.phase = Phase::Cancelling;
-        self.why = Some(reason.clone());
-        let change = ctx.change;
+        }
         let back = Message::Back {
-            change,
+            change: ctx.change,
             round,
-            reason,
+            reason: reason.clone(),
         };
-        ctx.send_reliably(right, back);
-        ctx.deadline(CANCEL);
-        Flow::On
+        self.notify_right(ctx, reason, back)
     }
 
     pub(super) fn cancelled(&self) -> Flow {
-        Flow::End(Err(self.why.clone().unwrap_or(Reason::Cancelled)))
+        Flow::End(Err(match &self.stage {
+            Stage::Cancelling { why } => why.clone(),
+            _ => Reason::Cancelled,
+        }))
     }
 
     pub(super) fn finish(&mut self, ctx: &mut Context, result: Result<(), Reason>) -> Flow {
@@ -116,11 +131,12 @@ impl Middle {
     /// Cancels at the operator's request. This host can cancel until it has sent the plan.
     /// Afterwards the left anchor can, until it cuts.
     pub(in super::super) fn cancel(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        if self.phase < Phase::Locked {
-            return self.fail(ctx, reason, false);
-        }
-        if self.phase > Phase::Locked || self.switched {
-            return ctx.stale();
+        match self.stage {
+            Stage::Measuring | Stage::Claimed(_) => return self.fail(ctx, reason, false),
+            Stage::Locked {
+                switched: false, ..
+            } => {}
+            _ => return ctx.stale(),
         }
         let change = ctx.change;
         ctx.drop_pending();
@@ -130,20 +146,22 @@ impl Middle {
     }
 
     pub(super) fn session_gone(&mut self, ctx: &mut Context) -> Flow {
-        self.gone = true;
-        match self.phase {
-            Phase::Locked if !self.switched => self.cancel(ctx, Reason::Closing),
-            Phase::Locked => {
+        match &mut self.stage {
+            Stage::Measuring | Stage::Claimed(_) => self.fail(ctx, Reason::Closing, false),
+            Stage::Locked { switched, gone, .. } => {
+                *gone = true;
+                if !*switched {
+                    return self.cancel(ctx, Reason::Closing);
+                }
                 self.watch_gone(ctx);
                 Flow::On
             }
-            phase if phase < Phase::Locked => self.fail(ctx, Reason::Closing, false),
-            _ => Flow::On,
+            Stage::Closing { .. } | Stage::Cancelling { .. } => Flow::On,
         }
     }
 
     pub(super) fn watch_gone(&self, ctx: &mut Context) {
-        if self.gone {
+        if let Stage::Locked { gone: true, .. } = self.stage {
             ctx.deadline(TWO_MSL);
         }
     }

@@ -2,6 +2,21 @@
 
 use super::*;
 
+impl Proof {
+    fn begin(ctx: &Context) -> Proof {
+        Proof {
+            began: ctx.now,
+            outdated: false,
+            result: None,
+        }
+    }
+
+    /// Compares its age with that of an anchor's facts, which are new.
+    fn compare_ages(&mut self, ctx: &Context) {
+        self.outdated |= ctx.now.saturating_sub(self.began) > FRESH;
+    }
+}
+
 impl Middle {
     pub(super) fn measure(&self, ctx: &mut Context) {
         ctx.command(Proxy::Measure { subsession: self.a });
@@ -15,7 +30,12 @@ impl Middle {
         let Some(b) = self.b else {
             return ctx.stale();
         };
-        self.phase = Phase::Leaving;
+        self.stage = Stage::Claimed(Box::new(Claim {
+            measured: m,
+            proof: Proof::begin(ctx),
+            left: None,
+            right: None,
+        }));
         let (change, left) = (ctx.change, self.left());
         let leave = Message::Leave {
             change,
@@ -23,10 +43,10 @@ impl Middle {
             beyond: b,
         };
         ctx.send_reliably(left, leave);
-        if self.introduces_early() {
+        if introduces_early(&m) {
             self.introduce(ctx, b);
         }
-        self.prove(ctx);
+        self.measure(ctx);
         ctx.deadline(LEAVE);
         Flow::On
     }
@@ -47,7 +67,6 @@ impl Middle {
         self.a = a;
         ctx.lock(b)?;
         self.b = Some(b);
-        self.measured = Some(*m);
         let (left, right) = (a.left.ip(), b.right.ip());
         for host in [left, right] {
             if ctx.core.is_me(host) {
@@ -60,123 +79,130 @@ impl Middle {
         plan::check(m)
     }
 
-    /// Handles `RequestLock`: the left anchor is locked.
-    pub(super) fn lock_requested(
+    /// Handles a message that arrives while the middlebox is measured and the anchors lock.
+    pub(super) fn anchor_says(
         &mut self,
         ctx: &mut Context,
-        facts: Facts,
-        attempt: [u8; 16],
+        from_right: bool,
+        message: Message,
     ) -> Flow {
-        let change = ctx.change;
-        match (self.phase, &self.why) {
-            (Phase::Leaving, _) => {
-                ctx.drop_pending_to(self.left());
-                self.left_facts = Some(facts);
-                self.attempt = attempt;
-                self.phase = Phase::Locking;
-                if let (Some(b), false) = (self.b, self.introduces_early()) {
+        match (&self.stage, message) {
+            (_, Message::Cancel { reason, .. }) => {
+                let change = ctx.change;
+                ctx.say(self.left(), Message::CancelAck { change });
+                self.fail(ctx, reason, true)
+            }
+            (Stage::Claimed(_), Message::Introduced { facts, .. }) => self.introduced(ctx, facts),
+            (Stage::Claimed(_), Message::NackLock { reason, .. }) => {
+                self.fail(ctx, reason, !from_right)
+            }
+            _ => ctx.stale(),
+        }
+    }
+
+    /// Handles `RequestLock`: the left anchor is locked.
+    pub(super) fn lock_requested(&mut self, ctx: &mut Context, request: LockRequest) -> Flow {
+        let (change, left) = (ctx.change, self.left());
+        match &mut self.stage {
+            Stage::Claimed(claim) if claim.left.is_none() => {
+                ctx.drop_pending_to(left);
+                claim.left = Some(request);
+                claim.proof.compare_ages(ctx);
+                let early = introduces_early(&claim.measured);
+                if let (Some(b), false) = (self.b, early) {
                     self.introduce(ctx, b);
                 }
-                self.compare_ages(ctx);
                 ctx.deadline(LOCK);
                 self.proven_or_granted(ctx)
             }
-            (Phase::Locked, _) => {
+            Stage::Locked { .. } => {
                 self.say_granted(ctx);
                 Flow::On
             }
-            (Phase::Cancelling, Some(reason)) => {
-                let reason = reason.clone();
-                ctx.say(self.left(), Message::NackLock { change, reason });
+            Stage::Cancelling { why } => {
+                let reason = why.clone();
+                ctx.say(left, Message::NackLock { change, reason });
                 Flow::On
             }
             _ => ctx.stale(),
         }
     }
 
-    /// Returns true if the right anchor is asked before the left one has answered. This is not done
-    /// if it might be in vain, because the right anchor would stay locked until this host gives up.
-    /// It is not done for a relay either: its right anchor may send its replies directly, and would
-    /// stop.
-    fn introduces_early(&self) -> bool {
-        let early = |m: &Measurement| m.left_answers && m.relay.is_none();
-        self.measured.as_ref().is_some_and(early)
-    }
-
-    /// Requests the proof of the claim and the clocks of the middlebox, while both anchors lock.
-    fn prove(&mut self, ctx: &mut Context) {
-        self.proven = None;
-        self.proof_began = ctx.now;
-        self.measure(ctx);
-    }
-
     /// Handles `Introduced`: the right anchor is locked.
-    pub(super) fn introduced(&mut self, ctx: &mut Context, facts: Facts) -> Flow {
-        let Some(right) = self.right().filter(|_| self.right_facts.is_none()) else {
+    fn introduced(&mut self, ctx: &mut Context, facts: Facts) -> Flow {
+        let right = self.right();
+        let (Some(right), Stage::Claimed(claim)) = (right, &mut self.stage) else {
             return ctx.stale();
         };
+        if claim.right.is_some() {
+            return ctx.stale();
+        }
         ctx.drop_pending_to(right);
-        self.right_facts = Some(facts);
-        self.compare_ages(ctx);
-        if self.phase == Phase::Leaving {
+        claim.right = Some(facts);
+        claim.proof.compare_ages(ctx);
+        if claim.left.is_none() {
             return Flow::On;
         }
         ctx.deadline(MEASURE);
         self.proven_or_granted(ctx)
     }
 
-    /// Compares the age of an anchor's facts with that of the proof.
-    fn compare_ages(&mut self, ctx: &Context) {
-        self.outdated |= ctx.now.saturating_sub(self.proof_began) > FRESH;
-    }
-
     /// Continues when the claim is proven and both anchors are locked.
     pub(super) fn proven_or_granted(&mut self, ctx: &mut Context) -> Flow {
-        let (Some(m), Some(_), Some(_)) = (&self.proven, self.left_facts, self.right_facts) else {
-            return Flow::On;
-        };
-        let m = **m;
-        if self.outdated {
-            self.outdated = false;
-            self.prove(ctx);
-            return Flow::On;
-        }
-        self.locked(ctx, m)
-    }
-
-    fn locked(&mut self, ctx: &mut Context, m: Measurement) -> Flow {
-        let (Some(before), Some(left), Some(right), Some(b)) =
-            (self.measured, self.left_facts, self.right_facts, self.b)
-        else {
+        let Stage::Claimed(claim) = &mut self.stage else {
             return ctx.stale();
         };
-        let translation = steady(&before, &m).and_then(|()| plan::plan(&m, &left, &right));
-        match translation {
-            Err(reason) => self.fail(ctx, reason, false),
-            Ok(translation) => {
-                self.plan = Some(Plan {
-                    subsession: b,
+        let (Some(proven), Some(left), Some(right)) = (claim.proof.result, claim.left, claim.right)
+        else {
+            return Flow::On;
+        };
+        if claim.proof.outdated {
+            claim.proof = Proof::begin(ctx);
+            self.measure(ctx);
+            return Flow::On;
+        }
+        let translation = steady(&claim.measured, &proven)
+            .and_then(|()| plan::plan(&proven, &left.facts, &right));
+        match (translation, self.b) {
+            (Err(reason), _) => self.fail(ctx, reason, false),
+            (Ok(translation), Some(subsession)) => {
+                let plan = Plan {
+                    subsession,
                     translation,
-                });
-                self.phase = Phase::Locked;
-                ctx.report(Role::Middle, self.a, Progress::Locked);
-                ctx.persist(RoleRecord::Middle {
-                    a: self.a,
-                    b,
-                    left: self.left(),
-                    asker: self.asker,
-                });
-                self.say_granted(ctx);
-                ctx.deadline(SILENCE);
-                Flow::On
+                };
+                let attempt = left.attempt;
+                self.locked(ctx, Granted { plan, attempt })
             }
+            (Ok(_), None) => ctx.stale(),
         }
     }
 
-    pub(super) fn say_granted(&mut self, ctx: &mut Context) {
+    fn locked(&mut self, ctx: &mut Context, granted: Granted) -> Flow {
+        self.stage = Stage::Locked {
+            granted: Some(granted),
+            switched: false,
+            asked: false,
+            gone: false,
+        };
+        ctx.report(Role::Middle, self.a, Progress::Locked);
+        ctx.persist(RoleRecord::Middle {
+            a: self.a,
+            b: granted.plan.subsession,
+            left: self.left(),
+            asker: self.asker,
+        });
+        self.say_granted(ctx);
+        ctx.deadline(SILENCE);
+        Flow::On
+    }
+
+    fn say_granted(&self, ctx: &mut Context) {
         let change = ctx.change;
-        if let Some(plan) = self.plan {
-            let attempt = self.attempt;
+        if let Stage::Locked {
+            granted: Some(Granted { plan, attempt }),
+            ..
+        } = self.stage
+        {
             let granted = Message::AckLock {
                 change,
                 attempt,
@@ -185,6 +211,13 @@ impl Middle {
             ctx.say(self.left(), granted);
         }
     }
+}
+
+/// Returns true if the right anchor is asked before the left one has answered. This is not done if
+/// it might be in vain, because the right anchor would stay locked until this host gives up. It is
+/// not done for a relay either: its right anchor may send its replies directly, and would stop.
+fn introduces_early(measured: &Measurement) -> bool {
+    measured.left_answers && measured.relay.is_none()
 }
 
 /// Succeeds if the middlebox added and removed no byte between the two measurements.

@@ -14,6 +14,51 @@ pub(super) enum SessionState {
 }
 
 impl Right {
+    /// Handles a message by which another host gives the change up.
+    pub(super) fn given_up(
+        &mut self,
+        ctx: &mut Context,
+        from_left: bool,
+        message: Message,
+    ) -> Flow {
+        let change = ctx.change;
+        let sender = if from_left { self.left } else { self.middle };
+        match message {
+            Message::Lost { bytes, .. } if self.is_between() => {
+                ctx.say(self.left, Message::CancelAck { change });
+                self.break_off(ctx, bytes)
+            }
+            // The left anchor has forgotten the change: its session has ended as well.
+            Message::Cancel { .. } if from_left && self.broken().is_some() => {
+                ctx.say(self.left, Message::CancelAck { change });
+                self.break_off(ctx, self.broken().unwrap_or(0))
+            }
+            // The middle's message does not count: it may have given up, or have no record of the
+            // change.
+            Message::Cancel { .. } if self.reception.is_muted() && !from_left => ctx.stale(),
+            Message::Cancel { reason, .. } if self.reception.is_muted() => {
+                ctx.say(self.left, Message::CancelAck { change });
+                self.take_back(ctx, reason)
+            }
+            // This message is the left anchor's.
+            Message::Back { round, reason, .. } if self.reception == Reception::Muted(round) => {
+                ctx.say(self.middle, Message::CancelAck { change });
+                self.take_back(ctx, reason)
+            }
+            Message::Cancel { .. } | Message::Back { .. } if self.phase == Phase::Cancelling => {
+                ctx.say(sender, Message::CancelAck { change });
+                Flow::On
+            }
+            // From set-up on the left anchor may have cut, if there is a plan. The middle sends
+            // `Cancel` only if it has made no plan, or if the left anchor has cancelled.
+            Message::Cancel { reason, .. } if self.phase < Phase::Cutting => {
+                ctx.say(sender, Message::CancelAck { change });
+                self.roll_back(ctx, reason)
+            }
+            _ => ctx.stale(),
+        }
+    }
+
     pub(super) fn refuse(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         let message = Message::NackLock {
             change: ctx.change,

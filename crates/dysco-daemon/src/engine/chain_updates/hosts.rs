@@ -124,23 +124,7 @@ impl ThisHost {
             until: number,
         };
         if stays {
-            for slot in self.plane.agent.keep_one_path(&keys, keep) {
-                self.chain_updates
-                    .tombstone_path(&mut self.plane, Some(slot));
-            }
-            if self.plane.has_two_paths(&session) {
-                let cause = Cause::new(
-                    "a host that stays has two paths of the session, and the session takes neither",
-                )
-                .hint("take the host out, and insert it again");
-                let result = Err(Reason::ChainUnusable(cause));
-                return self.plane.tell_machine(HostEvent::Enlisted {
-                    change,
-                    from,
-                    result,
-                });
-            }
-            return self.enlist(*enlisting);
+            return self.enlist_staying(enlisting, &keys, keep);
         }
         let known = self.plane.known_to_firewall(&as_opened(&session));
         if self
@@ -153,6 +137,27 @@ impl ThisHost {
                 .remove_all_state(known, Answer::Cleared(*enlisting));
         }
         self.enlist(*enlisting);
+    }
+
+    /// Keeps one of the paths that this host has of a session, which passes it before and after the
+    /// change.
+    fn enlist_staying(&mut self, enlisting: &Enlisting, keys: &[FlowKey; 2], keep: Keep) {
+        for slot in self.plane.agent.keep_one_path(keys, keep) {
+            self.chain_updates
+                .tombstone_path(&mut self.plane, Some(slot));
+        }
+        if !self.plane.has_two_paths(&enlisting.session) {
+            return self.enlist(*enlisting);
+        }
+        let cause = Cause::new(
+            "a host that stays has two paths of the session, and the session takes neither",
+        )
+        .hint("take the host out, and insert it again");
+        self.plane.tell_machine(HostEvent::Enlisted {
+            change: enlisting.change,
+            from: enlisting.from,
+            result: Err(Reason::ChainUnusable(cause)),
+        });
     }
 
     pub(in crate::engine) fn cleared(&mut self, enlisting: Enlisting) {

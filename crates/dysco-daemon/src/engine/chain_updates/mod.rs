@@ -42,6 +42,8 @@ pub(super) struct ChainUpdates {
     /// Sessions that have another path, by the slots of both entries. Set while this process takes
     /// up the state of a former one, of which nothing may be forgotten yet.
     pub taking_up: Option<HashMap<u32, u32>>,
+    /// Resources that the data plane holds for each change. They may outlive it until late packets
+    /// have arrived.
     paths: HashMap<ChangeId, Paths>,
     /// Change of each slot that receives on a second path.
     by_slot: HashMap<u32, ChangeId>,

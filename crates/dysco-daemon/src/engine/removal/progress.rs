@@ -30,14 +30,11 @@ impl Removals {
         if anchor || !self.under_way.running().contains_key(&change) {
             self.asked_for(core, change, role, subsession, &progress, session);
         }
-        if anchor {
-            if progress.is_end() {
-                core.host.proxy_changes.held.remove(&change);
-            }
-            return;
-        }
         if progress.is_end() {
             core.host.proxy_changes.held.remove(&change);
+        }
+        if anchor {
+            return;
         }
         if let Progress::RolledBack(Reason::NewPathSilent(host)) = &progress {
             self.path_died(core, subsession, *host);
@@ -53,9 +50,19 @@ impl Removals {
         if progress == Progress::Switched {
             running.switched = Some(at.saturating_duration_since(running.begun));
         }
-        if !progress.is_end() {
-            return;
+        if progress.is_end() {
+            self.ended(core, change, subsession, progress);
         }
+    }
+
+    /// Handles the end of a change that this host has requested.
+    fn ended(
+        &mut self,
+        core: &mut Core,
+        change: ChangeId,
+        subsession: &Subsession,
+        progress: Progress,
+    ) {
         let mut translated = None;
         if let Progress::Refused(Reason::NotHeard(silent)) = &progress {
             // Refused by a neighbour: a client that asks again finds the session heard there.

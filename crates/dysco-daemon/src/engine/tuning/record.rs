@@ -8,16 +8,17 @@ use dysco_api::{SessionId, TunedOption};
 use dysco_proxy::tuning::Change;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::line_file::LineFile;
+use crate::engine::line_file::{Content, LineFile};
 
 /// Loss if the file cannot be written, for the log.
 const LOSS: &str = "socket options that are set now cannot be put back after a restart";
 
+/// Options that were set, and the file of them.
+pub(in crate::engine) struct Tunings(LineFile<Entries>);
+
 /// Options that were set, by session.
-pub(in crate::engine) struct Tunings {
-    of: HashMap<SessionId, Entry>,
-    file: LineFile,
-}
+#[derive(Default)]
+struct Entries(HashMap<SessionId, Entry>);
 
 /// Options of one socket.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -57,82 +58,75 @@ impl Entry {
     }
 }
 
+impl Content for Entries {
+    type Line = Line;
+
+    fn apply(&mut self, line: Line) {
+        match line {
+            Line::Tuned(session, entry) => drop(self.0.insert(session, entry)),
+            Line::Over(session) => drop(self.0.remove(&session)),
+            Line::Renamed(session, now) => {
+                if let Some(entry) = self.0.remove(&session) {
+                    self.0.insert(now, entry);
+                }
+            }
+        }
+    }
+
+    fn lines(&self) -> impl Iterator<Item = Line> {
+        let all = self.0.iter();
+        all.map(|(session, entry)| Line::Tuned(*session, entry.clone()))
+    }
+}
+
 impl Tunings {
     /// Reads the file of a former process.
     pub fn open(path: &Path) -> Tunings {
-        let mut tunings = Tunings {
-            of: HashMap::new(),
-            file: LineFile::at(path, LOSS),
-        };
-        for line in LineFile::lines(path) {
-            match line {
-                Line::Tuned(session, entry) => drop(tunings.of.insert(session, entry)),
-                Line::Over(session) => drop(tunings.of.remove(&session)),
-                Line::Renamed(session, now) => tunings.called(session, now),
-            }
-        }
-        tunings
+        Tunings(LineFile::open(path, Entries::default(), LOSS))
     }
 
     /// Forgets all sessions but these, and rewrites the file.
     pub fn retain(&mut self, lives: impl Fn(SessionId) -> bool) {
-        self.of.retain(|session, _| lives(*session));
-        self.rewrite();
+        self.0
+            .edit(|entries| entries.0.retain(|session, _| lives(*session)));
     }
 
     /// Returns the entry of a session.
     pub fn get(&self, session: SessionId) -> Option<&Entry> {
-        self.of.get(&session)
+        self.0.content().0.get(&session)
     }
 
     /// Replaces the entry of a session.
     pub fn put(&mut self, session: SessionId, entry: Option<Entry>) {
-        let Some(entry) = entry else {
-            return self.forget(session);
-        };
-        self.file.write(&Line::Tuned(session, entry.clone()));
-        self.of.insert(session, entry);
+        match entry {
+            Some(entry) => self.0.add(Line::Tuned(session, entry)),
+            None => self.forget(session),
+        }
     }
 
     /// Forgets a session that is gone, or whose socket has its former options.
     pub fn forget(&mut self, session: SessionId) {
-        if self.of.remove(&session).is_some() {
-            self.file.write(&Line::Over(session));
+        if self.get(session).is_some() {
+            self.0.add(Line::Over(session));
         }
     }
 
     /// Records that a session has another name.
     pub fn rename(&mut self, session: SessionId, now: SessionId) {
-        if self.of.contains_key(&session) {
-            self.file.write(&Line::Renamed(session, now));
-            self.called(session, now);
-        }
-    }
-
-    fn called(&mut self, session: SessionId, now: SessionId) {
-        if let Some(entry) = self.of.remove(&session) {
-            self.of.insert(now, entry);
+        if self.get(session).is_some() {
+            self.0.add(Line::Renamed(session, now));
         }
     }
 
     /// Returns the options that a session's socket has by requests, for a listing.
     pub fn listed(&self, session: SessionId) -> Vec<TunedOption> {
-        let set = self.of.get(&session).map(|entry| &entry.set);
+        let set = self.get(session).map(|entry| &entry.set);
         set.into_iter().flatten().map(Change::report).collect()
     }
 
-    /// Writes lines that wait, and rewrites the file if most of it is obsolete.
+    /// Writes lines that wait. To be called from time to time.
     pub fn flush(&mut self) {
-        self.file.flush();
-        if self.file.is_obsolete() {
-            self.rewrite();
-        }
-    }
-
-    fn rewrite(&mut self) {
-        let of = self.of.iter();
-        let lines = of.map(|(session, entry)| Line::Tuned(*session, entry.clone()));
-        self.file.replace(lines);
+        self.0.flush();
     }
 }
 
