@@ -240,9 +240,16 @@ fn files(config: &Config) -> Vec<PathBuf> {
         "tuned.new",
     ];
     let mut all: Vec<PathBuf> = names.iter().map(|name| state.join(name)).collect();
-    // The sockets of handlers that have ended.
+    // What is left of handlers.
     let entries = fs::read_dir(state).into_iter().flatten().flatten();
-    let its = |path: &PathBuf| path.extension().is_some_and(|ending| ending == "sock");
+    let its = |path: &PathBuf| {
+        let name = path
+            .file_name()
+            .is_some_and(|name| name.as_encoded_bytes().starts_with(b"dysco-s"));
+        name && path
+            .extension()
+            .is_some_and(|ending| ending == "sock" || ending == "pid")
+    };
     all.extend(entries.map(|entry| entry.path()).filter(its));
     let sockets = [
         &config.api.socket,

@@ -42,9 +42,12 @@ impl Runner {
                 self.known(session);
                 self.with(session, Session::take);
             }
-            Request::Release { session } => {
+            Request::Release { session, reset } => {
                 let moved = self.sessions.remove(&session).map(|session| {
                     let moved = session.moved();
+                    if reset {
+                        session.reset();
+                    }
                     session.close(None, &mut self.host);
                     moved
                 });

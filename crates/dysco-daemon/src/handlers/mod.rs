@@ -13,8 +13,6 @@ use std::path::{Path, PathBuf};
 
 use dysco_explain::{Explain, Explanation, display_explained};
 use dysco_runner::protocol::{Client, listen};
-use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::PeerCredentials;
 
 pub use place::Place;
 pub use process::{Process, run};
@@ -67,7 +65,7 @@ pub struct Started {
 pub async fn start(folder: &Path) -> Result<Started, Failed> {
     let place = Place::make().await?;
     let (client, control) = Client::pair().map_err(Failed::of("make a connection"))?;
-    let path = socket(folder, &place.link);
+    let path = file(folder, &place.link, SOCKET);
     // Left by a handler that has ended, whose link is gone.
     let _ = fs::remove_file(&path);
     let listener = listen(&path).map_err(Failed::of("listen for a later dyscod"))?;
@@ -75,6 +73,9 @@ pub async fn start(folder: &Path) -> Result<Started, Failed> {
         .start(control, listener)
         .await
         .map_err(Failed::of("start the handler process"))?;
+    // For the next dyscod, which finds the namespace by it.
+    fs::write(file(folder, &place.link, PID), process.pid().to_string())
+        .map_err(Failed::of("write down the handler's pid"))?;
     Ok(Started {
         place,
         process,
@@ -91,22 +92,25 @@ pub fn find(folder: &Path) -> Option<Started> {
         link.starts_with(place::LINK).then(|| (link, entry.path()))
     });
     for (link, path) in sockets {
-        match take_up(&link, &path) {
+        match take_up(&link, folder) {
             Ok(started) => return Some(started),
             Err(error) => {
                 tracing::info!(link, %error, "an earlier handler has ended");
                 // Nobody can connect to it any more.
                 let _ = fs::remove_file(&path);
+                let _ = fs::remove_file(file(folder, &link, PID));
             }
         }
     }
     None
 }
 
-fn take_up(link: &str, path: &Path) -> Result<Started, Failed> {
-    let client = Client::connect(path).map_err(Failed::of("connect to a handler"))?;
-    let peer = getsockopt(&client, PeerCredentials).map_err(Failed::of("find its process"))?;
-    let pid = peer.pid().cast_unsigned();
+fn take_up(link: &str, folder: &Path) -> Result<Started, Failed> {
+    let client = Client::connect(&file(folder, link, SOCKET));
+    let client = client.map_err(Failed::of("connect to a handler"))?;
+    let pid = fs::read_to_string(file(folder, link, PID));
+    let pid = pid.map_err(Failed::of("read the handler's pid"))?;
+    let pid = pid.parse().map_err(Failed::of("read the handler's pid"))?;
     Ok(Started {
         place: Place::enter(link, pid)?,
         process: Process::Other(pid),
@@ -114,9 +118,12 @@ fn take_up(link: &str, path: &Path) -> Result<Started, Failed> {
     })
 }
 
-/// Ending of the names of the sockets.
+/// Ending of the name of the socket on which a handler listens.
 const SOCKET: &str = ".sock";
+/// Ending of the name of the file with its pid.
+const PID: &str = ".pid";
 
-fn socket(folder: &Path, link: &str) -> PathBuf {
-    folder.join(format!("{link}{SOCKET}"))
+/// Returns the path of a file about the handler behind a link.
+fn file(folder: &Path, link: &str, ending: &str) -> PathBuf {
+    folder.join(format!("{link}{ending}"))
 }

@@ -56,6 +56,10 @@ pub enum Request {
     Release {
         /// The session.
         session: u64,
+        /// True to reset both connections first: nothing that they send arrives anywhere, and
+        /// `dyscod` has no duplicates, since an earlier one put the services in.
+        #[serde(default)]
+        reset: bool,
     },
     /// Ask a service something. [`Report::Answer`] follows, unless the service does not answer
     /// calls.

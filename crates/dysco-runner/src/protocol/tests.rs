@@ -15,7 +15,10 @@ fn messages_arrive_as_they_were_with_their_descriptors() {
             services: vec!["socks=target=[::1]:2".parse().unwrap()],
         },
         Request::Take { session: 1 },
-        Request::Release { session: 1 },
+        Request::Release {
+            session: 1,
+            reset: true,
+        },
         Request::Call {
             session: 1,
             service: "count".into(),

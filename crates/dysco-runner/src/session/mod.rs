@@ -251,6 +251,11 @@ impl Session {
         self.settle(host)
     }
 
+    /// Resets both connections.
+    pub fn reset(&self) {
+        self.links.iter().for_each(Link::reset);
+    }
+
     /// Closes the session's descriptors. `reason` says whether its connections are reset.
     pub fn close(mut self, reason: Option<&Reason>, host: &mut Host) {
         if matches!(reason, Some(Reason::Reset { .. } | Reason::Failed { .. })) {

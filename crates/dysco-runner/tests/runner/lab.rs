@@ -109,7 +109,10 @@ impl Runner {
     }
 
     pub fn release(&self, id: u64) -> Moved {
-        self.send(Request::Release { session: id });
+        self.send(Request::Release {
+            session: id,
+            reset: false,
+        });
         match self.report() {
             Report::Released { session, moved } if session == id => moved.unwrap(),
             other => panic!("{other:?}"),

@@ -289,19 +289,16 @@ impl Services {
 
     /// Closes the session's sockets without a packet.
     fn release(&mut self, slot: u32) {
-        if let Some(sockets) = self
-            .sessions
-            .get_mut(&slot)
-            .and_then(|one| one.sockets.take())
-        {
+        let one = self.sessions.get_mut(&slot);
+        let sockets = one.and_then(|one| one.sockets.take());
+        if let Some(sockets) = &sockets {
             sockets.hush();
         }
-        self.send(
-            slot,
-            Request::Release {
-                session: u64::from(slot),
-            },
-        );
+        let request = Request::Release {
+            session: u64::from(slot),
+            reset: sockets.is_none(),
+        };
+        self.send(slot, request);
     }
 
     pub(super) fn send(&self, slot: u32, request: Request) {

@@ -44,6 +44,7 @@ impl Services {
                     slot,
                     Request::Release {
                         session: state.session,
+                        reset: true,
                     },
                 );
                 continue;
