@@ -105,6 +105,7 @@ static DETOURS: Array<Detour> = Array::with_max_entries(MAX_DETOURS, BPF_F_MMAPA
 static DETOURED: HashMap<u32, u32> = HashMap::with_max_entries(MAX_DETOURS, BPF_F_NO_PREALLOC);
 
 /// Returns the record of a session with a detour.
+#[cfg(not(feature = "headerless"))]
 #[inline(always)]
 pub fn detour(slot: u32) -> Option<&'static mut Detour> {
     // SAFETY: copied at once (see `look_up`).

@@ -45,8 +45,10 @@ impl Handler {
     pub fn send(&self, request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let fds = fds.iter().map(BorrowedFd::try_clone_to_owned);
         let fds = fds.collect::<io::Result<_>>()?;
-        let ended = |_| io::Error::other("the handler has ended");
-        self.queue.send((request, fds)).map_err(ended)
+        match self.queue.send((request, fds)) {
+            Ok(()) => Ok(()),
+            Err(_) => Err(io::Error::other("the handler has ended")),
+        }
     }
 }
 
@@ -73,7 +75,10 @@ fn speak(client: &Client, queue: &std::sync::mpsc::Receiver<(Request, Vec<OwnedF
 
 /// Passes the reports of a handler to the engine until it ends.
 fn listen(client: &Client, answers: &mpsc::UnboundedSender<Answer>) {
-    let tell = |report| answers.send(Answer::Service(Box::new(Done::Report(report))));
+    let tell = |report| {
+        let answer = Answer::Service(Box::new(Done::Report(report)));
+        answers.send(answer).is_ok()
+    };
     loop {
         let mut ready = [PollFd::new(client.as_fd(), PollFlags::POLLIN)];
         let polled = poll(&mut ready, PollTimeout::NONE);
@@ -82,7 +87,7 @@ fn listen(client: &Client, answers: &mpsc::UnboundedSender<Answer>) {
         }
         match client.recv() {
             Ok(Some(report)) => {
-                if tell(Some(report)).is_err() {
+                if !tell(Some(report)) {
                     return;
                 }
             }
@@ -219,7 +224,7 @@ async fn make(
 
 /// Returns the Ethernet address of an interface that can lead packets to a handler.
 fn address_of(index: u32) -> Result<[u8; 6], Cause> {
-    let all = links::links().map_err(|error| Cause::new(error))?;
+    let all = links::links().map_err(Cause::new)?;
     let link = all.iter().find(|link| link.index == index);
     let link =
         link.ok_or_else(|| Cause::new("the interface that leads to its other end is gone"))?;
@@ -230,7 +235,7 @@ fn address_of(index: u32) -> Result<[u8; 6], Cause> {
         )));
     }
     let text = fs::read_to_string(format!("/sys/class/net/{}/address", link.name));
-    let text = text.map_err(|error| Cause::new(error))?;
+    let text = text.map_err(Cause::new)?;
     let mut address = [0; 6];
     let mut bytes = text
         .trim()
