@@ -143,9 +143,11 @@ pub struct Detour {
     pub address: [u8; 8],
     /// Slot of the session's entry, plus 1; 0 if the record is unused.
     pub slot: u32,
-    /// State of the entry without the detour.
-    pub state_before: u32,
+    /// Zero. The size is a multiple of 8, to which the kernel rounds the elements of an array.
+    pub padding: u32,
 }
+
+const _: () = assert!(size_of::<Detour>().is_multiple_of(8));
 
 impl Detour {
     /// Returns the direction in which this end sends, and the one in which it receives.

@@ -117,10 +117,7 @@ impl Agent {
             interface: link.interface,
             address: [a, b, c, d, e, f, 0, 0],
             slot: slot + 1,
-            state_before: match before {
-                Some(before) => before.state_before,
-                None => self.session(slot).state,
-            },
+            padding: 0,
         };
         self.detours.memory.seed(index, &record);
         let earlier = self.detours.index(slot);
@@ -181,8 +178,7 @@ impl Agent {
         if !direct || d.out.shift | d.back.shift != 0 {
             return false;
         }
-        let state = State::from_word(d.state_before).unwrap_or(State::Tracked);
-        self.memory().set_state(slot, state);
+        self.memory().set_state(slot, State::Tracked);
         self.forget_detour(slot);
         true
     }
@@ -205,7 +201,7 @@ impl Agent {
     pub fn may_enter_detour(&self, slot: u32) -> bool {
         let s = self.session(slot);
         match s.view() {
-            View::Tracked | View::Adopted => true,
+            View::Tracked => true,
             View::Detoured => self
                 .detour(slot)
                 .is_some_and(|d| d.out.phase == phase::DIRECT && d.back.phase == phase::DIRECT),

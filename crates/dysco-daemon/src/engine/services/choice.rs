@@ -118,14 +118,32 @@ pub(super) fn judge(
             Cause::new("other services are in it")
                 .hint("take them out first with 'dyscoctl service take'"),
         ]),
-        (ServiceAction::Put { .. }, None) => {
-            let reasons = obstacles(plane, slot, &s);
+        (ServiceAction::Put { services }, None) => {
+            let mut reasons = obstacles(plane, slot, &s);
+            reasons.extend(unfit(services, &s));
             match reasons.is_empty() {
                 true => Judged::Possible,
                 false => Judged::Refused(reasons),
             }
         }
     }
+}
+
+/// Returns the reason for which the services cannot work in a session.
+fn unfit(services: &[ServiceSpec], s: &Session) -> Option<Cause> {
+    let specs: Result<Vec<Spec>, Cause> = services.iter().map(spec).collect();
+    let (local, remote) = (s.key.local(), s.key.remote());
+    let (opener, other) = match s.life.opened_here {
+        0 => (remote, local),
+        _ => (local, remote),
+    };
+    let session = dysco_runner::Session {
+        opener,
+        other,
+        both_ends: false,
+    };
+    let checked = specs.and_then(|specs| Registry::builtin().check(&specs, &session));
+    checked.err()
 }
 
 fn busy() -> Cause {
