@@ -220,7 +220,7 @@ impl ThisHost {
         self.plane.collector.reset.remove(&slot);
         self.returns.forget(slot);
         self.ports.release(slot);
-        self.services.collected(slot);
+        self.services.collected(&self.plane, slot);
         self.plane.forget_session(self.plane.session_id(slot, s));
         self.plane.agent.collect(slot);
         let of = |h: &held::Held| h.slots().any(|held| held == (slot, s.created_ns));

@@ -134,6 +134,8 @@ pub async fn run(config: Config, source: Source) -> Result<(), EngineError> {
     crate::notify::notify_stopping();
     engine.namespaces.stop().await;
     tracing::info!("stopping; established sessions go on");
+    let host = &engine.core.host;
+    host.services.stop(&host.plane);
     engine.core.host.plane.flush_sessions();
     engine.core.host.plane.agent.release_quarantine();
     engine.core.host.plane.control.shutdown().await;

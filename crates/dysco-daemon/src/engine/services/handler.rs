@@ -23,6 +23,7 @@ use crate::handlers::{self, Failed, Place, Process, Started, Wanted};
 pub(super) struct Handler {
     pub place: Place,
     process: Mutex<Process>,
+    client: Arc<Client>,
     /// Requests that the handler has not been sent, and their descriptors.
     queue: std::sync::mpsc::Sender<(Request, Vec<OwnedFd>)>,
 }
@@ -36,6 +37,14 @@ impl Handler {
     fn process(&self) -> std::sync::MutexGuard<'_, Process> {
         // The value is valid after any panic.
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a request without descriptors, before this process ends.
+    ///
+    /// # Errors
+    /// If the handler has ended, or takes no more requests at the moment.
+    pub fn send_now(&self, request: &Request) -> io::Result<()> {
+        self.client.send(request, &[])
     }
 
     /// Sends a request, as soon as the handler takes it.
@@ -106,13 +115,14 @@ fn listen(client: &Client, answers: &mpsc::UnboundedSender<Answer>) {
 fn speaking(started: Started, answers: mpsc::UnboundedSender<Answer>) -> Handler {
     let client = Arc::new(started.client);
     let (queue, requests) = std::sync::mpsc::channel();
-    let speaks = client.clone();
+    let (speaks, listens) = (client.clone(), client.clone());
     // Threads that the end of this process does not wait for.
     thread::spawn(move || speak(&speaks, &requests));
-    thread::spawn(move || listen(&client, &answers));
+    thread::spawn(move || listen(&listens, &answers));
     Handler {
         place: started.place,
         process: Mutex::new(started.process),
+        client,
         queue,
     }
 }

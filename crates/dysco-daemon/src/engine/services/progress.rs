@@ -357,14 +357,32 @@ impl Services {
         self.settle_job(job, report);
     }
 
-    /// Forgets a session whose entry was collected.
-    pub(in crate::engine) fn collected(&mut self, slot: u32) {
-        if self
-            .sessions
-            .get(&slot)
-            .is_some_and(|one| one.stage == Stage::Direct)
-        {
-            self.sessions.remove(&slot);
+    /// Forgets a session whose entry was collected. It may have ended before it came to the handler.
+    pub(in crate::engine) fn collected(&mut self, plane: &Plane, slot: u32) {
+        let Some(one) = self.sessions.get(&slot) else {
+            return;
+        };
+        if one.stage != Stage::Direct {
+            self.release(slot);
+        }
+        self.settle_refused(plane, slot, "it has ended".into());
+        self.sessions.remove(&slot);
+    }
+
+    /// Lets the handler forget the sessions that have ended: it outlives this process.
+    pub(in crate::engine) fn stop(&self, plane: &Plane) {
+        let Some(handler) = &self.handler else {
+            return;
+        };
+        for (slot, one) in &self.sessions {
+            let s = plane.agent.session(*slot);
+            if s.created_ns != one.created_ns || s.has_ended() {
+                // An error means that the handler has ended.
+                let _ = handler.send_now(&Request::Release {
+                    session: u64::from(*slot),
+                    reset: true,
+                });
+            }
         }
     }
 }
