@@ -81,8 +81,19 @@ impl OneEnd {
         counted.context("no such counter")
     }
 
+    /// Ends the lab. A handler outlives its daemon as long as it has sessions, and those that ended
+    /// outside it are collected only minutes later.
     fn finish(self) -> Result<()> {
-        self.lab.finish((vec![self.daemon], self.server))
+        let listed = self.service(&["list"])?;
+        let handler = listed[0]["handler"]
+            .as_i64()
+            .map(|pid| Pid::from_raw(pid as i32));
+        self.lab.finish((vec![self.daemon], self.server))?;
+        if let Some(handler) = handler {
+            // An error means that it has ended.
+            let _ = kill(handler, Signal::SIGKILL);
+        }
+        Ok(())
     }
 }
 
