@@ -60,6 +60,8 @@ struct Serviced {
     job: Option<u64>,
     /// Beginning of the change.
     since: Instant,
+    /// Time at which the data plane was last told to change the session's routes.
+    ordered: Instant,
     /// Bytes that services which have left have added: to the server, and to the client.
     delta: [i64; 2],
 }

@@ -93,6 +93,7 @@ impl Services {
         match entered {
             Ok(()) => {
                 one.stage = Stage::Entering;
+                one.ordered = Instant::now();
                 self.begun(plane, slot, ServiceOutcome::Entering);
             }
             Err(cause) => {
@@ -139,6 +140,7 @@ impl Services {
         plane.agent.settle_detour(slot, false);
         plane.agent.leave_detour(slot, added);
         one.stage = Stage::Leaving;
+        one.ordered = Instant::now();
         self.step(plane, slot);
     }
 
@@ -180,7 +182,7 @@ impl Services {
         let Some(one) = self.sessions.get_mut(&slot) else {
             return;
         };
-        let still = one.since.elapsed() >= STILL;
+        let still = one.ordered.elapsed() >= STILL;
         let Some(d) = plane.agent.settle_detour(slot, still) else {
             return;
         };

@@ -136,6 +136,7 @@ impl Services {
                 opened_here: s.life.opened_here != 0,
                 job: Some(job),
                 since: Instant::now(),
+                ordered: Instant::now(),
                 delta,
             },
         );

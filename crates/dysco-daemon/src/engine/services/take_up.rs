@@ -87,6 +87,7 @@ fn serviced(plane: &Plane, slot: u32, d: &Detour) -> Serviced {
         opened_here: s.life.opened_here != 0,
         job: None,
         since: Instant::now(),
+        ordered: Instant::now(),
         delta: if s.life.opened_here != 0 {
             [added(d.out.shift), added(d.back.shift)]
         } else {
