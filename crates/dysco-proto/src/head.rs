@@ -116,7 +116,7 @@ enum Unsettled {
     Right,
 }
 
-/// How far a change had come before it was cancelled.
+/// Progress of a change when it was cancelled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Extent {
     /// Only the left anchor was asked.

@@ -66,7 +66,7 @@ enum Stage {
     },
 }
 
-/// What is known of the session before both anchors are locked and the claim is proven.
+/// Facts of the session before both anchors are locked and the claim is proven.
 #[derive(Clone, Hash, Debug)]
 struct Claim {
     /// The measurement as it was claimed.

@@ -16,7 +16,7 @@ pub struct Control {
     watched: EventFlags,
 }
 
-/// What came from `dyscod`.
+/// Input from `dyscod`.
 pub enum Received {
     Request(Request, Vec<OwnedFd>),
     /// A message that is no request.

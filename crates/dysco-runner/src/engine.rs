@@ -39,7 +39,7 @@ pub fn run(control: OwnedFd, listener: Option<OwnedFd>) -> Result<(), Error> {
     run_with(Registry::builtin(), control, listener)
 }
 
-/// Does the same with other services.
+/// Runs the services of another registry, as [`run`] runs the built-in ones.
 pub fn run_with(
     registry: Registry,
     control: OwnedFd,

@@ -39,8 +39,8 @@ pub struct Header {
     pub sacks: bool,
 }
 
-/// What an end's acknowledgement says to one of those who sent it data. In this field order LLVM
-/// makes no double words that a BPF stack would not accept.
+/// Content of an end's acknowledgement for one of its two senders: the other end, or a socket. In
+/// this field order LLVM makes no double words that a BPF stack would not accept.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Heard {
@@ -90,7 +90,8 @@ pub fn from_end(d: &mut Detour, from: End, seg: &Segment, scale: u8, out: &mut F
     }
 }
 
-/// Returns what one hears who has no part in the other direction: the same as before.
+/// Returns an acknowledgement that repeats the last one, for a receiver that the end does not
+/// acknowledge anything to.
 #[inline(always)]
 const fn nothing(way: &Way, to_socket: bool) -> Heard {
     Heard {
@@ -141,8 +142,8 @@ fn route(way: &Way, seg: &Segment) -> Route {
     }
 }
 
-/// Records what an end acknowledges directly to the other end. Returns what the other end may
-/// hear.
+/// Records an end's acknowledgement for the other end. Returns the acknowledgement that the other
+/// end may receive.
 #[cfg_attr(target_arch = "bpf", inline(never))]
 fn hear_for_end(way: &mut Way, seg: &Segment, scale: u8) -> Heard {
     match end_says(way, seg, scale) {
@@ -151,7 +152,7 @@ fn hear_for_end(way: &mut Way, seg: &Segment, scale: u8) -> Heard {
     }
 }
 
-/// Does the same. Returns `None` if the other end hears only the socket.
+/// Returns the acknowledgement for the other end, or `None` if only the socket acknowledges to it.
 #[inline(always)]
 fn end_says(way: &mut Way, seg: &Segment, scale: u8) -> Option<Heard> {
     let phase = way.effective();
@@ -217,8 +218,8 @@ fn shown(way: &Way, seg: &Segment, scale: u8, news: bool) -> Heard {
     }
 }
 
-/// Records what an end acknowledges to the socket that sends it data. Returns what the socket may
-/// hear.
+/// Records an end's acknowledgement for the socket that sends it data. Returns the acknowledgement
+/// that the socket may receive.
 #[cfg_attr(target_arch = "bpf", inline(never))]
 fn hear_for_socket(way: &mut Way, seg: &Segment, scale: u8) -> Heard {
     let phase = way.effective();

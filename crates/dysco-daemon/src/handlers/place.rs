@@ -116,7 +116,7 @@ impl Place {
     }
 }
 
-/// Does the thread's work until nobody has any. A receiver that has left needs no answer.
+/// Carries out requests until the place is dropped. A receiver that has left needs no answer.
 fn serve(work: &mpsc::Receiver<Work>) {
     while let Ok(work) = work.recv() {
         match work {

@@ -1,4 +1,4 @@
-//! What hosts know of a session, and the plan that follows from it.
+//! Facts that hosts know of a session, and the plan that follows from them.
 
 use dysco_common::delta::Reach;
 use dysco_common::{Offer, Translation};
