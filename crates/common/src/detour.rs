@@ -33,6 +33,14 @@ use crate::seq::{after, before};
 /// Number of sessions of a host that may have a detour at a time.
 pub const MAX_DETOURS: u32 = 4096;
 
+/// Indices of the programs for sessions with a detour.
+pub mod program {
+    /// Continues the egress program.
+    pub const EGRESS: u32 = 0;
+    /// Continues the ingress program.
+    pub const INGRESS: u32 = 1;
+}
+
 /// Ethernet addresses of the link to the handlers' namespace: of its end there, and of its end on
 /// this host. Locally administered.
 pub const HANDLER_ADDRESS: [u8; 12] = [0x02, 0xd7, 0x5c, 0, 0, 2, 0x02, 0xd7, 0x5c, 0, 0, 1];

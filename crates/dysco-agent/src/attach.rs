@@ -4,13 +4,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use aya::Ebpf;
+use aya::maps::ProgramArray;
 use aya::programs::links::{FdLink, LinkOrder, PinnedLink};
 use aya::programs::tc::{
     self, NlOptions, SchedClassifierLink, SchedClassifierLinkId, TcAttachOptions, TcHandle,
 };
-use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType};
+use aya::programs::{ProgramError, ProgramInfo, SchedClassifier, TcAttachType};
+use dysco_common::detour::program;
 use serde::{Deserialize, Serialize};
 
+use crate::agent::{map_error, take};
 use crate::error::AgentError;
 use crate::filters::{self, Filter};
 use crate::load::Loaded;
@@ -134,7 +137,14 @@ fn attach_hooks(
 /// The program for packets of handlers, on this host's end of the link to their namespace.
 const HANDLER: [(&str, TcAttachType); 1] = [("dysco_handler", TcAttachType::Ingress)];
 
-/// Attaches the program for packets of handlers to a link, or replaces that of an earlier run.
+/// Programs that continue those of the interfaces for sessions with a detour, and their places.
+const DETOURS: [(u32, &str); 2] = [
+    (program::EGRESS, "dysco_detour_out"),
+    (program::INGRESS, "dysco_detour_in"),
+];
+
+/// Loads the programs for sessions with a detour, and attaches the one for packets of handlers to a
+/// link. Replaces those of an earlier run.
 pub fn attach_handler(
     loaded: &Loaded,
     dir: &Path,
@@ -143,15 +153,35 @@ pub fn attach_handler(
 ) -> Result<(), AgentError> {
     let mut ebpf = loaded.for_handlers()?;
     for (name, _) in HANDLER {
-        let failed = |source| AgentError::Program {
-            name,
-            source: Box::new(source),
-        };
-        let program = ebpf.program_mut(name).ok_or(AgentError::Missing(name))?;
-        let program: &mut SchedClassifier = program.try_into().map_err(failed)?;
-        program.load().map_err(failed)?;
+        load_classifier(&mut ebpf, name)?;
+    }
+    let mut places = ProgramArray::try_from(take(&mut ebpf, "DETOUR_PROGRAMS")?)
+        .map_err(map_error("open", "DETOUR_PROGRAMS"))?;
+    for (index, name) in DETOURS {
+        let program = load_classifier(&mut ebpf, name)?;
+        let fd = program.fd().map_err(program_error(name))?;
+        places
+            .set(index, fd, 0)
+            .map_err(map_error("write", "DETOUR_PROGRAMS"))?;
     }
     attach_hooks(&mut ebpf, dir, interface, how, &HANDLER).map(|_| ())
+}
+
+fn load_classifier<'a>(
+    ebpf: &'a mut Ebpf,
+    name: &'static str,
+) -> Result<&'a mut SchedClassifier, AgentError> {
+    let program = ebpf.program_mut(name).ok_or(AgentError::Missing(name))?;
+    let program: &mut SchedClassifier = program.try_into().map_err(program_error(name))?;
+    program.load().map_err(program_error(name))?;
+    Ok(program)
+}
+
+fn program_error(name: &'static str) -> impl Fn(ProgramError) -> AgentError {
+    move |source| AgentError::Program {
+        name,
+        source: Box::new(source),
+    }
 }
 
 /// Takes the program for packets of handlers off a link.

@@ -24,7 +24,7 @@ use crate::xdp::{self, Xdp};
 pub const LAYOUT: &str = "v5";
 
 /// Maps that outlive this process.
-const PINNED: [&str; 21] = [
+const PINNED: [&str; 22] = [
     "FLOWS",
     "SESSIONS",
     "FREE",
@@ -43,6 +43,7 @@ const PINNED: [&str; 21] = [
     "DELTAS",
     "DETOURS",
     "DETOURED",
+    "DETOUR_PROGRAMS",
     "EDGES",
     "OWN",
     "WATCHED",
@@ -158,7 +159,7 @@ impl Loaded {
         })
     }
 
-    /// Opens the program for packets of handlers. Most hosts never need it, and every start would
+    /// Opens the programs for sessions with handlers. Most hosts never need it, and every start would
     /// take longer.
     pub fn for_handlers(&self) -> Result<Ebpf, AgentError> {
         let mut loader = pinned_loader(&self.globals, &self.dir);

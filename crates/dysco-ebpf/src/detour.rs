@@ -20,14 +20,6 @@ use crate::paths::send_copy;
 use crate::relay::set_mark;
 use crate::write::{self, Change};
 
-/// Treatment of a packet that arrives.
-pub enum Fate {
-    /// The packet is judged, and stays as it is.
-    Done(Verdict),
-    /// The change in the scratch memory must be applied.
-    Write(Verdict),
-}
-
 /// Result of [`dysco_detour`]: the packet is dropped.
 const DROP: u32 = 0;
 /// Apply the change; the packet continues.
@@ -39,53 +31,77 @@ const UNCHANGED: u32 = 3;
 
 /// Judges a packet of the local end.
 #[inline(always)]
-pub fn leaves(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
-    if egress::take(ctx, Run::Egress, key, found).is_none() {
+pub fn leaves(ctx: &TcContext) -> Verdict {
+    let mut key = Key::default();
+    let key = &mut key;
+    let Some(found) = find(ctx, Direction::Out, key) else {
+        return Verdict::Drop;
+    };
+    let Some(Flow { s, slot, .. }) = maps::find(key) else {
+        return Verdict::Drop;
+    };
+    if egress::mark_of(ctx) == mark::COPY {
+        return copy_leaves(ctx, key, &found, slot);
+    }
+    if egress::take(ctx, Run::Egress, key, &found).is_none() {
         return Verdict::Drop;
     }
     if let Some((tsval, _)) = found.timestamps(ctx) {
         s.tsval_out = tsval;
     }
     let fate = judge(ctx, slot, Run::Egress);
-    if fate == DROP {
-        return Verdict::Drop;
-    }
-    if fate != UNCHANGED && !write::apply(ctx, Run::Egress as u32) {
+    if fate != DROP && fate != UNCHANGED && !write::apply(ctx, Run::Egress as u32) {
         return dropped(Counter::DroppedError);
     }
     verdict(ctx, fate, slot, Verdict::Pass)
 }
 
-/// Judges a packet of the remote end, which is in the scratch memory of ingress.
+/// Judges a packet of the remote end.
 #[inline(always)]
-pub fn arrives(ctx: &TcContext, s: &mut Session, slot: u32) -> Fate {
-    // SAFETY: a readable field of the context.
-    let fate = match unsafe { (*ctx.skb.skb).mark } {
-        mark::DELIVERED => {
-            set_mark(ctx, 0);
-            return Fate::Done(Verdict::Pass);
-        }
-        // SAFETY: the program's own context.
-        mark::COPY_IN => unsafe { dysco_detour_copy(ctx.skb.skb, Run::Ingress as u32) },
-        _ => {
-            if let Some(Scratch { packet: p, .. }) = maps::scratch(Run::Ingress as u32)
-                && p.header.starts_with_timestamps()
-            {
-                s.tsval_in = p.header.timestamps().0;
-            }
-            judge(ctx, slot, Run::Ingress)
-        }
+pub fn arrives(ctx: &TcContext) -> Verdict {
+    let run = Run::Ingress as u32;
+    let mut key = Key::default();
+    let key = &mut key;
+    let Some(found) = find(ctx, Direction::In, key) else {
+        return Verdict::Drop;
     };
-    match fate {
-        DROP => Fate::Done(Verdict::Drop),
-        UNCHANGED => Fate::Done(Verdict::Pass),
-        fate => Fate::Write(verdict(ctx, fate, slot, Verdict::Changed)),
+    let Some(Flow { s, slot, .. }) = maps::find(key) else {
+        return Verdict::Drop;
+    };
+    let mark = egress::mark_of(ctx);
+    if mark == mark::DELIVERED {
+        set_mark(ctx, 0);
+        return Verdict::Pass;
     }
+    let Some(Scratch { packet: p, .. }) = maps::scratch(run) else {
+        return Verdict::Drop;
+    };
+    if load(ctx, key, &found, p).is_none() {
+        return Verdict::Drop;
+    }
+    let fate = if mark == mark::COPY_IN {
+        // SAFETY: the program's own context.
+        unsafe { dysco_detour_copy(ctx.skb.skb, run) }
+    } else {
+        if p.header.starts_with_timestamps() {
+            s.tsval_in = p.header.timestamps().0;
+        }
+        judge(ctx, slot, Run::Ingress)
+    };
+    if fate != DROP && fate != UNCHANGED && !write::apply(ctx, run) {
+        return dropped(Counter::DroppedError);
+    }
+    let direct = if fate == UNCHANGED {
+        Verdict::Pass
+    } else {
+        Verdict::Changed
+    };
+    verdict(ctx, fate, slot, direct)
 }
 
 /// Sends a copy of a packet of the local end, on its second pass.
 #[inline(always)]
-pub fn copy_leaves(ctx: &TcContext, key: &Key, found: &Found, slot: u32) -> Verdict {
+fn copy_leaves(ctx: &TcContext, key: &Key, found: &Found, slot: u32) -> Verdict {
     if egress::take(ctx, Run::Copy, key, found).is_none() {
         return Verdict::Drop;
     }
@@ -109,6 +125,9 @@ fn judge(ctx: &TcContext, slot: u32, run: Run) -> u32 {
 
 #[inline(always)]
 fn verdict(ctx: &TcContext, fate: u32, slot: u32, direct: Verdict) -> Verdict {
+    if fate == DROP {
+        return Verdict::Drop;
+    }
     if fate != HANDLER {
         return direct;
     }

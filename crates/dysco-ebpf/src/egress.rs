@@ -5,6 +5,8 @@ mod both_paths;
 use core::hint::cold_path;
 
 use aya_ebpf::programs::TcContext;
+#[cfg(not(feature = "headerless"))]
+use dysco_common::detour::program;
 use dysco_common::session::{Session, State, life};
 use dysco_common::tcp::{FIN, RST, SYN, Segment};
 use dysco_common::two_paths;
@@ -12,8 +14,6 @@ use dysco_common::{Counter, EventKind, Path, mark};
 
 use crate::Verdict;
 use crate::chain;
-#[cfg(not(feature = "headerless"))]
-use crate::detour;
 use crate::fast_path;
 use crate::hop;
 use crate::icmp;
@@ -127,7 +127,8 @@ pub fn run(ctx: TcContext) -> Verdict {
         #[cfg(not(feature = "headerless"))]
         Some(State::Detour) => {
             cold_path();
-            detour::leaves(&ctx, s, key, &found, slot)
+            maps::continue_in(&ctx, program::EGRESS);
+            Verdict::Drop
         }
         #[cfg(feature = "headerless")]
         Some(State::Detour) => Verdict::Pass,
@@ -152,7 +153,7 @@ pub fn run(ctx: TcContext) -> Verdict {
 }
 
 #[inline(always)]
-fn mark_of(ctx: &TcContext) -> u32 {
+pub fn mark_of(ctx: &TcContext) -> u32 {
     // SAFETY: a readable field of the context.
     unsafe { (*ctx.skb.skb).mark }
 }

@@ -6,14 +6,14 @@ mod update;
 use core::hint::cold_path;
 
 use aya_ebpf::programs::TcContext;
+#[cfg(not(feature = "headerless"))]
+use dysco_common::detour::program;
 use dysco_common::session::State;
 use dysco_common::tcp::{RST, SYN, Segment};
 use dysco_common::two_paths::{self, Anchor, ends_path, opens_windows};
 use dysco_common::{Counter, EventKind};
 
 use crate::chain;
-#[cfg(not(feature = "headerless"))]
-use crate::detour;
 use crate::icmp;
 use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
@@ -92,6 +92,12 @@ pub fn run(ctx: TcContext) -> Verdict {
         _ if write::is_unanswered(&ctx, s, found.v6) => {
             cold_path();
             dropped(Counter::DroppedMarked)
+        }
+        #[cfg(not(feature = "headerless"))]
+        Some(State::Detour) if !new => {
+            cold_path();
+            maps::continue_in(&ctx, program::INGRESS);
+            Verdict::Drop
         }
         Some(State::Relay) if opens && !learn::would_usurp(s) => {
             cold_path();
@@ -262,17 +268,6 @@ fn decide(
             Decision::Leave(dropped(Counter::DroppedLateOld))
         }
         Some(State::Tombstone) => Decision::Leave(dropped(Counter::DroppedTombstone)),
-        #[cfg(not(feature = "headerless"))]
-        Some(State::Detour) => match detour::arrives(ctx, s, slot) {
-            detour::Fate::Done(verdict) => Decision::Leave(verdict),
-            detour::Fate::Write(then) => Decision::Write {
-                counter: None,
-                failure: Counter::DroppedError,
-                then,
-            },
-        },
-        #[cfg(feature = "headerless")]
-        Some(State::Detour) => Decision::Leave(Verdict::Pass),
         Some(State::RelayTwoPaths | State::Relay) => match relay::decide(ctx) {
             relay::PASS => Decision::Leave(Verdict::Pass),
             relay::TO_STACK => Decision::Write {
@@ -293,7 +288,8 @@ fn decide(
             }
             Decision::Leave(Verdict::Pass)
         }
-        Some(State::Free | State::Closed) | None => Decision::Leave(Verdict::Pass),
+        // A detour has programs of its own.
+        Some(State::Detour | State::Free | State::Closed) | None => Decision::Leave(Verdict::Pass),
     }
 }
 

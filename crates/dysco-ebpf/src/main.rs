@@ -139,6 +139,24 @@ pub fn dysco_ingress(ctx: TcContext) -> i32 {
     act(skb, ingress::run(ctx))
 }
 
+/// Continues [`dysco_egress`] for a packet of a session with a detour.
+#[cfg(not(feature = "headerless"))]
+#[classifier]
+#[inline(always)]
+pub fn dysco_detour_out(ctx: TcContext) -> i32 {
+    let skb = ctx.skb.skb;
+    act(skb, detour::leaves(&ctx))
+}
+
+/// Continues [`dysco_ingress`] for a packet of a session with a detour.
+#[cfg(not(feature = "headerless"))]
+#[classifier]
+#[inline(always)]
+pub fn dysco_detour_in(ctx: TcContext) -> i32 {
+    let skb = ctx.skb.skb;
+    act(skb, detour::arrives(&ctx))
+}
+
 /// Handles packets of handlers' sockets, at the host's end of the link to their namespace.
 #[cfg(not(feature = "headerless"))]
 #[classifier]

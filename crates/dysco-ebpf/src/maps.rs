@@ -8,7 +8,8 @@ mod scratch;
 
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::macros::map;
-use aya_ebpf::maps::{Array, HashMap, Queue};
+use aya_ebpf::maps::{Array, HashMap, ProgramArray, Queue};
+use aya_ebpf::programs::TcContext;
 use dysco_common::chain::{Given, Hop, Shared, Token};
 use dysco_common::delta::DeclaredDelta;
 use dysco_common::detour::{Detour, MAX_DETOURS};
@@ -103,6 +104,21 @@ static DETOURS: Array<Detour> = Array::with_max_entries(MAX_DETOURS, BPF_F_MMAPA
 /// Index in [`DETOURS`] of a session's record, by the slot of its entry.
 #[map]
 static DETOURED: HashMap<u32, u32> = HashMap::with_max_entries(MAX_DETOURS, BPF_F_NO_PREALLOC);
+
+/// Programs for packets of sessions with a detour, by `dysco_common::detour::program`. User space
+/// loads them with the first handler: few hosts need them, and the kernel would verify them at each
+/// start, once for every way that leads there.
+#[map]
+static DETOUR_PROGRAMS: ProgramArray = ProgramArray::with_max_entries(2, 0);
+
+/// Continues in a program for sessions with a detour. Returns only if it is not there.
+#[cfg(not(feature = "headerless"))]
+#[inline(always)]
+pub fn continue_in(ctx: &TcContext, program: u32) {
+    // SAFETY: no value of the caller is dropped that would need it.
+    unsafe { DETOUR_PROGRAMS.tail_call(ctx, program) };
+    count(dysco_common::Counter::DroppedError);
+}
 
 /// Returns the record of a session with a detour.
 #[cfg(not(feature = "headerless"))]

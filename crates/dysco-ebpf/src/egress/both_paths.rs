@@ -145,17 +145,13 @@ pub(super) fn header_copy(ctx: &TcContext, key: &Key, found: &Found) -> Verdict 
     // SAFETY: fields of the context that the verifier lets a classifier use.
     let skb = unsafe { &mut *ctx.skb.skb };
     let (seq, ack, path, rest) = (skb.cb[0], skb.cb[1], skb.cb[2], skb.cb[3]);
-    let Some(Flow {
-        new,
-        s,
-        slot: _slot,
-    }) = maps::find(key)
-    else {
+    let Some(Flow { new, s, .. }) = maps::find(key) else {
         return Verdict::Drop;
     };
     #[cfg(not(feature = "headerless"))]
     if s.state == State::Detour as u32 {
-        return crate::detour::copy_leaves(ctx, key, found, _slot);
+        maps::continue_in(ctx, dysco_common::detour::program::EGRESS);
+        return Verdict::Drop;
     }
     if new {
         // A copy for the new path, on its third pass: translated already. The mark kept it from
