@@ -17,6 +17,11 @@
 //! The sockets are made before the cutoff is known. Their numbers therefore differ from those of
 //! the ends by constants, which the program computes with the cutoff.
 //!
+//! A detour may be *paired*: the other end has one as well, on its own host, and the two handlers
+//! have a connection to each other. Each host then has a near socket alone. What the local end
+//! sends after the cutoff goes to the other handler, and by its near socket to the other end; the
+//! host of the other end is told the cutoff ([`Way::cut_at`]). Old data still goes directly.
+//!
 //! Pure functions. All numbers are modulo 2^32, in host order. Each word of a [`Detour`] has one
 //! writer at a time, or may be written by several in any order.
 
@@ -129,6 +134,9 @@ pub struct Way {
     /// Highest acknowledgement that the last socket has been shown, in the receiver's numbers. Before
     /// the cutoff is set: `start`, as `from_socket` is 0.
     pub told: u32,
+    /// Number after the highest that the last socket has sent, in the receiver's numbers. Valid once
+    /// a cutoff was set.
+    pub through: u32,
     /// Not 0 once the sender has heard that all data before the cutoff is received.
     pub released: u32,
     /// Not 0 once the receiver has acknowledged all data before the cutoff.
@@ -151,13 +159,20 @@ pub struct Detour {
     pub address: [u8; 8],
     /// Slot of the session's entry, plus 1; 0 if the record is unused.
     pub slot: u32,
-    /// Zero. The size is a multiple of 8, to which the kernel rounds the elements of an array.
-    pub padding: u32,
+    /// Not 0 if the other end has a detour as well, and there is no far socket.
+    pub paired: u32,
 }
 
+// The kernel rounds the elements of an array to a multiple of 8.
 const _: () = assert!(size_of::<Detour>().is_multiple_of(8));
 
 impl Detour {
+    /// True if packets of this end have no socket here, and all go directly to the other end.
+    #[inline(always)]
+    const fn has_no_socket(&self, end: End) -> bool {
+        self.paired != 0 && matches!(end, End::Remote)
+    }
+
     /// Returns the direction in which this end sends, and the one in which it receives.
     #[inline(always)]
     pub const fn ways(&mut self, of: End) -> (&mut Way, &mut Way) {
@@ -191,6 +206,7 @@ impl Way {
             late_edge: 0,
             late_set: 0,
             told: start,
+            through: start,
             released: 0,
             received: 0,
         }
@@ -223,8 +239,14 @@ impl Way {
     /// it is acknowledged already, nobody will acknowledge it again.
     #[inline(always)]
     pub const fn set_cut(&mut self) {
-        self.cut = self.sent;
-        self.released = !before(self.shown, self.cut) as u32;
+        self.cut_at(self.sent);
+    }
+
+    /// Sets the cutoff, and the constants.
+    #[inline(always)]
+    pub const fn cut_at(&mut self, cut: u32) {
+        self.cut = cut;
+        self.released |= !before(self.shown, self.cut) as u32;
         if self.phase == phase::LEAVING {
             let end = self.cut.wrapping_add(self.next_shift);
             self.received = !before(self.told, end) as u32;
@@ -233,6 +255,15 @@ impl Way {
             self.to_socket = self.start.wrapping_sub(self.cut);
             self.from_socket = self.cut.wrapping_add(self.shift).wrapping_sub(self.start);
             self.told = self.cut.wrapping_add(self.shift);
+            self.through = self.told;
+        }
+    }
+
+    /// Records that the receiver has all data before the cutoff, as its host has told.
+    pub const fn confirm(&mut self) {
+        self.received = 1;
+        if self.phase == phase::ENTERING {
+            self.released = 1;
         }
     }
 

@@ -95,7 +95,8 @@ impl Agent {
     }
 
     /// Lets both directions of a session enter a detour at the next packet. The handler's sockets
-    /// begin with the numbers of `start`.
+    /// begin with the numbers of `start`. If the detour is paired, the other direction enters as the
+    /// other host tells ([`Agent::tell_cut`]).
     ///
     /// # Errors
     /// If no record is free, or the map cannot be written. The session stays as it is.
@@ -104,6 +105,7 @@ impl Agent {
         slot: u32,
         start: &Start,
         link: &DetourLink,
+        paired: bool,
     ) -> Result<(), AgentError> {
         let before = self.detour(slot);
         let at = numbers::of(&self.session(slot), before.as_ref());
@@ -117,7 +119,7 @@ impl Agent {
             interface: link.interface,
             address: [a, b, c, d, e, f, 0, 0],
             slot: slot + 1,
-            padding: 0,
+            paired: u32::from(paired),
         };
         self.detours.memory.seed(index, &record);
         let earlier = self.detours.index(slot);
@@ -144,7 +146,9 @@ impl Agent {
         if still {
             let s = self.session(slot);
             self.detours.memory.cut(index, true, s.snd_max);
-            self.detours.memory.cut(index, false, s.rcv_max);
+            if self.detours.memory.read(index).paired == 0 {
+                self.detours.memory.cut(index, false, s.rcv_max);
+            }
         }
         let d = self.detours.memory.read(index);
         for (out, way) in [(true, &d.out), (false, &d.back)] {
@@ -161,8 +165,31 @@ impl Agent {
         if let Some(index) = self.detours.index(slot) {
             // Modulo 2^32, as all numbers.
             let [out, back] = added.map(|added| added as u32);
-            self.detours.memory.leave(index, true, out);
-            self.detours.memory.leave(index, false, back);
+            self.detours.memory.leave(index, true, out, false);
+            self.detours.memory.leave(index, false, back, false);
+        }
+    }
+
+    /// Lets a direction of a paired detour leave it: the one in which the local end sends, at the
+    /// next packet, or the other one, as the other host tells.
+    pub fn leave_paired(&self, slot: u32, out: bool) {
+        if let Some(index) = self.detours.index(slot) {
+            // The other end's host alone keeps what it acknowledges from its end.
+            self.detours.memory.leave(index, out, 0, !out);
+        }
+    }
+
+    /// Sets the cutoff of the direction from the other end, whose host has told it. `phase` is that
+    /// of the change. Returns false if no such change is under way.
+    pub fn tell_cut(&self, slot: u32, phase: u32, cut: u32) -> bool {
+        let index = self.detours.index(slot);
+        index.is_some_and(|index| self.detours.memory.tell(index, phase, cut))
+    }
+
+    /// Records that the other end has all data before the cutoff of a change, as its host has told.
+    pub fn confirm_detour(&self, slot: u32, phase: u32) {
+        if let Some(index) = self.detours.index(slot) {
+            self.detours.memory.confirm(index, phase);
         }
     }
 

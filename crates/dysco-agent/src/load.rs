@@ -21,7 +21,7 @@ use crate::xdp::{self, Xdp};
 
 /// Layout of the pinned maps: the name of their directory below that of all pins. Another layout
 /// has another name. Programs of two layouts are never on a host together.
-pub const LAYOUT: &str = "v5";
+pub const LAYOUT: &str = "v6";
 
 /// Maps that outlive this process.
 const PINNED: [&str; 22] = [

@@ -1,7 +1,7 @@
 //! Messages of the local API about the services of sessions.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
@@ -157,6 +157,9 @@ pub struct ServiceRow {
     /// Pid of the process that runs the services, if it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handler: Option<i32>,
+    /// Address of the host that has the same services, if they are at both ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<IpAddr>,
     /// Number of bytes that the handler has read of each stream.
     #[serde(default)]
     pub read: [u64; 2],
@@ -274,6 +277,7 @@ mod tests {
             services: Vec::new(),
             state: ServiceState::Direct,
             handler: None,
+            peer: None,
             read: [1, 2],
             written: [6, u64::MAX],
             delta: [5, i64::MIN],

@@ -142,10 +142,11 @@ fn verdict(ctx: &TcContext, fate: u32, slot: u32, direct: Verdict) -> Verdict {
 }
 
 /// Sets the cutoff of a direction if it is due. `highest` is the highest number that its sender
-/// has sent without a detour. Returns false while another program does so.
+/// has sent without a detour. Returns false while another program does so. User space sets the
+/// cutoff of a direction from an end that has a detour on its own host (`elsewhere`).
 #[inline(always)]
-fn cut_if_due(way: &mut Way, highest: u32) -> bool {
-    if !way.changes() {
+fn cut_if_due(way: &mut Way, highest: u32, elsewhere: bool) -> bool {
+    if elsewhere || !way.changes() {
         return true;
     }
     if way.cut_set == cut::UNSET
@@ -198,8 +199,14 @@ extern "C" fn dysco_route(slot: u32, run: u32) -> u32 {
         End::Local => (&mut d.out, s.snd_max),
         End::Remote => (&mut d.back, s.rcv_max),
     };
-    if !cut_if_due(way, highest) {
+    let elsewhere = d.paired != 0 && from == End::Remote;
+    let was_cut = way.cut_set;
+    if !cut_if_due(way, highest, elsewhere) {
         return 0;
+    }
+    if d.paired != 0 && was_cut != d.out.cut_set && from == End::Local {
+        // The other host waits for it.
+        maps::tell(EventKind::Rerouted, slot);
     }
     let was_done = d.out.is_done() as u32 + d.back.is_done() as u32;
     from_end(d, from, &p.seg, scale_of(s, from), route);
@@ -229,6 +236,9 @@ unsafe extern "C" fn dysco_detour(skb: *mut __sk_buff, slot: u32, run: u32) -> u
         return DROP;
     };
     let from = sender(run);
+    if route.dropped {
+        return DROP;
+    }
     if route.copied {
         let header = &route.copy;
         let path = if route.to_socket {
@@ -252,7 +262,6 @@ unsafe extern "C" fn dysco_detour(skb: *mut __sk_buff, slot: u32, run: u32) -> u
     prepare(p.seg.flags, &p.key, from, &route.main, c);
     if route.to_socket {
         without_echo(p, c);
-        return HANDLER;
     }
     if let Some(keep) = route.keep {
         let Some(length_diff) = write::trim_to(ctx, p, keep) else {
@@ -261,7 +270,10 @@ unsafe extern "C" fn dysco_detour(skb: *mut __sk_buff, slot: u32, run: u32) -> u
         };
         c.edit.flags &= !FIN;
         c.pseudo = length_diff;
-        return DIRECT;
+        return if route.to_socket { HANDLER } else { DIRECT };
+    }
+    if route.to_socket {
+        return HANDLER;
     }
     let same = c.edit.seq == p.seg.seq && c.edit.ack == p.seg.ack && c.edit.window == p.seg.window;
     if same && (c.edit.leaves_options() || p.header.is_usual()) {
@@ -364,11 +376,17 @@ fn take_in(s: &mut Session, d: &Detour, from: End, seg: &Segment, slot: u32) {
     if seg.has(FIN) {
         *ended |= life::SEEN;
     }
+    closes(s, slot);
     let reset = seg.has(RST) && s.life.reset == 0 && from == End::Local;
     if reset {
         s.life.reset = life::SEEN | life::BY_END;
         maps::tell(EventKind::Reset, slot);
     }
+}
+
+/// Tells user space once that both ends have ended.
+#[inline(always)]
+fn closes(s: &mut Session, slot: u32) {
     if s.life.fin_out & s.life.fin_in != 0 && s.life.notified == 0 {
         s.life.notified = 1;
         maps::tell(EventKind::Closed, slot);
@@ -453,8 +471,9 @@ extern "C" fn dysco_from_handler(slot: u32, remote: u32) -> u32 {
     } else {
         (End::Local, s.rcv_max, s.tsval_in)
     };
+    let elsewhere = d.paired != 0;
     let (_, way) = d.ways(to);
-    if p.seg.span() > 0 && !cut_if_due(way, highest) {
+    if p.seg.span() > 0 && !cut_if_due(way, highest, elsewhere) {
         return DROP;
     }
     // The end applies the scale of the other end to the windows that it receives.
@@ -465,6 +484,14 @@ extern "C" fn dysco_from_handler(slot: u32, remote: u32) -> u32 {
     };
     if d.out.is_done() as u32 + d.back.is_done() as u32 != was_done {
         maps::tell(EventKind::Rerouted, slot);
+    }
+    if elsewhere {
+        // What the other end sends comes by this socket alone.
+        let _ = atomic::raise(&mut s.rcv_max, d.back.sent);
+        if p.seg.has(FIN) {
+            s.life.fin_in |= life::SEEN;
+        }
+        closes(s, slot);
     }
     // Packets to the local end have the remote end as their source.
     prepare(p.seg.flags, &p.key, to.other(), &out, c);

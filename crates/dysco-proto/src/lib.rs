@@ -108,6 +108,7 @@ mod machine;
 mod meddling;
 mod message;
 mod middle;
+pub mod pairs;
 pub mod plan;
 mod proof;
 mod reason;

@@ -6,7 +6,7 @@
 //! close and send a FIN on the other.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::duplicate::{Duplicate, Process, is_no_socket};
 use super::error::CloseError;
@@ -48,7 +48,7 @@ pub fn close_silently(pair: &Pair) -> Result<Closed, CloseError> {
         }
         (Now::Open(one), Now::Closed) | (Now::Closed, Now::Open(one)) => {
             hush(&one).map_err(|e| system(pair, "silence a socket", e))?;
-            disconnect(&one).map_err(|e| system(pair, "close a socket", e))?;
+            disconnect(&*one).map_err(|e| system(pair, "close a socket", e))?;
             Ok(Closed::Now)
         }
         (Now::Other, Now::Open(_)) | (Now::Open(_), Now::Other) => {
@@ -99,12 +99,12 @@ fn hush(fd: &OwnedFd) -> io::Result<()> {
     set_option(fd, libc::IPPROTO_TCP, TCP_REPAIR_QUEUE, SEND_QUEUE)
 }
 
-pub(crate) fn disconnect(fd: &OwnedFd) -> io::Result<()> {
+pub(crate) fn disconnect(fd: impl AsFd) -> io::Result<()> {
     // SAFETY: an all-zero sockaddr has the family AF_UNSPEC; the length is its own.
     let r = unsafe {
         let none: libc::sockaddr = std::mem::zeroed();
         let len = size_of::<libc::sockaddr>() as libc::socklen_t;
-        libc::connect(fd.as_raw_fd(), &raw const none, len)
+        libc::connect(fd.as_fd().as_raw_fd(), &raw const none, len)
     };
     if r == 0 {
         Ok(())

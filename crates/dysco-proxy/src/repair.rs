@@ -5,7 +5,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
@@ -141,6 +141,6 @@ pub fn hush(socket: &OwnedFd) -> io::Result<()> {
 ///
 /// # Errors
 /// If it is no TCP socket.
-pub fn reset(socket: &OwnedFd) -> io::Result<()> {
+pub fn reset(socket: impl AsFd) -> io::Result<()> {
     disconnect(socket)
 }

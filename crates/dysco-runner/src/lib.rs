@@ -23,8 +23,9 @@ mod spec;
 mod timers;
 
 pub use confine::confine;
+pub use dysco_service::Ends;
 pub use dysco_service::Session;
 pub use engine::{run, run_with};
 pub use error::Error;
-pub use registry::{Kind, Registry};
+pub use registry::{Half, Kind, Registry};
 pub use spec::{Spec, SpecError};

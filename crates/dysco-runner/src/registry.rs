@@ -1,11 +1,12 @@
 //! The services that a runner knows, by name.
 
 use dysco_explain::Cause;
-use dysco_service::builtin::{Count, Crypt, Key, Null, Socks};
+use dysco_service::builtin::{Compress, Count, Crypt, Key, Null, Socks};
 use dysco_service::{Ends, Flow, Service, Session};
 use ring::hkdf::{HKDF_SHA256, Salt};
 
 use crate::Spec;
+use crate::protocol::{End, Pair};
 
 /// The services that a runner knows.
 #[derive(Clone)]
@@ -20,8 +21,37 @@ pub struct Kind {
     pub name: &'static str,
     /// Names of its arguments, for messages.
     pub arguments: &'static [&'static str],
-    /// Makes a service from its arguments.
-    pub make: fn(&Spec) -> Result<Box<dyn Service>, Cause>,
+    /// Makes a service from its arguments, and from what the two hosts have in common if it is at
+    /// both ends.
+    pub make: fn(&Spec, Option<&Half>) -> Result<Box<dyn Service>, Cause>,
+}
+
+/// One half of services that are at both ends.
+#[derive(Clone, Copy)]
+pub struct Half {
+    /// Direction towards the other host.
+    pub outward: Flow,
+    /// Secret of the two hosts.
+    pub secret: Key,
+}
+
+/// Half of a service that is made for a check, and of no use.
+const CHECKED: Half = Half {
+    outward: Flow::Forward,
+    secret: [0; 32],
+};
+
+impl Half {
+    /// Returns the half of this host.
+    pub fn of(pair: &Pair) -> Half {
+        Half {
+            outward: match pair.beyond {
+                End::Opener => Flow::Back,
+                End::Other => Flow::Forward,
+            },
+            secret: pair.secret,
+        }
+    }
 }
 
 impl Registry {
@@ -34,9 +64,10 @@ impl Registry {
         };
         Registry {
             kinds: vec![
-                kind("count", &[], |_| Ok(Box::new(Count::default()))),
-                kind("crypt", &["key", "outward"], crypt),
-                kind("null", &[], |_| Ok(Box::new(Null))),
+                kind("compress", &["level"], compress),
+                kind("count", &[], |_, _| Ok(Box::new(Count::default()))),
+                kind("crypt", &[], crypt),
+                kind("null", &[], |_, _| Ok(Box::new(Null))),
                 kind("socks", &["target"], socks),
             ],
         }
@@ -52,7 +83,7 @@ impl Registry {
     ///
     /// # Errors
     /// If no service has this name, or it does not take these arguments.
-    pub fn make(&self, spec: &Spec) -> Result<Box<dyn Service>, Cause> {
+    pub fn make(&self, spec: &Spec, half: Option<&Half>) -> Result<Box<dyn Service>, Cause> {
         let Some(kind) = self.kinds.iter().find(|kind| kind.name == spec.name()) else {
             let names: Vec<_> = self.kinds.iter().map(|kind| kind.name).collect();
             return Err(Cause::new(format!("no service is named {}", spec.name()))
@@ -66,7 +97,15 @@ impl Registry {
                 known => cause.hint(format!("choose from {}", known.join(", "))),
             });
         }
-        (kind.make)(spec)
+        (kind.make)(spec, half)
+    }
+
+    /// Checks that a service has this name, and takes these arguments.
+    ///
+    /// # Errors
+    /// The reason for which a runner would refuse it.
+    pub fn known(&self, spec: &Spec) -> Result<(), Cause> {
+        self.make(spec, Some(&CHECKED)).map(drop)
     }
 
     /// Checks that services can be made, and work in a session. Returns the ends at which they
@@ -78,7 +117,7 @@ impl Registry {
         let mut ends = Ends::One;
         let mut stack = dysco_service::Stack::new(*session);
         for (at, spec) in services.iter().enumerate() {
-            let service = self.make(spec)?;
+            let service = self.make(spec, Some(&CHECKED))?;
             if service.needs(session)?.ends == Ends::Pair {
                 ends = Ends::Pair;
             }
@@ -88,25 +127,36 @@ impl Registry {
     }
 }
 
-/// Makes `crypt` from one secret of both ends, from which each direction gets a key of its own.
-fn crypt(spec: &Spec) -> Result<Box<dyn Service>, Cause> {
-    let hint = "give 32 bytes as 64 hexadecimal digits: key=…";
-    let mut secret: Key = [0; 32];
-    hex::decode_to_slice(required(spec, "key", hint)?, &mut secret)
-        .map_err(|_| Cause::new("the key of crypt is not 32 bytes").hint(hint))?;
-    let hint = "give the direction towards the other host: outward=forward or outward=back";
-    let outward = match required(spec, "outward", hint)? {
-        "forward" => Flow::Forward,
-        "back" => Flow::Back,
-        _ => return Err(Cause::new("outward is no direction").hint(hint)),
-    };
-    let keys = [derive(&secret, b"forward")?, derive(&secret, b"back")?];
-    let [forward, back] = keys;
+/// Makes `crypt` from the secret of both hosts, from which each direction gets a key of its own.
+fn crypt(_: &Spec, half: Option<&Half>) -> Result<Box<dyn Service>, Cause> {
+    let Half { outward, secret } = half.ok_or_else(|| alone("crypt"))?;
+    let [forward, back] = [derive(secret, b"forward")?, derive(secret, b"back")?];
     let keys = match outward {
         Flow::Back => [back, forward],
-        _ => keys,
+        _ => [forward, back],
     };
-    Ok(Box::new(Crypt::new(outward, keys)?))
+    Ok(Box::new(Crypt::new(*outward, keys)?))
+}
+
+/// Makes `compress`.
+fn compress(spec: &Spec, half: Option<&Half>) -> Result<Box<dyn Service>, Cause> {
+    let half = half.ok_or_else(|| alone("compress"))?;
+    let level = match spec.argument("level") {
+        None => Compress::LEVEL,
+        Some(text) => text
+            .parse()
+            .ok()
+            .filter(|level| (1..=19).contains(level))
+            .ok_or_else(|| {
+                Cause::new(format!("{text} is no level of compression"))
+                    .hint("give a level from 1 (fast) to 19 (small)")
+            })?,
+    };
+    Ok(Box::new(Compress::new(half.outward, level)?))
+}
+
+fn alone(name: &str) -> Cause {
+    Cause::new(format!("{name} needs dyscod on the hosts of both ends"))
 }
 
 /// Derives the key of a direction. The same key for both would use each nonce twice.
@@ -122,7 +172,7 @@ fn derive(secret: &Key, direction: &[u8]) -> Result<Key, Cause> {
 }
 
 /// Makes `socks`.
-fn socks(spec: &Spec) -> Result<Box<dyn Service>, Cause> {
+fn socks(spec: &Spec, _: Option<&Half>) -> Result<Box<dyn Service>, Cause> {
     let hint = "give the address behind the proxy: target=192.0.2.1:443";
     let target = required(spec, "target", hint)?;
     let target = target
@@ -142,7 +192,7 @@ mod tests {
 
     fn refusal(text: &str) -> String {
         let spec: Spec = text.parse().unwrap();
-        let refused = Registry::builtin().make(&spec).err().unwrap();
+        let refused = Registry::builtin().make(&spec, None).err().unwrap();
         refused.to_string()
     }
 
@@ -150,7 +200,7 @@ mod tests {
     fn what_exists_is_named() {
         assert_eq!(
             refusal("gzip"),
-            "no service is named gzip; choose one of count, crypt, null, socks"
+            "no service is named gzip; choose one of compress, count, crypt, null, socks"
         );
         assert_eq!(
             refusal("socks=via=x"),
@@ -160,8 +210,8 @@ mod tests {
             refusal("count=a=b"),
             "count has no argument a; give no arguments"
         );
-        assert!(refusal("crypt").starts_with("crypt needs the argument key"));
-        assert!(refusal("crypt=key=00").starts_with("the key of crypt is not 32 bytes"));
+        assert!(refusal("crypt").starts_with("crypt needs dyscod on the hosts of both ends"));
+        assert!(refusal("crypt=key=00").starts_with("crypt has no argument key"));
         assert!(refusal("socks=target=x").starts_with("x is no address with a port"));
     }
 
@@ -172,8 +222,7 @@ mod tests {
             other: ([192, 0, 2, 2], 2).into(),
             both_ends: false,
         };
-        let key = format!("crypt=key={},outward=back", "ab".repeat(32));
-        let services = ["count".parse().unwrap(), key.parse().unwrap()];
+        let services = ["count".parse().unwrap(), "crypt".parse().unwrap()];
         let registry = Registry::builtin();
         let refused = registry.check(&services, &session).unwrap_err();
         assert!(refused.why.contains("crypt needs both"));

@@ -6,7 +6,8 @@ use dysco_explain::Cause;
 
 use crate::Spec;
 use crate::engine::Runner;
-use crate::protocol::{Report, Request};
+use crate::protocol::{Pair, Report, Request};
+use crate::registry::Half;
 use crate::session::Session;
 
 /// Greatest number of sessions of a runner.
@@ -26,17 +27,24 @@ impl Runner {
                 session,
                 opener,
                 other,
-                both_ends,
+                pair,
                 services,
             } => {
                 let view = dysco_service::Session {
                     opener,
                     other,
-                    both_ends,
+                    both_ends: pair.is_some(),
                 };
-                let result = self.put(session, view, &services, fds);
+                let result = self.put(session, view, &services, pair.as_ref(), fds);
                 self.host.report(Report::Put { session, result });
                 self.schedule(session);
+            }
+            // A session that has ended meanwhile needs nothing.
+            Request::Open { session } => {
+                self.with(session, |session, _| {
+                    session.open();
+                    Ok(())
+                });
             }
             Request::Take { session } => {
                 self.known(session);
@@ -76,6 +84,7 @@ impl Runner {
         id: u64,
         view: dysco_service::Session,
         services: &[Spec],
+        pair: Option<&Pair>,
         fds: Vec<OwnedFd>,
     ) -> Result<(), Cause> {
         if self.sessions.contains_key(&id) {
@@ -92,9 +101,11 @@ impl Runner {
             Cause::new(format!("{} descriptors came, and not 2", fds.len()))
                 .hint("look whether the runner's limit of open files is reached")
         })?;
-        let services = services.iter().map(|spec| self.registry.make(spec));
+        let half = pair.map(Half::of);
+        let services = services.iter();
+        let services = services.map(|spec| self.registry.make(spec, half.as_ref()));
         let services = services.collect::<Result<Vec<_>, _>>()?;
-        let session = Session::new(id, view, services, sockets, &mut self.host)?;
+        let session = Session::new(id, view, services, sockets, pair, &mut self.host)?;
         self.sessions.insert(id, session);
         Ok(())
     }

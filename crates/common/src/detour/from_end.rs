@@ -4,7 +4,7 @@
 // The larger functions are not inlined in the kernel: too many values would be alive at a time, and
 // LLVM would keep halves of pointers on the stack.
 
-use super::{Detour, End, Way, phase};
+use super::{Detour, End, Way, cut, phase};
 use crate::seq::{after, before, max, min};
 use crate::tcp::{ACK, RST, Segment};
 
@@ -17,6 +17,8 @@ pub struct FromEnd {
     pub to_socket: bool,
     /// Bytes of payload that the packet keeps, if it extends beyond the cutoff. It then has no FIN.
     pub keep: Option<u32>,
+    /// The packet carries nothing, and nobody waits for what it acknowledges.
+    pub dropped: bool,
     /// The other of the two gets a packet without payload, since it has to hear the
     /// acknowledgement.
     pub copied: bool,
@@ -60,18 +62,29 @@ struct Heard {
 /// windows that the end sends. The result is written in place: the kernel's stack is small.
 #[inline(always)]
 pub fn from_end(d: &mut Detour, from: End, seg: &Segment, scale: u8, out: &mut FromEnd) {
+    let alone = d.has_no_socket(from);
+    let paired = d.paired != 0;
     let (way, acked) = d.ways(from);
+    if paired && !alone {
+        infer_cut(acked, seg);
+    }
     let direct = hear_for_end(acked, seg, scale);
-    let socket = hear_for_socket(acked, seg, scale);
+    let socket = if alone {
+        nothing(acked, true, scale)
+    } else {
+        hear_for_socket(acked, seg, scale)
+    };
     if !seg.has(RST) && after(seg.end(), way.sent) {
         way.sent = seg.end();
     }
     let bare = seg.span() == 0 && !seg.has(RST);
-    let route = if bare {
+    let route = if alone {
+        Route::whole(false)
+    } else if bare {
         // An acknowledgement alone goes wherever it is awaited.
         Route::whole(!direct.speaks)
     } else {
-        route(way, seg)
+        route(way, seg, paired)
     };
     let (main, other) = if route.to_socket {
         (socket, direct)
@@ -83,24 +96,52 @@ pub fn from_end(d: &mut Detour, from: End, seg: &Segment, scale: u8, out: &mut F
     let len = route.keep.unwrap_or(seg.span());
     out.to_socket = route.to_socket;
     out.keep = route.keep;
-    header(way, seg, &main, route.to_socket, len, &mut out.main);
+    out.dropped = alone && bare && !direct.speaks;
+    let place = match route.to_socket {
+        true => Place::Socket,
+        // Data of the direct route, whether its cutoff is known here or not.
+        false if alone && seg.span() > 0 => Place::Directly,
+        false => Place::End,
+    };
+    header(way, seg, &main, place, len, &mut out.main);
     out.copied = copied;
     if copied {
-        header(way, seg, &other, !route.to_socket, 0, &mut out.copy);
+        let place = match route.to_socket {
+            true => Place::End,
+            false => Place::Socket,
+        };
+        header(way, seg, &other, place, 0, &mut out.copy);
+    }
+}
+
+/// Sets the cutoff of a paired direction that leaves its detour, if the local end acknowledges more
+/// than the near socket has sent. What it acknowledges beyond that came directly. The near socket
+/// has then sent all data before the cutoff, and none after it.
+#[inline(always)]
+fn infer_cut(way: &mut Way, seg: &Segment) {
+    let unknown = way.phase == phase::LEAVING && way.cut_set == cut::UNSET;
+    if unknown && seg.has(ACK) && !seg.has(RST) && after(seg.ack, way.through) {
+        way.cut_at(way.through.wrapping_sub(way.next_shift));
+        way.cut_set = cut::SET;
     }
 }
 
 /// Returns an acknowledgement that repeats the last one, for a receiver that the end does not
 /// acknowledge anything to.
 #[inline(always)]
-const fn nothing(way: &Way, to_socket: bool) -> Heard {
+const fn nothing(way: &Way, to_socket: bool, scale: u8) -> Heard {
     Heard {
         ack: if to_socket {
             way.told.wrapping_sub(way.from_socket)
         } else {
             way.shown
         },
-        window: 0,
+        // Data may carry it: a window of 0 would stop the other end.
+        window: if to_socket {
+            0
+        } else {
+            way.window(way.shown, scale)
+        },
         sack_add: 0,
         sacks: false,
         news: false,
@@ -127,11 +168,17 @@ impl Route {
 
 /// Returns the route of a segment with data, a FIN or a reset.
 #[inline(always)]
-fn route(way: &Way, seg: &Segment) -> Route {
+fn route(way: &Way, seg: &Segment, paired: bool) -> Route {
     match way.effective() {
         phase::DIRECT => Route::whole(false),
         phase::THROUGH => Route::whole(true),
-        phase::LEAVING => Route::whole(!way.is_cut() || before(seg.seq, way.cut)),
+        phase::LEAVING if !way.is_cut() || before(seg.seq, way.cut) => Route {
+            to_socket: true,
+            // The other host's cutoff is where its near socket ends.
+            keep: (paired && way.is_cut() && after(seg.end(), way.cut))
+                .then(|| way.cut.wrapping_sub(seg.seq)),
+        },
+        phase::LEAVING => Route::whole(false),
         // What the receiver has acknowledged is not sent to it again: the socket answers.
         _ if way.received != 0 || way.is_cut() && !before(seg.seq, way.cut) => Route::whole(true),
         _ if way.is_cut() && after(seg.end(), way.cut) => Route {
@@ -148,7 +195,7 @@ fn route(way: &Way, seg: &Segment) -> Route {
 fn hear_for_end(way: &mut Way, seg: &Segment, scale: u8) -> Heard {
     match end_says(way, seg, scale) {
         Some(heard) => heard,
-        None => nothing(way, false),
+        None => nothing(way, false, scale),
     }
 }
 
@@ -224,7 +271,7 @@ fn shown(way: &Way, seg: &Segment, scale: u8, news: bool) -> Heard {
 fn hear_for_socket(way: &mut Way, seg: &Segment, scale: u8) -> Heard {
     let phase = way.effective();
     if phase == phase::DIRECT {
-        return nothing(way, true);
+        return nothing(way, true, scale);
     }
     let edge = seg.ack.wrapping_add((seg.window as u32) << (scale & 15));
     if !way.is_cut() && phase == phase::ENTERING {
@@ -232,7 +279,7 @@ fn hear_for_socket(way: &mut Way, seg: &Segment, scale: u8) -> Heard {
         let next = way.sent.wrapping_add(way.shift);
         return Heard {
             window: super::scaled(edge.wrapping_sub(next), scale),
-            ..nothing(way, true)
+            ..nothing(way, true, scale)
         };
     }
     let ack = match phase {
@@ -260,22 +307,27 @@ fn hear_for_socket(way: &mut Way, seg: &Segment, scale: u8) -> Heard {
     }
 }
 
+/// Receiver of a packet of an end.
+#[derive(Clone, Copy)]
+enum Place {
+    /// The socket that speaks with this end.
+    Socket,
+    /// The other end.
+    End,
+    /// The other end, whatever its way's phase.
+    Directly,
+}
+
 /// Returns the header of a packet of an end that takes `len` sequence numbers.
 #[inline(always)]
-fn header(
-    way: &mut Way,
-    seg: &Segment,
-    heard: &Heard,
-    to_socket: bool,
-    len: u32,
-    out: &mut Header,
-) {
-    let seq = if to_socket {
-        number_for_socket(way, seg.seq)
-    } else {
-        number_for_end(way, seg.seq)
+fn header(way: &mut Way, seg: &Segment, heard: &Heard, place: Place, len: u32, out: &mut Header) {
+    let seq = match place {
+        Place::Socket => number_for_socket(way, seg.seq),
+        Place::End => number_for_end(way, seg.seq),
+        Place::Directly => seg.seq.wrapping_add(way.direct_shift()),
     };
     let end = seq.wrapping_add(len);
+    let to_socket = matches!(place, Place::Socket);
     if !to_socket && !seg.has(RST) && after(end, way.delivered) {
         way.delivered = end;
     }

@@ -8,6 +8,7 @@ use crate::tcp::{ACK, RST, Segment};
 /// of the windows that this end receives. Returns `None` if the end must not receive the packet.
 #[inline(always)]
 pub fn from_socket(d: &mut Detour, to: End, seg: &Segment, scale: u8) -> Option<Header> {
+    let paired = d.paired != 0;
     let (acked, way) = d.ways(to);
     let carries = seg.span() > 0 || seg.has(RST);
     let entered = match way.effective() {
@@ -32,8 +33,18 @@ pub fn from_socket(d: &mut Detour, to: End, seg: &Segment, scale: u8) -> Option<
         way.delivered
     };
     let end = seq.wrapping_add(seg.span());
-    if after(end, way.delivered) && !seg.has(RST) {
-        way.delivered = end;
+    if !seg.has(RST) {
+        if after(end, way.delivered) {
+            way.delivered = end;
+        }
+        if entered && after(end, way.through) {
+            way.through = end;
+        }
+        // The other end's own packets with this data never come here.
+        let sent = end.wrapping_sub(way.direct_shift());
+        if paired && after(sent, way.sent) {
+            way.sent = sent;
+        }
     }
     let own = ack == acked.shown;
     Some(Header {

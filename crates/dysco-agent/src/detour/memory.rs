@@ -78,6 +78,7 @@ impl Memory {
                     self.mapped.word(&raw mut (*way).to_socket),
                     self.mapped.word(&raw mut (*way).from_socket),
                     self.mapped.word(&raw mut (*way).told),
+                    self.mapped.word(&raw mut (*way).through),
                     self.mapped.word(&raw mut (*way).released),
                     self.mapped.word(&raw mut (*way).received),
                 ],
@@ -101,6 +102,7 @@ impl Memory {
             now.to_socket,
             now.from_socket,
             now.told,
+            now.through,
             now.released,
             now.received,
         ];
@@ -110,10 +112,78 @@ impl Memory {
         set.store(cut::SET, order);
     }
 
+    /// Sets the cutoff of the direction from the other end, unless it is set. Returns false if no
+    /// change of this phase is under way. A program may find the same cutoff meanwhile, and raises
+    /// the two flags, which are not lowered here.
+    pub fn tell(&self, index: u32, phase: u32, at: u32) -> bool {
+        let way = self.way(index, false);
+        let order = Ordering::SeqCst;
+        // SAFETY: as in `read`.
+        let mut now = unsafe { ptr::read_volatile(way) };
+        if now.phase != phase || !now.changes() {
+            return false;
+        }
+        // SAFETY: addresses of fields of a valid record.
+        let set = unsafe { self.mapped.word(&raw mut (*way).cut_set) };
+        if set
+            .compare_exchange(cut::UNSET, cut::BUSY, order, order)
+            .is_err()
+        {
+            return true;
+        }
+        now.cut_at(at);
+        // SAFETY: addresses of fields of a valid record.
+        let fields = unsafe {
+            [
+                (&raw mut (*way).cut, now.cut),
+                (&raw mut (*way).from_socket, now.from_socket),
+                (&raw mut (*way).to_socket, now.to_socket),
+                (&raw mut (*way).told, now.told),
+                (&raw mut (*way).through, now.through),
+            ]
+        };
+        let changed = if phase == phase::ENTERING { 5 } else { 1 };
+        for (field, value) in fields.into_iter().take(changed) {
+            self.mapped.word(field).store(value, order);
+        }
+        set.store(cut::SET, order);
+        // What the end has acknowledged by now, it may not acknowledge again.
+        // SAFETY: as in `read`.
+        let mut now = unsafe { ptr::read_volatile(way) };
+        now.cut_at(at);
+        self.raise(way, [now.released, now.received]);
+        true
+    }
+
+    /// Raises the flags that are not 0.
+    fn raise(&self, way: *mut Way, [released, received]: [u32; 2]) {
+        // SAFETY: addresses of fields of a valid record.
+        let flags = unsafe {
+            [
+                (&raw mut (*way).released, released),
+                (&raw mut (*way).received, received),
+            ]
+        };
+        for (flag, value) in flags.into_iter().filter(|(_, value)| *value != 0) {
+            self.mapped.word(flag).store(value, Ordering::SeqCst);
+        }
+    }
+
+    /// Records that the other end has all data before the cutoff of a change.
+    pub fn confirm(&self, index: u32, phase: u32) {
+        let way = self.way(index, true);
+        // SAFETY: as in `read`.
+        let mut now = unsafe { ptr::read_volatile(way) };
+        if now.phase == phase && now.changes() && now.cut_set == cut::SET {
+            now.confirm();
+            self.raise(way, [now.released, now.received]);
+        }
+    }
+
     /// Lets a direction leave its detour at the next packet, to which `added` bytes were added. A
     /// direction that no packet has entered leaves at once. No program reads the fields that are
-    /// written before the phase.
-    pub fn leave(&self, index: u32, out: bool, added: u32) {
+    /// written before the phase. `released` says that the sender may hear the new route at once.
+    pub fn leave(&self, index: u32, out: bool, added: u32, released: bool) {
         let way = self.way(index, out);
         // SAFETY: addresses of fields of a valid record.
         let (phase, set, shift, next, flags) = unsafe {
@@ -139,8 +209,8 @@ impl Memory {
             return;
         }
         next.store(shift.load(order).wrapping_add(added), order);
-        for flag in flags {
-            flag.store(0, order);
+        for (flag, value) in flags.into_iter().zip([released, false, false]) {
+            flag.store(u32::from(value), order);
         }
         set.store(cut::UNSET, order);
         phase.store(phase::LEAVING, order);

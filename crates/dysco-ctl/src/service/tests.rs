@@ -202,6 +202,7 @@ fn a_listing_has_a_row_for_each_session() {
         services: vec!["count".parse().unwrap()],
         state: ServiceState::In,
         handler: Some(77),
+        peer: None,
         read: [1, 2],
         written: [1, 2],
         delta: [0, 0],
@@ -210,6 +211,7 @@ fn a_listing_has_a_row_for_each_session() {
         services: Vec::new(),
         state: ServiceState::Direct,
         handler: None,
+        peer: Some([192, 0, 2, 9].into()),
         delta: [16, 0],
         ..count.clone()
     };

@@ -7,7 +7,7 @@ use dysco_agent::Happened;
 use dysco_common::EventKind;
 use dysco_control as control;
 use dysco_firewall::transfer;
-use dysco_proto::{Message, asks};
+use dysco_proto::{Message, asks, pairs};
 
 use super::{Engine, ThisHost, chains};
 
@@ -97,6 +97,10 @@ impl Engine {
             control::Event::Message(incoming) if asks::Message::is_one(&incoming.message) => {
                 self.chain_requests.take_ask(core, &incoming);
             }
+            control::Event::Message(incoming) if pairs::Message::is_one(&incoming.message) => {
+                let host = &mut core.host;
+                host.services.take_pair_message(&mut host.plane, &incoming);
+            }
             control::Event::Message(incoming) if chains::is_ours(&incoming.message) => {
                 core.host.take_chain_message(&incoming, &core.machine);
             }
@@ -135,6 +139,8 @@ impl Engine {
                 );
                 core.host.plane.neighbours.is_not_there(peer, &why);
                 core.host.chains.neighbour_gone(&core.host.plane, peer);
+                let host = &mut core.host;
+                host.services.peer_gone(&mut host.plane, peer, &why);
                 // A peer that closed may be restarted: repetition finds out.
                 if !matches!(why, control::DownReason::Closed(_)) {
                     self.removals.removals_without(core, peer);

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use dysco_agent::Start;
 use dysco_common::session::offer;
@@ -18,20 +18,28 @@ use dysco_proxy::repair::{self, Half};
 pub struct Wanted {
     key: FlowKey,
     near: Half,
-    far: Half,
+    far: Option<Half>,
 }
 
 /// The two sockets.
 pub struct Sockets {
     /// Speaks with the local end.
     pub near: OwnedFd,
+    far: Far,
+}
+
+/// The socket on the other side of the services.
+enum Far {
     /// Speaks with the remote end.
-    pub far: OwnedFd,
+    End(OwnedFd),
+    /// A connection to the handler of the remote end's host, once there is one.
+    Handler(Option<OwnedFd>),
 }
 
 impl Wanted {
-    /// Describes the sockets of a session that begin with these numbers.
-    pub fn new(s: &Session, start: Start) -> Wanted {
+    /// Describes the sockets of a session that begin with these numbers: the near one, and the far
+    /// one if it is wanted.
+    pub fn new(s: &Session, start: Start, far: bool) -> Wanted {
         let both = s.local.flags & s.remote.flags;
         let mss = s.local.mss.min(s.remote.mss);
         let half = |sends, receives, scale_of_peer, own_scale| Half {
@@ -46,7 +54,7 @@ impl Wanted {
         Wanted {
             key: s.key,
             near: half(start.back, start.out, local, remote),
-            far: half(start.out, start.back, remote, local),
+            far: far.then(|| half(start.out, start.back, remote, local)),
         }
     }
 }
@@ -58,25 +66,42 @@ impl Sockets {
     /// If the kernel refuses a step.
     pub fn make(wanted: &Wanted) -> io::Result<Sockets> {
         let (local, remote): (SocketAddr, SocketAddr) = (wanted.key.local(), wanted.key.remote());
-        Ok(Sockets {
-            near: repair::continue_session(remote, local, &wanted.near)?,
-            far: repair::continue_session(local, remote, &wanted.far)?,
-        })
+        let near = repair::continue_session(remote, local, &wanted.near)?;
+        let far = match &wanted.far {
+            Some(far) => Far::End(repair::continue_session(local, remote, far)?),
+            None => Far::Handler(None),
+        };
+        Ok(Sockets { near, far })
+    }
+
+    /// Takes the connection to the handler of the remote end's host.
+    pub fn connect(&mut self, tunnel: OwnedFd) {
+        self.far = Far::Handler(Some(tunnel));
+    }
+
+    /// Returns the socket on the other side of the services.
+    pub fn far(&self) -> Option<BorrowedFd<'_>> {
+        match &self.far {
+            Far::End(fd) => Some(fd.as_fd()),
+            Far::Handler(fd) => fd.as_ref().map(AsFd::as_fd),
+        }
     }
 
     /// Resets both connections.
     pub fn reset(&self) {
-        for fd in [&self.near, &self.far] {
+        for fd in [Some(self.near.as_fd()), self.far()].into_iter().flatten() {
             // An error means that the connection is over.
             let _ = repair::reset(fd);
         }
     }
 
-    /// Closes the sockets without a packet, once nobody else has them.
+    /// Closes the sockets of the session without a packet, once nobody else has them. A connection
+    /// to another handler is closed as any other.
     pub fn hush(&self) {
-        for fd in [&self.near, &self.far] {
-            // An error means that the connection is over.
-            let _ = repair::hush(fd);
+        // An error means that the connection is over.
+        let _ = repair::hush(&self.near);
+        if let Far::End(far) = &self.far {
+            let _ = repair::hush(far);
         }
     }
 }

@@ -10,7 +10,8 @@ mod client;
 mod tests;
 mod wire;
 
-use std::net::SocketAddr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 
 use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,7 @@ pub use client::{Client, listen};
 pub(crate) use wire::{receive, send};
 
 /// Version of the messages.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Greatest number of bytes in a message.
 pub const LONGEST: usize = 64 * 1024;
@@ -33,6 +34,10 @@ pub enum Request {
     /// Pass a session through services. Two descriptors come with it: the socket towards the end
     /// that opened the session, and the one towards the other end. [`Report::Put`] answers. If
     /// the request is refused, no byte was read and none written.
+    ///
+    /// With a `pair`, one of the two is a connection to the runner of the other end's host. It
+    /// carries frames: a length (32 bits, network order), and that number of bytes; a length of 0
+    /// ends the direction. Nothing is read from it before [`Request::Open`].
     Put {
         /// Names the session in all messages. `dyscod` chooses it.
         session: u64,
@@ -40,10 +45,16 @@ pub enum Request {
         opener: SocketAddr,
         /// The other end.
         other: SocketAddr,
-        /// True if the hosts of both ends run `dyscod`.
-        both_ends: bool,
+        /// The other half, if the services are at both ends.
+        #[serde(default)]
+        pair: Option<Pair>,
         /// The services, in order from the end that opened the session.
         services: Vec<Spec>,
+    },
+    /// Read what comes from the runner of the other end's host from now on.
+    Open {
+        /// The session.
+        session: u64,
     },
     /// Ask all services of a session to leave. [`Report::Left`] follows once they have, and the
     /// runner passes bytes on unchanged from then on.
@@ -146,6 +157,38 @@ pub enum Report {
     },
 }
 
+/// The other half of services that are at both ends of a session.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pair {
+    /// Name of the pair, the same on both hosts.
+    #[serde(with = "hex::serde")]
+    pub id: [u8; 16],
+    /// Address of the other host.
+    pub peer: IpAddr,
+    /// The end that is on the other host.
+    pub beyond: End,
+    /// Secret of the two hosts, made for this session.
+    #[serde(with = "hex::serde")]
+    pub secret: [u8; 32],
+}
+
+/// Shows no secret.
+impl fmt::Debug for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pair({}, {})", hex::encode(self.id), self.peer)
+    }
+}
+
+/// Name of a pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PairName {
+    /// The same on both hosts.
+    #[serde(with = "hex::serde")]
+    pub id: [u8; 16],
+    /// Address of the other host.
+    pub peer: IpAddr,
+}
+
 /// Bytes of an answer. They are hexadecimal in JSON.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -202,6 +245,9 @@ pub struct State {
     pub session: u64,
     /// Names of its services, in order from the end that opened the session.
     pub services: Vec<String>,
+    /// The pair, if they are at both ends.
+    #[serde(default)]
+    pub pair: Option<PairName>,
     /// Number of bytes that services which have left added to each direction.
     pub delta: [i64; 2],
     /// True if services were asked to leave.

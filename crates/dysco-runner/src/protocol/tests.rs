@@ -11,9 +11,15 @@ fn messages_arrive_as_they_were_with_their_descriptors() {
             session: u64::MAX,
             opener: "[2001:db8::1]:1".parse().unwrap(),
             other: "192.0.2.1:2".parse().unwrap(),
-            both_ends: true,
+            pair: Some(Pair {
+                id: [1; 16],
+                peer: [192, 0, 2, 1].into(),
+                beyond: End::Opener,
+                secret: [2; 32],
+            }),
             services: vec!["socks=target=[::1]:2".parse().unwrap()],
         },
+        Request::Open { session: 1 },
         Request::Take { session: 1 },
         Request::Release {
             session: 1,

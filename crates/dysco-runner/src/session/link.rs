@@ -9,6 +9,8 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 
+use super::frames::{self, Frames};
+
 /// From this load on, the services are told that the socket is full; below half of it, that it
 /// wants bytes again.
 pub const HIGH: usize = 256 * 1024;
@@ -48,6 +50,10 @@ pub struct Link {
     waiting: usize,
     full: bool,
     fin: Fin,
+    /// The link is a connection to another runner.
+    frames: Option<Frames>,
+    /// Nothing is read yet.
+    closed: bool,
 }
 
 /// The end of what is written.
@@ -82,7 +88,20 @@ impl Link {
             waiting: 0,
             full: false,
             fin: Fin::Open,
+            frames: None,
+            closed: false,
         }
+    }
+
+    /// Makes this link one to another runner, from which nothing is read yet.
+    pub fn frame(&mut self) {
+        self.frames = Some(Frames::default());
+        self.closed = true;
+    }
+
+    /// Lets bytes be read.
+    pub fn open(&mut self) {
+        self.closed = false;
     }
 
     /// Sets the options that a relay needs: bytes go on at once, since the sender has waited for
@@ -108,13 +127,22 @@ impl Link {
 
     /// True if reading may find something that the services want.
     pub fn wants_read(&self) -> bool {
-        self.readable && !self.held && !self.ended
+        self.readable && !self.held && !self.ended && !self.closed
     }
 
     /// Reads once.
     pub fn read(&mut self, scratch: &mut [u8]) -> io::Result<Input> {
+        if self.frames.as_ref().is_some_and(Frames::have_ended) {
+            self.ended = true;
+            return Ok(Input::End);
+        }
         let len = scratch.len();
         match rustix::net::recv(&self.socket, &mut *scratch, RecvFlags::DONTWAIT) {
+            // Where a direction ends, a frame says so.
+            Ok((0, _)) if self.frames.is_some() => Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the handler of the other host is gone",
+            )),
             Ok((0, _)) => {
                 self.ended = true;
                 Ok(Input::End)
@@ -122,7 +150,15 @@ impl Link {
             Ok((n, _)) => {
                 // All was read, and more makes a new edge. An end that came before does not.
                 self.readable = n == len || self.uneven;
-                Ok(Input::Bytes(Bytes::copy_from_slice(&scratch[..n])))
+                let Some(frames) = &mut self.frames else {
+                    return Ok(Input::Bytes(Bytes::copy_from_slice(&scratch[..n])));
+                };
+                let bytes = frames.take(&scratch[..n])?;
+                self.readable |= frames.have_ended();
+                Ok(match bytes.is_empty() {
+                    true => Input::Nothing,
+                    false => Input::Bytes(bytes),
+                })
             }
             Err(Errno::AGAIN) => {
                 self.readable = false;
@@ -152,6 +188,16 @@ impl Link {
 
     /// Queues bytes.
     pub fn push(&mut self, bytes: Bytes) {
+        if self.frames.is_some() {
+            if bytes.is_empty() {
+                return;
+            }
+            self.queue_up(frames::header(bytes.len()));
+        }
+        self.queue_up(bytes);
+    }
+
+    fn queue_up(&mut self, bytes: Bytes) {
         self.waiting += bytes.len();
         self.queue.push_back(bytes);
     }
@@ -160,6 +206,9 @@ impl Link {
     pub fn push_fin(&mut self) {
         if self.fin == Fin::Open {
             self.fin = Fin::Waiting;
+            if self.frames.is_some() {
+                self.queue_up(frames::header(0));
+            }
         }
     }
 
@@ -183,7 +232,9 @@ impl Link {
             }
         }
         if self.fin == Fin::Waiting && self.waiting == 0 {
-            rustix::net::shutdown(&self.socket, Shutdown::Write)?;
+            if self.frames.is_none() {
+                rustix::net::shutdown(&self.socket, Shutdown::Write)?;
+            }
             self.fin = Fin::Sent;
         }
         Ok(before - self.waiting)

@@ -1,6 +1,7 @@
 //! A session: its two sockets, its services, and the bytes between them.
 
 mod effects;
+mod frames;
 mod link;
 mod own;
 
@@ -13,7 +14,7 @@ use dysco_service::{Event, Flow, FlowId, LayerId, Service, Stack};
 use rustix::event::epoll::EventFlags;
 
 use crate::host::{Host, Place};
-use crate::protocol::{End, Moved, Reason, Report, State};
+use crate::protocol::{End, Moved, Pair, PairName, Reason, Report, State};
 use link::{HARD, Input, Link};
 use own::Own;
 
@@ -38,6 +39,7 @@ pub struct Session {
     failed: VecDeque<(LayerId, FlowId)>,
     /// Services, in order.
     services: Vec<(LayerId, String)>,
+    pair: Option<PairName>,
     delta: [i64; 2],
     taken: bool,
     read: [u64; 2],
@@ -58,6 +60,7 @@ impl Session {
         session: dysco_service::Session,
         services: Vec<Box<dyn Service>>,
         sockets: [OwnedFd; 2],
+        pair: Option<&Pair>,
         host: &mut Host,
     ) -> Result<Session, Cause> {
         let mut stack = Stack::new(session);
@@ -78,10 +81,18 @@ impl Session {
             host.unwatch(&opener.socket, opener.token);
             cause(error)
         })?;
+        let mut links = [opener, Link::new(other, token)];
+        if let Some(pair) = pair {
+            links[place(pair.beyond)].frame();
+        }
         Ok(Session {
             id,
             stack,
-            links: [opener, Link::new(other, token)],
+            links,
+            pair: pair.map(|pair| PairName {
+                id: pair.id,
+                peer: pair.peer,
+            }),
             own: BTreeMap::new(),
             failed: VecDeque::new(),
             services: named,
@@ -202,6 +213,11 @@ impl Session {
         self.tell_pressure_own() || told
     }
 
+    /// Lets bytes of the other runner come.
+    pub fn open(&mut self) {
+        self.links.iter_mut().for_each(Link::open);
+    }
+
     /// Asks all services to leave.
     pub fn take(&mut self, host: &mut Host) -> Result<(), Reason> {
         self.taken = true;
@@ -299,6 +315,7 @@ impl Session {
         State {
             session: self.id,
             services: self.services.iter().map(|(_, name)| name.clone()).collect(),
+            pair: self.pair,
             delta: self.delta,
             taken: self.taken,
             ended: [other.has_sent_fin(), opener.has_sent_fin()],
@@ -312,6 +329,14 @@ fn ends(flow: Flow) -> [usize; 2] {
     match flow {
         Flow::Back => [1, 0],
         _ => [0, 1],
+    }
+}
+
+/// Place of the socket towards an end in the pair of sockets.
+fn place(end: End) -> usize {
+    match end {
+        End::Opener => 0,
+        End::Other => 1,
     }
 }
 

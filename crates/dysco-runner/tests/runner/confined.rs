@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
-use dysco_runner::protocol::{Client, Report, listen};
+use dysco_runner::protocol::{Client, End, Report, Request, listen};
 use dysco_runner::{confine, run};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, Uid, fork, geteuid, setresuid};
@@ -122,13 +122,16 @@ fn a_confined_runner_does_all_it_has_to_and_nothing_else() {
 
     // A key, and a reset.
     let session = Session::open();
-    let crypt = format!("crypt=key={},outward=forward", "ab".repeat(32));
-    runner.put(2, &[&crypt], &session);
+    runner.request_half(2, &["compress", "crypt"], &session.middle, Some(End::Other));
+    assert!(matches!(
+        runner.report(),
+        Report::Put { result: Ok(()), .. }
+    ));
+    runner.send(Request::Open { session: 2 });
     (&session.opener).write_all(b"1").unwrap();
-    read(&session.other, 2 + 1 + 16);
-    (&session.other)
-        .write_all(&[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
-        .unwrap();
+    read(&session.other, 4 + 2 + 1 + 16);
+    let forged = [&[0, 0, 0, 19, 0, 1][..], &[0; 17]].concat();
+    (&session.other).write_all(&forged).unwrap();
     assert!(matches!(runner.report(), Report::Ended { session: 2, .. }));
     drop(runner);
     succeeds(child);

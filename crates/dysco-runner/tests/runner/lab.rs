@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dysco_runner::protocol::{Client, Moved, Report, Request, State};
+use dysco_runner::protocol::{Client, End, Moved, Pair, Report, Request, State};
 use dysco_runner::{Error, run_with};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -79,11 +79,28 @@ impl Runner {
     }
 
     pub fn request_put(&self, id: u64, services: &[&str], middle: &[TcpStream]) {
+        self.request_half(id, services, middle, None);
+    }
+
+    /// Puts one half of services at both ends into a session. `beyond` is the end on the other host.
+    pub fn request_half(
+        &self,
+        id: u64,
+        services: &[&str],
+        middle: &[TcpStream],
+        beyond: Option<End>,
+    ) {
+        let pair = beyond.map(|beyond| Pair {
+            id: [7; 16],
+            peer: [192, 0, 2, 2].into(),
+            beyond,
+            secret: [9; 32],
+        });
         let request = Request::Put {
             session: id,
             opener: ([192, 0, 2, 1], 1).into(),
             other: ([192, 0, 2, 2], 2).into(),
-            both_ends: true,
+            pair,
             services: services.iter().map(|text| text.parse().unwrap()).collect(),
         };
         let fds: Vec<_> = middle.iter().map(AsFd::as_fd).collect();

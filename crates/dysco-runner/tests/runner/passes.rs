@@ -1,10 +1,11 @@
 //! Bytes pass through services.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::thread::scope;
 
-use dysco_runner::protocol::{Client, Reason, Report, Request};
+use dysco_runner::protocol::{Client, End, Reason, Report, Request};
 
 use rustix::net::SendFlags;
 
@@ -37,34 +38,70 @@ fn services_do_to_a_session_what_their_functions_do_to_the_whole_stream() {
 
 #[test]
 fn crypt_at_both_ends_is_not_seen_by_the_ends_and_leaves_no_plain_text() {
+    pair_is_not_seen(&["crypt"], |wire| {
+        // What is on the wire: a frame with a record.
+        let record = read(wire, 4 + 2 + 6 + 16);
+        assert!(!record.windows(6).any(|part| part == b"secret"));
+    });
+}
+
+#[test]
+fn compress_and_crypt_at_both_ends_are_not_seen_by_the_ends() {
+    pair_is_not_seen(&["compress", "crypt"], |_| {});
+}
+
+#[test]
+fn a_runner_that_dies_ends_no_session_as_if_it_were_complete() {
     let lab = Lab::start();
     let (opener, first) = pair();
     let (second, third) = pair();
-    let (fourth, other) = pair();
-    let key = "0123456789abcdef".repeat(4);
-    let near = format!("crypt=key={key},outward=forward");
-    lab.runner.request_put(1, &[&near], &[first, second]);
+    lab.runner
+        .request_half(1, &["crypt"], &[first, second], Some(End::Other));
     assert!(matches!(
         lab.runner.report(),
         Report::Put { result: Ok(()), .. }
     ));
+    lab.runner.send(Request::Open { session: 1 });
+    drop(third);
+    assert!(matches!(
+        lab.runner.report(),
+        Report::Ended { reason: Reason::Reset { end: End::Other, error }, .. }
+            if error.contains("handler of the other host")
+    ));
+    let mut rest = Vec::new();
+    assert!((&opener).read_to_end(&mut rest).is_err(), "no reset");
+    lab.finish();
+}
 
-    // What is on the wire, before the other end decrypts.
-    (&opener).write_all(b"secret").unwrap();
-    let wire = read(&third, 2 + 6 + 16);
-    assert!(!wire.windows(6).any(|part| part == b"secret"));
-
-    // Both ends, from the same byte on: a fresh session.
+/// Services at both ends of a session: `look` sees the first bytes between the two runners.
+fn pair_is_not_seen(services: &[&str], look: impl Fn(&TcpStream)) {
+    let lab = Lab::start();
     let (opener, first) = pair();
     let (second, third) = pair();
-    let far = format!("crypt=key={key},outward=back");
-    lab.runner.request_put(2, &[&near], &[first, second]);
-    lab.runner.request_put(3, &[&far], &[third, fourth]);
-    for _ in 0..2 {
+    let (fourth, other) = pair();
+    lab.runner
+        .request_half(1, services, &[first, second], Some(End::Other));
+    assert!(matches!(
+        lab.runner.report(),
+        Report::Put { result: Ok(()), .. }
+    ));
+    (&opener).write_all(b"secret").unwrap();
+    look(&third);
+
+    // Both ends, from the same byte on: a fresh session.
+    drop(opener);
+    let (opener, first) = pair();
+    let (second, third) = pair();
+    for (id, middle, beyond) in [
+        (2, [first, second], End::Other),
+        (3, [third, fourth], End::Opener),
+    ] {
+        lab.runner.request_half(id, services, &middle, Some(beyond));
         assert!(matches!(
             lab.runner.report(),
             Report::Put { result: Ok(()), .. }
         ));
+        lab.runner.send(Request::Open { session: id });
     }
     let [forward, back] = [bytes(1, LEN), bytes(2, LEN)];
     let [to_other, to_opener] = scope(|scope| {
@@ -161,7 +198,7 @@ fn a_refused_put_touches_nothing() {
         }
     };
     let unknown = refused(&["socks=target=192.0.2.1:1", "gzip"], 2);
-    assert!(unknown.starts_with("no service is named gzip; choose one of count, crypt"));
+    assert!(unknown.starts_with("no service is named gzip; choose one of compress, count, crypt"));
     let few = refused(&["count"], 1);
     assert!(few.starts_with("1 descriptors came, and not 2"), "{few}");
     let (client, _) = Client::pair().unwrap();
@@ -170,7 +207,7 @@ fn a_refused_put_touches_nothing() {
         session: 1,
         opener: ([192, 0, 2, 1], 1).into(),
         other: ([192, 0, 2, 2], 2).into(),
-        both_ends: false,
+        pair: None,
         services: Vec::new(),
     };
     lab.runner.client.send(&request, &fds).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dysco_explain::Cause;
-use dysco_runner::{Kind, Registry, Spec};
+use dysco_runner::{Half, Kind, Registry, Spec};
 use dysco_service::{Event, Flow, FlowId, Out, Service, TimerId};
 
 /// The byte that [`Mark`] adds.
@@ -18,13 +18,13 @@ pub fn registry() -> Registry {
         make,
     };
     Registry::builtin()
-        .with(kind("double", &[], |_| Ok(Box::new(Double))))
-        .with(kind("number", &[], |_| Ok(Box::new(Number([0; 2])))))
-        .with(kind("mark", &[], |_| Ok(Box::new(Mark([0; 2])))))
-        .with(kind("fail", &[], |_| Ok(Box::new(Fail))))
-        .with(kind("clock", &[], |_| Ok(Box::new(Clock))))
+        .with(kind("double", &[], |_, _| Ok(Box::new(Double))))
+        .with(kind("number", &[], |_, _| Ok(Box::new(Number([0; 2])))))
+        .with(kind("mark", &[], |_, _| Ok(Box::new(Mark([0; 2])))))
+        .with(kind("fail", &[], |_, _| Ok(Box::new(Fail))))
+        .with(kind("clock", &[], |_, _| Ok(Box::new(Clock))))
         .with(kind("detour", &["to"], detour))
-        .with(kind("flood", &[], |_| Ok(Box::new(Flood))))
+        .with(kind("flood", &[], |_, _| Ok(Box::new(Flood))))
 }
 
 /// Sends each byte twice.
@@ -149,7 +149,7 @@ impl Service for Clock {
 /// Sends what the opener sends to another host, and the answers of that host to the opener.
 struct Detour(SocketAddr, FlowId);
 
-fn detour(spec: &Spec) -> Result<Box<dyn Service>, Cause> {
+fn detour(spec: &Spec, _: Option<&Half>) -> Result<Box<dyn Service>, Cause> {
     let to = spec.argument("to").unwrap().parse().unwrap();
     Ok(Box::new(Detour(to, FlowId(0))))
 }

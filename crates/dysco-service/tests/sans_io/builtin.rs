@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use dysco_service::builtin::{Count, Crypt, Socks};
+use dysco_service::builtin::{Compress, Count, Crypt, Socks};
 use dysco_service::{Effect, Event, Flow, Session};
 use proptest::prelude::*;
 
@@ -29,7 +29,62 @@ fn pair() -> [Bench; 2] {
     })
 }
 
+/// Returns the two hosts of a compressed session.
+fn compressed() -> [Bench; 2] {
+    [Flow::Forward, Flow::Back].map(|outward| {
+        let mut bench = Bench::new();
+        let compress = Compress::new(outward, Compress::LEVEL).unwrap();
+        bench.stack.put(0, Box::new(compress)).unwrap();
+        bench
+    })
+}
+
+#[test]
+fn what_does_not_become_smaller_passes_as_it_is() {
+    let [mut left, mut right] = compressed();
+    // Bytes without a pattern, and then text.
+    let mut state = 1_u64;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+        (state >> 56) as u8
+    })
+    .take(1_000_000)
+    .collect();
+    let text = b"one line is like the next\n".repeat(400_000);
+    left.data(Flow::Forward, &noise);
+    let plain = left.out[0].len();
+    assert!(plain >= noise.len() && plain < noise.len() + noise.len() / 100);
+    for part in text.chunks(10_000) {
+        left.data(Flow::Forward, part);
+    }
+    let wire = std::mem::take(&mut left.out[0]);
+    assert!(wire.len() - plain < text.len() * 2 / 3, "it tries again");
+    for part in wire.chunks(70_000) {
+        right.data(Flow::Forward, part);
+    }
+    assert!(right.finish()[0] == [noise, text].concat());
+}
+
 proptest! {
+    #[test]
+    fn what_is_compressed_is_restored(
+        sent in prop::collection::vec(prop::collection::vec(0u8..4, 1..500), 1..20),
+        cut in 1..40_usize,
+    ) {
+        for flow in Flow::SESSION {
+            let [left, right] = compressed();
+            let (mut from, mut to) = if flow == Flow::Forward { (left, right) } else { (right, left) };
+            for bytes in &sent {
+                from.data(flow, bytes);
+            }
+            let wire = std::mem::take(&mut from.out[super::index(flow)]);
+            for part in wire.chunks(cut) {
+                to.data(flow, part);
+            }
+            prop_assert_eq!(to.finish()[super::index(flow)].clone(), sent.concat());
+        }
+    }
+
     #[test]
     fn what_crypt_seals_its_peer_opens(
         sent in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..50), 1..20),

@@ -125,7 +125,7 @@ fn options_of_the_hosts_reach_the_wire() -> Result<()> {
         })
         .loss(1.0)
         .build()?;
-    let tcpdump = capture::start(&lab.client)?;
+    let tcpdump = capture::start(&lab.client, "eth0")?;
     relayed(&lab, Family::V4, &Plan::default(), 2, true)?;
     let retransmitted = counters::tcp(&lab.proxy)?["Tcp.RetransSegs"];
     assert!(retransmitted > 0, "no packet was lost");

@@ -1,6 +1,7 @@
 //! Tests of the harness itself, of hosts in various states, and of firewall state that moves
 //! between hosts.
 
+mod both_ends;
 mod containers;
 mod firewall_state;
 mod firewalls;

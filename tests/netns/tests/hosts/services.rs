@@ -13,20 +13,20 @@ use serde_json::{Value, json};
 const PORT: u16 = 9000;
 
 /// A lab with `dyscod` on the client's host alone: the other end need not know.
-struct OneEnd {
-    lab: Lab,
-    fleet: Fleet,
-    daemon: Daemon,
+pub struct OneEnd {
+    pub lab: Lab,
+    pub fleet: Fleet,
+    pub daemon: Daemon,
     server: Server,
     family: Family,
 }
 
 impl OneEnd {
-    fn new(name: &str, family: Family) -> Result<OneEnd> {
+    pub fn new(name: &str, family: Family) -> Result<OneEnd> {
         OneEnd::over(Lab::builder(name).build()?, family)
     }
 
-    fn over(lab: Lab, family: Family) -> Result<OneEnd> {
+    pub fn over(lab: Lab, family: Family) -> Result<OneEnd> {
         let fleet = Fleet::new(&lab)?;
         let daemon = fleet.start(&lab, Role::Client, "")?;
         let server = Server::start(&lab.server, Role::Server.at(family, PORT))?;
@@ -39,7 +39,7 @@ impl OneEnd {
         })
     }
 
-    fn open(&self, count: usize, plan: &Plan) -> Result<Group> {
+    pub fn open(&self, count: usize, plan: &Plan) -> Result<Group> {
         let to = Role::Server.at(self.family, PORT);
         let group = Group::open(&self.lab.client, &self.server, to, count, plan)?;
         group.run();
@@ -48,7 +48,7 @@ impl OneEnd {
     }
 
     /// Runs `dyscoctl service`. Returns its result or its error, with the exit code as `exit`.
-    fn service(&self, words: &[&str]) -> Result<Value> {
+    pub fn service(&self, words: &[&str]) -> Result<Value> {
         let words = [&["service"], words, &["-o", "json"]].concat();
         let ran = self.fleet.try_dyscoctl(&self.lab.client, &words)?;
         let text = if ran.stdout.is_empty() {
@@ -65,7 +65,7 @@ impl OneEnd {
     }
 
     /// Changes all sessions, and waits for the end of the change.
-    fn change(&self, words: &[&str], outcome: &str, count: usize) -> Result<Value> {
+    pub fn change(&self, words: &[&str], outcome: &str, count: usize) -> Result<Value> {
         let filter = ["--filter", "port=9000", "--wait"];
         let done = self.service(&[words, &filter].concat())?;
         let all = done["sessions"].as_array().context("no sessions")?;
@@ -83,7 +83,7 @@ impl OneEnd {
 
     /// Ends the lab. A handler outlives its daemon as long as it has sessions, and those that ended
     /// outside it are collected only minutes later.
-    fn finish(self) -> Result<()> {
+    pub fn finish(self) -> Result<()> {
         let listed = self.service(&["list"])?;
         let handler = listed[0]["handler"]
             .as_i64()

@@ -6,7 +6,7 @@ use dysco_common::Session;
 use dysco_common::session::offer;
 use dysco_common::view::{Change, View};
 use dysco_explain::Cause;
-use dysco_runner::{Registry, Spec};
+use dysco_runner::{Ends, Registry, Spec};
 
 use super::{Services, Stage};
 use crate::engine::Plane;
@@ -62,7 +62,7 @@ fn known(services: &[ServiceSpec]) -> Result<(), Cause> {
     }
     let registry = Registry::builtin();
     for service in services {
-        registry.make(&spec(service)?)?;
+        registry.known(&spec(service)?)?;
     }
     Ok(())
 }
@@ -114,13 +114,8 @@ pub(super) fn judge(
                 _ => Judged::Refused(vec![busy()]),
             }
         }
-        (ServiceAction::Put { .. }, Some(_)) => Judged::Refused(vec![
-            Cause::new("other services are in it")
-                .hint("take them out first with 'dyscoctl service take'"),
-        ]),
-        (ServiceAction::Put { services }, None) => {
-            let mut reasons = obstacles(plane, slot, &s);
-            reasons.extend(unfit(services, &s));
+        (ServiceAction::Put { services: wanted }, _) => {
+            let reasons = refusals(plane, services, slot, wanted);
             match reasons.is_empty() {
                 true => Judged::Possible,
                 false => Judged::Refused(reasons),
@@ -129,9 +124,52 @@ pub(super) fn judge(
     }
 }
 
-/// Returns the reason for which the services cannot work in a session.
-fn unfit(services: &[ServiceSpec], s: &Session) -> Option<Cause> {
-    let specs: Result<Vec<Spec>, Cause> = services.iter().map(spec).collect();
+/// Returns the reasons for which these services cannot enter a session that does not have them.
+pub(super) fn refusals(
+    plane: &Plane,
+    services: &Services,
+    slot: u32,
+    wanted: &[ServiceSpec],
+) -> Vec<Cause> {
+    let s = plane.agent.session(slot);
+    let had = services.sessions.get(&slot);
+    if had.is_some_and(|one| one.created_ns == s.created_ns && one.stage != Stage::Direct) {
+        let others = Cause::new("other services are in it");
+        return vec![others.hint("take them out first with 'dyscoctl service take'")];
+    }
+    let mut reasons = obstacles(plane, slot, &s);
+    match check(wanted, &s) {
+        Ok(Ends::Pair) => reasons.extend(no_peer(plane, services, slot, &s)),
+        Ok(Ends::One) => {}
+        Err(cause) => reasons.push(cause),
+    }
+    reasons
+}
+
+/// Returns the reason for which services cannot be at both ends of a session.
+fn no_peer(plane: &Plane, services: &Services, slot: u32, s: &Session) -> Option<Cause> {
+    let delta = services.sessions.get(&slot).map(|one| one.delta);
+    if delta.is_some_and(|delta| delta != [0; 2]) {
+        return Some("earlier services have added bytes to it".into());
+    }
+    let addresses = plane.control.local_addresses();
+    if addresses.is_empty() {
+        let cause = Cause::new(
+            "these services need dyscod at both ends, and this host has no control channel",
+        );
+        return Some(cause.hint("configure control.listen and certificates"));
+    }
+    let tunnel = |port| addresses.iter().any(|address| address.port() == port);
+    (tunnel(s.key.local().port()) || tunnel(s.key.remote().port()))
+        .then(|| "it is a connection between two handlers".into())
+}
+
+/// Returns the ends at which services have to be in a session.
+///
+/// # Errors
+/// The reason for which they cannot work in it.
+pub(super) fn check(services: &[ServiceSpec], s: &Session) -> Result<Ends, Cause> {
+    let specs: Vec<Spec> = services.iter().map(spec).collect::<Result<_, _>>()?;
     let (local, remote) = (s.key.local(), s.key.remote());
     let (opener, other) = match s.life.opened_here {
         0 => (remote, local),
@@ -140,10 +178,10 @@ fn unfit(services: &[ServiceSpec], s: &Session) -> Option<Cause> {
     let session = dysco_runner::Session {
         opener,
         other,
-        both_ends: false,
+        // The other host is asked if they need it.
+        both_ends: true,
     };
-    let checked = specs.and_then(|specs| Registry::builtin().check(&specs, &session));
-    checked.err()
+    Registry::builtin().check(&specs, &session)
 }
 
 fn busy() -> Cause {

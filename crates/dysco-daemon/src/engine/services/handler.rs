@@ -152,8 +152,10 @@ impl Services {
             };
             let (handler, routes) = (handler.clone(), plane.routes.clone());
             let answers = plane.answers.clone();
+            let far = self.sessions.get(&slot);
+            let far = far.is_some_and(|one| one.paired.is_none());
             tokio::spawn(async move {
-                let made = make(&handler, &routes, &s, start).await;
+                let made = make(&handler, &routes, &s, start, far).await;
                 // The engine may have ended.
                 let _ = answers.send(Answer::Service(Box::new(Done::Made(slot, made))));
             });
@@ -205,12 +207,13 @@ impl Services {
     }
 }
 
-/// Makes the sockets for a session.
+/// Makes the sockets for a session: the near one, and the far one if it is wanted.
 async fn make(
     handler: &Handler,
     routes: &Routes,
     s: &Session,
     start: Start,
+    far: bool,
 ) -> Result<Made, Cause> {
     let (local, remote): (IpAddr, IpAddr) = (s.key.local().ip(), s.key.remote().ip());
     let route = routes
@@ -222,7 +225,7 @@ async fn make(
         interface: route.ifindex,
         address: address_of(route.ifindex)?,
     };
-    let sockets = handler.place.sockets(Wanted::new(s, start)).await;
+    let sockets = handler.place.sockets(Wanted::new(s, start, far)).await;
     let sockets = sockets
         .map_err(|error| Cause::new(format!("its handler gets no sockets for it: {error}")))?;
     Ok(Made {
@@ -261,13 +264,21 @@ fn address_of(index: u32) -> Result<[u8; 6], Cause> {
 }
 
 /// Returns the two sockets in the order of the handler: the one towards the opener first.
-pub(super) fn in_order(sockets: &handlers::Sockets, opened_here: bool) -> [BorrowedFd<'_>; 2] {
-    let (near, far) = (sockets.near.as_fd(), sockets.far.as_fd());
-    if opened_here {
+///
+/// # Errors
+/// If there is no connection to the other handler.
+pub(super) fn in_order(
+    sockets: &handlers::Sockets,
+    opened_here: bool,
+) -> Result<[BorrowedFd<'_>; 2], Cause> {
+    let far = sockets.far();
+    let far = far.ok_or_else(|| Cause::new("its handler has no connection to the other host"))?;
+    let near = sockets.near.as_fd();
+    Ok(if opened_here {
         [near, far]
     } else {
         [far, near]
-    }
+    })
 }
 
 /// Returns the request that passes a session to the handler.
@@ -278,14 +289,28 @@ pub(super) fn offer(slot: u32, one: &super::Serviced) -> Result<Request, Cause> 
     } else {
         (remote, local)
     };
-    let services = one.services.iter().map(super::choice::spec);
+    let mut services = one.services.clone();
+    mirror(&mut services, one.paired.is_some(), one.opened_here);
+    let services = services.iter().map(super::choice::spec);
     Ok(Request::Put {
         session: u64::from(slot),
         opener,
         other,
-        both_ends: false,
+        pair: one
+            .paired
+            .as_ref()
+            .map(|pair| pair.for_handler(one.opened_here)),
         services: services.collect::<Result<_, _>>()?,
     })
+}
+
+/// Changes the order of services between that of a request and that of the handler, which begins
+/// with the end that opened the session. At both ends, the first is next to the program on each host,
+/// and the last next to the other host.
+pub(super) fn mirror(services: &mut [dysco_api::ServiceSpec], paired: bool, opened_here: bool) {
+    if paired && !opened_here {
+        services.reverse();
+    }
 }
 
 /// Returns the slot of a session as the handler names it.

@@ -110,12 +110,17 @@ impl Services {
                 false => one.services.iter().map(without_secrets).collect(),
             },
             state: match one.stage {
-                Stage::Sockets | Stage::Offered(..) | Stage::Entering => ServiceState::Entering,
+                Stage::Invited
+                | Stage::Sockets
+                | Stage::Offered(..)
+                | Stage::Accepted(..)
+                | Stage::Entering => ServiceState::Entering,
                 Stage::In => ServiceState::In,
                 Stage::Asked | Stage::Leaving => ServiceState::Leaving,
                 Stage::Direct => ServiceState::Direct,
             },
             handler: handler.map(|handler| handler.pid()),
+            peer: one.paired.as_ref().filter(|_| !left).map(|pair| pair.peer),
             read: moved.read,
             written: moved.written,
             delta: one.delta,

@@ -9,6 +9,7 @@
 mod choice;
 mod handler;
 mod list;
+mod pair;
 mod progress;
 mod request;
 mod take_up;
@@ -19,14 +20,16 @@ use std::time::Instant;
 
 use dysco_agent::{DetourLink, Start};
 use dysco_api::{ServiceSpec, SessionId};
-use dysco_common::FlowKey;
-use dysco_explain::Cause;
+use dysco_common::{FlowKey, Session};
+use dysco_explain::{Cause, Explain};
+use dysco_proto::pairs::PairId;
 use dysco_runner::protocol::Report;
 
 use super::Plane;
 use crate::handlers::{Failed, Sockets, Started};
 pub(in crate::engine) use choice::in_the_way;
 use handler::Handler;
+use pair::{Came, Door, Paired};
 use request::Job;
 
 /// Sessions with services, and the handler that runs these.
@@ -38,6 +41,10 @@ pub(in crate::engine) struct Services {
     /// Sessions that wait for it.
     waiting: Vec<u32>,
     sessions: HashMap<u32, Serviced>,
+    /// Slots of the sessions with services at both ends. An entry may be out of date.
+    pairs: HashMap<PairId, u32>,
+    /// The place where other handlers connect.
+    door: Option<Door>,
     jobs: HashMap<u64, Job>,
     next_job: u64,
     lists: Vec<list::Waiting>,
@@ -64,15 +71,62 @@ struct Serviced {
     ordered: Instant,
     /// Bytes that services which have left have added: to the server, and to the client.
     delta: [i64; 2],
+    /// The other half, if the services are at both ends.
+    paired: Option<Paired>,
+}
+
+impl Serviced {
+    /// Describes a session that services are to enter.
+    fn new(plane: &Plane, slot: u32, s: &Session, services: Vec<ServiceSpec>) -> Serviced {
+        Serviced {
+            session: plane.session_id(slot, s),
+            key: s.key,
+            created_ns: s.created_ns,
+            services,
+            stage: Stage::Sockets,
+            sockets: None,
+            opened_here: s.life.opened_here != 0,
+            job: None,
+            since: Instant::now(),
+            ordered: Instant::now(),
+            delta: [0; 2],
+            paired: None,
+        }
+    }
+
+    /// Leads the session to the handler from its next packet on, if it still can be.
+    fn enter(
+        &mut self,
+        plane: &Plane,
+        slot: u32,
+        start: &Start,
+        link: &DetourLink,
+    ) -> Result<(), Cause> {
+        let lives = plane.agent.session(slot).created_ns == self.created_ns
+            && plane.agent.may_enter_detour(slot);
+        if !lives {
+            return Err("it has ended or was changed meanwhile".into());
+        }
+        let paired = self.paired.is_some();
+        let entered = plane.agent.enter_detour(slot, start, link, paired);
+        entered.map_err(|error| error.explain().cause())?;
+        self.stage = Stage::Entering;
+        self.ordered = Instant::now();
+        Ok(())
+    }
 }
 
 /// Progress of a session's services.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
+    /// The other host is asked to take part, or is awaited.
+    Invited,
     /// Their sockets are being made.
     Sockets,
     /// The handler has not accepted them yet.
     Offered(Start, DetourLink),
+    /// The handler has accepted them. The other host's has not yet.
+    Accepted(Start, DetourLink),
     /// The session is led through them.
     Entering,
     /// All bytes pass them.
@@ -91,6 +145,8 @@ pub(in crate::engine) enum Done {
     Started(Result<Started, Failed>),
     /// Sockets were made for the session of a slot, or could not be.
     Made(u32, Result<Made, Cause>),
+    /// The handler of another host has a connection to the one here, or cannot have one.
+    Came(Came),
     /// A report of the handler; nothing if it has ended.
     Report(Option<Report>),
 }
@@ -108,6 +164,7 @@ impl Services {
         match done {
             Done::Started(started) => self.started(plane, started),
             Done::Made(slot, made) => self.made(plane, slot, made),
+            Done::Came(came) => self.came(plane, came),
             Done::Report(Some(report)) => self.reported(plane, report),
             Done::Report(None) => self.handler_ended(plane),
         }
@@ -116,6 +173,7 @@ impl Services {
     /// True while a session's routes change.
     pub fn is_busy(&self) -> bool {
         let changes = |stage| matches!(stage, Stage::Entering | Stage::Leaving);
-        !self.jobs.is_empty() || self.sessions.values().any(|one| changes(one.stage))
+        let waits = |one: &Serviced| changes(one.stage) || one.waits_for_peer();
+        !self.jobs.is_empty() || self.sessions.values().any(waits)
     }
 }

@@ -8,6 +8,7 @@ use dysco_explain::Cause;
 use dysco_runner::protocol::{Reason, Report, Request};
 
 use super::handler::{in_order, offer, session_of};
+use super::pair::Paired;
 use super::request::report;
 use super::{Made, Serviced, Services, Stage};
 use crate::engine::Plane;
@@ -22,11 +23,14 @@ impl Services {
         let Some(one) = self.sessions.get_mut(&slot) else {
             return;
         };
-        let offered = made.and_then(|made| {
+        let offered = made.and_then(|mut made| {
+            if let Some(tunnel) = one.paired.as_mut().and_then(Paired::take_tunnel) {
+                made.sockets.connect(tunnel);
+            }
             let request = offer(slot, one)?;
             let handler = self.handler.as_ref();
             let handler = handler.ok_or_else(|| Cause::new("the handler has ended"))?;
-            let fds = in_order(&made.sockets, one.opened_here);
+            let fds = in_order(&made.sockets, one.opened_here)?;
             handler
                 .send(request, &fds)
                 .map_err(|error| Cause::new(format!("the handler takes no session: {error}")))?;
@@ -37,7 +41,10 @@ impl Services {
                 one.stage = Stage::Offered(made.start, made.link);
                 one.sockets = Some(made.sockets);
             }
-            Err(cause) => self.refuse(plane, slot, cause),
+            Err(cause) => {
+                self.abort(plane, slot, &cause.why);
+                self.refuse(plane, slot, cause);
+            }
         }
     }
 
@@ -52,7 +59,12 @@ impl Services {
                     result: Err(cause), ..
                 },
                 Some(slot),
-            ) => self.refuse(plane, slot, cause),
+            ) => {
+                self.abort(plane, slot, &cause.why);
+                self.refuse(plane, slot, cause);
+            }
+            // Services at both ends leave with the other host.
+            (Report::Left { .. }, Some(slot)) if self.is_paired(slot) => {}
             (Report::Left { delta, .. }, Some(slot)) => self.left(plane, slot, delta),
             (Report::Ended { reason, .. }, Some(slot)) => self.ended(plane, slot, &reason),
             (Report::Notify { service, text, .. }, Some(slot)) => {
@@ -78,24 +90,14 @@ impl Services {
         let Some(one) = self.sessions.get_mut(&slot) else {
             return;
         };
+        if one.paired.is_some() {
+            return self.accepted_here(plane, slot);
+        }
         let Stage::Offered(start, link) = one.stage else {
             return;
         };
-        let lives = plane.agent.session(slot).created_ns == one.created_ns
-            && plane.agent.may_enter_detour(slot);
-        let entered = match lives {
-            true => plane
-                .agent
-                .enter_detour(slot, &start, &link)
-                .map_err(|error| dysco_explain::Explain::explain(&error).cause()),
-            false => Err("it has ended or was changed meanwhile".into()),
-        };
-        match entered {
-            Ok(()) => {
-                one.stage = Stage::Entering;
-                one.ordered = Instant::now();
-                self.begun(plane, slot, ServiceOutcome::Entering);
-            }
+        match one.enter(plane, slot, &start, &link) {
+            Ok(()) => self.begun(plane, slot, ServiceOutcome::Entering),
             Err(cause) => {
                 self.release(slot);
                 self.refuse(plane, slot, cause);
@@ -110,6 +112,9 @@ impl Services {
         };
         one.job = Some(job);
         one.since = Instant::now();
+        if one.paired.is_some() {
+            return self.leave_both(plane, slot);
+        }
         one.stage = Stage::Asked;
         self.send(
             slot,
@@ -152,10 +157,12 @@ impl Services {
     /// Looks at all sessions whose routes change, and at requests whose time is over.
     pub(in crate::engine) fn sweep(&mut self, plane: &mut Plane) {
         let changes = |one: &Serviced| matches!(one.stage, Stage::Entering | Stage::Leaving);
-        let slots = self.sessions.iter().filter(|(_, one)| changes(one));
+        let wants = |one: &Serviced| changes(one) || one.waits_for_peer();
+        let slots = self.sessions.iter().filter(|(_, one)| wants(one));
         let slots: Vec<u32> = slots.map(|(slot, _)| *slot).collect();
         for slot in slots {
             self.step(plane, slot);
+            self.wait_for_peer(plane, slot);
         }
         let now = Instant::now();
         let over = |id: &u64| {
@@ -177,8 +184,14 @@ impl Services {
         }
     }
 
+    /// True if the services of a session are at both ends.
+    fn is_paired(&self, slot: u32) -> bool {
+        let one = self.sessions.get(&slot);
+        one.is_some_and(|one| one.paired.is_some())
+    }
+
     /// Takes a session as far as its routes have changed.
-    fn step(&mut self, plane: &mut Plane, slot: u32) {
+    pub(super) fn step(&mut self, plane: &mut Plane, slot: u32) {
         let Some(one) = self.sessions.get_mut(&slot) else {
             return;
         };
@@ -186,22 +199,30 @@ impl Services {
         let Some(d) = plane.agent.settle_detour(slot, still) else {
             return;
         };
-        match one.stage {
-            Stage::Entering if are(&d, phase::THROUGH) => {
-                one.stage = Stage::In;
-                let text = format!("{}{}", words(&one.services), self.by(slot));
-                if let Some(one) = self.sessions.get(&slot) {
-                    plane.report("services-put", Some(one.session), text);
-                }
-                self.settle(plane, slot, ServiceOutcome::Put, None);
+        self.tell_peer(plane, slot, &d);
+        let stage = self.sessions.get(&slot).map(|one| one.stage);
+        match stage {
+            Some(Stage::Entering) if are(&d, phase::THROUGH) => self.all_in(plane, slot),
+            Some(Stage::Leaving) if are(&d, phase::DIRECT) && self.may_forget(slot) => {
+                self.out(plane, slot);
             }
-            Stage::Leaving if are(&d, phase::DIRECT) => self.out(plane, slot),
             _ => {}
         }
     }
 
+    /// All bytes of the session pass the handler.
+    fn all_in(&mut self, plane: &mut Plane, slot: u32) {
+        let by = self.by(slot);
+        if let Some(one) = self.sessions.get_mut(&slot) {
+            one.stage = Stage::In;
+            let text = format!("{}{by}", words(&one.services));
+            plane.report("services-put", Some(one.session), text);
+        }
+        self.settle(plane, slot, ServiceOutcome::Put, None);
+    }
+
     /// The session is led past the handler, which forgets it.
-    fn out(&mut self, plane: &mut Plane, slot: u32) {
+    pub(super) fn out(&mut self, plane: &mut Plane, slot: u32) {
         self.release(slot);
         let as_before = plane.agent.end_detour(slot);
         let by = self.by(slot);
@@ -223,6 +244,18 @@ impl Services {
         let Some(one) = self.sessions.get(&slot) else {
             return;
         };
+        match one.stage {
+            // The other handler was faster to forget it.
+            Stage::Leaving if self.is_paired(slot) && self.is_out(plane, slot) => {
+                return self.out(plane, slot);
+            }
+            Stage::Offered(..) | Stage::Accepted(..) => {
+                self.abort(plane, slot, "its handler has ended it");
+                let cause = "the handler of the other host has given it up".into();
+                return self.refuse(plane, slot, cause);
+            }
+            _ => {}
+        }
         if let Reason::Failed { service, why } = reason {
             let text = format!("{service} has ended the session: {why}");
             plane.report("service-failed", Some(one.session), text);
@@ -237,29 +270,42 @@ impl Services {
             return;
         };
         match one.stage {
-            Stage::Direct => return,
+            Stage::Direct | Stage::Invited => return,
             Stage::Sockets => {
                 self.waiting.push(slot);
                 return;
             }
             // No byte has entered it.
-            Stage::Offered(..) => {
+            Stage::Offered(..) | Stage::Accepted(..) => {
+                self.abort(plane, slot, "its handler has ended");
                 return self.refuse(plane, slot, "the handler has ended".into());
             }
             _ => {}
         }
-        plane.report(
-            "service-failed",
-            Some(one.session),
-            "its handler has ended".into(),
-        );
-        if let Some(sockets) = &one.sockets {
-            sockets.reset();
+        self.end_session(plane, slot, "its handler has ended");
+    }
+
+    /// Ends a session whose bytes are lost.
+    pub(super) fn end_session(&mut self, plane: &mut Plane, slot: u32, why: &str) {
+        let Some(one) = self.sessions.get(&slot) else {
+            return;
+        };
+        plane.report("service-failed", Some(one.session), why.into());
+        match &one.sockets {
+            Some(sockets) => sockets.reset(),
+            // An earlier process has put them in.
+            None => self.send(
+                slot,
+                Request::Release {
+                    session: u64::from(slot),
+                    reset: true,
+                },
+            ),
         }
         self.settle_refused(
             plane,
             slot,
-            "its handler has ended, and the session with it".into(),
+            Cause::new(format!("{why}, and the session with it")),
         );
         self.sessions.remove(&slot);
     }
@@ -290,7 +336,7 @@ impl Services {
     }
 
     /// Closes the session's sockets without a packet.
-    fn release(&mut self, slot: u32) {
+    pub(super) fn release(&mut self, slot: u32) {
         let one = self.sessions.get_mut(&slot);
         let sockets = one.and_then(|one| one.sockets.take());
         if let Some(sockets) = &sockets {
@@ -312,7 +358,7 @@ impl Services {
     }
 
     /// Reports that a change has begun, to a client that does not wait for its end.
-    fn begun(&mut self, plane: &Plane, slot: u32, outcome: ServiceOutcome) {
+    pub(super) fn begun(&mut self, plane: &Plane, slot: u32, outcome: ServiceOutcome) {
         let job = self.sessions.get(&slot).and_then(|one| one.job);
         let waits = job
             .and_then(|id| self.jobs.get(&id))
@@ -389,7 +435,7 @@ impl Services {
     }
 }
 
-fn are(d: &Detour, phase: u32) -> bool {
+pub(super) fn are(d: &Detour, phase: u32) -> bool {
     d.out.phase == phase && d.back.phase == phase
 }
 

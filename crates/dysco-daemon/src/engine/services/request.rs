@@ -4,10 +4,11 @@ use std::time::{Duration, Instant};
 
 use dysco_api::{Reply, ServiceAction, ServiceOutcome, ServiceReport, ServiceRequest, ServiceSpec};
 use dysco_explain::Cause;
+use dysco_runner::Ends;
 use tokio::sync::mpsc;
 
 use super::choice::{self, Judged, judge};
-use super::{Serviced, Services, Stage};
+use super::{Serviced, Services};
 use crate::api::Caller;
 use crate::engine::Plane;
 
@@ -123,23 +124,14 @@ impl Services {
     /// Begins to put services into a session.
     fn put(&mut self, plane: &mut Plane, job: u64, slot: u32, services: Vec<ServiceSpec>) {
         let s = plane.agent.session(slot);
+        if choice::check(&services, &s) == Ok(Ends::Pair) {
+            return self.invite(plane, job, slot, services);
+        }
         let delta = self.sessions.get(&slot).map_or([0; 2], |one| one.delta);
-        self.sessions.insert(
-            slot,
-            Serviced {
-                session: plane.session_id(slot, &s),
-                key: s.key,
-                created_ns: s.created_ns,
-                services,
-                stage: Stage::Sockets,
-                sockets: None,
-                opened_here: s.life.opened_here != 0,
-                job: Some(job),
-                since: Instant::now(),
-                ordered: Instant::now(),
-                delta,
-            },
-        );
+        let mut one = Serviced::new(plane, slot, &s, services);
+        one.job = Some(job);
+        one.delta = delta;
+        self.sessions.insert(slot, one);
         self.waiting.push(slot);
         self.go_on(plane);
     }

@@ -7,7 +7,8 @@ use dysco_common::View;
 use dysco_common::detour::{Detour, phase};
 use dysco_runner::protocol::{Request, State};
 
-use super::handler::slot_of;
+use super::handler::{mirror, slot_of};
+use super::pair::Paired;
 use super::{Serviced, Services, Stage};
 use crate::engine::Plane;
 use crate::handlers;
@@ -54,6 +55,13 @@ impl Services {
                 .iter()
                 .filter_map(|name| name.parse::<ServiceSpec>().ok());
             one.services = names.collect();
+            if let Some(name) = state.pair {
+                mirror(&mut one.services, true, one.opened_here);
+                let paired = Paired::found(name);
+                self.pairs.insert(paired.id, slot);
+                one.paired = Some(paired);
+                continue;
+            }
             if state.services.is_empty() && one.stage == Stage::In {
                 // They left while no dyscod ran.
                 self.left(plane, slot, state.delta);
@@ -93,6 +101,7 @@ fn serviced(plane: &Plane, slot: u32, d: &Detour) -> Serviced {
         } else {
             [added(d.back.shift), added(d.out.shift)]
         },
+        paired: None,
     }
 }
 

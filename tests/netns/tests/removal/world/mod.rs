@@ -51,7 +51,7 @@ impl World {
     ) -> Result<World> {
         let lab = builder.build()?;
         // The capture has the headers for the report of a failure, in which case its folder stays.
-        let capture = capture::start(&lab.client)?;
+        let capture = capture::start(&lab.client, "eth0")?;
         let fleet = Fleet::new(&lab)?.with_faults();
         let started = fleet.start_all(&lab, roles.iter().map(|role| (*role, config.into())))?;
         let daemons = roles.iter().copied().zip(started).collect();

@@ -1,0 +1,317 @@
+//! The steps before a session changes: both handlers get it.
+
+use std::net::SocketAddr;
+
+use dysco_api::{ServiceOutcome, ServiceSpec};
+use dysco_common::FlowKey;
+use dysco_control::Incoming;
+use dysco_explain::Cause;
+use dysco_proto::pairs::{Content, PairId, Secret};
+
+use super::super::choice;
+use super::super::{Serviced, Services, Stage};
+use super::{Came, Door, PATIENCE, Paired, send, tunnel};
+use crate::engine::Plane;
+
+/// What another host asks for.
+pub(super) struct Invitation {
+    pub opener: SocketAddr,
+    pub other: SocketAddr,
+    pub services: Vec<String>,
+    pub secret: Secret,
+    pub token: Secret,
+}
+
+impl Services {
+    /// Asks the host of a session's other end to put the same services into it.
+    pub(in crate::engine::services) fn invite(
+        &mut self,
+        plane: &mut Plane,
+        job: u64,
+        slot: u32,
+        services: Vec<ServiceSpec>,
+    ) {
+        let s = plane.agent.session(slot);
+        let [secret, token] = [rand::random(), rand::random()].map(Secret);
+        let pair = PairId(rand::random());
+        let paired = Paired::new(pair, s.key.remote().ip(), true, secret, token);
+        let mut one = Serviced::new(plane, slot, &s, services);
+        one.stage = Stage::Invited;
+        one.job = Some(job);
+        one.paired = Some(paired);
+        self.sessions.insert(slot, one);
+        self.pairs.insert(pair, slot);
+        self.say_invite(plane, slot);
+    }
+
+    fn say_invite(&self, plane: &Plane, slot: u32) {
+        let Some(one) = self.sessions.get(&slot) else {
+            return;
+        };
+        let Some(paired) = &one.paired else {
+            return;
+        };
+        let (local, remote) = (one.key.local(), one.key.remote());
+        let (opener, other) = match one.opened_here {
+            true => (local, remote),
+            false => (remote, local),
+        };
+        let content = Content::Invite {
+            opener,
+            other,
+            services: one.services.iter().map(ToString::to_string).collect(),
+            secret: paired.secret,
+            token: paired.token,
+        };
+        self.say(plane, slot, content);
+    }
+
+    /// Another host asks for services at both ends.
+    pub(super) fn invited(
+        &mut self,
+        plane: &mut Plane,
+        incoming: &Incoming,
+        pair: PairId,
+        invitation: Invitation,
+    ) {
+        let Some(peer) = incoming.from.addresses.first().copied() else {
+            return;
+        };
+        // It may be a repetition.
+        let result = match self.slot_of_pair(pair) {
+            Some(_) => Ok(()),
+            None => self.join(plane, incoming, pair, invitation),
+        };
+        let door = result.and_then(|()| self.door(plane));
+        if let Err(cause) = &door {
+            tracing::info!(%peer, "services of another host were refused: {cause}");
+        }
+        send(plane, peer, pair, Content::Invited(door));
+    }
+
+    /// Takes part in a pair, if the session can have the services.
+    fn join(
+        &mut self,
+        plane: &mut Plane,
+        incoming: &Incoming,
+        pair: PairId,
+        invitation: Invitation,
+    ) -> Result<(), Cause> {
+        let Invitation { opener, other, .. } = invitation;
+        let keys = [(opener, other), (other, opener)];
+        let own = |(local, _): &(SocketAddr, SocketAddr)| {
+            plane.config.host.addresses.contains(&local.ip())
+        };
+        let key = keys.iter().find(|ends| own(ends));
+        let key = key.map(|(local, remote)| FlowKey::new(*local, *remote));
+        let slot = key.and_then(|key| plane.agent.find(&key));
+        let slot = slot.ok_or_else(|| {
+            Cause::new("the host of its other end does not know the session").hint(
+                "look there with 'dyscoctl sessions'; a NAT between the hosts changes its name",
+            )
+        })?;
+        let s = plane.agent.session(slot);
+        if !incoming.from.holds(s.key.remote().ip()) {
+            return Err("the host that asks does not have an end of the session".into());
+        }
+        let services = invitation.services.iter();
+        let services = services.map(|text| text.parse::<ServiceSpec>().map_err(Cause::new));
+        let services = services.collect::<Result<Vec<_>, _>>()?;
+        if let Some(cause) = choice::refusals(plane, self, slot, &services)
+            .into_iter()
+            .next()
+        {
+            return Err(Cause {
+                why: format!("the host of its other end refuses: {}", cause.why),
+                ..cause
+            });
+        }
+        let Invitation { secret, token, .. } = invitation;
+        let mut one = Serviced::new(plane, slot, &s, services);
+        one.stage = Stage::Invited;
+        one.paired = Some(Paired::new(pair, s.key.remote().ip(), false, secret, token));
+        self.sessions.insert(slot, one);
+        self.pairs.insert(pair, slot);
+        Ok(())
+    }
+
+    /// Returns the TCP port on which connections of other hosts arrive.
+    fn door(&mut self, plane: &Plane) -> Result<u16, Cause> {
+        if let Some(door) = &self.door {
+            return Ok(door.port);
+        }
+        let addresses = plane.control.local_addresses();
+        let door = Door::open(&addresses, &plane.answers).map_err(|error| {
+            Cause::new(format!(
+                "the host of its other end cannot listen on the TCP port of its control channel: {error}"
+            ))
+        })?;
+        let port = door.port;
+        self.door = Some(door);
+        Ok(port)
+    }
+
+    /// The other host has answered the invitation.
+    pub(super) fn answered_invitation(
+        &mut self,
+        plane: &mut Plane,
+        slot: u32,
+        answer: Result<u16, Cause>,
+    ) {
+        let Some(one) = self.sessions.get(&slot) else {
+            return;
+        };
+        let paired = one.paired.as_ref().filter(|pair| pair.asks);
+        let (Stage::Invited, Some(paired)) = (one.stage, paired) else {
+            return;
+        };
+        match answer {
+            Ok(port) => {
+                let answers = plane.answers.clone();
+                tunnel::connect(paired.id, paired.peer, port, paired.token, answers);
+            }
+            Err(cause) => self.refuse(plane, slot, cause),
+        }
+    }
+
+    /// The connection between the two handlers has come, or could not be made.
+    pub(in crate::engine::services) fn came(&mut self, plane: &mut Plane, came: Came) {
+        let (slot, tunnel) = match came {
+            Came::Made(pair, made) => (self.slot_of_pair(pair), made),
+            Came::Accepted(token, fd) => {
+                let waits = |one: &Serviced| {
+                    let paired = one.paired.as_ref();
+                    paired.is_some_and(|pair| !pair.asks && pair.token == token)
+                };
+                let mut all = self.sessions.iter();
+                let found = all.find(|(_, one)| waits(one));
+                (found.map(|(slot, _)| *slot), Ok(fd))
+            }
+        };
+        let Some(slot) = slot else {
+            return;
+        };
+        let Some(one) = self.sessions.get_mut(&slot) else {
+            return;
+        };
+        let (Stage::Invited, Some(paired)) = (one.stage, &mut one.paired) else {
+            return;
+        };
+        match tunnel {
+            Ok(fd) => {
+                paired.tunnel = Some(fd);
+                one.stage = Stage::Sockets;
+                self.waiting.push(slot);
+                self.go_on(plane);
+            }
+            Err(error) => {
+                let cause = Cause::new(format!(
+                    "the host of its other end takes no TCP connection for services: {error}"
+                ));
+                self.abort(plane, slot, "no connection between the handlers");
+                self.refuse(
+                    plane,
+                    slot,
+                    cause.hint("let TCP pass to the port of its control channel"),
+                );
+            }
+        }
+    }
+
+    /// This host's handler has accepted a session.
+    pub(in crate::engine::services) fn accepted_here(&mut self, plane: &mut Plane, slot: u32) {
+        let Some(one) = self.sessions.get_mut(&slot) else {
+            return;
+        };
+        let (Stage::Offered(start, link), Some(paired)) = (one.stage, &one.paired) else {
+            return;
+        };
+        one.stage = Stage::Accepted(start, link);
+        if paired.asks {
+            self.say(plane, slot, Content::Proceed);
+        } else if paired.proceeds {
+            self.order(plane, slot);
+        }
+    }
+
+    /// Both handlers have the session: what this host's end sends enters from now on.
+    pub(super) fn order(&mut self, plane: &mut Plane, slot: u32) {
+        let Some(one) = self.sessions.get_mut(&slot) else {
+            return;
+        };
+        let (Stage::Accepted(start, link), Some(paired)) = (one.stage, &one.paired) else {
+            return;
+        };
+        let asks = paired.asks;
+        match one.enter(plane, slot, &start, &link) {
+            Ok(()) => {
+                if !asks {
+                    self.say(plane, slot, Content::Ready);
+                }
+                self.begun(plane, slot, ServiceOutcome::Entering);
+            }
+            Err(cause) => {
+                self.abort(plane, slot, &cause.why);
+                self.release(slot);
+                self.refuse(plane, slot, cause);
+            }
+        }
+    }
+
+    /// Repeats what the other host has not answered, or gives up, before a session has changed.
+    pub(in crate::engine::services) fn wait_for_peer(&mut self, plane: &mut Plane, slot: u32) {
+        let Some(one) = self.sessions.get_mut(&slot) else {
+            return;
+        };
+        let late = one.since.elapsed() > PATIENCE;
+        let Some(paired) = &mut one.paired else {
+            return;
+        };
+        let (due, asks) = (paired.is_due(), paired.asks);
+        match one.stage {
+            // Afterwards the other host may have begun: only the connection tells its end.
+            Stage::Accepted(..) if asks => {
+                if due {
+                    self.say(plane, slot, Content::Proceed);
+                }
+            }
+            Stage::Invited | Stage::Accepted(..) if late => {
+                let cause = Cause::new("the host of its other end does not answer")
+                    .hint("look there whether dyscod runs, and is of this release");
+                self.abort(plane, slot, "no answer in time");
+                if one_has_handler(self, slot) {
+                    self.release(slot);
+                }
+                self.refuse(plane, slot, cause);
+            }
+            Stage::Invited if asks && due => self.say_invite(plane, slot),
+            _ => {}
+        }
+    }
+
+    /// A host is not reachable: sessions that wait for its answer do not get their services.
+    pub(in crate::engine) fn peer_gone(
+        &mut self,
+        plane: &mut Plane,
+        peer: std::net::IpAddr,
+        why: &dyn std::fmt::Display,
+    ) {
+        let waits = |one: &Serviced| {
+            let paired = one.paired.as_ref();
+            one.stage == Stage::Invited && paired.is_some_and(|pair| pair.asks && pair.peer == peer)
+        };
+        let slots = self.sessions.iter().filter(|(_, one)| waits(one));
+        let slots: Vec<u32> = slots.map(|(slot, _)| *slot).collect();
+        for slot in slots {
+            let cause = Cause::new(format!(
+                "these services need dyscod on the host of its other end, which is not reachable: {why}"
+            ));
+            self.refuse(plane, slot, cause.hint("run dyscod there as well"));
+        }
+    }
+}
+
+fn one_has_handler(services: &Services, slot: u32) -> bool {
+    let one = services.sessions.get(&slot);
+    one.is_some_and(|one| matches!(one.stage, Stage::Accepted(..)))
+}

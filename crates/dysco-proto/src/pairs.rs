@@ -1,0 +1,155 @@
+//! Messages between the hosts of a session's two ends, about services that are at both ends.
+//!
+//! ```text
+//! asker                                       other host
+//!    ----- Invite ------------------------------>         a place to connect to
+//!    <---- Invited ------------------------------
+//!    ===== a connection between the handlers ===>
+//!    ----- Proceed ----------------------------->         the asker's handler has the session
+//!    <---- Ready --------------------------------         its end's data enters from now on
+//!    ----- Cut, Done ---------> <--- Cut, Done ---        cutoff of each direction
+//!
+//! either host                                 the other one
+//!    ----- Leave ------------------------------->         it takes what comes directly
+//!    <---- Leaving ------------------------------         its end's data leaves from now on
+//!    ----- Cut, Done, Out ----> <--- Cut, Done, Out       both forget the session
+//! ```
+//!
+//! A message that is not answered is repeated. Each has the same effect once and several times.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use dysco_explain::Cause;
+use serde::{Deserialize, Serialize};
+
+/// First byte of these messages. No version of the session protocol equals it.
+const MARK: u8 = b'P';
+/// Second byte of these messages.
+const VERSION: u8 = 1;
+
+/// Name of a pair of services, the same on both hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct PairId(pub [u8; 16]);
+
+/// A secret of the two hosts. The channel that it is sent by is encrypted, and has forward secrecy.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secret(pub [u8; 32]);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// A change of a session's routes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Change {
+    /// Its data enters the services.
+    Enter,
+    /// Its data leaves them.
+    Leave,
+}
+
+/// Content of a message.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Content {
+    /// Asks the host of the other end to put the same services into the session.
+    Invite {
+        /// The end that opened the session.
+        opener: SocketAddr,
+        /// The other end.
+        other: SocketAddr,
+        /// The services, as on the command line, in order from the opener.
+        services: Vec<String>,
+        /// Secret from which services derive keys.
+        secret: Secret,
+        /// Proves to the other host whose connection arrives.
+        token: Secret,
+    },
+    /// Answers `Invite`: the TCP port to connect to, or the reason against it.
+    Invited(Result<u16, Cause>),
+    /// Reports that the asker's handler has the session and the connection.
+    Proceed,
+    /// Reports that the other host's data enters the services from now on.
+    Ready,
+    /// Tells the cutoff of the sender's data, in the numbers of its end.
+    Cut(Change, u32),
+    /// Reports that the sender's end has all data before the receiver's cutoff.
+    Done(Change),
+    /// Asks to take the services out. The sender takes data that comes directly.
+    Leave,
+    /// Reports the same of the sender, and that its data leaves from now on.
+    Leaving,
+    /// Reports that no data of the session passes the sender's handler any more.
+    Out,
+    /// Ends the pair. If data is in the services, the session ends with it.
+    Abort(Cause),
+}
+
+/// A message about a pair.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Message {
+    /// The pair.
+    pub pair: PairId,
+    /// Content.
+    pub content: Content,
+}
+
+impl Message {
+    /// Returns true if these bytes are one of these messages, and not one of the session protocol.
+    pub fn is_one(bytes: &[u8]) -> bool {
+        bytes.first() == Some(&MARK)
+    }
+
+    /// Returns the encoded message.
+    ///
+    /// # Errors
+    /// Never, for messages of this host: their lists are short.
+    pub fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
+        postcard::to_extend(self, vec![MARK, VERSION])
+    }
+
+    /// Returns the message that these bytes encode, if they encode exactly one.
+    pub fn decode(bytes: &[u8]) -> Option<Message> {
+        let body = bytes.strip_prefix(&[MARK, VERSION])?;
+        let (message, rest) = postcard::take_from_bytes(body).ok()?;
+        rest.is_empty().then_some(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_decoded_as_they_were() {
+        let contents = [
+            Content::Invite {
+                opener: "[2001:db8::1]:1".parse().unwrap(),
+                other: "192.0.2.1:2".parse().unwrap(),
+                services: vec!["compress=level=9".into(), "crypt".into()],
+                secret: Secret([1; 32]),
+                token: Secret([2; 32]),
+            },
+            Content::Invited(Ok(7)),
+            Content::Invited(Err(Cause::new("why").hint("do"))),
+            Content::Cut(Change::Enter, u32::MAX),
+            Content::Done(Change::Leave),
+            Content::Abort("gone".into()),
+        ];
+        for content in contents {
+            let pair = PairId([3; 16]);
+            let message = Message { pair, content };
+            let bytes = message.encode().unwrap();
+            assert!(Message::is_one(&bytes));
+            assert_eq!(Message::decode(&bytes), Some(message));
+            assert_eq!(Message::decode(&bytes[..bytes.len() - 1]), None);
+        }
+    }
+
+    #[test]
+    fn a_secret_is_not_in_debug_output() {
+        assert_eq!(format!("{:?}", Secret([7; 32])), "Secret");
+    }
+}

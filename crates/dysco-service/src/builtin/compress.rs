@@ -1,0 +1,194 @@
+//! `compress`: compresses the bytes between two hosts.
+
+use std::io;
+
+use bytes::{Buf, BytesMut};
+use dysco_explain::Cause;
+use zstd::stream::raw::{Decoder, Encoder, InBuffer, Operation, OutBuffer};
+
+use crate::{Ends, Event, Flow, Needs, Out, Service, Session};
+
+/// Greatest number of bytes in a record. A record is a header of 32 bits in network order: the
+/// number of its bytes, and [`PLAIN`]; then these bytes.
+const RECORD: usize = 64 * 1024;
+
+/// The bytes of the record are not compressed.
+const PLAIN: u32 = 1 << 31;
+
+/// Number of bytes over which the gain is measured.
+const TRIAL: u64 = 256 * 1024;
+
+/// Number of bytes that pass unchanged after a trial without a gain.
+const REST: u64 = 16 * TRIAL;
+
+/// Compresses what goes to the other host, and restores what comes from there. Where nothing is
+/// gained it passes bytes on for a while, and then tries again.
+pub struct Compress {
+    outward: Flow,
+    encoder: Encoder<'static>,
+    decoder: Decoder<'static>,
+    /// Bytes of an incomplete record.
+    buffer: BytesMut,
+    /// Bytes of the trial so far, before and after.
+    trial: [u64; 2],
+    /// Number of bytes that still pass unchanged.
+    rest: u64,
+    /// Bytes towards the other host, before and after.
+    total: [u64; 2],
+}
+
+impl Compress {
+    /// Level at which compression costs little.
+    pub const LEVEL: i32 = 3;
+
+    /// Creates the service of one end. `outward` is the direction towards the other host.
+    pub fn new(outward: Flow, level: i32) -> Result<Compress, Cause> {
+        let refused = |error: io::Error| Cause::new(format!("zstd does not start: {error}"));
+        Ok(Compress {
+            outward,
+            encoder: Encoder::new(level).map_err(refused)?,
+            decoder: Decoder::new().map_err(refused)?,
+            buffer: BytesMut::new(),
+            trial: [0; 2],
+            rest: 0,
+            total: [0; 2],
+        })
+    }
+
+    /// Appends the record of some bytes.
+    fn write(&mut self, bytes: &[u8], records: &mut BytesMut) -> io::Result<()> {
+        let before = records.len();
+        if self.rest > 0 {
+            self.rest = self.rest.saturating_sub(bytes.len() as u64);
+            records.extend_from_slice(&(bytes.len() as u32 | PLAIN).to_be_bytes());
+            records.extend_from_slice(bytes);
+        } else {
+            let compressed = compress(&mut self.encoder, bytes)?;
+            records.extend_from_slice(&(compressed.len() as u32).to_be_bytes());
+            records.extend_from_slice(&compressed);
+            self.judge(bytes.len() as u64, compressed.len() as u64);
+        }
+        self.total[0] += bytes.len() as u64;
+        self.total[1] += (records.len() - before) as u64;
+        Ok(())
+    }
+
+    /// Ends a trial that has seen enough.
+    fn judge(&mut self, before: u64, after: u64) {
+        self.trial[0] += before;
+        self.trial[1] += after;
+        let [before, after] = self.trial;
+        if before >= TRIAL {
+            if after > before - before / 20 {
+                self.rest = REST;
+            }
+            self.trial = [0; 2];
+        }
+    }
+
+    fn read(&mut self, flow: Flow, out: &mut Out) -> io::Result<()> {
+        while let Some(header) = self.buffer.first_chunk::<4>() {
+            let header = u32::from_be_bytes(*header);
+            let len = (header & !PLAIN) as usize;
+            // Bytes that do not become smaller become a little larger.
+            if len > 2 * RECORD {
+                return Err(io::Error::other("a record is too long"));
+            }
+            if self.buffer.len() < 4 + len {
+                return Ok(());
+            }
+            self.buffer.advance(4);
+            let record = self.buffer.split_to(len);
+            if header & PLAIN != 0 {
+                out.send(flow, record);
+            } else {
+                restore(&mut self.decoder, &record, |part| {
+                    out.send(flow, BytesMut::from(part));
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the compressed form of bytes, complete.
+fn compress(encoder: &mut Encoder<'_>, bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut input = InBuffer::around(bytes);
+    let mut all = Vec::new();
+    let mut space = [0; 8 * 1024];
+    loop {
+        let done = input.pos() == bytes.len();
+        let mut output = OutBuffer::around(&mut space[..]);
+        let left = match done {
+            true => encoder.flush(&mut output)?,
+            false => encoder.run(&mut input, &mut output)?,
+        };
+        all.extend_from_slice(output.as_slice());
+        if done && left == 0 {
+            return Ok(all);
+        }
+    }
+}
+
+/// Gives the bytes of a record, in parts.
+fn restore(
+    decoder: &mut Decoder<'_>,
+    record: &[u8],
+    mut give: impl FnMut(&[u8]),
+) -> io::Result<()> {
+    let mut input = InBuffer::around(record);
+    let mut space = vec![0; RECORD];
+    loop {
+        let mut output = OutBuffer::around(&mut space[..]);
+        decoder.run(&mut input, &mut output)?;
+        let (full, got) = (output.pos() == RECORD, output.as_slice());
+        if !got.is_empty() {
+            give(got);
+        }
+        if input.pos() == record.len() && !full {
+            return Ok(());
+        }
+    }
+}
+
+impl Service for Compress {
+    fn name(&self) -> &'static str {
+        "compress"
+    }
+
+    fn needs(&self, _: &Session) -> Result<Needs, Cause> {
+        Ok(Needs { ends: Ends::Pair })
+    }
+
+    fn on(&mut self, event: Event, out: &mut Out) {
+        match event {
+            Event::Data { flow, bytes } if flow == self.outward => {
+                let mut records = BytesMut::new();
+                for part in bytes.chunks(RECORD) {
+                    if let Err(error) = self.write(part, &mut records) {
+                        return out.fail(format!("zstd refused bytes: {error}"));
+                    }
+                }
+                out.send(flow, records);
+            }
+            Event::Data { flow, bytes } if flow.is_session() => {
+                self.buffer.extend_from_slice(&bytes);
+                if let Err(error) = self.read(flow, out) {
+                    out.fail(format!("what the other host sent is damaged: {error}"));
+                }
+            }
+            Event::Fin(flow) if !self.buffer.is_empty() && flow != self.outward => {
+                out.fail("the session ended in the middle of a record");
+            }
+            Event::Call(_) => {
+                let [before, after] = self.total;
+                let rests = self.rest > 0;
+                out.answer(format!(
+                    "{{\"before\":{before},\"after\":{after},\"compresses\":{}}}",
+                    !rests
+                ));
+            }
+            other => other.pass_on(out),
+        }
+    }
+}

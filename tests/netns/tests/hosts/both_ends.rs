@@ -1,0 +1,300 @@
+//! Services that come into live sessions at both ends, at the same byte, and leave them so.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use dysco_netns::fleet::Daemon;
+use dysco_netns::stream::{Close, Plan, Reading, Side, all_intact};
+use dysco_netns::{Family, Lab, Role, capture, wait};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::services::OneEnd;
+
+/// A lab with `dyscod` on the hosts of both ends.
+struct BothEnds {
+    here: OneEnd,
+    there: Daemon,
+}
+
+impl BothEnds {
+    fn new(name: &str, family: Family) -> Result<BothEnds> {
+        BothEnds::over(Lab::builder(name).build()?, family)
+    }
+
+    fn over(lab: Lab, family: Family) -> Result<BothEnds> {
+        let here = OneEnd::over(lab, family)?;
+        let there = here.fleet.start(&here.lab, Role::Server, "")?;
+        Ok(BothEnds { here, there })
+    }
+
+    /// Waits until the other host lists this number of sessions with services.
+    fn wait_there(&self, count: usize) -> Result<()> {
+        let listed = || {
+            let rows = self.list(Role::Server).ok()?;
+            let all_in = rows.iter().all(|row| row["state"] == "in");
+            (rows.len() == count && all_in).then_some(())
+        };
+        wait::until(
+            "the list of the other host",
+            Duration::from_secs(30),
+            listed,
+        )
+    }
+
+    fn list(&self, role: Role) -> Result<Vec<Value>> {
+        let host = self.here.lab.host(role);
+        let listed = self.here.fleet.json(host, &["service", "list"])?;
+        listed.as_array().cloned().context("no list")
+    }
+
+    fn handler(&self, role: Role) -> Result<Pid> {
+        let rows = self.list(role)?;
+        let pid = rows.first().and_then(|row| row["handler"].as_i64());
+        Ok(Pid::from_raw(pid.context("no handler")? as i32))
+    }
+
+    fn finish(self) -> Result<()> {
+        let there = self.list(Role::Server)?;
+        let pid = there.first().and_then(|row| row["handler"].as_i64());
+        drop(self.there);
+        let done = self.here.finish();
+        if let Some(pid) = pid {
+            // An error means that it has ended.
+            let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
+        }
+        done
+    }
+}
+
+fn come_and_leave(
+    name: &str,
+    family: Family,
+    services: &[&str],
+    plan: &Plan,
+    count: usize,
+) -> Result<()> {
+    let both = BothEnds::new(name, family)?;
+    let here = &both.here;
+    let group = here.open(count, plan)?;
+    here.change(&[&["put"], services].concat(), "put", count)?;
+    both.wait_there(count)?;
+    group.wait_progress(1_000_000)?;
+    let rows = both.list(Role::Client)?;
+    let other = Role::Server.at(family, 0).ip().to_string();
+    ensure!(
+        rows.len() == count && rows.iter().all(|row| row["peer"] == json!(other)),
+        "{rows:#?}"
+    );
+    here.change(&["take"], "taken", count)?;
+    both.wait_there(0)?;
+    group.wait_progress(1_000_000)?;
+    all_intact(&group.finish()?)?;
+    both.finish()
+}
+
+#[test]
+fn crypt_comes_into_a_busy_session_and_leaves_it() -> Result<()> {
+    come_and_leave("pair4", Family::V4, &["+crypt"], &Plan::default(), 1)
+}
+
+#[test]
+fn two_services_come_into_ipv6_sessions_and_leave_them() -> Result<()> {
+    let services = ["+compress", "+crypt"];
+    come_and_leave("pair6", Family::V6, &services, &Plan::gentle(), 4)
+}
+
+#[test]
+fn they_come_and_leave_ten_times_by_either_host() -> Result<()> {
+    let both = BothEnds::new("pairten", Family::V4)?;
+    let here = &both.here;
+    let group = here.open(3, &Plan::paced(20_000_000, Close::First(Side::Server)))?;
+    for round in 0..10 {
+        here.change(&["put", "+crypt", "+count"], "put", 3)?;
+        both.wait_there(3)?;
+        group.wait_more(100_000, Duration::from_secs(30))?;
+        if round % 2 == 0 {
+            here.change(&["take"], "taken", 3)?;
+        } else {
+            let words = ["service", "take", "--filter", "port=9000", "--wait"];
+            here.fleet.json(&here.lab.server, &words)?;
+            let gone = || here.service(&["list"]).is_ok_and(|rows| rows == json!([]));
+            wait::until("an empty list", Duration::from_secs(30), || {
+                gone().then_some(())
+            })?;
+        }
+        both.wait_there(0)?;
+        group.wait_more(100_000, Duration::from_secs(30))?;
+    }
+    all_intact(&group.finish()?)?;
+    both.finish()
+}
+
+#[test]
+fn a_lossy_network_and_a_slow_reader_lose_nothing() -> Result<()> {
+    let lab = Lab::builder("pairloss").loss(1.0).build()?;
+    let both = BothEnds::over(lab, Family::V4)?;
+    let here = &both.here;
+    let group = here.open(4, &Plan::gentle())?;
+    for _ in 0..3 {
+        here.change(&["put", "+compress"], "put", 4)?;
+        group.wait_more(100_000, Duration::from_secs(30))?;
+        here.change(&["take"], "taken", 4)?;
+        group.wait_more(100_000, Duration::from_secs(30))?;
+    }
+    group.set_reading(Side::Server, Reading::Slow(500_000));
+    here.change(&["put", "+crypt"], "put", 4)?;
+    group.set_reading(Side::Server, Reading::Fast);
+    here.change(&["take"], "taken", 4)?;
+    all_intact(&group.finish()?)?;
+    both.finish()
+}
+
+#[test]
+fn sessions_end_through_the_services_of_both_hosts() -> Result<()> {
+    let both = BothEnds::new("pairends", Family::V4)?;
+    let here = &both.here;
+    let ends = [
+        Close::First(Side::Client),
+        Close::First(Side::Server),
+        Close::Together,
+        Close::Reset(Side::Client),
+        Close::Reset(Side::Server),
+    ];
+    for close in ends {
+        let group = here.open(2, &Plan::paced(8_000_000, close))?;
+        here.change(&["put", "+crypt"], "put", 2)?;
+        group.wait_more(200_000, Duration::from_secs(30))?;
+        all_intact(&group.finish()?).with_context(|| format!("{close:?}"))?;
+        both.wait_there(0)?;
+        let gone = || here.service(&["list"]).is_ok_and(|rows| rows == json!([]));
+        wait::until("an empty list", Duration::from_secs(30), || {
+            gone().then_some(())
+        })?;
+    }
+    both.finish()
+}
+
+#[test]
+fn a_handler_that_dies_ends_the_session_at_both_ends() -> Result<()> {
+    for role in [Role::Client, Role::Server] {
+        let both = BothEnds::new(&format!("pairkill{}", role as u8), Family::V4)?;
+        let here = &both.here;
+        let group = here.open(1, &Plan::gentle())?;
+        here.change(&["put", "+crypt"], "put", 1)?;
+        both.wait_there(1)?;
+        kill(both.handler(role)?, Signal::SIGKILL)?;
+        let outcome = group.finish()?;
+        let (client, server) = (&outcome[0].client, &outcome[0].server);
+        ensure!(
+            client.error.is_some() && server.error.is_some(),
+            "an end takes the session for complete: {outcome:?}"
+        );
+        ensure!(client.wrong_at.is_none() && server.wrong_at.is_none());
+        both.finish()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_next_daemons_take_out_what_the_last_ones_put_in() -> Result<()> {
+    let mut both = BothEnds::new("pairdies", Family::V4)?;
+    let group = both.here.open(3, &Plan::gentle())?;
+    both.here.change(&["put", "+compress"], "put", 3)?;
+    both.wait_there(3)?;
+    both.here.daemon.process.kill()?;
+    both.there.process.kill()?;
+    group.wait_more(300_000, Duration::from_secs(30))?;
+    let (client, server) = (both.here.lab.client.dir(), both.here.lab.server.dir());
+    let files = [client.join("dyscod.toml"), server.join("dyscod.toml")];
+    let here = &mut both.here;
+    here.daemon = here.fleet.restart(&here.lab, Role::Client, &files[0])?;
+    both.there = here.fleet.restart(&here.lab, Role::Server, &files[1])?;
+    both.wait_there(3)?;
+    both.here.change(&["take"], "taken", 3)?;
+    both.wait_there(0)?;
+    group.wait_more(300_000, Duration::from_secs(30))?;
+    both.here.change(&["put", "+crypt"], "put", 3)?;
+    group.wait_more(300_000, Duration::from_secs(30))?;
+    all_intact(&group.finish()?)?;
+    both.finish()
+}
+
+#[test]
+fn two_hundred_sessions_are_encrypted_at_once() -> Result<()> {
+    let both = BothEnds::new("pairmany", Family::V4)?;
+    let here = &both.here;
+    let plan = Plan::paced(300_000, Close::First(Side::Client));
+    let group = here.open(200, &plan)?;
+    here.change(&["put", "+crypt"], "put", 200)?;
+    group.wait_more(30_000, Duration::from_secs(60))?;
+    here.change(&["take"], "taken", 200)?;
+    both.wait_there(0)?;
+    all_intact(&group.finish()?)?;
+    both.finish()
+}
+
+#[test]
+fn without_dyscod_at_the_other_end_the_refusal_says_so() -> Result<()> {
+    let here = OneEnd::new("pairalone", Family::V4)?;
+    let group = here.open(1, &Plan::gentle())?;
+    let done = here.change(&["put", "+crypt"], "refused", 1)?;
+    let reason = done["sessions"][0]["reason"].to_string();
+    ensure!(
+        done["exit"] == 5 && reason.contains("needs dyscod") || reason.contains("need dyscod"),
+        "{done:#}"
+    );
+    group.wait_progress(300_000)?;
+    all_intact(&group.finish()?)?;
+    here.finish()
+}
+
+/// No line that is sent after the services are in is readable between the hosts.
+#[test]
+fn no_plain_text_is_between_the_hosts() -> Result<()> {
+    let both = BothEnds::new("pairplain", Family::V4)?;
+    let here = &both.here;
+    // On a host with an end, a capture also has what the handler delivers.
+    let capture = capture::start(&here.lab.router, "server")?;
+    let at = Role::Server.at(Family::V4, 9001);
+    let (listener, client) = {
+        let listener = here.lab.server.run(move || TcpListener::bind(at))?;
+        let client = here.lab.client.run(move || TcpStream::connect(at))?;
+        (listener, client)
+    };
+    let (server, _) = listener.accept()?;
+    let say = |word: &str| -> Result<()> {
+        for (mut from, mut to) in [(&client, &server), (&server, &client)] {
+            from.write_all(word.as_bytes())?;
+            let mut got = vec![0; word.len()];
+            to.read_exact(&mut got)?;
+            ensure!(got == word.as_bytes(), "{got:?}");
+        }
+        Ok(())
+    };
+    say("the first word is plain")?;
+    let filter = ["--filter", "port=9001", "--wait"];
+    here.service(&[&["put", "+crypt"][..], &filter].concat())?;
+    both.wait_there(1)?;
+    say("nobody may read this one")?;
+    here.service(&[&["take"][..], &filter].concat())?;
+    both.wait_there(0)?;
+    say("the last one is plain again")?;
+    drop((client, server));
+    let file = here.lab.router.dir().join("server.pcap0");
+    let has = |word: &str| {
+        let seen = fs::read(&file).unwrap_or_default();
+        let mut parts = seen.windows(word.len());
+        parts.any(|part| part == word.as_bytes())
+    };
+    let captured = || has("the last one is plain again").then_some(());
+    wait::until("the last word", Duration::from_secs(30), captured)?;
+    drop(capture);
+    ensure!(has("the first word is plain"), "not captured");
+    ensure!(!has("nobody may read"), "it was readable");
+    both.finish()
+}
