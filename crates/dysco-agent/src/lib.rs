@@ -4,6 +4,7 @@
 mod adopt;
 mod agent;
 mod attach;
+mod btf;
 mod chain;
 mod delta;
 mod detour;

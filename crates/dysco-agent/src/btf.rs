@@ -2,10 +2,12 @@
 //! (BTF). Supports only as much of the format as needed: <https://docs.kernel.org/bpf/btf.html>.
 
 use std::collections::HashMap;
+use std::io;
+use std::iter::repeat_n;
 use std::ops::Range;
 
 /// File with the running kernel's type information.
-pub const KERNEL: &str = "/sys/kernel/btf/vmlinux";
+const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 
 const MAGIC: u16 = 0xeb9f;
 
@@ -16,10 +18,12 @@ mod kind {
     pub const STRUCT: u32 = 4;
     pub const UNION: u32 = 5;
     pub const ENUM: u32 = 6;
+    pub const FWD: u32 = 7;
     pub const TYPEDEF: u32 = 8;
     pub const VOLATILE: u32 = 9;
     pub const CONST: u32 = 10;
     pub const RESTRICT: u32 = 11;
+    pub const FUNC: u32 = 12;
     pub const FUNC_PROTO: u32 = 13;
     pub const VAR: u32 = 14;
     pub const DATASEC: u32 = 15;
@@ -42,6 +46,15 @@ pub struct Btf<'a> {
     structs: HashMap<&'a str, u32>,
 }
 
+/// A function or tracepoint of the running kernel that a program attaches to.
+#[derive(Clone, Copy, Debug)]
+pub struct Point {
+    /// Number of its type; 0 if the kernel does not have it.
+    number: u32,
+    kind: u32,
+    name: &'static str,
+}
+
 /// A member, in bits from the structure's beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member {
@@ -61,6 +74,33 @@ struct Type {
     /// True if the members' offsets contain the sizes of bit fields.
     fields: bool,
     size_or_type: u32,
+}
+
+/// Reads the running kernel's type information.
+pub fn of_kernel() -> io::Result<Vec<u8>> {
+    std::fs::read(KERNEL)
+}
+
+impl Point {
+    /// Returns type information in which only this type has a name. aya asks for the kernel's to
+    /// find the number, and takes longer to read it than the kernel takes to verify a program.
+    pub fn described(self) -> aya::Btf {
+        if self.number == 0 {
+            // aya reports that the kernel does not have it.
+            return aya::Btf::new();
+        }
+        let unnamed = [0, kind::FWD << 24, 0];
+        let before = repeat_n(unnamed, self.number as usize - 1);
+        let types = before.chain([[1, self.kind << 24, 0]]).flatten();
+        let strings = [b"\0", self.name.as_bytes(), b"\0"].concat();
+        let length = self.number * 12;
+        let header = [24, 0, length, length, strings.len() as u32];
+        let mut bytes = MAGIC.to_ne_bytes().to_vec();
+        bytes.extend([1, 0]);
+        bytes.extend(header.into_iter().chain(types).flat_map(u32::to_ne_bytes));
+        bytes.extend(strings);
+        aya::Btf::parse(&bytes, aya::Endianness::default()).unwrap_or_else(|_| aya::Btf::new())
+    }
 }
 
 impl<'a> Btf<'a> {
@@ -95,6 +135,26 @@ impl<'a> Btf<'a> {
             at = at.checked_add(12 + this.extra())?;
         }
         Some(btf)
+    }
+
+    /// Returns the iterator that this function stands for.
+    pub fn iterator(&self, name: &'static str) -> Point {
+        self.point(kind::FUNC, name)
+    }
+
+    /// Returns the tracepoint that this typedef stands for.
+    pub fn tracepoint(&self, name: &'static str) -> Point {
+        self.point(kind::TYPEDEF, name)
+    }
+
+    fn point(&self, kind: u32, name: &'static str) -> Point {
+        let is_it = |at: &usize| {
+            let of = self.described(*at).filter(|of| of.kind == kind);
+            of.and_then(|of| self.string(of.name)) == Some(name)
+        };
+        let index = self.types.iter().position(is_it);
+        let number = index.map_or(0, |index| index as u32 + 1);
+        Point { number, kind, name }
     }
 
     /// Returns the size of a structure in bytes.
@@ -327,8 +387,24 @@ mod tests {
     }
 
     #[test]
+    fn aya_finds_a_point_under_its_number_alone() {
+        let mut m = Made::default();
+        m.add("u32", kind::INT << 24, 4, &[32]);
+        m.add("bpf_iter_tcp", kind::TYPEDEF << 24, 1, &[]);
+        m.add("bpf_iter_tcp", kind::FUNC << 24, 0, &[]);
+        m.add("btf_trace_it", kind::TYPEDEF << 24, 1, &[]);
+        let bytes = m.bytes();
+        let btf = Btf::parse(&bytes).unwrap();
+        let found = |point: Point, kind| point.described().id_by_type_name_kind(point.name, kind);
+        let [function, typedef] = [aya_obj::btf::BtfKind::Func, aya_obj::btf::BtfKind::Typedef];
+        assert_eq!(found(btf.iterator("bpf_iter_tcp"), function).unwrap(), 3);
+        assert_eq!(found(btf.tracepoint("btf_trace_it"), typedef).unwrap(), 4);
+        assert!(found(btf.tracepoint("btf_trace_other"), typedef).is_err());
+    }
+
+    #[test]
     fn this_kernels_own() {
-        let bytes = std::fs::read(KERNEL).unwrap();
+        let bytes = of_kernel().unwrap();
         let btf = Btf::parse(&bytes).unwrap();
         let port = ["inet_conn", "icsk_inet", "sk", "__sk_common", "skc_dport"];
         assert_eq!(btf.member("tcp_sock", &port).unwrap().bits, 16);
