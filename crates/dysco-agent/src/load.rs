@@ -65,7 +65,7 @@ pub fn refuse_others(pin_dir: &Path) -> Result<(), AgentError> {
 }
 
 /// True if a directory of a layout has this name.
-pub fn is_layout(name: &str) -> bool {
+pub(crate) fn is_layout(name: &str) -> bool {
     let digits = name.strip_prefix('v');
     digits.is_some_and(|digits| digits.parse::<u32>().is_ok())
 }
@@ -170,7 +170,7 @@ impl Loaded {
     }
 
     /// Starts to list this host's TCP sockets.
-    pub fn list_sockets(&mut self) -> Result<Listing, AgentError> {
+    pub(crate) fn list_sockets(&mut self) -> Result<Listing, AgentError> {
         match &self.sockets {
             Some(sockets) => sockets.list(&mut self.ethernet),
             // For the reason.
@@ -180,13 +180,13 @@ impl Loaded {
 
     /// Opens the programs for sessions with handlers. Most hosts never need it, and every start would
     /// take longer.
-    pub fn for_handlers(&self) -> Result<Ebpf, AgentError> {
+    pub(crate) fn for_handlers(&self) -> Result<Ebpf, AgentError> {
         let mut loader = pinned_loader(&self.globals, &self.dir);
         Ok(loader.load(crate::object())?)
     }
 
     /// Returns the programs for an interface.
-    pub fn for_interface(&mut self, interface: &str) -> Result<&mut Ebpf, AgentError> {
+    pub(crate) fn for_interface(&mut self, interface: &str) -> Result<&mut Ebpf, AgentError> {
         if Header::of(interface) != Header::Ip {
             return Ok(&mut self.ethernet);
         }

@@ -41,7 +41,7 @@ pub struct Sockets {
 
 impl Sockets {
     /// Reads the kernel's description of its types.
-    pub fn of_kernel() -> Result<Sockets, AgentError> {
+    pub(crate) fn of_kernel() -> Result<Sockets, AgentError> {
         let bytes = btf::of_kernel().map_err(|e| AgentError::NoSockets(e.to_string()))?;
         let own = Btf::parse(&bytes);
         let own = own.ok_or_else(|| AgentError::NoSockets("it is not understood".into()))?;
