@@ -16,3 +16,7 @@ pub mod run;
 pub mod seed;
 pub mod socket;
 pub mod world;
+
+// A state consists of many small allocations, and each step copies them.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

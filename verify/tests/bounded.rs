@@ -1,4 +1,4 @@
-//! Complete runs of the smaller explorations, and of every seeded bug.
+//! Complete runs of the smaller explorations, and of what makes each seeded bug one.
 
 use std::time::Duration;
 
@@ -156,16 +156,6 @@ fn bytes_pass_while_the_proxys_host_is_alone() {
     holds(fewer(named("local-held-up"), 0));
 }
 
-/// A check that finds nothing where something is wrong is worthless.
-#[test]
-fn every_seeded_bug_is_found() {
-    let seeded = config::seeded();
-    assert!(seeded.len() >= 14);
-    for config in seeded {
-        found(&explore(config, None));
-    }
-}
-
 /// Checks that seeded bugs alone are found: without its bug, each configuration is sound. Explores
 /// every second configuration, from `first` on.
 fn is_sound_without_its_bug(first: usize) {
@@ -296,17 +286,26 @@ fn chains_overlap_and_follow_each_other() {
     chain_holds("chain-and-back", 1);
 }
 
+/// A check that finds nothing where something is wrong is worthless. `cargo xtask verify` looks for
+/// all bugs; here, one of each model is found, with the steps that lead to it.
 #[test]
-fn every_seeded_bug_of_chains_is_found() {
-    let seeded = chain_seeded();
-    assert!(seeded.len() >= 4);
-    for config in seeded {
+fn a_seeded_bug_is_found_and_explained() {
+    let (removals, chains) = (config::seeded(), chain_seeded());
+    assert!(removals.len() >= 14 && chains.len() >= 4);
+    let removal = removals.into_iter().find(|c| c.name == "last-ack");
+    found(&explore(removal.expect("the seed is listed"), None));
+    let chain = chains.into_iter().find(|c| c.name == "chain-no-ack");
+    found(&explore_chain(chain.expect("the seed is listed"), None));
+}
+
+#[test]
+fn without_its_bug_each_configuration_of_chains_is_sound() {
+    for config in chain_seeded() {
         let whole = chain::Configuration {
             seed: None,
-            ..config.clone()
+            ..config
         };
         sound(&explore_chain(whole, None), 50);
-        found(&explore_chain(config, None));
     }
 }
 

@@ -11,7 +11,6 @@ use dysco_common::{FlowKey, FlowRef, Path, Session, State, View};
 use crate::agent::{Agent, Key, Ref, lock, map_error};
 use crate::error::AgentError;
 use crate::links::{Header, links};
-use crate::sockets::Sockets;
 
 /// Flag of an insertion that fails if the key exists (`BPF_NOEXIST`).
 const NO_EXIST: u64 = 1;
@@ -53,8 +52,7 @@ impl Agent {
     /// host translates addresses, the session's packets have another five-tuple than its socket,
     /// and never pass under that of the socket.
     pub fn adopt(&self) -> Result<Adoption, AgentError> {
-        let mut sockets = Sockets::open()?;
-        let look = self.look(&mut sockets)?;
+        let look = self.look()?;
         let mut done = Adoption {
             left: look.left,
             ..Adoption::default()
@@ -70,14 +68,14 @@ impl Agent {
             }
         }
         if !done.adopted.is_empty() {
-            self.look_again(&mut sockets, &mut done)?;
+            self.look_again(&mut done)?;
         }
         Ok(done)
     }
 
-    fn look(&self, sockets: &mut Sockets) -> Result<Look, AgentError> {
+    fn look(&self) -> Result<Look, AgentError> {
         let (mut all, mut listeners) = (Vec::new(), HashSet::new());
-        sockets.each(|socket| match socket.state {
+        self.each_socket(|socket| match socket.state {
             tcp_state::LISTEN => {
                 listeners.insert((socket.key.local.ip(), socket.key.local_port));
             }
@@ -96,6 +94,13 @@ impl Agent {
             }
         }
         Ok(look)
+    }
+
+    /// Passes each TCP socket of this host to `take`.
+    fn each_socket(&self, take: impl FnMut(Socket)) -> Result<(), AgentError> {
+        // The lock is released before the sockets are read.
+        let listing = lock(&self.loaded).list_sockets()?;
+        listing.each(take)
     }
 
     /// Returns the entry of a socket's session; `None` if no rule selects the session.
@@ -152,11 +157,11 @@ impl Agent {
     /// Updates the entries after the first look at the sockets, because no program saw packets
     /// before the entry existed. Raises the numbers to their present values, and forgets
     /// sessions that have ended.
-    fn look_again(&self, sockets: &mut Sockets, done: &mut Adoption) -> Result<(), AgentError> {
+    fn look_again(&self, done: &mut Adoption) -> Result<(), AgentError> {
         let entered = done.adopted.iter().map(|slot| (self.session(*slot), *slot));
         let mut entered: HashMap<FlowKey, (Session, u32)> =
             entered.map(|(s, slot)| (s.key, (s, slot))).collect();
-        sockets.each(|socket| {
+        self.each_socket(|socket| {
             let Some((before, slot)) = entered.get(&socket.key).copied() else {
                 return;
             };

@@ -88,7 +88,7 @@ pub(crate) const HOOKS: [(&str, TcAttachType); 2] = [
 
 pub type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
-pub fn pin_path(dir: &Path, interface: &str, program: &str) -> PathBuf {
+pub(crate) fn pin_path(dir: &Path, interface: &str, program: &str) -> PathBuf {
     dir.join(format!("link_{interface}_{program}"))
 }
 
@@ -340,7 +340,7 @@ pub fn detach(dir: &Path, interface: &str) {
 
 /// Takes all programs off the interfaces and removes the pins. No session is translated
 /// afterwards.
-pub fn detach_all(dir: &Path, interfaces: &[String]) {
+pub(crate) fn detach_all(dir: &Path, interfaces: &[String]) {
     for interface in interfaces {
         detach(dir, interface);
     }

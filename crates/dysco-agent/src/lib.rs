@@ -4,6 +4,7 @@
 mod adopt;
 mod agent;
 mod attach;
+mod btf;
 mod chain;
 mod delta;
 mod detour;
@@ -59,6 +60,6 @@ pub fn object() -> &'static [u8] {
 }
 
 /// Returns the object file with the programs for interfaces whose packets begin with the IP header.
-pub fn headerless_object() -> &'static [u8] {
+pub(crate) fn headerless_object() -> &'static [u8] {
     &HEADERLESS.0
 }

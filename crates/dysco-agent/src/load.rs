@@ -17,6 +17,7 @@ use nix::sys::stat::{major, minor};
 use crate::agent::AgentConfig;
 use crate::error::AgentError;
 use crate::links::Header;
+use crate::sockets::{Listing, SOCKET_BYTES, Sockets};
 use crate::xdp::{self, Xdp};
 
 /// Layout of the pinned maps: the name of their directory below that of all pins. Another layout
@@ -64,7 +65,7 @@ pub fn refuse_others(pin_dir: &Path) -> Result<(), AgentError> {
 }
 
 /// True if a directory of a layout has this name.
-pub fn is_layout(name: &str) -> bool {
+pub(crate) fn is_layout(name: &str) -> bool {
     let digits = name.strip_prefix('v');
     digits.is_some_and(|digits| digits.parse::<u32>().is_ok())
 }
@@ -124,6 +125,7 @@ struct Globals {
     hint_mask: u32,
     xdp: u32,
     ports: [u16; 2],
+    socket_bytes: u32,
 }
 
 impl Globals {
@@ -133,6 +135,7 @@ impl Globals {
             hint_mask: hints(max_sessions) - 1,
             xdp: u32::from(xdp),
             ports: [ports.0, ports.1],
+            socket_bytes: 0,
         }
     }
 }
@@ -145,29 +148,45 @@ pub struct Loaded {
     /// The programs for interfaces with an Ethernet header.
     pub ethernet: Ebpf,
     headerless: Option<Ebpf>,
+    /// The kernel's sockets; none if it does not show them.
+    sockets: Option<Sockets>,
 }
 
 impl Loaded {
     /// Loads the programs with the maps of `dir`. Creates maps that are not there.
     pub fn new(dir: &Path, config: &AgentConfig, xdp: bool) -> Result<Loaded, AgentError> {
-        let globals = Globals::new(config.max_sessions, xdp, config.ports);
+        let sockets = Sockets::of_kernel().ok();
+        let globals = Globals {
+            socket_bytes: sockets.as_ref().map_or(0, Sockets::size),
+            ..Globals::new(config.max_sessions, xdp, config.ports)
+        };
         Ok(Loaded {
             ethernet: load_pinned(&globals, dir, crate::object())?,
             globals,
             dir: dir.to_owned(),
             headerless: None,
+            sockets,
         })
+    }
+
+    /// Starts to list this host's TCP sockets.
+    pub(crate) fn list_sockets(&mut self) -> Result<Listing, AgentError> {
+        match &self.sockets {
+            Some(sockets) => sockets.list(&mut self.ethernet),
+            // For the reason.
+            None => Sockets::of_kernel()?.list(&mut self.ethernet),
+        }
     }
 
     /// Opens the programs for sessions with handlers. Most hosts never need it, and every start would
     /// take longer.
-    pub fn for_handlers(&self) -> Result<Ebpf, AgentError> {
+    pub(crate) fn for_handlers(&self) -> Result<Ebpf, AgentError> {
         let mut loader = pinned_loader(&self.globals, &self.dir);
         Ok(loader.load(crate::object())?)
     }
 
     /// Returns the programs for an interface.
-    pub fn for_interface(&mut self, interface: &str) -> Result<&mut Ebpf, AgentError> {
+    pub(crate) fn for_interface(&mut self, interface: &str) -> Result<&mut Ebpf, AgentError> {
         if Header::of(interface) != Header::Ip {
             return Ok(&mut self.ethernet);
         }
@@ -230,7 +249,9 @@ fn loader(globals: &Globals) -> EbpfLoader<'_> {
         .map_max_entries("HINTS", hints(max_sessions).div_ceil(ShortKey::HINTS))
         .override_global("HINT_MASK", &globals.hint_mask, true)
         .override_global("XDP", &globals.xdp, true)
-        .override_global("PORTS", &globals.ports, true);
+        .override_global("PORTS", &globals.ports, true)
+        // The programs for interfaces without an Ethernet header do not include it.
+        .override_global(SOCKET_BYTES, &globals.socket_bytes, false);
     loader
 }
 

@@ -76,7 +76,7 @@ impl Memory {
     }
 
     /// Sets the state. Earlier writes become visible before it.
-    pub fn set_state(&self, slot: u32, state: State) {
+    pub(crate) fn set_state(&self, slot: u32, state: State) {
         // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).state };
         self.word(field).store(state as u32, Ordering::Release);
@@ -134,14 +134,14 @@ impl Memory {
     }
 
     /// Records that firewalls on the entry's path may be shown numbers from now on.
-    pub fn set_new_received(&self, slot: u32) {
+    pub(crate) fn set_new_received(&self, slot: u32) {
         // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.two(slot)).new_received };
         self.flag(field).store(1, Ordering::Release);
     }
 
     /// Sets which of a session's two entries this is, and the slot of the other.
-    pub fn set_part(&self, slot: u32, part: u8, other: Option<u32>) {
+    pub(crate) fn set_part(&self, slot: u32, part: u8, other: Option<u32>) {
         // SAFETY: as in `is_in`.
         let (field, link) = unsafe {
             let p = self.at(slot);
@@ -171,7 +171,7 @@ impl Memory {
     }
 
     /// Sets an entry's numbers of the data sent to its remote end.
-    pub fn set_sent(&self, slot: u32, to: &Session) {
+    pub(crate) fn set_sent(&self, slot: u32, to: &Session) {
         let p = self.at(slot);
         // SAFETY: as in `write`.
         unsafe {
@@ -182,7 +182,7 @@ impl Memory {
     }
 
     /// Sets the highest number that an entry's path has carried to its end.
-    pub fn set_received(&self, slot: u32, to: u32) {
+    pub(crate) fn set_received(&self, slot: u32, to: u32) {
         // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).rcv_max };
         self.word(field).store(to, Ordering::Release);
@@ -196,21 +196,21 @@ impl Memory {
     }
 
     /// Sets the rule or path number that an entry's path was laid by.
-    pub fn set_laid_by(&self, slot: u32, by: u32) {
+    pub(crate) fn set_laid_by(&self, slot: u32, by: u32) {
         // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).laid_by };
         self.word(field).store(by, Ordering::Release);
     }
 
     /// Joins an entry to that of the session's other side.
-    pub fn set_joined(&self, slot: u32, other: u32) {
+    pub(crate) fn set_joined(&self, slot: u32, other: u32) {
         // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).joined };
         self.word(field).store(other + 1, Ordering::Release);
     }
 
     /// Sets the slot plus 1 by which packets that this entry relays find their path, or 0.
-    pub fn set_relay(&self, slot: u32, relay: u32) {
+    pub(crate) fn set_relay(&self, slot: u32, relay: u32) {
         // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).relay };
         self.word(field).store(relay, Ordering::Release);
@@ -235,7 +235,7 @@ impl Memory {
     }
 
     /// Records that the middlebox has ended the session between two paths.
-    pub fn set_broken(&self, slot: u32) {
+    pub(crate) fn set_broken(&self, slot: u32) {
         // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).life.reset };
         let broken = life::SEEN | life::BY_MIDDLEBOX;
@@ -287,14 +287,14 @@ impl Memory {
     }
 
     /// Bounds the window of the old path. 0 removes the bound.
-    pub fn set_clamp(&self, slot: u32, window: u16) {
+    pub(crate) fn set_clamp(&self, slot: u32, window: u16) {
         // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).clamp };
         self.half(field).store(window, Ordering::Release);
     }
 
     /// Bounds the window of this host's stack. 0 removes the bound.
-    pub fn set_clamp_remote(&self, slot: u32, window: u16) {
+    pub(crate) fn set_clamp_remote(&self, slot: u32, window: u16) {
         // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).clamp_remote };
         self.half(field).store(window, Ordering::Release);

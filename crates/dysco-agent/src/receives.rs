@@ -5,16 +5,18 @@
 //! costs each receiving call of this machine some tens of nanoseconds, so it is attached only
 //! while it is needed.
 
+use aya::EbpfLoader;
 use aya::maps::{HashMap, MapData, MapError};
 use aya::programs::BtfTracePoint;
 use aya::programs::tp_btf::BtfTracePointLink;
-use aya::{Btf, EbpfLoader};
 
+use crate::btf::{self, Btf};
 use crate::error::AgentError;
 
 const PROGRAM: &str = "dysco_receives";
 const MAP: &str = "RECEIVES";
 const TRACEPOINT: &str = "sock_recv_length";
+const TYPE: &str = "btf_trace_sock_recv_length";
 /// `BPF_NOEXIST`.
 const NEW: u64 = 1;
 
@@ -37,12 +39,11 @@ impl Receives {
             .load(crate::object())?;
         let map = ebpf.take_map(MAP).ok_or(AgentError::Missing(MAP))?;
         let calls = HashMap::try_from(map).map_err(|e| of_map("open it", e))?;
-        let kernel = Btf::from_sys_fs().map_err(|e| failed(e.into()))?;
         let program = ebpf
             .program_mut(PROGRAM)
             .ok_or(AgentError::Missing(PROGRAM))?;
         let program: &mut BtfTracePoint = program.try_into().map_err(failed)?;
-        program.load(TRACEPOINT, &kernel).map_err(failed)?;
+        program.load(TRACEPOINT, &described()).map_err(failed)?;
         let link = program.attach().map_err(failed)?;
         let _attached = program.take_link(link).map_err(failed)?;
         // The object's other maps are freed with `ebpf`; the link keeps the program.
@@ -67,6 +68,13 @@ impl Receives {
     pub fn calls(&self, cookie: u64) -> Option<u32> {
         self.calls.get(&cookie, 0).ok()
     }
+}
+
+/// Returns what aya needs to know of the tracepoint; nothing if the kernel does not have it.
+fn described() -> aya::Btf {
+    let types = btf::of_kernel().unwrap_or_default();
+    let kernel = Btf::parse(&types);
+    kernel.map_or_else(aya::Btf::new, |kernel| kernel.tracepoint(TYPE).described())
 }
 
 fn failed(e: aya::programs::ProgramError) -> AgentError {

@@ -44,7 +44,7 @@ pub fn check(
 
 /// Checks a file against the interfaces of this network namespace and the groups of this host. For
 /// an instance, the result is its configuration.
-pub fn check_for(
+pub(crate) fn check_for(
     path: &Path,
     text: &str,
     file: schema::File,

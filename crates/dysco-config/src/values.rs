@@ -207,7 +207,7 @@ pub fn refuse<E: de::Error>(cause: Cause) -> E {
 }
 
 /// Returns the cause of an error that the parser reports.
-pub fn cause_of(error: &toml::de::Error) -> Cause {
+pub(crate) fn cause_of(error: &toml::de::Error) -> Cause {
     match REFUSED.take() {
         Some(cause) if cause.to_string() == error.message().trim_end() => cause,
         _ => Cause::new(error.message().trim_end().replace('\n', ", ")),

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 pub const MAX_MESSAGE: usize = 4096;
 
 /// First frame of a stream.
-pub const HELLO: [u8; 2] = [0, 0];
+pub(crate) const HELLO: [u8; 2] = [0, 0];
 
 /// Error of a stream that does not consist of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -46,7 +46,7 @@ pub type Frames = BufReader<RecvStream>;
 impl Link {
     /// Sends a greeting, and waits for the peer's greeting: only that proves to a client that the
     /// server accepted its certificate.
-    pub async fn establish(connection: Connection) -> Result<(Link, Frames), DownReason> {
+    pub(crate) async fn establish(connection: Connection) -> Result<(Link, Frames), DownReason> {
         let certificate = certificate(&connection).ok_or(DownReason::Anonymous)?;
         let identity = Identity {
             addresses: addresses_of(&certificate),
@@ -120,13 +120,13 @@ impl Link {
     }
 
     /// Closes the connection because of the peer's frames.
-    pub fn refuse_framing(&self, why: &'static str) -> DownReason {
+    pub(crate) fn refuse_framing(&self, why: &'static str) -> DownReason {
         self.close(close::FRAMING, why);
         DownReason::Framing(why)
     }
 
     /// Waits until the connection is closed, and returns the reason.
-    pub async fn why_closed(&self) -> DownReason {
+    pub(crate) async fn why_closed(&self) -> DownReason {
         match (self.connection.closed().await, self.closed_for.get()) {
             (ConnectionError::LocallyClosed, Some(why)) => DownReason::ClosedHere(why),
             (error, _) => down_reason(&error),
@@ -144,7 +144,7 @@ fn certificate(connection: &Connection) -> Option<CertificateDer<'static>> {
 const CRYPTO_ERRORS: std::ops::Range<u64> = 0x100..0x200;
 
 /// Returns the reason for which a connection ended, in an operator's words.
-pub fn down_reason(error: &ConnectionError) -> DownReason {
+pub(crate) fn down_reason(error: &ConnectionError) -> DownReason {
     match error {
         ConnectionError::TransportError(e) if CRYPTO_ERRORS.contains(&u64::from(e.code)) => {
             DownReason::Tls(format!(

@@ -16,7 +16,7 @@ use super::registry::Registry;
 use super::stats::{add, count};
 
 /// Maximum duration of a handshake.
-pub const HANDSHAKE: Duration = Duration::from_secs(1);
+pub(crate) const HANDSHAKE: Duration = Duration::from_secs(1);
 /// Time after which a task with nothing to send ends.
 const IDLE: Duration = Duration::from_secs(300);
 /// Maximum number of waiting messages that are given to a connection at once.

@@ -20,7 +20,7 @@ use super::error::ControlError;
 use super::frame::MAX_MESSAGE;
 
 /// Name of the protocol in the handshake.
-pub const ALPN: &[u8] = b"dysco/1";
+pub(crate) const ALPN: &[u8] = b"dysco/1";
 
 const IDLE: Duration = Duration::from_secs(30);
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
@@ -53,7 +53,7 @@ impl Tls {
 pub struct Judge(Arc<dyn ClientCertVerifier>);
 
 impl Judge {
-    pub fn is_revoked(&self, certificate: &CertificateDer<'_>) -> bool {
+    pub(crate) fn is_revoked(&self, certificate: &CertificateDer<'_>) -> bool {
         let verdict = self.0.verify_client_cert(certificate, &[], UnixTime::now());
         let revoked = rustls::Error::InvalidCertificate(CertificateError::Revoked);
         matches!(verdict, Err(error) if error == revoked)

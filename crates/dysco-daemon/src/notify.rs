@@ -3,17 +3,17 @@
 use sd_notify::NotifyState;
 
 /// Reports that the daemon is up: programs attached, sockets open.
-pub fn notify_ready() {
+pub(crate) fn notify_ready() {
     tell(&[NotifyState::Ready]);
 }
 
 /// Reports that the daemon is about to end.
-pub fn notify_stopping() {
+pub(crate) fn notify_stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
 /// Reports that the daemon reads its configuration again; [`notify_ready`] follows.
-pub fn notify_reloading() {
+pub(crate) fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
         // By the time, systemd matches the notification with its own request.
         Ok(now) => tell(&[NotifyState::Reloading, now]),

@@ -16,9 +16,9 @@ use super::error::{Fault, StateError};
 /// Version of the documents.
 pub const VERSION: u32 = 1;
 /// Greatest number of documents of one session.
-pub const MAX_DOCUMENTS: usize = 64;
+pub(crate) const MAX_DOCUMENTS: usize = 64;
 /// Greatest number of bytes of all documents of one session, as JSON.
-pub const MAX_BYTES: usize = 32 * 1024;
+pub(crate) const MAX_BYTES: usize = 32 * 1024;
 
 /// A TCP session's five-tuple, from the end that opened it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, JsonSchema)]

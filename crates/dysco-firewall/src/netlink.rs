@@ -82,7 +82,7 @@ impl Netfilter {
     }
 
     /// Performs all of these changes, or none.
-    pub fn transaction(&mut self, messages: Vec<(NetfilterMessage, u16)>) -> io::Result<()> {
+    pub(crate) fn transaction(&mut self, messages: Vec<(NetfilterMessage, u16)>) -> io::Result<()> {
         let mark = |message| {
             let header = NetfilterHeader::new(NetfilterProtoFamily::Unspec, 0, NFTABLES);
             NetfilterMessage::new::<ControlMessage>(header, message)

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use super::error::PkiError;
 
 /// Mode of a file that anyone may read.
-pub const PUBLIC: u32 = 0o644;
+pub(crate) const PUBLIC: u32 = 0o644;
 /// Mode of a file that only the owner may read.
-pub const SECRET: u32 = 0o600;
+pub(crate) const SECRET: u32 = 0o600;
 
 /// Files of which all are written or none.
 #[derive(Default)]
@@ -91,7 +91,11 @@ pub fn read(what: &'static str, path: &Path, hint: &'static str) -> Result<Vec<u
 }
 
 /// Reads a key's file. Returns an error if anybody but its owner may read it.
-pub fn read_key(what: &'static str, path: &Path, hint: &'static str) -> Result<Vec<u8>, PkiError> {
+pub(crate) fn read_key(
+    what: &'static str,
+    path: &Path,
+    hint: &'static str,
+) -> Result<Vec<u8>, PkiError> {
     let fail = |source| PkiError::Read {
         what,
         path: path.into(),

@@ -19,20 +19,59 @@ use super::record::RoleRecord;
 use super::report::{Progress, Role};
 use super::right::SILENCE;
 
+mod end;
+
 /// Longer than the host itself takes.
 const HOLDING: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Hash, Debug)]
 pub(super) struct Lead {
     session: Subsession,
-    phase: Phase,
-    facts: Option<Facts>,
-    /// Result of opening the new path, once it is known.
-    opened: Option<Result<(), Reason>>,
-    cutoff: Option<Cutoff>,
-    settled: bool,
-    gone: bool,
-    why: Option<Reason>,
+    stage: Stage,
+}
+
+/// Phase of the change, with the data that only this phase has.
+#[derive(Clone, Hash, Debug)]
+enum Stage {
+    Locking,
+    Locked {
+        facts: Facts,
+    },
+    SettingUp {
+        /// Result of opening the new path, once it is known.
+        opened: Option<Result<(), Reason>>,
+    },
+    /// A former process may have taken the new path. That process had the facts.
+    Restored {
+        /// True if the session has ended.
+        gone: bool,
+    },
+    Cutting {
+        /// True if a former process had opened the path.
+        restored: bool,
+        settled: bool,
+        gone: bool,
+    },
+    Draining {
+        cutoff: Cutoff,
+        settled: bool,
+        gone: bool,
+    },
+    Cancelling {
+        /// `None` after a restart: only the former process had it.
+        why: Option<Reason>,
+        switched: Switched,
+        gone: bool,
+    },
+}
+
+/// Whether this host has switched to the path that it leaves.
+#[derive(Clone, Copy, Hash, Debug)]
+enum Switched {
+    No,
+    At(Cutoff),
+    /// A former process may have.
+    Unknown,
 }
 
 impl Lead {
@@ -46,13 +85,7 @@ impl Lead {
     fn new(session: Subsession) -> Self {
         Lead {
             session,
-            phase: Phase::Locking,
-            facts: None,
-            opened: None,
-            cutoff: None,
-            settled: false,
-            gone: false,
-            why: None,
+            stage: Stage::Locking,
         }
     }
 
@@ -61,9 +94,9 @@ impl Lead {
         let mut lead = Lead::new(session);
         let change = ctx.change;
         ctx.command(Chain::Hold { session });
-        lead.phase = Phase::SettingUp;
+        lead.stage = Stage::Restored { gone: false };
         match abandoned {
-            true => lead.leave(ctx),
+            true => lead.leave(ctx, None),
             false => ctx.send_reliably(lead.head(), Message::Query { change }),
         }
         lead
@@ -81,19 +114,37 @@ impl Lead {
     /// Sets the time after which the deciding host is asked for the state of the change, if it is
     /// silent. The deadline of a session that has ended here is longer, and no message shortens it.
     fn wait(&self, ctx: &mut Context) {
-        if !self.gone {
+        if !self.is_gone() {
             ctx.deadline(SILENCE);
         }
     }
 
+    /// Returns true if the session has ended, and the deciding host has the word.
+    fn is_gone(&self) -> bool {
+        match self.stage {
+            Stage::Locking | Stage::Locked { .. } | Stage::SettingUp { .. } => false,
+            Stage::Restored { gone }
+            | Stage::Cutting { gone, .. }
+            | Stage::Draining { gone, .. }
+            | Stage::Cancelling { gone, .. } => gone,
+        }
+    }
+
     pub fn phase(&self) -> Phase {
-        self.phase
+        match self.stage {
+            Stage::Locking => Phase::Locking,
+            Stage::Locked { .. } => Phase::Locked,
+            Stage::SettingUp { .. } | Stage::Restored { .. } => Phase::SettingUp,
+            Stage::Cutting { .. } => Phase::Cutting,
+            Stage::Draining { .. } => Phase::Draining,
+            Stage::Cancelling { .. } => Phase::Cancelling,
+        }
     }
 
     pub fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
         let change = ctx.change;
         match message {
-            Message::Lead { .. } if self.phase == Phase::Locked => self.say_held(ctx),
+            Message::Lead { .. } if self.phase() == Phase::Locked => self.say_held(ctx),
             Message::Open {
                 chain,
                 token,
@@ -105,12 +156,8 @@ impl Lead {
                 Flow::On
             }
             Message::Cut { .. } => self.say_switched(ctx),
-            Message::Switched { cutoff, .. }
-                if self.may_take() || matches!(self.phase, Phase::Cutting | Phase::Draining) =>
-            {
-                self.settle(ctx, cutoff)
-            }
-            Message::Status { .. } if self.phase < Phase::Cancelling && !self.settled => {
+            Message::Switched { cutoff, .. } => self.settle(ctx, cutoff),
+            Message::Status { .. } if !self.is_settled() && self.phase() < Phase::Cancelling => {
                 ctx.drop_pending();
                 self.wait(ctx);
                 Flow::On
@@ -123,8 +170,11 @@ impl Lead {
             Message::Cancel { reason, .. } => self.abandon(ctx, reason),
             Message::Release { .. } => {
                 ctx.say(self.head(), Message::Released { change });
-                let why = self.why.take().unwrap_or(Reason::Cancelled);
-                self.let_go(ctx, why)
+                let why = match &mut self.stage {
+                    Stage::Cancelling { why, .. } => why.take(),
+                    _ => None,
+                };
+                self.let_go(ctx, why.unwrap_or(Reason::Cancelled))
             }
             _ => ctx.stale(),
         }
@@ -132,35 +182,20 @@ impl Lead {
 
     pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
-            HostEvent::Locked { result, .. } if self.phase == Phase::Locking => match result {
+            HostEvent::Locked { result, .. } if self.phase() == Phase::Locking => match result {
                 Ok(facts) => self.held(ctx, facts),
                 Err(reason) => self.refuse(ctx, reason),
             },
-            HostEvent::Prepared { result, .. }
-                if self.phase == Phase::SettingUp && self.opened.is_none() =>
-            {
-                self.opened = Some(result);
-                self.say_opened(ctx)
-            }
-            HostEvent::CutDone { cutoff, .. } if self.phase == Phase::Cutting => {
-                self.cutoff = Some(cutoff);
-                self.phase = Phase::Draining;
-                ctx.report(Role::Lead, self.session, Progress::Switched);
-                self.say_switched(ctx)
-            }
-            HostEvent::Drained { .. }
-                if matches!(self.phase, Phase::Cutting | Phase::Draining) && !self.settled =>
-            {
-                self.settled = true;
-                ctx.report(Role::Lead, self.session, Progress::Drained);
-                ctx.drop_pending();
-                ctx.no_deadline();
-                let change = ctx.change;
-                // Repeated until the deciding host reports the end.
-                ctx.send_reliably(self.head(), Message::Settled { change });
-                Flow::On
-            }
-            HostEvent::PersistFailed { error, .. } if self.phase == Phase::Locked => {
+            HostEvent::Prepared { result, .. } => match &mut self.stage {
+                Stage::SettingUp { opened } if opened.is_none() => {
+                    *opened = Some(result);
+                    self.say_opened(ctx)
+                }
+                _ => ctx.stale(),
+            },
+            HostEvent::CutDone { cutoff, .. } => self.cut_done(ctx, cutoff),
+            HostEvent::Drained { .. } => self.drained(ctx),
+            HostEvent::PersistFailed { error, .. } if self.phase() == Phase::Locked => {
                 ctx.purge();
                 self.refuse(ctx, Reason::NoRecord(error))
             }
@@ -168,23 +203,64 @@ impl Lead {
                 ctx.trouble(Reason::NoRecord(error));
                 Flow::On
             }
-            // As at the right anchor: a reset may not have reached anybody.
-            HostEvent::SessionGone { .. } if self.phase >= Phase::Cutting || self.is_restored() => {
-                self.gone = true;
-                ctx.deadline(TWO_MSL);
-                Flow::On
-            }
-            HostEvent::SessionGone { .. } => self.refuse(ctx, Reason::Closing),
+            HostEvent::SessionGone { .. } => self.session_gone(ctx),
             _ => ctx.stale(),
         }
     }
 
+    fn cut_done(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
+        let Stage::Cutting { settled, gone, .. } = self.stage else {
+            return ctx.stale();
+        };
+        self.stage = Stage::Draining {
+            cutoff,
+            settled,
+            gone,
+        };
+        ctx.report(Role::Lead, self.session, Progress::Switched);
+        self.say_switched(ctx)
+    }
+
+    fn drained(&mut self, ctx: &mut Context) -> Flow {
+        match &mut self.stage {
+            Stage::Cutting { settled, .. } | Stage::Draining { settled, .. } if !*settled => {
+                *settled = true;
+            }
+            _ => return ctx.stale(),
+        }
+        ctx.report(Role::Lead, self.session, Progress::Drained);
+        ctx.drop_pending();
+        ctx.no_deadline();
+        let change = ctx.change;
+        // Repeated until the deciding host reports the end.
+        ctx.send_reliably(self.head(), Message::Settled { change });
+        Flow::On
+    }
+
+    fn session_gone(&mut self, ctx: &mut Context) -> Flow {
+        match &mut self.stage {
+            Stage::Locking | Stage::Locked { .. } | Stage::SettingUp { .. } => {
+                self.refuse(ctx, Reason::Closing)
+            }
+            // As at the right anchor: a reset may not have reached anybody.
+            Stage::Restored { gone }
+            | Stage::Cutting { gone, .. }
+            | Stage::Draining { gone, .. }
+            | Stage::Cancelling { gone, .. } => {
+                *gone = true;
+                ctx.deadline(TWO_MSL);
+                Flow::On
+            }
+        }
+    }
+
     pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
-        if self.gone {
+        if self.is_gone() {
             return self.let_go(ctx, Reason::Closing);
         }
-        if self.phase == Phase::Locking {
-            return self.refuse(ctx, Reason::TimedOut(self.phase));
+        let phase = self.phase();
+        if phase == Phase::Locking {
+            return self.refuse(ctx, Reason::TimedOut(phase));
         }
         let change = ctx.change;
         ctx.send_reliably(self.head(), Message::Query { change });
@@ -192,8 +268,7 @@ impl Lead {
     }
 
     fn held(&mut self, ctx: &mut Context, facts: Facts) -> Flow {
-        self.facts = Some(facts);
-        self.phase = Phase::Locked;
+        self.stage = Stage::Locked { facts };
         ctx.report(Role::Lead, self.session, Progress::Locked);
         self.persist(ctx, false);
         self.wait(ctx);
@@ -202,7 +277,7 @@ impl Lead {
 
     fn say_held(&self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
-        if let Some(facts) = self.facts {
+        if let Stage::Locked { facts } = self.stage {
             let result = Ok(facts);
             ctx.say(self.head(), Message::Extended { change, result });
         }
@@ -210,10 +285,10 @@ impl Lead {
     }
 
     fn open(&mut self, ctx: &mut Context, chain: Vec<Element>, token: Token, right: Reach) -> Flow {
-        match self.phase {
-            Phase::Locked => {
+        match self.stage {
+            Stage::Locked { .. } => {
                 ctx.drop_pending();
-                self.phase = Phase::SettingUp;
+                self.stage = Stage::SettingUp { opened: None };
                 self.wait(ctx);
                 ctx.command(Chain::Open {
                     chain,
@@ -226,18 +301,18 @@ impl Lead {
                 });
                 Flow::On
             }
-            Phase::SettingUp if self.is_restored() => {
-                self.opened = Some(Err(Reason::Restarted));
-                self.say_opened(ctx)
-            }
-            Phase::SettingUp => self.say_opened(ctx),
+            Stage::SettingUp { .. } | Stage::Restored { .. } => self.say_opened(ctx),
             _ => ctx.stale(),
         }
     }
 
     fn say_opened(&self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
-        if let Some(result) = self.opened.clone() {
+        let result = match &self.stage {
+            Stage::SettingUp { opened } => opened.clone(),
+            _ => Some(Err(Reason::Restarted)),
+        };
+        if let Some(result) = result {
             ctx.say(self.head(), Message::Opened { change, result });
         }
         Flow::On
@@ -246,13 +321,17 @@ impl Lead {
     fn cut(&mut self, ctx: &mut Context) {
         ctx.drop_pending();
         self.wait(ctx);
-        self.phase = Phase::Cutting;
+        self.stage = Stage::Cutting {
+            restored: matches!(self.stage, Stage::Restored { .. }),
+            settled: false,
+            gone: self.is_gone(),
+        };
         ctx.command(Chain::Cut);
     }
 
     fn say_switched(&self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
-        if let Some(cutoff) = self.cutoff {
+        if let Switched::At(cutoff) = self.switched() {
             ctx.say(self.head(), Message::Switched { change, cutoff });
         }
         Flow::On
@@ -260,99 +339,61 @@ impl Lead {
 
     /// Handles the right anchor's cutoff: it has taken the new path as well.
     fn settle(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
-        if self.settled {
+        if self.is_settled() {
             // The message about this is being repeated.
             return Flow::On;
+        }
+        let takes = self.may_take();
+        if !takes && !matches!(self.phase(), Phase::Cutting | Phase::Draining) {
+            return ctx.stale();
         }
         ctx.drop_pending();
         self.wait(ctx);
         ctx.command(Chain::SetCutIn { cutoff });
-        if self.phase < Phase::Cutting {
+        if takes {
             // A former process has taken the new path.
             self.cut(ctx);
         }
         Flow::On
     }
 
-    fn complete(&mut self, ctx: &mut Context) -> Flow {
-        let change = ctx.change;
-        ctx.drop_pending();
-        ctx.command(Chain::Complete);
-        ctx.erase();
-        ctx.unlock(self.session);
-        ctx.say(self.head(), Message::DoneAck { change });
-        ctx.report(Role::Lead, self.session, Progress::Removed);
-        Flow::End(Ok(()))
+    /// Returns true if the new path has carried all data, and the deciding host is being notified.
+    fn is_settled(&self) -> bool {
+        match self.stage {
+            Stage::Cutting { settled, .. } | Stage::Draining { settled, .. } => settled,
+            _ => false,
+        }
     }
 
-    /// Returns true if a former process began this part, and may have taken the new path. That
-    /// process had the facts.
-    fn is_restored(&self) -> bool {
-        self.phase > Phase::Locking && self.facts.is_none()
+    fn switched(&self) -> Switched {
+        match self.stage {
+            Stage::Draining { cutoff, .. } => Switched::At(cutoff),
+            Stage::Cancelling { switched, .. } => switched,
+            Stage::Locked { .. }
+            | Stage::SettingUp { .. }
+            | Stage::Cutting {
+                restored: false, ..
+            } => Switched::No,
+            Stage::Locking | Stage::Restored { .. } | Stage::Cutting { restored: true, .. } => {
+                Switched::Unknown
+            }
+        }
     }
 
     /// Returns true if `Done` is late: a change is done only after this host has switched. See
     /// `Tail::is_belated`.
     fn is_belated(&self) -> bool {
-        self.facts.is_some() && self.cutoff.is_none()
+        matches!(self.switched(), Switched::No)
     }
 
     /// Returns true if the new path may be taken: it is open, or a former process may have received
     /// that report.
     fn may_take(&self) -> bool {
-        self.phase == Phase::SettingUp && (self.opened == Some(Ok(())) || self.is_restored())
-    }
-
-    /// Returns to the earlier path. The new path is still received until the right anchor has
-    /// returned as well.
-    fn abandon(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        if self.phase != Phase::Cancelling {
-            self.why = Some(reason);
-            self.persist(ctx, true);
-            self.leave(ctx);
-        }
-        Flow::On
-    }
-
-    fn leave(&mut self, ctx: &mut Context) {
-        let change = ctx.change;
-        ctx.drop_pending();
-        ctx.no_deadline();
-        self.phase = Phase::Cancelling;
-        ctx.command(Chain::Abandon);
-        ctx.send_reliably(self.head(), Message::Abandoned { change });
-        if self.gone {
-            ctx.deadline(TWO_MSL);
-        }
-    }
-
-    fn persist(&self, ctx: &mut Context, abandoned: bool) {
-        let session = self.session;
-        ctx.persist(RoleRecord::Lead { session, abandoned });
-    }
-
-    /// Refuses: the deciding host is notified, and cancels.
-    fn refuse(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        let change = ctx.change;
-        let result = Err(reason.clone());
-        ctx.say(self.head(), Message::Extended { change, result });
-        self.let_go(ctx, reason)
-    }
-
-    /// Releases everything but the earlier path.
-    fn let_go(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        ctx.drop_pending();
-        let end = match self.phase {
-            Phase::Locking => Progress::Refused(reason.clone()),
-            _ => {
-                ctx.command(Chain::Abandon);
-                ctx.command(Chain::Release);
-                ctx.erase();
-                Progress::RolledBack(reason.clone())
-            }
-        };
-        ctx.unlock(self.session);
-        ctx.report(Role::Lead, self.session, end);
-        Flow::End(Err(reason))
+        matches!(
+            self.stage,
+            Stage::SettingUp {
+                opened: Some(Ok(()))
+            } | Stage::Restored { .. }
+        )
     }
 }

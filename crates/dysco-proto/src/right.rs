@@ -17,9 +17,11 @@ use super::report::{Progress, Role};
 
 mod end;
 mod path_liveness;
+mod stage;
 
 use end::SessionState;
 use path_liveness::Reception;
+use stage::{CutOver, SetUp, Stage};
 
 /// Time after which an unused lock is released. Mostly longer than the middle waits for the left
 /// anchor, and then for its own sockets.
@@ -34,21 +36,8 @@ pub(super) struct Right {
     b: Subsession,
     middle: HostId,
     left: HostId,
-    phase: Phase,
-    facts: Option<Facts>,
-    new: Option<Subsession>,
-    cutoff: Option<Cutoff>,
-    /// Cutoff of the left anchor.
-    cut_in: Option<Cutoff>,
-    drained: bool,
     session_state: SessionState,
-    /// True if the left anchor was asked and has not answered.
-    asked: bool,
-    /// Reason why this process could not prepare the path that a former process recorded.
-    unprepared: Option<Reason>,
-    reception: Reception,
-    /// Reason of the return, while the session returns to the old path.
-    why: Option<Reason>,
+    stage: Stage,
 }
 
 impl Right {
@@ -64,17 +53,8 @@ impl Right {
             b,
             middle: b.left.ip(),
             left,
-            phase: Phase::Locking,
-            facts: None,
-            new: None,
-            cutoff: None,
-            cut_in: None,
-            drained: false,
             session_state: SessionState::Open,
-            asked: false,
-            unprepared: None,
-            reception: Reception::Receives,
-            why: None,
+            stage: Stage::Locking,
         }
     }
 
@@ -88,15 +68,14 @@ impl Right {
         let mut right = Right::new(b, left);
         ctx.command(Anchor::Lock { subsession: b });
         if let RightStage::Muted { round, cutoff } = stage {
-            right.new = Some(new);
-            right.restore_muted(ctx, round, cutoff);
+            right.restore_muted(ctx, new, round, cutoff);
             return right;
         }
-        right.prepare(ctx, new);
+        right.prepare(ctx, new, None);
         // A former process may have stopped receiving on the new path.
         ctx.command(Anchor::Unmute);
         if let RightStage::Switched { cutoff } = stage {
-            right.cut(ctx, cutoff);
+            right.cut(ctx, new, cutoff);
         }
         right
     }
@@ -113,96 +92,80 @@ impl Right {
         self.left
     }
 
-    pub fn phase(&self) -> Phase {
-        self.phase
-    }
-
     pub fn on_message(&mut self, ctx: &mut Context, from_left: bool, message: Message) -> Flow {
         match message {
-            Message::Introduce { .. } if (Phase::Locked..Phase::Cutting).contains(&self.phase) => {
-                self.say_introduced(ctx)
-            }
-            Message::SetUp { new, .. } if self.phase == Phase::Locked => {
-                self.persist(ctx, new, RightStage::Prepared);
-                self.prepare(ctx, new)
-            }
-            Message::SetUp { .. } if self.phase == Phase::SettingUp => {
-                self.say_set_up(ctx);
-                Flow::On
-            }
+            Message::Introduce { .. } => self.introduced(ctx),
+            Message::SetUp { new, .. } => match &self.stage {
+                Stage::Locked { facts } => {
+                    let facts = Some(*facts);
+                    self.persist(ctx, new, RightStage::Prepared);
+                    self.prepare(ctx, new, facts)
+                }
+                Stage::SettingUp(path) => {
+                    self.say_set_up(ctx, path);
+                    Flow::On
+                }
+                _ => ctx.stale(),
+            },
             Message::Suspect { round, .. } if self.is_between() => self.suspected(ctx, round),
             Message::Keep { round, .. } => self.keep(ctx, round),
             Message::Lost { .. } | Message::Cancel { .. } | Message::Back { .. } => {
                 self.given_up(ctx, from_left, message)
             }
-            Message::Done { .. } if self.phase == Phase::Cancelling => ctx.stale(),
-            Message::Switched { cutoff, .. } if self.reception.is_muted() => {
-                // Applied once this host receives on the path again.
-                self.cut_in = Some(cutoff);
-                Flow::On
-            }
-            Message::Switched { cutoff, .. } if self.phase == Phase::SettingUp => {
-                if let Some(new) = self.new {
-                    self.persist(ctx, new, RightStage::Switched { cutoff });
+            Message::Switched { cutoff, .. } => self.left_switched(ctx, cutoff),
+            Message::Status { .. } if from_left => match &mut self.stage {
+                Stage::SettingUp(path) => {
+                    ctx.drop_pending();
+                    ctx.deadline(SILENCE);
+                    path.asked = false;
+                    Flow::On
                 }
-                self.cut(ctx, cutoff)
-            }
-            Message::Switched { .. } if self.phase == Phase::Draining => {
-                self.say_switched(ctx);
-                Flow::On
-            }
-            Message::Status { .. } if from_left && self.phase == Phase::SettingUp => {
-                ctx.drop_pending();
-                ctx.deadline(SILENCE);
-                self.asked = false;
-                Flow::On
-            }
-            Message::Done { .. } if self.phase >= Phase::Preparing => self.complete(ctx),
+                _ => ctx.stale(),
+            },
+            Message::Done { .. } => match self.stage {
+                Stage::Locking | Stage::Locked { .. } | Stage::Cancelling { .. } => ctx.stale(),
+                _ => self.complete(ctx),
+            },
             _ => ctx.stale(),
         }
     }
 
     pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
-            HostEvent::Locked { result, .. } if self.phase == Phase::Locking => match result {
+            HostEvent::Locked { result, .. } if self.phase() == Phase::Locking => match result {
                 Ok(facts) => {
-                    self.facts = Some(facts);
-                    self.phase = Phase::Locked;
+                    self.stage = Stage::Locked { facts };
                     ctx.report(Role::Right, self.b, Progress::Locked);
-                    self.say_introduced(ctx)
+                    self.introduced(ctx)
                 }
                 Err(reason) => self.refuse(ctx, reason),
             },
-            HostEvent::TwoPaths { result, .. } if self.phase == Phase::Preparing => match result {
-                Ok(()) => self.prepared(ctx),
-                Err(reason) if self.is_restored() => {
-                    // A former process may have prepared the path, and the left anchor may have
-                    // cut.
-                    self.phase = Phase::SettingUp;
-                    self.unprepared = Some(reason.clone());
-                    ctx.trouble(reason);
-                    Flow::On
+            HostEvent::TwoPaths { result, .. } => self.path_prepared(ctx, result),
+            HostEvent::CutDone { cutoff, .. } => match &self.stage {
+                Stage::Cutting(path) => {
+                    let cutoff = Some(cutoff);
+                    self.settle(
+                        ctx,
+                        CutOver {
+                            cutoff,
+                            ..path.clone()
+                        },
+                    )
                 }
-                Err(reason) => self.fail(ctx, reason),
+                _ => ctx.stale(),
             },
-            HostEvent::CutDone { cutoff, .. } if self.phase == Phase::Cutting => {
-                self.cutoff = Some(cutoff);
-                self.settle(ctx)
-            }
-            HostEvent::Drained { .. } if self.phase >= Phase::Cutting && !self.drained => {
-                self.drained = true;
-                ctx.report(Role::Right, self.b, Progress::Drained);
-                self.say_drained(ctx);
-                Flow::On
-            }
+            HostEvent::Drained { .. } => self.drained(ctx),
             HostEvent::Muted { muted, .. } => self.muted(ctx, muted),
-            HostEvent::TakenBack { .. } if self.phase == Phase::Cancelling => self.taken_back(ctx),
+            HostEvent::TakenBack { .. } => match &self.stage {
+                Stage::Cancelling { why, .. } => self.taken_back(ctx, why.clone()),
+                _ => ctx.stale(),
+            },
             HostEvent::PersistFailed { error, .. } => self.no_record(ctx, error),
             HostEvent::Broken { bytes, .. } => self.was_broken(ctx, bytes),
             HostEvent::Tried {
                 result: Err(reason),
                 ..
-            } if self.phase == Phase::SettingUp => {
+            } if self.phase() == Phase::SettingUp => {
                 // A hint: the left anchor cancels, unless it has cut.
                 let change = ctx.change;
                 ctx.say(self.left, Message::SetUpNack { change, reason });
@@ -214,50 +177,112 @@ impl Right {
     }
 
     pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
-        let change = ctx.change;
-        match self.phase {
-            Phase::Cancelling => self.taken_back(ctx),
-            Phase::Locking | Phase::Locked => self.roll_back(ctx, Reason::TimedOut(self.phase)),
-            Phase::Preparing | Phase::SettingUp if self.is_gone() && self.asked => {
+        let (phase, gone) = (self.phase(), self.is_gone());
+        match &mut self.stage {
+            Stage::Cancelling { why, .. } => {
+                let why = why.clone();
+                self.taken_back(ctx, why)
+            }
+            Stage::Locking | Stage::Locked { .. } => self.roll_back(ctx, Reason::TimedOut(phase)),
+            Stage::Preparing { asked: true, .. } | Stage::SettingUp(SetUp { asked: true, .. })
+                if gone =>
+            {
                 self.roll_back(ctx, Reason::Closing)
             }
-            Phase::Preparing | Phase::SettingUp if self.reception.is_muted() => Flow::On,
-            Phase::Preparing | Phase::SettingUp => {
+            Stage::SettingUp(path) if path.reception.is_muted() => Flow::On,
+            Stage::Preparing { asked, .. } | Stage::SettingUp(SetUp { asked, .. }) => {
+                *asked = true;
+                let change = ctx.change;
                 ctx.send_reliably(self.left, Message::Query { change });
-                self.asked = true;
                 self.watch_gone(ctx);
                 Flow::On
             }
-            Phase::Cutting if self.is_gone() => self.settle(ctx),
-            _ if self.is_gone() => {
-                ctx.trouble(Reason::TimedOut(self.phase));
+            Stage::Cutting(path) if gone => {
+                let path = path.clone();
+                self.settle(ctx, path)
+            }
+            Stage::Draining(_) if gone => {
+                ctx.trouble(Reason::TimedOut(phase));
                 self.complete(ctx)
             }
-            _ => Flow::On,
+            Stage::Cutting(_) | Stage::Draining(_) => Flow::On,
         }
     }
 
-    /// Returns true if a former process began this part. That process had the facts.
-    fn is_restored(&self) -> bool {
-        self.phase > Phase::Locking && self.facts.is_none()
+    fn path_prepared(&mut self, ctx: &mut Context, result: Result<(), Reason>) -> Flow {
+        let Stage::Preparing { new, facts, asked } = self.stage else {
+            return ctx.stale();
+        };
+        let unprepared = match result {
+            Ok(()) => None,
+            // A former process may have prepared the path, and the left anchor may have cut.
+            Err(reason) if facts.is_none() => Some(reason),
+            Err(reason) => return self.fail(ctx, reason),
+        };
+        let path = SetUp {
+            new,
+            facts,
+            unprepared,
+            asked,
+            reception: Reception::Receives,
+            cut_in: None,
+        };
+        match &path.unprepared {
+            None => self.prepared(ctx, &path),
+            Some(reason) => ctx.trouble(reason.clone()),
+        }
+        self.stage = Stage::SettingUp(path);
+        Flow::On
+    }
+
+    /// Handles the cutoff of the left anchor.
+    fn left_switched(&mut self, ctx: &mut Context, to: Cutoff) -> Flow {
+        match &mut self.stage {
+            // Applied once this host receives on the path again.
+            Stage::SettingUp(path) if path.reception.is_muted() => path.cut_in = Some(to),
+            Stage::Cutting(path) | Stage::Draining(path) if path.reception.is_muted() => {
+                path.cut_in = to;
+            }
+            Stage::SettingUp(path) => {
+                let new = path.new;
+                self.persist(ctx, new, RightStage::Switched { cutoff: to });
+                return self.cut(ctx, new, to);
+            }
+            Stage::Draining(path) => path.say_switched(ctx, self.left),
+            _ => return ctx.stale(),
+        }
+        Flow::On
+    }
+
+    fn drained(&mut self, ctx: &mut Context) -> Flow {
+        match &mut self.stage {
+            Stage::Cutting(CutOver { drained, .. })
+            | Stage::Draining(CutOver { drained, .. })
+            | Stage::Cancelling { drained, .. }
+                if !*drained =>
+            {
+                *drained = true;
+            }
+            _ => return ctx.stale(),
+        }
+        ctx.report(Role::Right, self.b, Progress::Drained);
+        self.say_drained(ctx);
+        Flow::On
     }
 
     fn is_gone(&self) -> bool {
         self.session_state != SessionState::Open
     }
 
-    /// Returns true if the left anchor may have cut, so that the session may be moving to the new
-    /// path.
-    fn is_between(&self) -> bool {
-        matches!(
-            self.phase,
-            Phase::SettingUp | Phase::Cutting | Phase::Draining
-        )
-    }
-
-    fn say_introduced(&mut self, ctx: &mut Context) -> Flow {
+    /// Answers the middle's introduction with the facts.
+    fn introduced(&self, ctx: &mut Context) -> Flow {
+        let facts = match &self.stage {
+            Stage::Locked { facts } => Some(*facts),
+            Stage::Preparing { facts, .. } | Stage::SettingUp(SetUp { facts, .. }) => *facts,
+            _ => return ctx.stale(),
+        };
         let change = ctx.change;
-        let message = match self.facts {
+        let message = match facts {
             Some(facts) => Message::Introduced { change, facts },
             // A former process had the facts.
             None => Message::NackLock {
@@ -269,9 +294,12 @@ impl Right {
         Flow::On
     }
 
-    fn prepare(&mut self, ctx: &mut Context, new: Subsession) -> Flow {
-        self.new = Some(new);
-        self.phase = Phase::Preparing;
+    fn prepare(&mut self, ctx: &mut Context, new: Subsession, facts: Option<Facts>) -> Flow {
+        self.stage = Stage::Preparing {
+            new,
+            facts,
+            asked: false,
+        };
         ctx.command(Anchor::Prepare {
             side: Side::Right,
             own: self.b,
@@ -282,32 +310,42 @@ impl Right {
         Flow::On
     }
 
-    /// Records that this host receives on the new path.
-    fn prepared(&mut self, ctx: &mut Context) -> Flow {
-        self.phase = Phase::SettingUp;
+    /// Reports that this host receives on the new path.
+    fn prepared(&self, ctx: &mut Context, path: &SetUp) {
         ctx.report(Role::Right, self.b, Progress::SetUp);
         ctx.drop_pending();
         ctx.deadline(SILENCE);
-        self.say_set_up(ctx);
-        Flow::On
+        self.say_set_up(ctx, path);
     }
 
-    fn say_set_up(&self, ctx: &mut Context) {
-        let change = ctx.change;
-        let message = match (self.unprepared.clone(), self.new) {
-            (None, Some(new)) => Message::SetUpAck { change, new },
+    fn say_set_up(&self, ctx: &mut Context, path: &SetUp) {
+        let (change, new) = (ctx.change, path.new);
+        let message = match path.unprepared.clone() {
+            None => Message::SetUpAck { change, new },
             // The left anchor cancels, unless it has cut.
-            (Some(reason), _) => Message::SetUpNack { change, reason },
-            (None, None) => return,
+            Some(reason) => Message::SetUpNack { change, reason },
         };
         ctx.say(self.left, message);
     }
 
-    fn cut(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
+    fn cut(&mut self, ctx: &mut Context, new: Subsession, cutoff: Cutoff) -> Flow {
         ctx.drop_pending();
         ctx.no_deadline();
-        self.cut_in = Some(cutoff);
-        self.phase = Phase::Cutting;
+        let (asked, drained, before) = match &self.stage {
+            Stage::Preparing { asked, .. } => (*asked, false, None),
+            Stage::SettingUp(path) => (path.asked, false, None),
+            // A path that is resumed may have been cut over before.
+            Stage::Cutting(path) | Stage::Draining(path) => (path.asked, path.drained, path.cutoff),
+            _ => (false, false, None),
+        };
+        self.stage = Stage::Cutting(CutOver {
+            new,
+            cut_in: cutoff,
+            cutoff: before,
+            asked,
+            drained,
+            reception: self.reception(),
+        });
         // The wire of the new path has this session's own numbers.
         ctx.command(Anchor::SetCutIn { cutoff });
         ctx.command(Anchor::Cut);
@@ -317,34 +355,30 @@ impl Right {
         Flow::On
     }
 
-    fn settle(&mut self, ctx: &mut Context) -> Flow {
-        self.phase = Phase::Draining;
+    fn settle(&mut self, ctx: &mut Context, path: CutOver) -> Flow {
         ctx.no_deadline();
         self.watch_gone(ctx);
         ctx.report(Role::Right, self.b, Progress::Switched);
-        self.say_switched(ctx);
+        path.say_switched(ctx, self.left);
+        self.stage = Stage::Draining(path);
         self.say_drained(ctx);
         Flow::On
-    }
-
-    fn say_switched(&mut self, ctx: &mut Context) {
-        let change = ctx.change;
-        if let Some(cutoff) = self.cutoff {
-            ctx.say(self.left, Message::Switched { change, cutoff });
-        }
     }
 
     /// Repeats `Drained` or `Broken` until `Done` or `Lost` arrives, but not while the new path may
     /// be given up.
     fn say_drained(&mut self, ctx: &mut Context) {
         let change = ctx.change;
+        let Stage::Draining(path) = &self.stage else {
+            return;
+        };
         let message = match self.session_state {
             SessionState::Broken(bytes) => Message::Broken { change, bytes },
             SessionState::Ended => Message::Drained { change },
-            SessionState::Open if self.drained => Message::Drained { change },
+            SessionState::Open if path.drained => Message::Drained { change },
             SessionState::Open => return,
         };
-        if self.phase == Phase::Draining && !self.reception.is_muted() {
+        if !path.reception.is_muted() {
             ctx.drop_pending();
             ctx.send_reliably(self.left, message);
         }

@@ -38,11 +38,35 @@ pub(super) struct Tail {
     token: Token,
     /// True if this host is a host of the chain at which the segment ends, but not the session.
     inner: bool,
-    phase: Phase,
-    facts: Option<Facts>,
-    cutoff: Option<Cutoff>,
-    settled: bool,
-    gone: bool,
+    stage: Stage,
+}
+
+/// Phase of the change, with the data that only this phase has.
+#[derive(Clone, Hash, Debug)]
+enum Stage {
+    Locking,
+    Preparing {
+        facts: Facts,
+    },
+    SettingUp {
+        facts: Facts,
+    },
+    /// The new path is set up, and the left anchor may have cut. A former process had the facts.
+    Restored {
+        /// True if the session has ended.
+        gone: bool,
+    },
+    Cutting {
+        /// True if a former process had set up the path.
+        restored: bool,
+        settled: bool,
+        gone: bool,
+    },
+    Draining {
+        cutoff: Cutoff,
+        settled: bool,
+        gone: bool,
+    },
 }
 
 impl Tail {
@@ -59,11 +83,7 @@ impl Tail {
             session,
             token,
             inner,
-            phase: Phase::Locking,
-            facts: None,
-            cutoff: None,
-            settled: false,
-            gone: false,
+            stage: Stage::Locking,
         }
     }
 
@@ -71,7 +91,7 @@ impl Tail {
     pub fn restore(ctx: &mut Context, session: Subsession, token: Token, inner: bool) -> Self {
         let mut tail = Tail::new(session, token, inner);
         tail.hold(ctx);
-        tail.phase = Phase::SettingUp;
+        tail.stage = Stage::Restored { gone: false };
         let change = ctx.change;
         ctx.send_reliably(tail.left(), Message::Query { change });
         tail
@@ -99,28 +119,35 @@ impl Tail {
     /// Sets the time after which the left anchor is asked for the state of the change, if it is
     /// silent. The deadline of a session that has ended here is longer, and no message shortens it.
     fn wait(&self, ctx: &mut Context) {
-        if !self.gone {
+        if !self.is_gone() {
             ctx.deadline(SILENCE);
         }
     }
 
+    /// Returns true if the session has ended, and the left anchor decides.
+    fn is_gone(&self) -> bool {
+        match self.stage {
+            Stage::Locking | Stage::Preparing { .. } | Stage::SettingUp { .. } => false,
+            Stage::Restored { gone }
+            | Stage::Cutting { gone, .. }
+            | Stage::Draining { gone, .. } => gone,
+        }
+    }
+
     pub fn phase(&self) -> Phase {
-        self.phase
+        match self.stage {
+            Stage::Locking => Phase::Locking,
+            Stage::Preparing { .. } => Phase::Preparing,
+            Stage::SettingUp { .. } | Stage::Restored { .. } => Phase::SettingUp,
+            Stage::Cutting { .. } => Phase::Cutting,
+            Stage::Draining { .. } => Phase::Draining,
+        }
     }
 
     pub fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
         match message {
-            Message::Extend { .. } if self.phase == Phase::SettingUp => self.say_extended(ctx),
-            Message::Switched { cutoff, .. } if self.phase == Phase::SettingUp => {
-                self.switch(ctx, cutoff)
-            }
-            Message::Switched { .. } if self.phase == Phase::Draining => {
-                if !self.settled {
-                    ctx.drop_pending();
-                    self.wait(ctx);
-                }
-                self.say_switched(ctx)
-            }
+            Message::Extend { .. } if self.phase() == Phase::SettingUp => self.say_extended(ctx),
+            Message::Switched { cutoff, .. } => self.switched(ctx, cutoff),
             Message::Status { .. } => {
                 ctx.drop_pending();
                 self.wait(ctx);
@@ -139,47 +166,14 @@ impl Tail {
 
     pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
-            HostEvent::Locked { result, .. } if self.phase == Phase::Locking => match result {
+            HostEvent::Locked { result, .. } if self.phase() == Phase::Locking => match result {
                 Ok(facts) => self.extend(ctx, facts),
                 Err(reason) => self.refuse(ctx, reason),
             },
-            HostEvent::Prepared { result, .. } if self.phase == Phase::Preparing => match result {
-                Ok(()) => {
-                    self.phase = Phase::SettingUp;
-                    ctx.report(Role::Tail, self.session, Progress::SetUp);
-                    self.wait(ctx);
-                    self.say_extended(ctx)
-                }
-                Err(reason) => self.refuse(ctx, reason),
-            },
-            HostEvent::Prepared {
-                result: Err(reason),
-                ..
-            } if self.phase == Phase::SettingUp && !self.is_restored() => {
-                // The new path rejects the answers of this end: the left anchor cancels.
-                let change = ctx.change;
-                let result = Err(reason);
-                ctx.say(self.left(), Message::Extended { change, result });
-                Flow::On
-            }
-            HostEvent::CutDone { cutoff, .. } if self.phase == Phase::Cutting => {
-                self.cutoff = Some(cutoff);
-                self.phase = Phase::Draining;
-                ctx.report(Role::Tail, self.session, Progress::Switched);
-                self.wait(ctx);
-                self.say_switched(ctx)
-            }
-            HostEvent::Drained { .. } if self.phase >= Phase::Cutting && !self.settled => {
-                self.settled = true;
-                ctx.report(Role::Tail, self.session, Progress::Drained);
-                ctx.drop_pending();
-                ctx.no_deadline();
-                let change = ctx.change;
-                // Repeated until `Done` or `Cancel` arrives.
-                ctx.send_reliably(self.left(), Message::Settled { change });
-                Flow::On
-            }
-            HostEvent::PersistFailed { error, .. } if self.phase <= Phase::SettingUp => {
+            HostEvent::Prepared { result, .. } => self.path_prepared(ctx, result),
+            HostEvent::CutDone { cutoff, .. } => self.cut_done(ctx, cutoff),
+            HostEvent::Drained { .. } => self.drained(ctx),
+            HostEvent::PersistFailed { error, .. } if self.phase() <= Phase::SettingUp => {
                 ctx.purge();
                 self.refuse(ctx, Reason::NoRecord(error))
             }
@@ -187,24 +181,85 @@ impl Tail {
                 ctx.trouble(Reason::NoRecord(error));
                 Flow::On
             }
-            // Both anchors may be on the new path for good, and a reset may not have reached
-            // anybody. The left anchor decides.
-            HostEvent::SessionGone { .. } if self.phase >= Phase::Cutting || self.is_restored() => {
-                self.gone = true;
-                ctx.deadline(TWO_MSL);
-                Flow::On
-            }
-            HostEvent::SessionGone { .. } => self.refuse(ctx, Reason::Closing),
+            HostEvent::SessionGone { .. } => self.session_gone(ctx),
             _ => ctx.stale(),
         }
     }
 
+    fn path_prepared(&mut self, ctx: &mut Context, result: Result<(), Reason>) -> Flow {
+        match (&self.stage, result) {
+            (Stage::Preparing { facts }, Ok(())) => {
+                self.stage = Stage::SettingUp { facts: *facts };
+                ctx.report(Role::Tail, self.session, Progress::SetUp);
+                self.wait(ctx);
+                self.say_extended(ctx)
+            }
+            (Stage::Preparing { .. }, Err(reason)) => self.refuse(ctx, reason),
+            (Stage::SettingUp { .. }, Err(reason)) => {
+                // The new path rejects the answers of this end: the left anchor cancels.
+                let change = ctx.change;
+                let result = Err(reason);
+                ctx.say(self.left(), Message::Extended { change, result });
+                Flow::On
+            }
+            _ => ctx.stale(),
+        }
+    }
+
+    fn cut_done(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
+        let Stage::Cutting { settled, gone, .. } = self.stage else {
+            return ctx.stale();
+        };
+        self.stage = Stage::Draining {
+            cutoff,
+            settled,
+            gone,
+        };
+        ctx.report(Role::Tail, self.session, Progress::Switched);
+        self.wait(ctx);
+        self.say_switched(ctx)
+    }
+
+    fn drained(&mut self, ctx: &mut Context) -> Flow {
+        match &mut self.stage {
+            Stage::Cutting { settled, .. } | Stage::Draining { settled, .. } if !*settled => {
+                *settled = true;
+            }
+            _ => return ctx.stale(),
+        }
+        ctx.report(Role::Tail, self.session, Progress::Drained);
+        ctx.drop_pending();
+        ctx.no_deadline();
+        let change = ctx.change;
+        // Repeated until `Done` or `Cancel` arrives.
+        ctx.send_reliably(self.left(), Message::Settled { change });
+        Flow::On
+    }
+
+    fn session_gone(&mut self, ctx: &mut Context) -> Flow {
+        match &mut self.stage {
+            Stage::Locking | Stage::Preparing { .. } | Stage::SettingUp { .. } => {
+                self.refuse(ctx, Reason::Closing)
+            }
+            // Both anchors may be on the new path for good, and a reset may not have reached
+            // anybody. The left anchor decides.
+            Stage::Restored { gone }
+            | Stage::Cutting { gone, .. }
+            | Stage::Draining { gone, .. } => {
+                *gone = true;
+                ctx.deadline(TWO_MSL);
+                Flow::On
+            }
+        }
+    }
+
     pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
-        if self.gone {
+        if self.is_gone() {
             return self.roll_back(ctx, Reason::Closing);
         }
-        if self.phase < Phase::SettingUp {
-            return self.refuse(ctx, Reason::TimedOut(self.phase));
+        let phase = self.phase();
+        if phase < Phase::SettingUp {
+            return self.refuse(ctx, Reason::TimedOut(phase));
         }
         let change = ctx.change;
         ctx.send_reliably(self.left(), Message::Query { change });
@@ -212,8 +267,7 @@ impl Tail {
     }
 
     fn extend(&mut self, ctx: &mut Context, facts: Facts) -> Flow {
-        self.facts = Some(facts);
-        self.phase = Phase::Preparing;
+        self.stage = Stage::Preparing { facts };
         ctx.report(Role::Tail, self.session, Progress::Locked);
         let (session, token) = (self.session, self.token);
         let inner = self.inner;
@@ -230,15 +284,35 @@ impl Tail {
         let change = ctx.change;
         // The left anchor has not received the facts of a former process, or it would not ask. If
         // its message is late, it may have cut, and decides about the path.
-        let result = self.facts.ok_or(Reason::Restarted);
+        let result = match self.stage {
+            Stage::SettingUp { facts } => Ok(facts),
+            _ => Err(Reason::Restarted),
+        };
         ctx.say(self.left(), Message::Extended { change, result });
         Flow::On
     }
 
-    fn switch(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
+    /// Handles the left anchor's cutoff.
+    fn switched(&mut self, ctx: &mut Context, cutoff: Cutoff) -> Flow {
+        let (restored, gone) = match self.stage {
+            Stage::SettingUp { .. } => (false, false),
+            Stage::Restored { gone } => (true, gone),
+            Stage::Draining { settled, .. } => {
+                if !settled {
+                    ctx.drop_pending();
+                    self.wait(ctx);
+                }
+                return self.say_switched(ctx);
+            }
+            _ => return ctx.stale(),
+        };
         ctx.drop_pending();
         ctx.no_deadline();
-        self.phase = Phase::Cutting;
+        self.stage = Stage::Cutting {
+            restored,
+            settled: false,
+            gone,
+        };
         ctx.command(Chain::SetCutIn { cutoff });
         ctx.command(Chain::Cut);
         Flow::On
@@ -246,7 +320,7 @@ impl Tail {
 
     fn say_switched(&self, ctx: &mut Context) -> Flow {
         let change = ctx.change;
-        if let Some(cutoff) = self.cutoff {
+        if let Stage::Draining { cutoff, .. } = self.stage {
             ctx.say(self.left(), Message::Switched { change, cutoff });
         }
         Flow::On
@@ -263,16 +337,15 @@ impl Tail {
         Flow::End(Ok(()))
     }
 
-    /// Returns true if a former process began this part. That process had the facts.
-    fn is_restored(&self) -> bool {
-        self.phase > Phase::Locking && self.facts.is_none()
-    }
-
     /// Returns true if `Done` is late. A change is done only after this host has switched. If this
     /// process has not switched, a former one did, and completed the change; a late message then
     /// began this part anew.
     fn is_belated(&self) -> bool {
-        self.facts.is_some() && self.cutoff.is_none()
+        match self.stage {
+            Stage::Preparing { .. } | Stage::SettingUp { .. } => true,
+            Stage::Cutting { restored, .. } => !restored,
+            Stage::Locking | Stage::Restored { .. } | Stage::Draining { .. } => false,
+        }
     }
 
     /// Forgets the path that was awaited.
@@ -300,13 +373,14 @@ impl Tail {
 
     fn roll_back(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         ctx.drop_pending();
-        if self.phase > Phase::Locking {
+        let phase = self.phase();
+        if phase > Phase::Locking {
             ctx.command(Chain::Abandon);
             ctx.command(Chain::Release);
             ctx.erase();
         }
         ctx.unlock(self.own());
-        let end = match self.phase {
+        let end = match phase {
             Phase::Locking => Progress::Refused(reason.clone()),
             _ => Progress::RolledBack(reason.clone()),
         };

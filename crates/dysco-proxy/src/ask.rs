@@ -16,7 +16,7 @@ const OFF: i32 = 0;
 
 /// Sends a probe on both sessions, if they still belong to the pair. A session that one end has
 /// closed sends none.
-pub fn for_packets(pair: &Pair) -> io::Result<()> {
+pub(crate) fn for_packets(pair: &Pair) -> io::Result<()> {
     let Some(held) = Held::take(pair)? else {
         return Ok(());
     };

@@ -104,7 +104,7 @@ impl Kind {
 }
 
 /// Returns true if the error means that the descriptor is something else now.
-pub fn is_no_socket(e: &io::Error) -> bool {
+pub(crate) fn is_no_socket(e: &io::Error) -> bool {
     e.raw_os_error() == Some(libc::ENOTSOCK)
 }
 
@@ -141,7 +141,7 @@ const MOST: usize = 64;
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
 
 /// Closes a descriptor in a separate thread.
-pub fn close_apart(fd: OwnedFd) {
+pub(crate) fn close_apart(fd: OwnedFd) {
     let fd = fd.into_raw_fd();
     if CLOSING.fetch_add(1, Relaxed) < MOST {
         let thread = std::thread::Builder::new().name("closing".into());

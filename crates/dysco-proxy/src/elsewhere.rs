@@ -77,7 +77,7 @@ pub fn named(name: &ProcessName, all: &HashMap<i32, Proc>) -> Option<Elsewhere> 
 }
 
 /// Returns one of these processes if none is in the network namespace of the calling thread.
-pub fn all_of(pids: &[i32], all: &HashMap<i32, Proc>) -> Option<Elsewhere> {
+pub(crate) fn all_of(pids: &[i32], all: &HashMap<i32, Proc>) -> Option<Elsewhere> {
     if pids.iter().any(|pid| is_ours(*pid)) {
         return None;
     }
@@ -121,7 +121,7 @@ fn listening(at: &ListenAddress, all: &HashMap<i32, Proc>) -> Option<Elsewhere> 
 }
 
 /// Returns the processes of other network namespaces that have sockets with these addresses.
-pub fn with_sockets(keys: &[FlowKey]) -> HashMap<FlowKey, Elsewhere> {
+pub(crate) fn with_sockets(keys: &[FlowKey]) -> HashMap<FlowKey, Elsewhere> {
     let mut found = HashMap::new();
     if keys.is_empty() {
         return found;

@@ -87,7 +87,7 @@ impl Emptiness {
     }
 
     /// Returns true if the process was empty at a moment with the highest difference.
-    pub fn is_observed(&self) -> bool {
+    pub(crate) fn is_observed(&self) -> bool {
         self.observed
     }
 }

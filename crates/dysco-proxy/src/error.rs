@@ -10,10 +10,10 @@ use dysco_explain::{Cause, Explain, Explanation, display_explained};
 use super::pair::PairId;
 
 /// Hint for a proxy that is never seen empty.
-pub const LESS_BUSY: &str = "try again when the session is less busy, or run the proxy under the shim (dyscoctl run), which sees where each byte goes";
+pub(crate) const LESS_BUSY: &str = "try again when the session is less busy, or run the proxy under the shim (dyscoctl run), which sees where each byte goes";
 
 /// Returns the reason why a proxy holds data of a direction: forward if true, otherwise reverse.
-pub const fn slow_and_fast(forward: bool) -> &'static str {
+pub(crate) const fn slow_and_fast(forward: bool) -> &'static str {
     match forward {
         true => "its server reads slower than its client sends",
         false => "its client reads slower than its server sends",

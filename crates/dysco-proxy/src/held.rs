@@ -52,7 +52,7 @@ impl Held {
 }
 
 /// Returns true if calls on the descriptor never block.
-pub fn never_waits(fd: &OwnedFd) -> bool {
+pub(crate) fn never_waits(fd: &OwnedFd) -> bool {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
     fcntl(fd, FcntlArg::F_GETFL)
         .is_ok_and(|f| OFlag::from_bits_retain(f).contains(OFlag::O_NONBLOCK))

@@ -162,7 +162,7 @@ impl Reading {
     }
 
     /// Returns true if nothing was received or read between the two readings.
-    pub fn same_in(&self, other: &Reading) -> bool {
+    pub(crate) fn same_in(&self, other: &Reading) -> bool {
         let (a, b) = (&self.info, &other.info);
         a.tcpi_bytes_received == b.tcpi_bytes_received
             && a.tcpi_state == b.tcpi_state
@@ -170,7 +170,7 @@ impl Reading {
     }
 
     /// Returns true if nothing was written or acknowledged between the two readings.
-    pub fn same_out(&self, other: &Reading) -> bool {
+    pub(crate) fn same_out(&self, other: &Reading) -> bool {
         let (a, b) = (&self.info, &other.info);
         a.tcpi_bytes_acked == b.tcpi_bytes_acked
             && a.tcpi_state == b.tcpi_state

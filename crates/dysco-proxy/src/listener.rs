@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const QUESTION: &[u8] = b"show info;show stat;show fd\n";
 
 /// Returns true if a declared address includes this one.
-pub fn stands_for(declared: &SocketAddr, actual: &SocketAddr) -> bool {
+pub(crate) fn stands_for(declared: &SocketAddr, actual: &SocketAddr) -> bool {
     if declared.port() != actual.port() {
         return false;
     }
@@ -113,7 +113,7 @@ pub async fn answer(socket: &HaproxySocket, question: &[u8]) -> io::Result<Strin
 }
 
 /// Returns the pid of the process that answered `show info`.
-pub fn pid_of(answer: &str) -> Option<i32> {
+pub(crate) fn pid_of(answer: &str) -> Option<i32> {
     let line = answer.lines().find_map(|l| l.strip_prefix("Pid: "))?;
     line.trim().parse().ok()
 }

@@ -41,7 +41,7 @@ pub fn inode(fd: &OwnedFd) -> Option<u64> {
 }
 
 /// Removes the pipes that a splice waits in. Returns true if there was one.
-pub fn leave_kept(pid: i32, pipes: &mut [Option<Duplicate>]) -> bool {
+pub(crate) fn leave_kept(pid: i32, pipes: &mut [Option<Duplicate>]) -> bool {
     if !pipes.iter().flatten().any(|p| holds_something(p)) {
         return false;
     }

@@ -179,7 +179,7 @@ fn named(comm: &str, all: &HashMap<i32, Proc>) -> Vec<i32> {
 }
 
 /// Returns the processes of a name in any network namespace of this host.
-pub fn of_name(comm: &str, all: &HashMap<i32, Proc>) -> Vec<i32> {
+pub(crate) fn of_name(comm: &str, all: &HashMap<i32, Proc>) -> Vec<i32> {
     let short = comm.get(..COMM).unwrap_or(comm);
     let fits = all.values().filter(|p| p.comm == short);
     fits.map(|p| p.pid).collect()

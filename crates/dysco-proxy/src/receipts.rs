@@ -75,7 +75,7 @@ impl Receipts {
     }
 
     /// Returns true if the program is being attached.
-    pub fn is_opening(&self) -> bool {
+    pub(crate) fn is_opening(&self) -> bool {
         matches!(lock(&self.state).kernel, Kernel::Asked)
     }
 

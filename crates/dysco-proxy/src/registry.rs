@@ -72,13 +72,13 @@ impl Registry {
     }
 
     /// Returns the kernel's record of receiving calls.
-    pub fn receipts(&self) -> Arc<Receipts> {
+    pub(crate) fn receipts(&self) -> Arc<Receipts> {
         Arc::clone(&self.receipts)
     }
 
     /// Returns the cookies of the sockets that belonged to pairs since the last call, and belong
     /// to none now.
-    pub fn take_gone(&mut self) -> Vec<u64> {
+    pub(crate) fn take_gone(&mut self) -> Vec<u64> {
         let gone = std::mem::take(&mut self.gone);
         let stays = |end: &End| {
             let pair = self.of(&end.key);
@@ -124,7 +124,7 @@ impl Registry {
 
     /// Returns true if this client's subsession need not be watched: a shim reports it, or counts
     /// have shown its pair so recently that this outlasts a watch of others.
-    pub fn is_sure(&self, client: &FlowKey) -> bool {
+    pub(crate) fn is_sure(&self, client: &FlowKey) -> bool {
         self.find(client).is_some_and(|pair| {
             let observed = self.observed.get(&pair.id);
             observed.is_none_or(|at| at.elapsed() < OBSERVED_FOR / 2)

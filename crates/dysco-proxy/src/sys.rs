@@ -30,7 +30,7 @@ pub fn option<T: Copy>(fd: &OwnedFd, level: i32, name: i32) -> io::Result<T> {
 /// Returns the protocol by which the kernel encodes a socket's bytes before they reach the wire
 /// (TCP_ULP, such as `tls`); empty if there is none. The counts of the two sides may agree
 /// despite such a protocol.
-pub fn upper_protocol(fd: &OwnedFd) -> io::Result<String> {
+pub(crate) fn upper_protocol(fd: &OwnedFd) -> io::Result<String> {
     // Length TCP_ULP_NAME_MAX of the kernel's include/net/tcp.h.
     let name: [u8; 16] = option(fd, libc::SOL_TCP, libc::TCP_ULP)?;
     let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -38,7 +38,7 @@ pub fn upper_protocol(fd: &OwnedFd) -> io::Result<String> {
 }
 
 /// Sets an option of a fixed size.
-pub fn set_option<T: Copy>(fd: &OwnedFd, level: i32, name: i32, value: T) -> io::Result<()> {
+pub(crate) fn set_option<T: Copy>(fd: &OwnedFd, level: i32, name: i32, value: T) -> io::Result<()> {
     let len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel reads at most `len` bytes of a local value; every T used here is a plain
     // integer.
@@ -51,7 +51,7 @@ pub fn set_option<T: Copy>(fd: &OwnedFd, level: i32, name: i32, value: T) -> io:
 }
 
 /// Returns true if the kernel reports these events for a descriptor. Does not wait.
-pub fn is_ready(fd: &OwnedFd, events: PollFlags) -> bool {
+pub(crate) fn is_ready(fd: &OwnedFd, events: PollFlags) -> bool {
     let mut polled = [PollFd::new(fd.as_fd(), events)];
     poll(&mut polled, PollTimeout::ZERO).is_ok() && polled[0].all() == Some(true)
 }
@@ -99,7 +99,7 @@ pub fn cookie(fd: &OwnedFd) -> io::Result<u64> {
 }
 
 /// Returns true if the socket belongs to the network namespace of this process.
-pub fn of_our_network(fd: &OwnedFd) -> io::Result<bool> {
+pub(crate) fn of_our_network(fd: &OwnedFd) -> io::Result<bool> {
     let ours: OwnedFd = std::net::UdpSocket::bind("127.0.0.1:0")
         .or_else(|_| std::net::UdpSocket::bind("[::1]:0"))?
         .into();

@@ -31,7 +31,7 @@ pub fn rows() -> io::Result<Vec<Row>> {
 }
 
 /// Returns all TCP sockets of the network namespace that a directory of `/proc` shows.
-pub fn rows_in(dir: &Path) -> io::Result<Vec<Row>> {
+pub(crate) fn rows_in(dir: &Path) -> io::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for file in ["tcp", "tcp6"] {
         let text = match fs::read_to_string(dir.join(file)) {

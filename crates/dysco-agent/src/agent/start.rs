@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
+use aya::Ebpf;
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, Queue, RingBuf};
 use dysco_common::State;
 
@@ -79,6 +80,23 @@ fn refill(memory: &Memory, free: &mut Queue<MapData, u32>) -> Result<(), AgentEr
     Ok(())
 }
 
+/// Opens the session table and the queue of its free slots. Fills the queue, unless programs of an
+/// earlier run are `running`.
+fn open_table(ebpf: &mut Ebpf, running: bool) -> Result<(Memory, Queue<MapData, u32>), AgentError> {
+    let Map::Array(sessions) = take(ebpf, "SESSIONS")? else {
+        return Err(AgentError::Missing("array SESSIONS"));
+    };
+    let info = sessions
+        .info()
+        .map_err(map_error("read the size", "SESSIONS"))?;
+    let memory = Memory::map(sessions.fd(), info.max_entries())?;
+    let mut free = Queue::try_from(take(ebpf, "FREE")?).map_err(map_error("open", "FREE"))?;
+    if !running || never_filled(&memory, &mut free) {
+        refill(&memory, &mut free)?;
+    }
+    Ok((memory, free))
+}
+
 impl Agent {
     /// Loads the programs, adopts the maps of an earlier run if there are any,
     /// and attaches. Inside a tokio runtime.
@@ -100,18 +118,8 @@ impl Agent {
         let ebpf = &mut loaded.ethernet;
         let tracking = Tracking::start(take(ebpf, "RULES")?, &config.rules)?;
 
-        let Map::Array(sessions) = take(ebpf, "SESSIONS")? else {
-            return Err(AgentError::Missing("array SESSIONS"));
-        };
-        let info = sessions
-            .info()
-            .map_err(map_error("read the size", "SESSIONS"))?;
-        let memory = Memory::map(sessions.fd(), info.max_entries())?;
+        let (memory, free) = open_table(ebpf, running)?;
         let flows = HashMap::try_from(take(ebpf, "FLOWS")?).map_err(map_error("open", "FLOWS"))?;
-        let mut free = Queue::try_from(take(ebpf, "FREE")?).map_err(map_error("open", "FREE"))?;
-        if !running || never_filled(&memory, &mut free) {
-            refill(&memory, &mut free)?;
-        }
         let is_closed = |slot: &u32| memory.is_in(*slot, State::Closed);
         let closed = (0..memory.len()).filter(is_closed).collect();
         let chains = Chains::open(ebpf)?;

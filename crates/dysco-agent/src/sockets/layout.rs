@@ -3,7 +3,7 @@
 use dysco_common::adopt::Socket;
 use dysco_common::{Addr, FlowKey};
 
-use super::btf::{Btf, Member};
+use crate::btf::{Btf, Member};
 
 const AF_INET: u64 = libc::AF_INET as u64;
 const AF_INET6: u64 = libc::AF_INET6 as u64;
@@ -22,6 +22,7 @@ const COMMON: [&str; 4] = ["inet_conn", "icsk_inet", "sk", "__sk_common"];
 macro_rules! members {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $path:expr,)* } { $($may:ident: $any:expr,)* }) => {
         $(#[$doc])*
+        #[derive(Clone)]
         pub struct $name {
             /// Bytes of the whole.
             pub size: u32,
@@ -197,7 +198,7 @@ mod tests {
 
     #[test]
     fn this_kernel_has_all_of_it() {
-        let bytes = std::fs::read(super::super::btf::KERNEL).unwrap();
+        let bytes = crate::btf::of_kernel().unwrap();
         let layout = Layout::of(&Btf::parse(&bytes).unwrap()).unwrap();
         assert!(layout.ifindex_in.is_some() && layout.remote_v6.is_some());
         assert_eq!(layout.read(&[0; 16]), None);

@@ -16,7 +16,7 @@ use super::server::Call;
 use super::stats;
 
 /// Maximum length of a request, in bytes.
-pub const MAX_LINE: usize = 64 * 1024;
+pub(crate) const MAX_LINE: usize = 64 * 1024;
 /// Time after which a client that sends no request is closed.
 const SILENT: Duration = Duration::from_secs(30);
 /// Time after which a client that does not read its answers is closed.
@@ -67,7 +67,7 @@ pub async fn run(
 }
 
 /// Reports that there is no room.
-pub fn turn_away(stream: UnixStream) {
+pub(crate) fn turn_away(stream: UnixStream) {
     let failure = Failure {
         code: FailureCode::Busy,
         what: "ask dyscod".into(),

@@ -57,7 +57,7 @@ impl Server {
     ///
     /// # Errors
     /// If the socket cannot be given to the group; nothing is changed then.
-    pub fn set_policy(&self, policy: Policy) -> Result<(), ApiError> {
+    pub(crate) fn set_policy(&self, policy: Policy) -> Result<(), ApiError> {
         admit(&self.socket, policy.read_gid, SOCKET_KEY)?;
         self.policy.send_replace(policy);
         Ok(())

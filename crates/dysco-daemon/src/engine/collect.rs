@@ -130,7 +130,7 @@ impl Collector {
     }
 
     /// Ends a slot that became a tombstone, after two MSL.
-    pub fn became_tombstone(&mut self, slot: u32, s: &Session) {
+    pub(crate) fn became_tombstone(&mut self, slot: u32, s: &Session) {
         self.ending
             .insert(slot, Ending::new(s, activity(s), Instant::now() + TWO_MSL));
     }
@@ -186,21 +186,31 @@ impl ThisHost {
             }
             self.plane.collector.ending.insert(slot, ending);
             self.plane.collector.quiet.remove(&slot);
-            if !ending.is_due(&s, crowded) {
-                continue;
-            }
-            if !crowded && self.ports.keeps_ports(&self.plane, slot, &s) {
-                // Another host is asked about the session each time.
-                let again = Ending::new(&s, self.plane.activity(slot, &s), now + TWO_MSL);
-                self.plane.collector.ending.insert(slot, again);
-            } else if self.sockets.still_needed(slot, &s, &ending, now) {
-                ending.due = now + UNCHANGED;
-                self.plane.collector.ending.insert(slot, ending);
-            } else {
-                self.collect(slot, &s);
+            if ending.is_due(&s, crowded) {
+                self.collect_unless_needed((slot, &s), ending, now, crowded);
             }
         }
         counted
+    }
+
+    /// Forgets a session that has ended and is due, unless a port or a socket still needs it.
+    fn collect_unless_needed(
+        &mut self,
+        (slot, s): (u32, &Session),
+        mut ending: Ending,
+        now: Instant,
+        crowded: bool,
+    ) {
+        if !crowded && self.ports.keeps_ports(&self.plane, slot, s) {
+            // Another host is asked about the session each time.
+            let again = Ending::new(s, self.plane.activity(slot, s), now + TWO_MSL);
+            self.plane.collector.ending.insert(slot, again);
+        } else if self.sockets.still_needed(slot, s, &ending, now) {
+            ending.due = now + UNCHANGED;
+            self.plane.collector.ending.insert(slot, ending);
+        } else {
+            self.collect(slot, s);
+        }
     }
 
     /// Forgets a session, with the one that it is joined to: neither carries data without the

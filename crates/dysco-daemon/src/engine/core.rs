@@ -18,7 +18,7 @@ pub(super) struct Core {
 impl Core {
     /// Gives the machine all news of this host. They are given before the machine is asked for or
     /// told anything else.
-    pub fn feed_machine(&mut self) {
+    pub(crate) fn feed_machine(&mut self) {
         let now = self.host.plane.now();
         while let Some(notice) = self.host.plane.notices.pop_front() {
             let event = match notice {

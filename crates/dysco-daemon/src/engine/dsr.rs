@@ -61,7 +61,7 @@ pub(super) struct Returns {
 
 impl Returns {
     /// Records that no reply should arrive by this entry any more.
-    pub fn passed_by(&mut self, slot: u32, s: &Session) {
+    pub(crate) fn passed_by(&mut self, slot: u32, s: &Session) {
         self.strays.insert(slot, (s.created_ns, s.new_in));
     }
 

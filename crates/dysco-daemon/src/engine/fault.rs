@@ -47,7 +47,7 @@ struct Asked {
 
 impl Faults {
     /// Returns the faults that the environment requests.
-    pub fn from_env() -> Faults {
+    pub(crate) fn from_env() -> Faults {
         let asked = std::env::var(VARIABLE).unwrap_or_default();
         let mut faults = Faults::default();
         match asked.strip_prefix('@') {
@@ -81,7 +81,7 @@ impl Faults {
     }
 
     /// Returns true if a rule of this name is not to be kept.
-    pub fn spoils(&self, name: &str) -> bool {
+    pub(crate) fn spoils(&self, name: &str) -> bool {
         let spoils = |f: &Fault| f.kind == Kind::Spoil && f.name == name;
         self.now().faults.iter().any(spoils)
     }

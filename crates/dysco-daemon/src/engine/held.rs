@@ -103,7 +103,7 @@ impl Announcing {
     /// Records the number of packets sent there. Returns true if another packet is due that shows
     /// the data sent elsewhere: the interval doubles, up to [`Announcing::SELDOM`] looks. It begins
     /// anew when the other end has shown more, since that end shows no more than a window at once.
-    pub fn is_due(&mut self, s: &Session) -> bool {
+    pub(crate) fn is_due(&mut self, s: &Session) -> bool {
         let (sent, peer_sent_max) = (s.new_out, s.peer_sent_max);
         if (sent, peer_sent_max) != (self.sent, self.peer_sent_max) {
             let is_due = sent == self.sent;
@@ -122,7 +122,7 @@ impl Announcing {
 
 impl Held {
     /// Returns true if the change is between two paths.
-    pub fn is_underway(&self) -> bool {
+    pub(crate) fn is_underway(&self) -> bool {
         self.draining || self.announcing.is_some() || self.returns
     }
 

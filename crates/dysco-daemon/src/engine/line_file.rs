@@ -64,7 +64,7 @@ impl<C: Content> LineFile<C> {
     }
 
     /// Returns the content, for changes that need no line.
-    pub fn content_mut(&mut self) -> &mut C {
+    pub(crate) fn content_mut(&mut self) -> &mut C {
         &mut self.content
     }
 

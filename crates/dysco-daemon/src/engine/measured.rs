@@ -25,7 +25,7 @@ pub fn complete(claimed: Measurement, m: &Measured) -> Result<Measurement, Reaso
 
 /// Returns an error unless both ends offer windows into which the other one would send without the
 /// proxy. `sending` are the proxy's sockets of side A and side B.
-pub fn windows_suffice(claimed: &Measurement, sending: &[Sending; 2]) -> Result<(), Reason> {
+pub(crate) fn windows_suffice(claimed: &Measurement, sending: &[Sending; 2]) -> Result<(), Reason> {
     let [a, b] = sending;
     has_room(End::Right, &claimed.a, &claimed.b, b)?;
     has_room(End::Left, &claimed.b, &claimed.a, a)

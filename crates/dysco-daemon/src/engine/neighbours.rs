@@ -49,7 +49,7 @@ impl Neighbours {
     }
 
     /// Returns true if it is worth asking this neighbour.
-    pub fn worth_asking(&self, peer: IpAddr) -> bool {
+    pub(crate) fn worth_asking(&self, peer: IpAddr) -> bool {
         match self.known.get(&peer) {
             Some((Known::Nobody(_), at)) => at.elapsed() > ASK_AGAIN,
             Some(_) => false,
@@ -63,7 +63,7 @@ impl Neighbours {
     }
 
     /// Records that the neighbour is not connected, or not any more.
-    pub fn is_not_there(&mut self, peer: IpAddr, why: &DownReason) {
+    pub(crate) fn is_not_there(&mut self, peer: IpAddr, why: &DownReason) {
         match why {
             DownReason::NoAnswer(_)
             | DownReason::Tls(_)
@@ -80,27 +80,27 @@ impl Neighbours {
     }
 
     /// Records that the neighbour was asked and did not answer in time.
-    pub fn did_not_answer(&mut self, peer: IpAddr) {
+    pub(crate) fn did_not_answer(&mut self, peer: IpAddr) {
         self.keep(peer, Known::Nobody("no answer in time".into()));
     }
 
     /// Records that the new path between these two hosts has died: `silent` did not answer.
-    pub fn died_between(&mut self, hosts: [IpAddr; 2], silent: IpAddr) {
+    pub(crate) fn died_between(&mut self, hosts: [IpAddr; 2], silent: IpAddr) {
         self.unusable_between(hosts, Reason::PathDied(silent));
     }
 
     /// Records that a new path between these two hosts would not carry a session.
-    pub fn unusable_between(&mut self, hosts: [IpAddr; 2], why: Reason) {
+    pub(crate) fn unusable_between(&mut self, hosts: [IpAddr; 2], why: Reason) {
         remember(&mut self.unusable, in_order(hosts), why);
     }
 
     /// Records that a new path between these two hosts lives.
-    pub fn lives_between(&mut self, hosts: [IpAddr; 2]) {
+    pub(crate) fn lives_between(&mut self, hosts: [IpAddr; 2]) {
         self.unusable.remove(&in_order(hosts));
     }
 
     /// Returns the reason for which no path is to be tried between them, if one was found recently.
-    pub fn why_not_between(&self, hosts: [IpAddr; 2]) -> Option<Reason> {
+    pub(crate) fn why_not_between(&self, hosts: [IpAddr; 2]) -> Option<Reason> {
         let (why, at) = self.unusable.get(&in_order(hosts))?;
         (at.elapsed() < REMEMBER).then(|| why.clone())
     }

@@ -35,7 +35,7 @@ impl Pace {
 
     /// Returns true if either end sends more in one round trip than three quarters of the widest
     /// window. `now` has the numbers of this moment, and `wire` the window scales of the new path.
-    pub fn is_too_fast(&self, now: &Session, wire: &Session, round_trip: Duration) -> bool {
+    pub(crate) fn is_too_fast(&self, now: &Session, wire: &Session, round_trip: Duration) -> bool {
         let trips = self.elapsed().as_secs_f64() / round_trip.as_secs_f64().max(1e-9);
         outruns(advance(now.snd_max, self.sent), wire.remote_wscale(), trips)
             || outruns(advance(now.snd_ack, self.acked), wire.local_wscale(), trips)

@@ -76,36 +76,36 @@ impl Plane {
     }
 
     /// Returns true if the operator has vouched for the proxy of this change.
-    pub fn is_vouched(&self, change: ChangeId) -> bool {
+    pub(crate) fn is_vouched(&self, change: ChangeId) -> bool {
         self.terms.get(&change).is_some_and(|terms| terms.vouched)
     }
 
     /// Returns the kinds of state that a change moves.
-    pub fn kinds_of(&self, change: ChangeId) -> Vec<KindName> {
+    pub(crate) fn kinds_of(&self, change: ChangeId) -> Vec<KindName> {
         let terms = self.terms.get(&change);
         terms.map_or_else(Vec::new, |terms| terms.kinds.clone())
     }
 
     /// Queues an event for the machine.
-    pub fn tell_machine(&mut self, event: HostEvent) {
+    pub(crate) fn tell_machine(&mut self, event: HostEvent) {
         self.notices.push_back(Notice::Event(Box::new(event)));
     }
 
     /// Records that a session has another name from here on.
-    pub fn rename_session(&mut self, before: SessionId, now: SessionId) {
+    pub(crate) fn rename_session(&mut self, before: SessionId, now: SessionId) {
         self.names.rename(before, now);
         self.history.rename(before, now);
         self.tunings.rename(before, now);
     }
 
     /// Forgets what is known of a session that is gone.
-    pub fn forget_session(&mut self, session: SessionId) {
+    pub(crate) fn forget_session(&mut self, session: SessionId) {
         self.history.forget(session);
         self.tunings.forget(session);
     }
 
     /// Takes up what a former process knew of the sessions that still exist.
-    pub fn take_up_sessions(&mut self) {
+    pub(crate) fn take_up_sessions(&mut self) {
         let all = self.agent.sessions().into_iter();
         let live: HashSet<_> = all.map(|(slot, s)| self.session_id(slot, &s)).collect();
         self.history.retain(|session| live.contains(&session));
@@ -113,7 +113,7 @@ impl Plane {
     }
 
     /// Writes what waits to be written of sessions. To be called from time to time.
-    pub fn flush_sessions(&mut self) {
+    pub(crate) fn flush_sessions(&mut self) {
         self.history.flush();
         self.tunings.flush();
     }

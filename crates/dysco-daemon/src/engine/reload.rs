@@ -56,7 +56,7 @@ impl Reload {
     }
 
     /// Warns of certificates that expire soon, once a day.
-    pub fn warn_of_keys(&mut self, now: Instant) {
+    pub(crate) fn warn_of_keys(&mut self, now: Instant) {
         if self.looked.is_some_and(|at| now - at < DAY) {
             return;
         }

@@ -31,12 +31,12 @@ pub(super) struct Sockets {
 
 impl Sockets {
     /// Returns true if this host's sockets could be listed.
-    pub fn are_listed(&self) -> bool {
+    pub(crate) fn are_listed(&self) -> bool {
         self.ever
     }
 
     /// Returns true if this session once had a socket.
-    pub fn had_one(&self, slot: u32, created_ns: u64) -> bool {
+    pub(crate) fn had_one(&self, slot: u32, created_ns: u64) -> bool {
         self.seen.contains(&(slot, created_ns))
     }
 

@@ -60,7 +60,7 @@ impl StateDir {
     }
 
     /// Forgets the changes that are over: nothing more is reported of them.
-    pub fn forget_over(&mut self) {
+    pub(crate) fn forget_over(&mut self) {
         self.over.clear();
     }
 
@@ -80,7 +80,7 @@ impl StateDir {
     }
 
     /// Returns the next source port to try.
-    pub fn next_port(&mut self, ports: PortRange) -> u16 {
+    pub(crate) fn next_port(&mut self, ports: PortRange) -> u16 {
         let inside = self.next_port >= ports.first && self.next_port < ports.last;
         self.next_port = if inside {
             self.next_port + 1
@@ -97,7 +97,7 @@ impl StateDir {
     }
 
     /// Remembers a route for a moment.
-    pub fn keep_route(&mut self, from: IpAddr, to: IpAddr, ifindex: u32, now: Instant) {
+    pub(crate) fn keep_route(&mut self, from: IpAddr, to: IpAddr, ifindex: u32, now: Instant) {
         self.routes
             .retain(|_, (_, at)| now.duration_since(*at) < ROUTE_AGE);
         self.routes.insert((from, to), (ifindex, now));

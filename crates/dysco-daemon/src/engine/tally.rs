@@ -64,7 +64,7 @@ impl Tally {
     }
 
     /// Counts the end of this host's part in a change.
-    pub fn part_ended(
+    pub(crate) fn part_ended(
         &mut self,
         change: ChangeId,
         role: Role,
@@ -100,7 +100,7 @@ impl Tally {
     }
 
     /// Records that the host has answered, or does not answer.
-    pub fn asks_no_more(&mut self, session: &Subsession) {
+    pub(crate) fn asks_no_more(&mut self, session: &Subsession) {
         self.asking.remove(session);
     }
 

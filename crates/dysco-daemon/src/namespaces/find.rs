@@ -129,7 +129,7 @@ fn inode_in(link: &Path) -> Option<u64> {
 
 /// Returns true if an interface in a process's network namespace, other than the loopback device,
 /// has an address that another host can reach.
-pub fn is_connected(pid: i32) -> bool {
+pub(crate) fn is_connected(pid: i32) -> bool {
     let read = |name| fs::read_to_string(format!("/proc/{pid}/net/{name}")).unwrap_or_default();
     has_route(&read("route")) || has_address(&read("if_inet6"))
 }

@@ -17,7 +17,7 @@ const SO_NETNS_COOKIE: i32 = 71;
 
 /// Removes the directories of all instances whose namespace does not exist any more. `there` has the
 /// inodes of those that do.
-pub fn remove_gone(all: &Places, there: &HashSet<u64>) {
+pub(crate) fn remove_gone(all: &Places, there: &HashSet<u64>) {
     for above in [&all.run, &all.pins] {
         for entry in fs::read_dir(above).into_iter().flatten().flatten() {
             let name = entry.file_name();

@@ -117,7 +117,7 @@ impl Instance {
     }
 
     /// Notices the end of the process.
-    pub fn notice_end(&mut self, name: &str) {
+    pub(crate) fn notice_end(&mut self, name: &str) {
         let State::Running(process) = &mut self.state else {
             return;
         };
@@ -148,7 +148,7 @@ impl Instance {
     }
 
     /// True if a process should be started now.
-    pub fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         matches!(self.state, State::Down { at, .. } if at <= Instant::now())
     }
 }

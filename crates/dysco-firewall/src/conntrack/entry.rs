@@ -61,7 +61,7 @@ pub struct Entry {
 static ANSWERED: AtomicBool = AtomicBool::new(false);
 
 /// True if the kernel has answered before. The first question may make it load a module.
-pub fn has_answered() -> bool {
+pub(crate) fn has_answered() -> bool {
     ANSWERED.load(Ordering::Relaxed)
 }
 
@@ -87,7 +87,7 @@ pub fn find(session: &FiveTuple) -> Result<Vec<Entry>, StateError> {
 
 /// Returns the entries of many sessions. For more than a few, asks the kernel once for all its
 /// entries: each question searches the whole table.
-pub fn find_many(sessions: &[FiveTuple]) -> Result<Vec<Vec<Entry>>, StateError> {
+pub(crate) fn find_many(sessions: &[FiveTuple]) -> Result<Vec<Vec<Entry>>, StateError> {
     const FEW: usize = 2;
     if sessions.len() <= FEW {
         return sessions.iter().map(find).collect();
@@ -123,7 +123,7 @@ fn all() -> Result<Vec<Entry>, StateError> {
 
 /// Returns the entry of a session in zone 0, where nearly all are. The kernel looks it up
 /// without a search.
-pub fn in_zone_0(session: &FiveTuple) -> Result<Option<Entry>, StateError> {
+pub(crate) fn in_zone_0(session: &FiveTuple) -> Result<Option<Entry>, StateError> {
     match at(session, Zone::default())? {
         None => at(&session.reversed(), Zone::default()),
         found => Ok(found),

@@ -25,7 +25,8 @@ use super::error::{Fault, StateError};
 use super::netlink::Netfilter;
 use super::{Here, Kind, Seen, Undo};
 
-pub use entry::{Entry, find, find_many, has_answered, in_zone_0, translated};
+pub use entry::{Entry, find, translated};
+pub(crate) use entry::{find_many, has_answered, in_zone_0};
 pub use settle::{Settled, Settling};
 
 /// The kind of state that connection tracking holds.

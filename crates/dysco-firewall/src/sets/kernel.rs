@@ -109,7 +109,7 @@ fn list() -> Result<Vec<Set>, StateError> {
 }
 
 /// Returns the set of an element, if this host has it with the same type.
-pub fn set_of(element: &SetElement) -> Result<Option<Set>, StateError> {
+pub(crate) fn set_of(element: &SetElement) -> Result<Option<Set>, StateError> {
     let same = |set: &Set| {
         let name =
             set.family == element.family && set.table == element.table && set.name == element.set;

@@ -106,7 +106,7 @@ impl TableFamily {
 const FEW: usize = 16;
 
 /// True if the elements that a session may have here are known, and few.
-pub fn are_few(session: &Seen) -> bool {
+pub(crate) fn are_few(session: &Seen) -> bool {
     let candidates = |sets: Vec<kernel::Set>| {
         let all = sets.iter();
         all.map(|set| key::candidates(&set.types, session).len())

@@ -195,22 +195,19 @@ impl Transfers {
                 to,
                 kinds,
                 attempt,
-            } => match end_of(&session, peer) {
-                Some(anchor) => {
-                    let give = Give {
+            } => {
+                let export = |anchor| Action::Export {
+                    give: Give {
                         transfer,
                         anchor,
                         to,
                         attempt,
-                    };
-                    vec![Action::Export {
-                        give,
-                        session,
-                        kinds,
-                    }]
-                }
-                None => Vec::new(),
-            },
+                    },
+                    session,
+                    kinds,
+                };
+                end_of(&session, peer).map(export).into_iter().collect()
+            }
             Message::Part {
                 transfer,
                 attempt,
@@ -218,17 +215,12 @@ impl Transfers {
                 parts,
                 bytes,
             } => {
-                let place = (part, parts);
-                self.part(
-                    now,
-                    peer,
-                    transfer,
-                    Part {
-                        attempt,
-                        place,
-                        bytes,
-                    },
-                )
+                let part = Part {
+                    attempt,
+                    place: (part, parts),
+                    bytes,
+                };
+                self.part(now, peer, transfer, part)
             }
             Message::Ended { transfer, result } => self.ended(peer, transfer, result),
         }

@@ -35,23 +35,23 @@ impl Right {
             }
             // The middle's message does not count: it may have given up, or have no record of the
             // change.
-            Message::Cancel { .. } if self.reception.is_muted() && !from_left => ctx.stale(),
-            Message::Cancel { reason, .. } if self.reception.is_muted() => {
+            Message::Cancel { .. } if self.reception().is_muted() && !from_left => ctx.stale(),
+            Message::Cancel { reason, .. } if self.reception().is_muted() => {
                 ctx.say(self.left, Message::CancelAck { change });
                 self.take_back(ctx, reason)
             }
             // This message is the left anchor's.
-            Message::Back { round, reason, .. } if self.reception == Reception::Muted(round) => {
+            Message::Back { round, reason, .. } if self.reception() == Reception::Muted(round) => {
                 ctx.say(self.middle, Message::CancelAck { change });
                 self.take_back(ctx, reason)
             }
-            Message::Cancel { .. } | Message::Back { .. } if self.phase == Phase::Cancelling => {
+            Message::Cancel { .. } | Message::Back { .. } if self.phase() == Phase::Cancelling => {
                 ctx.say(sender, Message::CancelAck { change });
                 Flow::On
             }
             // From set-up on the left anchor may have cut, if there is a plan. The middle sends
             // `Cancel` only if it has made no plan, or if the left anchor has cancelled.
-            Message::Cancel { reason, .. } if self.phase < Phase::Cutting => {
+            Message::Cancel { reason, .. } if self.phase() < Phase::Cutting => {
                 ctx.say(sender, Message::CancelAck { change });
                 self.roll_back(ctx, reason)
             }
@@ -79,14 +79,15 @@ impl Right {
     }
 
     pub(super) fn roll_back(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        if self.new.is_some() {
+        let begun = self.new_path().is_some();
+        if begun {
             ctx.command(Anchor::Unprepare);
         }
         self.let_go(ctx);
-        if self.new.is_some() {
+        if begun {
             ctx.erase();
         }
-        let end = match self.phase {
+        let end = match self.phase() {
             Phase::Locking => Progress::Refused(reason.clone()),
             _ => Progress::RolledBack(reason.clone()),
         };
@@ -110,12 +111,12 @@ impl Right {
     }
 
     pub(super) fn no_record(&mut self, ctx: &mut Context, error: String) -> Flow {
-        if self.phase == Phase::Preparing {
+        if self.phase() == Phase::Preparing {
             ctx.purge();
             return self.fail(ctx, Reason::NoRecord(error));
         }
-        if let Reception::Muted(round) = self.reception {
-            self.reception = Reception::Receives;
+        if let Reception::Muted(round) = self.reception() {
+            self.set_reception(Reception::Receives);
             // The left anchor was not notified, and cannot depend on it.
             ctx.purge();
             ctx.command(Anchor::Unmute);
@@ -130,20 +131,22 @@ impl Right {
         if self.session_state == SessionState::Open {
             self.session_state = SessionState::Ended;
         }
-        match self.phase {
-            Phase::Locking => self.refuse(ctx, Reason::Closing),
-            Phase::Locked => self.roll_back(ctx, Reason::Closing),
-            Phase::Cutting => {
+        match self.stage {
+            Stage::Locking => self.refuse(ctx, Reason::Closing),
+            Stage::Locked { .. } => self.roll_back(ctx, Reason::Closing),
+            Stage::Cutting(_) => {
                 ctx.deadline(CUT_AFTER_END);
                 Flow::On
             }
-            Phase::Draining => {
+            Stage::Draining(_) => {
                 ctx.deadline(TWO_MSL);
                 self.say_drained(ctx);
                 Flow::On
             }
-            _ => {
-                if self.asked {
+            Stage::Preparing { asked, .. }
+            | Stage::SettingUp(SetUp { asked, .. })
+            | Stage::Cancelling { asked, .. } => {
+                if asked {
                     self.watch_gone(ctx);
                 }
                 // A hint: the left anchor cancels, unless it has cut.
@@ -160,7 +163,7 @@ impl Right {
     /// Handles a session that the middlebox has ended. Only the left anchor can say whether it has
     /// cut.
     pub(super) fn was_broken(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
-        if !self.is_gone() && (self.is_between() || self.phase == Phase::Preparing) {
+        if !self.is_gone() && (self.is_between() || self.phase() == Phase::Preparing) {
             self.session_state = SessionState::Broken(bytes);
         }
         self.session_gone(ctx)
@@ -171,7 +174,7 @@ impl Right {
     pub(super) fn broken(&self) -> Option<u32> {
         match self.session_state {
             SessionState::Broken(bytes)
-                if matches!(self.phase, Phase::Cutting | Phase::Draining) =>
+                if matches!(self.stage, Stage::Cutting(_) | Stage::Draining(_)) =>
             {
                 Some(bytes)
             }

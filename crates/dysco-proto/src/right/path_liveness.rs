@@ -23,7 +23,7 @@ impl Reception {
 
 impl Right {
     pub(super) fn suspected(&mut self, ctx: &mut Context, round: u32) -> Flow {
-        match self.reception {
+        match self.reception() {
             Reception::Muted(muted) if muted >= round => return ctx.stale(),
             // The earlier check is of a former process of the left anchor, which has not received
             // the answer.
@@ -35,18 +35,15 @@ impl Right {
             Reception::Suspected(_) => {}
             Reception::Receives => ctx.command(Anchor::Mute),
         }
-        self.reception = Reception::Suspected(round);
+        self.set_reception(Reception::Suspected(round));
         Flow::On
     }
 
     pub(super) fn muted(&mut self, ctx: &mut Context, muted: bool) -> Flow {
-        let Reception::Suspected(round) = self.reception else {
+        let Reception::Suspected(round) = self.reception() else {
             return ctx.stale();
         };
-        self.reception = Reception::Receives;
-        if !self.is_between() {
-            return ctx.stale();
-        }
+        self.set_reception(Reception::Receives);
         if muted {
             return self.confirm_muted(ctx, round);
         }
@@ -63,9 +60,9 @@ impl Right {
     /// Answers `Muted`. The answer must outlive this process, because the left anchor depends on
     /// it.
     fn confirm_muted(&mut self, ctx: &mut Context, round: u32) -> Flow {
-        self.reception = Reception::Muted(round);
-        if let Some(new) = self.new {
-            let cutoff = self.cut_in;
+        self.set_reception(Reception::Muted(round));
+        if let Some(new) = self.new_path() {
+            let cutoff = self.cut_in();
             self.persist(ctx, new, RightStage::Muted { round, cutoff });
         }
         ctx.drop_pending();
@@ -74,7 +71,7 @@ impl Right {
     }
 
     fn say_muted(&self, ctx: &mut Context) {
-        if let Reception::Muted(round) = self.reception {
+        if let Reception::Muted(round) = self.reception() {
             let change = ctx.change;
             ctx.send_reliably(self.left, Message::Muted { change, round });
             ctx.send_reliably(self.middle, Message::Muted { change, round });
@@ -82,12 +79,31 @@ impl Right {
     }
 
     /// Continues after a restart, if a former process had stopped receiving on the new path.
-    pub(super) fn restore_muted(&mut self, ctx: &mut Context, round: u32, cutoff: Option<Cutoff>) {
-        self.reception = Reception::Muted(round);
-        self.cut_in = cutoff;
-        self.phase = match cutoff {
-            Some(_) => Phase::Draining,
-            None => Phase::SettingUp,
+    pub(super) fn restore_muted(
+        &mut self,
+        ctx: &mut Context,
+        new: Subsession,
+        round: u32,
+        cutoff: Option<Cutoff>,
+    ) {
+        let reception = Reception::Muted(round);
+        self.stage = match cutoff {
+            Some(cut_in) => Stage::Draining(CutOver {
+                new,
+                cut_in,
+                cutoff: None,
+                asked: false,
+                drained: false,
+                reception,
+            }),
+            None => Stage::SettingUp(SetUp {
+                new,
+                facts: None,
+                unprepared: None,
+                asked: false,
+                reception,
+                cut_in: None,
+            }),
         };
         ctx.command(Anchor::Mute);
         self.say_muted(ctx);
@@ -95,47 +111,51 @@ impl Right {
 
     /// Keeps the new path, and resumes receiving on it.
     pub(super) fn keep(&mut self, ctx: &mut Context, round: u32) -> Flow {
-        if self.reception != Reception::Muted(round) {
+        if self.reception() != Reception::Muted(round) {
             return ctx.stale();
         }
-        self.reception = Reception::Receives;
+        self.set_reception(Reception::Receives);
         ctx.command(Anchor::Unmute);
         ctx.drop_pending();
-        let Some(new) = self.new else {
+        let Some(new) = self.new_path() else {
             return Flow::On;
         };
-        match self.cut_in {
-            Some(cutoff) => {
-                self.persist(ctx, new, RightStage::Switched { cutoff });
-                self.cut(ctx, cutoff)
-            }
-            None => {
-                self.persist(ctx, new, RightStage::Prepared);
-                self.asked = false;
-                ctx.deadline(SILENCE);
-                Flow::On
-            }
+        if let Some(cutoff) = self.cut_in() {
+            self.persist(ctx, new, RightStage::Switched { cutoff });
+            return self.cut(ctx, new, cutoff);
         }
+        self.persist(ctx, new, RightStage::Prepared);
+        if let Stage::SettingUp(path) = &mut self.stage {
+            path.asked = false;
+        }
+        ctx.deadline(SILENCE);
+        Flow::On
     }
 
     /// Returns to the old path: neither anchor receives on the new path.
     pub(super) fn take_back(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        let Some(new) = self.new else {
+        let Some(new) = self.new_path() else {
             return ctx.stale();
         };
         ctx.drop_pending();
         ctx.no_deadline();
-        self.reception = Reception::Receives;
-        self.phase = Phase::Cancelling;
-        self.why = Some(reason);
+        let (asked, drained) = match &self.stage {
+            Stage::SettingUp(path) => (path.asked, false),
+            Stage::Cutting(path) | Stage::Draining(path) => (path.asked, path.drained),
+            _ => (false, false),
+        };
+        self.stage = Stage::Cancelling {
+            why: reason,
+            asked,
+            drained,
+        };
         // A process that finds the record asks, and gets the same answer.
         ctx.command(Anchor::TakeBack { new });
         Flow::On
     }
 
     /// Ends the return: the old path has carried all data, and the session is as before.
-    pub(super) fn taken_back(&mut self, ctx: &mut Context) -> Flow {
-        let why = self.why.clone().unwrap_or(Reason::Cancelled);
+    pub(super) fn taken_back(&mut self, ctx: &mut Context, why: Reason) -> Flow {
         self.let_go(ctx);
         ctx.erase();
         ctx.report(Role::Right, self.b, Progress::RolledBack(why.clone()));

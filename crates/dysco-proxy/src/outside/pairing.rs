@@ -40,7 +40,7 @@ pub struct Rules {
 
 /// Maximum number of bytes that a proxy adds to a direction itself (a header, a CONNECT). A
 /// larger difference means that the socket has served other sessions before.
-pub const MAX_DELTA: i64 = 16 << 10;
+pub(crate) const MAX_DELTA: i64 = 16 << 10;
 
 /// Factor by which one socket must fit more often than another to be beyond doubt.
 const CLEARLY: usize = 4;

@@ -66,7 +66,7 @@ impl Slow {
         bytes
     }
 
-    pub fn no_input(&self) -> bool {
+    pub(crate) fn no_input(&self) -> bool {
         self.unread == 0
     }
 

@@ -221,7 +221,7 @@ impl World {
     }
 
     /// Returns the right verdict: the sockets and deltas of a relay, with indices in this order.
-    pub fn truth(&self, client: usize, order: &[usize]) -> Option<Found> {
+    pub(crate) fn truth(&self, client: usize, order: &[usize]) -> Option<Found> {
         let (a, b, _) = self.own[client];
         let header = match self.habits[client] {
             Habit::Relay(header) | Habit::Slow(header, ..) => header,
@@ -242,7 +242,7 @@ impl World {
     }
 }
 
-pub fn habit() -> impl Strategy<Value = Habit> {
+pub(crate) fn habit() -> impl Strategy<Value = Habit> {
     prop_oneof![
         4 => (0..600i64).prop_map(Habit::Relay),
         1 => Just(Habit::Mirror),

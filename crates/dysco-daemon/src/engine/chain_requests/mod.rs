@@ -41,7 +41,7 @@ pub(super) struct EndedForRemoval {
 
 impl ChainRequests {
     /// Returns true if a request on this host has begun the change.
-    pub fn has_begun(&self, change: ChangeId) -> bool {
+    pub(crate) fn has_begun(&self, change: ChangeId) -> bool {
         self.running.contains_key(&change)
     }
 
@@ -51,7 +51,7 @@ impl ChainRequests {
     }
 
     /// Removes and returns the next part of a removal that has ended.
-    pub fn next_ended(&mut self) -> Option<EndedForRemoval> {
+    pub(crate) fn next_ended(&mut self) -> Option<EndedForRemoval> {
         self.ended.pop_front()
     }
 }

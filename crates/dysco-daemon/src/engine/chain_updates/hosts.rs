@@ -48,7 +48,7 @@ enum What {
 }
 
 impl Waiting {
-    pub fn to_open(
+    pub(crate) fn to_open(
         change: ChangeId,
         next: IpAddr,
         (chain, inner): (Vec<Element>, bool),

@@ -160,12 +160,12 @@ impl ChainUpdates {
 
     /// Returns true if the slot is that of a previous path, or of one that another path may
     /// replace.
-    pub fn leads_from(&self, slot: u32) -> bool {
+    pub(crate) fn leads_from(&self, slot: u32) -> bool {
         self.paths.values().any(|p| p.first.0 == slot)
     }
 
     /// Returns true if something has to be looked at often.
-    pub fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         let paths = |p: &Paths| {
             let changing = p.cutoff.is_some() || p.completed.is_some() || p.opening.is_some();
             changing || p.is_answering()

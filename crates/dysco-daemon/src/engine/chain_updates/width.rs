@@ -85,7 +85,7 @@ impl LengthProbes {
     }
 
     /// Returns the time that the first answer took.
-    pub fn round_trip(&self) -> Duration {
+    pub(crate) fn round_trip(&self) -> Duration {
         self.round_trip
     }
 
@@ -97,7 +97,7 @@ impl LengthProbes {
 
     /// Returns true if the length may be shown in answer to the other end's request. That end
     /// repeats its request when the answer is late, and not before.
-    pub fn may_send(&mut self, now: Instant) -> bool {
+    pub(crate) fn may_send(&mut self, now: Instant) -> bool {
         let may = { self.sent_at }.is_none_or(|at| now - at >= self.round_trip.mul_f64(1.5));
         if may {
             self.sent_at = Some(now);

@@ -33,7 +33,7 @@ impl Unconfirmed {
     }
 
     /// Returns some of the hosts that have not been heard of yet.
-    pub fn next_to_ask(&mut self) -> Vec<IpAddr> {
+    pub(crate) fn next_to_ask(&mut self) -> Vec<IpAddr> {
         let some = self.to_ask.len().min(AT_ONCE);
         let some = self.to_ask.drain(..some);
         some.filter(|host| self.until.contains_key(host)).collect()
@@ -45,7 +45,7 @@ impl Unconfirmed {
     }
 
     /// Shortens the time of a host that is back, if it is one of these.
-    pub fn is_back(&mut self, host: IpAddr, now: Instant) {
+    pub(crate) fn is_back(&mut self, host: IpAddr, now: Instant) {
         if let Some(until) = self.until.get_mut(&host) {
             *until = (*until).min(now + SETTLES);
         }

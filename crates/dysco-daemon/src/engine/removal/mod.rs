@@ -107,7 +107,7 @@ struct Batch {
 
 impl Removals {
     /// Sets the maximum number of removals in progress.
-    pub fn set_concurrency(&mut self, concurrency: usize) {
+    pub(crate) fn set_concurrency(&mut self, concurrency: usize) {
         self.concurrency = concurrency.max(1);
     }
 
@@ -125,7 +125,7 @@ impl Removals {
 
     /// Returns the time at which the next waiting removal may begin, if one waits and there is
     /// room.
-    pub fn next_turn(&self) -> Option<Instant> {
+    pub(crate) fn next_turn(&self) -> Option<Instant> {
         let running = self.under_way.running();
         if !self.under_way.has_waiting() || running.len() >= self.concurrency {
             return None;
@@ -135,17 +135,17 @@ impl Removals {
     }
 
     /// Returns true if a task of this host has begun the change.
-    pub fn has_begun(&self, change: ChangeId) -> bool {
+    pub(crate) fn has_begun(&self, change: ChangeId) -> bool {
         self.under_way.running().contains_key(&change)
     }
 
     /// Removes and returns the next part of a removal that the chains of sessions carry out.
-    pub fn next_leaving(&mut self) -> Option<Leaving> {
+    pub(crate) fn next_leaving(&mut self) -> Option<Leaving> {
         self.leaving.pop_front()
     }
 
     /// Returns the time at which a decision is due even if the neighbours have not answered.
-    pub fn next_decision(&self) -> Option<Instant> {
+    pub(crate) fn next_decision(&self) -> Option<Instant> {
         self.under_way.next_decision()
     }
 }

@@ -25,16 +25,16 @@ impl UnderWay {
         self.known.contains_key(subsession)
     }
 
-    pub fn decide_later(&mut self, undecided: Undecided) {
+    pub(crate) fn decide_later(&mut self, undecided: Undecided) {
         self.comes(undecided.task().subsession);
         self.undecided.push_back(undecided);
     }
 
-    pub fn undecided(&self) -> usize {
+    pub(crate) fn undecided(&self) -> usize {
         self.undecided.len()
     }
 
-    pub fn next_undecided(&mut self) -> Option<Undecided> {
+    pub(crate) fn next_undecided(&mut self) -> Option<Undecided> {
         let undecided = self.undecided.pop_front()?;
         self.goes(undecided.task().subsession);
         Some(undecided)
@@ -42,7 +42,7 @@ impl UnderWay {
 
     /// Returns the time at which a decision is due even if the neighbours have not answered: all
     /// have the same time.
-    pub fn next_decision(&self) -> Option<Instant> {
+    pub(crate) fn next_decision(&self) -> Option<Instant> {
         self.undecided.front().map(Undecided::until)
     }
 
@@ -51,23 +51,23 @@ impl UnderWay {
         self.waiting.push_back(task);
     }
 
-    pub fn wait_first(&mut self, task: Task) {
+    pub(crate) fn wait_first(&mut self, task: Task) {
         self.comes(task.subsession);
         self.waiting.push_front(task);
     }
 
-    pub fn has_waiting(&self) -> bool {
+    pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    pub fn next_waiting(&mut self) -> Option<Task> {
+    pub(crate) fn next_waiting(&mut self) -> Option<Task> {
         let task = self.waiting.pop_front()?;
         self.goes(task.subsession);
         Some(task)
     }
 
     /// Removes and returns the waiting removals that match.
-    pub fn take_waiting(&mut self, like: impl Fn(&Task) -> bool) -> Vec<Task> {
+    pub(crate) fn take_waiting(&mut self, like: impl Fn(&Task) -> bool) -> Vec<Task> {
         let all = std::mem::take(&mut self.waiting).into_iter();
         let (taken, kept): (VecDeque<_>, VecDeque<_>) = all.partition(like);
         self.waiting = kept;

@@ -4,39 +4,46 @@
 //! change to the socket. `sock_diag` has no numbers, and TCP_REPAIR makes the calls of the
 //! socket's owner fail meanwhile.
 
-mod btf;
 mod layout;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
 
 use aya::programs::Iter;
-use aya::{Btf, EbpfLoader};
+use aya::{Ebpf, EbpfLoader};
 use dysco_common::adopt::{MAX_SOCKET_BYTES, Socket};
 
+use crate::btf::{self, Btf, Point};
 use crate::error::AgentError;
 use layout::Layout;
 
 const PROGRAM: &str = "dysco_sockets";
+/// Global value of the program: the size of a socket.
+pub const SOCKET_BYTES: &str = "SOCKET_BYTES";
 /// Number of sockets that are fetched at a time.
 const AT_ONCE: usize = 64;
 
 /// Checks that this kernel shows its sockets. Leaves nothing behind.
 pub fn try_sockets() -> Result<(), AgentError> {
-    Sockets::open().map(drop)
+    let sockets = Sockets::of_kernel()?;
+    let mut ebpf = EbpfLoader::new()
+        .override_global(SOCKET_BYTES, &sockets.size(), true)
+        .load(crate::object())?;
+    sockets.list(&mut ebpf).map(drop)
 }
 
-/// Reads sockets. Loads a program of its own, which is unloaded when this value is dropped.
+/// How the running kernel lists its sockets.
+#[derive(Clone)]
 pub struct Sockets {
     layout: Layout,
-    ebpf: aya::Ebpf,
+    iterator: Point,
 }
 
 impl Sockets {
-    /// Reads the kernel's description of its types, and loads the program.
-    pub fn open() -> Result<Sockets, AgentError> {
-        let bytes = fs::read(btf::KERNEL).map_err(|e| AgentError::NoSockets(e.to_string()))?;
-        let own = btf::Btf::parse(&bytes);
+    /// Reads the kernel's description of its types.
+    pub(crate) fn of_kernel() -> Result<Sockets, AgentError> {
+        let bytes = btf::of_kernel().map_err(|e| AgentError::NoSockets(e.to_string()))?;
+        let own = Btf::parse(&bytes);
         let own = own.ok_or_else(|| AgentError::NoSockets("it is not understood".into()))?;
         let layout = Layout::of(&own)
             .map_err(|name| AgentError::NoSockets(format!("it does not know {name}")))?;
@@ -44,34 +51,50 @@ impl Sockets {
             let why = format!("its sockets are of {} bytes", layout.size);
             return Err(AgentError::NoSockets(why));
         }
-        let mut ebpf = EbpfLoader::new()
-            .override_global("SOCKET_BYTES", &layout.size, true)
-            .load(crate::object())?;
-        let failed = |e: aya::programs::ProgramError| AgentError::Program {
-            name: PROGRAM,
-            source: Box::new(e),
-        };
-        let kernel = Btf::from_sys_fs().map_err(|e| failed(e.into()))?;
-        program(&mut ebpf)?.load("tcp", &kernel).map_err(failed)?;
-        Ok(Sockets { layout, ebpf })
+        let iterator = own.iterator("bpf_iter_tcp");
+        Ok(Sockets { layout, iterator })
     }
 
-    /// Passes each socket to `take`, with all fields of one moment.
-    pub fn each(&mut self, mut take: impl FnMut(Socket)) -> Result<(), AgentError> {
+    /// Returns the size of a socket, with which the program must be loaded.
+    pub fn size(&self) -> u32 {
+        self.layout.size
+    }
+
+    /// Starts to list the sockets. The program is unloaded with the listing.
+    pub fn list(&self, ebpf: &mut Ebpf) -> Result<Listing, AgentError> {
         let failed = |e: aya::programs::ProgramError| AgentError::Program {
             name: PROGRAM,
             source: Box::new(e),
         };
-        let program = program(&mut self.ebpf)?;
-        let link = program.attach().map_err(failed)?;
-        let link = program.take_link(link).map_err(failed)?;
-        let file = link.into_file();
-        let mut file = file.map_err(|e| AgentError::NoSockets(e.to_string()))?;
+        let program = program(ebpf)?;
+        program
+            .load("tcp", &self.iterator.described())
+            .map_err(failed)?;
+        let link = program.attach().and_then(|link| program.take_link(link));
+        // The link keeps it in the kernel.
+        program.unload().map_err(failed)?;
+        let file = link.map_err(failed)?.into_file();
+        Ok(Listing {
+            layout: self.layout.clone(),
+            file: file.map_err(|e| AgentError::NoSockets(e.to_string()))?,
+        })
+    }
+}
+
+/// The sockets of one moment.
+pub struct Listing {
+    layout: Layout,
+    file: File,
+}
+
+impl Listing {
+    /// Passes each socket to `take`, with all fields of one moment.
+    pub fn each(mut self, mut take: impl FnMut(Socket)) -> Result<(), AgentError> {
         let size = self.layout.size as usize;
         let mut buffer = vec![0; AT_ONCE * size];
         let mut filled = 0;
         loop {
-            let n = read(&mut file, &mut buffer[filled..])?;
+            let n = read(&mut self.file, &mut buffer[filled..])?;
             filled += n;
             let whole = filled / size * size;
             for copy in buffer[..whole].chunks_exact(size) {
@@ -88,7 +111,7 @@ impl Sockets {
     }
 }
 
-fn program(ebpf: &mut aya::Ebpf) -> Result<&mut Iter, AgentError> {
+fn program(ebpf: &mut Ebpf) -> Result<&mut Iter, AgentError> {
     let program = ebpf
         .program_mut(PROGRAM)
         .ok_or(AgentError::Missing(PROGRAM))?;

@@ -2,10 +2,12 @@
 //! (BTF). Supports only as much of the format as needed: <https://docs.kernel.org/bpf/btf.html>.
 
 use std::collections::HashMap;
+use std::io;
+use std::iter::repeat_n;
 use std::ops::Range;
 
 /// File with the running kernel's type information.
-pub const KERNEL: &str = "/sys/kernel/btf/vmlinux";
+const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 
 const MAGIC: u16 = 0xeb9f;
 
@@ -16,10 +18,12 @@ mod kind {
     pub const STRUCT: u32 = 4;
     pub const UNION: u32 = 5;
     pub const ENUM: u32 = 6;
+    pub const FWD: u32 = 7;
     pub const TYPEDEF: u32 = 8;
     pub const VOLATILE: u32 = 9;
     pub const CONST: u32 = 10;
     pub const RESTRICT: u32 = 11;
+    pub const FUNC: u32 = 12;
     pub const FUNC_PROTO: u32 = 13;
     pub const VAR: u32 = 14;
     pub const DATASEC: u32 = 15;
@@ -42,6 +46,15 @@ pub struct Btf<'a> {
     structs: HashMap<&'a str, u32>,
 }
 
+/// A function or tracepoint of the running kernel that a program attaches to.
+#[derive(Clone, Copy, Debug)]
+pub struct Point {
+    /// Number of its type; 0 if the kernel does not have it.
+    number: u32,
+    kind: u32,
+    name: &'static str,
+}
+
 /// A member, in bits from the structure's beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member {
@@ -61,6 +74,33 @@ struct Type {
     /// True if the members' offsets contain the sizes of bit fields.
     fields: bool,
     size_or_type: u32,
+}
+
+/// Reads the running kernel's type information.
+pub(crate) fn of_kernel() -> io::Result<Vec<u8>> {
+    std::fs::read(KERNEL)
+}
+
+impl Point {
+    /// Returns type information in which only this type has a name. aya asks for the kernel's to
+    /// find the number, and takes longer to read it than the kernel takes to verify a program.
+    pub fn described(self) -> aya::Btf {
+        if self.number == 0 {
+            // aya reports that the kernel does not have it.
+            return aya::Btf::new();
+        }
+        let unnamed = [0, kind::FWD << 24, 0];
+        let before = repeat_n(unnamed, self.number as usize - 1);
+        let types = before.chain([[1, self.kind << 24, 0]]).flatten();
+        let strings = [b"\0", self.name.as_bytes(), b"\0"].concat();
+        let length = self.number * 12;
+        let header = [24, 0, length, length, strings.len() as u32];
+        let mut bytes = MAGIC.to_ne_bytes().to_vec();
+        bytes.extend([1, 0]);
+        bytes.extend(header.into_iter().chain(types).flat_map(u32::to_ne_bytes));
+        bytes.extend(strings);
+        aya::Btf::parse(&bytes, aya::Endianness::default()).unwrap_or_else(|_| aya::Btf::new())
+    }
 }
 
 impl<'a> Btf<'a> {
@@ -95,6 +135,26 @@ impl<'a> Btf<'a> {
             at = at.checked_add(12 + this.extra())?;
         }
         Some(btf)
+    }
+
+    /// Returns the iterator that this function stands for.
+    pub fn iterator(&self, name: &'static str) -> Point {
+        self.point(kind::FUNC, name)
+    }
+
+    /// Returns the tracepoint that this typedef stands for.
+    pub fn tracepoint(&self, name: &'static str) -> Point {
+        self.point(kind::TYPEDEF, name)
+    }
+
+    fn point(&self, kind: u32, name: &'static str) -> Point {
+        let is_it = |at: &usize| {
+            let of = self.described(*at).filter(|of| of.kind == kind);
+            of.and_then(|of| self.string(of.name)) == Some(name)
+        };
+        let index = self.types.iter().position(is_it);
+        let number = index.map_or(0, |index| index as u32 + 1);
+        Point { number, kind, name }
     }
 
     /// Returns the size of a structure in bytes.
@@ -222,118 +282,4 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a panic in a test is its report")]
-
-    use super::*;
-
-    /// Types that are added one by one.
-    #[derive(Default)]
-    struct Made {
-        types: Vec<u8>,
-        strings: Vec<u8>,
-    }
-
-    impl Made {
-        fn name(&mut self, name: &str) -> u32 {
-            if self.strings.is_empty() {
-                self.strings.push(0);
-            }
-            if name.is_empty() {
-                return 0;
-            }
-            let at = self.strings.len() as u32;
-            self.strings.extend(name.bytes().chain([0]));
-            at
-        }
-
-        fn add(&mut self, name: &str, info: u32, size: u32, extra: &[u32]) {
-            let name = self.name(name);
-            let words = [name, info, size];
-            let words = words.iter().chain(extra).flat_map(|w| w.to_ne_bytes());
-            self.types.extend(words);
-        }
-
-        fn members(&mut self, all: &[(&str, u32, u32)]) -> Vec<u32> {
-            let word = |(name, of, at): &(&str, u32, u32)| [self.name(name), *of, *at];
-            all.iter().flat_map(word).collect()
-        }
-
-        fn bytes(&self) -> Vec<u8> {
-            let (types, strings) = (self.types.len() as u32, self.strings.len() as u32);
-            let mut all = MAGIC.to_ne_bytes().to_vec();
-            all.extend([1, 0]);
-            let header = [24, 0, types, types, strings];
-            all.extend(header.iter().flat_map(|w: &u32| w.to_ne_bytes()));
-            all.extend(&self.types);
-            all.extend(&self.strings);
-            all
-        }
-    }
-
-    /// 1: u32, 2: inner { u32 a; union { u32 b; struct { u16 lo:4; } } },
-    /// 3: the union, 4: bit fields, 5: typedef of 2, 6: outer { u32 x; inner_t y; u32 z[3] }.
-    fn made() -> Vec<u8> {
-        let mut m = Made::default();
-        m.add("u32", kind::INT << 24, 4, &[32]);
-        let inner = m.members(&[("a", 1, 0), ("", 3, 32)]);
-        m.add("inner", kind::STRUCT << 24 | 2, 8, &inner);
-        let union = m.members(&[("b", 1, 0), ("", 4, 0)]);
-        m.add("", kind::UNION << 24 | 2, 4, &union);
-        let fields = m.members(&[("lo", 1, 4 << 24 | 3), ("hi", 1, 9 << 24 | 7)]);
-        m.add("", 1 << 31 | kind::STRUCT << 24 | 2, 4, &fields);
-        m.add("inner_t", kind::TYPEDEF << 24, 2, &[]);
-        let outer = m.members(&[("x", 1, 0), ("y", 5, 32), ("z", 7, 96)]);
-        m.add("outer", kind::STRUCT << 24 | 3, 24, &outer);
-        m.add("", kind::ARRAY << 24, 0, &[1, 1, 3]);
-        m.bytes()
-    }
-
-    #[test]
-    fn members_are_found_through_names_and_nameless_ones() {
-        let bytes = made();
-        let btf = Btf::parse(&bytes).unwrap();
-        let at = |path: &[&str]| btf.member("outer", path).map(|m| (m.offset, m.bits));
-        assert_eq!(btf.size("outer"), Some(24));
-        assert_eq!(at(&["x"]), Some((0, 32)));
-        assert_eq!(at(&["y", "a"]), Some((32, 32)));
-        assert_eq!(at(&["y", "b"]), Some((64, 32)));
-        assert_eq!(at(&["y", "lo"]), Some((67, 4)));
-        assert_eq!(at(&["y", "hi"]), Some((71, 9)));
-        assert_eq!(at(&["z"]), Some((96, 96)));
-        for missing in [&["w"][..], &["x", "a"], &["y", "c"]] {
-            assert_eq!(at(missing), None, "{missing:?}");
-        }
-        assert_eq!(btf.member("none", &["x"]), None);
-    }
-
-    #[test]
-    fn what_is_cut_off_or_points_outside_is_no_panic() {
-        let bytes = made();
-        for length in 0..bytes.len() {
-            let cut = &bytes[..length];
-            assert!(Btf::parse(cut).is_none(), "{length}");
-        }
-        for at in 0..bytes.len() {
-            for value in [0, 0x7f, 0xff] {
-                let mut spoilt = bytes.clone();
-                spoilt[at] = value;
-                if let Some(btf) = Btf::parse(&spoilt) {
-                    btf.member("outer", &["y", "hi"]);
-                    btf.member("outer", &["z"]);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn this_kernels_own() {
-        let bytes = std::fs::read(KERNEL).unwrap();
-        let btf = Btf::parse(&bytes).unwrap();
-        let port = ["inet_conn", "icsk_inet", "sk", "__sk_common", "skc_dport"];
-        assert_eq!(btf.member("tcp_sock", &port).unwrap().bits, 16);
-        assert_eq!(btf.member("tcp_sock", &["snd_una"]).unwrap().bits, 32);
-        let scale = btf.member("tcp_sock", &["rx_opt", "snd_wscale"]);
-        assert_eq!(scale.unwrap().bits, 4);
-    }
-}
+mod tests;
