@@ -62,8 +62,9 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
         adopted.push(known);
         crowded.drain(&mut Drained::default())?;
     }
-    let figure =
-        |name, unit, samples| Figure::median(name, unit, samples).aside("sessions", sessions as f64);
+    let figure = |name, unit, samples| {
+        Figure::median(name, unit, samples).aside("sessions", sessions as f64)
+    };
     Ok(vec![
         figure("drain_idle_s", "s", local.seconds).goal(Goal::AtMost(10.0)),
         figure("drain_cpu_us", "us", local.cpu),

@@ -267,31 +267,14 @@ impl Machine {
         let Some(event) = self.answer_forwarder(now, event) else {
             return;
         };
-        let change = match &event {
-            HostEvent::Measured { change, .. }
-            | HostEvent::Locked { change, .. }
-            | HostEvent::PairLocked { change, .. }
-            | HostEvent::Reserved { change, .. }
-            | HostEvent::TwoPaths { change, .. }
-            | HostEvent::Prepared { change, .. }
-            | HostEvent::Tried { change, .. }
-            | HostEvent::CutDone { change, .. }
-            | HostEvent::Drained { change }
-            | HostEvent::Broken { change, .. }
-            | HostEvent::PathChecked { change, .. }
-            | HostEvent::Muted { change, .. }
-            | HostEvent::TakenBack { change }
-            | HostEvent::Closed { change, .. }
-            | HostEvent::Watching { change, .. }
-            | HostEvent::Proved { change }
-            | HostEvent::Enlisted { change, .. }
-            | HostEvent::DeltaKnown { change, .. }
-            | HostEvent::Forgotten { change, .. }
-            | HostEvent::StateMoved { change, .. }
-            | HostEvent::PersistFailed { change, .. } => *change,
-            HostEvent::SessionGone { subsession } => return self.gone(now, *subsession),
-        };
-        self.with(now, change, |part, ctx| part.on_event(ctx, event));
+        match event {
+            HostEvent::SessionGone { subsession } => self.gone(now, subsession),
+            _ => {
+                if let Some(change) = event.change() {
+                    self.with(now, change, |part, ctx| part.on_event(ctx, event));
+                }
+            }
+        }
     }
 
     /// Notifies all changes of a session that has ended.

@@ -9,6 +9,7 @@ use dysco_common::view::{Leaver, View};
 use dysco_proto::{Reason, Subsession};
 
 use super::chained::{in_chain, opens_through};
+use super::task::Accepted;
 use super::{Candidates, Said, Stage, Task};
 use crate::engine::{Plane, measure};
 
@@ -203,6 +204,7 @@ pub(in crate::engine) fn task_of(
         },
         since: None,
         switched: None,
+        accepted: Accepted::new(&s),
     }
 }
 
