@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Longest time that a daemon may watch or remove, with a reserve.
 const LONGEST: Duration = Duration::from_secs(660);
 /// Maximum number of sessions in one request, because the length of a line is limited.
-const AT_ONCE: usize = 500;
+const AT_ONCE: usize = 2_000;
 
 /// Arguments of `drain`.
 #[derive(Debug, clap::Args)]

@@ -386,7 +386,7 @@ impl ProxySide {
     /// Returns the sending parameters (windows and segment lengths) of the sockets of each pair,
     /// of side A and of side B. `None` stands for a pair whose sockets no longer exist.
     pub async fn sending(&self, pairs: Vec<Pair>) -> Vec<Option<[Sending; 2]>> {
-        blocking(move || pairs.iter().map(measure::sending).collect()).await
+        blocking(move || measure::sending(&pairs)).await
     }
 
     /// Makes the kernel send a packet on both of the pair's sessions. The ends answer, which

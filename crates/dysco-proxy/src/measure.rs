@@ -225,13 +225,18 @@ fn glance_at(pair: &Pair, ends: [&OwnedFd; 2]) -> io::Result<Option<Measured>> {
     }
 }
 
-/// Returns the sending parameters of both sockets of a pair, or `None` if one of them no longer
+/// Returns the sending parameters of both sockets of each pair, or `None` if one of them no longer
 /// exists or cannot be read.
-pub fn sending(pair: &Pair) -> Option<[Sending; 2]> {
-    let held = Held::take(pair).ok().flatten()?;
-    let a = Sending::of(&held.a, pair.a.key.is_v6()).ok()?;
-    let b = Sending::of(&held.b, pair.b.key.is_v6()).ok()?;
-    Some([a, b])
+pub fn sending(pairs: &[Pair]) -> Vec<Option<[Sending; 2]>> {
+    let mut processes = Processes::default();
+    let of = |pair: &Pair| {
+        let process = processes.open(pair.id.pid).ok()?;
+        let [a, b] = held::sockets(process, pair).ok()??;
+        let a = Sending::of(&a, pair.a.key.is_v6()).ok()?;
+        let b = Sending::of(&b, pair.b.key.is_v6()).ok()?;
+        Some([a, b])
+    };
+    pairs.iter().map(of).collect()
 }
 
 /// Looks for a pipe that holds the missing bytes. If a direction's reader is slow, a pipe holds

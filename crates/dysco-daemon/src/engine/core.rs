@@ -60,11 +60,17 @@ impl Core {
     /// Carries out all commands.
     pub fn carry_out(&mut self) {
         self.round.clear();
+        self.feed_machine();
+        if self.host.plane.faults.is_none() {
+            let records = self.machine.first_records();
+            self.host.plane.state.write_ahead(records);
+        }
         while let Some(command) = self.machine().poll_command() {
             if self.host.plane.faults.pass(command.name()) {
                 self.host.execute(command);
             }
         }
+        self.host.plane.state.flush();
     }
 
     /// Carries out all commands, then sends the messages, until there are none.

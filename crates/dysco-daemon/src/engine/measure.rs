@@ -14,13 +14,9 @@ use super::{Plane, ProxyChanges};
 
 impl ProxyChanges {
     pub(super) fn measure(&mut self, plane: &mut Plane, change: ChangeId, sub: Subsession) {
-        // A pair that was measured is no relay: its session is locked.
-        let has_pair = self.held.get(&change).is_some_and(|h| h.pair.is_some());
-        let relay = match has_pair {
-            true => None,
-            false => plane.relay_of(&sub),
-        };
-        if let Some(slots) = relay {
+        // Where a pair was measured, this host is no relay.
+        let has_pair = self.has_pair(change);
+        if let Some(slots) = (!has_pair).then(|| plane.relay_of(&sub)).flatten() {
             let result = self.measure_relay(plane, change, slots);
             return plane.tell_machine(HostEvent::Measured { change, result });
         }

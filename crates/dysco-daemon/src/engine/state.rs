@@ -49,7 +49,24 @@ impl StateDir {
     /// Writes a change's record, which outlives this process.
     pub fn write(&mut self, change: ChangeId, record: &[u8]) -> io::Result<()> {
         let now = boot_time().as_nanos() as u64;
-        self.journal.write(change, record, now)
+        self.journal.write([(change, record)], now)
+    }
+
+    /// Writes records together, ahead of the commands to write them. A failure is reported by the
+    /// command.
+    pub fn write_ahead<'a>(&mut self, records: impl Iterator<Item = (ChangeId, &'a [u8])>) {
+        let now = boot_time().as_nanos() as u64;
+        if let Err(error) = self.journal.write(records, now) {
+            tracing::debug!(%error, "records are written one by one");
+        }
+    }
+
+    /// Writes which changes are over.
+    pub fn flush(&mut self) {
+        if let Err(error) = self.journal.flush() {
+            let path = self.journal.path().display();
+            tracing::warn!(%path, %error, "cannot remove records");
+        }
     }
 
     /// Returns the time since which this host has a record of a change, in nanoseconds of the clock
@@ -64,14 +81,11 @@ impl StateDir {
         self.over.clear();
     }
 
-    /// Removes a change's record.
+    /// Removes a change's record. The file says so after the next flush.
     pub fn erase(&mut self, change: ChangeId) {
         let begun = self.journal.begun(change);
         self.over.extend(begun.map(|begun| (change, begun)));
-        if let Err(error) = self.journal.erase(change) {
-            let path = self.journal.path().display();
-            tracing::warn!(%change, %path, %error, "cannot remove a record");
-        }
+        self.journal.erase(change);
     }
 
     /// Returns the records of a former process, and their path.

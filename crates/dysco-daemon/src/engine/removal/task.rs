@@ -77,7 +77,7 @@ pub(in crate::engine) struct Task {
 }
 
 /// Time after which a session that has sent nothing is silent.
-const SILENT: Duration = Duration::from_millis(20);
+const SILENT: Duration = Duration::from_millis(5);
 
 /// Numbers of a session, and when they were read.
 #[derive(Clone)]
