@@ -21,6 +21,8 @@ pub(super) struct StateDir {
     journal: Journal,
     /// Changes that are over but may still be reported, and the time since which each had a record.
     over: HashMap<ChangeId, u64>,
+    /// True if the last attempt to write which changes are over has failed, which is reported once.
+    flush_failed: bool,
     next_port: u16,
     routes: HashMap<(IpAddr, IpAddr), (u32, Instant)>,
     /// Number of messages that did not decode.
@@ -40,6 +42,7 @@ impl StateDir {
         Ok(StateDir {
             journal,
             over: HashMap::new(),
+            flush_failed: false,
             next_port: rand::random(),
             routes: HashMap::new(),
             malformed: 0,
@@ -63,10 +66,12 @@ impl StateDir {
 
     /// Writes which changes are over.
     pub fn flush(&mut self) {
-        if let Err(error) = self.journal.flush() {
+        let failed = self.journal.flush().err();
+        if let Some(error) = failed.as_ref().filter(|_| !self.flush_failed) {
             let path = self.journal.path().display();
-            tracing::warn!(%path, %error, "cannot remove records");
+            tracing::warn!(%path, %error, "cannot remove records; this is tried again");
         }
+        self.flush_failed = failed.is_some();
     }
 
     /// Returns the time since which this host has a record of a change, in nanoseconds of the clock
