@@ -1,12 +1,12 @@
 //! Ten thousand idle sessions leave HAProxy: the time of `dyscoctl drain` from the command's start
-//! to its end, if only the proxy's host runs `dyscod`. Also the time of the adoption of as many
-//! older sessions.
+//! to its end, and the processor time of all daemons, if only the proxy's host runs `dyscod`, and if
+//! all hosts do. Also the time of the adoption of as many older sessions.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use dysco_netns::haproxy::Config;
-use dysco_netns::{Process, wait};
+use dysco_netns::{Process, counters, wait};
 use serde_json::Value;
 
 use crate::Effort;
@@ -24,28 +24,54 @@ const AT_ONCE: usize = 64;
 /// per session for all of them, so that two HAProxies listen on the same port.
 const EACH_AT_MOST: usize = 8_000;
 const LOCAL: &str = "[removal]\nmode = \"local\"\n";
+const BYPASS: &str = "[removal]\nmode = \"bypass\"\n";
+
+/// Hosts with `dyscod`, and the time from which it runs there.
+#[derive(Clone, Copy)]
+enum Daemons {
+    /// On the proxy's host, before the sessions.
+    Alone,
+    /// On the proxy's host, after the sessions.
+    Late,
+    /// On all hosts, before the sessions.
+    Everywhere,
+}
+
+/// Times of drains.
+#[derive(Default)]
+struct Drained {
+    seconds: Vec<f64>,
+    /// Microseconds of all daemons' processor time for each session.
+    cpu: Vec<f64>,
+}
 
 /// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let sessions = effort.pick(SESSIONS, 500);
-    let [mut drained, mut answers, mut adopted] = [(); 3].map(|()| Vec::new());
+    let [mut local, mut bypass] = [(); 2].map(|()| Drained::default());
+    let [mut answers, mut adopted] = [(); 2].map(|()| Vec::new());
     for round in 1..=effort.pick(3, 1) {
         effort.say(&format!("  {sessions} sessions, round {round}"));
-        let crowded = Crowded::open("drain", sessions, true)?;
-        drained.push(crowded.drain()?);
+        Crowded::open("drain", sessions, Daemons::Alone)?.drain(&mut local)?;
+        effort.say("  and as many with dyscod on all hosts");
+        Crowded::open("bypass", sessions, Daemons::Everywhere)?.drain(&mut bypass)?;
         effort.say("  and as many that were there before dyscod");
-        let mut crowded = Crowded::open("adopt", sessions, false)?;
+        let mut crowded = Crowded::open("adopt", sessions, Daemons::Late)?;
         let (answered, known) = crowded.adopt()?;
         answers.push(answered);
         adopted.push(known);
-        crowded.drain()?;
+        crowded.drain(&mut Drained::default())?;
     }
-    let figure =
-        |name, seconds| Figure::median(name, "s", seconds).aside("sessions", sessions as f64);
+    let figure = |name, unit, samples| {
+        Figure::median(name, unit, samples).aside("sessions", sessions as f64)
+    };
     Ok(vec![
-        figure("drain_idle_s", drained).goal(Goal::AtMost(10.0)),
-        figure("adopt_answers_s", answers),
-        figure("adopt_idle_s", adopted),
+        figure("drain_idle_s", "s", local.seconds).goal(Goal::AtMost(10.0)),
+        figure("drain_cpu_us", "us", local.cpu),
+        figure("drain_bypass_idle_s", "s", bypass.seconds),
+        figure("drain_bypass_cpu_us", "us", bypass.cpu),
+        figure("adopt_answers_s", "s", answers),
+        figure("adopt_idle_s", "s", adopted),
     ])
 }
 
@@ -58,12 +84,13 @@ struct Crowded {
 }
 
 impl Crowded {
-    /// Opens `count` sessions. `dyscod` runs on the proxy's host before them if `early` is true.
-    fn open(name: &str, count: usize, early: bool) -> Result<Crowded> {
+    /// Opens `count` sessions.
+    fn open(name: &str, count: usize, daemons: Daemons) -> Result<Crowded> {
         let roomy = |c: Config| c.connections(EACH_AT_MOST).pipes(512);
-        let stage = match early {
-            true => Stage::alone_by(name, LOCAL, roomy)?,
-            false => Stage::late(name, roomy)?,
+        let stage = match daemons {
+            Daemons::Alone => Stage::alone_by(name, LOCAL, roomy)?,
+            Daemons::Everywhere => Stage::build_by(name, BYPASS, roomy)?,
+            Daemons::Late => Stage::late(name, roomy)?,
         };
         let second = roomy(Config::tcp(proxied(), server()).named("second"));
         let second = second.start(&stage.lab.proxy, |haproxy| stage.fleet.under_shim(haproxy))?;
@@ -108,20 +135,22 @@ impl Crowded {
         Ok((answers, known))
     }
 
-    /// Returns the seconds until all sessions have left HAProxy. No end notices the removal.
-    fn drain(self) -> Result<f64> {
+    /// Measures until all sessions have left HAProxy. No end notices the removal.
+    fn drain(self, drained: &mut Drained) -> Result<()> {
         let count = self.crowd.count();
         wait::until("HAProxy to be seen splicing", PATIENCE, || {
             (self.stage.pairs().ok()? == count as u64).then_some(())
         })?;
-        let start = Instant::now();
+        let (start, used) = (Instant::now(), self.used()?);
         let port = format!(":{}", proxied().port());
         let words = ["drain", &port, "--timeout", "120s", "-o", "json"];
         let ran = self
             .stage
             .fleet
             .try_dyscoctl(&self.stage.lab.proxy, &words)?;
-        let took = start.elapsed().as_secs_f64();
+        drained.seconds.push(start.elapsed().as_secs_f64());
+        let used = self.used()?.saturating_sub(used);
+        drained.cpu.push(used.as_secs_f64() * 1e6 / count as f64);
         let last = ran.stdout.lines().last().unwrap_or_default();
         let done: Value = serde_json::from_str(last)
             .with_context(|| format!("dyscoctl printed no JSON: {} {}", ran.stdout, ran.stderr))?;
@@ -132,7 +161,12 @@ impl Crowded {
         );
         self.speak(1).context("after the drain")?;
         drop((self.crowd, self.second));
-        self.stage.end()?;
-        Ok(took)
+        self.stage.end()
+    }
+
+    /// Returns the processor time of all daemons.
+    fn used(&self) -> Result<Duration> {
+        let daemons = self.stage.daemons().into_iter();
+        daemons.map(counters::cpu_time).sum()
     }
 }

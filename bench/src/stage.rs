@@ -44,6 +44,16 @@ impl Stage {
         Stage::on(lab, extra, &Role::ALL, "bypass", |haproxy| haproxy)
     }
 
+    /// Builds a stage as [`Stage::build`] does, with a changed configuration of HAProxy.
+    pub fn build_by(
+        name: &str,
+        extra: &str,
+        change: impl FnOnce(Config) -> Config,
+    ) -> Result<Stage> {
+        let lab = Lab::builder(name).build()?;
+        Stage::on(lab, extra, &Role::ALL, "bypass", change)
+    }
+
     /// Builds a stage in which only the proxy's host has `dyscod`: HAProxy leaves, and that host
     /// relays.
     pub fn alone(name: &str, extra: &str) -> Result<Stage> {

@@ -20,7 +20,8 @@ pub struct Happened {
 }
 
 impl Happened {
-    fn is_empty(&self) -> bool {
+    /// Returns true if there are none.
+    pub fn is_empty(&self) -> bool {
         self.events.is_empty() && self.arrivals.is_empty()
     }
 }

@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Longest time that a daemon may watch or remove, with a reserve.
 const LONGEST: Duration = Duration::from_secs(660);
 /// Maximum number of sessions in one request, because the length of a line is limited.
-const AT_ONCE: usize = 500;
+const AT_ONCE: usize = 2_000;
 
 /// Arguments of `drain`.
 #[derive(Debug, clap::Args)]
@@ -73,16 +73,16 @@ pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     let mut seen = false;
     loop {
         let held = match drain.held() {
-            Ok(held) => held.sessions.len(),
+            Ok(held) => held.sessions,
             // The proxy existed before, so it has ended by itself and holds nothing.
-            Err(CliError::Client(error)) if seen && not_found(&error) => 0,
+            Err(CliError::Client(error)) if seen && not_found(&error) => Vec::new(),
             Err(error) => return Err(error),
         };
         seen = true;
-        if held == 0 {
+        if held.is_empty() {
             return drain.end(&[], 0, Exit::Done);
         }
-        let (removable, left) = drain.judge()?;
+        let (removable, left) = drain.judge(held)?;
         if args.dry_run {
             let exit = if left.is_empty() {
                 Exit::Done
@@ -130,8 +130,8 @@ impl Drain<'_> {
         }
     }
 
-    /// Returns the sessions that could be removed now, and the others with their reasons.
-    fn judge(&self) -> Result<(Vec<SessionId>, Vec<Left>), CliError> {
+    /// Returns those of these sessions that could be removed now, and the others with their reasons.
+    fn judge(&self, held: Vec<HeldReport>) -> Result<(Vec<SessionId>, Vec<Left>), CliError> {
         let judged = self.ask(Remove {
             all: true,
             dry_run: true,
@@ -142,15 +142,11 @@ impl Drain<'_> {
             Err(CliError::Client(error)) if not_found(&error) => Vec::new(),
             other => other?,
         };
-        // Sessions that opened or ended meanwhile are handled by the next look.
-        let held = match self.held() {
-            Err(CliError::Client(error)) if not_found(&error) => ProxyReport::default(),
-            other => other?,
-        };
+        // Sessions that opened meanwhile are handled by the next look.
         let verdicts: HashMap<_, _> = judged.iter().map(|r| (r.session, r)).collect();
         let mut removable = Vec::new();
         let mut rest = Vec::new();
-        for session in held.sessions {
+        for session in held {
             let verdict = session.session.and_then(|id| verdicts.get(&id));
             match verdict {
                 Some(r) if r.outcome == Outcome::Removed => removable.push(r.session),
@@ -158,6 +154,8 @@ impl Drain<'_> {
                     rest.push((session, r.reason.clone().into_iter().collect()));
                 }
                 Some(r) => rest.push((session, r.reasons.clone())),
+                // It has ended meanwhile.
+                None if matches!(session.removable, Removable::Yes) => {}
                 None => rest.push((session, Vec::new())),
             }
         }
@@ -165,7 +163,7 @@ impl Drain<'_> {
             let known = match &s.removable {
                 Removable::No { reason, reasons } if reasons.is_empty() => vec![reason.clone()],
                 Removable::No { reasons, .. } => reasons.clone(),
-                Removable::Yes => vec!["it has just come".into()],
+                Removable::Yes => Vec::new(),
             };
             left(s, if reasons.is_empty() { known } else { reasons })
         };

@@ -191,3 +191,33 @@ pub struct Watched {
     /// relays.
     pub relay: Option<Translation>,
 }
+
+impl HostEvent {
+    /// Returns the change of the event; `None` if it concerns all changes of a session.
+    pub fn change(&self) -> Option<ChangeId> {
+        match self {
+            HostEvent::Measured { change, .. }
+            | HostEvent::Locked { change, .. }
+            | HostEvent::PairLocked { change, .. }
+            | HostEvent::Reserved { change, .. }
+            | HostEvent::TwoPaths { change, .. }
+            | HostEvent::Prepared { change, .. }
+            | HostEvent::Tried { change, .. }
+            | HostEvent::CutDone { change, .. }
+            | HostEvent::Drained { change }
+            | HostEvent::Broken { change, .. }
+            | HostEvent::PathChecked { change, .. }
+            | HostEvent::Muted { change, .. }
+            | HostEvent::TakenBack { change }
+            | HostEvent::Closed { change, .. }
+            | HostEvent::Watching { change, .. }
+            | HostEvent::Proved { change }
+            | HostEvent::Enlisted { change, .. }
+            | HostEvent::DeltaKnown { change, .. }
+            | HostEvent::Forgotten { change, .. }
+            | HostEvent::StateMoved { change, .. }
+            | HostEvent::PersistFailed { change, .. } => Some(*change),
+            HostEvent::SessionGone { .. } => None,
+        }
+    }
+}

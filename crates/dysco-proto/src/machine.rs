@@ -7,7 +7,7 @@ use dysco_common::chain::{Token, numbered};
 
 use super::asker::Asker;
 use super::authorise::{self, AsRight};
-use super::command::Command;
+use super::command::{Action, Command, Journal};
 use super::context::{Context, Core, Flow, Limits, Stats, Time, Timing};
 use super::dsr::Dsr;
 use super::event::HostEvent;
@@ -267,31 +267,14 @@ impl Machine {
         let Some(event) = self.answer_forwarder(now, event) else {
             return;
         };
-        let change = match &event {
-            HostEvent::Measured { change, .. }
-            | HostEvent::Locked { change, .. }
-            | HostEvent::PairLocked { change, .. }
-            | HostEvent::Reserved { change, .. }
-            | HostEvent::TwoPaths { change, .. }
-            | HostEvent::Prepared { change, .. }
-            | HostEvent::Tried { change, .. }
-            | HostEvent::CutDone { change, .. }
-            | HostEvent::Drained { change }
-            | HostEvent::Broken { change, .. }
-            | HostEvent::PathChecked { change, .. }
-            | HostEvent::Muted { change, .. }
-            | HostEvent::TakenBack { change }
-            | HostEvent::Closed { change, .. }
-            | HostEvent::Watching { change, .. }
-            | HostEvent::Proved { change }
-            | HostEvent::Enlisted { change, .. }
-            | HostEvent::DeltaKnown { change, .. }
-            | HostEvent::Forgotten { change, .. }
-            | HostEvent::StateMoved { change, .. }
-            | HostEvent::PersistFailed { change, .. } => *change,
-            HostEvent::SessionGone { subsession } => return self.gone(now, *subsession),
-        };
-        self.with(now, change, |part, ctx| part.on_event(ctx, event));
+        match event {
+            HostEvent::SessionGone { subsession } => self.gone(now, subsession),
+            _ => {
+                if let Some(change) = event.change() {
+                    self.with(now, change, |part, ctx| part.on_event(ctx, event));
+                }
+            }
+        }
     }
 
     /// Notifies all changes of a session that has ended.
@@ -347,6 +330,19 @@ impl Machine {
     /// Returns the next command. All commands are carried out before messages are polled.
     pub fn poll_command(&mut self) -> Option<Command> {
         self.core.commands.pop_front()
+    }
+
+    /// Returns the records that wait to be written and that nothing has to precede: no other command
+    /// of their change, and no removal of a record.
+    pub fn first_records(&self) -> impl Iterator<Item = (ChangeId, &[u8])> {
+        let mut seen = BTreeSet::new();
+        let waiting = self.core.commands.iter();
+        let before = waiting.take_while(|c| c.action != Action::Journal(Journal::Erase));
+        before.filter_map(move |command| match &command.action {
+            _ if !seen.insert(command.change) => None,
+            Action::Journal(Journal::Persist { record }) => Some((command.change, &record[..])),
+            _ => None,
+        })
     }
 
     /// Returns the next message to send, and its receiver.

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use super::duplicate::{Duplicate, Process, is_no_socket};
+use super::duplicate::{Duplicate, Process, Processes, is_no_socket};
 use super::error::CloseError;
 use super::held::gone;
 use super::kernel::connected;
@@ -33,13 +33,13 @@ enum Now {
 }
 
 /// Closes both sockets. Blocks for some microseconds.
-pub fn close_silently(pair: &Pair) -> Result<Closed, CloseError> {
-    let process =
-        gone(Process::open(pair.id.pid)).map_err(|e| system(pair, "find the process", e))?;
+pub fn close_silently(pair: &Pair, processes: &mut Processes) -> Result<Closed, CloseError> {
+    let process = gone(processes.open(pair.id.pid));
+    let process = process.map_err(|e| system(pair, "find the process", e))?;
     let Some(process) = process else {
         return Ok(Closed::Already);
     };
-    let now = |fd, end| now(&process, fd, end).map_err(|e| system(pair, "take a socket", e));
+    let now = |fd, end| now(process, fd, end).map_err(|e| system(pair, "take a socket", e));
     let (a, b) = (now(pair.id.fd_a, &pair.a)?, now(pair.id.fd_b, &pair.b)?);
     match (a, b) {
         (Now::Open(a), Now::Open(b)) => {

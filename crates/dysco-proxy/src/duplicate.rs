@@ -5,6 +5,8 @@
 //! signal interrupts, and that of a socket for its `SO_LINGER`. Only sockets and pipes are
 //! therefore duplicated, and a socket that lingers is closed by a separate thread.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
@@ -21,6 +23,20 @@ use super::sys::{is_ready, option};
 pub struct Process {
     handle: OwnedFd,
     pid: i32,
+}
+
+/// Processes that stay open for one pass over many pairs.
+#[derive(Default)]
+pub struct Processes(HashMap<i32, Process>);
+
+impl Processes {
+    /// Returns the process that had this pid when it was first asked for.
+    pub fn open(&mut self, pid: i32) -> io::Result<&Process> {
+        match self.0.entry(pid) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(new) => Ok(new.insert(Process::open(pid)?)),
+        }
+    }
 }
 
 /// Kind of a descriptor that may be duplicated, as named under `/proc`.
@@ -77,9 +93,12 @@ impl Process {
 }
 
 impl Kind {
-    /// Returns true if this process's own descriptor is of this kind.
+    /// Returns true if this process's own descriptor is of this kind. Queries no file system.
     pub fn is(self, fd: &OwnedFd) -> bool {
-        self.has("self", fd.as_raw_fd()).unwrap_or(false)
+        match self {
+            Kind::Socket => option::<i32>(fd, libc::SOL_SOCKET, libc::SO_TYPE).is_ok(),
+            Kind::Pipe => self.has("self", fd.as_raw_fd()).unwrap_or(false),
+        }
     }
 
     /// Returns true if a process's descriptor is of this kind, judged by its name. Reading the

@@ -27,14 +27,7 @@ impl Held {
         let Some(process) = gone(Process::open(pair.id.pid))? else {
             return Ok(None);
         };
-        let end = |fd: i32, end: &End| -> io::Result<Option<Duplicate>> {
-            match gone(process.socket(fd)) {
-                Ok(fd) => Ok(fd.filter(|fd| is(fd, end))),
-                Err(e) if is_no_socket(&e) => Ok(None),
-                Err(e) => Err(e),
-            }
-        };
-        let (Some(a), Some(b)) = (end(pair.id.fd_a, &pair.a)?, end(pair.id.fd_b, &pair.b)?) else {
+        let Some([a, b]) = sockets(&process, pair)? else {
             return Ok(None);
         };
         // A waiting splice holds the lock of its pipe. A query for the bytes in a locked pipe
@@ -49,6 +42,19 @@ impl Held {
         let kept = pipes::leave_kept(pair.id.pid, &mut pipes);
         Ok(Some(Held { a, b, pipes, kept }))
     }
+}
+
+/// Duplicates the descriptors of a pair's two sockets, if they still are these.
+pub fn sockets(process: &Process, pair: &Pair) -> io::Result<Option<[Duplicate; 2]>> {
+    let end = |fd: i32, end: &End| -> io::Result<Option<Duplicate>> {
+        match gone(process.socket(fd)) {
+            Ok(fd) => Ok(fd.filter(|fd| is(fd, end))),
+            Err(e) if is_no_socket(&e) => Ok(None),
+            Err(e) => Err(e),
+        }
+    };
+    let (a, b) = (end(pair.id.fd_a, &pair.a)?, end(pair.id.fd_b, &pair.b)?);
+    Ok(a.zip(b).map(|(a, b)| [a, b]))
 }
 
 /// Returns true if calls on the descriptor never block.

@@ -150,6 +150,16 @@ impl Reading {
             has_room: has_room(fd),
         })
     }
+
+    /// Returns true if nothing waits in the socket, and it has neither sent nor received data for
+    /// this number of milliseconds.
+    pub fn is_silent(&self, for_ms: u32) -> bool {
+        let info = &self.info;
+        info.tcpi_state == state::ESTABLISHED
+            && (self.unread, self.unacked) == (0, 0)
+            && info.tcpi_last_data_sent.min(info.tcpi_last_data_recv) >= for_ms
+    }
+
     /// Returns the bytes that the process has read from the socket since it was opened.
     pub fn read(&self) -> i64 {
         self.info.tcpi_bytes_received as i64 - fin_received(&self.info) - self.unread

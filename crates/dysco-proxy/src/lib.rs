@@ -7,6 +7,7 @@ mod ask;
 mod close;
 mod config;
 mod declared;
+mod diag;
 mod duplicate;
 pub mod elsewhere;
 mod empty;
@@ -38,6 +39,8 @@ mod tests;
 pub mod tuning;
 mod unwanted;
 
+use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -48,6 +51,8 @@ use dysco_scheduling::spawn_long;
 use tokio::sync::broadcast;
 use tracing::warn;
 
+use port::HeldPort;
+
 use declared::{Declarations, declarations, label_sessions};
 
 pub use config::{HaproxySocket, ProxyConfig};
@@ -56,6 +61,9 @@ pub use outside::{Basis, Tracked, WatchRules};
 pub use pair::{Closed, Direction, End, Measured, Pair, PairEvent, PairId, Witness};
 pub use process::ProcessError;
 pub use sending::Sending;
+
+/// Result of leaving a pair: its sockets are closed, or not; then its port is held, or not.
+pub type Left = (Result<Closed, CloseError>, Option<io::Result<HeldPort>>);
 
 /// Counters of the shim's socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -342,10 +350,44 @@ impl ProxySide {
         }
     }
 
+    /// Checks the newest claims of many pairs, of which most are silent, in one pass. `None` stands
+    /// for a pair that has to be measured by itself.
+    pub async fn measure_many(
+        &self,
+        pairs: Vec<Pair>,
+    ) -> Vec<Option<Result<Measured, MeasureError>>> {
+        let newest: Vec<Option<Pair>> = {
+            let registry = self.registry();
+            pairs.iter().map(|pair| registry.newest(pair)).collect()
+        };
+        let stalled = &self.0.stalled;
+        let known = newest.iter().flatten();
+        let known: Vec<Pair> = known
+            .filter(|p| stalled.admit(p.id).is_ok())
+            .copied()
+            .collect();
+        let of = known.clone();
+        let reading = blocking(move || measure::glance(&of));
+        // The pass waits for the kernel's answers about all processes: none is stalled by itself.
+        let seen = tokio::time::timeout(self.0.still_limit + STALL, reading).await;
+        self.witness_ready().await;
+        let seen = known.into_iter().zip(seen.unwrap_or_default());
+        let seen: HashMap<PairId, Measured> = seen
+            .filter_map(|(pair, measured)| Some((pair.id, measured?)))
+            .collect();
+        let result = |pair: Option<Pair>| {
+            let pair = pair?;
+            let measured = *seen.get(&pair.id)?;
+            let received = self.received(&pair).map_err(MeasureError::Received);
+            Some(received.map(|()| measured))
+        };
+        newest.into_iter().map(result).collect()
+    }
+
     /// Returns the sending parameters (windows and segment lengths) of the sockets of each pair,
     /// of side A and of side B. `None` stands for a pair whose sockets no longer exist.
     pub async fn sending(&self, pairs: Vec<Pair>) -> Vec<Option<[Sending; 2]>> {
-        blocking(move || pairs.iter().map(measure::sending).collect()).await
+        blocking(move || measure::sending(&pairs)).await
     }
 
     /// Makes the kernel send a packet on both of the pair's sessions. The ends answer, which
@@ -355,16 +397,28 @@ impl ProxySide {
         blocking(move || ask::for_packets(&this)).await
     }
 
-    /// Closes both sockets without a packet. Must be called after the tombstones are set. May be
-    /// called repeatedly.
-    pub async fn close_silently(&self, pair: &Pair) -> Result<Closed, CloseError> {
-        let this = *pair;
-        let closed = blocking(move || close::close_silently(&this)).await?;
+    /// Closes both sockets of each pair without a packet, and holds the port by which the pair's
+    /// second session was opened, before the kernel gives it to another socket. Must be called after
+    /// the tombstones are set. May be called repeatedly.
+    pub async fn leave(&self, pairs: Vec<Pair>) -> Vec<Left> {
+        let all = pairs.clone();
+        let left = blocking(move || {
+            let mut processes = duplicate::Processes::default();
+            let leave = |pair: &Pair| {
+                let closed = close::close_silently(pair, &mut processes);
+                let port = closed.is_ok().then(|| HeldPort::hold(&pair.b.key));
+                (closed, port)
+            };
+            all.iter().map(leave).collect::<Vec<Left>>()
+        });
+        let left = left.await;
         let mut registry = self.registry();
-        if registry.newest(pair).is_some() {
-            registry.remove(&pair.id);
+        for (pair, (closed, _)) in pairs.iter().zip(&left) {
+            if closed.is_ok() && registry.newest(pair).is_some() {
+                registry.remove(&pair.id);
+            }
         }
-        Ok(closed)
+        left
     }
 
     fn registry(&self) -> MutexGuard<'_, registry::Registry> {

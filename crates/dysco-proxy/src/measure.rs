@@ -8,9 +8,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use super::duplicate::Processes;
 use super::empty::{Emptiness, Moment};
 use super::error::{MeasureError, slow_and_fast};
-use super::held::{Held, never_waits};
+use super::held::{self, Held, never_waits};
 use super::kernel::{Reading, info};
 use super::pair::{Direction, Measured, Pair, Witness};
 use super::pipes;
@@ -25,6 +26,8 @@ const PASSES: usize = 32;
 const AGAIN: usize = 8;
 /// Pause between passes.
 const PAUSE: Duration = Duration::from_millis(2);
+/// Silence, in milliseconds, after which one look at a pair is enough.
+const SILENT: u32 = 20;
 
 const TCP_TIMESTAMP: i32 = 24;
 /// `TCPI_OPT_USEC_TS` of kernel 6.7 (include/uapi/linux/tcp.h), which libc does not name.
@@ -41,11 +44,19 @@ struct Snapshot {
 
 impl Snapshot {
     fn take(held: &Held, pipes: [Option<&OwnedFd>; 2]) -> io::Result<Snapshot> {
-        let ends = [Reading::of(&held.a)?, Reading::of(&held.b)?];
+        let Snapshot { ends, .. } = Snapshot::of_sockets([&held.a, &held.b])?;
         let bytes = |pipe: Option<&OwnedFd>| pipe.map_or(Ok(0), pipes::bytes);
         Ok(Snapshot {
             ends,
             piped: [bytes(pipes[0])?, bytes(pipes[1])?],
+        })
+    }
+
+    /// Takes a snapshot of the sockets alone.
+    fn of_sockets([a, b]: [&OwnedFd; 2]) -> io::Result<Snapshot> {
+        Ok(Snapshot {
+            ends: [Reading::of(a)?, Reading::of(b)?],
+            piped: [0; 2],
         })
     }
 
@@ -160,7 +171,8 @@ pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
             || look_asleep(pair, &held, pipes, &mut ways, begin)?
             || look_in_pipes(pair, &held, &mut ways, begin)?
         {
-            return numbers(pair, &held).map_err(|e| system(pair, "read the clocks", e));
+            return numbers(pair, [&held.a, &held.b])
+                .map_err(|e| system(pair, "read the clocks", e));
         }
         if begin.elapsed() >= limit {
             return Err(match held.kept {
@@ -173,13 +185,58 @@ pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
     }
 }
 
-/// Returns the sending parameters of both sockets of a pair, or `None` if one of them no longer
+/// Looks once at each of many pairs. Returns `None` for a pair that one look does not confirm: it
+/// has to be measured by itself.
+pub fn glance(pairs: &[Pair]) -> Vec<Option<Measured>> {
+    let mut processes = Processes::default();
+    let looked = pairs.iter().map(|pair| {
+        let process = processes.open(pair.id.pid).ok()?;
+        let [a, b] = held::sockets(process, pair).ok()??;
+        glance_at(pair, [&a, &b]).ok()?
+    });
+    looked.collect()
+}
+
+/// Confirms the claim about a pair whose sockets are silent. Nothing has moved for longer than the
+/// readings of [`look`] take, so that two of them are enough, and no pipe is asked.
+fn glance_at(pair: &Pair, ends: [&OwnedFd; 2]) -> io::Result<Option<Measured>> {
+    let mut ways = ways(pair);
+    if ways.iter().any(|w| w.empty.is_some()) {
+        return Ok(None);
+    }
+    for socket in ends {
+        if !upper_protocol(socket)?.is_empty() {
+            return Ok(None);
+        }
+    }
+    let (before, after) = (Snapshot::of_sockets(ends)?, Snapshot::of_sockets(ends)?);
+    let plain = |r: &Reading| r.is_silent(SILENT) && r.info.tcpi_options & USEC_TS == 0;
+    if ![&before, &after].iter().all(|s| s.ends.iter().all(plain)) {
+        return Ok(None);
+    }
+    let look = Look {
+        at: Duration::ZERO,
+        asleep: false,
+    };
+    let agrees = |w: &mut Way| w.judge(&before, &after, look).is_ok() && w.met;
+    match ways.iter_mut().all(agrees) {
+        true => numbers(pair, ends).map(Some),
+        false => Ok(None),
+    }
+}
+
+/// Returns the sending parameters of both sockets of each pair, or `None` if one of them no longer
 /// exists or cannot be read.
-pub fn sending(pair: &Pair) -> Option<[Sending; 2]> {
-    let held = Held::take(pair).ok().flatten()?;
-    let a = Sending::of(&held.a, pair.a.key.is_v6()).ok()?;
-    let b = Sending::of(&held.b, pair.b.key.is_v6()).ok()?;
-    Some([a, b])
+pub fn sending(pairs: &[Pair]) -> Vec<Option<[Sending; 2]>> {
+    let mut processes = Processes::default();
+    let of = |pair: &Pair| {
+        let process = processes.open(pair.id.pid).ok()?;
+        let [a, b] = held::sockets(process, pair).ok()??;
+        let a = Sending::of(&a, pair.a.key.is_v6()).ok()?;
+        let b = Sending::of(&b, pair.b.key.is_v6()).ok()?;
+        Some([a, b])
+    };
+    pairs.iter().map(of).collect()
 }
 
 /// Looks for a pipe that holds the missing bytes. If a direction's reader is slow, a pipe holds
@@ -346,25 +403,25 @@ fn system(pair: &Pair, what: &'static str, source: io::Error) -> MeasureError {
 }
 
 /// Returns the confirmed deltas, and both clocks at the same tick.
-fn numbers(pair: &Pair, held: &Held) -> io::Result<Measured> {
+fn numbers(pair: &Pair, [a, b]: [&OwnedFd; 2]) -> io::Result<Measured> {
     let clock = |fd| option::<u32>(fd, libc::IPPROTO_TCP, TCP_TIMESTAMP);
-    let (mut clock_a, mut clock_b) = (clock(&held.a)?, clock(&held.b)?);
+    let (mut clock_a, mut clock_b) = (clock(a)?, clock(b)?);
     // A tick is 1 ms: see [`MeasureError::Microseconds`].
     for _ in 0..16 {
-        let again = clock(&held.a)?;
+        let again = clock(a)?;
         if again == clock_a {
             break;
         }
-        (clock_a, clock_b) = (again, clock(&held.b)?);
+        (clock_a, clock_b) = (again, clock(b)?);
     }
     Ok(Measured {
         delta_forward: pair.forward.delta,
         delta_reverse: pair.reverse.delta,
         clock_a,
         clock_b,
-        options_a: info(&held.a)?.tcpi_options,
-        options_b: info(&held.b)?.tcpi_options,
-        sending_a: Sending::of(&held.a, pair.a.key.is_v6())?,
-        sending_b: Sending::of(&held.b, pair.b.key.is_v6())?,
+        options_a: info(a)?.tcpi_options,
+        options_b: info(b)?.tcpi_options,
+        sending_a: Sending::of(a, pair.a.key.is_v6())?,
+        sending_b: Sending::of(b, pair.b.key.is_v6())?,
     })
 }

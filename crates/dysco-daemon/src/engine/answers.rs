@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use dysco_agent::{Adoption, AgentError};
 use dysco_common::FlowKey;
 use dysco_proto::{ChangeId, HostEvent, Subsession};
-use dysco_proxy::port::HeldPort;
-use dysco_proxy::{MeasureError, Measured, Pair};
+use dysco_proxy::Pair;
 
 use super::chain_updates::Enlisting;
+use super::jobs::{PairMeasured, ProxyLeft};
 use super::{
     Engine, ThisHost, chain_updates, chains, dsr, held, moves, outside, relay, reload, removal,
     services, tuning,
@@ -19,10 +19,13 @@ use super::{
 pub(super) enum Answer {
     /// Event for the machine.
     Event(HostEvent),
-    /// The proxy has left a session, and the port by which it was opened is held, or could not be.
-    Left(Subsession, std::io::Result<HeldPort>),
-    /// A pair of a change was measured.
-    Measured(ChangeId, Box<(Pair, Result<Measured, MeasureError>)>),
+    /// Proxies have left their sessions, or could not.
+    Left(Vec<ProxyLeft>),
+    /// The process that has the sockets of a change was looked for, to close them. The session was
+    /// opened by it.
+    Holder(ChangeId, Subsession, Option<Pair>),
+    /// Pairs of changes were measured.
+    Measured(Vec<PairMeasured>),
     /// A path through a chain did not open.
     PathDead(ChangeId),
     /// A session that has left a chain is forgotten for this change of that host.
@@ -77,6 +80,25 @@ pub(super) enum Answer {
     Reread(Box<reload::Reread>),
 }
 
+impl Answer {
+    /// Returns the changes that the answer concerns, each once; none if it may concern any.
+    pub fn changes(&self) -> Vec<ChangeId> {
+        match self {
+            Answer::Event(event) => event.change().into_iter().collect(),
+            Answer::Measured(all) => all.iter().map(|(change, ..)| *change).collect(),
+            Answer::Left(all) => all.iter().map(|left| left.change).collect(),
+            Answer::Route(change, _)
+            | Answer::Ways(change, _)
+            | Answer::Holder(change, ..)
+            | Answer::Unopened(change)
+            | Answer::PathChecked(change)
+            | Answer::Confirmed(change)
+            | Answer::Muted(change) => vec![*change],
+            _ => Vec::new(),
+        }
+    }
+}
+
 impl Engine {
     pub(super) fn take_answer(&mut self, answer: Answer) {
         let ThisHost {
@@ -92,10 +114,19 @@ impl Engine {
         } = &mut self.core.host;
         match answer {
             Answer::Event(event) => plane.tell_machine(event),
-            Answer::Measured(change, done) => {
-                proxy_changes.measured(plane, change, &done.0, done.1)
+            Answer::Measured(all) => {
+                for (change, pair, result) in all {
+                    proxy_changes.measured(plane, change, &pair, result);
+                }
             }
-            Answer::Left(opened, port) => ports.hold_port(plane, &opened, port),
+            Answer::Left(all) => {
+                for left in all {
+                    ports.proxy_left(plane, left);
+                }
+            }
+            Answer::Holder(change, opened, holder) => {
+                proxy_changes.holder_found(plane, change, opened, holder)
+            }
             Answer::Route(change, routed) => proxy_changes.routed(plane, change, routed),
             Answer::Ways(change, ways) => proxy_changes.ways_found(plane, change, ways),
             Answer::Uplink(way) => chain_updates.uplink_found(plane, *way),

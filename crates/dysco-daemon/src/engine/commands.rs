@@ -17,7 +17,9 @@ impl ThisHost {
     /// Ends both sessions of a proxy. A relaying host has no sockets to close.
     fn close_proxy(&mut self, change: ChangeId, a: &Subsession, b: &Subsession) {
         let plane = &mut self.plane;
-        let no_sockets = plane.relay_of(a).is_some();
+        // A pair was measured: it has sockets.
+        let has_pair = self.proxy_changes.has_pair(change);
+        let no_sockets = !has_pair && plane.relay_of(a).is_some();
         self.ports.make_tombstone(plane, change, a);
         self.ports.make_tombstone(plane, change, b);
         if no_sockets {

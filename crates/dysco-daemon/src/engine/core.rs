@@ -1,7 +1,9 @@
 //! The protocol machine and the host on which it works: commands and messages go from the one to
 //! the other, and events back.
 
-use dysco_proto::{HostEvent, Machine, Message};
+use std::collections::HashSet;
+
+use dysco_proto::{ChangeId, HostEvent, Machine, Message};
 
 use super::host::ThisHost;
 use super::plane::Notice;
@@ -13,6 +15,8 @@ pub(super) struct Core {
     pub machine: Machine,
     /// Counts of how changes ended.
     pub tally: Tally,
+    /// Changes that have had an input whose commands are not carried out yet.
+    pub round: HashSet<ChangeId>,
 }
 
 impl Core {
@@ -42,18 +46,41 @@ impl Core {
         &mut self.machine
     }
 
+    /// Prepares for an input of a change, or of none in particular. Inputs of several changes are
+    /// taken together, but the commands of an input are carried out before the next input of the
+    /// same change.
+    pub fn admit(&mut self, change: Option<ChangeId>) {
+        let is_first = change.is_some_and(|change| self.round.insert(change));
+        if !is_first {
+            self.carry_out();
+            self.round.extend(change);
+        }
+    }
+
+    /// Carries out all commands.
+    pub fn carry_out(&mut self) {
+        self.round.clear();
+        self.feed_machine();
+        if self.host.plane.faults.is_none() {
+            let records = self.machine.first_records();
+            self.host.plane.state.write_ahead(records);
+        }
+        while let Some(command) = self.machine().poll_command() {
+            if self.host.plane.faults.pass(command.name()) {
+                self.host.execute(command);
+            }
+        }
+        self.host.plane.state.flush();
+    }
+
     /// Carries out all commands, then sends the messages, until there are none.
     pub fn act(&mut self) {
         loop {
-            while let Some(command) = self.machine().poll_command() {
-                if self.host.plane.faults.pass(command.name()) {
-                    self.host.execute(command);
-                }
-            }
+            self.carry_out();
             let Some((to, message)) = self.machine().poll_transmit() else {
                 match self.host.moves.have_expected(&mut self.host.plane, None) {
                     true => continue,
-                    false => break,
+                    false => return self.host.plane.begin_jobs(),
                 }
             };
             if self.host.plane.faults.pass(message.name()) {

@@ -7,8 +7,9 @@ use dysco_agent::Happened;
 use dysco_common::EventKind;
 use dysco_control as control;
 use dysco_firewall::transfer;
-use dysco_proto::{Message, asks, pairs};
+use dysco_proto::{asks, pairs};
 
+use super::inputs::Heard;
 use super::{Engine, ThisHost, chains};
 
 /// Interval between warnings of a full table.
@@ -86,6 +87,24 @@ impl ThisHost {
 }
 
 impl Engine {
+    /// Takes a message for the machine.
+    pub(super) fn take_message(&mut self, heard: Heard) {
+        let core = &mut self.core;
+        let Heard { incoming, message } = heard;
+        match message {
+            Ok(message) => {
+                let now = core.host.plane.now();
+                core.machine()
+                    .handle_message(now, &incoming.from.addresses, message);
+            }
+            Err(error) => {
+                core.host.plane.state.malformed += 1;
+                tracing::warn!(from = %incoming.via, %error, "a message was discarded");
+            }
+        }
+    }
+
+    /// Takes an event of the channel that is no message for the machine.
     pub(super) fn take_control(&mut self, event: control::Event) {
         let core = &mut self.core;
         match event {
@@ -111,17 +130,7 @@ impl Engine {
             }
             control::Event::KeyGone(id) => core.host.chains.key_gone(&core.host.plane, id),
             control::Event::KeyRevoked(id) => core.host.chains.key_revoked(&core.host.plane, id),
-            control::Event::Message(incoming) => match Message::decode(&incoming.message) {
-                Ok(message) => {
-                    let now = core.host.plane.now();
-                    core.machine()
-                        .handle_message(now, &incoming.from.addresses, message);
-                }
-                Err(error) => {
-                    core.host.plane.state.malformed += 1;
-                    tracing::warn!(from = %incoming.via, %error, "a message was discarded");
-                }
-            },
+            control::Event::Message(_) => {}
             control::Event::PeerUp(peer) => {
                 core.host.plane.neighbours.is_there(peer);
                 core.host

@@ -57,6 +57,11 @@ impl Faults {
         faults
     }
 
+    /// Returns true if no fault can be requested.
+    pub fn is_none(&self) -> bool {
+        self.file.is_none() && self.now().faults.is_empty()
+    }
+
     /// Returns the faults that are requested at this moment.
     fn now(&self) -> MutexGuard<'_, Asked> {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);

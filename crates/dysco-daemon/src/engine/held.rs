@@ -174,6 +174,11 @@ impl ProxyChanges {
             .collect()
     }
 
+    /// Returns true if the pair of a proxy here was measured for the change.
+    pub(super) fn has_pair(&self, change: ChangeId) -> bool {
+        self.held.get(&change).is_some_and(|h| h.pair.is_some())
+    }
+
     /// Notifies the machine that the session of a change has been collected.
     pub(super) fn tell_gone(&self, plane: &mut Plane, change: ChangeId) {
         if let Some(subsession) = self.held.get(&change).and_then(|h| h.own) {

@@ -21,6 +21,8 @@ const LOSS: &str = "what happens to sessions is not written down";
 pub(super) struct History {
     sessions: usize,
     file: LineFile<Events>,
+    /// True if a session has taken another path, and the file may lack it.
+    changed: bool,
 }
 
 /// Events by session, oldest first.
@@ -80,7 +82,11 @@ impl History {
     /// Reads the file of a former process. Keeps the histories of `sessions` sessions at most.
     pub fn open(path: &Path, sessions: usize) -> History {
         let file = LineFile::open(path, Events::default(), LOSS);
-        History { sessions, file }
+        History {
+            sessions,
+            file,
+            changed: false,
+        }
     }
 
     /// Forgets all sessions but these, and rewrites the file.
@@ -98,7 +104,14 @@ impl History {
     pub fn changed(&mut self, session: SessionId, change: WayChange, change_id: Option<String>) {
         let what = format!("{} to {}", change.from, change.to);
         self.push(session, what, Some(change), change_id);
-        self.file.flush();
+        self.changed = true;
+    }
+
+    /// Writes the paths that were taken since the last call.
+    pub fn write(&mut self) {
+        if std::mem::take(&mut self.changed) {
+            self.file.flush();
+        }
     }
 
     fn push(

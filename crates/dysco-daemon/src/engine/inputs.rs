@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use dysco_agent::{Events, Happened};
 use dysco_control as control;
+use dysco_firewall::transfer;
+use dysco_proto::{ChangeId, DecodeError, Message, asks, pairs};
 use dysco_proxy::PairEvent;
 use tokio::signal::unix::Signal;
 use tokio::sync::broadcast::error::RecvError;
@@ -11,6 +13,7 @@ use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::answers::Answer;
+use super::chains;
 use super::error::EngineError;
 use super::pages::Begun;
 use crate::api::Call;
@@ -58,9 +61,17 @@ pub(super) struct Wants {
     pub drains: bool,
 }
 
+/// Message for the machine, as it has arrived.
+pub(super) struct Heard {
+    pub incoming: control::Incoming,
+    pub message: Result<Message, DecodeError>,
+}
+
 /// One input.
 pub(super) enum Input<'a> {
     Answer(Answer),
+    /// Message for the machine.
+    Message(Box<Heard>),
     Control(control::Event),
     /// Events of the data plane.
     Happened(&'a mut Happened),
@@ -105,7 +116,7 @@ impl Inputs {
             biased;
             Some(answer) = from.answers.recv() => Input::Answer(answer),
             event = from.control.recv() => {
-                Input::Control(event.ok_or(EngineError::ControlEnded)?)
+                Input::of_control(event.ok_or(EngineError::ControlEnded)?)
             }
             read = from.events.read(happened) => {
                 read.map_err(EngineError::system("read the data plane's events"))?;
@@ -129,6 +140,53 @@ impl Inputs {
             Some(begun) = from.pages.recv() => Input::Page(begun),
         })
     }
+}
+
+impl Inputs {
+    /// Returns an input that waits already, if there is one of those that come in numbers.
+    pub fn waiting(&mut self) -> Option<Input<'_>> {
+        let Inputs { from, happened, .. } = self;
+        if let Ok(answer) = from.answers.try_recv() {
+            return Some(Input::Answer(answer));
+        }
+        if let Ok(event) = from.control.try_recv() {
+            return Some(Input::of_control(event));
+        }
+        from.events.take(happened);
+        (!happened.is_empty()).then_some(Input::Happened(happened))
+    }
+}
+
+impl Input<'_> {
+    fn of_control(event: control::Event) -> Self {
+        match event {
+            control::Event::Message(incoming) if is_for_machine(&incoming.message) => {
+                let message = Message::decode(&incoming.message);
+                Input::Message(Box::new(Heard { incoming, message }))
+            }
+            event => Input::Control(event),
+        }
+    }
+
+    /// Returns the changes that the input concerns, each once; none if it may concern any.
+    pub fn changes(&self) -> Vec<ChangeId> {
+        match self {
+            Input::Answer(answer) => answer.changes(),
+            Input::Message(heard) => {
+                let message = heard.message.as_ref();
+                message.iter().map(|message| message.change()).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Returns true if a message of the channel is none of other owners.
+fn is_for_machine(bytes: &[u8]) -> bool {
+    !transfer::Message::is_one(bytes)
+        && !asks::Message::is_one(bytes)
+        && !pairs::Message::is_one(bytes)
+        && !chains::is_ours(bytes)
 }
 
 /// Returns ticks of which missed ones are not made up for. The work of a tick covers everything,

@@ -28,6 +28,8 @@ pub(super) struct Journal {
     file: File,
     length: u64,
     live: HashMap<ChangeId, Live>,
+    /// Frames of changes that are over, to be appended with the next record.
+    over: Vec<u8>,
 }
 
 /// Contents of the journal for one change.
@@ -68,6 +70,7 @@ impl Journal {
             file,
             length,
             live,
+            over: Vec::new(),
         })
     }
 
@@ -86,13 +89,31 @@ impl Journal {
         self.live.get(&change).map(|live| live.begun)
     }
 
-    /// Writes a change's record in place of the previous one, which stays if the write fails. `now`
-    /// is the time of the write.
-    pub fn write(&mut self, change: ChangeId, record: &[u8], now: u64) -> io::Result<()> {
-        let begun = self.begun(change).unwrap_or(now);
-        self.append(&frame(change, record, &begun.to_le_bytes()))?;
-        let record = record.to_vec();
-        self.live.insert(change, Live { begun, record });
+    /// Writes changes' records in place of the previous ones, by one append. If it fails, all
+    /// previous records stay. A record that is there already is not written again. `now` is the time
+    /// of the write.
+    pub fn write<'a>(
+        &mut self,
+        records: impl IntoIterator<Item = (ChangeId, &'a [u8])>,
+        now: u64,
+    ) -> io::Result<()> {
+        let mut frames = Vec::new();
+        let mut written = Vec::new();
+        for (change, record) in records {
+            let before = self.live.get(&change);
+            if before.is_some_and(|live| live.record == record) {
+                continue;
+            }
+            let begun = before.map_or(now, |live| live.begun);
+            frames.extend(frame(change, record, &begun.to_le_bytes()));
+            let record = record.to_vec();
+            written.push((change, Live { begun, record }));
+        }
+        if written.is_empty() {
+            return Ok(());
+        }
+        self.append(&frames)?;
+        self.live.extend(written);
         // The record is written: a failure to shorten the file must not be reported as a failed
         // write.
         if let Err(error) = self.shorten() {
@@ -101,22 +122,35 @@ impl Journal {
         Ok(())
     }
 
-    /// Records that the change is over.
-    pub fn erase(&mut self, change: ChangeId) -> io::Result<()> {
-        if self.live.contains_key(&change) {
-            self.append(&frame(change, &[], &[]))?;
-            self.live.remove(&change);
+    /// Records that the change is over. The file says so after the next write or flush.
+    pub fn erase(&mut self, change: ChangeId) {
+        if self.live.remove(&change).is_some() {
+            self.over.extend(frame(change, &[], &[]));
         }
+    }
+
+    /// Writes which changes are over.
+    pub fn flush(&mut self) -> io::Result<()> {
+        if self.over.is_empty() {
+            return Ok(());
+        }
+        self.append(&[])?;
         self.shorten()
     }
 
-    fn append(&mut self, frame: &[u8]) -> io::Result<()> {
-        if let Err(error) = self.file.write_all(frame) {
+    /// Appends frames after those of changes that are over.
+    fn append(&mut self, frames: &[u8]) -> io::Result<()> {
+        let mut all = std::mem::take(&mut self.over);
+        let over = all.len();
+        all.extend(frames);
+        if let Err(error) = self.file.write_all(&all) {
+            all.truncate(over);
+            self.over = all;
             // Half a frame would end what can be read of the file.
             self.file.set_len(self.length)?;
             return Err(error);
         }
-        self.length += frame.len() as u64;
+        self.length += all.len() as u64;
         Ok(())
     }
 
@@ -214,17 +248,37 @@ mod tests {
     fn what_was_written_last_is_read_again() {
         let (_dir, path) = place();
         let mut journal = Journal::open(&path).unwrap();
-        journal.write(A, b"first", 1).unwrap();
-        journal.write(B, b"other", 1).unwrap();
-        journal.write(A, b"second", 2).unwrap();
+        journal.write([(A, &b"first"[..])], 1).unwrap();
+        journal.write([(B, &b"other"[..])], 1).unwrap();
+        journal.write([(A, &b"second"[..])], 2).unwrap();
         assert_eq!(
             sorted(&Journal::open(&path).unwrap()),
             [&b"other"[..], b"second"]
         );
         assert_eq!(Journal::open(&path).unwrap().begun(A), Some(1));
-        journal.erase(B).unwrap();
-        journal.erase(B).unwrap();
+        journal.erase(B);
+        journal.erase(B);
+        let before = fs::read(&path).unwrap();
+        journal.flush().unwrap();
+        assert!(fs::read(&path).unwrap().len() > before.len());
         assert_eq!(sorted(&Journal::open(&path).unwrap()), [b"second"]);
+    }
+
+    #[test]
+    fn many_records_are_one_append_and_none_is_written_twice() {
+        let (_dir, path) = place();
+        let mut journal = Journal::open(&path).unwrap();
+        let all = [(A, &b"one"[..]), (B, b"other")];
+        journal.write(all, 1).unwrap();
+        let length = fs::metadata(&path).unwrap().len();
+        journal.write(all, 2).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().len(), length);
+        // What is over precedes what is written later.
+        journal.erase(A);
+        journal.write([(A, &b"again"[..])], 3).unwrap();
+        let journal = Journal::open(&path).unwrap();
+        assert_eq!(sorted(&journal), [&b"again"[..], b"other"]);
+        assert_eq!(journal.begun(A), Some(3));
     }
 
     /// Written as by the previous release: ended changes are over, and the others have their
@@ -248,15 +302,15 @@ mod tests {
     fn a_torn_frame_is_forgotten_and_nothing_else() {
         let (_dir, path) = place();
         let mut journal = Journal::open(&path).unwrap();
-        journal.write(A, b"whole", 1).unwrap();
+        journal.write([(A, &b"whole"[..])], 1).unwrap();
         let whole = fs::read(&path).unwrap();
-        journal.write(B, b"torn", 1).unwrap();
+        journal.write([(B, &b"torn"[..])], 1).unwrap();
         let torn = fs::read(&path).unwrap();
         for length in whole.len()..torn.len() {
             fs::write(&path, &torn[..length]).unwrap();
             let mut journal = Journal::open(&path).unwrap();
             assert_eq!(sorted(&journal), [b"whole"], "{length} bytes");
-            journal.write(B, b"again", 1).unwrap();
+            journal.write([(B, &b"again"[..])], 1).unwrap();
             assert_eq!(sorted(&Journal::open(&path).unwrap()), [b"again", b"whole"]);
         }
     }
@@ -265,8 +319,8 @@ mod tests {
     fn damage_is_told_and_not_read_over() {
         let (_dir, path) = place();
         let mut journal = Journal::open(&path).unwrap();
-        journal.write(A, b"damaged", 1).unwrap();
-        journal.write(B, b"behind it", 1).unwrap();
+        journal.write([(A, &b"damaged"[..])], 1).unwrap();
+        journal.write([(B, &b"behind it"[..])], 1).unwrap();
         let mut bytes = fs::read(&path).unwrap();
         bytes[HEAD + ID] ^= 1;
         fs::write(&path, bytes).unwrap();
@@ -278,13 +332,14 @@ mod tests {
     fn it_stays_short() {
         let (_dir, path) = place();
         let mut journal = Journal::open(&path).unwrap();
-        journal.write(A, b"stays", 1).unwrap();
+        journal.write([(A, &b"stays"[..])], 1).unwrap();
         let record = [7; 1000];
         for _ in 0..3_000 {
-            journal.write(B, &record, 1).unwrap();
+            journal.write([(B, &record[..])], 1).unwrap();
             assert!(fs::metadata(&path).unwrap().len() <= LONG + 2_000);
         }
-        journal.erase(B).unwrap();
+        journal.erase(B);
+        journal.flush().unwrap();
         let journal = Journal::open(&path).unwrap();
         assert_eq!(sorted(&journal), [b"stays"]);
         assert_eq!([A, B].map(|change| journal.begun(change)), [Some(1), None]);
@@ -294,9 +349,9 @@ mod tests {
     fn what_cannot_be_written_is_reported() {
         let (_dir, path) = place();
         let mut journal = Journal::open(&path).unwrap();
-        journal.write(A, b"before", 1).unwrap();
+        journal.write([(A, &b"before"[..])], 1).unwrap();
         journal.file = File::open(&path).unwrap();
-        assert!(journal.write(A, b"after", 1).is_err());
+        assert!(journal.write([(A, &b"after"[..])], 1).is_err());
         assert_eq!(sorted(&journal), [b"before"]);
         assert_eq!(sorted(&Journal::open(&path).unwrap()), [b"before"]);
     }

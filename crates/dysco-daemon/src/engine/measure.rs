@@ -10,11 +10,13 @@ use dysco_proxy::{MeasureError, Measured, Pair, Sending};
 
 use super::measured::{complete, is_shifted, windows_suffice};
 use super::neighbours::Known;
-use super::{Answer, Plane, ProxyChanges};
+use super::{Plane, ProxyChanges};
 
 impl ProxyChanges {
     pub(super) fn measure(&mut self, plane: &mut Plane, change: ChangeId, sub: Subsession) {
-        if let Some(slots) = plane.relay_of(&sub) {
+        // Where a pair was measured, this host is no relay.
+        let has_pair = self.has_pair(change);
+        if let Some(slots) = (!has_pair).then(|| plane.relay_of(&sub)).flatten() {
             let result = self.measure_relay(plane, change, slots);
             return plane.tell_machine(HostEvent::Measured { change, result });
         }
@@ -30,12 +32,7 @@ impl ProxyChanges {
                     });
                     return plane.tell_machine(HostEvent::Measured { change, result });
                 }
-                let proxy = plane.proxy.clone();
-                let answers = plane.answers.clone();
-                tokio::spawn(async move {
-                    let result = proxy.measure(&pair).await;
-                    let _ = answers.send(Answer::Measured(change, Box::new((pair, result))));
-                });
+                plane.jobs.measure(change, pair);
             }
             Err(Reason::NotHeard(_)) if self.listen(plane, change, sub) => {}
             Err(reason) => plane.tell_machine(HostEvent::Measured {

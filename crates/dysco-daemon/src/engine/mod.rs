@@ -24,6 +24,7 @@ mod host;
 mod inputs;
 mod install;
 mod interfaces;
+mod jobs;
 mod journal;
 mod line_file;
 mod listing;
@@ -86,6 +87,9 @@ use removal::Removals;
 use sockets::Sockets;
 use start::start;
 
+/// Maximum number of inputs that are taken before the messages leave.
+const INPUTS: usize = 64;
+
 /// The dispatcher, and the owners between which it passes everything on.
 struct Engine {
     core: Core,
@@ -147,6 +151,13 @@ impl Engine {
         loop {
             let input = inputs.next(self.wants()).await?;
             self.take(input);
+            // What waits already is part of the same step: one message carries the answers.
+            for _ in 1..INPUTS {
+                let Some(input) = inputs.waiting() else {
+                    break;
+                };
+                self.take(input);
+            }
             self.drive().await;
         }
     }
@@ -156,7 +167,7 @@ impl Engine {
         let Core { host, machine, .. } = &self.core;
         Wants {
             timer: machine.poll_timeout().map(|at| host.plane.started + at),
-            turn: self.removals.next_turn(),
+            turn: self.removals.next_turn(&host.plane),
             decision: self.removals.next_decision(),
             drains: host.proxy_changes.held.values().any(Held::is_underway)
                 || host.chain_updates.is_busy()
@@ -166,9 +177,17 @@ impl Engine {
 
     /// Takes an input: each comes in here.
     fn take(&mut self, input: Input<'_>) {
+        let changes = input.changes();
+        if changes.is_empty() {
+            self.core.admit(None);
+        }
+        for change in &changes {
+            self.core.admit(Some(*change));
+        }
         let core = &mut self.core;
         match input {
             Input::Answer(answer) => self.take_answer(answer),
+            Input::Message(message) => self.take_message(*message),
             Input::Control(event) => self.take_control(event),
             Input::Happened(happened) => core.host.take_events(happened),
             Input::Call(call) => self.take_call(call),
@@ -194,6 +213,9 @@ impl Engine {
             Input::Page(begun) => self.pages.list(&core.host.plane, begun),
         }
         self.settle_requests();
+        if changes.is_empty() {
+            self.core.carry_out();
+        }
     }
 
     /// Carries out the machine's commands until it has none.
@@ -210,11 +232,17 @@ impl Engine {
 
     /// Carries out the machine's commands without yielding to other tasks.
     fn drive_now(&mut self) {
-        self.core.act();
-        while let Some(report) = self.core.machine.poll_report() {
-            self.take_report(report, Instant::now());
+        loop {
             self.core.act();
+            let Some(first) = self.core.machine.poll_report() else {
+                break;
+            };
+            self.take_report(first, Instant::now());
+            while let Some(report) = self.core.machine.poll_report() {
+                self.take_report(report, Instant::now());
+            }
         }
         self.core.host.plane.state.forget_over();
+        self.core.host.plane.history.write();
     }
 }

@@ -21,6 +21,7 @@ use super::answers::Answer;
 use super::collect::Collector;
 use super::fault::Faults;
 use super::history::History;
+use super::jobs::Jobs;
 use super::monitors::Monitors;
 use super::names::Names;
 use super::neighbours::Neighbours;
@@ -53,6 +54,8 @@ pub(super) struct Plane {
     pub started: Instant,
     /// Notices that the machine has not been given.
     pub notices: VecDeque<Notice>,
+    /// Work of the proxy's side that begins once all commands are carried out.
+    pub jobs: Jobs,
     /// Answers of tasks that carry out a command.
     pub answers: mpsc::UnboundedSender<Answer>,
     /// Terms of the changes that a request on this host has begun.

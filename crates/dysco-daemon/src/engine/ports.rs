@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 use dysco_common::view::{Leaver, View};
 use dysco_common::{FlowKey, Session};
 use dysco_control::Incoming;
-use dysco_proto::Subsession;
+use dysco_proto::{HostEvent, Subsession};
 use dysco_proxy::port::HeldPort;
 
 use super::chains::Message;
+use super::jobs::ProxyLeft;
 use super::{Plane, measure};
 use crate::metrics;
 
@@ -168,14 +169,23 @@ impl Ports {
         }
     }
 
+    /// Records that a proxy has left a session, and tells the machine.
+    pub(super) fn proxy_left(&mut self, plane: &mut Plane, left: ProxyLeft) {
+        let ProxyLeft {
+            change,
+            opened,
+            port,
+            result,
+        } = left;
+        if let Some(port) = port {
+            self.hold_port(plane, &opened, port);
+        }
+        plane.tell_machine(HostEvent::Closed { change, result });
+    }
+
     /// Records the port of a session whose sockets the proxy has lost: the port of the socket that
     /// it opened is held, or could not be.
-    pub(super) fn hold_port(
-        &mut self,
-        plane: &Plane,
-        sub: &Subsession,
-        held: io::Result<HeldPort>,
-    ) {
+    fn hold_port(&mut self, plane: &Plane, sub: &Subsession, held: io::Result<HeldPort>) {
         let slot = plane.find(sub);
         let slot = slot.map(|slot| (slot, plane.agent.session(slot)));
         if let Some((slot, s)) = slot.filter(|(_, s)| is_left(s)) {

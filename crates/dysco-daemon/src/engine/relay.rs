@@ -218,7 +218,8 @@ impl Plane {
         self.relay_at(self.find(sub)?)
     }
 
-    fn relay_at(&self, slot: u32) -> Option<[u32; 2]> {
+    /// Returns the same of a slot of the session.
+    pub(super) fn relay_at(&self, slot: u32) -> Option<[u32; 2]> {
         let slot = self.agent.session(slot).relayed_by().unwrap_or(slot);
         let s = self.agent.session(slot);
         let other = self.linked(slot, &s)?;

@@ -1,6 +1,6 @@
 //! Start of the engine: its parts, each from its section of the configuration.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,6 +21,7 @@ use super::error::EngineError;
 use super::history::History;
 use super::host::ThisHost;
 use super::inputs::{Inputs, Sources};
+use super::jobs::Jobs;
 use super::plane::Plane;
 use super::removal::Removals;
 use super::{
@@ -76,6 +77,7 @@ pub(super) fn start(config: Config, source: Source) -> Result<(Engine, Inputs), 
         control,
         started: Instant::now(),
         notices: VecDeque::new(),
+        jobs: Jobs::default(),
         answers,
         terms: HashMap::new(),
         collector: collect::Collector::default(),
@@ -92,6 +94,7 @@ pub(super) fn start(config: Config, source: Source) -> Result<(Engine, Inputs), 
             host: this_host(plane),
             machine,
             tally: tally::Tally::default(),
+            round: HashSet::new(),
         },
         removals,
         chain_requests: ChainRequests::default(),

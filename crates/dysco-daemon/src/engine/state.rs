@@ -21,6 +21,8 @@ pub(super) struct StateDir {
     journal: Journal,
     /// Changes that are over but may still be reported, and the time since which each had a record.
     over: HashMap<ChangeId, u64>,
+    /// True if the last attempt to write which changes are over has failed, which is reported once.
+    flush_failed: bool,
     next_port: u16,
     routes: HashMap<(IpAddr, IpAddr), (u32, Instant)>,
     /// Number of messages that did not decode.
@@ -40,6 +42,7 @@ impl StateDir {
         Ok(StateDir {
             journal,
             over: HashMap::new(),
+            flush_failed: false,
             next_port: rand::random(),
             routes: HashMap::new(),
             malformed: 0,
@@ -49,7 +52,26 @@ impl StateDir {
     /// Writes a change's record, which outlives this process.
     pub fn write(&mut self, change: ChangeId, record: &[u8]) -> io::Result<()> {
         let now = boot_time().as_nanos() as u64;
-        self.journal.write(change, record, now)
+        self.journal.write([(change, record)], now)
+    }
+
+    /// Writes records together, ahead of the commands to write them. A failure is reported by the
+    /// command.
+    pub fn write_ahead<'a>(&mut self, records: impl Iterator<Item = (ChangeId, &'a [u8])>) {
+        let now = boot_time().as_nanos() as u64;
+        if let Err(error) = self.journal.write(records, now) {
+            tracing::debug!(%error, "records are written one by one");
+        }
+    }
+
+    /// Writes which changes are over.
+    pub fn flush(&mut self) {
+        let failed = self.journal.flush().err();
+        if let Some(error) = failed.as_ref().filter(|_| !self.flush_failed) {
+            let path = self.journal.path().display();
+            tracing::warn!(%path, %error, "cannot remove records; this is tried again");
+        }
+        self.flush_failed = failed.is_some();
     }
 
     /// Returns the time since which this host has a record of a change, in nanoseconds of the clock
@@ -64,14 +86,11 @@ impl StateDir {
         self.over.clear();
     }
 
-    /// Removes a change's record.
+    /// Removes a change's record. The file says so after the next flush.
     pub fn erase(&mut self, change: ChangeId) {
         let begun = self.journal.begun(change);
         self.over.extend(begun.map(|begun| (change, begun)));
-        if let Err(error) = self.journal.erase(change) {
-            let path = self.journal.path().display();
-            tracing::warn!(%change, %path, %error, "cannot remove a record");
-        }
+        self.journal.erase(change);
     }
 
     /// Returns the records of a former process, and their path.

@@ -7,9 +7,11 @@ use dysco_common::view::{Change, Cut, View};
 use dysco_common::{FlowKey, Translation};
 use dysco_explain::Explain;
 use dysco_proto::{ChangeId, Facts, HostEvent, Reason, Side, Subsession};
+use dysco_proxy::Pair;
 use dysco_proxy::port::HeldPort;
 
 use super::held::{FIRST_LOOK, Waiting};
+use super::jobs::ProxyLeft;
 use super::measure::facts;
 use super::packets;
 use super::raw::send_past;
@@ -232,7 +234,7 @@ impl ProxyChanges {
 
     pub(super) fn close_sockets(
         &self,
-        plane: &Plane,
+        plane: &mut Plane,
         change: ChangeId,
         a: &Subsession,
         b: &Subsession,
@@ -241,29 +243,38 @@ impl ProxyChanges {
         let (key_a, key_b) = (FlowKey::new(a.right, a.left), FlowKey::new(b.left, b.right));
         // A pair that has reused A's five-tuple has another B.
         let found = plane.proxy.find(&key_a).filter(|p| p.b.key == key_b);
-        let pair = known.or(found);
+        if let Some(pair) = known.or(found) {
+            return plane.jobs.close(change, pair, *b);
+        }
+        // A restarted daemon may not have received the shim's report.
         let proxy = plane.proxy.clone();
         let (answers, opened) = (plane.answers.clone(), *b);
         tokio::spawn(async move {
-            // A restarted daemon may not have received the shim's report.
-            let pair = match pair {
-                Some(pair) => Some(pair),
-                None => proxy.holder_of(key_a, key_b).await,
-            };
-            let result = match pair {
-                Some(pair) => proxy.close_silently(&pair).await.map(|_| ()),
-                None => {
-                    tracing::warn!(%change, "no process has the proxy's sockets any more");
-                    Ok(())
-                }
-            };
-            if result.is_ok() {
-                // At once, before the kernel gives the port to another socket.
-                let _ = answers.send(Answer::Left(opened, HeldPort::hold(&key_b)));
-            }
-            let result = result.map_err(|e| Reason::Failed(e.cause()));
-            let _ = answers.send(Answer::Event(HostEvent::Closed { change, result }));
+            let holder = proxy.holder_of(key_a, key_b).await;
+            let _ = answers.send(Answer::Holder(change, opened, holder));
         });
+    }
+
+    /// Closes the sockets of a pair that was looked for.
+    pub(super) fn holder_found(
+        &self,
+        plane: &mut Plane,
+        change: ChangeId,
+        opened: Subsession,
+        holder: Option<Pair>,
+    ) {
+        if let Some(pair) = holder {
+            return plane.jobs.close(change, pair, opened);
+        }
+        tracing::warn!(%change, "no process has the proxy's sockets any more");
+        let port = Some(HeldPort::hold(&FlowKey::new(opened.left, opened.right)));
+        let left = ProxyLeft {
+            change,
+            opened,
+            port,
+            result: Ok(()),
+        };
+        let _ = plane.answers.send(Answer::Left(vec![left]));
     }
 }
 

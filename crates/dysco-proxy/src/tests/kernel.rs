@@ -312,26 +312,52 @@ fn a_silent_close_sends_nothing_and_can_be_repeated() {
         relay.wait_for_streams();
         relay.wait_for_quiet();
         let capture = Capture::start();
-        assert_eq!(side.side.close_silently(&pair).await.unwrap(), Closed::Now);
+        assert_eq!(side.close(&pair).await.unwrap(), Closed::Now);
         assert!(matches!(side.event().await, PairEvent::Gone(_)));
-        assert_eq!(
-            side.side.close_silently(&pair).await.unwrap(),
-            Closed::Already
-        );
+        assert_eq!(side.close(&pair).await.unwrap(), Closed::Already);
         relay.proxy_closed();
         assert_eq!(
             capture.segments(),
             0,
             "the proxy's close was seen on the wire"
         );
-        assert_eq!(
-            side.side.close_silently(&pair).await.unwrap(),
-            Closed::Already
-        );
+        assert_eq!(side.close(&pair).await.unwrap(), Closed::Already);
         assert!(matches!(
             side.side.measure(&pair).await,
             Err(MeasureError::Gone(_))
         ));
+    });
+}
+
+#[test]
+fn one_look_is_enough_for_silent_pairs_and_for_no_others() {
+    in_network(async || {
+        let relay = Relay::start(Script {
+            bytes: 1 << 20,
+            ..Script::default()
+        });
+        let mut side = Side::start(|_| {});
+        let pair = side.pair(&relay, 0).await;
+        relay.wait_for_streams();
+        relay.wait_for_quiet();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let mut gone = pair;
+        gone.id.fd_a = 1 << 20;
+        let seen = side.side.measure_many(vec![pair, gone, pair]).await;
+        let [Some(Ok(one)), None, Some(Ok(again))] = &seen[..] else {
+            panic!("{seen:?}");
+        };
+        let alone = side.side.measure(&pair).await.unwrap();
+        for measured in [one, again] {
+            assert_eq!(
+                (measured.delta_forward, measured.delta_reverse),
+                (alone.delta_forward, alone.delta_reverse)
+            );
+            assert_eq!(
+                (measured.options_a, measured.options_b),
+                (alone.options_a, alone.options_b)
+            );
+        }
     });
 }
 
@@ -347,7 +373,7 @@ fn other_sockets_on_the_same_descriptors_are_left_alone() {
         relay.wait_for_streams();
         pair.a.cookie += 1_000_000;
         assert!(matches!(
-            side.side.close_silently(&pair).await,
+            side.close(&pair).await,
             Err(CloseError::Changed(_))
         ));
         assert_eq!(

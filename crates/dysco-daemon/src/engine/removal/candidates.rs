@@ -9,6 +9,7 @@ use dysco_common::view::{Leaver, View};
 use dysco_proto::{Reason, Subsession};
 
 use super::chained::{in_chain, opens_through};
+use super::task::Accepted;
 use super::{Candidates, Said, Stage, Task};
 use crate::engine::{Plane, measure};
 
@@ -146,7 +147,12 @@ pub(in crate::engine) fn named(here: &Plane, names: &[SessionName]) -> Result<Ve
 
 /// Returns the hosts on both sides of a session whose proxy is, or was, on this host.
 pub(super) fn hosts_beside(here: &Plane, subsession: &Subsession) -> Option<[IpAddr; 2]> {
-    if let Some(slots) = here.relay_of(subsession) {
+    beside(here, here.relay_of(subsession), subsession)
+}
+
+/// Returns the same, given the slots of a session that this host relays.
+fn beside(here: &Plane, relay: Option<[u32; 2]>, subsession: &Subsession) -> Option<[IpAddr; 2]> {
+    if let Some(slots) = relay {
         return Some(slots.map(|o| here.agent.session(o).key.remote().ip()));
     }
     let pair = here.pair_of_session(subsession)?;
@@ -169,7 +175,7 @@ pub(in crate::engine) fn task_of(
         measure::accepted(&s.key)
     };
     let relay = match host {
-        None => here.relay_of(&subsession),
+        None => here.relay_at(slot),
         Some(_) => None,
     };
     let returns = |[a, _]: [u32; 2]| here.agent.session(a).two.returns != 0;
@@ -178,7 +184,10 @@ pub(in crate::engine) fn task_of(
         Some(slots) if returns(slots) => Way::Return,
         Some(_) => Way::Local,
     };
-    let neighbours = host.map_or_else(|| hosts_beside(here, &subsession), |_| None);
+    let neighbours = match host {
+        None => beside(here, relay, &subsession),
+        Some(_) => None,
+    };
     Task {
         batch: 0,
         session: here.session_id(slot, &s),
@@ -203,6 +212,7 @@ pub(in crate::engine) fn task_of(
         },
         since: None,
         switched: None,
+        accepted: Accepted::new(&s),
     }
 }
 

@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 
 use super::Answer;
 use super::core::Core;
-use super::plane::Terms;
+use super::plane::{Plane, Terms};
 use automatic::Automatic;
 use candidates::candidates;
 pub(super) use candidates::{named, shows, sort, task_of};
@@ -40,7 +40,8 @@ use under_way::UnderWay;
 /// Time for which the end of a removal is awaited after it was given up.
 const GRACE: Duration = Duration::from_secs(2);
 /// Time after which a removal no longer holds up the next. Removals in progress share the daemons'
-/// processors, and each takes longer accordingly: they begin one by one.
+/// processors, and each takes longer accordingly: they begin one by one. Those of silent sessions
+/// begin together, because nobody waits for one of them.
 const TURN: Duration = Duration::from_millis(5);
 
 /// All removals that were requested on this host.
@@ -89,6 +90,8 @@ pub(super) struct Begun {
 struct Running {
     task: Task,
     begun: Instant,
+    /// True if its session was silent when the removal began.
+    silent: bool,
     switched: Option<Duration>,
     cancelled: Option<Instant>,
     /// Reason that is more precise than the machine's.
@@ -125,12 +128,15 @@ impl Removals {
 
     /// Returns the time at which the next waiting removal may begin, if one waits and there is
     /// room.
-    pub(crate) fn next_turn(&self) -> Option<Instant> {
+    pub(crate) fn next_turn(&self, plane: &Plane) -> Option<Instant> {
         let running = self.under_way.running();
-        if !self.under_way.has_waiting() || running.len() >= self.concurrency {
+        let next = self.under_way.first_waiting()?;
+        if running.len() >= self.concurrency {
             return None;
         }
-        let begun = running.values().map(|r| r.begun).max();
+        let silent = next.is_silent(plane);
+        let before = running.values().filter(|r| !(silent && r.silent));
+        let begun = before.map(|r| r.begun).max();
         Some(begun.map_or_else(Instant::now, |begun| begun + TURN))
     }
 
@@ -253,11 +259,13 @@ impl Removals {
 
     /// Begins the next waiting removals whose turn has come.
     pub(super) fn start_waiting(&mut self, core: &mut Core) {
-        let its_turn = |r: &Removals| r.next_turn().is_some_and(|at| at <= Instant::now());
-        while its_turn(self) {
+        let its_turn =
+            |r: &Removals, plane: &Plane| r.next_turn(plane).is_some_and(|at| at <= Instant::now());
+        while its_turn(self, &core.host.plane) {
             let Some(task) = self.under_way.next_waiting() else {
                 break;
             };
+            let silent = task.is_silent(&core.host.plane);
             let now = core.host.plane.now();
             let sub = task.subsession;
             let begun = match (task.ask, task.way, task.stage) {
@@ -282,6 +290,7 @@ impl Removals {
                     let running = Running {
                         begun: task.since.unwrap_or_else(Instant::now),
                         switched: task.switched,
+                        silent,
                         task,
                         cancelled: None,
                         reason: None,

@@ -20,15 +20,9 @@ impl Removals {
         progress: Progress,
         at: Instant,
     ) {
-        let slot = core.host.plane.find_for(change, subsession);
-        let session = slot.map(|slot| {
-            core.host
-                .plane
-                .session_id(slot, &core.host.plane.agent.session(slot))
-        });
         let anchor = matches!(role, Role::Left | Role::Right);
         if anchor || !self.under_way.running().contains_key(&change) {
-            self.asked_for(core, change, role, subsession, &progress, session);
+            self.asked_for(core, change, role, subsession, &progress);
         }
         if progress.is_end() {
             core.host.proxy_changes.held.remove(&change);

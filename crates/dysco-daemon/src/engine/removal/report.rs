@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dysco_api::{Mode, Outcome, RemovalReport, SessionId, Way, WayChange};
+use dysco_api::{Mode, Outcome, RemovalReport, Way, WayChange};
 use dysco_explain::Cause;
 use dysco_proto::{ChangeId, Progress, Reason, Role, Subsession};
 
@@ -132,7 +132,6 @@ impl Removals {
         role: Role,
         subsession: &Subsession,
         progress: &Progress,
-        session: Option<SessionId>,
     ) {
         // An anchor may have requested the change itself.
         let own = self.under_way.running().get(&change);
@@ -154,6 +153,9 @@ impl Removals {
             return;
         }
         let by = self.asked.remove(&change);
+        let plane = &core.host.plane;
+        let slot = plane.find_for(change, subsession);
+        let session = slot.map(|slot| plane.session_id(slot, &plane.agent.session(slot)));
         let text = format!("{subsession} ({role}): {}", words(progress));
         let id = change.to_string();
         core.host

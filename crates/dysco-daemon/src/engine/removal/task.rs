@@ -4,10 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use dysco_api::{Mode, Remove, SessionId, Way};
+use dysco_common::Session;
 use dysco_explain::Cause;
 use dysco_proto::Subsession;
 
 use crate::api::Caller;
+use crate::engine::Plane;
 
 /// Requester of a removal, and the statements that are taken on the requester's word.
 #[derive(Clone)]
@@ -70,6 +72,40 @@ pub(in crate::engine) struct Task {
     /// Time at which its first stage began, and how long the switch took.
     pub(super) since: Option<Instant>,
     pub(super) switched: Option<Duration>,
+    /// State of the session when its removal was accepted.
+    pub(super) accepted: Accepted,
+}
+
+/// Time after which a session that has sent nothing is silent.
+const SILENT: Duration = Duration::from_millis(5);
+
+/// Numbers of a session, and when they were read.
+#[derive(Clone)]
+pub(super) struct Accepted {
+    at: Instant,
+    numbers: [u32; 2],
+}
+
+impl Accepted {
+    pub fn new(s: &Session) -> Accepted {
+        Accepted {
+            at: Instant::now(),
+            numbers: [s.snd_max, s.rcv_max],
+        }
+    }
+
+    /// Returns true if neither end has sent anything for a while.
+    fn is_silent(&self, now: &Session) -> bool {
+        self.numbers == [now.snd_max, now.rcv_max] && self.at.elapsed() >= SILENT
+    }
+}
+
+impl Task {
+    /// Returns true if neither end of its session has sent anything since it was accepted.
+    pub(super) fn is_silent(&self, plane: &Plane) -> bool {
+        self.accepted
+            .is_silent(&plane.agent.session(self.session.slot()))
+    }
 }
 
 /// Stages of a removal by `return`, each complete by itself.

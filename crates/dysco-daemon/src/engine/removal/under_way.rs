@@ -56,8 +56,8 @@ impl UnderWay {
         self.waiting.push_front(task);
     }
 
-    pub(crate) fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+    pub(crate) fn first_waiting(&self) -> Option<&Task> {
+        self.waiting.front()
     }
 
     pub(crate) fn next_waiting(&mut self) -> Option<Task> {
@@ -120,8 +120,10 @@ impl UnderWay {
 #[cfg(test)]
 mod tests {
     use dysco_api::{Mode, SessionId, Way};
+    use dysco_common::Session;
 
     use super::*;
+    use crate::engine::removal::task::Accepted;
     use crate::engine::removal::{Said, Stage};
 
     fn task(port: u16) -> Task {
@@ -147,6 +149,7 @@ mod tests {
             stage: Stage::Prove,
             since: None,
             switched: None,
+            accepted: Accepted::new(&Session::default()),
         }
     }
 
@@ -154,6 +157,7 @@ mod tests {
         Running {
             task,
             begun: Instant::now(),
+            silent: false,
             switched: None,
             cancelled: None,
             reason: None,
