@@ -5,12 +5,12 @@ use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
-use xxhash_rust::xxh3::Xxh3Default;
 
 use super::plan::{Amount, Close, Reading, Side};
 use super::{Phase, Shared};
@@ -20,12 +20,12 @@ use super::{Phase, Shared};
 pub struct End {
     /// Number of bytes handed to the kernel.
     pub sent: u64,
-    /// XXH3 of the sent bytes, if the plan requests hashes.
-    pub sent_hash: u128,
+    /// SHA-256 of the sent bytes, if the plan requests hashes.
+    pub sent_sha: String,
     /// Number of bytes received.
     pub received: u64,
-    /// XXH3 of the received bytes.
-    pub received_hash: u128,
+    /// SHA-256 of the received bytes.
+    pub received_sha: String,
     /// Offset of the first wrong byte.
     pub wrong_at: Option<u64>,
     /// True if the other end closed its half, and this end received the FIN.
@@ -68,7 +68,7 @@ pub(crate) async fn run(mut stream: TcpStream, shared: &Shared, side: Side) -> E
     let error = outcome.err().map(|e| e.to_string());
     End {
         sent: end.sent,
-        sent_hash: end.sent_hash,
+        sent_sha: end.sent_sha,
         error,
         ..got
     }
@@ -83,7 +83,7 @@ async fn send(
 ) -> io::Result<()> {
     let mut phase = shared.phase.clone();
     let _ = phase.wait_for(|p| *p != Phase::Opened).await;
-    let mut hash = Xxh3Default::new();
+    let mut hash = Sha256::new();
     let mut until = shared.plan.amount(side);
     let mut waits = shared.plan.close == Close::First(side.other());
     let start = Instant::now();
@@ -127,7 +127,7 @@ async fn send(
         }
     }
     shared.sent[side as usize].store(end.sent, Ordering::Relaxed);
-    end.sent_hash = hash.digest128();
+    end.sent_sha = hex::encode(hash.finalize());
     if shared.plan.close == Close::Reset(side) {
         Ok(())
     } else {
@@ -152,7 +152,7 @@ async fn receive(
 ) -> io::Result<()> {
     let mut reading = shared.reading[side as usize].clone();
     let pattern = shared.pattern(side.other());
-    let mut hash = Xxh3Default::new();
+    let mut hash = Sha256::new();
     let mut buffer = vec![0; 32 << 10];
     let outcome = loop {
         let now = *reading.borrow_and_update();
@@ -185,7 +185,7 @@ async fn receive(
             let _ = tokio::time::timeout(Duration::from_millis(50), reading.changed()).await;
         }
     };
-    got.received_hash = hash.digest128();
+    got.received_sha = hex::encode(hash.finalize());
     got.closed = outcome.is_ok();
     closed.notify_one();
     outcome

@@ -318,7 +318,7 @@ impl Outcome {
             errors.is_empty(),
             "{local} {way}: {errors} at {received} of {sent} bytes"
         );
-        let same = sent == received && from.sent_hash == to.received_hash;
+        let same = sent == received && from.sent_sha == to.received_sha;
         ensure!(
             same,
             "{local} {way}: {sent} bytes were sent, {received} came"
