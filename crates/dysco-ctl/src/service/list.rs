@@ -49,11 +49,20 @@ pub(super) fn listing(all: &[ServiceRow]) -> String {
             row.session.to_string(),
             row.local.to_string(),
             row.remote.to_string(),
-            or_dash(services(&row.services)),
+            or_dash(whose(row)),
             row.state.to_string(),
             or_dash(row.handler.map(|pid| pid.to_string())),
             or_dash(delta(row.delta)),
         ]);
     }
     rendered(&rows)
+}
+
+/// Returns the services of a session, and the other host that has them.
+fn whose(row: &ServiceRow) -> Option<String> {
+    let names = services(&row.services)?;
+    Some(match row.peer {
+        Some(peer) => format!("{names} with {peer}"),
+        None => names,
+    })
 }

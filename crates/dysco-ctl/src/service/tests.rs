@@ -211,11 +211,15 @@ fn a_listing_has_a_row_for_each_session() {
         services: Vec::new(),
         state: ServiceState::Direct,
         handler: None,
-        peer: Some([192, 0, 2, 9].into()),
+        peer: None,
         delta: [16, 0],
         ..count.clone()
     };
-    let reported = list::listing(&[count, gone]);
+    let both = ServiceRow {
+        peer: Some([10, 0, 0, 2].into()),
+        ..count.clone()
+    };
+    let reported = list::listing(&[count, gone, both]);
     let rows: Vec<Vec<_>> = reported
         .lines()
         .map(|line| line.split_whitespace().collect())
@@ -226,6 +230,8 @@ fn a_listing_has_a_row_for_each_session() {
         "-", "direct", "-", "+16", "to", "server,", "+0", "to", "client",
     ];
     assert_eq!(rows[2], [&names[..], &added].concat());
+    let shared = ["+count", "with", "10.0.0.2", "in", "77", "-"];
+    assert_eq!(rows[3], [&names[..], &shared].concat());
     assert_eq!(list::listing(&[]), "no session has services");
 }
 
