@@ -72,7 +72,7 @@ const PROGRAMS: &[(&str, &str, Need)] = &[
     ("haproxy", "haproxy", Need::Demo),
     ("iptables", "iptables", Need::Hosts),
     ("conntrack", "conntrack", Need::Hosts),
-    ("tcpdump", "tcpdump", Need::Hosts),
+    ("tcpdump", "tcpdump", Need::Demo),
     ("nginx", "nginx-light", Need::Hosts),
     ("socat", "socat", Need::Hosts),
     ("psql", "postgresql-client", Need::Hosts),
@@ -426,7 +426,10 @@ mod tests {
             all.map(|(program, ..)| *program).collect::<Vec<_>>()
         };
         assert_eq!(of(Need::Build), ["c++"]);
-        assert_eq!(of(Need::Demo), ["c++", "ip", "ethtool", "nft", "haproxy"]);
+        assert_eq!(
+            of(Need::Demo),
+            ["c++", "ip", "ethtool", "nft", "haproxy", "tcpdump"]
+        );
         assert!(of(Need::Kernels).contains(&"nginx"));
         assert!(!of(Need::Kernels).contains(&"mmdebstrap"));
         assert_eq!(of(Need::Packages), ["c++", "strip", "dh", "rpmbuild"]);

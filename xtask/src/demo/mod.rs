@@ -6,6 +6,7 @@ mod plot;
 mod reload;
 mod report;
 mod reported;
+mod services;
 mod stage;
 mod watch;
 
@@ -67,6 +68,8 @@ enum Scene {
     Reload(reload::Reload),
     /// Put a firewall into live sessions, replace it by another, and take it out
     Chain(chain::Chain),
+    /// Encrypt and compress live sessions, and leave them as they were
+    Services(services::Services),
 }
 
 /// Time for traffic to settle after a change. It is not measured.
@@ -78,6 +81,7 @@ impl Demo {
         match self.scene.take() {
             Some(Scene::Reload(reload)) => return reload.run(),
             Some(Scene::Chain(chain)) => return chain.run(),
+            Some(Scene::Services(services)) => return services.run(),
             None => {}
         }
         dysco_netns::require_root()?;

@@ -89,6 +89,12 @@ fn steps(programs: &Path, links: bool, found: &mut Found) {
         ensure!(found.reload_lost == Some(0), "{shown}");
         Ok(())
     });
+    step("services", &mut |found| {
+        let shown = demo(&["services", "--sessions", "3"])?;
+        found.services_taken = shown["taken"].as_u64();
+        ensure!(shown["intact"] == true && shown["resets"] == 0, "{shown}");
+        Ok(())
+    });
 }
 
 /// Runs the demo of a removal over links of this kind.

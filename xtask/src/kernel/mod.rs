@@ -37,6 +37,8 @@ pub struct Found {
     intact: Option<bool>,
     /// Number of sessions that the reload lost.
     reload_lost: Option<u64>,
+    /// Number of times that services came into a session and left it again.
+    services_taken: Option<u64>,
     /// Whether all sessions lost their proxy over each kind of link that was tried.
     links: BTreeMap<String, bool>,
     /// Features that the kernel lacks, and the consequences.
@@ -102,12 +104,14 @@ fn print(found: &Found) {
     println!("  verified instructions: {}", programs.join(", "));
     let number = |n: Option<u64>| n.map_or("-".into(), |n| n.to_string());
     println!(
-        "  sessions that lost their proxy: {}, every byte arrived: {}, lost by a reload: {}",
+        "  sessions that lost their proxy: {}, every byte arrived: {}, lost by a reload: {}, \
+         services came and left: {}",
         number(found.removed),
         found
             .intact
             .map_or("-", |all| if all { "yes" } else { "no" }),
-        number(found.reload_lost)
+        number(found.reload_lost),
+        number(found.services_taken)
     );
     for (kind, well) in &found.links {
         println!("  over {kind}: {}", if *well { "yes" } else { "no" });
