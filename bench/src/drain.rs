@@ -24,7 +24,8 @@ const AT_ONCE: usize = 64;
 /// per session for all of them, so that two HAProxies listen on the same port.
 const EACH_AT_MOST: usize = 8_000;
 const LOCAL: &str = "[removal]\nmode = \"local\"\n";
-const BYPASS: &str = "[removal]\nmode = \"bypass\"\n";
+/// Each session needs a source port of its own.
+const BYPASS: &str = "[removal]\nmode = \"bypass\"\nports = \"50000-64999\"\n";
 
 /// Hosts with `dyscod`, and the time from which it runs there.
 #[derive(Clone, Copy)]
