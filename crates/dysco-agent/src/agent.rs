@@ -77,6 +77,8 @@ pod!(RulesPod, Rules);
 /// The data plane. Its programs and maps remain when this value is dropped.
 pub struct Agent {
     memory: Memory,
+    /// The map of `memory`: a program that is loaded later names it by its descriptor.
+    _table: MapData,
     pub(crate) flows: Mutex<HashMap<MapData, Key, Ref>>,
     pub(crate) free: Mutex<Queue<MapData, u32>>,
     counters: PerCpuArray<MapData, u64>,

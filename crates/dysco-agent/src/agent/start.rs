@@ -81,8 +81,12 @@ fn refill(memory: &Memory, free: &mut Queue<MapData, u32>) -> Result<(), AgentEr
 }
 
 /// Opens the session table and the queue of its free slots. Fills the queue, unless programs of an
-/// earlier run are `running`.
-fn open_table(ebpf: &mut Ebpf, running: bool) -> Result<(Memory, Queue<MapData, u32>), AgentError> {
+/// earlier run are `running`. Returns the map as well: a program that is loaded later names it by
+/// its descriptor.
+fn open_table(
+    ebpf: &mut Ebpf,
+    running: bool,
+) -> Result<(Memory, Queue<MapData, u32>, MapData), AgentError> {
     let Map::Array(sessions) = take(ebpf, "SESSIONS")? else {
         return Err(AgentError::Missing("array SESSIONS"));
     };
@@ -94,7 +98,7 @@ fn open_table(ebpf: &mut Ebpf, running: bool) -> Result<(Memory, Queue<MapData, 
     if !running || never_filled(&memory, &mut free) {
         refill(&memory, &mut free)?;
     }
-    Ok((memory, free))
+    Ok((memory, free, sessions))
 }
 
 impl Agent {
@@ -118,7 +122,7 @@ impl Agent {
         let ebpf = &mut loaded.ethernet;
         let tracking = Tracking::start(take(ebpf, "RULES")?, &config.rules)?;
 
-        let (memory, free) = open_table(ebpf, running)?;
+        let (memory, free, table) = open_table(ebpf, running)?;
         let flows = HashMap::try_from(take(ebpf, "FLOWS")?).map_err(map_error("open", "FLOWS"))?;
         let is_closed = |slot: &u32| memory.is_in(*slot, State::Closed);
         let closed = (0..memory.len()).filter(is_closed).collect();
@@ -146,6 +150,7 @@ impl Agent {
         let places = attach_all(config, &mut loaded, &dir, &fast)?;
         let agent = Agent {
             memory,
+            _table: table,
             flows: Mutex::new(flows),
             free: Mutex::new(free),
             counters,

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use dysco_runner::protocol::{Client, End, Moved, Pair, Report, Request, State};
+use dysco_runner::protocol::{Client, End, Moved, Pair, Report, Request, State, VERSION};
 use dysco_runner::{Error, run_with};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -56,7 +56,7 @@ impl Lab {
 impl Runner {
     pub fn new(client: Client) -> Runner {
         let runner = Runner { client };
-        assert!(matches!(runner.report(), Report::Ready { version: 1 }));
+        assert_eq!(runner.report(), Report::Ready { version: VERSION });
         runner
     }
 
