@@ -23,8 +23,11 @@ pub struct Kind {
     pub arguments: &'static [&'static str],
     /// Makes a service from its arguments, and from what the two hosts have in common if it is at
     /// both ends.
-    pub make: fn(&Spec, Option<&Half>) -> Result<Box<dyn Service>, Cause>,
+    pub make: Make,
 }
+
+/// Makes a service from its arguments.
+pub type Make = fn(&Spec, Option<&Half>) -> Result<Box<dyn Service>, Cause>;
 
 /// One half of services that are at both ends.
 #[derive(Clone, Copy)]

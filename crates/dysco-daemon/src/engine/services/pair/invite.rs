@@ -269,12 +269,9 @@ impl Services {
         };
         let (due, asks) = (paired.is_due(), paired.asks);
         match one.stage {
-            // Afterwards the other host may have begun: only the connection tells its end.
-            Stage::Accepted(..) if asks => {
-                if due {
-                    self.say(plane, slot, Content::Proceed);
-                }
-            }
+            Stage::Accepted(..) if asks && due => self.say(plane, slot, Content::Proceed),
+            // The other host may have begun: only the connection tells its end.
+            Stage::Accepted(..) if asks => {}
             Stage::Invited | Stage::Accepted(..) if late => {
                 let cause = Cause::new("the host of its other end does not answer")
                     .hint("look there whether dyscod runs, and is of this release");
