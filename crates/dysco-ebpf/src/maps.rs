@@ -9,7 +9,6 @@ mod scratch;
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, HashMap, ProgramArray, Queue};
-use aya_ebpf::programs::TcContext;
 use dysco_common::chain::{Given, Hop, Shared, Token};
 use dysco_common::delta::DeclaredDelta;
 use dysco_common::detour::{Detour, MAX_DETOURS};
@@ -114,7 +113,7 @@ static DETOUR_PROGRAMS: ProgramArray = ProgramArray::with_max_entries(2, 0);
 /// Continues in a program for sessions with a detour. Returns only if it is not there.
 #[cfg(not(feature = "headerless"))]
 #[inline(always)]
-pub fn continue_in(ctx: &TcContext, program: u32) {
+pub fn continue_in(ctx: &aya_ebpf::programs::TcContext, program: u32) {
     // SAFETY: no value of the caller is dropped that would need it.
     unsafe { DETOUR_PROGRAMS.tail_call(ctx, program) };
     count(dysco_common::Counter::DroppedError);
