@@ -54,6 +54,8 @@ pub struct Link {
     frames: Option<Frames>,
     /// Nothing is read yet.
     closed: bool,
+    /// The other runner has closed the connection.
+    gone: bool,
 }
 
 /// The end of what is written.
@@ -90,6 +92,7 @@ impl Link {
             fin: Fin::Open,
             frames: None,
             closed: false,
+            gone: false,
         }
     }
 
@@ -139,10 +142,13 @@ impl Link {
         let len = scratch.len();
         match rustix::net::recv(&self.socket, &mut *scratch, RecvFlags::DONTWAIT) {
             // Where a direction ends, a frame says so.
-            Ok((0, _)) if self.frames.is_some() => Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "the handler of the other host is gone",
-            )),
+            Ok((0, _)) if self.frames.is_some() => {
+                self.gone = true;
+                Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the handler of the other host is gone",
+                ))
+            }
             Ok((0, _)) => {
                 self.ended = true;
                 Ok(Input::End)
@@ -282,6 +288,8 @@ impl Link {
     /// Resets the connection, although `dyscod` has duplicates of the socket. A socket whose
     /// connection is gone stays as it is.
     pub fn reset(&self) {
-        let _ = rustix::net::connect_unspec(&self.socket);
+        if !self.gone {
+            let _ = rustix::net::connect_unspec(&self.socket);
+        }
     }
 }

@@ -176,11 +176,14 @@ impl Services {
     ) -> Result<()> {
         let start = Instant::now();
         let mut done = 0;
-        silences.extend(talks.silences(|| {
+        let mut own = talks.silences(|| {
             let outcome = if words[0] == "put" { "put" } else { "taken" };
             done = stage.change(words, outcome)?;
             Ok(())
-        })?);
+        })?;
+        let took = start.elapsed().as_millis();
+        let longest = percentile(&mut own);
+        silences.extend(own);
         match words[0] {
             "put" => report.put += done,
             _ => report.taken += done,
@@ -192,9 +195,9 @@ impl Services {
             report.sessions
         );
         self.say(&format!(
-            "client# dyscoctl service {} --all --wait\n  {done} sessions have changed, after {} ms",
+            "client# dyscoctl service {} --all --wait\n  \
+             {done} sessions have changed, after {took} ms; none was silent for more than {longest:.1} ms",
             words.join(" "),
-            start.elapsed().as_millis()
         ));
         Ok(())
     }
