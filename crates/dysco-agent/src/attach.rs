@@ -146,12 +146,11 @@ const DETOURS: [(u32, &str); 2] = [
 /// Loads the programs for sessions with a detour, and attaches the one for packets of handlers to a
 /// link. Replaces those of an earlier run.
 pub fn attach_handler(
-    loaded: &Loaded,
+    mut ebpf: Ebpf,
     dir: &Path,
     interface: &str,
     how: Attach,
 ) -> Result<(), AgentError> {
-    let mut ebpf = loaded.for_handlers()?;
     for (name, _) in HANDLER {
         load_classifier(&mut ebpf, name)?;
     }

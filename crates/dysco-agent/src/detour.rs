@@ -61,14 +61,16 @@ impl Detours {
 }
 
 impl Agent {
-    /// Puts the program for handlers' packets on this host's end of the link to their namespace.
+    /// Loads the programs for sessions with handlers, and puts the one for handlers' packets on this
+    /// host's end of the link to their namespace. Takes about half a second, and holds no lock.
     ///
     /// # Errors
-    /// If the kernel refuses the program, or its place.
+    /// If the kernel refuses a program, or its place.
     pub fn attach_handler(&self, interface: &str) -> Result<(), AgentError> {
         let attach = self.attached().first().map(|one| one.attach);
-        let loaded = lock(&self.loaded);
-        attach::attach_handler(&loaded, &self.dir, interface, attach.unwrap_or_default())
+        let programs = lock(&self.loaded).for_handlers();
+        let how = attach.unwrap_or_default();
+        attach::attach_handler(programs.open()?, &self.dir, interface, how)
     }
 
     /// Takes the program off the link again.

@@ -120,6 +120,7 @@ fn holder(locks: &str, dev: u64, inode: u64) -> Option<u32> {
 }
 
 /// Values that the programs are loaded with.
+#[derive(Clone)]
 struct Globals {
     max_sessions: u32,
     hint_mask: u32,
@@ -178,11 +179,13 @@ impl Loaded {
         }
     }
 
-    /// Opens the programs for sessions with handlers. Most hosts never need it, and every start would
-    /// take longer.
-    pub(crate) fn for_handlers(&self) -> Result<Ebpf, AgentError> {
-        let mut loader = pinned_loader(&self.globals, &self.dir);
-        Ok(loader.load(crate::object())?)
+    /// Returns what the programs for sessions with handlers are opened by. Most hosts never need
+    /// them, and every start would take longer.
+    pub(crate) fn for_handlers(&self) -> ForHandlers {
+        ForHandlers {
+            globals: self.globals.clone(),
+            dir: self.dir.clone(),
+        }
     }
 
     /// Returns the programs for an interface.
@@ -195,6 +198,20 @@ impl Loaded {
             None => load_pinned(&self.globals, &self.dir, crate::headerless_object())?,
         };
         Ok(self.headerless.insert(loaded))
+    }
+}
+
+/// What the programs for sessions with handlers are opened by.
+pub(crate) struct ForHandlers {
+    globals: Globals,
+    dir: PathBuf,
+}
+
+impl ForHandlers {
+    /// Opens the programs.
+    pub(crate) fn open(&self) -> Result<Ebpf, AgentError> {
+        let mut loader = pinned_loader(&self.globals, &self.dir);
+        Ok(loader.load(crate::object())?)
     }
 }
 

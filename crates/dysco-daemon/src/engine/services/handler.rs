@@ -4,10 +4,11 @@ use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use dysco_agent::{DetourLink, Routes, Start, links};
+use dysco_agent::{Agent, DetourLink, Routes, Start, links};
 use dysco_common::Session;
 use dysco_explain::{Cause, Explain};
 use dysco_runner::protocol::{Client, Report, Request};
@@ -17,7 +18,7 @@ use tokio::sync::mpsc;
 
 use super::{Done, Made, Services};
 use crate::engine::{Answer, Plane};
-use crate::handlers::{self, Failed, Place, Process, Started, Wanted};
+use crate::handlers::{self, Place, Process, Started, Wanted};
 
 /// A handler that runs.
 pub(super) struct Handler {
@@ -111,6 +112,20 @@ fn listen(client: &Client, answers: &mpsc::UnboundedSender<Answer>) {
     let _ = tell(None);
 }
 
+/// Starts a handler, and loads the programs that lead packets there. The kernel verifies them
+/// meanwhile: the engine, which runs before others, does not wait for it.
+async fn start_handler(folder: &Path, agent: Arc<Agent>) -> Result<Started, Cause> {
+    let started = handlers::start(folder).await;
+    let started = started.map_err(|failed| failed.explain().cause())?;
+    let attach = tokio::task::spawn_blocking(move || {
+        agent
+            .attach_handler(&started.place.link)
+            .map(|()| started)
+            .map_err(|error| error.explain().cause())
+    });
+    attach.await.map_err(Cause::new)?
+}
+
 /// Begins to exchange messages with a handler.
 fn speaking(started: Started, answers: mpsc::UnboundedSender<Answer>) -> Handler {
     let client = Arc::new(started.client);
@@ -135,8 +150,9 @@ impl Services {
                 self.starting = true;
                 let folder = plane.config.removal.state_dir.clone();
                 let answers = plane.answers.clone();
+                let agent = plane.agent.clone();
                 tokio::spawn(async move {
-                    let started = handlers::start(&folder).await;
+                    let started = start_handler(&folder, agent).await;
                     // The engine may have ended.
                     let _ = answers.send(Answer::Service(Box::new(Done::Started(started))));
                 });
@@ -163,17 +179,11 @@ impl Services {
     }
 
     /// A handler was started, or could not be.
-    pub(super) fn started(&mut self, plane: &mut Plane, started: Result<Started, Failed>) {
+    pub(super) fn started(&mut self, plane: &mut Plane, started: Result<Started, Cause>) {
         self.starting = false;
-        let attached = started
-            .map_err(|failed| failed.explain().cause())
-            .and_then(|started| {
-                let attached = plane.agent.attach_handler(&started.place.link);
-                attached.map_err(|error| error.explain().cause())?;
-                Ok(Arc::new(speaking(started, plane.answers.clone())))
-            });
-        match attached {
-            Ok(handler) => {
+        match started {
+            Ok(started) => {
+                let handler = Arc::new(speaking(started, plane.answers.clone()));
                 tracing::info!(
                     pid = handler.pid(),
                     link = handler.place.link,

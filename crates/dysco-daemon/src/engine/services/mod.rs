@@ -26,7 +26,7 @@ use dysco_proto::pairs::PairId;
 use dysco_runner::protocol::Report;
 
 use super::Plane;
-use crate::handlers::{Failed, Sockets, Started};
+use crate::handlers::{Sockets, Started};
 pub(in crate::engine) use choice::in_the_way;
 use handler::Handler;
 use pair::{Came, Door, Paired};
@@ -142,7 +142,7 @@ enum Stage {
 /// Answer of a task.
 pub(in crate::engine) enum Done {
     /// A handler was started, or could not be.
-    Started(Result<Started, Failed>),
+    Started(Result<Started, Cause>),
     /// Sockets were made for the session of a slot, or could not be.
     Made(u32, Result<Made, Cause>),
     /// The handler of another host has a connection to the one here, or cannot have one.

@@ -5,6 +5,7 @@ use std::time::Instant;
 use dysco_api::ServiceSpec;
 use dysco_common::View;
 use dysco_common::detour::{Detour, phase};
+use dysco_explain::Explain;
 use dysco_runner::protocol::{Request, State};
 
 use super::handler::{mirror, slot_of};
@@ -26,7 +27,9 @@ impl Services {
             }
         }
         if let Some(found) = handlers::find(&plane.config.removal.state_dir) {
-            self.started(plane, Ok(found));
+            let attached = plane.agent.attach_handler(&found.place.link);
+            let found = attached.map(|()| found);
+            self.started(plane, found.map_err(|error| error.explain().cause()));
             self.taking_up = match &self.handler {
                 Some(handler) => handler.send(Request::List, &[]).is_ok(),
                 None => false,
