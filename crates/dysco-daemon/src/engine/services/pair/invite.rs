@@ -10,7 +10,7 @@ use dysco_proto::pairs::{Content, PairId, Secret};
 
 use super::super::choice;
 use super::super::{Serviced, Services, Stage};
-use super::{Came, Door, PATIENCE, Paired, send, tunnel};
+use super::{ASKERS_TIME, Came, Door, PATIENCE, Paired, send, tunnel};
 use crate::engine::Plane;
 
 /// What another host asks for.
@@ -263,11 +263,12 @@ impl Services {
         let Some(one) = self.sessions.get_mut(&slot) else {
             return;
         };
-        let late = one.since.elapsed() > PATIENCE;
+        let waited = one.since.elapsed();
         let Some(paired) = &mut one.paired else {
             return;
         };
         let (due, asks) = (paired.is_due(), paired.asks);
+        let late = waited > if asks { PATIENCE } else { ASKERS_TIME };
         match one.stage {
             Stage::Accepted(..) if asks && due => self.say(plane, slot, Content::Proceed),
             // The other host may have begun: only the connection tells its end.

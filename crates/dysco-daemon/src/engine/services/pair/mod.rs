@@ -23,8 +23,11 @@ pub(super) use tunnel::Door;
 
 /// Time after which a message is repeated that was not answered.
 const REPEAT: Duration = Duration::from_millis(200);
-/// Time that the other host has for the steps before the session changes.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time that the other host has to answer an invitation.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Time that the asker has until its handler has the session: it may have to start one, and the
+/// kernel verifies programs for it.
+const ASKERS_TIME: Duration = Duration::from_secs(60);
 
 /// The other half of a session's services.
 pub(super) struct Paired {
