@@ -201,7 +201,7 @@ impl Loaded {
     }
 }
 
-/// What the programs for sessions with handlers are opened by.
+/// Opens the programs for sessions with handlers, without a lock.
 pub(crate) struct ForHandlers {
     globals: Globals,
     dir: PathBuf,

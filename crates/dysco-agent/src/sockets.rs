@@ -32,7 +32,7 @@ pub fn try_sockets() -> Result<(), AgentError> {
     sockets.list(&mut ebpf).map(drop)
 }
 
-/// How the running kernel lists its sockets.
+/// Way in which the running kernel lists its sockets.
 #[derive(Clone)]
 pub struct Sockets {
     layout: Layout,

@@ -27,7 +27,7 @@ pub struct Services {
     json: bool,
     #[command(flatten)]
     build: Demonstrated,
-    /// How many sessions ask and answer, beside the download
+    /// Number of sessions that ask and answer, beside the download
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=500))]
     sessions: u64,
 }
@@ -195,7 +195,7 @@ impl Services {
             report.sessions
         );
         self.say(&format!(
-            "client# dyscoctl service {} --all --wait\n  \
+            "client# dyscoctl service {} --filter port=9000 --wait\n  \
              {done} sessions have changed, after {took} ms; none was silent for more than {longest:.1} ms",
             words.join(" "),
         ));

@@ -1,4 +1,4 @@
-//! What a capture shows.
+//! Payload that a capture shows.
 
 use std::fs;
 use std::path::Path;

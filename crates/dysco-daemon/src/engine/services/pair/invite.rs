@@ -13,7 +13,7 @@ use super::super::{Serviced, Services, Stage};
 use super::{ASKERS_TIME, Came, Door, PATIENCE, Paired, send, tunnel};
 use crate::engine::Plane;
 
-/// What another host asks for.
+/// Request of another host to take part.
 pub(super) struct Invitation {
     pub opener: SocketAddr,
     pub other: SocketAddr,

@@ -104,7 +104,7 @@ impl Services {
         let over = self.sessions.get(&slot).map(|one| (change, one.stage));
         if matches!(
             over,
-            Some((Change::Enter, Stage::In) | (Change::Leave, Stage::Leaving))
+            Some((Change::Enter, Stage::In | Stage::Leaving) | (Change::Leave, Stage::Leaving))
         ) {
             self.say(plane, slot, Content::Done(change));
         }

@@ -97,6 +97,10 @@ impl Services {
             say.push(Content::Done(change));
         }
         if is_in && due {
+            // The other host leaves only once it has entered.
+            if paired.done.is_none() {
+                say.push(Content::Cut(Change::Enter, d.out.cut));
+            }
             say.push(Content::Leave);
         }
         if is_out && (due || !paired.told_out) {
