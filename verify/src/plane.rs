@@ -192,7 +192,8 @@ impl Entry {
             | State::Joining
             | State::Switching
             | State::Passing
-            | State::Detour => {}
+            | State::Detour
+            | State::Held => {}
             State::Free | State::Closed => send(Path::Old, packet),
         }
     }
@@ -361,7 +362,8 @@ impl Entry {
             | State::Joining
             | State::Switching
             | State::Passing
-            | State::Detour => None,
+            | State::Detour
+            | State::Held => None,
             State::Free | State::Closed => Some(packet),
         }
     }

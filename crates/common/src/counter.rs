@@ -59,4 +59,5 @@ counters! {
     ToHandler = "packets_to_handlers",
     FromHandler = "packets_from_handlers",
     DroppedHandler = "dropped_from_handlers",
+    DroppedHeld = "dropped_before_services_are_in",
 }

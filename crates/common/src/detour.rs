@@ -212,6 +212,15 @@ impl Way {
         }
     }
 
+    /// Returns a direction that takes the route through the sockets from its first byte on. Nothing
+    /// was sent before `sent` but the SYN, which the other end has answered.
+    pub const fn from_first_byte(start: u32, shift: u32, sent: u32) -> Way {
+        let mut way = Way::entering(start, shift, sent, sent);
+        way.set_cut();
+        way.cut_set = cut::SET;
+        way
+    }
+
     /// True while the direction has two routes.
     #[inline(always)]
     pub const fn changes(&self) -> bool {

@@ -42,6 +42,8 @@ pub enum EventKind {
     Arrived = 14,
     /// A direction of a session with a detour has completed a change of its route.
     Rerouted = 15,
+    /// A session is established, and is held until its services are in.
+    Held = 16,
 }
 
 impl EventKind {
@@ -63,6 +65,7 @@ impl EventKind {
             13 => EventKind::Rejected,
             14 => EventKind::Arrived,
             15 => EventKind::Rerouted,
+            16 => EventKind::Held,
             _ => return None,
         })
     }

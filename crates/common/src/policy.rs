@@ -55,8 +55,10 @@ pub struct PolicyRule {
     pub families: u8,
     /// An [`Otherwise`].
     pub otherwise: u8,
+    /// Not 0 if sessions get services before their first byte. The rule then has no chain.
+    pub serves: u8,
     /// Zero.
-    pub reserved: u16,
+    pub reserved: u8,
     /// Generation of the policy that the rule belongs to.
     pub generation: u32,
     /// Hosts of the chain; none for sessions without a chain.
@@ -133,3 +135,26 @@ pub const fn other_half(first: u32) -> u32 {
 pub const fn rule_name(generation: u32, index: u32) -> u32 {
     generation << 8 | index & 0xff
 }
+
+/// Greatest number of programs of a host that run with services at a time.
+pub const MAX_RUNS: u32 = 1024;
+
+/// Returns the name of a run with services, by its number below [`MAX_RUNS`]. A policy has such a
+/// name only as its 16,777,212th.
+#[inline(always)]
+pub const fn run_name(run: u32) -> u32 {
+    RUNS | run % MAX_RUNS
+}
+
+/// Returns the number of the run with this name, if it is the name of one.
+#[inline(always)]
+pub const fn run_of(name: u32) -> Option<u32> {
+    if name & RUNS == RUNS {
+        Some(name % MAX_RUNS)
+    } else {
+        None
+    }
+}
+
+/// Names of runs begin so: four generations of policies.
+const RUNS: u32 = u32::MAX / MAX_RUNS * MAX_RUNS;

@@ -34,6 +34,8 @@ pub enum View {
     Returned,
     /// Services are in the session, or have added bytes to it.
     Detoured,
+    /// Services come in before the first byte.
+    Held,
     /// The session no longer passes this entry: a tombstone.
     Left(Leaver),
 }
@@ -166,7 +168,10 @@ impl View {
     /// Returns true if the session takes one path between this host and the other end, so that a
     /// socket of this host may be its end.
     pub fn takes_one_path(self) -> bool {
-        let changed = matches!(self, View::NewPath(_) | View::Returned | View::Detoured);
+        let changed = matches!(
+            self,
+            View::NewPath(_) | View::Returned | View::Detoured | View::Held
+        );
         self.is_unchanged() || changed
     }
 
@@ -255,6 +260,7 @@ impl Session {
             }),
             Some(State::Return) => View::Returned,
             Some(State::Detour) => View::Detoured,
+            Some(State::Held) => View::Held,
             Some(State::Tombstone) => View::Left(self.leaver()),
         }
     }

@@ -148,7 +148,7 @@ impl Chains {
         let mut all = [0, MAX_RULES].into_iter();
         let at = |first| self.rules.get(first + (name & 0xff) as usize);
         let rule = all.find_map(|first| at(first).filter(|rule| rule.is_named(name)));
-        rule.map(|rule| rule.chain)
+        rule.filter(|rule| rule.serves == 0).map(|rule| rule.chain)
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use aya::Ebpf;
 use aya::maps::{HashMap, Map, MapData};
 use dysco_common::detour::{Detour, MAX_DETOURS, Way, phase};
+use dysco_common::policy::{run_name, run_of};
 use dysco_common::{State, View};
 
 use crate::Agent;
@@ -25,6 +26,8 @@ pub(crate) struct Detours {
     by_slot: Mutex<HashMap<MapData, u32, u32>>,
     /// Records that no session has.
     free: Mutex<BTreeSet<u32>>,
+    /// Names of runs, by cgroup.
+    runs: Mutex<HashMap<MapData, u64, u32>>,
 }
 
 /// Link to a handler's namespace, and interface of a session.
@@ -46,12 +49,15 @@ impl Detours {
         let memory = Memory::map(records.fd(), MAX_DETOURS)?;
         let by_slot = HashMap::try_from(take(ebpf, "DETOURED")?);
         let by_slot = by_slot.map_err(map_error("open", "DETOURED"))?;
+        let runs = HashMap::try_from(take(ebpf, "RUNS")?);
+        let runs = runs.map_err(map_error("open", "RUNS"))?;
         let unused = |index: &u32| memory.read(*index).slot == 0;
         let free = (0..MAX_DETOURS).filter(unused).collect();
         Ok(Detours {
             memory,
             by_slot: Mutex::new(by_slot),
             free: Mutex::new(free),
+            runs: Mutex::new(runs),
         })
     }
 
@@ -78,6 +84,30 @@ impl Agent {
         attach::detach_handler(&self.dir, interface);
     }
 
+    /// Gives the sessions of a cgroup's programs services before their first byte: those of the run
+    /// with this number, below `MAX_RUNS`.
+    ///
+    /// # Errors
+    /// If the map cannot be written.
+    pub fn begin_run(&self, group: u64, run: u32) -> Result<(), AgentError> {
+        let written = lock(&self.detours.runs).insert(group, run_name(run), 0);
+        written.map_err(map_error("write", "RUNS"))
+    }
+
+    /// Forgets the run of a cgroup. Its sessions keep their services.
+    pub fn end_run(&self, group: u64) {
+        // An error means that there is none.
+        let _ = lock(&self.detours.runs).remove(&group);
+    }
+
+    /// Returns the cgroups with runs, and the numbers of the runs.
+    pub fn runs(&self) -> Vec<(u64, u32)> {
+        let runs = lock(&self.detours.runs);
+        let all = runs.iter().filter_map(Result::ok);
+        all.filter_map(|(group, name)| Some((group, run_of(name)?)))
+            .collect()
+    }
+
     /// Returns the record of a session with a detour.
     pub fn detour(&self, slot: u32) -> Option<Detour> {
         let index = self.detours.index(slot)?;
@@ -100,6 +130,9 @@ impl Agent {
     /// begin with the numbers of `start`. If the detour is paired, the other direction enters as the
     /// other host tells ([`Agent::tell_cut`]).
     ///
+    /// If the ends are `silent`, they have sent nothing but their SYNs, and cannot: nobody has
+    /// offered them a window. The directions then enter at once, with the first byte.
+    ///
     /// # Errors
     /// If no record is free, or the map cannot be written. The session stays as it is.
     pub fn enter_detour(
@@ -108,15 +141,24 @@ impl Agent {
         start: &Start,
         link: &DetourLink,
         paired: bool,
+        silent: bool,
     ) -> Result<(), AgentError> {
         let before = self.detour(slot);
         let at = numbers::of(&self.session(slot), before.as_ref());
         let index = lock(&self.detours.free).pop_first();
         let index = index.ok_or(AgentError::NoDetour)?;
         let [a, b, c, d, e, f] = link.address;
+        let out = (start.out, at.shift_out, at.sent_out, at.shown_out);
+        let back = (start.back, at.shift_back, at.sent_back, at.shown_back);
+        let enters = |(start, shift, sent, shown), at_once| match (silent, at_once) {
+            (true, true) => Way::from_first_byte(start, shift, sent),
+            // The handshake acknowledges the SYN.
+            (true, false) => Way::entering(start, shift, sent, sent),
+            (false, _) => Way::entering(start, shift, sent, shown),
+        };
         let record = Detour {
-            out: Way::entering(start.out, at.shift_out, at.sent_out, at.shown_out),
-            back: Way::entering(start.back, at.shift_back, at.sent_back, at.shown_back),
+            out: enters(out, true),
+            back: enters(back, !paired),
             handler: link.handler,
             interface: link.interface,
             address: [a, b, c, d, e, f, 0, 0],
@@ -181,6 +223,14 @@ impl Agent {
         }
     }
 
+    /// Lets a session that is held go on without services. Each end learns the other's window by
+    /// the probe that it sends once it has data.
+    pub fn let_go(&self, slot: u32) {
+        if self.session(slot).view() == View::Held {
+            self.memory().set_state(slot, State::Tracked);
+        }
+    }
+
     /// Sets the cutoff of the direction from the other end, whose host has told it. `phase` is that
     /// of the change. Returns false if no such change is under way.
     pub fn tell_cut(&self, slot: u32, phase: u32, cut: u32) -> bool {
@@ -230,7 +280,7 @@ impl Agent {
     pub fn may_enter_detour(&self, slot: u32) -> bool {
         let s = self.session(slot);
         match s.view() {
-            View::Tracked => true,
+            View::Tracked | View::Held => true,
             View::Detoured => self
                 .detour(slot)
                 .is_some_and(|d| d.out.phase == phase::DIRECT && d.back.phase == phase::DIRECT),

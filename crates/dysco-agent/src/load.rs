@@ -22,14 +22,15 @@ use crate::xdp::{self, Xdp};
 
 /// Layout of the pinned maps: the name of their directory below that of all pins. Another layout
 /// has another name. Programs of two layouts are never on a host together.
-pub const LAYOUT: &str = "v6";
+pub const LAYOUT: &str = "v7";
 
 /// Maps that outlive this process.
-const PINNED: [&str; 22] = [
+const PINNED: [&str; 23] = [
     "FLOWS",
     "SESSIONS",
     "FREE",
     "RULES",
+    "RUNS",
     "COUNTERS",
     "EVENTS",
     "POLICY",

@@ -13,7 +13,7 @@ use super::process::ProcessName;
 use super::session::{Removable, SessionReport};
 
 /// States of a session, as listings print them.
-pub const STATES: [&str; 12] = [
+pub const STATES: [&str; 13] = [
     "opening",
     "tracked",
     "adopted",
@@ -23,6 +23,7 @@ pub const STATES: [&str; 12] = [
     "relayed",
     "return",
     "service",
+    "held",
     "tombstone",
     "closed",
     ENDED,
@@ -39,7 +40,7 @@ Filters are words separated by commas, all of which must match:
   port=NUMBER       a port of the session, or of its path: once its proxy has left, or in
                     a chain, that has another port than the session
   state=WORD        opening, tracked, adopted, two-paths, new-path, chained, relayed, return,
-                    service, tombstone, closed or ended
+                    service, held, tombstone, closed or ended
   mode=WORD         the way by which its proxy has left or is leaving: bypass, return or
                     local; none while no proxy has
   chain=ADDRESS     a host of the chain that it was opened with here; or yes or no: does

@@ -44,8 +44,8 @@ pub use reload::{ReloadReport, ValueChange};
 pub use removal::{Outcome, RemovalReport, Remove, Summary};
 pub use rules::{Explained, PolicyReport, RuleReport};
 pub use service::{
-    ServiceAction, ServiceAnswer, ServiceCall, ServiceListing, ServiceOutcome, ServiceReport,
-    ServiceRequest, ServiceRow, ServiceState,
+    RunReport, RunRequest, ServiceAction, ServiceAnswer, ServiceCall, ServiceListing,
+    ServiceOutcome, ServiceReport, ServiceRequest, ServiceRow, ServiceState,
 };
 pub use service_spec::ServiceSpec;
 pub use session::{

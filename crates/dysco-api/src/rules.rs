@@ -4,6 +4,8 @@ use dysco_common::Element;
 use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
+use crate::ServiceSpec;
+
 /// The policy in force.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PolicyReport {
@@ -27,8 +29,11 @@ pub struct RuleReport {
     pub destination: String,
     /// Ports, or `any`.
     pub ports: String,
-    /// Elements of the rule's chain.
+    /// Hosts of the rule's chain.
     pub chain: Vec<Element>,
+    /// Services that its sessions get before their first byte.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceSpec>,
     /// Elements of the chain whose hosts are unavailable.
     pub missing: Vec<Element>,
     /// Treatment of sessions while a host is unavailable.
@@ -41,7 +46,7 @@ pub struct Explained {
     /// Rule that matches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<RuleReport>,
-    /// `direct`, `chain` or `refused`.
+    /// `direct`, `chain`, `services` or `refused`.
     pub verdict: String,
     /// Explanation in words, with the reason.
     pub text: String,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
@@ -196,6 +197,22 @@ pub struct ServiceAnswer {
     pub service: String,
     /// The answer. An answer that is no JSON is a string.
     pub answer: Value,
+}
+
+/// A request to let the caller's process, and its children, run with services: each session that
+/// they open or accept from then on has them from its first byte on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunRequest {
+    /// The services, in order from the end that opens a session.
+    pub services: Vec<ServiceSpec>,
+}
+
+/// A program that runs with services.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunReport {
+    /// Folder of its cgroup.
+    pub cgroup: PathBuf,
 }
 
 #[cfg(test)]

@@ -18,7 +18,8 @@ use super::reload::ReloadReport;
 use super::removal::{RemovalReport, Remove, Summary};
 use super::rules::{Explained, PolicyReport};
 use super::service::{
-    ServiceAnswer, ServiceCall, ServiceListing, ServiceReport, ServiceRequest, ServiceRow,
+    RunReport, RunRequest, ServiceAnswer, ServiceCall, ServiceListing, ServiceReport,
+    ServiceRequest, ServiceRow,
 };
 use super::session::{ProxyReport, SessionReport};
 use super::state::{AboutState, InstallState, MoveState, StateInstalled, StateReport};
@@ -54,6 +55,8 @@ pub enum Request {
     Services(ServiceListing),
     /// Calls a service of a session. One [`Reply::ServiceAnswer`].
     CallService(ServiceCall),
+    /// Lets the caller's process run with services. One [`Reply::Run`].
+    Run(RunRequest),
     /// Declares by how many bytes a middlebox of this host has changed the size of a session's
     /// stream. One [`Reply::Delta`].
     Delta(TellDelta),
@@ -136,7 +139,7 @@ impl Request {
             Request::Reconfigure(request) => !request.dry_run,
             Request::Tune(request) => !request.dry_run,
             Request::Service(request) => !request.dry_run,
-            Request::CallService(_) => true,
+            Request::CallService(_) | Request::Run(_) => true,
             Request::InstallState(install) => !install.dry_run,
             Request::MoveState(request) => !request.dry_run,
             Request::RemoveState(_) => true,
@@ -227,6 +230,8 @@ pub enum Reply {
     Reloaded(ReloadReport),
     /// Final: the answer of a service.
     ServiceAnswer(ServiceAnswer),
+    /// Final: the caller's process runs with services.
+    Run(RunReport),
     /// Final: the delta was stored.
     Delta(DeltaReport),
     /// Progress: a session.
@@ -280,6 +285,7 @@ impl Reply {
             | Reply::Reloaded(_)
             | Reply::Delta(_)
             | Reply::ServiceAnswer(_)
+            | Reply::Run(_)
             | Reply::Done { .. }
             | Reply::Error(_) => true,
             Reply::Session(_)

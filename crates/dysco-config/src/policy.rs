@@ -9,24 +9,29 @@
 //! ports = [80, "8000-8100"]
 //! chain = ["10.3.0.1", "10.3.0.2"]
 //! otherwise = "refuse"
+//!
+//! [[rule]]
+//! destination = "10.4.0.0/16"
+//! chain = ["+compress", "+crypt"]
 //! ```
 
 mod compile;
+mod elements;
 
 use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use dysco_common::chain::MAX_CHAIN;
 use dysco_common::policy::{MAX_RULES, Otherwise};
 use dysco_common::{Element, FlowKey};
 use dysco_explain::{Cause, Explain, Explanation, display_explained};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::values::{ChainElement, cause_of, refuse};
+use crate::values::cause_of;
 use crate::{Place, PortList, PortRange, Prefix};
+pub use elements::Elements;
 
 /// A policy that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -103,23 +108,15 @@ pub struct Rule {
     )]
     pub ports: Vec<PortRange>,
     /// Elements that the sessions pass, in order. Sessions go direct if the list is empty.
-    #[serde(deserialize_with = "chain")]
-    pub chain: Vec<Element>,
-    /// Treatment of sessions while one of the hosts is unavailable.
+    pub chain: Elements,
+    /// Treatment of sessions while one of the hosts is unavailable, or if they cannot have the
+    /// services.
     #[serde(default)]
     pub otherwise: Otherwise,
 }
 
 fn ports<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<PortRange>, D::Error> {
     PortList::deserialize(d).map(|list| list.0)
-}
-
-/// Reads and checks a chain. The check is part of deserializing, so that an error has a place.
-fn chain<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<Element>, D::Error> {
-    let elements = Vec::<ChainElement>::deserialize(d)?.into_iter();
-    let elements: Vec<_> = elements.map(|element| element.0).collect();
-    check_chain(&elements).map_err(refuse)?;
-    Ok(elements)
 }
 
 #[derive(Deserialize)]
@@ -190,7 +187,7 @@ impl Policy {
     /// Refuses chains that lead through the opening host itself.
     fn check_host(&self, own: &[IpAddr]) -> Result<(), Cause> {
         for (rule, name) in self.rules.iter().zip(self.names()) {
-            let mut hosts = rule.chain.iter().map(Element::host);
+            let mut hosts = rule.chain.hosts.iter().map(Element::host);
             if let Some(host) = hosts.find(|host| own.contains(host)) {
                 let why =
                     format!("the chain of rule {name} leads through this host itself, {host}");
@@ -220,35 +217,16 @@ impl Policy {
         let mut all = HashSet::new();
         for rule in &self.rules {
             let server = rule.destination.and_then(|prefix| prefix.host());
-            let hosts = || rule.chain.iter().map(Element::host);
+            let hosts = || rule.chain.hosts.iter().map(Element::host);
             all.extend(hosts().zip(hosts().skip(1).chain(server)));
         }
         all
     }
 }
 
-fn check_chain(chain: &[Element]) -> Result<(), Cause> {
-    if chain.len() > MAX_CHAIN {
-        let len = chain.len();
-        let why = format!("the chain has {len} hosts, and {MAX_CHAIN} are the most");
-        return Err(Cause::new(why).hint("leave some out"));
-    }
-    let mut seen = HashSet::new();
-    let mut hosts = chain.iter().map(Element::host);
-    if let Some(twice) = hosts.find(|host| !seen.insert(*host)) {
-        let why = format!("the chain holds {twice} twice, and a session passes a host once");
-        return Err(Cause::new(why).hint("leave one out"));
-    }
-    let bad = |host: &IpAddr| host.is_unspecified() || host.is_multicast();
-    match chain.iter().map(Element::host).find(bad) {
-        Some(bad) => Err(Cause::new(format!("{bad} is no host's address")).hint("name one host")),
-        None => Ok(()),
-    }
-}
-
 fn check(rule: &Rule) -> Result<(), Cause> {
     let prefixes = [rule.source, rule.destination].into_iter().flatten();
-    let hosts = rule.chain.iter().map(Element::host);
+    let hosts = rule.chain.hosts.iter().map(Element::host);
     let mut addresses = hosts.chain(prefixes.map(|p| p.address));
     let first = addresses.next().map(|a| a.is_ipv4());
     if addresses.any(|a| Some(a.is_ipv4()) != first) {

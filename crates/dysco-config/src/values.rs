@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use dysco_api::ServiceSpec;
 use dysco_common::rule::Rule;
 use dysco_common::{Addr, Element};
 use dysco_explain::Cause;
@@ -19,7 +20,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Address(pub IpAddr);
 
 /// An element of a chain. Names of hosts are not resolved here.
-pub struct ChainElement(pub Element);
+pub enum ChainElement {
+    /// A host.
+    Host(Element),
+    /// A service, after a `+`.
+    Service(ServiceSpec),
+}
 
 /// A destination prefix, host bits zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,11 +114,14 @@ impl FromStr for ChainElement {
     type Err = Cause;
 
     fn from_str(s: &str) -> Result<Self, Cause> {
-        s.parse().map(ChainElement).map_err(|_| {
+        if let Some(service) = s.strip_prefix('+') {
+            return service.parse().map(ChainElement::Service);
+        }
+        s.parse().map(ChainElement::Host).map_err(|_| {
             Cause::new(format!(
                 "'{s}' is no element of a chain, and names are not looked up"
             ))
-            .hint(format!("write {}", Element::FORMS))
+            .hint(format!("write {}, or +NAME for a service", Element::FORMS))
         })
     }
 }

@@ -122,7 +122,11 @@ enum Command {
     Monitor,
     /// Print the metrics of dyscod in the OpenMetrics format
     Metrics,
-    /// Start a proxy under the shim, which reports to dyscod what the proxy relays
+    /// Start a proxy under the shim, or any program with services
+    ///
+    /// The shim reports to dyscod what the proxy relays. With services, each session that the
+    /// program and its children open or accept has them from its first byte on, and the shim is not
+    /// loaded.
     #[command(after_help = run::HELP)]
     Run(run::Args),
     /// Create the fleet's authority, and issue and revoke certificates

@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use dysco_api::{ClientError, Exit, Explained, Failure, FailureCode, PolicyReport, Reply, Request};
+use dysco_api::{
+    ClientError, Exit, Explained, Failure, FailureCode, PolicyReport, Reply, Request, RuleReport,
+};
 use dysco_config::policy::{Policy, PolicyError};
 use dysco_explain::Cause;
 use serde_json::json;
@@ -180,6 +182,15 @@ fn list(context: &Context, request: &Request) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
+/// Returns what the sessions of a rule pass: hosts, or services.
+fn elements(rule: &RuleReport) -> String {
+    if rule.services.is_empty() {
+        return listed(&rule.chain);
+    }
+    let services = rule.services.iter().map(|service| format!("+{service}"));
+    services.collect::<Vec<_>>().join(", ")
+}
+
 fn text(report: &PolicyReport) -> String {
     let mut rules = table([
         "RULE",
@@ -197,7 +208,7 @@ fn text(report: &PolicyReport) -> String {
             rule.source.clone(),
             rule.destination.clone(),
             rule.ports.clone(),
-            listed(&rule.chain),
+            elements(rule),
             otherwise,
             listed(&rule.missing),
         ]);

@@ -1,4 +1,4 @@
-//! `dyscoctl run`: replaces itself by a program that has the shim loaded.
+//! `dyscoctl run`: replaces itself by a program that has the shim loaded, or runs with services.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -8,8 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dysco_api::{Exit, Reply, Request};
-use dysco_explain::{Explain, Explanation, display_explained};
+use dysco_api::{Exit, Reply, Request, RunRequest, ServiceSpec};
+use dysco_explain::{Cause, Explain, Explanation, display_explained};
 
 use super::context::{Context, SOCKET_VARIABLE};
 use super::exit::CliError;
@@ -36,14 +36,47 @@ Environment:
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The program and its arguments
+    /// Services, then -- if there are some, then the program and its arguments
     #[arg(
         required = true,
         trailing_var_arg = true,
         allow_hyphen_values = true,
-        value_name = "PROGRAM"
+        value_name = "+SERVICE|PROGRAM"
     )]
-    program: Vec<OsString>,
+    words: Vec<OsString>,
+}
+
+/// Words before the program that name services.
+struct Words<'a> {
+    services: Vec<ServiceSpec>,
+    program: &'a OsString,
+    arguments: &'a [OsString],
+}
+
+impl Words<'_> {
+    /// Divides the words of a command line.
+    fn of(all: &[OsString]) -> Result<Words<'_>, RunError> {
+        let is_service = |word: &&OsString| word.as_bytes().first() == Some(&b'+');
+        let count = all.iter().take_while(is_service).count();
+        let (services, rest) = all.split_at(count);
+        let services = services.iter().map(|word| {
+            let text = word.to_string_lossy();
+            text[1..].parse().map_err(RunError::Service)
+        });
+        let services: Vec<_> = services.collect::<Result<_, _>>()?;
+        let rest = match rest {
+            [dashes, rest @ ..] if !services.is_empty() && dashes == "--" => rest,
+            rest => rest,
+        };
+        match rest {
+            [program, arguments @ ..] => Ok(Words {
+                services,
+                program,
+                arguments,
+            }),
+            [] => Err(RunError::NoProgram),
+        }
+    }
 }
 
 /// An error while running a program under the shim.
@@ -58,6 +91,10 @@ pub enum RunError {
     NoReports(PathBuf),
     /// The path contains a blank or a colon, which the loader does not accept.
     BadPath(PathBuf),
+    /// A word that names no service.
+    Service(Cause),
+    /// No program follows the services.
+    NoProgram,
     /// The program cannot be started.
     Exec {
         /// The program.
@@ -88,6 +125,9 @@ impl Explain for RunError {
                 "the loader accepts no blank or colon in a path",
             )
             .hint("move it"),
+            RunError::Service(cause) => cause.clone().of("run the program with services"),
+            RunError::NoProgram => Explanation::new("run a program", "the command line names none")
+                .hint("write 'dyscoctl run +SERVICE -- PROGRAM ARGUMENTS'"),
             RunError::Exec { program, source } => {
                 Explanation::new(format!("run {program}"), source)
                     .hint("see that it is installed, and in PATH")
@@ -96,13 +136,17 @@ impl Explain for RunError {
     }
 }
 
-/// Runs a program under the shim. Returns only on failure.
+/// Runs a program under the shim, or with services. Returns only on failure.
 pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+    let words = Words::of(&args.words)?;
+    if !words.services.is_empty() {
+        return with_services(context, words);
+    }
+    let Words {
+        program, arguments, ..
+    } = words;
     let shim = find(&candidates())?;
     let preload = preload(&shim, env::var_os("LD_PRELOAD").as_deref())?;
-    let [program, arguments @ ..] = args.program.as_slice() else {
-        return Err(CliError::Unexpected);
-    };
     let mut command = Command::new(program);
     command.args(arguments).env("LD_PRELOAD", preload);
     if context.named {
@@ -115,6 +159,20 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     }
     let source = command.exec();
     let program = program.to_string_lossy().into_owned();
+    Err(RunError::Exec { program, source }.into())
+}
+
+/// Lets dyscod give this process services, and replaces it by the program.
+fn with_services(context: &Context, words: Words<'_>) -> Result<Exit, CliError> {
+    let services = words.services;
+    let Reply::Run(_) = context
+        .ask(&Request::Run(RunRequest { services }))?
+        .reply()?
+    else {
+        return Err(CliError::Unexpected);
+    };
+    let source = Command::new(words.program).args(words.arguments).exec();
+    let program = words.program.to_string_lossy().into_owned();
     Err(RunError::Exec { program, source }.into())
 }
 
@@ -174,6 +232,26 @@ fn preload(shim: &Path, before: Option<&OsStr>) -> Result<OsString, RunError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn services_come_before_the_program() {
+        let words = |line: &str| -> Vec<OsString> { line.split(' ').map(Into::into).collect() };
+        let line = words("+crypt +compress=level=9 -- nc -- +x");
+        let read = Words::of(&line).unwrap();
+        let services: Vec<_> = read.services.iter().map(ToString::to_string).collect();
+        assert_eq!(services, ["crypt", "compress=level=9"]);
+        assert_eq!(read.program, "nc");
+        assert_eq!(read.arguments, ["--", "+x"]);
+        // The dashes are not needed.
+        let line = words("+count nc");
+        assert_eq!(Words::of(&line).unwrap().program, "nc");
+        // Without services they are not dropped.
+        let line = words("haproxy -- a");
+        assert_eq!(Words::of(&line).unwrap().arguments, ["--", "a"]);
+        for bad in ["+count", "+count --", "+ nc", "+Count nc"] {
+            assert!(Words::of(&words(bad)).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn what_was_preloaded_stays_so() {

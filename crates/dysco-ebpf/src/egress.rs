@@ -15,6 +15,8 @@ use dysco_common::{Counter, EventKind, Path, mark};
 use crate::Verdict;
 use crate::chain;
 use crate::fast_path;
+#[cfg(not(feature = "headerless"))]
+use crate::hold;
 use crate::hop;
 use crate::icmp;
 use crate::ingress;
@@ -125,13 +127,18 @@ pub fn run(ctx: TcContext) -> Verdict {
             Verdict::Drop
         }
         #[cfg(not(feature = "headerless"))]
+        Some(State::Held) => {
+            cold_path();
+            hold::judge(&ctx, Run::Egress, key, &found, slot)
+        }
+        #[cfg(not(feature = "headerless"))]
         Some(State::Detour) => {
             cold_path();
             maps::continue_in(&ctx, program::EGRESS);
             Verdict::Drop
         }
         #[cfg(feature = "headerless")]
-        Some(State::Detour) => Verdict::Pass,
+        Some(State::Detour | State::Held) => Verdict::Pass,
         Some(State::Adopted) => {
             cold_path();
             if learn::heard(s, &found.seg, Direction::Out, slot) {
@@ -248,10 +255,7 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, steered: bool) -> Verdict {
             count(Counter::DroppedSyn);
             Verdict::Drop
         }
-        chain::PASS => {
-            learn::syn(Run::Egress, Direction::Out);
-            Verdict::Pass
-        }
+        chain::PASS => passes(ctx, found),
         chain::DROP => Verdict::Drop,
         // The stack has not given this packet an Ethernet address of this host: the kernel must
         // do so.
@@ -260,6 +264,33 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, steered: bool) -> Verdict {
         },
         ifindex => on_its_way(ctx, ifindex as u32),
     }
+}
+
+/// Lets a SYN, or the answer to one, pass on the session's own five-tuple.
+#[cfg(not(feature = "headerless"))]
+#[inline(always)]
+fn passes(ctx: &TcContext, found: &Found) -> Verdict {
+    if !hold::chosen(ctx, found) {
+        return Verdict::Drop;
+    }
+    learn::syn(Run::Egress, Direction::Out);
+    if hold::answers(ctx, Run::Egress, found) {
+        Verdict::Pass
+    } else {
+        count(Counter::DroppedError);
+        Verdict::Drop
+    }
+}
+
+/// The same, on an interface that cannot lead packets to handlers.
+#[cfg(feature = "headerless")]
+#[inline(always)]
+fn passes(_: &TcContext, _: &Found) -> Verdict {
+    if let Some(scratch) = maps::scratch(Run::Egress as u32) {
+        scratch.held = 0;
+    }
+    learn::syn(Run::Egress, Direction::Out);
+    Verdict::Pass
 }
 
 /// Sends a SYN, or the answer to one, that has been put on its subsession.

@@ -14,6 +14,8 @@ use dysco_common::two_paths::{self, Anchor, ends_path, opens_windows};
 use dysco_common::{Counter, EventKind};
 
 use crate::chain;
+#[cfg(not(feature = "headerless"))]
+use crate::hold;
 use crate::icmp;
 use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
@@ -25,8 +27,7 @@ use crate::transit;
 use crate::write::{self, Change};
 use crate::{Verdict, is_short};
 use both_paths::{from_new_path, from_old_path, opening};
-use update::track;
-
+pub use update::track;
 pub use update::{ends, heard, received, received_exactly, was_broken, was_reset, was_sent};
 
 /// Judges an incoming packet that needs a closer look.
@@ -94,6 +95,11 @@ pub fn run(ctx: TcContext) -> Verdict {
             dropped(Counter::DroppedMarked)
         }
         #[cfg(not(feature = "headerless"))]
+        Some(State::Held) if !new => {
+            cold_path();
+            hold::judge(&ctx, Run::Ingress, key, &found, slot)
+        }
+        #[cfg(not(feature = "headerless"))]
         Some(State::Detour) if !new => {
             cold_path();
             maps::continue_in(&ctx, program::INGRESS);
@@ -129,6 +135,10 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, slot: u32, new: bool) -> Verdi
     match chain::arrives(ctx) {
         chain::PASS => {
             learn::syn(Run::Ingress, Direction::In);
+            #[cfg(not(feature = "headerless"))]
+            if !hold::answers(ctx, Run::Ingress, found) {
+                return dropped(Counter::DroppedError);
+            }
             Verdict::Pass
         }
         chain::DROP => Verdict::Drop,
@@ -289,7 +299,9 @@ fn decide(
             Decision::Leave(Verdict::Pass)
         }
         // A detour has programs of its own.
-        Some(State::Detour | State::Free | State::Closed) | None => Decision::Leave(Verdict::Pass),
+        Some(State::Detour | State::Held | State::Free | State::Closed) | None => {
+            Decision::Leave(Verdict::Pass)
+        }
     }
 }
 

@@ -103,7 +103,10 @@ extern "C" fn dysco_wants(run: u32, arrives: u32, rule: u32) -> u32 {
 #[inline(always)]
 pub fn read(ctx: &TcContext, run: Run) -> bool {
     let run = run as u32;
-    let readable = maps::scratch(run).is_some_and(|s| load_options(ctx, &mut s.packet).is_ok());
+    let readable = maps::scratch(run).is_some_and(|s| {
+        s.held = 0;
+        load_options(ctx, &mut s.packet).is_ok()
+    });
     if !readable || dysco_offer(run) == 0 {
         maps::count(Counter::Unreadable);
         return false;
@@ -122,7 +125,10 @@ pub fn syn(run: Run, dir: Direction) {
 #[unsafe(no_mangle)]
 extern "C" fn dysco_syn(run: u32, arrives: u32) -> u32 {
     let Some(Scratch {
-        packet: p, offer, ..
+        packet: p,
+        offer,
+        held,
+        ..
     }) = maps::scratch(run)
     else {
         return 0;
@@ -133,9 +139,9 @@ extern "C" fn dysco_syn(run: u32, arrives: u32) -> u32 {
         Direction::Out
     };
     if p.seg.has(ACK) {
-        answer(p, offer, dir);
+        answer(p, offer, dir, *held);
     } else {
-        open(run, p, offer, dir);
+        open(run, p, offer, dir, *held);
     }
     1
 }
@@ -190,18 +196,21 @@ fn repeats(s: &Session, syn: &Segment, dir: Direction) -> bool {
 /// True if neither end of the session has been seen to close or reset it.
 #[inline(always)]
 fn lives(s: &Session) -> bool {
-    let known = s.state == State::Tracked as u32 || s.state == State::Adopted as u32;
+    let known = s.state == State::Tracked as u32
+        || s.state == State::Adopted as u32
+        || s.state == State::Held as u32;
     known && !s.has_ended()
 }
 
 #[inline(always)]
-fn open(run: u32, p: &Packet, offer: &Offer, dir: Direction) {
+fn open(run: u32, p: &Packet, offer: &Offer, dir: Direction, held: u32) {
     let mut known = maps::find(&p.key);
     if let Some(Flow { s, .. }) = &mut known
         && s.state == State::Opening as u32
     {
         // A retransmission, or the port used again before anything answered.
         begin(s, &p.key, &p.seg, offer, dir);
+        s.laid_by = held;
         return;
     }
     if known
@@ -223,6 +232,7 @@ fn open(run: u32, p: &Packet, offer: &Offer, dir: Direction) {
     match maps::claim(&p.key, known.map(|flow| flow.s)) {
         Some((_, s)) => {
             begin(s, &p.key, &p.seg, offer, dir);
+            s.laid_by = held;
             maps::count(Counter::Tracked);
         }
         None => maps::no_room(),
@@ -279,7 +289,7 @@ pub fn opens(s: &mut Session, seg: &Segment, offer: &Offer, dir: Direction) {
 }
 
 #[inline(always)]
-fn answer(p: &Packet, offer: &Offer, dir: Direction) {
+fn answer(p: &Packet, offer: &Offer, dir: Direction, held: u32) {
     let Some(Flow { slot, s, .. }) = maps::find(&p.key) else {
         return;
     };
@@ -290,8 +300,16 @@ fn answer(p: &Packet, offer: &Offer, dir: Direction) {
         }
         return;
     }
+    // The program may have accepted data of the SYN (RFC 7413): it was not held.
+    if dir == Direction::Out && p.seg.ack == s.remote.isn.wrapping_add(1) {
+        s.laid_by = held;
+    }
     answered(s, &p.seg, offer, dir);
     s.state = State::Tracked as u32;
+    #[cfg(not(feature = "headerless"))]
+    if s.laid_by != 0 && s.two.chained == 0 {
+        crate::hold::begin(s, slot);
+    }
     maps::tell_opened(slot);
 }
 

@@ -18,6 +18,8 @@ mod chain;
 mod detour;
 mod egress;
 mod fast_path;
+#[cfg(not(feature = "headerless"))]
+mod hold;
 mod hop;
 mod icmp;
 mod ingress;

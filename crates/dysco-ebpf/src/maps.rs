@@ -12,7 +12,7 @@ use aya_ebpf::maps::{Array, HashMap, ProgramArray, Queue};
 use dysco_common::chain::{Given, Hop, Shared, Token};
 use dysco_common::delta::DeclaredDelta;
 use dysco_common::detour::{Detour, MAX_DETOURS};
-use dysco_common::policy::{MAX_RULES, PolicyRule};
+use dysco_common::policy::{MAX_RULES, MAX_RUNS, PolicyRule};
 use dysco_common::rule::Rules;
 use dysco_common::{Addr, Session};
 
@@ -128,6 +128,10 @@ pub fn detour(slot: u32) -> Option<&'static mut Detour> {
     // SAFETY: as in `session`.
     DETOURS.get_ptr_mut(index).map(|p| unsafe { &mut *p })
 }
+
+/// Names of the runs with services (`policy::run_name`), by the cgroup of their programs' sockets.
+#[map]
+pub static RUNS: HashMap<u64, u32> = HashMap::with_max_entries(MAX_RUNS, BPF_F_NO_PREALLOC);
 
 /// First source port of new subsessions, and number of ports. Set by user space.
 #[unsafe(no_mangle)]

@@ -66,6 +66,8 @@ pub enum Content {
         secret: Secret,
         /// Proves to the other host whose connection arrives.
         token: Secret,
+        /// The ends have sent nothing yet: no host has offered them a window.
+        silent: bool,
     },
     /// Answers `Invite`: the TCP port to connect to, or the reason against it.
     Invited(Result<u16, Cause>),
@@ -131,6 +133,7 @@ mod tests {
                 services: vec!["compress=level=9".into(), "crypt".into()],
                 secret: Secret([1; 32]),
                 token: Secret([2; 32]),
+                silent: true,
             },
             Content::Invited(Ok(7)),
             Content::Invited(Err(Cause::new("why").hint("do"))),

@@ -13,11 +13,13 @@ use super::table::Row;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST_DUMP: u16 = 0x301;
+const NLM_F_REQUEST_ACK: u16 = 0x5;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 /// Length of `struct nlmsghdr`.
 const HEAD: usize = 16;
 // linux/sock_diag.h, linux/inet_diag.h
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const SOCK_DESTROY: u16 = 21;
 /// Length of `struct inet_diag_req_v2`.
 const REQUEST: usize = 56;
 /// Length of `struct inet_diag_msg`, and the place of the inode in it.
@@ -39,6 +41,49 @@ pub fn rows() -> io::Result<Vec<Row>> {
         while !read(&socket, &mut rows)? {}
     }
     Ok(rows)
+}
+
+/// Ends a connection of the calling thread's network namespace: the kernel resets it, and its
+/// program gets an error.
+///
+/// # Errors
+/// If there is no such socket, the kernel has no CONFIG_INET_DIAG_DESTROY, or CAP_NET_ADMIN is
+/// missing.
+pub fn destroy(key: &FlowKey) -> io::Result<()> {
+    let socket = Socket::new(NETLINK_SOCK_DIAG)?;
+    socket.connect(&Kernel::new(0, 0))?;
+    socket.send(&of_one(key), 0)?;
+    let done = read(&socket, &mut Vec::new());
+    // The kernel acknowledges by an error of 0.
+    match done {
+        Err(error) if error.raw_os_error() == Some(0) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Returns a request to destroy one socket.
+fn of_one(key: &FlowKey) -> Vec<u8> {
+    let (local, remote) = (key.local(), key.remote());
+    let family = match local.ip() {
+        IpAddr::V4(_) => libc::AF_INET,
+        IpAddr::V6(_) => libc::AF_INET6,
+    };
+    let mut bytes = request(family as u8);
+    bytes[4..6].copy_from_slice(&SOCK_DESTROY.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&NLM_F_REQUEST_ACK.to_ne_bytes());
+    // struct inet_diag_sockid: ports and addresses in network order, an interface, a cookie.
+    let id = &mut bytes[HEAD + 8..];
+    id[..2].copy_from_slice(&local.port().to_be_bytes());
+    id[2..4].copy_from_slice(&remote.port().to_be_bytes());
+    for (at, ip) in [(4, local.ip()), (20, remote.ip())] {
+        match ip {
+            IpAddr::V4(ip) => id[at..at + 4].copy_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => id[at..at + 16].copy_from_slice(&ip.octets()),
+        }
+    }
+    // INET_DIAG_NOCOOKIE: any socket of this name.
+    id[40..48].fill(0xff);
+    bytes
 }
 
 /// Returns a request for all sockets of a family, in all states.
@@ -116,11 +161,36 @@ fn row(body: &[u8]) -> Option<Row> {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+    use std::io::Read;
     use std::net::{TcpListener, TcpStream};
     use std::path::Path;
 
     use super::*;
     use crate::table::rows_in;
+
+    #[test]
+    fn a_destroyed_connection_is_reset() {
+        for at in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(at) else {
+                continue;
+            };
+            let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (mut far, _) = listener.accept().unwrap();
+            let key = FlowKey::new(near.local_addr().unwrap(), near.peer_addr().unwrap());
+            match destroy(&key) {
+                // Not each kernel has it.
+                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return,
+                done => done.unwrap(),
+            }
+            for (end, kind) in [
+                (&mut near, io::ErrorKind::ConnectionAborted),
+                (&mut far, io::ErrorKind::ConnectionReset),
+            ] {
+                assert_eq!(end.read(&mut [0]).unwrap_err().kind(), kind, "{at}");
+            }
+            assert_eq!(destroy(&key).unwrap_err().kind(), io::ErrorKind::NotFound);
+        }
+    }
 
     #[test]
     fn the_kernel_lists_the_same_both_ways() {

@@ -7,7 +7,7 @@ mod ask;
 mod close;
 mod config;
 mod declared;
-mod diag;
+pub mod diag;
 mod duplicate;
 pub mod elsewhere;
 mod empty;

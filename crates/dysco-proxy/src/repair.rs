@@ -19,6 +19,8 @@ const TCP_REPAIR_OPTIONS: i32 = 22;
 const TCP_REPAIR_WINDOW: i32 = 29;
 const RECEIVE_QUEUE: i32 = 1;
 const SEND_QUEUE: i32 = 2;
+/// Leaves repair mode with a window probe.
+const OFF_WITH_PROBE: i32 = 0;
 /// Leaves repair mode without a window probe.
 const OFF_WITHOUT_PROBE: i32 = -1;
 const OPTION_MSS: u32 = 2;
@@ -135,6 +137,19 @@ fn options(socket: &OwnedFd, half: &Half) -> io::Result<()> {
 /// If it is no TCP socket, or CAP_NET_ADMIN is missing.
 pub fn hush(socket: &OwnedFd) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_TCP, TCP_REPAIR, ON)
+}
+
+/// Lets an established socket send a window probe, which tells its peer the window. The kernel sends
+/// one when a socket leaves repair mode (`tcp_send_window_probe`, net/ipv4/tcp_output.c). Meanwhile
+/// a program cannot write to the socket (EINVAL).
+///
+/// # Errors
+/// If it is no TCP socket, or CAP_NET_ADMIN is missing.
+pub fn probe(socket: impl AsFd) -> io::Result<()> {
+    for mode in [ON, OFF_WITH_PROBE] {
+        set_option(&socket, libc::IPPROTO_TCP, TCP_REPAIR, mode)?;
+    }
+    Ok(())
 }
 
 /// Resets a connection, although other processes have its socket as well.

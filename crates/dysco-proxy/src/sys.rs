@@ -38,12 +38,24 @@ pub(crate) fn upper_protocol(fd: &OwnedFd) -> io::Result<String> {
 }
 
 /// Sets an option of a fixed size.
-pub(crate) fn set_option<T: Copy>(fd: &OwnedFd, level: i32, name: i32, value: T) -> io::Result<()> {
+pub(crate) fn set_option<T: Copy>(
+    fd: &impl AsFd,
+    level: i32,
+    name: i32,
+    value: T,
+) -> io::Result<()> {
     let len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel reads at most `len` bytes of a local value; every T used here is a plain
     // integer.
-    let r =
-        unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), len) };
+    let r = unsafe {
+        libc::setsockopt(
+            fd.as_fd().as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            len,
+        )
+    };
     if r != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -99,7 +99,7 @@ impl Host {
             State::Tombstone | State::Opening | State::Free => false,
             State::Return | State::Joining | State::Switching | State::Passing => false,
             // Services are not explored here.
-            State::Detour => false,
+            State::Detour | State::Held => false,
         }
     }
 

@@ -28,7 +28,12 @@ pub fn from_socket(d: &mut Detour, to: End, seg: &Segment, scale: u8) -> Option<
         return None;
     }
     let seq = if entered {
-        seg.seq.wrapping_add(way.from_socket)
+        let seq = if carries {
+            seg.seq
+        } else {
+            first_or(seg.seq, way.start)
+        };
+        seq.wrapping_add(way.from_socket)
     } else {
         way.delivered
     };
@@ -58,6 +63,19 @@ pub fn from_socket(d: &mut Detour, to: End, seg: &Segment, scale: u8) -> Option<
         sack_add: acked.to_socket.wrapping_neg(),
         sacks: own && speaks,
     })
+}
+
+/// Returns the number of a packet without data. A window probe has the number before the next
+/// (`tcp_xmit_probe_skb`, net/ipv4/tcp_output.c), and a receiver does not take its window. The first
+/// one, of a socket that has not sent anything, opens the window of an end that has waited for the
+/// session's services.
+#[inline(always)]
+const fn first_or(seq: u32, start: u32) -> u32 {
+    if seq.wrapping_add(1) == start {
+        start
+    } else {
+        seq
+    }
 }
 
 /// Records what the socket acknowledges to the end. Returns true if the end may hear the socket.

@@ -263,6 +263,26 @@ impl Net {
         }
     }
 
+    /// Lets both directions enter with their first byte. No end has been offered a window. Each
+    /// socket then probes its end.
+    fn enter_silent(&mut self) {
+        for end in &mut self.ends {
+            end.edge = end.first;
+        }
+        let start = [1000, u32::MAX - 3];
+        self.sockets = [Tcp::new(start[1], start[0]), Tcp::new(start[0], start[1])];
+        for (i, start) in start.into_iter().enumerate() {
+            let way = self.way(i);
+            *way = Way::from_first_byte(start, way.shift, way.sent);
+            self.parts[i].push((0, usize::MAX));
+        }
+        for i in 0..2 {
+            let mut probe = self.sockets[i].bare();
+            probe.seg.seq = probe.seg.seq.wrapping_sub(1);
+            self.socket_sends(i, probe);
+        }
+    }
+
     fn leave(&mut self) {
         for i in 0..2 {
             self.handlers[i].left = true;
@@ -329,5 +349,47 @@ proptest! {
             if net.phases() != [phase::DIRECT; 2] { break; }
         }
         net.finish();
+    }
+
+    #[test]
+    fn a_handler_that_is_there_first_has_every_byte(
+        seed: u64,
+        loss in 0u64..20,
+        lengths in (0usize..600, 0usize..600),
+        steps in prop::option::of(0usize..600),
+    ) {
+        let mut net = Net::new(seed, loss, [lengths.0, lengths.1]);
+        net.enter_silent();
+        net.until(phase::THROUGH);
+        if let Some(steps) = steps {
+            for _ in 0..steps { net.step(); }
+            if net.phases() == [phase::THROUGH; 2] {
+                net.leave();
+                net.until(phase::DIRECT);
+            }
+        }
+        net.finish();
+    }
+}
+
+/// A stack takes no window from a packet with an old number: see `tcp_validate_incoming`,
+/// net/ipv4/tcp_input.c.
+#[test]
+fn the_first_probe_of_a_socket_opens_the_window_of_its_end() {
+    let mut net = Net::new(1, 0, [100, 100]);
+    net.enter_silent();
+    for i in 0..2 {
+        let other = net.first[1 - i];
+        let probe = &net.wire[i][0].seg;
+        assert_eq!((probe.seq, probe.ack), (other, net.first[i]));
+        assert!(probe.window > 0);
+        // A later one is no news: it has the number of its socket.
+        net.wire[i].clear();
+        let sent = net.sockets[i].packet(net.sockets[i].next, std::vec![7; 3], false);
+        net.socket_sends(i, sent);
+        let mut later = net.sockets[i].bare();
+        later.seg.seq = later.seg.seq.wrapping_add(2);
+        net.socket_sends(i, later);
+        assert_eq!(net.wire[i][1].seg.seq, other.wrapping_add(2));
     }
 }

@@ -49,6 +49,9 @@ pub enum State {
     /// Services are in the session, or were, and have added bytes. Its record in the map of detours
     /// has the routes of its data (see [`crate::detour`]).
     Detour = 14,
+    /// The session was opened by a rule with services, which have not come in yet. Data and FINs are
+    /// dropped, and acknowledgements offer no window, so that neither end sends any.
+    Held = 15,
 }
 
 impl State {
@@ -70,6 +73,7 @@ impl State {
             12 => State::Switching,
             13 => State::Passing,
             14 => State::Detour,
+            15 => State::Held,
             _ => return None,
         })
     }

@@ -28,6 +28,7 @@ pub enum Case {
     RelayedReturning,
     Returned,
     Detoured,
+    Held,
     LeftByProxy,
     LeftByChain,
 }
@@ -57,6 +58,8 @@ pub enum Sends {
     Client,
     /// The handler process of the session's services, while they are in.
     Handler,
+    /// Dropped. Acknowledgements pass, without a window.
+    Later,
     /// Dropped.
     Nowhere,
 }
@@ -169,6 +172,7 @@ impl View {
             View::Relayed(_) => Case::Relayed,
             View::Returned => Case::Returned,
             View::Detoured => Case::Detoured,
+            View::Held => Case::Held,
             View::Left(Leaver::Proxy) => Case::LeftByProxy,
             View::Left(Leaver::Chain) => Case::LeftByChain,
         }
@@ -193,7 +197,7 @@ impl Cutover {
 
 impl Case {
     /// All cases, in the order of the table.
-    pub const ALL: [Case; 22] = [
+    pub const ALL: [Case; 23] = [
         Case::Free,
         Case::Opening,
         Case::Tracked,
@@ -213,6 +217,7 @@ impl Case {
         Case::RelayedReturning,
         Case::Returned,
         Case::Detoured,
+        Case::Held,
         Case::LeftByProxy,
         Case::LeftByChain,
         Case::Closed,
@@ -242,6 +247,7 @@ impl Case {
             Case::RelayedReturning => row(State::Relay, "replies bypass this host", (S::Relayed, A::BothSides), C::OnceSilent, Some(N::Returned), ("relayed", Some(R::Return))),
             Case::Returned => row(State::Return, "", (S::Client, A::Own), C::OnceSilent, Some(N::Returned), ("return", Some(R::Return))),
             Case::Detoured => row(State::Detour, "", (S::Handler, A::Own), C::OnceSilent, Some(N::Services), ("service", None)),
+            Case::Held => row(State::Held, "", (S::Later, A::Own), C::SoonAfterEnd, Some(N::Services), ("held", None)),
             Case::LeftByProxy => row(State::Tombstone, "a proxy has left", (S::Nowhere, A::Nothing), C::Tombstone, None, ("tombstone", Some(R::Bypass))),
             Case::LeftByChain => row(State::Tombstone, "the chain has left", (S::Nowhere, A::Nothing), C::Tombstone, None, ("tombstone", None)),
             Case::Closed => row(State::Closed, "", (S::Unchanged, A::Own), C::Unused, None, ("closed", None)),

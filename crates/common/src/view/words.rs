@@ -23,6 +23,7 @@ impl Sends {
             Sends::Handler => {
                 "to its services; directly before they are in and after they have left"
             }
+            Sends::Later => "nowhere until its services are in; acknowledgements offer no window",
             Sends::Nowhere => "nowhere",
         }
     }
@@ -66,7 +67,7 @@ impl Need {
             Need::Bypassed => "its proxy has left (bypass)",
             Need::Relayed => "its proxy has left (local)",
             Need::Returned => "its proxy has left (return)",
-            Need::Services => "services are in it, or have added bytes to it",
+            Need::Services => "services are in it, come in, or have added bytes to it",
         }
     }
 }

@@ -6,7 +6,7 @@ use dysco_common::chain::Chain;
 use dysco_common::policy::{Families, Otherwise, PolicyRule};
 use dysco_common::{Addr, Element};
 
-use super::{Policy, Rule};
+use super::{Elements, Policy, Rule};
 use crate::{PortRange, Prefix};
 
 impl Policy {
@@ -20,7 +20,7 @@ impl Policy {
 
     /// Returns the policy that these rules represent, without names. Consecutive rules that
     /// differ only in their ports become one. Returns `None` if this version does not know the
-    /// kind of an element.
+    /// kind of an element, or a rule has services, which only the file names.
     pub fn of_compiled(compiled: &[PolicyRule]) -> Option<Policy> {
         let mut rules: Vec<Rule> = Vec::new();
         for rule in compiled {
@@ -38,7 +38,10 @@ impl Rule {
     fn families(&self) -> Families {
         let prefixes = [self.source, self.destination].into_iter().flatten();
         let known = prefixes.map(|prefix| prefix.address);
-        match known.chain(self.chain.iter().map(Element::host)).next() {
+        match known
+            .chain(self.chain.hosts.iter().map(Element::host))
+            .next()
+        {
             Some(IpAddr::V4(_)) => Families::V4,
             Some(IpAddr::V6(_)) => Families::V6,
             None => Families::Both,
@@ -66,7 +69,8 @@ impl Rule {
                 families: self.families() as u8,
                 otherwise: self.otherwise as u8,
                 // The length of the chain was checked before.
-                chain: Chain::of(&self.chain).unwrap_or_default(),
+                chain: Chain::of(&self.chain.hosts).unwrap_or_default(),
+                serves: u8::from(!self.chain.services.is_empty()),
                 ..PolicyRule::default()
             }
         });
@@ -74,6 +78,10 @@ impl Rule {
     }
 
     fn of_compiled(rule: &PolicyRule) -> Option<Rule> {
+        if rule.serves != 0 {
+            // Only the file names the services.
+            return None;
+        }
         let prefix = |address, mask| prefix(address, mask, rule.families == Families::V4 as u8);
         let ports = PortRange {
             first: rule.first_port,
@@ -88,7 +96,7 @@ impl Rule {
                 .filter(|p| *p != PortRange::ALL)
                 .into_iter()
                 .collect(),
-            chain: elements.map(Element::of_wire).collect::<Option<_>>()?,
+            chain: Elements::of_hosts(elements.map(Element::of_wire).collect::<Option<_>>()?),
             otherwise: match rule.otherwise == Otherwise::Direct as u8 {
                 true => Otherwise::Direct,
                 false => Otherwise::Refuse,

@@ -278,6 +278,7 @@ mod tests {
             file: "/p.toml".into(),
             error: None,
             rules: vec![RuleReport {
+                services: Vec::new(),
                 name: "r".into(),
                 source: "any".into(),
                 destination: "any".into(),

@@ -64,6 +64,10 @@ impl Engine {
                 let (services, plane) = (&mut core.host.services, &mut core.host.plane);
                 return services.request(plane, request, caller, replies);
             }
+            Request::Run(request) => {
+                let (services, plane) = (&mut core.host.services, &core.host.plane);
+                services.begin_run(plane, &request, &caller)
+            }
             Request::Services(listing) => {
                 return core.host.services.list(&core.host.plane, &listing, replies);
             }

@@ -169,7 +169,7 @@ impl Chains {
     }
 
     fn ask_for_hosts(&self, plane: &Plane) {
-        let chains = self.policy.rules.iter().flat_map(|rule| &rule.chain);
+        let chains = self.policy.rules.iter().flat_map(|rule| &rule.chain.hosts);
         let peers = plane.config.control.peers.iter().copied();
         let met = self.met.keys().copied();
         let wanted: HashSet<_> = chains.map(Element::host).chain(met).chain(peers).collect();

@@ -158,6 +158,8 @@ impl ThisHost {
                 // The session was heard, and the ring was full.
                 self.plane.agent.confirm(slot);
             }
+            // Its event was lost, or came to an earlier process.
+            self.hold(slot, &s);
             let known = self.plane.collector.ending.get(&slot).copied();
             let retention = self.plane.retention(&s, boot, crowded);
             // The other entry of a session that is being made or changed may not have been seen.

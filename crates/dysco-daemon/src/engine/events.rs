@@ -43,6 +43,10 @@ impl ThisHost {
             EventKind::Drained => self.proxy_changes.drained(&mut self.plane, slot),
             EventKind::Broken => self.session_broken(slot),
             EventKind::Rerouted => self.services.rerouted(&mut self.plane, slot),
+            EventKind::Held => {
+                let s = self.plane.agent.session(slot);
+                self.hold(slot, &s);
+            }
             EventKind::PathOpen if self.chain_updates.has(slot) => {
                 self.chain_updates.path_answered(&mut self.plane, slot)
             }

@@ -26,6 +26,8 @@ impl Engine {
             .chain_updates
             .close_due_paths(&self.core.host.plane);
         if part == 0 {
+            let host = &mut self.core.host;
+            host.services.end_runs(&host.plane);
             self.core.host.plane.agent.release_quarantine();
             self.core.host.plane.sweep_interfaces();
             self.core

@@ -87,6 +87,21 @@ impl Sockets {
         }
     }
 
+    /// Tells both ends the window that the sockets have. The handler has nothing to write yet.
+    pub fn open_windows(&self) {
+        let far = match &self.far {
+            Far::End(far) => Some(far.as_fd()),
+            Far::Handler(_) => None,
+        };
+        // The far end's answer takes longer: the handler gets its bytes once the near socket is
+        // ready again.
+        for fd in far.into_iter().chain([self.near.as_fd()]) {
+            if let Err(error) = repair::probe(fd) {
+                tracing::warn!(%error, "an end of a session with services learns its window late");
+            }
+        }
+    }
+
     /// Resets both connections.
     pub fn reset(&self) {
         for fd in [Some(self.near.as_fd()), self.far()].into_iter().flatten() {

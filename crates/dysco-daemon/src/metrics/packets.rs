@@ -87,6 +87,7 @@ fn place(counter: Counter) -> (Group, &'static [&'static str]) {
         Counter::DroppedMarked => (Group::Dropped, &["congestion_unanswered"]),
         Counter::BeyondWindow => (Group::Dropped, &["beyond_window_in_two_paths"]),
         Counter::DroppedHandler => (Group::Dropped, &["from_handler"]),
+        Counter::DroppedHeld => (Group::Dropped, &["before_services"]),
         Counter::ToHandler => (Group::Handlers, &["to"]),
         Counter::FromHandler => (Group::Handlers, &["from"]),
         Counter::Relayed => (Group::Relayed, &[]),

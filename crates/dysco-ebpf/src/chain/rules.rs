@@ -70,6 +70,10 @@ pub extern "C" fn dysco_chain_choose(run: u32, name: u32) -> u32 {
     scratch.pending.left = 0;
     scratch.pending.chain = rule.chain;
     scratch.pending.last = WireElement::default();
+    if rule.serves != 0 {
+        scratch.held = name;
+        return NO_RULE;
+    }
     let otherwise = rule.otherwise;
     let chain = &scratch.pending.chain;
     if chain.len == 0 {

@@ -15,7 +15,7 @@ use crate::{atomic, fast_path};
 
 /// Takes in a segment on the session's own five-tuple.
 #[inline(always)]
-pub(super) fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
+pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     let seg = &found.seg;
     if seg.flags & (FIN | RST) != 0 {
         cold_path();

@@ -26,6 +26,9 @@ const READABLE: EventFlags = EventFlags::IN
     .union(EventFlags::PRI)
     .union(EventFlags::RDHUP);
 
+/// Greatest number of attempts to write to a socket that is in repair mode.
+const REPAIRED: u32 = 10_000;
+
 /// Greatest number of parts that one system call writes.
 const PARTS: usize = 32;
 
@@ -221,6 +224,7 @@ impl Link {
     /// Writes what waits, as far as the kernel takes it. Returns the number of bytes.
     pub fn flush(&mut self) -> io::Result<usize> {
         let before = self.waiting;
+        let mut refused = 0;
         while self.writable && self.waiting > 0 {
             let mut parts = [IoSlice::new(&[]); PARTS];
             for (part, bytes) in parts.iter_mut().zip(&self.queue) {
@@ -234,6 +238,11 @@ impl Link {
                 Ok(n) => self.written(n),
                 Err(Errno::AGAIN) => self.writable = false,
                 Err(Errno::INTR) => {}
+                // dyscod makes the socket probe its peer, which takes some microseconds.
+                Err(Errno::INVAL) if refused < REPAIRED => {
+                    refused += 1;
+                    std::thread::yield_now();
+                }
                 Err(error) => return Err(error.into()),
             }
         }

@@ -16,13 +16,13 @@ use serde_json::{Value, json};
 use crate::services::OneEnd;
 
 /// A lab with `dyscod` on the hosts of both ends.
-struct BothEnds {
-    here: OneEnd,
+pub struct BothEnds {
+    pub here: OneEnd,
     there: Daemon,
 }
 
 impl BothEnds {
-    fn new(name: &str, family: Family) -> Result<BothEnds> {
+    pub fn new(name: &str, family: Family) -> Result<BothEnds> {
         BothEnds::over(Lab::builder(name).build()?, family)
     }
 
@@ -33,7 +33,7 @@ impl BothEnds {
     }
 
     /// Waits until the other host lists this number of sessions with services.
-    fn wait_there(&self, count: usize) -> Result<()> {
+    pub fn wait_there(&self, count: usize) -> Result<()> {
         let listed = || {
             let rows = self.list(Role::Server).ok()?;
             let all_in = rows.iter().all(|row| row["state"] == "in");
@@ -58,7 +58,7 @@ impl BothEnds {
         Ok(Pid::from_raw(pid.context("no handler")? as i32))
     }
 
-    fn finish(self) -> Result<()> {
+    pub fn finish(self) -> Result<()> {
         let there = self.list(Role::Server)?;
         let pid = there.first().and_then(|row| row["handler"].as_i64());
         drop(self.there);

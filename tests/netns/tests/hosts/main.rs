@@ -5,6 +5,7 @@ mod both_ends;
 mod containers;
 mod firewall_state;
 mod firewalls;
+mod first_byte;
 mod harness;
 mod interfaces;
 mod interrupted;

@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 
 const PORT: u16 = 9000;
 
+/// Configuration of a host with a policy of its own.
+const OWN_POLICY: &str = "[chain]\npolicy = \"/run/policy.toml\"\n";
+
 /// A lab with `dyscod` on the client's host alone: the other end need not know.
 pub struct OneEnd {
     pub lab: Lab,
@@ -28,7 +31,7 @@ impl OneEnd {
 
     pub fn over(lab: Lab, family: Family) -> Result<OneEnd> {
         let fleet = Fleet::new(&lab)?;
-        let daemon = fleet.start(&lab, Role::Client, "")?;
+        let daemon = fleet.start(&lab, Role::Client, OWN_POLICY)?;
         let server = Server::start(&lab.server, Role::Server.at(family, PORT))?;
         Ok(OneEnd {
             lab,

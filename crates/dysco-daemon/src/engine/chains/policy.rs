@@ -7,11 +7,11 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use dysco_api::{Explained, Failure, FailureCode, PolicyReport, Reply, RuleReport};
-use dysco_common::Element;
+use dysco_common::{Element, FlowKey};
 use dysco_config::policy::{Policy, PolicyError};
 use dysco_explain::{Cause, Explain};
 
-use crate::engine::{Answer, Chains, Plane};
+use crate::engine::{Answer, Chains, Plane, services};
 
 impl Chains {
     /// Takes up the rules that the data plane has, and puts those of the file in force.
@@ -133,14 +133,36 @@ impl Chains {
         if self.applied && policy == self.policy {
             return Ok(());
         }
+        for rule in policy.rules.iter().filter(|r| !r.chain.services.is_empty()) {
+            services::known(&rule.chain.services)?;
+        }
         let (rules, _) = policy.compile();
         plane.agent.apply_policy(&rules).map_err(|e| e.explain())?;
         let text = format!("{} rules are in force", policy.rules.len());
+        let serves = policy.rules.iter().any(|r| !r.chain.services.is_empty());
         (self.policy, self.applied) = (policy, true);
+        if serves {
+            // Their first session does not wait for the start of a handler.
+            let prepare = Answer::Service(Box::new(services::Done::Wanted));
+            // The engine has ended.
+            let _ = plane.answers.send(prepare);
+        }
         (self.asked, self.refreshed) = (None, None);
         plane.report("policy_applied", None, text);
         self.sweep_chains(plane);
         Ok(())
+    }
+
+    /// Returns the services that the policy gives a session that this host has opened.
+    pub(in crate::engine) fn services_for(&self, key: &FlowKey) -> Option<services::Wanted> {
+        let at = self.policy.find(key.local(), key.remote())?;
+        let rule = self.policy.rules.get(at)?;
+        let name = self.policy.names().nth(at).unwrap_or_default();
+        (!rule.chain.services.is_empty()).then(|| services::Wanted {
+            services: rule.chain.services.clone(),
+            otherwise: rule.otherwise,
+            by: format!("rule {name} of the policy"),
+        })
     }
 
     /// Answers `policy list`.
@@ -163,13 +185,18 @@ impl Chains {
         let rule = &self.policy.rules[at];
         let any = |word: Option<String>| word.unwrap_or_else(|| "any".into());
         let ports: Vec<_> = rule.ports.iter().map(ToString::to_string).collect();
-        let missing = rule.chain.iter().filter(|e| !there.contains(&e.host()));
+        let missing = rule
+            .chain
+            .hosts
+            .iter()
+            .filter(|e| !there.contains(&e.host()));
         RuleReport {
             name: self.policy.names().nth(at).unwrap_or_default(),
             source: any(rule.source.map(|p| p.to_string())),
             destination: any(rule.destination.map(|p| p.to_string())),
             ports: any((!ports.is_empty()).then(|| ports.join(", "))),
-            chain: rule.chain.clone(),
+            chain: rule.chain.hosts.clone(),
+            services: rule.chain.services.clone(),
             missing: missing.copied().collect(),
             otherwise: rule.otherwise,
         }
@@ -247,6 +274,11 @@ impl Chains {
         let rule = found.map(|at| self.rule_report(at, &there));
         let (verdict, text) = match &rule {
             None => ("direct", "no rule matches: it goes direct".to_owned()),
+            Some(rule) if !rule.services.is_empty() => {
+                let services = services::words(&rule.services);
+                let text = format!("rule {}: it gets {services}", rule.name);
+                ("services", text)
+            }
             Some(rule) if rule.chain.is_empty() => {
                 let text = format!("rule {} has an empty chain: it goes direct", rule.name);
                 ("direct", text)

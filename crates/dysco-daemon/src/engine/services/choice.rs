@@ -56,7 +56,7 @@ pub(super) fn slots(
 }
 
 /// Checks that the handler knows the services.
-fn known(services: &[ServiceSpec]) -> Result<(), Cause> {
+pub(in crate::engine) fn known(services: &[ServiceSpec]) -> Result<(), Cause> {
     if services.is_empty() {
         return Err(Cause::new("the request names no service").hint("name one, such as +count"));
     }
@@ -216,7 +216,7 @@ fn elsewhere(plane: &Plane, slot: u32, s: &Session) -> Option<Cause> {
         View::Tracked | View::Adopted if s.is_chained() => {
             Some("it passes a chain of hosts".into())
         }
-        View::Tracked => None,
+        View::Tracked | View::Held => None,
         View::Adopted => Some(
             Cause::new("no packet of it has been seen since dyscod adopted it")
                 .hint("ask again once it has moved"),

@@ -146,16 +146,8 @@ impl Services {
     /// Begins what waits for the handler, and starts one if there is none.
     pub(super) fn go_on(&mut self, plane: &mut Plane) {
         let Some(handler) = self.handler.clone() else {
-            if !self.starting && !self.waiting.is_empty() {
-                self.starting = true;
-                let folder = plane.config.removal.state_dir.clone();
-                let answers = plane.answers.clone();
-                let agent = plane.agent.clone();
-                tokio::spawn(async move {
-                    let started = start_handler(&folder, agent).await;
-                    // The engine may have ended.
-                    let _ = answers.send(Answer::Service(Box::new(Done::Started(started))));
-                });
+            if !self.waiting.is_empty() {
+                self.prepare(plane);
             }
             return;
         };
@@ -176,6 +168,22 @@ impl Services {
                 let _ = answers.send(Answer::Service(Box::new(Done::Made(slot, made))));
             });
         }
+    }
+
+    /// Starts a handler if there is none.
+    pub(in crate::engine) fn prepare(&mut self, plane: &Plane) {
+        if self.starting || self.handler.is_some() {
+            return;
+        }
+        self.starting = true;
+        let folder = plane.config.removal.state_dir.clone();
+        let answers = plane.answers.clone();
+        let agent = plane.agent.clone();
+        tokio::spawn(async move {
+            let started = start_handler(&folder, agent).await;
+            // The engine may have ended.
+            let _ = answers.send(Answer::Service(Box::new(Done::Started(started))));
+        });
     }
 
     /// A handler was started, or could not be.

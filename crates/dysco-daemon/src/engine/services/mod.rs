@@ -8,10 +8,12 @@
 
 mod choice;
 mod handler;
+mod hold;
 mod list;
 mod pair;
 mod progress;
 mod request;
+mod runs;
 mod take_up;
 
 use std::collections::HashMap;
@@ -27,9 +29,12 @@ use dysco_runner::protocol::Report;
 
 use super::Plane;
 use crate::handlers::{Sockets, Started};
-pub(in crate::engine) use choice::in_the_way;
+pub(in crate::engine) use choice::{in_the_way, known};
 use handler::Handler;
+use hold::Held;
+pub(in crate::engine) use hold::Wanted;
 use pair::{Came, Door, Paired};
+pub(in crate::engine) use progress::words;
 use request::Job;
 
 /// Sessions with services, and the handler that runs these.
@@ -51,6 +56,7 @@ pub(in crate::engine) struct Services {
     calls: HashMap<u64, list::Calling>,
     /// The next listing is of a handler that an earlier process started.
     taking_up: bool,
+    runs: runs::Runs,
 }
 
 /// A session that has services, or had some that added bytes.
@@ -73,6 +79,12 @@ struct Serviced {
     delta: [i64; 2],
     /// The other half, if the services are at both ends.
     paired: Option<Paired>,
+    /// A rule or a run has opened it, and this host holds it.
+    held: Option<Held>,
+    /// The ends have sent nothing yet, and cannot before the services are in.
+    silent: bool,
+    /// Repetition of the packet that opens the remote end's window.
+    probe: Option<hold::Probe>,
 }
 
 impl Serviced {
@@ -91,6 +103,9 @@ impl Serviced {
             ordered: Instant::now(),
             delta: [0; 2],
             paired: None,
+            held: None,
+            silent: false,
+            probe: None,
         }
     }
 
@@ -107,11 +122,15 @@ impl Serviced {
         if !lives {
             return Err("it has ended or was changed meanwhile".into());
         }
-        let paired = self.paired.is_some();
-        let entered = plane.agent.enter_detour(slot, start, link, paired);
+        let (paired, silent) = (self.paired.is_some(), self.silent);
+        let entered = plane.agent.enter_detour(slot, start, link, paired, silent);
         entered.map_err(|error| error.explain().cause())?;
         self.stage = Stage::Entering;
         self.ordered = Instant::now();
+        if let Some(sockets) = self.sockets.as_ref().filter(|_| silent) {
+            sockets.open_windows();
+            self.probe = (!paired).then(hold::Probe::first);
+        }
         Ok(())
     }
 }
@@ -141,6 +160,8 @@ enum Stage {
 
 /// Answer of a task.
 pub(in crate::engine) enum Done {
+    /// A rule with services is in force: a handler will be needed.
+    Wanted,
     /// A handler was started, or could not be.
     Started(Result<Started, Cause>),
     /// Sockets were made for the session of a slot, or could not be.
@@ -162,6 +183,7 @@ impl Services {
     /// Takes the answer of a task.
     pub fn take(&mut self, plane: &mut Plane, done: Done) {
         match done {
+            Done::Wanted => self.prepare(plane),
             Done::Started(started) => self.started(plane, started),
             Done::Made(slot, made) => self.made(plane, slot, made),
             Done::Came(came) => self.came(plane, came),
@@ -173,7 +195,8 @@ impl Services {
     /// True while a session's routes change.
     pub fn is_busy(&self) -> bool {
         let changes = |stage| matches!(stage, Stage::Entering | Stage::Leaving);
-        let waits = |one: &Serviced| changes(one.stage) || one.waits_for_peer();
+        let waits =
+            |one: &Serviced| changes(one.stage) || one.waits_for_peer() || one.probe.is_some();
         !self.jobs.is_empty() || self.sessions.values().any(waits)
     }
 }

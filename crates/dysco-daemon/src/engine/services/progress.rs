@@ -97,7 +97,10 @@ impl Services {
             return;
         };
         match one.enter(plane, slot, &start, &link) {
-            Ok(()) => self.begun(plane, slot, ServiceOutcome::Entering),
+            Ok(()) => {
+                self.begun(plane, slot, ServiceOutcome::Entering);
+                self.step(plane, slot);
+            }
             Err(cause) => {
                 self.release(slot);
                 self.refuse(plane, slot, cause);
@@ -164,6 +167,7 @@ impl Services {
             self.step(plane, slot);
             self.wait_for_peer(plane, slot);
         }
+        self.probe_again(plane);
         let now = Instant::now();
         let over = |id: &u64| {
             self.jobs
@@ -212,9 +216,11 @@ impl Services {
 
     /// All bytes of the session pass the handler.
     fn all_in(&mut self, plane: &mut Plane, slot: u32) {
-        let by = self.by(slot);
         if let Some(one) = self.sessions.get_mut(&slot) {
             one.stage = Stage::In;
+        }
+        let by = self.by(slot);
+        if let Some(one) = self.sessions.get(&slot) {
             let text = format!("{}{by}", words(&one.services));
             plane.report("services-put", Some(one.session), text);
         }
@@ -312,6 +318,7 @@ impl Services {
 
     /// Gives up before the session has changed.
     pub(super) fn refuse(&mut self, plane: &mut Plane, slot: u32, cause: Cause) {
+        self.unheld(plane, slot, &cause);
         self.settle_refused(plane, slot, cause);
         let delta = self.sessions.get(&slot).map(|one| one.delta);
         match delta {
@@ -328,11 +335,13 @@ impl Services {
 
     /// Returns who asked for a session's change, as the end of an event's text.
     fn by(&self, slot: u32) -> String {
-        let job = self
-            .sessions
-            .get(&slot)
-            .and_then(|one| self.jobs.get(&one.job?));
-        job.map_or_else(String::new, |job| format!("; by {}", job.by))
+        let Some(one) = self.sessions.get(&slot) else {
+            return String::new();
+        };
+        let job = one.job.and_then(|job| self.jobs.get(&job));
+        let held = one.held.as_ref().filter(|_| one.stage == Stage::In);
+        let by = job.map(|job| &job.by).or(held.map(|held| &held.by));
+        by.map_or_else(String::new, |by| format!("; by {by}"))
     }
 
     /// Closes the session's sockets without a packet.
@@ -439,7 +448,8 @@ pub(super) fn are(d: &Detour, phase: u32) -> bool {
     d.out.phase == phase && d.back.phase == phase
 }
 
-fn words(services: &[dysco_api::ServiceSpec]) -> String {
+/// Returns services as an event names them.
+pub(in crate::engine) fn words(services: &[dysco_api::ServiceSpec]) -> String {
     let names = services.iter().map(|service| format!("+{}", service.name));
     names.collect::<Vec<_>>().join(" ")
 }

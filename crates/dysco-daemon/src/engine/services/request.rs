@@ -124,12 +124,13 @@ impl Services {
     /// Begins to put services into a session.
     fn put(&mut self, plane: &mut Plane, job: u64, slot: u32, services: Vec<ServiceSpec>) {
         let s = plane.agent.session(slot);
-        if choice::check(&services, &s) == Ok(Ends::Pair) {
-            return self.invite(plane, job, slot, services);
-        }
+        let ends = choice::check(&services, &s);
         let delta = self.sessions.get(&slot).map_or([0; 2], |one| one.delta);
         let mut one = Serviced::new(plane, slot, &s, services);
         one.job = Some(job);
+        if ends == Ok(Ends::Pair) {
+            return self.invite(plane, slot, one);
+        }
         one.delta = delta;
         self.sessions.insert(slot, one);
         self.waiting.push(slot);

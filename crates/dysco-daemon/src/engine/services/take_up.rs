@@ -105,6 +105,9 @@ fn serviced(plane: &Plane, slot: u32, d: &Detour) -> Serviced {
             [added(d.back.shift), added(d.out.shift)]
         },
         paired: None,
+        held: None,
+        silent: false,
+        probe: None,
     }
 }
 

@@ -20,24 +20,21 @@ pub(super) struct Invitation {
     pub services: Vec<String>,
     pub secret: Secret,
     pub token: Secret,
+    pub silent: bool,
 }
 
 impl Services {
     /// Asks the host of a session's other end to put the same services into it.
     pub(in crate::engine::services) fn invite(
         &mut self,
-        plane: &mut Plane,
-        job: u64,
+        plane: &Plane,
         slot: u32,
-        services: Vec<ServiceSpec>,
+        mut one: Serviced,
     ) {
-        let s = plane.agent.session(slot);
         let [secret, token] = [rand::random(), rand::random()].map(Secret);
         let pair = PairId(rand::random());
-        let paired = Paired::new(pair, s.key.remote().ip(), true, secret, token);
-        let mut one = Serviced::new(plane, slot, &s, services);
+        let paired = Paired::new(pair, one.key.remote().ip(), true, secret, token);
         one.stage = Stage::Invited;
-        one.job = Some(job);
         one.paired = Some(paired);
         self.sessions.insert(slot, one);
         self.pairs.insert(pair, slot);
@@ -62,6 +59,7 @@ impl Services {
             services: one.services.iter().map(ToString::to_string).collect(),
             secret: paired.secret,
             token: paired.token,
+            silent: one.silent,
         };
         self.say(plane, slot, content);
     }
@@ -126,8 +124,14 @@ impl Services {
                 ..cause
             });
         }
-        let Invitation { secret, token, .. } = invitation;
+        let Invitation {
+            secret,
+            token,
+            silent,
+            ..
+        } = invitation;
         let mut one = Serviced::new(plane, slot, &s, services);
+        one.silent = silent;
         one.stage = Stage::Invited;
         one.paired = Some(Paired::new(pair, s.key.remote().ip(), false, secret, token));
         self.sessions.insert(slot, one);
@@ -249,6 +253,7 @@ impl Services {
                     self.say(plane, slot, Content::Ready);
                 }
                 self.begun(plane, slot, ServiceOutcome::Entering);
+                self.step(plane, slot);
             }
             Err(cause) => {
                 self.abort(plane, slot, &cause.why);

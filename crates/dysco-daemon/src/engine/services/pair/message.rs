@@ -26,6 +26,7 @@ impl Services {
                 services,
                 secret,
                 token,
+                silent,
             } => {
                 let invitation = Invitation {
                     opener,
@@ -33,6 +34,7 @@ impl Services {
                     services,
                     secret,
                     token,
+                    silent,
                 };
                 return self.invited(plane, incoming, pair, invitation);
             }

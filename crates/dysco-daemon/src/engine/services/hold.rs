@@ -1,0 +1,153 @@
+//! Services before the first byte: of a rule of the policy, or of a program that runs with services.
+//! The data plane holds such a session from its handshake on (`State::Held`), until the services
+//! are in.
+
+use std::time::{Duration, Instant};
+
+use dysco_api::ServiceSpec;
+use dysco_common::policy::Otherwise;
+use dysco_common::seq::after;
+use dysco_common::{Session, View, policy};
+use dysco_explain::Cause;
+use dysco_proxy::diag;
+use dysco_runner::Ends;
+
+use super::{Serviced, Services, Stage, choice};
+use crate::engine::{Plane, ThisHost};
+
+/// Services that a session is to have.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct Wanted {
+    pub services: Vec<ServiceSpec>,
+    /// Treatment of the session if it cannot have them.
+    pub otherwise: Otherwise,
+    /// Their origin, in the words of an event.
+    pub by: String,
+}
+
+/// A session that is held, or was.
+pub(super) struct Held {
+    otherwise: Otherwise,
+    pub by: String,
+}
+
+/// Repetition of a packet until the remote end was heard.
+pub(super) struct Probe {
+    at: Instant,
+    interval: Duration,
+}
+
+/// First interval of repetitions. It doubles each time.
+const FIRST: Duration = Duration::from_millis(250);
+/// Longest interval. A stack repeats its SYN-ACK for about as long.
+const LAST: Duration = Duration::from_secs(32);
+
+impl Probe {
+    pub fn first() -> Probe {
+        Probe {
+            at: Instant::now() + FIRST,
+            interval: FIRST,
+        }
+    }
+}
+
+impl ThisHost {
+    /// Begins to put services into a session, if it is held.
+    pub(in crate::engine) fn hold(&mut self, slot: u32, s: &Session) {
+        if s.view() != View::Held || s.has_ended() {
+            return;
+        }
+        let wanted = match policy::run_of(s.laid_by) {
+            Some(run) => self.services.run(run),
+            None => self.chains.services_for(&s.key),
+        };
+        self.services.hold(&mut self.plane, slot, wanted);
+    }
+}
+
+impl Services {
+    fn hold(&mut self, plane: &mut Plane, slot: u32, wanted: Option<Wanted>) {
+        let s = plane.agent.session(slot);
+        let had = self.sessions.get(&slot);
+        if had.is_some_and(|one| one.created_ns == s.created_ns) {
+            return;
+        }
+        let Some(wanted) = wanted else {
+            let cause = "the rule that it was opened by is no longer known".into();
+            return not_served(plane, slot, Otherwise::Refuse, &cause);
+        };
+        let services = wanted.services.clone();
+        if let Some(cause) = choice::refusals(plane, self, slot, &services).first() {
+            return not_served(plane, slot, wanted.otherwise, cause);
+        }
+        let ends = choice::check(&services, &s);
+        let held = Held {
+            otherwise: wanted.otherwise,
+            by: wanted.by,
+        };
+        let mut one = Serviced::new(plane, slot, &s, services);
+        (one.held, one.silent) = (Some(held), true);
+        if ends == Ok(Ends::Pair) {
+            return self.invite(plane, slot, one);
+        }
+        one.stage = Stage::Sockets;
+        self.sessions.insert(slot, one);
+        self.waiting.push(slot);
+        self.go_on(plane);
+    }
+
+    /// Repeats the packets that open windows of remote ends, of which nothing was heard: such a packet
+    /// may be lost, and the last one of the handshake with it.
+    pub(super) fn probe_again(&mut self, plane: &Plane) {
+        let now = Instant::now();
+        for (slot, one) in &mut self.sessions {
+            let Some(probe) = &mut one.probe else {
+                continue;
+            };
+            let heard = match plane.agent.detour(*slot) {
+                Some(d) => after(d.back.sent, d.back.cut) || after(d.out.shown, d.out.cut),
+                None => true,
+            };
+            if heard || probe.interval > LAST {
+                one.probe = None;
+                continue;
+            }
+            if probe.at <= now {
+                probe.interval *= 2;
+                probe.at = now + probe.interval;
+                if let Some(sockets) = &one.sockets {
+                    sockets.open_windows();
+                }
+            }
+        }
+    }
+
+    /// A session that is held does not get its services.
+    pub(super) fn unheld(&mut self, plane: &mut Plane, slot: u32, cause: &Cause) {
+        let held = self.sessions.get_mut(&slot).and_then(|one| one.held.take());
+        if let Some(held) = held {
+            not_served(plane, slot, held.otherwise, cause);
+        }
+    }
+}
+
+/// Lets a session that is held go on without services, or ends it.
+fn not_served(plane: &mut Plane, slot: u32, otherwise: Otherwise, cause: &Cause) {
+    let s = plane.agent.session(slot);
+    if s.view() != View::Held {
+        return;
+    }
+    let then = match otherwise {
+        Otherwise::Direct => {
+            plane.agent.let_go(slot);
+            "it goes on without".to_owned()
+        }
+        Otherwise::Refuse => match diag::destroy(&s.key) {
+            Ok(()) => "it is reset".to_owned(),
+            Err(error) => format!("it carries no data, and cannot be reset: {error}"),
+        },
+    };
+    let id = plane.session_id(slot, &s);
+    let text = format!("it cannot have its services, and {then}: {cause}");
+    plane.report("services-refused", Some(id), text);
+}

@@ -1,0 +1,194 @@
+//! Programs that run with services: each session that a program of a cgroup opens, or accepts, gets
+//! them before its first byte.
+//!
+//! The cgroup has the list of the services with it, as an extended attribute. An earlier `dyscod`
+//! therefore leaves no record that could be wrong.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use dysco_api::{Failure, FailureCode, Reply, RunReport, RunRequest, ServiceSpec};
+use dysco_common::policy::{MAX_RUNS, Otherwise};
+use dysco_explain::{Cause, Explain};
+use rustix::fs::XattrFlags;
+
+use super::{Services, Wanted, choice};
+use crate::api::Caller;
+use crate::engine::Plane;
+
+/// Folder of the cgroups, below the root of the hierarchy.
+const FOLDER: &str = "dysco";
+/// Attribute of a cgroup: the services, one a line.
+const ATTRIBUTE: &str = "trusted.dysco.services";
+/// Longest value of the attribute, in bytes.
+const LONGEST: usize = 4096;
+/// Attempts to find a name for a cgroup that is not taken.
+const NAMES: u32 = 10_000;
+
+/// Runs, by number.
+#[derive(Default)]
+pub(in crate::engine) struct Runs {
+    all: HashMap<u32, Run>,
+}
+
+/// A program that runs with services, and its children.
+struct Run {
+    services: Vec<ServiceSpec>,
+    /// Folder of the cgroup.
+    folder: PathBuf,
+    /// Id of the cgroup: the inode of its folder (`kernfs_id`, fs/kernfs).
+    group: u64,
+}
+
+impl Services {
+    /// Lets the caller's process, and its children, run with services.
+    pub(in crate::engine) fn begin_run(
+        &mut self,
+        plane: &Plane,
+        request: &RunRequest,
+        caller: &Caller,
+    ) -> Reply {
+        let begun = choice::known(&request.services).and_then(|()| {
+            let number = self.runs.free()?;
+            let run = Run::make(&request.services, caller.pid)?;
+            let told = plane.agent.begin_run(run.group, number);
+            if let Err(error) = told {
+                return Err(error.explain().cause());
+            }
+            run.enter(caller.pid)?;
+            Ok((number, run))
+        });
+        match begun {
+            Ok((number, run)) => {
+                let report = RunReport {
+                    cgroup: run.folder.clone(),
+                };
+                self.runs.all.insert(number, run);
+                // Its first session does not wait for the start of a handler.
+                self.prepare(plane);
+                Reply::Run(report)
+            }
+            Err(cause) => Reply::Error(Failure::new(
+                FailureCode::Refused,
+                cause.of("run the program with services"),
+            )),
+        }
+    }
+
+    /// Returns the services of a run.
+    pub(super) fn run(&self, number: u32) -> Option<Wanted> {
+        let run = self.runs.all.get(&number)?;
+        Some(Wanted {
+            services: run.services.clone(),
+            otherwise: Otherwise::Refuse,
+            by: format!("run of {}", run.folder.display()),
+        })
+    }
+
+    /// Takes up the runs of an earlier process.
+    pub(in crate::engine) fn take_up_runs(&mut self, plane: &Plane) {
+        let known: HashMap<u64, u32> = plane.agent.runs().into_iter().collect();
+        let folders = hierarchy().map(|root| fs::read_dir(root.join(FOLDER)));
+        for folder in folders.into_iter().flatten().flatten().flatten() {
+            let Some(run) = Run::of(&folder.path()) else {
+                continue;
+            };
+            if let Some(number) = known.get(&run.group) {
+                self.runs.all.insert(*number, run);
+            }
+        }
+        let live: Vec<u64> = self.runs.all.values().map(|run| run.group).collect();
+        for group in known.into_keys().filter(|group| !live.contains(group)) {
+            plane.agent.end_run(group);
+        }
+        if !self.runs.all.is_empty() {
+            self.prepare(plane);
+        }
+    }
+
+    /// Forgets the runs whose programs have ended.
+    pub(in crate::engine) fn end_runs(&mut self, plane: &Plane) {
+        self.runs.all.retain(|_, run| {
+            // The kernel keeps a cgroup that a process is in.
+            let lives = match fs::remove_dir(&run.folder) {
+                Ok(()) => false,
+                Err(error) => error.kind() != io::ErrorKind::NotFound,
+            };
+            if !lives {
+                plane.agent.end_run(run.group);
+            }
+            lives
+        });
+    }
+}
+
+impl Runs {
+    fn free(&self) -> Result<u32, Cause> {
+        let mut numbers = 0..MAX_RUNS;
+        numbers
+            .find(|number| !self.all.contains_key(number))
+            .ok_or_else(|| {
+                Cause::new(format!("{MAX_RUNS} programs run with services already"))
+                    .hint("end some of them")
+            })
+    }
+}
+
+impl Run {
+    /// Makes a cgroup for a process.
+    fn make(services: &[ServiceSpec], pid: i32) -> Result<Run, Cause> {
+        let root = hierarchy().map_err(failed("find the cgroup hierarchy"))?;
+        let parent = root.join(FOLDER);
+        let folder = (0..NAMES).find_map(|n| {
+            let folder = parent.join(format!("run-{pid}-{n}"));
+            match fs::create_dir_all(&parent).and_then(|()| fs::create_dir(&folder)) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
+                made => Some(made.map(|()| folder)),
+            }
+        });
+        let folder = folder.unwrap_or_else(|| Err(io::ErrorKind::AlreadyExists.into()));
+        let folder = folder.map_err(failed("make a cgroup"))?;
+        let lines: Vec<String> = services.iter().map(ToString::to_string).collect();
+        let text = lines.join("\n");
+        let noted = rustix::fs::setxattr(&folder, ATTRIBUTE, text.as_bytes(), XattrFlags::CREATE);
+        noted.map_err(|error| failed("note the services of a cgroup")(error.into()))?;
+        Run::of(&folder).ok_or_else(|| Cause::new("its cgroup is gone"))
+    }
+
+    /// Returns the run of a cgroup, unless it is another's.
+    fn of(folder: &Path) -> Option<Run> {
+        let mut text = [0; LONGEST];
+        let length = rustix::fs::getxattr(folder, ATTRIBUTE, &mut text).ok()?;
+        let text = std::str::from_utf8(&text[..length]).ok()?;
+        let services = text.lines().map(|line| line.parse().ok());
+        Some(Run {
+            services: services.collect::<Option<_>>()?,
+            group: fs::metadata(folder).ok()?.ino(),
+            folder: folder.to_owned(),
+        })
+    }
+
+    fn enter(&self, pid: i32) -> Result<(), Cause> {
+        let file = self.folder.join("cgroup.procs");
+        fs::write(file, pid.to_string()).map_err(failed("move the program to its cgroup"))
+    }
+}
+
+/// Returns the root of the version 2 hierarchy of cgroups.
+fn hierarchy() -> io::Result<PathBuf> {
+    let mounts = procfs::process::Process::myself().and_then(|own| own.mountinfo());
+    let mounts = mounts.map_err(io::Error::other)?;
+    let found = mounts.into_iter().find(|mount| mount.fs_type == "cgroup2");
+    let found = found.map(|mount| mount.mount_point);
+    found.ok_or_else(|| io::Error::other("no cgroup2 file system is mounted"))
+}
+
+fn failed(what: &'static str) -> impl Fn(io::Error) -> Cause {
+    move |error| {
+        Cause::new(format!("cannot {what}: {error}"))
+            .hint("under systemd, set ProtectControlGroups=no (docs/services.md)")
+    }
+}

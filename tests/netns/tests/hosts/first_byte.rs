@@ -1,0 +1,282 @@
+//! Services that sessions have from their first byte on: by a rule of the policy, or since their
+//! program runs with services.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use dysco_netns::fleet::Fleet;
+use dysco_netns::stream::{Plan, all_intact};
+use dysco_netns::{Family, Host, Lab, Program, Role, capture, wait};
+use serde_json::{Value, json};
+
+use crate::both_ends::BothEnds;
+use crate::services::OneEnd;
+
+/// Time within which an end gets what the other one has sent.
+const SOON: Duration = Duration::from_secs(20);
+
+/// Puts a policy with one rule in force on a host: these sessions have these services.
+fn give(fleet: &Fleet, host: &Host, rule: &str) -> Result<()> {
+    let file = host.dir().join("rule.toml");
+    let file = file.to_str().context("no path")?;
+    fs::write(file, format!("[[rule]]\n{rule}\n"))?;
+    fleet.json(host, &["policy", "apply", file])?;
+    Ok(())
+}
+
+/// Opens a session. Returns the ends of the client and of the server.
+fn open(lab: &Lab, at: SocketAddr) -> Result<(TcpStream, TcpStream)> {
+    let listener = lab.server.run(move || TcpListener::bind(at))?;
+    let client = lab.client.run(move || TcpStream::connect(at))?;
+    let (server, _) = listener.accept()?;
+    for end in [&client, &server] {
+        end.set_read_timeout(Some(SOON))?;
+    }
+    Ok((client, server))
+}
+
+fn say(mut from: &TcpStream, mut to: &TcpStream, word: &str) -> Result<()> {
+    from.write_all(word.as_bytes())?;
+    let mut got = vec![0; word.len()];
+    to.read_exact(&mut got)
+        .with_context(|| format!("'{word}'"))?;
+    ensure!(got == word.as_bytes(), "{got:?} for '{word}'");
+    Ok(())
+}
+
+/// Returns the counts of the service `count` of the only session that has services.
+fn counts(fleet: &Fleet, host: &Host) -> Result<Value> {
+    let listed = fleet.json(host, &["service", "list"])?;
+    let session = listed[0]["session"].as_str().context("no session")?;
+    let answer = fleet.json(host, &["service", "call", session, "count", "read"])?;
+    Ok(answer["answer"].clone())
+}
+
+#[test]
+fn a_rule_gives_sessions_services_before_the_first_byte() -> Result<()> {
+    for family in [Family::V4, Family::V6] {
+        let here = OneEnd::new(&format!("first{}", family as u8), family)?;
+        let (fleet, host) = (&here.fleet, &here.lab.client);
+        give(fleet, host, "ports = [9001]\nchain = [\"+count\"]")?;
+        let (client, server) = open(&here.lab, Role::Server.at(family, 9001))?;
+        // Whichever end begins.
+        say(&server, &client, "welcome")?;
+        say(&client, &server, "hello")?;
+        let counted = counts(fleet, host)?;
+        ensure!(counted == json!({"forward": 5, "back": 7}), "{counted}");
+        let explained = fleet.json(host, &["policy", "explain", "10.0.0.1", "10.0.0.2:9001"]);
+        ensure!(explained?["verdict"] == "services", "no services");
+        // Other sessions have none.
+        let group = here.open(1, &Plan::gentle())?;
+        let listed = here.service(&["list"])?;
+        ensure!(
+            listed.as_array().is_some_and(|all| all.len() == 1),
+            "{listed}"
+        );
+        all_intact(&group.finish()?)?;
+        drop((client, server));
+        here.finish()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn every_byte_of_busy_sessions_passes() -> Result<()> {
+    let lab = Lab::builder("firstbusy").loss(1.0).build()?;
+    let here = OneEnd::over(lab, Family::V4)?;
+    give(
+        &here.fleet,
+        &here.lab.client,
+        "ports = [9000]\nchain = [\"+count\"]",
+    )?;
+    let group = here.open(20, &Plan::gentle())?;
+    let listed = here.service(&["list"])?;
+    let rows = listed.as_array().context("no list")?;
+    ensure!(
+        rows.len() == 20 && rows.iter().all(|row| row["state"] == "in"),
+        "{listed:#}"
+    );
+    here.change(&["take"], "taken", 20)?;
+    all_intact(&group.finish()?)?;
+    here.finish()
+}
+
+/// Not one byte is readable between the hosts, from the first one on.
+#[test]
+fn no_byte_is_plain_if_a_rule_encrypts() -> Result<()> {
+    let both = BothEnds::new("firstplain", Family::V4)?;
+    let here = &both.here;
+    give(
+        &here.fleet,
+        &here.lab.client,
+        "ports = [9001]\nchain = [\"+crypt\"]",
+    )?;
+    let capture = capture::start(&here.lab.router, "server")?;
+    let (client, server) = open(&here.lab, Role::Server.at(Family::V4, 9001))?;
+    say(&server, &client, "a welcome that is secret")?;
+    say(&client, &server, "an answer that is secret")?;
+    both.wait_there(1)?;
+    let filter = ["--filter", "port=9001", "--wait"];
+    here.service(&[&["take"][..], &filter].concat())?;
+    both.wait_there(0)?;
+    say(&client, &server, "the end is plain")?;
+    drop((client, server));
+    let file = here.lab.router.dir().join("server.pcap0");
+    let has = |word: &str| {
+        let seen = fs::read(&file).unwrap_or_default();
+        let mut parts = seen.windows(word.len());
+        parts.any(|part| part == word.as_bytes())
+    };
+    let captured = || has("the end is plain").then_some(());
+    wait::until("the last word", Duration::from_secs(30), captured)?;
+    drop(capture);
+    ensure!(!has("that is secret"), "it was readable");
+    both.finish()
+}
+
+/// Without services the session is not: it is reset, and the program knows.
+#[test]
+fn a_session_that_cannot_have_them_is_reset_or_goes_direct() -> Result<()> {
+    let here = OneEnd::new("firstnone", Family::V4)?;
+    let (fleet, host) = (&here.fleet, &here.lab.client);
+    give(fleet, host, "ports = [9001]\nchain = [\"+crypt\"]")?;
+    let (client, server) = open(&here.lab, Role::Server.at(Family::V4, 9001))?;
+    for (end, kind) in [
+        (&client, ErrorKind::ConnectionAborted),
+        (&server, ErrorKind::ConnectionReset),
+    ] {
+        let mut end = end;
+        let read = end.read(&mut [0]).map_err(|error| error.kind());
+        ensure!(read == Err(kind), "{read:?}");
+    }
+    let rule = "ports = [9002]\nchain = [\"+crypt\"]\notherwise = \"direct\"";
+    give(fleet, host, rule)?;
+    let (client, server) = open(&here.lab, Role::Server.at(Family::V4, 9002))?;
+    say(&client, &server, "without")?;
+    say(&server, &client, "them")?;
+    here.finish()
+}
+
+#[test]
+fn the_next_daemon_serves_sessions_that_opened_meanwhile() -> Result<()> {
+    let mut here = OneEnd::new("firstdies", Family::V4)?;
+    give(
+        &here.fleet,
+        &here.lab.client,
+        "ports = [9001]\nchain = [\"+count\"]",
+    )?;
+    here.daemon.process.kill()?;
+    let (client, server) = open(&here.lab, Role::Server.at(Family::V4, 9001))?;
+    (&client).write_all(b"patient")?;
+    let file = here.lab.client.dir().join("dyscod.toml");
+    here.daemon = here.fleet.restart(&here.lab, Role::Client, &file)?;
+    let mut got = [0; 7];
+    (&server).read_exact(&mut got)?;
+    ensure!(&got == b"patient", "{got:?}");
+    let counted = counts(&here.fleet, &here.lab.client)?;
+    ensure!(counted == json!({"forward": 7, "back": 0}), "{counted}");
+    here.finish()
+}
+
+#[test]
+fn a_bad_rule_is_refused_with_its_reason() -> Result<()> {
+    let here = OneEnd::new("firstbad", Family::V4)?;
+    for (chain, why) in [
+        ("[\"+nonsense\"]", "nonsense"),
+        ("[\"+count=a=b\"]", "count"),
+        ("[\"+count\", \"10.9.9.9\"]", "hosts and services"),
+    ] {
+        let refused = give(&here.fleet, &here.lab.client, &format!("chain = {chain}"));
+        let refused = refused.err().map(|error| format!("{error:#}"));
+        ensure!(
+            refused.as_ref().is_some_and(|text| text.contains(why)),
+            "{chain}: {refused:?}"
+        );
+    }
+    here.finish()
+}
+
+/// Runs a program to its end with these services.
+fn run_with(here: &OneEnd, services: &[&str], program: &[&str]) -> Result<String> {
+    let words = [&["run"], services, &["--"], program].concat();
+    here.fleet.dyscoctl(&here.lab.client, &words)
+}
+
+#[test]
+fn a_program_runs_with_services_and_so_do_its_children() -> Result<()> {
+    let here = OneEnd::new("runs", Family::V4)?;
+    let at = Role::Server.at(Family::V4, 9001);
+    let listener = here.lab.server.run(move || TcpListener::bind(at))?;
+    // A child of a child opens the session.
+    let script = format!(
+        "bash -c 'exec 3<>/dev/tcp/{}/{}; printf hello >&3; head -c 7 <&3'",
+        at.ip(),
+        at.port()
+    );
+    let server = thread::spawn(move || -> Result<TcpStream> {
+        let (mut server, _) = listener.accept()?;
+        let mut got = [0; 5];
+        server.read_exact(&mut got)?;
+        ensure!(&got == b"hello", "{got:?}");
+        server.write_all(b"welcome")?;
+        Ok(server)
+    });
+    let said = run_with(&here, &["+count"], &["bash", "-c", &script])?;
+    let server = server.join().map_err(|_| anyhow!("it panicked"))??;
+    ensure!(said == "welcome", "{said}");
+    let counted = counts(&here.fleet, &here.lab.client)?;
+    ensure!(counted == json!({"forward": 5, "back": 7}), "{counted}");
+    drop(server);
+    // Others run without.
+    let (client, server) = open(&here.lab, Role::Server.at(Family::V4, 9002))?;
+    say(&client, &server, "plain")?;
+    let listed = here.service(&["list", "--filter", "port=9002"])?;
+    ensure!(listed == json!([]), "{listed}");
+    here.finish()
+}
+
+#[test]
+fn a_server_that_runs_with_services_has_them_in_what_it_accepts() -> Result<()> {
+    let here = OneEnd::new("runserver", Family::V4)?;
+    let (fleet, host) = (&here.fleet, &here.lab.client);
+    let words = [
+        "run",
+        "+count",
+        "--",
+        "socat",
+        "TCP-LISTEN:9003,fork",
+        "EXEC:cat",
+    ];
+    let program = Program::new(fleet.dyscoctl_path()).args(words);
+    let server = host.spawn(program.named("socat"))?;
+    let at = Role::Client.at(Family::V4, 9003);
+    let connect = || here.lab.server.run(move || TcpStream::connect(at)).ok();
+    let mut client = wait::until("the server", SOON, connect)?;
+    client.set_read_timeout(Some(SOON))?;
+    client.write_all(b"echo")?;
+    let mut got = [0; 4];
+    client.read_exact(&mut got)?;
+    ensure!(&got == b"echo", "{got:?}");
+    let counted = counts(fleet, host)?;
+    ensure!(counted == json!({"forward": 4, "back": 4}), "{counted}");
+    drop((client, server));
+    here.finish()
+}
+
+#[test]
+fn a_run_with_an_unknown_service_does_not_start_the_program() -> Result<()> {
+    let here = OneEnd::new("runbad", Family::V4)?;
+    for services in [["+nonsense"], ["+count=a=b"]] {
+        let ran = run_with(&here, &services, &["echo", "started"]);
+        let text = ran.err().map(|error| format!("{error:#}"));
+        ensure!(
+            text.as_ref().is_some_and(|text| !text.contains("started")),
+            "{text:?}"
+        );
+    }
+    here.finish()
+}
