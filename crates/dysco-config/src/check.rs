@@ -20,7 +20,7 @@ use super::values::{PortRange, Prefix};
 use super::{
     Api, Chain, Config, DEFAULT_PIN_DIR, DEFAULT_POLICY, DEFAULT_SHIM_SOCKET, DEFAULT_STATE_DIR,
     DataPlane, Instance, Interface, Listener, Log, METRICS_SOCKET, Metrics, NEW_PATH_PORTS,
-    Removal, Scheduling, Shim, Track, Watch, schema,
+    Removal, Scheduling, Services, Shim, Track, Watch, schema,
 };
 
 pub use control::is_host;
@@ -75,6 +75,10 @@ pub(crate) fn check_for(
         },
         listeners: checker.listeners(file.listener)?,
         watch: checker.watch(file.watch)?,
+        services: Services {
+            users: file.services.users,
+            invitations: file.services.invitations.unwrap_or(true),
+        },
         scheduling: Scheduling {
             realtime: file.scheduling.realtime.unwrap_or(true),
         },

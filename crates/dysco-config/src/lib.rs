@@ -81,6 +81,8 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     /// Settings for watching proxies that run without the shim.
     pub watch: Watch,
+    /// Settings of session services.
+    pub services: Services,
     /// Settings for the scheduling of the daemon's threads.
     pub scheduling: Scheduling,
     /// Settings of the metrics.
@@ -230,6 +232,15 @@ pub struct Removal {
 pub struct Chain {
     /// Path of the policy file. If there never was such a file, no session has a chain.
     pub policy: PathBuf,
+}
+
+/// Settings of session services.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Services {
+    /// Names of the services that members of the API's group may run their programs with.
+    pub users: Vec<String>,
+    /// True if other hosts may put services at both ends into their sessions with this host.
+    pub invitations: bool,
 }
 
 /// A listener of a proxy on this host.

@@ -36,6 +36,7 @@ impl Config {
             chain: Chain { ..new.chain },
             listeners: new.listeners,
             watch: new.watch,
+            services: new.services,
             log: Log {
                 format: old.log.format,
                 ..new.log

@@ -35,6 +35,8 @@ pub struct File {
     #[serde(default)]
     pub watch: Watch,
     #[serde(default)]
+    pub services: Services,
+    #[serde(default)]
     pub scheduling: Scheduling,
     #[serde(default)]
     pub metrics: Metrics,
@@ -112,6 +114,14 @@ pub struct Removal {
 #[serde(deny_unknown_fields)]
 pub struct Chain {
     pub policy: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Services {
+    #[serde(default)]
+    pub users: Vec<String>,
+    pub invitations: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]

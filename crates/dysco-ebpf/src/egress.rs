@@ -15,7 +15,6 @@ use dysco_common::{Counter, EventKind, Path, mark};
 use crate::Verdict;
 use crate::chain;
 use crate::fast_path;
-#[cfg(not(feature = "headerless"))]
 use crate::hold;
 use crate::hop;
 use crate::icmp;
@@ -126,7 +125,6 @@ pub fn run(ctx: TcContext) -> Verdict {
             count(Counter::DroppedLateOld);
             Verdict::Drop
         }
-        #[cfg(not(feature = "headerless"))]
         Some(State::Held) => {
             cold_path();
             hold::judge(&ctx, Run::Egress, key, &found, slot)
@@ -138,7 +136,7 @@ pub fn run(ctx: TcContext) -> Verdict {
             Verdict::Drop
         }
         #[cfg(feature = "headerless")]
-        Some(State::Detour | State::Held) => Verdict::Pass,
+        Some(State::Detour) => Verdict::Pass,
         Some(State::Adopted) => {
             cold_path();
             if learn::heard(s, &found.seg, Direction::Out, slot) {
@@ -267,7 +265,6 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, steered: bool) -> Verdict {
 }
 
 /// Lets a SYN, or the answer to one, pass on the session's own five-tuple.
-#[cfg(not(feature = "headerless"))]
 #[inline(always)]
 fn passes(ctx: &TcContext, found: &Found) -> Verdict {
     if !hold::chosen(ctx, found) {
@@ -280,17 +277,6 @@ fn passes(ctx: &TcContext, found: &Found) -> Verdict {
         count(Counter::DroppedError);
         Verdict::Drop
     }
-}
-
-/// The same, on an interface that cannot lead packets to handlers.
-#[cfg(feature = "headerless")]
-#[inline(always)]
-fn passes(_: &TcContext, _: &Found) -> Verdict {
-    if let Some(scratch) = maps::scratch(Run::Egress as u32) {
-        scratch.held = 0;
-    }
-    learn::syn(Run::Egress, Direction::Out);
-    Verdict::Pass
 }
 
 /// Sends a SYN, or the answer to one, that has been put on its subsession.

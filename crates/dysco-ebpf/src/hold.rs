@@ -12,7 +12,7 @@ use crate::Verdict;
 use crate::egress;
 use crate::ingress;
 use crate::maps::{self, Flow, RUNS, Run, Scratch, count};
-use crate::packet::{Found, Key, load};
+use crate::packet::{Found, HEADERLESS, Key, load};
 
 /// Offset of the window in the TCP header.
 const WINDOW: usize = 14;
@@ -20,8 +20,9 @@ const WINDOW: usize = 14;
 const CHECK: usize = 16;
 
 /// Records that the program whose socket sends the SYN or SYN-ACK in the scratch memory of egress
-/// runs with services. Data of the SYN would pass before they are in: returns false for such a SYN
-/// of a session that is to be held. The stack repeats it without data.
+/// runs with services. Returns false if the packet must be dropped. Data of a SYN would pass before
+/// the services are in, and the stack repeats the SYN without data. An interface without an Ethernet
+/// header leads to no handler.
 #[inline(always)]
 pub fn chosen(ctx: &TcContext, found: &Found) -> bool {
     let Some(scratch) = maps::scratch(Run::Egress as u32) else {
@@ -33,11 +34,12 @@ pub fn chosen(ctx: &TcContext, found: &Found) -> bool {
         // SAFETY: copied at once.
         scratch.held = unsafe { RUNS.get(&group) }.copied().unwrap_or(0);
     }
-    let too_early = scratch.held != 0 && !found.seg.has(ACK) && found.seg.len != 0;
-    if too_early {
+    let too_early = !found.seg.has(ACK) && found.seg.len != 0;
+    let passes = scratch.held == 0 || !too_early && !HEADERLESS;
+    if !passes {
         count(Counter::DroppedHeld);
     }
-    !too_early
+    passes
 }
 
 /// Offers no window in the answer to a SYN, if the session is held. Returns false if the packet

@@ -14,7 +14,6 @@ use dysco_common::two_paths::{self, Anchor, ends_path, opens_windows};
 use dysco_common::{Counter, EventKind};
 
 use crate::chain;
-#[cfg(not(feature = "headerless"))]
 use crate::hold;
 use crate::icmp;
 use crate::learn;
@@ -94,7 +93,6 @@ pub fn run(ctx: TcContext) -> Verdict {
             cold_path();
             dropped(Counter::DroppedMarked)
         }
-        #[cfg(not(feature = "headerless"))]
         Some(State::Held) if !new => {
             cold_path();
             hold::judge(&ctx, Run::Ingress, key, &found, slot)
@@ -135,7 +133,6 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, slot: u32, new: bool) -> Verdi
     match chain::arrives(ctx) {
         chain::PASS => {
             learn::syn(Run::Ingress, Direction::In);
-            #[cfg(not(feature = "headerless"))]
             if !hold::answers(ctx, Run::Ingress, found) {
                 return dropped(Counter::DroppedError);
             }

@@ -306,7 +306,6 @@ fn answer(p: &Packet, offer: &Offer, dir: Direction, held: u32) {
     }
     answered(s, &p.seg, offer, dir);
     s.state = State::Tracked as u32;
-    #[cfg(not(feature = "headerless"))]
     if s.laid_by != 0 && s.two.chained == 0 {
         crate::hold::begin(s, slot);
     }

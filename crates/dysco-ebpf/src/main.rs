@@ -18,7 +18,6 @@ mod chain;
 mod detour;
 mod egress;
 mod fast_path;
-#[cfg(not(feature = "headerless"))]
 mod hold;
 mod hop;
 mod icmp;

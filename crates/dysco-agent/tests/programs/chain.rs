@@ -3,6 +3,7 @@
 mod crossing;
 mod ended;
 mod fast_open;
+mod held;
 mod leaving;
 mod lost;
 mod natted;

@@ -5,6 +5,7 @@ use dysco_common::chain::{MAX_CHAIN, WireElement};
 use dysco_common::policy::{InForce, MAX_RULES, Otherwise, rule_name};
 
 use crate::maps::{self, HOPS, IN_FORCE, POLICY, Scratch, count};
+use crate::packet::HEADERLESS;
 
 /// Result: no rule matches the session, or the session is to go direct.
 pub const NO_RULE: u32 = 0;
@@ -70,11 +71,14 @@ pub extern "C" fn dysco_chain_choose(run: u32, name: u32) -> u32 {
     scratch.pending.left = 0;
     scratch.pending.chain = rule.chain;
     scratch.pending.last = WireElement::default();
+    let otherwise = rule.otherwise;
     if rule.serves != 0 {
-        scratch.held = name;
+        // An interface without an Ethernet header leads to no handler.
+        if !HEADERLESS || otherwise != Otherwise::Direct as u8 {
+            scratch.held = name;
+        }
         return NO_RULE;
     }
-    let otherwise = rule.otherwise;
     let chain = &scratch.pending.chain;
     if chain.len == 0 {
         return NO_RULE;

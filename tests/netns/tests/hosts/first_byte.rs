@@ -280,3 +280,31 @@ fn a_run_with_an_unknown_service_does_not_start_the_program() -> Result<()> {
     }
     here.finish()
 }
+
+#[test]
+fn other_users_run_programs_with_the_services_that_they_may_have() -> Result<()> {
+    let extra = "[api]\ngroup = \"nogroup\"\n\n[services]\nusers = [\"count\"]\n";
+    let here = OneEnd::with(Lab::builder("runuser").build()?, Family::V4, extra)?;
+    let dyscoctl = here.fleet.dyscoctl_path().to_string_lossy().into_owned();
+    let as_nobody = |service: &str, program: &str| {
+        let words = [
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            &dyscoctl,
+        ];
+        let words = [&words[..], &["run", service, "--", program]].concat();
+        here.lab.client.ran("setpriv", &words)
+    };
+    let ran = as_nobody("+count", "id")?;
+    ensure!(
+        ran.code == Some(0) && ran.stdout.contains("nobody"),
+        "{ran:?}"
+    );
+    let ran = as_nobody("+null", "id")?;
+    ensure!(
+        ran.code != Some(0) && ran.stdout.is_empty() && ran.stderr.contains("may not run"),
+        "{ran:?}"
+    );
+    here.finish()
+}

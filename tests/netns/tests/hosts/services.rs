@@ -30,8 +30,13 @@ impl OneEnd {
     }
 
     pub fn over(lab: Lab, family: Family) -> Result<OneEnd> {
+        OneEnd::with(lab, family, "")
+    }
+
+    /// The same, with a configuration of the client's `dyscod` beyond the usual one.
+    pub fn with(lab: Lab, family: Family, extra: &str) -> Result<OneEnd> {
         let fleet = Fleet::new(&lab)?;
-        let daemon = fleet.start(&lab, Role::Client, OWN_POLICY)?;
+        let daemon = fleet.start(&lab, Role::Client, &format!("{OWN_POLICY}{extra}"))?;
         let server = Server::start(&lab.server, Role::Server.at(family, PORT))?;
         Ok(OneEnd {
             lab,

@@ -51,6 +51,17 @@ impl Services {
         request: &RunRequest,
         caller: &Caller,
     ) -> Reply {
+        let allowed = &plane.config.services.users;
+        let refused = request.services.iter().map(|service| &service.name);
+        let refused = refused.filter(|name| !caller.is_root() && !allowed.contains(name));
+        if let Some(name) = refused.into_iter().next() {
+            let why = format!("user {} may not run programs with +{name}", caller.uid);
+            let cause = Cause::new(why).hint("run as root, or add it to [services] users");
+            return Reply::Error(Failure::new(
+                FailureCode::NotAllowed,
+                cause.of("run the program with services"),
+            ));
+        }
         let begun = choice::known(&request.services).and_then(|()| {
             let number = self.runs.free()?;
             let run = Run::make(&request.services, caller.pid)?;

@@ -95,6 +95,10 @@ impl Services {
         pair: PairId,
         invitation: Invitation,
     ) -> Result<(), Cause> {
+        if !plane.config.services.invitations {
+            let cause = Cause::new("the host of its other end takes no invitations");
+            return Err(cause.hint("set invitations = true in [services] there"));
+        }
         let Invitation { opener, other, .. } = invitation;
         let keys = [(opener, other), (other, opener)];
         let own = |(local, _): &(SocketAddr, SocketAddr)| {
