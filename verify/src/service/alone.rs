@@ -26,7 +26,8 @@ impl World {
         true
     }
 
-    /// The services leave the handler, and the session leaves the detour.
+    /// The services leave the handler. The session leaves the detour, once it has entered it both
+    /// ways.
     pub fn left_alone(&mut self, config: &Configuration) -> bool {
         let host = &mut self.hosts[0];
         let Some(handler) = &mut host.handler else {
@@ -48,16 +49,26 @@ impl World {
                 part.to = Some(part.from + seen);
             }
         }
+        if config.seed == Some(Seed::LeavesEarly) {
+            host.record.settle();
+            self.leave_alone(config);
+        }
+        self.step_alone(config);
+        true
+    }
+
+    fn leave_alone(&mut self, config: &Configuration) {
+        let host = &mut self.hosts[0];
+        let Some(handler) = &host.handler else {
+            return;
+        };
         let mut added = [0, 1].map(|d| handler.deltas[d].added(handler.seen[d]));
         if config.seed == Some(Seed::WrongDirection) {
             added.swap(0, 1);
         }
-        host.record.settle();
         host.record.leave(true, added[0], false);
         host.record.leave(false, added[1], false);
         host.daemon.stage = Stage::Leaving;
-        self.step_alone(config);
-        true
     }
 
     /// Takes the session as far as its routes have changed.
@@ -75,13 +86,22 @@ impl World {
             Stage::Entering if host.record.are(phase::THROUGH) => {
                 host.daemon.stage = Stage::In;
                 self.saw(Seen::Put);
+                self.leaves_if_left(config);
             }
+            Stage::In => self.leaves_if_left(config),
             Stage::Leaving if drained => {
-                host.handler = None;
                 host.daemon.stage = Stage::None;
+                self.drop_handler(0);
                 self.saw(Seen::Taken);
             }
             _ => {}
+        }
+    }
+
+    fn leaves_if_left(&mut self, config: &Configuration) {
+        let handler = self.hosts[0].handler.as_ref();
+        if handler.is_some_and(|handler| handler.left) {
+            self.leave_alone(config);
         }
     }
 
@@ -98,7 +118,7 @@ impl World {
             self.resets(config, host);
             self.hosts[host].daemon.stage = Stage::None;
         }
-        self.hosts[host].handler = None;
+        self.drop_handler(host);
         true
     }
 }

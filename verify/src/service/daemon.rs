@@ -37,6 +37,8 @@ pub struct Pair {
     pub id: u8,
     /// This host has asked the other one.
     pub asks: bool,
+    /// This host connects to the other one.
+    pub connects: bool,
     /// The asker's handler has the session.
     pub proceeds: bool,
     /// Change whose cutoff the other host was told.
@@ -57,6 +59,7 @@ impl Pair {
         Pair {
             id,
             asks,
+            connects: false,
             proceeds: false,
             told: None,
             told_done: None,

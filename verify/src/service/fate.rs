@@ -57,6 +57,7 @@ impl World {
         for place in self.places(config) {
             if self.waits(place) {
                 self.say(config, place, Say::Again, None);
+                self.come_to_rest(config);
             }
         }
         for host in 0..self.hosts.len() {
@@ -64,6 +65,10 @@ impl World {
                 self.repeat(config, host);
             }
         }
+        self.come_to_rest(config);
+    }
+
+    fn come_to_rest(&mut self, config: &Configuration) {
         for _ in 0..Self::STEPS {
             if !self.take_first(config, &self.prompt(config)) {
                 return;

@@ -121,7 +121,7 @@ impl World {
         let stage = self.hosts[host].daemon.stage;
         match content {
             Content::Invite => {}
-            Content::Invited(answer) => self.answered_invitation(host, answer),
+            Content::Invited(answer) => self.answered_invitation(config, host, answer),
             Content::Proceed => {
                 if let Some(pair) = self.pair_mut(host) {
                     pair.proceeds = true;
@@ -157,20 +157,23 @@ impl World {
         }
     }
 
-    fn answered_invitation(&mut self, host: usize, answer: bool) {
-        let daemon = &self.hosts[host].daemon;
-        let Some(pair) = daemon.pair.filter(|pair| pair.asks) else {
+    fn answered_invitation(&mut self, config: &Configuration, host: usize, answer: bool) {
+        let daemon = &mut self.hosts[host].daemon;
+        let Some(pair) = daemon.pair.as_mut().filter(|pair| pair.asks) else {
             return;
         };
         if daemon.stage != Stage::Invited {
             return;
         }
-        match answer {
-            true => self.connect(pair.id),
-            false => {
-                self.saw(Seen::Refused);
-                self.forget(host);
-            }
+        if !answer {
+            self.saw(Seen::Refused);
+            return self.forget(host);
+        }
+        // A second connection could be the other host's first one.
+        if !pair.connects || config.seed == Some(Seed::ConnectsTwice) {
+            pair.connects = true;
+            let id = pair.id;
+            self.connect(id);
         }
     }
 
@@ -352,7 +355,7 @@ impl World {
     /// The sockets are closed without a packet, and the session has no services.
     fn release(&mut self, host: usize) {
         self.close_tunnel(host);
-        self.hosts[host].handler = None;
+        self.drop_handler(host);
         self.forget(host);
     }
 
@@ -422,8 +425,11 @@ impl World {
     pub fn gives_up(&mut self, config: &Configuration, host: usize) -> bool {
         let daemon = &self.hosts[host].daemon;
         let asks = daemon.pair.is_some_and(|pair| pair.asks);
+        // The asker's time to wait is the shorter one.
+        let asker = &self.hosts[1 - host].daemon;
+        let awaited = !asks && asker.stage == Stage::Invited && asker.pair.is_some_and(|p| p.asks);
         match daemon.stage {
-            _ if daemon.dead => return false,
+            _ if daemon.dead || awaited => return false,
             Stage::Accepted if !asks => {}
             Stage::Invited => {}
             _ => return false,
@@ -451,7 +457,7 @@ impl World {
         if stage == Stage::None {
             self.close_tunnel(host);
             self.resets(config, host);
-            self.hosts[host].handler = None;
+            self.drop_handler(host);
         } else if lives {
             h.daemon.pair = pair.map(|pair| Pair::new(pair.id, false));
         }

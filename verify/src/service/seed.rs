@@ -34,6 +34,10 @@ pub enum Seed {
     GuessedCutoff,
     /// A host that has forgotten a pair answers the other one's last message by the same message.
     EchoedOut,
+    /// A host connects to the other one for each answer to its invitation.
+    ConnectsTwice,
+    /// The session is led past services that leave before it has entered them both ways.
+    LeavesEarly,
     /// A message of an earlier pair is taken for one of the present pair.
     StaleNames,
 }

@@ -227,10 +227,11 @@ impl Tcp {
         }
         if seg.has(FIN) {
             let at = seg.end().wrapping_sub(1).wrapping_sub(self.into);
-            if at > u32::from(u8::MAX) || self.end.is_some_and(|end| u32::from(end) != at) {
+            if self.end.is_some_and(|end| u32::from(end) != at) {
                 return Err(Harm::TwoBytes);
             }
-            self.end = Some(at as u8);
+            // A FIN of before the first byte that the socket receives is an old one.
+            self.end = u8::try_from(at).ok();
         }
         self.early.sort_unstable();
         while let Some(&(at, byte)) = self.early.first()

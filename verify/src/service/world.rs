@@ -6,10 +6,10 @@ use std::hash::{Hash, Hasher};
 use dysco_common::detour::{cut, phase};
 
 use super::config::{Configuration, Faults, HISTORY};
-use super::daemon::{Daemon, Letter, Stage};
+use super::daemon::{Daemon, Letter};
 use super::fate::Fate;
 use super::handler::{Delta, Handler};
-use super::packets::Late;
+use super::packets::{Late, To};
 use super::record::Record;
 use super::tcp::{ADDED, Byte, Harm, Tcp};
 
@@ -214,9 +214,10 @@ impl World {
         }
     }
 
-    /// True if a session of this host has services, or is about to.
-    pub fn is_serviced(&self, host: usize) -> bool {
-        self.hosts[host].daemon.stage != Stage::None
+    /// The handler of a host forgets the session. Packets to its sockets have nowhere to go.
+    pub fn drop_handler(&mut self, host: usize) {
+        self.hosts[host].handler = None;
+        self.late.retain(|late| !matches!(late.to, To::Socket(at, _) if at == host));
     }
 }
 

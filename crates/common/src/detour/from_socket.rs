@@ -17,7 +17,9 @@ pub fn from_socket(d: &mut Detour, to: End, seg: &Segment, scale: u8) -> Option<
         phase::ENTERING => way.is_cut(),
         _ => true,
     };
-    if carries && !entered {
+    // A handler that gives a session up resets both ends, whichever direction has entered it.
+    let gives_up = seg.has(RST) && way.effective() == phase::ENTERING;
+    if carries && !entered && !gives_up {
         return None;
     }
     let ack = seg.ack.wrapping_sub(acked.to_socket);

@@ -54,6 +54,15 @@ fn alone() -> Vec<Configuration> {
                 Seed::KeepsFin,
             )
         },
+        Configuration {
+            leaves_early: true,
+            faults: lost,
+            ..of(
+                "service-leaves-early",
+                "the session is led past services that leave while it enters",
+                Seed::LeavesEarly,
+            )
+        },
         of(
             "service-never-still",
             "a silent direction never gets a cutoff",
@@ -118,6 +127,14 @@ fn pair() -> Vec<Configuration> {
             "two hosts that have forgotten a pair answer each other for ever",
             Seed::EchoedOut,
         ),
+        Configuration {
+            faults: Faults { doubled: 1, ..NONE },
+            ..of(
+                "pair-connects-twice",
+                "a second answer to an invitation makes a second connection",
+                Seed::ConnectsTwice,
+            )
+        },
         Configuration {
             puts: TWICE,
             takes: 2,
