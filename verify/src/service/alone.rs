@@ -110,7 +110,8 @@ impl World {
         if self.hosts[host].handler.is_none() || self.hosts[host].daemon.dead {
             return false;
         }
-        self.excused = true;
+        self.hosts[host].record.settle();
+        self.excuse();
         if config.pair {
             self.close_tunnel(host);
             self.lost(config, host);

@@ -173,7 +173,8 @@ impl Quiesce for World {
         let dead = self.ends.each_ref().map(|end| end.dead);
         if dead != [false; 2] {
             let served = [0, 1].map(|end| dead[end] || self.is_served(config, end));
-            return if served == [true; 2] { Fate::Good } else { Fate::HalfReset };
+            let both = served == [true; 2] || self.uneven;
+            return if both { Fate::Good } else { Fate::HalfReset };
         }
         match (self.is_whole(config), self.is_settled(config)) {
             (false, _) => Fate::Missing,

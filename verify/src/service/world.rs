@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use dysco_common::detour::{cut, phase};
 
 use super::config::{Configuration, Faults, HISTORY};
-use super::daemon::{Daemon, Letter};
+use super::daemon::{Daemon, Letter, Stage};
 use super::fate::Fate;
 use super::handler::{Delta, Handler};
 use super::packets::{Late, To};
@@ -88,6 +88,8 @@ pub struct World {
     /// The session may be reset: bytes were in a handler that has died, or a daemon died between
     /// the orders of two hosts.
     pub excused: bool,
+    /// One host had changed the session's routes when that happened, and the other one had not.
+    pub uneven: bool,
     /// What has happened, by [`super::config::Seen`].
     pub history: u16,
     /// The rule that does not hold.
@@ -100,7 +102,7 @@ impl Hash for World {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.ends, &self.hosts, &self.late, &self.net).hash(state);
         (&self.tunnels, &self.parts, self.puts, self.takes).hash(state);
-        (self.pairs, &self.left, self.excused).hash(state);
+        (self.pairs, &self.left, self.excused, self.uneven).hash(state);
         (self.history, self.broken).hash(state);
     }
 }
@@ -131,6 +133,7 @@ impl World {
             pairs: 0,
             left: config.faults,
             excused: false,
+            uneven: false,
             history: 0,
             broken: None,
             fate: Fate::Good,
@@ -160,9 +163,10 @@ impl World {
             if config.pair && !out {
                 self.compare_cuts(d, entering, at);
             } else if entering {
-                let delta = self.hosts[host].handler.as_ref();
-                let delta = delta.map_or(Delta::Zero, |handler| handler.deltas[d]);
-                let to = None;
+                let handler = self.hosts[host].handler.as_ref();
+                let delta = handler.map_or(Delta::Zero, |handler| handler.deltas[d]);
+                let left = handler.is_some_and(|handler| handler.left);
+                let to = left.then_some(at);
                 self.parts[d].push(Part { from: at, to, delta });
             } else if let Some(part) = self.parts[d].last_mut().filter(|_| config.pair) {
                 part.to = Some(at);
@@ -212,6 +216,16 @@ impl World {
         if !self.excused && self.ends.iter().any(|end| end.dead) {
             self.broken.get_or_insert(Broken::Reset);
         }
+    }
+
+    /// Notes that a process dies, after which a session may be reset. If it dies before both hosts
+    /// have changed the session's routes, the end of the host that has not is not told.
+    pub fn excuse(&mut self) {
+        let ordered = |host: &Host| !host.record.are(phase::DIRECT);
+        let ordered = self.hosts.iter().filter(|host| ordered(host)).count();
+        let accepted = self.hosts.iter().any(|host| host.daemon.stage == Stage::Accepted);
+        self.excused |= ordered > 0 || accepted;
+        self.uneven |= self.hosts.len() == 2 && (ordered == 1 || accepted);
     }
 
     /// The handler of a host forgets the session. Packets to its sockets have nowhere to go.

@@ -127,11 +127,16 @@ fn infer_cut(way: &mut Way, seg: &Segment) {
     }
 }
 
-/// Keeps what the local end acknowledges of a paired direction, for the next change: its own host
-/// has no socket that would show the other end anything.
+/// Keeps what the local end acknowledges of a paired direction while it passes the handlers: there
+/// is no far socket that shows it to the other end, and the next change begins with it.
 #[inline(always)]
 fn keep_shown(way: &mut Way, seg: &Segment, scale: u8) {
-    if way.effective() == phase::THROUGH && seg.has(ACK) && !seg.has(RST) {
+    let through = match way.effective() {
+        phase::THROUGH => true,
+        phase::LEAVING => !way.is_cut(),
+        _ => false,
+    };
+    if through && seg.has(ACK) && !seg.has(RST) {
         let ack = seg.ack.wrapping_sub(way.direct_shift());
         let edge = ack.wrapping_add((seg.window as u32) << (scale & 15));
         way.show(ack, edge);

@@ -17,8 +17,10 @@ pub fn from_socket(d: &mut Detour, to: End, seg: &Segment, scale: u8) -> Option<
         phase::ENTERING => way.is_cut(),
         _ => true,
     };
-    // A handler that gives a session up resets both ends, whichever direction has entered it.
-    let gives_up = seg.has(RST) && way.effective() == phase::ENTERING;
+    // A handler that gives a session up resets both ends, even one to which no byte comes from it
+    // yet, or any more.
+    let elsewhere = !paired && acked.effective() != phase::DIRECT;
+    let gives_up = seg.has(RST) && (way.effective() == phase::ENTERING || elsewhere);
     if carries && !entered && !gives_up {
         return None;
     }
