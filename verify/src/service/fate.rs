@@ -117,6 +117,19 @@ impl World {
         tcp.is_heard() && closed && tcp.got == self.expected(config, other)
     }
 
+    /// True if an end that still waits, while the other one was reset, hears so once it says
+    /// something.
+    fn hears_reset(&self, config: &Configuration) -> bool {
+        let mut later = self.clone();
+        for end in 0..2 {
+            if !later.ends[end].dead && !later.is_served(config, end) {
+                later.ends[end].probes();
+            }
+        }
+        later.come_to_rest(config);
+        (0..2).all(|end| later.ends[end].dead || later.is_served(config, end))
+    }
+
     fn is_settled(&self, config: &Configuration) -> bool {
         let rests = |stage: Stage| matches!(stage, Stage::None | Stage::In);
         let stages = self.hosts.iter().map(|host| host.daemon.stage);
@@ -170,11 +183,11 @@ impl Quiesce for World {
     fn times_out(&mut self, _: &Configuration, _: usize, _: Timer) {}
 
     fn judge(&self, config: &Configuration) -> Fate {
-        let dead = self.ends.each_ref().map(|end| end.dead);
-        if dead != [false; 2] {
-            let served = [0, 1].map(|end| dead[end] || self.is_served(config, end));
-            let both = served == [true; 2] || self.uneven;
-            return if both { Fate::Good } else { Fate::HalfReset };
+        if self.ends.iter().any(|end| end.dead) {
+            return match self.uneven || self.hears_reset(config) {
+                true => Fate::Good,
+                false => Fate::HalfReset,
+            };
         }
         match (self.is_whole(config), self.is_settled(config)) {
             (false, _) => Fate::Missing,

@@ -5,6 +5,7 @@ use dysco_common::detour::{cut, phase};
 
 use super::config::{Configuration, Seen};
 use super::daemon::{Change, Content, Letter, Pair, Stage};
+use super::record::Record;
 use super::seed::Seed;
 use super::world::{START, World};
 
@@ -349,6 +350,7 @@ impl World {
     /// The session is led past the handler (`out`).
     fn out(&mut self, host: usize) {
         self.release(host);
+        self.hosts[host].record.end();
         self.saw(Seen::Taken);
     }
 
@@ -443,24 +445,34 @@ impl World {
     pub fn starts(&mut self, config: &Configuration, host: usize) {
         let h = &mut self.hosts[host];
         h.daemon.dead = false;
-        let phases = h.record.phases();
-        let has = |phase| phases.contains(&phase);
-        let stage = match () {
-            () if has(phase::LEAVING) => Stage::Leaving,
-            () if has(phase::ENTERING) => Stage::Entering,
-            () if has(phase::THROUGH) => Stage::In,
-            () => Stage::None,
-        };
+        let tunnel = h.handler.as_ref().and_then(|handler| handler.tunnel);
+        let stage = stage_of(config, &h.record, tunnel.is_some());
         let pair = h.daemon.pair.take();
         h.daemon.stage = stage;
-        let lives = h.handler.as_ref().is_some_and(|handler| handler.tunnel.is_some());
         if stage == Stage::None {
             self.close_tunnel(host);
             self.resets(config, host);
             self.drop_handler(host);
-        } else if lives {
+        } else if tunnel.is_some() {
             h.daemon.pair = pair.map(|pair| Pair::new(pair.id, false));
         }
+    }
+}
+
+/// Returns the progress of a session whose record an earlier process has left.
+fn stage_of(config: &Configuration, record: &Record, has_tunnel: bool) -> Stage {
+    let phases = record.phases();
+    let has = |phase| phases.contains(&phase);
+    // The other host may not have heard yet that no data passes this host's handler.
+    let told = !record.is_used() || !has_tunnel || config.seed == Some(Seed::ForgetsAtStart);
+    let half = has(phase::DIRECT) && config.seed != Some(Seed::StaysIn);
+    match () {
+        () if has(phase::LEAVING) => Stage::Leaving,
+        () if has(phase::ENTERING) => Stage::Entering,
+        () if has(phase::THROUGH) && half => Stage::Leaving,
+        () if has(phase::THROUGH) => Stage::In,
+        () if told => Stage::None,
+        () => Stage::Leaving,
     }
 }
 

@@ -12,6 +12,7 @@ impl Hash for Record {
     fn hash<H: Hasher>(&self, state: &mut H) {
         words(&self.0.out).hash(state);
         words(&self.0.back).hash(state);
+        self.0.handler.hash(state);
     }
 }
 
@@ -70,6 +71,17 @@ impl Record {
         let d = &mut self.0;
         let next = |way: &Way, start| Way::entering(start, way.shift, way.sent, way.shown);
         (d.out, d.back) = (next(&d.out, start[0]), next(&d.back, start[1]));
+        d.handler = 1;
+    }
+
+    /// `Agent::end_detour`: the session has no detour any more.
+    pub fn end(&mut self) {
+        self.0.handler = 0;
+    }
+
+    /// True if the session has entered a detour, and has not ended it.
+    pub fn is_used(&self) -> bool {
+        self.0.handler != 0
     }
 
     /// `Memory::finish`, of both directions, if their changes are complete.

@@ -38,6 +38,11 @@ pub enum Seed {
     ConnectsTwice,
     /// The session is led past services that leave before it has entered them both ways.
     LeavesEarly,
+    /// A daemon that starts anew forgets a session that has left its handler, whatever the other
+    /// host has heard.
+    ForgetsAtStart,
+    /// A daemon that starts anew takes services for present that one direction has left.
+    StaysIn,
     /// A message of an earlier pair is taken for one of the present pair.
     StaleNames,
 }

@@ -183,7 +183,7 @@ impl Tcp {
     pub fn hear(&mut self, packet: &Packet) -> Result<(), Harm> {
         let seg = packet.segment();
         if self.dead {
-            self.owes |= !seg.has(RST) && seg.span() > 0;
+            self.owes |= !seg.has(RST);
             return Ok(());
         }
         if seg.has(RST) {
@@ -243,14 +243,14 @@ impl Tcp {
         Ok(())
     }
 
+    /// Lets the socket say that it is there, as keep-alive does.
+    pub fn probes(&mut self) {
+        self.owes = true;
+    }
+
     /// Numbers of units that it has sent, and that were acknowledged.
     pub fn progress(&self) -> (u32, u32) {
         let of = |number: u32| number.wrapping_sub(self.first);
         (of(self.next), of(self.una))
-    }
-
-    /// True if an acknowledgement, or a reset, is owed.
-    pub fn owes(&self) -> bool {
-        self.owes
     }
 }

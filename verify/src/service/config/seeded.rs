@@ -79,6 +79,7 @@ fn pair() -> Vec<Configuration> {
         bytes: [1, 1],
         ..PAIR
     };
+    let crash = Faults { crashes: 1, ..NONE };
     let unheard = Faults { unheard: 1, ..NONE };
     vec![
         Configuration {
@@ -133,6 +134,22 @@ fn pair() -> Vec<Configuration> {
                 "pair-connects-twice",
                 "a second answer to an invitation makes a second connection",
                 Seed::ConnectsTwice,
+            )
+        },
+        Configuration {
+            faults: crash,
+            ..of(
+                "pair-forgets-at-start",
+                "a daemon that starts anew forgets a session before the other host may",
+                Seed::ForgetsAtStart,
+            )
+        },
+        Configuration {
+            faults: crash,
+            ..of(
+                "pair-stays-in",
+                "a daemon that starts anew takes services that leave for present",
+                Seed::StaysIn,
             )
         },
         Configuration {
