@@ -6,6 +6,7 @@ use dysco_proto::{Machine, Timer};
 use super::actions::Action;
 use super::config::Configuration;
 use super::daemon::Stage;
+use super::handler::Handler;
 use super::packets::Place;
 use super::tcp::Say;
 use super::world::World;
@@ -134,7 +135,7 @@ impl World {
         let rests = |stage: Stage| matches!(stage, Stage::None | Stage::In);
         let stages = self.hosts.iter().map(|host| host.daemon.stage);
         let same = |host: &super::world::Host| match host.daemon.stage {
-            Stage::None => host.record.are(phase::DIRECT) && host.handler.is_none(),
+            Stage::None => host.record.is_past() && host.handler.as_ref().is_none_or(Handler::is_dead),
             _ => host.record.are(phase::THROUGH) && host.handler.is_some(),
         };
         let agree = self.hosts.windows(2).all(|w| w[0].daemon.stage == w[1].daemon.stage);

@@ -82,6 +82,11 @@ impl Handler {
         }
     }
 
+    /// True if its sockets were reset.
+    pub fn is_dead(&self) -> bool {
+        self.sockets.iter().flatten().all(|socket| socket.dead)
+    }
+
     /// Moves the bytes of one direction from socket to socket.
     pub fn relay(&mut self, d: usize) {
         let [near, far] = &mut self.sockets;

@@ -66,6 +66,14 @@ impl Record {
         self.phases() == [phase; 2]
     }
 
+    /// True if no data takes the detour, as the programs decide.
+    pub fn is_past(&self) -> bool {
+        let past = |way: &Way| {
+            way.phase == phase::DIRECT || way.phase == phase::LEAVING && way.is_done()
+        };
+        past(&self.0.out) && past(&self.0.back)
+    }
+
     /// `Agent::enter_detour`: both directions enter at the next packet.
     pub fn enter(&mut self, start: [u32; 2]) {
         let d = &mut self.0;
