@@ -56,7 +56,7 @@ fn faults() -> Vec<Configuration> {
             about: "packets are lost, and bytes are sent again across the cutoff",
             bytes: [2, 1],
             faults: Faults {
-                lost: 2,
+                lost: 1,
                 again: 1,
                 ..NONE
             },
@@ -68,7 +68,7 @@ fn faults() -> Vec<Configuration> {
             about: "the same, more in reverse",
             bytes: [1, 2],
             faults: Faults {
-                lost: 2,
+                lost: 1,
                 again: 1,
                 ..NONE
             },
@@ -80,7 +80,7 @@ fn faults() -> Vec<Configuration> {
             about: "packets come late, in another order, and twice",
             bytes: [2, 1],
             faults: Faults {
-                late: 2,
+                late: 1,
                 again: 1,
                 ..NONE
             },

@@ -11,7 +11,7 @@ fn come_and_go() -> Vec<Configuration> {
         Configuration {
             name: "pair",
             about: "services come in at both ends, and leave",
-            bytes: [2, 1],
+            bytes: [1, 1],
             seen: &[Seen::Put, Seen::Taken, Seen::Inferred],
             ..PAIR
         },
@@ -20,7 +20,7 @@ fn come_and_go() -> Vec<Configuration> {
             about: "either host takes them out, or both at once",
             takes: 2,
             asked: 3,
-            bytes: [1, 1],
+            bytes: [1, 0],
             seen: &[Seen::Put, Seen::Taken, Seen::BothLeave],
             ..PAIR
         },
@@ -39,7 +39,7 @@ fn come_and_go() -> Vec<Configuration> {
             about: "services leave, and others come in and leave",
             puts: TWICE,
             takes: 2,
-            bytes: [1, 1],
+            bytes: [1, 0],
             seen: AGAIN,
             ..PAIR
         },
@@ -64,7 +64,7 @@ fn packets() -> Vec<Configuration> {
         Configuration {
             name: "pair-losses",
             about: "packets are lost, and bytes are sent again across the cutoff",
-            bytes: [2, 1],
+            bytes: [2, 0],
             faults: Faults {
                 lost: 1,
                 again: 1,
@@ -76,15 +76,15 @@ fn packets() -> Vec<Configuration> {
         Configuration {
             name: "pair-late",
             about: "packets come late, in another order, and twice",
-            bytes: [2, 1],
-            faults: Faults { late: 2, ..NONE },
+            bytes: [2, 0],
+            faults: Faults { late: 1, ..NONE },
             seen: BOTH,
             ..PAIR
         },
         Configuration {
             name: "pair-closing",
             about: "both ends close; a packet is lost or late",
-            bytes: [1, 1],
+            bytes: [1, 0],
             closes: [true; 2],
             faults: Faults {
                 lost: 1,
@@ -102,21 +102,21 @@ fn messages() -> Vec<Configuration> {
         Configuration {
             name: "pair-unheard",
             about: "messages are lost",
-            bytes: [1, 1],
-            faults: Faults { unheard: 3, ..NONE },
+            bytes: [1, 0],
+            faults: Faults { unheard: 2, ..NONE },
             ..PAIR
         },
         Configuration {
             name: "pair-doubled",
             about: "messages come twice, at any later time",
-            bytes: [1, 1],
+            bytes: [1, 0],
             faults: Faults { doubled: 2, ..NONE },
             ..PAIR
         },
         Configuration {
             name: "pair-hasty",
             about: "the time to wait is over while the answer is on its way",
-            bytes: [1, 1],
+            bytes: [1, 0],
             faults: Faults {
                 hasty: 2,
                 unheard: 1,
@@ -129,7 +129,7 @@ fn messages() -> Vec<Configuration> {
             about: "both hosts take them out at once; a message is lost, another comes twice",
             takes: 2,
             asked: 3,
-            bytes: [1, 1],
+            bytes: [1, 0],
             faults: Faults {
                 unheard: 1,
                 doubled: 1,
@@ -156,7 +156,7 @@ fn deaths() -> Vec<Configuration> {
         Configuration {
             name: "pair-dies",
             about: "a handler dies at any time",
-            bytes: [1, 1],
+            bytes: [1, 0],
             faults: Faults { deaths: 1, ..NONE },
             seen: &[Seen::Put, Seen::Taken, Seen::Reset],
             ..PAIR
@@ -164,7 +164,7 @@ fn deaths() -> Vec<Configuration> {
         Configuration {
             name: "pair-crashes",
             about: "a daemon dies at any time, and starts anew",
-            bytes: [1, 1],
+            bytes: [1, 0],
             faults: Faults { crashes: 1, ..NONE },
             ..PAIR
         },
