@@ -142,11 +142,7 @@ fn main() -> ExitCode {
     let wanted =
         |name: &str| arguments.names.is_empty() || arguments.names.iter().any(|n| n == name);
     let [all, seeded] = [
-        of(
-            config::all(),
-            chain::config::all(),
-            service::config::all(),
-        ),
+        of(config::all(), chain::config::all(), service::config::all()),
         of(
             config::seeded(),
             chain::seeded::seeded(),

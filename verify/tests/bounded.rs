@@ -298,7 +298,12 @@ fn chains_overlap_and_follow_each_other() {
 
 #[test]
 fn services_come_in_and_leave() {
-    services_hold(&["service", "service-again", "service-longer", "service-early"]);
+    services_hold(&[
+        "service",
+        "service-again",
+        "service-longer",
+        "service-early",
+    ]);
     services_hold(&["service-dies", "service-late-again", "pair-refused"]);
 }
 

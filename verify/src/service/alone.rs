@@ -78,7 +78,9 @@ impl World {
         let drained = match config.seed {
             Some(Seed::NotDrained) => {
                 let [out, back] = [&host.record.0.out, &host.record.0.back];
-                [out, back].iter().all(|way| way.cut_set == 1 || !way.changes())
+                [out, back]
+                    .iter()
+                    .all(|way| way.cut_set == 1 || !way.changes())
             }
             _ => host.record.are(phase::DIRECT),
         };

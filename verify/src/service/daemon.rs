@@ -84,7 +84,9 @@ pub struct Daemon {
 impl fmt::Display for Daemon {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let dead = if self.dead { "†" } else { "" };
-        let pair = self.pair.map_or(String::new(), |pair| format!("#{}", pair.id));
+        let pair = self
+            .pair
+            .map_or(String::new(), |pair| format!("#{}", pair.id));
         write!(f, "{:?}{pair}{dead}", self.stage)
     }
 }

@@ -32,7 +32,11 @@ impl World {
     /// Steps that need no fault and no time.
     fn prompt(&self, config: &Configuration) -> Vec<Action> {
         let mut all = Vec::new();
-        all.extend((0..self.hosts.len()).filter(|h| self.hosts[*h].daemon.dead).map(Action::Start));
+        all.extend(
+            (0..self.hosts.len())
+                .filter(|h| self.hosts[*h].daemon.dead)
+                .map(Action::Start),
+        );
         all.extend((0..self.net.len()).map(|index| Action::Deliver { index, keep: false }));
         all.extend((0..self.late.len()).map(|index| Action::Land { index, keep: false }));
         self.tunnels_come(&mut all);
@@ -47,7 +51,11 @@ impl World {
             })
         }));
         for host in 0..self.hosts.len() {
-            all.extend([Action::CutOff(host), Action::Settle(host), Action::Still(host)]);
+            all.extend([
+                Action::CutOff(host),
+                Action::Settle(host),
+                Action::Still(host),
+            ]);
         }
         all
     }
@@ -135,12 +143,19 @@ impl World {
         let rests = |stage: Stage| matches!(stage, Stage::None | Stage::In);
         let stages = self.hosts.iter().map(|host| host.daemon.stage);
         let same = |host: &super::world::Host| match host.daemon.stage {
-            Stage::None => host.record.is_past() && host.handler.as_ref().is_none_or(Handler::is_dead),
+            Stage::None => {
+                host.record.is_past() && host.handler.as_ref().is_none_or(Handler::is_dead)
+            }
             _ => host.record.are(phase::THROUGH) && host.handler.is_some(),
         };
-        let agree = self.hosts.windows(2).all(|w| w[0].daemon.stage == w[1].daemon.stage);
+        let agree = self
+            .hosts
+            .windows(2)
+            .all(|w| w[0].daemon.stage == w[1].daemon.stage);
         let open = |sides: &[super::tunnel::Side; 2]| {
-            let held = sides.iter().filter(|side| **side == super::tunnel::Side::Held);
+            let held = sides
+                .iter()
+                .filter(|side| **side == super::tunnel::Side::Held);
             held.count() == 2
         };
         let tunnels = self.tunnels.iter().filter(|sides| open(sides)).count();

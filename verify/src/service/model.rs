@@ -172,9 +172,10 @@ impl Model for Exploration {
 /// Properties that must hold in every state.
 pub fn always() -> Vec<Property<Exploration>> {
     vec![
-        Property::always("no socket hears of bytes that it has not sent", |_, w: &World| {
-            w.broken != Some(Broken::Tcp(Harm::AckOfUnsent))
-        }),
+        Property::always(
+            "no socket hears of bytes that it has not sent",
+            |_, w: &World| w.broken != Some(Broken::Tcp(Harm::AckOfUnsent)),
+        ),
         Property::always("no two bytes have one number", |_, w: &World| {
             w.broken != Some(Broken::Tcp(Harm::TwoBytes))
         }),
@@ -182,21 +183,25 @@ pub fn always() -> Vec<Property<Exploration>> {
             "each byte arrives once, in order, and handled between its cutoffs alone",
             |_, w: &World| w.broken != Some(Broken::Stream),
         ),
-        Property::always("what a pair has to encrypt leaves no host as it is", |_, w: &World| {
-            w.broken != Some(Broken::Plain)
-        }),
-        Property::always("both hosts of a pair cut at the same byte", |_, w: &World| {
-            w.broken != Some(Broken::Cutoffs)
-        }),
+        Property::always(
+            "what a pair has to encrypt leaves no host as it is",
+            |_, w: &World| w.broken != Some(Broken::Plain),
+        ),
+        Property::always(
+            "both hosts of a pair cut at the same byte",
+            |_, w: &World| w.broken != Some(Broken::Cutoffs),
+        ),
         Property::always("no session is reset without need", |_, w: &World| {
             w.broken != Some(Broken::Reset)
         }),
-        Property::always("every byte arrives in the end, and is acknowledged", |_, w: &World| {
-            w.fate != Fate::Missing
-        }),
-        Property::always("every change of services ends, and leaves nothing", |_, w: &World| {
-            !matches!(w.fate, Fate::Unfinished | Fate::Endless)
-        }),
+        Property::always(
+            "every byte arrives in the end, and is acknowledged",
+            |_, w: &World| w.fate != Fate::Missing,
+        ),
+        Property::always(
+            "every change of services ends, and leaves nothing",
+            |_, w: &World| !matches!(w.fate, Fate::Unfinished | Fate::Endless),
+        ),
         Property::always("no end waits for one that was reset", |_, w: &World| {
             w.fate != Fate::HalfReset
         }),
@@ -213,9 +218,7 @@ fn sometimes(seen: &Seen) -> Property<Exploration> {
         Seen::PutAgain => {
             Property::sometimes("services come in again", |_, w| has(w, Seen::PutAgain))
         }
-        Seen::Divided => {
-            Property::sometimes("a packet is divided", |_, w| has(w, Seen::Divided))
-        }
+        Seen::Divided => Property::sometimes("a packet is divided", |_, w| has(w, Seen::Divided)),
         Seen::Inferred => Property::sometimes("a program finds a cutoff by itself", |_, w| {
             has(w, Seen::Inferred)
         }),
@@ -223,9 +226,11 @@ fn sometimes(seen: &Seen) -> Property<Exploration> {
         Seen::BothLeave => {
             Property::sometimes("both hosts ask to leave", |_, w| has(w, Seen::BothLeave))
         }
-        Seen::Reset => Property::sometimes("a lost session is reset at both ends", |_, w: &World| {
-            w.ends.iter().all(|end| end.dead)
-        }),
+        Seen::Reset => {
+            Property::sometimes("a lost session is reset at both ends", |_, w: &World| {
+                w.ends.iter().all(|end| end.dead)
+            })
+        }
     }
 }
 

@@ -93,10 +93,10 @@ impl World {
     ) {
         match place {
             Place::End(i) if i < self.hosts.len() => {
-                self.from_end(config, i, End::Local, packet, twist);
+                self.end_sends(config, i, End::Local, packet, twist);
             }
             Place::End(_) => self.transmit(config, To::Host(0), packet, twist),
-            Place::Socket(host, which) => self.from_socket(config, host, which, packet, twist),
+            Place::Socket(host, which) => self.socket_sends(config, host, which, packet, twist),
         }
     }
 
@@ -134,7 +134,7 @@ impl World {
         twist: &mut Option<Twist>,
     ) {
         let heard = match to {
-            To::Host(host) => return self.from_end(config, host, End::Remote, packet, twist),
+            To::Host(host) => return self.end_sends(config, host, End::Remote, packet, twist),
             To::End(i) => self.ends[i].hear(&packet),
             To::Socket(host, which) => {
                 let handler = self.hosts[host].handler.as_mut();
@@ -174,15 +174,14 @@ impl World {
         }
     }
 
-    /// Judges a packet of an end on a host.
-    fn from_end(
+    /// Decides the route of a packet of an end on a host.
+    fn route(
         &mut self,
         config: &Configuration,
         host: usize,
         from: End,
-        packet: Packet,
-        twist: &mut Option<Twist>,
-    ) {
+        packet: &Packet,
+    ) -> FromEnd {
         let before = self.hosts[host].record.clone();
         let d = &mut self.hosts[host].record.0;
         if !config.pair || from == End::Local {
@@ -193,15 +192,27 @@ impl World {
         if from == End::Local {
             seed::routes(config.seed, &d.out, &mut out);
         }
-        let inferred = before.0.back.cut_set != d.back.cut_set;
-        let repeated = out.keep.is_some();
+        let inferred = config.pair && before.0.back.cut_set != d.back.cut_set;
         self.note_cuts(config, host, &before);
-        if inferred && config.pair {
+        if inferred {
             self.saw(Seen::Inferred);
         }
-        if repeated {
+        if out.keep.is_some() {
             self.saw(Seen::Divided);
         }
+        out
+    }
+
+    /// Sends a packet of an end on from a host.
+    fn end_sends(
+        &mut self,
+        config: &Configuration,
+        host: usize,
+        from: End,
+        packet: Packet,
+        twist: &mut Option<Twist>,
+    ) {
+        let out = self.route(config, host, from, &packet);
         if out.dropped {
             return;
         }
@@ -255,7 +266,7 @@ impl World {
     }
 
     /// Judges a packet of a handler's socket.
-    fn from_socket(
+    fn socket_sends(
         &mut self,
         config: &Configuration,
         host: usize,

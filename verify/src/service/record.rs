@@ -68,9 +68,8 @@ impl Record {
 
     /// True if no data takes the detour, as the programs decide.
     pub fn is_past(&self) -> bool {
-        let past = |way: &Way| {
-            way.phase == phase::DIRECT || way.phase == phase::LEAVING && way.is_done()
-        };
+        let past =
+            |way: &Way| way.phase == phase::DIRECT || way.phase == phase::LEAVING && way.is_done();
         past(&self.0.out) && past(&self.0.back)
     }
 
@@ -162,6 +161,10 @@ impl Record {
 
     /// Returns a direction: that in which the local end sends, or the other one.
     pub fn way(&mut self, out: bool) -> &mut Way {
-        if out { &mut self.0.out } else { &mut self.0.back }
+        if out {
+            &mut self.0.out
+        } else {
+            &mut self.0.back
+        }
     }
 }

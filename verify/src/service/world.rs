@@ -167,7 +167,11 @@ impl World {
                 let delta = handler.map_or(Delta::Zero, |handler| handler.deltas[d]);
                 let left = handler.is_some_and(|handler| handler.left);
                 let to = left.then_some(at);
-                self.parts[d].push(Part { from: at, to, delta });
+                self.parts[d].push(Part {
+                    from: at,
+                    to,
+                    delta,
+                });
             } else if let Some(part) = self.parts[d].last_mut().filter(|_| config.pair) {
                 part.to = Some(at);
             }
@@ -223,7 +227,10 @@ impl World {
     pub fn excuse(&mut self) {
         let ordered = |host: &Host| !host.record.are(phase::DIRECT);
         let ordered = self.hosts.iter().filter(|host| ordered(host)).count();
-        let accepted = self.hosts.iter().any(|host| host.daemon.stage == Stage::Accepted);
+        let accepted = self
+            .hosts
+            .iter()
+            .any(|host| host.daemon.stage == Stage::Accepted);
         self.excused |= ordered > 0 || accepted;
         self.uneven |= self.hosts.len() == 2 && (ordered == 1 || accepted);
     }
@@ -231,7 +238,8 @@ impl World {
     /// The handler of a host forgets the session. Packets to its sockets have nowhere to go.
     pub fn drop_handler(&mut self, host: usize) {
         self.hosts[host].handler = None;
-        self.late.retain(|late| !matches!(late.to, To::Socket(at, _) if at == host));
+        self.late
+            .retain(|late| !matches!(late.to, To::Socket(at, _) if at == host));
     }
 }
 
@@ -268,6 +276,11 @@ impl fmt::Display for Tcp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (sent, heard) = self.progress();
         let dead = if self.dead { "†" } else { "" };
-        write!(f, "{heard}<{sent}<{} got {:02x?}{dead}", self.sends.len(), self.got)
+        write!(
+            f,
+            "{heard}<{sent}<{} got {:02x?}{dead}",
+            self.sends.len(),
+            self.got
+        )
     }
 }

@@ -5,7 +5,7 @@ use crate::service::seed::Seed;
 
 /// Returns a configuration for each bug that is put in on purpose.
 pub fn seeded() -> Vec<Configuration> {
-    [alone(), pair()].concat()
+    [alone(), cutoffs(), messages(), restarts()].concat()
 }
 
 const LONGER: &[[Delta; 2]] = &[[Delta::More, Delta::Zero]];
@@ -71,16 +71,18 @@ fn alone() -> Vec<Configuration> {
     ]
 }
 
-fn pair() -> Vec<Configuration> {
-    let of = |name, about, seed| Configuration {
+fn of(name: &'static str, about: &'static str, seed: Seed) -> Configuration {
+    Configuration {
         name,
         about,
         seed: Some(seed),
         bytes: [1, 1],
         ..PAIR
-    };
-    let crash = Faults { crashes: 1, ..NONE };
-    let unheard = Faults { unheard: 1, ..NONE };
+    }
+}
+
+/// Bugs of cutoffs and routes at both ends.
+fn cutoffs() -> Vec<Configuration> {
     vec![
         Configuration {
             faults: Faults { lost: 1, ..NONE },
@@ -92,7 +94,7 @@ fn pair() -> Vec<Configuration> {
             )
         },
         Configuration {
-            faults: unheard,
+            faults: Faults { unheard: 1, ..NONE },
             ..of("pair-cut-once", "a cutoff is told once", Seed::CutOnce)
         },
         of(
@@ -105,6 +107,17 @@ fn pair() -> Vec<Configuration> {
             "a host leaves before the other one takes what comes directly",
             Seed::LeavesFirst,
         ),
+        of(
+            "pair-guessed-cutoff",
+            "the other host's cutoff is guessed",
+            Seed::GuessedCutoff,
+        ),
+    ]
+}
+
+/// Bugs in the order of both hosts.
+fn messages() -> Vec<Configuration> {
+    vec![
         of(
             "pair-forgets-first",
             "a host forgets the session while data passes the other handler",
@@ -119,11 +132,6 @@ fn pair() -> Vec<Configuration> {
             )
         },
         of(
-            "pair-guessed-cutoff",
-            "the other host's cutoff is guessed",
-            Seed::GuessedCutoff,
-        ),
-        of(
             "pair-echoed-out",
             "two hosts that have forgotten a pair answer each other for ever",
             Seed::EchoedOut,
@@ -137,22 +145,6 @@ fn pair() -> Vec<Configuration> {
             )
         },
         Configuration {
-            faults: crash,
-            ..of(
-                "pair-forgets-at-start",
-                "a daemon that starts anew forgets a session before the other host may",
-                Seed::ForgetsAtStart,
-            )
-        },
-        Configuration {
-            faults: crash,
-            ..of(
-                "pair-stays-in",
-                "a daemon that starts anew takes services that leave for present",
-                Seed::StaysIn,
-            )
-        },
-        Configuration {
             puts: TWICE,
             takes: 2,
             faults: Faults { doubled: 1, ..NONE },
@@ -160,6 +152,28 @@ fn pair() -> Vec<Configuration> {
                 "pair-stale-names",
                 "a message of an earlier pair is taken for one of the next pair",
                 Seed::StaleNames,
+            )
+        },
+    ]
+}
+
+/// Bugs of daemons that start anew.
+fn restarts() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            faults: Faults { crashes: 1, ..NONE },
+            ..of(
+                "pair-forgets-at-start",
+                "a daemon that starts anew forgets a session before the other host may",
+                Seed::ForgetsAtStart,
+            )
+        },
+        Configuration {
+            faults: Faults { crashes: 1, ..NONE },
+            ..of(
+                "pair-stays-in",
+                "a daemon that starts anew takes services that leave for present",
+                Seed::StaysIn,
             )
         },
     ]

@@ -39,7 +39,16 @@ fn a_handler_that_gives_up_resets_an_end_that_has_not_entered() {
         assert_eq!(out.map(|header| header.seq), Some(2000));
         // Data of a handler that has received none is not for this end.
         assert_eq!(
-            from_socket(&mut d, End::Local, &Segment { len: 1, flags: ACK, ..reset }, 0),
+            from_socket(
+                &mut d,
+                End::Local,
+                &Segment {
+                    len: 1,
+                    flags: ACK,
+                    ..reset
+                },
+                0
+            ),
             None
         );
     }
@@ -73,5 +82,8 @@ fn the_next_change_of_a_pair_begins_with_what_the_end_has_acknowledged() {
     assert_eq!(d.back.shown, 2005);
     let mut next = Way::entering(300, 0, d.back.sent, d.back.shown);
     next.cut_at(2005);
-    assert!(next.received != 0, "it waits for an acknowledgement that does not come again");
+    assert!(
+        next.received != 0,
+        "it waits for an acknowledgement that does not come again"
+    );
 }
