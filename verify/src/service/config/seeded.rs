@@ -146,7 +146,8 @@ fn messages() -> Vec<Configuration> {
         },
         Configuration {
             puts: TWICE,
-            takes: 2,
+            bytes: [0, 0],
+            takes: 1,
             faults: Faults { doubled: 1, ..NONE },
             ..of(
                 "pair-stale-names",
@@ -161,6 +162,7 @@ fn messages() -> Vec<Configuration> {
 fn restarts() -> Vec<Configuration> {
     vec![
         Configuration {
+            bytes: [1, 0],
             faults: Faults { crashes: 1, ..NONE },
             ..of(
                 "pair-forgets-at-start",
