@@ -14,6 +14,7 @@ pub mod quiesce;
 pub mod report;
 pub mod run;
 pub mod seed;
+pub mod service;
 pub mod socket;
 pub mod world;
 

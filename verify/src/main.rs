@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use dysco_verify::report::{self, Explored};
-use dysco_verify::{chain, config, model};
+use dysco_verify::{chain, config, model, service};
 use serde::Serialize;
 
 /// Explore the protocol machine that ships, in all configurations.
@@ -104,6 +104,8 @@ enum Configuration {
     Removal(config::Configuration),
     /// A session gets another chain.
     Chain(chain::config::Configuration),
+    /// Services come into a session and leave it.
+    Service(service::config::Configuration),
 }
 
 impl Configuration {
@@ -111,6 +113,7 @@ impl Configuration {
         match self {
             Configuration::Removal(c) => [c.name, c.about],
             Configuration::Chain(c) => [c.name, c.about],
+            Configuration::Service(c) => [c.name, c.about],
         }
     }
 
@@ -118,6 +121,7 @@ impl Configuration {
         match self {
             Configuration::Removal(c) => report::explore(c, within),
             Configuration::Chain(c) => report::explore_chain(c, within),
+            Configuration::Service(c) => report::explore_service(c, within),
         }
     }
 }
@@ -125,10 +129,12 @@ impl Configuration {
 fn of(
     removals: Vec<config::Configuration>,
     chains: Vec<chain::config::Configuration>,
+    services: Vec<service::config::Configuration>,
 ) -> Vec<Configuration> {
     let removals = removals.into_iter().map(Configuration::Removal);
     let chains = chains.into_iter().map(Configuration::Chain);
-    removals.chain(chains).collect()
+    let services = services.into_iter().map(Configuration::Service);
+    removals.chain(chains).chain(services).collect()
 }
 
 fn main() -> ExitCode {
@@ -136,8 +142,12 @@ fn main() -> ExitCode {
     let wanted =
         |name: &str| arguments.names.is_empty() || arguments.names.iter().any(|n| n == name);
     let [all, seeded] = [
-        of(config::all(), chain::config::all()),
-        of(config::seeded(), chain::seeded::seeded()),
+        of(config::all(), chain::config::all(), service::config::all()),
+        of(
+            config::seeded(),
+            chain::seeded::seeded(),
+            service::config::seeded(),
+        ),
     ];
     let [all, seeded] = [all, seeded].map(|configs| {
         let wanted = configs.into_iter().filter(|c| wanted(c.name()[0]));
@@ -159,7 +169,8 @@ fn main() -> ExitCode {
     say("In every state:");
     let removals = model::always().into_iter().map(|p| p.name);
     let chains = chain::model::always().into_iter().map(|p| p.name);
-    for property in removals.chain(chains) {
+    let services = service::model::always().into_iter().map(|p| p.name);
+    for property in removals.chain(chains).chain(services) {
         say(&format!("  {property}"));
     }
     let within = arguments.within.map(Duration::from_secs);

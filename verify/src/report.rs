@@ -11,6 +11,7 @@ use stateright::{Checker, Expectation, HasDiscoveries, Model, Path};
 use crate::chain;
 use crate::config::Configuration;
 use crate::model::Exploration;
+use crate::service;
 
 /// A property of a configuration.
 #[derive(Clone, Debug, Serialize)]
@@ -89,6 +90,14 @@ pub fn explore(config: Configuration, within: Option<Duration>) -> Explored {
 /// Explores a configuration of chains in the same way.
 pub fn explore_chain(config: chain::config::Configuration, within: Option<Duration>) -> Explored {
     explore_model(chain::model::Exploration::new(config), within)
+}
+
+/// Explores a configuration of services in the same way.
+pub fn explore_service(
+    config: service::config::Configuration,
+    within: Option<Duration>,
+) -> Explored {
+    explore_model(service::model::Exploration::new(config), within)
 }
 
 /// Explores a model in the same way.

@@ -5,7 +5,8 @@ use std::time::Duration;
 use dysco_verify::chain::config::{self as chain, Seen};
 use dysco_verify::chain::seeded::seeded as chain_seeded;
 use dysco_verify::config::{self, Configuration};
-use dysco_verify::report::{Explored, explore, explore_chain, show};
+use dysco_verify::report::{Explored, explore, explore_chain, explore_service, show};
+use dysco_verify::service::config as service;
 use dysco_verify::world::Faults;
 
 fn named(name: &str) -> Configuration {
@@ -60,6 +61,15 @@ fn one(which: fn(&mut chain::Faults) -> &mut u8) -> chain::Faults {
     let mut faults = chain::Faults::default();
     *which(&mut faults) = 1;
     faults
+}
+
+/// Checks the configurations of services with these names.
+fn services_hold(names: &[&str]) {
+    for name in names {
+        let config = service::all().into_iter().find(|c| c.name == *name);
+        let config = config.unwrap_or_else(|| panic!("there is no configuration {name}"));
+        sound(&explore_service(config, None), 40);
+    }
 }
 
 #[test]
@@ -284,6 +294,37 @@ fn removals_are_given_up_and_sessions_close() {
 fn chains_overlap_and_follow_each_other() {
     chain_holds("chain-overlapping", 0);
     chain_holds("chain-and-back", 1);
+}
+
+#[test]
+fn services_come_in_and_leave() {
+    services_hold(&[
+        "service",
+        "service-again",
+        "service-longer",
+        "service-early",
+    ]);
+    services_hold(&["service-dies", "service-late-again", "pair-refused"]);
+}
+
+#[test]
+fn services_come_in_at_both_ends_and_leave() {
+    services_hold(&["pair-both-ask", "pair-other-leaves"]);
+}
+
+/// Each bug of services is found, and its configuration is sound without it. Those whose complete
+/// exploration takes long are explored for some seconds.
+#[test]
+fn without_its_bug_each_configuration_of_services_is_sound() {
+    for config in service::seeded() {
+        found(&explore_service(config.clone(), None));
+        let sound = service::Configuration {
+            seed: None,
+            ..config
+        };
+        let explored = explore_service(sound, Some(Duration::from_secs(2)));
+        assert_eq!(explored.wrongs().count(), 0, "{}", show(&explored));
+    }
 }
 
 /// A check that finds nothing where something is wrong is worthless. `cargo xtask verify` looks for

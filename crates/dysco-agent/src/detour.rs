@@ -257,6 +257,8 @@ impl Agent {
         if !direct || d.out.shift | d.back.shift != 0 {
             return false;
         }
+        // The entry has the acknowledgements of before. Nobody repeats those that came since.
+        self.memory().set_acks(slot, d.back.shown, d.out.shown);
         self.memory().set_state(slot, State::Tracked);
         self.forget_detour(slot);
         true

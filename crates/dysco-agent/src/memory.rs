@@ -188,6 +188,22 @@ impl Memory {
         self.word(field).store(to, Ordering::Release);
     }
 
+    /// Sets the highest acknowledgements that the local end has sent, and has received. No program
+    /// writes them in the present state.
+    pub(crate) fn set_acks(&self, slot: u32, sent: u32, received: u32) {
+        // SAFETY: as in `is_in`.
+        let fields = unsafe {
+            let p = self.at(slot);
+            [
+                (&raw mut (*p).snd_ack, sent),
+                (&raw mut (*p).rcv_ack, received),
+            ]
+        };
+        for (field, value) in fields {
+            self.word(field).store(value, Ordering::Release);
+        }
+    }
+
     /// Sets the interface by which packets on an entry's path leave.
     pub fn set_interface(&self, slot: u32, index: u32) {
         // SAFETY: as in `is_in`.

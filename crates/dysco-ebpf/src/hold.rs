@@ -12,7 +12,7 @@ use crate::Verdict;
 use crate::egress;
 use crate::ingress;
 use crate::maps::{self, Flow, RUNS, Run, Scratch, count};
-use crate::packet::{Found, HEADERLESS, Key, load};
+use crate::packet::{Found, HEADERLESS, Key, Packet, load};
 
 /// Offset of the window in the TCP header.
 const WINDOW: usize = 14;
@@ -51,7 +51,10 @@ pub fn answers(ctx: &TcContext, run: Run, found: &Found) -> bool {
     }
     let known = maps::scratch(run as u32).and_then(|scratch| Scratch::known(scratch));
     match known {
-        Some(Flow { s, .. }) if s.state == State::Held as u32 => closes_window(ctx, found),
+        Some(Flow { s, .. }) if s.state == State::Held as u32 => {
+            // SAFETY: the program's own context.
+            (unsafe { dysco_close_window(ctx.skb.skb, run as u32) }) != 0
+        }
         _ => true,
     }
 }
@@ -59,46 +62,79 @@ pub fn answers(ctx: &TcContext, run: Run, found: &Found) -> bool {
 /// Judges a packet of a held session that is not the answer to its SYN.
 #[inline(always)]
 pub fn judge(ctx: &TcContext, run: Run, key: &Key, found: &Found, slot: u32) -> Verdict {
+    if found.seg.span() != 0 {
+        count(Counter::DroppedHeld);
+        return Verdict::Drop;
+    }
     let loaded = maps::scratch(run as u32)
         .and_then(|scratch| load(ctx, key, found, &mut scratch.packet))
         .is_some();
+    let skb = ctx.skb.skb;
     // SAFETY: the program's own context.
-    if loaded && unsafe { dysco_hold(ctx.skb.skb, run as u32, slot) } != 0 {
-        Verdict::Pass
-    } else {
-        Verdict::Drop
+    let learnt = loaded
+        && match run {
+            Run::Ingress => unsafe { dysco_held_in(skb, slot) },
+            // SAFETY: the same.
+            _ => unsafe { dysco_held_out(skb, slot) },
+        } != 0;
+    if !learnt {
+        return Verdict::Drop;
     }
+    // SAFETY: the same.
+    if found.seg.has(RST) || unsafe { dysco_close_window(skb, run as u32) } != 0 {
+        return Verdict::Pass;
+    }
+    count(Counter::DroppedError);
+    Verdict::Drop
 }
 
-/// Judges the packet in the scratch memory of a run. Returns 0 if it must be dropped. Exported: see
-/// `learn::dysco_offer`.
+/// Takes in an acknowledgement or a reset of the local end. Exported, as are the next two, for a
+/// stack frame of its own (see also `learn::dysco_offer`).
 #[inline(never)]
 #[unsafe(no_mangle)]
-unsafe extern "C" fn dysco_hold(skb: *mut __sk_buff, run: u32, slot: u32) -> u32 {
+unsafe extern "C" fn dysco_held_out(skb: *mut __sk_buff, slot: u32) -> u32 {
     let ctx = &TcContext::new(skb);
-    let (Some(Scratch { packet: p, .. }), Some(s)) = (maps::scratch(run), maps::session(slot))
+    let (Some(Scratch { packet: p, .. }), Some(s)) =
+        (maps::scratch(Run::Egress as u32), maps::session(slot))
     else {
         return 0;
     };
-    let found = &Found {
+    egress::track(ctx, s, &found_of(p), slot);
+    1
+}
+
+/// The same, of the remote end.
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dysco_held_in(skb: *mut __sk_buff, slot: u32) -> u32 {
+    let ctx = &TcContext::new(skb);
+    let (Some(Scratch { packet: p, .. }), Some(s)) =
+        (maps::scratch(Run::Ingress as u32), maps::session(slot))
+    else {
+        return 0;
+    };
+    ingress::track(ctx, s, &found_of(p), slot);
+    1
+}
+
+/// Offers no window in the packet in the scratch memory of a run. Returns 0 on failure.
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dysco_close_window(skb: *mut __sk_buff, run: u32) -> u32 {
+    let ctx = &TcContext::new(skb);
+    let Some(Scratch { packet: p, .. }) = maps::scratch(run) else {
+        return 0;
+    };
+    closes_window(ctx, &found_of(p)) as u32
+}
+
+#[inline(always)]
+fn found_of(p: &Packet) -> Found {
+    Found {
         v6: p.key.is_v6(),
         data_offset: p.header.data_offset(),
         seg: p.seg,
-    };
-    if found.seg.span() != 0 {
-        count(Counter::DroppedHeld);
-        return 0;
     }
-    if run == Run::Ingress as u32 {
-        ingress::track(ctx, s, found, slot);
-    } else {
-        egress::track(ctx, s, found, slot);
-    }
-    if found.seg.has(RST) || closes_window(ctx, found) {
-        return 1;
-    }
-    count(Counter::DroppedError);
-    0
 }
 
 /// Makes an entry that has just been answered wait for its services.

@@ -67,6 +67,7 @@ pub fn from_end(d: &mut Detour, from: End, seg: &Segment, scale: u8, out: &mut F
     let (way, acked) = d.ways(from);
     if paired && !alone {
         infer_cut(acked, seg);
+        keep_shown(acked, seg, scale);
     }
     let direct = hear_for_end(acked, seg, scale);
     let socket = if alone {
@@ -123,6 +124,22 @@ fn infer_cut(way: &mut Way, seg: &Segment) {
     if unknown && seg.has(ACK) && !seg.has(RST) && after(seg.ack, way.through) {
         way.cut_at(way.through.wrapping_sub(way.next_shift));
         way.cut_set = cut::SET;
+    }
+}
+
+/// Keeps what the local end acknowledges of a paired direction while it passes the handlers: there
+/// is no far socket that shows it to the other end, and the next change begins with it.
+#[inline(always)]
+fn keep_shown(way: &mut Way, seg: &Segment, scale: u8) {
+    let through = match way.effective() {
+        phase::THROUGH => true,
+        phase::LEAVING => !way.is_cut(),
+        _ => false,
+    };
+    if through && seg.has(ACK) && !seg.has(RST) {
+        let ack = seg.ack.wrapping_sub(way.direct_shift());
+        let edge = ack.wrapping_add((seg.window as u32) << (scale & 15));
+        way.show(ack, edge);
     }
 }
 

@@ -17,7 +17,11 @@ pub fn from_socket(d: &mut Detour, to: End, seg: &Segment, scale: u8) -> Option<
         phase::ENTERING => way.is_cut(),
         _ => true,
     };
-    if carries && !entered {
+    // A handler that gives a session up resets both ends, even one to which no byte comes from it
+    // yet, or any more.
+    let elsewhere = acked.effective() != phase::DIRECT;
+    let gives_up = seg.has(RST) && (way.effective() == phase::ENTERING || elsewhere);
+    if carries && !entered && !gives_up {
         return None;
     }
     let ack = seg.ack.wrapping_sub(acked.to_socket);

@@ -3,6 +3,7 @@
 extern crate std;
 
 mod paired;
+mod rules;
 mod tcp;
 
 use std::collections::VecDeque;

@@ -54,6 +54,7 @@ fn entries() -> Vec<(Case, Session)> {
         ),
         unflagged(Case::Returned, State::Return),
         unflagged(Case::Detoured, State::Detour),
+        unflagged(Case::Held, State::Held),
         unflagged(Case::LeftByProxy, State::Tombstone),
         chained(Case::LeftByChain, State::Tombstone, 0),
     ]
@@ -101,7 +102,7 @@ fn predicates_distinguish_the_same_states_for_each_case() {
         (
             "one path",
             View::takes_one_path,
-            &[Tracked, Adopted, NewPath, Return, Detour],
+            &[Tracked, Adopted, NewPath, Return, Detour, Held],
         ),
         (
             "redirects",
@@ -117,6 +118,7 @@ fn predicates_distinguish_the_same_states_for_each_case() {
                 Switching,
                 Passing,
                 Detour,
+                Held,
             ],
         ),
         (

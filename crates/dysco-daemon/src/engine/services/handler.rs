@@ -215,12 +215,13 @@ impl Services {
             return;
         };
         handler.process().reap();
-        plane.agent.detach_handler(&handler.place.link);
         tracing::error!(pid = handler.pid(), "the handler has ended");
         let slots: Vec<u32> = self.sessions.keys().copied().collect();
         for slot in slots {
             self.lost(plane, slot);
         }
+        // The program on the link has let the resets pass, with the numbers of the ends.
+        plane.agent.detach_handler(&handler.place.link);
         self.go_on(plane);
     }
 }

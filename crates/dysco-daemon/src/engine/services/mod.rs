@@ -77,6 +77,8 @@ struct Serviced {
     ordered: Instant,
     /// Bytes that services which have left have added: to the server, and to the client.
     delta: [i64; 2],
+    /// The services have left before all data had entered: bytes that they had added by then.
+    left: Option<[i64; 2]>,
     /// The other half, if the services are at both ends.
     paired: Option<Paired>,
     /// A rule or a run has opened it, and this host holds it.
@@ -102,6 +104,7 @@ impl Serviced {
             since: Instant::now(),
             ordered: Instant::now(),
             delta: [0; 2],
+            left: None,
             paired: None,
             held: None,
             silent: false,

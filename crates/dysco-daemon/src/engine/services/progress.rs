@@ -133,11 +133,15 @@ impl Services {
         let Some(one) = self.sessions.get_mut(&slot) else {
             return;
         };
+        if one.stage == Stage::Entering {
+            // What is lost on the old route would be sent on no route.
+            one.left = Some(delta);
+            return;
+        }
         if one.stage != Stage::Asked {
             // They have left by themselves.
             one.since = Instant::now();
         }
-        // The session may not have entered both ways yet; see `step`.
         let [forward, back] = delta;
         one.delta = [one.delta[0] + forward, one.delta[1] + back];
         let added = if one.opened_here {
@@ -225,6 +229,10 @@ impl Services {
             plane.report("services-put", Some(one.session), text);
         }
         self.settle(plane, slot, ServiceOutcome::Put, None);
+        let left = self.sessions.get_mut(&slot).and_then(|one| one.left.take());
+        if let Some(delta) = left {
+            self.left(plane, slot, delta);
+        }
     }
 
     /// The session is led past the handler, which forgets it.
@@ -272,10 +280,13 @@ impl Services {
 
     /// The handler has ended, with a session in its hands.
     pub(super) fn lost(&mut self, plane: &mut Plane, slot: u32) {
+        plane.agent.settle_detour(slot, false);
+        let is_out = self.is_out(plane, slot);
         let Some(one) = self.sessions.get(&slot) else {
             return;
         };
         match one.stage {
+            Stage::Leaving if is_out => return self.out(plane, slot),
             Stage::Direct | Stage::Invited => return,
             Stage::Sockets => {
                 self.waiting.push(slot);

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use dysco_api::{Failure, FailureCode, Reply, RunReport, RunRequest, ServiceSpec};
 use dysco_common::policy::{MAX_RUNS, Otherwise};
 use dysco_explain::{Cause, Explain};
+use nix::mount::{MsFlags, mount};
 use rustix::fs::XattrFlags;
 
 use super::{Services, Wanted, choice};
@@ -21,6 +22,8 @@ use crate::engine::Plane;
 
 /// Folder of the cgroups, below the root of the hierarchy.
 const FOLDER: &str = "dysco";
+/// File of a cgroup with its processes.
+const PROCESSES: &str = "cgroup.procs";
 /// Attribute of a cgroup: the services, one a line.
 const ATTRIBUTE: &str = "trusted.dysco.services";
 /// Longest value of the attribute, in bytes.
@@ -62,9 +65,10 @@ impl Services {
                 cause.of("run the program with services"),
             ));
         }
+        let state = &plane.config.removal.state_dir;
         let begun = choice::known(&request.services).and_then(|()| {
             let number = self.runs.free()?;
-            let run = Run::make(&request.services, caller.pid)?;
+            let run = Run::make(&request.services, caller.pid, state)?;
             let told = plane.agent.begin_run(run.group, number);
             if let Err(error) = told {
                 return Err(error.explain().cause());
@@ -102,7 +106,11 @@ impl Services {
     /// Takes up the runs of an earlier process.
     pub(in crate::engine) fn take_up_runs(&mut self, plane: &Plane) {
         let known: HashMap<u64, u32> = plane.agent.runs().into_iter().collect();
-        let folders = hierarchy().map(|root| fs::read_dir(root.join(FOLDER)));
+        if known.is_empty() {
+            return;
+        }
+        let root = hierarchy(&plane.config.removal.state_dir);
+        let folders = root.map(|root| fs::read_dir(root.join(FOLDER)));
         for folder in folders.into_iter().flatten().flatten().flatten() {
             let Some(run) = Run::of(&folder.path()) else {
                 continue;
@@ -150,8 +158,8 @@ impl Runs {
 
 impl Run {
     /// Makes a cgroup for a process.
-    fn make(services: &[ServiceSpec], pid: i32) -> Result<Run, Cause> {
-        let root = hierarchy().map_err(failed("find the cgroup hierarchy"))?;
+    fn make(services: &[ServiceSpec], pid: i32, state: &Path) -> Result<Run, Cause> {
+        let root = hierarchy(state).map_err(failed("find the cgroup hierarchy"))?;
         let parent = root.join(FOLDER);
         let folder = (0..NAMES).find_map(|n| {
             let folder = parent.join(format!("run-{pid}-{n}"));
@@ -183,18 +191,26 @@ impl Run {
     }
 
     fn enter(&self, pid: i32) -> Result<(), Cause> {
-        let file = self.folder.join("cgroup.procs");
+        let file = self.folder.join(PROCESSES);
         fs::write(file, pid.to_string()).map_err(failed("move the program to its cgroup"))
     }
 }
 
-/// Returns the root of the version 2 hierarchy of cgroups.
-fn hierarchy() -> io::Result<PathBuf> {
+/// Returns the root of the version 2 hierarchy of cgroups. A host may hide the usual one by another
+/// `/sys`: then it is mounted in the folder of the state.
+fn hierarchy(state: &Path) -> io::Result<PathBuf> {
     let mounts = procfs::process::Process::myself().and_then(|own| own.mountinfo());
-    let mounts = mounts.map_err(io::Error::other)?;
-    let found = mounts.into_iter().find(|mount| mount.fs_type == "cgroup2");
-    let found = found.map(|mount| mount.mount_point);
-    found.ok_or_else(|| io::Error::other("no cgroup2 file system is mounted"))
+    let mounts = mounts.map_err(io::Error::other)?.into_iter();
+    let mut roots = mounts.filter(|mount| mount.fs_type == "cgroup2" && mount.root == "/");
+    let seen = roots.find(|mount| mount.mount_point.join(PROCESSES).exists());
+    if let Some(seen) = seen {
+        return Ok(seen.mount_point);
+    }
+    let own = state.join("cgroup");
+    fs::create_dir_all(&own)?;
+    let kind = Some("cgroup2");
+    mount(kind, &own, kind, MsFlags::empty(), None::<&str>)?;
+    Ok(own)
 }
 
 fn failed(what: &'static str) -> impl Fn(io::Error) -> Cause {

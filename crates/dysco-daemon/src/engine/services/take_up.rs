@@ -21,8 +21,8 @@ impl Services {
             let slot = d.slot.wrapping_sub(1);
             let lives =
                 slot < plane.agent.capacity() && plane.agent.session(slot).view() == View::Detoured;
-            // A detour may be over, and its record not.
-            if lives && !plane.agent.end_detour(slot) {
+            // A detour may be over, and its record not. The other host of a pair has to hear of it.
+            if lives && (d.paired != 0 || !plane.agent.end_detour(slot)) {
                 self.sessions.insert(slot, serviced(plane, slot, &d));
             }
         }
@@ -65,7 +65,7 @@ impl Services {
                 one.paired = Some(paired);
                 continue;
             }
-            if state.services.is_empty() && one.stage == Stage::In {
+            if state.services.is_empty() && matches!(one.stage, Stage::In | Stage::Entering) {
                 // They left while no dyscod ran.
                 self.left(plane, slot, state.delta);
             } else if state.taken && one.stage == Stage::In {
@@ -78,7 +78,10 @@ impl Services {
 fn serviced(plane: &Plane, slot: u32, d: &Detour) -> Serviced {
     let s = plane.agent.session(slot);
     let has = |phase| d.out.phase == phase || d.back.phase == phase;
-    let stage = if has(phase::LEAVING) {
+    let all_direct = d.out.phase | d.back.phase == phase::DIRECT;
+    // A direction that goes directly beside one that does not has left before.
+    let leaves = has(phase::LEAVING) || has(phase::DIRECT) && (!all_direct || d.paired != 0);
+    let stage = if leaves {
         Stage::Leaving
     } else if has(phase::ENTERING) {
         Stage::Entering
@@ -104,6 +107,7 @@ fn serviced(plane: &Plane, slot: u32, d: &Detour) -> Serviced {
         } else {
             [added(d.back.shift), added(d.out.shift)]
         },
+        left: None,
         paired: None,
         held: None,
         silent: false,

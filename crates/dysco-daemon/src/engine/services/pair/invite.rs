@@ -166,15 +166,18 @@ impl Services {
         slot: u32,
         answer: Result<u16, Cause>,
     ) {
-        let Some(one) = self.sessions.get(&slot) else {
+        let Some(one) = self.sessions.get_mut(&slot) else {
             return;
         };
-        let paired = one.paired.as_ref().filter(|pair| pair.asks);
+        let paired = one.paired.as_mut().filter(|pair| pair.asks);
         let (Stage::Invited, Some(paired)) = (one.stage, paired) else {
             return;
         };
         match answer {
+            // It answers a repetition as well.
+            Ok(_) if paired.connects => {}
             Ok(port) => {
+                paired.connects = true;
                 let answers = plane.answers.clone();
                 tunnel::connect(paired.id, paired.peer, port, paired.token, answers);
             }

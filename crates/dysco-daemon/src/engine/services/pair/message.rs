@@ -135,8 +135,8 @@ impl Services {
 /// Answers about a pair that this host does not know, or no longer.
 fn unknown(plane: &Plane, incoming: &Incoming, pair: PairId, content: &Content) {
     let answer = match content {
-        Content::Out => Content::Out,
-        Content::Proceed | Content::Ready | Content::Cut(..) | Content::Leave => {
+        // An answer of the same kind would be answered in turn, for ever.
+        Content::Proceed | Content::Ready | Content::Cut(..) | Content::Leave | Content::Out => {
             Content::Abort("the host of the other end does not know these services".into())
         }
         _ => return,

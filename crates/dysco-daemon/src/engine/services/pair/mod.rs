@@ -39,6 +39,8 @@ pub(super) struct Paired {
     secret: Secret,
     token: Secret,
     tunnel: Option<OwnedFd>,
+    /// The asker connects, or has connected. Two connections could be taken for one.
+    connects: bool,
     /// The asker's handler has the session.
     proceeds: bool,
     /// Change whose cutoff the other host was told.
@@ -64,6 +66,7 @@ impl Paired {
             secret,
             token,
             tunnel: None,
+            connects: false,
             proceeds: false,
             told: None,
             told_done: None,

@@ -1,0 +1,184 @@
+//! Services at both ends.
+
+use super::{AGAIN, BOTH, Configuration, Faults, NONE, PAIR, Seen, TWICE};
+
+pub fn all() -> Vec<Configuration> {
+    [come_and_go(), packets(), messages(), deaths()].concat()
+}
+
+fn come_and_go() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "pair",
+            about: "services come in at both ends, and leave",
+            bytes: [1, 1],
+            seen: &[Seen::Put, Seen::Taken, Seen::Inferred],
+            ..PAIR
+        },
+        Configuration {
+            name: "pair-other-leaves",
+            about: "either host takes them out, or both at once",
+            takes: 2,
+            asked: 3,
+            bytes: [1, 0],
+            seen: &[Seen::Put, Seen::Taken, Seen::BothLeave],
+            ..PAIR
+        },
+        Configuration {
+            name: "pair-both-ask",
+            about: "both hosts ask at once to put services in",
+            puts: TWICE,
+            takes: 1,
+            asked: 3,
+            bytes: [1, 0],
+            seen: &[Seen::Put, Seen::Taken, Seen::Refused],
+            ..PAIR
+        },
+        Configuration {
+            name: "pair-again",
+            about: "services leave, and others come in and leave",
+            puts: TWICE,
+            takes: 2,
+            bytes: [1, 0],
+            seen: AGAIN,
+            ..PAIR
+        },
+        Configuration {
+            name: "pair-refused",
+            about: "the other host refuses; messages are lost and come twice",
+            refuses: true,
+            bytes: [1, 0],
+            faults: Faults {
+                unheard: 1,
+                doubled: 1,
+                ..NONE
+            },
+            seen: &[Seen::Refused],
+            ..PAIR
+        },
+    ]
+}
+
+fn packets() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "pair-losses",
+            about: "packets are lost, and bytes are sent again across the cutoff",
+            bytes: [2, 0],
+            faults: Faults {
+                lost: 1,
+                again: 1,
+                ..NONE
+            },
+            seen: &[Seen::Put, Seen::Taken, Seen::Divided],
+            ..PAIR
+        },
+        Configuration {
+            name: "pair-late",
+            about: "packets come late, in another order, and twice",
+            bytes: [2, 0],
+            faults: Faults { late: 1, ..NONE },
+            seen: BOTH,
+            ..PAIR
+        },
+        Configuration {
+            name: "pair-closing",
+            about: "both ends close; a packet is lost or late",
+            bytes: [1, 0],
+            closes: [true; 2],
+            faults: Faults {
+                lost: 1,
+                late: 1,
+                ..NONE
+            },
+            seen: BOTH,
+            ..PAIR
+        },
+    ]
+}
+
+fn messages() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "pair-unheard",
+            about: "messages are lost",
+            bytes: [1, 0],
+            faults: Faults { unheard: 2, ..NONE },
+            ..PAIR
+        },
+        Configuration {
+            name: "pair-doubled",
+            about: "messages come twice, at any later time",
+            bytes: [1, 0],
+            faults: Faults { doubled: 2, ..NONE },
+            ..PAIR
+        },
+        Configuration {
+            name: "pair-hasty",
+            about: "the time to wait is over while the answer is on its way",
+            bytes: [1, 0],
+            faults: Faults {
+                hasty: 2,
+                unheard: 1,
+                ..NONE
+            },
+            ..PAIR
+        },
+        Configuration {
+            name: "pair-both-leave",
+            about: "both hosts take them out at once; a message is lost, another comes twice",
+            takes: 2,
+            asked: 3,
+            bytes: [1, 0],
+            faults: Faults {
+                unheard: 1,
+                doubled: 1,
+                ..NONE
+            },
+            seen: &[Seen::Put, Seen::Taken, Seen::BothLeave],
+            ..PAIR
+        },
+        Configuration {
+            name: "pair-doubled-again",
+            about: "messages of a pair that has left come while the next one comes in",
+            puts: TWICE,
+            takes: 2,
+            bytes: [1, 0],
+            faults: Faults { doubled: 1, ..NONE },
+            seen: AGAIN,
+            ..PAIR
+        },
+    ]
+}
+
+fn deaths() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "pair-dies",
+            about: "a handler dies at any time",
+            bytes: [1, 0],
+            faults: Faults { deaths: 1, ..NONE },
+            seen: &[Seen::Put, Seen::Taken, Seen::Reset],
+            ..PAIR
+        },
+        Configuration {
+            name: "pair-crashes",
+            about: "a daemon dies at any time, and starts anew",
+            bytes: [1, 0],
+            faults: Faults { crashes: 1, ..NONE },
+            ..PAIR
+        },
+        Configuration {
+            name: "pair-crashes-lost",
+            about: "the same, and a packet or a message is lost",
+            bytes: [1, 0],
+            faults: Faults {
+                crashes: 1,
+                lost: 1,
+                unheard: 1,
+                ..NONE
+            },
+            ..PAIR
+        },
+    ]
+}

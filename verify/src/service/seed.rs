@@ -1,0 +1,66 @@
+//! Bugs put in on purpose, to show that the check would find them. They act around the shipped
+//! decisions, on their inputs and outputs.
+
+use dysco_common::detour::{FromEnd, Way, phase};
+
+/// A known bug of protocols of this kind.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Seed {
+    /// The cutoff is one byte before the highest number that was sent.
+    EarlyCutoff,
+    /// The sender hears the new route before the old one has delivered everything.
+    ReleasedAtOnce,
+    /// What the services have added is made up for in the wrong direction.
+    WrongDirection,
+    /// The handler's sockets are closed once both directions have a cutoff to leave.
+    NotDrained,
+    /// A packet that is divided at the cutoff keeps its FIN.
+    KeepsFin,
+    /// No cutoff is set for a direction in which no packet comes.
+    NeverStill,
+    /// A cutoff that was sent is taken for one that was confirmed.
+    Unconfirmed,
+    /// A cutoff is told once.
+    CutOnce,
+    /// New data of the local end goes directly while both handlers have the session.
+    PlainPassed,
+    /// A host lets its own direction leave before the other host takes what comes directly.
+    LeavesFirst,
+    /// A host forgets the session before no data passes the other handler any more.
+    ForgetsFirst,
+    /// The other host's handler is not awaited before the session enters.
+    EntersFirst,
+    /// The other host's cutoff is not awaited: its data is taken to begin where the end's has ended.
+    GuessedCutoff,
+    /// A host that has forgotten a pair answers the other one's last message by the same message.
+    EchoedOut,
+    /// A host connects to the other one for each answer to its invitation.
+    ConnectsTwice,
+    /// The session is led past services that leave before it has entered them both ways.
+    LeavesEarly,
+    /// A daemon that starts anew forgets a session that has left its handler, whatever the other
+    /// host has heard.
+    ForgetsAtStart,
+    /// A daemon that starts anew takes services for present that one direction has left.
+    StaysIn,
+    /// A message of an earlier pair is taken for one of the present pair.
+    StaleNames,
+}
+
+/// Spoils a cutoff that was just set.
+pub fn cuts(seed: Option<Seed>, way: &mut Way) {
+    match seed {
+        Some(Seed::EarlyCutoff) => way.cut_at(way.cut.wrapping_sub(1)),
+        Some(Seed::ReleasedAtOnce) => way.released = 1,
+        _ => {}
+    }
+}
+
+/// Spoils the route of a packet of the local end.
+pub fn routes(seed: Option<Seed>, way: &Way, out: &mut FromEnd) {
+    let inside = matches!(way.phase, phase::ENTERING | phase::THROUGH);
+    if seed == Some(Seed::PlainPassed) && inside && out.to_socket {
+        out.to_socket = false;
+        out.copied = false;
+    }
+}

@@ -1,0 +1,71 @@
+//! Connections between the handlers of two hosts. They lose nothing and keep the order.
+
+use super::config::Configuration;
+use super::daemon::Stage;
+use super::handler::Handler;
+use super::tcp::Byte;
+use super::world::{START, World};
+
+/// One side of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Side {
+    /// The daemon of the host does not have it yet.
+    Pending(u8),
+    /// The handler of the host has it.
+    Held,
+    /// It is closed there.
+    Closed,
+}
+
+impl World {
+    /// A host connects to the other one for a pair.
+    pub fn connect(&mut self, pair: u8) {
+        self.tunnels.push([Side::Pending(pair); 2]);
+    }
+
+    /// The connection of this number comes to the daemon of a host.
+    pub fn came(&mut self, config: &Configuration, host: usize, tunnel: u8) -> bool {
+        let sides = &mut self.tunnels[usize::from(tunnel)];
+        let Side::Pending(pair) = sides[host] else {
+            return false;
+        };
+        let daemon = &self.hosts[host].daemon;
+        let waits = daemon.stage == Stage::Invited && daemon.pair.is_some_and(|p| p.id == pair);
+        if !waits {
+            sides[host] = Side::Closed;
+            return true;
+        }
+        sides[host] = Side::Held;
+        let mut handler = Handler::new(START, Default::default(), false);
+        handler.tunnel = Some(tunnel);
+        self.hosts[host].handler = Some(handler);
+        self.hosts[host].daemon.stage = Stage::Accepted;
+        self.accepted(config, host);
+        true
+    }
+
+    /// Bytes and the last frame go to the other handler.
+    pub fn through_tunnel(&mut self, host: usize, tunnel: u8, bytes: Vec<Byte>, end: bool) {
+        let other = self.hosts[1 - host].handler.as_mut();
+        if let Some(other) = other.filter(|other| other.tunnel == Some(tunnel)) {
+            other.came.extend(bytes);
+            other.came_end |= end;
+            other.decrypt();
+        }
+    }
+
+    /// The handler of a host closes its side.
+    pub fn close_tunnel(&mut self, host: usize) {
+        let handler = self.hosts[host].handler.as_mut();
+        if let Some(tunnel) = handler.and_then(|handler| handler.tunnel.take()) {
+            self.tunnels[usize::from(tunnel)][host] = Side::Closed;
+        }
+    }
+
+    /// True if the connection of a handler was closed by the other host.
+    pub fn is_cut_off(&self, host: usize) -> bool {
+        let handler = self.hosts[host].handler.as_ref();
+        let tunnel = handler.and_then(|handler| handler.tunnel);
+        tunnel.is_some_and(|tunnel| self.tunnels[usize::from(tunnel)][1 - host] == Side::Closed)
+    }
+}
