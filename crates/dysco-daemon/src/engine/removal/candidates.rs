@@ -1,7 +1,7 @@
 //! Choice of the sessions that a request for a removal concerns, and of those that can be changed.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dysco_api::{Failure, FailureCode, Filter, HostName, Mode, Remove, SessionName, Way};
 use dysco_common::Session;
@@ -47,6 +47,7 @@ pub(super) fn candidates(
     }
     let mut found = Candidates {
         chained: all.iter().filter_map(by_chain).collect(),
+        rate: request.rate,
         ..Candidates::default()
     };
     for session in all.into_iter().filter(|slot| by_chain(slot).is_none()) {
@@ -213,6 +214,8 @@ pub(in crate::engine) fn task_of(
         since: None,
         switched: None,
         accepted: Accepted::new(&s),
+        requested: Instant::now(),
+        begun: None,
     }
 }
 
