@@ -167,6 +167,7 @@ impl World {
     /// Runs the daemon's loop: commands first, then messages. The daemon may die before each.
     fn drive(&mut self, host: usize) {
         loop {
+            let holds = self.hosts[host].holds;
             let Some(machine) = self.hosts[host].machine.as_mut() else {
                 return;
             };
@@ -232,7 +233,7 @@ impl World {
                     }
                     Effect::Nothing => {}
                 }
-            } else if self.hosts[host].holds {
+            } else if holds {
                 return;
             } else if let Some((to, message)) = machine.poll_transmit() {
                 if self.dies(host) {

@@ -47,7 +47,6 @@ pub(super) fn candidates(
     }
     let mut found = Candidates {
         chained: all.iter().filter_map(by_chain).collect(),
-        rate: request.rate,
         ..Candidates::default()
     };
     for session in all.into_iter().filter(|slot| by_chain(slot).is_none()) {

@@ -207,7 +207,7 @@ impl Removals {
             left: left_of(&core.host.plane, &request, &held),
             ..found
         });
-        self.remove_found(core, found, request.dry_run, &replies);
+        self.remove_found(core, found, &request, &replies);
     }
 
     /// Continues with the sessions that were found for a request.
@@ -215,11 +215,12 @@ impl Removals {
         &mut self,
         core: &mut Core,
         found: Result<Candidates, Failure>,
-        dry_run: bool,
+        request: &Remove,
         replies: &mpsc::Sender<Reply>,
     ) {
-        match found {
-            Ok(found) if dry_run => self.read_windows(core, found, replies),
+        let rate = request.rate;
+        match found.map(|found| Candidates { rate, ..found }) {
+            Ok(found) if request.dry_run => self.read_windows(core, found, replies),
             Ok(found) => self.begin_batch(core, found, false, replies),
             Err(failure) => {
                 let _ = replies.try_send(Reply::Error(failure));
@@ -288,6 +289,7 @@ impl Removals {
             let Some(mut task) = self.under_way.next_waiting(start) else {
                 break;
             };
+            let former = task.begun;
             task.begun.get_or_insert(start);
             let silent = task.is_silent(&core.host.plane);
             let now = core.host.plane.now();
@@ -322,7 +324,7 @@ impl Removals {
                     self.under_way.begin(change, running);
                 }
                 Err(reason) => {
-                    task.begun = None;
+                    task.begun = former;
                     let report = task.refused(reason.cause());
                     self.finish(core, task.batch, report, Some(&reason));
                 }

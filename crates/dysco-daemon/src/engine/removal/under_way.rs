@@ -241,7 +241,9 @@ mod tests {
             ..task(port)
         };
         all.limit(7, Pace::new(ChangeRate::try_from(1).unwrap()));
-        [slow(1), slow(2), task(3), task(4)].map(|task| all.wait(task));
+        for task in [slow(1), slow(2), task(3), task(4)] {
+            all.wait(task);
+        }
         let now = Instant::now();
         let mut next = |at| all.next_waiting(at).map(|t| t.session.0);
         let later = now + std::time::Duration::from_secs(1);
