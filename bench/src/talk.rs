@@ -87,7 +87,7 @@ impl Talk {
     pub fn longest(&self) -> Result<Vec<f64>> {
         let (tell, told) = channel();
         self.order(Order::Take(tell))?;
-        let gaps = told.recv().or_else(|_| Err(self.why()))?;
+        let gaps = told.recv().map_err(|_| self.why())?;
         Ok(gaps.iter().map(|gap| gap.as_secs_f64() * 1e6).collect())
     }
 
@@ -95,12 +95,12 @@ impl Talk {
     pub fn rest(&self) -> Result<()> {
         let (tell, told) = channel();
         self.order(Order::Rest(tell))?;
-        told.recv().or_else(|_| Err(self.why()))
+        told.recv().map_err(|_| self.why())
     }
 
     fn order(&self, order: Order) -> Result<()> {
         let orders = self.orders.as_ref().context("the sessions have gone")?;
-        orders.send(order).or_else(|_| Err(self.why()))
+        orders.send(order).map_err(|_| self.why())
     }
 
     fn why(&self) -> anyhow::Error {
