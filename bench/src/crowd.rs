@@ -152,7 +152,7 @@ fn message(own: u16, session: usize, said: u32) -> [u8; MESSAGE] {
 }
 
 /// Returns received messages to their sender.
-fn answer(streams: Vec<TcpStream>, ended: &AtomicBool) -> Result<()> {
+pub fn answer(streams: Vec<TcpStream>, ended: &AtomicBool) -> Result<()> {
     let ends = Ends::new(streams, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)?;
     let mut ready = Vec::new();
     let mut bytes = [0; 16 * MESSAGE];

@@ -56,6 +56,17 @@ pub fn word<'de, D: Deserializer<'de>>(from: D) -> Result<Word, D::Error> {
     Ok(Box::leak(String::deserialize(from)?.into_boxed_str()))
 }
 
+/// Numbers of measurements above the bound of the previous bucket and up to this one.
+#[derive(Serialize, Deserialize)]
+pub struct Bucket {
+    /// Bound, in microseconds.
+    pub up_to_us: f64,
+    /// Number of measurements with a change.
+    pub changed: usize,
+    /// Number of measurements without one.
+    pub unchanged: usize,
+}
+
 /// One number, with its origin.
 #[derive(Serialize, Deserialize)]
 pub struct Figure {
@@ -79,6 +90,9 @@ pub struct Figure {
     pub better: Better,
     /// Absolute measurements behind the value.
     pub aside: BTreeMap<String, f64>,
+    /// Distribution of the measurements behind the value, if it is of interest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub histogram: Vec<Bucket>,
     /// Samples of which the value is the median or another rank, in the order of measurement.
     pub samples: Vec<f64>,
 }
@@ -97,6 +111,7 @@ impl Figure {
             goal: None,
             paper: None,
             aside: BTreeMap::new(),
+            histogram: Vec::new(),
             samples: Vec::new(),
         }
     }
@@ -124,6 +139,12 @@ impl Figure {
     /// Sets the value that the paper has published.
     pub fn paper(mut self, value: f64) -> Figure {
         self.paper = Some(value);
+        self
+    }
+
+    /// Sets the distribution of the measurements behind the value.
+    pub fn histogram(mut self, buckets: Vec<Bucket>) -> Figure {
+        self.histogram = buckets;
         self
     }
 

@@ -30,6 +30,7 @@ mod memory;
 mod packet;
 mod pair;
 mod paths;
+mod pause;
 mod ping;
 mod plot;
 mod readme;
@@ -46,6 +47,7 @@ mod shim;
 mod sockmap;
 mod stage;
 mod steps;
+mod talk;
 mod traffic;
 mod turns;
 mod ways;
@@ -67,6 +69,9 @@ use plot::Plot;
 use readme::Readme;
 use record::Record;
 
+/// Number of single changes of `pause`, unless the command line says otherwise.
+const CHANGES: usize = 200;
+
 /// Measures every published figure again.
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", args_conflicts_with_subcommands = true)]
@@ -79,6 +84,9 @@ struct Arguments {
     /// Measure briefly: to try it out, not to publish
     #[arg(long)]
     quick: bool,
+    /// Number of single changes of `pause`
+    #[arg(long, value_name = "N", default_value_t = CHANGES as u32, value_parser = clap::value_parser!(u32).range(1..=3_000))]
+    changes: u32,
     /// Say what can be measured, and end
     #[arg(long)]
     list: bool,
@@ -110,6 +118,8 @@ enum Command {
 pub struct Effort {
     quick: bool,
     speaks: bool,
+    /// Number of single changes of `pause`.
+    changes: usize,
     plots: RefCell<Vec<Plot>>,
     absent: RefCell<BTreeMap<String, String>>,
 }
@@ -218,6 +228,11 @@ const BENCHES: &[Bench] = &[
         run: drain::run,
     },
     Bench {
+        name: "pause",
+        about: "the longest gap of a busy session when its proxy leaves, alone and in batches of 150 and 1,000",
+        run: pause::run,
+    },
+    Bench {
         name: "many",
         about: "100,000 relayed sessions at once: memory, their removal, one among them",
         run: many::run,
@@ -274,6 +289,7 @@ fn main() -> Result<()> {
     let effort = Effort {
         quick: arguments.quick,
         speaks: !arguments.json,
+        changes: arguments.changes as usize,
         plots: RefCell::default(),
         absent: RefCell::default(),
     };
@@ -334,6 +350,7 @@ fn again(run: &Path, names: &[String]) -> Result<()> {
     let effort = Effort {
         quick: false,
         speaks: true,
+        changes: CHANGES,
         plots: RefCell::default(),
         absent: RefCell::default(),
     };

@@ -16,6 +16,13 @@ pub struct Bench {
     arguments: Vec<String>,
 }
 
+/// Returns true if the arguments name what to measure. The value of an option is no name.
+fn is_named(arguments: &[String]) -> bool {
+    let before = std::iter::once("").chain(arguments.iter().map(String::as_str));
+    let mut pairs = before.zip(arguments);
+    pairs.any(|(before, a)| !a.starts_with('-') && before != "--changes")
+}
+
 impl Bench {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
@@ -31,7 +38,7 @@ impl Bench {
         let mut cargo = shell::cargo();
         cargo.args(["build", "--release", "-p", "dysco-bench"]);
         shell::run(cargo.args(quiet.then_some("--quiet")))?;
-        let named = self.arguments.iter().any(|a| !a.starts_with('-'));
+        let named = is_named(&self.arguments);
         if measures && (has("code") || !named) {
             // These benches are built before any measurement.
             let mut cargo = shell::cargo();

@@ -3,6 +3,7 @@
 //! crate depends on no async runtime. Hosts do not exchange these types: they exchange those of
 //! `dysco-proto`, which are converted into these.
 
+mod change_rate;
 mod client;
 mod delta;
 mod element;
@@ -27,6 +28,7 @@ mod status;
 mod tune;
 mod types;
 
+pub use change_rate::ChangeRate;
 pub use client::{Client, ClientError, DEFAULT_API_SOCKET};
 pub use delta::{DeltaReport, TellDelta};
 pub use dysco_common::Element;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
+use super::change_rate::ChangeRate;
 use super::filter::Filter;
 use super::host::HostName;
 use super::mode::Mode;
@@ -43,6 +44,10 @@ pub struct Remove {
     /// observed. Valid only if root makes it.
     #[serde(default)]
     pub transparent: bool,
+    /// Maximum number of sessions of this request that begin their change in any second; unlimited
+    /// if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<ChangeRate>,
 }
 
 /// Result of a removal.
@@ -91,6 +96,10 @@ pub struct RemovalReport {
     /// Reason for this mode, if this host chose it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why_mode: Option<String>,
+    /// Time from the acceptance of the request to the beginning of the change, in microseconds.
+    /// Absent if no change began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted_to_begin_us: Option<u64>,
     /// Time from the request to data on the new path, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_to_switch_us: Option<u64>,
@@ -125,6 +134,10 @@ pub struct Summary {
     /// 99th percentile of the same time, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99_us: Option<u64>,
+    /// Minimum time that the changes would take at the requested rate, in milliseconds. Only in a
+    /// dry run with a rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least_ms: Option<u64>,
 }
 
 impl Summary {

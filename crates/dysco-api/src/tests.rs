@@ -213,6 +213,7 @@ fn a_summary_counts_and_ranks() {
         timed_out: false,
         mode: None,
         why_mode: None,
+        accepted_to_begin_us: None,
         request_to_switch_us: us,
         request_to_close_us: None,
         change_id: None,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use dysco_api::{
-    ClientError, Exit, FailureCode, Filter, HeldReport, HostName, Outcome, ProcessName,
+    ChangeRate, ClientError, Exit, FailureCode, Filter, HeldReport, HostName, Outcome, ProcessName,
     ProxyReport, Removable, RemovalReport, Remove, Reply, Request, SessionId, SessionName,
 };
 use dysco_explain::Cause;
@@ -35,6 +35,10 @@ pub struct Args {
     /// Give up after this time, such as 30s, 10m or 2h, with exit code 7 [default: no limit]
     #[arg(long, value_parser = time::drain, value_name = "TIME")]
     timeout: Option<Duration>,
+
+    /// Begin at most so many changes in any second [default: no limit]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    rate: Option<ChangeRate>,
 
     /// Print what would be removed, and the reasons for the rest; change nothing
     #[arg(long)]
@@ -93,11 +97,13 @@ pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
         }
         drain.tell(&left, removable.len())?;
         let before = drain.removed;
-        for some in removable.chunks(AT_ONCE) {
-            if drain.over() {
+        let mut rest = removable.as_slice();
+        while !rest.is_empty() && !drain.over() {
+            let some = rest.split_off(..drain.at_once().min(rest.len()));
+            drain.remove(some.unwrap_or_default())?;
+            if args.rate.is_some() {
                 break;
             }
-            drain.remove(some)?;
         }
         if drain.over() {
             let held = drain.left_over(left)?;
@@ -114,7 +120,27 @@ pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     }
 }
 
+/// Time after which a drain with a rate looks again at what the proxy holds.
+const SLICE: Duration = Duration::from_secs(5);
+
+/// Returns the number of sessions of one request. With a rate, they begin within the time left.
+fn at_once(rate: Option<ChangeRate>, time_left: Option<Duration>) -> usize {
+    let Some(rate) = rate else { return AT_ONCE };
+    let time = time_left.map_or(SLICE, |left| left.min(SLICE));
+    let sessions = time.as_secs_f64() * f64::from(rate.per_second());
+    (sessions as usize).clamp(1, AT_ONCE)
+}
+
 impl Drain<'_> {
+    fn at_once(&self) -> usize {
+        at_once(self.args.rate, self.time_left())
+    }
+
+    fn time_left(&self) -> Option<Duration> {
+        let timeout = self.args.timeout?;
+        Some(timeout.saturating_sub(self.begun.elapsed()))
+    }
+
     fn over(&self) -> bool {
         self.args.timeout.is_some_and(|t| self.begun.elapsed() >= t)
     }
@@ -202,6 +228,10 @@ impl Drain<'_> {
             Err(CliError::Client(error)) if not_found(&error) => return Ok(()),
             other => other?,
         };
+        if let Some(rate) = self.args.rate {
+            // The rate also holds from one request to the next: the last change has begun by now.
+            std::thread::sleep(rate.between_turns());
+        }
         for report in done {
             let name = (report.local, report.remote);
             match (report.outcome, report.reason) {
@@ -220,10 +250,8 @@ impl Drain<'_> {
     }
 
     fn request(&self) -> Remove {
-        let rest = self.args.timeout.map(|t| {
-            let rest = t.saturating_sub(self.begun.elapsed());
-            (rest.as_millis() as u64).clamp(100, 600_000)
-        });
+        let rest = self.time_left();
+        let rest = rest.map(|left| (left.as_millis() as u64).clamp(100, 600_000));
         Remove {
             host: HostName::This,
             sessions: Vec::new(),
@@ -234,6 +262,7 @@ impl Drain<'_> {
             mode: None,
             process: None,
             transparent: self.args.transparent,
+            rate: self.args.rate,
         }
     }
 
@@ -280,6 +309,7 @@ impl Drain<'_> {
             left: all,
             removed: self.removed,
             removable: None,
+            at_least_ms: None,
             reasons: reasons(left),
             sessions: Vec::new(),
         }
@@ -288,8 +318,11 @@ impl Drain<'_> {
     fn end(&self, left: &[Left], removable: usize, exit: Exit) -> Result<Exit, CliError> {
         self.bar.finish_and_clear();
         let dry = self.args.dry_run;
+        let rate = self.args.rate.filter(|_| dry);
+        let least = rate.map(|rate| rate.least(removable));
         let state = State {
             removable: dry.then_some(removable),
+            at_least_ms: least.map(|t| t.as_millis() as u64),
             sessions: left.to_vec(),
             ..self.state("end", left, left.len() + removable)
         };

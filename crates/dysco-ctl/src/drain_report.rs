@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use dysco_api::{Label, ProcessName, SessionId};
 use dysco_explain::Cause;
 use serde::Serialize;
 
 use super::output::{every_reason, rendered, table};
+use super::time;
 
 /// Progress of a drain.
 #[derive(Debug, Serialize)]
@@ -21,6 +23,9 @@ pub struct State {
     /// Number of sessions that the proxy could leave, in a dry run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub removable: Option<usize>,
+    /// Minimum time that this would take at the requested rate, in milliseconds, in a dry run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_least_ms: Option<u64>,
     /// Reasons for the remaining sessions.
     pub reasons: Vec<Reason>,
     /// Remaining sessions, at the end.
@@ -99,7 +104,11 @@ pub fn words(label: &Label) -> String {
 pub fn text(state: &State, proxy: &ProcessName) -> String {
     let mut text = match (state.removable, state.left) {
         (Some(removable), all) => {
-            format!("{removable} of {all} sessions could be removed now; nothing was changed")
+            let least = state.at_least_ms.map(Duration::from_millis);
+            let least = least.map_or(String::new(), |t| format!("; {}", time::at_least(t)));
+            format!(
+                "{removable} of {all} sessions could be removed now{least}; nothing was changed"
+            )
         }
         (None, 0) => format!(
             "{} removed; {proxy} holds no session: it may be reloaded or stopped",
@@ -168,6 +177,7 @@ mod tests {
             left,
             removed: 3,
             removable: None,
+            at_least_ms: None,
             reasons: Vec::new(),
             sessions: Vec::new(),
         };

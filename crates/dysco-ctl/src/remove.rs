@@ -7,8 +7,8 @@ use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use dysco_api::{
-    Client, Exit, FILTER_HELP, Filter, HostName, LeftReport, ListenAddress, Mode, Outcome,
-    ProcessName, RemovalReport, Remove, Reply, Request, SessionName, Summary,
+    ChangeRate, Client, Exit, FILTER_HELP, Filter, HostName, LeftReport, ListenAddress, Mode,
+    Outcome, ProcessName, RemovalReport, Remove, Reply, Request, SessionName, Summary,
 };
 use dysco_explain::Cause;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -57,6 +57,10 @@ pub struct Args {
     /// chains have their own limits
     #[arg(long, value_parser = time::change, value_name = "TIME")]
     timeout: Option<Duration>,
+
+    /// Begin at most so many changes in any second [default: no limit]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    rate: Option<ChangeRate>,
 
     /// The path afterwards [default: from the configuration]
     #[arg(long, value_name = "MODE")]
@@ -134,6 +138,7 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
         timeout_ms: args.timeout.map(|t| t.as_millis() as u64),
         process,
         transparent: args.listen.is_some(),
+        rate: args.rate,
     }))?;
     client.set_patience(Some(patience))?;
     let mut done = collect(&mut client, wait, context.format, dry_run)?;
@@ -176,7 +181,11 @@ fn json(done: &Done) -> Result<Value, serde_json::Error> {
             let Summary {
                 removed, refused, ..
             } = summary;
-            value["summary"] = json!({ REMOVABLE: removed, "refused": refused });
+            let mut sum = json!({ REMOVABLE: removed, "refused": refused });
+            if let Some(least) = summary.at_least_ms {
+                sum["at_least_ms"] = least.into();
+            }
+            value["summary"] = sum;
         }
     }
     Ok(value)
@@ -316,7 +325,9 @@ fn sum(summary: &Summary, dry_run: bool) -> String {
         ..
     } = summary;
     if dry_run {
-        return format!("{removed} {REMOVABLE}, {refused} refused; nothing was changed");
+        let least = summary.at_least_ms.map(Duration::from_millis);
+        let least = least.map_or(String::new(), |t| format!("; {}", time::at_least(t)));
+        return format!("{removed} {REMOVABLE}, {refused} refused{least}; nothing was changed");
     }
     let mut text = format!(
         "{removed} removed, {refused} refused, {rolled_back} rolled back, {pending} pending"

@@ -33,6 +33,16 @@ pub fn watch(s: &str) -> Result<Duration, Cause> {
     })
 }
 
+/// Returns the words for the minimum time of changes at a limited rate.
+pub fn at_least(time: Duration) -> String {
+    let tenths = time.as_millis().div_ceil(100) as u64;
+    let rounded = Duration::from_millis(100 * tenths);
+    format!(
+        "at this rate it would take {} at least",
+        humantime::format_duration(rounded)
+    )
+}
+
 /// Parses a number of seconds, or numbers with units, within a range.
 fn within(s: &str, range: &RangeInclusive<Duration>) -> Option<Duration> {
     let time = match s.parse() {
@@ -45,6 +55,14 @@ fn within(s: &str, range: &RangeInclusive<Duration>) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_minimum_is_never_rounded_down() {
+        let words = |ms| at_least(Duration::from_millis(ms));
+        assert_eq!(words(19_980), "at this rate it would take 20s at least");
+        assert!(words(61_010).contains("1m 1s 100ms"));
+        assert!(words(0).contains(" 0s "));
+    }
 
     #[test]
     fn times_are_read_with_and_without_units() {

@@ -117,6 +117,7 @@ fn removals(outcomes: &[Outcome]) -> Vec<Reply> {
             timed_out: false,
             mode: None,
             why_mode: None,
+            accepted_to_begin_us: None,
             request_to_switch_us: Some(850),
             request_to_close_us: None,
             change_id: None,

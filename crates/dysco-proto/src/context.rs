@@ -9,6 +9,7 @@ use super::reason::Reason;
 use super::record::{Record, RoleRecord};
 use super::report::{Progress, Report, Role};
 use super::segment::Segments;
+use super::transmits::Transmits;
 
 /// Time since a moment that the caller chooses. It never decreases.
 pub type Time = Duration;
@@ -96,7 +97,7 @@ pub(super) struct Core {
     pub locks: BTreeMap<Subsession, ChangeId>,
     /// Locked parts of each session's chain, on a host that decides about chains.
     pub segments: Segments,
-    pub transmits: VecDeque<(HostId, Message)>,
+    pub transmits: Transmits,
     pub commands: VecDeque<Command>,
     pub reports: VecDeque<Report>,
     pub stats: Stats,
@@ -122,12 +123,14 @@ pub(super) struct Context<'a> {
     pub change: ChangeId,
     pub core: &'a mut Core,
     pub timing: &'a mut Timing,
+    /// Number of the first message that this input sends.
+    pub first_message: u64,
 }
 
 impl Context<'_> {
     /// Sends a message once: an answer, or a message that nobody waits for.
     pub fn say(&mut self, to: HostId, message: Message) {
-        self.core.transmits.push_back((to, message));
+        self.core.transmits.push(to, message);
     }
 
     /// Sends a message, and repeats it until [`Context::drop_pending`].
@@ -173,6 +176,7 @@ impl Context<'_> {
 
     pub fn persist(&mut self, role: RoleRecord) {
         let change = self.change;
+        self.core.transmits.precede(change, self.first_message);
         let record = Record { change, role }.encode();
         self.command(Journal::Persist { record });
     }
@@ -182,11 +186,12 @@ impl Context<'_> {
         self.command(Journal::Erase);
     }
 
-    /// Removes the commands and messages of this change that were not fetched yet.
+    /// Removes the commands of this change that were not fetched yet, and the messages that depend
+    /// on its last record. Messages of earlier inputs leave as if they had been fetched before.
     pub fn purge(&mut self) {
         let change = self.change;
         self.core.commands.retain(|c| c.change != change);
-        self.core.transmits.retain(|(_, m)| m.change() != change);
+        self.core.transmits.purge(change);
         self.drop_pending();
     }
 
@@ -246,7 +251,7 @@ impl Context<'_> {
     /// Repeats all messages that are insisted on, due or not.
     pub fn repeat(&mut self) {
         for p in &self.timing.pending {
-            self.core.transmits.push_back((p.to, p.message.clone()));
+            self.core.transmits.push(p.to, p.message.clone());
             self.core.stats.repeated += 1;
         }
     }
@@ -263,7 +268,7 @@ impl Context<'_> {
     pub fn tick(&mut self) -> bool {
         for p in &mut self.timing.pending {
             if p.next <= self.now {
-                self.core.transmits.push_back((p.to, p.message.clone()));
+                self.core.transmits.push(p.to, p.message.clone());
                 self.core.stats.repeated += 1;
                 p.wait = (p.wait * 2).min(REPEAT.1);
                 p.next = self.now + p.wait;

@@ -118,6 +118,7 @@ mod right;
 mod segment;
 mod strangers;
 mod tail;
+mod transmits;
 
 pub use command::{Action, Command, Host, Side};
 pub use context::{Limits, Stats, Time};

@@ -347,7 +347,7 @@ impl Machine {
 
     /// Returns the next message to send, and its receiver.
     pub fn poll_transmit(&mut self) -> Option<(HostId, Message)> {
-        self.core.transmits.pop_front()
+        self.core.transmits.pop()
     }
 
     /// Returns the next report for operators.

@@ -151,6 +151,7 @@ fn report(outcome: Outcome) -> RemovalReport {
         timed_out: false,
         mode: None,
         why_mode: None,
+        accepted_to_begin_us: None,
         request_to_switch_us: None,
         request_to_close_us: None,
         change_id: None,

@@ -132,6 +132,7 @@ fn removal(
         timeout_ms: None,
         process: None,
         transparent: false,
+        rate: None,
     }))?;
     client.set_patience(Some(LONGEST))?;
     let mut reason = None;

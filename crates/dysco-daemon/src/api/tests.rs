@@ -207,6 +207,7 @@ fn reading_is_for_the_group_and_changing_for_root() {
             dry_run,
             timeout_ms: None,
             mode: None,
+            rate: None,
         })
     };
     let group = Policy { read_gid: Some(50) };

@@ -61,16 +61,26 @@ impl Core {
     pub fn carry_out(&mut self) {
         self.round.clear();
         self.feed_machine();
-        if self.host.plane.faults.is_none() {
-            let records = self.machine.first_records();
-            self.host.plane.state.write_ahead(records);
-        }
+        self.write_ahead();
         while let Some(command) = self.machine().poll_command() {
             if self.host.plane.faults.pass(command.name()) {
                 self.host.execute(command);
             }
         }
         self.host.plane.state.flush();
+    }
+
+    /// Writes the records with which changes begin, by one append. Faults of single records need
+    /// each record's own write.
+    fn write_ahead(&mut self) {
+        let faults = &self.host.plane.faults;
+        let mut records = self.machine.first_records().peekable();
+        let ahead = records.peek().is_some() && !faults.names("Persist");
+        if ahead && faults.pass("WriteAhead") {
+            self.host.plane.state.write_ahead(records);
+            // No command is carried out yet.
+            faults.pass("WrittenAhead");
+        }
     }
 
     /// Carries out all commands, then sends the messages, until there are none.

@@ -11,7 +11,8 @@ use dysco_common::session::translation;
 ///
 /// `die:NAME` ends the process, as SIGKILL would, before the command or message of that name;
 /// `drop:NAME` loses the first command or message of that name, `lose:NAME` every one. `die:NAME:2`
-/// and `drop:NAME:2` mean the second of them. `spoil:Sack` leaves the SACK blocks of new paths
+/// and `drop:NAME:2` mean the second of them. `WriteAhead` is the append of several changes' first
+/// records, before their commands, and `WrittenAhead` the moment after it. `spoil:Sack` leaves the SACK blocks of new paths
 /// untranslated at this end. With `spoil:Pace`, a new path is taken no matter how much the session
 /// sends while it opens.
 const VARIABLE: &str = "DYSCOD_FAULTS";
@@ -57,9 +58,9 @@ impl Faults {
         faults
     }
 
-    /// Returns true if no fault can be requested.
-    pub fn is_none(&self) -> bool {
-        self.file.is_none() && self.now().faults.is_empty()
+    /// Returns true if a fault of this name is requested, whether or not it has happened.
+    pub fn names(&self, name: &str) -> bool {
+        self.now().faults.iter().any(|f| f.name == name)
     }
 
     /// Returns the faults that are requested at this moment.
@@ -156,6 +157,7 @@ mod tests {
         assert!(faults.pass("Done") && !faults.pass("Done") && faults.pass("Done"));
         assert!(!faults.pass("SetUp") && !faults.pass("SetUp"));
         assert!(faults.pass("Switched"));
+        assert!(faults.names("Done") && !faults.names("Persist"));
         assert_eq!(faults.spoilt(), 0);
         faults.now().ask("spoil:Sack".into());
         assert!(faults.pass("SetUp"));

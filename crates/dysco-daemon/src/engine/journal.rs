@@ -27,6 +27,8 @@ pub(super) struct Journal {
     path: PathBuf,
     file: File,
     length: u64,
+    /// True if the file may end with a part of a frame behind this length.
+    torn: bool,
     live: HashMap<ChangeId, Live>,
     /// Frames of changes that are over, to be appended with the next record.
     over: Vec<u8>,
@@ -69,6 +71,7 @@ impl Journal {
             path: path.to_owned(),
             file,
             length,
+            torn: false,
             live,
             over: Vec::new(),
         })
@@ -140,17 +143,29 @@ impl Journal {
 
     /// Appends frames after those of changes that are over.
     fn append(&mut self, frames: &[u8]) -> io::Result<()> {
+        self.cut_torn()?;
         let mut all = std::mem::take(&mut self.over);
         let over = all.len();
         all.extend(frames);
         if let Err(error) = self.file.write_all(&all) {
             all.truncate(over);
             self.over = all;
-            // Half a frame would end what can be read of the file.
-            self.file.set_len(self.length)?;
+            self.torn = true;
+            // If this fails as well, the next append begins with it.
+            let _ = self.cut_torn();
             return Err(error);
         }
         self.length += all.len() as u64;
+        Ok(())
+    }
+
+    /// Removes what a failed append has left: a part of a frame would end what can be read of the
+    /// file.
+    fn cut_torn(&mut self) -> io::Result<()> {
+        if self.torn {
+            self.file.set_len(self.length)?;
+            self.torn = false;
+        }
         Ok(())
     }
 
@@ -172,7 +187,7 @@ impl Journal {
         // The file is opened before it has its final name: a failure until then changes nothing.
         let file = OpenOptions::new().append(true).open(&temporary)?;
         fs::rename(&temporary, &self.path)?;
-        (self.file, self.length) = (file, frames.len() as u64);
+        (self.file, self.length, self.torn) = (file, frames.len() as u64, false);
         Ok(())
     }
 }
@@ -354,5 +369,25 @@ mod tests {
         assert!(journal.write([(A, &b"after"[..])], 1).is_err());
         assert_eq!(sorted(&journal), [b"before"]);
         assert_eq!(sorted(&Journal::open(&path).unwrap()), [b"before"]);
+    }
+
+    /// A file system that is full takes a part of a frame, and one that fails does not even shorten
+    /// the file.
+    #[test]
+    fn a_part_of_a_frame_is_cut_off_before_the_next_append() {
+        let (_dir, path) = place();
+        let mut journal = Journal::open(&path).unwrap();
+        journal.write([(A, &b"before"[..])], 1).unwrap();
+        let mut other = OpenOptions::new().append(true).open(&path).unwrap();
+        other
+            .write_all(&frame(B, b"torn", &[0; 8])[..HEAD + 3])
+            .unwrap();
+        let whole = std::mem::replace(&mut journal.file, File::open(&path).unwrap());
+        journal.erase(A);
+        assert!(journal.write([(B, &b"after"[..])], 1).is_err());
+        assert!(journal.flush().is_err());
+        journal.file = whole;
+        journal.write([(B, &b"after"[..])], 2).unwrap();
+        assert_eq!(sorted(&Journal::open(&path).unwrap()), [b"after"]);
     }
 }

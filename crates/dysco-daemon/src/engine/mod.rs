@@ -37,6 +37,7 @@ mod neighbours;
 mod on_link;
 mod outside;
 mod pace;
+mod paced;
 mod packets;
 mod pages;
 mod path_liveness;
@@ -168,7 +169,13 @@ impl Engine {
         let Core { host, machine, .. } = &self.core;
         Wants {
             timer: machine.poll_timeout().map(|at| host.plane.started + at),
-            turn: self.removals.next_turn(&host.plane),
+            turn: [
+                self.removals.next_turn(&host.plane),
+                self.chain_requests.next_turn(&host.plane),
+            ]
+            .into_iter()
+            .flatten()
+            .min(),
             decision: self.removals.next_decision(),
             drains: host.proxy_changes.held.values().any(Held::is_underway)
                 || host.chain_updates.is_busy()
@@ -200,7 +207,10 @@ impl Engine {
                 let now = core.host.plane.now();
                 core.machine().handle_timeout(now);
             }
-            Input::Turn => self.removals.start_waiting(core),
+            Input::Turn => {
+                self.removals.start_waiting(core);
+                self.chain_requests.start_chains_waiting(core);
+            }
             Input::Decision => self.removals.decide_waiting(core),
             Input::DrainSweep => {
                 core.host.proxy_changes.sweep_drains(&mut core.host.plane);

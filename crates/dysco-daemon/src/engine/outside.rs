@@ -58,7 +58,7 @@ impl Removals {
                     Ok(found) => Ok(watched(&core.host.plane, &request, &said, found)),
                     Err(error) => Err(failure(&error)),
                 };
-                self.remove_found(core, found, request.dry_run, &replies);
+                self.remove_found(core, found, &request, &replies);
             }
         }
     }

@@ -73,7 +73,7 @@ impl Machine {
                     true => Message::ReturnAck { change, result },
                     false => Message::ProveAck { change, result },
                 };
-                self.core.transmits.push_back((peer, answer));
+                self.core.transmits.push(peer, answer);
             }
         }
     }
@@ -96,7 +96,7 @@ impl Machine {
         if let Err(reason) = begun {
             let result = Err(reason);
             let answer = Message::Asked { change, result };
-            self.core.transmits.push_back((asker, answer));
+            self.core.transmits.push(asker, answer);
         }
     }
 
@@ -192,7 +192,7 @@ impl Machine {
             Err(reason) => {
                 let result = Err(reason);
                 let answer = Message::Extended { change, result };
-                self.core.transmits.push_back((peer, answer));
+                self.core.transmits.push(peer, answer);
             }
         }
     }

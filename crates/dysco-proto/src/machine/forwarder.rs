@@ -60,7 +60,7 @@ impl Machine {
             }
             other => return Some(other),
         };
-        self.core.transmits.push_back((to, answer));
+        self.core.transmits.push(to, answer);
         None
     }
 

@@ -12,6 +12,7 @@ impl Machine {
         Context {
             now,
             change,
+            first_message: self.core.transmits.next(),
             core: &mut self.core,
             timing,
         }
@@ -156,7 +157,9 @@ impl Machine {
                 _ => strangers::ended(change, outcome, &message),
             };
             self.core.stats.stale += 1;
-            self.core.transmits.extend(answer.map(|a| (first, a)));
+            if let Some(answer) = answer {
+                self.core.transmits.push(first, answer);
+            }
             return;
         }
         match message {
@@ -181,15 +184,14 @@ impl Machine {
     pub(super) fn answer_unknown(&mut self, from: &[HostId], message: &Message) {
         self.core.stats.stale += 1;
         let answer = strangers::unknown(message);
-        let first = from.first();
-        self.core
-            .transmits
-            .extend(first.zip(answer).map(|(to, a)| (*to, a)));
+        if let (Some(first), Some(answer)) = (from.first(), answer) {
+            self.core.transmits.push(*first, answer);
+        }
     }
 
     pub(super) fn nack(&mut self, peer: HostId, change: ChangeId, reason: Reason) {
         let message = Message::NackLock { change, reason };
-        self.core.transmits.push_back((peer, message));
+        self.core.transmits.push(peer, message);
     }
 
     /// Handles the answer of a host that this host has asked to remove a middlebox. Returns true if

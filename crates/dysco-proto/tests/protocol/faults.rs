@@ -226,6 +226,45 @@ fn each_message_of_each_refusal_lost_in_turn() {
     }
 }
 
+/// Faults of a daemon that takes several inputs before their messages leave.
+fn several_inputs(seed: u64) -> Faults {
+    Faults {
+        seed,
+        held: 5_000,
+        ..Faults::default()
+    }
+}
+
+#[test]
+fn a_record_that_cannot_be_written_does_not_hold_back_earlier_messages() {
+    for seed in 0..50 {
+        for (host, what) in REFUSALS {
+            let mut world = refused(host, what, several_inputs(seed));
+            world.run(Duration::from_secs(3));
+            assert!(!world.settled(MIDDLE), "{what:?} on host {host}, {seed}");
+            let said = |name| world.sent.iter().filter(|n| **n == name).count();
+            assert_eq!(said("Query"), 0, "{what:?} on host {host}, {seed}");
+        }
+    }
+}
+
+#[test]
+fn each_daemon_that_takes_several_inputs_dies_before_each_step() {
+    for seed in 0..5 {
+        let whole = removal(several_inputs(seed));
+        assert!(whole.settled(MIDDLE));
+        for host in 0..3 {
+            for step in 0..whole.hosts[host].steps() {
+                let faults = Faults {
+                    crashes: vec![(host, step, Duration::from_secs(7))],
+                    ..several_inputs(seed)
+                };
+                removal(faults).settled(MIDDLE);
+            }
+        }
+    }
+}
+
 /// A late copy of a request must not begin the change again that its left anchor has just taken
 /// back and, with its process, forgotten.
 #[test]

@@ -22,6 +22,9 @@ pub struct Faults {
     pub doubled: u64,
     /// Longest delay of a message, in milliseconds.
     pub slowest: u64,
+    /// Longest time for which messages wait for the outputs of later inputs, in microseconds, as
+    /// those of a daemon that takes several inputs in one step.
+    pub held: u64,
     /// Time at which these faults end.
     pub until: Duration,
     /// Number of a message that is lost in any case.
@@ -59,6 +62,8 @@ enum Item {
     Event(usize, u64, HostEvent),
     Drain(usize, ChangeId, Subsession),
     Restart(usize),
+    /// The messages leave that the process of this life holds.
+    Leave(usize, u64),
 }
 
 pub struct Host {
@@ -68,6 +73,8 @@ pub struct Host {
     pub reports: Vec<Report>,
     life: u64,
     steps: u64,
+    /// True while its messages wait for later inputs.
+    holds: bool,
 }
 
 pub struct World {
@@ -120,6 +127,7 @@ impl World {
             id
         };
         let h = &mut self.hosts[host];
+        h.holds = false;
         h.machine = Some(Machine::new(h.addresses.clone(), ids));
         h.plane.adopt();
         let now = self.now;
@@ -147,6 +155,11 @@ impl World {
     pub fn input<T>(&mut self, host: usize, f: impl FnOnce(&mut Machine, Time) -> T) -> Option<T> {
         let now = self.now;
         let result = self.hosts[host].machine.as_mut().map(|m| f(m, now));
+        if self.faults.held > 0 && !self.hosts[host].holds {
+            self.hosts[host].holds = true;
+            let wait = Duration::from_micros(self.roll(self.faults.held));
+            self.after(wait, Item::Leave(host, self.hosts[host].life));
+        }
         self.drive(host);
         result
     }
@@ -154,6 +167,7 @@ impl World {
     /// Runs the daemon's loop: commands first, then messages. The daemon may die before each.
     fn drive(&mut self, host: usize) {
         loop {
+            let holds = self.hosts[host].holds;
             let Some(machine) = self.hosts[host].machine.as_mut() else {
                 return;
             };
@@ -219,6 +233,8 @@ impl World {
                     }
                     Effect::Nothing => {}
                 }
+            } else if holds {
+                return;
             } else if let Some((to, message)) = machine.poll_transmit() {
                 if self.dies(host) {
                     return;
@@ -374,6 +390,12 @@ impl World {
                 });
             }
             Item::Restart(host) => self.start(host),
+            Item::Leave(host, life) => {
+                if self.hosts[host].life == life {
+                    self.hosts[host].holds = false;
+                    self.drive(host);
+                }
+            }
         }
     }
 
@@ -465,6 +487,7 @@ impl Host {
             machine: None,
             plane,
             reports: Vec::new(),
+            holds: false,
             life: 0,
             steps: 0,
         }

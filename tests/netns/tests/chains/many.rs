@@ -100,3 +100,37 @@ fn sessions_in_a_zone_are_forgotten_as_well() -> Result<()> {
     ensure!(world.refused(At::Fw1)? == 0, "{}", world.logs());
     all_intact(&group.finish()?).map(drop)
 }
+
+/// The bound is checked by the daemon's own times of the beginnings.
+#[test]
+fn a_host_leaves_chains_at_a_limited_rate() -> Result<()> {
+    const COUNT: usize = 60;
+    const RATE: usize = 25;
+    let world = Steered::new(Family::V4)?;
+    let plan = Plan {
+        rate: Some(50_000),
+        ..Plan::default()
+    };
+    let group = world.open(COUNT, &plan)?;
+    group.run();
+    group.wait_progress(10_000)?;
+    let fw = world.ip(At::Fw1);
+    world.try_json(At::Client, &["insert-middlebox", &fw, "--all", "--wait"])?;
+    let rate = RATE.to_string();
+    let words = ["remove-middlebox", &fw, "--all", "--wait", "--rate", &rate];
+    let done = world.try_json(At::Client, &words)?;
+    ensure!(done["summary"]["removed"] == COUNT, "{done:#}");
+    let removals = done["removals"].as_array().context("no removals")?;
+    let begun = removals.iter().map(|r| r["accepted_to_begin_us"].as_u64());
+    let mut begun: Vec<_> = begun.collect::<Option<_>>().context("no times")?;
+    begun.sort_unstable();
+    for (first, next) in begun.iter().zip(&begun[RATE..]) {
+        ensure!(
+            next - first >= 1_000_000,
+            "more than {RATE} from {first} us on"
+        );
+    }
+    group.wait_progress(10_000)?;
+    ensure!(world.refused(At::Fw1)? == 0, "{}", world.logs());
+    all_intact(&group.finish()?).map(drop)
+}

@@ -4,6 +4,7 @@
 mod adopt;
 mod adopt_options;
 mod automatic_mode;
+mod batches;
 mod bridged;
 mod bypass;
 mod certificates;

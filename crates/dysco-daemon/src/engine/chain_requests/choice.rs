@@ -154,5 +154,6 @@ pub(super) fn task_of_chain(
         kinds: Vec::new(),
         dry: false,
         asked: Instant::now(),
+        begun: None,
     }
 }

@@ -7,17 +7,22 @@ mod request;
 mod turn;
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
 
 use dysco_api::ChainReport;
 use dysco_proto::asks::{AskId, Asks};
 use dysco_proto::{ChangeId, Reason};
 use request::{Batch, Running, Task};
-use turn::WaitQueue;
+use turn::{Turn, WaitQueue};
+
+use super::paced::Paced;
 
 /// Requests from their acceptance until they are answered.
 #[derive(Default)]
 pub(super) struct ChainRequests {
     queue: VecDeque<Task>,
+    /// Sessions of removals with a rate that wait for their turn, by the removal.
+    paced: Paced<Turn>,
     wait_queue: WaitQueue<Task>,
     running: HashMap<ChangeId, Running>,
     /// Questions of this host to hosts that opened sessions, and questions of other hosts to it.
@@ -35,6 +40,8 @@ pub(super) struct EndedForRemoval {
     /// Batch of the removal.
     pub removal: u64,
     pub report: ChainReport,
+    /// Time at which its change began.
+    pub begun: Option<Instant>,
     /// Reason if it was not done.
     pub why: Option<Reason>,
 }
@@ -47,7 +54,7 @@ impl ChainRequests {
 
     /// Returns the number of requests that have not begun.
     pub fn waiting(&self) -> u64 {
-        (self.queue.len() + self.wait_queue.len()) as u64
+        (self.queue.len() + self.wait_queue.len() + self.paced.len()) as u64
     }
 
     /// Removes and returns the next part of a removal that has ended.

@@ -12,6 +12,7 @@ use dysco_proto::{ChangeId, Order, Progress, Reason, Role, Subsession};
 use tokio::sync::mpsc;
 
 use super::choice::{chain_task, chosen, resolved, task_of_chain};
+use super::turn::Turn;
 use super::{ChainRequests, EndedForRemoval};
 use crate::engine::Plane;
 use crate::engine::core::Core;
@@ -45,6 +46,8 @@ pub(super) struct Task {
     /// True if only the plan is reported.
     pub dry: bool,
     pub(super) asked: Instant,
+    /// Time at which its first change began.
+    pub(super) begun: Option<Instant>,
 }
 
 /// Change in progress.
@@ -127,22 +130,26 @@ impl ChainRequests {
 
     /// Removes a host from the chains of these sessions, as a removal requests.
     pub(in crate::engine) fn leave_chains(&mut self, core: &mut Core, leaving: &Leaving) {
+        let whose = Whose::Removal(leaving.removal);
+        let pace = leaving.pace.as_ref().filter(|_| !leaving.dry_run);
+        if let Some(pace) = pace {
+            self.paced.limit(leaving.removal, pace.clone());
+        }
         for (slot, host) in &leaving.chained {
             let wish = ChainWish::Remove(*host);
-            self.take_slot(
-                core,
-                Whose::Removal(leaving.removal),
-                *slot,
-                &wish,
-                &[],
-                leaving.dry_run,
-            );
+            if pace.is_some() {
+                let turn = Turn::of(&core.host.plane, whose, *slot, &wish);
+                // The batch has a limit since a moment ago.
+                let _ = self.paced.push(leaving.removal, turn);
+            } else {
+                self.take_slot(core, whose, *slot, &wish, &[], leaving.dry_run);
+            }
         }
         self.start_chains_waiting(core);
     }
 
     /// Begins one session's part of a request: the host that opened the session judges it.
-    fn take_slot(
+    pub(super) fn take_slot(
         &mut self,
         core: &mut Core,
         whose: Whose,
@@ -250,6 +257,7 @@ impl ChainRequests {
                 self.ended.push_back(EndedForRemoval {
                     removal: batch,
                     report,
+                    begun: task.begun,
                     why: why.cloned(),
                 });
                 return;

@@ -2,18 +2,20 @@
 //! another change is no reason to refuse a request as long as that change may still be rolled back:
 //! both would have lost.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use dysco_api::SessionName;
 use dysco_explain::Cause;
+use dysco_proto::asks::ChainWish;
 use dysco_proto::{ChangeId, Machine, Phase, Reason};
 
 use super::ChainRequests;
-use super::choice::chain_task;
-use super::request::{Running, Task};
+use super::choice::{chain_task, task_of_chain};
+use super::request::{Running, Task, Whose};
 use crate::engine::chains::MANY;
 use crate::engine::core::Core;
-use crate::engine::plane::Terms;
+use crate::engine::measure;
+use crate::engine::plane::{Plane, Terms};
 
 /// Maximum time that a request waits: longer than a rollback takes, even if its hosts are silent.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -62,18 +64,65 @@ impl<T> WaitQueue<T> {
     }
 }
 
+/// Session of a removal with a rate. It is judged when its turn comes.
+pub(super) struct Turn {
+    /// Change as it was when the request was accepted, for the report that the session has ended.
+    task: Task,
+}
+
+impl Turn {
+    pub fn of(here: &Plane, whose: Whose, slot: u32, wish: &ChainWish) -> Turn {
+        let s = here.agent.session(slot);
+        let task = task_of_chain(here, whose, slot, measure::opened(&s.name()), wish);
+        Turn { task }
+    }
+}
+
 impl ChainRequests {
-    /// Begins waiting changes, as far as there is room. A change that has its new path makes room:
-    /// it only waits for late packets of the previous path.
-    pub(super) fn start_chains_waiting(&mut self, core: &mut Core) {
-        let most = core.host.plane.config.removal.concurrency;
-        let on_their_way = |running: &HashMap<_, Running>| {
-            let waits = |r: &&Running| r.switched.is_none();
-            running.values().filter(waits).count()
+    /// Returns true if another change may begin. A change that has its new path makes room: it only
+    /// waits for late packets of the previous path.
+    fn has_room(&self, here: &Plane) -> bool {
+        let most = here.config.removal.concurrency;
+        let on_their_way = || {
+            self.running
+                .values()
+                .filter(|r| r.switched.is_none())
+                .count()
         };
-        while self.running.len() < most.max(MANY) && on_their_way(&self.running) < most {
+        self.running.len() < most.max(MANY) && on_their_way() < most
+    }
+
+    /// Returns the time at which the next session of a removal with a rate may begin, if one waits
+    /// and there is room.
+    pub(in crate::engine) fn next_turn(&self, here: &Plane) -> Option<Instant> {
+        let (_, at) = self.paced.first()?;
+        let may = self.queue.is_empty() && self.has_room(here);
+        may.then(|| at.unwrap_or_else(Instant::now))
+    }
+
+    /// Queues the session whose turn has come. Returns false if there is none.
+    fn take_turn(&mut self, core: &mut Core) -> bool {
+        let Some(Turn { mut task }) = self.paced.pop(Instant::now()) else {
+            self.paced.forget_empty();
+            return false;
+        };
+        task.asked = Instant::now();
+        let named = SessionName::Id(task.session);
+        match core.host.plane.slot_named(&named) {
+            Some(slot) => self.take_slot(core, task.whose, slot, &task.wish, &[], false),
+            None => self.refuse_task(core, &task, &Reason::Closing),
+        }
+        true
+    }
+
+    /// Begins waiting changes, as far as there is room.
+    pub(in crate::engine) fn start_chains_waiting(&mut self, core: &mut Core) {
+        while self.has_room(&core.host.plane) {
             let Some(task) = self.queue.pop_front() else {
-                return;
+                match self.take_turn(core) {
+                    true => continue,
+                    false => return,
+                }
             };
             let (now, (mut task, judged)) = (core.host.plane.now(), in_turn(core, task));
             let numbered = judged.and_then(|()| {
@@ -85,6 +134,7 @@ impl ChainRequests {
                 numbered.and_then(|()| core.machine().request_chain(now, task.order.clone()));
             match begun {
                 Ok(change) => {
+                    task.begun.get_or_insert_with(Instant::now);
                     let terms = Terms {
                         vouched: false,
                         kinds: task.kinds.clone(),
@@ -168,7 +218,7 @@ fn judged_anew(core: &Core, task: Task) -> (Task, Result<(), Reason>) {
     if !same || now.whole != task.whole {
         return (task, Err(changed()));
     }
-    now.asked = task.asked;
+    (now.asked, now.begun) = (task.asked, task.begun);
     (now, judged)
 }
 

@@ -1,7 +1,7 @@
 //! Choice of the sessions that a request for a removal concerns, and of those that can be changed.
 
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dysco_api::{Failure, FailureCode, Filter, HostName, Mode, Remove, SessionName, Way};
 use dysco_common::Session;
@@ -213,6 +213,8 @@ pub(in crate::engine) fn task_of(
         since: None,
         switched: None,
         accepted: Accepted::new(&s),
+        requested: Instant::now(),
+        begun: None,
     }
 }
 

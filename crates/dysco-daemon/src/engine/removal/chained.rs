@@ -15,6 +15,9 @@ use crate::engine::{Plane, chain_updates};
 impl Removals {
     /// Ends a removal of that kind.
     pub(in crate::engine) fn left_chain(&mut self, core: &mut Core, ended: EndedForRemoval) {
+        let accepted = self.batches.get(&ended.removal).map(|b| b.accepted);
+        let begun = (accepted.zip(ended.begun))
+            .map(|(accepted, begun)| begun.saturating_duration_since(accepted).as_micros() as u64);
         let report = ended.report;
         let report = RemovalReport {
             session: report.session,
@@ -26,6 +29,7 @@ impl Removals {
             timed_out: report.timed_out,
             mode: None,
             why_mode: Some("it is a host of the session's chain".into()),
+            accepted_to_begin_us: begun,
             request_to_switch_us: report.request_to_switch_us,
             request_to_close_us: report.request_to_end_us,
             change_id: report.change_id,

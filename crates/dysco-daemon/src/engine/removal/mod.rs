@@ -17,7 +17,7 @@ mod under_way;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use dysco_api::{Failure, LeftReport, Mode, RemovalReport, Remove, Reply};
+use dysco_api::{ChangeRate, Failure, LeftReport, Mode, RemovalReport, Remove, Reply};
 use dysco_common::Element;
 use dysco_proto::{ChangeId, Reason};
 use dysco_proxy::elsewhere::Held;
@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 
 use super::Answer;
 use super::core::Core;
+use super::paced::Pace;
 use super::plane::{Plane, Terms};
 use automatic::Automatic;
 use candidates::candidates;
@@ -64,6 +65,8 @@ pub(super) struct Leaving {
     /// Slots of the sessions, and the host's address in their chains.
     pub chained: Vec<(u32, Element)>,
     pub dry_run: bool,
+    /// Limit of the request, if it has one.
+    pub pace: Option<Pace>,
 }
 
 /// Sessions of a request.
@@ -77,6 +80,8 @@ pub(super) struct Candidates {
     pub chained: Vec<(u32, Element)>,
     /// Sessions that cannot even be tried.
     pub left: Vec<LeftReport>,
+    /// Rate at which the sessions begin to change, if it is limited.
+    pub rate: Option<ChangeRate>,
 }
 
 /// Request that waits for the list of sockets that processes hold.
@@ -106,6 +111,8 @@ struct Batch {
     unreported: Vec<RemovalReport>,
     left: usize,
     dry: bool,
+    rate: Option<ChangeRate>,
+    accepted: Instant,
 }
 
 impl Removals {
@@ -130,14 +137,16 @@ impl Removals {
     /// room.
     pub(crate) fn next_turn(&self, plane: &Plane) -> Option<Instant> {
         let running = self.under_way.running();
-        let next = self.under_way.first_waiting()?;
         if running.len() >= self.concurrency {
             return None;
         }
+        let now = Instant::now();
+        let (next, not_before) = self.under_way.first_waiting(now)?;
         let silent = next.is_silent(plane);
         let before = running.values().filter(|r| !(silent && r.silent));
         let begun = before.map(|r| r.begun).max();
-        Some(begun.map_or_else(Instant::now, |begun| begun + TURN))
+        let turn = begun.map_or(now, |begun| begun + TURN);
+        Some(not_before.map_or(turn, |at| at.max(turn)))
     }
 
     /// Returns true if a task of this host has begun the change.
@@ -198,7 +207,7 @@ impl Removals {
             left: left_of(&core.host.plane, &request, &held),
             ..found
         });
-        self.remove_found(core, found, request.dry_run, &replies);
+        self.remove_found(core, found, &request, &replies);
     }
 
     /// Continues with the sessions that were found for a request.
@@ -206,11 +215,12 @@ impl Removals {
         &mut self,
         core: &mut Core,
         found: Result<Candidates, Failure>,
-        dry_run: bool,
+        request: &Remove,
         replies: &mpsc::Sender<Reply>,
     ) {
-        match found {
-            Ok(found) if dry_run => self.read_windows(core, found, replies),
+        let rate = request.rate;
+        match found.map(|found| Candidates { rate, ..found }) {
+            Ok(found) if request.dry_run => self.read_windows(core, found, replies),
             Ok(found) => self.begin_batch(core, found, false, replies),
             Err(failure) => {
                 let _ = replies.try_send(Reply::Error(failure));
@@ -232,14 +242,21 @@ impl Removals {
             sessions: left,
             left: found.left,
         });
+        let requested = Instant::now();
         let batch = Batch {
             replies: Some(replies.clone()),
             reports: Vec::new(),
             unreported: Vec::new(),
             left,
             dry,
+            rate: found.rate,
+            accepted: requested,
         };
         self.batches.insert(id, batch);
+        let pace = found.rate.map(Pace::new);
+        if let Some(pace) = &pace {
+            self.under_way.limit(id, pace.clone());
+        }
         for (report, why) in found.refused {
             self.finish(core, id, report, Some(&why));
         }
@@ -247,13 +264,19 @@ impl Removals {
             self.end_batch(id);
         }
         for task in found.tasks {
-            self.take_on(core, Task { batch: id, ..task });
+            let task = Task {
+                batch: id,
+                requested,
+                ..task
+            };
+            self.take_on(core, task);
         }
         self.start_waiting(core);
         self.leaving.push_back(Leaving {
             removal: id,
             chained: found.chained,
             dry_run: dry,
+            pace,
         });
     }
 
@@ -262,9 +285,12 @@ impl Removals {
         let its_turn =
             |r: &Removals, plane: &Plane| r.next_turn(plane).is_some_and(|at| at <= Instant::now());
         while its_turn(self, &core.host.plane) {
-            let Some(task) = self.under_way.next_waiting() else {
+            let start = Instant::now();
+            let Some(mut task) = self.under_way.next_waiting(start) else {
                 break;
             };
+            let former = task.begun;
+            task.begun.get_or_insert(start);
             let silent = task.is_silent(&core.host.plane);
             let now = core.host.plane.now();
             let sub = task.subsession;
@@ -298,6 +324,7 @@ impl Removals {
                     self.under_way.begin(change, running);
                 }
                 Err(reason) => {
+                    task.begun = former;
                     let report = task.refused(reason.cause());
                     self.finish(core, task.batch, report, Some(&reason));
                 }

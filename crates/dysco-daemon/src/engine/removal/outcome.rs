@@ -56,7 +56,14 @@ impl Removals {
         let Some(batch) = self.batches.remove(&id) else {
             return;
         };
-        let summary = Some(Summary::of(&batch.reports));
+        self.under_way.end_limit(id);
+        let summary = Summary::of(&batch.reports);
+        let least = batch.rate.filter(|_| batch.dry);
+        let least = least.map(|rate| rate.least(summary.removed).as_millis() as u64);
+        let summary = Some(Summary {
+            at_least_ms: least,
+            ..summary
+        });
         if let Some(replies) = batch.replies {
             tokio::spawn(async move {
                 for report in batch.unreported {

@@ -42,6 +42,7 @@ impl Task {
             timed_out: false,
             mode: self.way,
             why_mode: self.why.clone(),
+            accepted_to_begin_us: self.begun_after().map(|d| d.as_micros() as u64),
             request_to_switch_us: switched.map(|d| d.as_micros() as u64),
             request_to_close_us: closed.map(|d| d.as_micros() as u64),
             change_id: None,

@@ -74,6 +74,10 @@ pub(in crate::engine) struct Task {
     pub(super) switched: Option<Duration>,
     /// State of the session when its removal was accepted.
     pub(super) accepted: Accepted,
+    /// Time at which the request was accepted, the same for all of its sessions.
+    pub(super) requested: Instant,
+    /// Time at which the session's first change began.
+    pub(super) begun: Option<Instant>,
 }
 
 /// Time after which a session that has sent nothing is silent.
@@ -101,6 +105,12 @@ impl Accepted {
 }
 
 impl Task {
+    /// Returns the time from the acceptance of the request to the beginning of the first change.
+    pub(super) fn begun_after(&self) -> Option<Duration> {
+        let begun = self.begun?;
+        Some(begun.saturating_duration_since(self.requested))
+    }
+
     /// Returns true if neither end of its session has sent anything since it was accepted.
     pub(super) fn is_silent(&self, plane: &Plane) -> bool {
         self.accepted

@@ -8,6 +8,7 @@ use dysco_proto::{ChangeId, Subsession};
 
 use super::mode::Undecided;
 use super::{Running, Task};
+use crate::engine::paced::{Pace, Paced};
 
 /// Removals from their acceptance on. Each change of the queues also changes `known`.
 #[derive(Default)]
@@ -15,6 +16,8 @@ pub(super) struct UnderWay {
     /// Removals whose neighbours have still to answer, in the order in which these were asked.
     undecided: VecDeque<Undecided>,
     waiting: VecDeque<Task>,
+    /// Removals that wait, of requests with a rate.
+    paced: Paced<Task>,
     running: HashMap<ChangeId, Running>,
     /// Number of removals of each session: several requests may concern the same session.
     known: HashMap<Subsession, usize>,
@@ -46,9 +49,21 @@ impl UnderWay {
         self.undecided.front().map(Undecided::until)
     }
 
+    /// Limits the rate at which a batch's removals begin.
+    pub(crate) fn limit(&mut self, batch: u64, pace: Pace) {
+        self.paced.limit(batch, pace);
+    }
+
+    /// Forgets the limit of a batch that has ended.
+    pub(crate) fn end_limit(&mut self, batch: u64) {
+        self.paced.forget(batch);
+    }
+
     pub fn wait(&mut self, task: Task) {
         self.comes(task.subsession);
-        self.waiting.push_back(task);
+        if let Err(task) = self.paced.push(task.batch, task) {
+            self.waiting.push_back(task);
+        }
     }
 
     pub(crate) fn wait_first(&mut self, task: Task) {
@@ -56,12 +71,20 @@ impl UnderWay {
         self.waiting.push_front(task);
     }
 
-    pub(crate) fn first_waiting(&self) -> Option<&Task> {
-        self.waiting.front()
+    /// Returns the removal that is next, and the time before which its rate does not let it begin.
+    /// One whose rate lets it begin is before those of requests without a rate.
+    pub(crate) fn first_waiting(&self, now: Instant) -> Option<(&Task, Option<Instant>)> {
+        match (self.paced.first(), self.waiting.front()) {
+            (Some((task, at)), _) if at.is_none_or(|at| at <= now) => Some((task, None)),
+            (_, Some(task)) => Some((task, None)),
+            (paced, None) => paced,
+        }
     }
 
-    pub(crate) fn next_waiting(&mut self) -> Option<Task> {
-        let task = self.waiting.pop_front()?;
+    /// Removes and returns the removal that is next: it begins now.
+    pub(crate) fn next_waiting(&mut self, now: Instant) -> Option<Task> {
+        let paced = self.paced.pop(now);
+        let task = paced.or_else(|| self.waiting.pop_front())?;
         self.goes(task.subsession);
         Some(task)
     }
@@ -69,8 +92,9 @@ impl UnderWay {
     /// Removes and returns the waiting removals that match.
     pub(crate) fn take_waiting(&mut self, like: impl Fn(&Task) -> bool) -> Vec<Task> {
         let all = std::mem::take(&mut self.waiting).into_iter();
-        let (taken, kept): (VecDeque<_>, VecDeque<_>) = all.partition(like);
+        let (mut taken, kept): (VecDeque<_>, VecDeque<_>) = all.partition(&like);
         self.waiting = kept;
+        taken.extend(self.paced.take(like));
         for task in &taken {
             self.goes(task.subsession);
         }
@@ -119,7 +143,7 @@ impl UnderWay {
 
 #[cfg(test)]
 mod tests {
-    use dysco_api::{Mode, SessionId, Way};
+    use dysco_api::{ChangeRate, Mode, SessionId, Way};
     use dysco_common::Session;
 
     use super::*;
@@ -150,6 +174,8 @@ mod tests {
             since: None,
             switched: None,
             accepted: Accepted::new(&Session::default()),
+            requested: Instant::now(),
+            begun: None,
         }
     }
 
@@ -175,13 +201,13 @@ mod tests {
         all.wait(decided.task().clone());
         all.wait_first(task(2));
         assert!(all.knows(&one) && all.knows(&other));
-        let first = all.next_waiting().unwrap();
+        let first = all.next_waiting(Instant::now()).unwrap();
         assert!(first.subsession == other && !all.knows(&other));
         all.begin(ChangeId([1; 16]), running(first));
         assert!(all.knows(&other));
         assert!(all.end(ChangeId([1; 16])).is_some() && !all.knows(&other));
         assert!(all.end(ChangeId([1; 16])).is_none());
-        assert!(all.next_waiting().is_some());
+        assert!(all.next_waiting(Instant::now()).is_some());
         assert!(all.known.is_empty());
     }
 
@@ -193,7 +219,7 @@ mod tests {
         let taken: Vec<_> = all.take_waiting(odd).iter().map(|t| t.session.0).collect();
         assert_eq!(taken, [1, 3]);
         assert!(!all.knows(&task(1).subsession) && all.knows(&task(2).subsession));
-        let left = std::iter::from_fn(|| all.next_waiting());
+        let left = std::iter::from_fn(|| all.next_waiting(Instant::now()));
         assert_eq!(left.map(|t| t.session.0).collect::<Vec<_>>(), [2, 4]);
     }
 
@@ -204,6 +230,30 @@ mod tests {
         all.begin(ChangeId([1; 16]), running(task(1)));
         all.wait(task(1));
         assert!(all.end(ChangeId([1; 16])).is_some() && all.knows(&one));
-        assert!(all.next_waiting().is_some() && !all.knows(&one));
+        assert!(all.next_waiting(Instant::now()).is_some() && !all.knows(&one));
+    }
+
+    #[test]
+    fn a_rate_holds_up_its_own_batch_and_no_other() {
+        let mut all = UnderWay::default();
+        let slow = |port| Task {
+            batch: 7,
+            ..task(port)
+        };
+        all.limit(7, Pace::new(ChangeRate::try_from(1).unwrap()));
+        for task in [slow(1), slow(2), task(3), task(4)] {
+            all.wait(task);
+        }
+        let now = Instant::now();
+        let mut next = |at| all.next_waiting(at).map(|t| t.session.0);
+        let later = now + std::time::Duration::from_secs(1);
+        assert_eq!([now, now].map(&mut next), [Some(1), Some(3)]);
+        assert_eq!([later, later, later].map(next), [Some(2), Some(4), None]);
+        all.wait(slow(5));
+        let (first, at) = all.first_waiting(later).unwrap();
+        assert!(first.session.0 == 5 && at > Some(later));
+        // The hosts beside the proxy have changed: what waits for its turn is judged anew.
+        assert_eq!(all.take_waiting(|_| true).len(), 1);
+        assert!(all.known.is_empty());
     }
 }
