@@ -2,7 +2,6 @@
 //! once, and truly.
 
 mod memory;
-mod mixed;
 
 use std::collections::HashMap;
 
