@@ -41,8 +41,10 @@ mod report;
 mod requests;
 mod rivals;
 mod roundtrip;
+mod services;
 mod setup;
 mod shim;
+mod silence;
 mod sockmap;
 mod stage;
 mod steps;
@@ -79,6 +81,9 @@ struct Arguments {
     /// Measure briefly: to try it out, not to publish
     #[arg(long)]
     quick: bool,
+    /// Measure the streams of `services` for this time in all, in seconds
+    #[arg(long, value_name = "N", default_value_t = SECONDS)]
+    seconds: u32,
     /// Say what can be measured, and end
     #[arg(long)]
     list: bool,
@@ -106,9 +111,14 @@ enum Command {
     Calls,
 }
 
+/// Time of the streams of `services`, in seconds, unless another one is asked for.
+const SECONDS: u32 = 40;
+
 /// Extent of the measurements, and receiver of their messages.
 pub struct Effort {
     quick: bool,
+    /// Time of the streams of `services`, in seconds.
+    seconds: u32,
     speaks: bool,
     plots: RefCell<Vec<Plot>>,
     absent: RefCell<BTreeMap<String, String>>,
@@ -223,6 +233,11 @@ const BENCHES: &[Bench] = &[
         run: many::run,
     },
     Bench {
+        name: "services",
+        about: "a session with services at one end or both: goodput, volleys, silence at a change",
+        run: services::run,
+    },
+    Bench {
         name: "lookup",
         about: "1 to 1,000,000 sessions in the data plane: the cost of finding one, and memory",
         run: lookup::run,
@@ -273,6 +288,7 @@ fn main() -> Result<()> {
     let chosen = choose(&arguments.names)?;
     let effort = Effort {
         quick: arguments.quick,
+        seconds: arguments.seconds,
         speaks: !arguments.json,
         plots: RefCell::default(),
         absent: RefCell::default(),
@@ -333,6 +349,7 @@ fn again(run: &Path, names: &[String]) -> Result<()> {
     let chosen = choose(&names)?;
     let effort = Effort {
         quick: false,
+        seconds: SECONDS,
         speaks: true,
         plots: RefCell::default(),
         absent: RefCell::default(),

@@ -4,6 +4,7 @@
 //! `dysco-proto`, which are converted into these.
 
 mod client;
+mod delay;
 mod delta;
 mod element;
 mod exit;
@@ -28,6 +29,7 @@ mod tune;
 mod types;
 
 pub use client::{Client, ClientError, DEFAULT_API_SOCKET};
+pub use delay::Delay;
 pub use delta::{DeltaReport, TellDelta};
 pub use dysco_common::Element;
 pub use element::ElementName;

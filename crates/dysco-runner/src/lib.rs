@@ -23,7 +23,7 @@ mod spec;
 mod timers;
 
 pub use confine::confine;
-pub use dysco_service::Ends;
+pub use dysco_service::{Ends, Needs};
 pub use dysco_service::Session;
 pub use engine::{run, run_with};
 pub use error::Error;

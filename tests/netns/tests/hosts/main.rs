@@ -9,5 +9,7 @@ mod harness;
 mod interfaces;
 mod interrupted;
 mod life;
+mod service_kinds;
+mod service_programs;
 mod services;
 mod tuned;
