@@ -92,8 +92,7 @@ impl Stage {
     }
 
     fn end(self) -> Result<()> {
-        self.lab
-            .finish((self.listener, self.haproxy, self.daemons))
+        self.lab.finish((self.listener, self.haproxy, self.daemons))
     }
 
     /// Number of turns of each kind, so that all series together take the time that is wanted.
@@ -193,7 +192,8 @@ impl Stage {
         let talk = Talk::start(pair)?;
         let mut all = [Vec::new(), Vec::new(), Vec::new()];
         for _ in 0..changes {
-            let steps: [&[&str]; 3] = [&["put", service, "--dry-run"], &["put", service], &["take"]];
+            let steps: [&[&str]; 3] =
+                [&["put", service, "--dry-run"], &["put", service], &["take"]];
             for (silences, words) in all.iter_mut().zip(steps) {
                 silences.push(talk.longest(|| self.change(words, client))?);
             }

@@ -93,7 +93,9 @@ impl Sockets {
     /// # Errors
     /// If the kernel refuses it.
     pub fn set_congestion(&self, name: &str) -> Result<(), Cause> {
-        let far = self.far().ok_or("its handler has no socket to the network")?;
+        let far = self
+            .far()
+            .ok_or("its handler has no socket to the network")?;
         rustix::net::sockopt::set_tcp_congestion(far, name).map_err(|error| {
             Cause::new(format!(
                 "the socket to the network does not take the congestion control {name}: {error}"

@@ -81,12 +81,7 @@ impl Session {
 
     /// Reports an answer. A service that answers while it is asked answers that call, and later
     /// the one that has waited longest.
-    fn answer(
-        &mut self,
-        layer: LayerId,
-        answer: Result<bytes::Bytes, Cause>,
-        host: &mut Host,
-    ) {
+    fn answer(&mut self, layer: LayerId, answer: Result<bytes::Bytes, Cause>, host: &mut Host) {
         let mut calls = self.calls.iter();
         let of_layer = |(of, _): &(LayerId, u64)| *of == layer;
         let at = match self.calling {

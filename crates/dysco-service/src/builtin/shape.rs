@@ -15,8 +15,9 @@ const BURST: Duration = Duration::from_millis(10);
 /// Least and greatest number of bytes that this time amounts to.
 const BURSTS: [u64; 2] = [2 * 1460, 1024 * 1024];
 
-/// Names of the directions, forward and back.
+/// Names of the rates of the directions, forward and back, and of both.
 const NAMES: [&str; 2] = ["up", "down"];
+const BOTH: &str = "rate";
 
 /// Limits of the two directions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,14 +94,15 @@ impl Shape {
         }
     }
 
-    /// Changes the rates: of both directions by a string, or of those that an object names.
+    /// Changes the rates: of both directions by a string, or by an object with the names of the
+    /// arguments.
     fn set_rates(&mut self, argument: &str, out: &mut Out) -> Result<(), Cause> {
         let hint = "give a rate such as '\"5M\"', or '{\"up\":\"5M\",\"down\":\"off\"}'";
         let value: Value = serde_json::from_str(argument)
             .map_err(|error| Cause::new(format!("it is no JSON: {error}")).hint(hint))?;
         let rates = match &value {
-            Value::Object(fields) if fields.keys().all(|key| NAMES.contains(&key.as_str())) => {
-                NAMES.map(|name| fields.get(name))
+            Value::Object(fields) if fields.keys().all(|key| is_rate(key)) => {
+                NAMES.map(|name| fields.get(name).or_else(|| fields.get(BOTH)))
             }
             Value::String(_) => [Some(&value); 2],
             _ => return Err(Cause::new("it is no rate").hint(hint)),
@@ -203,6 +205,10 @@ fn time_of(bytes: u64, bits: u64) -> Duration {
 fn bytes_in(time: Duration, bits: u64) -> u64 {
     let bytes = time.as_nanos() * u128::from(bits) / 8_000_000_000;
     u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+fn is_rate(key: &str) -> bool {
+    key == BOTH || NAMES.contains(&key)
 }
 
 fn number(flow: Flow) -> usize {

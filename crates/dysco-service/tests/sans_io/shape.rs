@@ -75,7 +75,10 @@ fn a_direction_without_a_rate_passes_freely() {
     let (mut bench, _) = shaped(&limits(None, Some(BITS)));
     bench.data(Flow::Forward, &bytes(300_000));
     bench.data(Flow::Back, &bytes(300_000));
-    assert_eq!(bench.out.each_ref().map(Vec::len), [300_000, BURST as usize]);
+    assert_eq!(
+        bench.out.each_ref().map(Vec::len),
+        [300_000, BURST as usize]
+    );
     assert_eq!(bench.held, [false, true]);
 }
 
@@ -140,11 +143,30 @@ fn a_call_tells_what_has_passed_and_changes_the_rates() {
     let changed = ask(&mut bench, shape, r#"rate {"down":"5M"}"#);
     assert_eq!(changed["up"]["rate"], "8M");
     assert_eq!(changed["down"]["rate"], "5M");
+    let changed = ask(&mut bench, shape, r#"rate {"rate":"2M","up":"1M"}"#);
+    assert_eq!(
+        [&changed["up"]["rate"], &changed["down"]["rate"]],
+        ["1M", "2M"]
+    );
     let changed = ask(&mut bench, shape, r#"rate "off""#);
-    assert_eq!(changed["up"], json!({"bytes": 30_000, "waiting": 0, "rate": "off"}));
-    assert_eq!(bench.out[0].len(), 30_000, "what was in hand passes at once");
+    assert_eq!(
+        changed["up"],
+        json!({"bytes": 30_000, "waiting": 0, "rate": "off"})
+    );
+    assert_eq!(
+        bench.out[0].len(),
+        30_000,
+        "what was in hand passes at once"
+    );
     assert!(!bench.held[0]);
-    for bad in ["rate", "rate 5", "rate fast", r#"rate "5X""#, r#"rate {"in":"5M"}"#, "write"] {
+    for bad in [
+        "rate",
+        "rate 5",
+        "rate fast",
+        r#"rate "5X""#,
+        r#"rate {"in":"5M"}"#,
+        "write",
+    ] {
         assert!(ask(&mut bench, shape, bad)["refused"].is_string(), "{bad}");
     }
     assert_eq!(ask(&mut bench, shape, "read")["up"]["rate"], "off");

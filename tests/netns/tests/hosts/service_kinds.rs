@@ -11,7 +11,11 @@ use crate::services::OneEnd;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Services of one end.
-const ONE_END: [&str; 3] = ["+shape=rate=40M", "+latency=delay=20ms", "+split=congestion=reno"];
+const ONE_END: [&str; 3] = [
+    "+shape=rate=40M",
+    "+latency=delay=20ms",
+    "+split=congestion=reno",
+];
 
 /// Calls a service of the only session that has any. Returns its answer.
 fn call(here: &OneEnd, service: &str, words: &[&str]) -> Result<Value> {
@@ -31,7 +35,8 @@ fn come_and_leave(here: &OneEnd, service: &str, count: usize) -> Result<()> {
     }
     let listed = here.service(&["list"])?;
     ensure!(listed == json!([]), "{listed:#}");
-    all_intact(&group.finish()?).with_context(|| service.to_owned())
+    all_intact(&group.finish()?).with_context(|| service.to_owned())?;
+    Ok(())
 }
 
 #[test]
@@ -74,8 +79,15 @@ fn a_shaped_session_gets_another_rate_while_it_runs() -> Result<()> {
     };
     wait::until("bytes that wait for the rate", PATIENCE, waits)?;
     let bad = call(&here, "shape", &["rate", "\"fast\""])?;
-    ensure!(bad["exit"] == 5 && bad.to_string().contains("no rate"), "{bad:#}");
-    let changed = call(&here, "shape", &["rate", "{\"up\":\"off\",\"down\":\"1G\"}"])?;
+    ensure!(
+        bad["exit"] == 5 && bad.to_string().contains("no rate"),
+        "{bad:#}"
+    );
+    let changed = call(
+        &here,
+        "shape",
+        &["rate", "{\"up\":\"off\",\"down\":\"1G\"}"],
+    )?;
     let answer = &changed["answer"];
     ensure!(
         answer["up"]["rate"] == "off" && answer["down"]["rate"] == "1G",
@@ -116,7 +128,10 @@ fn only_the_socket_to_the_network_has_the_congestion_control() -> Result<()> {
     ensure!(sockets.lines().count() == 2 && reno.len() == 1, "{sockets}");
     // That socket speaks with the server, in the place of the program.
     let peer = reno[0].split_whitespace().nth(4);
-    ensure!(peer.is_some_and(|peer| peer.ends_with(":9000")), "{sockets}");
+    ensure!(
+        peer.is_some_and(|peer| peer.ends_with(":9000")),
+        "{sockets}"
+    );
     here.change(&["take"], "taken", 1)?;
     all_intact(&group.finish()?)?;
     here.finish()

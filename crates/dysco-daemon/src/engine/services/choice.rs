@@ -1,13 +1,11 @@
 //! Choice of the sessions that a request concerns, and the reasons for which services cannot enter
 //! or leave them.
 
-use dysco_api::{
-    Failure, FailureCode, ServiceAction, ServiceRequest, ServiceSpec, TuneOptions,
-};
+use dysco_api::{Failure, FailureCode, ServiceAction, ServiceRequest, ServiceSpec, TuneOptions};
 use dysco_common::Session;
 use dysco_common::session::offer;
 use dysco_common::view::{Change, View};
-use dysco_explain::{Cause, Explain};
+use dysco_explain::Cause;
 use dysco_runner::{Ends, Needs, Registry, Spec};
 
 use super::{Services, Stage};
@@ -181,7 +179,7 @@ fn no_congestion(name: &str) -> Option<Cause> {
         Err(cause) => return Some(cause),
     };
     let refused = dysco_proxy::tuning::check(&options).err()?;
-    Some(refused.explain().cause())
+    Some(refused.cause())
 }
 
 /// Returns the ends at which services have to be in a session.
