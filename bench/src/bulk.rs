@@ -90,6 +90,11 @@ impl Shared {
 impl Bulk {
     /// Takes over a session, without traffic at first.
     pub fn new(pair: Pair, way: Way) -> Result<Bulk> {
+        Bulk::writing(pair, way, BUFFER)
+    }
+
+    /// Takes over a session as [`Bulk::new`] does. The sender writes this number of bytes at a time.
+    pub fn writing(pair: Pair, way: Way, write: usize) -> Result<Bulk> {
         let shared = Arc::<Shared>::default();
         let (from, to) = match way {
             Way::Up => (pair.client, pair.server),
@@ -103,7 +108,7 @@ impl Bulk {
             started.context("failed to start a thread")
         };
         let threads = vec![
-            start("sender", sender(&shared, None), from)?,
+            start("sender", sender(&shared, None, write), from)?,
             start("receiver", receiver_of(&shared), to)?,
         ];
         Ok(Bulk {
@@ -126,7 +131,8 @@ impl Bulk {
         pace: Option<u64>,
     ) -> Result<Bulk> {
         let shared = Arc::<Shared>::default();
-        let works = [receiver_of(&shared), sender(&shared, pace)];
+        let write = if count == 1 { BUFFER } else { PIECE };
+        let works = [receiver_of(&shared), sender(&shared, pace, write)];
         let threads = apart::open(between, count, buffer, works)?;
         Ok(Bulk {
             shared,
@@ -166,13 +172,13 @@ impl Bulk {
     }
 }
 
-fn sender(shared: &Arc<Shared>, pace: Option<u64>) -> Work {
+fn sender(shared: &Arc<Shared>, pace: Option<u64>, write: usize) -> Work {
     let shared = shared.clone();
     Box::new(move |streams| {
         let paced = pace.map_or(Ok(()), |rate| {
             streams.iter().try_for_each(|s| slow(s, rate))
         });
-        tell(&shared, paced.and_then(|()| send(streams, &shared)));
+        tell(&shared, paced.and_then(|()| send(streams, &shared, write)));
     })
 }
 
@@ -203,10 +209,10 @@ fn tell(shared: &Shared, ended: Result<()>) {
     }
 }
 
-fn send(streams: Vec<TcpStream>, shared: &Shared) -> Result<()> {
+fn send(streams: Vec<TcpStream>, shared: &Shared, write: usize) -> Result<()> {
     stay(0);
     let to = Ends::new(streams, EpollFlags::EPOLLOUT)?;
-    let buffer = vec![0x5A; if to.single() { BUFFER } else { PIECE }];
+    let buffer = vec![0x5A; write];
     let mut ready = Vec::new();
     while shared.pass() {
         while shared.on.load(Ordering::Relaxed) {

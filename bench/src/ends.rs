@@ -50,11 +50,6 @@ impl Ends {
         Ok(ends)
     }
 
-    /// True if there is only one end.
-    pub fn single(&self) -> bool {
-        self.epoll.is_none()
-    }
-
     /// Ends that may be able to continue. Each end gets its turn.
     pub fn ready(&self, ready: &mut Vec<usize>) -> Result<()> {
         ready.clear();

@@ -42,8 +42,10 @@ mod report;
 mod requests;
 mod rivals;
 mod roundtrip;
+mod services;
 mod setup;
 mod shim;
+mod silence;
 mod sockmap;
 mod stage;
 mod steps;
@@ -87,6 +89,9 @@ struct Arguments {
     /// Number of single changes of `pause`
     #[arg(long, value_name = "N", default_value_t = CHANGES as u32, value_parser = clap::value_parser!(u32).range(1..=3_000))]
     changes: u32,
+    /// Measure the streams of `services` for this time in all, in seconds
+    #[arg(long, value_name = "N", default_value_t = SECONDS)]
+    seconds: u32,
     /// Say what can be measured, and end
     #[arg(long)]
     list: bool,
@@ -114,9 +119,14 @@ enum Command {
     Calls,
 }
 
+/// Time of the streams of `services`, in seconds, unless another one is asked for.
+const SECONDS: u32 = 40;
+
 /// Extent of the measurements, and receiver of their messages.
 pub struct Effort {
     quick: bool,
+    /// Time of the streams of `services`, in seconds.
+    seconds: u32,
     speaks: bool,
     /// Number of single changes of `pause`.
     changes: usize,
@@ -238,6 +248,11 @@ const BENCHES: &[Bench] = &[
         run: many::run,
     },
     Bench {
+        name: "services",
+        about: "a session with services at one end or both: goodput, volleys, silence at a change",
+        run: services::run,
+    },
+    Bench {
         name: "lookup",
         about: "1 to 1,000,000 sessions in the data plane: the cost of finding one, and memory",
         run: lookup::run,
@@ -288,6 +303,7 @@ fn main() -> Result<()> {
     let chosen = choose(&arguments.names)?;
     let effort = Effort {
         quick: arguments.quick,
+        seconds: arguments.seconds,
         speaks: !arguments.json,
         changes: arguments.changes as usize,
         plots: RefCell::default(),
@@ -349,6 +365,7 @@ fn again(run: &Path, names: &[String]) -> Result<()> {
     let chosen = choose(&names)?;
     let effort = Effort {
         quick: false,
+        seconds: SECONDS,
         speaks: true,
         changes: CHANGES,
         plots: RefCell::default(),

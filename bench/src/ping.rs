@@ -20,6 +20,10 @@ pub struct Ping {
     /// it.
     server: TcpStream,
     answering: Option<JoinHandle<()>>,
+    /// Bytes of a request.
+    request: usize,
+    /// Bytes of a response.
+    response: usize,
 }
 
 /// Results of a series of requests.
@@ -33,28 +37,36 @@ pub struct Answers {
 impl Ping {
     /// Takes over a session, without traffic at first.
     pub fn new(pair: Pair) -> Result<Ping> {
+        Ping::of(pair, REQUEST, RESPONSE)
+    }
+
+    /// Takes over a session whose requests and responses have these numbers of bytes.
+    pub fn of(pair: Pair, request: usize, response: usize) -> Result<Ping> {
         let Pair { client, server } = pair;
         let answers = server.try_clone().context("failed to share a socket")?;
         let answering = std::thread::Builder::new()
             .name("answer".into())
-            .spawn(move || answer(answers))
+            .spawn(move || answer(answers, request, response))
             .context("failed to start a thread")?;
         Ok(Ping {
             client,
             server,
             answering: Some(answering),
+            request,
+            response,
         })
     }
 
     /// Sends requests for this time. An additional tenth before it is not counted.
     pub fn measure(&self, time: Duration) -> Result<Answers> {
         let client = self.client.try_clone().context("failed to ask")?;
+        let sizes = [self.request, self.response];
         let asking = std::thread::Builder::new()
             .name("ask".into())
             .spawn(move || {
                 stay(0);
-                ask(&client, time / 10)?;
-                ask(&client, time)
+                ask(&client, sizes, time / 10)?;
+                ask(&client, sizes, time)
             });
         let asked = asking.context("failed to start a thread")?.join();
         let times = asked
@@ -67,8 +79,12 @@ impl Ping {
     }
 }
 
-fn ask(mut to: &TcpStream, time: Duration) -> std::io::Result<Vec<f64>> {
-    let (request, mut response) = ([1; REQUEST], [0; RESPONSE]);
+fn ask(
+    mut to: &TcpStream,
+    [request, response]: [usize; 2],
+    time: Duration,
+) -> std::io::Result<Vec<f64>> {
+    let (request, mut response) = (vec![1; request], vec![0; response]);
     let mut times = Vec::with_capacity(1 << 16);
     let start = Instant::now();
     let mut then = start;
@@ -82,9 +98,9 @@ fn ask(mut to: &TcpStream, time: Duration) -> std::io::Result<Vec<f64>> {
     Ok(times)
 }
 
-fn answer(mut from: TcpStream) {
+fn answer(mut from: TcpStream, request: usize, response: usize) {
     stay(1);
-    let (mut request, response) = ([0; REQUEST], [2; RESPONSE]);
+    let (mut request, response) = (vec![0; request], vec![2; response]);
     while from.read_exact(&mut request).is_ok() {
         if from.write_all(&response).is_err() {
             return;

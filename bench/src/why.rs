@@ -66,6 +66,16 @@ const WHYS: &[Why] = &[
         ],
     },
     Why {
+        figures: "services_left_goodput",
+        floor: Some(("services_control_goodput", EQUAL)),
+        by: &[],
+    },
+    Why {
+        figures: "services_left_volleys",
+        floor: Some(("services_control_volleys", EQUAL)),
+        by: &[],
+    },
+    Why {
         figures: "setup_added_us_",
         floor: Some(("empty_programs_setup_added_us_", LINKS)),
         by: &[

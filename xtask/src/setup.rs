@@ -74,6 +74,7 @@ const PROGRAMS: &[(&str, &str, Need)] = &[
     ("conntrack", "conntrack", Need::Hosts),
     ("tcpdump", "tcpdump", Need::Demo),
     ("nginx", "nginx-light", Need::Hosts),
+    ("curl", "curl", Need::Hosts),
     ("socat", "socat", Need::Hosts),
     ("psql", "postgresql-client", Need::Hosts),
     ("pg_ctlcluster", "postgresql", Need::Hosts),

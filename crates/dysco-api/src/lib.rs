@@ -5,6 +5,7 @@
 
 mod change_rate;
 mod client;
+mod delay;
 mod delta;
 mod element;
 mod exit;
@@ -30,6 +31,7 @@ mod types;
 
 pub use change_rate::ChangeRate;
 pub use client::{Client, ClientError, DEFAULT_API_SOCKET};
+pub use delay::Delay;
 pub use delta::{DeltaReport, TellDelta};
 pub use dysco_common::Element;
 pub use element::ElementName;

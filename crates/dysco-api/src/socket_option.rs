@@ -178,7 +178,7 @@ impl FromStr for UserTimeout {
 /// Parses a number of seconds, numbers with units, or `off`. `None` stands for a text that is
 /// neither or out of range.
 #[expect(clippy::option_option, reason = "the outer one is the error")]
-fn time(s: &str, range: &RangeInclusive<Duration>) -> Option<Option<Duration>> {
+pub(crate) fn time(s: &str, range: &RangeInclusive<Duration>) -> Option<Option<Duration>> {
     let time = match s.parse() {
         _ if s == OFF => return Some(None),
         Ok(seconds) => Duration::from_secs(seconds),

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use dysco_service::{FlowId, LayerId};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -37,6 +38,7 @@ pub struct Host {
     epoll: OwnedFd,
     places: HashMap<u64, (u64, Place)>,
     next: u64,
+    begun: Instant,
     pub timers: Timers,
     /// Reports that `dyscod` has not got.
     pub reports: VecDeque<Report>,
@@ -51,10 +53,16 @@ impl Host {
             epoll: epoll.map_err(Error::of("create the poller"))?,
             places: HashMap::new(),
             next: first,
+            begun: Instant::now(),
             timers: Timers::default(),
             reports: VecDeque::new(),
             scratch: vec![0; SCRATCH].into(),
         })
+    }
+
+    /// Time of the services.
+    pub fn now(&self) -> Duration {
+        self.begun.elapsed()
     }
 
     /// The poller.

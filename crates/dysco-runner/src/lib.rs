@@ -23,8 +23,8 @@ mod spec;
 mod timers;
 
 pub use confine::confine;
-pub use dysco_service::Ends;
 pub use dysco_service::Session;
+pub use dysco_service::{Ends, Needs};
 pub use engine::{run, run_with};
 pub use error::Error;
 pub use registry::{Half, Kind, Registry};

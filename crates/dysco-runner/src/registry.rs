@@ -1,8 +1,11 @@
 //! The services that a runner knows, by name.
 
+use dysco_api::{Delay, OFF, Rate};
 use dysco_explain::Cause;
-use dysco_service::builtin::{Compress, Count, Crypt, Key, Null, Socks};
-use dysco_service::{Ends, Flow, Service, Session};
+use dysco_service::builtin::{
+    Compress, Count, Crypt, Key, Latency, Limits, Null, Shape, Socks, Split,
+};
+use dysco_service::{Ends, Flow, Needs, Service, Session};
 use ring::hkdf::{HKDF_SHA256, Salt};
 
 use crate::Spec;
@@ -38,6 +41,9 @@ pub struct Half {
     pub secret: Key,
 }
 
+/// Bytes that `shape` may let pass at once.
+const BURSTS: std::ops::RangeInclusive<u64> = 1..=16 << 20;
+
 /// Half of a service that is made for a check, and of no use.
 const CHECKED: Half = Half {
     outward: Flow::Forward,
@@ -70,8 +76,11 @@ impl Registry {
                 kind("compress", &["level"], compress),
                 kind("count", &[], |_, _| Ok(Box::new(Count::default()))),
                 kind("crypt", &[], crypt),
+                kind("latency", &["delay"], latency),
                 kind("null", &[], |_, _| Ok(Box::new(Null))),
+                kind("shape", &["rate", "up", "down", "burst"], shape),
                 kind("socks", &["target"], socks),
+                kind("split", &["congestion"], split),
             ],
         }
     }
@@ -111,22 +120,29 @@ impl Registry {
         self.make(spec, Some(&CHECKED)).map(drop)
     }
 
-    /// Checks that services can be made, and work in a session. Returns the ends at which they
-    /// have to be.
+    /// Checks that services can be made, and work in a session. Returns what they need together.
     ///
     /// # Errors
     /// The reason for which a runner would refuse them.
-    pub fn check(&self, services: &[Spec], session: &Session) -> Result<Ends, Cause> {
-        let mut ends = Ends::One;
+    pub fn check(&self, services: &[Spec], session: &Session) -> Result<Needs, Cause> {
+        let mut all = Needs::default();
         let mut stack = dysco_service::Stack::new(*session);
         for (at, spec) in services.iter().enumerate() {
             let service = self.make(spec, Some(&CHECKED))?;
-            if service.needs(session)?.ends == Ends::Pair {
-                ends = Ends::Pair;
+            let Needs { ends, congestion } = service.needs(session)?;
+            if ends == Ends::Pair {
+                all.ends = ends;
             }
+            if let (Some(one), Some(other)) = (&all.congestion, &congestion) {
+                return Err(Cause::new(format!(
+                    "the services ask for two congestion controls: {one} and {other}"
+                ))
+                .hint("put split in once"));
+            }
+            all.congestion = all.congestion.or(congestion);
             stack.put(at, service)?;
         }
-        Ok(ends)
+        Ok(all)
     }
 }
 
@@ -184,6 +200,40 @@ fn socks(spec: &Spec, _: Option<&Half>) -> Result<Box<dyn Service>, Cause> {
     Ok(Box::new(Socks::new(target)))
 }
 
+/// Makes `latency`.
+fn latency(spec: &Spec, _: Option<&Half>) -> Result<Box<dyn Service>, Cause> {
+    let delay: Delay = required(spec, "delay", "give a time: delay=50ms")?.parse()?;
+    Ok(Box::new(Latency::new(delay.0)))
+}
+
+/// Makes `shape`.
+fn shape(spec: &Spec, _: Option<&Half>) -> Result<Box<dyn Service>, Cause> {
+    let [rate, up, down] = ["rate", "up", "down"].map(|key| spec.argument(key));
+    if [rate, up, down].iter().all(Option::is_none) {
+        return Err(Cause::new("shape needs a rate")
+            .hint("give rate=20M for both directions, or up=5M or down=20M for one"));
+    }
+    let of = |own: Option<&str>| own.or(rate).unwrap_or(OFF).parse::<Rate>();
+    let burst = spec.argument("burst").map(|text| {
+        let bytes = text.parse().ok().filter(|bytes| BURSTS.contains(bytes));
+        bytes.ok_or_else(|| {
+            Cause::new(format!("'{text}' is no number of bytes of 1 to 16777216"))
+                .hint("give the bytes that pass at once after a pause: burst=65536")
+        })
+    });
+    Ok(Box::new(Shape::new(&Limits {
+        up: of(up)?,
+        down: of(down)?,
+        burst: burst.transpose()?,
+    })))
+}
+
+/// Makes `split`.
+fn split(spec: &Spec, _: Option<&Half>) -> Result<Box<dyn Service>, Cause> {
+    let name = required(spec, "congestion", "name one: congestion=bbr")?;
+    Ok(Box::new(Split::new(name.parse()?)))
+}
+
 fn required<'a>(spec: &'a Spec, key: &str, hint: &str) -> Result<&'a str, Cause> {
     let missing = || Cause::new(format!("{} needs the argument {key}", spec.name())).hint(hint);
     spec.argument(key).ok_or_else(missing)
@@ -203,7 +253,8 @@ mod tests {
     fn what_exists_is_named() {
         assert_eq!(
             refusal("gzip"),
-            "no service is named gzip; choose one of compress, count, crypt, null, socks"
+            "no service is named gzip; choose one of compress, count, crypt, latency, null, shape, \
+             socks, split"
         );
         assert_eq!(
             refusal("socks=via=x"),
@@ -230,7 +281,47 @@ mod tests {
         let refused = registry.check(&services, &session).unwrap_err();
         assert!(refused.why.contains("crypt needs both"));
         session.both_ends = true;
-        assert_eq!(registry.check(&services, &session), Ok(Ends::Pair));
-        assert_eq!(registry.check(&services[..1], &session), Ok(Ends::One));
+        let ends = |services| registry.check(services, &session).map(|needs| needs.ends);
+        assert_eq!(ends(&services), Ok(Ends::Pair));
+        assert_eq!(ends(&services[..1]), Ok(Ends::One));
+    }
+
+    #[test]
+    fn one_congestion_control_is_asked_for() {
+        let session = Session {
+            opener: ([192, 0, 2, 1], 1).into(),
+            other: ([192, 0, 2, 2], 2).into(),
+            both_ends: false,
+        };
+        let registry = Registry::builtin();
+        let check = |words: &[&str]| {
+            let services: Vec<Spec> = words.iter().map(|word| word.parse().unwrap()).collect();
+            registry.check(&services, &session)
+        };
+        let needs = check(&["count", "split=congestion=bbr"]).unwrap();
+        assert_eq!(needs.congestion.as_deref(), Some("bbr"));
+        assert_eq!(check(&["count"]).unwrap().congestion, None);
+        let twice = check(&["split=congestion=bbr", "split=congestion=reno"]);
+        assert!(twice.unwrap_err().why.contains("bbr and reno"));
+    }
+
+    #[test]
+    fn rates_times_and_names_are_checked() {
+        for good in [
+            "shape=rate=20M",
+            "shape=up=1.5G,burst=3000",
+            "shape=rate=64k,down=off",
+            "latency=delay=50ms",
+            "split=congestion=bbr",
+        ] {
+            let spec: Spec = good.parse().unwrap();
+            assert!(Registry::builtin().make(&spec, None).is_ok(), "{good}");
+        }
+        assert!(refusal("shape").starts_with("shape needs a rate"));
+        assert!(refusal("shape=rate=fast").starts_with("'fast' is no rate"));
+        assert!(refusal("shape=rate=1M,burst=0").starts_with("'0' is no number"));
+        assert!(refusal("latency").starts_with("latency needs the argument delay"));
+        assert!(refusal("latency=delay=off").starts_with("'off' is no time"));
+        assert!(refusal("split=congestion=a/b").starts_with("'a/b' names no"));
     }
 }

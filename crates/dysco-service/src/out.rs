@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use dysco_explain::Cause;
 
 use crate::{Flow, FlowId, TimerId};
 
@@ -13,6 +14,7 @@ pub struct Out {
     pub(crate) actions: Vec<Action>,
     /// Name of the next flow that the service opens.
     pub(crate) next_flow: u32,
+    now: Duration,
 }
 
 /// One thing that a service does.
@@ -25,16 +27,24 @@ pub(crate) enum Action {
     Open(FlowId, SocketAddr),
     Notify(String),
     Answer(Bytes),
+    Refuse(Cause),
     Leave,
     Fail(String),
 }
 
 impl Out {
-    pub(crate) fn new(next_flow: u32) -> Out {
+    pub(crate) fn new(next_flow: u32, now: Duration) -> Out {
         Out {
             actions: Vec::new(),
             next_flow,
+            now,
         }
+    }
+
+    /// Time since a moment that stays the same, as the host of the stack knows it. It never goes
+    /// back.
+    pub fn now(&self) -> Duration {
+        self.now
     }
 
     /// Sends bytes to the next element of the flow. It always completes.
@@ -85,6 +95,11 @@ impl Out {
     /// Answers a call.
     pub fn answer(&mut self, bytes: impl Into<Bytes>) {
         self.actions.push(Action::Answer(bytes.into()));
+    }
+
+    /// Answers a call by the reason for which it is refused.
+    pub fn refuse(&mut self, cause: Cause) {
+        self.actions.push(Action::Refuse(cause));
     }
 
     /// Leaves the session: what was sent before this call is the last that the service sent. All

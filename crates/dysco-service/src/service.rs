@@ -38,10 +38,13 @@ pub struct Session {
 }
 
 /// Needs of a service, of the session and its hosts.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Needs {
     /// The ends at which it has to be.
     pub ends: Ends,
+    /// Name of the congestion control of the socket towards the network, if it is not to be the
+    /// host's default.
+    pub congestion: Option<String>,
 }
 
 /// The ends of a session at which a service has to be.

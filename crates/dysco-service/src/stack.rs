@@ -27,6 +27,7 @@ pub struct Stack {
     full: [bool; 2],
     effects: VecDeque<Effect>,
     next: u32,
+    now: Duration,
 }
 
 /// A step that the host of a stack has to take.
@@ -48,6 +49,8 @@ pub enum Effect {
     Notify(LayerId, String),
     /// Answer the call.
     Answer(LayerId, Bytes),
+    /// Refuse the call.
+    Refuse(LayerId, Cause),
     /// A service has left.
     Left(Left),
     /// A service did something that it may not do. That was ignored.
@@ -85,6 +88,7 @@ impl Stack {
             full: [false; 2],
             effects: VecDeque::new(),
             next: 0,
+            now: Duration::ZERO,
         }
     }
 
@@ -115,6 +119,11 @@ impl Stack {
         }
         self.run();
         Ok(id)
+    }
+
+    /// Tells the services the time, since a moment that stays the same. It must not go back.
+    pub fn set_now(&mut self, now: Duration) {
+        self.now = now;
     }
 
     /// Gives the stack an event of the session: bytes or an end that came, or [`Event::Full`] and
@@ -164,7 +173,7 @@ impl Stack {
     fn run(&mut self) {
         while let Some((at, event)) = self.next_event() {
             let layer = &mut self.layers[at];
-            let mut out = Out::new(layer.next_flow);
+            let mut out = Out::new(layer.next_flow, self.now);
             layer.record(&event);
             layer.service.on(event, &mut out);
             layer.next_flow = out.next_flow;
@@ -223,6 +232,7 @@ impl Stack {
             }
             Action::Notify(text) => self.effects.push_back(Effect::Notify(id, text)),
             Action::Answer(bytes) => self.effects.push_back(Effect::Answer(id, bytes)),
+            Action::Refuse(cause) => self.effects.push_back(Effect::Refuse(id, cause)),
             Action::Fail(why) => self.effects.push_back(Effect::Fail(id, why)),
             Action::Leave if layer.ended_by_itself() => {
                 self.effects.push_back(Effect::Fault(id, Fault::LeftEnded));

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use dysco_agent::Start;
 use dysco_common::session::offer;
 use dysco_common::{FlowKey, Session};
+use dysco_explain::Cause;
 use dysco_proxy::repair::{self, Half};
 
 /// A session that two sockets are wanted for.
@@ -100,6 +101,21 @@ impl Sockets {
                 tracing::warn!(%error, "an end of a session with services learns its window late");
             }
         }
+    }
+
+    /// Gives the socket towards the network this congestion control.
+    ///
+    /// # Errors
+    /// If the kernel refuses it.
+    pub fn set_congestion(&self, name: &str) -> Result<(), Cause> {
+        let far = self
+            .far()
+            .ok_or("its handler has no socket to the network")?;
+        rustix::net::sockopt::set_tcp_congestion(far, name).map_err(|error| {
+            Cause::new(format!(
+                "the socket to the network does not take the congestion control {name}: {error}"
+            ))
+        })
     }
 
     /// Resets both connections.

@@ -36,7 +36,8 @@ impl Session {
             Effect::Open(layer, flow, to) => self.open_own((layer, flow), to, host),
             Effect::Close(layer, flow) => self.close_own((layer, flow), host),
             Effect::Notify(layer, text) => self.notify(layer, &text, host),
-            Effect::Answer(layer, bytes) => self.answer(layer, bytes, host),
+            Effect::Answer(layer, bytes) => self.answer(layer, Ok(bytes), host),
+            Effect::Refuse(layer, cause) => self.answer(layer, Err(cause), host),
             Effect::Left(left) => {
                 for direction in Flow::SESSION.map(direction) {
                     self.delta[direction] += left.delta[direction];
@@ -80,7 +81,7 @@ impl Session {
 
     /// Reports an answer. A service that answers while it is asked answers that call, and later
     /// the one that has waited longest.
-    fn answer(&mut self, layer: LayerId, bytes: bytes::Bytes, host: &mut Host) {
+    fn answer(&mut self, layer: LayerId, answer: Result<bytes::Bytes, Cause>, host: &mut Host) {
         let mut calls = self.calls.iter();
         let of_layer = |(of, _): &(LayerId, u64)| *of == layer;
         let at = match self.calling {
@@ -90,9 +91,12 @@ impl Session {
         let Some((_, id)) = at.and_then(|at| self.calls.remove(at)) else {
             return self.notify(layer, "fault: it answered, and was not asked", host);
         };
-        let result = match bytes.len() > ANSWER {
-            true => Err(Cause::new("the answer of the service is too long")),
-            false => Ok(Bytes(bytes.into())),
+        let result = match answer {
+            Ok(bytes) if bytes.len() > ANSWER => {
+                Err(Cause::new("the answer of the service is too long"))
+            }
+            Ok(bytes) => Ok(Bytes(bytes.into())),
+            Err(cause) => Err(cause),
         };
         host.report(Report::Answer { id, result });
     }

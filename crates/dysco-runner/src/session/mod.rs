@@ -64,6 +64,7 @@ impl Session {
         host: &mut Host,
     ) -> Result<Session, Cause> {
         let mut stack = Stack::new(session);
+        stack.set_now(host.now());
         let mut named = Vec::new();
         for service in services {
             let name = service.name().to_owned();
@@ -125,6 +126,7 @@ impl Session {
     /// The reason for which the session has ended.
     pub fn turn(&mut self, host: &mut Host) -> Result<bool, Reason> {
         self.unsettled = false;
+        self.stack.set_now(host.now());
         for flow in Flow::SESSION {
             let [source, _] = ends(flow);
             if !self.can_read(flow)
@@ -225,6 +227,7 @@ impl Session {
             host.report(self.left());
             return Ok(());
         }
+        self.stack.set_now(host.now());
         let layers: Vec<LayerId> = self.services.iter().map(|(layer, _)| *layer).collect();
         for layer in layers {
             self.stack.to(layer, Event::Leave);
@@ -248,6 +251,7 @@ impl Session {
                 let layer = *layer;
                 self.calls.push_back((layer, id));
                 self.calling = true;
+                self.stack.set_now(host.now());
                 self.stack.to(layer, Event::Call(bytes.into()));
                 let settled = self.settle(host);
                 self.calling = false;
@@ -263,6 +267,7 @@ impl Session {
 
     /// Tells a service that its timer has run out.
     pub fn timer(&mut self, layer: LayerId, event: Event, host: &mut Host) -> Result<(), Reason> {
+        self.stack.set_now(host.now());
         self.stack.to(layer, event);
         self.settle(host)
     }

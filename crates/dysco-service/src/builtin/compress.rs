@@ -157,7 +157,10 @@ impl Service for Compress {
     }
 
     fn needs(&self, _: &Session) -> Result<Needs, Cause> {
-        Ok(Needs { ends: Ends::Pair })
+        Ok(Needs {
+            ends: Ends::Pair,
+            ..Needs::default()
+        })
     }
 
     fn on(&mut self, event: Event, out: &mut Out) {

@@ -7,10 +7,13 @@ mod comes_and_goes;
 mod composition;
 mod flow_control;
 mod handlers;
+mod latency;
 mod redact;
+mod shape;
 mod tutorial;
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
 use dysco_service::{Effect, Event, Flow, LayerId, Session, Stack, TimerId};
@@ -34,7 +37,9 @@ struct Bench {
     ends: [usize; 2],
     /// True if the source of each direction was last asked to wait.
     held: [bool; 2],
-    timers: Vec<(LayerId, TimerId)>,
+    /// Timers that run, with the times at which they run out.
+    timers: Vec<(Duration, LayerId, TimerId)>,
+    now: Duration,
     /// All else.
     rest: Vec<Effect>,
 }
@@ -51,6 +56,7 @@ impl Bench {
             ends: [0; 2],
             held: [false; 2],
             timers: Vec::new(),
+            now: Duration::ZERO,
             rest: Vec::new(),
         }
     }
@@ -72,11 +78,33 @@ impl Bench {
         self.collect();
     }
 
-    /// Lets all timers that run now run out.
+    /// Lets all timers that run now run out, in order.
     fn fire(&mut self) {
-        for (layer, timer) in std::mem::take(&mut self.timers) {
+        let mut timers = std::mem::take(&mut self.timers);
+        timers.sort();
+        for (at, layer, timer) in timers {
+            self.set_now(self.now.max(at));
             self.to(layer, Event::Timer(timer));
         }
+    }
+
+    fn set_now(&mut self, now: Duration) {
+        self.now = now;
+        self.stack.set_now(now);
+    }
+
+    /// Lets time pass, and timers run out at their times.
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(at) = self.timers.iter().map(|(at, ..)| *at).min()
+            && at <= end
+        {
+            self.set_now(self.now.max(at));
+            let due = self.timers.iter().position(|(due, ..)| *due == at).unwrap();
+            let (_, layer, timer) = self.timers.remove(due);
+            self.to(layer, Event::Timer(timer));
+        }
+        self.set_now(end);
     }
 
     fn collect(&mut self) {
@@ -88,7 +116,10 @@ impl Bench {
                 }
                 Effect::Fin(None, flow) => self.ends[index(flow)] += 1,
                 Effect::Hold(None, flow, on) => self.held[index(flow)] = on,
-                Effect::Timer(layer, timer, _) => self.timers.push((layer, timer)),
+                Effect::Timer(layer, timer, after) => {
+                    self.timers.retain(|(_, l, t)| (*l, *t) != (layer, timer));
+                    self.timers.push((self.now + after, layer, timer));
+                }
                 other => self.rest.push(other),
             }
         }

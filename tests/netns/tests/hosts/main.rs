@@ -10,5 +10,7 @@ mod harness;
 mod interfaces;
 mod interrupted;
 mod life;
+mod service_kinds;
+mod service_programs;
 mod services;
 mod tuned;

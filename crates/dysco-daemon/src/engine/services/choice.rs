@@ -1,12 +1,12 @@
 //! Choice of the sessions that a request concerns, and the reasons for which services cannot enter
 //! or leave them.
 
-use dysco_api::{Failure, FailureCode, ServiceAction, ServiceRequest, ServiceSpec};
+use dysco_api::{Failure, FailureCode, ServiceAction, ServiceRequest, ServiceSpec, TuneOptions};
 use dysco_common::Session;
 use dysco_common::session::offer;
 use dysco_common::view::{Change, View};
 use dysco_explain::Cause;
-use dysco_runner::{Ends, Registry, Spec};
+use dysco_runner::{Ends, Needs, Registry, Spec};
 
 use super::{Services, Stage};
 use crate::engine::Plane;
@@ -138,9 +138,13 @@ pub(super) fn refusals(
         return vec![others.hint("take them out first with 'dyscoctl service take'")];
     }
     let mut reasons = obstacles(plane, slot, &s);
-    match check(wanted, &s) {
-        Ok(Ends::Pair) => reasons.extend(no_peer(plane, services, slot, &s)),
-        Ok(Ends::One) => {}
+    match needs(wanted, &s) {
+        Ok(needs) => {
+            if needs.ends == Ends::Pair {
+                reasons.extend(no_peer(plane, services, slot, &s));
+            }
+            reasons.extend(needs.congestion.and_then(|name| no_congestion(&name)));
+        }
         Err(cause) => reasons.push(cause),
     }
     reasons
@@ -164,11 +168,33 @@ fn no_peer(plane: &Plane, services: &Services, slot: u32, s: &Session) -> Option
         .then(|| "it is a connection between two handlers".into())
 }
 
+/// Returns the reason for which no socket can have a congestion control.
+fn no_congestion(name: &str) -> Option<Cause> {
+    let options = name.parse().map(|name| TuneOptions {
+        congestion: Some(name),
+        ..TuneOptions::default()
+    });
+    let options = match options {
+        Ok(options) => options,
+        Err(cause) => return Some(cause),
+    };
+    let refused = dysco_proxy::tuning::check(&options).err()?;
+    Some(refused.cause())
+}
+
 /// Returns the ends at which services have to be in a session.
 ///
 /// # Errors
 /// The reason for which they cannot work in it.
 pub(super) fn check(services: &[ServiceSpec], s: &Session) -> Result<Ends, Cause> {
+    needs(services, s).map(|needs| needs.ends)
+}
+
+/// Returns what services need in a session.
+///
+/// # Errors
+/// The reason for which they cannot work in it.
+pub(super) fn needs(services: &[ServiceSpec], s: &Session) -> Result<Needs, Cause> {
     let specs: Vec<Spec> = services.iter().map(spec).collect::<Result<_, _>>()?;
     let (local, remote) = (s.key.local(), s.key.remote());
     let (opener, other) = match s.life.opened_here {

@@ -27,6 +27,10 @@ impl Services {
             if let Some(tunnel) = one.paired.as_mut().and_then(Paired::take_tunnel) {
                 made.sockets.connect(tunnel);
             }
+            let needs = super::choice::needs(&one.services, &plane.agent.session(slot))?;
+            if let Some(name) = needs.congestion {
+                made.sockets.set_congestion(&name)?;
+            }
             let request = offer(slot, one)?;
             let handler = self.handler.as_ref();
             let handler = handler.ok_or_else(|| Cause::new("the handler has ended"))?;
