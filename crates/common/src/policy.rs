@@ -143,7 +143,7 @@ pub const MAX_RUNS: u32 = 1024;
 /// name only as its 16,777,212th.
 #[inline(always)]
 pub const fn run_name(run: u32) -> u32 {
-    RUNS | run % MAX_RUNS
+    RUNS | (run % MAX_RUNS)
 }
 
 /// Returns the number of the run with this name, if it is the name of one.

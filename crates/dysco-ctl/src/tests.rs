@@ -237,7 +237,7 @@ Commands:
   policy             List, check, apply and explain the policy for new sessions
   monitor            Print events as they happen, with reasons
   metrics            Print the metrics of dyscod in the OpenMetrics format
-  run                Start a proxy under the shim, which reports to dyscod what the proxy relays
+  run                Start a proxy under the shim, or any program with services
   pki                Create the fleet's authority, and issue and revoke certificates
   uninstall          Leave this host as it was: stop dyscod, detach its programs, and restore system settings
   bugreport          Write configuration, status and logs of this host to a directory for a bug report, without keys

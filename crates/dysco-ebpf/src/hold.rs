@@ -70,9 +70,9 @@ pub fn judge(ctx: &TcContext, run: Run, key: &Key, found: &Found, slot: u32) -> 
         .and_then(|scratch| load(ctx, key, found, &mut scratch.packet))
         .is_some();
     let skb = ctx.skb.skb;
-    // SAFETY: the program's own context.
     let learnt = loaded
         && match run {
+            // SAFETY: the program's own context.
             Run::Ingress => unsafe { dysco_held_in(skb, slot) },
             // SAFETY: the same.
             _ => unsafe { dysco_held_out(skb, slot) },
