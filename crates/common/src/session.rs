@@ -220,6 +220,17 @@ pub struct Session {
     pub answers: u16,
 }
 
+/// Returns true if the last packet of a session's handshake has passed, which acknowledges the
+/// SYN-ACK.
+#[inline(always)]
+pub const fn is_established(s: &Session) -> bool {
+    if s.life.opened_here != 0 {
+        s.snd_ack == s.rcv_max
+    } else {
+        s.rcv_ack == s.snd_max
+    }
+}
+
 /// Bytes of a cache line.
 pub const LINE: usize = 64;
 const _: () = {

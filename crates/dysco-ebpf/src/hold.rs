@@ -4,7 +4,7 @@
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::generated::bpf_skb_cgroup_id;
 use aya_ebpf::programs::TcContext;
-use dysco_common::session::State;
+use dysco_common::session::{State, is_established};
 use dysco_common::tcp::{ACK, RST};
 use dysco_common::{Counter, EventKind, Session};
 
@@ -99,7 +99,14 @@ unsafe extern "C" fn dysco_held_out(skb: *mut __sk_buff, slot: u32) -> u32 {
     else {
         return 0;
     };
-    egress::track(ctx, s, &found_of(p), slot);
+    let found = found_of(p);
+    egress::track(ctx, s, &found, slot);
+    if let Some((_, echo)) = found.timestamps(ctx)
+        && s.tsval_in == 0
+    {
+        s.tsval_in = echo;
+    }
+    answered(s, slot);
     1
 }
 
@@ -113,8 +120,24 @@ unsafe extern "C" fn dysco_held_in(skb: *mut __sk_buff, slot: u32) -> u32 {
     else {
         return 0;
     };
-    ingress::track(ctx, s, &found_of(p), slot);
+    let found = found_of(p);
+    ingress::track(ctx, s, &found, slot);
+    if let Some((_, echo)) = found.timestamps(ctx)
+        && s.tsval_out == 0
+    {
+        s.tsval_out = echo;
+    }
+    answered(s, slot);
     1
+}
+
+/// Tells user space that the handshake is complete. The echo of the last acknowledgement has told the
+/// clock of the SYN-ACK (RFC 7323, 3.2): without it an end would not believe a socket of the handler.
+#[inline(always)]
+fn answered(s: &Session, slot: u32) {
+    if is_established(s) {
+        maps::tell(EventKind::Held, slot);
+    }
 }
 
 /// Offers no window in the packet in the scratch memory of a run. Returns 0 on failure.
@@ -135,13 +158,6 @@ fn found_of(p: &Packet) -> Found {
         data_offset: p.header.data_offset(),
         seg: p.seg,
     }
-}
-
-/// Makes an entry that has just been answered wait for its services.
-#[inline(always)]
-pub fn begin(s: &mut Session, slot: u32) {
-    s.state = State::Held as u32;
-    maps::tell(EventKind::Held, slot);
 }
 
 #[inline(always)]

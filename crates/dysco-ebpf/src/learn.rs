@@ -307,7 +307,7 @@ fn answer(p: &Packet, offer: &Offer, dir: Direction, held: u32) {
     answered(s, &p.seg, offer, dir);
     s.state = State::Tracked as u32;
     if s.laid_by != 0 && s.two.chained == 0 {
-        crate::hold::begin(s, slot);
+        s.state = State::Held as u32;
     }
     maps::tell_opened(slot);
 }

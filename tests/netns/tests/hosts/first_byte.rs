@@ -84,6 +84,34 @@ fn a_rule_gives_sessions_services_before_the_first_byte() -> Result<()> {
     Ok(())
 }
 
+/// A session that opens while a handler runs is held for milliseconds: the ends have said nothing
+/// but their handshake.
+#[test]
+fn sessions_that_open_later_have_them_whichever_end_begins() -> Result<()> {
+    let here = OneEnd::new("firstlater", Family::V4)?;
+    let (fleet, host) = (&here.fleet, &here.lab.client);
+    let ports = 9001..9017;
+    give(fleet, host, "ports = [\"9001-9016\"]\nchain = [\"+count\"]")?;
+    let mut all = Vec::new();
+    for port in ports {
+        let (client, server) = open(&here.lab, Role::Server.at(Family::V4, port))?;
+        let (first, second) = match port % 2 {
+            0 => (&client, &server),
+            _ => (&server, &client),
+        };
+        say(first, second, "hello").with_context(|| format!("port {port}"))?;
+        say(second, first, "welcome").with_context(|| format!("port {port}"))?;
+        all.push((client, server));
+    }
+    let listed = here.service(&["list"])?;
+    ensure!(
+        listed.as_array().is_some_and(|l| l.len() == all.len()),
+        "{listed}"
+    );
+    drop(all);
+    here.finish()
+}
+
 #[test]
 fn every_byte_of_busy_sessions_passes() -> Result<()> {
     let lab = Lab::builder("firstbusy").loss(1.0).build()?;

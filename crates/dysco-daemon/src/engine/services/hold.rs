@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use dysco_api::ServiceSpec;
 use dysco_common::policy::Otherwise;
 use dysco_common::seq::after;
+use dysco_common::session::is_established;
 use dysco_common::{Session, View, policy};
 use dysco_explain::Cause;
 use dysco_proxy::diag;
@@ -54,7 +55,7 @@ impl Probe {
 impl ThisHost {
     /// Begins to put services into a session, if it is held.
     pub(in crate::engine) fn hold(&mut self, slot: u32, s: &Session) {
-        if s.view() != View::Held || s.has_ended() {
+        if s.view() != View::Held || s.has_ended() || !is_established(s) {
             return;
         }
         let wanted = match policy::run_of(s.laid_by) {
