@@ -19,7 +19,7 @@ pub enum Action {
     Say {
         /// The socket.
         place: Place,
-        /// What it says.
+        /// Its text.
         what: Say,
         /// Fault of the network.
         twist: Option<Twist>,

@@ -1,4 +1,4 @@
-//! What a daemon knows of a session's services, and the messages between daemons.
+//! A daemon's knowledge of a session's services, and the messages between daemons.
 
 use std::fmt;
 

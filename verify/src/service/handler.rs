@@ -41,7 +41,7 @@ impl Delta {
 pub struct Handler {
     /// The near socket and, for services at one end, the far one.
     pub sockets: [Option<Tcp>; 2],
-    /// What the services do to each direction.
+    /// Effect of the services on each direction.
     pub deltas: [Delta; 2],
     /// Bytes of each direction that the services had.
     pub seen: [u8; 2],

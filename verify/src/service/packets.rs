@@ -38,12 +38,12 @@ pub struct Late {
     pub packet: Packet,
 }
 
-/// What happens to the packet of this number among those that a step causes.
+/// Fate of the packet of this number among those that a step causes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Twist {
     /// Number of the packet.
     pub at: u8,
-    /// What happens to it.
+    /// Its fate.
     pub what: Mishap,
 }
 

@@ -14,7 +14,7 @@ use crate::values::{ChainElement, refuse};
 /// Maximum number of services of a rule.
 const MAX_SERVICES: usize = 8;
 
-/// What the sessions of a rule pass: hosts, or services of the host that opens the session. A list
+/// Elements of the sessions of a rule: hosts, or services of the host that opens the session. A list
 /// of texts in the file: an address is a host, and a word that begins with `+` is a service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Elements {

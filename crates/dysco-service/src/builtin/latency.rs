@@ -24,7 +24,7 @@ pub struct Latency {
 /// One direction.
 #[derive(Debug, Default)]
 struct Lane {
-    /// What is in hand, with the time at which it leaves. An end has no bytes.
+    /// Parts in hand, with the time at which each leaves. An end has no bytes.
     queue: VecDeque<(Duration, Option<Bytes>)>,
     load: usize,
     /// The next element wants no bytes.

@@ -27,7 +27,7 @@ fn without_window(frame: &Frame) -> Frame {
     }
 }
 
-/// What the client sends after the handshake.
+/// Returns a packet of the client after the handshake.
 fn sent(h: &Hosts, flags: u8, data: &[u8]) -> Frame {
     Frame {
         seq: ISN.wrapping_add(1),

@@ -70,11 +70,16 @@ impl Services {
             let number = self.runs.free()?;
             let run = Run::make(&request.services, caller.pid, state)?;
             let told = plane.agent.begin_run(run.group, number);
-            if let Err(error) = told {
-                return Err(error.explain().cause());
+            let told = told.map_err(|error| error.explain().cause());
+            match told.and_then(|()| run.enter(caller.pid)) {
+                Ok(()) => Ok((number, run)),
+                Err(cause) => {
+                    plane.agent.end_run(run.group);
+                    // No process is in it.
+                    let _ = fs::remove_dir(&run.folder);
+                    Err(cause)
+                }
             }
-            run.enter(caller.pid)?;
-            Ok((number, run))
         });
         match begun {
             Ok((number, run)) => {
@@ -110,8 +115,14 @@ impl Services {
             return;
         }
         let root = hierarchy(&plane.config.removal.state_dir);
-        let folders = root.map(|root| fs::read_dir(root.join(FOLDER)));
-        for folder in folders.into_iter().flatten().flatten().flatten() {
+        let folders = match root.and_then(|root| fs::read_dir(root.join(FOLDER))) {
+            Ok(folders) => folders,
+            // The programs may run: their sessions are refused, and do not go without services.
+            Err(error) => {
+                return tracing::error!(%error, "the programs that run with services are not known");
+            }
+        };
+        for folder in folders.flatten() {
             let Some(run) = Run::of(&folder.path()) else {
                 continue;
             };
