@@ -170,8 +170,6 @@ impl Lane {
         let wanted = (burst / 2).clamp(1, self.rest.len() as u64);
         let room = time_of(burst, bits).saturating_sub(time_of(wanted, bits));
         let after = self.busy_until.saturating_sub(out.now() + room);
-        // A part of a nanosecond must not make it too early for a byte.
-        let after = after + Duration::from_nanos(1);
         out.timer(TimerId(number(self.flow) as u32), after);
     }
 
@@ -196,14 +194,16 @@ impl Lane {
 }
 
 /// Time that this number of bytes takes at a rate in bits per second.
+///
+/// A part of a nanosecond is rounded up, so that [`bytes_in`] of it is never less than the bytes.
 fn time_of(bytes: u64, bits: u64) -> Duration {
-    let nanos = u128::from(bytes) * 8_000_000_000 / u128::from(bits.max(1));
+    let nanos = (u128::from(bytes) * 8_000_000_000).div_ceil(u128::from(bits.max(1)));
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 /// Number of whole bytes that pass in a time at a rate in bits per second.
 fn bytes_in(time: Duration, bits: u64) -> u64 {
-    let bytes = time.as_nanos() * u128::from(bits) / 8_000_000_000;
+    let bytes = time.as_nanos() * u128::from(bits.max(1)) / 8_000_000_000;
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 

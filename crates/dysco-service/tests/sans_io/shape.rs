@@ -173,6 +173,16 @@ fn a_call_tells_what_has_passed_and_changes_the_rates() {
 }
 
 #[test]
+fn a_burst_of_one_byte_passes_at_a_rate_whose_time_for_it_is_no_whole_number() {
+    let mut limits = limits(Some(999_999), None);
+    limits.burst = Some(1);
+    let (mut bench, _) = shaped(&limits);
+    bench.data(Flow::Forward, &bytes(20));
+    bench.pass(Duration::from_millis(1));
+    assert_eq!(bench.out[0], bytes(20));
+}
+
+#[test]
 fn a_slower_rate_takes_effect_at_once() {
     let (mut bench, shape) = shaped(&limits(Some(BITS), None));
     bench.data(Flow::Forward, &bytes(60_000));
