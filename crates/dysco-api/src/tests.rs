@@ -258,6 +258,28 @@ fn a_middleboxs_word_is_read() {
     assert!(line.contains(r#""code":"refused""#), "{line}");
 }
 
+/// The C library (`dysco_service_call`) writes and reads these forms.
+#[test]
+fn a_programs_call_of_a_service_is_read() {
+    let line = r#"{"request":"call_service","session":"10.1.0.5:40000>10.2.0.7:443","service":"shape","verb":"rate","argument":"5M"}"#;
+    let request: Request = serde_json::from_str(line).unwrap();
+    let call = ServiceCall {
+        session: "10.1.0.5:40000>10.2.0.7:443".parse().unwrap(),
+        service: "shape".into(),
+        verb: "rate".into(),
+        argument: Some("5M".into()),
+    };
+    assert_eq!(request, Request::CallService(call));
+    let reply = Reply::ServiceAnswer(ServiceAnswer {
+        session: SessionId(1),
+        service: "shape".into(),
+        answer: true.into(),
+    });
+    let line = serde_json::to_string(&reply).unwrap();
+    let written = r#"{"reply":"service_answer","session":"1","service":"shape","answer":true}"#;
+    assert_eq!(line, written);
+}
+
 #[test]
 fn an_element_has_the_text_and_the_json_of_its_host() {
     for host in ["self", "fw1.example", "10.0.0.9", "fd00::9"] {

@@ -13,6 +13,7 @@ use super::table::Row;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST_DUMP: u16 = 0x301;
+const NLM_F_REQUEST: u16 = 0x1;
 const NLM_F_REQUEST_ACK: u16 = 0x5;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 /// Length of `struct nlmsghdr`.
@@ -22,8 +23,9 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 /// Length of `struct inet_diag_req_v2`.
 const REQUEST: usize = 56;
-/// Length of `struct inet_diag_msg`, and the place of the inode in it.
+/// Length of `struct inet_diag_msg`, and the places of the user and the inode in it.
 const ANSWER: usize = 72;
+const USER: usize = 64;
 const INODE: usize = 68;
 /// Bytes of one answer of the kernel (`NLMSG_GOODSIZE` at most, twice as much since Linux 4.9).
 const BUFFER: usize = 64 << 10;
@@ -52,7 +54,7 @@ pub fn rows() -> io::Result<Vec<Row>> {
 pub fn destroy(key: &FlowKey) -> io::Result<()> {
     let socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.connect(&Kernel::new(0, 0))?;
-    socket.send(&of_one(key), 0)?;
+    socket.send(&of_one(key, SOCK_DESTROY, NLM_F_REQUEST_ACK), 0)?;
     let done = read(&socket, &mut Vec::new());
     // The kernel acknowledges by an error of 0.
     match done {
@@ -61,16 +63,40 @@ pub fn destroy(key: &FlowKey) -> io::Result<()> {
     }
 }
 
-/// Returns a request to destroy one socket.
-fn of_one(key: &FlowKey) -> Vec<u8> {
+/// Returns the user whose process made a connection of the calling thread's network namespace.
+///
+/// # Errors
+/// If there is no such socket, or the kernel has no sock_diag for TCP.
+pub fn owner(key: &FlowKey) -> io::Result<u32> {
+    let socket = Socket::new(NETLINK_SOCK_DIAG)?;
+    socket.connect(&Kernel::new(0, 0))?;
+    socket.send(&of_one(key, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST), 0)?;
+    let mut buffer = Vec::with_capacity(BUFFER);
+    socket.recv(&mut buffer, 0)?;
+    let Some((kind, _, body, _)) = split(&buffer) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    if kind == NLMSG_ERROR {
+        let code = body
+            .first_chunk()
+            .map_or(0, |code| i32::from_ne_bytes(*code));
+        return Err(io::Error::from_raw_os_error(-code));
+    }
+    let user = body.get(USER..INODE).and_then(|user| user.first_chunk());
+    user.map(|user| u32::from_ne_bytes(*user))
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Returns a request about one socket.
+fn of_one(key: &FlowKey, kind: u16, flags: u16) -> Vec<u8> {
     let (local, remote) = (key.local(), key.remote());
     let family = match local.ip() {
         IpAddr::V4(_) => libc::AF_INET,
         IpAddr::V6(_) => libc::AF_INET6,
     };
     let mut bytes = request(family as u8);
-    bytes[4..6].copy_from_slice(&SOCK_DESTROY.to_ne_bytes());
-    bytes[6..8].copy_from_slice(&NLM_F_REQUEST_ACK.to_ne_bytes());
+    bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
     // struct inet_diag_sockid: ports and addresses in network order, an interface, a cookie.
     let id = &mut bytes[HEAD + 8..];
     id[..2].copy_from_slice(&local.port().to_be_bytes());

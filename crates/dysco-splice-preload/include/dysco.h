@@ -3,7 +3,9 @@
 #ifndef DYSCO_H
 #define DYSCO_H
 
+#include <stddef.h>
 #include <sys/socket.h>
+#include <sys/types.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -61,6 +63,28 @@ int dysco_splice(int fd_in, int fd_out, int delta);
  */
 int dysco_delta(const struct sockaddr *client, const struct sockaddr *server,
                 int to_server, int to_client);
+
+/* Asks a service of the session that `fd` is this program's end of, as
+ * dyscoctl service call SESSION SERVICE VERB ARGUMENT does. `service` is the name alone,
+ * such as "crypt", and `verb` its operation, such as "rekey". `argument` is a JSON value,
+ * or NULL if the operation takes none.
+ *
+ * Writes the answer, a JSON value and a zero byte, to `answer`; what has no room in its
+ * `size` bytes is left out. Root may ask, and a member of [api] group for sockets of its
+ * own user. Waits as dysco_delta does.
+ *
+ * Returns the length of the whole answer without the zero byte, or -1 and errno:
+ *   EBADF, ENOTSOCK, ENOTCONN
+ *                 the descriptor is no connected socket, or no dyscod runs on this host
+ *   EAFNOSUPPORT  it is no socket of IPv4 or IPv6
+ *   EINVAL        a word is no name, or the argument is no JSON
+ *   ENOENT        this host knows no such session
+ *   EOPNOTSUPP    the session has no such service, or the service refuses
+ *   EACCES, EAGAIN, ETIMEDOUT, EPROTO
+ *                 as dysco_delta
+ */
+ssize_t dysco_service_call(int fd, const char *service, const char *verb,
+                           const char *argument, char *answer, size_t size);
 
 #ifdef __cplusplus
 }

@@ -16,10 +16,13 @@
 //! | `link` | the datagram socket to the daemon |
 //! | `call` | `dysco_splice`, for programs that declare what they relay |
 //! | `delta` | `dysco_delta`, for middleboxes without sockets |
+//! | `service` | `dysco_service_call`, for programs that know a service of their session |
+//! | `api` | requests of these two to the local API |
 //!
 //! The shim does not see system calls made without libc (Go's `io.Copy`, io_uring), nor the calls
 //! of another process that shares a socket by a fork or by `pidfd_getfd`.
 
+mod api;
 mod call;
 mod copies;
 mod delta;
@@ -28,12 +31,14 @@ mod link;
 mod own;
 mod pace;
 mod real;
+mod service;
 mod table;
 mod tell;
 mod track;
 
 pub use call::dysco_splice;
 pub use delta::dysco_delta;
+pub use service::dysco_service_call;
 
 /// Runs before `main`, while paths and privileges are still those of the program's start.
 #[used]

@@ -6,44 +6,19 @@ mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{compile, library};
-
-fn example(dir: &Path) -> PathBuf {
-    let lib = library();
-    let lib = lib.parent().unwrap().to_str().unwrap();
-    let (at, run) = (format!("-L{lib}"), format!("-Wl,-rpath,{lib}"));
-    compile(
-        dir,
-        "examples/delta.c",
-        &[&at, &run, "-ldysco_splice_preload"],
-    )
-}
-
-/// Returns the program's output about its call to an API at this socket.
-fn called(program: &Path, socket: &Path, words: &[&str]) -> String {
-    let ran = Command::new(program)
-        .args(words)
-        .env("DYSCO_API_SOCKET", socket)
-        .env("DYSCO_SHIM_SOCKET", "/nowhere")
-        // Cargo sets the variable to older builds.
-        .env_remove("LD_LIBRARY_PATH")
-        .output()
-        .unwrap();
-    String::from_utf8(ran.stdout).unwrap().trim().to_owned()
-}
+use common::{called, linked};
 
 #[test]
 fn it_asks_the_local_api() {
     let dir = tempfile::tempdir().unwrap();
-    let program = example(dir.path());
+    let program = linked(dir.path(), "examples/delta.c");
     let socket = dir.path().join("api.sock");
     let v4 = ["10.1.0.5", "40000", "10.2.0.7", "443", "20", "-7"];
     let v6 = ["fd01::5", "40000", "fd02::7", "443", "0", "1"];
     assert_eq!(
-        called(&program, &socket, &v4),
+        called(Command::new(&program).args(v4), &socket),
         format!("errno {}", libc::ENOTCONN)
     );
     let api = UnixListener::bind(&socket).unwrap();
@@ -75,7 +50,7 @@ fn it_asks_the_local_api() {
         (v4, of_v4, String::new(), format!("errno {}", libc::EPROTO)),
     ] {
         let heard = std::thread::scope(|scope| {
-            let call = scope.spawn(|| called(&program, &socket, &words));
+            let call = scope.spawn(|| called(Command::new(&program).args(words), &socket));
             let (mut stream, _) = api.accept().unwrap();
             let mut line = String::new();
             BufReader::new(&stream).read_line(&mut line).unwrap();
@@ -87,7 +62,7 @@ fn it_asks_the_local_api() {
     }
     let nobody = ["nobody", "1", "10.2.0.7", "443", "0", "1"];
     assert_eq!(
-        called(&program, &socket, &nobody),
+        called(Command::new(&program).args(nobody), &socket),
         format!("errno {}", libc::EAFNOSUPPORT)
     );
 }

@@ -83,8 +83,9 @@ impl Policy {
                 "run as root, or join the group of [api] group",
             );
         }
-        // The engine judges which services other users may run their own programs with.
-        let own = matches!(request, Request::Run(_));
+        // The engine judges which services other users may run their own programs with, and which
+        // sessions are theirs.
+        let own = matches!(request, Request::Run(_) | Request::CallService(_));
         if request.changes() && !own && !caller.is_root() {
             let why = format!("only root may change sessions, this is user {user}");
             return refuse(

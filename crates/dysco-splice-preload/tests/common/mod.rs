@@ -39,6 +39,26 @@ pub fn compile(dir: &Path, source: &str, args: &[&str]) -> PathBuf {
     out
 }
 
+/// Compiles a C program of this crate that links with the library.
+pub fn linked(dir: &Path, source: &str) -> PathBuf {
+    let lib = library();
+    let lib = lib.parent().unwrap().to_str().unwrap();
+    let (at, run) = (format!("-L{lib}"), format!("-Wl,-rpath,{lib}"));
+    compile(dir, source, &[&at, &run, "-ldysco_splice_preload"])
+}
+
+/// Returns the output of a program, whose `dyscod` has its API at this socket.
+pub fn called(program: &mut Command, api: &Path) -> String {
+    let ran = program
+        .env("DYSCO_API_SOCKET", api)
+        .env("DYSCO_SHIM_SOCKET", "/nowhere")
+        // Cargo sets the variable to older builds.
+        .env_remove("LD_LIBRARY_PATH")
+        .output()
+        .unwrap();
+    String::from_utf8(ran.stdout).unwrap().trim().to_owned()
+}
+
 /// Time limit for a report.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
