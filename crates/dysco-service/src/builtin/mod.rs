@@ -14,6 +14,6 @@ pub use count::Count;
 pub use crypt::{Crypt, Key};
 pub use latency::Latency;
 pub use null::Null;
-pub use shape::{Limits, Shape};
+pub use shape::{Limits, Shape, rates};
 pub use socks::Socks;
 pub use split::Split;

@@ -94,32 +94,39 @@ impl Shape {
         }
     }
 
-    /// Changes the rates: of both directions by a string, or by an object with the names of the
-    /// arguments.
     fn set_rates(&mut self, argument: &str, out: &mut Out) -> Result<(), Cause> {
-        let hint = "give a rate such as '\"5M\"', or '{\"up\":\"5M\",\"down\":\"off\"}'";
-        let value: Value = serde_json::from_str(argument)
-            .map_err(|error| Cause::new(format!("it is no JSON: {error}")).hint(hint))?;
-        let rates = match &value {
-            Value::Object(fields) if fields.keys().all(|key| is_rate(key)) => {
-                NAMES.map(|name| fields.get(name).or_else(|| fields.get(BOTH)))
-            }
-            Value::String(_) => [Some(&value); 2],
-            _ => return Err(Cause::new("it is no rate").hint(hint)),
-        };
-        let read = |value: Option<&Value>| match value {
-            None => Ok(None),
-            Some(Value::String(text)) => text.parse::<Rate>().map(Some),
-            Some(_) => Err(Cause::new("a rate is a string").hint(hint)),
-        };
-        let [up, down] = rates.map(read);
-        for (lane, rate) in self.lanes.iter_mut().zip([up?, down?]) {
+        for (lane, rate) in self.lanes.iter_mut().zip(rates(argument)?) {
             if let Some(rate) = rate {
                 lane.set_rate(rate, out);
             }
         }
         Ok(())
     }
+}
+
+/// Reads the rates of the two directions, forward and back, of a call: of both by a string, or by
+/// an object with the names of the arguments.
+///
+/// # Errors
+/// If the text is neither.
+pub fn rates(argument: &str) -> Result<[Option<Rate>; 2], Cause> {
+    let hint = "give a rate such as '\"5M\"', or '{\"up\":\"5M\",\"down\":\"off\"}'";
+    let value: Value = serde_json::from_str(argument)
+        .map_err(|error| Cause::new(format!("it is no JSON: {error}")).hint(hint))?;
+    let rates = match &value {
+        Value::Object(fields) if fields.keys().all(|key| is_rate(key)) => {
+            NAMES.map(|name| fields.get(name).or_else(|| fields.get(BOTH)))
+        }
+        Value::String(_) => [Some(&value); 2],
+        _ => return Err(Cause::new("it is no rate").hint(hint)),
+    };
+    let read = |value: Option<&Value>| match value {
+        None => Ok(None),
+        Some(Value::String(text)) => text.parse::<Rate>().map(Some),
+        Some(_) => Err(Cause::new("a rate is a string").hint(hint)),
+    };
+    let [up, down] = rates.map(read);
+    Ok([up?, down?])
 }
 
 impl Lane {

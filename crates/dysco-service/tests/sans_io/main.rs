@@ -9,6 +9,7 @@ mod flow_control;
 mod handlers;
 mod latency;
 mod redact;
+mod rekey;
 mod shape;
 mod tutorial;
 

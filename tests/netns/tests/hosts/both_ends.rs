@@ -103,6 +103,35 @@ fn crypt_comes_into_a_busy_session_and_leaves_it() -> Result<()> {
 }
 
 #[test]
+fn busy_directions_get_new_keys_and_keep_all_bytes() -> Result<()> {
+    let both = BothEnds::new("pairkeys", Family::V4)?;
+    let here = &both.here;
+    let group = here.open(2, &Plan::gentle())?;
+    here.change(&["put", "+crypt"], "put", 2)?;
+    both.wait_there(2)?;
+    let call = |role: Role, verb: &str| -> Result<Value> {
+        let rows = both.list(role)?;
+        let session = rows[0]["session"].as_str().context("no session")?;
+        let words = ["service", "call", session, "crypt", verb];
+        Ok(here.fleet.json(here.lab.host(role), &words)?["answer"].take())
+    };
+    for role in [Role::Client, Role::Server, Role::Client] {
+        let rekeyed = call(role, "rekey")?;
+        ensure!(rekeyed == json!({"rekeyed": true}), "{rekeyed:#}");
+        group.wait_more(200_000, Duration::from_secs(60))?;
+    }
+    let read = call(Role::Client, "read")?;
+    ensure!(
+        read["sealed"]["keys"] == 3 && read["opened"]["keys"] == 3,
+        "{read:#}"
+    );
+    here.change(&["take"], "taken", 2)?;
+    both.wait_there(0)?;
+    all_intact(&group.finish()?)?;
+    both.finish()
+}
+
+#[test]
 fn two_services_come_into_ipv6_sessions_and_leave_them() -> Result<()> {
     let services = ["+compress", "+crypt"];
     come_and_leave("pair6", Family::V6, &services, &Plan::gentle(), 4)
