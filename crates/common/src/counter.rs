@@ -60,4 +60,5 @@ counters! {
     FromHandler = "packets_from_handlers",
     DroppedHandler = "dropped_from_handlers",
     DroppedHeld = "dropped_before_services_are_in",
+    DroppedOverRate = "dropped_over_rate",
 }

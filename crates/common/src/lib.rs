@@ -19,6 +19,7 @@ pub mod flow;
 pub mod fresh;
 pub mod icmp;
 pub mod mark;
+pub mod packet_services;
 pub mod policy;
 pub mod probe;
 pub mod rule;

@@ -24,6 +24,7 @@ use crate::error::AgentError;
 use crate::interfaces::Place;
 use crate::load::{LAYOUT, Loaded};
 use crate::memory::Memory;
+use crate::packet_services::Records;
 use crate::xdp::Xdp;
 
 /// Configuration with which the data plane starts.
@@ -85,6 +86,8 @@ pub struct Agent {
     pub(crate) chains: Mutex<Chains>,
     /// Sessions with a detour.
     pub(crate) detours: Detours,
+    /// Sessions with services of the packet plane.
+    pub(crate) packet_services: Records,
     /// The right window edges of the remote ends whose anchor this host is, by slot.
     pub(crate) edges: Mutex<Array<MapData, u32>>,
     pub(crate) places: Mutex<Vec<Place>>,

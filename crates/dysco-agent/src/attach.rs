@@ -48,16 +48,28 @@ pub struct Attached {
 /// Places for our clsact filters, the best first. They are fixed, so that the filters are found
 /// again. Of the filters of one priority the newest runs first, but all of them must be of one
 /// kind and protocol: if other filters have priority 1, the second place is behind them.
-const PLACES: [FilterPlace; 2] = [
-    FilterPlace {
-        priority: 1,
-        handle: 0xd75c,
-    },
-    FilterPlace {
-        priority: 0xd75c,
-        handle: 1,
-    },
-];
+const PLACES: [FilterPlace; 2] = places(0xd75c, 1);
+/// Places for the filters of the packet plane's services, which are newer and so run first.
+const SERVED_PLACES: [FilterPlace; 2] = places(0xd75d, 2);
+
+const fn places(first: u16, second: u16) -> [FilterPlace; 2] {
+    [
+        FilterPlace {
+            priority: 1,
+            handle: first,
+        },
+        FilterPlace {
+            priority: 0xd75c,
+            handle: second,
+        },
+    ]
+}
+
+/// Returns the places for the filter of a program.
+fn places_of(program: &str) -> [FilterPlace; 2] {
+    let served = SERVED_HOOKS.iter().any(|(name, _)| *name == program);
+    if served { SERVED_PLACES } else { PLACES }
+}
 
 /// A place for a clsact filter.
 #[derive(Clone, Copy)]
@@ -84,6 +96,12 @@ const KEPT: usize = 15;
 pub(crate) const HOOKS: [(&str, TcAttachType); 2] = [
     ("dysco_ingress", TcAttachType::Ingress),
     ("dysco_egress", TcAttachType::Egress),
+];
+
+/// The programs of the packet plane's services. They run before the others.
+pub(crate) const SERVED_HOOKS: [(&str, TcAttachType); 2] = [
+    ("dysco_serve_in", TcAttachType::Ingress),
+    ("dysco_serve_out", TcAttachType::Egress),
 ];
 
 pub type AnyError = Box<dyn std::error::Error + Send + Sync>;
@@ -166,12 +184,43 @@ pub fn attach_handler(
     attach_hooks(&mut ebpf, dir, interface, how, &HANDLER).map(|_| ())
 }
 
-fn load_classifier<'a>(
+/// Attaches the programs of the packet plane's services to an interface, before the others, or
+/// replaces those of an earlier run.
+pub fn attach_served(
+    loaded: &mut Loaded,
+    dir: &Path,
+    interface: &str,
+    how: Attach,
+) -> Result<(), AgentError> {
+    let ebpf = loaded.for_interface(interface)?;
+    for (name, _) in SERVED_HOOKS {
+        // The kernel takes a link away a moment after its pin, and would have the same program twice
+        // until then. Another copy of it is another program.
+        // An error means that it is not loaded.
+        let _ = classifier(ebpf, name)?.unload();
+        load_classifier(ebpf, name)?;
+    }
+    attach_hooks(ebpf, dir, interface, how, &SERVED_HOOKS).map(|_| ())
+}
+
+/// Takes the programs of the packet plane's services off an interface.
+pub fn detach_served(dir: &Path, interface: &str) {
+    detach_hooks(dir, interface, &SERVED_HOOKS);
+}
+
+fn classifier<'a>(
     ebpf: &'a mut Ebpf,
     name: &'static str,
 ) -> Result<&'a mut SchedClassifier, AgentError> {
     let program = ebpf.program_mut(name).ok_or(AgentError::Missing(name))?;
-    let program: &mut SchedClassifier = program.try_into().map_err(program_error(name))?;
+    program.try_into().map_err(program_error(name))
+}
+
+fn load_classifier<'a>(
+    ebpf: &'a mut Ebpf,
+    name: &'static str,
+) -> Result<&'a mut SchedClassifier, AgentError> {
+    let program = classifier(ebpf, name)?;
     program.load().map_err(program_error(name))?;
     Ok(program)
 }
@@ -185,9 +234,13 @@ fn program_error(name: &'static str) -> impl Fn(ProgramError) -> AgentError {
 
 /// Takes the program for packets of handlers off a link.
 pub fn detach_handler(dir: &Path, interface: &str) {
-    for (name, kind) in HANDLER {
-        // With TCX there is no filter.
-        let _ = tc::qdisc_detach_program(interface, kind, name);
+    detach_hooks(dir, interface, &HANDLER);
+}
+
+fn detach_hooks(dir: &Path, interface: &str, hooks: &[(&str, TcAttachType)]) {
+    for (name, kind) in hooks {
+        // With TCX there is no filter, and with clsact no link.
+        let _ = tc::qdisc_detach_program(interface, *kind, name);
         let _ = fs::remove_file(pin_path(dir, interface, name));
     }
 }
@@ -195,8 +248,8 @@ pub fn detach_handler(dir: &Path, interface: &str) {
 /// Removes the pinned links to an earlier interface of this name. They may still be attached to
 /// that interface under another name, and would be mistaken for links to the present one.
 pub fn forget(dir: &Path, interface: &str) {
-    let programs = HOOKS.map(|(name, _)| name);
-    for program in programs.into_iter().chain([xdp::PROGRAM]) {
+    let hooks = HOOKS.iter().chain(&SERVED_HOOKS);
+    for program in hooks.map(|(name, _)| *name).chain([xdp::PROGRAM]) {
         // With clsact there is no link.
         let _ = fs::remove_file(pin_path(dir, interface, program));
     }
@@ -249,7 +302,8 @@ fn tcx_hook(
 
 /// True if the filter has one of our places.
 pub(crate) fn is_ours(filter: &Filter) -> bool {
-    PLACES.iter().any(|place| place.holds(filter))
+    let mut places = PLACES.iter().chain(&SERVED_PLACES);
+    places.any(|place| place.holds(filter))
 }
 
 /// Returns the names of the filters that run before ours on one side of an interface.
@@ -265,8 +319,12 @@ pub(crate) fn before(name: &str, in_order: &[ProgramInfo]) -> Vec<String> {
         .iter()
         .map(|p| p.name_as_str().unwrap_or("?").to_owned());
     // The kernel keeps 15 bytes of a name.
-    let short = name.get(..KEPT).unwrap_or(name);
-    names.take_while(|other| other != short).collect()
+    let kept = |name: &str| name.get(..KEPT).unwrap_or(name).to_owned();
+    let (short, served) = (kept(name), SERVED_HOOKS.map(|(name, _)| kept(name)));
+    names
+        .take_while(|other| *other != short)
+        .filter(|other| !served.contains(other))
+        .collect()
 }
 
 fn clsact_hook(
@@ -278,9 +336,10 @@ fn clsact_hook(
 ) -> Result<(), AnyError> {
     // Fails if the qdisc exists already, which is as good.
     let _ = tc::qdisc_add_clsact(interface);
-    let id = match replace(program, interface, kind)? {
+    let places = places_of(name);
+    let id = match replace(program, interface, kind, places)? {
         Some(id) => id,
-        None => add(program, interface, kind)?,
+        None => add(program, interface, kind, places)?,
     };
     tracing::debug!(interface, program = name, "attached by clsact");
     // The filter stays when this process ends.
@@ -295,8 +354,9 @@ fn replace(
     program: &mut SchedClassifier,
     interface: &str,
     kind: TcAttachType,
+    places: [FilterPlace; 2],
 ) -> Result<Option<SchedClassifierLinkId>, AnyError> {
-    for place in PLACES {
+    for place in places {
         let (priority, handle) = (place.priority, place.tc_handle());
         let earlier = SchedClassifierLink::attached(interface, kind, priority, handle, None)?;
         if let Ok(id) = program.attach_to_link(earlier) {
@@ -311,8 +371,9 @@ fn add(
     program: &mut SchedClassifier,
     interface: &str,
     kind: TcAttachType,
+    places: [FilterPlace; 2],
 ) -> Result<SchedClassifierLinkId, AnyError> {
-    let [first, second] = PLACES.map(|place| {
+    let [first, second] = places.map(|place| {
         TcAttachOptions::Netlink(NlOptions {
             priority: place.priority,
             handle: place.tc_handle(),
@@ -330,10 +391,8 @@ fn add(
 
 /// Takes the programs off an interface.
 pub fn detach(dir: &Path, interface: &str) {
-    for (name, kind) in HOOKS {
-        // With TCX there is no filter.
-        let _ = tc::qdisc_detach_program(interface, kind, name);
-    }
+    detach_hooks(dir, interface, &HOOKS);
+    detach_served(dir, interface);
     forget(dir, interface);
 }
 

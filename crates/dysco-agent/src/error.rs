@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use dysco_common::detour::MAX_DETOURS;
+use dysco_common::packet_services::MAX_PACKET_SERVICES;
 use dysco_explain::{Explain, Explanation, display_explained};
 
 /// A failure of the data plane: what was done, to what, and why it failed.
@@ -13,6 +14,8 @@ pub enum AgentError {
     NoRoom,
     /// As many sessions as possible have services.
     NoDetour,
+    /// As many sessions as possible have services of the packet plane.
+    NoPacketServices,
     /// The pin directory cannot be used.
     PinDirectory {
         /// The directory.
@@ -106,12 +109,29 @@ pub enum AgentError {
 
 display_explained!(AgentError);
 
+/// Returns an error with the errors below it, which some of them do not print.
+fn whole(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let below = std::iter::successors(error.source(), |error| error.source());
+    for error in below.map(ToString::to_string) {
+        if !text.contains(&error) {
+            text = format!("{text}: {error}");
+        }
+    }
+    text
+}
+
 impl Explain for AgentError {
     fn explain(&self) -> Explanation {
         match self {
             AgentError::NoDetour => Explanation::new(
                 "lead the session through its services",
                 format!("{MAX_DETOURS} sessions of this host have services, and no more can"),
+            )
+            .hint("take services out of other sessions"),
+            AgentError::NoPacketServices => Explanation::new(
+                "serve the packets of the session",
+                format!("{MAX_PACKET_SERVICES} sessions of this host have such services, and no more can"),
             )
             .hint("take services out of other sessions"),
             AgentError::NoRoom => {
@@ -151,7 +171,7 @@ impl Explain for AgentError {
                 format!("the object has no {part}: it was built for another version"),
             ),
             AgentError::Attach { interface, source } => {
-                Explanation::new(format!("attach to interface {interface}"), source)
+                Explanation::new(format!("attach to interface {interface}"), whole(&**source))
             }
             AgentError::Stacked { upper, kind, lower } => Explanation::new(
                 format!("attach to interface {upper}"),

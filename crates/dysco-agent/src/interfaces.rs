@@ -120,9 +120,13 @@ impl Agent {
         refuse_stacked(&at.interface, all)?;
         let names = slice::from_ref(&at.interface);
         let chosen = xdp::chosen(self.relays_by, names);
+        let serves = self.packet_services.in_use();
         let mut loaded = lock(&self.loaded);
         attach::forget(&self.dir, &at.interface);
         let attached = attach::attach(&mut loaded, &self.dir, &at.interface, at.attach)?;
+        if serves {
+            attach::attach_served(&mut loaded, &self.dir, &at.interface, attached.attach)?;
+        }
         // Sessions need XDP less than they need the daemon: without XDP, TC relays.
         let fast = xdp::attach(&mut loaded.ethernet, &self.dir, names, (Xdp::Auto, &chosen))?;
         Ok((attached.attach, !fast.is_empty()))

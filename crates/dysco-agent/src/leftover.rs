@@ -12,7 +12,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::net::if_::if_nameindex;
 use rtnetlink::packet_route::tc::TcHandle;
 
-use crate::attach::{HOOKS, is_ours};
+use crate::attach::{HOOKS, SERVED_HOOKS, is_ours};
 use crate::error::AgentError;
 use crate::filters::{Filter, filters};
 use crate::load::{LAYOUT, holder_of, is_layout, refuse_others};
@@ -119,9 +119,8 @@ impl Leftover {
     pub fn remove(self) -> Result<(), AgentError> {
         let system = |operation| move |source| AgentError::System { operation, source };
         for interface in &self.filtered {
-            for (name, kind) in HOOKS {
-                // One of the two filters may be missing. The check below finds those that
-                // remain.
+            for (name, kind) in HOOKS.into_iter().chain(SERVED_HOOKS) {
+                // Some of the filters may be missing. The check below finds those that remain.
                 let _ = tc::qdisc_detach_program(interface, kind, name);
             }
         }

@@ -19,6 +19,8 @@ mod mapped;
 mod memory;
 mod need;
 mod netlink;
+mod packet_services;
+mod qdiscs;
 mod receives;
 mod relay;
 mod route;

@@ -22,10 +22,10 @@ use crate::xdp::{self, Xdp};
 
 /// Layout of the pinned maps: the name of their directory below that of all pins. Another layout
 /// has another name. Programs of two layouts are never on a host together.
-pub const LAYOUT: &str = "v7";
+pub const LAYOUT: &str = "v8";
 
 /// Maps that outlive this process.
-const PINNED: [&str; 23] = [
+const PINNED: [&str; 25] = [
     "FLOWS",
     "SESSIONS",
     "FREE",
@@ -46,6 +46,8 @@ const PINNED: [&str; 23] = [
     "DETOURS",
     "DETOURED",
     "DETOUR_PROGRAMS",
+    "PACKET_SERVICES",
+    "PACKET_SERVED",
     "EDGES",
     "OWN",
     "WATCHED",

@@ -25,6 +25,7 @@ mod ingress;
 mod learn;
 mod maps;
 mod packet;
+mod packet_services;
 mod paths;
 mod probe;
 mod receives;
@@ -165,6 +166,22 @@ pub fn dysco_detour_in(ctx: TcContext) -> i32 {
 pub fn dysco_handler(ctx: TcContext) -> i32 {
     let skb = ctx.skb.skb;
     act(skb, detour::comes(&ctx))
+}
+
+/// Runs the services of the packet plane on packets of the local end, before [`dysco_egress`].
+#[classifier]
+#[inline(always)]
+pub fn dysco_serve_out(ctx: TcContext) -> i32 {
+    let skb = ctx.skb.skb;
+    act(skb, packet_services::leaves(&ctx))
+}
+
+/// Runs the services of the packet plane on packets for the local end, before [`dysco_ingress`].
+#[classifier]
+#[inline(always)]
+pub fn dysco_serve_in(ctx: TcContext) -> i32 {
+    let skb = ctx.skb.skb;
+    act(skb, packet_services::arrives(&ctx))
 }
 
 /// Handles frames that arrive, before the kernel has made packets of them.

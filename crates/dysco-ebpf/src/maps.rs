@@ -12,13 +12,14 @@ use aya_ebpf::maps::{Array, HashMap, ProgramArray, Queue};
 use dysco_common::chain::{Given, Hop, Shared, Token};
 use dysco_common::delta::DeclaredDelta;
 use dysco_common::detour::{Detour, MAX_DETOURS};
+use dysco_common::packet_services::{MAX_PACKET_SERVICES, PacketServices};
 use dysco_common::policy::{MAX_RULES, MAX_RUNS, PolicyRule};
 use dysco_common::rule::Rules;
-use dysco_common::{Addr, Session};
+use dysco_common::{Addr, Session, ShortKey};
 
 pub use flows::{
     Aligned, FLOWS, Flow, claim, claim_path, claim_slot, dysco_called, find, give_up_path, hinted,
-    is_called, is_unused, lead_to, no_room,
+    is_called, is_unused, lead_to, look_up, no_room,
 };
 pub use neighbours::neighbour;
 pub use reports::{EVENTS, count, count_usual, tell, tell_later, tell_opened};
@@ -127,6 +128,28 @@ pub fn detour(slot: u32) -> Option<&'static mut Detour> {
     let index = unsafe { DETOURED.get(&slot) }.copied()?;
     // SAFETY: as in `session`.
     DETOURS.get_ptr_mut(index).map(|p| unsafe { &mut *p })
+}
+
+/// Records of sessions with services of the packet plane. User space maps the memory and writes
+/// single words.
+#[map]
+static PACKET_SERVICES: Array<PacketServices> =
+    Array::with_max_entries(MAX_PACKET_SERVICES, BPF_F_MMAPABLE);
+
+/// Index in [`PACKET_SERVICES`] of a session's record, by its own five-tuple.
+#[map]
+static PACKET_SERVED: HashMap<ShortKey, u32> =
+    HashMap::with_max_entries(MAX_PACKET_SERVICES, BPF_F_NO_PREALLOC);
+
+/// Returns the record of a session with services of the packet plane.
+#[inline(always)]
+pub fn packet_services(short: &ShortKey) -> Option<&'static mut PacketServices> {
+    // SAFETY: copied at once (see `look_up`).
+    let index = unsafe { PACKET_SERVED.get(short) }.copied()?;
+    // SAFETY: as in `session`.
+    PACKET_SERVICES
+        .get_ptr_mut(index)
+        .map(|p| unsafe { &mut *p })
 }
 
 /// Names of the runs with services (`policy::run_name`), by the cgroup of their programs' sockets.

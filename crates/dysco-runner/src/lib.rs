@@ -24,8 +24,9 @@ mod timers;
 
 pub use confine::confine;
 pub use dysco_service::Session;
+pub use dysco_service::builtin::{Limits, rates};
 pub use dysco_service::{Ends, Needs};
 pub use engine::{run, run_with};
 pub use error::Error;
-pub use registry::{Half, Kind, Registry};
+pub use registry::{Half, Kind, Registry, delay, limits};
 pub use spec::{Spec, SpecError};

@@ -200,14 +200,24 @@ fn socks(spec: &Spec, _: Option<&Half>) -> Result<Box<dyn Service>, Cause> {
     Ok(Box::new(Socks::new(target)))
 }
 
-/// Makes `latency`.
-fn latency(spec: &Spec, _: Option<&Half>) -> Result<Box<dyn Service>, Cause> {
-    let delay: Delay = required(spec, "delay", "give a time: delay=50ms")?.parse()?;
-    Ok(Box::new(Latency::new(delay.0)))
+/// Reads the delay of `latency`.
+///
+/// # Errors
+/// If there is none, or it is no delay.
+pub fn delay(spec: &Spec) -> Result<Delay, Cause> {
+    required(spec, "delay", "give a time: delay=50ms")?.parse()
 }
 
-/// Makes `shape`.
-fn shape(spec: &Spec, _: Option<&Half>) -> Result<Box<dyn Service>, Cause> {
+/// Makes `latency`.
+fn latency(spec: &Spec, _: Option<&Half>) -> Result<Box<dyn Service>, Cause> {
+    Ok(Box::new(Latency::new(delay(spec)?.0)))
+}
+
+/// Reads the limits of `shape`.
+///
+/// # Errors
+/// If there is none, or it is no limit.
+pub fn limits(spec: &Spec) -> Result<Limits, Cause> {
     let [rate, up, down] = ["rate", "up", "down"].map(|key| spec.argument(key));
     if [rate, up, down].iter().all(Option::is_none) {
         return Err(Cause::new("shape needs a rate")
@@ -221,11 +231,16 @@ fn shape(spec: &Spec, _: Option<&Half>) -> Result<Box<dyn Service>, Cause> {
                 .hint("give the bytes that pass at once after a pause: burst=65536")
         })
     });
-    Ok(Box::new(Shape::new(&Limits {
+    Ok(Limits {
         up: of(up)?,
         down: of(down)?,
         burst: burst.transpose()?,
-    })))
+    })
+}
+
+/// Makes `shape`.
+fn shape(spec: &Spec, _: Option<&Half>) -> Result<Box<dyn Service>, Cause> {
+    Ok(Box::new(Shape::new(&limits(spec)?)))
 }
 
 /// Makes `split`.

@@ -12,7 +12,7 @@ use clap::Args;
 use dysco_netns::device::Kind;
 use serde_json::Value;
 
-use super::Found;
+use super::{Found, on_time};
 
 /// Interval between two looks at the loaded programs.
 const LOOK: Duration = Duration::from_millis(200);
@@ -93,6 +93,10 @@ fn steps(programs: &Path, links: bool, found: &mut Found) {
         let shown = demo(&["services", "--sessions", "3"])?;
         found.services_taken = shown["taken"].as_u64();
         ensure!(shown["intact"] == true && shown["resets"] == 0, "{shown}");
+        Ok(())
+    });
+    step("packet services", &mut |found| {
+        found.on_time = Some(on_time::run(programs)?);
         Ok(())
     });
 }

@@ -7,6 +7,7 @@
 pub mod guest;
 mod image;
 mod machine;
+mod on_time;
 pub mod packages;
 
 use std::path::{Path, PathBuf};
@@ -39,6 +40,8 @@ pub struct Found {
     reload_lost: Option<u64>,
     /// Number of times that services came into a session and left it again.
     services_taken: Option<u64>,
+    /// Services of the packet plane over an interface with the queueing discipline `fq`.
+    on_time: Option<on_time::OnTime>,
     /// Whether all sessions lost their proxy over each kind of link that was tried.
     links: BTreeMap<String, bool>,
     /// Features that the kernel lacks, and the consequences.
@@ -113,6 +116,14 @@ fn print(found: &Found) {
         number(found.reload_lost),
         number(found.services_taken)
     );
+    if let Some(on_time) = &found.on_time {
+        let [without, with] = on_time.round_trip_ms;
+        println!(
+            "  with fq: {:.2} of a rate passed, {} packets dropped; a delay of 50 ms: {without:.1} \
+             ms, and then {with:.1}",
+            on_time.share_of_rate, on_time.dropped
+        );
+    }
     for (kind, well) in &found.links {
         println!("  over {kind}: {}", if *well { "yes" } else { "no" });
     }

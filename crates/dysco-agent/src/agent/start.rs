@@ -17,6 +17,7 @@ use crate::events::Events;
 use crate::interfaces::Place;
 use crate::load::{self, LAYOUT, Loaded};
 use crate::memory::Memory;
+use crate::packet_services::{self, Records};
 use crate::xdp::{self, Xdp};
 
 /// Attaches the programs to all interfaces, and XDP to those that are to relay by it.
@@ -128,6 +129,7 @@ impl Agent {
         let closed = (0..memory.len()).filter(is_closed).collect();
         let chains = Chains::open(ebpf)?;
         let detours = Detours::open(ebpf)?;
+        let packet_services = Records::open(ebpf)?;
         let edges = Array::try_from(take(ebpf, "EDGES")?).map_err(map_error("open", "EDGES"))?;
         chain::set_own(take(ebpf, "OWN")?, &config.addresses)?;
         let mut watched =
@@ -148,6 +150,7 @@ impl Agent {
             config.xdp
         };
         let places = attach_all(config, &mut loaded, &dir, &fast)?;
+        packet_services::take_up(&packet_services, &mut loaded, &dir, &places)?;
         let agent = Agent {
             memory,
             _table: table,
@@ -160,6 +163,7 @@ impl Agent {
             rules: Mutex::new(tracking),
             chains: Mutex::new(chains),
             detours,
+            packet_services,
             edges: Mutex::new(edges),
             quarantine: Mutex::new(Quarantine {
                 // Collected by a process that has ended.

@@ -7,6 +7,7 @@ use aya::programs::{Program, SchedClassifier, TestRun, TestRunOptions, Xdp};
 use aya::{Btf, Ebpf, EbpfLoader, Pod};
 use dysco_common::chain::{Hop, MAGIC, PAYLOAD, Payload, Shared, Token};
 use dysco_common::fresh::{Clock, ticks};
+use dysco_common::packet_services::PacketServices;
 use dysco_common::policy::{InForce, PolicyRule};
 use dysco_common::rule::{Rule, Rules};
 use dysco_common::session::Life;
@@ -70,6 +71,10 @@ pub fn now() -> u32 {
 pub enum Way {
     Out,
     In,
+    /// The packet plane's services, before [`Way::Out`].
+    ServedOut,
+    /// The packet plane's services, before [`Way::In`].
+    ServedIn,
 }
 
 #[repr(transparent)]
@@ -91,6 +96,8 @@ unsafe impl Pod for Plain<Hop> {}
 unsafe impl Pod for Plain<PolicyRule> {}
 // SAFETY: as above.
 unsafe impl Pod for Plain<Shared> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<PacketServices> {}
 
 /// The programs and their maps, for one test alone. A program is loaded when it first runs: most
 /// tests need one program, and the kernel needs time to verify each.
@@ -228,11 +235,24 @@ impl Programs {
 
     /// Runs a program. `context` is the start of `struct __sk_buff`.
     fn run_marked(&self, way: Way, frame: &[u8], context: &[u32]) -> (u32, Vec<u8>) {
+        self.run_in(way, frame, context, None)
+    }
+
+    /// The same, with room for the context after the run.
+    fn run_in(
+        &self,
+        way: Way,
+        frame: &[u8],
+        context: &[u32],
+        after: Option<&mut [u8]>,
+    ) -> (u32, Vec<u8>) {
         let context: Vec<u8> = context.iter().flat_map(|w| w.to_ne_bytes()).collect();
         let mut out = vec![0; frame.len() + 512];
         let name = match way {
             Way::Out => "dysco_egress",
             Way::In => "dysco_ingress",
+            Way::ServedOut => "dysco_serve_out",
+            Way::ServedIn => "dysco_serve_in",
         };
         self.load_first(name);
         let result = classifier(&self.ebpf.read().unwrap(), name)
@@ -240,6 +260,7 @@ impl Programs {
                 data_in: Some(frame),
                 data_out: Some(&mut out),
                 ctx_in: Some(&context),
+                ctx_out: after,
                 ..TestRunOptions::default()
             })
             .expect("the kernel runs the program");
@@ -321,6 +342,37 @@ impl Programs {
         let map = self.ebpf.get_mut().unwrap().map_mut("EDGES").unwrap();
         let mut map: Array<_, u32> = map.try_into().unwrap();
         map.set(slot, edge, 0).unwrap();
+    }
+
+    /// Gives a session services of the packet plane, in the record with this index.
+    pub fn serve(&mut self, index: u32, record: &PacketServices) {
+        let ebpf = self.ebpf.get_mut().unwrap();
+        let map = ebpf.map_mut("PACKET_SERVICES").unwrap();
+        let mut map: Array<_, Plain<PacketServices>> = map.try_into().unwrap();
+        map.set(index, Plain(*record), 0).unwrap();
+        let map = ebpf.map_mut("PACKET_SERVED").unwrap();
+        let mut map: HashMap<_, Plain<ShortKey>, u32> = map.try_into().unwrap();
+        map.insert(Plain(record.key.short()), index, 0).unwrap();
+    }
+
+    /// Returns a record of services of the packet plane.
+    pub fn served(&self, index: u32) -> PacketServices {
+        let ebpf = self.ebpf.read().unwrap();
+        let map = ebpf.map("PACKET_SERVICES").unwrap();
+        let map: Array<_, Plain<PacketServices>> = map.try_into().unwrap();
+        map.get(&index, 0).unwrap().0
+    }
+
+    /// Runs a program on a packet that the stack divides into this number later. Returns its
+    /// verdict, and the packet's departure time after it.
+    pub fn run_divided(&self, way: Way, frame: &[u8], packets: u32) -> (u32, u64) {
+        let mut context = [0; 42];
+        context[41] = packets;
+        let mut after = [0; 192];
+        let verdict = self.run_in(way, frame, &context, Some(&mut after)).0;
+        // `tstamp` of `struct __sk_buff` (linux/bpf.h), which the kernel writes as a whole.
+        let departs = after[152..160].try_into().unwrap();
+        (verdict, u64::from_ne_bytes(departs))
     }
 
     /// Changes the session of [`SLOT`].

@@ -11,6 +11,7 @@ mod frame;
 mod icmp;
 mod learn;
 mod left;
+mod packet_services;
 mod pass;
 mod path_liveness;
 mod relay;

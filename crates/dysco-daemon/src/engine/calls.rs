@@ -72,7 +72,8 @@ impl Engine {
                 return core.host.services.list(&core.host.plane, &listing, replies);
             }
             Request::CallService(call) => {
-                return core.host.services.call(&core.host.plane, call, replies);
+                let (services, plane) = (&mut core.host.services, &core.host.plane);
+                return services.call(plane, call, &caller, replies);
             }
             Request::Delta(request) => core.host.plane.tell_delta(&request),
             Request::ExportState(about) => {

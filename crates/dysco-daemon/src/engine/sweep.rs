@@ -28,6 +28,7 @@ impl Engine {
         if part == 0 {
             let host = &mut self.core.host;
             host.services.end_runs(&host.plane);
+            host.services.sweep_packets(&host.plane);
             self.core.host.plane.agent.release_quarantine();
             self.core.host.plane.sweep_interfaces();
             self.core

@@ -88,6 +88,7 @@ fn place(counter: Counter) -> (Group, &'static [&'static str]) {
         Counter::BeyondWindow => (Group::Dropped, &["beyond_window_in_two_paths"]),
         Counter::DroppedHandler => (Group::Dropped, &["from_handler"]),
         Counter::DroppedHeld => (Group::Dropped, &["before_services"]),
+        Counter::DroppedOverRate => (Group::Dropped, &["over_rate"]),
         Counter::ToHandler => (Group::Handlers, &["to"]),
         Counter::FromHandler => (Group::Handlers, &["from"]),
         Counter::Relayed => (Group::Relayed, &[]),

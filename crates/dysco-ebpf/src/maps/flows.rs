@@ -107,8 +107,9 @@ pub fn is_unused(short: &ShortKey) -> bool {
     FLOWS.get_ptr(short).is_none()
 }
 
+/// Looks a five-tuple up in the map.
 #[inline(always)]
-fn look_up(key: &Key) -> Option<Flow> {
+pub fn look_up(key: &Key) -> Option<Flow> {
     // SAFETY: copied at once. An element freed meanwhile remains readable until the end of the
     // RCU section that the program runs in.
     let flow = unsafe { FLOWS.get(&key.short).copied() }?;

@@ -128,7 +128,7 @@ fn the_signal_reloads(fleet: &Fleet, host: &Host, daemon: &Daemon) -> Result<()>
     );
     ensure!(hear()?.contains("READY=1"));
     ensure!(interfaces(fleet, host)? == ["eth0"]);
-    let pins = host.output("ls", &["/sys/fs/bpf/dysco/v7"])?;
+    let pins = host.output("ls", &["/sys/fs/bpf/dysco/v8"])?;
     ensure!(!pins.contains("link_port"), "{pins}");
     ensure!(pins.contains("link_eth0"), "{pins}");
     Ok(())

@@ -11,6 +11,7 @@ mod interfaces;
 mod interrupted;
 mod life;
 mod service_kinds;
+mod service_packets;
 mod service_programs;
 mod services;
 mod tuned;

@@ -305,3 +305,32 @@ fn the_client_resets() -> Result<()> {
 fn the_server_resets() -> Result<()> {
     closing(Close::Reset(Side::Server))
 }
+
+/// The services of the packet plane see the session on whichever path it takes.
+#[test]
+fn services_of_the_packet_plane_stay_when_the_proxy_leaves() -> Result<()> {
+    let w = World::new(Lab::builder("packstay"), Family::V4)?;
+    let client = &w.lab.client;
+    let group = w.open(1, &Plan::default())?;
+    group.run();
+    group.wait_progress(1 << 20)?;
+    let put = ["service", "put", "+count=plane=packet", "--all"];
+    w.fleet.dyscoctl(client, &put)?;
+    w.remove_all_of(1)?;
+    let counted = || -> Result<[u64; 2]> {
+        let listed = w.fleet.json(client, &["service", "list"])?;
+        let session = listed[0]["session"].as_str().context("no services")?;
+        let read = ["service", "call", session, "count", "read"];
+        let answer = w.fleet.json(client, &read)?["answer"].take();
+        let bytes = |way: &str| answer[way]["bytes"].as_u64().context("no count");
+        Ok([bytes("up")?, bytes("down")?])
+    };
+    let before = counted()?;
+    group.wait_progress(2 << 20)?;
+    let after = counted()?;
+    for (after, before) in after.into_iter().zip(before) {
+        ensure!(after > before + 100_000, "{before} and then {after} bytes");
+    }
+    all_intact(&group.finish()?)?;
+    w.finish()
+}

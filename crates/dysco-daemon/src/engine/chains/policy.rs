@@ -134,7 +134,7 @@ impl Chains {
             return Ok(());
         }
         for rule in policy.rules.iter().filter(|r| !r.chain.services.is_empty()) {
-            services::known(&rule.chain.services)?;
+            services::known_from_start(&rule.chain.services)?;
         }
         let (rules, _) = policy.compile();
         plane.agent.apply_policy(&rules).map_err(|e| e.explain())?;

@@ -8,7 +8,7 @@ use dysco_common::view::{Change, View};
 use dysco_explain::Cause;
 use dysco_runner::{Ends, Needs, Registry, Spec};
 
-use super::{Services, Stage};
+use super::{Services, Stage, packets};
 use crate::engine::Plane;
 use crate::engine::removal::{named, shows};
 use crate::engine::tuning::no_socket;
@@ -17,6 +17,11 @@ use crate::engine::tuning::no_socket;
 pub(in crate::engine) fn in_the_way() -> Cause {
     Cause::new("services are in the session, or have added bytes to it")
         .hint("take them out with 'dyscoctl service take'")
+}
+
+/// Returns the reason for which no services enter a session that has some.
+pub(super) fn has_others() -> Cause {
+    Cause::new("other services are in it").hint("take them out first with 'dyscoctl service take'")
 }
 
 /// Judgement about one session.
@@ -55,10 +60,28 @@ pub(super) fn slots(
     Ok(slots)
 }
 
-/// Checks that the handler knows the services.
-pub(in crate::engine) fn known(services: &[ServiceSpec]) -> Result<(), Cause> {
+/// Checks that services can enter sessions before their first byte.
+///
+/// # Errors
+/// If one is unknown, or is only for sessions that are established.
+pub(in crate::engine) fn known_from_start(services: &[ServiceSpec]) -> Result<(), Cause> {
+    known(services)?;
+    match packets::wanted(services)? {
+        None => Ok(()),
+        Some(_) => Err(Cause::new(
+            "services of the packet plane are only for established sessions",
+        )
+        .hint("leave plane=packet out")),
+    }
+}
+
+/// Checks that a plane has the services.
+pub(super) fn known(services: &[ServiceSpec]) -> Result<(), Cause> {
     if services.is_empty() {
         return Err(Cause::new("the request names no service").hint("name one, such as +count"));
+    }
+    if packets::wanted(services)?.is_some() {
+        return Ok(());
     }
     let registry = Registry::builtin();
     for service in services {
@@ -82,6 +105,7 @@ fn selected(plane: &Plane, services: &Services, action: &ServiceAction) -> Vec<u
                 .sessions
                 .get(slot)
                 .is_some_and(|one| one.stage != Stage::Direct)
+                || packets::of(plane, s).is_some()
         };
         lives && (*action != ServiceAction::Take || has())
     };
@@ -102,6 +126,17 @@ pub(super) fn judge(
         .get(&slot)
         .filter(|one| one.created_ns == s.created_ns);
     let had = had.filter(|one| one.stage != Stage::Direct);
+    if let Some(record) = packets::of(plane, &s) {
+        let wanted = match action {
+            ServiceAction::Put { services } => packets::wanted(services),
+            ServiceAction::Take => return Judged::Possible,
+        };
+        let has = packets::Wanted::of(&record, s.life.opened_here != 0);
+        return match wanted {
+            Ok(Some(wanted)) if wanted == has => Judged::Unchanged,
+            _ => Judged::Refused(vec![has_others()]),
+        };
+    }
     match (action, had) {
         (ServiceAction::Take, None) => Judged::Unchanged,
         (ServiceAction::Take, Some(one)) => match one.stage {
@@ -134,8 +169,12 @@ pub(super) fn refusals(
     let s = plane.agent.session(slot);
     let had = services.sessions.get(&slot);
     if had.is_some_and(|one| one.created_ns == s.created_ns && one.stage != Stage::Direct) {
-        let others = Cause::new("other services are in it");
-        return vec![others.hint("take them out first with 'dyscoctl service take'")];
+        return vec![has_others()];
+    }
+    match packets::wanted(wanted) {
+        Ok(Some(wanted)) => return packets::obstacles(plane, &s, &wanted),
+        Ok(None) => {}
+        Err(cause) => return vec![cause],
     }
     let mut reasons = obstacles(plane, slot, &s);
     match needs(wanted, &s) {

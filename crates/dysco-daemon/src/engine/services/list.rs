@@ -5,11 +5,13 @@ use dysco_api::{
     ServiceState, SessionId,
 };
 use dysco_explain::Cause;
+use dysco_proxy::diag;
 use dysco_runner::protocol::{Bytes, Moved, Request, State};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::{Serviced, Services, Stage};
+use super::{Serviced, Services, Stage, packets};
+use crate::api::Caller;
 use crate::engine::Plane;
 use crate::engine::listing::no_such_session;
 use crate::engine::removal::{named, shows};
@@ -32,7 +34,10 @@ impl Services {
     /// Lists the sessions with services.
     pub fn list(&mut self, plane: &Plane, listing: &ServiceListing, replies: mpsc::Sender<Reply>) {
         let mut slots: Vec<u32> = match listing.sessions.as_slice() {
-            [] => self.sessions.keys().copied().collect(),
+            [] => {
+                let others = packets::slots(plane).into_iter();
+                self.sessions.keys().copied().chain(others).collect()
+            }
             names => match named(plane, names) {
                 Ok(slots) => slots,
                 // The client's channel is fresh and has room, or the client has left.
@@ -41,9 +46,12 @@ impl Services {
         };
         slots.retain(|slot| {
             let shown = listing.filter.is_empty() || shows(plane, *slot, &listing.filter);
-            self.sessions.contains_key(slot) && shown
+            let s = plane.agent.session(*slot);
+            let has = self.sessions.contains_key(slot) || packets::of(plane, &s).is_some();
+            has && shown
         });
         slots.sort_unstable();
+        slots.dedup();
         let asked = self
             .handler
             .as_ref()
@@ -81,12 +89,16 @@ impl Services {
             let state = known.iter().find(|state| state.session == u64::from(slot));
             state.map_or_else(Moved::default, |state| state.moved)
         };
-        let rows = slots
-            .iter()
-            .filter_map(|slot| Some((*slot, self.sessions.get(slot)?)));
-        let rows: Vec<Reply> = rows
-            .map(|(slot, one)| Reply::ServiceRow(self.row(plane, slot, one, moved(slot))))
-            .collect();
+        let row = |slot: u32| {
+            let s = plane.agent.session(slot);
+            if let Some(record) = packets::of(plane, &s) {
+                return Some(packets::row(plane, slot, &s, &record));
+            }
+            let one = self.sessions.get(&slot)?;
+            Some(self.row(plane, slot, one, moved(slot)))
+        };
+        let rows = slots.into_iter().filter_map(row);
+        let rows: Vec<Reply> = rows.map(Reply::ServiceRow).collect();
         tokio::spawn(async move {
             for reply in rows.into_iter().chain([Reply::Done { summary: None }]) {
                 if replies.send(reply).await.is_err() {
@@ -128,7 +140,21 @@ impl Services {
     }
 
     /// Asks a service of a session something.
-    pub fn call(&mut self, plane: &Plane, call: ServiceCall, replies: mpsc::Sender<Reply>) {
+    pub fn call(
+        &mut self,
+        plane: &Plane,
+        call: ServiceCall,
+        caller: &Caller,
+        replies: mpsc::Sender<Reply>,
+    ) {
+        if let Err(failure) = may_call(plane, &call, caller) {
+            // The client's channel is fresh and has room, or the client has left.
+            return drop(replies.try_send(Reply::Error(failure)));
+        }
+        if let Some(reply) = call_in_packets(plane, &call) {
+            // The client's channel is fresh and has room, or the client has left.
+            return drop(replies.try_send(reply));
+        }
         let asked = self.ask(plane, &call);
         match asked {
             Ok((id, session)) => {
@@ -202,6 +228,44 @@ impl Services {
         // The client's channel is fresh and has room, or the client has left.
         let _ = calling.replies.try_send(reply);
     }
+}
+
+/// Judges whether a caller may call a service: root may, and the user of the session's socket.
+fn may_call(plane: &Plane, call: &ServiceCall, caller: &Caller) -> Result<(), Failure> {
+    if caller.uid == 0 {
+        return Ok(());
+    }
+    let slot = plane.slot_named(&call.session);
+    let key = slot.map(|slot| plane.agent.session(slot).key);
+    if key.is_some_and(|key| diag::owner(&key).is_ok_and(|owner| owner == caller.uid)) {
+        return Ok(());
+    }
+    // A user learns nothing of the sessions of others.
+    let why = format!("the session is none of user {}", caller.uid);
+    let cause = Cause::new(why).hint("run as root, or as the user of the program");
+    Err(Failure::new(
+        FailureCode::NotAllowed,
+        cause.of("call a service of the session"),
+    ))
+}
+
+/// Answers a call of a service of the packet plane; `None` if the session has none.
+fn call_in_packets(plane: &Plane, call: &ServiceCall) -> Option<Reply> {
+    let slot = plane.slot_named(&call.session)?;
+    let s = plane.agent.session(slot);
+    let record = packets::of(plane, &s)?;
+    let question = (&*call.service, &*call.verb, call.argument.as_ref());
+    Some(match packets::call(plane, &s, &record, question) {
+        Ok(answer) => Reply::ServiceAnswer(ServiceAnswer {
+            session: plane.session_id(slot, &s),
+            service: call.service.clone(),
+            answer,
+        }),
+        Err(cause) => Reply::Error(Failure::new(
+            FailureCode::Refused,
+            cause.of("call a service of the session"),
+        )),
+    })
 }
 
 fn without_secrets(service: &dysco_api::ServiceSpec) -> dysco_api::ServiceSpec {

@@ -10,6 +10,7 @@ mod choice;
 mod handler;
 mod hold;
 mod list;
+mod packets;
 mod pair;
 mod progress;
 mod request;
@@ -29,7 +30,7 @@ use dysco_runner::protocol::Report;
 
 use super::Plane;
 use crate::handlers::{Sockets, Started};
-pub(in crate::engine) use choice::{in_the_way, known};
+pub(in crate::engine) use choice::{in_the_way, known_from_start};
 use handler::Handler;
 use hold::Held;
 pub(in crate::engine) use hold::Wanted;
@@ -193,6 +194,11 @@ impl Services {
             Done::Report(Some(report)) => self.reported(plane, report),
             Done::Report(None) => self.handler_ended(plane),
         }
+    }
+
+    /// Follows the sessions with services of the packet plane, and their interfaces.
+    pub fn sweep_packets(&self, plane: &Plane) {
+        packets::sweep(plane);
     }
 
     /// True while a session's routes change.

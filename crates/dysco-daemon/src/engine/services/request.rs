@@ -8,7 +8,7 @@ use dysco_runner::Ends;
 use tokio::sync::mpsc;
 
 use super::choice::{self, Judged, judge};
-use super::{Serviced, Services};
+use super::{Serviced, Services, packets};
 use crate::api::Caller;
 use crate::engine::Plane;
 
@@ -90,7 +90,7 @@ impl Services {
     fn begin(&mut self, plane: &mut Plane, job: u64, slot: u32, request: &ServiceRequest) {
         let services = match &request.action {
             ServiceAction::Put { services } => services.clone(),
-            ServiceAction::Take => self.services_of(slot),
+            ServiceAction::Take => self.services_of(plane, slot),
         };
         let (outcome, reasons) = match judge(plane, self, slot, &request.action) {
             Judged::Refused(reasons) => (ServiceOutcome::Refused, reasons),
@@ -103,6 +103,9 @@ impl Services {
                 (outcome, Vec::new())
             }
             Judged::Possible => {
+                if let Some(report) = in_packets(plane, slot, &request.action) {
+                    return self.settle_job(job, report);
+                }
                 return match &request.action {
                     ServiceAction::Put { .. } => self.put(plane, job, slot, services),
                     ServiceAction::Take => self.take_out(plane, job, slot),
@@ -116,7 +119,11 @@ impl Services {
         self.settle_job(job, report);
     }
 
-    fn services_of(&self, slot: u32) -> Vec<ServiceSpec> {
+    fn services_of(&self, plane: &Plane, slot: u32) -> Vec<ServiceSpec> {
+        let s = plane.agent.session(slot);
+        if let Some(record) = packets::of(plane, &s) {
+            return packets::services(&s, &record);
+        }
         let serviced = self.sessions.get(&slot);
         serviced.map_or_else(Vec::new, |one| one.services.clone())
     }
@@ -153,6 +160,27 @@ impl Services {
             one.send(Reply::Done { summary: None });
         }
     }
+}
+
+/// Puts services of the packet plane into a session, or takes them out. Returns the report; nothing
+/// if the action is about other services.
+fn in_packets(plane: &Plane, slot: u32, action: &ServiceAction) -> Option<ServiceReport> {
+    let s = plane.agent.session(slot);
+    let ServiceAction::Put { services } = action else {
+        let record = packets::of(plane, &s)?;
+        return Some(packets::take(plane, slot, &record));
+    };
+    // A request whose services are wrong does not come here.
+    let wanted = packets::wanted(services).ok()??;
+    let (outcome, reasons) = match packets::put(plane, &s, &wanted) {
+        Ok(()) => (ServiceOutcome::Put, Vec::new()),
+        Err(cause) => (ServiceOutcome::Refused, vec![cause]),
+    };
+    Some(ServiceReport {
+        services: wanted.services(),
+        millis: (outcome == ServiceOutcome::Put).then_some(0),
+        ..report(plane, slot, outcome, reasons)
+    })
 }
 
 /// Returns the report of a session with these reasons.

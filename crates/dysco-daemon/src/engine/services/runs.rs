@@ -66,7 +66,7 @@ impl Services {
             ));
         }
         let state = &plane.config.removal.state_dir;
-        let begun = choice::known(&request.services).and_then(|()| {
+        let begun = choice::known_from_start(&request.services).and_then(|()| {
             let number = self.runs.free()?;
             let run = Run::make(&request.services, caller.pid, state)?;
             let told = plane.agent.begin_run(run.group, number);
