@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::context::{Context, Flow};
-use super::message::{HostId, Message, Subsession};
+use super::message::Message;
+use super::names::{HostId, Subsession};
 use super::reason::Reason;
 use super::report::{Progress, Role};
 

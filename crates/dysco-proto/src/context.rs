@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::command::{Action, Command, Journal};
-use super::message::{ChangeId, HostId, Message, Order, Subsession};
+use super::message::{Message, Order};
+use super::names::{ChangeId, HostId, Subsession};
 use super::reason::Reason;
 use super::record::{Record, RoleRecord};
 use super::report::{Progress, Report, Role};

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::command::Direct;
 use super::context::{Context, Flow};
 use super::event::HostEvent;
-use super::message::{HostId, Message, Subsession};
+use super::message::Message;
+use super::names::{HostId, Subsession};
 use super::reason::{Phase, Reason};
 use super::report::{Progress, Role};
 

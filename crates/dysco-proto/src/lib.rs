@@ -108,7 +108,9 @@ mod machine;
 mod meddling;
 mod message;
 mod middle;
+mod names;
 pub mod pairs;
+mod part;
 pub mod plan;
 mod proof;
 mod reason;
@@ -127,9 +129,10 @@ pub use kind::KindName;
 pub use machine::{Machine, Timer, UnderWay, Waits};
 pub use meddling::{Meddling, Way};
 pub use message::{
-    ChangeId, DecodeError, EncodeError, Facts, HostId, MAX_MESSAGE, Margins, Measurement, Message,
-    Order, Plan, Probe, Scope, Subsession, VERSION,
+    DecodeError, EncodeError, Facts, MAX_MESSAGE, Margins, Measurement, Message, Order, Plan,
+    Probe, Scope, VERSION,
 };
+pub use names::{ChangeId, HostId, Subsession};
 pub use reason::{End, MessageName, Phase, Reason};
 pub use record::RecordError;
 pub use report::{Progress, Report, Role, Violation};

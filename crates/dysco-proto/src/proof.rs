@@ -13,7 +13,8 @@ use dysco_common::Translation;
 use super::command::Direct;
 use super::context::{Context, Flow};
 use super::event::{HostEvent, Watched};
-use super::message::{HostId, Message, Subsession};
+use super::message::Message;
+use super::names::{HostId, Subsession};
 use super::reason::{Phase, Reason};
 use super::report::{Progress, Role};
 
