@@ -14,29 +14,14 @@ use netlink_packet_netfilter::{
     NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
 };
 
+use super::attribute;
 use super::write::{flag, nest, tuple, zone_attributes};
 use super::{ConntrackState, TcpEnd, TcpState, TcpStateName, Zone, ZoneDirection, failed};
 use crate::Seen;
-use crate::document::{Document, FiveTuple};
+use crate::document::Document;
 use crate::error::{Fault, StateError};
+use crate::five_tuple::FiveTuple;
 use crate::netlink::{Netfilter, family};
-
-/// Attributes of an entry that the library does not decode.
-pub(super) mod attribute {
-    pub const HELPER: u16 = 5;
-    pub const NAT_SOURCE: u16 = 6;
-    pub const NAT_DESTINATION: u16 = 13;
-    pub const MASTER: u16 = 14;
-    pub const SEQUENCE_ORIGINAL: u16 = 15;
-    pub const SEQUENCE_REPLY: u16 = 16;
-    pub const ZONE: u16 = 18;
-    pub const SECURITY: u16 = 19;
-    pub const LABELS: u16 = 22;
-    pub const SYNPROXY: u16 = 24;
-    pub const FILTER: u16 = 25;
-    /// Inside a tuple.
-    pub const TUPLE_ZONE: u16 = 3;
-}
 
 /// An entry, as the kernel holds it.
 #[derive(Clone, PartialEq, Eq, Debug)]

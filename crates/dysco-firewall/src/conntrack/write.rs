@@ -9,10 +9,10 @@ use netlink_packet_netfilter::conntrack::{
 };
 use netlink_packet_netfilter::{NetfilterHeader, NetfilterMessage};
 
-use super::entry::attribute;
+use super::attribute;
 use super::{ConntrackState, TcpEnd, TcpState, Zone, ZoneDirection};
 use crate::Seen;
-use crate::document::FiveTuple;
+use crate::five_tuple::FiveTuple;
 use crate::netlink::family;
 
 /// Flags that the kernel keeps of an end.

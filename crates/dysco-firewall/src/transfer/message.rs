@@ -6,7 +6,7 @@ use dysco_explain::Explanation;
 use dysco_proto::KindName;
 use serde::{Deserialize, Serialize};
 
-use crate::document::FiveTuple;
+use crate::five_tuple::FiveTuple;
 
 /// The first byte of these messages. No version of the session protocol begins with it.
 const MARK: u8 = b'S';
