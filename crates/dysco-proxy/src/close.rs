@@ -10,10 +10,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::duplicate::{Duplicate, Process, Processes, is_no_socket};
 use super::error::CloseError;
-use super::held::gone;
 use super::kernel::connected;
 use super::pair::{Closed, End, Pair};
-use super::sys::{cookie, key, set_option};
+use super::sys::{cookie, gone, key, set_option};
 
 pub(super) const TCP_REPAIR: i32 = 19;
 const TCP_REPAIR_QUEUE: i32 = 20;

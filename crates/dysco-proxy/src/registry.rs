@@ -14,7 +14,7 @@ use super::duplicate::Process;
 use super::error::Refused;
 use super::pair::{Direction, End, Pair, PairEvent, PairId, Witness};
 use super::receipts::Receipts;
-use super::reports::Sender;
+use super::sender::Sender;
 
 /// Maximum number of processes.
 const MAX_PROCESSES: usize = 1_024;
