@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use crate::figure::Better;
-use crate::report::short;
+use crate::figure::short;
 
 /// Minimum distance of the rank sum from its mean, in standard deviations. By chance one of 10,000
 /// figures exceeds it, and there are some hundreds.

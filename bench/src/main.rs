@@ -33,6 +33,7 @@ mod paths;
 mod pause;
 mod ping;
 mod plot;
+mod publish;
 mod readme;
 mod reconfigure;
 mod record;
@@ -49,6 +50,7 @@ mod silence;
 mod sockmap;
 mod stage;
 mod steps;
+mod stretch;
 mod talk;
 mod traffic;
 mod turns;
@@ -315,7 +317,7 @@ fn main() -> Result<()> {
     record.end()?;
     // A part or a quick run must not be stored as a whole run.
     let whole = !arguments.quick && chosen.len() == BENCHES.len();
-    let file = record.save(whole)?;
+    let file = publish::save(&record, whole)?;
     if arguments.json {
         println!("{}", serde_json::to_string(&record)?);
     } else {
@@ -323,7 +325,7 @@ fn main() -> Result<()> {
         println!("raw results: {}", file.display());
     }
     match whole {
-        true => record.publish(),
+        true => publish::publish(&record),
         false => record.complete(),
     }
 }
@@ -377,8 +379,8 @@ fn again(run: &Path, names: &[String]) -> Result<()> {
         .try_for_each(|bench| record.begin_again(bench.name))?;
     measure(&chosen, &effort, &mut record)?;
     record.order(BENCHES.iter().map(|bench| bench.name));
-    record.save(true)?;
-    record.publish()
+    publish::save(&record, true)?;
+    publish::publish(&record)
 }
 
 /// Times of the programs for a packet that they translate, compared with other packets in the same
