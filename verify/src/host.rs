@@ -15,12 +15,14 @@ use crate::place::{self, Side};
 use crate::plane::{Entry, Notice};
 use crate::seed::{self, Seed};
 use crate::socket::Socket;
-use relay::Rest;
+use rest::Rest;
 
 mod anchor;
 mod commands;
 mod notices;
 pub mod relay;
+mod rest;
+mod seeded;
 
 /// State of a change that the engine keeps in memory, and loses with its process.
 #[derive(Clone, Hash, Debug, Default)]
@@ -228,7 +230,7 @@ impl Host {
         self.events.clear();
         self.answer = None;
         self.rest.clear();
-        seed::local::dies(self);
+        self.forget_as_seeded();
         self.spoilt = Default::default();
     }
 

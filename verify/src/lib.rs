@@ -4,6 +4,8 @@
 pub mod chain;
 pub mod config;
 pub mod drive;
+pub mod explore;
+pub mod fate;
 pub mod host;
 pub mod model;
 pub mod nature;

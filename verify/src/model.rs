@@ -11,7 +11,6 @@ use crate::drive::{NOW, Twist};
 use crate::place::{self, Side};
 use crate::report::Explorable;
 use crate::run::{Fates, explain};
-use crate::seed;
 use crate::socket::{Death, Say};
 use crate::world::{Broken, Lost, World};
 use properties::{overlapping, sometimes};
@@ -224,7 +223,8 @@ impl Exploration {
             Action::ProxyDies(place, how) => world.proxy_dies(place, how),
             Action::Announce(place) => world.announce(place),
             Action::Reject(place, side, next) => world.answered_by_reset(config, place, side, next),
-            Action::Late(place) => seed::late(world, place)
+            Action::Late(place) => world
+                .late_timer(place)
                 .is_some_and(|timer| world.expire(config, place, timer, Twist::Plain)),
         }
     }

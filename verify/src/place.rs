@@ -37,6 +37,14 @@ impl Side {
     }
 }
 
+/// Returns the other end of a session.
+pub fn opposite(place: usize, side: Side) -> Option<(usize, Side)> {
+    match side {
+        Side::Right => Some((place + 1, Side::Left)),
+        Side::Left => Some((place.checked_sub(1)?, Side::Right)),
+    }
+}
+
 fn address(place: usize, side: Side) -> IpAddr {
     IpAddr::from([10, 0, place as u8, 1 + side as u8])
 }

@@ -2,48 +2,29 @@
 //! occur.
 
 mod packets;
+mod seeded;
 mod steps;
 
 use std::hash::{Hash, Hasher};
 
 use dysco_common::{State, two_paths};
 
-use crate::config::Configuration;
+use crate::config::{Configuration, Faults};
+use crate::fate::Fate;
 use crate::host::{Host, Wrong};
 use crate::parts::{Net, Sealed, digest};
 use crate::place::{self, Side};
-use crate::quiesce::Fate;
 use crate::socket::{Harm, Say, Socket};
 
-pub use packets::Lost;
-
-/// Number of faults of each kind that may still occur.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Faults {
-    /// Messages lost.
-    pub losses: u8,
-    /// Delivered messages that arrive once more.
-    pub duplicates: u8,
-    /// Time-outs while an answer is in flight.
-    pub late: u8,
-    /// Daemons that die, at any step.
-    pub crashes: u8,
-    /// Commands that fail.
-    pub refusals: u8,
-    /// Cancels by an operator.
-    pub cancels: u8,
-    /// Packets lost.
-    pub packets: u8,
-    /// Segments that are retransmitted although they may be in flight.
-    pub again: u8,
-    /// Resets by the applications.
-    pub resets: u8,
-    /// New paths that no longer carry anything.
-    pub deaths: u8,
-    /// Daemons that are held up between two of their steps while packets pass.
-    pub delays: u8,
-    /// Processes of proxies that die, whatever data they hold.
-    pub proxies: u8,
+/// Place at which a segment is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lost {
+    /// The segment arrives.
+    Nowhere,
+    /// The segment is lost once it has left its host.
+    AtOnce,
+    /// The segment is lost after the host that relays it.
+    Beyond,
 }
 
 /// The rule that a state breaks.
@@ -214,7 +195,7 @@ impl World {
     fn is_orphan(&self, place: usize, side: Side) -> bool {
         let dead = |(place, side): (usize, Side)| self.host(place).sockets[side as usize].dead;
         let closed = self.host(place).sockets[side as usize].closed.is_some();
-        closed && packets::opposite(place, side).is_none_or(dead)
+        closed && place::opposite(place, side).is_none_or(dead)
     }
 
     /// True if a socket has finished everything that both directions will ever carry.

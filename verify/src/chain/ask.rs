@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use dysco_common::Element;
 use dysco_proto::{Margins, Order, Reason};
 
-use super::config::{Ask, Configuration, LEFT, RIGHT};
+use super::configuration::{Ask, Configuration, LEFT, RIGHT};
 use super::host::{self, element, place_of};
 use super::seed;
 use super::world::{Accepted, Broken, World};

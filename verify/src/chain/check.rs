@@ -3,7 +3,7 @@
 use dysco_common::Delta;
 use dysco_proto::{ChangeId, Machine, Role};
 
-use super::config::{Configuration, LEFT, RIGHT};
+use super::configuration::{Configuration, LEFT, RIGHT};
 use super::host::{Host, LEFTWARDS, RIGHTWARDS, Wrong, place_of};
 use super::world::{Accepted, Broken, World};
 

@@ -1,8 +1,6 @@
-//! Configurations to explore: the requested chains and the possible faults.
+//! Parts of a configuration, and the configurations that others vary.
 
-use super::carrying::carrying;
 use super::seed::Seed;
-use super::without_bytes::without_bytes;
 use crate::nature::Nature;
 
 /// Index of the host that opens the session.
@@ -198,9 +196,15 @@ pub(super) const DELETE: Configuration = Configuration {
     ..REPLACE
 };
 
-/// Returns all configurations. Each is explored to its last state.
-pub fn all() -> Vec<Configuration> {
-    let mut all = without_bytes();
-    all.extend(carrying());
-    all
+impl Configuration {
+    /// True if the sessions of this configuration carry anything.
+    pub fn has_streams(&self) -> bool {
+        self.bytes != [0; 2] || self.closes != [false; 2]
+    }
+
+    /// Number of units that go to one side, and number of bytes among them.
+    pub(super) fn units(&self, side: usize) -> (u8, u8) {
+        let bytes = self.bytes[side];
+        (bytes + u8::from(self.closes[side]), bytes)
+    }
 }

@@ -10,9 +10,9 @@ use dysco_proto::{
     ChangeId, Command, HostEvent, HostId, Machine, Progress, Report, Role, Subsession,
 };
 
-use super::config::{LEFT, RIGHT};
+use super::configuration::{LEFT, RIGHT};
 use super::entry::Entry;
-use super::lines::Passed;
+use super::passed::Passed;
 use super::seed::Seed;
 use crate::drive::{self, Engine, NOW, Twist};
 

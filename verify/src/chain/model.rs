@@ -6,9 +6,9 @@ mod properties;
 use dysco_proto::{ChangeId, HostId, Time, Timer};
 use stateright::{Model, Property};
 
-use super::config::{Configuration, LEFT};
+use super::configuration::{Configuration, LEFT};
 use super::host::{Host, Route};
-use super::stream::Delivery;
+use super::streams::Delivery;
 use super::world::World;
 use crate::drive::{NOW, Twist};
 use crate::report::Explorable;

@@ -2,12 +2,7 @@
 //! its inputs and its results. The machine itself contains none of this.
 
 use dysco_common::transit::Stays;
-use dysco_proto::{ChangeId, Machine, Message, Phase, Role, Scope};
-
-use super::config::{Configuration, LEFT, RIGHT};
-use super::host::{LEFTWARDS, address};
-use super::world::World;
-use crate::drive::{NOW, Twist};
+use dysco_proto::{Message, Scope};
 
 /// A bug that a protocol of this kind may have.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -136,45 +131,5 @@ pub fn mutes(seed: Option<Seed>, message: &Message) -> bool {
         Some(Seed::CancelOnce) => matches!(message, Message::Query { .. }),
         Some(Seed::DeltaUnasked) => matches!(message, Message::AskDelta { .. }),
         _ => false,
-    }
-}
-
-/// Applies the bug after each input of a host.
-pub fn after(config: &Configuration, world: &mut World, place: usize) {
-    let part = |world: &World, role| -> Option<(ChangeId, Phase)> {
-        let changes = world.host(place).machine.iter().flat_map(Machine::changes);
-        let mut own = changes.filter(|c| c.role == role);
-        own.next().map(|c| (c.change, c.phase))
-    };
-    let says = |world: &mut World, message: Message| {
-        world.input(config, LEFT, Twist::Plain, |m| {
-            m.handle_message(NOW, &[address(RIGHT)], message);
-        });
-    };
-    match config.seed {
-        Some(Seed::RightForgets) => {
-            if let Some((_, Phase::Draining)) = part(world, Role::Tail) {
-                world.edit(place, |h| h.planes[LEFTWARDS].other = None);
-            }
-        }
-        Some(Seed::NoAck) => {
-            if let Some((change, Phase::Cancelling)) = part(world, Role::Head) {
-                let before = world.host(LEFT).held.contains_key(&change);
-                if before {
-                    says(world, Message::CancelAck { change });
-                }
-            }
-        }
-        Some(Seed::LeftNotBack) => {
-            if let Some((change, Phase::Cancelling)) = part(world, Role::Head)
-                && let Some(left) = world.left_of(change).filter(|_| place == LEFT)
-                && world.believed.insert(change)
-            {
-                world.input(config, LEFT, Twist::Plain, |m| {
-                    m.handle_message(NOW, &[address(left)], Message::Abandoned { change });
-                });
-            }
-        }
-        _ => {}
     }
 }

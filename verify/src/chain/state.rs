@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use dysco_proto::{ChangeId, HostId, Message};
 
-use super::config::{Configuration, LEFT};
+use super::configuration::{Configuration, LEFT};
 use super::host::{Later, address, place_of};
 use super::seed;
 use super::world::World;

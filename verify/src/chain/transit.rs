@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use dysco_common::transit::{Keep, Stays};
 use dysco_proto::{ChangeId, Order, Reason, Scope};
 
-use super::config::{LEFT, RIGHT};
+use super::configuration::{LEFT, RIGHT};
 use super::host::{Host, Later, Route, element};
 use super::seed;
 use super::world::World;

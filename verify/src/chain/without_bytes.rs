@@ -1,6 +1,6 @@
 //! Configurations of sessions that carry no bytes while their chain changes.
 
-use super::config::{
+use super::configuration::{
     Ask, BOTH, BOTH_SIDES, COMES_TO_NOTHING, Configuration, DELETE, Faults, INSERT, NONE, REPLACE,
     STAYS, Seen,
 };

@@ -1,6 +1,7 @@
 //! A state of the model: hosts, messages in flight between them, and the faults that may still
 //! occur.
 
+mod seeded;
 mod steps;
 
 use std::collections::BTreeSet;
@@ -10,10 +11,10 @@ use std::net::IpAddr;
 use dysco_common::Delta;
 use dysco_proto::{ChangeId, Phase};
 
-use super::config::{Configuration, Faults, LEFT, RIGHT};
+use super::configuration::{Configuration, Faults, LEFT, RIGHT};
+use super::fate::Fate;
 use super::host::{self, Host, LEFTWARDS, RIGHTWARDS, Route, Wrong, element};
-use super::quiesce::Fate;
-use super::stream::Streams;
+use super::streams::Streams;
 use crate::parts::{Net, Sealed, digest};
 use crate::socket::Harm;
 

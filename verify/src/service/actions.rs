@@ -2,10 +2,9 @@
 
 use super::config::Configuration;
 use super::daemon::Stage;
-use super::packets::{Mishap, Place, Twist};
+use super::network::{Mishap, Place, Side, Twist};
 use super::seed::Seed;
 use super::tcp::Say;
-use super::tunnel::Side;
 use super::world::World;
 
 /// One step.

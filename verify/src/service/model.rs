@@ -5,7 +5,7 @@ use stateright::{Model, Property};
 use super::actions::{Action, twists};
 use super::config::{Configuration, Seen};
 use super::fate::Fate;
-use super::packets::{Mishap, Place};
+use super::network::{Mishap, Place};
 use super::tcp::{Harm, Say};
 use super::world::{Broken, World};
 use crate::report::Explorable;

@@ -6,27 +6,13 @@ use dysco_proto::{Machine, Timer};
 use super::actions::Action;
 use super::config::Configuration;
 use super::daemon::Stage;
+use super::fate::Fate;
 use super::handler::Handler;
-use super::packets::Place;
+use super::network::{Place, Side};
 use super::tcp::Say;
 use super::world::World;
 use crate::parts::digest;
 use crate::run::Quiesce;
-
-/// The end of a state.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Fate {
-    /// Every byte has arrived, and every change has ended.
-    Good,
-    /// Bytes or acknowledgements are missing, and nothing brings them.
-    Missing,
-    /// A change has not ended, or has left something.
-    Unfinished,
-    /// One end was reset, and the other one waits for ever.
-    HalfReset,
-    /// Nothing comes to rest.
-    Endless,
-}
 
 impl World {
     /// Steps that need no fault and no time.
@@ -152,10 +138,8 @@ impl World {
             .hosts
             .windows(2)
             .all(|w| w[0].daemon.stage == w[1].daemon.stage);
-        let open = |sides: &[super::tunnel::Side; 2]| {
-            let held = sides
-                .iter()
-                .filter(|side| **side == super::tunnel::Side::Held);
+        let open = |sides: &[Side; 2]| {
+            let held = sides.iter().filter(|side| **side == Side::Held);
             held.count() == 2
         };
         let tunnels = self.tunnels.iter().filter(|sides| open(sides)).count();

@@ -3,19 +3,9 @@
 use super::config::Configuration;
 use super::daemon::Stage;
 use super::handler::Handler;
+use super::network::Side;
 use super::tcp::Byte;
 use super::world::{START, World};
-
-/// One side of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Side {
-    /// The daemon of the host does not have it yet.
-    Pending(u8),
-    /// The handler of the host has it.
-    Held,
-    /// It is closed there.
-    Closed,
-}
 
 impl World {
     /// A host connects to the other one for a pair.

@@ -9,7 +9,7 @@ use super::config::{Configuration, Faults, HISTORY};
 use super::daemon::{Daemon, Letter, Stage};
 use super::fate::Fate;
 use super::handler::{Delta, Handler};
-use super::packets::{Late, To};
+use super::network::{Late, Side, To};
 use super::record::Record;
 use super::tcp::{ADDED, Byte, Harm, Tcp};
 
@@ -74,7 +74,7 @@ pub struct World {
     /// Messages between the daemons, in no order.
     pub net: Vec<Letter>,
     /// Connections between handlers: the state of both sides.
-    pub tunnels: Vec<[super::tunnel::Side; 2]>,
+    pub tunnels: Vec<[Side; 2]>,
     /// Bytes of both directions that pass services.
     pub parts: [Vec<Part>; 2],
     /// Requests to put services in, and to take them out, that may still come.

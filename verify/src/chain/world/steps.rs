@@ -3,7 +3,7 @@
 use dysco_proto::{ChangeId, HostEvent, Machine, Message, Phase, Reason, Role, Timer};
 
 use super::{Broken, World};
-use crate::chain::config::{Configuration, LEFT, RIGHT};
+use crate::chain::configuration::{Configuration, LEFT, RIGHT};
 use crate::chain::host::{self, Host, LEFTWARDS, Later, Outcome, address};
 use crate::chain::seed;
 use crate::drive::{NOW, Twist};
@@ -32,7 +32,7 @@ impl World {
         self.prime_at_once(config, place);
         self.ask_for_state(config, place);
         self.check_delta(place);
-        seed::after(config, self, place);
+        self.act_as_seeded(config, place);
         self.check_led(place);
         self.check(config);
         twist == Twist::Plain || out.twisted
