@@ -13,6 +13,7 @@
 //! packets. If a path carries only the data from a cutoff on, the first packets suffice.
 
 mod attribute;
+mod decode;
 mod entry;
 mod settle;
 mod write;
