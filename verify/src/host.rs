@@ -5,11 +5,9 @@ use std::hash::{Hash, Hasher};
 
 use dysco_common::two_paths::{Anchor, Fins};
 use dysco_common::{State, Translation};
-use dysco_proto::{
-    ChangeId, Command, HostEvent, Machine, Progress, Reason, Report, Role, Subsession,
-};
+use dysco_proto::{ChangeId, HostEvent, Machine, Progress, Reason, Report, Role, Subsession};
 
-use crate::drive::{self, Engine, NOW, Twist};
+use crate::drive::{self, Engine as _, NOW, Twist};
 use crate::nature::Nature;
 use crate::place::{self, Side};
 use crate::plane::{Entry, Notice};
@@ -19,6 +17,7 @@ use rest::Rest;
 
 mod anchor;
 mod commands;
+mod engine;
 mod notices;
 pub mod relay;
 mod rest;
@@ -361,41 +360,5 @@ impl Host {
     pub fn quiet(&self) -> bool {
         let machine = self.machine.as_ref();
         machine.is_some_and(|m| m.waits().next().is_none()) && self.idle()
-    }
-}
-
-impl Engine for Host {
-    type Wrong = Wrong;
-
-    fn machine(&mut self) -> Option<&mut Machine> {
-        self.machine.as_mut()
-    }
-
-    fn die(&mut self) {
-        Host::die(self);
-    }
-
-    fn fail(&mut self, command: &Command) -> bool {
-        Host::fail(self, command)
-    }
-
-    fn take_wrong(&mut self) -> Option<Wrong> {
-        self.wrong.take()
-    }
-
-    fn has_rest(&self) -> bool {
-        !self.rest.is_empty()
-    }
-
-    fn go_on(&mut self) {
-        Host::go_on(self);
-    }
-
-    fn put_off(&mut self, command: Option<Command>) {
-        Host::put_off(self, command);
-    }
-
-    fn hear(&mut self, report: Report) {
-        Host::hear(self, report);
     }
 }

@@ -6,7 +6,7 @@ use dysco_common::Element;
 use dysco_proto::{Margins, Order, Reason};
 
 use super::configuration::{Ask, Configuration, LEFT, RIGHT};
-use super::host::{self, element, place_of};
+use super::place::{element, place_of, session};
 use super::seed;
 use super::world::{Accepted, Broken, World};
 use crate::drive::{NOW, Twist};
@@ -118,7 +118,7 @@ impl World {
             false => Margins::default(),
         };
         let mut order = Order {
-            session: host::session(),
+            session: session(),
             before,
             after,
             margins,

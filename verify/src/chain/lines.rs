@@ -9,7 +9,8 @@ use dysco_common::{Delta, State};
 use dysco_proto::ChangeId;
 
 use super::entry::{Entry, Sent};
-use super::host::{Host, LEFTWARDS, Later, RIGHTWARDS, Route};
+use super::host::{Host, Later, Route};
+use super::place::{LEFTWARDS, RIGHTWARDS};
 use super::seed;
 use crate::plane::Packet;
 use crate::socket::Base;

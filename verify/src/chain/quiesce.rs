@@ -5,7 +5,8 @@ use dysco_proto::{ChangeId, Machine, Margins, Message, Order, Role, Timer};
 use super::ask::LAST;
 use super::configuration::{Configuration, LEFT, RIGHT};
 use super::fate::Fate;
-use super::host::{self, Ending, Host, LEFTWARDS, Plane, RIGHTWARDS, Route, address};
+use super::host::{Ending, Host, Plane, Route};
+use super::place::{LEFTWARDS, RIGHTWARDS, address, session};
 use super::world::{Accepted, World};
 use crate::drive::{NOW, Twist};
 use crate::nature::Nature;
@@ -194,7 +195,7 @@ fn is_free(host: &Host) -> bool {
     let Some(mut machine) = host.machine.clone() else {
         return false;
     };
-    let session = host::session();
+    let session = session();
     if host.place == LEFT {
         let order = Order {
             session,

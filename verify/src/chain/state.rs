@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use dysco_proto::{ChangeId, HostId, Message};
 
 use super::configuration::{Configuration, LEFT};
-use super::host::{Later, address, place_of};
+use super::host::Later;
+use super::place::{address, place_of};
 use super::seed;
 use super::world::World;
 

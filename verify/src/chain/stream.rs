@@ -13,9 +13,10 @@ use dysco_proto::ChangeId;
 
 use super::configuration::{Configuration, LEFT, RIGHT};
 use super::entry::Entry;
-use super::host::{Host, LEFTWARDS, RIGHTWARDS, Route};
+use super::host::{Host, Route};
 use super::lines::other;
 use super::passed::Passed;
+use super::place::{LEFTWARDS, RIGHTWARDS};
 use super::streams::{BEGIN, Delivery, SIDES, Streams, UnderWay, sender};
 use super::world::{Broken, World};
 use crate::nature::{Nature, reset};

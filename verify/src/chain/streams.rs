@@ -7,7 +7,8 @@ use std::hash::{Hash, Hasher};
 use dysco_common::tcp::Segment;
 
 use super::configuration::{LEFT, RIGHT};
-use super::host::{LEFTWARDS, RIGHTWARDS, Route};
+use super::host::Route;
+use super::place::{LEFTWARDS, RIGHTWARDS};
 use crate::plane::Packet;
 use crate::socket::{Base, Socket};
 

@@ -7,7 +7,8 @@ use dysco_common::transit::{Keep, Stays};
 use dysco_proto::{ChangeId, Order, Reason, Scope};
 
 use super::configuration::{LEFT, RIGHT};
-use super::host::{Host, Later, Route, element};
+use super::host::{Host, Later, Route};
+use super::place::element;
 use super::seed;
 use super::world::World;
 

@@ -13,7 +13,8 @@ use dysco_proto::{ChangeId, Phase};
 
 use super::configuration::{Configuration, Faults, LEFT, RIGHT};
 use super::fate::Fate;
-use super::host::{self, Host, LEFTWARDS, RIGHTWARDS, Route, Wrong, element};
+use super::host::{self, Host, Route, Wrong};
+use super::place::{LEFTWARDS, RIGHTWARDS, element};
 use super::streams::Streams;
 use crate::parts::{Net, Sealed, digest};
 use crate::socket::Harm;

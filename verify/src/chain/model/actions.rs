@@ -4,7 +4,8 @@ use dysco_proto::Machine;
 
 use super::{Action, Exploration, LIFE};
 use crate::chain::configuration::LEFT;
-use crate::chain::host::{LEFTWARDS, Later, RIGHTWARDS};
+use crate::chain::host::Later;
+use crate::chain::place::{LEFTWARDS, RIGHTWARDS};
 use crate::chain::streams::Delivery;
 use crate::chain::world::World;
 use crate::drive::{OUTPUTS, Twist};

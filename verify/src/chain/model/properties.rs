@@ -6,7 +6,8 @@ use stateright::Property;
 use super::Exploration;
 use crate::chain::configuration::{LEFT, Seen};
 use crate::chain::fate::Fate;
-use crate::chain::host::{Host, LEFTWARDS, RIGHTWARDS};
+use crate::chain::host::Host;
+use crate::chain::place::{LEFTWARDS, RIGHTWARDS};
 use crate::chain::world::{Broken, World};
 
 /// Properties that must hold in every state.

@@ -4,7 +4,7 @@ use dysco_proto::{ChangeId, Machine, Message, Phase, Role};
 
 use super::World;
 use crate::chain::configuration::{Configuration, LEFT, RIGHT};
-use crate::chain::host::{LEFTWARDS, address};
+use crate::chain::place::{LEFTWARDS, address};
 use crate::chain::seed::Seed;
 use crate::drive::{NOW, Twist};
 

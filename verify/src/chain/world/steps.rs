@@ -4,7 +4,8 @@ use dysco_proto::{ChangeId, HostEvent, Machine, Message, Phase, Reason, Role, Ti
 
 use super::{Broken, World};
 use crate::chain::configuration::{Configuration, LEFT, RIGHT};
-use crate::chain::host::{self, Host, LEFTWARDS, Later, Outcome, address};
+use crate::chain::host::{Host, Later, Outcome};
+use crate::chain::place::{LEFTWARDS, address, place_of};
 use crate::chain::seed;
 use crate::drive::{NOW, Twist};
 use crate::parts::post;
@@ -22,7 +23,7 @@ impl World {
             if seed::mutes(config.seed, &message) {
                 continue;
             }
-            if let Some(to) = host::place_of(to).filter(|to| *to < self.hosts.len()) {
+            if let Some(to) = place_of(to).filter(|to| *to < self.hosts.len()) {
                 post(&mut self.net, place, to, message);
             }
         }
