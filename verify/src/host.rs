@@ -289,7 +289,7 @@ impl Host {
     }
 
     /// Mutable access to the entry, as in [`Host::entry`].
-    pub fn entry_mut(&mut self, side: Side) -> Option<&mut Entry> {
+    pub(crate) fn entry_mut(&mut self, side: Side) -> Option<&mut Entry> {
         self.entries[side as usize].as_mut()
     }
 

@@ -78,7 +78,7 @@ pub trait Explorable:
 
 /// Explores all states of a model, or up to the first violation, or as many states as are reached
 /// `within` that time.
-pub fn explore_model<M: Explorable>(model: M, within: Option<Duration>) -> Explored {
+pub(crate) fn explore_model<M: Explorable>(model: M, within: Option<Duration>) -> Explored {
     let [name, about] = model.name();
     let begun = Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);

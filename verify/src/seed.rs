@@ -54,19 +54,19 @@ pub enum Seed {
 }
 
 /// True if a host continues to hear its new path, whatever it reports.
-pub fn hears_on(seed: Option<Seed>, place: usize) -> bool {
+pub(crate) fn hears_on(seed: Option<Seed>, place: usize) -> bool {
     seed == Some(Seed::HearsOn) && place == 2
 }
 
 /// Leaves the proxy's packet as it is for an end that is ahead. `said` is that packet.
-pub fn stays_behind(seed: Option<Seed>, said: &Packet, delivered: &mut Packet) {
+pub(crate) fn stays_behind(seed: Option<Seed>, said: &Packet, delivered: &mut Packet) {
     if seed == Some(Seed::StaysBehind) {
         delivered.seg.seq = said.seg.seq;
     }
 }
 
 /// Returns the packet of the proxy that an end receives: `delivered`, or `said` with its FIN.
-pub fn tells_proxys_end(
+pub(crate) fn tells_proxys_end(
     seed: Option<Seed>,
     said: &Packet,
     delivered: Option<Packet>,
@@ -86,22 +86,22 @@ pub fn compares(seed: Option<Seed>, seen: [Fins; 2]) -> [Fins; 2] {
 }
 
 /// True if draining does not require what the new path has to show.
-pub fn is_drained_unannounced(seed: Option<Seed>) -> bool {
+pub(crate) fn is_drained_unannounced(seed: Option<Seed>) -> bool {
     seed == Some(Seed::Unannounced)
 }
 
 /// True if packets on a new path are delivered before it has opened.
-pub fn hears_unopened(seed: Option<Seed>) -> bool {
+pub(crate) fn hears_unopened(seed: Option<Seed>) -> bool {
     seed == Some(Seed::HearsUnopened)
 }
 
 /// True if a new path is taken as soon as anything answers there.
-pub fn compares_nothing(seed: Option<Seed>) -> bool {
+pub(crate) fn compares_nothing(seed: Option<Seed>) -> bool {
     seed == Some(Seed::ComparesNothing)
 }
 
 /// True if a session may be locked that now takes another path.
-pub fn locks_changed(seed: Option<Seed>) -> bool {
+pub(crate) fn locks_changed(seed: Option<Seed>) -> bool {
     seed == Some(Seed::SecondAnchor)
 }
 
@@ -141,6 +141,6 @@ pub fn silences(seed: Option<Seed>, message: &Message) -> bool {
 }
 
 /// True if the message is never sent.
-pub fn mutes(seed: Option<Seed>, message: &Message) -> bool {
+pub(crate) fn mutes(seed: Option<Seed>, message: &Message) -> bool {
     seed == Some(Seed::CancelOnce) && matches!(message, Message::Query { .. })
 }

@@ -151,7 +151,7 @@ impl World {
 
     /// True if no message is in flight and no daemon is down or at work, so that only time can
     /// advance the changes.
-    pub fn only_time_helps(&self) -> bool {
+    pub(crate) fn only_time_helps(&self) -> bool {
         self.net.is_empty() && self.hosts().all(Host::idle)
     }
 
@@ -186,7 +186,7 @@ impl World {
     }
 
     /// True if the process of a proxy has died.
-    pub fn has_died(&self) -> bool {
+    pub(crate) fn has_died(&self) -> bool {
         self.hosts()
             .any(|h| h.sockets.iter().any(|s| s.closed.is_some()))
     }
@@ -211,7 +211,13 @@ impl World {
     }
 
     /// True if a socket has reason to send such a segment.
-    pub fn can_say(&self, config: &Configuration, place: usize, side: Side, say: Say) -> bool {
+    pub(crate) fn can_say(
+        &self,
+        config: &Configuration,
+        place: usize,
+        side: Side,
+        say: Say,
+    ) -> bool {
         let Some(base) = place::base(place, side, config.hosts) else {
             return false;
         };
@@ -238,7 +244,7 @@ impl World {
     }
 
     /// True if a proxy must reset this session because its other session was reset.
-    pub fn must_reset(&self, place: usize, side: Side) -> bool {
+    pub(crate) fn must_reset(&self, place: usize, side: Side) -> bool {
         let proxy = place > 0 && place + 1 < self.hosts.len();
         let sockets = &self.host(place).sockets;
         let own = &sockets[side as usize];
@@ -247,7 +253,7 @@ impl World {
     }
 
     /// True if an entry may be collected.
-    pub fn collectable(&self, config: &Configuration, place: usize, side: Side) -> bool {
+    pub(crate) fn collectable(&self, config: &Configuration, place: usize, side: Side) -> bool {
         let host = self.host(place);
         if config.alone {
             // A session stays as long as the proxy has a socket of it.

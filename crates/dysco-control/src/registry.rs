@@ -121,7 +121,7 @@ impl Registry {
     }
 
     /// Ends a peer's task, unless a message was queued meanwhile.
-    pub fn retire(&self, to: IpAddr, queue: &mpsc::Receiver<Vec<u8>>) -> bool {
+    pub(crate) fn retire(&self, to: IpAddr, queue: &mpsc::Receiver<Vec<u8>>) -> bool {
         let mut tables = self.tables();
         let idle = queue.is_empty();
         if idle {

@@ -36,7 +36,7 @@ impl Asker {
         self.host
     }
 
-    pub fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
+    pub(crate) fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
         match message {
             Message::Asked { result, .. } => self.end(ctx, result),
             // The host is alive: the question is repeated until the end.
@@ -57,7 +57,7 @@ impl Asker {
         self.on_deadline(ctx)
     }
 
-    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+    pub(crate) fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         let host = self.host;
         self.end(ctx, Err(Reason::NoAnswer(host)))
     }

@@ -77,7 +77,7 @@ impl Dsr {
         Phase::Preparing
     }
 
-    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+    pub(crate) fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
             HostEvent::Prepared { result, .. } => self.end(ctx, result),
             HostEvent::SessionGone { .. } => self.end(ctx, Err(Reason::Closing)),
@@ -85,7 +85,7 @@ impl Dsr {
         }
     }
 
-    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+    pub(crate) fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         self.end(ctx, Err(Reason::TimedOut(Phase::Preparing)))
     }
 

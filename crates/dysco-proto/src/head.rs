@@ -256,7 +256,12 @@ impl Head {
         }
     }
 
-    pub fn on_message(&mut self, ctx: &mut Context, from: &[HostId], message: Message) -> Flow {
+    pub(crate) fn on_message(
+        &mut self,
+        ctx: &mut Context,
+        from: &[HostId],
+        message: Message,
+    ) -> Flow {
         if self.is_left(from) {
             return self.left_says(ctx, from, message);
         }
@@ -283,7 +288,7 @@ impl Head {
         }
     }
 
-    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+    pub(crate) fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
             HostEvent::Locked { result, .. } if self.phase() == Phase::Locking => match result {
                 Ok(facts) => self.enlist(ctx, facts),
@@ -319,7 +324,7 @@ impl Head {
         }
     }
 
-    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+    pub(crate) fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         let phase = self.phase();
         match self.stage {
             Stage::Preparing { .. } => match self.waiting.first().copied() {

@@ -105,6 +105,7 @@ mod lead;
 mod left;
 mod local;
 mod machine;
+pub mod marked;
 mod meddling;
 mod message;
 mod middle;

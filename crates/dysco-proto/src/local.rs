@@ -110,7 +110,7 @@ impl Local {
     }
 
     /// Handles a message. Only an asker may send one.
-    pub fn on_message(&mut self, ctx: &mut Context, message: &Message) -> Flow {
+    pub(crate) fn on_message(&mut self, ctx: &mut Context, message: &Message) -> Flow {
         let (change, phase) = (ctx.change, self.phase);
         match (message, self.asker) {
             (Message::Ask { .. }, Some(asker)) => {
@@ -121,7 +121,7 @@ impl Local {
         }
     }
 
-    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+    pub(crate) fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
             HostEvent::Measured { result, .. } => match (self.phase, result) {
                 (Phase::Measuring, Ok(m)) => self.measured_first(ctx, m),
@@ -168,7 +168,7 @@ impl Local {
         }
     }
 
-    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+    pub(crate) fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         match self.phase {
             // A former process recorded that it would prepare, and nothing after that.
             Phase::Preparing if self.measured.is_none() => self.fail(ctx, Reason::Restarted),

@@ -126,7 +126,7 @@ pub(super) enum LeftStage {
 }
 
 impl LeftStage {
-    pub fn is_rolled_back(self) -> bool {
+    pub(crate) fn is_rolled_back(self) -> bool {
         match self {
             LeftStage::Preparing | LeftStage::TakenBack { .. } => true,
             LeftStage::Cut { .. } | LeftStage::Completing { .. } => false,

@@ -145,7 +145,7 @@ impl Tail {
         }
     }
 
-    pub fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
+    pub(crate) fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
         match message {
             Message::Extend { .. } if self.phase() == Phase::SettingUp => self.say_extended(ctx),
             Message::Switched { cutoff, .. } => self.switched(ctx, cutoff),
@@ -165,7 +165,7 @@ impl Tail {
         }
     }
 
-    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+    pub(crate) fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
             HostEvent::Locked { result, .. } if self.phase() == Phase::Locking => match result {
                 Ok(facts) => self.extend(ctx, facts),
@@ -254,7 +254,7 @@ impl Tail {
         }
     }
 
-    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+    pub(crate) fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         if self.is_gone() {
             return self.roll_back(ctx, Reason::Closing);
         }

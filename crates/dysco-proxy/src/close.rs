@@ -32,7 +32,7 @@ enum Now {
 }
 
 /// Closes both sockets. Blocks for some microseconds.
-pub fn close_silently(pair: &Pair, processes: &mut Processes) -> Result<Closed, CloseError> {
+pub(crate) fn close_silently(pair: &Pair, processes: &mut Processes) -> Result<Closed, CloseError> {
     let process = gone(processes.open(pair.id.pid));
     let process = process.map_err(|e| system(pair, "find the process", e))?;
     let Some(process) = process else {

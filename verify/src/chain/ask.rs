@@ -36,7 +36,7 @@ impl World {
     }
 
     /// Requests one more chain when everything is over.
-    pub fn ask_once_more(&mut self, config: &Configuration) {
+    pub(crate) fn ask_once_more(&mut self, config: &Configuration) {
         self.once_more = true;
         let after: &[usize] = match self.host(LEFT).chain.is_empty() {
             true => &[2],

@@ -33,7 +33,7 @@ pub(super) const CLOSING_INSERT_BACK: Configuration = Configuration {
 };
 
 /// Returns all these configurations.
-pub fn carrying() -> Vec<Configuration> {
+pub(crate) fn carrying() -> Vec<Configuration> {
     [
         streams(),
         more_streams(),

@@ -198,7 +198,7 @@ pub(super) const DELETE: Configuration = Configuration {
 
 impl Configuration {
     /// True if the sessions of this configuration carry anything.
-    pub fn has_streams(&self) -> bool {
+    pub(crate) fn has_streams(&self) -> bool {
         self.bytes != [0; 2] || self.closes != [false; 2]
     }
 

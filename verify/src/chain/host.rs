@@ -257,7 +257,7 @@ impl Host {
     }
 
     /// True if the host is an end of the session.
-    pub fn is_anchor(&self) -> bool {
+    pub(crate) fn is_anchor(&self) -> bool {
         self.place <= RIGHT
     }
 

@@ -9,9 +9,9 @@ use super::configuration::{LEFT, RIGHT};
 
 /// Side of a host on which the session continues to the end that accepted it. A left anchor acts on
 /// this side.
-pub const RIGHTWARDS: usize = 0;
+pub(crate) const RIGHTWARDS: usize = 0;
 /// The opposite side, on which a right anchor acts.
-pub const LEFTWARDS: usize = 1;
+pub(crate) const LEFTWARDS: usize = 1;
 
 /// The address of a host.
 pub fn address(place: usize) -> IpAddr {

@@ -5,7 +5,7 @@ use super::configuration::{
 };
 
 /// Returns all these configurations.
-pub fn several_requests() -> Vec<Configuration> {
+pub(crate) fn several_requests() -> Vec<Configuration> {
     [overlapping(), segments(), twice()].concat()
 }
 

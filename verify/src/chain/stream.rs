@@ -100,7 +100,7 @@ impl World {
     }
 
     /// True if an end has reason to send such a segment.
-    pub fn can_say(&self, config: &Configuration, side: usize, say: Say) -> bool {
+    pub(crate) fn can_say(&self, config: &Configuration, side: usize, say: Say) -> bool {
         let Some(streams) = &self.streams else {
             return false;
         };
@@ -117,7 +117,7 @@ impl World {
     }
 
     /// True if one more segment may be late.
-    pub fn can_be_late(&self) -> bool {
+    pub(crate) fn can_be_late(&self) -> bool {
         self.streams.as_ref().is_some_and(|s| s.late.is_none())
     }
 
@@ -162,7 +162,7 @@ impl World {
     }
 
     /// Delivers the late segment.
-    pub fn comes_late(&mut self, config: &Configuration) {
+    pub(crate) fn comes_late(&mut self, config: &Configuration) {
         let late = self.streams.as_mut().and_then(|s| s.late.take());
         if let Some(u) = late {
             self.go(config, u.side, u.from, u.route, u.packet);
@@ -214,7 +214,7 @@ impl World {
 
     /// Places at which a reset answers the packet that opens a new path, with the number that the
     /// end expects.
-    pub fn rejections(&self, config: &Configuration) -> Vec<(usize, usize, Route, u32)> {
+    pub(crate) fn rejections(&self, config: &Configuration) -> Vec<(usize, usize, Route, u32)> {
         if config.nature != Nature::Rejects {
             return Vec::new();
         }
@@ -316,13 +316,13 @@ impl World {
     }
 
     /// True if the streams are closed: nothing more is sent of the session.
-    pub fn has_closed(&self, config: &Configuration) -> bool {
+    pub(crate) fn has_closed(&self, config: &Configuration) -> bool {
         config.closes == [true; 2] && !self.gone() && self.is_carried(config)
     }
 
     /// True if the streams are closed and both ends' hosts know, so that only the collection of
     /// their entries remains.
-    pub fn is_collectable(&self, config: &Configuration) -> bool {
+    pub(crate) fn is_collectable(&self, config: &Configuration) -> bool {
         let knows = |(end, side): (usize, usize)| {
             let host = self.host(end);
             let entry = host.entries.get(&(side, host.planes[side].current));
@@ -333,7 +333,7 @@ impl World {
     }
 
     /// True if both FINs have passed while an end took a new path and received on the path before.
-    pub fn has_closed_between(&self) -> bool {
+    pub(crate) fn has_closed_between(&self) -> bool {
         let over = |h: &Host| {
             let between = |e: &&Entry| e.is(State::Switching);
             let mut entries = h.entries.values().filter(between);

@@ -165,7 +165,7 @@ impl Host {
 impl World {
     /// Hosts that a session passes by two paths, when no host will state any more which path is in
     /// use. These hosts may ask.
-    pub fn uncertain(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn uncertain(&self) -> impl Iterator<Item = usize> + '_ {
         let left = self.host(LEFT).machine.as_ref();
         let quiesce = left.is_some_and(|m| m.changes().next().is_none()) && !self.gone();
         let is_uncertain = |h: &&super::host::Host| {

@@ -6,7 +6,7 @@ use super::configuration::{
 use super::several_requests::several_requests;
 
 /// Returns all these configurations.
-pub fn without_bytes() -> Vec<Configuration> {
+pub(crate) fn without_bytes() -> Vec<Configuration> {
     [
         replaced(),
         several(),

@@ -130,7 +130,7 @@ impl Configuration {
     }
 
     /// True if this host runs a daemon.
-    pub fn has_daemon(&self, place: usize) -> bool {
+    pub(crate) fn has_daemon(&self, place: usize) -> bool {
         !self.alone || place == 1
     }
 }

@@ -33,7 +33,7 @@ impl Entry {
     }
 
     /// Returns what the local end receives of a packet on the session's own five-tuple.
-    pub fn ingress_old(&mut self, packet: Packet, tell: &mut Vec<Notice>) -> Option<Packet> {
+    pub(crate) fn ingress_old(&mut self, packet: Packet, tell: &mut Vec<Notice>) -> Option<Packet> {
         match self.state() {
             State::Tracked | State::Adopted | State::Opening => {
                 self.track_in(&packet.seg, tell);
@@ -74,7 +74,7 @@ impl Entry {
     }
 
     /// Returns what the local end receives of a packet on the new path.
-    pub fn ingress_new(&mut self, packet: Packet, tell: &mut Vec<Notice>) -> Option<Packet> {
+    pub(crate) fn ingress_new(&mut self, packet: Packet, tell: &mut Vec<Notice>) -> Option<Packet> {
         if self.state() == State::TwoPaths && !two_paths::is_live(&self.s, &packet.seg) {
             return None;
         }
@@ -82,7 +82,7 @@ impl Entry {
     }
 
     /// Processes the packet whether the path is open or not.
-    pub fn ingress_any(&mut self, packet: Packet, tell: &mut Vec<Notice>) -> Option<Packet> {
+    pub(crate) fn ingress_any(&mut self, packet: Packet, tell: &mut Vec<Notice>) -> Option<Packet> {
         let two = match self.state() {
             State::TwoPaths if self.s.muted != 0 => return None,
             State::TwoPaths => true,

@@ -6,12 +6,12 @@ use super::Seed;
 use crate::plane::{Entry, Packet};
 
 /// True if a daemon takes back a path that it does not know, although the path is in use.
-pub fn takes_back(seed: Option<Seed>) -> bool {
+pub(crate) fn takes_back(seed: Option<Seed>) -> bool {
     seed == Some(Seed::ForgottenCut)
 }
 
 /// True if these sessions count as drained.
-pub fn have_drained(seed: Option<Seed>, drained: impl IntoIterator<Item = bool>) -> bool {
+pub(crate) fn have_drained(seed: Option<Seed>, drained: impl IntoIterator<Item = bool>) -> bool {
     let mut drained = drained.into_iter();
     match seed {
         Some(Seed::HalfDrained) => drained.any(|d| d),

@@ -78,7 +78,7 @@ impl World {
     }
 
     /// A packet arrives.
-    pub fn lands(
+    pub(crate) fn lands(
         &mut self,
         config: &Configuration,
         to: To,

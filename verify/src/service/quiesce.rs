@@ -96,7 +96,7 @@ impl World {
     }
 
     /// True if nothing but time helps.
-    pub fn only_time_helps(&self, config: &Configuration) -> bool {
+    pub(crate) fn only_time_helps(&self, config: &Configuration) -> bool {
         self.net.is_empty() && !self.clone().take_first(config, &self.prompt(config))
     }
 

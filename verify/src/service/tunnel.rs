@@ -35,7 +35,7 @@ impl World {
     }
 
     /// Bytes and the last frame go to the other handler.
-    pub fn through_tunnel(&mut self, host: usize, tunnel: u8, bytes: Vec<Byte>, end: bool) {
+    pub(crate) fn through_tunnel(&mut self, host: usize, tunnel: u8, bytes: Vec<Byte>, end: bool) {
         let other = self.hosts[1 - host].handler.as_mut();
         if let Some(other) = other.filter(|other| other.tunnel == Some(tunnel)) {
             other.came.extend(bytes);
@@ -45,7 +45,7 @@ impl World {
     }
 
     /// The handler of a host closes its side.
-    pub fn close_tunnel(&mut self, host: usize) {
+    pub(crate) fn close_tunnel(&mut self, host: usize) {
         let handler = self.hosts[host].handler.as_mut();
         if let Some(tunnel) = handler.and_then(|handler| handler.tunnel.take()) {
             self.tunnels[usize::from(tunnel)][host] = Side::Closed;
@@ -53,7 +53,7 @@ impl World {
     }
 
     /// True if the connection of a handler was closed by the other host.
-    pub fn is_cut_off(&self, host: usize) -> bool {
+    pub(crate) fn is_cut_off(&self, host: usize) -> bool {
         let handler = self.hosts[host].handler.as_ref();
         let tunnel = handler.and_then(|handler| handler.tunnel);
         tunnel.is_some_and(|tunnel| self.tunnels[usize::from(tunnel)][1 - host] == Side::Closed)

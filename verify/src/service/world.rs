@@ -146,7 +146,7 @@ impl World {
     }
 
     /// Notes cutoffs that were set since the record of a host was as it is in `before`.
-    pub fn note_cuts(&mut self, config: &Configuration, host: usize, before: &Record) {
+    pub(crate) fn note_cuts(&mut self, config: &Configuration, host: usize, before: &Record) {
         let now = self.hosts[host].record.0;
         for (out, was, way) in [
             (true, before.0.out, now.out),
@@ -236,7 +236,7 @@ impl World {
     }
 
     /// The handler of a host forgets the session. Packets to its sockets have nowhere to go.
-    pub fn drop_handler(&mut self, host: usize) {
+    pub(crate) fn drop_handler(&mut self, host: usize) {
         self.hosts[host].handler = None;
         self.late
             .retain(|late| !matches!(late.to, To::Socket(at, _) if at == host));

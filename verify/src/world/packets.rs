@@ -131,7 +131,7 @@ impl World {
     /// Answers an anchor's packet on a new path with a reset of a device on that path. The reset
     /// has the number that the packet acknowledges, as the wire has it. Returns false if the reset
     /// has no effect.
-    pub fn answered_by_reset(
+    pub(crate) fn answered_by_reset(
         &mut self,
         config: &Configuration,
         place: usize,
@@ -145,7 +145,7 @@ impl World {
 
     /// Sides of hosts whose data plane hears a new path, with the number that the end expects
     /// there.
-    pub fn hearing(&self) -> Vec<(usize, Side, u32)> {
+    pub(crate) fn hearing(&self) -> Vec<(usize, Side, u32)> {
         let all = self.hosts().flat_map(|h| Side::BOTH.map(|side| (h, side)));
         let hears = all.filter_map(|(h, side)| {
             let entry = h.entry(side)?;

@@ -66,7 +66,7 @@ impl World {
     }
 
     /// Restores the left anchor as it was before its cutover, and returns the timer that expires there.
-    pub fn late_timer(&mut self, place: usize) -> Option<Timer> {
+    pub(crate) fn late_timer(&mut self, place: usize) -> Option<Timer> {
         let before = self.host(place).spoilt.before.clone()?;
         let timer = before.waits().next()?.timer;
         self.edit(place, |h| {

@@ -3,7 +3,6 @@
 use super::super::command::Pair;
 use super::super::context::{Context, Flow};
 use super::super::left::TWO_MSL;
-use super::super::message::Message;
 use super::super::names::Subsession;
 use super::super::reason::{Phase, Reason};
 use super::super::record::{LocalStage, RoleRecord};
@@ -50,16 +49,7 @@ impl Local {
     }
 
     pub(super) fn finish(&mut self, ctx: &mut Context, result: Result<(), Reason>) -> Flow {
-        let change = ctx.change;
-        ctx.unlock(self.a);
-        if let Some(b) = self.b {
-            ctx.unlock(b);
-        }
-        if let Some(asker) = self.asker {
-            let result = result.clone();
-            ctx.say(asker, Message::Asked { change, result });
-        }
-        Flow::End(result)
+        ctx.finish([Some(self.a), self.b], self.asker, result)
     }
 
     pub(super) fn no_record(&mut self, ctx: &mut Context, error: String) -> Flow {
