@@ -16,7 +16,7 @@ use nix::sys::epoll::EpollFlags;
 use crate::apart::{self, Between, Work};
 use crate::ends::{Ends, would_block};
 use crate::pair::{Pair, stay};
-use crate::turns::{Stretch, stretch};
+use crate::stretch::{Stretch, stretch};
 
 /// Direction of a stream, by the end that sends.
 #[derive(Clone, Copy, PartialEq, Eq)]

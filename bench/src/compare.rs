@@ -1,14 +1,13 @@
 //! Comparison of two runs: differences that exceed chance.
 
-use std::cmp::Ordering;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use crate::figure::Better;
-use crate::report::short;
+use crate::figure::{Better, short};
+use crate::ranks::{apart, most};
 
 /// Minimum distance of the rank sum from its mean, in standard deviations. By chance one of 10,000
 /// figures exceeds it, and there are some hundreds.
@@ -228,38 +227,6 @@ fn judge(old: &PastFigure, new: &PastFigure, change: f64, noise: f64) -> Verdict
     }
 }
 
-/// Distance of the ranks of two sets of samples from the ranks of equal sets, in standard
-/// deviations (Mann and Whitney). The test assumes nothing about the distribution.
-fn apart(a: &[f64], b: &[f64]) -> f64 {
-    let [n, m] = [a, b].map(|lot| lot.len() as f64);
-    let wins = |x: &f64| -> f64 {
-        let won = b.iter().map(|y| match x.total_cmp(y) {
-            Ordering::Greater => 1.0,
-            Ordering::Equal => 0.5,
-            Ordering::Less => 0.0,
-        });
-        won.sum()
-    };
-    let won: f64 = a.iter().map(wins).sum();
-    // Equal samples make the true deviation smaller, so that the result is never too large.
-    (won - n * m / 2.0).abs() / deviation(n, m)
-}
-
-/// Standard deviation of the number of wins between two equal sets of this many samples.
-fn deviation(n: f64, m: f64) -> f64 {
-    (n * m * (n + m + 1.0) / 12.0).sqrt()
-}
-
-/// Largest value of [`apart`] for this many samples: no sample of one set lies among those of the
-/// other.
-fn most(n: usize, m: usize) -> f64 {
-    if n.min(m) == 0 {
-        return 0.0;
-    }
-    let (n, m) = (n as f64, m as f64);
-    n * m / 2.0 / deviation(n, m)
-}
-
 impl Verdict {
     fn words(self) -> &'static str {
         match self {
@@ -297,14 +264,6 @@ mod tests {
     fn a_clear_change_is_known_by_its_direction() {
         assert_eq!(verdict(Better::More, 0.9, 40, 0.01), Verdict::Regressed);
         assert_eq!(verdict(Better::Less, 0.9, 40, 0.01), Verdict::Improved);
-    }
-
-    #[test]
-    fn ranks_of_equal_lots_agree() {
-        let lot: Vec<_> = (0..50).map(f64::from).collect();
-        assert!(apart(&lot, &lot) < 1e-9);
-        let above: Vec<_> = lot.iter().map(|x| x + 100.0).collect();
-        assert!(apart(&lot, &above) > 8.0);
     }
 
     #[test]

@@ -195,6 +195,15 @@ fn interval(sorted: &[f64]) -> Option<(f64, f64)> {
     Some((at(low.max(0.0))?, at(high.min(n - 1.0))?))
 }
 
+/// Formats a value with as many digits as are significant.
+pub fn short(value: f64) -> String {
+    match value.abs() {
+        v if v >= 1000.0 => format!("{value:.0}"),
+        v if v >= 20.0 => format!("{value:.1}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::report::short;
+use crate::figure::short;
 use crate::why::{self, find};
 
 const BEGIN: &str = "<!-- bench: begin -->\n";

@@ -1,7 +1,7 @@
 //! Results of a run, as they are stored.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::{fs, time::Instant};
 
@@ -13,7 +13,6 @@ use crate::Effort;
 use crate::figure::Figure;
 use crate::machine::Machine;
 use crate::plot::Plot;
-use crate::{readme, report};
 
 /// One run.
 #[derive(Serialize, Deserialize)]
@@ -145,45 +144,6 @@ impl Record {
         Ok(())
     }
 
-    /// Writes the run as JSON, as a table and as plots. A whole run is stored with the others, any
-    /// other run elsewhere. Returns the path of the JSON file.
-    pub fn save(&self, whole: bool) -> Result<PathBuf> {
-        let folder = match whole {
-            true => results(),
-            false => std::env::temp_dir().join("dysco-bench"),
-        };
-        fs::create_dir_all(&folder)
-            .with_context(|| format!("failed to make {}", folder.display()))?;
-        let name = readme::file_name(&self.date);
-        let json = folder.join(format!("{name}.json"));
-        let run = self.run()?;
-        // The file has thousands of samples: it is for programs to read, in one line.
-        write(&json, serde_json::to_string(self)? + "\n")?;
-        write(&json.with_extension("md"), report::markdown(self, &run))?;
-        for plot in &self.plots {
-            plot.draw(&folder.join(format!("{name}-{}.svg", plot.name)))?;
-        }
-        Ok(json)
-    }
-
-    /// Publishes the figures of a whole run in the summary and the documents.
-    ///
-    /// # Errors
-    /// If the run is not complete: the existing files stay.
-    pub fn publish(&self) -> Result<()> {
-        let stays = "the run is not complete: summary.json and the documents stay as they were";
-        let summary = self.summary().context(stays)?;
-        write(&results().join("summary.json"), summary)?;
-        readme::write(&self.run()?)
-    }
-
-    /// Returns the summary if nothing is missing.
-    fn summary(&self) -> Result<String> {
-        self.complete()?;
-        let summary = report::summary(self)?;
-        Ok(serde_json::to_string_pretty(&summary)? + "\n")
-    }
-
     /// Checks that all parts were measured.
     ///
     /// # Errors
@@ -205,33 +165,4 @@ fn said(words: &[&str]) -> Result<String> {
 /// Returns the time in UTC.
 fn now() -> Result<String> {
     said(&["date", "-u", "+%Y-%m-%d %H:%M"])
-}
-
-/// Folder of whole runs.
-fn results() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("results")
-}
-
-fn write(path: &Path, text: String) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("failed to write {}", path.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The summary is made before anything is overwritten.
-    #[test]
-    fn a_run_of_which_a_part_failed_has_no_summary() -> Result<()> {
-        let mut record = Record::begin(true)?;
-        for name in report::ALWAYS {
-            record.figures.push(Figure::new(name, "", 1.0));
-        }
-        let summary: Value = serde_json::from_str(&record.summary()?)?;
-        assert_eq!(summary["translate_ns"]["value"], 1.0);
-        record.failed.insert("xdp".into(), "no device".into());
-        let error = record.summary().map_err(|e| e.to_string());
-        assert_eq!(error, Err("not measured: xdp".into()));
-        Ok(())
-    }
 }

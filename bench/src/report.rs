@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::figure::{Figure, Goal};
+use crate::figure::{Figure, Goal, short};
 use crate::record::Record;
 use crate::why;
 
@@ -120,15 +120,6 @@ fn row(figure: &Figure, floor: Option<f64>) -> String {
         interval.unwrap_or_default(),
         aside.join("; "),
     )
-}
-
-/// Formats a value with as many digits as are significant.
-pub fn short(value: f64) -> String {
-    match value.abs() {
-        v if v >= 1000.0 => format!("{value:.0}"),
-        v if v >= 20.0 => format!("{value:.1}"),
-        _ => format!("{value:.3}"),
-    }
 }
 
 #[cfg(test)]

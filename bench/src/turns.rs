@@ -6,7 +6,6 @@ use anyhow::Result;
 
 use crate::bulk::Bulk;
 use crate::figure::{Figure, median};
-use crate::machine;
 use crate::ping::Ping;
 
 /// Kind with which all others are compared.
@@ -168,30 +167,6 @@ fn others<const K: usize>(turn: usize) -> impl Iterator<Item = usize> {
     let first = turn / 2 % kinds.len().max(1);
     kinds.rotate_left(first);
     kinds.into_iter()
-}
-
-/// Results of a stretch of a stream.
-pub struct Stretch {
-    /// Bits per second that arrived.
-    pub rate: f64,
-    /// Number of bytes that arrived.
-    pub bytes: u64,
-    /// Busy time of the whole machine's processors.
-    pub busy: Duration,
-}
-
-/// Measures a stretch of this duration.
-pub fn stretch(time: Duration, arrived: impl Fn() -> u64) -> Result<Stretch> {
-    let start = std::time::Instant::now();
-    let (from, idle) = (arrived(), machine::idle()?);
-    std::thread::sleep(time);
-    let (to, idle, took) = (arrived(), machine::idle()? - idle, start.elapsed());
-    let all = took * machine::processors() as u32;
-    Ok(Stretch {
-        rate: (to - from) as f64 * 8.0 / took.as_secs_f64(),
-        bytes: to - from,
-        busy: all.saturating_sub(idle),
-    })
 }
 
 #[cfg(test)]

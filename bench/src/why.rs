@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::report::short;
+use crate::figure::short;
 
 /// A figure that explains others, and its description. The rest of the explained figure's name is
 /// also tried after the name of this figure.

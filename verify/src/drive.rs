@@ -5,9 +5,9 @@ use dysco_proto::{Command, Host, HostId, Machine, Message, Reason, Report, Time}
 /// Current time. The clock stands still: time passes only when a timer fires.
 pub const NOW: Time = Time::ZERO;
 /// Number of outputs at which a daemon may die. One input produces fewer.
-pub const OUTPUTS: u8 = 7;
+pub(crate) const OUTPUTS: u8 = 7;
 /// The corresponding number for a host that is both anchors, including the parts of its commands.
-pub const PAIR_OUTPUTS: u8 = 12;
+pub(crate) const PAIR_OUTPUTS: u8 = 12;
 
 /// A fault in the middle of one input.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -23,6 +23,14 @@ pub enum Twist {
 }
 
 impl Twist {
+    /// Describes the fault in brackets, after the input; empty if there is none.
+    pub fn aside(self) -> String {
+        match self {
+            Twist::Plain => String::new(),
+            other => format!(" ({other:?})"),
+        }
+    }
+
     /// Returns all twists at this number of outputs, for the remaining numbers of crashes, refusals
     /// and delays.
     pub fn all(outputs: u8, [crashes, refusals, delays]: [u8; 3]) -> impl Iterator<Item = Twist> {

@@ -5,22 +5,23 @@ use std::hash::{Hash, Hasher};
 
 use dysco_common::two_paths::{Anchor, Fins};
 use dysco_common::{State, Translation};
-use dysco_proto::{
-    ChangeId, Command, HostEvent, Machine, Progress, Reason, Report, Role, Subsession,
-};
+use dysco_proto::{ChangeId, HostEvent, Machine, Progress, Reason, Report, Role, Subsession};
 
-use crate::drive::{self, Engine, NOW, Twist};
+use crate::drive::{self, Engine as _, NOW, Twist};
 use crate::nature::Nature;
 use crate::place::{self, Side};
 use crate::plane::{Entry, Notice};
 use crate::seed::{self, Seed};
 use crate::socket::Socket;
-use relay::Rest;
+use rest::Rest;
 
 mod anchor;
 mod commands;
+mod engine;
 mod notices;
 pub mod relay;
+mod rest;
+mod seeded;
 
 /// State of a change that the engine keeps in memory, and loses with its process.
 #[derive(Clone, Hash, Debug, Default)]
@@ -228,7 +229,7 @@ impl Host {
         self.events.clear();
         self.answer = None;
         self.rest.clear();
-        seed::local::dies(self);
+        self.forget_as_seeded();
         self.spoilt = Default::default();
     }
 
@@ -288,7 +289,7 @@ impl Host {
     }
 
     /// Mutable access to the entry, as in [`Host::entry`].
-    pub fn entry_mut(&mut self, side: Side) -> Option<&mut Entry> {
+    pub(crate) fn entry_mut(&mut self, side: Side) -> Option<&mut Entry> {
         self.entries[side as usize].as_mut()
     }
 
@@ -359,41 +360,5 @@ impl Host {
     pub fn quiet(&self) -> bool {
         let machine = self.machine.as_ref();
         machine.is_some_and(|m| m.waits().next().is_none()) && self.idle()
-    }
-}
-
-impl Engine for Host {
-    type Wrong = Wrong;
-
-    fn machine(&mut self) -> Option<&mut Machine> {
-        self.machine.as_mut()
-    }
-
-    fn die(&mut self) {
-        Host::die(self);
-    }
-
-    fn fail(&mut self, command: &Command) -> bool {
-        Host::fail(self, command)
-    }
-
-    fn take_wrong(&mut self) -> Option<Wrong> {
-        self.wrong.take()
-    }
-
-    fn has_rest(&self) -> bool {
-        !self.rest.is_empty()
-    }
-
-    fn go_on(&mut self) {
-        Host::go_on(self);
-    }
-
-    fn put_off(&mut self, command: Option<Command>) {
-        Host::put_off(self, command);
-    }
-
-    fn hear(&mut self, report: Report) {
-        Host::hear(self, report);
     }
 }

@@ -3,20 +3,22 @@
 
 pub mod chain;
 pub mod config;
-pub mod drive;
-pub mod host;
+mod drive;
+pub mod explore;
+mod fate;
+mod host;
 pub mod model;
-pub mod nature;
-pub mod parts;
-pub mod place;
-pub mod plane;
-pub mod quiesce;
+mod nature;
+mod parts;
+mod place;
+mod plane;
+mod quiesce;
 pub mod report;
-pub mod run;
-pub mod seed;
+mod run;
+mod seed;
 pub mod service;
-pub mod socket;
-pub mod world;
+mod socket;
+mod world;
 
 // A state consists of many small allocations, and each step copies them.
 #[global_allocator]

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use dysco_verify::explore;
 use dysco_verify::report::{self, Explored};
 use dysco_verify::{chain, config, model, service};
 use serde::Serialize;
@@ -119,9 +120,9 @@ impl Configuration {
 
     fn explore(self, within: Option<Duration>) -> Explored {
         match self {
-            Configuration::Removal(c) => report::explore(c, within),
-            Configuration::Chain(c) => report::explore_chain(c, within),
-            Configuration::Service(c) => report::explore_service(c, within),
+            Configuration::Removal(c) => explore::explore(c, within),
+            Configuration::Chain(c) => explore::explore_chain(c, within),
+            Configuration::Service(c) => explore::explore_service(c, within),
         }
     }
 }

@@ -10,8 +10,7 @@ use crate::config::{Configuration, Request};
 use crate::drive::{NOW, Twist};
 use crate::place::{self, Side};
 use crate::report::Explorable;
-use crate::run::{Fates, explain};
-use crate::seed;
+use crate::run::{Fates, account};
 use crate::socket::{Death, Say};
 use crate::world::{Broken, Lost, World};
 use properties::{overlapping, sometimes};
@@ -224,7 +223,8 @@ impl Exploration {
             Action::ProxyDies(place, how) => world.proxy_dies(place, how),
             Action::Announce(place) => world.announce(place),
             Action::Reject(place, side, next) => world.answered_by_reset(config, place, side, next),
-            Action::Late(place) => seed::late(world, place)
+            Action::Late(place) => world
+                .late_timer(place)
                 .is_some_and(|timer| world.expire(config, place, timer, Twist::Plain)),
         }
     }
@@ -316,7 +316,7 @@ impl Explorable for Exploration {
         match action {
             Action::Deliver { index, keep, twist } => {
                 let again = if *keep { ", to come again" } else { "" };
-                format!("{} arrives{again}{}", world.net[*index], plainly(*twist))
+                format!("{} arrives{again}{}", world.net[*index], twist.aside())
             }
             Action::Lose(index) => format!("{} is lost", world.net[*index]),
             Action::Happen {
@@ -326,26 +326,13 @@ impl Explorable for Exploration {
             } => {
                 let event = format!("{:?}", world.host(*place).events[*index]);
                 let name = event.split(' ').next().unwrap_or_default();
-                format!("{place}: {name}{}", plainly(*twist))
+                format!("{place}: {name}{}", twist.aside())
             }
             other => format!("{other:?}"),
         }
     }
 
     fn explain(&self, world: &World) -> Vec<String> {
-        let mut lines = vec![format!(
-            "broken: {:?}, fate: {:?}",
-            world.broken, world.fate
-        )];
-        let after = explain(&self.config, world).into_iter();
-        lines.extend(after.map(|line| format!("   {line}")));
-        lines
-    }
-}
-
-fn plainly(twist: Twist) -> String {
-    match twist {
-        Twist::Plain => String::new(),
-        other => format!(" ({other:?})"),
+        account(&self.config, world, &world.broken, &world.fate)
     }
 }

@@ -8,9 +8,9 @@ use dysco_proto::{HostId, Subsession};
 use crate::socket::Base;
 
 /// Number of bytes that each proxy has added to the forward direction.
-pub const DELTA_FORWARD: i64 = 28;
+pub(crate) const DELTA_FORWARD: i64 = 28;
 /// Number of bytes that each proxy has added to the reverse direction.
-pub const DELTA_REVERSE: i64 = -3;
+pub(crate) const DELTA_REVERSE: i64 = -3;
 
 /// Port of the new paths.
 const NEW_PORT: u16 = 61_000;
@@ -34,6 +34,14 @@ impl Side {
             Side::Left => Side::Right,
             Side::Right => Side::Left,
         }
+    }
+}
+
+/// Returns the other end of a session.
+pub fn opposite(place: usize, side: Side) -> Option<(usize, Side)> {
+    match side {
+        Side::Right => Some((place + 1, Side::Left)),
+        Side::Left => Some((place.checked_sub(1)?, Side::Right)),
     }
 }
 

@@ -8,11 +8,6 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Path};
 
-use crate::chain;
-use crate::config::Configuration;
-use crate::model::Exploration;
-use crate::service;
-
 /// A property of a configuration.
 #[derive(Clone, Debug, Serialize)]
 pub struct Checked {
@@ -81,27 +76,9 @@ pub trait Explorable:
     fn explain(&self, state: &Self::State) -> Vec<String>;
 }
 
-/// Explores all states of a configuration, or up to the first violation, or as many states as are
-/// reached `within` that time.
-pub fn explore(config: Configuration, within: Option<Duration>) -> Explored {
-    explore_model(Exploration::new(config), within)
-}
-
-/// Explores a configuration of chains in the same way.
-pub fn explore_chain(config: chain::config::Configuration, within: Option<Duration>) -> Explored {
-    explore_model(chain::model::Exploration::new(config), within)
-}
-
-/// Explores a configuration of services in the same way.
-pub fn explore_service(
-    config: service::config::Configuration,
-    within: Option<Duration>,
-) -> Explored {
-    explore_model(service::model::Exploration::new(config), within)
-}
-
-/// Explores a model in the same way.
-pub fn explore_model<M: Explorable>(model: M, within: Option<Duration>) -> Explored {
+/// Explores all states of a model, or up to the first violation, or as many states as are reached
+/// `within` that time.
+pub(crate) fn explore_model<M: Explorable>(model: M, within: Option<Duration>) -> Explored {
     let [name, about] = model.name();
     let begun = Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);

@@ -4,7 +4,7 @@
 //! always reach. (`eventually` of the checker is not sufficient: it sees no cycles, and judges a
 //! state by the first path that led there.)
 
-use std::fmt::Display;
+use std::fmt::{Debug, Display};
 use std::hash::Hash;
 
 use dysco_proto::{Machine, Time, Timer};
@@ -69,12 +69,25 @@ impl<W: Quiesce> Fates<W> {
 }
 
 /// Returns the states between a state and its end, in words.
-pub fn explain<W: Quiesce>(config: &W::Configuration, world: &W) -> Vec<String> {
+fn explain<W: Quiesce>(config: &W::Configuration, world: &W) -> Vec<String> {
     let fates = Fates::default();
     let mut run = Run::new(config, world, &fates);
     run.log = Some(Vec::new());
     run.finish();
     run.log.unwrap_or_default()
+}
+
+/// Describes the rule that a state breaks and its outcome, and the states between it and its end.
+pub fn account<W: Quiesce>(
+    config: &W::Configuration,
+    world: &W,
+    broken: &impl Debug,
+    fate: &impl Debug,
+) -> Vec<String> {
+    let mut lines = vec![format!("broken: {broken:?}, fate: {fate:?}")];
+    let after = explain(config, world).into_iter();
+    lines.extend(after.map(|line| format!("   {line}")));
+    lines
 }
 
 struct Run<'a, W: Quiesce> {

@@ -4,15 +4,10 @@
 use std::hash::{Hash, Hasher};
 
 use dysco_common::tcp::FIN;
-use dysco_common::two_paths::{Cutoff, Fins};
-use dysco_proto::{ChangeId, Machine, Message, Phase, Role, Subsession, Timer};
+use dysco_common::two_paths::Fins;
+use dysco_proto::{ChangeId, Machine, Message, Subsession};
 
-use crate::config::Configuration;
-use crate::drive::{NOW, Twist};
-use crate::parts::Letter;
-use crate::place::{self, Side};
 use crate::plane::Packet;
-use crate::world::World;
 
 pub mod local;
 
@@ -59,19 +54,19 @@ pub enum Seed {
 }
 
 /// True if a host continues to hear its new path, whatever it reports.
-pub fn hears_on(seed: Option<Seed>, place: usize) -> bool {
+pub(crate) fn hears_on(seed: Option<Seed>, place: usize) -> bool {
     seed == Some(Seed::HearsOn) && place == 2
 }
 
 /// Leaves the proxy's packet as it is for an end that is ahead. `said` is that packet.
-pub fn stays_behind(seed: Option<Seed>, said: &Packet, delivered: &mut Packet) {
+pub(crate) fn stays_behind(seed: Option<Seed>, said: &Packet, delivered: &mut Packet) {
     if seed == Some(Seed::StaysBehind) {
         delivered.seg.seq = said.seg.seq;
     }
 }
 
 /// Returns the packet of the proxy that an end receives: `delivered`, or `said` with its FIN.
-pub fn tells_proxys_end(
+pub(crate) fn tells_proxys_end(
     seed: Option<Seed>,
     said: &Packet,
     delivered: Option<Packet>,
@@ -91,22 +86,22 @@ pub fn compares(seed: Option<Seed>, seen: [Fins; 2]) -> [Fins; 2] {
 }
 
 /// True if draining does not require what the new path has to show.
-pub fn is_drained_unannounced(seed: Option<Seed>) -> bool {
+pub(crate) fn is_drained_unannounced(seed: Option<Seed>) -> bool {
     seed == Some(Seed::Unannounced)
 }
 
 /// True if packets on a new path are delivered before it has opened.
-pub fn hears_unopened(seed: Option<Seed>) -> bool {
+pub(crate) fn hears_unopened(seed: Option<Seed>) -> bool {
     seed == Some(Seed::HearsUnopened)
 }
 
 /// True if a new path is taken as soon as anything answers there.
-pub fn compares_nothing(seed: Option<Seed>) -> bool {
+pub(crate) fn compares_nothing(seed: Option<Seed>) -> bool {
     seed == Some(Seed::ComparesNothing)
 }
 
 /// True if a session may be locked that now takes another path.
-pub fn locks_changed(seed: Option<Seed>) -> bool {
+pub(crate) fn locks_changed(seed: Option<Seed>) -> bool {
     seed == Some(Seed::SecondAnchor)
 }
 
@@ -146,71 +141,6 @@ pub fn silences(seed: Option<Seed>, message: &Message) -> bool {
 }
 
 /// True if the message is never sent.
-pub fn mutes(seed: Option<Seed>, message: &Message) -> bool {
+pub(crate) fn mutes(seed: Option<Seed>, message: &Message) -> bool {
     seed == Some(Seed::CancelOnce) && matches!(message, Message::Query { .. })
-}
-
-/// Returns true if the host receives this message. Also applies a bug that alters the message.
-pub fn hears(seed: Option<Seed>, world: &mut World, letter: &Letter) -> bool {
-    let doubled =
-        seed == Some(Seed::DoubledSetUp) && matches!(letter.message, Message::SetUp { .. });
-    if doubled {
-        world.edit(letter.to, |host| {
-            let Some((change, new, translation)) = host.spoilt.prepared else {
-                return;
-            };
-            let known = host.machine.iter().flat_map(Machine::changes);
-            let side = Side::Left;
-            let known = known.filter(|c| c.change == change && c.role == Role::Right);
-            if known.count() > 0
-                && let Some(entry) = host.entry_mut(side)
-            {
-                entry.prepare(new, translation);
-            }
-        });
-    }
-    true
-}
-
-/// Applies the bug after each input of a host.
-pub fn after(config: &Configuration, world: &mut World, place: usize) {
-    let phase = |world: &World, role| {
-        let machine = world.host(place).machine.as_ref()?;
-        let change = machine.changes().find(|c| c.role == role)?;
-        Some((change.change, change.phase))
-    };
-    match config.seed {
-        Some(Seed::LateTimeout) => {
-            if let Some((_, Phase::SettingUp)) = phase(world, Role::Left) {
-                world.edit(place, |h| {
-                    h.spoilt.before = h.machine.clone().map(Box::new);
-                });
-            }
-        }
-        Some(Seed::RightFirst) => {
-            if let Some((change, Phase::SettingUp)) = phase(world, Role::Right) {
-                let entry = world.host(place).entry(Side::Left);
-                let cutoff = Cutoff {
-                    at: entry.map_or(0, |e| e.s.rcv_max),
-                    closes: false,
-                };
-                let left = place::addresses(place.saturating_sub(2));
-                world.input(config, place, Twist::Plain, |m| {
-                    m.handle_message(NOW, &left, Message::Switched { change, cutoff });
-                });
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Restores the left anchor as it was before its cutover, and returns the timer that expires there.
-pub fn late(world: &mut World, place: usize) -> Option<Timer> {
-    let before = world.host(place).spoilt.before.clone()?;
-    let timer = before.waits().next()?.timer;
-    world.edit(place, |h| {
-        h.machine = Some(*before);
-        h.spoilt.before = None;
-    });
-    Some(timer)
 }

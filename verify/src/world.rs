@@ -2,48 +2,29 @@
 //! occur.
 
 mod packets;
+mod seeded;
 mod steps;
 
 use std::hash::{Hash, Hasher};
 
 use dysco_common::{State, two_paths};
 
-use crate::config::Configuration;
+use crate::config::{Configuration, Faults};
+use crate::fate::Fate;
 use crate::host::{Host, Wrong};
 use crate::parts::{Net, Sealed, digest};
 use crate::place::{self, Side};
-use crate::quiesce::Fate;
 use crate::socket::{Harm, Say, Socket};
 
-pub use packets::Lost;
-
-/// Number of faults of each kind that may still occur.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Faults {
-    /// Messages lost.
-    pub losses: u8,
-    /// Delivered messages that arrive once more.
-    pub duplicates: u8,
-    /// Time-outs while an answer is in flight.
-    pub late: u8,
-    /// Daemons that die, at any step.
-    pub crashes: u8,
-    /// Commands that fail.
-    pub refusals: u8,
-    /// Cancels by an operator.
-    pub cancels: u8,
-    /// Packets lost.
-    pub packets: u8,
-    /// Segments that are retransmitted although they may be in flight.
-    pub again: u8,
-    /// Resets by the applications.
-    pub resets: u8,
-    /// New paths that no longer carry anything.
-    pub deaths: u8,
-    /// Daemons that are held up between two of their steps while packets pass.
-    pub delays: u8,
-    /// Processes of proxies that die, whatever data they hold.
-    pub proxies: u8,
+/// Place at which a segment is lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lost {
+    /// The segment arrives.
+    Nowhere,
+    /// The segment is lost once it has left its host.
+    AtOnce,
+    /// The segment is lost after the host that relays it.
+    Beyond,
 }
 
 /// The rule that a state breaks.
@@ -170,7 +151,7 @@ impl World {
 
     /// True if no message is in flight and no daemon is down or at work, so that only time can
     /// advance the changes.
-    pub fn only_time_helps(&self) -> bool {
+    pub(crate) fn only_time_helps(&self) -> bool {
         self.net.is_empty() && self.hosts().all(Host::idle)
     }
 
@@ -205,7 +186,7 @@ impl World {
     }
 
     /// True if the process of a proxy has died.
-    pub fn has_died(&self) -> bool {
+    pub(crate) fn has_died(&self) -> bool {
         self.hosts()
             .any(|h| h.sockets.iter().any(|s| s.closed.is_some()))
     }
@@ -214,7 +195,7 @@ impl World {
     fn is_orphan(&self, place: usize, side: Side) -> bool {
         let dead = |(place, side): (usize, Side)| self.host(place).sockets[side as usize].dead;
         let closed = self.host(place).sockets[side as usize].closed.is_some();
-        closed && packets::opposite(place, side).is_none_or(dead)
+        closed && place::opposite(place, side).is_none_or(dead)
     }
 
     /// True if a socket has finished everything that both directions will ever carry.
@@ -230,7 +211,13 @@ impl World {
     }
 
     /// True if a socket has reason to send such a segment.
-    pub fn can_say(&self, config: &Configuration, place: usize, side: Side, say: Say) -> bool {
+    pub(crate) fn can_say(
+        &self,
+        config: &Configuration,
+        place: usize,
+        side: Side,
+        say: Say,
+    ) -> bool {
         let Some(base) = place::base(place, side, config.hosts) else {
             return false;
         };
@@ -257,7 +244,7 @@ impl World {
     }
 
     /// True if a proxy must reset this session because its other session was reset.
-    pub fn must_reset(&self, place: usize, side: Side) -> bool {
+    pub(crate) fn must_reset(&self, place: usize, side: Side) -> bool {
         let proxy = place > 0 && place + 1 < self.hosts.len();
         let sockets = &self.host(place).sockets;
         let own = &sockets[side as usize];
@@ -266,7 +253,7 @@ impl World {
     }
 
     /// True if an entry may be collected.
-    pub fn collectable(&self, config: &Configuration, place: usize, side: Side) -> bool {
+    pub(crate) fn collectable(&self, config: &Configuration, place: usize, side: Side) -> bool {
         let host = self.host(place);
         if config.alone {
             // A session stays as long as the proxy has a socket of it.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use dysco_verify::chain::config::{self as chain, Seen};
 use dysco_verify::chain::seeded::seeded as chain_seeded;
-use dysco_verify::config::{self, Configuration};
-use dysco_verify::report::{Explored, explore, explore_chain, explore_service, show};
+use dysco_verify::config::{self, Configuration, Faults};
+use dysco_verify::explore::{explore, explore_chain, explore_service};
+use dysco_verify::report::{Explored, show};
 use dysco_verify::service::config as service;
-use dysco_verify::world::Faults;
 
 fn named(name: &str) -> Configuration {
     let found = config::all().into_iter().find(|c| c.name == name);

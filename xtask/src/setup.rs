@@ -2,15 +2,17 @@
 //! the package manager once. It takes milliseconds if nothing is missing. Each command installs by
 //! itself what it needs, and no more.
 
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::shell;
+use packages::{install_packages, to_stderr};
+
+mod packages;
 
 /// Install the programs that the other commands need.
 #[derive(Args)]
@@ -99,15 +101,6 @@ const PROGRAMS: &[(&str, &str, Need)] = &[
     ("rpmbuild", "rpm", Need::Packages),
     ("mmdebstrap", "mmdebstrap", Need::PackageChecks),
     ("systemd-analyze", "systemd", Need::PackageChecks),
-];
-
-/// Packages with services that would run from the next start of the machine on.
-const SERVICES: &[(&str, &str)] = &[
-    ("haproxy", "haproxy.service"),
-    ("nginx-light", "nginx.service"),
-    ("postgresql", "postgresql.service"),
-    ("openssh-server", "ssh.service"),
-    ("prometheus", "prometheus.service"),
 ];
 
 /// Files other than programs for [`Need::Hosts`], each with its Debian package.
@@ -328,90 +321,6 @@ fn has_rust_src() -> bool {
     let asked = Command::new("rustc").args(["--print", "sysroot"]).output();
     let sysroot = asked.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
     sysroot.is_ok_and(|sysroot| Path::new(&sysroot).join(source).exists())
-}
-
-fn install_packages(packages: &[&str]) -> Result<()> {
-    eprintln!("missing: {}; asking apt-get", packages.join(" "));
-    let Some(apt) = shell::find("apt-get") else {
-        bail!("there is no apt-get here: install these by hand");
-    };
-    let _quiet = NoServices::begin()?;
-    let call = |words: &[&str]| {
-        let mut command = Command::new(&apt);
-        command
-            .args(words)
-            .env("DEBIAN_FRONTEND", "noninteractive")
-            .stdin(Stdio::null());
-        shell::run(to_stderr(&mut command))
-    };
-    // Outdated lists name packages that no longer exist.
-    call(&["update", "-qq"])?;
-    let mut words = vec!["install", "-qq", "-y", "--no-install-recommends"];
-    words.extend(packages);
-    call(&words)?;
-    disable_services(packages);
-    Ok(())
-}
-
-/// Disables the services of the packages that were just installed, because only the programs are
-/// needed. A machine without systemd has none.
-fn disable_services(packages: &[&str]) {
-    let Some(systemctl) = shell::find("systemctl") else {
-        return;
-    };
-    let new = SERVICES.iter().filter(|(p, _)| packages.contains(p));
-    let units: Vec<_> = new.map(|(_, unit)| *unit).collect();
-    if units.is_empty() {
-        return;
-    }
-    let mut disable = Command::new(systemctl);
-    disable.args(["disable", "--quiet"]).args(&units);
-    match shell::run(to_stderr(&mut disable)) {
-        Ok(()) => eprintln!("not enabled as services: {}", units.join(" ")),
-        Err(error) => eprintln!("{} may start with the machine: {error:#}", units.join(" ")),
-    }
-}
-
-/// Sends a command's output to standard error, where it does not mix with results.
-fn to_stderr(command: &mut Command) -> &mut Command {
-    command.stdout(std::io::stderr())
-}
-
-/// Prevents the packages from starting their services as long as this value lives: the proxy and
-/// the web server are needed in namespaces only.
-struct NoServices {
-    made: bool,
-}
-
-const POLICY: &str = "/usr/sbin/policy-rc.d";
-const NONE: &str = "#!/bin/sh\n# of cargo xtask setup, while it installs\nexit 101\n";
-
-impl NoServices {
-    fn begin() -> Result<NoServices> {
-        // A killed command may have left the file.
-        if fs::read_to_string(POLICY).is_ok_and(|text| text == NONE) {
-            return Ok(NoServices { made: true });
-        }
-        let options = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o755)
-            .open(POLICY);
-        let Ok(mut file) = options else {
-            return Ok(NoServices { made: false });
-        };
-        let write = |file: &mut File| std::io::Write::write_all(file, NONE.as_bytes());
-        write(&mut file).with_context(|| format!("failed to write {POLICY}"))?;
-        Ok(NoServices { made: true })
-    }
-}
-
-impl Drop for NoServices {
-    fn drop(&mut self) {
-        if self.made {
-            let _ = fs::remove_file(POLICY);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 //! of a local anchor's end leave. An entry's words are always those of this host's side. A remote
 //! anchor reads them in reverse ([`Anchor`]).
 
+mod across;
 mod anchor;
 mod ending;
 mod incoming;
@@ -26,7 +27,8 @@ pub use ending::{
     is_broken, taught, undelivered,
 };
 pub use incoming::{
-    NewIncoming, OldIncoming, REFUSES, asks, new_incoming, old_incoming, old_number, record_window,
+    NewIncoming, OldIncoming, REFUSES, asks, new_incoming, old_incoming, old_number,
+    record_peer_ack, record_window,
 };
 pub use leaving::{Leaving, carries_all, least_carried, leaving, may_end_late};
 pub use live::{is_live, is_live_beside, record_live};
@@ -39,6 +41,6 @@ pub use peer::{
     acked_far_ahead, acknowledge, announces_to, has_all_old, has_announced_all, has_carried,
     has_caught_up, has_old, is_confirmed, is_past_cutoff, is_shut_in, is_taken_back,
     is_undelivered, may_be_closed, may_be_reset, may_close, may_reset, record_announced,
-    record_data, record_peer_ack, widest_in,
+    record_data, widest_in,
 };
 pub use window::{NO_EDGE, is_beyond, offered, stored_edge};

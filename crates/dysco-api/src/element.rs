@@ -25,7 +25,7 @@ impl ElementName {
     }
 
     /// Returns the name of that host, to replace it by another name.
-    pub fn host_mut(&mut self) -> &mut HostName {
+    pub(crate) fn host_mut(&mut self) -> &mut HostName {
         match self {
             ElementName::Host(host) => host,
         }

@@ -56,7 +56,9 @@ pub use session::{
     HeldReport, HistoryEntry, Label, PathReport, ProcessReport, ProxyReport, Relayer, Removable,
     Role, SessionReport, Way, WayChange,
 };
-pub use socket_option::{Congestion, Keepalive, OFF, Rate, SocketOption, UserTimeout, time_text};
+pub use socket_option::{
+    Congestion, Keepalive, OFF, Rate, SocketOption, TunedOption, UserTimeout, time_text,
+};
 pub use state::{
     AboutState, InstallState, MoveState, StateInstalled, StateKind, StateReport, StateSession,
 };
@@ -64,7 +66,7 @@ pub use status::{
     AdoptReport, Counters, InterfaceReport, KeysReport, LeftReport, MetricsReport, PeerReport,
     SessionCounts, StatusReport,
 };
-pub use tune::{SocketOwner, Tune, TuneAction, TuneOptions, TuneOutcome, TuneReport, TunedOption};
+pub use tune::{SocketOwner, Tune, TuneAction, TuneOptions, TuneOutcome, TuneReport};
 pub use types::{Failure, FailureCode, Listing, MonitorEvent, Reply, Request};
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::mode::Mode;
 use super::name::SessionId;
 use super::process::ProcessName;
-use super::tune::TunedOption;
+use super::socket_option::TunedOption;
 
 /// Role of this host in a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -226,6 +226,24 @@ macro_rules! as_string {
 as_text!(Keepalive, UserTimeout);
 as_string!(Congestion, Rate, Keepalive, UserTimeout);
 
+/// A socket option with another value, in the words of the command line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunedOption {
+    /// The option.
+    pub option: SocketOption,
+    /// Value before.
+    pub from: String,
+    /// Value afterwards.
+    pub to: String,
+}
+
+impl fmt::Display for TunedOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TunedOption { option, from, to } = self;
+        write!(f, "{option} {from} to {to}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::filter::Filter;
 use super::name::{SessionId, SessionName};
-use super::socket_option::{Congestion, Keepalive, Rate, SocketOption, UserTimeout};
+use super::socket_option::{Congestion, Keepalive, Rate, TunedOption, UserTimeout};
 
 /// A request to set socket options of sessions' ends on this host, or to put them back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -112,23 +112,5 @@ impl std::fmt::Display for SocketOwner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let SocketOwner { pid, name } = self;
         write!(f, "{name}/{pid}")
-    }
-}
-
-/// A socket option with another value, in the words of the command line.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TunedOption {
-    /// The option.
-    pub option: SocketOption,
-    /// Value before.
-    pub from: String,
-    /// Value afterwards.
-    pub to: String,
-}
-
-impl std::fmt::Display for TunedOption {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let TunedOption { option, from, to } = self;
-        write!(f, "{option} {from} to {to}")
     }
 }

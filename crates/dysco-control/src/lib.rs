@@ -145,13 +145,13 @@ impl Control {
     /// Sends a message to the daemon at an address. Never blocks: a task of the peer connects on
     /// demand, and drops messages that cannot be sent.
     pub fn send(&self, to: IpAddr, message: Vec<u8>) {
-        Registry::send(&self.open.0, to.to_canonical(), message);
+        peer::send(&self.open.0, to.to_canonical(), message);
     }
 
     /// Connects to the daemon at an address, if there is no connection. The result is an
     /// [`Event::PeerUp`] or [`Event::PeerDown`].
     pub fn reach(&self, peer: IpAddr) {
-        Registry::reach(&self.open.0, peer.to_canonical());
+        peer::reach(&self.open.0, peer.to_canonical());
     }
 
     /// Returns the peers from which messages arrived or to which messages were sent.

@@ -19,11 +19,11 @@ pub mod close {
     /// The daemon stops.
     pub const STOPPING: u32 = 0;
     /// The peer broke the framing.
-    pub const FRAMING: u32 = 1;
+    pub(crate) const FRAMING: u32 = 1;
     /// The peer's certificate names no address.
-    pub const ANONYMOUS: u32 = 2;
+    pub(crate) const ANONYMOUS: u32 = 2;
     /// The peer has too many connections.
-    pub const TOO_MANY: u32 = 3;
+    pub(crate) const TOO_MANY: u32 = 3;
     /// The peer's certificate is revoked.
     pub const REVOKED: u32 = 4;
 }

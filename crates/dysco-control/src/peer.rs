@@ -24,8 +24,31 @@ const BATCH: usize = 64;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
+/// Queues a message.
+pub fn send(registry: &Arc<Registry>, to: IpAddr, message: Vec<u8>) {
+    if message.is_empty() || message.len() > frame::MAX_MESSAGE {
+        count(&registry.stats.dropped_bad_length);
+        return;
+    }
+    queue(registry, to, message);
+}
+
+/// Makes a connection without sending anything: an empty message is not sent, but needs a
+/// connection.
+pub fn reach(registry: &Arc<Registry>, to: IpAddr) {
+    queue(registry, to, Vec::new());
+}
+
+/// Queues a message, and starts the peer's task if there is none.
+fn queue(registry: &Arc<Registry>, to: IpAddr, message: Vec<u8>) {
+    if let Some(queue) = registry.queue(to, message) {
+        let task = run(Arc::clone(registry), to, queue);
+        registry.runtime.spawn(task);
+    }
+}
+
 /// Sends queued messages until the queue is closed, or idle for a long time.
-pub async fn run(registry: Arc<Registry>, to: IpAddr, mut queue: mpsc::Receiver<Vec<u8>>) {
+async fn run(registry: Arc<Registry>, to: IpAddr, mut queue: mpsc::Receiver<Vec<u8>>) {
     let mut backoff = FIRST_BACKOFF;
     let mut is_down = false;
     let mut batch = Vec::new();

@@ -15,7 +15,7 @@ use super::frame::{self, FrameError};
 use super::link::{Frames, Link, close};
 use super::stats::{Stats, add, count};
 use super::tls::{Judge, Tls};
-use super::{Event, Incoming, PeerStatus, peer};
+use super::{Event, Incoming, PeerStatus};
 
 /// Maximum number of messages that wait for a peer.
 const QUEUE: usize = 4096;
@@ -32,7 +32,7 @@ pub struct Registry {
     pub peer_port: u16,
     pub stats: Stats,
     events: mpsc::Sender<Event>,
-    runtime: Handle,
+    pub runtime: Handle,
     tables: Mutex<Tables>,
 }
 
@@ -99,43 +99,29 @@ impl Registry {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a message.
-    pub fn send(this: &Arc<Registry>, to: IpAddr, message: Vec<u8>) {
-        if message.is_empty() || message.len() > frame::MAX_MESSAGE {
-            count(&this.stats.dropped_bad_length);
-            return;
-        }
-        Registry::queue(this, to, message);
-    }
-
-    /// Makes a connection without sending anything: an empty message is not sent, but needs a
-    /// connection.
-    pub fn reach(this: &Arc<Registry>, to: IpAddr) {
-        Registry::queue(this, to, Vec::new());
-    }
-
-    /// Queues a message, and starts the peer's task if there is none.
-    fn queue(this: &Arc<Registry>, to: IpAddr, message: Vec<u8>) {
-        let mut tables = this.tables();
+    /// Queues a message. Returns the queue of a peer that had none: it needs a task.
+    pub fn queue(&self, to: IpAddr, message: Vec<u8>) -> Option<mpsc::Receiver<Vec<u8>>> {
+        let mut tables = self.tables();
         if tables.closed {
-            count(&this.stats.dropped_unreachable);
-            return;
+            count(&self.stats.dropped_unreachable);
+            return None;
         }
+        let mut new = None;
         let queue = tables.queues.entry(to).or_insert_with(|| {
             let (sender, receiver) = mpsc::channel(QUEUE);
-            let task = peer::run(Arc::clone(this), to, receiver);
-            this.runtime.spawn(task);
+            new = Some(receiver);
             sender
         });
         match queue.try_send(message) {
             Ok(()) => {}
-            Err(TrySendError::Full(_)) => count(&this.stats.dropped_queue_full),
-            Err(TrySendError::Closed(_)) => count(&this.stats.dropped_unreachable),
+            Err(TrySendError::Full(_)) => count(&self.stats.dropped_queue_full),
+            Err(TrySendError::Closed(_)) => count(&self.stats.dropped_unreachable),
         }
+        new
     }
 
     /// Ends a peer's task, unless a message was queued meanwhile.
-    pub fn retire(&self, to: IpAddr, queue: &mpsc::Receiver<Vec<u8>>) -> bool {
+    pub(crate) fn retire(&self, to: IpAddr, queue: &mpsc::Receiver<Vec<u8>>) -> bool {
         let mut tables = self.tables();
         let idle = queue.is_empty();
         if idle {

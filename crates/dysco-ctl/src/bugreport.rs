@@ -2,18 +2,17 @@
 //! command never reads keys, and omits values that look like secrets.
 
 use std::fs::{self, DirBuilder};
-use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dysco_api::{Exit, Listing, Reply, Request};
 use dysco_config::{Config, DEFAULT_CONFIG, private};
-use dysco_explain::{Explain, Explanation, display_explained};
 use serde_json::{Value, json};
 
 use super::context::Context;
 use super::doctor;
+use super::error::WriteError;
 use super::exit::CliError;
 
 /// Kernel settings that affect sessions.
@@ -41,22 +40,6 @@ pub struct Args {
     /// The directory to create; it must not exist
     #[arg(long, value_name = "DIR", default_value = "dysco-bugreport")]
     out: PathBuf,
-}
-
-/// An error while writing a report.
-#[derive(Debug, thiserror::Error)]
-pub struct WriteError {
-    path: PathBuf,
-    source: io::Error,
-}
-
-display_explained!(WriteError);
-
-impl Explain for WriteError {
-    fn explain(&self) -> Explanation {
-        let what = format!("write the report {}", self.path.display());
-        Explanation::new(what, &self.source).hint("name another directory with --out")
-    }
 }
 
 /// Writes a description of this host into a directory.

@@ -16,7 +16,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Variable with the daemon's socket, used if no option names the socket. A middlebox's
 /// `dysco_delta()` reads the variable as well.
-pub const SOCKET_VARIABLE: &str = "DYSCO_API_SOCKET";
+pub(crate) const SOCKET_VARIABLE: &str = "DYSCO_API_SOCKET";
 
 /// Daemon to ask, and output format.
 #[derive(Clone, Debug)]

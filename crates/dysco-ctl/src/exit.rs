@@ -14,9 +14,7 @@ use dysco_explain::{Cause, Explain, Explanation, display_explained};
 use dysco_pki::PkiError;
 use serde_json::{Value, json};
 
-use super::bugreport::WriteError;
-use super::run::RunError;
-use super::uninstall::UninstallError;
+use super::error::{RunError, UninstallError, WriteError};
 
 /// Operation that a wrong command line makes fail.
 const READ_LINE: &str = "understand the command line";

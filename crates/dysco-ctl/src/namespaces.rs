@@ -76,7 +76,7 @@ impl Context {
     }
 
     /// Returns the daemon, and each instance of it that answers.
-    pub fn origins(&self) -> Result<Vec<Origin>, CliError> {
+    pub(crate) fn origins(&self) -> Result<Vec<Origin>, CliError> {
         let mut origins = vec![Origin {
             namespace: None,
             context: self.clone(),
@@ -94,7 +94,7 @@ impl Context {
     }
 
     /// Returns the context that asks the instance of the network namespace with this name.
-    pub fn in_namespace(&self, name: &str) -> Result<Context, CliError> {
+    pub(crate) fn in_namespace(&self, name: &str) -> Result<Context, CliError> {
         let refused = |why: Cause| CliError::Namespace {
             name: name.to_owned(),
             why,
@@ -114,7 +114,7 @@ impl Context {
 
     /// Returns the context that asks the `dyscod` which sees the sockets of a process. If they are
     /// in another network namespace than this program's, that is the instance that serves it.
-    pub fn for_process(&self, name: &ProcessName) -> Result<Context, CliError> {
+    pub(crate) fn for_process(&self, name: &ProcessName) -> Result<Context, CliError> {
         let Err(ProcessError::Elsewhere(process)) = ProxySockets::look(name, None) else {
             return Ok(self.clone());
         };

@@ -49,7 +49,7 @@ pub fn list<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> Table {
 }
 
 /// Returns the text of a table. No word is broken.
-pub fn rendered(table: &Table) -> String {
+pub(crate) fn rendered(table: &Table) -> String {
     let mut table = table.clone();
     let contents = table.column_max_content_widths();
     for (index, content) in contents.into_iter().enumerate() {
@@ -83,14 +83,14 @@ pub fn section(heading: &str, table: &Table) -> String {
 }
 
 /// Returns all reasons for one cell, in their order.
-pub fn every_reason(reasons: &[Cause]) -> String {
+pub(crate) fn every_reason(reasons: &[Cause]) -> String {
     let reasons: Vec<_> = reasons.iter().map(Cause::to_string).collect();
     reasons.join("; also: ")
 }
 
 /// Replaces an outcome by another word, so that a possible change is not mistaken for a completed
 /// one.
-pub fn rename_outcomes(reports: &mut Value, done: &str, could: &str) {
+pub(crate) fn rename_outcomes(reports: &mut Value, done: &str, could: &str) {
     for report in reports.as_array_mut().into_iter().flatten() {
         if report["outcome"].as_str() == Some(done) {
             report["outcome"] = Value::from(could);
@@ -132,7 +132,7 @@ pub fn micros(us: u64) -> String {
 }
 
 /// Returns the value, or a dash if it is absent.
-pub fn or_dash(value: Option<String>) -> String {
+pub(crate) fn or_dash(value: Option<String>) -> String {
     value.unwrap_or_else(|| "-".into())
 }
 

@@ -153,7 +153,7 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
 
 /// Returns true if dyscod knows this host. An unknown name is more likely misspelt than a host
 /// that all its sessions have left.
-pub fn is_met(context: &Context, host: &HostName) -> Result<bool, CliError> {
+pub(crate) fn is_met(context: &Context, host: &HostName) -> Result<bool, CliError> {
     let Reply::Status(status) = context.ask(&Request::Status)?.reply()? else {
         return Err(CliError::Unexpected);
     };

@@ -2,27 +2,17 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dysco_api::{Exit, Reply, Request, RunRequest, ServiceSpec};
-use dysco_explain::{Cause, Explain, Explanation, display_explained};
 
 use super::context::{Context, SOCKET_VARIABLE};
+use super::error::RunError;
 use super::exit::CliError;
-
-/// File name of the shim.
-const SHIM: &str = "libdysco_splice_preload.so";
-/// Directory in which the shim is installed.
-const INSTALLED: &str = "/usr/lib/dysco";
-/// Variable with another path of the shim.
-const SHIM_VARIABLE: &str = "DYSCO_SHIM_LIB";
-
-/// Variable with the socket that the shim reports to.
-const REPORTS_VARIABLE: &str = "DYSCO_SHIM_SOCKET";
+use super::shim::{INSTALLED, REPORTS_VARIABLE, SHIM, SHIM_VARIABLE};
 
 /// Description of the environment, for `--help`.
 pub const HELP: &str = "\
@@ -75,63 +65,6 @@ impl Words<'_> {
                 arguments,
             }),
             [] => Err(RunError::NoProgram),
-        }
-    }
-}
-
-/// An error while running a program under the shim.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The shim was not found.
-    NoShim {
-        /// Places that were searched.
-        places: String,
-    },
-    /// The daemon does not state the socket that its shims report to.
-    NoReports(PathBuf),
-    /// The path contains a blank or a colon, which the loader does not accept.
-    BadPath(PathBuf),
-    /// A word that names no service.
-    Service(Cause),
-    /// No program follows the services.
-    NoProgram,
-    /// The program cannot be started.
-    Exec {
-        /// The program.
-        program: String,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-}
-
-display_explained!(RunError);
-
-impl Explain for RunError {
-    fn explain(&self) -> Explanation {
-        match self {
-            RunError::NoShim { places } => {
-                Explanation::new("find the shim", format!("{SHIM} is not in {places}"))
-                    .hint(format!("install it there, or name it with {SHIM_VARIABLE}"))
-            }
-            RunError::NoReports(socket) => Explanation::new(
-                "find where shims report to",
-                format!("the dyscod at {} does not tell", socket.display()),
-            )
-            .hint(format!(
-                "start one of dyscoctl's version, or name the socket with {REPORTS_VARIABLE}"
-            )),
-            RunError::BadPath(path) => Explanation::new(
-                format!("load the shim {}", path.display()),
-                "the loader accepts no blank or colon in a path",
-            )
-            .hint("move it"),
-            RunError::Service(cause) => cause.clone().of("run the program with services"),
-            RunError::NoProgram => Explanation::new("run a program", "the command line names none")
-                .hint("write 'dyscoctl run +SERVICE -- PROGRAM ARGUMENTS'"),
-            RunError::Exec { program, source } => {
-                Explanation::new(format!("run {program}"), source)
-                    .hint("see that it is installed, and in PATH")
-            }
         }
     }
 }

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::context::Context;
 use super::exit::CliError;
 use super::output::{every_reason, or_dash, rename_outcomes, rendered, table};
-use super::sessions::Pages;
+use super::pages::Pages;
 
 /// Time limit for the result: all processes of the host are searched for the sockets.
 const LONGEST: Duration = Duration::from_secs(60);

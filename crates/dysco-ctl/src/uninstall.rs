@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use dysco_agent::{Alone, Leftover};
 use dysco_api::Exit;
 use dysco_config::{Config, DEFAULT_CONFIG, Places, release_ports};
-use dysco_explain::{Cause, Explain, Explanation, display_explained};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
 
 use super::context::Context;
+use super::error::UninstallError;
 use super::exit::CliError;
 use super::output::{section, table};
 
@@ -42,54 +42,6 @@ pub struct Args {
     /// Do it although sessions need Dysco: they stop, and end by their own timers
     #[arg(long)]
     force: bool,
-}
-
-/// An error while uninstalling.
-#[derive(Debug, thiserror::Error)]
-pub enum UninstallError {
-    /// Sessions would stop.
-    Needed(usize),
-    /// The daemon cannot be found, or does not stop.
-    Runs {
-        /// Directory of the pins.
-        path: PathBuf,
-    },
-    /// An error of the data plane.
-    Agent(#[from] dysco_agent::AgentError),
-    /// An error while releasing ports.
-    Ports(#[from] dysco_config::PortsError),
-    /// A file cannot be removed.
-    File {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error of the operating system.
-        source: io::Error,
-    },
-}
-
-display_explained!(UninstallError);
-
-impl Explain for UninstallError {
-    fn explain(&self) -> Explanation {
-        match self {
-            UninstallError::Needed(count) => {
-                Explanation::new("uninstall Dysco", format!("{count} sessions need it")).hint(
-                    "see them with --dry-run, and wait for their end with --wait, or use --force",
-                )
-            }
-            UninstallError::Runs { path } => Explanation::new(
-                "stop dyscod",
-                format!("another process has {} and does not end", path.display()),
-            )
-            .hint("stop it, as with 'systemctl disable --now dyscod'"),
-            UninstallError::Agent(error) => Cause::from(error.explain()).of("uninstall Dysco"),
-            UninstallError::Ports(error) => error.explain(),
-            UninstallError::File { path, source } => {
-                Explanation::new(format!("remove {}", path.display()), source)
-                    .hint("remove it yourself")
-            }
-        }
-    }
 }
 
 /// Result of the command, or the expected one in a dry run.

@@ -5,7 +5,8 @@ use std::{fmt, io};
 use dysco_explain::{Cause, Explain, Explanation, display_explained};
 use dysco_proto::KindName;
 
-use super::document::{FiveTuple, MAX_BYTES, MAX_DOCUMENTS, VERSION};
+use super::five_tuple::FiveTuple;
+use super::limits::{MAX_BYTES, MAX_DOCUMENTS, VERSION};
 
 /// State could not be read, installed or removed. Nothing was changed.
 #[derive(Debug, thiserror::Error)]

@@ -24,14 +24,17 @@
 pub mod conntrack;
 mod document;
 mod error;
+mod five_tuple;
+mod limits;
 mod netlink;
 mod sets;
 #[cfg(test)]
 mod tests;
 pub mod transfer;
 
-pub use document::{Document, FiveTuple, read, schema};
+pub use document::{Document, read, schema};
 pub use error::{Fault, StateError};
+pub use five_tuple::FiveTuple;
 
 use dysco_proto::KindName;
 use schemars::SchemaGenerator;

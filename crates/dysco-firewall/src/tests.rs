@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use dysco_proto::KindName;
 use serde_json::{Value, json};
 
-use super::document::{Document, FiveTuple, check_size, schema};
+use super::document::{Document, check_size, schema};
+use super::five_tuple::FiveTuple;
 use super::{Fault, Seen, StateError, check, conntrack::ConntrackState, has_each};
 
 fn end(text: &str) -> SocketAddr {
@@ -142,7 +143,7 @@ fn too_much_is_refused() {
     assert!(check_size(&vec![one.clone(); 64]).is_ok());
     assert!(check_size(&vec![one.clone(); 65]).is_err());
     let mut long = one;
-    long.state["labels"] = json!("0".repeat(super::document::MAX_BYTES));
+    long.state["labels"] = json!("0".repeat(super::limits::MAX_BYTES));
     let error = check_size(&[long]).expect_err("too long");
     assert!(error.is_bad_request(), "{error}");
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::context::{Context, Flow};
-use super::message::{HostId, Message, Subsession};
+use super::message::Message;
+use super::names::{HostId, Subsession};
 use super::reason::Reason;
 use super::report::{Progress, Role};
 
@@ -35,7 +36,7 @@ impl Asker {
         self.host
     }
 
-    pub fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
+    pub(crate) fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
         match message {
             Message::Asked { result, .. } => self.end(ctx, result),
             // The host is alive: the question is repeated until the end.
@@ -56,7 +57,7 @@ impl Asker {
         self.on_deadline(ctx)
     }
 
-    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+    pub(crate) fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         let host = self.host;
         self.end(ctx, Err(Reason::NoAnswer(host)))
     }

@@ -6,17 +6,14 @@ use super::head::Head;
 use super::lead::Lead;
 use super::left::Left;
 use super::local::Local;
-use super::machine::Part;
-use super::message::{HostId, Message, Subsession};
+use super::message::Message;
 use super::middle::Middle;
+use super::names::{HostId, Subsession};
+use super::part::{AsRight, Part};
 use super::proof::Proof;
 use super::report::Violation;
 use super::right::Right;
 use super::tail::Tail;
-
-/// True if the peer spoke as the right one of its two roles in the change.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct AsRight(pub bool);
 
 /// Checks whether a known change expects this message from this peer.
 pub(super) fn known(part: &Part, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {

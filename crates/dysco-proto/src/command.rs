@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::message::ChangeId;
+use super::names::ChangeId;
 
 mod anchor;
 mod chain;

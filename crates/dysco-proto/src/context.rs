@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::command::{Action, Command, Journal};
-use super::message::{ChangeId, HostId, Message, Order, Subsession};
+use super::message::{Message, Order};
+use super::names::{ChangeId, HostId, Subsession};
 use super::reason::Reason;
 use super::record::{Record, RoleRecord};
 use super::report::{Progress, Report, Role};
@@ -79,7 +80,7 @@ impl Timing {
     }
 
     /// Returns true if a message to this host was sent more than once and is still unanswered.
-    pub fn repeats_to(&self, host: HostId) -> bool {
+    pub(crate) fn repeats_to(&self, host: HostId) -> bool {
         let repeated = |p: &Pending| p.to == host && p.wait > REPEAT.0;
         self.pending.iter().any(repeated)
     }
@@ -104,7 +105,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub fn is_me(&self, host: HostId) -> bool {
+    pub(crate) fn is_me(&self, host: HostId) -> bool {
         self.addresses.contains(&host)
     }
 }
@@ -134,7 +135,7 @@ impl Context<'_> {
     }
 
     /// Sends a message, and repeats it until [`Context::drop_pending`].
-    pub fn send_reliably(&mut self, to: HostId, message: Message) {
+    pub(crate) fn send_reliably(&mut self, to: HostId, message: Message) {
         self.say(to, message.clone());
         self.timing.pending.push(Pending {
             to,
@@ -145,12 +146,12 @@ impl Context<'_> {
     }
 
     /// Stops all repetition.
-    pub fn drop_pending(&mut self) {
+    pub(crate) fn drop_pending(&mut self) {
         self.timing.pending.clear();
     }
 
     /// Stops the repetition to one host. Returns true if nothing is repeated any more.
-    pub fn drop_pending_to(&mut self, host: HostId) -> bool {
+    pub(crate) fn drop_pending_to(&mut self, host: HostId) -> bool {
         self.timing.pending.retain(|p| p.to != host);
         self.timing.pending.is_empty()
     }
@@ -165,7 +166,7 @@ impl Context<'_> {
         self.timing.deadline = Some(self.now + after);
     }
 
-    pub fn no_deadline(&mut self) {
+    pub(crate) fn no_deadline(&mut self) {
         self.timing.deadline = None;
     }
 
@@ -231,15 +232,33 @@ impl Context<'_> {
         }
     }
 
+    /// Unlocks the sessions of a change, tells the result to the host that asked for it, and ends the
+    /// change.
+    pub fn finish(
+        &mut self,
+        sessions: [Option<Subsession>; 2],
+        asker: Option<HostId>,
+        result: Result<(), Reason>,
+    ) -> Flow {
+        for session in sessions.into_iter().flatten() {
+            self.unlock(session);
+        }
+        if let Some(asker) = asker {
+            let (change, result) = (self.change, result.clone());
+            self.say(asker, Message::Asked { change, result });
+        }
+        Flow::End(result)
+    }
+
     /// Locks the segment of a session's chain that an order concerns.
-    pub fn lock_segment(&mut self, order: &Order) -> Result<(), Reason> {
+    pub(crate) fn lock_segment(&mut self, order: &Order) -> Result<(), Reason> {
         match self.core.locks.get(&order.session) {
             Some(&other) => Err(Reason::LockedByAnother(other)),
             None => self.core.segments.lock(self.change, order),
         }
     }
 
-    pub fn unlock_segment(&mut self, session: &Subsession) {
+    pub(crate) fn unlock_segment(&mut self, session: &Subsession) {
         self.core.segments.unlock(self.change, session);
     }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::command::Direct;
 use super::context::{Context, Flow};
 use super::event::HostEvent;
-use super::message::{HostId, Message, Subsession};
+use super::message::Message;
+use super::names::{HostId, Subsession};
 use super::reason::{Phase, Reason};
 use super::report::{Progress, Role};
 
@@ -76,7 +77,7 @@ impl Dsr {
         Phase::Preparing
     }
 
-    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+    pub(crate) fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
             HostEvent::Prepared { result, .. } => self.end(ctx, result),
             HostEvent::SessionGone { .. } => self.end(ctx, Err(Reason::Closing)),
@@ -84,7 +85,7 @@ impl Dsr {
         }
     }
 
-    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+    pub(crate) fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         self.end(ctx, Err(Reason::TimedOut(Phase::Preparing)))
     }
 

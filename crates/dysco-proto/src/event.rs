@@ -5,7 +5,8 @@ use dysco_common::{Delta, Translation};
 
 #[cfg(doc)]
 use super::command::{Anchor, Chain, Direct, Forwarder, Journal, Pair, Proxy};
-use super::message::{ChangeId, Facts, HostId, Measurement, Probe, Subsession};
+use super::message::{Facts, Measurement, Probe};
+use super::names::{ChangeId, HostId, Subsession};
 use super::reason::Reason;
 
 /// An event on this host.

@@ -15,7 +15,8 @@ use super::command::Chain;
 use super::context::{Context, Flow};
 use super::event::HostEvent;
 use super::left::TWO_MSL;
-use super::message::{Facts, HostId, Message, Order, Scope, Subsession};
+use super::message::{Facts, Message, Order, Scope};
+use super::names::{HostId, Subsession};
 use super::plan;
 use super::reason::{Phase, Reason};
 use super::record::{HeadStage, RoleRecord};
@@ -255,7 +256,12 @@ impl Head {
         }
     }
 
-    pub fn on_message(&mut self, ctx: &mut Context, from: &[HostId], message: Message) -> Flow {
+    pub(crate) fn on_message(
+        &mut self,
+        ctx: &mut Context,
+        from: &[HostId],
+        message: Message,
+    ) -> Flow {
         if self.is_left(from) {
             return self.left_says(ctx, from, message);
         }
@@ -282,7 +288,7 @@ impl Head {
         }
     }
 
-    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+    pub(crate) fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
             HostEvent::Locked { result, .. } if self.phase() == Phase::Locking => match result {
                 Ok(facts) => self.enlist(ctx, facts),
@@ -318,7 +324,7 @@ impl Head {
         }
     }
 
-    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+    pub(crate) fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         let phase = self.phase();
         match self.stage {
             Stage::Preparing { .. } => match self.waiting.first().copied() {

@@ -13,7 +13,8 @@ use super::command::Chain;
 use super::context::{Context, Flow};
 use super::event::HostEvent;
 use super::left::TWO_MSL;
-use super::message::{Facts, HostId, Message, Subsession};
+use super::message::{Facts, Message};
+use super::names::{HostId, Subsession};
 use super::reason::{Phase, Reason};
 use super::record::RoleRecord;
 use super::report::{Progress, Role};
@@ -141,7 +142,7 @@ impl Lead {
         }
     }
 
-    pub fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
+    pub(crate) fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
         let change = ctx.change;
         match message {
             Message::Lead { .. } if self.phase() == Phase::Locked => self.say_held(ctx),
@@ -180,7 +181,7 @@ impl Lead {
         }
     }
 
-    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+    pub(crate) fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
             HostEvent::Locked { result, .. } if self.phase() == Phase::Locking => match result {
                 Ok(facts) => self.held(ctx, facts),
@@ -254,7 +255,7 @@ impl Lead {
         }
     }
 
-    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+    pub(crate) fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         if self.is_gone() {
             return self.let_go(ctx, Reason::Closing);
         }

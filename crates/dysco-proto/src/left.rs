@@ -8,7 +8,8 @@ use dysco_common::two_paths::Cutoff;
 use super::command::{Anchor, Side};
 use super::context::{Context, Flow};
 use super::event::HostEvent;
-use super::message::{ChangeId, Facts, HostId, Message, Plan, Subsession};
+use super::message::{Facts, Message, Plan};
+use super::names::{ChangeId, HostId, Subsession};
 use super::reason::{MessageName, Phase, Reason};
 use super::record::{LeftStage, RoleRecord};
 use super::report::{Progress, Role};
@@ -214,7 +215,12 @@ impl Left {
         self.phase() < Phase::Cutting
     }
 
-    pub fn on_message(&mut self, ctx: &mut Context, from_right: bool, message: Message) -> Flow {
+    pub(crate) fn on_message(
+        &mut self,
+        ctx: &mut Context,
+        from_right: bool,
+        message: Message,
+    ) -> Flow {
         match message {
             Message::AckLock { plan, attempt, .. }
                 if self.phase() == Phase::Locking && attempt == self.attempt =>
@@ -256,7 +262,7 @@ impl Left {
         }
     }
 
-    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+    pub(crate) fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
             HostEvent::Locked { result, .. } if self.phase() == Phase::Locking => {
                 self.locked_here(ctx, result)
@@ -293,7 +299,7 @@ impl Left {
         }
     }
 
-    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+    pub(crate) fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         match self.phase() {
             Phase::Locking | Phase::Preparing | Phase::SettingUp => {
                 self.cancel(ctx, Reason::TimedOut(self.phase()))

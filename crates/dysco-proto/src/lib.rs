@@ -105,10 +105,13 @@ mod lead;
 mod left;
 mod local;
 mod machine;
+pub mod marked;
 mod meddling;
 mod message;
 mod middle;
+mod names;
 pub mod pairs;
+mod part;
 pub mod plan;
 mod proof;
 mod reason;
@@ -127,9 +130,10 @@ pub use kind::KindName;
 pub use machine::{Machine, Timer, UnderWay, Waits};
 pub use meddling::{Meddling, Way};
 pub use message::{
-    ChangeId, DecodeError, EncodeError, Facts, HostId, MAX_MESSAGE, Margins, Measurement, Message,
-    Order, Plan, Probe, Scope, Subsession, VERSION,
+    DecodeError, EncodeError, Facts, MAX_MESSAGE, Margins, Measurement, Message, Order, Plan,
+    Probe, Scope, VERSION,
 };
+pub use names::{ChangeId, HostId, Subsession};
 pub use reason::{End, MessageName, Phase, Reason};
 pub use record::RecordError;
 pub use report::{Progress, Report, Role, Violation};

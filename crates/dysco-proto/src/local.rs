@@ -9,12 +9,15 @@ use super::command::{Pair, Proxy};
 use super::context::{Context, Flow};
 use super::event::HostEvent;
 use super::left::TWO_MSL;
-use super::message::{Facts, HostId, Measurement, Message, Subsession};
+use super::message::{Facts, Measurement, Message};
 use super::middle::{CLOSE, CLOSE_TRIES, MEASURE, steady};
+use super::names::{HostId, Subsession};
 use super::plan;
 use super::reason::{Phase, Reason};
-use super::record::{LocalStage, RoleRecord};
+use super::record::LocalStage;
 use super::report::{Progress, Role};
+
+mod end;
 
 const PREPARE: Duration = Duration::from_secs(5);
 /// A session that has ended, and was not cut in this time, will never be cut. The data that the
@@ -107,7 +110,7 @@ impl Local {
     }
 
     /// Handles a message. Only an asker may send one.
-    pub fn on_message(&mut self, ctx: &mut Context, message: &Message) -> Flow {
+    pub(crate) fn on_message(&mut self, ctx: &mut Context, message: &Message) -> Flow {
         let (change, phase) = (ctx.change, self.phase);
         match (message, self.asker) {
             (Message::Ask { .. }, Some(asker)) => {
@@ -118,7 +121,7 @@ impl Local {
         }
     }
 
-    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+    pub(crate) fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
             HostEvent::Measured { result, .. } => match (self.phase, result) {
                 (Phase::Measuring, Ok(m)) => self.measured_first(ctx, m),
@@ -165,7 +168,7 @@ impl Local {
         }
     }
 
-    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+    pub(crate) fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         match self.phase {
             // A former process recorded that it would prepare, and nothing after that.
             Phase::Preparing if self.measured.is_none() => self.fail(ctx, Reason::Restarted),
@@ -309,96 +312,5 @@ impl Local {
             return self.fail(ctx, reason);
         }
         ctx.stale()
-    }
-
-    /// Takes everything back. Only before the cut.
-    fn fail(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
-        let prepared = self.phase >= Phase::Preparing;
-        if prepared {
-            ctx.command(Pair::Unjoin);
-        }
-        self.let_go(ctx);
-        // This command is the last: until everything is taken back, a crash must find the record.
-        if prepared {
-            ctx.erase();
-        }
-        let end = match prepared {
-            true => Progress::RolledBack(reason.clone()),
-            false => Progress::Refused(reason.clone()),
-        };
-        ctx.report(Role::Local, self.a, end);
-        self.finish(ctx, Err(reason))
-    }
-
-    /// Returns true if the proxy may end the sessions, and no end has.
-    fn is_between(&self) -> bool {
-        matches!(self.phase, Phase::Cutting | Phase::Draining) && !self.gone
-    }
-
-    /// Ends the session for both ends, because the data that the proxy held is lost.
-    fn break_off(&mut self, ctx: &mut Context, bytes: u32) -> Flow {
-        let reason = Reason::MiddleboxDied(bytes);
-        ctx.command(Pair::Reset);
-        self.let_go(ctx);
-        ctx.erase();
-        ctx.report(Role::Local, self.a, Progress::Lost(reason.clone()));
-        self.finish(ctx, Err(reason))
-    }
-
-    fn let_go(&mut self, ctx: &mut Context) {
-        ctx.command(Pair::Unlock);
-    }
-
-    fn finish(&mut self, ctx: &mut Context, result: Result<(), Reason>) -> Flow {
-        let change = ctx.change;
-        ctx.unlock(self.a);
-        if let Some(b) = self.b {
-            ctx.unlock(b);
-        }
-        if let Some(asker) = self.asker {
-            let result = result.clone();
-            ctx.say(asker, Message::Asked { change, result });
-        }
-        Flow::End(result)
-    }
-
-    fn no_record(&mut self, ctx: &mut Context, error: String) -> Flow {
-        match self.phase {
-            Phase::Preparing => {}
-            // The cut was ordered after the record, and has not been made.
-            Phase::Cutting => self.phase = Phase::Preparing,
-            // The record of the cut stays, and is sufficient.
-            _ => {
-                ctx.trouble(Reason::NoRecord(error));
-                return Flow::On;
-            }
-        }
-        ctx.purge();
-        self.fail(ctx, Reason::NoRecord(error))
-    }
-
-    fn session_gone(&mut self, ctx: &mut Context) -> Flow {
-        if self.phase < Phase::Cutting {
-            return self.fail(ctx, Reason::Closing);
-        }
-        self.gone = true;
-        // The data that the proxy still holds for the other end may drain. Otherwise everything is
-        // removed two MSL after the end.
-        match self.phase {
-            Phase::Closing => {}
-            Phase::Cutting => ctx.deadline(CUT_AFTER_END),
-            _ => ctx.deadline(TWO_MSL),
-        }
-        Flow::On
-    }
-
-    fn persist(&self, ctx: &mut Context, b: Subsession, stage: LocalStage) {
-        ctx.persist(RoleRecord::Local {
-            a: self.a,
-            b,
-            asker: self.asker,
-            translation: self.translation,
-            stage,
-        });
     }
 }

@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use dysco_common::chain::{Token, numbered};
 
 use super::asker::Asker;
-use super::authorise::{self, AsRight};
+use super::authorise;
 use super::command::{Action, Command, Journal};
 use super::context::{Context, Core, Flow, Limits, Stats, Time, Timing};
 use super::dsr::Dsr;
@@ -15,8 +15,10 @@ use super::head::Head;
 use super::lead::Lead;
 use super::left::Left;
 use super::local::Local;
-use super::message::{ChangeId, HostId, Message, Order, Subsession};
+use super::message::{Message, Order};
 use super::middle::Middle;
+use super::names::{ChangeId, HostId, Subsession};
+use super::part::Part;
 use super::proof::Proof;
 use super::reason::{Phase, Reason};
 use super::record::{Record, RecordError, RoleRecord};
@@ -27,12 +29,10 @@ use super::tail::Tail;
 
 mod begin;
 mod forwarder;
-mod part;
 mod restore;
 mod routing;
 mod timers;
 
-pub(super) use part::Part;
 pub use timers::{Timer, Waits};
 
 /// Number of waiting reports above which violations are only counted.

@@ -8,7 +8,7 @@ use dysco_common::probe::Change;
 use dysco_common::session::offer;
 use serde::{Deserialize, Serialize};
 
-use super::message::HostId;
+use super::names::HostId;
 
 /// A change to packets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]

@@ -6,15 +6,14 @@ use dysco_common::two_paths::Cutoff;
 use dysco_common::{Delta, Element, Translation};
 use serde::{Deserialize, Serialize};
 
+use super::names::{ChangeId, HostId, Subsession};
 use super::reason::{Phase, Reason};
 
 mod facts;
-mod names;
 mod order;
 mod wire;
 
 pub use facts::{Facts, Measurement, Plan, Probe};
-pub use names::{ChangeId, HostId, Subsession};
 pub use order::{Margins, Order};
 pub use wire::{DecodeError, EncodeError};
 

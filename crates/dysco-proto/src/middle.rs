@@ -7,7 +7,8 @@ use super::command::Proxy;
 use super::context::{Context, Flow, Time};
 use super::event::HostEvent;
 use super::left::TWO_MSL;
-use super::message::{ChangeId, Facts, HostId, Measurement, Message, Plan, Subsession};
+use super::message::{Facts, Measurement, Message, Plan};
+use super::names::{HostId, Subsession};
 use super::plan;
 use super::reason::{Phase, Reason};
 use super::record::RoleRecord;
@@ -167,11 +168,16 @@ impl Middle {
 
     /// Returns true if another change that needs this one's left end has to wait. It is answered by
     /// the outcome of this one, so that of two contenders one wins.
-    pub fn parks_others(&self) -> bool {
+    pub(crate) fn parks_others(&self) -> bool {
         self.phase() < Phase::Locked
     }
 
-    pub fn on_message(&mut self, ctx: &mut Context, from_right: bool, message: Message) -> Flow {
+    pub(crate) fn on_message(
+        &mut self,
+        ctx: &mut Context,
+        from_right: bool,
+        message: Message,
+    ) -> Flow {
         match message {
             Message::Ask { .. } => {
                 self.tell_asker(ctx);
@@ -233,7 +239,7 @@ impl Middle {
         }
     }
 
-    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+    pub(crate) fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
             HostEvent::Measured { result, .. } => match (&mut self.stage, result) {
                 (Stage::Measuring, Ok(m)) => self.measured_first(ctx, m),
@@ -263,7 +269,7 @@ impl Middle {
         }
     }
 
-    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+    pub(crate) fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         let phase = self.phase();
         match &self.stage {
             Stage::Measuring => self.fail(ctx, Reason::TimedOut(phase), false),

@@ -3,7 +3,8 @@
 use dysco_common::session::{offer, translation};
 use dysco_common::{Offer, Translation};
 
-use super::message::{Facts, Measurement, Subsession};
+use super::message::{Facts, Measurement};
+use super::names::Subsession;
 use super::reason::{End, Reason};
 
 /// Ticks of a millisecond by which the new path's timestamps start ahead of the middlebox's, so

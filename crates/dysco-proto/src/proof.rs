@@ -13,7 +13,8 @@ use dysco_common::Translation;
 use super::command::Direct;
 use super::context::{Context, Flow};
 use super::event::{HostEvent, Watched};
-use super::message::{HostId, Message, Subsession};
+use super::message::Message;
+use super::names::{HostId, Subsession};
 use super::reason::{Phase, Reason};
 use super::report::{Progress, Role};
 
@@ -65,7 +66,7 @@ impl Proof {
         self.b.map(|b| b.right.ip())
     }
 
-    pub fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
+    pub(crate) fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
         match message {
             Message::ProveAck { result, .. } if self.phase == Phase::SettingUp => match result {
                 // `Prove` is repeated until the client has answered. The segment is sent once more
@@ -84,7 +85,7 @@ impl Proof {
         }
     }
 
-    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+    pub(crate) fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
             HostEvent::Watching { result, .. } if self.phase == Phase::Measuring => {
                 match result.and_then(|w| self.take(ctx, w)) {
@@ -98,7 +99,7 @@ impl Proof {
         }
     }
 
-    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+    pub(crate) fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         let reason = match (self.phase, self.right()) {
             (Phase::SettingUp, Some(right)) if !self.sent => Reason::NoAgent(right),
             (Phase::SettingUp, Some(right)) => {

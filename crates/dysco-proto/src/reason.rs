@@ -8,7 +8,7 @@ use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
 use super::meddling::{Meddling, Way};
-use super::message::{ChangeId, HostId, Subsession};
+use super::names::{ChangeId, HostId, Subsession};
 
 /// Progress of a change.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash, Serialize, Deserialize)]

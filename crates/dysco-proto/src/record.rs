@@ -6,7 +6,8 @@ use dysco_common::two_paths::Cutoff;
 use dysco_explain::{Explain, Explanation, display_explained};
 use serde::{Deserialize, Serialize};
 
-use super::message::{ChangeId, HostId, Order, Plan, Subsession};
+use super::message::{Order, Plan};
+use super::names::{ChangeId, HostId, Subsession};
 
 /// First byte of each record.
 const VERSION: u8 = 8;
@@ -125,7 +126,7 @@ pub(super) enum LeftStage {
 }
 
 impl LeftStage {
-    pub fn is_rolled_back(self) -> bool {
+    pub(crate) fn is_rolled_back(self) -> bool {
         match self {
             LeftStage::Preparing | LeftStage::TakenBack { .. } => true,
             LeftStage::Cut { .. } | LeftStage::Completing { .. } => false,

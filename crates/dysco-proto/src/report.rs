@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::message::{ChangeId, HostId, Subsession};
+use super::names::{ChangeId, HostId, Subsession};
 use super::reason::Reason;
 
 /// Role of a host in a change.

@@ -10,7 +10,8 @@ use super::command::{Anchor, Side};
 use super::context::{Context, Flow};
 use super::event::HostEvent;
 use super::left::TWO_MSL;
-use super::message::{Facts, HostId, Message, Subsession};
+use super::message::{Facts, Message};
+use super::names::{HostId, Subsession};
 use super::reason::{Phase, Reason};
 use super::record::{RightStage, RoleRecord};
 use super::report::{Progress, Role};
@@ -92,7 +93,12 @@ impl Right {
         self.left
     }
 
-    pub fn on_message(&mut self, ctx: &mut Context, from_left: bool, message: Message) -> Flow {
+    pub(crate) fn on_message(
+        &mut self,
+        ctx: &mut Context,
+        from_left: bool,
+        message: Message,
+    ) -> Flow {
         match message {
             Message::Introduce { .. } => self.introduced(ctx),
             Message::SetUp { new, .. } => match &self.stage {
@@ -130,7 +136,7 @@ impl Right {
         }
     }
 
-    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+    pub(crate) fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
             HostEvent::Locked { result, .. } if self.phase() == Phase::Locking => match result {
                 Ok(facts) => {
@@ -176,7 +182,7 @@ impl Right {
         }
     }
 
-    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+    pub(crate) fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         let (phase, gone) = (self.phase(), self.is_gone());
         match &mut self.stage {
             Stage::Cancelling { why, .. } => {

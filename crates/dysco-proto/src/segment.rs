@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use dysco_common::Element;
 
-use super::message::{ChangeId, HostId, Order, Subsession};
+use super::message::Order;
+use super::names::{ChangeId, HostId, Subsession};
 use super::reason::Reason;
 
 /// Locked segments of all sessions.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::context::Time;
 use super::left::given_up;
-use super::message::{ChangeId, HostId, Message};
+use super::message::Message;
+use super::names::{ChangeId, HostId};
 use super::reason::Reason;
 use super::report::Role;
 

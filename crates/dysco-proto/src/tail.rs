@@ -10,7 +10,8 @@ use super::command::Chain;
 use super::context::{Context, Flow};
 use super::event::HostEvent;
 use super::left::TWO_MSL;
-use super::message::{Facts, HostId, Message, Subsession};
+use super::message::{Facts, Message};
+use super::names::{HostId, Subsession};
 use super::reason::{Phase, Reason};
 use super::record::RoleRecord;
 use super::report::{Progress, Role};
@@ -144,7 +145,7 @@ impl Tail {
         }
     }
 
-    pub fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
+    pub(crate) fn on_message(&mut self, ctx: &mut Context, message: Message) -> Flow {
         match message {
             Message::Extend { .. } if self.phase() == Phase::SettingUp => self.say_extended(ctx),
             Message::Switched { cutoff, .. } => self.switched(ctx, cutoff),
@@ -164,7 +165,7 @@ impl Tail {
         }
     }
 
-    pub fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
+    pub(crate) fn on_event(&mut self, ctx: &mut Context, event: HostEvent) -> Flow {
         match event {
             HostEvent::Locked { result, .. } if self.phase() == Phase::Locking => match result {
                 Ok(facts) => self.extend(ctx, facts),
@@ -253,7 +254,7 @@ impl Tail {
         }
     }
 
-    pub fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
+    pub(crate) fn on_deadline(&mut self, ctx: &mut Context) -> Flow {
         if self.is_gone() {
             return self.roll_back(ctx, Reason::Closing);
         }

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::message::{ChangeId, HostId, Message};
+use super::message::Message;
+use super::names::{ChangeId, HostId};
 
 /// The messages, in the order in which they were sent.
 #[derive(Clone, Default)]

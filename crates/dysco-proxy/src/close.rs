@@ -10,10 +10,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::duplicate::{Duplicate, Process, Processes, is_no_socket};
 use super::error::CloseError;
-use super::held::gone;
 use super::kernel::connected;
 use super::pair::{Closed, End, Pair};
-use super::sys::{cookie, key, set_option};
+use super::sys::{cookie, gone, key, set_option};
 
 pub(super) const TCP_REPAIR: i32 = 19;
 const TCP_REPAIR_QUEUE: i32 = 20;
@@ -33,7 +32,7 @@ enum Now {
 }
 
 /// Closes both sockets. Blocks for some microseconds.
-pub fn close_silently(pair: &Pair, processes: &mut Processes) -> Result<Closed, CloseError> {
+pub(crate) fn close_silently(pair: &Pair, processes: &mut Processes) -> Result<Closed, CloseError> {
     let process = gone(processes.open(pair.id.pid));
     let process = process.map_err(|e| system(pair, "find the process", e))?;
     let Some(process) = process else {

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use dysco_common::FlowKey;
 use netlink_sys::{Socket, SocketAddr as Kernel, protocols::NETLINK_SOCK_DIAG};
 
-use super::table::Row;
+use super::proc_net::Row;
 
 // linux/netlink.h
 const NLMSG_ERROR: u16 = 2;
@@ -192,7 +192,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::table::rows_in;
+    use crate::proc_net::rows_in;
 
     #[test]
     fn a_destroyed_connection_is_reset() {

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use super::duplicate::{Duplicate, Process, is_no_socket};
 use super::pair::{Direction, End, Pair};
 use super::pipes;
-use super::sys::{cookie, key};
+use super::sys::{cookie, gone, key};
 
 /// Duplicates of a pair's descriptors. They must be held for a few milliseconds only, because the
 /// proxy's own close does not close a socket while a duplicate exists.
@@ -67,13 +67,4 @@ pub(crate) fn never_waits(fd: &OwnedFd) -> bool {
 /// Returns true if this is the same socket, with the same connection.
 pub fn is(fd: &OwnedFd, end: &End) -> bool {
     cookie(fd).is_ok_and(|c| c == end.cookie) && key(fd).is_ok_and(|k| k == end.key)
-}
-
-/// Maps the error of a process or descriptor that no longer exists to `None`.
-pub fn gone<T>(r: io::Result<T>) -> io::Result<Option<T>> {
-    match r {
-        Ok(v) => Ok(Some(v)),
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::EBADF)) => Ok(None),
-        Err(e) => Err(e),
-    }
 }

@@ -12,7 +12,8 @@ use tracing::{debug, info, warn};
 use super::error::Refused;
 use super::lock;
 use super::registry::Registry;
-use super::reports::{self, Sender};
+use super::reports;
+use super::sender::Sender;
 use super::sweep::Sweep;
 
 /// Maximum number of waiting reports, about 2 MB. If the queue is full, the shims wait.

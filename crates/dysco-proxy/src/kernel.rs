@@ -27,8 +27,8 @@ mod state {
     pub const FIN_WAIT2: u8 = 5;
     pub const CLOSE: u8 = 7;
     pub const CLOSE_WAIT: u8 = 8;
-    pub const LAST_ACK: u8 = 9;
-    pub const CLOSING: u8 = 11;
+    pub(crate) const LAST_ACK: u8 = 9;
+    pub(crate) const CLOSING: u8 = 11;
 }
 
 /// `TCP_INFO` of a socket.

@@ -4,6 +4,8 @@
 //! data plane's agent and on the types of the local API.
 
 mod ask;
+mod blocking;
+mod claim;
 mod close;
 mod config;
 mod declared;
@@ -19,15 +21,18 @@ mod labels;
 mod listener;
 mod measure;
 mod names;
+mod network;
 pub mod outside;
 mod pair;
 mod pipes;
 pub mod port;
+mod proc_net;
 mod process;
 mod receipts;
 mod registry;
 pub mod repair;
 mod reports;
+mod sender;
 mod sending;
 mod shim_socket;
 mod stalled;
@@ -36,21 +41,21 @@ mod sys;
 pub mod table;
 #[cfg(test)]
 mod tests;
+mod transparent;
 pub mod tuning;
 mod unwanted;
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dysco_api::ProcessName;
 use dysco_common::FlowKey;
-use dysco_scheduling::spawn_long;
 use tokio::sync::broadcast;
 use tracing::warn;
 
+use blocking::{blocking, long};
 use port::HeldPort;
 
 use declared::{Declarations, declarations, label_sessions};
@@ -245,78 +250,12 @@ impl ProxySide {
         Some(label)
     }
 
-    /// Returns whether this pair may lose its proxy according to the newest claim, which may
-    /// differ from `pair`. The claim is not checked here. With `word`, the operator has vouched
-    /// for the listener in the request.
-    pub fn transparent(&self, pair: &Pair, word: bool) -> Result<(), NotTransparent> {
-        let now = self.registry().newest(pair);
-        let now = now.ok_or(NotTransparent::Gone(pair.id))?;
-        if now.witness == Witness::Counts {
-            return match word || self.is_declared(&now.a.key.local()) {
-                true => Ok(()),
-                false => Err(NotTransparent::OnlyCounts {
-                    listener: now.a.key.local(),
-                    forward: now.forward.delta,
-                    reverse: now.reverse.delta,
-                }),
-            };
-        }
-        let direction = match (now.forward.endless, now.reverse.endless) {
-            (true, true) => return Ok(()),
-            (false, false) => return Err(NotTransparent::NotSpliced),
-            (true, false) => "reverse",
-            (false, true) => "forward",
-        };
-        if word {
-            return Ok(());
-        }
-        self.vouched(&now, direction)
-    }
-
-    /// Returns whether configuration or HAProxy vouches for the listener of a pair whose
-    /// `direction` is not spliced.
-    fn vouched(&self, pair: &Pair, direction: &'static str) -> Result<(), NotTransparent> {
-        let listener = pair.a.key.local();
-        if self.is_declared(&listener) {
-            return Ok(());
-        }
-        match lock(&self.0.modes).of(pair.id.pid, &listener) {
-            Some(m) if m.mode == "tcp" => Ok(()),
-            Some(m) => Err(NotTransparent::Parsed {
-                direction,
-                listener,
-                frontend: m.frontend.clone(),
-                mode: m.mode.clone(),
-            }),
-            None => Err(NotTransparent::OneDirection {
-                direction,
-                listener,
-            }),
-        }
-    }
-
-    fn is_declared(&self, listener: &SocketAddr) -> bool {
-        listener::declared(&lock(&self.0.declarations).listeners, listener)
-    }
-
     /// Waits while the program that counts receiving calls is being attached.
     async fn witness_ready(&self) {
         let receipts = self.registry().receipts();
         while receipts.is_opening() {
             tokio::time::sleep(REPORT_DELAY).await;
         }
-    }
-
-    /// Returns an error if the kernel saw receiving calls on a direction reported as spliced.
-    pub fn received(&self, pair: &Pair) -> Result<(), NotTransparent> {
-        let (receipts, now) = {
-            let registry = self.registry();
-            (registry.receipts(), registry.newest(pair))
-        };
-        let against = now.and_then(|now| receipts.against(&now));
-        against.map_or(Ok(()), |(direction, calls)| {
-            Err(NotTransparent::Received { direction, calls })
-        })
     }
 
     /// Checks the newest claim against the kernel's counts and against the receiving calls that
@@ -429,23 +368,4 @@ impl ProxySide {
 /// Locks a mutex, even if poisoned. No lock is held while its data is inconsistent.
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Runs a blocking function outside the runtime's threads, with their scheduling priority.
-async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
-    ended(tokio::task::spawn_blocking(f)).await
-}
-
-/// Runs a long function outside the runtime's threads, with normal scheduling priority.
-async fn long<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
-    ended(spawn_long(f)).await
-}
-
-async fn ended<T>(task: tokio::task::JoinHandle<T>) -> T {
-    match task.await {
-        Ok(v) => v,
-        Err(e) if e.is_panic() => std::panic::resume_unwind(e.into_panic()),
-        // The runtime is stopping, and nothing awaits the answer.
-        Err(_) => std::future::pending().await,
-    }
 }

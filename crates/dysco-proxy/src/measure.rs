@@ -8,12 +8,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use super::claim::{Look, Snapshot, Way, ways};
 use super::duplicate::Processes;
-use super::empty::{Emptiness, Moment};
 use super::error::{MeasureError, slow_and_fast};
 use super::held::{self, Held, never_waits};
 use super::kernel::{Reading, info};
-use super::pair::{Direction, Measured, Pair, Witness};
+use super::pair::{Measured, Pair};
 use super::pipes;
 use super::process::sleeps;
 use super::sending::Sending;
@@ -32,113 +32,6 @@ const SILENT: u32 = 20;
 const TCP_TIMESTAMP: i32 = 24;
 /// `TCPI_OPT_USEC_TS` of kernel 6.7 (include/uapi/linux/tcp.h), which libc does not name.
 const USEC_TS: u8 = 64;
-
-/// Readings of both sockets of a pair in sequence, and then of its pipes.
-struct Snapshot {
-    /// Readings of A and of B.
-    ends: [Reading; 2],
-    /// Bytes in the pipes, forward and reverse. Pipes are pooled, so the bytes may belong to
-    /// other sessions.
-    piped: [i64; 2],
-}
-
-impl Snapshot {
-    fn take(held: &Held, pipes: [Option<&OwnedFd>; 2]) -> io::Result<Snapshot> {
-        let Snapshot { ends, .. } = Snapshot::of_sockets([&held.a, &held.b])?;
-        let bytes = |pipe: Option<&OwnedFd>| pipe.map_or(Ok(0), pipes::bytes);
-        Ok(Snapshot {
-            ends,
-            piped: [bytes(pipes[0])?, bytes(pipes[1])?],
-        })
-    }
-
-    /// Takes a snapshot of the sockets alone.
-    fn of_sockets([a, b]: [&OwnedFd; 2]) -> io::Result<Snapshot> {
-        Ok(Snapshot {
-            ends: [Reading::of(a)?, Reading::of(b)?],
-            piped: [0; 2],
-        })
-    }
-
-    /// Returns the end that a direction is read from, and the end that it is written to.
-    fn of(&self, from: usize) -> (&Reading, &Reading) {
-        (&self.ends[from], &self.ends[1 - from])
-    }
-}
-
-/// Measurement of one direction: forward, which is read from A, or reverse.
-#[derive(Clone)]
-struct Way {
-    from: usize,
-    to_opened: bool,
-    claim: i64,
-    met: bool,
-    seen: Option<i64>,
-    /// Evidence of emptiness; present if the claim alone is no proof.
-    empty: Option<Emptiness>,
-    /// True if the claim stems from moments at which the process was empty, so that only the
-    /// claim itself remains to be confirmed.
-    observed: bool,
-}
-
-impl Way {
-    fn name(&self) -> &'static str {
-        ["forward", "reverse"][self.from]
-    }
-
-    /// Evaluates two consecutive snapshots, if nothing moved from the one to the other. Returns
-    /// the delta as an error if more was written than the claim allows, regardless of bytes that
-    /// the process holds.
-    fn judge(&mut self, before: &Snapshot, after: &Snapshot, look: Look) -> Result<(), i64> {
-        let (from_before, to_before) = before.of(self.from);
-        let (from, to) = after.of(self.from);
-        if !(from_before.same_in(from) && to_before.same_out(to)) {
-            return Ok(());
-        }
-        let delta = to.written(self.to_opened) - from.read();
-        self.seen = Some(delta);
-        if delta > self.claim {
-            return Err(delta);
-        }
-        // The pipe was read between the two snapshots' readings of the sockets.
-        let piped = before.piped[self.from];
-        let Some(empty) = &mut self.empty else {
-            self.met |= delta == self.claim || delta + piped == self.claim;
-            return Ok(());
-        };
-        let moment = Moment {
-            at: look.at,
-            read: from.read(),
-            is_highest: delta == self.claim,
-            no_input: from.unread == 0,
-            has_room: to_before.has_room && to.has_room,
-            asleep: look.asleep,
-        };
-        empty.add(&moment);
-        let again = moment.is_empty() || piped > 0 && delta + piped == self.claim;
-        self.met |= empty.is_observed() || self.observed && again;
-        Ok(())
-    }
-
-    /// Returns true if bytes in a pipe may account for missing ones.
-    fn counts_pipes(&self) -> bool {
-        self.empty.is_none() || self.observed
-    }
-
-    /// Returns true if the delta is as claimed, and emptiness is required. The process may then
-    /// hold data.
-    fn may_be_full(&self) -> bool {
-        self.empty.is_some() && self.seen == Some(self.claim)
-    }
-}
-
-/// Circumstances of two snapshots.
-#[derive(Clone, Copy)]
-struct Look {
-    at: Duration,
-    /// True if the process slept between the two.
-    asleep: bool,
-}
 
 /// Looks for moments that confirm the claims of both directions while the proxy continues. Blocks
 /// for up to `limit` and a few milliseconds.
@@ -276,25 +169,6 @@ fn look_in_pipes(
         w.met = met;
     }
     Ok(met == [true; 2])
-}
-
-fn ways(pair: &Pair) -> [Way; 2] {
-    let way = |from, to_opened, d: &Direction| {
-        let follows_each_byte = pair.witness == Witness::Shim && (d.endless || d.declared);
-        Way {
-            from,
-            to_opened,
-            claim: d.delta,
-            met: false,
-            seen: None,
-            empty: (!follows_each_byte).then(Emptiness::default),
-            observed: pair.witness == Witness::Counts,
-        }
-    };
-    [
-        way(0, pair.b.opened_here, &pair.forward),
-        way(1, pair.a.opened_here, &pair.reverse),
-    ]
 }
 
 fn snapshot(

@@ -13,8 +13,7 @@ use nix::poll::PollFlags;
 use nix::sys::stat::{SFlag, fstat};
 
 use super::duplicate::{Duplicate, Process};
-use super::held::gone;
-use super::sys::{count, is_ready};
+use super::sys::{count, gone, is_ready};
 
 const FIONREAD: libc::c_ulong = 0x541B;
 /// Bit for read access in the mode of a descriptor's link in `/proc`.

@@ -8,7 +8,7 @@ use std::os::linux::fs::MetadataExt;
 use dysco_api::{ListenAddress, ProcessName};
 use dysco_explain::Cause;
 
-use super::elsewhere::{Elsewhere, is_ours};
+use super::network::{Elsewhere, is_ours};
 use super::table;
 
 /// Number of bytes that the kernel keeps of a process's name.

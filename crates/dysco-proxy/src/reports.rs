@@ -8,21 +8,12 @@ use dysco_common::shim::{Report, ReportKind, report};
 
 use super::duplicate::Process;
 use super::error::Refused;
-use super::held::gone;
 use super::kernel::opened_here;
 use super::lock;
 use super::pair::{Direction, End, Pair, PairId, Witness};
 use super::registry::Registry;
-use super::sys::{cookie, key, of_our_network};
-
-/// Sender of a report, as the kernel attests it.
-#[derive(Clone, Copy, Debug)]
-pub struct Sender {
-    /// Pid of the sender.
-    pub pid: i32,
-    /// User id of the sender.
-    pub uid: u32,
-}
+use super::sender::Sender;
+use super::sys::{cookie, gone, key, of_our_network};
 
 /// Processes one report, and counts it.
 pub fn take(registry: &Mutex<Registry>, from: Sender, r: &Report) -> Result<(), Refused> {

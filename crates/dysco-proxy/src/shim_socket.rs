@@ -21,7 +21,7 @@ use super::error::StartError;
 use super::inbox::{Got, Inbox};
 use super::lock;
 use super::registry::Registry;
-use super::reports::Sender;
+use super::sender::Sender;
 use super::unwanted;
 
 /// Interval at which a stop is noticed.

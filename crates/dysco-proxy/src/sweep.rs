@@ -4,10 +4,11 @@
 use std::sync::Mutex;
 
 use super::duplicate::{Process, is_no_socket};
-use super::held::{gone, is};
+use super::held::is;
 use super::lock;
 use super::pair::{End, Pair, PairId};
 use super::registry::Registry;
+use super::sys::gone;
 
 /// Number of pairs examined in one pass. There are a few passes a second.
 const LOOKS: usize = 64;

@@ -118,3 +118,12 @@ pub(crate) fn of_our_network(fd: &OwnedFd) -> io::Result<bool> {
     let name = SO_NETNS_COOKIE;
     Ok(option::<u64>(fd, libc::SOL_SOCKET, name)? == option::<u64>(&ours, libc::SOL_SOCKET, name)?)
 }
+
+/// Maps the error of a process or descriptor that no longer exists to `None`.
+pub fn gone<T>(r: io::Result<T>) -> io::Result<Option<T>> {
+    match r {
+        Ok(v) => Ok(Some(v)),
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::EBADF)) => Ok(None),
+        Err(e) => Err(e),
+    }
+}

@@ -95,7 +95,7 @@ impl Control {
 }
 
 /// True if requests are read while this number of reports waits.
-pub fn takes_requests(reports: usize) -> bool {
+pub(crate) fn takes_requests(reports: usize) -> bool {
     reports < MANY
 }
 

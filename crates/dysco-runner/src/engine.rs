@@ -126,7 +126,7 @@ impl Runner {
     }
 
     /// Gives a session a turn, behind those that wait for one.
-    pub fn schedule(&mut self, id: u64) {
+    pub(crate) fn schedule(&mut self, id: u64) {
         if let Some(session) = self.sessions.get_mut(&id)
             && !session.scheduled
         {

@@ -85,7 +85,7 @@ impl Host {
     }
 
     /// Watches a socket no more. Closing it is not enough while `dyscod` has a duplicate.
-    pub fn unwatch(&mut self, socket: impl AsFd, token: u64) {
+    pub(crate) fn unwatch(&mut self, socket: impl AsFd, token: u64) {
         self.places.remove(&token);
         let _ = epoll::delete(&self.epoll, socket);
     }

@@ -77,7 +77,7 @@ impl Event {
 
 impl Flow {
     /// True if the flow is a direction of the session.
-    pub fn is_session(self) -> bool {
+    pub(crate) fn is_session(self) -> bool {
         !matches!(self, Flow::Own(_))
     }
 }

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use dysco_common::Element;
 use dysco_proto::{Margins, Order, Reason};
 
-use super::config::{Ask, Configuration, LEFT, RIGHT};
-use super::host::{self, element, place_of};
+use super::configuration::{Ask, Configuration, LEFT, RIGHT};
+use super::place::{element, place_of, session};
 use super::seed;
 use super::world::{Accepted, Broken, World};
 use crate::drive::{NOW, Twist};
@@ -36,7 +36,7 @@ impl World {
     }
 
     /// Requests one more chain when everything is over.
-    pub fn ask_once_more(&mut self, config: &Configuration) {
+    pub(crate) fn ask_once_more(&mut self, config: &Configuration) {
         self.once_more = true;
         let after: &[usize] = match self.host(LEFT).chain.is_empty() {
             true => &[2],
@@ -118,7 +118,7 @@ impl World {
             false => Margins::default(),
         };
         let mut order = Order {
-            session: host::session(),
+            session: session(),
             before,
             after,
             margins,

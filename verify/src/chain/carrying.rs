@@ -2,7 +2,9 @@
 
 use crate::nature::Nature;
 
-use super::config::{Ask, BOTH_SIDES, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, Seen};
+use super::configuration::{
+    Ask, BOTH_SIDES, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, Seen,
+};
 
 /// Resets answer whatever is sent on new paths.
 pub(super) const REJECTED: Configuration = Configuration {
@@ -31,7 +33,7 @@ pub(super) const CLOSING_INSERT_BACK: Configuration = Configuration {
 };
 
 /// Returns all these configurations.
-pub fn carrying() -> Vec<Configuration> {
+pub(crate) fn carrying() -> Vec<Configuration> {
     [
         streams(),
         more_streams(),

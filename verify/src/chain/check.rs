@@ -3,8 +3,9 @@
 use dysco_common::Delta;
 use dysco_proto::{ChangeId, Machine, Role};
 
-use super::config::{Configuration, LEFT, RIGHT};
-use super::host::{Host, LEFTWARDS, RIGHTWARDS, Wrong, place_of};
+use super::configuration::{Configuration, LEFT, RIGHT};
+use super::host::{Host, Wrong};
+use super::place::{LEFTWARDS, RIGHTWARDS, place_of};
 use super::world::{Accepted, Broken, World};
 
 impl World {

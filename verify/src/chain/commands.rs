@@ -3,7 +3,7 @@
 use dysco_proto::command::{Anchor, Chain, Direct, Forwarder, Journal, Pair, Proxy};
 use dysco_proto::{Action, ChangeId, Command, HostEvent};
 
-use super::config::LEFT;
+use super::configuration::LEFT;
 use super::engine::refused;
 use super::host::{Host, Wrong};
 use super::seed;

@@ -8,8 +8,9 @@ use dysco_common::two_paths::Cutoff;
 use dysco_common::{Delta, Element, Offer};
 use dysco_proto::{ChangeId, Facts, HostEvent, HostId, Reason, Scope, Subsession};
 
-use super::config::{LEFT, RIGHT};
-use super::host::{Held, Host, LEFTWARDS, Later, Other, RIGHTWARDS, Route, Wrong};
+use super::configuration::{LEFT, RIGHT};
+use super::host::{Held, Host, Later, Other, Route, Wrong};
+use super::place::{LEFTWARDS, RIGHTWARDS};
 use super::seed;
 
 pub(super) fn refused() -> Reason {

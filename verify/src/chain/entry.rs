@@ -101,7 +101,7 @@ impl Entry {
     }
 
     /// Models `Agent::settle_path`.
-    pub fn settles(&mut self, peer_cutoff: u32) -> bool {
+    pub(crate) fn settles(&mut self, peer_cutoff: u32) -> bool {
         let s = &mut self.s;
         (s.cut_in, s.two.cut_in_set) = (peer_cutoff, 1);
         let acked = has_old(Anchor::Local, s, peer_cutoff);
@@ -121,7 +121,7 @@ impl Entry {
     }
 
     /// True if the other end has acknowledged everything that this end has shown or may show.
-    pub fn is_heard(&self) -> bool {
+    pub(crate) fn is_heard(&self) -> bool {
         !after(self.s.snd_max, self.s.rcv_ack)
     }
 
@@ -178,7 +178,7 @@ impl Entry {
     }
 
     /// Returns true once when both FINs have passed.
-    pub fn has_closed(&mut self) -> bool {
+    pub(crate) fn has_closed(&mut self) -> bool {
         let life = &mut self.s.life;
         let news = life.fin_out & life.fin_in != 0 && life.notified == 0;
         life.notified |= u8::from(news);
@@ -225,7 +225,7 @@ impl Entry {
     }
 
     /// True if `dysco_follow` may take the path.
-    pub fn may_follow(&self) -> bool {
+    pub(crate) fn may_follow(&self) -> bool {
         let s = &self.s;
         self.is(State::Joining) && s.life.opened_here == 0 && s.two.part == part::NEXT
     }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
-use std::net::IpAddr;
 
 use dysco_common::delta::Reach;
 use dysco_common::{Delta, Element};
@@ -10,9 +9,10 @@ use dysco_proto::{
     ChangeId, Command, HostEvent, HostId, Machine, Progress, Report, Role, Subsession,
 };
 
-use super::config::{LEFT, RIGHT};
+use super::configuration::{LEFT, RIGHT};
 use super::entry::Entry;
-use super::lines::Passed;
+use super::passed::Passed;
+use super::place::{LEFTWARDS, RIGHTWARDS, address, session};
 use super::seed::Seed;
 use crate::drive::{self, Engine, NOW, Twist};
 
@@ -29,12 +29,6 @@ pub struct Other {
     /// True if packets arrive on the path.
     pub joined: bool,
 }
-
-/// Side of a host on which the session continues to the end that accepted it. A left anchor acts on
-/// this side.
-pub const RIGHTWARDS: usize = 0;
-/// The opposite side, on which a right anchor acts.
-pub const LEFTWARDS: usize = 1;
 
 /// The data plane of an anchor, on one side. The death of a daemon does not change it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -209,32 +203,6 @@ impl Hash for Host {
 /// Result of one input.
 pub type Outcome = drive::Outcome<Wrong>;
 
-/// The address of a host.
-pub fn address(place: usize) -> IpAddr {
-    IpAddr::from([10, 0, 0, place as u8 + 1])
-}
-
-/// The host as an element of a chain.
-pub fn element(place: usize) -> Element {
-    Element::Host(address(place))
-}
-
-/// Returns the host that has an address.
-pub fn place_of(host: HostId) -> Option<usize> {
-    match host {
-        IpAddr::V4(a) => usize::from(a.octets()[3]).checked_sub(1),
-        IpAddr::V6(_) => None,
-    }
-}
-
-/// The session.
-pub fn session() -> Subsession {
-    Subsession {
-        left: (address(LEFT), 40_000).into(),
-        right: (address(RIGHT), 80).into(),
-    }
-}
-
 impl Host {
     /// Creates a host. A host of the session's chain forwards the session.
     pub fn new(place: usize, passes: bool, seed: Option<Seed>) -> Host {
@@ -289,7 +257,7 @@ impl Host {
     }
 
     /// True if the host is an end of the session.
-    pub fn is_anchor(&self) -> bool {
+    pub(crate) fn is_anchor(&self) -> bool {
         self.place <= RIGHT
     }
 

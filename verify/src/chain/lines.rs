@@ -9,31 +9,11 @@ use dysco_common::{Delta, State};
 use dysco_proto::ChangeId;
 
 use super::entry::{Entry, Sent};
-use super::host::{Host, LEFTWARDS, Later, RIGHTWARDS, Route};
+use super::host::{Host, Later, Route};
+use super::place::{LEFTWARDS, RIGHTWARDS};
 use super::seed;
 use crate::plane::Packet;
 use crate::socket::Base;
-
-/// Highest numbers that have passed a host of the chain towards one side.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Passed {
-    end: u32,
-    ack: u32,
-}
-
-impl Passed {
-    /// Nothing has passed of a direction that begins at these numbers.
-    pub fn nothing(base: &Base) -> Passed {
-        Passed {
-            end: base.out,
-            ack: base.into,
-        }
-    }
-
-    fn note(&mut self, seg: &Segment) {
-        (self.end, self.ack) = (max(self.end, seg.end()), max(self.ack, seg.ack));
-    }
-}
 
 /// Opposite side of a host.
 pub fn other(side: usize) -> usize {

@@ -4,21 +4,27 @@
 //! paths that it hears, and the hosts that know them. Either path may carry any segment, so that a
 //! byte is lost only if it is sent where no host hears it.
 
-pub mod ask;
-pub mod carrying;
-pub mod check;
-pub mod commands;
+mod ask;
+mod carrying;
+mod check;
+mod commands;
 pub mod config;
-pub mod engine;
-pub mod entry;
-pub mod host;
-pub mod lines;
+mod configuration;
+mod engine;
+mod entry;
+mod fate;
+mod host;
+mod lines;
 pub mod model;
-pub mod quiesce;
-pub mod seed;
+mod passed;
+mod place;
+mod quiesce;
+mod seed;
 pub mod seeded;
-pub mod state;
-pub mod stream;
-pub mod transit;
-pub mod without_bytes;
-pub mod world;
+mod several_requests;
+mod state;
+mod stream;
+mod streams;
+mod transit;
+mod without_bytes;
+mod world;

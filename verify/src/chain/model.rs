@@ -6,13 +6,13 @@ mod properties;
 use dysco_proto::{ChangeId, HostId, Time, Timer};
 use stateright::{Model, Property};
 
-use super::config::{Configuration, LEFT};
+use super::configuration::{Configuration, LEFT};
 use super::host::{Host, Route};
-use super::stream::Delivery;
+use super::streams::Delivery;
 use super::world::World;
 use crate::drive::{NOW, Twist};
 use crate::report::Explorable;
-use crate::run::{Fates, explain};
+use crate::run::{Fates, account};
 use crate::socket::Say;
 use properties::sometimes;
 
@@ -235,14 +235,10 @@ impl Explorable for Exploration {
     }
 
     fn tell(&self, world: &World, action: &Action) -> String {
-        let plainly = |twist: Twist| match twist {
-            Twist::Plain => String::new(),
-            other => format!(" ({other:?})"),
-        };
         match action {
             Action::Deliver { index, keep, twist } => {
                 let again = if *keep { ", to come again" } else { "" };
-                format!("{} arrives{again}{}", world.net[*index], plainly(*twist))
+                format!("{} arrives{again}{}", world.net[*index], twist.aside())
             }
             Action::Lose(index) => format!("{} is lost", world.net[*index]),
             Action::Happen {
@@ -252,19 +248,13 @@ impl Explorable for Exploration {
             } => {
                 let event = format!("{:?}", world.host(*place).events[*index]);
                 let name = event.split('(').next().unwrap_or_default();
-                format!("{place}: {name}{}", plainly(*twist))
+                format!("{place}: {name}{}", twist.aside())
             }
             other => format!("{other:?}"),
         }
     }
 
     fn explain(&self, world: &World) -> Vec<String> {
-        let mut lines = vec![format!(
-            "broken: {:?}, fate: {:?}",
-            world.broken, world.fate
-        )];
-        let after = explain(&self.config, world).into_iter();
-        lines.extend(after.map(|line| format!("   {line}")));
-        lines
+        account(&self.config, world, &world.broken, &world.fate)
     }
 }

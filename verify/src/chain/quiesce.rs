@@ -3,40 +3,14 @@
 use dysco_proto::{ChangeId, Machine, Margins, Message, Order, Role, Timer};
 
 use super::ask::LAST;
-use super::config::{Configuration, LEFT, RIGHT};
-use super::host::{self, Ending, Host, LEFTWARDS, Plane, RIGHTWARDS, Route, address};
+use super::configuration::{Configuration, LEFT, RIGHT};
+use super::fate::Fate;
+use super::host::{Ending, Host, Plane, Route};
+use super::place::{LEFTWARDS, RIGHTWARDS, address, session};
 use super::world::{Accepted, World};
 use crate::drive::{NOW, Twist};
 use crate::nature::Nature;
 use crate::run::{Fates, Quiesce};
-
-/// Outcome of a state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Fate {
-    /// Everything is over and in order.
-    #[default]
-    Ends,
-    /// The world never comes to rest.
-    Endless,
-    /// Nothing can happen any more, and a change is still in progress.
-    Stranded,
-    /// The two anchors are on different paths, or on one that carries nothing.
-    Disagreement,
-    /// A record, a lock or a second path remains.
-    Leftover,
-    /// A host that has left the chain still knows the session.
-    Remembered,
-    /// The firewall of a host that has left the chain still knows the session.
-    StateLeft,
-    /// The session can no longer get another chain.
-    Stuck,
-    /// An end waits for bytes or for an acknowledgement that never arrives.
-    Starved,
-    /// The requester has not received the outcome.
-    Unreported,
-    /// Nothing went wrong, and the request had no effect.
-    NobodyWon,
-}
 
 impl Quiesce for World {
     type Configuration = Configuration;
@@ -221,7 +195,7 @@ fn is_free(host: &Host) -> bool {
     let Some(mut machine) = host.machine.clone() else {
         return false;
     };
-    let session = host::session();
+    let session = session();
     if host.place == LEFT {
         let order = Order {
             session,

@@ -2,12 +2,7 @@
 //! its inputs and its results. The machine itself contains none of this.
 
 use dysco_common::transit::Stays;
-use dysco_proto::{ChangeId, Machine, Message, Phase, Role, Scope};
-
-use super::config::{Configuration, LEFT, RIGHT};
-use super::host::{LEFTWARDS, address};
-use super::world::World;
-use crate::drive::{NOW, Twist};
+use dysco_proto::{Message, Scope};
 
 /// A bug that a protocol of this kind may have.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -53,37 +48,37 @@ pub enum Seed {
 }
 
 /// True if an operator's request names the chain that the session had at first.
-pub fn is_outdated(seed: Option<Seed>) -> bool {
+pub(crate) fn is_outdated(seed: Option<Seed>) -> bool {
     seed == Some(Seed::SecondAnchor)
 }
 
 /// True if state is reported as installed before it is.
-pub fn hurries_state(seed: Option<Seed>) -> bool {
+pub(crate) fn hurries_state(seed: Option<Seed>) -> bool {
     seed == Some(Seed::StateEarly)
 }
 
 /// True if a firewall keeps its state of a session that its host forgets.
-pub fn keeps_state(seed: Option<Seed>, scope: Scope) -> bool {
+pub(crate) fn keeps_state(seed: Option<Seed>, scope: Scope) -> bool {
     seed == Some(Seed::StateStays) && scope == Scope::Newcomer
 }
 
 /// True if a path may carry an acknowledgement of what it has not carried.
-pub fn acks_unseen(seed: Option<Seed>) -> bool {
+pub(crate) fn acks_unseen(seed: Option<Seed>) -> bool {
     seed == Some(Seed::AcksUnseen)
 }
 
 /// True if a path counts as having carried everything as soon as it is taken.
-pub fn settles_early(seed: Option<Seed>) -> bool {
+pub(crate) fn settles_early(seed: Option<Seed>) -> bool {
     seed == Some(Seed::SettlesEarly)
 }
 
 /// True if firewalls on the way back are shown nothing.
-pub fn shows_nothing(seed: Option<Seed>) -> bool {
+pub(crate) fn shows_nothing(seed: Option<Seed>) -> bool {
     seed == Some(Seed::BackUnannounced)
 }
 
 /// Returns which of two paths of a session a host keeps after its daemon was down.
-pub fn guesses(seed: Option<Seed>, known: Stays) -> Stays {
+pub(crate) fn guesses(seed: Option<Seed>, known: Stays) -> Stays {
     match seed {
         Some(Seed::TakesLast) => Stays::Later,
         _ => known,
@@ -91,37 +86,37 @@ pub fn guesses(seed: Option<Seed>, known: Stays) -> Stays {
 }
 
 /// True if a daemon that starts again keeps one path of a session alone, without asking.
-pub fn collects_living(seed: Option<Seed>) -> bool {
+pub(crate) fn collects_living(seed: Option<Seed>) -> bool {
     seed == Some(Seed::CollectsLiving)
 }
 
 /// True if numbers stay as they are when a host leaves that has shifted them.
-pub fn moves_nothing(seed: Option<Seed>) -> bool {
+pub(crate) fn moves_nothing(seed: Option<Seed>) -> bool {
     seed == Some(Seed::DeltaUnmoved)
 }
 
 /// True if packets on a path are delivered before it has opened.
-pub fn hears_unopened(seed: Option<Seed>) -> bool {
+pub(crate) fn hears_unopened(seed: Option<Seed>) -> bool {
     seed == Some(Seed::HearsUnopened)
 }
 
 /// True if a path is taken as soon as its SYN is answered.
-pub fn compares_nothing(seed: Option<Seed>) -> bool {
+pub(crate) fn compares_nothing(seed: Option<Seed>) -> bool {
     seed == Some(Seed::ComparesNothing)
 }
 
 /// True if the end of a session is not seen on the path that was left.
-pub fn misses_late_ends(seed: Option<Seed>) -> bool {
+pub(crate) fn misses_late_ends(seed: Option<Seed>) -> bool {
     seed == Some(Seed::LateEndMissed)
 }
 
 /// True if the end that a path has carried is forgotten with that path.
-pub fn keeps_ends(seed: Option<Seed>) -> bool {
+pub(crate) fn keeps_ends(seed: Option<Seed>) -> bool {
     seed == Some(Seed::EndKept)
 }
 
 /// True if the left anchor writes only the first record of each change.
-pub fn forgets_records(seed: Option<Seed>) -> bool {
+pub(crate) fn forgets_records(seed: Option<Seed>) -> bool {
     seed == Some(Seed::NoRecord)
 }
 
@@ -131,50 +126,10 @@ pub fn silences(seed: Option<Seed>, message: &Message) -> bool {
 }
 
 /// True if the message is never sent.
-pub fn mutes(seed: Option<Seed>, message: &Message) -> bool {
+pub(crate) fn mutes(seed: Option<Seed>, message: &Message) -> bool {
     match seed {
         Some(Seed::CancelOnce) => matches!(message, Message::Query { .. }),
         Some(Seed::DeltaUnasked) => matches!(message, Message::AskDelta { .. }),
         _ => false,
-    }
-}
-
-/// Applies the bug after each input of a host.
-pub fn after(config: &Configuration, world: &mut World, place: usize) {
-    let part = |world: &World, role| -> Option<(ChangeId, Phase)> {
-        let changes = world.host(place).machine.iter().flat_map(Machine::changes);
-        let mut own = changes.filter(|c| c.role == role);
-        own.next().map(|c| (c.change, c.phase))
-    };
-    let says = |world: &mut World, message: Message| {
-        world.input(config, LEFT, Twist::Plain, |m| {
-            m.handle_message(NOW, &[address(RIGHT)], message);
-        });
-    };
-    match config.seed {
-        Some(Seed::RightForgets) => {
-            if let Some((_, Phase::Draining)) = part(world, Role::Tail) {
-                world.edit(place, |h| h.planes[LEFTWARDS].other = None);
-            }
-        }
-        Some(Seed::NoAck) => {
-            if let Some((change, Phase::Cancelling)) = part(world, Role::Head) {
-                let before = world.host(LEFT).held.contains_key(&change);
-                if before {
-                    says(world, Message::CancelAck { change });
-                }
-            }
-        }
-        Some(Seed::LeftNotBack) => {
-            if let Some((change, Phase::Cancelling)) = part(world, Role::Head)
-                && let Some(left) = world.left_of(change).filter(|_| place == LEFT)
-                && world.believed.insert(change)
-            {
-                world.input(config, LEFT, Twist::Plain, |m| {
-                    m.handle_message(NOW, &[address(left)], Message::Abandoned { change });
-                });
-            }
-        }
-        _ => {}
     }
 }

@@ -1,7 +1,7 @@
 //! Configurations in which each bug that is put in on purpose shows.
 
 use super::carrying::{CLOSING_INSERT_BACK, REJECTED, RENUMBERED};
-use super::config::{
+use super::configuration::{
     Ask, BOTH_SIDES, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, STAYS, Seen,
 };
 use super::seed::Seed;

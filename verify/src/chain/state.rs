@@ -6,8 +6,9 @@ use std::net::IpAddr;
 
 use dysco_proto::{ChangeId, HostId, Message};
 
-use super::config::{Configuration, LEFT};
-use super::host::{Later, address, place_of};
+use super::configuration::{Configuration, LEFT};
+use super::host::Later;
+use super::place::{address, place_of};
 use super::seed;
 use super::world::World;
 
@@ -61,7 +62,7 @@ impl World {
     }
 
     /// True if a host is first asked to get ready. That request precedes the state.
-    pub fn comes_later(&self, place: usize, event: &Later) -> bool {
+    pub(crate) fn comes_later(&self, place: usize, event: &Later) -> bool {
         let Later::Install(change, _) = event else {
             return false;
         };
@@ -90,7 +91,10 @@ impl World {
 
     /// Changes for which a host waits for state that will not arrive, because the daemon that was
     /// to install it died.
-    pub fn waits_in_vain(&self, place: usize) -> impl Iterator<Item = (ChangeId, HostId)> + '_ {
+    pub(crate) fn waits_in_vain(
+        &self,
+        place: usize,
+    ) -> impl Iterator<Item = (ChangeId, HostId)> + '_ {
         let host = self.host(place);
         let comes = |change: ChangeId, to: HostId| {
             let to = place_of(to).map(|to| self.host(to));
@@ -104,14 +108,17 @@ impl World {
     }
 
     /// Changes for which a host waits for state.
-    pub fn waits_for_state(&self, place: usize) -> impl Iterator<Item = (ChangeId, HostId)> + '_ {
+    pub(crate) fn waits_for_state(
+        &self,
+        place: usize,
+    ) -> impl Iterator<Item = (ChangeId, HostId)> + '_ {
         let host = self.host(place);
         let moves = host.moves.keys().filter(|_| host.machine.is_some());
         moves.copied()
     }
 
     /// Ends the wait for state.
-    pub fn give_up_state(&mut self, change: ChangeId, to: HostId) {
+    pub(crate) fn give_up_state(&mut self, change: ChangeId, to: HostId) {
         self.moved(change, to, false);
     }
 }

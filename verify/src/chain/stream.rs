@@ -5,107 +5,24 @@
 //! packet may be late: it has left its end, and arrives at any later moment.
 
 use std::collections::BTreeMap;
-use std::hash::{Hash, Hasher};
 
 use dysco_common::State;
 use dysco_common::seq::{after, max};
 use dysco_common::tcp::Segment;
 use dysco_proto::ChangeId;
 
-use super::config::{Configuration, LEFT, RIGHT};
+use super::configuration::{Configuration, LEFT, RIGHT};
 use super::entry::Entry;
-use super::host::{Host, LEFTWARDS, RIGHTWARDS, Route};
-use super::lines::{Passed, other};
+use super::host::{Host, Route};
+use super::lines::other;
+use super::passed::Passed;
+use super::place::{LEFTWARDS, RIGHTWARDS};
+use super::streams::{BEGIN, Delivery, SIDES, Streams, UnderWay, sender};
 use super::world::{Broken, World};
 use crate::nature::{Nature, reset};
 use crate::parts::digest;
 use crate::plane::Packet;
-use crate::socket::{Base, Harm, Say, Socket};
-
-/// Initial numbers of the two directions at the left end. They wrap within the first bytes.
-const BEGIN: Base = Base {
-    out: u32::MAX,
-    into: 0x7fff_ffff,
-};
-
-/// Fate of a segment.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Delivery {
-    /// The segment arrives, unless a device on its path drops it.
-    Arrives,
-    /// The segment is lost before any device on its path has seen it.
-    Lost,
-    /// The segment is in flight for some time.
-    Late,
-}
-
-/// A segment in flight, behind this host.
-#[derive(Clone, Copy, Debug)]
-struct UnderWay {
-    side: usize,
-    from: usize,
-    route: Route,
-    packet: Packet,
-}
-
-/// The streams.
-#[derive(Clone, Debug)]
-pub struct Streams {
-    /// Sockets of the left end and of the right end.
-    sockets: [Socket; 2],
-    /// Initial numbers of the two ends. They may differ by what middleboxes have inserted.
-    bases: [Base; 2],
-    /// For each hop of a path (named by the host to its left): the numbers up to which the filter
-    /// there has seen the data to each side, as the wire has them.
-    seen: BTreeMap<(Route, usize), [u32; 2]>,
-    late: Option<UnderWay>,
-    /// True if data sent before the switch was retransmitted after it.
-    pub repeated: bool,
-    /// True if a segment was split, its data on one path and its acknowledgement on the other.
-    pub split: bool,
-}
-
-/// Hashes the state without the observed events, because they decide nothing.
-impl Hash for Streams {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.sockets, &self.seen).hash(state);
-        if let Some(u) = &self.late {
-            let Segment {
-                seq,
-                ack,
-                flags,
-                len,
-                ..
-            } = u.packet.seg;
-            (u.side, u.from, u.route, u.packet.first).hash(state);
-            (seq, ack, flags, len).hash(state);
-        }
-    }
-}
-
-/// Index of the end that sends the data to one side.
-fn sender(side: usize) -> usize {
-    match side {
-        RIGHTWARDS => LEFT,
-        _ => RIGHT,
-    }
-}
-
-/// Side towards which each end sends.
-const SIDES: [usize; 2] = [RIGHTWARDS, LEFTWARDS];
-
-impl Configuration {
-    /// True if the sessions of this configuration carry anything.
-    pub fn has_streams(&self) -> bool {
-        self.bytes != [0; 2] || self.closes != [false; 2]
-    }
-
-    /// Number of units that go to one side, and number of bytes among them.
-    fn units(&self, side: usize) -> (u8, u8) {
-        let bytes = self.bytes[side];
-        (bytes + u8::from(self.closes[side]), bytes)
-    }
-}
+use crate::socket::{Base, Harm, Say};
 
 impl World {
     /// Begins the streams: the session is open, and nothing has been sent yet.
@@ -183,7 +100,7 @@ impl World {
     }
 
     /// True if an end has reason to send such a segment.
-    pub fn can_say(&self, config: &Configuration, side: usize, say: Say) -> bool {
+    pub(crate) fn can_say(&self, config: &Configuration, side: usize, say: Say) -> bool {
         let Some(streams) = &self.streams else {
             return false;
         };
@@ -200,7 +117,7 @@ impl World {
     }
 
     /// True if one more segment may be late.
-    pub fn can_be_late(&self) -> bool {
+    pub(crate) fn can_be_late(&self) -> bool {
         self.streams.as_ref().is_some_and(|s| s.late.is_none())
     }
 
@@ -245,7 +162,7 @@ impl World {
     }
 
     /// Delivers the late segment.
-    pub fn comes_late(&mut self, config: &Configuration) {
+    pub(crate) fn comes_late(&mut self, config: &Configuration) {
         let late = self.streams.as_mut().and_then(|s| s.late.take());
         if let Some(u) = late {
             self.go(config, u.side, u.from, u.route, u.packet);
@@ -297,7 +214,7 @@ impl World {
 
     /// Places at which a reset answers the packet that opens a new path, with the number that the
     /// end expects.
-    pub fn rejections(&self, config: &Configuration) -> Vec<(usize, usize, Route, u32)> {
+    pub(crate) fn rejections(&self, config: &Configuration) -> Vec<(usize, usize, Route, u32)> {
         if config.nature != Nature::Rejects {
             return Vec::new();
         }
@@ -399,13 +316,13 @@ impl World {
     }
 
     /// True if the streams are closed: nothing more is sent of the session.
-    pub fn has_closed(&self, config: &Configuration) -> bool {
+    pub(crate) fn has_closed(&self, config: &Configuration) -> bool {
         config.closes == [true; 2] && !self.gone() && self.is_carried(config)
     }
 
     /// True if the streams are closed and both ends' hosts know, so that only the collection of
     /// their entries remains.
-    pub fn is_collectable(&self, config: &Configuration) -> bool {
+    pub(crate) fn is_collectable(&self, config: &Configuration) -> bool {
         let knows = |(end, side): (usize, usize)| {
             let host = self.host(end);
             let entry = host.entries.get(&(side, host.planes[side].current));
@@ -416,7 +333,7 @@ impl World {
     }
 
     /// True if both FINs have passed while an end took a new path and received on the path before.
-    pub fn has_closed_between(&self) -> bool {
+    pub(crate) fn has_closed_between(&self) -> bool {
         let over = |h: &Host| {
             let between = |e: &&Entry| e.is(State::Switching);
             let mut entries = h.entries.values().filter(between);

@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use dysco_common::transit::{Keep, Stays};
 use dysco_proto::{ChangeId, Order, Reason, Scope};
 
-use super::config::{LEFT, RIGHT};
-use super::host::{Host, Later, Route, element};
+use super::configuration::{LEFT, RIGHT};
+use super::host::{Host, Later, Route};
+use super::place::element;
 use super::seed;
 use super::world::World;
 
@@ -164,7 +165,7 @@ impl Host {
 impl World {
     /// Hosts that a session passes by two paths, when no host will state any more which path is in
     /// use. These hosts may ask.
-    pub fn uncertain(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn uncertain(&self) -> impl Iterator<Item = usize> + '_ {
         let left = self.host(LEFT).machine.as_ref();
         let quiesce = left.is_some_and(|m| m.changes().next().is_none()) && !self.gone();
         let is_uncertain = |h: &&super::host::Host| {

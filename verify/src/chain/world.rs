@@ -1,6 +1,7 @@
 //! A state of the model: hosts, messages in flight between them, and the faults that may still
 //! occur.
 
+mod seeded;
 mod steps;
 
 use std::collections::BTreeSet;
@@ -10,10 +11,11 @@ use std::net::IpAddr;
 use dysco_common::Delta;
 use dysco_proto::{ChangeId, Phase};
 
-use super::config::{Configuration, Faults, LEFT, RIGHT};
-use super::host::{self, Host, LEFTWARDS, RIGHTWARDS, Route, Wrong, element};
-use super::quiesce::Fate;
-use super::stream::Streams;
+use super::configuration::{Configuration, Faults, LEFT, RIGHT};
+use super::fate::Fate;
+use super::host::{self, Host, Route, Wrong};
+use super::place::{LEFTWARDS, RIGHTWARDS, element};
+use super::streams::Streams;
 use crate::parts::{Net, Sealed, digest};
 use crate::socket::Harm;
 
@@ -271,12 +273,12 @@ impl World {
     }
 
     /// True if a path carries nothing.
-    pub fn is_dead(&self, route: Route) -> bool {
+    pub(crate) fn is_dead(&self, route: Route) -> bool {
         route.is_some_and(|change| self.dead.contains(&change))
     }
 
     /// Changes whose right anchor's data plane may follow the left anchor's.
-    pub fn can_follow(&self) -> impl Iterator<Item = ChangeId> + '_ {
+    pub(crate) fn can_follow(&self) -> impl Iterator<Item = ChangeId> + '_ {
         let may = |a: &&Accepted| {
             let [left, right] = a.anchors().map(|at| self.host(at));
             let route = Some(a.change);
@@ -316,7 +318,7 @@ impl World {
     }
 
     /// Changes that only wait for late packets.
-    pub fn waits_late(&self, place: usize) -> impl Iterator<Item = ChangeId> + '_ {
+    pub(crate) fn waits_late(&self, place: usize) -> impl Iterator<Item = ChangeId> + '_ {
         let host = self.host(place);
         let held = host.held.iter().filter(|_| host.machine.is_some());
         let late = held.filter(|(_, h)| h.completed && h.erased);
@@ -325,7 +327,7 @@ impl World {
 
     /// Path that an anchor may take next, or takes and may leave again. None if both anchors have
     /// seen that the path carries the session.
-    pub fn mortal(&self) -> Option<ChangeId> {
+    pub(crate) fn mortal(&self) -> Option<ChangeId> {
         let last = self.accepted.last()?;
         let change = last.change;
         let [one, other] = last.anchors().map(|at| self.host(at));
@@ -343,7 +345,7 @@ impl World {
 
     /// True if no message is in flight and no daemon is down or at work, so that only time can
     /// advance the changes.
-    pub fn only_time_helps(&self, config: &Configuration) -> bool {
+    pub(crate) fn only_time_helps(&self, config: &Configuration) -> bool {
         let idle = |h: &Host| h.machine.is_some() && h.events.is_empty();
         let looks = |h: &Host| {
             let carried = self.carried(h.place).next();

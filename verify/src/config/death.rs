@@ -1,8 +1,7 @@
 //! Proxies that die at any moment of a change, whatever data they hold.
 
-use super::{AT_PROXY, BASIC, Configuration, NONE, Seen};
+use super::configuration::{AT_PROXY, BASIC, Configuration, Faults, NONE, Seen};
 use crate::seed::Seed;
-use crate::world::Faults;
 
 /// One proxy process dies.
 const DIES: Faults = Faults { proxies: 1, ..NONE };

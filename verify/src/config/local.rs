@@ -1,8 +1,7 @@
 //! The proxy's host is both anchors: its neighbours run no daemon, and no messages are sent.
 
-use super::{AT_PROXY, BASIC, BOTH, Configuration, NONE, Seen, TWICE};
+use super::configuration::{AT_PROXY, BASIC, BOTH, Configuration, Faults, NONE, Seen, TWICE};
 use crate::seed::Seed;
-use crate::world::Faults;
 
 const LOCAL: Configuration = Configuration {
     alone: true,

@@ -1,9 +1,8 @@
 //! New paths that alter packets, so that no session may take these paths.
 
-use super::{BASIC, Configuration, NONE, Seen, TWICE};
+use super::configuration::{BASIC, Configuration, Faults, NONE, Seen, TWICE};
 use crate::nature::Nature;
 use crate::seed::Seed;
-use crate::world::Faults;
 
 const REJECTED: Configuration = Configuration {
     nature: Nature::Rejects,

@@ -1,8 +1,7 @@
 //! New paths that die while two paths are in use.
 
-use super::{BASIC, Configuration, NONE, Seen, TWICE};
+use super::configuration::{BASIC, Configuration, Faults, NONE, Seen, TWICE};
 use crate::seed::Seed;
-use crate::world::Faults;
 
 /// One path dies, in one direction or both.
 const DIES: Faults = Faults { deaths: 1, ..NONE };

@@ -1,8 +1,8 @@
 //! Configurations in which each bug that is put in on purpose shows.
 
-use super::{BASIC, Configuration, NEIGHBOURS, NONE, TWICE, death, local, meddled, path_liveness};
+use super::configuration::{BASIC, Configuration, Faults, NEIGHBOURS, NONE, TWICE};
+use super::{death, local, meddled, path_liveness};
 use crate::seed::Seed;
-use crate::world::Faults;
 
 /// Returns a configuration for each bug that is put in on purpose.
 pub fn seeded() -> Vec<Configuration> {

@@ -5,7 +5,6 @@ use dysco_proto::{Action, ChangeId, Command, HostEvent, Reason};
 
 use super::{Host, Wrong};
 use crate::plane::Entry;
-use crate::seed;
 
 impl dysco_proto::Host for Host {
     type Outcome = ();
@@ -94,7 +93,7 @@ impl dysco_proto::Host for Host {
 
     fn journal(&mut self, change: ChangeId, command: Journal) {
         match command {
-            Journal::Persist { record } if seed::local::puts_off(self, change) => {
+            Journal::Persist { record } if self.puts_off(change) => {
                 self.spoilt.record = Some(record);
             }
             Journal::Persist { record } => {

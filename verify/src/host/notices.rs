@@ -85,7 +85,7 @@ impl Host {
 
     /// True if the entry may be collected: by all that was seen its session is over, and if the
     /// session was changed, its socket is gone as well.
-    pub fn collectable(&self, side: Side, finished: bool) -> bool {
+    pub(crate) fn collectable(&self, side: Side, finished: bool) -> bool {
         let Some(entry) = self.entry(side) else {
             return false;
         };

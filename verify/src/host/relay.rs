@@ -1,44 +1,18 @@
 //! The commands of a host that is both anchors, carried out as the engine's `relay`
 //! and `commands` do: entry by entry, and packets may pass in between.
 
-use std::hash::{Hash, Hasher};
-
 use dysco_common::State;
 use dysco_common::Translation;
 use dysco_common::two_paths::{self, Anchor};
 use dysco_proto::command::Journal;
 use dysco_proto::{ChangeId, Command, Facts, HostEvent, Measurement, Reason, Subsession};
 
+use super::rest::Rest;
 use super::{Host, Wrong};
 use crate::drive::Twist;
 use crate::place::{self, Side};
 use crate::plane::Entry;
 use crate::seed::local as seed;
-
-/// Remaining work of an engine that was held up.
-#[derive(Clone, Debug)]
-pub enum Rest {
-    /// The whole command.
-    Command(Command),
-    /// Join the second entry, and report that both are joined.
-    Join(ChangeId),
-    /// Cut the second entry.
-    Cut(ChangeId),
-    /// Notify this entry of the cutoff at which the other entry's new data begins.
-    CutIn(ChangeId, Side),
-    /// Report that both entries are cut.
-    SayCut(ChangeId),
-    /// Relay the data of the second end.
-    Relay(ChangeId),
-    /// Take back the second entry.
-    Unjoin(ChangeId),
-}
-
-impl Hash for Rest {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        format!("{self:?}").hash(state);
-    }
-}
 
 impl Host {
     /// Both entries of a change that has two.

@@ -6,10 +6,10 @@ use stateright::Property;
 
 use super::Exploration;
 use crate::config::Seen;
+use crate::fate::Fate;
 use crate::host::{Alone, Ending};
 use crate::place::{self, Side};
 use crate::plane::Entry;
-use crate::quiesce::Fate;
 use crate::world::{Broken, World};
 
 /// True if two segments that share a session are locked at the same time. A left anchor that has

@@ -23,7 +23,7 @@ impl Entry {
     }
 
     /// Models `ingress::opening` at the right anchor, and returns its answer.
-    pub fn receive_announcement(
+    pub(crate) fn receive_announcement(
         &mut self,
         announcement: &Segment,
         tell: &mut Vec<Notice>,

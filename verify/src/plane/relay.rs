@@ -70,7 +70,7 @@ impl Entry {
     }
 
     /// Forgets the cutoffs of a change whose record is gone, because nothing reads them any more.
-    pub fn forget_change(&mut self) {
+    pub(crate) fn forget_change(&mut self) {
         if self.state() == State::Relay {
             self.forget_two();
         }

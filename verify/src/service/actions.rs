@@ -2,10 +2,9 @@
 
 use super::config::Configuration;
 use super::daemon::Stage;
-use super::packets::{Mishap, Place, Twist};
+use super::network::{Mishap, Place, Side, Twist};
 use super::seed::Seed;
 use super::tcp::Say;
-use super::tunnel::Side;
 use super::world::World;
 
 /// One step.
@@ -73,7 +72,7 @@ impl World {
     }
 
     /// Adds the steps by which connections come to daemons.
-    pub fn tunnels_come(&self, actions: &mut Vec<Action>) {
+    pub(crate) fn tunnels_come(&self, actions: &mut Vec<Action>) {
         for (tunnel, sides) in self.tunnels.iter().enumerate() {
             for (host, side) in sides.iter().enumerate() {
                 let alive = !self.hosts[host].daemon.dead;
@@ -175,7 +174,7 @@ impl World {
 }
 
 /// All faults that may happen to the packets of a step.
-pub fn twists(lost: bool, late: bool) -> impl Iterator<Item = Twist> {
+pub(crate) fn twists(lost: bool, late: bool) -> impl Iterator<Item = Twist> {
     let mishaps = [
         (Mishap::Lost, lost),
         (Mishap::Late, late),

@@ -10,7 +10,7 @@ use super::world::{START, World};
 
 impl World {
     /// Puts services into the session: the handler has its sockets, and the session enters.
-    pub fn put_alone(&mut self, config: &Configuration) -> bool {
+    pub(crate) fn put_alone(&mut self, config: &Configuration) -> bool {
         let host = &mut self.hosts[0];
         if host.daemon.stage != Stage::None || !host.record.are(phase::DIRECT) || self.puts == 0 {
             return false;
@@ -28,7 +28,7 @@ impl World {
 
     /// The services leave the handler. The session leaves the detour, once it has entered it both
     /// ways.
-    pub fn left_alone(&mut self, config: &Configuration) -> bool {
+    pub(crate) fn left_alone(&mut self, config: &Configuration) -> bool {
         let host = &mut self.hosts[0];
         let Some(handler) = &mut host.handler else {
             return false;
@@ -72,7 +72,7 @@ impl World {
     }
 
     /// Takes the session as far as its routes have changed.
-    pub fn step_alone(&mut self, config: &Configuration) {
+    pub(crate) fn step_alone(&mut self, config: &Configuration) {
         let host = &mut self.hosts[0];
         host.record.settle();
         let drained = match config.seed {
@@ -108,7 +108,7 @@ impl World {
     }
 
     /// The handler of a host dies. Its daemon resets the sockets that have bytes.
-    pub fn handler_dies(&mut self, config: &Configuration, host: usize) -> bool {
+    pub(crate) fn handler_dies(&mut self, config: &Configuration, host: usize) -> bool {
         if self.hosts[host].handler.is_none() || self.hosts[host].daemon.dead {
             return false;
         }

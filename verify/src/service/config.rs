@@ -52,7 +52,7 @@ pub enum Seen {
 }
 
 /// Events that are kept in a state. The others show in the state itself.
-pub const HISTORY: u16 = 0x7f;
+pub(crate) const HISTORY: u16 = 0x7f;
 
 /// One exploration.
 #[derive(Clone, Debug)]

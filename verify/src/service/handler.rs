@@ -83,7 +83,7 @@ impl Handler {
     }
 
     /// True if its sockets were reset.
-    pub fn is_dead(&self) -> bool {
+    pub(crate) fn is_dead(&self) -> bool {
         self.sockets.iter().flatten().all(|socket| socket.dead)
     }
 
@@ -111,7 +111,7 @@ impl Handler {
 
     /// Encrypts what the local end has sent. Returns the bytes for the other handler, and whether
     /// the last frame follows them.
-    pub fn encrypt(&mut self) -> (Vec<Byte>, bool) {
+    pub(crate) fn encrypt(&mut self) -> (Vec<Byte>, bool) {
         let Some(near) = &self.sockets[0] else {
             return (Vec::new(), false);
         };
@@ -124,7 +124,7 @@ impl Handler {
     }
 
     /// Decrypts what the other handler has sent, if it may be read.
-    pub fn decrypt(&mut self) {
+    pub(crate) fn decrypt(&mut self) {
         let Some(near) = self.sockets[0].as_mut().filter(|_| self.open) else {
             return;
         };

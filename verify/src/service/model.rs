@@ -5,11 +5,11 @@ use stateright::{Model, Property};
 use super::actions::{Action, twists};
 use super::config::{Configuration, Seen};
 use super::fate::Fate;
-use super::packets::{Mishap, Place};
+use super::network::{Mishap, Place};
 use super::tcp::{Harm, Say};
 use super::world::{Broken, World};
 use crate::report::Explorable;
-use crate::run::{Fates, explain};
+use crate::run::{Fates, account};
 
 /// A configuration, and the known outcomes of its states.
 pub struct Exploration {
@@ -265,12 +265,6 @@ impl Explorable for Exploration {
     }
 
     fn explain(&self, world: &World) -> Vec<String> {
-        let mut lines = vec![format!(
-            "broken: {:?}, fate: {:?}",
-            world.broken, world.fate
-        )];
-        let after = explain(&self.config, world).into_iter();
-        lines.extend(after.map(|line| format!("   {line}")));
-        lines
+        account(&self.config, world, &world.broken, &world.fate)
     }
 }

@@ -5,58 +5,10 @@ use dysco_common::detour::{End, FromEnd, Header, Way, cut, from_end, from_socket
 use dysco_common::tcp::{ACK, FIN, RST};
 
 use super::config::{Configuration, Seen};
+use super::network::{Late, Mishap, Place, To, Twist};
 use super::seed::{self, Seed};
 use super::tcp::{Packet, Say};
 use super::world::{Broken, FIRST, World};
-
-/// A place to which a packet goes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub enum To {
-    /// The socket of an end.
-    End(usize),
-    /// A socket of the handler of a host: the near one, or the far one.
-    Socket(usize, usize),
-    /// The interface of a host.
-    Host(usize),
-}
-
-/// A socket.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Place {
-    /// That of an end.
-    End(usize),
-    /// That of a handler: the near one, or the far one.
-    Socket(usize, usize),
-}
-
-/// A packet that comes late.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Late {
-    /// Its destination.
-    pub to: To,
-    /// The packet.
-    pub packet: Packet,
-}
-
-/// Fate of the packet of this number among those that a step causes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Twist {
-    /// Number of the packet.
-    pub at: u8,
-    /// Its fate.
-    pub what: Mishap,
-}
-
-/// A fault of the network.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Mishap {
-    /// The packet is lost.
-    Lost,
-    /// The packet comes later.
-    Late,
-    /// The packet comes, and comes again later.
-    Twice,
-}
 
 impl World {
     /// A socket says something. Returns false if it has no reason to, or if the step causes fewer
@@ -126,7 +78,7 @@ impl World {
     }
 
     /// A packet arrives.
-    pub fn lands(
+    pub(crate) fn lands(
         &mut self,
         config: &Configuration,
         to: To,

@@ -37,7 +37,7 @@ impl World {
     }
 
     /// Asks the other host to put services in (`invite`).
-    pub fn put_pair(&mut self, config: &Configuration, host: usize) -> bool {
+    pub(crate) fn put_pair(&mut self, config: &Configuration, host: usize) -> bool {
         let h = &mut self.hosts[host];
         if h.daemon.dead || h.daemon.stage != Stage::None || self.puts == 0 {
             return false;

@@ -67,7 +67,7 @@ impl Record {
     }
 
     /// True if no data takes the detour, as the programs decide.
-    pub fn is_past(&self) -> bool {
+    pub(crate) fn is_past(&self) -> bool {
         let past =
             |way: &Way| way.phase == phase::DIRECT || way.phase == phase::LEAVING && way.is_done();
         past(&self.0.out) && past(&self.0.back)
@@ -107,7 +107,7 @@ impl Record {
     }
 
     /// `Memory::cut`: sets the cutoff of a direction that no packet has come in.
-    pub fn cut_still(&mut self, out: bool) {
+    pub(crate) fn cut_still(&mut self, out: bool) {
         let way = self.way(out);
         if way.changes() && way.cut_set == cut::UNSET {
             way.set_cut();

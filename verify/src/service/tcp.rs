@@ -11,7 +11,7 @@ const ROOM: u32 = 8;
 pub type Byte = u8;
 
 /// A handler has changed the byte. Between two handlers, it is a ciphertext.
-pub const HANDLED: Byte = 0x80;
+pub(crate) const HANDLED: Byte = 0x80;
 /// A handler has added the byte. At both ends, a handler has decrypted it.
 pub const ADDED: Byte = 0x40;
 
@@ -114,7 +114,7 @@ impl Tcp {
     }
 
     /// True if everything that it has to send was acknowledged.
-    pub fn is_heard(&self) -> bool {
+    pub(crate) fn is_heard(&self) -> bool {
         let all = self.sends.len() as u32 + u32::from(self.ends);
         self.una == self.first.wrapping_add(all)
     }

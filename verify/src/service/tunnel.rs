@@ -3,19 +3,9 @@
 use super::config::Configuration;
 use super::daemon::Stage;
 use super::handler::Handler;
+use super::network::Side;
 use super::tcp::Byte;
 use super::world::{START, World};
-
-/// One side of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Side {
-    /// The daemon of the host does not have it yet.
-    Pending(u8),
-    /// The handler of the host has it.
-    Held,
-    /// It is closed there.
-    Closed,
-}
 
 impl World {
     /// A host connects to the other one for a pair.
@@ -45,7 +35,7 @@ impl World {
     }
 
     /// Bytes and the last frame go to the other handler.
-    pub fn through_tunnel(&mut self, host: usize, tunnel: u8, bytes: Vec<Byte>, end: bool) {
+    pub(crate) fn through_tunnel(&mut self, host: usize, tunnel: u8, bytes: Vec<Byte>, end: bool) {
         let other = self.hosts[1 - host].handler.as_mut();
         if let Some(other) = other.filter(|other| other.tunnel == Some(tunnel)) {
             other.came.extend(bytes);
@@ -55,7 +45,7 @@ impl World {
     }
 
     /// The handler of a host closes its side.
-    pub fn close_tunnel(&mut self, host: usize) {
+    pub(crate) fn close_tunnel(&mut self, host: usize) {
         let handler = self.hosts[host].handler.as_mut();
         if let Some(tunnel) = handler.and_then(|handler| handler.tunnel.take()) {
             self.tunnels[usize::from(tunnel)][host] = Side::Closed;
@@ -63,7 +53,7 @@ impl World {
     }
 
     /// True if the connection of a handler was closed by the other host.
-    pub fn is_cut_off(&self, host: usize) -> bool {
+    pub(crate) fn is_cut_off(&self, host: usize) -> bool {
         let handler = self.hosts[host].handler.as_ref();
         let tunnel = handler.and_then(|handler| handler.tunnel);
         tunnel.is_some_and(|tunnel| self.tunnels[usize::from(tunnel)][1 - host] == Side::Closed)

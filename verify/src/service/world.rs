@@ -9,7 +9,7 @@ use super::config::{Configuration, Faults, HISTORY};
 use super::daemon::{Daemon, Letter, Stage};
 use super::fate::Fate;
 use super::handler::{Delta, Handler};
-use super::packets::{Late, To};
+use super::network::{Late, Side, To};
 use super::record::Record;
 use super::tcp::{ADDED, Byte, Harm, Tcp};
 
@@ -74,7 +74,7 @@ pub struct World {
     /// Messages between the daemons, in no order.
     pub net: Vec<Letter>,
     /// Connections between handlers: the state of both sides.
-    pub tunnels: Vec<[super::tunnel::Side; 2]>,
+    pub tunnels: Vec<[Side; 2]>,
     /// Bytes of both directions that pass services.
     pub parts: [Vec<Part>; 2],
     /// Requests to put services in, and to take them out, that may still come.
@@ -146,7 +146,7 @@ impl World {
     }
 
     /// Notes cutoffs that were set since the record of a host was as it is in `before`.
-    pub fn note_cuts(&mut self, config: &Configuration, host: usize, before: &Record) {
+    pub(crate) fn note_cuts(&mut self, config: &Configuration, host: usize, before: &Record) {
         let now = self.hosts[host].record.0;
         for (out, was, way) in [
             (true, before.0.out, now.out),
@@ -236,7 +236,7 @@ impl World {
     }
 
     /// The handler of a host forgets the session. Packets to its sockets have nowhere to go.
-    pub fn drop_handler(&mut self, host: usize) {
+    pub(crate) fn drop_handler(&mut self, host: usize) {
         self.hosts[host].handler = None;
         self.late
             .retain(|late| !matches!(late.to, To::Socket(at, _) if at == host));

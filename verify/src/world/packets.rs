@@ -5,7 +5,7 @@ use dysco_common::two_paths::{Anchor, Fins};
 use dysco_common::{Path, State};
 use dysco_proto::{ChangeId, HostEvent, Reason, Subsession};
 
-use super::{Broken, World};
+use super::{Broken, Lost, World};
 use crate::config::Configuration;
 use crate::host::{Answer, Host};
 use crate::nature::{Nature, reset};
@@ -15,17 +15,6 @@ use crate::plane::relay::{self, Goes};
 use crate::plane::{Entry, Notice, Packet};
 use crate::seed;
 use crate::socket::{Harm, Say};
-
-/// Place at which a segment is lost.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lost {
-    /// The segment arrives.
-    Nowhere,
-    /// The segment is lost once it has left its host.
-    AtOnce,
-    /// The segment is lost after the host that relays it.
-    Beyond,
-}
 
 impl World {
     /// Sends a segment of a socket, which arrives or is lost. Returns false if there was no reason
@@ -60,7 +49,7 @@ impl World {
                     self.answered_by_reset(config, place, side, packet.seg.ack);
                     None
                 }
-                Path::Old => opposite(place, side),
+                Path::Old => place::opposite(place, side),
                 Path::New => path.and_then(|path| self.end_of(&path, place)),
             };
             let packet = match way {
@@ -142,7 +131,7 @@ impl World {
     /// Answers an anchor's packet on a new path with a reset of a device on that path. The reset
     /// has the number that the packet acknowledges, as the wire has it. Returns false if the reset
     /// has no effect.
-    pub fn answered_by_reset(
+    pub(crate) fn answered_by_reset(
         &mut self,
         config: &Configuration,
         place: usize,
@@ -156,7 +145,7 @@ impl World {
 
     /// Sides of hosts whose data plane hears a new path, with the number that the end expects
     /// there.
-    pub fn hearing(&self) -> Vec<(usize, Side, u32)> {
+    pub(crate) fn hearing(&self) -> Vec<(usize, Side, u32)> {
         let all = self.hosts().flat_map(|h| Side::BOTH.map(|side| (h, side)));
         let hears = all.filter_map(|(h, side)| {
             let entry = h.entry(side)?;
@@ -275,7 +264,7 @@ impl World {
             return;
         }
         for side in Side::BOTH {
-            if let Some((to, at)) = opposite(place, side) {
+            if let Some((to, at)) = place::opposite(place, side) {
                 self.edit(to, |h| h.sockets[at as usize].is_reset());
             }
         }
@@ -331,7 +320,7 @@ impl World {
                 }
                 Goes::Other if lost == Lost::Beyond => was = true,
                 Goes::Other => {
-                    if let Some((to, at)) = opposite(place, side.other()) {
+                    if let Some((to, at)) = place::opposite(place, side.other()) {
                         self.arrive(config, to, at, Path::Old, packet);
                     }
                 }
@@ -392,12 +381,4 @@ fn is_short(config: &Configuration, place: usize, side: Side, packet: &Packet) -
     let at = packet.first + seg.len as u8;
     let ended = config.closes[direction] && at == config.bytes[direction];
     seg.has(FIN) && !seg.has(RST) && !ended
-}
-
-/// Returns the other end of a session.
-pub(super) fn opposite(place: usize, side: Side) -> Option<(usize, Side)> {
-    match side {
-        Side::Right => Some((place + 1, Side::Left)),
-        Side::Left => Some((place.checked_sub(1)?, Side::Right)),
-    }
 }

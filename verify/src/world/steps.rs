@@ -29,7 +29,7 @@ impl World {
         if config.prompt {
             self.answer(config, place);
         }
-        seed::after(config, self, place);
+        self.act_as_seeded(config, place);
         twist == Twist::Plain || out.twisted
     }
 
@@ -89,7 +89,7 @@ impl World {
         if !keep {
             self.net.remove(index);
         }
-        if !seed::hears(config.seed, self, &letter) {
+        if !self.hears(config.seed, &letter) {
             return twist == Twist::Plain;
         }
         let from = place::addresses(letter.from);

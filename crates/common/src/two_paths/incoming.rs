@@ -1,9 +1,10 @@
 //! Segments for the local end, from either path.
 
+use super::across::ACROSS;
 use super::anchor::Anchor;
 use super::ending::{Ending, ending, reset_for};
-use super::outgoing::ACROSS;
-use super::peer::{has_all_old, is_past_cutoff, is_taken_back};
+use super::peer::{PAST_CUTOFF, has_all_old, is_past_cutoff, is_taken_back};
+use super::window::{room, scaled};
 use crate::seq::{after, before, max, min};
 use crate::session::Session;
 use crate::tcp::{ACK, FIN, RST, Segment};
@@ -18,23 +19,6 @@ pub enum OldIncoming {
     Drop,
     /// Drop the segment: it only repeats acknowledged data.
     Withhold,
-}
-
-/// Returns a window of `bytes` as sent with a scale.
-#[inline(always)]
-pub(super) fn scaled(bytes: u32, wscale: u8) -> u16 {
-    let w = bytes >> wscale;
-    if w > 0xffff { 0xffff } else { w as u16 }
-}
-
-/// Returns the number of bytes from an ack to the right edge that the far end announced.
-#[inline(always)]
-pub(super) fn room(edge: u32, ack: u32) -> u32 {
-    if after(edge, ack) {
-        edge.wrapping_sub(ack)
-    } else {
-        0
-    }
 }
 
 /// Returns true if the proxy asks whether there is room again, or whether the end is alive. Such a
@@ -265,5 +249,21 @@ pub fn new_incoming(at: Anchor, s: &Session, seg: &Segment, wscale: u8) -> NewIn
         strip_sack: true,
         edge,
         peer_ack,
+    }
+}
+
+/// Records the progress that the far end announces on the new path, by a segment that acknowledges
+/// up to `ack`. An acknowledgement of data that was never sent may come from anybody, and is
+/// ignored.
+#[inline(always)]
+pub fn record_peer_ack(at: Anchor, s: &mut Session, ack: u32, judged: &NewIncoming) {
+    if after(ack, at.snd_max(s)) {
+        return;
+    }
+    s.edge = judged.edge;
+    s.peer_ack = judged.peer_ack;
+    s.two.edge_set = 1;
+    if s.two.cut_set != 0 && !before(s.peer_ack, s.cut_out) {
+        s.two.cut_set |= PAST_CUTOFF;
     }
 }

@@ -1,8 +1,9 @@
 //! Segments of the local end: their path, and the acknowledgements that each path may carry.
 
+use super::across::ACROSS;
 use super::anchor::Anchor;
-use super::incoming::scaled;
 use super::peer::{has_all_old, has_announced_all, is_beyond_old_path, is_past_cutoff, is_shut_in};
+use super::window::scaled;
 use crate::flow::Path;
 use crate::seq::{after, before, min};
 use crate::session::Session;
@@ -131,10 +132,6 @@ pub fn data_path(s: &Session, seq: u32) -> Path {
 pub(super) const fn is_early(s: &Session, seq: u32) -> bool {
     !is_past_cutoff(s) && before(seq, s.cut_out)
 }
-
-/// Maximum length of a segment across the cutoff: no super-packet is longer (`GSO_MAX_SIZE`,
-/// include/linux/netdevice.h).
-pub(super) const ACROSS: u32 = 1 << 19;
 
 /// Returns the number that the proxy expects after all data of the old path. The proxy may have
 /// received more, in a segment across the cutoff, and ignores segments that end before that number

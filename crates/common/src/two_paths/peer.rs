@@ -1,9 +1,8 @@
 //! Knowledge of the other end and of the new path: how far the other end has announced to have
 //! sent, what it has acknowledged, and whether the path can be taken back.
 
+use super::across::ACROSS;
 use super::anchor::Anchor;
-use super::incoming::NewIncoming;
-use super::outgoing::ACROSS;
 use crate::seq::{after, before};
 use crate::session::{Session, State, life};
 use crate::tcp::{ACK, RST, Segment};
@@ -91,22 +90,6 @@ pub fn record_announced(s: &mut Session, to: u32) -> bool {
 /// again. The bit stays set, because numbers cannot be compared over more than 2 GiB, and this
 /// phase lasts as long as a daemon is away or an application reads nothing.
 pub(super) const PAST_CUTOFF: u8 = 2;
-
-/// Records the progress that the far end announces on the new path, by a segment that acknowledges
-/// up to `ack`. An acknowledgement of data that was never sent may come from anybody, and is
-/// ignored.
-#[inline(always)]
-pub fn record_peer_ack(at: Anchor, s: &mut Session, ack: u32, judged: &NewIncoming) {
-    if after(ack, at.snd_max(s)) {
-        return;
-    }
-    s.edge = judged.edge;
-    s.peer_ack = judged.peer_ack;
-    s.two.edge_set = 1;
-    if s.two.cut_set != 0 && !before(s.peer_ack, s.cut_out) {
-        s.two.cut_set |= PAST_CUTOFF;
-    }
-}
 
 /// Returns true if the far end has announced that it has all data up to the cutoff.
 #[inline(always)]

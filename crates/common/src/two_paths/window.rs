@@ -1,4 +1,4 @@
-//! The window that a remote anchor's end offers this host's stack.
+//! Windows, as sent and as edges; and the window that a remote anchor's end offers this host's stack.
 //!
 //! The other end may send beyond this window on the new path. Its limit is the proxy's window, and
 //! the proxy may hold more than this end has room for. A firewall regards such a segment as
@@ -38,6 +38,23 @@ pub const fn is_beyond(s: &Session, edge: u32, seq: u32, len: u32) -> bool {
     }
     let several = len > s.remote.mss as u32;
     after(seq, edge) || several && after(seq.wrapping_add(len), edge)
+}
+
+/// Returns a window of `bytes` as sent with a scale.
+#[inline(always)]
+pub(super) fn scaled(bytes: u32, wscale: u8) -> u16 {
+    let w = bytes >> wscale;
+    if w > 0xffff { 0xffff } else { w as u16 }
+}
+
+/// Returns the number of bytes from an ack to the right edge that the far end announced.
+#[inline(always)]
+pub(super) fn room(edge: u32, ack: u32) -> u32 {
+    if after(edge, ack) {
+        edge.wrapping_sub(ack)
+    } else {
+        0
+    }
 }
 
 #[cfg(test)]

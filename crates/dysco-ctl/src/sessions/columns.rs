@@ -68,7 +68,7 @@ pub const USUAL: [Column; 12] = [
 ];
 
 /// Columns of these that a narrow terminal omits, in the order of omission.
-pub const DROPPED: [Column; 7] = [
+pub(crate) const DROPPED: [Column; 7] = [
     Column::Role,
     Column::Path,
     Column::Chain,
@@ -105,7 +105,7 @@ impl Column {
     }
 
     /// Returns true if the column has free text, which is cut before other columns are.
-    pub fn is_text(self) -> bool {
+    pub(crate) fn is_text(self) -> bool {
         matches!(self, Column::Removable | Column::Label | Column::Tuned)
     }
 

@@ -8,8 +8,8 @@ use serde::ser::{SerializeSeq, Serializer};
 
 use super::columns::{Column, cell};
 use super::layout::Layout;
-use super::pages::{PAGE, Pages};
 use crate::exit::CliError;
+use crate::pages::{PAGE, Pages};
 
 /// Columns and order of a listing.
 #[derive(Debug)]

@@ -3,7 +3,6 @@
 mod columns;
 mod layout;
 mod listing;
-mod pages;
 mod show;
 
 use std::io::{self, BufWriter};
@@ -17,12 +16,12 @@ use ratatui::crossterm::terminal::{Clear, ClearType};
 
 pub use columns::{Column, cell};
 pub use layout::cut;
-pub use pages::Pages;
 
 use super::context::Context;
 use super::exit::CliError;
 use super::namespaces::Origin;
 use super::output::Format;
+use super::pages::Pages;
 use super::time;
 use listing::{Shape, screen};
 

@@ -14,8 +14,8 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use super::app::Input;
 use crate::context::Context;
 use crate::exit::CliError;
+use crate::pages::Pages;
 use crate::remove::LONGEST;
-use crate::sessions::Pages;
 
 /// Factor by which the pause after a listing exceeds the listing's duration at least. A large
 /// table takes long to list, and dyscod needs time for other work.

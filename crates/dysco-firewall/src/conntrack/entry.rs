@@ -5,38 +5,24 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dysco_proto::KindName;
-use netlink_packet_core::{DefaultNla, Emitable, Nla, NlaBuffer, NlasIterator};
+use netlink_packet_core::{DefaultNla, Nla};
 use netlink_packet_netfilter::conntrack::{
-    ConntrackAttribute, ConntrackMessage, ConntrackMessageType, IPTuple, ProtoInfo, ProtoInfoTCP,
-    ProtoTuple, Status, Tuple,
+    ConntrackAttribute, ConntrackMessage, ConntrackMessageType, ProtoInfo, ProtoInfoTCP, Status,
+    Tuple,
 };
 use netlink_packet_netfilter::{
     NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
 };
 
+use super::attribute;
+use super::decode::{five_tuple, is_empty, number, value};
 use super::write::{flag, nest, tuple, zone_attributes};
 use super::{ConntrackState, TcpEnd, TcpState, TcpStateName, Zone, ZoneDirection, failed};
 use crate::Seen;
-use crate::document::{Document, FiveTuple};
+use crate::document::Document;
 use crate::error::{Fault, StateError};
+use crate::five_tuple::FiveTuple;
 use crate::netlink::{Netfilter, family};
-
-/// Attributes of an entry that the library does not decode.
-pub(super) mod attribute {
-    pub const HELPER: u16 = 5;
-    pub const NAT_SOURCE: u16 = 6;
-    pub const NAT_DESTINATION: u16 = 13;
-    pub const MASTER: u16 = 14;
-    pub const SEQUENCE_ORIGINAL: u16 = 15;
-    pub const SEQUENCE_REPLY: u16 = 16;
-    pub const ZONE: u16 = 18;
-    pub const SECURITY: u16 = 19;
-    pub const LABELS: u16 = 22;
-    pub const SYNPROXY: u16 = 24;
-    pub const FILTER: u16 = 25;
-    /// Inside a tuple.
-    pub const TUPLE_ZONE: u16 = 3;
-}
 
 /// An entry, as the kernel holds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -371,55 +357,4 @@ impl Entry {
         }
         Ok(())
     }
-}
-
-fn value(nla: &DefaultNla) -> Vec<u8> {
-    let mut bytes = vec![0; nla.buffer_len()];
-    nla.emit(&mut bytes);
-    bytes[4..4 + nla.value_len()].to_vec()
-}
-
-/// True if all attributes in it are zero.
-fn is_empty(nla: &DefaultNla) -> bool {
-    let bytes = value(nla);
-    let zero = |part: NlaBuffer<&[u8]>| part.value().iter().all(|&byte| byte == 0);
-    NlasIterator::new(bytes.as_slice()).all(|part| part.is_ok_and(zero))
-}
-
-fn number(nla: &DefaultNla) -> Option<u16> {
-    let bytes: [u8; 2] = value(nla).try_into().ok()?;
-    Some(u16::from_be_bytes(bytes))
-}
-
-/// Returns the five-tuple; `None` unless it is of TCP.
-fn five_tuple(parts: &[Tuple]) -> Option<FiveTuple> {
-    let (mut addresses, mut ports) = ([None; 2], [None; 2]);
-    for part in parts {
-        match part {
-            Tuple::Ip(parts) => {
-                for part in parts {
-                    match part {
-                        IPTuple::SourceAddress(address) => addresses[0] = Some(*address),
-                        IPTuple::DestinationAddress(address) => addresses[1] = Some(*address),
-                        _ => {}
-                    }
-                }
-            }
-            Tuple::Proto(parts) => {
-                for part in parts {
-                    match part {
-                        ProtoTuple::Protocol(protocol) if u8::from(*protocol) != 6 => return None,
-                        ProtoTuple::SourcePort(port) => ports[0] = Some(*port),
-                        ProtoTuple::DestinationPort(port) => ports[1] = Some(*port),
-                        _ => {}
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    Some(FiveTuple {
-        source: SocketAddr::new(addresses[0]?, ports[0]?),
-        destination: SocketAddr::new(addresses[1]?, ports[1]?),
-    })
 }

@@ -12,6 +12,8 @@
 //! are then beyond the numbers learnt of the other, and the kernel learns nothing from such
 //! packets. If a path carries only the data from a cutoff on, the first packets suffice.
 
+mod attribute;
+mod decode;
 mod entry;
 mod settle;
 mod write;
@@ -20,8 +22,9 @@ use dysco_proto::KindName;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
-use super::document::{Document, FiveTuple};
+use super::document::Document;
 use super::error::{Fault, StateError};
+use super::five_tuple::FiveTuple;
 use super::netlink::Netfilter;
 use super::{Here, Kind, Seen, Undo};
 

@@ -9,22 +9,22 @@ use netlink_packet_netfilter::conntrack::{
 };
 use netlink_packet_netfilter::{NetfilterHeader, NetfilterMessage};
 
-use super::entry::attribute;
+use super::attribute;
 use super::{ConntrackState, TcpEnd, TcpState, Zone, ZoneDirection};
 use crate::Seen;
-use crate::document::FiveTuple;
+use crate::five_tuple::FiveTuple;
 use crate::netlink::family;
 
 /// Flags that the kernel keeps of an end.
 pub(super) mod flag {
     /// It offered a window scale.
-    pub const WINDOW_SCALE: u8 = 0x01;
+    pub(crate) const WINDOW_SCALE: u8 = 0x01;
     /// It offered selective acknowledgements.
     pub const SACK: u8 = 0x02;
     /// It closed first.
-    pub const CLOSE_FIRST: u8 = 0x04;
+    pub(crate) const CLOSE_FIRST: u8 = 0x04;
     /// Its windows are not judged.
-    pub const LIBERAL: u8 = 0x08;
+    pub(crate) const LIBERAL: u8 = 0x08;
     /// A packet of the end with an acknowledgement was inside the windows. The flag belongs to a
     /// number that the kernel does not report, so the flag does not travel.
     pub const SEEN: u8 = 0x20;

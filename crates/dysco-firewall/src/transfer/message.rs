@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use dysco_explain::Explanation;
-use dysco_proto::KindName;
+use dysco_proto::{KindName, marked};
 use serde::{Deserialize, Serialize};
 
-use crate::document::FiveTuple;
+use crate::five_tuple::FiveTuple;
 
 /// The first byte of these messages. No version of the session protocol begins with it.
 const MARK: u8 = b'S';
@@ -105,13 +105,11 @@ impl Message {
 
     /// Returns its bytes.
     pub fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
-        postcard::to_extend(self, vec![MARK, VERSION])
+        marked::encode([MARK, VERSION], self)
     }
 
     /// Decodes a message; `None` unless all bytes belong to it.
     pub fn decode(bytes: &[u8]) -> Option<Message> {
-        let body = bytes.strip_prefix(&[MARK, VERSION])?;
-        let (message, rest) = postcard::take_from_bytes(body).ok()?;
-        rest.is_empty().then_some(message)
+        marked::decode([MARK, VERSION], bytes)
     }
 }

@@ -31,7 +31,8 @@ use std::time::Duration;
 use dysco_explain::Explanation;
 use dysco_proto::KindName;
 
-use super::document::{FiveTuple, MAX_BYTES};
+use super::five_tuple::FiveTuple;
+use super::limits::MAX_BYTES;
 use message::{MAX_REASON, PART};
 use receiving::{Early, Expected, Part};
 

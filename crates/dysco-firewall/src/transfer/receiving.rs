@@ -7,7 +7,8 @@ use super::message::{Message, Moved, PART, TransferId};
 use dysco_explain::Explanation;
 
 use super::{Action, PATIENCE, Transfers, failed, tell};
-use crate::document::{FiveTuple, MAX_BYTES};
+use crate::five_tuple::FiveTuple;
+use crate::limits::MAX_BYTES;
 
 const MOST_EXPECTED: (usize, usize) = (16_384, 65_536);
 /// Greatest number of parts that arrived before their transfer was known, of one host and of

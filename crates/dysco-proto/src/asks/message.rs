@@ -5,6 +5,7 @@ use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
 use super::change::Asked;
+use crate::marked;
 
 /// First byte of these messages. No version of the session protocol equals it.
 const MARK: u8 = b'A';
@@ -112,13 +113,11 @@ impl Message {
     /// # Errors
     /// Never, for messages of this host: their lists are short.
     pub fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
-        postcard::to_extend(self, vec![MARK, VERSION])
+        marked::encode([MARK, VERSION], self)
     }
 
     /// Returns the message that these bytes encode, if they encode exactly one.
     pub fn decode(bytes: &[u8]) -> Option<Message> {
-        let body = bytes.strip_prefix(&[MARK, VERSION])?;
-        let (message, rest) = postcard::take_from_bytes(body).ok()?;
-        rest.is_empty().then_some(message)
+        marked::decode([MARK, VERSION], bytes)
     }
 }

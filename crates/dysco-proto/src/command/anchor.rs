@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(doc)]
 use super::super::event::HostEvent;
-use super::super::message::Subsession;
+use super::super::names::Subsession;
 
 /// Side of an anchor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use dysco_common::{Delta, Element};
 
 #[cfg(doc)]
 use super::super::event::HostEvent;
-use super::super::message::{HostId, Subsession};
+use super::super::names::{HostId, Subsession};
 
 /// A command to an anchor of a session that gets another chain. The host that opened the session
 /// decides about the change, and alone gets `MoveState` and `Splice`.

@@ -4,7 +4,8 @@ use dysco_common::Translation;
 
 #[cfg(doc)]
 use super::super::event::HostEvent;
-use super::super::message::{Probe, Subsession};
+use super::super::message::Probe;
+use super::super::names::Subsession;
 
 /// A command to the relaying host (`Watch`, `Returned`) or to the server's host (`Prove`,
 /// `Return`).

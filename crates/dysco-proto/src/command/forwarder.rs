@@ -2,7 +2,8 @@
 
 #[cfg(doc)]
 use super::super::event::HostEvent;
-use super::super::message::{HostId, Scope, Subsession};
+use super::super::message::Scope;
+use super::super::names::{HostId, Subsession};
 
 /// A command to a host that forwards a session, or will. The host has no part of the change, and
 /// carries out each request, also a repeated one.

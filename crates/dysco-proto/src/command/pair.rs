@@ -4,7 +4,7 @@ use dysco_common::Translation;
 
 #[cfg(doc)]
 use super::super::event::HostEvent;
-use super::super::message::Subsession;
+use super::super::names::Subsession;
 
 /// A command to the host of a middlebox, as both anchors of the removal. It concerns the two
 /// sessions that were locked.

@@ -2,7 +2,7 @@
 
 #[cfg(doc)]
 use super::super::event::HostEvent;
-use super::super::message::Subsession;
+use super::super::names::Subsession;
 
 /// A command to the host of the middlebox that is to leave.
 #[derive(Clone, PartialEq, Eq, Debug, strum::IntoStaticStr)]

@@ -13,12 +13,9 @@ impl Machine {
         subsession: Subsession,
         asker: Option<HostId>,
     ) -> Result<(), Reason> {
-        let mut timing = Timing::default();
-        let mut ctx = self.context(now, change, &mut timing);
-        ctx.lock(subsession)?;
-        let part = Part::Middle(Middle::start(&mut ctx, subsession, asker));
-        self.keep(change, part, timing, asker);
-        Ok(())
+        self.begin_at(now, change, subsession, asker, |ctx| {
+            Part::Middle(Middle::start(ctx, subsession, asker))
+        })
     }
 
     pub(super) fn begin_local(
@@ -28,12 +25,9 @@ impl Machine {
         subsession: Subsession,
         asker: Option<HostId>,
     ) -> Result<(), Reason> {
-        let mut timing = Timing::default();
-        let mut ctx = self.context(now, change, &mut timing);
-        ctx.lock(subsession)?;
-        let part = Part::Local(Local::start(&mut ctx, subsession, asker));
-        self.keep(change, part, timing, asker);
-        Ok(())
+        self.begin_at(now, change, subsession, asker, |ctx| {
+            Part::Local(Local::start(ctx, subsession, asker))
+        })
     }
 
     pub(super) fn begin_proof(
@@ -42,11 +36,25 @@ impl Machine {
         change: ChangeId,
         subsession: Subsession,
     ) -> Result<(), Reason> {
+        self.begin_at(now, change, subsession, None, |ctx| {
+            Part::Proof(Proof::start(ctx, subsession))
+        })
+    }
+
+    /// Locks a session, and begins a part in its change.
+    fn begin_at(
+        &mut self,
+        now: Time,
+        change: ChangeId,
+        subsession: Subsession,
+        asker: Option<HostId>,
+        start: impl FnOnce(&mut Context) -> Part,
+    ) -> Result<(), Reason> {
         let mut timing = Timing::default();
         let mut ctx = self.context(now, change, &mut timing);
         ctx.lock(subsession)?;
-        let part = Part::Proof(Proof::start(&mut ctx, subsession));
-        self.keep(change, part, timing, None);
+        let part = start(&mut ctx);
+        self.keep(change, part, timing, asker);
         Ok(())
     }
 

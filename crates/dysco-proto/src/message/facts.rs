@@ -4,7 +4,7 @@ use dysco_common::delta::Reach;
 use dysco_common::{Offer, Translation};
 use serde::{Deserialize, Serialize};
 
-use super::Subsession;
+use super::super::names::Subsession;
 
 /// Knowledge of a host's data plane about one of its sessions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]

@@ -116,16 +116,7 @@ impl Middle {
     }
 
     pub(super) fn finish(&mut self, ctx: &mut Context, result: Result<(), Reason>) -> Flow {
-        let change: ChangeId = ctx.change;
-        ctx.unlock(self.a);
-        if let Some(b) = self.b {
-            ctx.unlock(b);
-        }
-        if let Some(asker) = self.asker {
-            let result = result.clone();
-            ctx.say(asker, Message::Asked { change, result });
-        }
-        Flow::End(result)
+        ctx.finish([Some(self.a), self.b], self.asker, result)
     }
 
     /// Cancels at the operator's request. This host can cancel until it has sent the plan.

@@ -10,11 +10,11 @@ use super::judge::{Verdicts, judge};
 use super::pairing::{Counts, Found, Kind, Rules, Series};
 use super::unpaired::Unpaired;
 use crate::duplicate::{Duplicate, Process};
-use crate::held::{self, gone};
+use crate::held;
 use crate::kernel;
 use crate::pair::End;
 use crate::process::sleeps;
-use crate::sys::{cookie, key};
+use crate::sys::{cookie, gone, key};
 use crate::table::Holder;
 
 /// Pause between looks.

@@ -7,7 +7,7 @@ use dysco_api::SocketOption;
 use dysco_explain::Cause;
 
 use super::value::Value;
-use crate::elsewhere::Elsewhere;
+use crate::network::Elsewhere;
 
 /// Reason for which a socket is not tuned.
 #[derive(Debug, thiserror::Error)]

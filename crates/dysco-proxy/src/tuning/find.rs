@@ -9,9 +9,9 @@ use dysco_common::FlowKey;
 
 use super::error::TuneError;
 use crate::duplicate::{Duplicate, Process, is_no_socket};
-use crate::elsewhere::{self, Elsewhere};
-use crate::held::gone;
-use crate::sys::{cookie, key, protocol};
+use crate::elsewhere;
+use crate::network::Elsewhere;
+use crate::sys::{cookie, gone, key, protocol};
 use crate::table::{self, Holder, Holders, Row};
 
 /// `TCP_TIME_WAIT` in the kernel's list. A socket in this state has no process.

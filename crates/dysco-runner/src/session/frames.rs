@@ -25,7 +25,7 @@ pub struct Frames {
 
 impl Frames {
     /// True once the last frame has come.
-    pub fn have_ended(&self) -> bool {
+    pub(crate) fn have_ended(&self) -> bool {
         self.ended
     }
 

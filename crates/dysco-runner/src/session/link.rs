@@ -16,7 +16,7 @@ use super::frames::{self, Frames};
 pub const HIGH: usize = 256 * 1024;
 
 /// From this load on, nothing is read for the socket, whatever services say.
-pub const HARD: usize = 2 * HIGH;
+pub(crate) const HARD: usize = 2 * HIGH;
 
 /// Load of a part besides its bytes, so that many short parts do not take much memory.
 const PART: usize = 128;
@@ -127,12 +127,12 @@ impl Link {
     }
 
     /// True if the kernel takes bytes, as far as is known.
-    pub fn is_writable(&self) -> bool {
+    pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }
 
     /// True if reading may find something that the services want.
-    pub fn wants_read(&self) -> bool {
+    pub(crate) fn wants_read(&self) -> bool {
         self.readable && !self.held && !self.ended && !self.closed
     }
 
@@ -180,7 +180,7 @@ impl Link {
 
     /// Returns the error that the kernel has announced, if it has. A socket that is read has its
     /// bytes first: reading returns the error behind them.
-    pub fn announced_error(&mut self) -> Option<io::Error> {
+    pub(crate) fn announced_error(&mut self) -> Option<io::Error> {
         if !std::mem::take(&mut self.failed) {
             return None;
         }
@@ -212,7 +212,7 @@ impl Link {
     }
 
     /// Queues the end.
-    pub fn push_fin(&mut self) {
+    pub(crate) fn push_fin(&mut self) {
         if self.fin == Fin::Open {
             self.fin = Fin::Waiting;
             if self.frames.is_some() {
@@ -278,12 +278,12 @@ impl Link {
     }
 
     /// True if the end was written.
-    pub fn has_sent_fin(&self) -> bool {
+    pub(crate) fn has_sent_fin(&self) -> bool {
         self.fin == Fin::Sent
     }
 
     /// Returns whether the socket is full, if that has changed.
-    pub fn pressure(&mut self) -> Option<bool> {
+    pub(crate) fn pressure(&mut self) -> Option<bool> {
         let full = match self.full {
             true => self.load() >= HIGH / 2,
             false => self.load() >= HIGH,

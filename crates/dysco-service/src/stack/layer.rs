@@ -53,7 +53,7 @@ impl Layer {
     }
 
     /// Returns the next event that the service wants.
-    pub fn next_event(&mut self) -> Option<Event> {
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
         let held = &self.held;
         self.events.pop_front().or_else(|| {
             let queues = self.waiting.iter_mut();
@@ -91,13 +91,13 @@ impl Layer {
     }
 
     /// True if the service has ended a direction of the session whose end has not come.
-    pub fn ended_by_itself(&self) -> bool {
+    pub(crate) fn ended_by_itself(&self) -> bool {
         let mut ended = self.ended.iter().filter(|flow| flow.is_session());
         ended.any(|flow| !self.finished.contains(flow))
     }
 
     /// Returns what waits in front of the service, each flow in order.
-    pub fn into_waiting(self) -> impl Iterator<Item = Event> {
+    pub(crate) fn into_waiting(self) -> impl Iterator<Item = Event> {
         self.waiting.into_values().flatten()
     }
 }

@@ -3,9 +3,10 @@
 use dysco_proto::Machine;
 
 use super::{Action, Exploration, LIFE};
-use crate::chain::config::LEFT;
-use crate::chain::host::{LEFTWARDS, Later, RIGHTWARDS};
-use crate::chain::stream::Delivery;
+use crate::chain::configuration::LEFT;
+use crate::chain::host::Later;
+use crate::chain::place::{LEFTWARDS, RIGHTWARDS};
+use crate::chain::streams::Delivery;
 use crate::chain::world::World;
 use crate::drive::{OUTPUTS, Twist};
 use crate::socket::Say;

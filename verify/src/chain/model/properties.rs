@@ -4,9 +4,10 @@ use dysco_proto::{Machine, Message, Phase, Role};
 use stateright::Property;
 
 use super::Exploration;
-use crate::chain::config::{LEFT, Seen};
-use crate::chain::host::{Host, LEFTWARDS, RIGHTWARDS};
-use crate::chain::quiesce::Fate;
+use crate::chain::configuration::{LEFT, Seen};
+use crate::chain::fate::Fate;
+use crate::chain::host::Host;
+use crate::chain::place::{LEFTWARDS, RIGHTWARDS};
 use crate::chain::world::{Broken, World};
 
 /// Properties that must hold in every state.

@@ -3,8 +3,9 @@
 use dysco_proto::{ChangeId, HostEvent, Machine, Message, Phase, Reason, Role, Timer};
 
 use super::{Broken, World};
-use crate::chain::config::{Configuration, LEFT, RIGHT};
-use crate::chain::host::{self, Host, LEFTWARDS, Later, Outcome, address};
+use crate::chain::configuration::{Configuration, LEFT, RIGHT};
+use crate::chain::host::{Host, Later, Outcome};
+use crate::chain::place::{LEFTWARDS, address, place_of};
 use crate::chain::seed;
 use crate::drive::{NOW, Twist};
 use crate::parts::post;
@@ -22,7 +23,7 @@ impl World {
             if seed::mutes(config.seed, &message) {
                 continue;
             }
-            if let Some(to) = host::place_of(to).filter(|to| *to < self.hosts.len()) {
+            if let Some(to) = place_of(to).filter(|to| *to < self.hosts.len()) {
                 post(&mut self.net, place, to, message);
             }
         }
@@ -32,7 +33,7 @@ impl World {
         self.prime_at_once(config, place);
         self.ask_for_state(config, place);
         self.check_delta(place);
-        seed::after(config, self, place);
+        self.act_as_seeded(config, place);
         self.check_led(place);
         self.check(config);
         twist == Twist::Plain || out.twisted

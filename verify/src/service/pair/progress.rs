@@ -29,7 +29,7 @@ impl World {
 
     /// Takes the session as far as its routes have changed (`step`). `due` says that messages
     /// without an answer are repeated.
-    pub fn step_pair(&mut self, config: &Configuration, host: usize, due: bool) {
+    pub(crate) fn step_pair(&mut self, config: &Configuration, host: usize, due: bool) {
         if self.hosts[host].daemon.stage == Stage::None {
             return;
         }

@@ -1,10 +1,28 @@
 //! Part of a host in a change. Each input goes to the part.
 
-use super::*;
+use super::context::{Context, Flow};
+use super::dsr::Dsr;
+use super::event::HostEvent;
+use super::head::Head;
+use super::lead::Lead;
+use super::left::Left;
+use super::local::Local;
+use super::message::Message;
+use super::middle::Middle;
+use super::names::{HostId, Subsession};
+use super::proof::Proof;
+use super::reason::{Phase, Reason};
+use super::report::Role;
+use super::right::Right;
+use super::tail::Tail;
+
+/// True if the peer spoke as the right one of its two roles in the change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct AsRight(pub bool);
 
 /// Part of a host in a change.
 #[derive(Clone, Hash, Debug)]
-pub(in super::super) enum Part {
+pub(super) enum Part {
     Left(Left),
     Middle(Middle),
     Right(Right),

@@ -1,0 +1,210 @@
+//! The parts of the benchmark.
+
+use anyhow::{Context, Result, ensure};
+
+use crate::effort::Effort;
+use crate::figure::{Figure, Goal};
+use crate::{
+    bundles, chain, code, disruption, drain, instructions, local, lookup, many, memory, packet,
+    paths, pause, reconfigure, removal, replace, requests, rivals, services, setup, shim, traffic,
+    xdp,
+};
+
+/// A part of the benchmark. It may yield several figures.
+pub struct Bench {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub run: fn(&Effort) -> Result<Vec<Figure>>,
+}
+
+/// All parts, in the order in which they are measured.
+pub const BENCHES: &[Bench] = &[
+    Bench {
+        name: "traffic",
+        about: "goodput and latency: direct, tracked, through HAProxy, and after its removal",
+        run: traffic::run,
+    },
+    Bench {
+        name: "local",
+        about: "goodput, latency and CPU of a relayed session: against forwarding, HAProxy, a sockmap",
+        run: local::run,
+    },
+    Bench {
+        name: "xdp",
+        about: "packets a second, small ones: relayed by XDP, by TC, and forwarded; a stream by both",
+        run: xdp::run,
+    },
+    Bench {
+        name: "rivals",
+        about: "1 to 10,000 sessions: direct, forwarded, relayed, HAProxy, nginx, a sockmap, the kernel's own",
+        run: rivals::run,
+    },
+    Bench {
+        name: "removal",
+        about: "600 sessions under load lose their proxy: from the request to the new path",
+        run: removal::run,
+    },
+    Bench {
+        name: "setup",
+        about: "opening a session along a chain of 1 and 4 middleboxes, and past as many hosts",
+        run: setup::run,
+    },
+    Bench {
+        name: "chain",
+        about: "goodput of 1 to 10,000 sessions through one middlebox",
+        run: chain::run,
+    },
+    Bench {
+        name: "requests",
+        about: "requests to nginx through 1 to 4 middleboxes",
+        run: requests::run,
+    },
+    Bench {
+        name: "bundles",
+        about: "4 bundles of 150 sessions lose their proxies, one bundle after the other",
+        run: bundles::run,
+    },
+    Bench {
+        name: "disruption",
+        about: "one session over 1 Gbit/s leaves a proxy that is 20 ms slower, with SACK and without",
+        run: disruption::run,
+    },
+    Bench {
+        name: "replace",
+        about: "a firewall comes in, is replaced with its state, leaves: 3 bundles of 100 sessions",
+        run: replace::run,
+    },
+    Bench {
+        name: "reconfigure",
+        about: "1,000 live sessions get a firewall, another in its place, and none",
+        run: reconfigure::run,
+    },
+    Bench {
+        name: "drain",
+        about: "10,000 silent sessions leave HAProxy by dyscoctl drain; as many are adopted",
+        run: drain::run,
+    },
+    Bench {
+        name: "pause",
+        about: "the longest gap of a busy session when its proxy leaves, alone and in batches of 150 and 1,000",
+        run: pause::run,
+    },
+    Bench {
+        name: "many",
+        about: "100,000 relayed sessions at once: memory, their removal, one among them",
+        run: many::run,
+    },
+    Bench {
+        name: "services",
+        about: "a session with services at one end or both: goodput, volleys, silence at a change",
+        run: services::run,
+    },
+    Bench {
+        name: "lookup",
+        about: "1 to 1,000,000 sessions in the data plane: the cost of finding one, and memory",
+        run: lookup::run,
+    },
+    Bench {
+        name: "shim",
+        about: "requests through HAProxy under the shim, and without it; single calls",
+        run: shim::run,
+    },
+    Bench {
+        name: "paths",
+        about: "what the programs take of a packet on each path, by the kernel's statistics",
+        run: paths::run,
+    },
+    Bench {
+        name: "packet",
+        about: "a packet in the programs themselves",
+        run: packets,
+    },
+    Bench {
+        name: "code",
+        about: "the state machine, and what reads packets and messages: criterion's benches",
+        run: code::run,
+    },
+    Bench {
+        name: "memory",
+        about: "map memory of a session",
+        run: memory::run,
+    },
+];
+
+/// Times of the programs for a packet that they translate, compared with other packets in the same
+/// direction, and for each path separately.
+fn packets(effort: &Effort) -> Result<Vec<Figure>> {
+    if let Err(error) = instructions::Instructions::begin() {
+        effort.lacks("a processor that counts instructions", &error.to_string());
+    }
+    let cases = packet::measure(effort.pick(20, 2))?;
+    let translated = |name: &str, what: &str, way: packet::Way| {
+        let case = cases.iter().find(|case| case.name == what);
+        let figure = case.context("no packet was translated")?.figure(name);
+        let beside = cases.iter();
+        let beside = beside.filter(|case| case.way == Some(way) || case.name == packet::EMPTY);
+        Ok::<_, anyhow::Error>(beside.fold(figure, |figure, case| figure.aside(case.name, case.ns)))
+    };
+    let (inward, outward) = (packet::Way::In, packet::Way::Out);
+    let mut figures = vec![
+        translated("translate_ns", "translated_in", inward)?.goal(Goal::AtMost(80.0)),
+        translated("translate_out_ns", "translated_out", outward)?,
+    ];
+    for case in &cases {
+        figures.push(case.figure(format!("run_ns_{}", case.name)));
+        if let Some(count) = case.instructions {
+            let name = format!("instructions_{}", case.name);
+            figures.push(Figure::new(name, "instructions", count));
+        }
+    }
+    Ok(figures)
+}
+
+/// Returns the parts with these names; all parts if there are no names.
+///
+/// # Errors
+/// If a name is of no part.
+pub fn choose(names: &[String]) -> Result<Vec<&'static Bench>> {
+    let known: Vec<_> = BENCHES.iter().map(|b| b.name).collect();
+    let unknown = names.iter().filter(|name| !known.contains(&name.as_str()));
+    let unknown: Vec<_> = unknown.map(String::as_str).collect();
+    ensure!(
+        unknown.is_empty(),
+        "there is no benchmark {}: there are {}",
+        unknown.join(", "),
+        known.join(", ")
+    );
+    let wanted = |b: &&Bench| names.is_empty() || names.iter().any(|n| n == b.name);
+    Ok(BENCHES.iter().filter(wanted).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(names: &[&str]) -> Result<Vec<&'static str>, String> {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let chosen = choose(&names).map_err(|e| e.to_string())?;
+        Ok(chosen.iter().map(|b| b.name).collect())
+    }
+
+    #[test]
+    fn what_is_named_is_measured_once_and_all_by_default() {
+        assert_eq!(
+            chosen(&["chain", "setup", "chain"]),
+            Ok(vec!["setup", "chain"])
+        );
+        assert_eq!(chosen(&[]).map(|all| all.len()), Ok(BENCHES.len()));
+        let mut names: Vec<_> = BENCHES.iter().map(|b| b.name).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+    }
+
+    #[test]
+    fn one_error_names_all_that_is_unknown_and_what_there_is() {
+        let error = chosen(&["chian", "setup", "al"]).err().unwrap_or_default();
+        let begin = "there is no benchmark chian, al: there are traffic, local, ";
+        assert!(error.starts_with(begin), "{error}");
+        assert!(error.ends_with(", memory"), "{error}");
+    }
+}

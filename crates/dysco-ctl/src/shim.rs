@@ -1,0 +1,10 @@
+//! File of the shim, and the variables that concern it.
+
+/// File name of the shim.
+pub(crate) const SHIM: &str = "libdysco_splice_preload.so";
+/// Directory in which the shim is installed.
+pub(crate) const INSTALLED: &str = "/usr/lib/dysco";
+/// Variable with another path of the shim.
+pub(crate) const SHIM_VARIABLE: &str = "DYSCO_SHIM_LIB";
+/// Variable with the socket that the shim reports to.
+pub(crate) const REPORTS_VARIABLE: &str = "DYSCO_SHIM_SOCKET";
