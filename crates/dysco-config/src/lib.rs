@@ -8,6 +8,7 @@ mod error;
 mod instance;
 mod interface;
 mod log;
+mod member;
 mod namespaces;
 mod on_host;
 pub mod policy;
@@ -32,6 +33,7 @@ pub use error::ConfigError;
 pub use error::Place;
 pub use instance::{Instance, Places, Source};
 pub use interface::{Interface, list as interfaces, strict_reverse_path};
+pub use member::EtcdUrl;
 pub use log::{change_filter, init_logging};
 pub use namespaces::{NAMED, Namespaces, can_enter};
 pub use on_host::{can_listen, can_pin, missing_socket};
@@ -76,6 +78,8 @@ pub struct Config {
     pub removal: Removal,
     /// Settings for steering sessions through chains.
     pub chain: Chain,
+    /// Settings of the store of the fleet's policy and hosts.
+    pub fleet: Fleet,
     /// Listeners for which the operator declares more than the shim can observe.
     #[serde(rename = "listener")]
     pub listeners: Vec<Listener>,
@@ -234,6 +238,24 @@ pub struct Chain {
     pub policy: PathBuf,
 }
 
+/// Settings of the store of the fleet's policy and hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fleet {
+    /// Members of etcd. Without any, the policy and the peers are those of the files.
+    pub etcd: Vec<EtcdUrl>,
+    /// Prefix of the keys, which ends without a slash.
+    pub prefix: String,
+    /// Time after which the entry of a host that is gone ends.
+    #[serde(serialize_with = "values::as_secs", rename = "lease_s")]
+    pub lease: Duration,
+    /// Certificate of the authority that etcd's certificate has to be of.
+    pub ca: PathBuf,
+    /// Certificate of this host for etcd.
+    pub cert: PathBuf,
+    /// Key of this host for etcd.
+    pub key: PathBuf,
+}
+
 /// Settings of session services.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Services {
@@ -354,6 +376,11 @@ impl Config {
     /// True if there is a channel to other hosts. An instance has none.
     pub fn has_channel(&self) -> bool {
         !self.control.listen.is_empty()
+    }
+
+    /// True if etcd has the policy and the hosts.
+    pub fn has_store(&self) -> bool {
+        !self.fleet.etcd.is_empty()
     }
 
     /// Reads this host's certificate and key. They are not compared with the addresses of an

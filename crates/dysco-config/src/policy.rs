@@ -184,6 +184,17 @@ impl Policy {
         Ok(policy)
     }
 
+    /// Reads and checks a text that all hosts of a fleet share. On a host with these addresses, a
+    /// chain that has the host itself consists of the others.
+    pub fn of_fleet(place: &Path, text: &str, own: &[IpAddr]) -> Result<Policy, PolicyError> {
+        let mut policy = Policy::parse(place, text)?;
+        for rule in &mut policy.rules {
+            let hosts = &mut rule.chain.hosts;
+            hosts.retain(|element| !own.contains(&element.host()));
+        }
+        Ok(policy)
+    }
+
     /// Refuses chains that lead through the opening host itself.
     fn check_host(&self, own: &[IpAddr]) -> Result<(), Cause> {
         for (rule, name) in self.rules.iter().zip(self.names()) {
