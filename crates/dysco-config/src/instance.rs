@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use dysco_api::Mode;
 
-use super::{Api, Chain, Config, Control, DataPlane, Fleet, METRICS_SOCKET, Metrics, Removal, Shim};
+use super::{
+    Api, Chain, Config, Control, DataPlane, Fleet, METRICS_SOCKET, Metrics, Removal, Shim,
+};
 
 /// Directory of the instances, beside the API socket and in the directory of pins.
 const DIR: &str = "ns";

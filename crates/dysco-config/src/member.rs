@@ -105,8 +105,16 @@ mod tests {
         assert_eq!(same("https://etcd/").unwrap(), "https://etcd:2379");
         assert_eq!(same("https://[::1]").unwrap(), "https://[::1]:2379");
         for bad in [
-            "", "10.0.0.5:2379", "ftp://a:1", "https://", "https://a:0", "https://a:b",
-            "https://a:1/x", "https://[10.0.0.5]:1", "https://[::1", "https://u@a:1",
+            "",
+            "10.0.0.5:2379",
+            "ftp://a:1",
+            "https://",
+            "https://a:0",
+            "https://a:b",
+            "https://a:1/x",
+            "https://[10.0.0.5]:1",
+            "https://[::1",
+            "https://u@a:1",
         ] {
             let error = same(bad).unwrap_err();
             assert!(error.hint.is_some(), "{bad}");

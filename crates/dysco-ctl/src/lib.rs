@@ -18,6 +18,7 @@ mod none_found;
 mod output;
 mod pki;
 mod policy;
+mod publish;
 mod reconfigure;
 mod reload;
 mod remove;

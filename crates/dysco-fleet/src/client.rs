@@ -93,11 +93,7 @@ pub(crate) async fn publish(settings: &Settings, text: String) -> Result<i64, Fl
     }))
 }
 
-async fn publish_at(
-    settings: &Settings,
-    member: &Member,
-    text: String,
-) -> Result<i64, FleetError> {
+async fn publish_at(settings: &Settings, member: &Member, text: String) -> Result<i64, FleetError> {
     let mut client = connect(settings, member).await?;
     let put = client.put(settings.policy_key(), text, None);
     let answer = answered("publish in", member, put).await?;

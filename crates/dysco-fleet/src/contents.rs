@@ -171,7 +171,10 @@ pub(crate) mod tests {
     fn an_entry_that_cannot_be_read_is_ignored() {
         let mut contents = Contents::default();
         for bad in ["", "{}", "[]", "{\"addresses\": [\"fw1\"]}"] {
-            assert!(!take(&mut contents, "/dysco/hosts/b", Some(bad), 1), "{bad}");
+            assert!(
+                !take(&mut contents, "/dysco/hosts/b", Some(bad), 1),
+                "{bad}"
+            );
         }
         assert!(contents.hosts.is_empty());
     }

@@ -53,14 +53,13 @@ impl Explain for FleetError {
                 let (why, hint) = reason(source);
                 Explanation::new(format!("{what} etcd at {url}"), why).hint(hint)
             }
-            FleetError::Silent { what, url } => {
-                Explanation::new(format!("{what} etcd at {url}"), "it does not answer in time")
-                    .hint("see that etcd runs there, and that TCP to this port passes")
-            }
-            FleetError::Ended { url, why } => {
-                Explanation::new(format!("watch etcd at {url}"), why)
-                    .hint("dyscod reads everything again")
-            }
+            FleetError::Silent { what, url } => Explanation::new(
+                format!("{what} etcd at {url}"),
+                "it does not answer in time",
+            )
+            .hint("see that etcd runs there, and that TCP to this port passes"),
+            FleetError::Ended { url, why } => Explanation::new(format!("watch etcd at {url}"), why)
+                .hint("dyscod reads everything again"),
         }
     }
 }

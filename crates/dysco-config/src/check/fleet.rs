@@ -19,11 +19,7 @@ const MOST_MEMBERS: usize = 16;
 
 impl Checker<'_> {
     /// Checks the table. Keys and certificates are those of the control channel by default.
-    pub(super) fn fleet(
-        &self,
-        fleet: schema::Fleet,
-        pki: &PkiPaths,
-    ) -> Result<Fleet, ConfigError> {
+    pub(super) fn fleet(&self, fleet: schema::Fleet, pki: &PkiPaths) -> Result<Fleet, ConfigError> {
         let members = fleet.etcd;
         if let Some(extra) = members.get(MOST_MEMBERS) {
             let why = Cause::new(format!("etcd has more than {MOST_MEMBERS}"));

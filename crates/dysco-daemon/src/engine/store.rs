@@ -336,7 +336,10 @@ mod tests {
         let own: [IpAddr; 1] = [[10, 0, 0, 1].into()];
         let hosts = BTreeMap::from([
             ("me".to_owned(), host(&["10.0.0.9"])),
-            ("both".to_owned(), host(&["fd00::2", "10.0.0.2", "10.0.1.2"])),
+            (
+                "both".to_owned(),
+                host(&["fd00::2", "10.0.0.2", "10.0.1.2"]),
+            ),
             ("six".to_owned(), host(&["fd00::3"])),
             // An entry that claims this host's own address, or none of a host.
             ("thief".to_owned(), host(&["10.0.0.1", "127.0.0.1"])),

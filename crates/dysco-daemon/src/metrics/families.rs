@@ -192,7 +192,9 @@ fn store(page: &mut Page, s: &Snapshot) {
         "Revision of etcd's policy that is in force; 0 if none is.",
     );
     for store in store.clone() {
-        let number = store.policy.and_then(|revision| u64::try_from(revision).ok());
+        let number = store
+            .policy
+            .and_then(|revision| u64::try_from(revision).ok());
         revision.value(&[], number.unwrap_or(0));
     }
     let refused = page.gauge(

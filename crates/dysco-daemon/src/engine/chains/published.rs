@@ -72,10 +72,12 @@ impl Chains {
     /// Returns what other hosts are told about the policy here.
     pub(in crate::engine) fn own_state(&self) -> OwnState {
         let known = self.store.as_ref().and_then(|s| s.known.as_ref());
-        let refused = known.zip(self.refused_of_store()).map(|(known, why)| Refused {
-            revision: known.revision,
-            why: why.to_string(),
-        });
+        let refused = known
+            .zip(self.refused_of_store())
+            .map(|(known, why)| Refused {
+                revision: known.revision,
+                why: why.to_string(),
+            });
         OwnState {
             policy: self.published().map(|p| p.revision),
             refused,
@@ -136,8 +138,7 @@ impl Chains {
         let policy = policy.map_err(|e: PolicyError| Cause::from(e.explain()))?;
         let rules = policy.rules.iter();
         let with_services = rules.filter(|rule| !rule.chain.services.is_empty());
-        { with_services }
-            .try_for_each(|rule| services::known(&rule.chain.services))
+        { with_services }.try_for_each(|rule| services::known(&rule.chain.services))
     }
 
     /// Takes the hosts that the store has, each by one address, and connects to new ones.
@@ -154,6 +155,8 @@ impl Chains {
     }
 
     pub(super) fn store_peers(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.store.iter().flat_map(|store| store.peers.iter().copied())
+        self.store
+            .iter()
+            .flat_map(|store| store.peers.iter().copied())
     }
 }
