@@ -73,7 +73,8 @@ fn reason(error: &etcd_client::Error) -> (String, &'static str) {
     };
     while let Some(error) = cause {
         let text = error.to_string();
-        if !why.contains(&text) {
+        // A layer of the client that only says that another one has failed.
+        if !why.contains(&text) && text != "transport error" {
             why = format!("{why}: {text}");
         }
         cause = error.source();

@@ -142,7 +142,7 @@ impl Session<'_> {
     /// Reads all keys. Returns the revision at which they have these values.
     async fn read(&mut self, client: &mut Client) -> Result<i64, FleetError> {
         let all = client.get(self.prefix(), Some(GetOptions::new().with_prefix()));
-        let all = answered("read the keys of", self.member, all).await?;
+        let all = answered("read the policy and the hosts of", self.member, all).await?;
         for pair in all.kvs() {
             let change = Change {
                 key: pair.key(),

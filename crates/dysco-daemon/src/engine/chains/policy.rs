@@ -258,6 +258,7 @@ impl Chains {
                 self.policy_report(plane)
             }
             Err(cause) => not_applied(
+                FailureCode::Refused,
                 cause,
                 "the policy before stays in force; try the file with 'dyscoctl policy check'",
             ),
@@ -270,14 +271,17 @@ impl Chains {
             let place = self.place(plane);
             let why = format!("{} is in force, for all hosts", place.display());
             let hint = "publish the file with 'dyscoctl policy publish FILE'";
-            return not_applied(Cause::new(why), hint);
+            return not_applied(FailureCode::BadRequest, Cause::new(why), hint);
         }
         if let Some(known) = self.store.as_ref().and_then(|s| s.known.clone()) {
             self.put_published(plane, known);
         }
         match &self.error {
             None => self.policy_report(plane),
-            Some(cause) => not_applied(cause.clone(), "the policy before stays in force"),
+            Some(cause) => {
+                let hint = "the policy before stays in force";
+                not_applied(FailureCode::Refused, cause.clone(), hint)
+            }
         }
     }
 
@@ -336,13 +340,13 @@ impl Chains {
 }
 
 /// Returns the failure of `policy apply`, with a hint behind that of the cause.
-fn not_applied(cause: Cause, hint: &str) -> Reply {
+fn not_applied(code: FailureCode, cause: Cause, hint: &str) -> Reply {
     let hint = match &cause.hint {
         Some(own) => format!("{own}; {hint}"),
         None => hint.to_owned(),
     };
     let reported = cause.hint(hint).of("put the policy in force");
-    Reply::Error(Failure::new(FailureCode::Refused, reported))
+    Reply::Error(Failure::new(code, reported))
 }
 
 /// Returns the failure for two ends of different families, which no session has.

@@ -37,7 +37,7 @@ fn neither_side_speaks_with_a_stranger() -> Result<()> {
     let state = w.wait(0, "the refusal of etcd", lost)?;
     let error = state["error"].to_string();
     ensure!(
-        error.contains("UnknownIssuer") && error.contains("[fleet]"),
+        error.contains("invalid peer certificate") && error.contains("[fleet]"),
         "{state:#}"
     );
     ensure!(
