@@ -5,10 +5,10 @@
 
 mod check;
 mod error;
+mod fleet;
 mod instance;
 mod interface;
 mod log;
-mod member;
 mod namespaces;
 mod on_host;
 pub mod policy;
@@ -29,12 +29,11 @@ use serde::Serialize;
 
 pub use check::is_host;
 pub use dysco_pki::PkiPaths;
-pub use error::ConfigError;
-pub use error::Place;
+pub use error::{ConfigError, Place};
+pub use fleet::{EtcdUrl, Fleet};
 pub use instance::{Instance, Places, Source};
 pub use interface::{Interface, list as interfaces, strict_reverse_path};
 pub use log::{change_filter, init_logging};
-pub use member::EtcdUrl;
 pub use namespaces::{NAMED, Namespaces, can_enter};
 pub use on_host::{can_listen, can_pin, missing_socket};
 pub use reserved::{PortsError, release_ports, reserve_ports};
@@ -238,24 +237,6 @@ pub struct Chain {
     pub policy: PathBuf,
 }
 
-/// Settings of the store of the fleet's policy and hosts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Fleet {
-    /// Members of etcd. Without any, the policy and the peers are those of the files.
-    pub etcd: Vec<EtcdUrl>,
-    /// Prefix of the keys, which ends without a slash.
-    pub prefix: String,
-    /// Time after which the entry of a host that is gone ends.
-    #[serde(serialize_with = "values::as_secs", rename = "lease_s")]
-    pub lease: Duration,
-    /// Certificate of the authority that etcd's certificate has to be of.
-    pub ca: PathBuf,
-    /// Certificate of this host for etcd.
-    pub cert: PathBuf,
-    /// Key of this host for etcd.
-    pub key: PathBuf,
-}
-
 /// Settings of session services.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Services {
@@ -378,11 +359,6 @@ impl Config {
         !self.control.listen.is_empty()
     }
 
-    /// True if etcd has the policy and the hosts.
-    pub fn has_store(&self) -> bool {
-        !self.fleet.etcd.is_empty()
-    }
-
     /// Reads this host's certificate and key. They are not compared with the addresses of an
     /// instance, which proves itself to nobody.
     pub fn credentials(&self) -> Result<Credentials, PkiError> {
@@ -400,7 +376,11 @@ impl Config {
 
     /// Returns the tracking rules in the data plane's form.
     pub fn rules(&self) -> Vec<dysco_common::rule::Rule> {
-        self.track.iter().flat_map(Track::rules).collect()
+        let of = |track: &Track| {
+            let (to, ports) = (track.destination, track.ports.clone());
+            ports.into_iter().map(move |p| to.rule(p.first, p.last))
+        };
+        self.track.iter().flat_map(of).collect()
     }
 
     /// Returns the operator's entry for the listener at `address`. An entry with an IP address
@@ -408,14 +388,6 @@ impl Config {
     pub fn listener(&self, address: SocketAddr) -> Option<&Listener> {
         let matching = self.listeners.iter().filter(|l| l.address.matches(address));
         matching.max_by_key(|l| l.address.ip.is_some())
-    }
-}
-
-impl Track {
-    fn rules(&self) -> impl Iterator<Item = dysco_common::rule::Rule> + '_ {
-        self.ports
-            .iter()
-            .map(|ports| self.destination.rule(ports.first, ports.last))
     }
 }
 

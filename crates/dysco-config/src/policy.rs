@@ -339,4 +339,20 @@ mod tests {
         let through = parse("[[rule]]\nchain = [\"10.0.0.1\"]\n").unwrap();
         assert!(through.check_host(&[own]).is_err());
     }
+
+    #[test]
+    fn a_host_leaves_itself_out_of_the_chains_of_its_fleet() {
+        let own: IpAddr = "10.0.0.1".parse().unwrap();
+        let place = Path::new("etcd:/dysco/policy");
+        let of = |text: &str| Policy::of_fleet(place, text, &[own]);
+        let hosts = |chain: &str| {
+            let policy = of(&format!("[[rule]]\nchain = {chain}\n")).unwrap();
+            let hosts = policy.rules[0].chain.hosts.iter();
+            hosts.map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(hosts(r#"["10.0.0.1", "10.0.0.2"]"#), ["10.0.0.2"]);
+        assert_eq!(hosts(r#"["10.0.0.1"]"#), [""; 0]);
+        let error = of("[[rule]]\nchain = [\"fw1\"]\n").unwrap_err().to_string();
+        assert!(error.contains("etcd:/dysco/policy, line 2"), "{error}");
+    }
 }

@@ -149,7 +149,7 @@ fn fleet(fleet: &FleetReport) -> String {
     let names: Vec<_> = others.map(|host| host.name.as_str()).collect();
     let others = match names.as_slice() {
         [] => String::new(),
-        [few @ ..] if few.len() <= FEW => format!("; another policy on {}", few.join(", ")),
+        few if few.len() <= FEW => format!("; another policy on {}", few.join(", ")),
         many => format!("; another policy on {} of them", many.len()),
     };
     let hosts = number(fleet.hosts.len() as u64);

@@ -1,10 +1,12 @@
 //! The task that follows etcd: connections, one after the other.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use etcd_client::{
-    Client, EventType, GetOptions, KeyValue, LeaseKeeper, PutOptions, WatchOptions, WatchResponse,
+    Client, EventType, GetOptions, KeyValue, LeaseKeepAliveStream, LeaseKeeper, PutOptions,
+    WatchOptions, WatchResponse,
 };
 use tokio::sync::watch;
 
@@ -68,7 +70,7 @@ impl Session<'_> {
     /// Follows the member until it is lost. Returns the reason.
     async fn follow(&mut self, tell: &impl Fn(Event), connected: &mut bool) -> FleetError {
         match self.connected(tell, connected).await {
-            Ok(never) => never,
+            Ok(never) => match never {},
             Err(error) => error,
         }
     }
@@ -77,7 +79,7 @@ impl Session<'_> {
         &mut self,
         tell: &impl Fn(Event),
         connected: &mut bool,
-    ) -> Result<FleetError, FleetError> {
+    ) -> Result<Infallible, FleetError> {
         let mut client = connect(self.settings, self.member).await?;
         let revision = self.read(&mut client).await?;
         *connected = true;
@@ -90,18 +92,7 @@ impl Session<'_> {
             .with_start_revision(revision + 1);
         let watch = client.watch(self.prefix(), Some(options));
         let mut changes = answered("watch", self.member, watch).await?;
-        let seconds = i64::try_from(self.settings.lease.as_secs()).unwrap_or(i64::MAX);
-        let grant = client.lease_grant(seconds, None);
-        let granted = answered("get a lease of", self.member, grant).await?;
-        self.register(&mut client, granted.id()).await?;
-        let keep = client.lease_keep_alive(granted.id());
-        let (keeper, mut answers) = answered("keep a lease of", self.member, keep).await?;
-        let mut lease = Lease {
-            id: granted.id(),
-            keeper,
-            time: Duration::from_secs(granted.ttl().max(1).unsigned_abs()),
-            renewed: Instant::now(),
-        };
+        let (mut lease, mut answers) = self.lease(&mut client).await?;
         let mut ticks = tokio::time::interval(lease.time / 3);
         loop {
             tokio::select! {
@@ -126,6 +117,26 @@ impl Session<'_> {
                 Ok(()) = self.own.changed() => self.register(&mut client, lease.id).await?,
             }
         }
+    }
+
+    /// Registers this host under a lease. Returns the lease, and the stream of its renewals.
+    async fn lease(
+        &mut self,
+        client: &mut Client,
+    ) -> Result<(Lease, LeaseKeepAliveStream), FleetError> {
+        let seconds = i64::try_from(self.settings.lease.as_secs()).unwrap_or(i64::MAX);
+        let grant = client.lease_grant(seconds, None);
+        let granted = answered("get a lease of", self.member, grant).await?;
+        self.register(client, granted.id()).await?;
+        let keep = client.lease_keep_alive(granted.id());
+        let (keeper, answers) = answered("keep a lease of", self.member, keep).await?;
+        let lease = Lease {
+            id: granted.id(),
+            keeper,
+            time: Duration::from_secs(granted.ttl().max(1).unsigned_abs()),
+            renewed: Instant::now(),
+        };
+        Ok((lease, answers))
     }
 
     fn prefix(&self) -> String {

@@ -273,9 +273,7 @@ impl Chains {
             let hint = "publish the file with 'dyscoctl policy publish FILE'";
             return not_applied(FailureCode::BadRequest, Cause::new(why), hint);
         }
-        if let Some(known) = self.store.as_ref().and_then(|s| s.known.clone()) {
-            self.put_published(plane, known);
-        }
+        self.put_published_again(plane);
         match &self.error {
             None => self.policy_report(plane),
             Some(cause) => {

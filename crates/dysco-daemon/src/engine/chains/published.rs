@@ -131,6 +131,14 @@ impl Chains {
         }
     }
 
+    /// Puts the policy that was read last in force once more, unless its key is gone.
+    pub(super) fn put_published_again(&mut self, plane: &mut Plane) {
+        let there = self.store.as_ref().filter(|store| !store.is_gone);
+        if let Some(known) = there.and_then(|store| store.known.clone()) {
+            self.put_published(plane, known);
+        }
+    }
+
     /// Checks a text that is to be published.
     pub(in crate::engine) fn check_published(&self, text: &str) -> Result<(), Cause> {
         let place = self.store.as_ref().map(|s| s.place.clone());

@@ -1,14 +1,43 @@
-//! URL of a member of etcd.
+//! The store of a fleet's policy and hosts: its settings, and the URLs of its members.
 
 use std::fmt;
 use std::net::Ipv6Addr;
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use dysco_explain::Cause;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::{Config, values};
+
 /// Port of etcd for its clients.
 const PORT: u16 = 2379;
+
+/// Settings of the store of the fleet's policy and hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fleet {
+    /// Members of etcd. Without any, the policy and the peers are those of the files.
+    pub etcd: Vec<EtcdUrl>,
+    /// Prefix of the keys, which ends without a slash.
+    pub prefix: String,
+    /// Time after which the entry of a host that is gone ends.
+    #[serde(serialize_with = "values::as_secs", rename = "lease_s")]
+    pub lease: Duration,
+    /// Certificate of the authority that etcd's certificate has to be of.
+    pub ca: PathBuf,
+    /// Certificate of this host for etcd.
+    pub cert: PathBuf,
+    /// Key of this host for etcd.
+    pub key: PathBuf,
+}
+
+impl Config {
+    /// True if etcd has the policy and the hosts.
+    pub fn has_store(&self) -> bool {
+        !self.fleet.etcd.is_empty()
+    }
+}
 
 /// URL of a member of etcd. Its form is `https://HOST:PORT`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -77,7 +106,7 @@ impl FromStr for EtcdUrl {
 
 impl<'de> Deserialize<'de> for EtcdUrl {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        crate::values::parsed(d)
+        values::parsed(d)
     }
 }
 
