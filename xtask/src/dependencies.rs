@@ -41,8 +41,9 @@ const LICENCES: &[&str] = &[
 const SHIPPED: &[&str] = &["dysco-daemon", "dysco-ctl", "dysco-splice-preload"];
 
 /// Crates of which cargo resolves two versions for the shipped programs: an optional one that
-/// nothing turns on (embedded-io, for postcard), and an older one of ring (getrandom).
-const TWICE: &[&str] = &["embedded-io", "getrandom"];
+/// nothing turns on (embedded-io, for postcard), and older ones of ring (getrandom) and tonic
+/// (base64).
+const TWICE: &[&str] = &["base64", "embedded-io", "getrandom"];
 
 /// A fault of the dependencies.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]

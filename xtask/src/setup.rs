@@ -68,6 +68,7 @@ impl Need {
 /// Programs, each with its Debian package, and the first need that requires it.
 const PROGRAMS: &[(&str, &str, Need)] = &[
     ("c++", "build-essential", Need::Build),
+    ("protoc", "protobuf-compiler", Need::Build),
     ("ip", "iproute2", Need::Demo),
     ("ethtool", "ethtool", Need::Demo),
     ("nft", "nftables", Need::Demo),
@@ -89,6 +90,8 @@ const PROGRAMS: &[(&str, &str, Need)] = &[
     ("jq", "jq", Need::Hosts),
     ("prometheus", "prometheus", Need::Hosts),
     ("tmux", "tmux", Need::Hosts),
+    ("etcd", "etcd-server", Need::Hosts),
+    ("etcdctl", "etcd-client", Need::Hosts),
     ("qemu-system-x86_64", "qemu-system-x86", Need::Kernels),
     ("busybox", "busybox-static", Need::Kernels),
     ("cpio", "cpio", Need::Kernels),
@@ -103,11 +106,20 @@ const PROGRAMS: &[(&str, &str, Need)] = &[
     ("systemd-analyze", "systemd", Need::PackageChecks),
 ];
 
-/// Files other than programs for [`Need::Hosts`], each with its Debian package.
-const FILES: &[(&str, &str)] = &[(
-    "/usr/lib/nginx/modules/ngx_stream_module.so",
-    "libnginx-mod-stream",
-)];
+/// Files other than programs, each with its Debian package, and the first need that requires it.
+const FILES: &[(&str, &str, Need)] = &[
+    // protoc reads it for the messages of etcd.
+    (
+        "/usr/include/google/protobuf/descriptor.proto",
+        "libprotobuf-dev",
+        Need::Build,
+    ),
+    (
+        "/usr/lib/nginx/modules/ngx_stream_module.so",
+        "libnginx-mod-stream",
+        Need::Hosts,
+    ),
+];
 
 const LLVM: &str = "/usr/lib/llvm-22";
 /// Libraries from which bpf-linker is built.
@@ -209,13 +221,13 @@ impl Missing {
             .collect();
         let absent_programs = absent_programs(need);
         let mut packages: Vec<_> = absent_programs.map(|(_, package, _)| *package).collect();
-        let absent = |files: &[(&str, &'static str)]| -> Vec<_> {
+        let absent = |files: &[(&'static str, &'static str)]| -> Vec<_> {
             let absent = files.iter().filter(|(file, _)| !Path::new(file).exists());
             absent.map(|(_, package)| *package).collect()
         };
-        if need.includes(Need::Hosts) {
-            packages.extend(absent(FILES));
-        }
+        let files = FILES.iter().filter(|(.., first)| need.includes(*first));
+        let files: Vec<_> = files.map(|(file, package, _)| (*file, *package)).collect();
+        packages.extend(absent(&files));
         if crates.iter().any(|c| c.name == BPF_LINKER.name) {
             packages.extend(absent(LIBRARIES));
         }
@@ -335,14 +347,19 @@ mod tests {
                 .filter(move |(.., first)| need.includes(*first));
             all.map(|(program, ..)| *program).collect::<Vec<_>>()
         };
-        assert_eq!(of(Need::Build), ["c++"]);
+        assert_eq!(of(Need::Build), ["c++", "protoc"]);
         assert_eq!(
             of(Need::Demo),
-            ["c++", "ip", "ethtool", "nft", "haproxy", "tcpdump"]
+            [
+                "c++", "protoc", "ip", "ethtool", "nft", "haproxy", "tcpdump"
+            ]
         );
         assert!(of(Need::Kernels).contains(&"nginx"));
         assert!(!of(Need::Kernels).contains(&"mmdebstrap"));
-        assert_eq!(of(Need::Packages), ["c++", "strip", "dh", "rpmbuild"]);
+        assert_eq!(
+            of(Need::Packages),
+            ["c++", "protoc", "strip", "dh", "rpmbuild"]
+        );
         assert!(of(Need::PackageChecks).contains(&"dh"));
         assert!(!of(Need::PackageChecks).contains(&"nginx"));
         assert!(!of(Need::Tests).contains(&"qemu-system-x86_64"));

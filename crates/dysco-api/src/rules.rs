@@ -9,13 +9,20 @@ use crate::ServiceSpec;
 /// The policy in force.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PolicyReport {
-    /// File that contains the policy.
+    /// File that contains the policy, or its key in etcd, such as `etcd:/dysco/policy`.
     pub file: std::path::PathBuf,
+    /// True if etcd contains the policy.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub of_fleet: bool,
     /// Reason why the current contents of the file are not in force; `None` if they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Cause>,
     /// Rules, in order.
     pub rules: Vec<RuleReport>,
+}
+
+fn is_false(is: &bool) -> bool {
+    !is
 }
 
 /// A rule of the policy.

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
+use crate::FleetReport;
+
 /// A summary of the host for one screen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StatusReport {
@@ -36,6 +38,9 @@ pub struct StatusReport {
     /// Remaining validity of the certificates in use. Earlier versions of dyscod omit it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keys: Option<KeysReport>,
+    /// Connection to etcd. It is absent if none is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetReport>,
 }
 
 /// Remaining validity of the certificates in use.

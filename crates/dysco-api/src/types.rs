@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::delta::{DeltaReport, TellDelta};
 use super::element::ElementName;
 use super::filter::Filter;
+use super::fleet::PublishReport;
 use super::host::HostName;
 use super::name::{SessionId, SessionName};
 use super::namespaces::NamespaceReport;
@@ -83,6 +84,11 @@ pub enum Request {
         #[serde(default)]
         text: Option<String>,
     },
+    /// Publishes a policy for all hosts of the fleet. One [`Reply::Published`].
+    PolicyPublish {
+        /// Text of the policy.
+        text: String,
+    },
     /// Explains the policy's decision for a session. One [`Reply::Explained`].
     PolicyExplain {
         /// Address of the end that would open the session; any port will do.
@@ -146,7 +152,7 @@ impl Request {
             Request::Adopt => true,
             Request::Reload { dry_run } => !dry_run,
             Request::Delta(_) => true,
-            Request::PolicyApply { .. } => true,
+            Request::PolicyApply { .. } | Request::PolicyPublish { .. } => true,
             Request::Status
             | Request::Policy
             | Request::PolicyExplain { .. }
@@ -204,6 +210,8 @@ pub enum Reply {
     Proxy(Box<ProxyReport>),
     /// Final: the policy in force.
     Policy(PolicyReport),
+    /// Final: a policy was published.
+    Published(PublishReport),
     /// Final: the policy's decision for a session.
     Explained(Explained),
     /// Final: counters.
@@ -274,6 +282,7 @@ impl Reply {
             Reply::Status(_)
             | Reply::Proxy(_)
             | Reply::Policy(_)
+            | Reply::Published(_)
             | Reply::Explained(_)
             | Reply::Counters(_)
             | Reply::Metrics(_)

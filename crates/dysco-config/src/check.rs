@@ -2,6 +2,7 @@
 //! resolves the names of this host's interfaces and groups.
 
 mod control;
+mod fleet;
 mod host;
 
 use std::ops::{Range, RangeInclusive};
@@ -58,8 +59,10 @@ pub(crate) fn check_for(
     };
     let api = checker.api(file.api)?;
     let shim = checker.absolute(file.shim.socket, DEFAULT_SHIM_SOCKET)?;
+    let control = checker.control(file.control, &host.addresses)?;
     let config = Config {
-        control: checker.control(file.control, &host.addresses)?,
+        fleet: checker.fleet(file.fleet, &control.pki)?,
+        control,
         host,
         metrics: checker.metrics(file.metrics, &api)?,
         api,

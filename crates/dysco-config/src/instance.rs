@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use dysco_api::Mode;
 
-use super::{Api, Chain, Config, Control, DataPlane, METRICS_SOCKET, Metrics, Removal, Shim};
+use super::{
+    Api, Chain, Config, Control, DataPlane, Fleet, METRICS_SOCKET, Metrics, Removal, Shim,
+};
 
 /// Directory of the instances, beside the API socket and in the directory of pins.
 const DIR: &str = "ns";
@@ -85,6 +87,11 @@ impl Config {
                 peers: Vec::new(),
                 ..self.control
             },
+            // Its policy is a file of its own.
+            fleet: Fleet {
+                etcd: Vec::new(),
+                ..self.fleet
+            },
             // Shims in the namespace know the usual name of the socket.
             shim: Shim {
                 socket: places.run.join("shim.sock"),
@@ -133,7 +140,7 @@ mod tests {
 
     #[test]
     fn an_instance_shares_no_place_and_no_port_with_its_host() {
-        let more = "peers = [\"10.0.0.9\"]\n[removal]\nautomatic = true\n\
+        let more = "peers = [\"10.0.0.9\"]\n[fleet]\netcd = [\"https://10.0.0.9\"]\n[removal]\nautomatic = true\n\
                     [metrics]\nlisten = \"127.0.0.1:9469\"\n[[listener]]\naddress = \":80\"\n\
                     transparent = true\n";
         let instance = Instance {
@@ -152,6 +159,7 @@ mod tests {
             Path::new("/sys/fs/bpf/dysco/ns/4026532000")
         );
         assert!(inner.control.listen.is_empty() && inner.control.peers.is_empty());
+        assert!(host.has_store() && !inner.has_store());
         assert_eq!(inner.metrics.listen, None);
         assert_eq!(inner.shim.abstract_name, host.shim.socket);
         assert_ne!(inner.shim.socket, host.shim.socket);

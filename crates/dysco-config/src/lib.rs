@@ -5,6 +5,7 @@
 
 mod check;
 mod error;
+mod fleet;
 mod instance;
 mod interface;
 mod log;
@@ -28,8 +29,8 @@ use serde::Serialize;
 
 pub use check::is_host;
 pub use dysco_pki::PkiPaths;
-pub use error::ConfigError;
-pub use error::Place;
+pub use error::{ConfigError, Place};
+pub use fleet::{EtcdUrl, Fleet};
 pub use instance::{Instance, Places, Source};
 pub use interface::{Interface, list as interfaces, strict_reverse_path};
 pub use log::{change_filter, init_logging};
@@ -76,6 +77,8 @@ pub struct Config {
     pub removal: Removal,
     /// Settings for steering sessions through chains.
     pub chain: Chain,
+    /// Settings of the store of the fleet's policy and hosts.
+    pub fleet: Fleet,
     /// Listeners for which the operator declares more than the shim can observe.
     #[serde(rename = "listener")]
     pub listeners: Vec<Listener>,
@@ -373,7 +376,11 @@ impl Config {
 
     /// Returns the tracking rules in the data plane's form.
     pub fn rules(&self) -> Vec<dysco_common::rule::Rule> {
-        self.track.iter().flat_map(Track::rules).collect()
+        let of = |track: &Track| {
+            let (to, ports) = (track.destination, track.ports.clone());
+            ports.into_iter().map(move |p| to.rule(p.first, p.last))
+        };
+        self.track.iter().flat_map(of).collect()
     }
 
     /// Returns the operator's entry for the listener at `address`. An entry with an IP address
@@ -381,14 +388,6 @@ impl Config {
     pub fn listener(&self, address: SocketAddr) -> Option<&Listener> {
         let matching = self.listeners.iter().filter(|l| l.address.matches(address));
         matching.max_by_key(|l| l.address.ip.is_some())
-    }
-}
-
-impl Track {
-    fn rules(&self) -> impl Iterator<Item = dysco_common::rule::Rule> + '_ {
-        self.ports
-            .iter()
-            .map(|ports| self.destination.rule(ports.first, ports.last))
     }
 }
 

@@ -184,6 +184,17 @@ impl Policy {
         Ok(policy)
     }
 
+    /// Reads and checks a text that all hosts of a fleet share. On a host with these addresses, a
+    /// chain that has the host itself consists of the others.
+    pub fn of_fleet(place: &Path, text: &str, own: &[IpAddr]) -> Result<Policy, PolicyError> {
+        let mut policy = Policy::parse(place, text)?;
+        for rule in &mut policy.rules {
+            let hosts = &mut rule.chain.hosts;
+            hosts.retain(|element| !own.contains(&element.host()));
+        }
+        Ok(policy)
+    }
+
     /// Refuses chains that lead through the opening host itself.
     fn check_host(&self, own: &[IpAddr]) -> Result<(), Cause> {
         for (rule, name) in self.rules.iter().zip(self.names()) {
@@ -327,5 +338,21 @@ mod tests {
         let own: IpAddr = "10.0.0.1".parse().unwrap();
         let through = parse("[[rule]]\nchain = [\"10.0.0.1\"]\n").unwrap();
         assert!(through.check_host(&[own]).is_err());
+    }
+
+    #[test]
+    fn a_host_leaves_itself_out_of_the_chains_of_its_fleet() {
+        let own: IpAddr = "10.0.0.1".parse().unwrap();
+        let place = Path::new("etcd:/dysco/policy");
+        let of = |text: &str| Policy::of_fleet(place, text, &[own]);
+        let hosts = |chain: &str| {
+            let policy = of(&format!("[[rule]]\nchain = {chain}\n")).unwrap();
+            let hosts = policy.rules[0].chain.hosts.iter();
+            hosts.map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(hosts(r#"["10.0.0.1", "10.0.0.2"]"#), ["10.0.0.2"]);
+        assert_eq!(hosts(r#"["10.0.0.1"]"#), [""; 0]);
+        let error = of("[[rule]]\nchain = [\"fw1\"]\n").unwrap_err().to_string();
+        assert!(error.contains("etcd:/dysco/policy, line 2"), "{error}");
     }
 }

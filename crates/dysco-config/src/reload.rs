@@ -3,7 +3,7 @@
 use dysco_api::ValueChange;
 use toml::{Table, Value};
 
-use super::{Api, Chain, Config, Control, Host, Log, Removal};
+use super::{Api, Chain, Config, Control, Fleet, Host, Log, Removal};
 
 impl Config {
     /// Returns this configuration with all values of `new` that a running `dyscod` can take over.
@@ -11,7 +11,16 @@ impl Config {
     pub fn taking(&self, new: &Config) -> Config {
         let old = self.clone();
         let new = new.clone();
+        let fleet = match old.has_store() {
+            true => old.fleet,
+            // Without etcd, its keys are those of the channel, which may change.
+            false => Fleet {
+                etcd: Vec::new(),
+                ..new.fleet
+            },
+        };
         Config {
+            fleet,
             host: Host {
                 addresses: old.host.addresses,
                 namespaces: old.host.namespaces,
@@ -123,5 +132,18 @@ mod tests {
         // The result is the same each time.
         assert_eq!(keys(&taken.changes_to(&new).unwrap()), keys(&left));
         assert!(old.changes_to(&old).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_store_needs_a_restart_and_keys_need_none() {
+        let old = config("");
+        let mut new = config("[fleet]\netcd = [\"https://10.0.0.5\"]\n");
+        new.fleet.ca = "/other/ca.crt".into();
+        let taken = old.taking(&new);
+        assert_eq!(keys(&taken.changes_to(&new).unwrap()), ["fleet.etcd"]);
+        let old = new.clone();
+        new.fleet.ca = "/third/ca.crt".into();
+        let left = old.taking(&new).changes_to(&new).unwrap();
+        assert_eq!(keys(&left), ["fleet.ca"]);
     }
 }

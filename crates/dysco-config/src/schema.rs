@@ -9,7 +9,7 @@ use toml::Spanned;
 
 use super::error::{ConfigError, Place};
 use super::values::{Address, PortList, PortRange, Prefix, cause_of, parsed};
-use super::{Attach, LogFormat, Namespaces, Xdp};
+use super::{Attach, EtcdUrl, LogFormat, Namespaces, Xdp};
 
 /// The whole file.
 #[derive(Debug, Deserialize)]
@@ -30,6 +30,8 @@ pub struct File {
     pub removal: Removal,
     #[serde(default)]
     pub chain: Chain,
+    #[serde(default)]
+    pub fleet: Fleet,
     #[serde(default)]
     pub listener: Vec<Spanned<Listener>>,
     #[serde(default)]
@@ -114,6 +116,18 @@ pub struct Removal {
 #[serde(deny_unknown_fields)]
 pub struct Chain {
     pub policy: Option<Spanned<PathBuf>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fleet {
+    #[serde(default)]
+    pub etcd: Vec<Spanned<EtcdUrl>>,
+    pub prefix: Option<Spanned<String>>,
+    pub lease_s: Option<Spanned<u64>>,
+    pub ca: Option<PathBuf>,
+    pub cert: Option<PathBuf>,
+    pub key: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]

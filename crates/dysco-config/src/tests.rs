@@ -445,3 +445,30 @@ fn the_most_exact_listener_counts() {
     let error = load(&twice).unwrap_err().to_string();
     assert!(error.contains("there twice"), "{error}");
 }
+
+#[test]
+fn etcd_needs_tls_unless_it_is_on_this_host() {
+    let of = |more: &str| {
+        let (path, text) = (Path::new("f"), with(&format!("[fleet]\n{more}\n")));
+        let file = schema::parse(path, &text)?;
+        check::check(path, &text, file, &interfaces())
+    };
+    let config = of("etcd = [\"https://10.0.0.5\", \"http://127.0.0.1:1\"]").unwrap();
+    let urls: Vec<_> = config.fleet.etcd.iter().map(ToString::to_string).collect();
+    assert_eq!(urls, ["https://10.0.0.5:2379", "http://127.0.0.1:1"]);
+    assert_eq!(config.fleet.ca, config.control.pki.ca);
+    for (more, why) in [
+        ("etcd = [\"http://10.0.0.5\"]", "without TLS"),
+        ("etcd = [\"http://localhost\"]", "without TLS"),
+        ("etcd = [\"10.0.0.5\"]", "no URL of etcd"),
+        ("prefix = \"dysco\"", "no prefix"),
+        ("prefix = \"/dysco/\"", "no prefix"),
+        ("lease_s = 1", "give 2 to 3600"),
+    ] {
+        let error = of(more).unwrap_err().to_string();
+        assert!(
+            error.contains(why) && error.contains("line "),
+            "{more}: {error}"
+        );
+    }
+}

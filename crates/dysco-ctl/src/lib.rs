@@ -20,6 +20,7 @@ mod output;
 mod pages;
 mod pki;
 mod policy;
+mod publish;
 mod reconfigure;
 mod reload;
 mod remove;

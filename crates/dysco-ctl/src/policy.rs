@@ -14,6 +14,7 @@ use serde_json::json;
 use super::context::Context;
 use super::exit::CliError;
 use super::output::{listed, section, table};
+use super::publish;
 
 /// Arguments of `policy`.
 #[derive(Debug, clap::Args)]
@@ -30,6 +31,11 @@ enum Command {
     Apply {
         /// The file
         file: Option<PathBuf>,
+    },
+    /// Publish a policy file in etcd, for all hosts of the fleet
+    Publish {
+        /// The file
+        file: PathBuf,
     },
     /// Check a policy file; change nothing
     Check {
@@ -97,6 +103,10 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
                 Some(file) => applied.map_err(|error| about(&file, error)),
                 None => applied,
             }
+        }
+        Command::Publish { file } => {
+            let text = read(&file)?;
+            publish::run(context, &file, text)
         }
         Command::Check { file } => {
             let text = read(&file)?;
@@ -252,6 +262,7 @@ mod tests {
     fn a_policy_without_rules_says_so() {
         let report = PolicyReport {
             file: "/etc/dysco/policy.toml".into(),
+            of_fleet: false,
             error: None,
             rules: Vec::new(),
         };

@@ -1,12 +1,15 @@
 //! `dyscoctl status`.
 
-use dysco_api::{Exit, Reply, Request, StatusReport};
+use dysco_api::{Exit, FleetReport, Reply, Request, StatusReport};
 use serde::Serialize;
 
 use super::context::Context;
 use super::doctor::{Finding, of_status};
 use super::exit::CliError;
 use super::output::{list, listed, micros, number, or_dash, rendered, seconds, section, table};
+
+/// Number of hosts that a line names.
+const FEW: usize = 5;
 
 /// Shows the status.
 pub fn run(context: &Context) -> Result<Exit, CliError> {
@@ -127,10 +130,37 @@ fn text(judged: &Judged) -> String {
     )
 }
 
+/// Returns the state of etcd, its policy and its hosts, in one line.
+fn fleet(fleet: &FleetReport) -> String {
+    let url = fleet.url.as_deref().unwrap_or("etcd");
+    let time = seconds(fleet.for_s as f64);
+    let link = match fleet.connected {
+        true => format!("connected to {url} for {time}"),
+        false => format!("lost for {time}"),
+    };
+    let policy = match fleet.policy {
+        Some(revision) => format!("policy of revision {revision}"),
+        None => "no policy of etcd in force".into(),
+    };
+    let others = fleet
+        .hosts
+        .iter()
+        .filter(|host| host.policy != fleet.policy);
+    let names: Vec<_> = others.map(|host| host.name.as_str()).collect();
+    let others = match names.as_slice() {
+        [] => String::new(),
+        few if few.len() <= FEW => format!("; another policy on {}", few.join(", ")),
+        many => format!("; another policy on {} of them", many.len()),
+    };
+    let hosts = number(fleet.hosts.len() as u64);
+    format!("{link}, {policy}, {hosts} hosts{others}")
+}
+
 /// Returns the host, and what it has, in numbers.
 fn host(status: &StatusReport) -> comfy_table::Table {
     let sessions = &status.sessions;
-    list([
+    let fleet = status.fleet.iter().map(|report| ("etcd", fleet(report)));
+    let rows = [
         (
             "host",
             format!("{} ({})", status.host, listed(&status.addresses)),
@@ -161,12 +191,13 @@ fn host(status: &StatusReport) -> comfy_table::Table {
                 number(status.pairs)
             ),
         ),
-    ])
+    ];
+    list(rows.into_iter().chain(fleet))
 }
 
 #[cfg(test)]
 mod tests {
-    use dysco_api::{InterfaceReport, PeerReport};
+    use dysco_api::{FleetHost, InterfaceReport, PeerReport};
 
     use super::*;
 
@@ -208,6 +239,35 @@ mod tests {
             ..status()
         });
         assert!(alone.line().ends_with("no peers yet"), "{}", alone.line());
+    }
+
+    #[test]
+    fn hosts_with_another_policy_are_named() {
+        let host = |n: usize| FleetHost {
+            name: format!("fw{n}"),
+            addresses: Vec::new(),
+            policy: (n > 0).then_some(7),
+            refused: None,
+        };
+        let mut report = FleetReport {
+            connected: true,
+            url: Some("https://10.0.0.5:2379".into()),
+            for_s: 3,
+            policy: Some(7),
+            hosts: (0..3).map(host).collect(),
+            ..FleetReport::default()
+        };
+        let line = "connected to https://10.0.0.5:2379 for 3.0s, policy of revision 7, 3 hosts";
+        assert_eq!(fleet(&report), format!("{line}; another policy on fw0"));
+        report.hosts.remove(0);
+        assert!(fleet(&report).ends_with("2 hosts"), "{}", fleet(&report));
+        report.policy = None;
+        report.connected = false;
+        let text = fleet(&report);
+        assert!(
+            text.starts_with("lost for 3.0s, no policy of etcd in force"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub mod delay;
 pub mod device;
 pub mod dialogue;
 pub mod echo;
+pub mod etcd;
 pub mod fleet;
 mod folder;
 pub mod haproxy;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use dysco_netns::fleet::Fleet;
-use dysco_netns::stream::{Group, Plan, Server, Side, all_intact};
+use dysco_netns::stream::{Group, Plan, Server, all_intact};
 use dysco_netns::{Family, Lab, Role, wait};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -85,23 +85,30 @@ impl Bench {
 
     fn shaped(&self, group: &Group) -> Result<OnTime> {
         self.put("+shape=up=4M,plane=packet")?;
-        // What was under way before, and what unused time allows.
+        // The receiver has more to read than what passes now.
         group.wait_more(100_000, PATIENCE)?;
-        let (start, before) = (Instant::now(), group.received(Side::Server));
+        let (start, before) = (Instant::now(), self.shape()?);
         std::thread::sleep(MEASURED);
-        let bytes = group.received(Side::Server) - before;
-        let bits_per_second = 8.0 * bytes as f64 / start.elapsed().as_secs_f64();
+        let after = self.shape()?;
+        let bits = 8.0 * (after[0] - before[0]) as f64;
+        self.take()?;
+        Ok(OnTime {
+            share_of_rate: bits / start.elapsed().as_secs_f64() / RATE,
+            dropped: after[1],
+            ..OnTime::default()
+        })
+    }
+
+    /// Returns the bytes that have passed, and the packets that were dropped, on their way to the
+    /// server.
+    fn shape(&self) -> Result<[u64; 2]> {
         let listed = self.service(&["list"])?;
         let session = listed[0]["session"].as_str().context("no session")?;
         let read = self.service(&["call", session, "shape", "read"])?;
-        let dropped = read["answer"]["up"]["dropped"].as_u64();
-        ensure!(read["answer"]["drops"] == false, "{read:#}");
-        self.take()?;
-        Ok(OnTime {
-            share_of_rate: bits_per_second / RATE,
-            dropped: dropped.context("no count")?,
-            ..OnTime::default()
-        })
+        let answer = &read["answer"];
+        ensure!(answer["drops"] == false, "{read:#}");
+        let number = |name: &str| answer["up"][name].as_u64().context("no count");
+        Ok([number("bytes")?, number("dropped")?])
     }
 
     /// Returns the round trips of before, and with a delay.

@@ -15,6 +15,7 @@ const SERVICES: &[(&str, &str)] = &[
     ("postgresql", "postgresql.service"),
     ("openssh-server", "ssh.service"),
     ("prometheus", "prometheus.service"),
+    ("etcd-server", "etcd.service"),
 ];
 
 /// Installs packages.

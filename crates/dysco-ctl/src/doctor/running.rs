@@ -4,13 +4,14 @@ use std::collections::HashSet;
 use std::fs;
 use std::net::IpAddr;
 
-use dysco_api::{ClientError, PolicyReport, Reply, Request, StatusReport};
+use dysco_api::{ClientError, FleetReport, PolicyReport, Reply, Request, StatusReport};
 use dysco_config::Config;
 use dysco_explain::{Cause, Explain};
 
 use super::Finding;
 use crate::context::Context;
 use crate::exit::CliError;
+use crate::output::seconds;
 
 /// Version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -144,6 +145,7 @@ pub(super) fn of_status(status: &StatusReport, peers: Option<&[IpAddr]>) -> Vec<
             format!("connected with {} addresses", up.len()),
         ));
     }
+    findings.extend(status.fleet.iter().flat_map(of_fleet));
     let keys = status.keys.and_then(|keys| keys.trouble());
     findings.extend(keys.map(|Cause { why, hint }| {
         let hint = hint.unwrap_or_default();
@@ -176,9 +178,35 @@ fn version(theirs: &str) -> Finding {
     }
 }
 
-/// Returns findings about the rules in force.
+/// Returns findings about etcd, and about the policy that it has.
+fn of_fleet(fleet: &FleetReport) -> Vec<Finding> {
+    let link = match (&fleet.error, fleet.connected) {
+        (_, true) => Finding::well("etcd", "it answers"),
+        (None, false) => Finding::doubtful("etcd", "it has not answered yet", "ask again"),
+        (Some(Cause { why, hint }), false) => Finding::doubtful(
+            "etcd",
+            format!("lost for {}: {why}", seconds(fleet.for_s as f64)),
+            format!(
+                "{}; the policy and the hosts of before stay in force",
+                hint.as_deref().unwrap_or("see the log of dyscod")
+            ),
+        ),
+    };
+    let refused = fleet.refused.iter().map(|cause| {
+        let hint = cause.hint.as_deref().unwrap_or("correct it");
+        Finding::ill(
+            "policy",
+            format!("{} is not in force: {}", fleet.key, cause.why),
+            format!("{hint}; then 'dyscoctl policy publish FILE'"),
+        )
+    });
+    [link].into_iter().chain(refused).collect()
+}
+
+/// Returns findings about the rules in force. The status has those about the policy of etcd.
 fn of_policy(policy: &PolicyReport) -> Vec<Finding> {
-    let unused = policy.error.iter().map(|error| {
+    let error = policy.error.iter().filter(|_| !policy.of_fleet);
+    let unused = error.map(|error| {
         let file = policy.file.display();
         let hint = error.hint.as_deref().unwrap_or("correct it");
         Finding::ill(
@@ -273,9 +301,48 @@ mod tests {
     }
 
     #[test]
+    fn etcd_and_its_policy_are_judged() {
+        let with = |fleet: FleetReport| StatusReport {
+            fleet: Some(fleet),
+            ..status()
+        };
+        let well = FleetReport {
+            key: "etcd:/dysco/policy".into(),
+            connected: true,
+            url: Some("https://10.0.0.5:2379".into()),
+            ..FleetReport::default()
+        };
+        let found = of_status(&with(well.clone()), None);
+        assert_eq!(worst(&found).0, Verdict::Well, "{found:?}");
+        let lost = FleetReport {
+            connected: false,
+            for_s: 90,
+            error: Some("connection refused".into()),
+            ..well.clone()
+        };
+        let (verdict, what) = worst(&of_status(&with(lost), None));
+        assert_eq!(verdict, Verdict::Doubtful);
+        assert!(
+            what.contains("lost for 1m 30s") && what.contains("connection refused"),
+            "{what}"
+        );
+        let refused = FleetReport {
+            refused: Some("line 1: no".into()),
+            ..well
+        };
+        let (verdict, what) = worst(&of_status(&with(refused), None));
+        assert_eq!(verdict, Verdict::Ill);
+        assert!(
+            what.contains("etcd:/dysco/policy is not in force: line 1: no"),
+            "{what}"
+        );
+    }
+
+    #[test]
     fn a_rule_that_cannot_be_followed_is_reported() {
         let mut policy = PolicyReport {
             file: "/p.toml".into(),
+            of_fleet: false,
             error: None,
             rules: vec![RuleReport {
                 services: Vec::new(),

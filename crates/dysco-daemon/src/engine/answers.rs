@@ -66,6 +66,8 @@ pub(super) enum Answer {
     Way(chains::Way),
     /// The policy's file was written.
     PolicyWritten,
+    /// Event of the fleet's store.
+    Store(Box<dysco_fleet::Event>),
     /// The sockets that processes under the shim hold are known, for a removal of all sessions.
     Held(Box<removal::Begun>),
     /// A proxy was looked at, or watched.
@@ -146,6 +148,7 @@ impl Engine {
             Answer::Sockets(open) => self.core.host.sockets_listed(open),
             Answer::Way(way) => self.core.host.way_found(&way),
             Answer::PolicyWritten => chains.policy_written(plane),
+            Answer::Store(event) => self.core.host.take_store(*event),
             Answer::Windows(read) => self.removals.go_on_dry(&mut self.core, *read),
             Answer::Held(begun) => self.removals.go_on_removing(&mut self.core, *begun),
             Answer::Seen(seen) => self.removals.seen(&mut self.core, *seen),

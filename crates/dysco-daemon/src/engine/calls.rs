@@ -35,10 +35,13 @@ impl Engine {
                 return self.reload.begin(answers, dry_run, Some(replies));
             }
             Request::Policy => core.host.chains.policy_report(&core.host.plane),
-            Request::PolicyApply { text } => core
-                .host
-                .chains
-                .policy_apply(&mut core.host.plane, text.as_deref()),
+            Request::PolicyApply { text } => {
+                let (chains, plane) = (&mut core.host.chains, &mut core.host.plane);
+                let reply = chains.policy_apply(plane, text.as_deref());
+                core.host.tell_store();
+                reply
+            }
+            Request::PolicyPublish { text } => return core.host.publish(text, replies),
             Request::PolicyExplain {
                 source,
                 destination,

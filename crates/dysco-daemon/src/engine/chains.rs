@@ -8,6 +8,7 @@
 mod file;
 mod keys;
 mod policy;
+mod published;
 mod stale;
 mod unconfirmed;
 
@@ -104,6 +105,8 @@ pub(super) struct Chains {
     asked: Option<Instant>,
     refreshed: Option<Instant>,
     file: file::PolicyFile,
+    /// Policy and peers of the fleet's store, if one is configured.
+    store: Option<published::OfStore>,
 }
 
 impl Chains {
@@ -171,6 +174,7 @@ impl Chains {
     fn ask_for_hosts(&self, plane: &Plane) {
         let chains = self.policy.rules.iter().flat_map(|rule| &rule.chain.hosts);
         let peers = plane.config.control.peers.iter().copied();
+        let peers = peers.chain(self.store_peers());
         let met = self.met.keys().copied();
         let wanted: HashSet<_> = chains.map(Element::host).chain(met).chain(peers).collect();
         for host in wanted {

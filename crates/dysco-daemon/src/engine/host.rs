@@ -13,6 +13,7 @@ use super::plane::Plane;
 use super::ports::Ports;
 use super::services::Services;
 use super::sockets::Sockets;
+use super::store::Store;
 
 /// Owners of the state by which this host carries out changes.
 pub(super) struct ThisHost {
@@ -29,6 +30,8 @@ pub(super) struct ThisHost {
     pub sockets: Sockets,
     pub on_link: OnLink,
     pub services: Services,
+    /// Store of the fleet's policy and hosts.
+    pub store: Store,
     /// Time of the last warning of a full table.
     pub no_room_reported: Option<Instant>,
 }

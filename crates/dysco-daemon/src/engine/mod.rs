@@ -58,6 +58,7 @@ mod start;
 mod state;
 mod status;
 mod steps;
+mod store;
 mod sweep;
 mod take_up;
 mod tally;
@@ -125,6 +126,7 @@ pub async fn run(config: Config, source: Source) -> Result<(), EngineError> {
     host.services.take_up_runs(&host.plane);
     engine.core.host.ports.hold_ports(&engine.core.host.plane);
     engine.adopting.begin(&engine.core.host.plane, None);
+    engine.core.host.start_store();
     engine
         .core
         .host

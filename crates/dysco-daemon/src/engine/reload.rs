@@ -79,7 +79,8 @@ struct Files {
     config: Config,
     credentials: Credentials,
     renewal: Renewal,
-    policy: Option<Policy>,
+    /// The file's policy. An error of it counts only where the file is used.
+    policy: Result<Option<Policy>, Explanation>,
 }
 
 fn read(source: &Source) -> Result<Files, Explanation> {
@@ -87,7 +88,7 @@ fn read(source: &Source) -> Result<Files, Explanation> {
     let credentials = config.credentials().map_err(|e| e.explain())?;
     let renewal = Control::prepare(&credentials).map_err(|e| e.explain())?;
     let policy = Policy::load(&config.chain.policy, &config.host.addresses);
-    let policy = policy.map_err(|e| e.explain())?;
+    let policy = policy.map_err(|e| e.explain());
     Ok(Files {
         config,
         credentials,
@@ -145,8 +146,10 @@ impl Reload {
         let internal = |e| failure(FailureCode::Internal, Cause::new(e));
         let taken = host.plane.config.taking(&files.config);
         let (old, new) = (&self.credentials, &files.credentials);
+        let policy = host.chains.of_file(files.policy.clone());
+        let policy = policy.map_err(|e| failure(FailureCode::BadRequest, e))?;
         let path = &files.config.chain.policy;
-        let policy = host.chains.is_other_policy(path, files.policy.clone());
+        let policy = host.chains.is_other_policy(path, policy);
         if old.revoked.is_some() && new.revoked.is_none() {
             let cause = Cause::new(format!(
                 "the list of revoked certificates {} is gone",
@@ -220,11 +223,9 @@ impl Engine {
             .and_then(|()| add_interfaces(&self.core.host.plane, &taken))
             .and_then(|()| track(&self.core.host.plane, &taken))
             .and_then(|()| {
-                self.core.host.chains.take_up_policy(
-                    &mut self.core.host.plane,
-                    &taken.chain.policy,
-                    files.policy,
-                )
+                let (chains, plane) = (&mut self.core.host.chains, &mut self.core.host.plane);
+                let policy = chains.of_file(files.policy)?;
+                chains.take_up_policy(plane, &taken.chain.policy, policy)
             });
         if let Err(why) = fallible {
             self.undo(&before, &taken);

@@ -26,7 +26,8 @@ use super::plane::Plane;
 use super::removal::Removals;
 use super::{
     Engine, adopt, chain_updates, chains, collect, dsr, fault, gauges, held, monitors, moves,
-    names, neighbours, on_link, pages, ports, reload, services, sockets, state, tally, tuning,
+    names, neighbours, on_link, pages, ports, reload, services, sockets, state, store, tally,
+    tuning,
 };
 use crate::{api, metrics, namespaces};
 
@@ -152,6 +153,7 @@ fn this_host(plane: Plane) -> ThisHost {
         sockets: sockets::Sockets::default(),
         on_link: on_link::OnLink::default(),
         services: services::Services::default(),
+        store: store::Store::default(),
         no_room_reported: None,
     }
 }

@@ -65,6 +65,7 @@ impl Engine {
             pairs: shim.pairs,
             counters: self.snapshot().listed(),
             keys: Some(self.reload.keys()),
+            fleet: self.core.host.store_report(),
         }
     }
 }

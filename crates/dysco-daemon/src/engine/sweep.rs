@@ -27,6 +27,7 @@ impl Engine {
             .close_due_paths(&self.core.host.plane);
         if part == 0 {
             let host = &mut self.core.host;
+            host.flush_store();
             host.services.end_runs(&host.plane);
             host.services.sweep_packets(&host.plane);
             self.core.host.plane.agent.release_quarantine();

@@ -14,6 +14,7 @@ pub(super) fn page(s: &Snapshot) -> Page {
     changes(&mut page, s);
     ports(&mut page, s);
     peers(&mut page, s);
+    store(&mut page, s);
     control(&mut page, s);
     shim(&mut page, s);
     api(&mut page, s);
@@ -165,6 +166,49 @@ fn peers(page: &mut Page, s: &Snapshot) {
         "Addresses to which sessions may be steered.",
     )
     .listed("chain_neighbours", &[], s.chain_neighbours);
+}
+
+fn store(page: &mut Page, s: &Snapshot) {
+    let store = s.store.iter();
+    let up = page.gauge(
+        "etcd_up",
+        &[],
+        "Whether etcd answers; absent without `[fleet] etcd`, as the next four are.",
+    );
+    for store in store.clone() {
+        up.value(&[], store.up);
+    }
+    let since = page.seconds(
+        "etcd_changed_time",
+        &[],
+        "When etcd began to answer, or ceased to, in seconds since 1970.",
+    );
+    for store in store.clone() {
+        since.value(&[], store.since);
+    }
+    let revision = page.gauge(
+        "fleet_policy_revision",
+        &[],
+        "Revision of etcd's policy that is in force; 0 if none is.",
+    );
+    for store in store.clone() {
+        let number = store
+            .policy
+            .and_then(|revision| u64::try_from(revision).ok());
+        revision.value(&[], number.unwrap_or(0));
+    }
+    let refused = page.gauge(
+        "fleet_policy_refused",
+        &[],
+        "Whether etcd's policy is not in force here, because it has an error or is gone.",
+    );
+    for store in store.clone() {
+        refused.value(&[], store.refused);
+    }
+    let hosts = page.gauge("fleet_hosts", &[], "Hosts that are registered in etcd.");
+    for store in store {
+        hosts.value(&[], store.hosts);
+    }
 }
 
 fn control(page: &mut Page, s: &Snapshot) {

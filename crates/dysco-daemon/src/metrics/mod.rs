@@ -42,6 +42,8 @@ pub struct Snapshot {
     pub ports: Ports,
     /// Hosts with which this daemon has communicated.
     pub peers: Vec<PeerStatus>,
+    /// State of the fleet's store, if one is configured.
+    pub store: Option<StoreGauges>,
     /// Number of addresses to which sessions may be steered.
     pub chain_neighbours: u64,
     /// Counters of the control channel.
@@ -68,6 +70,21 @@ impl Snapshot {
         listed.extend(families::sums(self));
         listed
     }
+}
+
+/// State of the fleet's store.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StoreGauges {
+    /// True if etcd answers.
+    pub up: bool,
+    /// Time at which this began, in seconds since 1970.
+    pub since: f64,
+    /// Revision of the policy in force; none if no policy of the store is.
+    pub policy: Option<i64>,
+    /// True if the store's policy is not in force.
+    pub refused: bool,
+    /// Number of registered hosts.
+    pub hosts: u64,
 }
 
 /// Certificate in use.

@@ -3,6 +3,7 @@
 
 mod both_ends;
 mod containers;
+mod etcd;
 mod firewall_state;
 mod firewalls;
 mod first_byte;

@@ -26,7 +26,13 @@ impl Chains {
             Ok(None) => {}
             Err(error) => tracing::error!(%error, "the rules in force are not known"),
         }
-        self.read_policy(plane);
+        let known = self.store.as_ref().map(|store| store.known.clone());
+        match known {
+            Some(Some(published)) => self.put_published(plane, published),
+            // The store decides, once it answers.
+            Some(None) if !self.policy.rules.is_empty() && !plane.config.chain.policy.exists() => {}
+            _ => self.read_policy(plane),
+        }
         self.watch_policy(plane);
     }
 
@@ -52,14 +58,14 @@ impl Chains {
     /// Reads the file after a complete write. A file that was renamed or removed may be about to be
     /// rewritten: later looks at it decide.
     pub(in crate::engine) fn policy_written(&mut self, plane: &mut Plane) {
-        if plane.config.chain.policy.exists() {
+        if !self.follows_store() && plane.config.chain.policy.exists() {
             self.read_policy(plane);
         }
     }
 
     /// Reads the policy's file if it has changed without a notification.
     pub(super) fn look_at_policy(&mut self, plane: &mut Plane) {
-        if self.file.look(&plane.config.chain.policy) {
+        if !self.follows_store() && self.file.look(&plane.config.chain.policy) {
             self.read_policy(plane);
         }
     }
@@ -71,13 +77,16 @@ impl Chains {
         let read = self.policy_of_file(plane).map_err(|e| e.explain().into());
         match read.and_then(|policy| self.put_in_force(plane, policy)) {
             Ok(()) => self.error = None,
-            Err(why) => {
-                let text = format!("{why}; {}", self.what_stays());
-                tracing::error!("{text}");
-                plane.tell_monitors("policy_refused", None, text);
-                self.error = Some(why);
-            }
+            Err(why) => self.refuse(plane, why),
         }
+    }
+
+    /// Reports and remembers why a policy is not in force.
+    pub(super) fn refuse(&mut self, plane: &Plane, why: Cause) {
+        let text = format!("{why}; {}", self.what_stays());
+        tracing::error!("{text}");
+        plane.tell_monitors("policy_refused", None, text);
+        self.error = Some(why);
     }
 
     /// Returns the file's policy. An absent file is the empty policy, unless rules are in force.
@@ -94,13 +103,14 @@ impl Chains {
         }
     }
 
-    /// Returns true if the policy that was read at a path differs from the one in force.
+    /// Returns true if the policy that was read at a path differs from the one in force, and would
+    /// be put in force.
     pub(in crate::engine) fn is_other_policy(
         &self,
         path: &Path,
         read: Option<Policy>,
     ) -> Result<bool, PolicyError> {
-        Ok(self.policy_of(path, read)? != self.policy)
+        Ok(!self.follows_store() && self.policy_of(path, read)? != self.policy)
     }
 
     /// Puts the policy that was read at a path in force, and watches that file from now on.
@@ -110,10 +120,12 @@ impl Chains {
         path: &Path,
         read: Option<Policy>,
     ) -> Result<(), Cause> {
-        let policy = self.policy_of(path, read).map_err(|e| e.explain())?;
-        self.put_in_force(plane, policy)?;
-        self.error = None;
-        self.file.reads(path);
+        if !self.follows_store() {
+            let policy = self.policy_of(path, read).map_err(|e| e.explain())?;
+            self.put_in_force(plane, policy)?;
+            self.error = None;
+            self.file.reads(path);
+        }
         if *path != plane.config.chain.policy {
             plane.config.chain.policy = path.into();
             self.watch_policy(plane);
@@ -129,7 +141,7 @@ impl Chains {
         }
     }
 
-    fn put_in_force(&mut self, plane: &mut Plane, policy: Policy) -> Result<(), Cause> {
+    pub(super) fn put_in_force(&mut self, plane: &mut Plane, policy: Policy) -> Result<(), Cause> {
         if self.applied && policy == self.policy {
             return Ok(());
         }
@@ -175,7 +187,8 @@ impl Chains {
             .collect();
         let rules = 0..self.policy.rules.len();
         Reply::Policy(PolicyReport {
-            file: plane.config.chain.policy.clone(),
+            file: self.place(plane),
+            of_fleet: self.follows_store(),
             error: self.error.clone(),
             rules: rules.map(|at| self.rule_report(at, &there)).collect(),
         })
@@ -208,6 +221,9 @@ impl Chains {
         plane: &mut Plane,
         text: Option<&str>,
     ) -> Reply {
+        if self.follows_store() {
+            return self.apply_published(plane, text);
+        }
         let file = plane.config.chain.policy.clone();
         let policy = match text {
             Some(text) => Policy::of_host(&file, text, &plane.config.host.addresses),
@@ -241,15 +257,28 @@ impl Chains {
                 self.error = None;
                 self.policy_report(plane)
             }
-            Err(cause) => {
-                let hint =
-                    "the policy before stays in force; try the file with 'dyscoctl policy check'";
-                let hint = match &cause.hint {
-                    Some(own) => format!("{own}; {hint}"),
-                    None => hint.to_owned(),
-                };
-                let reported = cause.hint(hint).of("put the policy in force");
-                Reply::Error(Failure::new(FailureCode::Refused, reported))
+            Err(cause) => not_applied(
+                FailureCode::Refused,
+                cause,
+                "the policy before stays in force; try the file with 'dyscoctl policy check'",
+            ),
+        }
+    }
+
+    /// Carries out `policy apply` where etcd has the policy: takes it from there once more.
+    fn apply_published(&mut self, plane: &mut Plane, text: Option<&str>) -> Reply {
+        if text.is_some() {
+            let place = self.place(plane);
+            let why = format!("{} is in force, for all hosts", place.display());
+            let hint = "publish the file with 'dyscoctl policy publish FILE'";
+            return not_applied(FailureCode::BadRequest, Cause::new(why), hint);
+        }
+        self.put_published_again(plane);
+        match &self.error {
+            None => self.policy_report(plane),
+            Some(cause) => {
+                let hint = "the policy before stays in force";
+                not_applied(FailureCode::Refused, cause.clone(), hint)
             }
         }
     }
@@ -306,6 +335,16 @@ impl Chains {
             text,
         })
     }
+}
+
+/// Returns the failure of `policy apply`, with a hint behind that of the cause.
+fn not_applied(code: FailureCode, cause: Cause, hint: &str) -> Reply {
+    let hint = match &cause.hint {
+        Some(own) => format!("{own}; {hint}"),
+        None => hint.to_owned(),
+    };
+    let reported = cause.hint(hint).of("put the policy in force");
+    Reply::Error(Failure::new(code, reported))
 }
 
 /// Returns the failure for two ends of different families, which no session has.
