@@ -7,6 +7,7 @@ use dysco_explain::Cause;
 use dysco_proto::asks;
 use serde::{Deserialize, Serialize};
 
+use super::change_rate::ChangeRate;
 use super::element::ElementName;
 use super::filter::Filter;
 use super::host::HostName;
@@ -60,6 +61,9 @@ pub struct Reconfigure {
     /// must exist.
     #[serde(default)]
     pub state: Vec<StateKind>,
+    /// Greatest number of changes that begin in any second; none for no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<ChangeRate>,
     /// True if the request only reports what it would do.
     #[serde(default)]
     pub dry_run: bool,

@@ -2,8 +2,8 @@
 
 use clap::ArgGroup;
 use dysco_api::{
-    ChainChange, ElementName, Exit, FILTER_HELP, Filter, HostName, Reconfigure, Reply, Request,
-    SessionName, StateKind, Which,
+    ChainChange, ChangeRate, ElementName, Exit, FILTER_HELP, Filter, HostName, Reconfigure, Reply,
+    Request, SessionName, StateKind, Which,
 };
 use dysco_explain::Cause;
 
@@ -41,6 +41,10 @@ pub struct Common {
     /// Wait for the end of each change
     #[arg(long)]
     wait: bool,
+
+    /// Begin at most so many changes in any second [default: no limit]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    rate: Option<ChangeRate>,
 
     /// Print what would be done, and the reasons of refusals; change nothing
     #[arg(long)]
@@ -184,6 +188,7 @@ fn ask(
         which,
         chain,
         state: common.state.clone(),
+        rate: common.rate,
         dry_run: common.dry_run,
     }))?;
     let wait = common.wait || common.dry_run;

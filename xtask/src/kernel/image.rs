@@ -57,7 +57,7 @@ pub fn make(folder: &Path, kernel: &Kernel) -> Result<Image> {
         initrd: of("cpio"),
     };
     if !image.kernel.exists() {
-        let elf = elf(&kernel.bzimage)?;
+        let elf = elf(&kernel.image)?;
         fs::write(&image.kernel, elf)?;
     }
     let dir = of("initrd");
@@ -167,7 +167,11 @@ fn decompressed(module: &Path) -> Result<Vec<u8>> {
     }
 }
 
-fn archive(dir: &Path, to: &Path) -> Result<()> {
+/// Packs a folder.
+///
+/// # Errors
+/// If a program fails.
+pub fn archive(dir: &Path, to: &Path) -> Result<()> {
     let file = File::create(to).with_context(|| format!("failed to make {}", to.display()))?;
     let mut find = Command::new("find")
         .arg(".")

@@ -62,27 +62,27 @@ impl Pace {
 }
 
 /// Sessions that wait, by their batch. A batch without a limit is not among them.
-pub(super) struct Paced<T>(BTreeMap<u64, (Pace, VecDeque<T>)>);
+pub(super) struct Paced<B, T>(BTreeMap<B, (Pace, VecDeque<T>)>);
 
-impl<T> Default for Paced<T> {
+impl<B, T> Default for Paced<B, T> {
     fn default() -> Self {
         Paced(BTreeMap::new())
     }
 }
 
-impl<T> Paced<T> {
+impl<B: Ord, T> Paced<B, T> {
     /// Limits the rate of a batch from now on.
-    pub fn limit(&mut self, batch: u64, pace: Pace) {
+    pub fn limit(&mut self, batch: B, pace: Pace) {
         self.0.insert(batch, (pace, VecDeque::new()));
     }
 
     /// Forgets a batch that has ended.
-    pub fn forget(&mut self, batch: u64) {
+    pub fn forget(&mut self, batch: B) {
         self.0.remove(&batch);
     }
 
     /// Queues a session of a batch. Returns it if the batch has no limit.
-    pub fn push(&mut self, batch: u64, session: T) -> Result<(), T> {
+    pub fn push(&mut self, batch: B, session: T) -> Result<(), T> {
         match self.0.get_mut(&batch) {
             Some((_, waiting)) => {
                 waiting.push_back(session);

@@ -12,7 +12,7 @@ use std::time::Instant;
 use dysco_api::ChainReport;
 use dysco_proto::asks::{AskId, Asks};
 use dysco_proto::{ChangeId, Reason};
-use request::{Batch, Running, Task};
+use request::{Batch, Running, Task, Whose};
 use turn::{Turn, WaitQueue};
 
 use super::paced::Paced;
@@ -21,8 +21,8 @@ use super::paced::Paced;
 #[derive(Default)]
 pub(super) struct ChainRequests {
     queue: VecDeque<Task>,
-    /// Sessions of removals with a rate that wait for their turn, by the removal.
-    paced: Paced<Turn>,
+    /// Sessions of requests with a rate that wait for their turn.
+    paced: Paced<Whose, Turn>,
     wait_queue: WaitQueue<Task>,
     running: HashMap<ChangeId, Running>,
     /// Questions of this host to hosts that opened sessions, and questions of other hosts to it.

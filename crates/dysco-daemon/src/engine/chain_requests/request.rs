@@ -16,11 +16,12 @@ use super::turn::Turn;
 use super::{ChainRequests, EndedForRemoval};
 use crate::engine::Plane;
 use crate::engine::core::Core;
+use crate::engine::paced::Pace;
 use crate::engine::removal::{Leaving, as_removal};
 use crate::metrics::ChangeKind;
 
 /// Origin of a change.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Whose {
     /// Request on this host, by its batch.
     Batch(u64),
@@ -122,28 +123,47 @@ impl ChainRequests {
             self.end_chain_batch(id);
         }
         let state: Vec<_> = request.state.iter().map(|kind| (*kind).into()).collect();
+        let pace = request.rate.filter(|_| !request.dry_run).map(Pace::new);
+        let (whose, dry_run) = (Whose::Batch(id), request.dry_run);
+        self.limit(whose, pace.as_ref());
         for slot in slots {
-            self.take_slot(core, Whose::Batch(id), slot, &wish, &state, request.dry_run);
+            self.take_or_wait(core, whose, slot, &wish, &state, dry_run);
         }
         self.start_chains_waiting(core);
+    }
+
+    /// Limits the rate at which the changes of a request begin.
+    fn limit(&mut self, whose: Whose, pace: Option<&Pace>) {
+        if let Some(pace) = pace {
+            self.paced.limit(whose, pace.clone());
+        }
+    }
+
+    /// Begins one session's part of a request, or lets it wait for its turn.
+    fn take_or_wait(
+        &mut self,
+        core: &mut Core,
+        whose: Whose,
+        slot: u32,
+        wish: &ChainWish,
+        state: &[KindName],
+        dry_run: bool,
+    ) {
+        let turn = Turn::of(&core.host.plane, whose, slot, wish, state);
+        // A request without a limit takes no turns.
+        if self.paced.push(whose, turn).is_err() {
+            self.take_slot(core, whose, slot, wish, state, dry_run);
+        }
     }
 
     /// Removes a host from the chains of these sessions, as a removal requests.
     pub(in crate::engine) fn leave_chains(&mut self, core: &mut Core, leaving: &Leaving) {
         let whose = Whose::Removal(leaving.removal);
         let pace = leaving.pace.as_ref().filter(|_| !leaving.dry_run);
-        if let Some(pace) = pace {
-            self.paced.limit(leaving.removal, pace.clone());
-        }
+        self.limit(whose, pace);
         for (slot, host) in &leaving.chained {
             let wish = ChainWish::Remove(*host);
-            if pace.is_some() {
-                let turn = Turn::of(&core.host.plane, whose, *slot, &wish);
-                // The batch has a limit since a moment ago.
-                let _ = self.paced.push(leaving.removal, turn);
-            } else {
-                self.take_slot(core, whose, *slot, &wish, &[], leaving.dry_run);
-            }
+            self.take_or_wait(core, whose, *slot, &wish, &[], leaving.dry_run);
         }
         self.start_chains_waiting(core);
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use dysco_api::SessionName;
 use dysco_explain::Cause;
 use dysco_proto::asks::ChainWish;
-use dysco_proto::{ChangeId, Machine, Phase, Reason};
+use dysco_proto::{ChangeId, KindName, Machine, Phase, Reason};
 
 use super::ChainRequests;
 use super::choice::{chain_task, task_of_chain};
@@ -64,16 +64,17 @@ impl<T> WaitQueue<T> {
     }
 }
 
-/// Session of a removal with a rate. It is judged when its turn comes.
+/// Session of a request with a rate. It is judged when its turn comes.
 pub(super) struct Turn {
     /// Change as it was when the request was accepted, for the report that the session has ended.
     task: Task,
 }
 
 impl Turn {
-    pub fn of(here: &Plane, whose: Whose, slot: u32, wish: &ChainWish) -> Turn {
+    pub fn of(here: &Plane, whose: Whose, slot: u32, wish: &ChainWish, state: &[KindName]) -> Turn {
         let s = here.agent.session(slot);
-        let task = task_of_chain(here, whose, slot, measure::opened(&s.name()), wish);
+        let mut task = task_of_chain(here, whose, slot, measure::opened(&s.name()), wish);
+        task.kinds = state.to_vec();
         Turn { task }
     }
 }
@@ -92,7 +93,7 @@ impl ChainRequests {
         self.running.len() < most.max(MANY) && on_their_way() < most
     }
 
-    /// Returns the time at which the next session of a removal with a rate may begin, if one waits
+    /// Returns the time at which the next session of a request with a rate may begin, if one waits
     /// and there is room.
     pub(in crate::engine) fn next_turn(&self, here: &Plane) -> Option<Instant> {
         let (_, at) = self.paced.first()?;
@@ -109,7 +110,7 @@ impl ChainRequests {
         task.asked = Instant::now();
         let named = SessionName::Id(task.session);
         match core.host.plane.slot_named(&named) {
-            Some(slot) => self.take_slot(core, task.whose, slot, &task.wish, &[], false),
+            Some(slot) => self.take_slot(core, task.whose, slot, &task.wish, &task.kinds, false),
             None => self.refuse_task(core, &task, &Reason::Closing),
         }
         true

@@ -17,7 +17,7 @@ pub(super) struct UnderWay {
     undecided: VecDeque<Undecided>,
     waiting: VecDeque<Task>,
     /// Removals that wait, of requests with a rate.
-    paced: Paced<Task>,
+    paced: Paced<u64, Task>,
     running: HashMap<ChangeId, Running>,
     /// Number of removals of each session: several requests may concern the same session.
     known: HashMap<Subsession, usize>,
