@@ -15,7 +15,7 @@ const VERSION: u8 = 4;
 const MAX_REASON: usize = 1024;
 
 /// Identifier of a question, the same on both hosts.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct AskId(pub [u8; 16]);
 
 /// Outcome of a change of a chain.
