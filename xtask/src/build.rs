@@ -88,20 +88,6 @@ pub fn built_for_tests() -> Result<PathBuf> {
     built(&["build"], PROGRAMS, "debug", true)
 }
 
-/// Builds the programs that run on a host for arm64. Returns their folder.
-pub fn for_arm64() -> Result<PathBuf> {
-    const TARGET: &str = "aarch64-unknown-linux-gnu";
-    const COMPILER: &str = "aarch64-linux-gnu-gcc";
-    let mut rustup = std::process::Command::new("rustup");
-    shell::run(rustup.args(["--quiet", "target", "add", TARGET]))?;
-    let mut cargo = shell::cargo();
-    cargo.args(["build", "--target", TARGET]);
-    cargo.args(PROGRAMS.iter().flat_map(|package| ["-p", *package]));
-    cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER);
-    shell::run(cargo.env("CC_aarch64_unknown_linux_gnu", COMPILER))?;
-    Ok(shell::target()?.join(TARGET).join("debug"))
-}
-
 fn built(command: &[&str], packages: &[&str], folder: &str, quiet: bool) -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("DYSCO_BIN_DIR") {
         return Ok(folder.into());

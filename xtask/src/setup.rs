@@ -48,8 +48,6 @@ pub enum Need {
     ReleasePackages,
     /// To install packages in a Debian of their own, and to check them.
     PackageChecks,
-    /// To build for arm64, and to boot a kernel of it.
-    Arm64,
 }
 
 impl Need {
@@ -62,7 +60,6 @@ impl Need {
                 first,
                 Need::Build | Need::Demo | Need::Packages | Need::PackageChecks
             ),
-            Need::Arm64 => matches!(first, Need::Build | Need::Kernels | Need::Arm64),
             _ => first <= self,
         }
     }
@@ -107,12 +104,6 @@ const PROGRAMS: &[(&str, &str, Need)] = &[
     ("rpmbuild", "rpm", Need::Packages),
     ("mmdebstrap", "mmdebstrap", Need::PackageChecks),
     ("systemd-analyze", "systemd", Need::PackageChecks),
-    (
-        "aarch64-linux-gnu-gcc",
-        "gcc-aarch64-linux-gnu",
-        Need::Arm64,
-    ),
-    ("qemu-system-aarch64", "qemu-system-arm", Need::Arm64),
 ];
 
 /// Files other than programs, each with its Debian package, and the first need that requires it.
@@ -127,11 +118,6 @@ const FILES: &[(&str, &str, Need)] = &[
         "/usr/lib/nginx/modules/ngx_stream_module.so",
         "libnginx-mod-stream",
         Need::Hosts,
-    ),
-    (
-        "/usr/aarch64-linux-gnu/include/stdio.h",
-        "libc6-dev-arm64-cross",
-        Need::Arm64,
     ),
 ];
 
@@ -332,12 +318,7 @@ fn version(text: &str) -> Option<[u32; 3]> {
 fn builds(need: Need) -> bool {
     matches!(
         need,
-        Need::Build
-            | Need::Tests
-            | Need::Packages
-            | Need::ReleasePackages
-            | Need::PackageChecks
-            | Need::Arm64
+        Need::Build | Need::Tests | Need::Packages | Need::ReleasePackages | Need::PackageChecks
     ) || std::env::var_os("DYSCO_BIN_DIR").is_none()
 }
 

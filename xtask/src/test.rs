@@ -17,11 +17,8 @@ pub struct Test {
     /// wireguard
     #[arg(long, requires = "kernel")]
     links: bool,
-    /// Build for arm64 instead, and load the eBPF programs on Debian's kernel for it, under qemu
-    #[arg(long, conflicts_with = "kernel")]
-    arm64: bool,
     /// Print one JSON object a kernel
-    #[arg(long)]
+    #[arg(long, requires = "kernel")]
     json: bool,
     /// For cargo nextest run: a filter, or options after --
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -31,9 +28,6 @@ pub struct Test {
 impl Test {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        if self.arm64 {
-            return kernel::arm64::test(self.json);
-        }
         if !self.kernel.is_empty() {
             return kernel::test(&self.kernel, self.links, self.json);
         }

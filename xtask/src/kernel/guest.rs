@@ -136,12 +136,6 @@ fn doctor(programs: &Path, found: &mut Found) -> Result<()> {
     let out = out.context("failed to run dyscoctl doctor")?;
     let said: Value = serde_json::from_slice(&out.stdout)
         .with_context(|| format!("doctor: {}", String::from_utf8_lossy(&out.stderr)))?;
-    take_findings(&said, found);
-    Ok(())
-}
-
-/// Takes in what `dyscoctl doctor` has found about the kernel.
-pub fn take_findings(said: &Value, found: &mut Found) {
     let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or("").to_owned();
     for finding in said["findings"].as_array().into_iter().flatten() {
         let (about, verdict) = (text(finding, "about"), text(finding, "verdict"));
@@ -155,6 +149,7 @@ pub fn take_findings(said: &Value, found: &mut Found) {
                 .push(format!("{about}: {}", text(finding, "found")));
         }
     }
+    Ok(())
 }
 
 /// Returns the largest instruction counts of Dysco's programs that were seen.

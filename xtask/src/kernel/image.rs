@@ -57,7 +57,7 @@ pub fn make(folder: &Path, kernel: &Kernel) -> Result<Image> {
         initrd: of("cpio"),
     };
     if !image.kernel.exists() {
-        let elf = elf(&kernel.image)?;
+        let elf = elf(&kernel.bzimage)?;
         fs::write(&image.kernel, elf)?;
     }
     let dir = of("initrd");
@@ -167,11 +167,7 @@ fn decompressed(module: &Path) -> Result<Vec<u8>> {
     }
 }
 
-/// Packs a folder.
-///
-/// # Errors
-/// If a program fails.
-pub fn archive(dir: &Path, to: &Path) -> Result<()> {
+fn archive(dir: &Path, to: &Path) -> Result<()> {
     let file = File::create(to).with_context(|| format!("failed to make {}", to.display()))?;
     let mut find = Command::new("find")
         .arg(".")

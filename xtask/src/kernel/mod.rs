@@ -4,7 +4,6 @@
 //! a layer in memory ([`image`], [`machine`]). There this program runs as `cargo xtask guest`
 //! ([`guest`]) and writes its findings.
 
-pub mod arm64;
 pub mod guest;
 mod image;
 mod machine;
@@ -92,7 +91,7 @@ fn series(kernels: &[String]) -> Vec<String> {
 fn on(series: &str, programs: &Path, links: bool) -> Result<Found> {
     let folder: PathBuf = shell::target()?.join("kernels");
     eprintln!("Linux {series}: looking for its package");
-    let kernel = packages::fetch(&folder, series, packages::Arch::Amd64)?;
+    let kernel = packages::fetch(&folder, series)?;
     eprintln!("Linux {}: booting it under qemu", kernel.release);
     let image = image::make(&folder, &kernel)?;
     machine::run(&folder, &kernel, &image, (programs, links))

@@ -23,41 +23,22 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// Name for the newest kernel of any series.
 pub const NEWEST: &str = "newest";
 
-/// Architecture of a package.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Arch {
-    /// This machine's.
-    Amd64,
-    /// 64 bits of Arm.
-    Arm64,
-}
-
-impl Arch {
-    /// Name, as Debian has it.
-    fn name(self) -> &'static str {
-        match self {
-            Arch::Amd64 => "amd64",
-            Arch::Arm64 => "arm64",
-        }
-    }
-}
-
 /// An unpacked kernel.
 pub struct Kernel {
     /// Release of the kernel, as `uname -r` prints it.
     pub release: String,
     /// Folder that contains `/lib/modules`.
     pub root: PathBuf,
-    /// Path of the kernel, which is a bzImage on amd64.
-    pub image: PathBuf,
+    /// Path of the compressed kernel.
+    pub bzimage: PathBuf,
 }
 
 /// Returns the newest kernel of a series, such as 6.1 or [`NEWEST`], unpacked below `folder`.
 ///
 /// # Errors
 /// If no suite has such a kernel, or apt fails.
-pub fn fetch(folder: &Path, series: &str, arch: Arch) -> Result<Kernel> {
-    let apt = Apt::open(folder, arch)?;
+pub fn fetch(folder: &Path, series: &str) -> Result<Kernel> {
+    let apt = Apt::open(&folder.join("apt"))?;
     let release = apt.newest(series)?;
     let root = folder.join(&release);
     let done = root.join("unpacked");
@@ -78,40 +59,27 @@ pub fn fetch(folder: &Path, series: &str, arch: Arch) -> Result<Kernel> {
         ]))?;
         fs::write(&done, "")?;
     }
-    let image = [
+    let bzimage = [
         root.join(format!("boot/vmlinuz-{release}")),
         root.join(format!("lib/modules/{release}/vmlinuz")),
     ];
-    let image = image.into_iter().find(|file| file.exists());
+    let bzimage = bzimage.into_iter().find(|file| file.exists());
     Ok(Kernel {
-        image: image.context("the package has no kernel")?,
+        bzimage: bzimage.context("the package has no kernel")?,
         release,
         root,
     })
-}
-
-/// Unpacks a package of Debian below `root`.
-///
-/// # Errors
-/// If apt fails.
-pub fn unpacked(folder: &Path, arch: Arch, package: &str, root: &Path) -> Result<()> {
-    Apt::open(folder, arch)?.unpack(package, root)
 }
 
 /// apt with separate lists.
 struct Apt {
     config: PathBuf,
     archives: PathBuf,
-    arch: Arch,
 }
 
 impl Apt {
     /// Updates the lists, unless they are from today.
-    fn open(folder: &Path, arch: Arch) -> Result<Apt> {
-        let dir = &match arch {
-            Arch::Amd64 => folder.join("apt"),
-            Arch::Arm64 => folder.join("apt-arm64"),
-        };
+    fn open(dir: &Path) -> Result<Apt> {
         let archives = dir.join("archives");
         for sub in ["lists/partial", "archives/partial", "etc", "state"] {
             let sub = dir.join(sub);
@@ -129,16 +97,10 @@ impl Apt {
                  Dir::State::status \"/var/lib/dpkg/status\";\n\
                  Dir::Cache \"{at}\";\nDir::Cache::archives \"{at}/archives\";\n\
                  Dir::Etc::SourceList \"{at}/etc/sources.list\";\nDir::Etc::SourceParts \"-\";\n\
-                 APT::Architecture \"{}\";\nAPT::Architectures {{ \"{0}\"; }};\n\
-                 APT::Sandbox::User \"root\";\nAcquire::Languages \"none\";\n",
-                arch.name()
+                 APT::Sandbox::User \"root\";\nAcquire::Languages \"none\";\n"
             ),
         )?;
-        let apt = Apt {
-            config,
-            archives,
-            arch,
-        };
+        let apt = Apt { config, archives };
         if !is_fresh(&dir.join("updated")) {
             apt.run("apt-get", &["update", "-qq"])?;
             fs::write(dir.join("updated"), "")?;
@@ -167,13 +129,12 @@ impl Apt {
             NEWEST => String::new(),
             series => series.replace('.', "\\.") + "[.-]",
         };
-        let arch = self.arch.name();
-        let pattern = format!("^linux-image-{of}.*-{arch}$");
+        let pattern = format!("^linux-image-{of}.*-amd64$");
         let names = self.ask(&["search", "--names-only", &pattern])?;
         let newest = names
             .lines()
             .filter_map(|line| line.split_whitespace().next()?.strip_prefix("linux-image-"))
-            .filter(|release| is_plain(release, arch))
+            .filter(|release| is_plain(release))
             .max_by_key(|release| numbers(release));
         let Some(newest) = newest else {
             bail!(
@@ -223,8 +184,8 @@ fn is_fresh(file: &Path) -> bool {
 
 /// True for an ordinary kernel. Flavours for a purpose, kernels with debug information, and the
 /// package that only depends on the newest kernel of its series are excluded.
-fn is_plain(release: &str, arch: &str) -> bool {
-    let rest = release.trim_end_matches(arch);
+fn is_plain(release: &str) -> bool {
+    let rest = release.trim_end_matches("-amd64");
     let known = rest
         .chars()
         .all(|c| c.is_ascii_digit() || ".-+~bpodeu".contains(c));
@@ -233,9 +194,7 @@ fn is_plain(release: &str, arch: &str) -> bool {
 
 /// Returns the numbers of a release, for comparison.
 fn numbers(release: &str) -> Vec<u32> {
-    let parts = release
-        .trim_end_matches("-amd64")
-        .trim_end_matches("-arm64");
+    let parts = release.trim_end_matches("-amd64");
     let parts = parts.split(|c: char| !c.is_ascii_digit());
     parts.filter_map(|part| part.parse().ok()).collect()
 }
@@ -290,7 +249,6 @@ mod tests {
 
     #[test]
     fn flavours_are_no_kernels_of_a_host() {
-        let is_plain = |release| is_plain(release, "amd64");
         assert!(is_plain("6.1.0-49-amd64") && is_plain("6.12.90+deb12.1-amd64"));
         assert!(!is_plain("6.12-amd64"));
         for flavour in [
