@@ -7,12 +7,18 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use dysco_agent::Start;
 use dysco_common::session::offer;
 use dysco_common::{FlowKey, Session};
 use dysco_explain::Cause;
 use dysco_proxy::repair::{self, Half};
+
+/// Time within which the handler closes sockets that it was told to release.
+const CLOSING: Duration = Duration::from_secs(2);
+/// Interval of the attempts meanwhile.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// A session that two sockets are wanted for.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +66,22 @@ impl Wanted {
     }
 }
 
+/// Makes one of the sockets. The handler may be about to close that of earlier services, which has
+/// the same addresses.
+fn continued(own: SocketAddr, peer: SocketAddr, half: &Half) -> io::Result<OwnedFd> {
+    let until = Instant::now() + CLOSING;
+    loop {
+        match repair::continue_session(own, peer, half) {
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrNotAvailable && Instant::now() < until =>
+            {
+                std::thread::sleep(AGAIN);
+            }
+            made => return made,
+        }
+    }
+}
+
 impl Sockets {
     /// Makes the sockets in the namespace of this thread.
     ///
@@ -67,9 +89,9 @@ impl Sockets {
     /// If the kernel refuses a step.
     pub fn make(wanted: &Wanted) -> io::Result<Sockets> {
         let (local, remote): (SocketAddr, SocketAddr) = (wanted.key.local(), wanted.key.remote());
-        let near = repair::continue_session(remote, local, &wanted.near)?;
+        let near = continued(remote, local, &wanted.near)?;
         let far = match &wanted.far {
-            Some(far) => Far::End(repair::continue_session(local, remote, far)?),
+            Some(far) => Far::End(continued(local, remote, far)?),
             None => Far::Handler(None),
         };
         Ok(Sockets { near, far })
