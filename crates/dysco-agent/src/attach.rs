@@ -194,9 +194,8 @@ pub fn attach_served(
 ) -> Result<(), AgentError> {
     let ebpf = loaded.for_interface(interface)?;
     for (name, _) in SERVED_HOOKS {
-        // The kernel takes a link away a moment after its pin, and would have the same program twice
-        // until then. Another copy of it is another program.
-        // An error means that it is not loaded.
+        // The kernel ends a link a moment after its pin is removed, and refuses the same program
+        // until then: load a new copy. An error of `unload` means that it is not loaded.
         let _ = classifier(ebpf, name)?.unload();
         load_classifier(ebpf, name)?;
     }

@@ -46,7 +46,7 @@ struct Open {
     copy: Copy,
 }
 
-/// What is in force, on disk.
+/// Copy on disk of the policy in force and of the hosts.
 struct Copy {
     path: PathBuf,
     kept: Kept,

@@ -10,7 +10,7 @@ use dysco_fleet::{OwnState, Published, Refused};
 
 use crate::engine::{Chains, Plane, services};
 
-/// What the store has, as far as it was read.
+/// Policy of the store, as far as it was read.
 pub(super) struct OfStore {
     /// Name of the policy's key, in listings and errors.
     place: PathBuf,
