@@ -160,7 +160,9 @@ pub struct Detour {
     /// Slot of the session's entry, plus 1; 0 if the record is unused.
     pub slot: u32,
     /// Not 0 if the other end has a detour as well, and there is no far socket.
-    pub paired: u32,
+    pub paired: u16,
+    /// Not 0 if the detour began before the first byte, and the ends had no window to send in.
+    pub silent: u16,
 }
 
 // The kernel rounds the elements of an array to a multiple of 8.
@@ -171,6 +173,16 @@ impl Detour {
     #[inline(always)]
     const fn has_no_socket(&self, end: End) -> bool {
         self.paired != 0 && matches!(end, End::Remote)
+    }
+
+    /// True if this end may still wait for a window: the detour began before its first byte.
+    #[inline(always)]
+    const fn awaits_window(&self, end: End) -> bool {
+        let way = match end {
+            End::Local => &self.out,
+            End::Remote => &self.back,
+        };
+        self.silent != 0 && !after(way.sent, way.cut)
     }
 
     /// Returns the direction in which this end sends, and the one in which it receives.

@@ -163,7 +163,8 @@ impl Agent {
             interface: link.interface,
             address: [a, b, c, d, e, f, 0, 0],
             slot: slot + 1,
-            paired: u32::from(paired),
+            paired: u16::from(paired),
+            silent: u16::from(silent),
         };
         self.detours.memory.seed(index, &record);
         let earlier = self.detours.index(slot);

@@ -51,7 +51,7 @@ impl Record {
         Record(Detour {
             out: way(first[0]),
             back: way(first[1]),
-            paired: u32::from(paired),
+            paired: u16::from(paired),
             ..Detour::default()
         })
     }

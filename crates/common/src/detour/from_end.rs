@@ -79,13 +79,19 @@ pub fn from_end(d: &mut Detour, from: End, seg: &Segment, scale: u8, out: &mut F
         way.sent = seg.end();
     }
     let bare = seg.span() == 0 && !seg.has(RST);
+    // A probe of a closed window, or of a silent receiver, has the number before the next one
+    // (`tcp_xmit_probe_skb`, net/ipv4/tcp_output.c). The receiver of the next byte has to answer.
+    let probes = bare && before(seg.seq, way.sent);
     let route = if alone {
         Route::whole(false)
+    } else if probes {
+        let next = seg.seq.wrapping_add(1);
+        route(way, next, next.wrapping_add(1))
     } else if bare {
         // An acknowledgement alone goes wherever it is awaited.
         Route::whole(!direct.speaks)
     } else {
-        route(way, seg, paired)
+        route(way, seg.seq, seg.end())
     };
     let (main, other) = if route.to_socket {
         (socket, direct)
@@ -97,21 +103,23 @@ pub fn from_end(d: &mut Detour, from: End, seg: &Segment, scale: u8, out: &mut F
     let len = route.keep.unwrap_or(seg.span());
     out.to_socket = route.to_socket;
     out.keep = route.keep;
-    out.dropped = alone && bare && !direct.speaks;
+    out.dropped = alone && bare && !probes && !direct.speaks;
     let place = match route.to_socket {
         true => Place::Socket,
         // Data of the direct route, whether its cutoff is known here or not.
-        false if alone && seg.span() > 0 => Place::Directly,
+        false if alone && (seg.span() > 0 || probes) => Place::Directly,
         false => Place::End,
     };
-    header(way, seg, &main, place, len, &mut out.main);
+    let next = seg.seq.wrapping_add(probes as u32);
+    header(way, seg, next, &main, place, len, &mut out.main);
+    out.main.seq = out.main.seq.wrapping_sub(probes as u32);
     out.copied = copied;
     if copied {
         let place = match route.to_socket {
             true => Place::End,
             false => Place::Socket,
         };
-        header(way, seg, &other, place, 0, &mut out.copy);
+        header(way, seg, next, &other, place, 0, &mut out.copy);
     }
 }
 
@@ -183,24 +191,23 @@ impl Route {
     }
 }
 
-/// Returns the route of a segment with data, a FIN or a reset.
+/// Returns the route of the numbers of a segment with data, a FIN or a reset.
 #[inline(always)]
-fn route(way: &Way, seg: &Segment, paired: bool) -> Route {
+fn route(way: &Way, seq: u32, end: u32) -> Route {
     match way.effective() {
         phase::DIRECT => Route::whole(false),
         phase::THROUGH => Route::whole(true),
-        phase::LEAVING if !way.is_cut() || before(seg.seq, way.cut) => Route {
+        phase::LEAVING if !way.is_cut() || before(seq, way.cut) => Route {
             to_socket: true,
-            // The other host's cutoff is where its near socket ends.
-            keep: (paired && way.is_cut() && after(seg.end(), way.cut))
-                .then(|| way.cut.wrapping_sub(seg.seq)),
+            // The socket would ignore the acknowledgements that follow, if it had more.
+            keep: (way.is_cut() && after(end, way.cut)).then(|| way.cut.wrapping_sub(seq)),
         },
         phase::LEAVING => Route::whole(false),
         // What the receiver has acknowledged is not sent to it again: the socket answers.
-        _ if way.received != 0 || way.is_cut() && !before(seg.seq, way.cut) => Route::whole(true),
-        _ if way.is_cut() && after(seg.end(), way.cut) => Route {
+        _ if way.received != 0 || way.is_cut() && !before(seq, way.cut) => Route::whole(true),
+        _ if way.is_cut() && after(end, way.cut) => Route {
             to_socket: false,
-            keep: Some(way.cut.wrapping_sub(seg.seq)),
+            keep: Some(way.cut.wrapping_sub(seq)),
         },
         _ => Route::whole(false),
     }
@@ -335,13 +342,21 @@ enum Place {
     Directly,
 }
 
-/// Returns the header of a packet of an end that takes `len` sequence numbers.
+/// Returns the header of a packet of an end that takes `len` numbers from `seq` on.
 #[inline(always)]
-fn header(way: &mut Way, seg: &Segment, heard: &Heard, place: Place, len: u32, out: &mut Header) {
+fn header(
+    way: &mut Way,
+    seg: &Segment,
+    seq: u32,
+    heard: &Heard,
+    place: Place,
+    len: u32,
+    out: &mut Header,
+) {
     let seq = match place {
-        Place::Socket => number_for_socket(way, seg.seq),
-        Place::End => number_for_end(way, seg.seq),
-        Place::Directly => seg.seq.wrapping_add(way.direct_shift()),
+        Place::Socket => number_for_socket(way, seq),
+        Place::End => number_for_end(way, seq),
+        Place::Directly => seq.wrapping_add(way.direct_shift()),
     };
     let end = seq.wrapping_add(len);
     let to_socket = matches!(place, Place::Socket);

@@ -9,6 +9,7 @@ use crate::tcp::{ACK, RST, Segment};
 #[inline(always)]
 pub fn from_socket(d: &mut Detour, to: End, seg: &Segment, scale: u8) -> Option<Header> {
     let paired = d.paired != 0;
+    let awaited = d.awaits_window(to);
     let (acked, way) = d.ways(to);
     let carries = seg.span() > 0 || seg.has(RST);
     let entered = match way.effective() {
@@ -28,14 +29,17 @@ pub fn from_socket(d: &mut Detour, to: End, seg: &Segment, scale: u8) -> Option<
     let edge = ack.wrapping_add((seg.window as u32) << (scale & 15));
     let counts = seg.has(ACK) && !seg.has(RST);
     let speaks = counts && hears(acked, ack, edge);
-    if !carries && !speaks {
+    // A probe of a closed window has the number before the next one. The end has to answer.
+    let number = seg.seq.wrapping_add(way.from_socket);
+    let probes = entered && !carries && before(number, way.through);
+    if !carries && !speaks && !probes {
         return None;
     }
     let seq = if entered {
-        let seq = if carries {
-            seg.seq
-        } else {
+        let seq = if awaited && !carries {
             first_or(seg.seq, way.start)
+        } else {
+            seg.seq
         };
         seq.wrapping_add(way.from_socket)
     } else {
@@ -69,10 +73,10 @@ pub fn from_socket(d: &mut Detour, to: End, seg: &Segment, scale: u8) -> Option<
     })
 }
 
-/// Returns the number of a packet without data. A window probe has the number before the next
-/// (`tcp_xmit_probe_skb`, net/ipv4/tcp_output.c), and a receiver does not take its window. The first
-/// one, of a socket that has not sent anything, opens the window of an end that has waited for the
-/// session's services.
+/// Returns the number of a packet without data to an end that waits for a window. A window probe has
+/// the number before the next (`tcp_xmit_probe_skb`, net/ipv4/tcp_output.c), so that a receiver
+/// answers, and does not take its window. The number is raised for this end, which takes the window
+/// and does not answer. Any other end has to answer: the socket may have seen its window closed last.
 #[inline(always)]
 const fn first_or(seq: u32, start: u32) -> u32 {
     if seq.wrapping_add(1) == start {

@@ -219,9 +219,8 @@ impl Net {
                 }
             }
             _ if self.random(3) == 0 => {
-                self.tcp(place).time_out();
-                let bare = self.tcp(place).bare();
-                self.sends(place, bare);
+                let packet = self.tcp(place).time_out();
+                self.sends(place, packet);
             }
             _ => {
                 let [near, far] = &mut self.sockets;
@@ -267,6 +266,7 @@ impl Net {
     /// Lets both directions enter with their first byte. No end has been offered a window. Each
     /// socket then probes its end.
     fn enter_silent(&mut self) {
+        self.detour.silent = 1;
         for end in &mut self.ends {
             end.edge = end.first;
         }

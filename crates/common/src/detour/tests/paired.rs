@@ -205,9 +205,8 @@ impl Net {
                 }
             }
             9 if self.random(3) == 0 => {
-                self.tcp(host, near).time_out();
-                let bare = self.tcp(host, near).bare();
-                self.sends(host, near, bare);
+                let packet = self.tcp(host, near).time_out();
+                self.sends(host, near, packet);
             }
             9 => self.handle(host),
             10 => self.hear(host),

@@ -3,7 +3,7 @@
 use super::super::{Detour, End, FromEnd, Way, cut, from_end, from_socket, phase};
 use crate::tcp::{ACK, RST, Segment};
 
-fn detour(paired: u32) -> Detour {
+fn detour(paired: u16) -> Detour {
     Detour {
         out: Way::entering(100, 0, 1000, 1000),
         back: Way::entering(200, 0, 2000, 2000),
@@ -63,6 +63,94 @@ fn a_handler_that_gives_up_resets_an_end_that_has_left() {
     assert!(from_socket(&mut d, End::Local, &reset, 0).is_some());
     d.out.phase = phase::DIRECT;
     assert_eq!(from_socket(&mut d, End::Local, &reset, 0), None);
+}
+
+/// All that the end has said since went directly, and it may have nothing more to say. Without its
+/// answer the socket would not send a byte.
+#[test]
+fn an_end_answers_the_probe_of_a_socket_that_has_sent_nothing() {
+    for silent in [0, 1] {
+        let mut d = Detour {
+            silent,
+            ..detour(0)
+        };
+        enters(&mut d.out);
+        let closed = Segment {
+            len: 10,
+            window: 0,
+            ..segment(1000, 2000, ACK)
+        };
+        let mut out = FromEnd::default();
+        from_end(&mut d, End::Local, &closed, 0, &mut out);
+        assert!(out.to_socket && out.main.window == 0);
+        from_end(&mut d, End::Local, &segment(1010, 2000, ACK), 0, &mut out);
+        assert!(!out.to_socket && !out.copied);
+        enters(&mut d.back);
+        let probe = from_socket(&mut d, End::Local, &segment(199, 110, ACK), 0);
+        assert_eq!(probe.map(|header| header.seq), Some(1999));
+    }
+}
+
+/// A window that opens may be told by one packet, which may be lost.
+#[test]
+fn a_socket_probes_an_end_that_it_acknowledges_nothing_to() {
+    let mut d = detour(0);
+    enters(&mut d.back);
+    d.out.phase = phase::DIRECT;
+    d.back.through = 2010;
+    let mut probe = |seq| from_socket(&mut d, End::Local, &segment(seq, 100, ACK), 0);
+    assert_eq!(probe(209).map(|header| header.seq), Some(2009));
+    assert_eq!(
+        probe(210),
+        None,
+        "it acknowledges what the end has not sent"
+    );
+}
+
+#[test]
+fn a_probe_of_an_end_goes_to_the_receiver_of_its_next_byte() {
+    // What it acknowledges is awaited elsewhere.
+    let mut d = detour(0);
+    enters(&mut d.out);
+    d.back.phase = phase::DIRECT;
+    d.out.sent = 1010;
+    let mut out = FromEnd::default();
+    from_end(&mut d, End::Local, &segment(1009, 2000, ACK), 0, &mut out);
+    assert!(out.to_socket && out.copied);
+    assert_eq!((out.main.seq, out.copy.ack), (109, 2000));
+    let mut d = detour(0);
+    enters(&mut d.back);
+    d.out.phase = phase::DIRECT;
+    d.out.sent = 1010;
+    from_end(&mut d, End::Local, &segment(1009, 2000, ACK), 0, &mut out);
+    assert!(!out.to_socket && out.copied);
+    assert_eq!((out.main.seq, out.copy.ack), (1009, 200));
+    // The number before the cutoff is the last of the old route, and the next byte takes the new one.
+    let mut d = detour(0);
+    (d.out.cut, d.out.cut_set) = (1000, cut::SET);
+    (d.out.sent, d.out.to_socket) = (1010, 100u32.wrapping_sub(1000));
+    from_end(&mut d, End::Local, &segment(999, 2000, ACK), 0, &mut out);
+    assert!(out.to_socket);
+    assert_eq!(out.main.seq, 99);
+}
+
+/// A stack may join segments that it sends again.
+#[test]
+fn a_socket_gets_no_byte_after_the_cutoff_of_a_direction_that_leaves() {
+    let mut d = detour(0);
+    enters(&mut d.out);
+    d.out.sent = 1010;
+    d.out.phase = phase::LEAVING;
+    d.out.released = 0;
+    d.out.set_cut();
+    let joined = Segment {
+        len: 20,
+        ..segment(1000, 2000, ACK)
+    };
+    let mut out = FromEnd::default();
+    from_end(&mut d, End::Local, &joined, 0, &mut out);
+    assert!(out.to_socket);
+    assert_eq!(out.keep, Some(10));
 }
 
 #[test]

@@ -86,12 +86,16 @@ impl Tcp {
         Some(packet)
     }
 
-    pub fn time_out(&mut self) {
+    /// Sends from the oldest byte again. Returns the packet of the timer. The probe of a closed window
+    /// carries no data, and the number before the next (`tcp_xmit_probe_skb`, net/ipv4/tcp_output.c).
+    pub fn time_out(&mut self) -> Packet {
         self.next = self.una;
-        // A closed window is probed.
-        if self.edge == self.una {
-            self.edge = self.una.wrapping_add(1);
+        let sent = self.una.wrapping_sub(self.first) as usize;
+        let rest = sent < self.sends.len() || self.ends && sent == self.sends.len();
+        if rest && self.edge == self.una {
+            return self.packet(self.una.wrapping_sub(1), Vec::new(), false);
         }
+        self.bare()
     }
 
     /// Takes in a packet. Returns an answer, if one is due.
@@ -103,7 +107,10 @@ impl Tcp {
             ack.wrapping_sub(self.first),
             self.highest.wrapping_sub(self.first)
         );
-        if !crate::seq::before(ack, self.una) {
+        // The acknowledgement of an old packet is not looked at (`tcp_validate_incoming`,
+        // net/ipv4/tcp_input.c).
+        let old = p.seg.span() == 0 && crate::seq::before(p.seg.seq, self.rcv_next);
+        if !old && !crate::seq::before(ack, self.una) {
             self.una = ack;
             self.next = crate::seq::max(self.next, ack);
             self.edge = ack.wrapping_add(u32::from(window));

@@ -1,0 +1,109 @@
+//! Sessions whose handler has died when it had passed on all bytes that it had read. The daemon has
+//! their sockets as well, and gives them to the next handler, which passes bytes on unchanged. The
+//! session then leaves the detour, as if its services had left by themselves.
+
+use dysco_api::ServiceSpec;
+use dysco_common::policy::Otherwise;
+use dysco_explain::Cause;
+
+use super::handler::{in_order, offer};
+use super::{Routes, Serviced, Services, Stage, choice};
+use crate::engine::Plane;
+
+impl Serviced {
+    /// Returns the routes of the session, if it can go on with another handler.
+    fn survives(&self, plane: &Plane, slot: u32) -> Option<Routes> {
+        let routes = match self.stage {
+            Stage::Entering => Routes::Enter,
+            Stage::In | Stage::Asked => Routes::Through,
+            Stage::Leaving => Routes::Leave,
+            // Another handler has died of it.
+            _ => return None,
+        };
+        // A rule may want it to end rather than to go on without services.
+        let may = |held: &super::Held| held.otherwise == Otherwise::Direct;
+        if self.paired.is_some() || !self.held.as_ref().is_none_or(may) {
+            return None;
+        }
+        let s = plane.agent.session(slot);
+        let even = self.sockets.as_ref().is_some_and(super::Sockets::are_even);
+        (even && keep_bytes(&self.services, &s)).then_some(routes)
+    }
+}
+
+/// True if none of these services changes the bytes of a session.
+fn keep_bytes(services: &[ServiceSpec], s: &dysco_common::Session) -> bool {
+    choice::needs(services, s).is_ok_and(|needs| needs.keeps_bytes)
+}
+
+impl Services {
+    /// Lets a session whose handler has died wait for the next one. Returns false if bytes of it may
+    /// be lost.
+    pub(super) fn orphan(&mut self, plane: &mut Plane, slot: u32) -> bool {
+        let Some(one) = self.sessions.get_mut(&slot) else {
+            return false;
+        };
+        let Some(routes) = one.survives(plane, slot) else {
+            return false;
+        };
+        one.stage = Stage::Orphaned(routes);
+        let why = "its handler has ended, with no bytes in hand: it goes on without services";
+        plane.report("service-failed", Some(one.session), why.into());
+        if routes == Routes::Enter {
+            self.settle_refused(plane, slot, Cause::new(why));
+        }
+        true
+    }
+
+    /// Returns the routes of a session whose handler has died.
+    pub(super) fn routes_of(&self, slot: u32) -> Option<Routes> {
+        match self.sessions.get(&slot)?.stage {
+            Stage::Orphaned(routes) => Some(routes),
+            _ => None,
+        }
+    }
+
+    /// Gives the sessions of a handler that has died to the present one.
+    pub(super) fn adopt(&mut self, plane: &mut Plane) {
+        for slot in std::mem::take(&mut self.orphans) {
+            if let Err(cause) = self.give(slot) {
+                self.end_session(plane, slot, &cause.why);
+            }
+        }
+    }
+
+    /// Gives the handler the sockets of a session.
+    fn give(&self, slot: u32) -> Result<(), Cause> {
+        // The session may have ended meanwhile.
+        let Some(one) = self.sessions.get(&slot) else {
+            return Ok(());
+        };
+        let (Some(handler), Some(sockets)) = (&self.handler, &one.sockets) else {
+            return Err("its handler has ended".into());
+        };
+        let fds = in_order(sockets, one.opened_here)?;
+        handler.send(offer(slot, one)?, &fds).map_err(Cause::new)
+    }
+
+    /// The handler passes the bytes of a session on, whose handler has died.
+    pub(super) fn adopted(&mut self, plane: &mut Plane, slot: u32, routes: Routes) {
+        let Some(one) = self.sessions.get_mut(&slot) else {
+            return;
+        };
+        match routes {
+            Routes::Enter => {
+                one.stage = Stage::Entering;
+                one.left.get_or_insert([0; 2]);
+                self.step(plane, slot);
+            }
+            Routes::Through => {
+                one.stage = Stage::In;
+                self.left(plane, slot, [0; 2]);
+            }
+            Routes::Leave => {
+                one.stage = Stage::Leaving;
+                self.step(plane, slot);
+            }
+        }
+    }
+}
