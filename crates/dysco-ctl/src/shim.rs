@@ -1,7 +1,7 @@
 //! File of the shim, and the variables that concern it.
 
-/// File name of the shim.
-pub(crate) const SHIM: &str = "libdysco_splice_preload.so";
+pub(crate) use dysco_proxy::elsewhere::SHIM_FILE as SHIM;
+
 /// Directory in which the shim is installed.
 pub(crate) const INSTALLED: &str = "/usr/lib/dysco";
 /// Variable with another path of the shim.

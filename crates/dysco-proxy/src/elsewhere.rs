@@ -16,6 +16,9 @@ use super::table::{self, CLOSED, Holders, LISTEN, Row};
 
 pub use super::network::Elsewhere;
 
+/// File name of the shim.
+pub const SHIM_FILE: &str = "libdysco_splice_preload.so";
+
 /// Returns the process with this name if it is in another network namespace.
 pub fn named(name: &ProcessName, all: &HashMap<i32, Proc>) -> Option<Elsewhere> {
     let meant: Vec<i32> = match name {
@@ -115,13 +118,24 @@ fn rows_of(pid: i32) -> Vec<Row> {
     proc_net::rows_in(Path::new(&dir)).unwrap_or_default()
 }
 
+/// Relation of a process to the shim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shim {
+    /// The shim of the process reports to this daemon.
+    Reports,
+    /// The process has loaded the shim, which has not reported to this daemon yet.
+    Silent,
+    /// The process has not loaded the shim.
+    Absent,
+}
+
 /// Connections of a process that is a proxy or may be one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Held {
     /// Process that has the connections.
     pub process: Elsewhere,
-    /// True if the process runs under the shim.
-    pub shim: bool,
+    /// Relation of the process to the shim.
+    pub shim: Shim,
     /// True if the process is in another network namespace.
     pub elsewhere: bool,
     /// Connections of the process. The flag is true if a socket in its network namespace listens
@@ -137,7 +151,7 @@ pub fn held(pid: i32) -> Held {
             pid,
             name: name.trim_end().to_owned(),
         },
-        shim: true,
+        shim: Shim::Reports,
         elsewhere: !is_ours(pid),
         connections: connections(pid, &rows_of(pid)),
     }
@@ -172,14 +186,31 @@ pub fn unproven(shims: &[i32]) -> Vec<Held> {
             [true, false].map(|way| connections.iter().any(|(_, accepted)| *accepted == way));
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let name = name.trim_end().to_owned();
-        (both == [true; 2]).then_some(Held {
+        (both == [true; 2]).then(|| Held {
             process: Elsewhere { pid, name },
-            shim: false,
+            shim: match has_loaded_shim(pid) {
+                true => Shim::Silent,
+                false => Shim::Absent,
+            },
             elsewhere: false,
             connections,
         })
     });
     held.collect()
+}
+
+/// True if the shim is in the memory of a process (proc_pid_maps(5)).
+fn has_loaded_shim(pid: i32) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps"));
+    maps.is_ok_and(|maps| names_shim(&maps))
+}
+
+/// True if a map of memory names the shim's file. The file may have been replaced since.
+fn names_shim(maps: &str) -> bool {
+    maps.lines().any(|line| {
+        let file = line.trim_end_matches(" (deleted)");
+        file.ends_with(SHIM_FILE)
+    })
 }
 
 #[cfg(test)]
@@ -254,6 +285,16 @@ mod tests {
     }
 
     #[test]
+    fn a_loaded_shim_is_seen_in_the_map_of_memory() {
+        let line = |file: &str| format!("7f00-7f10 r-xp 00000000 08:01 77    /usr/lib/{file}\n");
+        let maps = |file: &str| line("libc.so.6") + &line(file) + "7f20-7f30 rw-p 0 00:00 0\n";
+        assert!(names_shim(&maps(SHIM_FILE)));
+        assert!(names_shim(&maps(&format!("{SHIM_FILE} (deleted)"))));
+        assert!(!names_shim(&maps("libdysco.so")));
+        assert!(!has_loaded_shim(std::process::id().cast_signed()));
+    }
+
+    #[test]
     fn what_this_process_has_accepted_is_listed() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let opened = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -261,7 +302,7 @@ mod tests {
         let held = held(std::process::id().cast_signed());
         let key =
             |s: &std::net::TcpStream| FlowKey::new(s.local_addr().unwrap(), s.peer_addr().unwrap());
-        assert!(!held.elsewhere && held.shim);
+        assert!(!held.elsewhere && held.shim == Shim::Reports);
         let pid = std::process::id().cast_signed();
         // The result never contains dyscod itself.
         assert!(unproven(&[]).iter().all(|held| held.process.pid != pid));

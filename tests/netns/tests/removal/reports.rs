@@ -9,6 +9,7 @@ use dysco_netns::fleet::Fleet;
 use dysco_netns::haproxy::Config;
 use dysco_netns::stream::{Group, Plan, Server, all_intact};
 use dysco_netns::{Family, Lab, Ran, Role, wait};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 const FAMILY: Family = Family::V4;
@@ -208,6 +209,32 @@ fn a_session_that_fell_back_from_mptcp_leaves() -> Result<()> {
         w.finish()?;
     }
     Ok(())
+}
+
+/// After a restart of dyscod a shim connects again when its process next uses a socket.
+#[test]
+fn a_shim_that_has_not_connected_again_is_named_as_the_reason() -> Result<()> {
+    let mut w = World::new(Lab::builder("shimlate"), FAMILY)?;
+    let group = w.open(2, &Plan::gentle())?;
+    group.run();
+    group.wait_progress(64 << 10)?;
+    let haproxy = w.haproxy.as_ref().context("no haproxy")?;
+    haproxy.signal(Signal::SIGSTOP)?;
+    w.restart(Role::Proxy)?;
+    let reported = w.remove(&["--all", "--dry-run"])?;
+    let left = &reported["left"][0];
+    let why = left["reason"]["why"].as_str().unwrap_or_default();
+    ensure!(
+        left["sessions"] == 2 && why.contains("runs under the shim, which has not reported"),
+        "{reported:#}"
+    );
+    let haproxy = w.haproxy.as_ref().context("no haproxy")?;
+    haproxy.signal(Signal::SIGCONT)?;
+    let ends = w.ends(&group)?;
+    w.wait_removable(&ends)?;
+    w.remove_all_of(2)?;
+    all_intact(&group.finish()?)?;
+    w.finish()
 }
 
 /// Someone who remedies one problem at a time would otherwise meet one reason after the other.

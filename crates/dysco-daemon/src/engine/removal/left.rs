@@ -8,7 +8,7 @@ use dysco_api::{LeftReport, Remove};
 use dysco_common::FlowKey;
 use dysco_common::rule::wanted;
 use dysco_explain::Cause;
-use dysco_proxy::elsewhere::{Elsewhere, Held};
+use dysco_proxy::elsewhere::{Elsewhere, Held, Shim};
 
 use super::shows;
 use crate::engine::Plane;
@@ -69,7 +69,7 @@ fn why_left(
 ) -> Option<Cause> {
     let Some(slot) = here.agent.find(key) else {
         // Many programs without the shim have connections to others of this host.
-        let relayed = held.shim || !here.is_on_host(&key.remote().ip());
+        let relayed = held.shim != Shim::Absent || !here.is_on_host(&key.remote().ip());
         let meant = relayed && accepted && request.filter.is_empty();
         // Sessions that the operator does not want tracked are not looked for either.
         let tracks = wanted(&here.config.rules(), key, false);
@@ -85,14 +85,21 @@ fn why_left(
 fn no_proof(held: &Held) -> Cause {
     let Elsewhere { pid, name } = &held.process;
     match held.shim {
-        true => Cause::new(format!(
+        Shim::Silent => Cause::new(format!(
+            "process {pid} ({name}) runs under the shim, which has not reported to this dyscod yet"
+        ))
+        .hint(
+            "try again: the shim connects when the process next uses a socket; if this stays so, \
+             the process cannot reach the shim's socket ('dyscoctl doctor')",
+        ),
+        Shim::Reports => Cause::new(format!(
             "process {pid} runs under the shim, which has not reported that it relays the \
              session: it is not spliced endlessly, and may still be changed"
         ))
         .hint(format!(
             "list such sessions with 'dyscoctl drain {pid} --dry-run'"
         )),
-        false => Cause::new(format!(
+        Shim::Absent => Cause::new(format!(
             "process {pid} ({name}) accepted the session and has opened others, and nothing \
              proves that it passes on unchanged what it reads"
         ))

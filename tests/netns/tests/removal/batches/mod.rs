@@ -37,11 +37,18 @@ fn opened(w: &World, count: usize) -> Result<(Group, Vec<Ends>)> {
     group.run();
     group.wait_progress(1_000)?;
     let ends = w.ends(&group)?;
-    wait::until("all to be removable", SETTLED, || {
-        let said = w.remove(&["--all", "--dry-run"]).ok()?;
-        (said["summary"]["removable"] == count).then_some(())
-    })?;
+    removable(w, count)?;
     Ok((group, ends))
+}
+
+/// Waits until the proxy could leave so many sessions.
+fn removable(w: &World, count: usize) -> Result<()> {
+    let mut said = Value::Null;
+    wait::until("all to be removable", SETTLED, || {
+        said = w.remove(&["--all", "--dry-run"]).ok()?;
+        (said["summary"]["removable"] == count).then_some(())
+    })
+    .with_context(|| format!("{said:#}"))
 }
 
 /// Starts a removal of all sessions and does not wait for its end.
@@ -108,6 +115,8 @@ fn finish(w: World, group: Group, ends: &[Ends]) -> Result<()> {
     let fates = w.settle(ends)?;
     let rest = fates.iter().filter(|f| **f == Fate::Tracked).count();
     if rest > 0 {
+        // The shim may not have connected to the next daemon yet.
+        removable(&w, rest)?;
         w.remove_all_of(rest)?;
     }
     let fates = w.settle(ends)?;
