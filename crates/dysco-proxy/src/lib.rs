@@ -16,7 +16,7 @@ mod empty;
 mod error;
 mod held;
 mod inbox;
-mod kernel;
+pub mod kernel;
 mod labels;
 mod listener;
 mod measure;

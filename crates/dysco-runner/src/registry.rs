@@ -125,11 +125,15 @@ impl Registry {
     /// # Errors
     /// The reason for which a runner would refuse them.
     pub fn check(&self, services: &[Spec], session: &Session) -> Result<Needs, Cause> {
-        let mut all = Needs::default();
+        let mut all = Needs::of_observer();
         let mut stack = dysco_service::Stack::new(*session);
         for (at, spec) in services.iter().enumerate() {
             let service = self.make(spec, Some(&CHECKED))?;
-            let Needs { ends, congestion } = service.needs(session)?;
+            let needs = service.needs(session)?;
+            all.keeps_bytes &= needs.keeps_bytes;
+            let Needs {
+                ends, congestion, ..
+            } = needs;
             if ends == Ends::Pair {
                 all.ends = ends;
             }

@@ -45,6 +45,20 @@ pub struct Needs {
     /// Name of the congestion control of the socket towards the network, if it is not to be the
     /// host's default.
     pub congestion: Option<String>,
+    /// True if the service passes each byte of the session on, unchanged and in order, and adds none.
+    /// If its process dies when it has passed on all that it has read, the session goes on without
+    /// the service.
+    pub keeps_bytes: bool,
+}
+
+impl Needs {
+    /// Returns the needs of a service that keeps the session's bytes as they are.
+    pub fn of_observer() -> Needs {
+        Needs {
+            keeps_bytes: true,
+            ..Needs::default()
+        }
+    }
 }
 
 /// The ends of a session at which a service has to be.

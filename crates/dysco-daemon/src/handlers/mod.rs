@@ -10,6 +10,7 @@ mod sockets;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use dysco_explain::{Explain, Explanation, display_explained};
 use dysco_runner::protocol::{Client, listen};
@@ -51,19 +52,27 @@ impl Explain for Failed {
 /// A handler that has just been started.
 pub struct Started {
     /// Its namespace.
-    pub place: Place,
+    pub place: Arc<Place>,
     /// Its process.
     pub process: Process,
     /// The connection to it.
     pub client: Client,
 }
 
-/// Starts a handler, which listens in this folder.
+/// Starts a handler in a namespace of its own. It listens in this folder.
 ///
 /// # Errors
 /// If a step fails. Nothing is left then.
 pub async fn start(folder: &Path) -> Result<Started, Failed> {
-    let place = Place::make().await?;
+    let place = Arc::new(Place::make().await?);
+    start_in(place, folder).await
+}
+
+/// Starts a handler in the namespace of one that has ended.
+///
+/// # Errors
+/// If a step fails.
+pub async fn start_in(place: Arc<Place>, folder: &Path) -> Result<Started, Failed> {
     let (client, control) = Client::pair().map_err(Failed::of("make a connection"))?;
     let path = file(folder, &place.link, SOCKET);
     // Left by a handler that has ended, whose link is gone.
@@ -112,7 +121,7 @@ fn take_up(link: &str, folder: &Path) -> Result<Started, Failed> {
     let pid = pid.map_err(Failed::of("read the handler's pid"))?;
     let pid = pid.parse().map_err(Failed::of("read the handler's pid"))?;
     Ok(Started {
-        place: Place::enter(link, pid)?,
+        place: Arc::new(Place::enter(link, pid)?),
         process: Process::Other(pid),
         client,
     })

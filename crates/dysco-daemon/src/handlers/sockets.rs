@@ -13,10 +13,13 @@ use dysco_agent::Start;
 use dysco_common::session::offer;
 use dysco_common::{FlowKey, Session};
 use dysco_explain::Cause;
+use dysco_proxy::kernel::{self, Still};
 use dysco_proxy::repair::{self, Half};
 
 /// Time within which the handler closes sockets that it was told to release.
 const CLOSING: Duration = Duration::from_secs(2);
+/// Number of readings of a socket to find a moment at which no packet came.
+const READINGS: usize = 1000;
 /// Interval of the attempts meanwhile.
 const AGAIN: Duration = Duration::from_millis(10);
 
@@ -82,6 +85,13 @@ fn continued(own: SocketAddr, peer: SocketAddr, half: &Half) -> io::Result<Owned
     }
 }
 
+/// Returns the counts of a socket.
+fn still(socket: &OwnedFd) -> Option<Still> {
+    // The sockets were made in the midst of a session: no count contains a SYN.
+    let mut readings = (0..READINGS).map(|_| kernel::counts(socket, false));
+    readings.find_map(|read| read.ok().flatten())
+}
+
 impl Sockets {
     /// Makes the sockets in the namespace of this thread.
     ///
@@ -107,6 +117,18 @@ impl Sockets {
         match &self.far {
             Far::End(fd) => Some(fd.as_fd()),
             Far::Handler(fd) => fd.as_ref().map(AsFd::as_fd),
+        }
+    }
+
+    /// True if as many bytes were written to each socket as were read from the other one, while no
+    /// process uses them. Services that keep bytes then have none in hand.
+    pub fn are_even(&self) -> bool {
+        let Far::End(far) = &self.far else {
+            return false;
+        };
+        match (still(&self.near), still(far)) {
+            (Some(near), Some(far)) => near.read == far.written && far.read == near.written,
+            _ => false,
         }
     }
 

@@ -1,6 +1,8 @@
 //! `count`: counts bytes.
 
-use crate::{Event, Flow, Out, Service};
+use dysco_explain::Cause;
+
+use crate::{Event, Flow, Needs, Out, Service, Session};
 
 /// Counts the bytes of each direction. A call returns the counts as JSON.
 #[derive(Debug, Default)]
@@ -12,6 +14,10 @@ pub struct Count {
 impl Service for Count {
     fn name(&self) -> &'static str {
         "count"
+    }
+
+    fn needs(&self, _: &Session) -> Result<Needs, Cause> {
+        Ok(Needs::of_observer())
     }
 
     fn on(&mut self, event: Event, out: &mut Out) {

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
+use dysco_explain::Cause;
 
-use crate::{Event, Flow, Out, Service, TimerId};
+use crate::{Event, Flow, Needs, Out, Service, Session, TimerId};
 
 /// Number of bytes in hand from which on a direction is held.
 const MOST: usize = 4 * 1024 * 1024;
@@ -91,6 +92,10 @@ fn timer(flow: Flow) -> TimerId {
 impl Service for Latency {
     fn name(&self) -> &'static str {
         "latency"
+    }
+
+    fn needs(&self, _: &Session) -> Result<Needs, Cause> {
+        Ok(Needs::of_observer())
     }
 
     fn on(&mut self, event: Event, out: &mut Out) {

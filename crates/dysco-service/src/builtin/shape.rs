@@ -7,7 +7,7 @@ use dysco_api::Rate;
 use dysco_explain::Cause;
 use serde_json::{Value, json};
 
-use crate::{Event, Flow, Out, Service, TimerId};
+use crate::{Event, Flow, Needs, Out, Service, Session, TimerId};
 
 /// Time whose bytes pass at once after a pause, unless the operator gives their number.
 const BURST: Duration = Duration::from_millis(10);
@@ -225,6 +225,10 @@ fn number(flow: Flow) -> usize {
 impl Service for Shape {
     fn name(&self) -> &'static str {
         "shape"
+    }
+
+    fn needs(&self, _: &Session) -> Result<Needs, Cause> {
+        Ok(Needs::of_observer())
     }
 
     fn on(&mut self, event: Event, out: &mut Out) {

@@ -26,7 +26,7 @@ impl Service for Split {
     fn needs(&self, _: &Session) -> Result<Needs, Cause> {
         Ok(Needs {
             congestion: Some(self.congestion.name().to_owned()),
-            ..Needs::default()
+            ..Needs::of_observer()
         })
     }
 }

@@ -1,5 +1,6 @@
 //! Services that come into live sessions of unmodified programs, and leave them.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -48,10 +49,16 @@ impl OneEnd {
     }
 
     pub fn open(&self, count: usize, plan: &Plan) -> Result<Group> {
+        let group = self.begin(count, plan)?;
+        group.wait_progress(100_000)?;
+        Ok(group)
+    }
+
+    /// Opens sessions, and does not wait for their first bytes.
+    fn begin(&self, count: usize, plan: &Plan) -> Result<Group> {
         let to = Role::Server.at(self.family, PORT);
         let group = Group::open(&self.lab.client, &self.server, to, count, plan)?;
         group.run();
-        group.wait_progress(100_000)?;
         Ok(group)
     }
 
@@ -217,7 +224,7 @@ fn sessions_that_end_meanwhile_lose_nothing() -> Result<()> {
             down: Amount::Bytes(bytes),
             ..Plan::paced(20_000_000, Close::Together)
         };
-        let group = here.open(6, &plan)?;
+        let group = here.begin(6, &plan)?;
         let words = ["put", "+count", "--filter", "port=9000", "--wait=10s"];
         here.service(&words)?;
         here.service(&["take", "--filter", "port=9000", "--wait=10s"])?;
@@ -254,11 +261,48 @@ fn the_next_daemon_takes_out_what_the_last_one_put_in() -> Result<()> {
     here.finish()
 }
 
+/// Short messages with pauses: a handler has passed them on nearly always.
+#[test]
+fn sessions_outlive_a_handler_that_has_no_bytes_in_hand() -> Result<()> {
+    const COUNT: usize = 3;
+    let here = OneEnd::new("svcorphan", Family::V4)?;
+    let plan = Plan {
+        rate: Some(2_000),
+        write: 500,
+        ..Plan::default()
+    };
+    let group = here.begin(COUNT, &plan)?;
+    group.wait_progress(1_000)?;
+    let mut killed = HashSet::new();
+    // The second one dies while the sessions enter, or soon after.
+    for wait in [true, false, true] {
+        if wait {
+            here.change(&["put", "+count"], "put", COUNT)?;
+        } else {
+            here.service(&["put", "+count", "--filter", "port=9000"])?;
+        }
+        let listed = here.service(&["list"])?;
+        let pid = listed[0]["handler"].as_i64().context("no handler")?;
+        ensure!(killed.insert(pid), "it was killed before: {listed:#}");
+        kill(Pid::from_raw(pid as i32), Signal::SIGKILL)?;
+        let mut listed = Value::Null;
+        wait::until("sessions without services", Duration::from_secs(30), || {
+            listed = here.service(&["list"]).ok()?;
+            listed.as_array()?.is_empty().then_some(())
+        })
+        .with_context(|| format!("{listed:#}"))?;
+        group.wait_progress(1_000)?;
+    }
+    all_intact(&group.finish()?)?;
+    here.finish()
+}
+
 #[test]
 fn a_handler_that_dies_takes_its_sessions_alone() -> Result<()> {
     let here = OneEnd::new("svckill", Family::V4)?;
     let lost = here.open(1, &Plan::gentle())?;
-    here.change(&["put", "+count"], "put", 1)?;
+    // It has bytes in hand at any time.
+    here.change(&["put", "+latency=delay=300ms"], "put", 1)?;
     let listed = here.service(&["list"])?;
     let pid = listed[0]["handler"].as_i64().context("no handler")?;
     let other = here.open(1, &Plan::gentle())?;

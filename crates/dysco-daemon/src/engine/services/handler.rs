@@ -22,7 +22,7 @@ use crate::handlers::{self, Place, Process, Started, Wanted};
 
 /// A handler that runs.
 pub(super) struct Handler {
-    pub place: Place,
+    pub place: Arc<Place>,
     process: Mutex<Process>,
     client: Arc<Client>,
     /// Requests that the handler has not been sent, and their descriptors.
@@ -186,6 +186,19 @@ impl Services {
         });
     }
 
+    /// Starts a handler in the place of one that has ended, where its sockets are.
+    fn start_again(&mut self, plane: &Plane, place: Arc<Place>) {
+        self.starting = true;
+        let folder = plane.config.removal.state_dir.clone();
+        let answers = plane.answers.clone();
+        tokio::spawn(async move {
+            let started = handlers::start_in(place, &folder).await;
+            let started = started.map_err(|failed| failed.explain().cause());
+            // The engine may have ended.
+            let _ = answers.send(Answer::Service(Box::new(Done::Started(started))));
+        });
+    }
+
     /// A handler was started, or could not be.
     pub(super) fn started(&mut self, plane: &mut Plane, started: Result<Started, Cause>) {
         self.starting = false;
@@ -198,10 +211,18 @@ impl Services {
                     "a handler runs"
                 );
                 self.handler = Some(handler);
+                self.adopt(plane);
                 self.go_on(plane);
             }
             Err(cause) => {
                 tracing::error!("no handler runs: {cause}");
+                for slot in std::mem::take(&mut self.orphans) {
+                    self.end_session(
+                        plane,
+                        slot,
+                        "its handler has ended, and no other one starts",
+                    );
+                }
                 for slot in std::mem::take(&mut self.waiting) {
                     self.refuse(plane, slot, cause.clone());
                 }
@@ -209,7 +230,7 @@ impl Services {
         }
     }
 
-    /// The handler has ended. Its sessions are reset: bytes that it had are lost.
+    /// The handler has ended. The sessions of which it had bytes are reset.
     pub(super) fn handler_ended(&mut self, plane: &mut Plane) {
         let Some(handler) = self.handler.take() else {
             return;
@@ -218,7 +239,12 @@ impl Services {
         tracing::error!(pid = handler.pid(), "the handler has ended");
         let slots: Vec<u32> = self.sessions.keys().copied().collect();
         for slot in slots {
-            self.lost(plane, slot);
+            if self.lost(plane, slot) {
+                self.orphans.push(slot);
+            }
+        }
+        if !self.orphans.is_empty() {
+            return self.start_again(plane, handler.place.clone());
         }
         // The program on the link has let the resets pass, with the numbers of the ends.
         plane.agent.detach_handler(&handler.place.link);
@@ -308,7 +334,13 @@ pub(super) fn offer(slot: u32, one: &super::Serviced) -> Result<Request, Cause> 
     } else {
         (remote, local)
     };
-    let mut services = one.services.clone();
+    // Bytes of a session whose handler has died pass unchanged.
+    let orphaned = matches!(one.stage, super::Stage::Orphaned(_));
+    let mut services = if orphaned {
+        Vec::new()
+    } else {
+        one.services.clone()
+    };
     mirror(&mut services, one.paired.is_some(), one.opened_here);
     let services = services.iter().map(super::choice::spec);
     Ok(Request::Put {

@@ -28,7 +28,7 @@ pub(in crate::engine) struct Wanted {
 
 /// A session that is held, or was.
 pub(super) struct Held {
-    otherwise: Otherwise,
+    pub otherwise: Otherwise,
     pub by: String,
 }
 

@@ -128,7 +128,7 @@ impl Services {
                 | Stage::Accepted(..)
                 | Stage::Entering => ServiceState::Entering,
                 Stage::In => ServiceState::In,
-                Stage::Asked | Stage::Leaving => ServiceState::Leaving,
+                Stage::Asked | Stage::Leaving | Stage::Orphaned(_) => ServiceState::Leaving,
                 Stage::Direct => ServiceState::Direct,
             },
             handler: handler.map(|handler| handler.pid()),

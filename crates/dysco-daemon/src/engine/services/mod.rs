@@ -10,6 +10,7 @@ mod choice;
 mod handler;
 mod hold;
 mod list;
+mod orphans;
 mod packets;
 mod pair;
 mod progress;
@@ -46,6 +47,8 @@ pub(in crate::engine) struct Services {
     starting: bool,
     /// Sessions that wait for it.
     waiting: Vec<u32>,
+    /// Sessions whose handler has died, and which wait for one that passes their bytes on.
+    orphans: Vec<u32>,
     sessions: HashMap<u32, Serviced>,
     /// Slots of the sessions with services at both ends. An entry may be out of date.
     pairs: HashMap<PairId, u32>,
@@ -160,6 +163,19 @@ enum Stage {
     Leaving,
     /// They have left, and had added bytes.
     Direct,
+    /// Their handler has died, and had no bytes in hand. The next one is to pass bytes on unchanged.
+    Orphaned(Routes),
+}
+
+/// Routes of a session whose handler has died.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Routes {
+    /// The session was being led through the handler.
+    Enter,
+    /// All bytes passed the handler.
+    Through,
+    /// The session was being led past the handler.
+    Leave,
 }
 
 /// Answer of a task.

@@ -1,10 +1,13 @@
-//! Sessions whose handler has died when it had passed on all bytes that it had read. The daemon has
-//! their sockets as well, and gives them to the next handler, which passes bytes on unchanged. The
-//! session then leaves the detour, as if its services had left by themselves.
+//! Sessions whose handler has died. If it had bytes of a session in hand, the session ends.
+//!
+//! If it had passed on all that it had read, the session goes on: the daemon has its sockets as well,
+//! and gives them to the next handler, which passes bytes on unchanged. The session then leaves the
+//! detour, as if its services had left by themselves.
 
 use dysco_api::ServiceSpec;
 use dysco_common::policy::Otherwise;
 use dysco_explain::Cause;
+use dysco_runner::protocol::Request;
 
 use super::handler::{in_order, offer};
 use super::{Routes, Serviced, Services, Stage, choice};
@@ -37,9 +40,55 @@ fn keep_bytes(services: &[ServiceSpec], s: &dysco_common::Session) -> bool {
 }
 
 impl Services {
+    /// The handler has ended, with a session in its hands. Returns true if the session waits for the
+    /// next one.
+    pub(super) fn lost(&mut self, plane: &mut Plane, slot: u32) -> bool {
+        plane.agent.settle_detour(slot, false);
+        let is_out = self.is_out(plane, slot);
+        let stage = self.sessions.get(&slot).map(|one| one.stage);
+        match stage {
+            None | Some(Stage::Direct | Stage::Invited) => {}
+            Some(Stage::Leaving) if is_out => self.out(plane, slot),
+            Some(Stage::Sockets) => self.waiting.push(slot),
+            // No byte has entered it.
+            Some(Stage::Offered(..) | Stage::Accepted(..)) => {
+                self.abort(plane, slot, "its handler has ended");
+                self.refuse(plane, slot, "the handler has ended".into());
+            }
+            _ if self.orphan(plane, slot) => return true,
+            _ => self.end_session(plane, slot, "its handler has ended"),
+        }
+        false
+    }
+
+    /// Ends a session whose bytes are lost.
+    pub(super) fn end_session(&mut self, plane: &mut Plane, slot: u32, why: &str) {
+        let Some(one) = self.sessions.get(&slot) else {
+            return;
+        };
+        plane.report("service-failed", Some(one.session), why.into());
+        match &one.sockets {
+            Some(sockets) => sockets.reset(),
+            // An earlier process has put them in.
+            None => self.send(
+                slot,
+                Request::Release {
+                    session: u64::from(slot),
+                    reset: true,
+                },
+            ),
+        }
+        self.settle_refused(
+            plane,
+            slot,
+            Cause::new(format!("{why}, and the session with it")),
+        );
+        self.sessions.remove(&slot);
+    }
+
     /// Lets a session whose handler has died wait for the next one. Returns false if bytes of it may
     /// be lost.
-    pub(super) fn orphan(&mut self, plane: &mut Plane, slot: u32) -> bool {
+    fn orphan(&mut self, plane: &mut Plane, slot: u32) -> bool {
         let Some(one) = self.sessions.get_mut(&slot) else {
             return false;
         };

@@ -57,13 +57,19 @@ impl Services {
         let slot = session_of(&report);
         let slot = slot.filter(|slot| self.sessions.contains_key(slot));
         match (report, slot) {
-            (Report::Put { result: Ok(()), .. }, Some(slot)) => self.accepted(plane, slot),
+            (Report::Put { result: Ok(()), .. }, Some(slot)) => match self.routes_of(slot) {
+                Some(routes) => self.adopted(plane, slot, routes),
+                None => self.accepted(plane, slot),
+            },
             (
                 Report::Put {
                     result: Err(cause), ..
                 },
                 Some(slot),
             ) => {
+                if self.routes_of(slot).is_some() {
+                    return self.end_session(plane, slot, &cause.why);
+                }
                 self.abort(plane, slot, &cause.why);
                 self.refuse(plane, slot, cause);
             }
@@ -282,55 +288,6 @@ impl Services {
         self.sessions.remove(&slot);
     }
 
-    /// The handler has ended, with a session in its hands.
-    pub(super) fn lost(&mut self, plane: &mut Plane, slot: u32) {
-        plane.agent.settle_detour(slot, false);
-        let is_out = self.is_out(plane, slot);
-        let Some(one) = self.sessions.get(&slot) else {
-            return;
-        };
-        match one.stage {
-            Stage::Leaving if is_out => return self.out(plane, slot),
-            Stage::Direct | Stage::Invited => return,
-            Stage::Sockets => {
-                self.waiting.push(slot);
-                return;
-            }
-            // No byte has entered it.
-            Stage::Offered(..) | Stage::Accepted(..) => {
-                self.abort(plane, slot, "its handler has ended");
-                return self.refuse(plane, slot, "the handler has ended".into());
-            }
-            _ => {}
-        }
-        self.end_session(plane, slot, "its handler has ended");
-    }
-
-    /// Ends a session whose bytes are lost.
-    pub(super) fn end_session(&mut self, plane: &mut Plane, slot: u32, why: &str) {
-        let Some(one) = self.sessions.get(&slot) else {
-            return;
-        };
-        plane.report("service-failed", Some(one.session), why.into());
-        match &one.sockets {
-            Some(sockets) => sockets.reset(),
-            // An earlier process has put them in.
-            None => self.send(
-                slot,
-                Request::Release {
-                    session: u64::from(slot),
-                    reset: true,
-                },
-            ),
-        }
-        self.settle_refused(
-            plane,
-            slot,
-            Cause::new(format!("{why}, and the session with it")),
-        );
-        self.sessions.remove(&slot);
-    }
-
     /// Gives up before the session has changed.
     pub(super) fn refuse(&mut self, plane: &mut Plane, slot: u32, cause: Cause) {
         self.unheld(plane, slot, &cause);
@@ -415,7 +372,7 @@ impl Services {
         self.settle_job(job, report);
     }
 
-    fn settle_refused(&mut self, plane: &Plane, slot: u32, cause: Cause) {
+    pub(super) fn settle_refused(&mut self, plane: &Plane, slot: u32, cause: Cause) {
         let Some(one) = self.sessions.get_mut(&slot) else {
             return;
         };
