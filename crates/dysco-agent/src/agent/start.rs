@@ -8,16 +8,20 @@ use aya::Ebpf;
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, Queue, RingBuf};
 use dysco_common::State;
 
-use super::{Agent, AgentConfig, Quarantine, Tracking, map_error, set_watched, take};
-use crate::attach::{self};
-use crate::chain::{self, Chains};
-use crate::detour::Detours;
+use super::{Agent, Quarantine, Tracking, set_watched};
+use crate::attach;
+use crate::chain;
+use crate::chain::maps::Chains;
+use crate::config::AgentConfig;
+use crate::detour::records::Detours;
 use crate::error::AgentError;
 use crate::events::Events;
 use crate::interfaces::Place;
-use crate::load::{self, LAYOUT, Loaded};
+use crate::load::Loaded;
+use crate::maps::{map_error, take};
 use crate::memory::Memory;
-use crate::packet_services::{self, Records};
+use crate::packet_services::records::{self, Records};
+use crate::pins::{self, LAYOUT};
 use crate::xdp::{self, Xdp};
 
 /// Attaches the programs to all interfaces, and XDP to those that are to relay by it.
@@ -110,16 +114,16 @@ impl Agent {
     /// Before anything is touched, if another agent that runs has the pins.
     pub fn start(config: &AgentConfig) -> Result<(Agent, Events), AgentError> {
         let dir = config.pin_dir.join(LAYOUT);
-        load::refuse_others(&config.pin_dir)?;
+        pins::refuse_others(&config.pin_dir)?;
         fs::create_dir_all(&dir).map_err(|source| AgentError::PinDirectory {
             path: dir.clone(),
             source,
         })?;
-        let alone = load::alone(&dir)?;
+        let alone = pins::alone(&dir)?;
         // Programs of an earlier run may be taking slots at this moment.
         let running = dir.join("SESSIONS").exists();
         let fast = xdp::chosen(config.xdp, &config.interfaces);
-        let mut loaded = Loaded::new(&dir, config, !fast.is_empty())?;
+        let mut loaded = Loaded::new(&dir, config.max_sessions, config.ports, !fast.is_empty())?;
         let ebpf = &mut loaded.ethernet;
         let tracking = Tracking::start(take(ebpf, "RULES")?, &config.rules)?;
 
@@ -150,7 +154,7 @@ impl Agent {
             config.xdp
         };
         let places = attach_all(config, &mut loaded, &dir, &fast)?;
-        packet_services::take_up(&packet_services, &mut loaded, &dir, &places)?;
+        records::take_up(&packet_services, &mut loaded, &dir, &places)?;
         let agent = Agent {
             memory,
             _table: table,
