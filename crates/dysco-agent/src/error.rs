@@ -125,6 +125,10 @@ fn whole(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 impl Explain for AgentError {
+    #[expect(
+        clippy::too_many_lines,
+        reason = "a table, with an arm for each variant"
+    )]
     fn explain(&self) -> Explanation {
         match self {
             AgentError::NoDetour => Explanation::new(

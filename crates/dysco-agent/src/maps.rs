@@ -32,6 +32,14 @@ pub(crate) fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, AgentErro
     ebpf.take_map(name).ok_or(AgentError::Missing(name))
 }
 
+/// Takes a map, and opens it as one of its kind.
+pub(crate) fn open<M>(ebpf: &mut Ebpf, name: &'static str) -> Result<M, AgentError>
+where
+    M: TryFrom<Map, Error = MapError>,
+{
+    M::try_from(take(ebpf, name)?).map_err(map_error("open", name))
+}
+
 pub(crate) fn map_error(
     operation: &'static str,
     map: &'static str,

@@ -40,10 +40,19 @@ pub(crate) fn is_layout(name: &str) -> bool {
 /// Time that a killed process may take to end.
 const DYING: Duration = Duration::from_secs(2);
 
+/// Makes the directory `dir`, and locks it as [`alone`] does.
+pub fn make_and_lock(dir: &Path) -> Result<Flock<File>, AgentError> {
+    fs::create_dir_all(dir).map_err(|source| AgentError::PinDirectory {
+        path: dir.to_owned(),
+        source,
+    })?;
+    alone(dir)
+}
+
 /// Locks the pins of `dir` for this process, for as long as the lock is held or the process
 /// lives. Two processes would each put their own rules in force, and interfere with each other's
 /// changes.
-pub fn alone(dir: &Path) -> Result<Flock<File>, AgentError> {
+fn alone(dir: &Path) -> Result<Flock<File>, AgentError> {
     let unusable = |source| AgentError::PinDirectory {
         path: dir.to_owned(),
         source,

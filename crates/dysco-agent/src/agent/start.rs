@@ -1,11 +1,10 @@
 //! Loads the programs, takes up the maps, and attaches.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, Queue, RingBuf};
+use aya::maps::{Map, MapData, Queue};
 use dysco_common::State;
 
 use super::{Agent, Quarantine, Tracking, set_watched};
@@ -18,7 +17,7 @@ use crate::error::AgentError;
 use crate::events::Events;
 use crate::interfaces::Place;
 use crate::load::Loaded;
-use crate::maps::{map_error, take};
+use crate::maps::{map_error, open, take};
 use crate::memory::Memory;
 use crate::packet_services::records::{self, Records};
 use crate::pins::{self, LAYOUT};
@@ -99,7 +98,7 @@ fn open_table(
         .info()
         .map_err(map_error("read the size", "SESSIONS"))?;
     let memory = Memory::map(sessions.fd(), info.max_entries())?;
-    let mut free = Queue::try_from(take(ebpf, "FREE")?).map_err(map_error("open", "FREE"))?;
+    let mut free = open(ebpf, "FREE")?;
     if !running || never_filled(&memory, &mut free) {
         refill(&memory, &mut free)?;
     }
@@ -115,11 +114,7 @@ impl Agent {
     pub fn start(config: &AgentConfig) -> Result<(Agent, Events), AgentError> {
         let dir = config.pin_dir.join(LAYOUT);
         pins::refuse_others(&config.pin_dir)?;
-        fs::create_dir_all(&dir).map_err(|source| AgentError::PinDirectory {
-            path: dir.clone(),
-            source,
-        })?;
-        let alone = pins::alone(&dir)?;
+        let alone = pins::make_and_lock(&dir)?;
         // Programs of an earlier run may be taking slots at this moment.
         let running = dir.join("SESSIONS").exists();
         let fast = xdp::chosen(config.xdp, &config.interfaces);
@@ -128,21 +123,17 @@ impl Agent {
         let tracking = Tracking::start(take(ebpf, "RULES")?, &config.rules)?;
 
         let (memory, free, table) = open_table(ebpf, running)?;
-        let flows = HashMap::try_from(take(ebpf, "FLOWS")?).map_err(map_error("open", "FLOWS"))?;
         let is_closed = |slot: &u32| memory.is_in(*slot, State::Closed);
         let closed = (0..memory.len()).filter(is_closed).collect();
         let chains = Chains::open(ebpf)?;
         let detours = Detours::open(ebpf)?;
         let packet_services = Records::open(ebpf)?;
-        let edges = Array::try_from(take(ebpf, "EDGES")?).map_err(map_error("open", "EDGES"))?;
+        let (flows, edges) = (open(ebpf, "FLOWS")?, open(ebpf, "EDGES")?);
         chain::set_own(take(ebpf, "OWN")?, &config.addresses)?;
-        let mut watched =
-            Array::try_from(take(ebpf, "WATCHED")?).map_err(map_error("open", "WATCHED"))?;
+        let mut watched = open(ebpf, "WATCHED")?;
         set_watched(&mut watched, false)?;
-        let counters = PerCpuArray::try_from(take(ebpf, "COUNTERS")?)
-            .map_err(map_error("open", "COUNTERS"))?;
-        let ring = RingBuf::try_from(take(ebpf, "EVENTS")?).map_err(map_error("open", "EVENTS"))?;
-        let events = Events::new(ring).map_err(|source| AgentError::System {
+        let counters = open(ebpf, "COUNTERS")?;
+        let events = Events::new(open(ebpf, "EVENTS")?).map_err(|source| AgentError::System {
             operation: "wait for events",
             source,
         })?;

@@ -10,7 +10,7 @@ use dysco_common::policy::{InForce, MAX_RULES, PolicyRule, other_half};
 use dysco_common::{Addr, Session};
 
 use crate::error::AgentError;
-use crate::maps::{map_error, pod, take};
+use crate::maps::{map_error, open, pod};
 
 pod!(RulePod, PolicyRule);
 pod!(AddrPod, Addr);
@@ -39,9 +39,7 @@ pub(crate) struct Chains {
 
 impl Chains {
     pub(crate) fn open(ebpf: &mut Ebpf) -> Result<Chains, AgentError> {
-        let open = |name| map_error("open", name);
-        let policy: Array<_, RulePod> =
-            Array::try_from(take(ebpf, "POLICY")?).map_err(open("POLICY"))?;
+        let policy: Array<_, RulePod> = open(ebpf, "POLICY")?;
         let all = 0..2 * MAX_RULES as u32;
         let rules = all.map(|at| policy.get(&at, 0).map(|rule| rule.0));
         Ok(Chains {
@@ -49,12 +47,12 @@ impl Chains {
                 .collect::<Result<_, _>>()
                 .map_err(map_error("read", "POLICY"))?,
             policy,
-            in_force: Array::try_from(take(ebpf, "IN_FORCE")?).map_err(open("IN_FORCE"))?,
-            hops: HashMap::try_from(take(ebpf, "HOPS")?).map_err(open("HOPS"))?,
-            keys: HashMap::try_from(take(ebpf, "KEYS")?).map_err(open("KEYS"))?,
-            joins: HashMap::try_from(take(ebpf, "JOINS")?).map_err(open("JOINS"))?,
-            of_slots: HashMap::try_from(take(ebpf, "CHAINS")?).map_err(open("CHAINS"))?,
-            deltas: HashMap::try_from(take(ebpf, "DELTAS")?).map_err(open("DELTAS"))?,
+            in_force: open(ebpf, "IN_FORCE")?,
+            hops: open(ebpf, "HOPS")?,
+            keys: open(ebpf, "KEYS")?,
+            joins: open(ebpf, "JOINS")?,
+            of_slots: open(ebpf, "CHAINS")?,
+            deltas: open(ebpf, "DELTAS")?,
             switched: None,
         })
     }

@@ -9,7 +9,7 @@ use dysco_common::detour::MAX_DETOURS;
 
 use super::memory::Memory;
 use crate::error::AgentError;
-use crate::maps::{lock, map_error, take};
+use crate::maps::{lock, open, take};
 
 /// Records of all detours, and the sessions that have one.
 pub(crate) struct Detours {
@@ -27,17 +27,13 @@ impl Detours {
             return Err(AgentError::Missing("array DETOURS"));
         };
         let memory = Memory::map(records.fd(), MAX_DETOURS)?;
-        let by_slot = HashMap::try_from(take(ebpf, "DETOURED")?);
-        let by_slot = by_slot.map_err(map_error("open", "DETOURED"))?;
-        let runs = HashMap::try_from(take(ebpf, "RUNS")?);
-        let runs = runs.map_err(map_error("open", "RUNS"))?;
         let unused = |index: &u32| memory.read(*index).slot == 0;
         let free = (0..MAX_DETOURS).filter(unused).collect();
         Ok(Detours {
             memory,
-            by_slot: Mutex::new(by_slot),
+            by_slot: Mutex::new(open(ebpf, "DETOURED")?),
             free: Mutex::new(free),
-            runs: Mutex::new(runs),
+            runs: Mutex::new(open(ebpf, "RUNS")?),
         })
     }
 

@@ -16,7 +16,7 @@ use crate::error::AgentError;
 use crate::interfaces::Place;
 use crate::load::Loaded;
 use crate::mapped::Mapped;
-use crate::maps::{Key, lock, map_error, take};
+use crate::maps::{Key, lock, open, take};
 
 /// Records of all sessions with services of the packet plane.
 pub(crate) struct Records {
@@ -34,12 +34,10 @@ impl Records {
             return Err(AgentError::Missing("array PACKET_SERVICES"));
         };
         let memory = Mapped::new(records.fd(), MAX_PACKET_SERVICES)?;
-        let by_key = HashMap::try_from(take(ebpf, "PACKET_SERVED")?);
-        let by_key = by_key.map_err(map_error("open", "PACKET_SERVED"))?;
         let records = Records {
             memory,
             _map: records,
-            by_key: Mutex::new(by_key),
+            by_key: Mutex::new(open(ebpf, "PACKET_SERVED")?),
             free: Mutex::default(),
         };
         let unused = (0..MAX_PACKET_SERVICES).filter(|index| records.read(*index).services == 0);

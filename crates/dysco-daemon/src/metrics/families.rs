@@ -32,6 +32,7 @@ fn page(s: &Snapshot) -> Page {
     peers(&mut page, s);
     store(&mut page, s);
     control(&mut page, s);
+    messages(&mut page, s);
     shim(&mut page, s);
     api(&mut page, s);
     page
@@ -281,6 +282,9 @@ fn control(page: &mut Page, s: &Snapshot) {
         &["too_many"],
         c.handshakes_turned_away,
     );
+}
+
+fn messages(page: &mut Page, s: &Snapshot) {
     page.counter(
         "messages_ignored",
         &["reason"],

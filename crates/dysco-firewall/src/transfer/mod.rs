@@ -172,15 +172,8 @@ impl Transfers {
                     let why = format!("{from} asks for it, and gives no state itself");
                     return vec![tell(anchor, transfer, Err(failed(why)))];
                 }
-                let expected = Expected {
-                    session,
-                    from,
-                    anchor,
-                    dry_run,
-                    attempt: 0,
-                    parts: Vec::new(),
-                    forget_at: now + MEMORY,
-                };
+                let forget_at = now + MEMORY;
+                let expected = Expected::new(session, [from, anchor], dry_run, forget_at);
                 self.expect(transfer, expected)
             }
             Message::Expecting { transfer } => {
