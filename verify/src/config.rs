@@ -10,6 +10,7 @@ mod seeded;
 pub use configuration::{Configuration, Faults, Request, Seen};
 pub use seeded::seeded;
 
+use crate::faults::faults;
 use configuration::{BASIC, BOTH, NEIGHBOURS, NONE, TWICE};
 
 /// Returns all configurations. Each is explored to its last state.
@@ -40,43 +41,34 @@ fn faults() -> Vec<Configuration> {
         Configuration {
             name: "losses",
             about: "messages are lost",
-            faults: Faults { losses: 3, ..NONE },
+            faults: faults!(losses: 3),
             seen: BOTH,
             ..BASIC
         },
         Configuration {
             name: "duplicates",
             about: "messages come again, at any later time",
-            faults: Faults {
-                duplicates: 3,
-                ..NONE
-            },
+            faults: faults!(duplicates: 3),
             ..BASIC
         },
         Configuration {
             name: "late",
             about: "time-outs pass while the answer is on its way",
-            faults: Faults { late: 3, ..NONE },
+            faults: faults!(late: 3),
             seen: BOTH,
             ..BASIC
         },
         Configuration {
             name: "crashes",
             about: "two daemons die, or one twice, between any two of their steps",
-            faults: Faults { crashes: 2, ..NONE },
+            faults: faults!(crashes: 2),
             seen: &[Seen::Removal, Seen::RollBack, Seen::GoneOn],
             ..BASIC
         },
         Configuration {
             name: "mixed",
             about: "one of each: lost, come again, too late, died",
-            faults: Faults {
-                losses: 1,
-                duplicates: 1,
-                late: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, duplicates: 1, late: 1, crashes: 1),
             bytes: [0, 0],
             seen: &[Seen::Removal, Seen::RollBack, Seen::GoneOn],
             prompt: true,
@@ -91,11 +83,7 @@ fn given_up() -> Vec<Configuration> {
         Configuration {
             name: "refusals",
             about: "a host fails at any step; asked again afterwards",
-            faults: Faults {
-                refusals: 1,
-                losses: 1,
-                ..NONE
-            },
+            faults: faults!(refusals: 1, losses: 1),
             requests: TWICE,
             seen: &[Seen::Removal, Seen::RollBack, Seen::SecondAttempt],
             ..BASIC
@@ -103,12 +91,7 @@ fn given_up() -> Vec<Configuration> {
         Configuration {
             name: "cancels",
             about: "given up by the operator at any time; asked again afterwards",
-            faults: Faults {
-                cancels: 1,
-                losses: 1,
-                duplicates: 1,
-                ..NONE
-            },
+            faults: faults!(cancels: 1, losses: 1, duplicates: 1),
             requests: TWICE,
             bytes: [0, 0],
             prompt: true,
@@ -124,22 +107,14 @@ fn contending() -> Vec<Configuration> {
         Configuration {
             name: "left-asks",
             about: "asked by the left neighbour",
-            faults: Faults {
-                losses: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, crashes: 1),
             requests: &[Request::Ask { at: 0, of: 1 }],
             ..BASIC
         },
         Configuration {
             name: "right-asks",
             about: "asked by the right neighbour",
-            faults: Faults {
-                losses: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, crashes: 1),
             requests: &[Request::Ask { at: 2, of: 1 }],
             ..BASIC
         },
@@ -158,7 +133,7 @@ fn contending() -> Vec<Configuration> {
         Configuration {
             name: "neighbours",
             about: "two proxies in a row leave at once: the segments overlap",
-            faults: Faults { losses: 1, ..NONE },
+            faults: faults!(losses: 1),
             hosts: 4,
             requests: NEIGHBOURS,
             bytes: [0, 0],
@@ -169,7 +144,7 @@ fn contending() -> Vec<Configuration> {
         Configuration {
             name: "neighbours-crash",
             about: "the same, and a daemon dies",
-            faults: Faults { crashes: 1, ..NONE },
+            faults: faults!(crashes: 1),
             hosts: 4,
             requests: NEIGHBOURS,
             bytes: [0, 0],
@@ -186,11 +161,7 @@ fn streams() -> Vec<Configuration> {
         Configuration {
             name: "streams",
             about: "bytes both ways; packets lost, and sent again across the cutoff",
-            faults: Faults {
-                packets: 1,
-                again: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 1, again: 1),
             bytes: [2, 1],
             prompt: true,
             seen: &[Seen::Removal, Seen::OldDataAfterCut],
@@ -199,11 +170,7 @@ fn streams() -> Vec<Configuration> {
         Configuration {
             name: "streams-back",
             about: "the same, more in reverse",
-            faults: Faults {
-                packets: 1,
-                again: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 1, again: 1),
             bytes: [1, 2],
             prompt: true,
             seen: &[Seen::Removal, Seen::OldDataAfterCut],
@@ -212,11 +179,7 @@ fn streams() -> Vec<Configuration> {
         Configuration {
             name: "streams-crash",
             about: "bytes both ways while a daemon dies and a packet is lost",
-            faults: Faults {
-                packets: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 1, crashes: 1),
             bytes: [1, 1],
             prompt: true,
             seen: &[Seen::Removal, Seen::RollBack, Seen::GoneOn],
@@ -231,7 +194,7 @@ fn closing() -> Vec<Configuration> {
         Configuration {
             name: "half-close",
             about: "the client closes when it has sent all; the server goes on",
-            faults: Faults { packets: 1, ..NONE },
+            faults: faults!(packets: 1),
             bytes: [1, 1],
             closes: [true, false],
             prompt: true,
@@ -240,7 +203,7 @@ fn closing() -> Vec<Configuration> {
         Configuration {
             name: "closing",
             about: "both ends close, at once or one after the other",
-            faults: Faults { losses: 1, ..NONE },
+            faults: faults!(losses: 1),
             bytes: [0, 0],
             closes: [true, true],
             prompt: true,
@@ -251,7 +214,7 @@ fn closing() -> Vec<Configuration> {
         Configuration {
             name: "closing-crash",
             about: "the same once it is cut, and a daemon dies at any time",
-            faults: Faults { crashes: 1, ..NONE },
+            faults: faults!(crashes: 1),
             bytes: [0, 0],
             closes: [true, true],
             closes_cut: true,
@@ -263,7 +226,7 @@ fn closing() -> Vec<Configuration> {
         Configuration {
             name: "resets",
             about: "an end resets the session",
-            faults: Faults { resets: 1, ..NONE },
+            faults: faults!(resets: 1),
             bytes: [1, 0],
             prompt: true,
             acks_at_once: true,

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use dysco_common::two_paths::{Anchor, Fins};
 use dysco_common::{State, Translation};
-use dysco_proto::{ChangeId, HostEvent, Machine, Progress, Reason, Report, Role, Subsession};
+use dysco_proto::{ChangeId, HostEvent, Machine, Role, Subsession};
 
 use crate::drive::{self, Engine as _, NOW, Twist};
 use crate::nature::Nature;
@@ -317,37 +317,6 @@ impl Host {
         }
         self.drive(twist, &mut out);
         out
-    }
-
-    fn hear(&mut self, report: Report) {
-        match report {
-            Report::Progress {
-                change,
-                role,
-                progress,
-                ..
-            } if progress.is_end() => {
-                let removed = progress == Progress::Removed;
-                let alone = match (role, &progress) {
-                    (Role::Local, Progress::Refused(Reason::AlreadyOut)) => Some(Alone::Already),
-                    (Role::Local, Progress::RolledBack(_) | Progress::Lost(_)) => {
-                        Some(Alone::TakenBack)
-                    }
-                    _ => None,
-                };
-                self.endings.push(Ending {
-                    change,
-                    role,
-                    removed,
-                    alone,
-                });
-            }
-            // The next process does not know which hosts took part in a change.
-            Report::Violation { .. } if self.life == 0 => {
-                self.wrong = Some(Wrong::TakenForIntruder);
-            }
-            Report::Violation { .. } | Report::Progress { .. } | Report::Trouble { .. } => {}
-        }
     }
 
     /// True if the host has nothing to do.

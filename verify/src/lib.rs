@@ -6,6 +6,7 @@ pub mod config;
 mod drive;
 pub mod explore;
 mod fate;
+mod faults;
 mod host;
 pub mod model;
 mod nature;

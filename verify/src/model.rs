@@ -99,6 +99,22 @@ pub enum Action {
     Late(usize),
 }
 
+impl Action {
+    /// Returns the fault of a daemon that comes with the step.
+    fn twist(&self) -> Twist {
+        match self {
+            Action::Deliver { twist, .. }
+            | Action::Happen { twist, .. }
+            | Action::Expire { twist, .. }
+            | Action::Cancel(_, _, twist)
+            | Action::Listen(_, twist)
+            | Action::Start(_, twist)
+            | Action::GoOn(_, twist) => *twist,
+            _ => Twist::Plain,
+        }
+    }
+}
+
 impl Exploration {
     /// Creates the exploration of one configuration.
     pub fn new(config: Configuration) -> Exploration {
@@ -112,17 +128,7 @@ impl Exploration {
     fn pay(&self, world: &mut World, action: &Action) {
         let only_time = world.only_time_helps();
         let left = &mut world.left;
-        let twist = match action {
-            Action::Deliver { twist, .. }
-            | Action::Happen { twist, .. }
-            | Action::Expire { twist, .. }
-            | Action::Cancel(_, _, twist)
-            | Action::Listen(_, twist)
-            | Action::Start(_, twist)
-            | Action::GoOn(_, twist) => *twist,
-            _ => Twist::Plain,
-        };
-        let twisted = match twist {
+        let twisted = match action.twist() {
             Twist::Plain => None,
             Twist::HeldUp(_) => {
                 left.delays -= 1;

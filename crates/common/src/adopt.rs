@@ -181,6 +181,20 @@ impl Socket {
         }
     }
 
+    /// Returns the flags of the agreed options.
+    fn agreed(&self) -> u8 {
+        let agreed = [
+            (true, offer::SEEN),
+            (self.wscale_ok, offer::WSCALE),
+            (self.sack_ok, offer::SACK),
+            (self.tstamp_ok, offer::TIMESTAMPS),
+            (self.ecn_ok, offer::ECN),
+            (self.foreign, offer::FOREIGN),
+        ];
+        let on = agreed.iter().filter(|(on, _)| *on);
+        on.fold(0, |all, (_, flag)| all | flag)
+    }
+
     /// Returns the entry of the socket's session, with the fields that its SYNs would have taught.
     /// The highest numbers are those of this sample; packets raise them.
     ///
@@ -203,17 +217,7 @@ impl Socket {
         let opened_here = self.opened_here(listened).ok_or(NotAdopted::Opener)?;
         let acked = self.bytes_acked.wrapping_sub(opened_here as u64);
         let in_flight = self.snd_nxt.wrapping_sub(self.snd_una) as u64;
-        let agreed = [
-            (true, offer::SEEN),
-            (self.wscale_ok, offer::WSCALE),
-            (self.sack_ok, offer::SACK),
-            (self.tstamp_ok, offer::TIMESTAMPS),
-            (self.ecn_ok, offer::ECN),
-            (self.foreign, offer::FOREIGN),
-        ];
-        let flags = agreed
-            .iter()
-            .fold(0, |all, (on, flag)| if *on { all | flag } else { all });
+        let flags = self.agreed();
         let wscale = |scale| if self.wscale_ok { scale } else { 0 };
         // The byte counts have 64 bits, and the numbers 32: modulo 2^32.
         let first_byte_out = self.snd_una.wrapping_sub(acked as u32);

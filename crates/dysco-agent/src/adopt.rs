@@ -8,9 +8,10 @@ use dysco_common::adopt::{NotAdopted, Socket, tcp_state};
 use dysco_common::rule::wanted;
 use dysco_common::{FlowKey, FlowRef, Path, Session, State, View};
 
-use crate::agent::{Agent, Key, Ref, lock, map_error};
+use crate::Agent;
 use crate::error::AgentError;
 use crate::links::{Header, links};
+use crate::maps::{Key, Ref, lock, map_error};
 
 /// Flag of an insertion that fails if the key exists (`BPF_NOEXIST`).
 const NO_EXIST: u64 = 1;

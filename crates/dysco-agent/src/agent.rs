@@ -4,51 +4,27 @@ mod change;
 mod start;
 
 use std::fs::File;
-use std::net::IpAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, Queue};
-use aya::{Ebpf, Pod};
+use aya::Pod;
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, Queue};
 use dysco_common::rule::{MAX_RULES, Rule, Rules};
-use dysco_common::{
-    Counter, FlowKey, FlowRef, Path as FlowPath, Session, ShortKey, State, Translation,
-};
+use dysco_common::{Counter, FlowKey, Path as FlowPath, Session, State, Translation};
 use nix::fcntl::Flock;
 
-use crate::attach::{self, Attach};
-use crate::chain::Chains;
-use crate::detour::Detours;
+use crate::attach;
+use crate::chain::maps::Chains;
+use crate::detour::records::Detours;
 use crate::error::AgentError;
 use crate::interfaces::Place;
-use crate::load::{LAYOUT, Loaded};
+use crate::load::Loaded;
+use crate::maps::{Key, Ref, lock, map_error, pod};
 use crate::memory::Memory;
-use crate::packet_services::Records;
+use crate::packet_services::records::Records;
+use crate::pins::LAYOUT;
 use crate::xdp::Xdp;
-
-/// Configuration with which the data plane starts.
-#[derive(Clone, Debug)]
-pub struct AgentConfig {
-    /// Directory on a BPF file system for maps and links.
-    pub pin_dir: PathBuf,
-    /// Number of sessions that there is room for. The maps of an earlier run keep theirs.
-    pub max_sessions: u32,
-    /// Interfaces to attach to.
-    pub interfaces: Vec<String>,
-    /// The method of attaching.
-    pub attach: Attach,
-    /// Whether XDP relays.
-    pub xdp: Xdp,
-    /// Rules that select the sessions to track; none for all. At most 16.
-    pub rules: Vec<Rule>,
-    /// Source ports of the subsessions that a chain's SYN opens: the first port, and the number
-    /// of ports.
-    pub ports: (u16, u16),
-    /// This host's addresses. The host ignores the payload of a chain's SYN that is addressed to
-    /// another host.
-    pub addresses: Vec<IpAddr>,
-}
 
 /// A new path for a session.
 #[derive(Clone, Copy, Debug)]
@@ -61,18 +37,6 @@ pub struct NewPath {
     pub translation: Translation,
 }
 
-macro_rules! pod {
-    ($wrapper:ident, $inner:ty) => {
-        #[repr(transparent)]
-        #[derive(Clone, Copy)]
-        pub(crate) struct $wrapper(pub(crate) $inner);
-        // SAFETY: plain integers in `repr(C)`, any bit pattern is valid.
-        unsafe impl Pod for $wrapper {}
-    };
-}
-pub(crate) use pod;
-pod!(Key, ShortKey);
-pod!(Ref, FlowRef);
 pod!(RulesPod, Rules);
 
 /// The data plane. Its programs and maps remain when this value is dropped.
@@ -149,29 +113,9 @@ impl Tracking {
     }
 }
 
-pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The data is valid after any panic: the lock guards single map operations.
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub(crate) fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, AgentError> {
-    ebpf.take_map(name).ok_or(AgentError::Missing(name))
-}
-
 fn set_watched(map: &mut Array<MapData, u32>, watch: bool) -> Result<(), AgentError> {
     let write = map_error("write", "WATCHED");
     map.set(0, u32::from(watch), 0).map_err(write)
-}
-
-pub(crate) fn map_error(
-    operation: &'static str,
-    map: &'static str,
-) -> impl Fn(MapError) -> AgentError {
-    move |source| AgentError::Map {
-        operation,
-        map,
-        source,
-    }
 }
 
 impl Agent {

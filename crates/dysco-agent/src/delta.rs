@@ -1,15 +1,13 @@
 //! Reports of this host's middleboxes about sessions, and the paths on which these bytes are
 //! compensated once the middleboxes have left.
 
-use aya::Pod;
 use dysco_common::Delta;
 use dysco_common::delta::DeclaredDelta;
 
 use crate::Agent;
-use crate::agent::{lock, map_error, pod};
+use crate::chain::maps::DeclaredPod;
 use crate::error::AgentError;
-
-pod!(DeclaredPod, DeclaredDelta);
+use crate::maps::{lock, map_error};
 
 impl Agent {
     /// Records a middlebox's report about the session that came by this slot. The record

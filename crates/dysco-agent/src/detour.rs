@@ -2,33 +2,18 @@
 
 mod memory;
 mod numbers;
+pub(crate) mod records;
 
-use std::collections::BTreeSet;
-use std::sync::Mutex;
-
-use aya::Ebpf;
-use aya::maps::{HashMap, Map, MapData};
 use dysco_common::detour::{Detour, MAX_DETOURS, Way, phase};
 use dysco_common::policy::{run_name, run_of};
 use dysco_common::{State, View};
 
 use crate::Agent;
-use crate::agent::{lock, map_error, take};
 use crate::attach;
 use crate::error::AgentError;
-use memory::Memory;
+use crate::maps::{lock, map_error};
 
 pub use numbers::{Numbers, Start};
-
-/// Records of all detours, and the sessions that have one.
-pub(crate) struct Detours {
-    memory: Memory,
-    by_slot: Mutex<HashMap<MapData, u32, u32>>,
-    /// Records that no session has.
-    free: Mutex<BTreeSet<u32>>,
-    /// Names of runs, by cgroup.
-    runs: Mutex<HashMap<MapData, u64, u32>>,
-}
 
 /// Link to a handler's namespace, and interface of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,31 +24,6 @@ pub struct DetourLink {
     pub interface: u32,
     /// Ethernet address of that interface.
     pub address: [u8; 6],
-}
-
-impl Detours {
-    pub fn open(ebpf: &mut Ebpf) -> Result<Detours, AgentError> {
-        let Map::Array(records) = take(ebpf, "DETOURS")? else {
-            return Err(AgentError::Missing("array DETOURS"));
-        };
-        let memory = Memory::map(records.fd(), MAX_DETOURS)?;
-        let by_slot = HashMap::try_from(take(ebpf, "DETOURED")?);
-        let by_slot = by_slot.map_err(map_error("open", "DETOURED"))?;
-        let runs = HashMap::try_from(take(ebpf, "RUNS")?);
-        let runs = runs.map_err(map_error("open", "RUNS"))?;
-        let unused = |index: &u32| memory.read(*index).slot == 0;
-        let free = (0..MAX_DETOURS).filter(unused).collect();
-        Ok(Detours {
-            memory,
-            by_slot: Mutex::new(by_slot),
-            free: Mutex::new(free),
-            runs: Mutex::new(runs),
-        })
-    }
-
-    fn index(&self, slot: u32) -> Option<u32> {
-        lock(&self.by_slot).get(&slot, 0).ok()
-    }
 }
 
 impl Agent {

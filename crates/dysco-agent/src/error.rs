@@ -7,6 +7,9 @@ use dysco_common::detour::MAX_DETOURS;
 use dysco_common::packet_services::MAX_PACKET_SERVICES;
 use dysco_explain::{Explain, Explanation, display_explained};
 
+/// An error of any library.
+pub(crate) type AnyError = Box<dyn std::error::Error + Send + Sync>;
+
 /// A failure of the data plane: what was done, to what, and why it failed.
 #[derive(thiserror::Error, Debug)]
 pub enum AgentError {
@@ -51,7 +54,7 @@ pub enum AgentError {
         /// Its name.
         interface: String,
         /// The reason.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: AnyError,
     },
     /// A packet would be changed on two of the interfaces.
     Stacked {
@@ -67,7 +70,7 @@ pub enum AgentError {
         /// Its name.
         interface: String,
         /// The reason.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: AnyError,
     },
     /// A map operation failed.
     Map {
@@ -122,6 +125,10 @@ fn whole(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 impl Explain for AgentError {
+    #[expect(
+        clippy::too_many_lines,
+        reason = "a table, with an arm for each variant"
+    )]
     fn explain(&self) -> Explanation {
         match self {
             AgentError::NoDetour => Explanation::new(

@@ -1,6 +1,8 @@
 //! Interfaces that are deleted, and made anew with the same name, while this process runs. The
 //! programs disappear with the old interface, and are attached to the new one.
 
+mod place;
+
 use std::slice;
 
 use aya::programs::{SchedClassifier, TcAttachType};
@@ -8,11 +10,14 @@ use nix::errno::Errno;
 use nix::net::if_::{if_nameindex, if_nametoindex};
 
 use crate::Agent;
-use crate::agent::lock;
-use crate::attach::{self, Attach, Attached};
+use crate::attach::{self, Attach, Attached, clsact};
 use crate::error::AgentError;
+use crate::hooks::HOOKS;
 use crate::links;
+use crate::maps::lock;
 use crate::xdp::{self, Xdp};
+
+pub(crate) use place::Place;
 
 /// Change of an interface.
 #[derive(Debug)]
@@ -27,30 +32,6 @@ pub enum InterfaceChange {
     /// Another interface has its name, and the programs cannot be attached to it. The attempt is
     /// repeated, and reported once.
     Refused(AgentError),
-}
-
-/// An interface that the programs shall be on.
-pub(crate) struct Place {
-    pub attached: Attached,
-    /// The index of the interface that the programs were last attached to.
-    last: u32,
-    /// True if it has been reported that the programs cannot be attached to the present
-    /// interface.
-    refused: bool,
-}
-
-impl Place {
-    /// Makes the place of an interface that the programs are on.
-    pub fn new(attached: Attached, index: u32) -> Place {
-        Place {
-            attached: Attached {
-                index: Some(index),
-                ..attached
-            },
-            last: index,
-            refused: false,
-        }
-    }
 }
 
 impl Agent {
@@ -173,10 +154,10 @@ impl Agent {
         if at.index.is_none() {
             return Vec::new();
         }
-        let sides = attach::HOOKS.iter();
+        let sides = HOOKS.iter();
         let mut others: Vec<String> = sides
             .flat_map(|(name, side)| match at.attach {
-                Attach::Clsact => attach::filters_before(&at.interface, *side),
+                Attach::Clsact => clsact::filters_before(&at.interface, *side),
                 Attach::Tcx | Attach::Auto => tcx_before(name, &at.interface, *side),
             })
             .collect();

@@ -12,12 +12,14 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::net::if_::if_nameindex;
 use rtnetlink::packet_route::tc::TcHandle;
 
-use crate::attach::{HOOKS, SERVED_HOOKS, is_ours};
+use crate::attach::clsact::is_ours;
 use crate::error::AgentError;
 use crate::filters::{Filter, filters};
-use crate::load::{LAYOUT, holder_of, is_layout, refuse_others};
+use crate::hooks::{HOOKS, SERVED_HOOKS};
+use crate::maps::map_error;
 use crate::memory::Memory;
 use crate::need::need_of;
+use crate::pins::{LAYOUT, holder_of, is_layout, refuse_others};
 
 /// Data plane that is pinned in a directory, or attached by clsact.
 #[derive(Debug)]
@@ -82,7 +84,7 @@ impl Leftover {
         if !path.exists() {
             return Ok(Vec::new());
         }
-        let failed = crate::agent::map_error("open", "SESSIONS");
+        let failed = map_error("open", "SESSIONS");
         let map = MapData::from_pin(&path).map_err(&failed)?;
         let room = map.info().map_err(&failed)?.max_entries();
         let memory = Memory::map(map.fd(), room)?;

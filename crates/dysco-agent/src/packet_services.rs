@@ -1,100 +1,18 @@
 //! Services of the packet plane: their records, which the programs share, and their programs on the
 //! interfaces.
 
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::ptr;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) mod records;
 
-use aya::Ebpf;
-use aya::maps::{HashMap, Map, MapData};
+use std::sync::atomic::Ordering;
+
 use dysco_common::FlowKey;
-use dysco_common::packet_services::{Lane, MAX_PACKET_SERVICES, PacketServices};
+use dysco_common::packet_services::{MAX_PACKET_SERVICES, PacketServices};
 
 use crate::Agent;
-use crate::agent::{Key, lock, map_error, take};
 use crate::attach;
 use crate::error::AgentError;
-use crate::interfaces::Place;
-use crate::load::Loaded;
-use crate::mapped::Mapped;
+use crate::maps::{Key, lock, map_error};
 use crate::qdiscs;
-
-/// Records of all sessions with services of the packet plane.
-pub(crate) struct Records {
-    memory: Mapped<PacketServices>,
-    /// The map of `memory`: the programs are loaded later, and name it by its descriptor.
-    _map: MapData,
-    by_key: Mutex<HashMap<MapData, Key, u32>>,
-    /// Records that no session has.
-    free: Mutex<BTreeSet<u32>>,
-}
-
-impl Records {
-    pub fn open(ebpf: &mut Ebpf) -> Result<Records, AgentError> {
-        let Map::Array(records) = take(ebpf, "PACKET_SERVICES")? else {
-            return Err(AgentError::Missing("array PACKET_SERVICES"));
-        };
-        let memory = Mapped::new(records.fd(), MAX_PACKET_SERVICES)?;
-        let by_key = HashMap::try_from(take(ebpf, "PACKET_SERVED")?);
-        let by_key = by_key.map_err(map_error("open", "PACKET_SERVED"))?;
-        let records = Records {
-            memory,
-            _map: records,
-            by_key: Mutex::new(by_key),
-            free: Mutex::default(),
-        };
-        let unused = (0..MAX_PACKET_SERVICES).filter(|index| records.read(*index).services == 0);
-        let free = unused.collect();
-        Ok(Records {
-            free: Mutex::new(free),
-            ..records
-        })
-    }
-
-    fn read(&self, index: u32) -> PacketServices {
-        // SAFETY: `at` gives a valid record; every bit pattern is one.
-        unsafe { ptr::read_volatile(self.memory.at(index)) }
-    }
-
-    /// Fills a record that no program uses, or empties one.
-    fn seed(&self, index: u32, record: &PacketServices) {
-        // SAFETY: as in `read`.
-        unsafe { ptr::write_volatile(self.memory.at(index), *record) };
-    }
-
-    fn index(&self, key: &FlowKey) -> Option<u32> {
-        let index = lock(&self.by_key).get(&Key(key.short()), 0).ok()?;
-        (self.read(index).key == *key).then_some(index)
-    }
-
-    /// True if a session has services.
-    pub fn in_use(&self) -> bool {
-        lock(&self.free).len() < MAX_PACKET_SERVICES as usize
-    }
-
-    fn set_rate(&self, index: u32, out: bool, rate: u64) {
-        let record = self.memory.at(index);
-        // SAFETY: addresses of fields of a valid record.
-        let lane: *mut Lane = unsafe {
-            match out {
-                true => &raw mut (*record).out,
-                false => &raw mut (*record).back,
-            }
-        };
-        // SAFETY: as above; aligned double words of the mapping, which lives as long as `self`.
-        let (limit, due) = unsafe {
-            (
-                AtomicU64::from_ptr(&raw mut (*lane).rate),
-                AtomicU64::from_ptr(&raw mut (*lane).due),
-            )
-        };
-        limit.store(rate, Ordering::SeqCst);
-        // What passed at the earlier rate does not wait at this one.
-        due.store(0, Ordering::SeqCst);
-    }
-}
 
 impl Agent {
     /// Gives a session services of the packet plane, from its next packet on. With the first one,
@@ -201,22 +119,4 @@ impl Agent {
         }
         Ok(())
     }
-}
-
-/// Replaces the programs of an earlier process, whose sessions still have services.
-pub(crate) fn take_up(
-    records: &Records,
-    loaded: &mut Loaded,
-    dir: &Path,
-    places: &[Place],
-) -> Result<(), AgentError> {
-    for place in places {
-        let one = &place.attached;
-        match records.in_use() {
-            true => attach::attach_served(loaded, dir, &one.interface, one.attach)?,
-            // It may have been killed while it took them off.
-            false => attach::detach_served(dir, &one.interface),
-        }
-    }
-    Ok(())
 }

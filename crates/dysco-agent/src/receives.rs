@@ -12,6 +12,7 @@ use aya::programs::tp_btf::BtfTracePointLink;
 
 use crate::btf::{self, Btf};
 use crate::error::AgentError;
+use crate::object::object;
 
 const PROGRAM: &str = "dysco_receives";
 const MAP: &str = "RECEIVES";
@@ -36,7 +37,7 @@ impl Receives {
     pub fn open(room: u32) -> Result<Receives, AgentError> {
         let mut ebpf = EbpfLoader::new()
             .map_max_entries(MAP, room.max(1))
-            .load(crate::object())?;
+            .load(object())?;
         let map = ebpf.take_map(MAP).ok_or(AgentError::Missing(MAP))?;
         let calls = HashMap::try_from(map).map_err(|e| of_map("open it", e))?;
         let program = ebpf

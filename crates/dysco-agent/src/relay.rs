@@ -5,8 +5,8 @@ use dysco_common::two_paths::{Anchor, Cutoff, NO_EDGE, stored_edge};
 use dysco_common::{FlowKey, State, Translation};
 
 use crate::Agent;
-use crate::agent::{lock, map_error};
 use crate::error::AgentError;
+use crate::maps::{lock, map_error};
 
 /// Two sessions and the translation between them.
 #[derive(Clone, Copy, Debug)]

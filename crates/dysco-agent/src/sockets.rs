@@ -15,6 +15,7 @@ use dysco_common::adopt::{MAX_SOCKET_BYTES, Socket};
 
 use crate::btf::{self, Btf, Point};
 use crate::error::AgentError;
+use crate::object::object;
 use layout::Layout;
 
 const PROGRAM: &str = "dysco_sockets";
@@ -28,7 +29,7 @@ pub fn try_sockets() -> Result<(), AgentError> {
     let sockets = Sockets::of_kernel()?;
     let mut ebpf = EbpfLoader::new()
         .override_global(SOCKET_BYTES, &sockets.size(), true)
-        .load(crate::object())?;
+        .load(object())?;
     sockets.list(&mut ebpf).map(drop)
 }
 

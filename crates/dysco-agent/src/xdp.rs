@@ -13,9 +13,9 @@ use aya::programs::{Xdp as Program, XdpMode};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use serde::{Deserialize, Serialize};
 
-use crate::attach::{AnyError, pin_path};
-use crate::error::AgentError;
+use crate::error::{AgentError, AnyError};
 use crate::links::Header;
+use crate::pins::pin_path;
 
 /// Setting of XDP: whether it sends relayed packets back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

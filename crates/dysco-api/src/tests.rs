@@ -3,6 +3,7 @@
 use super::*;
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn names_are_read_as_they_are_printed() {
     let id = SessionId::new(0x12, 0xab);
     assert_eq!((id.slot(), id.generation()), (0x12, 0xab));

@@ -178,6 +178,7 @@ fn an_interface_and_what_it_is_made_of_are_not_both_listed() {
 
 /// Each error states its place, the fault and a hint.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn errors_name_place_and_hint() {
     // Line 5 is the first one after the correct part.
     let cases = [

@@ -370,6 +370,7 @@ async fn a_program_does_not_start_without_the_dyscod_that_is_named() {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
 async fn keys_are_made_and_a_configuration_with_them_is_checked() {
     let lab = Lab::empty();
     let dir = |name: &str| lab.path(name).display().to_string();

@@ -6,8 +6,10 @@
 //! then sends leaves by the other. This module handles only SYNs and their answers.
 
 mod arriving;
+mod carried;
 mod crossing;
 mod leaving;
+mod pending;
 mod remembered;
 mod rules;
 

@@ -119,6 +119,10 @@ pub enum PkiError {
 display_explained!(PkiError);
 
 impl Explain for PkiError {
+    #[expect(
+        clippy::too_many_lines,
+        reason = "a table, with an arm for each variant"
+    )]
     fn explain(&self) -> Explanation {
         let used =
             |path: &Path, why: String| Explanation::new(format!("use {}", path.display()), why);

@@ -10,11 +10,14 @@ use super::names::{ChangeId, HostId, Subsession};
 use super::reason::{Phase, Reason};
 
 mod facts;
+mod head;
 mod order;
+mod scope;
 mod wire;
 
 pub use facts::{Facts, Measurement, Plan, Probe};
 pub use order::{Margins, Order};
+pub use scope::Scope;
 pub use wire::{DecodeError, EncodeError};
 
 /// Version of the message layout: the first byte of each message.
@@ -382,78 +385,4 @@ pub enum Message {
         /// The change.
         change: ChangeId,
     },
-}
-
-/// Part of a session that a host of a chain is to forget.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub enum Scope {
-    /// The session, which has left the host by this change.
-    Session,
-    /// The session, which would have come to the host by this change.
-    Newcomer,
-    /// The earlier path: the session passes the host by its new path.
-    PathBefore,
-    /// The new path: the session passes the host by its earlier path.
-    NewPath,
-    /// Nothing, because the new path was not opened. Late messages of this change shall have no
-    /// effect.
-    Unopened,
-}
-
-impl Message {
-    /// Returns the change of the message.
-    pub fn change(&self) -> ChangeId {
-        match self {
-            Message::Ask { change, .. }
-            | Message::Asked { change, .. }
-            | Message::Leave { change, .. }
-            | Message::Introduce { change, .. }
-            | Message::Introduced { change, .. }
-            | Message::RequestLock { change, .. }
-            | Message::AckLock { change, .. }
-            | Message::NackLock { change, .. }
-            | Message::SetUp { change, .. }
-            | Message::SetUpAck { change, .. }
-            | Message::SetUpNack { change, .. }
-            | Message::Switched { change, .. }
-            | Message::Broken { change, .. }
-            | Message::Lost { change, .. }
-            | Message::Drained { change }
-            | Message::Done { change }
-            | Message::DoneAck { change }
-            | Message::Cancel { change, .. }
-            | Message::CancelAck { change }
-            | Message::Query { change }
-            | Message::Status { change, .. }
-            | Message::Suspect { change, .. }
-            | Message::Muted { change, .. }
-            | Message::Keep { change, .. }
-            | Message::Back { change, .. }
-            | Message::Prove { change, .. }
-            | Message::ProveAck { change, .. }
-            | Message::Return { change, .. }
-            | Message::ReturnAck { change, .. }
-            | Message::Enlist { change, .. }
-            | Message::Enlisted { change, .. }
-            | Message::AskDelta { change, .. }
-            | Message::TellDelta { change, .. }
-            | Message::Extend { change, .. }
-            | Message::Extended { change, .. }
-            | Message::Settled { change }
-            | Message::Dismiss { change, .. }
-            | Message::Dismissed { change }
-            | Message::Lead { change, .. }
-            | Message::Open { change, .. }
-            | Message::Opened { change, .. }
-            | Message::Cut { change }
-            | Message::Abandoned { change }
-            | Message::Release { change }
-            | Message::Released { change } => *change,
-        }
-    }
-
-    /// Returns the name of the message, for logs and reports.
-    pub fn name(&self) -> &'static str {
-        self.into()
-    }
 }

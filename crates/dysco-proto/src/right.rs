@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use dysco_common::Translation;
 use dysco_common::two_paths::Cutoff;
 
-use super::command::{Anchor, Side};
+use super::command::Anchor;
 use super::context::{Context, Flow};
 use super::event::HostEvent;
 use super::left::TWO_MSL;
@@ -18,6 +17,7 @@ use super::report::{Progress, Role};
 
 mod end;
 mod path_liveness;
+mod set_up;
 mod stage;
 
 use end::SessionState;
@@ -278,60 +278,6 @@ impl Right {
 
     fn is_gone(&self) -> bool {
         self.session_state != SessionState::Open
-    }
-
-    /// Answers the middle's introduction with the facts.
-    fn introduced(&self, ctx: &mut Context) -> Flow {
-        let facts = match &self.stage {
-            Stage::Locked { facts } => Some(*facts),
-            Stage::Preparing { facts, .. } | Stage::SettingUp(SetUp { facts, .. }) => *facts,
-            _ => return ctx.stale(),
-        };
-        let change = ctx.change;
-        let message = match facts {
-            Some(facts) => Message::Introduced { change, facts },
-            // A former process had the facts.
-            None => Message::NackLock {
-                change,
-                reason: Reason::Restarted,
-            },
-        };
-        ctx.say(self.middle, message);
-        Flow::On
-    }
-
-    fn prepare(&mut self, ctx: &mut Context, new: Subsession, facts: Option<Facts>) -> Flow {
-        self.stage = Stage::Preparing {
-            new,
-            facts,
-            asked: false,
-        };
-        ctx.command(Anchor::Prepare {
-            side: Side::Right,
-            own: self.b,
-            new,
-            translation: Translation::default(),
-        });
-        ctx.deadline(SILENCE);
-        Flow::On
-    }
-
-    /// Reports that this host receives on the new path.
-    fn prepared(&self, ctx: &mut Context, path: &SetUp) {
-        ctx.report(Role::Right, self.b, Progress::SetUp);
-        ctx.drop_pending();
-        ctx.deadline(SILENCE);
-        self.say_set_up(ctx, path);
-    }
-
-    fn say_set_up(&self, ctx: &mut Context, path: &SetUp) {
-        let (change, new) = (ctx.change, path.new);
-        let message = match path.unprepared.clone() {
-            None => Message::SetUpAck { change, new },
-            // The left anchor cancels, unless it has cut.
-            Some(reason) => Message::SetUpNack { change, reason },
-        };
-        ctx.say(self.left, message);
     }
 
     fn cut(&mut self, ctx: &mut Context, new: Subsession, cutoff: Cutoff) -> Flow {

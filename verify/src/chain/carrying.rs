@@ -1,5 +1,6 @@
 //! Explorations of sessions that carry bytes while their chain changes.
 
+use crate::faults::faults;
 use crate::nature::Nature;
 
 use super::configuration::{
@@ -23,11 +24,7 @@ pub(super) const RENUMBERED: Configuration = Configuration {
 /// Both ends close while a session without a chain gets one, which comes to nothing.
 pub(super) const CLOSING_INSERT_BACK: Configuration = Configuration {
     closes: [true; 2],
-    faults: Faults {
-        deaths: 1,
-        late: 1,
-        ..NONE
-    },
+    faults: faults!(deaths: 1, late: 1),
     seen: &[Seen::Changed, Seen::BackFromNew, Seen::ClosedBetween],
     ..INSERT
 };
@@ -51,12 +48,7 @@ fn streams() -> Vec<Configuration> {
             name: "chain-streams",
             about: "bytes both ways; segments lost, late, and said again across the cutoff",
             bytes: [2, 1],
-            faults: Faults {
-                packets: 1,
-                again: 1,
-                slow: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 1, again: 1, slow: 1),
             seen: &[Seen::Changed, Seen::Split, Seen::Repeated],
             ..REPLACE
         },
@@ -64,12 +56,7 @@ fn streams() -> Vec<Configuration> {
             name: "chain-streams-insert",
             about: "the same, where the session went direct",
             bytes: [1, 2],
-            faults: Faults {
-                packets: 1,
-                again: 1,
-                slow: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 1, again: 1, slow: 1),
             seen: &[Seen::Changed, Seen::Split, Seen::Repeated],
             ..INSERT
         },
@@ -77,11 +64,7 @@ fn streams() -> Vec<Configuration> {
             name: "chain-streams-back",
             about: "bytes both ways; the new path dies, or is given up too early",
             bytes: [1, 1],
-            faults: Faults {
-                deaths: 1,
-                late: 1,
-                ..NONE
-            },
+            faults: faults!(deaths: 1, late: 1),
             seen: &[Seen::Changed, Seen::BackFromNew, Seen::Split],
             ..REPLACE
         },
@@ -89,11 +72,7 @@ fn streams() -> Vec<Configuration> {
             name: "chain-streams-insert-back",
             about: "the same, where the session went direct",
             bytes: [1, 1],
-            faults: Faults {
-                deaths: 1,
-                late: 1,
-                ..NONE
-            },
+            faults: faults!(deaths: 1, late: 1),
             seen: &[Seen::Changed, Seen::BackFromNew, Seen::Split],
             ..INSERT
         },
@@ -107,11 +86,7 @@ fn more_streams() -> Vec<Configuration> {
             name: "chain-streams-crash",
             about: "bytes both ways while a daemon dies and a segment is lost",
             bytes: [1, 1],
-            faults: Faults {
-                packets: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 1, crashes: 1),
             seen: &[Seen::Changed, Seen::GoneOn],
             ..REPLACE
         },
@@ -119,11 +94,7 @@ fn more_streams() -> Vec<Configuration> {
             name: "chain-streams-delete",
             about: "bytes both ways while the only host leaves; a segment is lost, the new path dies",
             bytes: [1, 1],
-            faults: Faults {
-                packets: 1,
-                deaths: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 1, deaths: 1),
             seen: &[Seen::Changed, Seen::BackFromNew, Seen::Split],
             ..DELETE
         },
@@ -132,12 +103,7 @@ fn more_streams() -> Vec<Configuration> {
             about: "bytes both ways, whose numbers a host that leaves has moved",
             bytes: [1, 1],
             deltas: true,
-            faults: Faults {
-                packets: 1,
-                again: 1,
-                slow: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 1, again: 1, slow: 1),
             seen: &[Seen::Changed, Seen::Split],
             ..REPLACE
         },
@@ -146,11 +112,7 @@ fn more_streams() -> Vec<Configuration> {
             about: "bytes both ways while a segment changes that begins at a host of the chain",
             asks: &[Ask::Without(4)],
             bytes: [1, 1],
-            faults: Faults {
-                packets: 1,
-                slow: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 1, slow: 1),
             seen: &[Seen::Changed, Seen::Split],
             ..BOTH_SIDES
         },
@@ -165,11 +127,7 @@ fn closing() -> Vec<Configuration> {
             about: "the left end closes when it has sent all; the right one goes on",
             bytes: [1, 1],
             closes: [true, false],
-            faults: Faults {
-                packets: 1,
-                slow: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 1, slow: 1),
             ..REPLACE
         },
         Configuration {
@@ -177,11 +135,7 @@ fn closing() -> Vec<Configuration> {
             about: "both ends close; a segment is lost, a message too",
             bytes: [0, 0],
             closes: [true; 2],
-            faults: Faults {
-                packets: 1,
-                losses: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 1, losses: 1),
             seen: &[Seen::Changed, Seen::ClosedBetween],
             ..INSERT
         },
@@ -190,11 +144,7 @@ fn closing() -> Vec<Configuration> {
             about: "both ends close; a segment is lost, a message too",
             bytes: [0, 0],
             closes: [true; 2],
-            faults: Faults {
-                packets: 1,
-                losses: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 1, losses: 1),
             seen: &[Seen::Changed, Seen::ClosedBetween],
             ..REPLACE
         },
@@ -203,11 +153,7 @@ fn closing() -> Vec<Configuration> {
             about: "both ends close while the only host leaves; a segment is lost, the new path dies",
             bytes: [0, 0],
             closes: [true; 2],
-            faults: Faults {
-                packets: 1,
-                deaths: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 1, deaths: 1),
             seen: &[Seen::Changed, Seen::BackFromNew, Seen::ClosedBetween],
             ..DELETE
         },
@@ -222,12 +168,7 @@ fn closing_back() -> Vec<Configuration> {
             about: "both ends close; the new path dies, or is given up too early or by the operator",
             bytes: [0, 0],
             closes: [true; 2],
-            faults: Faults {
-                deaths: 1,
-                late: 1,
-                cancels: 1,
-                ..NONE
-            },
+            faults: faults!(deaths: 1, late: 1, cancels: 1),
             seen: &[Seen::Changed, Seen::BackFromNew, Seen::ClosedBetween],
             ..REPLACE
         },
@@ -241,7 +182,7 @@ fn closing_back() -> Vec<Configuration> {
             about: "the left end closes when it has sent all, and the new path dies",
             bytes: [1, 1],
             closes: [true, false],
-            faults: Faults { deaths: 1, ..NONE },
+            faults: faults!(deaths: 1),
             seen: &[Seen::Changed, Seen::BackFromNew],
             ..INSERT
         },
@@ -264,28 +205,20 @@ fn twice_or_meddled() -> Vec<Configuration> {
             first: &[],
             asks: &[Ask::Become(&[2]), Ask::Become(&[3])],
             bytes: [1, 1],
-            faults: Faults { slow: 1, ..NONE },
+            faults: faults!(slow: 1),
             seen: &[Seen::Changed, Seen::Locked, Seen::Twice],
             ..REPLACE
         },
         Configuration {
             name: "chain-rejected",
             about: "a new path answers by resets, at any time; a segment is lost, a daemon dies",
-            faults: Faults {
-                packets: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 1, crashes: 1),
             ..REJECTED
         },
         Configuration {
             name: "chain-renumbered",
             about: "a new path gives other sequence numbers; a message is lost, a daemon dies",
-            faults: Faults {
-                losses: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, crashes: 1),
             ..RENUMBERED
         },
     ]

@@ -1,6 +1,7 @@
 //! Parts of a configuration, and the configurations that others vary.
 
 use super::seed::Seed;
+use crate::faults::faults;
 use crate::nature::Nature;
 
 /// Index of the host that opens the session.
@@ -130,13 +131,7 @@ pub(super) const NONE: Faults = Faults {
 };
 
 /// Faults that may make a change fail, one of each.
-pub(super) const COMES_TO_NOTHING: Faults = Faults {
-    cancels: 1,
-    resets: 1,
-    refusals: 1,
-    deaths: 1,
-    ..NONE
-};
+pub(super) const COMES_TO_NOTHING: Faults = faults!(cancels: 1, resets: 1, refusals: 1, deaths: 1);
 
 /// A change is seen to succeed, and a change is seen to fail.
 pub(super) const BOTH: &[Seen] = &[Seen::Changed, Seen::RollBack];

@@ -1,20 +1,20 @@
 //! One host: the shipped machine, the engine's work for it, and the paths in its data plane.
 
+mod engine;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
 use dysco_common::delta::Reach;
 use dysco_common::{Delta, Element};
-use dysco_proto::{
-    ChangeId, Command, HostEvent, HostId, Machine, Progress, Report, Role, Subsession,
-};
+use dysco_proto::{ChangeId, HostEvent, HostId, Machine, Role, Subsession};
 
 use super::configuration::{LEFT, RIGHT};
 use super::entry::Entry;
 use super::passed::Passed;
 use super::place::{LEFTWARDS, RIGHTWARDS, address, session};
 use super::seed::Seed;
-use crate::drive::{self, Engine, NOW, Twist};
+use crate::drive::{self, Engine as _, NOW, Twist};
 
 /// A path, named by the change that made it; none for the path that the session began with.
 pub type Route = Option<ChangeId>;
@@ -371,67 +371,5 @@ impl Host {
         what(self);
         self.drive(twist, &mut out);
         out
-    }
-
-    fn hear(&mut self, report: Report) {
-        match report {
-            Report::Progress {
-                change,
-                role,
-                progress,
-                ..
-            } if progress.is_end() => {
-                let changed = progress == Progress::Removed;
-                let side = match role {
-                    Role::Head | Role::Lead => RIGHTWARDS,
-                    _ => LEFTWARDS,
-                };
-                let taken = self.planes[side].current == Some(change);
-                // The next process of a right anchor may be asked again about a change that is
-                // over.
-                let falsely = match role {
-                    Role::Head if self.led.contains(&change) => false,
-                    Role::Head => changed != taken,
-                    _ => changed && !taken,
-                };
-                if falsely && !self.gone {
-                    self.wrong = Some(Wrong::FalseReport);
-                }
-                self.endings.push(Ending {
-                    change,
-                    role,
-                    changed,
-                });
-            }
-            // The next process does not know which hosts took part in a change.
-            Report::Violation { .. } if self.life == 0 => {
-                self.wrong = Some(Wrong::TakenForIntruder);
-            }
-            Report::Violation { .. } | Report::Progress { .. } | Report::Trouble { .. } => {}
-        }
-    }
-}
-
-impl Engine for Host {
-    type Wrong = Wrong;
-
-    fn machine(&mut self) -> Option<&mut Machine> {
-        self.machine.as_mut()
-    }
-
-    fn die(&mut self) {
-        Host::die(self);
-    }
-
-    fn fail(&mut self, command: &Command) -> bool {
-        Host::fail(self, command)
-    }
-
-    fn take_wrong(&mut self) -> Option<Wrong> {
-        self.wrong.take()
-    }
-
-    fn hear(&mut self, report: Report) {
-        Host::hear(self, report);
     }
 }

@@ -5,6 +5,7 @@ use super::configuration::{
     Ask, BOTH_SIDES, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, STAYS, Seen,
 };
 use super::seed::Seed;
+use crate::faults::faults;
 
 /// Returns a configuration for each bug that is put in on purpose.
 pub fn seeded() -> Vec<Configuration> {
@@ -17,14 +18,14 @@ fn of_anchors() -> Vec<Configuration> {
         Configuration {
             name: "chain-right-forgets",
             about: "the right anchor forgets the path before when it has switched",
-            faults: Faults { late: 1, ..NONE },
+            faults: faults!(late: 1),
             seed: Some(Seed::RightForgets),
             ..REPLACE
         },
         Configuration {
             name: "chain-no-ack",
             about: "a cancelled path is given up before the right anchor has answered",
-            faults: Faults { late: 1, ..NONE },
+            faults: faults!(late: 1),
             seed: Some(Seed::NoAck),
             ..REPLACE
         },
@@ -32,7 +33,7 @@ fn of_anchors() -> Vec<Configuration> {
             name: "chain-left-not-back",
             about: "the right anchor leaves a new path before a left one that is elsewhere",
             asks: &[Ask::Without(4)],
-            faults: Faults { late: 1, ..NONE },
+            faults: faults!(late: 1),
             seen: &[Seen::Changed],
             seed: Some(Seed::LeftNotBack),
             ..BOTH_SIDES
@@ -40,18 +41,14 @@ fn of_anchors() -> Vec<Configuration> {
         Configuration {
             name: "chain-lost-cancel",
             about: "a cancel is said once, and nobody asks",
-            faults: Faults {
-                losses: 1,
-                late: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, late: 1),
             seed: Some(Seed::CancelOnce),
             ..REPLACE
         },
         Configuration {
             name: "chain-no-record",
             about: "that there is no way back is not recorded",
-            faults: Faults { crashes: 1, ..NONE },
+            faults: faults!(crashes: 1),
             seed: Some(Seed::NoRecord),
             ..REPLACE
         },
@@ -88,19 +85,14 @@ fn of_what_leaves() -> Vec<Configuration> {
             name: "chain-state-stays",
             about: "what was installed stays when the change is taken back",
             state: true,
-            faults: Faults { cancels: 1, ..NONE },
+            faults: faults!(cancels: 1),
             seed: Some(Seed::StateStays),
             ..REPLACE
         },
         Configuration {
             name: "chain-takes-last",
             about: "a host whose daemon was away takes the path that came last for the one in use",
-            faults: Faults {
-                crashes: 1,
-                cancels: 1,
-                late: 1,
-                ..NONE
-            },
+            faults: faults!(crashes: 1, cancels: 1, late: 1),
             asks: &[Ask::Become(&[3, 2])],
             seen: &[Seen::Changed, Seen::RollBack],
             seed: Some(Seed::TakesLast),
@@ -109,7 +101,7 @@ fn of_what_leaves() -> Vec<Configuration> {
         Configuration {
             name: "chain-collects-living",
             about: "a host whose daemon begins anew collects a path that is in use",
-            faults: Faults { crashes: 1, ..NONE },
+            faults: faults!(crashes: 1),
             asks: &[Ask::Become(&[3, 2])],
             seen: &[Seen::Changed],
             seed: Some(Seed::CollectsLiving),
@@ -147,7 +139,7 @@ fn of_packets() -> Vec<Configuration> {
             name: "chain-back-unannounced",
             about: "who goes back to a path does not show its firewalls how far it is",
             bytes: [1, 1],
-            faults: Faults { late: 1, ..NONE },
+            faults: faults!(late: 1),
             seed: Some(Seed::BackUnannounced),
             ..INSERT
         },

@@ -3,6 +3,7 @@
 use super::configuration::{
     Ask, BOTH, BOTH_SIDES, Configuration, DELETE, Faults, NONE, REPLACE, Seen,
 };
+use crate::faults::faults;
 
 /// Returns all these configurations.
 pub(crate) fn several_requests() -> Vec<Configuration> {
@@ -18,12 +19,7 @@ fn overlapping() -> Vec<Configuration> {
             hosts: 4,
             first: &[],
             asks: &[Ask::Become(&[2]), Ask::Become(&[3])],
-            faults: Faults {
-                losses: 1,
-                late: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, late: 1, crashes: 1),
             seen: &[Seen::Changed, Seen::Locked, Seen::Twice],
             ..REPLACE
         },
@@ -33,11 +29,7 @@ fn overlapping() -> Vec<Configuration> {
             hosts: 4,
             first: &[],
             asks: &[Ask::Become(&[2]), Ask::Become(&[3])],
-            faults: Faults {
-                deaths: 1,
-                cancels: 1,
-                ..NONE
-            },
+            faults: faults!(deaths: 1, cancels: 1),
             seen: &[
                 Seen::Changed,
                 Seen::Locked,
@@ -56,20 +48,14 @@ fn segments() -> Vec<Configuration> {
         Configuration {
             name: "chain-segments",
             about: "hosts leave on both sides of one that stays, at once; a message is lost",
-            faults: Faults { losses: 1, ..NONE },
+            faults: faults!(losses: 1),
             ..BOTH_SIDES
         },
         Configuration {
             name: "chain-segment-deaths",
             about: "a segment that begins at a host of the chain changes; messages lost, too late, commands fail, the new path dies",
             asks: &[Ask::Without(4)],
-            faults: Faults {
-                losses: 1,
-                late: 1,
-                deaths: 1,
-                refusals: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, late: 1, deaths: 1, refusals: 1),
             seen: &[Seen::Changed, Seen::BackFromNew],
             ..BOTH_SIDES
         },
@@ -77,12 +63,7 @@ fn segments() -> Vec<Configuration> {
             name: "chain-segment-ends",
             about: "the same; given up by the operator, the session is reset, a daemon dies",
             asks: &[Ask::Without(4)],
-            faults: Faults {
-                cancels: 1,
-                resets: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(cancels: 1, resets: 1, crashes: 1),
             seen: BOTH,
             ..BOTH_SIDES
         },
@@ -90,11 +71,7 @@ fn segments() -> Vec<Configuration> {
             name: "chain-segment-crashes",
             about: "the same, and two daemons die, or one twice; a message comes again",
             asks: &[Ask::Without(4)],
-            faults: Faults {
-                crashes: 2,
-                duplicates: 1,
-                ..NONE
-            },
+            faults: faults!(crashes: 2, duplicates: 1),
             seen: &[Seen::Changed, Seen::RollBack, Seen::GoneOn],
             ..BOTH_SIDES
         },
@@ -103,7 +80,7 @@ fn segments() -> Vec<Configuration> {
             about: "a segment changes, and the chain as a whole; a daemon dies",
             asks: &[Ask::Without(4), Ask::Become(&[])],
             disjoint: false,
-            faults: Faults { crashes: 1, ..NONE },
+            faults: faults!(crashes: 1),
             seen: &[Seen::Changed, Seen::Locked, Seen::Twice],
             ..BOTH_SIDES
         },
@@ -117,11 +94,7 @@ fn twice() -> Vec<Configuration> {
             name: "chain-out-and-in",
             about: "the only host leaves, and comes in again before it was told to forget; two time-outs, or a daemon dies",
             asks: &[Ask::Become(&[]), Ask::Become(&[2])],
-            faults: Faults {
-                late: 2,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(late: 2, crashes: 1),
             seen: &[Seen::Changed, Seen::Twice, Seen::GoneOn],
             ..DELETE
         },
@@ -131,11 +104,7 @@ fn twice() -> Vec<Configuration> {
             hosts: 3,
             first: &[],
             asks: &[Ask::Become(&[2]), Ask::Become(&[])],
-            faults: Faults {
-                duplicates: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(duplicates: 1, crashes: 1),
             seen: &[Seen::Changed, Seen::Twice, Seen::GoneOn],
             ..REPLACE
         },

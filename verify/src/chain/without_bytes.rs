@@ -4,6 +4,7 @@ use super::configuration::{
     Ask, BOTH, COMES_TO_NOTHING, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, STAYS, Seen,
 };
 use super::several_requests::several_requests;
+use crate::faults::faults;
 
 /// Returns all these configurations.
 pub(crate) fn without_bytes() -> Vec<Configuration> {
@@ -27,49 +28,34 @@ fn replaced() -> Vec<Configuration> {
             name: "chain-replace",
             about: "a host takes another's place with its state; commands fail, the new path dies",
             state: true,
-            faults: Faults {
-                refusals: 1,
-                deaths: 1,
-                ..NONE
-            },
+            faults: faults!(refusals: 1, deaths: 1),
             seen: &[Seen::Changed, Seen::BackFromNew, Seen::Followed],
             ..REPLACE
         },
         Configuration {
             name: "chain-losses",
             about: "messages are lost; the new path dies",
-            faults: Faults {
-                losses: 3,
-                deaths: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 3, deaths: 1),
             seen: &[Seen::Changed, Seen::BackFromNew],
             ..REPLACE
         },
         Configuration {
             name: "chain-duplicates",
             about: "messages come again, at any later time",
-            faults: Faults {
-                duplicates: 3,
-                ..NONE
-            },
+            faults: faults!(duplicates: 3),
             ..REPLACE
         },
         Configuration {
             name: "chain-late",
             about: "time-outs pass while the answer is on its way",
-            faults: Faults { late: 3, ..NONE },
+            faults: faults!(late: 3),
             seen: &[Seen::Changed, Seen::BackFromNew],
             ..REPLACE
         },
         Configuration {
             name: "chain-crashes",
             about: "two daemons die, or one twice, between any two of their steps; a message comes again",
-            faults: Faults {
-                crashes: 2,
-                duplicates: 1,
-                ..NONE
-            },
+            faults: faults!(crashes: 2, duplicates: 1),
             seen: &[Seen::Changed, Seen::RollBack, Seen::GoneOn],
             ..REPLACE
         },
@@ -85,12 +71,7 @@ fn several() -> Vec<Configuration> {
             hosts: 4,
             first: &[],
             asks: &[Ask::Become(&[2, 3])],
-            faults: Faults {
-                losses: 1,
-                late: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, late: 1, crashes: 1),
             seen: &[Seen::Changed, Seen::BackFromNew, Seen::GoneOn],
             ..REPLACE
         },
@@ -101,12 +82,7 @@ fn several() -> Vec<Configuration> {
             first: &[2, 3],
             asks: &[Ask::Become(&[4])],
             deltas: true,
-            faults: Faults {
-                losses: 1,
-                duplicates: 1,
-                late: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, duplicates: 1, late: 1),
             seen: &[Seen::Changed, Seen::BackFromNew],
             ..REPLACE
         },
@@ -120,13 +96,7 @@ fn with_state() -> Vec<Configuration> {
             name: "chain-state",
             about: "a host takes another's place with its state: lost, too late, commands fail, the new path dies",
             state: true,
-            faults: Faults {
-                losses: 1,
-                late: 1,
-                refusals: 1,
-                deaths: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, late: 1, refusals: 1, deaths: 1),
             seen: &[Seen::Changed, Seen::BackFromNew, Seen::StateMoved],
             ..REPLACE
         },
@@ -134,11 +104,7 @@ fn with_state() -> Vec<Configuration> {
             name: "chain-state-late",
             about: "the same; messages come again, and two time-outs pass while the answer is on its way",
             state: true,
-            faults: Faults {
-                duplicates: 1,
-                late: 2,
-                ..NONE
-            },
+            faults: faults!(duplicates: 1, late: 2),
             seen: &[Seen::Changed, Seen::BackFromNew, Seen::StateMoved],
             ..REPLACE
         },
@@ -146,12 +112,7 @@ fn with_state() -> Vec<Configuration> {
             name: "chain-state-crashes",
             about: "the same; a daemon dies between any two of its steps, a time-out passes",
             state: true,
-            faults: Faults {
-                losses: 1,
-                late: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, late: 1, crashes: 1),
             seen: &[
                 Seen::Changed,
                 Seen::BackFromNew,
@@ -170,12 +131,7 @@ fn with_state_given_up() -> Vec<Configuration> {
             name: "chain-state-cancels",
             about: "the same, given up by the operator at any time; the session is reset",
             state: true,
-            faults: Faults {
-                cancels: 1,
-                losses: 1,
-                resets: 1,
-                ..NONE
-            },
+            faults: faults!(cancels: 1, losses: 1, resets: 1),
             seen: &[Seen::Changed, Seen::RollBack, Seen::StateMoved],
             ..REPLACE
         },
@@ -184,11 +140,7 @@ fn with_state_given_up() -> Vec<Configuration> {
             about: "with its state to another host and back, one after the other or at once; given up at any time",
             asks: &[Ask::Become(&[3]), Ask::Become(&[2])],
             state: true,
-            faults: Faults {
-                cancels: 1,
-                late: 1,
-                ..NONE
-            },
+            faults: faults!(cancels: 1, late: 1),
             seen: &[Seen::Changed, Seen::Twice, Seen::StateMoved],
             ..REPLACE
         },
@@ -201,26 +153,14 @@ fn first_and_last() -> Vec<Configuration> {
         Configuration {
             name: "chain-insert",
             about: "a host comes in: lost, come again, too late, died, one of each",
-            faults: Faults {
-                losses: 1,
-                duplicates: 1,
-                late: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, duplicates: 1, late: 1, crashes: 1),
             seen: &[Seen::Changed, Seen::BackFromNew, Seen::GoneOn],
             ..INSERT
         },
         Configuration {
             name: "chain-delete",
             about: "the only host leaves, with the same faults",
-            faults: Faults {
-                losses: 1,
-                duplicates: 1,
-                late: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, duplicates: 1, late: 1, crashes: 1),
             seen: &[Seen::Changed, Seen::BackFromNew, Seen::GoneOn],
             ..DELETE
         },
@@ -250,11 +190,7 @@ fn around() -> Vec<Configuration> {
             hosts: 4,
             first: &[2],
             asks: &[Ask::Become(&[2, 3]), Ask::Become(&[3, 2])],
-            faults: Faults {
-                losses: 1,
-                late: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, late: 1),
             seen: &[Seen::Changed, Seen::Twice],
             ..REPLACE
         },
@@ -264,23 +200,14 @@ fn around() -> Vec<Configuration> {
             hosts: 4,
             first: &[2, 3],
             asks: &[Ask::Become(&[3])],
-            faults: Faults {
-                losses: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, crashes: 1),
             seen: &[Seen::Changed, Seen::BackFromNew, Seen::GoneOn],
             ..REPLACE
         },
         Configuration {
             name: "chain-kept-crashes",
             about: "a host stays in two changes one after the other; its daemon dies in each, and one is given up",
-            faults: Faults {
-                crashes: 2,
-                cancels: 1,
-                late: 1,
-                ..NONE
-            },
+            faults: faults!(crashes: 2, cancels: 1, late: 1),
             seen: &[Seen::Changed, Seen::RollBack, Seen::Twice, Seen::AfterBack],
             ..STAYS
         },
@@ -293,24 +220,14 @@ fn given_up() -> Vec<Configuration> {
         Configuration {
             name: "chain-cancels",
             about: "given up by the operator at any time",
-            faults: Faults {
-                cancels: 1,
-                losses: 1,
-                duplicates: 1,
-                ..NONE
-            },
+            faults: faults!(cancels: 1, losses: 1, duplicates: 1),
             seen: BOTH,
             ..REPLACE
         },
         Configuration {
             name: "chain-resets",
             about: "the session is reset at any time, and a daemon dies",
-            faults: Faults {
-                resets: 1,
-                crashes: 1,
-                losses: 1,
-                ..NONE
-            },
+            faults: faults!(resets: 1, crashes: 1, losses: 1),
             seen: BOTH,
             ..REPLACE
         },

@@ -1,10 +1,11 @@
 //! Proxies that die at any moment of a change, whatever data they hold.
 
 use super::configuration::{AT_PROXY, BASIC, Configuration, Faults, NONE, Seen};
+use crate::faults::faults;
 use crate::seed::Seed;
 
 /// One proxy process dies.
-const DIES: Faults = Faults { proxies: 1, ..NONE };
+const DIES: Faults = faults!(proxies: 1);
 
 const PROXY: Configuration = Configuration {
     requests: AT_PROXY,

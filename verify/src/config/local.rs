@@ -1,6 +1,7 @@
 //! The proxy's host is both anchors: its neighbours run no daemon, and no messages are sent.
 
 use super::configuration::{AT_PROXY, BASIC, BOTH, Configuration, Faults, NONE, Seen, TWICE};
+use crate::faults::faults;
 use crate::seed::Seed;
 
 const LOCAL: Configuration = Configuration {
@@ -21,11 +22,7 @@ fn streams() -> Vec<Configuration> {
         Configuration {
             name: "local-streams",
             about: "by the proxy's host alone: packets lost, and sent again across the cutoff",
-            faults: Faults {
-                packets: 2,
-                again: 2,
-                ..NONE
-            },
+            faults: faults!(packets: 2, again: 2),
             bytes: [2, 2],
             seen: &[Seen::Removal, Seen::OldDataAfterCut],
             ..LOCAL
@@ -33,11 +30,7 @@ fn streams() -> Vec<Configuration> {
         Configuration {
             name: "local-streams-back",
             about: "the same, more in reverse",
-            faults: Faults {
-                packets: 2,
-                again: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 2, again: 1),
             bytes: [1, 3],
             seen: &[Seen::Removal, Seen::OldDataAfterCut],
             ..LOCAL
@@ -45,12 +38,7 @@ fn streams() -> Vec<Configuration> {
         Configuration {
             name: "local-held-up",
             about: "packets pass between any two stores of a daemon, which may die there",
-            faults: Faults {
-                delays: 2,
-                packets: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(delays: 2, packets: 1, crashes: 1),
             seen: &[Seen::Removal, Seen::RollBack, Seen::GoneOn],
             ..LOCAL
         },
@@ -63,25 +51,14 @@ fn interrupted() -> Vec<Configuration> {
         Configuration {
             name: "local-crashes",
             about: "the daemon dies twice, between any two of its steps; a packet is lost",
-            faults: Faults {
-                crashes: 2,
-                packets: 1,
-                again: 1,
-                ..NONE
-            },
+            faults: faults!(crashes: 2, packets: 1, again: 1),
             seen: &[Seen::Removal, Seen::RollBack, Seen::GoneOn],
             ..LOCAL
         },
         Configuration {
             name: "local-mixed",
             about: "died twice, too late, failed, given up; asked again afterwards",
-            faults: Faults {
-                crashes: 2,
-                late: 1,
-                refusals: 1,
-                cancels: 1,
-                ..NONE
-            },
+            faults: faults!(crashes: 2, late: 1, refusals: 1, cancels: 1),
             requests: TWICE,
             bytes: [1, 1],
             seen: &[
@@ -96,12 +73,7 @@ fn interrupted() -> Vec<Configuration> {
         Configuration {
             name: "local-taken-back",
             about: "given up while packets pass between any two stores; asked again afterwards",
-            faults: Faults {
-                cancels: 1,
-                delays: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(cancels: 1, delays: 1, crashes: 1),
             requests: TWICE,
             seen: &[Seen::Removal, Seen::RollBack, Seen::SecondAttempt],
             ..LOCAL
@@ -115,12 +87,7 @@ fn closing() -> Vec<Configuration> {
         Configuration {
             name: "local-half-close",
             about: "the client closes when it has sent all; the server goes on",
-            faults: Faults {
-                packets: 1,
-                delays: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 1, delays: 1, crashes: 1),
             closes: [true, false],
             seen: BOTH,
             ..LOCAL
@@ -128,11 +95,7 @@ fn closing() -> Vec<Configuration> {
         Configuration {
             name: "local-closing",
             about: "both ends close, at once or one after the other; packets are lost",
-            faults: Faults {
-                packets: 2,
-                delays: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 2, delays: 1),
             bytes: [1, 0],
             closes: [true, true],
             seen: &[Seen::Removal, Seen::ClosedInTwoPaths],
@@ -141,11 +104,7 @@ fn closing() -> Vec<Configuration> {
         Configuration {
             name: "local-closing-crash",
             about: "the same, and the daemon dies at any time",
-            faults: Faults {
-                packets: 2,
-                crashes: 2,
-                ..NONE
-            },
+            faults: faults!(packets: 2, crashes: 2),
             bytes: [0, 0],
             closes: [true, true],
             seen: &[Seen::Removal, Seen::ClosedInTwoPaths, Seen::GoneOn],
@@ -154,12 +113,7 @@ fn closing() -> Vec<Configuration> {
         Configuration {
             name: "local-resets",
             about: "an end resets the session, and the daemon dies",
-            faults: Faults {
-                resets: 2,
-                delays: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(resets: 2, delays: 1, crashes: 1),
             acks_at_once: true,
             seen: &[Seen::Removal, Seen::RollBack, Seen::ResetInTwoPaths],
             ..LOCAL
@@ -173,32 +127,28 @@ pub(super) fn seeded() -> Vec<Configuration> {
         Configuration {
             name: "local-record-late",
             about: "the record of the cut is written when that is made",
-            faults: Faults { crashes: 1, ..NONE },
+            faults: faults!(crashes: 1),
             seed: Some(Seed::RecordAfterCut),
             ..LOCAL
         },
         Configuration {
             name: "local-forgotten-cut",
             about: "a daemon that starts anew takes back what its predecessor has cut",
-            faults: Faults { crashes: 1, ..NONE },
+            faults: faults!(crashes: 1),
             seed: Some(Seed::ForgottenCut),
             ..LOCAL
         },
         Configuration {
             name: "local-half-drained",
             about: "the proxy is left when one of its two sessions has drained",
-            faults: Faults { packets: 1, ..NONE },
+            faults: faults!(packets: 1),
             seed: Some(Seed::HalfDrained),
             ..LOCAL
         },
         Configuration {
             name: "local-proxy-believed",
             about: "the ends hear what the proxy acknowledges of bytes from the cutoff on",
-            faults: Faults {
-                packets: 2,
-                again: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 2, again: 1),
             bytes: [2, 0],
             seed: Some(Seed::ProxyBelieved),
             ..LOCAL

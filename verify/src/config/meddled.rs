@@ -1,6 +1,7 @@
 //! New paths that alter packets, so that no session may take these paths.
 
 use super::configuration::{BASIC, Configuration, Faults, NONE, Seen, TWICE};
+use crate::faults::faults;
 use crate::nature::Nature;
 use crate::seed::Seed;
 
@@ -23,33 +24,21 @@ pub fn all() -> Vec<Configuration> {
         Configuration {
             name: "rejected",
             about: "the new path answers by resets, at any time; a message is lost, a daemon dies",
-            faults: Faults {
-                losses: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, crashes: 1),
             acks_at_once: true,
             ..REJECTED
         },
         Configuration {
             name: "rejected-streams",
             about: "the same while segments are lost and sent again; asked once more afterwards",
-            faults: Faults {
-                packets: 1,
-                again: 1,
-                ..NONE
-            },
+            faults: faults!(packets: 1, again: 1),
             requests: TWICE,
             ..REJECTED
         },
         Configuration {
             name: "renumbered",
             about: "the new path gives other sequence numbers; a message is lost, a daemon dies",
-            faults: Faults {
-                losses: 1,
-                crashes: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, crashes: 1),
             acks_at_once: true,
             ..RENUMBERED
         },

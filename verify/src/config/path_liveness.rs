@@ -1,10 +1,11 @@
 //! New paths that die while two paths are in use.
 
 use super::configuration::{BASIC, Configuration, Faults, NONE, Seen, TWICE};
+use crate::faults::faults;
 use crate::seed::Seed;
 
 /// One path dies, in one direction or both.
-const DIES: Faults = Faults { deaths: 1, ..NONE };
+const DIES: Faults = faults!(deaths: 1);
 
 const PATH: Configuration = Configuration {
     faults: DIES,
@@ -119,10 +120,7 @@ fn of_streams() -> Vec<Configuration> {
         Configuration {
             name: "false-alarm",
             about: "the new path lives, and is taken for dead; bytes both ways",
-            faults: Faults {
-                refusals: 1,
-                ..NONE
-            },
+            faults: faults!(refusals: 1),
             bytes: [1, 1],
             seen: &[Seen::Removal, Seen::RollBack, Seen::CaughtUp],
             ..PATH
@@ -136,10 +134,7 @@ pub fn seeded() -> Vec<Configuration> {
         Configuration {
             name: "hears-on",
             about: "the right anchor hears the new path while it is taken back",
-            faults: Faults {
-                refusals: 1,
-                ..NONE
-            },
+            faults: faults!(refusals: 1),
             bytes: [1, 1],
             seen: &[Seen::Removal, Seen::RollBack],
             seed: Some(Seed::HearsOn),

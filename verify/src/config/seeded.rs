@@ -2,6 +2,7 @@
 
 use super::configuration::{BASIC, Configuration, Faults, NEIGHBOURS, NONE, TWICE};
 use super::{death, local, meddled, path_liveness};
+use crate::faults::faults;
 use crate::seed::Seed;
 
 /// Returns a configuration for each bug that is put in on purpose.
@@ -23,18 +24,14 @@ fn of_messages() -> Vec<Configuration> {
         Configuration {
             name: "last-ack",
             about: "the last control message is said once",
-            faults: Faults { losses: 1, ..NONE },
+            faults: faults!(losses: 1),
             seed: Some(Seed::LastAckOnce),
             ..BASIC
         },
         Configuration {
             name: "lost-cancel",
             about: "a cancel is said once, and nobody asks",
-            faults: Faults {
-                losses: 1,
-                refusals: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, refusals: 1),
             seed: Some(Seed::CancelOnce),
             bytes: [0, 0],
             prompt: true,
@@ -43,17 +40,14 @@ fn of_messages() -> Vec<Configuration> {
         Configuration {
             name: "late-timeout",
             about: "a time-out of before the cut is acted on after it",
-            faults: Faults { late: 1, ..NONE },
+            faults: faults!(late: 1),
             seed: Some(Seed::LateTimeout),
             ..BASIC
         },
         Configuration {
             name: "doubled-set-up",
             about: "a message that comes twice is carried out twice",
-            faults: Faults {
-                duplicates: 1,
-                ..NONE
-            },
+            faults: faults!(duplicates: 1),
             seed: Some(Seed::DoubledSetUp),
             bytes: [1, 1],
             ..BASIC
@@ -61,7 +55,7 @@ fn of_messages() -> Vec<Configuration> {
         Configuration {
             name: "stale-names",
             about: "after a cancel the next change is taken for the old one",
-            faults: Faults { cancels: 1, ..NONE },
+            faults: faults!(cancels: 1),
             seed: Some(Seed::StaleNames),
             requests: TWICE,
             ..BASIC
@@ -75,11 +69,7 @@ fn of_anchors() -> Vec<Configuration> {
         Configuration {
             name: "right-first",
             about: "the right anchor switches before the left one has",
-            faults: Faults {
-                losses: 1,
-                late: 1,
-                ..NONE
-            },
+            faults: faults!(losses: 1, late: 1),
             seed: Some(Seed::RightFirst),
             bytes: [0, 0],
             prompt: true,

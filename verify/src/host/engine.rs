@@ -1,8 +1,8 @@
 //! The host as the engine that a machine drives.
 
-use dysco_proto::{Command, Machine, Report};
+use dysco_proto::{Command, Machine, Progress, Reason, Report, Role};
 
-use super::{Host, Wrong};
+use super::{Alone, Ending, Host, Wrong};
 use crate::drive::Engine;
 
 impl Engine for Host {
@@ -37,6 +37,33 @@ impl Engine for Host {
     }
 
     fn hear(&mut self, report: Report) {
-        Host::hear(self, report);
+        match report {
+            Report::Progress {
+                change,
+                role,
+                progress,
+                ..
+            } if progress.is_end() => {
+                let removed = progress == Progress::Removed;
+                let alone = match (role, &progress) {
+                    (Role::Local, Progress::Refused(Reason::AlreadyOut)) => Some(Alone::Already),
+                    (Role::Local, Progress::RolledBack(_) | Progress::Lost(_)) => {
+                        Some(Alone::TakenBack)
+                    }
+                    _ => None,
+                };
+                self.endings.push(Ending {
+                    change,
+                    role,
+                    removed,
+                    alone,
+                });
+            }
+            // The next process does not know which hosts took part in a change.
+            Report::Violation { .. } if self.life == 0 => {
+                self.wrong = Some(Wrong::TakenForIntruder);
+            }
+            Report::Violation { .. } | Report::Progress { .. } | Report::Trouble { .. } => {}
+        }
     }
 }

@@ -100,6 +100,25 @@ fn is_cut(e: &Entry) -> bool {
     matches!(e.state(), State::TwoPaths | State::RelayTwoPaths) && e.s.two.cut_set != 0
 }
 
+fn middle_ended(world: &World, removed: bool) -> bool {
+    let mut endings = world.hosts().flat_map(|h| &h.endings);
+    endings.any(|e| e.removed == removed && matches!(e.role, Role::Middle | Role::Asker))
+}
+
+/// True if the client's data before the cutoff is not acknowledged.
+fn repeats_old_data(world: &World) -> bool {
+    let una = world.host(0).sockets[Side::Right as usize].una;
+    let base = place::base(0, Side::Right, 3).map_or(0, |b| b.out);
+    let una = base.wrapping_add(u32::from(una));
+    // Entry of the anchor, whichever host is the anchor.
+    let anchors = [(0, Side::Right), (1, Side::Left)];
+    let mut entries = anchors
+        .into_iter()
+        .filter_map(|(at, side)| world.host(at).entry(side));
+    let anchor = entries.next();
+    anchor.is_some_and(|e| is_cut(e) && dysco_common::seq::before(una, e.s.cut_out))
+}
+
 pub(super) fn sometimes(seen: &Seen) -> Property<Exploration> {
     match seen {
         Seen::Removal => Property::sometimes("a middlebox is removed", |_, w: &World| {
@@ -117,12 +136,7 @@ pub(super) fn sometimes(seen: &Seen) -> Property<Exploration> {
             endings.any(|e| e.alone == Some(Alone::Already))
         }),
         Seen::OneOfTwo => Property::sometimes("one of two contenders wins", |_, w: &World| {
-            let middles = |removed| {
-                w.hosts()
-                    .flat_map(|h| &h.endings)
-                    .any(|e| e.removed == removed && matches!(e.role, Role::Middle | Role::Asker))
-            };
-            middles(true) && middles(false)
+            middle_ended(w, true) && middle_ended(w, false)
         }),
         Seen::ClosedInTwoPaths => {
             Property::sometimes("both ends close in two paths", |_, w: &World| {
@@ -134,17 +148,7 @@ pub(super) fn sometimes(seen: &Seen) -> Property<Exploration> {
         }),
         Seen::OldDataAfterCut => {
             Property::sometimes("old data is repeated after the cut", |_, w: &World| {
-                let una = w.host(0).sockets[Side::Right as usize].una;
-                let base = place::base(0, Side::Right, 3).map_or(0, |b| b.out);
-                let una = base.wrapping_add(u32::from(una));
-                // Entry of the anchor, whichever host is the anchor.
-                let anchors = [(0, Side::Right), (1, Side::Left)];
-                let mut entries = anchors
-                    .into_iter()
-                    .filter_map(|(at, side)| w.host(at).entry(side));
-                entries
-                    .next()
-                    .is_some_and(|e| is_cut(e) && dysco_common::seq::before(una, e.s.cut_out))
+                repeats_old_data(w)
             })
         }
         Seen::TakenBack => {

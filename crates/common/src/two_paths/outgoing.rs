@@ -146,24 +146,47 @@ fn expected(at: Anchor, s: &Session) -> u32 {
     }
 }
 
-/// Splits a segment of the local end between the paths.
+/// Returns the number of a reset on the old path. A reset that answers the proxy has the number that
+/// the proxy may have received as an acknowledgement.
 #[inline(always)]
-pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
-    let on_old = on_old(at, s, seg);
-    let whole = |path, seq, heard: &Heard| Outgoing {
+fn reset_number(at: Anchor, s: &Session, number: u32, shut_in: bool) -> u32 {
+    if shut_in {
+        min(number, expected(at, s))
+    } else if number == s.cut_out {
+        expected(at, s)
+    } else {
+        number
+    }
+}
+
+/// Returns a segment that goes by one path.
+#[inline(always)]
+fn whole(path: Path, seq: u32, heard: &Heard) -> Outgoing {
+    Outgoing {
         path,
         seq,
         ack: heard.ack,
         window: heard.window,
         copy: None,
-    };
-    let copy = |path, seq, heard: &Heard, flags| Copy {
+    }
+}
+
+/// Returns a copy without data.
+#[inline(always)]
+fn copy(path: Path, seq: u32, heard: &Heard, flags: u8) -> Copy {
+    Copy {
         path,
         seq,
         ack: heard.ack,
         flags,
         window: heard.window,
-    };
+    }
+}
+
+/// Splits a segment of the local end between the paths.
+#[inline(always)]
+pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
+    let on_old = on_old(at, s, seg);
     // Not if the reset may come from anybody.
     let shut_in = s.life.reset != 0 && is_shut_in(at, s, seg);
     let number = if shut_in { at.snd_max(s) } else { seg.seq };
@@ -172,15 +195,7 @@ pub fn outgoing(at: Anchor, s: &Session, seg: &Segment) -> Outgoing {
     }
     let on_new = on_new(at, s, seg);
     if seg.has(RST) {
-        // A reset that answers the proxy has the number that the proxy may have received as an
-        // acknowledgement.
-        let old_number = if shut_in {
-            min(number, expected(at, s))
-        } else if number == s.cut_out {
-            expected(at, s)
-        } else {
-            number
-        };
+        let old_number = reset_number(at, s, number, shut_in);
         return Outgoing {
             copy: Some(copy(Path::New, number, &on_new, seg.flags)),
             ..whole(Path::Old, old_number, &on_old)

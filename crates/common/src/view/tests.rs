@@ -87,6 +87,7 @@ fn a_word_that_no_program_wrote_is_a_free_slots() {
 
 /// The predicates, by the states that user space distinguished by them one by one.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn predicates_distinguish_the_same_states_for_each_case() {
     use State::*;
     type Holds = fn(View) -> bool;

@@ -3,9 +3,9 @@
 use dysco_common::two_paths::{Anchor, Cutoff, acked_far_ahead};
 use dysco_common::{FlowKey, FlowRef, Path as FlowPath, Session, ShortKey, State};
 
-use super::{Agent, NewPath, lock, map_error};
-use crate::agent::{Key, Ref};
+use super::{Agent, NewPath};
 use crate::error::AgentError;
+use crate::maps::{Key, Ref, lock, map_error};
 
 impl Agent {
     /// Bounds the window that the old path announces to the local end, scaled as it is sent. 0

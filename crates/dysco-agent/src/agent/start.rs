@@ -1,23 +1,26 @@
 //! Loads the programs, takes up the maps, and attaches.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
 use aya::Ebpf;
-use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, Queue, RingBuf};
+use aya::maps::{Map, MapData, Queue};
 use dysco_common::State;
 
-use super::{Agent, AgentConfig, Quarantine, Tracking, map_error, set_watched, take};
-use crate::attach::{self};
-use crate::chain::{self, Chains};
-use crate::detour::Detours;
+use super::{Agent, Quarantine, Tracking, set_watched};
+use crate::attach;
+use crate::chain;
+use crate::chain::maps::Chains;
+use crate::config::AgentConfig;
+use crate::detour::records::Detours;
 use crate::error::AgentError;
 use crate::events::Events;
 use crate::interfaces::Place;
-use crate::load::{self, LAYOUT, Loaded};
+use crate::load::Loaded;
+use crate::maps::{map_error, open, take};
 use crate::memory::Memory;
-use crate::packet_services::{self, Records};
+use crate::packet_services::records::{self, Records};
+use crate::pins::{self, LAYOUT};
 use crate::xdp::{self, Xdp};
 
 /// Attaches the programs to all interfaces, and XDP to those that are to relay by it.
@@ -95,7 +98,7 @@ fn open_table(
         .info()
         .map_err(map_error("read the size", "SESSIONS"))?;
     let memory = Memory::map(sessions.fd(), info.max_entries())?;
-    let mut free = Queue::try_from(take(ebpf, "FREE")?).map_err(map_error("open", "FREE"))?;
+    let mut free = open(ebpf, "FREE")?;
     if !running || never_filled(&memory, &mut free) {
         refill(&memory, &mut free)?;
     }
@@ -110,35 +113,27 @@ impl Agent {
     /// Before anything is touched, if another agent that runs has the pins.
     pub fn start(config: &AgentConfig) -> Result<(Agent, Events), AgentError> {
         let dir = config.pin_dir.join(LAYOUT);
-        load::refuse_others(&config.pin_dir)?;
-        fs::create_dir_all(&dir).map_err(|source| AgentError::PinDirectory {
-            path: dir.clone(),
-            source,
-        })?;
-        let alone = load::alone(&dir)?;
+        pins::refuse_others(&config.pin_dir)?;
+        let alone = pins::make_and_lock(&dir)?;
         // Programs of an earlier run may be taking slots at this moment.
         let running = dir.join("SESSIONS").exists();
         let fast = xdp::chosen(config.xdp, &config.interfaces);
-        let mut loaded = Loaded::new(&dir, config, !fast.is_empty())?;
+        let mut loaded = Loaded::new(&dir, config.max_sessions, config.ports, !fast.is_empty())?;
         let ebpf = &mut loaded.ethernet;
         let tracking = Tracking::start(take(ebpf, "RULES")?, &config.rules)?;
 
         let (memory, free, table) = open_table(ebpf, running)?;
-        let flows = HashMap::try_from(take(ebpf, "FLOWS")?).map_err(map_error("open", "FLOWS"))?;
         let is_closed = |slot: &u32| memory.is_in(*slot, State::Closed);
         let closed = (0..memory.len()).filter(is_closed).collect();
         let chains = Chains::open(ebpf)?;
         let detours = Detours::open(ebpf)?;
         let packet_services = Records::open(ebpf)?;
-        let edges = Array::try_from(take(ebpf, "EDGES")?).map_err(map_error("open", "EDGES"))?;
+        let (flows, edges) = (open(ebpf, "FLOWS")?, open(ebpf, "EDGES")?);
         chain::set_own(take(ebpf, "OWN")?, &config.addresses)?;
-        let mut watched =
-            Array::try_from(take(ebpf, "WATCHED")?).map_err(map_error("open", "WATCHED"))?;
+        let mut watched = open(ebpf, "WATCHED")?;
         set_watched(&mut watched, false)?;
-        let counters = PerCpuArray::try_from(take(ebpf, "COUNTERS")?)
-            .map_err(map_error("open", "COUNTERS"))?;
-        let ring = RingBuf::try_from(take(ebpf, "EVENTS")?).map_err(map_error("open", "EVENTS"))?;
-        let events = Events::new(ring).map_err(|source| AgentError::System {
+        let counters = open(ebpf, "COUNTERS")?;
+        let events = Events::new(open(ebpf, "EVENTS")?).map_err(|source| AgentError::System {
             operation: "wait for events",
             source,
         })?;
@@ -150,7 +145,7 @@ impl Agent {
             config.xdp
         };
         let places = attach_all(config, &mut loaded, &dir, &fast)?;
-        packet_services::take_up(&packet_services, &mut loaded, &dir, &places)?;
+        records::take_up(&packet_services, &mut loaded, &dir, &places)?;
         let agent = Agent {
             memory,
             _table: table,

@@ -11,8 +11,8 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
+use super::call::Call;
 use super::caller::{Caller, Policy};
-use super::server::Call;
 use super::stats;
 
 /// Maximum length of a request, in bytes.

@@ -1,16 +1,18 @@
 //! Server of the local API: a unix socket, one JSON object a line. A group may read, root may
 //! change.
 
+mod call;
 mod caller;
 mod connection;
 mod error;
 mod server;
 mod stats;
 
+pub use call::Call;
 pub use caller::{Caller, Policy};
 pub use error::ApiError;
 pub(crate) use server::bind;
-pub use server::{Call, Server, ServerConfig, serve};
+pub use server::{Server, ServerConfig, serve};
 pub use stats::{ApiCounts, counts};
 
 #[cfg(test)]

@@ -6,11 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dysco_api::{Reply, Request};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
+use super::call::Call;
 use super::caller::{Caller, Policy};
 use super::connection;
 use super::error::ApiError;
@@ -27,21 +27,6 @@ pub struct ServerConfig {
     pub socket: PathBuf,
     /// Rule that says which callers may ask.
     pub policy: Policy,
-}
-
-/// Permitted request of a caller, for the engine to answer. Dropping `replies` before a final reply
-/// reports an internal error to the client.
-///
-/// A client that does not read is closed after a while; use [`mpsc::Sender::try_send`] where the
-/// engine must not wait for the client.
-#[derive(Debug)]
-pub struct Call {
-    /// Request.
-    pub request: Request,
-    /// Process that sent the request.
-    pub caller: Caller,
-    /// Channel for the answer. Closed when the client has left.
-    pub replies: mpsc::Sender<Reply>,
 }
 
 /// Listening socket. It is removed when this value is dropped.

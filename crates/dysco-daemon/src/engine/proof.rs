@@ -225,17 +225,7 @@ impl Drop for Tap {
 /// Returns a classic BPF filter: TCP with options between the two, offsets from the IP header.
 fn filter(client: &FlowKey) -> Vec<SockFilter> {
     let ports = u32::from(client.remote().port()) << 16 | u32::from(client.local().port());
-    let (words, header): (Vec<(u32, u32)>, _) = match (client.remote().ip(), client.local().ip()) {
-        (std::net::IpAddr::V4(from), std::net::IpAddr::V4(to)) => {
-            (vec![(12, from.into()), (16, to.into())], None)
-        }
-        (from, to) => {
-            let from = words(from).into_iter().zip(0..);
-            let to = words(to).into_iter().zip(4..);
-            let at = |(word, i): (u32, u32)| (8 + 4 * i, word);
-            (from.chain(to).map(at).collect(), Some(40))
-        }
-    };
+    let (words, header) = addresses(client);
     let load = |size: u32, from: u32, at: u32| {
         SockFilter::new((libc::BPF_LD | size | from) as u16, 0, 0, at)
     };
@@ -293,6 +283,22 @@ fn filter(client: &FlowKey) -> Vec<SockFilter> {
     code.push(SockFilter::new(libc::BPF_RET as u16, 0, 0, SNAP as u32));
     code.push(SockFilter::new(libc::BPF_RET as u16, 0, 0, 0));
     code
+}
+
+/// Returns the words of the two addresses in the IP header, with their offsets, and the length of
+/// the header; `None` if its length is in the packet.
+fn addresses(client: &FlowKey) -> (Vec<(u32, u32)>, Option<u32>) {
+    match (client.remote().ip(), client.local().ip()) {
+        (std::net::IpAddr::V4(from), std::net::IpAddr::V4(to)) => {
+            (vec![(12, from.into()), (16, to.into())], None)
+        }
+        (from, to) => {
+            let from = words(from).into_iter().zip(0..);
+            let to = words(to).into_iter().zip(4..);
+            let at = |(word, i): (u32, u32)| (8 + 4 * i, word);
+            (from.chain(to).map(at).collect(), Some(40))
+        }
+    }
 }
 
 fn words(ip: std::net::IpAddr) -> [u32; 4] {

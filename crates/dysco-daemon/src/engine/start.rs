@@ -15,6 +15,7 @@ use dysco_scheduling::Turns;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::answers::Answer;
 use super::chain_requests::ChainRequests;
 use super::core::Core;
 use super::error::EngineError;
@@ -65,31 +66,8 @@ pub(super) fn start(config: Config, source: Source) -> Result<(Engine, Inputs), 
     let pairs = proxy.subscribe();
     let mut machine = Machine::new(config.host.addresses.clone(), new_id);
     machine.answer_asks_locally(config.removal.mode == dysco_api::Mode::Local);
-    let state = state::StateDir::open(&config.removal.state_dir)?;
-    let sessions = config.data_plane.max_sessions as usize;
-    let history = History::open(&config.removal.state_dir.join("history"), sessions);
-    let tunings = tuning::Tunings::open(&config.removal.state_dir.join("tuned"));
     let removals = Removals::new(config.removal.concurrency);
-    let plane = Plane {
-        config,
-        agent: Arc::new(agent),
-        routes,
-        proxy,
-        control,
-        started: Instant::now(),
-        notices: VecDeque::new(),
-        jobs: Jobs::default(),
-        answers,
-        terms: HashMap::new(),
-        collector: collect::Collector::default(),
-        neighbours: neighbours::Neighbours::default(),
-        state,
-        faults: fault::Faults::from_env(),
-        names: names::Names::new(),
-        history,
-        tunings,
-        monitors: monitors::Monitors::default(),
-    };
+    let plane = plane(config, agent, routes, proxy, control, answers)?;
     let engine = Engine {
         core: Core {
             host: this_host(plane),
@@ -120,6 +98,42 @@ pub(super) fn start(config: Config, source: Source) -> Result<(Engine, Inputs), 
         hang_up,
     };
     Ok((engine, Inputs::new(sources)))
+}
+
+/// Returns the means of this host, with what the state directory has of earlier processes.
+fn plane(
+    config: Config,
+    agent: Agent,
+    routes: Routes,
+    proxy: ProxySide,
+    control: Control,
+    answers: mpsc::UnboundedSender<Answer>,
+) -> Result<Plane, EngineError> {
+    let folder = &config.removal.state_dir;
+    let state = state::StateDir::open(folder)?;
+    let sessions = config.data_plane.max_sessions as usize;
+    let history = History::open(&folder.join("history"), sessions);
+    let tunings = tuning::Tunings::open(&folder.join("tuned"));
+    Ok(Plane {
+        config,
+        agent: Arc::new(agent),
+        routes,
+        proxy,
+        control,
+        started: Instant::now(),
+        notices: VecDeque::new(),
+        jobs: Jobs::default(),
+        answers,
+        terms: HashMap::new(),
+        collector: collect::Collector::default(),
+        neighbours: neighbours::Neighbours::default(),
+        state,
+        faults: fault::Faults::from_env(),
+        names: names::Names::new(),
+        history,
+        tunings,
+        monitors: monitors::Monitors::default(),
+    })
 }
 
 /// Warns of settings that have no effect on this host.

@@ -3,51 +3,21 @@
 //! Each handler has a network namespace of its own. Its two sockets for a session have the session's
 //! own addresses, which nothing outside can reach: the data plane leads packets there and back.
 
+mod error;
 mod place;
 mod process;
 mod sockets;
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use dysco_explain::{Explain, Explanation, display_explained};
 use dysco_runner::protocol::{Client, listen};
 
+pub use error::Failed;
 pub use place::Place;
 pub use process::{Process, run};
 pub use sockets::{Sockets, Wanted};
-
-/// A step that failed.
-#[derive(Debug, thiserror::Error)]
-pub struct Failed {
-    /// The step.
-    what: &'static str,
-    /// The error.
-    source: io::Error,
-}
-
-display_explained!(Failed);
-
-impl Failed {
-    /// Returns a function that adds the step to an error.
-    fn of<E>(what: &'static str) -> impl FnOnce(E) -> Failed
-    where
-        E: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        move |source| Failed {
-            what,
-            source: io::Error::other(source),
-        }
-    }
-}
-
-impl Explain for Failed {
-    fn explain(&self) -> Explanation {
-        Explanation::new(self.what, &self.source)
-    }
-}
 
 /// A handler that has just been started.
 pub struct Started {

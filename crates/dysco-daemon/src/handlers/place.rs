@@ -19,7 +19,7 @@ use rtnetlink::{Handle, LinkUnspec, LinkVeth, RouteMessageBuilder};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use super::Failed;
+use super::error::Failed;
 use super::process::{self, Process};
 use super::sockets::{Sockets, Wanted};
 

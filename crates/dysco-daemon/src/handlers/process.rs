@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use super::Failed;
+use super::error::Failed;
 
 /// User and group of handlers: nobody.
 const NOBODY: u32 = 65_534;

@@ -1,12 +1,28 @@
 //! Every metric of `dyscod`: its name, labels, help, and the place of its values in a snapshot. A
 //! metric is added here, and nowhere else.
 
-use super::changes::{Durations, End};
-use super::page::Page;
-use super::{Certificate, Snapshot, packets};
+use std::collections::BTreeMap;
 
-/// Returns the page of a snapshot.
-pub(super) fn page(s: &Snapshot) -> Page {
+use super::changes::{Durations, End};
+use super::packets;
+use super::page::Page;
+use super::snapshot::{Certificate, Snapshot};
+
+impl Snapshot {
+    /// Returns the page of the snapshot.
+    pub fn page(&self) -> Page {
+        page(self)
+    }
+
+    /// Returns the counters that `status` lists.
+    pub fn listed(&self) -> BTreeMap<String, u64> {
+        let mut listed = self.page().listed();
+        listed.extend(sums(self));
+        listed
+    }
+}
+
+fn page(s: &Snapshot) -> Page {
     let mut page = Page::default();
     host(&mut page, s);
     sessions(&mut page, s);
@@ -16,6 +32,7 @@ pub(super) fn page(s: &Snapshot) -> Page {
     peers(&mut page, s);
     store(&mut page, s);
     control(&mut page, s);
+    messages(&mut page, s);
     shim(&mut page, s);
     api(&mut page, s);
     page
@@ -265,6 +282,9 @@ fn control(page: &mut Page, s: &Snapshot) {
         &["too_many"],
         c.handshakes_turned_away,
     );
+}
+
+fn messages(page: &mut Page, s: &Snapshot) {
     page.counter(
         "messages_ignored",
         &["reason"],
@@ -319,7 +339,7 @@ fn api(page: &mut Page, s: &Snapshot) {
 }
 
 /// Returns the ends of changes of all kinds, as `status` lists them.
-pub(super) fn sums(s: &Snapshot) -> impl Iterator<Item = (String, u64)> + '_ {
+fn sums(s: &Snapshot) -> impl Iterator<Item = (String, u64)> + '_ {
     let ends = End::ALL.map(|end| (end, s.changes.ended.count(end)));
     let shown = ends
         .into_iter()

@@ -10,7 +10,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::Durations;
+use super::changes::Durations;
 
 /// Prefix of each name.
 pub(super) const PREFIX: &str = "dysco";

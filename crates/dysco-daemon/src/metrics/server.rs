@@ -24,8 +24,9 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use super::page::Format;
+use super::snapshot::Snapshot;
 use super::tls::{self, TlsError};
-use super::{Format, Snapshot};
 use crate::api::{self, ApiError};
 
 /// Maximum number of connections: pages are made one after the other.

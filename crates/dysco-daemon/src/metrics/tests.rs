@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use dysco_api::{Mode, Outcome};
 use dysco_common::Counter;
+use dysco_control::PeerStatus;
 use prometheus_client::metrics::MetricType;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;

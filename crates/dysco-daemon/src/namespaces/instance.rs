@@ -14,8 +14,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
-use super::Seen;
 use super::find::Found;
+use super::seen::Seen;
 
 /// Pause before the second start. It doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

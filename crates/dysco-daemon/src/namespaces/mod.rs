@@ -8,6 +8,7 @@ mod enter;
 mod find;
 mod folder;
 mod instance;
+mod seen;
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -26,6 +27,7 @@ use container::{Container, container};
 pub use enter::{EnterError, enter, load, take_places};
 use find::{Found, Scene, is_connected};
 use instance::{Instance, Process, State};
+use seen::Seen;
 
 /// Interval at which namespaces are looked for.
 const LOOK: Duration = Duration::from_secs(2);
@@ -37,15 +39,6 @@ const ENDING: Duration = Duration::from_secs(10);
 const LOOKED_AT: usize = 4;
 /// Interval of the checks whether instances have ended.
 const CHECK: Duration = Duration::from_millis(50);
-
-/// A namespace, and what its processes tell.
-#[derive(Default)]
-struct Seen {
-    found: Found,
-    container: Option<Container>,
-    /// Reason why no instance may or can be started now.
-    obstacle: Option<(NamespaceState, Option<Cause>)>,
-}
 
 /// The namespaces at a moment.
 struct Look {
@@ -358,14 +351,4 @@ fn container_of(found: &Found) -> Option<Container> {
     first
         .filter_map(group)
         .find_map(|cgroups| container(&cgroups))
-}
-
-impl Seen {
-    fn name(&self) -> String {
-        match (&self.container, &self.found.bound) {
-            (Some(container), _) => container.name(),
-            (None, Some(bound)) => bound.clone(),
-            (None, None) => format!("net:[{}]", self.found.inode),
-        }
-    }
 }

@@ -164,30 +164,20 @@ impl Transfers {
                 session,
                 from,
                 dry_run,
-            } => match end_of(&session, peer) {
-                Some(anchor) if peer.contains(&from.to_canonical()) => {
+            } => {
+                let Some(anchor) = end_of(&session, peer) else {
+                    return Vec::new();
+                };
+                if peer.contains(&from.to_canonical()) {
                     let why = format!("{from} asks for it, and gives no state itself");
-                    vec![tell(anchor, transfer, Err(failed(why)))]
+                    return vec![tell(anchor, transfer, Err(failed(why)))];
                 }
-                Some(anchor) => {
-                    let expected = Expected {
-                        session,
-                        from,
-                        anchor,
-                        dry_run,
-                        attempt: 0,
-                        parts: Vec::new(),
-                        forget_at: now + MEMORY,
-                    };
-                    self.expect(transfer, expected)
-                }
-                None => Vec::new(),
-            },
+                let forget_at = now + MEMORY;
+                let expected = Expected::new(session, [from, anchor], dry_run, forget_at);
+                self.expect(transfer, expected)
+            }
             Message::Expecting { transfer } => {
-                let ordered = self.orders.get_mut(&transfer);
-                if let Some(ordered) = ordered.filter(|o| peer.contains(&o.order.to)) {
-                    ordered.expecting = true;
-                }
+                self.expecting(peer, transfer);
                 Vec::new()
             }
             Message::Give {
@@ -224,6 +214,13 @@ impl Transfers {
                 self.part(now, peer, transfer, part)
             }
             Message::Ended { transfer, result } => self.ended(peer, transfer, result),
+        }
+    }
+
+    fn expecting(&mut self, peer: &[IpAddr], transfer: TransferId) {
+        let ordered = self.orders.get_mut(&transfer);
+        if let Some(ordered) = ordered.filter(|o| peer.contains(&o.order.to)) {
+            ordered.expecting = true;
         }
     }
 

@@ -45,6 +45,25 @@ pub(super) struct Expected {
 }
 
 impl Expected {
+    /// Returns a transfer from the first of two hosts, ordered by the second, of which no part has
+    /// arrived.
+    pub(super) fn new(
+        session: FiveTuple,
+        [from, anchor]: [IpAddr; 2],
+        dry_run: bool,
+        forget_at: Duration,
+    ) -> Expected {
+        Expected {
+            session,
+            from,
+            anchor,
+            dry_run,
+            attempt: 0,
+            parts: Vec::new(),
+            forget_at,
+        }
+    }
+
     fn names(&self, other: &Expected) -> bool {
         (self.session, self.from, self.anchor, self.dry_run)
             == (other.session, other.from, other.anchor, other.dry_run)

@@ -8,6 +8,10 @@ use super::Reason;
 
 impl Reason {
     /// Returns the cause and the hint. Text of another host is escaped.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "a table, with an arm for each variant"
+    )]
     pub fn cause(&self) -> Cause {
         match self {
             Reason::NoAgent(host) => Cause::new(format!(

@@ -17,6 +17,7 @@ fn set_up_ack(change: ChangeId, new: Subsession) -> Message {
 }
 
 /// Returns all messages that a liar could send about this change.
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn lies(change: ChangeId, links: &[Subsession], liar: HostId) -> Vec<Message> {
     let mut new = links[1];
     new.left.set_ip(liar);

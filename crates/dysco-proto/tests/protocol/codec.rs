@@ -21,6 +21,7 @@ fn subsession() -> Subsession {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn one_of_each() -> Vec<Message> {
     let change = CHANGE;
     let subsession = subsession();

@@ -188,51 +188,7 @@ impl World {
                 if self.hosts[host].plane.proofs.len() > proofs {
                     self.client_answers(host, change);
                 }
-                match effect {
-                    Effect::Answer(event @ HostEvent::PersistFailed { .. }) => {
-                        let now = self.now;
-                        if let Some(m) = self.hosts[host].machine.as_mut() {
-                            m.handle_event(now, event);
-                        }
-                    }
-                    Effect::Answer(event) => self.answer(host, event),
-                    Effect::WillDrain(change, subsession) => {
-                        self.drains(host, change, subsession);
-                    }
-                    Effect::CutBoth(change, cutoff, both) => {
-                        let cutoff = at(cutoff);
-                        self.answer(host, HostEvent::CutDone { change, cutoff });
-                        for subsession in both {
-                            self.drains(host, change, subsession);
-                        }
-                    }
-                    Effect::Closing => {
-                        self.check_close(host);
-                        let result = Ok(());
-                        self.answer(host, HostEvent::Closed { change, result });
-                    }
-                    Effect::Trying(change, lost) => {
-                        // The right anchor's data plane answers if it receives on the path,
-                        // whatever its daemon does.
-                        let right = &self.hosts[host + 2].plane.sessions[&self.links[host + 1]];
-                        let left = &self.hosts[host].plane.sessions[&self.links[host]];
-                        let hears = right.state == State::TwoPaths;
-                        let result = match hears && !lost {
-                            true => Ok([left.fins, right.fins]),
-                            false => Err(Reason::NewPathUnusable("pretended".into())),
-                        };
-                        // The left anchor receives nothing in this case.
-                        let (at, result) = match self.faults.rejects {
-                            true => (host + 2, Err(rejected())),
-                            false => (host, result),
-                        };
-                        self.answer(at, HostEvent::Tried { change, result });
-                    }
-                    Effect::Watching(change, result) => {
-                        self.answer(host, HostEvent::Watching { change, result });
-                    }
-                    Effect::Nothing => {}
-                }
+                self.takes_effect(host, change, effect);
             } else if holds {
                 return;
             } else if let Some((to, message)) = machine.poll_transmit() {
@@ -244,6 +200,58 @@ impl World {
                 return;
             }
         }
+    }
+
+    /// Takes what a command has done on a host.
+    fn takes_effect(&mut self, host: usize, change: ChangeId, effect: Effect) {
+        match effect {
+            Effect::Answer(event @ HostEvent::PersistFailed { .. }) => {
+                let now = self.now;
+                if let Some(m) = self.hosts[host].machine.as_mut() {
+                    m.handle_event(now, event);
+                }
+            }
+            Effect::Answer(event) => self.answer(host, event),
+            Effect::WillDrain(change, subsession) => {
+                self.drains(host, change, subsession);
+            }
+            Effect::CutBoth(change, cutoff, both) => {
+                let cutoff = at(cutoff);
+                self.answer(host, HostEvent::CutDone { change, cutoff });
+                for subsession in both {
+                    self.drains(host, change, subsession);
+                }
+            }
+            Effect::Closing => {
+                self.check_close(host);
+                let result = Ok(());
+                self.answer(host, HostEvent::Closed { change, result });
+            }
+            Effect::Trying(change, lost) => self.tries(host, change, lost),
+            Effect::Watching(change, result) => {
+                self.answer(host, HostEvent::Watching { change, result });
+            }
+            Effect::Nothing => {}
+        }
+    }
+
+    /// Tries the new path of the left anchor on a host.
+    fn tries(&mut self, host: usize, change: ChangeId, lost: bool) {
+        // The right anchor's data plane answers if it receives on the path,
+        // whatever its daemon does.
+        let right = &self.hosts[host + 2].plane.sessions[&self.links[host + 1]];
+        let left = &self.hosts[host].plane.sessions[&self.links[host]];
+        let hears = right.state == State::TwoPaths;
+        let result = match hears && !lost {
+            true => Ok([left.fins, right.fins]),
+            false => Err(Reason::NewPathUnusable("pretended".into())),
+        };
+        // The left anchor receives nothing in this case.
+        let (at, result) = match self.faults.rejects {
+            true => (host + 2, Err(rejected())),
+            false => (host, result),
+        };
+        self.answer(at, HostEvent::Tried { change, result });
     }
 
     /// Delivers the client's answer to a segment. The answer arrives at the host that the client

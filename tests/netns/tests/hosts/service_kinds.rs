@@ -5,8 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Amount, Close, Plan, Reading, Side, all_intact};
 use dysco_netns::{Family, Lab, wait};
-use serde_json::{Value, json};
+use serde_json::json;
 
+use crate::service_calls::call;
 use crate::services::OneEnd;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -16,14 +17,6 @@ const ONE_END: [&str; 3] = [
     "+latency=delay=20ms",
     "+split=congestion=reno",
 ];
-
-/// Calls a service of the only session that has any. Returns its answer.
-fn call(here: &OneEnd, service: &str, words: &[&str]) -> Result<Value> {
-    let listed = here.service(&["list"])?;
-    let session = listed[0]["session"].as_str().context("no session")?;
-    let called = here.service(&[&["call", session, service], words].concat())?;
-    Ok(called)
-}
 
 fn come_and_leave(here: &OneEnd, service: &str, count: usize) -> Result<()> {
     let group = here.open(count, &Plan::gentle())?;
@@ -73,21 +66,18 @@ fn a_shaped_session_gets_another_rate_while_it_runs() -> Result<()> {
     let group = here.open(1, &Plan::gentle())?;
     here.change(&["put", "+shape=rate=8K"], "put", 1)?;
     let waits = || {
-        let read = call(&here, "shape", &["read"]).ok()?;
+        let read = call(&here, &["shape", "read"]).ok()?;
         let up = &read["answer"]["up"];
         (up["rate"] == "8K" && up["waiting"].as_u64()? > 0).then_some(())
     };
     wait::until("bytes that wait for the rate", PATIENCE, waits)?;
-    let bad = call(&here, "shape", &["rate", "\"fast\""])?;
+    let bad = call(&here, &["shape", "rate", "\"fast\""])?;
     ensure!(
         bad["exit"] == 5 && bad.to_string().contains("no rate"),
         "{bad:#}"
     );
-    let changed = call(
-        &here,
-        "shape",
-        &["rate", "{\"up\":\"off\",\"down\":\"1G\"}"],
-    )?;
+    let rate = "{\"up\":\"off\",\"down\":\"1G\"}";
+    let changed = call(&here, &["shape", "rate", rate])?;
     let answer = &changed["answer"];
     ensure!(
         answer["up"]["rate"] == "off" && answer["down"]["rate"] == "1G",

@@ -8,6 +8,7 @@ use dysco_netns::stream::{Plan, all_intact};
 use dysco_netns::{Family, Lab, Program, Ran, Role, wait};
 use serde_json::{Value, json};
 
+use crate::service_calls::call;
 use crate::services::OneEnd;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,13 +22,6 @@ fn programs_are_there(here: &OneEnd) -> Result<bool> {
         .context("no pins")?;
     let served = pins.lines().filter(|pin| pin.contains("_dysco_serve_"));
     Ok(served.count() > 0)
-}
-
-/// Calls a service of the first session that has any.
-fn call(here: &OneEnd, words: &[&str]) -> Result<Value> {
-    let listed = here.service(&["list"])?;
-    let session = listed[0]["session"].as_str().context("no session")?;
-    here.service(&[&["call", session], words].concat())
 }
 
 fn come_and_leave(family: Family, name: &str) -> Result<()> {

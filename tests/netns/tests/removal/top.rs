@@ -60,6 +60,16 @@ impl Screen<'_> {
         shown.with_context(|| self.text())
     }
 
+    /// Asks for a removal, and answers with another key than yes.
+    fn declines(&self) -> Result<()> {
+        self.press(&["d"])?;
+        self.shows("any other key: do not")?;
+        self.press(&["Enter"])?;
+        wait::until("the question to go", SEEN, || {
+            (!self.text().contains("any other key")).then_some(())
+        })
+    }
+
     /// Ends the remaining processes.
     fn finish(mut self) -> Result<()> {
         self.server.stop()
@@ -111,13 +121,7 @@ fn top_shows_sessions_and_removes_the_proxy_after_a_yes_alone() -> Result<()> {
         let dry = w.fleet.json(host, &words)?;
         ensure!(dry["accepted"] == meant, "{filter}: {dry:#}");
     }
-    // Any other key means no.
-    screen.press(&["d"])?;
-    screen.shows("any other key: do not")?;
-    screen.press(&["Enter"])?;
-    wait::until("the question to go", SEEN, || {
-        (!screen.text().contains("any other key")).then_some(())
-    })?;
+    screen.declines()?;
     ensure!(removed()? == 0, "it was removed without a yes");
     screen.press(&["d"])?;
     screen.shows("any other key: do not")?;

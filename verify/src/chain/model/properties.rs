@@ -12,6 +12,13 @@ use crate::chain::world::{Broken, World};
 
 /// Properties that must hold in every state.
 pub fn always() -> Vec<Property<Exploration>> {
+    let mut all = in_each_step();
+    all.extend(in_the_end());
+    all
+}
+
+/// Rules that each step keeps.
+fn in_each_step() -> Vec<Property<Exploration>> {
     vec![
         Property::always("one change at a time holds a segment", |_, w: &World| {
             w.broken != Some(Broken::Overlap)
@@ -40,13 +47,19 @@ pub fn always() -> Vec<Property<Exploration>> {
             "TCP hears of nothing that was never sent",
             |_, w: &World| !matches!(w.broken, Some(Broken::Tcp(_))),
         ),
+        Property::always("no host breaks a rule of the two paths", |_, w: &World| {
+            !matches!(w.broken, Some(Broken::Host(_)))
+        }),
+    ]
+}
+
+/// The outcome once faults have stopped.
+fn in_the_end() -> Vec<Property<Exploration>> {
+    vec![
         Property::always(
             "every byte and FIN arrives, and is acknowledged",
             |_, w: &World| w.fate != Fate::Starved,
         ),
-        Property::always("no host breaks a rule of the two paths", |_, w: &World| {
-            !matches!(w.broken, Some(Broken::Host(_)))
-        }),
         Property::always(
             "every change of a chain ends once faults stop",
             |_, w: &World| !matches!(w.fate, Fate::Stranded | Fate::Endless),
@@ -91,6 +104,27 @@ fn ended(world: &World, changed: bool) -> usize {
     wanted.count()
 }
 
+/// True if a change is cancelled whose two anchors have both taken the new path.
+fn back_from_new(w: &World) -> bool {
+    let mut links = w.net.iter();
+    let cancels = links.any(|l| matches!(l.message, Message::Cancel { .. }));
+    let between = w.accepted.iter().any(|a| {
+        let [left, right] = a.anchors().map(|at| w.host(at));
+        let (here, there) = (left.planes[RIGHTWARDS], right.planes[LEFTWARDS]);
+        let taken = there.current.is_some() && right.hears(LEFTWARDS, here.current);
+        taken && here.current != there.current
+    });
+    cancels && between
+}
+
+/// True if a change is cancelled that has moved a firewall's state.
+fn state_is_taken_back(w: &World) -> bool {
+    let begun = w.accepted.iter().any(|a| !a.state.is_empty());
+    let new = |h: &Host| h.state && h.knows.is_empty();
+    let back = |m: &Machine| m.changes().any(|c| c.phase == Phase::Cancelling);
+    begun && w.hosts().any(new) && w.host(LEFT).machine.as_ref().is_some_and(back)
+}
+
 pub(super) fn sometimes(seen: &Seen) -> Property<Exploration> {
     match seen {
         Seen::Changed => Property::sometimes("a session has another chain", |_, w: &World| {
@@ -101,17 +135,7 @@ pub(super) fn sometimes(seen: &Seen) -> Property<Exploration> {
         }),
         Seen::BackFromNew => {
             Property::sometimes("both go back from a path that both took", |_, w: &World| {
-                let cancels = w
-                    .net
-                    .iter()
-                    .any(|l| matches!(l.message, Message::Cancel { .. }));
-                let between = w.accepted.iter().any(|a| {
-                    let [left, right] = a.anchors().map(|at| w.host(at));
-                    let (here, there) = (left.planes[RIGHTWARDS], right.planes[LEFTWARDS]);
-                    let taken = there.current.is_some() && right.hears(LEFTWARDS, here.current);
-                    taken && here.current != there.current
-                });
-                cancels && between
+                back_from_new(w)
             })
         }
         Seen::Twice => Property::sometimes("one chain after another", |_, w: &World| {
@@ -129,10 +153,7 @@ pub(super) fn sometimes(seen: &Seen) -> Property<Exploration> {
         }),
         Seen::StateMoved => {
             Property::sometimes("state moves, and all is taken back", |_, w: &World| {
-                let begun = w.accepted.iter().any(|a| !a.state.is_empty());
-                let new = |h: &Host| h.state && h.knows.is_empty();
-                let back = |m: &Machine| m.changes().any(|c| c.phase == Phase::Cancelling);
-                begun && w.hosts().any(new) && w.host(LEFT).machine.as_ref().is_some_and(back)
+                state_is_taken_back(w)
             })
         }
         Seen::Split => Property::sometimes("a segment is split", |_, w: &World| {

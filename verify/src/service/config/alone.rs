@@ -1,6 +1,7 @@
 //! Services at one end.
 
 use super::{AGAIN, ALONE, BOTH, Configuration, Delta, Faults, NONE, Seen, TWICE};
+use crate::faults::faults;
 
 const LONGER: &[[Delta; 2]] = &[[Delta::More, Delta::Less], [Delta::Zero; 2]];
 const SHORTER: &[[Delta; 2]] = &[[Delta::Less, Delta::More], [Delta::More, Delta::Zero]];
@@ -42,7 +43,7 @@ fn come_and_go() -> Vec<Configuration> {
             puts: SHORTER,
             takes: 2,
             bytes: [2, 1],
-            faults: Faults { lost: 1, ..NONE },
+            faults: faults!(lost: 1),
             seen: AGAIN,
             ..ALONE
         },
@@ -55,11 +56,7 @@ fn faults() -> Vec<Configuration> {
             name: "service-losses",
             about: "packets are lost, and bytes are sent again across the cutoff",
             bytes: [2, 1],
-            faults: Faults {
-                lost: 1,
-                again: 1,
-                ..NONE
-            },
+            faults: faults!(lost: 1, again: 1),
             seen: DIVIDED,
             ..ALONE
         },
@@ -67,11 +64,7 @@ fn faults() -> Vec<Configuration> {
             name: "service-losses-back",
             about: "the same, more in reverse",
             bytes: [1, 2],
-            faults: Faults {
-                lost: 1,
-                again: 1,
-                ..NONE
-            },
+            faults: faults!(lost: 1, again: 1),
             seen: DIVIDED,
             ..ALONE
         },
@@ -79,11 +72,7 @@ fn faults() -> Vec<Configuration> {
             name: "service-late",
             about: "packets come late, in another order, and twice",
             bytes: [2, 1],
-            faults: Faults {
-                late: 1,
-                again: 1,
-                ..NONE
-            },
+            faults: faults!(late: 1, again: 1),
             seen: DIVIDED,
             ..ALONE
         },
@@ -93,7 +82,7 @@ fn faults() -> Vec<Configuration> {
             puts: LONGER,
             takes: 2,
             bytes: [1, 1],
-            faults: Faults { late: 1, ..NONE },
+            faults: faults!(late: 1),
             seen: AGAIN,
             ..ALONE
         },
@@ -101,7 +90,7 @@ fn faults() -> Vec<Configuration> {
             name: "service-dies",
             about: "the handler dies at any time",
             bytes: [2, 1],
-            faults: Faults { deaths: 1, ..NONE },
+            faults: faults!(deaths: 1),
             seen: &[Seen::Put, Seen::Taken, Seen::Reset],
             ..ALONE
         },
@@ -115,11 +104,7 @@ fn closing() -> Vec<Configuration> {
             about: "one end closes; the other one goes on",
             bytes: [1, 2],
             closes: [true, false],
-            faults: Faults {
-                lost: 1,
-                again: 1,
-                ..NONE
-            },
+            faults: faults!(lost: 1, again: 1),
             seen: BOTH,
             ..ALONE
         },
@@ -128,12 +113,7 @@ fn closing() -> Vec<Configuration> {
             about: "both ends close; packets are lost or late",
             bytes: [1, 1],
             closes: [true; 2],
-            faults: Faults {
-                lost: 1,
-                late: 1,
-                again: 1,
-                ..NONE
-            },
+            faults: faults!(lost: 1, late: 1, again: 1),
             seen: BOTH,
             ..ALONE
         },
@@ -142,7 +122,7 @@ fn closing() -> Vec<Configuration> {
             about: "the service leaves by itself while the session enters",
             bytes: [2, 1],
             leaves_early: true,
-            faults: Faults { lost: 1, ..NONE },
+            faults: faults!(lost: 1),
             seen: BOTH,
             ..ALONE
         },

@@ -1,6 +1,7 @@
 //! Services at both ends.
 
 use super::{AGAIN, BOTH, Configuration, Faults, NONE, PAIR, Seen, TWICE};
+use crate::faults::faults;
 
 pub fn all() -> Vec<Configuration> {
     [come_and_go(), packets(), messages(), deaths()].concat()
@@ -48,11 +49,7 @@ fn come_and_go() -> Vec<Configuration> {
             about: "the other host refuses; messages are lost and come twice",
             refuses: true,
             bytes: [1, 0],
-            faults: Faults {
-                unheard: 1,
-                doubled: 1,
-                ..NONE
-            },
+            faults: faults!(unheard: 1, doubled: 1),
             seen: &[Seen::Refused],
             ..PAIR
         },
@@ -65,11 +62,7 @@ fn packets() -> Vec<Configuration> {
             name: "pair-losses",
             about: "packets are lost, and bytes are sent again across the cutoff",
             bytes: [2, 0],
-            faults: Faults {
-                lost: 1,
-                again: 1,
-                ..NONE
-            },
+            faults: faults!(lost: 1, again: 1),
             seen: &[Seen::Put, Seen::Taken, Seen::Divided],
             ..PAIR
         },
@@ -77,7 +70,7 @@ fn packets() -> Vec<Configuration> {
             name: "pair-late",
             about: "packets come late, in another order, and twice",
             bytes: [2, 0],
-            faults: Faults { late: 1, ..NONE },
+            faults: faults!(late: 1),
             seen: BOTH,
             ..PAIR
         },
@@ -86,11 +79,7 @@ fn packets() -> Vec<Configuration> {
             about: "both ends close; a packet is lost or late",
             bytes: [1, 0],
             closes: [true; 2],
-            faults: Faults {
-                lost: 1,
-                late: 1,
-                ..NONE
-            },
+            faults: faults!(lost: 1, late: 1),
             seen: BOTH,
             ..PAIR
         },
@@ -103,25 +92,21 @@ fn messages() -> Vec<Configuration> {
             name: "pair-unheard",
             about: "messages are lost",
             bytes: [1, 0],
-            faults: Faults { unheard: 2, ..NONE },
+            faults: faults!(unheard: 2),
             ..PAIR
         },
         Configuration {
             name: "pair-doubled",
             about: "messages come twice, at any later time",
             bytes: [1, 0],
-            faults: Faults { doubled: 2, ..NONE },
+            faults: faults!(doubled: 2),
             ..PAIR
         },
         Configuration {
             name: "pair-hasty",
             about: "the time to wait is over while the answer is on its way",
             bytes: [1, 0],
-            faults: Faults {
-                hasty: 2,
-                unheard: 1,
-                ..NONE
-            },
+            faults: faults!(hasty: 2, unheard: 1),
             ..PAIR
         },
         Configuration {
@@ -130,11 +115,7 @@ fn messages() -> Vec<Configuration> {
             takes: 2,
             asked: 3,
             bytes: [1, 0],
-            faults: Faults {
-                unheard: 1,
-                doubled: 1,
-                ..NONE
-            },
+            faults: faults!(unheard: 1, doubled: 1),
             seen: &[Seen::Put, Seen::Taken, Seen::BothLeave],
             ..PAIR
         },
@@ -144,7 +125,7 @@ fn messages() -> Vec<Configuration> {
             puts: TWICE,
             takes: 2,
             bytes: [1, 0],
-            faults: Faults { doubled: 1, ..NONE },
+            faults: faults!(doubled: 1),
             seen: AGAIN,
             ..PAIR
         },
@@ -157,7 +138,7 @@ fn deaths() -> Vec<Configuration> {
             name: "pair-dies",
             about: "a handler dies at any time",
             bytes: [1, 0],
-            faults: Faults { deaths: 1, ..NONE },
+            faults: faults!(deaths: 1),
             seen: &[Seen::Put, Seen::Taken, Seen::Reset],
             ..PAIR
         },
@@ -165,19 +146,14 @@ fn deaths() -> Vec<Configuration> {
             name: "pair-crashes",
             about: "a daemon dies at any time, and starts anew",
             bytes: [1, 0],
-            faults: Faults { crashes: 1, ..NONE },
+            faults: faults!(crashes: 1),
             ..PAIR
         },
         Configuration {
             name: "pair-crashes-lost",
             about: "the same, and a packet or a message is lost",
             bytes: [1, 0],
-            faults: Faults {
-                crashes: 1,
-                lost: 1,
-                unheard: 1,
-                ..NONE
-            },
+            faults: faults!(crashes: 1, lost: 1, unheard: 1),
             ..PAIR
         },
     ]

@@ -1,6 +1,7 @@
 //! Configurations in which each bug that is put in on purpose shows.
 
 use super::{ALONE, Configuration, Delta, Faults, NONE, PAIR, TWICE};
+use crate::faults::faults;
 use crate::service::seed::Seed;
 
 /// Returns a configuration for each bug that is put in on purpose.
@@ -17,7 +18,7 @@ fn alone() -> Vec<Configuration> {
         seed: Some(seed),
         ..ALONE
     };
-    let lost = Faults { lost: 1, ..NONE };
+    let lost = faults!(lost: 1);
     vec![
         of(
             "service-early-cutoff",
@@ -47,7 +48,7 @@ fn alone() -> Vec<Configuration> {
         ),
         Configuration {
             closes: [true, false],
-            faults: Faults { again: 1, ..NONE },
+            faults: faults!(again: 1),
             ..of(
                 "service-keeps-fin",
                 "a packet that is divided at the cutoff keeps its FIN",
@@ -85,7 +86,7 @@ fn of(name: &'static str, about: &'static str, seed: Seed) -> Configuration {
 fn cutoffs() -> Vec<Configuration> {
     vec![
         Configuration {
-            faults: Faults { lost: 1, ..NONE },
+            faults: faults!(lost: 1),
             bytes: [2, 1],
             ..of(
                 "pair-unconfirmed",
@@ -94,7 +95,7 @@ fn cutoffs() -> Vec<Configuration> {
             )
         },
         Configuration {
-            faults: Faults { unheard: 1, ..NONE },
+            faults: faults!(unheard: 1),
             ..of("pair-cut-once", "a cutoff is told once", Seed::CutOnce)
         },
         of(
@@ -124,7 +125,7 @@ fn messages() -> Vec<Configuration> {
             Seed::ForgetsFirst,
         ),
         Configuration {
-            faults: Faults { hasty: 1, ..NONE },
+            faults: faults!(hasty: 1),
             ..of(
                 "pair-enters-first",
                 "the asker's data enters before the other handler has the session",
@@ -137,7 +138,7 @@ fn messages() -> Vec<Configuration> {
             Seed::EchoedOut,
         ),
         Configuration {
-            faults: Faults { doubled: 1, ..NONE },
+            faults: faults!(doubled: 1),
             ..of(
                 "pair-connects-twice",
                 "a second answer to an invitation makes a second connection",
@@ -148,7 +149,7 @@ fn messages() -> Vec<Configuration> {
             puts: TWICE,
             bytes: [0, 0],
             takes: 1,
-            faults: Faults { doubled: 1, ..NONE },
+            faults: faults!(doubled: 1),
             ..of(
                 "pair-stale-names",
                 "a message of an earlier pair is taken for one of the next pair",
@@ -163,7 +164,7 @@ fn restarts() -> Vec<Configuration> {
     vec![
         Configuration {
             bytes: [1, 0],
-            faults: Faults { crashes: 1, ..NONE },
+            faults: faults!(crashes: 1),
             ..of(
                 "pair-forgets-at-start",
                 "a daemon that starts anew forgets a session before the other host may",
@@ -171,7 +172,7 @@ fn restarts() -> Vec<Configuration> {
             )
         },
         Configuration {
-            faults: Faults { crashes: 1, ..NONE },
+            faults: faults!(crashes: 1),
             ..of(
                 "pair-stays-in",
                 "a daemon that starts anew takes services that leave for present",

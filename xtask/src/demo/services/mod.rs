@@ -84,6 +84,7 @@ impl Services {
         }
     }
 
+    #[allow(clippy::too_many_lines)]
     fn play(&self, programs: &Path) -> Result<Report> {
         let stage = Stage::build(programs)?;
         let count = self.sessions as usize + 1;

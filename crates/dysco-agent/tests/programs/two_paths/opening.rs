@@ -69,6 +69,7 @@ pub(super) fn header(frame: &Frame) -> [u8; 60] {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one scenario")]
 fn the_right_anchor_answers_what_opens_the_new_path() {
     for net in nets() {
         let mut p = before_the_cut(&net);

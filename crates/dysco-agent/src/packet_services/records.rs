@@ -1,0 +1,110 @@
+//! Records of sessions with services of the packet plane. The programs share them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use aya::Ebpf;
+use aya::maps::{HashMap, Map, MapData};
+use dysco_common::FlowKey;
+use dysco_common::packet_services::{Lane, MAX_PACKET_SERVICES, PacketServices};
+
+use crate::attach;
+use crate::error::AgentError;
+use crate::interfaces::Place;
+use crate::load::Loaded;
+use crate::mapped::Mapped;
+use crate::maps::{Key, lock, open, take};
+
+/// Records of all sessions with services of the packet plane.
+pub(crate) struct Records {
+    pub(super) memory: Mapped<PacketServices>,
+    /// The map of `memory`: the programs are loaded later, and name it by its descriptor.
+    _map: MapData,
+    pub(super) by_key: Mutex<HashMap<MapData, Key, u32>>,
+    /// Records that no session has.
+    pub(super) free: Mutex<BTreeSet<u32>>,
+}
+
+impl Records {
+    pub fn open(ebpf: &mut Ebpf) -> Result<Records, AgentError> {
+        let Map::Array(records) = take(ebpf, "PACKET_SERVICES")? else {
+            return Err(AgentError::Missing("array PACKET_SERVICES"));
+        };
+        let memory = Mapped::new(records.fd(), MAX_PACKET_SERVICES)?;
+        let records = Records {
+            memory,
+            _map: records,
+            by_key: Mutex::new(open(ebpf, "PACKET_SERVED")?),
+            free: Mutex::default(),
+        };
+        let unused = (0..MAX_PACKET_SERVICES).filter(|index| records.read(*index).services == 0);
+        let free = unused.collect();
+        Ok(Records {
+            free: Mutex::new(free),
+            ..records
+        })
+    }
+
+    pub(super) fn read(&self, index: u32) -> PacketServices {
+        // SAFETY: `at` gives a valid record; every bit pattern is one.
+        unsafe { ptr::read_volatile(self.memory.at(index)) }
+    }
+
+    /// Fills a record that no program uses, or empties one.
+    pub(super) fn seed(&self, index: u32, record: &PacketServices) {
+        // SAFETY: as in `read`.
+        unsafe { ptr::write_volatile(self.memory.at(index), *record) };
+    }
+
+    pub(super) fn index(&self, key: &FlowKey) -> Option<u32> {
+        let index = lock(&self.by_key).get(&Key(key.short()), 0).ok()?;
+        (self.read(index).key == *key).then_some(index)
+    }
+
+    /// True if a session has services.
+    pub fn in_use(&self) -> bool {
+        lock(&self.free).len() < MAX_PACKET_SERVICES as usize
+    }
+
+    pub(super) fn set_rate(&self, index: u32, out: bool, rate: u64) {
+        let record = self.memory.at(index);
+        // SAFETY: addresses of fields of a valid record.
+        let lane: *mut Lane = unsafe {
+            match out {
+                true => &raw mut (*record).out,
+                false => &raw mut (*record).back,
+            }
+        };
+        // SAFETY: as above; aligned double words of the mapping, which lives as long as `self`.
+        let (limit, due) = unsafe {
+            (
+                AtomicU64::from_ptr(&raw mut (*lane).rate),
+                AtomicU64::from_ptr(&raw mut (*lane).due),
+            )
+        };
+        limit.store(rate, Ordering::SeqCst);
+        // What passed at the earlier rate does not wait at this one.
+        due.store(0, Ordering::SeqCst);
+    }
+}
+
+/// Replaces the programs of an earlier process, whose sessions still have services.
+pub(crate) fn take_up(
+    records: &Records,
+    loaded: &mut Loaded,
+    dir: &Path,
+    places: &[Place],
+) -> Result<(), AgentError> {
+    for place in places {
+        let one = &place.attached;
+        match records.in_use() {
+            true => attach::attach_served(loaded, dir, &one.interface, one.attach)?,
+            // It may have been killed while it took them off.
+            false => attach::detach_served(dir, &one.interface),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! The change of a packet and of a direction, whichever way the packet goes.
+
+use dysco_common::Counter;
+use dysco_common::EventKind;
+use dysco_common::detour::{End, Header, Way, cut};
+use dysco_common::seq::max;
+use dysco_common::session::Session;
+use dysco_common::tcp::{Edit, edit};
+
+use crate::Verdict;
+use crate::atomic::compare_exchange;
+use crate::maps::{self, count};
+use crate::packet::Key;
+use crate::write::Change;
+
+/// Result of [`dysco_detour`]: the packet is dropped.
+pub const DROP: u32 = 0;
+/// Apply the change; the packet continues.
+pub const DIRECT: u32 = 1;
+/// Apply the change; the packet goes to the handler.
+pub const HANDLER: u32 = 2;
+/// The packet continues unchanged.
+pub const UNCHANGED: u32 = 3;
+
+/// Sets the cutoff of a direction if it is due. `highest` is the highest number that its sender
+/// has sent without a detour. Returns false while another program does so. User space sets the
+/// cutoff of a direction from an end that has a detour on its own host (`elsewhere`).
+#[inline(always)]
+pub fn cut_if_due(way: &mut Way, highest: u32, elsewhere: bool) -> bool {
+    if elsewhere || !way.changes() {
+        return true;
+    }
+    if way.cut_set == cut::UNSET
+        && compare_exchange(&mut way.cut_set, cut::UNSET, cut::BUSY) == cut::UNSET
+    {
+        way.sent = max(way.sent, highest);
+        way.set_cut();
+        let _ = compare_exchange(&mut way.cut_set, cut::BUSY, cut::SET);
+    }
+    way.cut_set != cut::BUSY
+}
+
+/// Scale of the windows that an end sends.
+#[inline(always)]
+pub fn scale_of(s: &Session, end: End) -> u8 {
+    match end {
+        End::Local => s.local_wscale(),
+        End::Remote => s.remote_wscale(),
+    }
+}
+
+/// Prepares the change of a packet that keeps its five-tuple.
+#[inline(always)]
+pub fn prepare(flags: u8, key: &Key, from: End, header: &Header, c: &mut Change) {
+    let k = &key.whole;
+    let (src, dst, sport, dport) = match from {
+        End::Local => (k.local, k.remote, k.local_port, k.remote_port),
+        End::Remote => (k.remote, k.local, k.remote_port, k.local_port),
+    };
+    c.edit = Edit {
+        sport,
+        dport,
+        seq: header.seq,
+        ack: header.ack,
+        window: header.window,
+        flags,
+        ..Edit::default()
+    };
+    if header.sacks {
+        c.edit.sack_add = header.sack_add;
+    } else {
+        c.edit.strip |= edit::SACK;
+    }
+    c.src = src;
+    c.dst = dst;
+    c.clear_ect = 0;
+    c.pseudo = 0;
+}
+
+/// Tells user space once that both ends have ended.
+#[inline(always)]
+pub fn closes(s: &mut Session, slot: u32) {
+    if s.life.fin_out & s.life.fin_in != 0 && s.life.notified == 0 {
+        s.life.notified = 1;
+        maps::tell(EventKind::Closed, slot);
+    }
+}
+
+#[inline(always)]
+pub fn dropped(why: Counter) -> Verdict {
+    count(why);
+    Verdict::Drop
+}

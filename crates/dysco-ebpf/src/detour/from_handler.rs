@@ -1,0 +1,123 @@
+//! Packets of a handler's sockets.
+
+use aya_ebpf::programs::TcContext;
+use dysco_common::detour::{End, from_socket};
+use dysco_common::session::life;
+use dysco_common::tcp::{FIN, MIN_HEADER, RST};
+use dysco_common::{Counter, EventKind, mark};
+
+use super::change::{DIRECT, DROP, closes, cut_if_due, dropped, prepare, scale_of};
+use crate::Verdict;
+use crate::atomic;
+use crate::maps::{self, Flow, Run, Scratch, count};
+use crate::packet::{Direction, Key, find, load};
+use crate::relay::set_mark;
+use crate::write;
+
+/// Judges a packet that a handler's socket sends to its end.
+#[inline(always)]
+pub fn comes(ctx: &TcContext) -> Verdict {
+    let mut key = Key::default();
+    let key = &mut key;
+    // The near socket has the address of the remote end, and the far one that of the local end.
+    let mut run = find(ctx, Direction::In, key).map(|found| (End::Local, found));
+    let mut flow = maps::find(key);
+    if flow.is_none() {
+        run = find(ctx, Direction::Out, key).map(|found| (End::Remote, found));
+        flow = maps::find(key);
+    }
+    let (Some((to, found)), Some(Flow { s, slot, .. })) = (run, flow) else {
+        return Verdict::Drop;
+    };
+    let Some(Scratch { packet: p, .. }) = maps::scratch(Run::Ingress as u32) else {
+        return Verdict::Drop;
+    };
+    if load(ctx, key, &found, p).is_none() {
+        return Verdict::Drop;
+    }
+    let fate = dysco_from_handler(slot, (to == End::Remote) as u32);
+    if fate == DROP {
+        return dropped(Counter::DroppedHandler);
+    }
+    if found.seg.has(RST) && s.life.reset == 0 {
+        s.life.reset = life::SEEN;
+        maps::tell(EventKind::Reset, slot);
+    }
+    if !write::apply(ctx, Run::Ingress as u32) {
+        return dropped(Counter::DroppedError);
+    }
+    count(Counter::FromHandler);
+    let Some(d) = maps::detour(slot) else {
+        return Verdict::Drop;
+    };
+    if to == End::Remote {
+        set_mark(ctx, mark::RELAYED);
+        return Verdict::Redirect {
+            ifindex: d.interface,
+        };
+    }
+    set_mark(ctx, mark::DELIVERED);
+    let [a, b, e, f, g, h, ..] = d.address;
+    if ctx.store(0, &[a, b, e, f, g, h], 0).is_err() {
+        return dropped(Counter::DroppedError);
+    }
+    Verdict::Deliver {
+        ifindex: d.interface,
+    }
+}
+
+/// Prepares the change of a packet of a handler's socket in the scratch memory of ingress.
+/// Exported: see `from_end`.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_from_handler(slot: u32, remote: u32) -> u32 {
+    let (
+        Some(Scratch {
+            packet: p,
+            change: c,
+            ..
+        }),
+        Some(s),
+        Some(d),
+    ) = (
+        maps::scratch(Run::Ingress as u32),
+        maps::session(slot),
+        maps::detour(slot),
+    )
+    else {
+        return DROP;
+    };
+    let (to, highest, clock) = if remote != 0 {
+        (End::Remote, s.snd_max, s.tsval_out)
+    } else {
+        (End::Local, s.rcv_max, s.tsval_in)
+    };
+    let elsewhere = d.paired != 0;
+    let (_, way) = d.ways(to);
+    if p.seg.span() > 0 && !cut_if_due(way, highest, elsewhere) {
+        return DROP;
+    }
+    // The end applies the scale of the other end to the windows that it receives.
+    let scale = scale_of(s, to.other());
+    let was_done = d.out.is_done() as u32 + d.back.is_done() as u32;
+    let Some(out) = from_socket(d, to, &p.seg, scale) else {
+        return DROP;
+    };
+    if d.out.is_done() as u32 + d.back.is_done() as u32 != was_done {
+        maps::tell(EventKind::Rerouted, slot);
+    }
+    if elsewhere {
+        // What the other end sends comes by this socket alone.
+        let _ = atomic::raise(&mut s.rcv_max, d.back.sent);
+        if p.seg.has(FIN) {
+            s.life.fin_in |= life::SEEN;
+        }
+        closes(s, slot);
+    }
+    // Packets to the local end have the remote end as their source.
+    prepare(p.seg.flags, &p.key, to.other(), &out, c);
+    if p.header.data_offset() > MIN_HEADER && p.header.starts_with_timestamps() {
+        c.edit.tsval_add = clock.wrapping_sub(p.header.timestamps().0);
+    }
+    DIRECT
+}
