@@ -2,7 +2,7 @@
 
 use aya_ebpf::bindings::{__sk_buff, BPF_F_INGRESS};
 use aya_ebpf::programs::TcContext;
-use dysco_common::detour::{Detour, End, Header, from_end};
+use dysco_common::detour::{Detour, End, Header, from_end, phase};
 use dysco_common::session::{Session, life};
 use dysco_common::tcp::{ACK, FIN, RST, Segment};
 use dysco_common::two_paths::Copy;
@@ -51,8 +51,10 @@ pub extern "C" fn dysco_route(slot: u32, run: u32) -> u32 {
     if !cut_if_due(way, highest, elsewhere) {
         return 0;
     }
-    if d.paired != 0 && was_cut != d.out.cut_set && from == End::Local {
-        // The other host waits for it.
+    let leaves = way.phase == phase::LEAVING;
+    if way.cut_set != was_cut && (leaves || d.paired != 0) {
+        // The other host of a pair waits for it. A socket that gets nothing more owes an
+        // acknowledgement.
         maps::tell(EventKind::Rerouted, slot);
     }
     let was_done = d.out.is_done() as u32 + d.back.is_done() as u32;

@@ -218,7 +218,12 @@ impl Services {
             return;
         };
         self.tell_peer(plane, slot, &d);
-        let stage = self.sessions.get(&slot).map(|one| one.stage);
+        let one = self.sessions.get(&slot);
+        let stage = one.map(|one| one.stage);
+        let leaves = one.filter(|one| one.stage == Stage::Leaving);
+        if let Some(sockets) = leaves.and_then(|one| one.sockets.as_ref()) {
+            sockets.acknowledge();
+        }
         match stage {
             Some(Stage::Entering) if are(&d, phase::THROUGH) => self.all_in(plane, slot),
             Some(Stage::Leaving) if are(&d, phase::DIRECT) && self.may_forget(slot) => {
