@@ -39,6 +39,12 @@ pub enum Families {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PolicyRule {
+    /// Id of the cgroup whose programs, or those of the cgroups below it, open the sessions; 0 for any.
+    pub group: u64,
+    /// Depth of that cgroup below the root of the hierarchy.
+    pub level: u32,
+    /// User whose programs open the sessions; valid if `of_user` is not 0.
+    pub user: u32,
     /// Source prefix, host bits zero.
     pub source: Addr,
     /// Mask of the source prefix.
@@ -57,8 +63,8 @@ pub struct PolicyRule {
     pub otherwise: u8,
     /// Not 0 if sessions get services before their first byte. The rule then has no chain.
     pub serves: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// Not 0 if only the sessions of `user` match.
+    pub of_user: u8,
     /// Generation of the policy that the rule belongs to.
     pub generation: u32,
     /// Hosts of the chain; none for sessions without a chain.
@@ -66,7 +72,13 @@ pub struct PolicyRule {
 }
 
 impl PolicyRule {
-    /// Returns true if a session that this end opens matches the rule.
+    /// True if the rule is about the sessions of some programs of this host.
+    #[inline(always)]
+    pub const fn has_opener(&self) -> bool {
+        self.of_user != 0 || self.group != 0
+    }
+
+    /// Returns true if the ends of a session that this end opens match the rule.
     #[inline(always)]
     pub fn matches(&self, session: &FlowKey) -> bool {
         let port = u16::from_be(session.remote_port);

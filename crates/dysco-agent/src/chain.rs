@@ -54,6 +54,12 @@ impl Agent {
         lock(&self.chains).in_force()
     }
 
+    /// Returns the index of the rule that opened a session (`Session::laid_by`), if the rule is in
+    /// force.
+    pub fn rule_index(&self, name: u32) -> Option<usize> {
+        lock(&self.chains).index_of(name)
+    }
+
     /// Lets a chain's SYNs go to a host.
     pub fn set_hop(&self, host: IpAddr, hop: &Hop) -> Result<(), AgentError> {
         let mut chains = lock(&self.chains);

@@ -36,6 +36,15 @@ pub struct RuleReport {
     pub destination: String,
     /// Ports, or `any`.
     pub ports: String,
+    /// User whose programs open the sessions; any user if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// cgroup whose programs open the sessions; any if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<String>,
+    /// True if this host has no such user or cgroup at the moment, so that no session matches.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub absent: bool,
     /// Hosts of the rule's chain.
     pub chain: Vec<Element>,
     /// Services that its sessions get before their first byte.

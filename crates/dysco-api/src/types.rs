@@ -95,6 +95,12 @@ pub enum Request {
         source: SocketAddr,
         /// Address of the other end.
         destination: SocketAddr,
+        /// User whose program would open the session.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        user: Option<String>,
+        /// cgroup of that program, by its path below the root of the hierarchy.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cgroup: Option<String>,
     },
     /// Reports events as they occur: [`Reply::Event`]s until the client disconnects.
     Monitor,

@@ -17,6 +17,7 @@
 
 mod compile;
 mod elements;
+mod opener;
 
 use std::collections::HashSet;
 use std::io;
@@ -32,6 +33,7 @@ use toml::Spanned;
 use crate::values::cause_of;
 use crate::{Place, PortList, PortRange, Prefix};
 pub use elements::Elements;
+pub use opener::{GroupPath, Opener, UserName};
 
 /// A policy that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -107,12 +109,28 @@ pub struct Rule {
         deserialize_with = "ports"
     )]
     pub ports: Vec<PortRange>,
+    /// User whose programs open the sessions; any user if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
+    /// cgroup whose programs, or those of the cgroups below it, open the sessions; any if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cgroup: Option<GroupPath>,
     /// Elements that the sessions pass, in order. Sessions go direct if the list is empty.
     pub chain: Elements,
     /// Treatment of sessions while one of the hosts is unavailable, or if they cannot have the
     /// services.
     #[serde(default)]
     pub otherwise: Otherwise,
+}
+
+impl Rule {
+    /// Returns the programs that the rule is about.
+    pub fn opener(&self) -> Opener {
+        Opener {
+            user: self.user.clone(),
+            cgroup: self.cgroup.clone(),
+        }
+    }
 }
 
 fn ports<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<PortRange>, D::Error> {
@@ -195,9 +213,13 @@ impl Policy {
         Ok(policy)
     }
 
-    /// Refuses chains that lead through the opening host itself.
+    /// Refuses chains that lead through the opening host itself, and users that it does not have.
     fn check_host(&self, own: &[IpAddr]) -> Result<(), Cause> {
         for (rule, name) in self.rules.iter().zip(self.names()) {
+            if let Some(Err(cause)) = rule.user.as_ref().map(UserName::uid) {
+                let why = format!("rule {name}: {}", cause.why);
+                return Err(Cause { why, ..cause });
+            }
             let mut hosts = rule.chain.hosts.iter().map(Element::host);
             if let Some(host) = hosts.find(|host| own.contains(host)) {
                 let why =
@@ -214,12 +236,26 @@ impl Policy {
         numbered.map(|(rule, n)| rule.name.clone().unwrap_or_else(|| format!("#{n}")))
     }
 
-    /// Returns the index of the rule for a session, if one matches.
-    pub fn find(&self, source: SocketAddr, destination: SocketAddr) -> Option<usize> {
+    /// Returns the index of the rule for a session that a program opens, if one matches. A rule about
+    /// some programs matches only if `opener` says that the program is one of them.
+    pub fn find(
+        &self,
+        source: SocketAddr,
+        destination: SocketAddr,
+        opener: &Opener,
+    ) -> Option<usize> {
         let session = FlowKey::new(source, destination);
-        let (rules, parts) = self.compile();
-        let at = rules.iter().position(|rule| rule.matches(&session))?;
-        parts.get(at).copied()
+        let matches = |rule: &Rule| {
+            let mut parts = rule.compile().into_iter();
+            rule.opener().includes(opener) && parts.any(|part| part.matches(&session))
+        };
+        self.rules.iter().position(matches)
+    }
+
+    /// True if a rule is about some programs: then its form for the data plane changes with the users
+    /// and cgroups of the host.
+    pub fn has_openers(&self) -> bool {
+        self.rules.iter().any(|rule| !rule.opener().is_any())
     }
 
     /// Returns the pairs of hosts that should know each other: each host of a chain and the host
@@ -270,7 +306,10 @@ mod tests {
             otherwise = "direct"
         "#;
         let policy = parse(text).unwrap();
-        let find = |from: &str, to: &str| policy.find(from.parse().unwrap(), to.parse().unwrap());
+        let find = |from: &str, to: &str| {
+            let opener = Opener::default();
+            policy.find(from.parse().unwrap(), to.parse().unwrap(), &opener)
+        };
         assert_eq!(find("10.0.1.1:1000", "10.0.3.1:8050"), Some(0));
         assert_eq!(find("10.0.1.1:1000", "10.0.3.1:8101"), Some(1));
         assert_eq!(find("10.0.2.1:1000", "10.0.3.1:8101"), None);
@@ -286,6 +325,34 @@ mod tests {
     }
 
     #[test]
+    fn rules_about_some_programs_match_those_alone() {
+        let text = r#"
+            [[rule]]
+            user = 7
+            cgroup = "system.slice"
+            chain = ["+crypt"]
+
+            [[rule]]
+            user = "root"
+            chain = ["10.0.2.1"]
+        "#;
+        let policy = parse(text).unwrap();
+        assert!(policy.has_openers());
+        let find = |user: &str, cgroup: &str| {
+            let opener = Opener {
+                user: user.parse().ok(),
+                cgroup: cgroup.parse().ok(),
+            };
+            let [from, to] = ["10.0.1.1:1000", "10.0.3.1:80"].map(|at| at.parse().unwrap());
+            policy.find(from, to, &opener)
+        };
+        assert_eq!(find("7", "system.slice/a.service"), Some(0));
+        assert_eq!(find("7", ""), None);
+        assert_eq!(find("root", "system.slice"), Some(1));
+        assert_eq!(find("", ""), None);
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_where_it_stands() {
         for (rule, why) in [
             (r#"chain = ["10.0.0.1", "10.0.0.1"]"#, "twice"),
@@ -297,6 +364,8 @@ mod tests {
             (r#"chain = ["0.0.0.0"]"#, "no host"),
             ("chain = []\ncolour = 1", "colour"),
             ("chain = []\nports = [0]", "port"),
+            ("chain = []\nuser = -1", "user"),
+            ("chain = []\ncgroup = \"../a\"", "cgroup"),
             (
                 r#"chain = ["1.0.0.1","1.0.0.2","1.0.0.3","1.0.0.4","1.0.0.5","1.0.0.6","1.0.0.7","1.0.0.8","1.0.0.9"]"#,
                 "most",

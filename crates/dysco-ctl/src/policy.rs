@@ -48,6 +48,12 @@ enum Command {
         source: Endpoint,
         /// The destination: an address and port
         destination: Destination,
+        /// User whose program would open the session
+        #[arg(long, value_name = "USER")]
+        user: Option<String>,
+        /// Control group of that program, as in /proc/PID/cgroup
+        #[arg(long, value_name = "PATH")]
+        cgroup: Option<String>,
     },
 }
 
@@ -124,11 +130,14 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
         Command::Explain {
             source,
             destination,
+            user,
+            cgroup,
         } => {
-            let (source, destination) = (source.0, destination.0);
             let mut client = context.ask(&Request::PolicyExplain {
-                source,
-                destination,
+                source: source.0,
+                destination: destination.0,
+                user,
+                cgroup,
             })?;
             let Reply::Explained(explained) = client.reply()? else {
                 return Err(CliError::Unexpected);
@@ -201,6 +210,19 @@ fn elements(rule: &RuleReport) -> String {
     services.collect::<Vec<_>>().join(", ")
 }
 
+/// Returns the programs that a rule is about, and their addresses.
+fn sources(rule: &RuleReport) -> String {
+    let user = rule.user.iter().map(|user| format!("user {user}"));
+    let cgroup = rule.cgroup.iter().map(|path| format!("cgroup {path}"));
+    let absent = rule.absent.then(|| "not on this host now".to_owned());
+    let address = (rule.source != "any").then(|| rule.source.clone());
+    let all: Vec<_> = user.chain(cgroup).chain(absent).chain(address).collect();
+    match all.is_empty() {
+        true => rule.source.clone(),
+        false => all.join(", "),
+    }
+}
+
 fn text(report: &PolicyReport) -> String {
     let mut rules = table([
         "RULE",
@@ -215,7 +237,7 @@ fn text(report: &PolicyReport) -> String {
         let otherwise = format!("{:?}", rule.otherwise).to_lowercase();
         rules.add_row([
             rule.name.clone(),
-            rule.source.clone(),
+            sources(rule),
             rule.destination.clone(),
             rule.ports.clone(),
             elements(rule),
@@ -247,6 +269,28 @@ mod tests {
         assert_eq!(checked(1, None), "1 rule, all right");
         assert_eq!(checked(0, None), "0 rules, all right");
         assert!(checked(2, Some("why")).ends_with("this one refuses it: why"));
+    }
+
+    #[test]
+    fn the_sources_of_a_rule_are_programs_and_addresses() {
+        let rule = |user: Option<&str>, source: &str| RuleReport {
+            name: "r".into(),
+            source: source.into(),
+            destination: "any".into(),
+            ports: "any".into(),
+            user: user.map(Into::into),
+            cgroup: user.map(|_| "a.slice".into()),
+            absent: user.is_some(),
+            chain: Vec::new(),
+            services: Vec::new(),
+            missing: Vec::new(),
+            otherwise: Default::default(),
+        };
+        assert_eq!(sources(&rule(None, "any")), "any");
+        assert_eq!(
+            sources(&rule(Some("bob"), "10.0.0.0/8")),
+            "user bob, cgroup a.slice, not on this host now, 10.0.0.0/8"
+        );
     }
 
     #[test]

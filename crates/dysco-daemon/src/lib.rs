@@ -5,6 +5,7 @@
 pub mod api;
 mod command_line;
 mod engine;
+mod groups;
 mod handlers;
 pub mod metrics;
 mod namespaces;

@@ -110,6 +110,14 @@ impl Chains {
         Ok(Some(its.copied().collect()))
     }
 
+    /// Returns the index of the rule with this name, if it is in force.
+    pub(super) fn index_of(&self, name: u32) -> Option<usize> {
+        let now = self.in_force.get(&0, 0).map(InForce::of).ok()?;
+        let index = (name & 0xff) as usize;
+        let rule = self.rules.get(now.first as usize + index)?;
+        (now.generation == rule.generation && rule.is_named(name)).then_some(index)
+    }
+
     /// Records the chains of sessions whose rule is no longer in force. The chain of each
     /// session is thus known from its rule or from this record.
     fn note(&mut self, in_force: u32, sessions: Vec<(u32, Session)>) -> Result<(), AgentError> {

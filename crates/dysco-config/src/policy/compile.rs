@@ -1,6 +1,7 @@
 //! Conversion of the policy into the data plane's form and back.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::path::Path;
 
 use dysco_common::chain::Chain;
 use dysco_common::policy::{Families, Otherwise, PolicyRule};
@@ -11,16 +12,21 @@ use crate::{PortRange, Prefix};
 
 impl Policy {
     /// Returns the rules in the data plane's form, and for each of them the index of the rule
-    /// that it is a part of.
-    pub fn compile(&self) -> (Vec<PolicyRule>, Vec<usize>) {
+    /// that it is a part of. `groups` is the root of the hierarchy of cgroups. A rule about a user or a
+    /// cgroup that this host does not have is left out.
+    pub fn compile(&self, groups: &Path) -> (Vec<PolicyRule>, Vec<usize>) {
         let each = self.rules.iter().enumerate();
-        each.flat_map(|(index, rule)| rule.compile().into_iter().map(move |r| (r, index)))
-            .unzip()
+        let parts = each.flat_map(|(index, rule)| {
+            let opener = rule.opener();
+            let parts = rule.compile().into_iter();
+            parts.filter_map(move |part| Some((opener.compile(part, groups)?, index)))
+        });
+        parts.unzip()
     }
 
     /// Returns the policy that these rules represent, without names. Consecutive rules that
     /// differ only in their ports become one. Returns `None` if this version does not know the
-    /// kind of an element, or a rule has services, which only the file names.
+    /// kind of an element, or a rule has services, a user or a cgroup, which only the file names.
     pub fn of_compiled(compiled: &[PolicyRule]) -> Option<Policy> {
         let mut rules: Vec<Rule> = Vec::new();
         for rule in compiled {
@@ -48,7 +54,8 @@ impl Rule {
         }
     }
 
-    fn compile(&self) -> Vec<PolicyRule> {
+    /// Returns the rule without the programs that it is about, in the data plane's form.
+    pub(super) fn compile(&self) -> Vec<PolicyRule> {
         let source = self.source.unwrap_or(Prefix::ALL).rule(0, 0);
         let destination = self.destination.unwrap_or(Prefix::ALL);
         let all = [PortRange::ALL];
@@ -78,8 +85,7 @@ impl Rule {
     }
 
     fn of_compiled(rule: &PolicyRule) -> Option<Rule> {
-        if rule.serves != 0 {
-            // Only the file names the services.
+        if rule.serves != 0 || rule.has_opener() {
             return None;
         }
         let prefix = |address, mask| prefix(address, mask, rule.families == Families::V4 as u8);
@@ -90,6 +96,8 @@ impl Rule {
         let elements = rule.chain.elements().iter();
         let read = Rule {
             name: None,
+            user: None,
+            cgroup: None,
             source: prefix(&rule.source, &rule.source_mask),
             destination: prefix(&rule.destination, &rule.destination_mask),
             ports: Some(ports)
@@ -132,8 +140,6 @@ fn prefix(address: &Addr, mask: &Addr, v4: bool) -> Option<Prefix> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]
@@ -167,9 +173,10 @@ mod tests {
             chain = []
         "#;
         let written = Policy::parse(Path::new("policy.toml"), text).unwrap();
-        let (compiled, _) = written.compile();
+        let groups = Path::new("/sys/fs/cgroup");
+        let (compiled, _) = written.compile(groups);
         let read = Policy::of_compiled(&compiled).unwrap();
-        assert_eq!(read.compile(), written.compile());
+        assert_eq!(read.compile(groups), written.compile(groups));
         assert_eq!(read.acquaintances(), written.acquaintances());
         let unnamed = |rule: &Rule| Rule {
             name: None,

@@ -7,6 +7,7 @@
 
 mod file;
 mod keys;
+pub(in crate::engine) mod openers;
 mod policy;
 mod published;
 mod stale;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use dysco_common::Element;
 use dysco_common::chain::Hop;
+use dysco_common::policy::PolicyRule;
 use dysco_config::policy::Policy;
 use dysco_control::Incoming;
 use dysco_explain::Cause;
@@ -90,6 +92,8 @@ impl Chains {
 pub(super) struct Chains {
     /// Policy that the data plane has.
     policy: Policy,
+    /// The policy as the data plane has it, and for each part the index of its rule.
+    compiled: (Vec<PolicyRule>, Vec<usize>),
     /// Reason for which the file's policy is not in force.
     error: Option<Cause>,
     /// True if this process or an earlier one ever put a policy in force.

@@ -62,7 +62,8 @@ pub unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
     let mut rule = NO_RULE;
     // SAFETY: the program's own context.
     if unsafe { dysco_chain_pending(skb) } == 0 {
-        rule = dysco_chain_rule(OUT);
+        // SAFETY: the program's own context.
+        rule = unsafe { dysco_chain_rule(skb, OUT) };
         if rule != NO_RULE {
             rule = dysco_chain_choose(OUT, rule);
         }

@@ -1,8 +1,10 @@
 //! Matching of the policy's rules against a SYN.
 
+use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::helpers::generated::{bpf_get_socket_uid, bpf_skb_ancestor_cgroup_id};
 use dysco_common::Counter;
 use dysco_common::chain::{MAX_CHAIN, WireElement};
-use dysco_common::policy::{InForce, MAX_RULES, Otherwise, rule_name};
+use dysco_common::policy::{InForce, MAX_RULES, Otherwise, PolicyRule, rule_name};
 
 use crate::maps::{self, HOPS, IN_FORCE, POLICY, Scratch, count};
 use crate::packet::HEADERLESS;
@@ -15,7 +17,7 @@ pub const REFUSED: u32 = u32::MAX;
 /// Finds the rule for the SYN in the scratch memory. Returns its name or [`NO_RULE`].
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn dysco_chain_rule(run: u32) -> u32 {
+pub unsafe extern "C" fn dysco_chain_rule(skb: *mut __sk_buff, run: u32) -> u32 {
     let Some(word) = IN_FORCE.get(0) else {
         return NO_RULE;
     };
@@ -25,7 +27,9 @@ pub extern "C" fn dysco_chain_rule(run: u32) -> u32 {
     }
     let mut index = 0;
     while index < MAX_RULES as u32 {
-        match dysco_chain_matches(run, in_force.first + index, in_force.generation) {
+        let at = in_force.first + index;
+        // SAFETY: the program's own context.
+        match unsafe { dysco_chain_matches(skb, run, at, in_force.generation) } {
             NO_MATCH => index += 1,
             MATCH => return rule_name(in_force.generation, index),
             _ => return NO_RULE,
@@ -41,18 +45,36 @@ const END: u32 = 2;
 /// Matches one rule against the SYN.
 #[inline(never)]
 #[unsafe(no_mangle)]
-extern "C" fn dysco_chain_matches(run: u32, at: u32, generation: u32) -> u32 {
+unsafe extern "C" fn dysco_chain_matches(
+    skb: *mut __sk_buff,
+    run: u32,
+    at: u32,
+    generation: u32,
+) -> u32 {
     let (Some(rule), Some(Scratch { packet: p, .. })) = (POLICY.get(at), maps::scratch(run)) else {
         return END;
     };
     if rule.generation != generation {
         return END;
     }
-    if rule.matches(&p.key.whole) {
+    if rule.matches(&p.key.whole) && opener_matches(skb, rule) {
         MATCH
     } else {
         NO_MATCH
     }
+}
+
+/// Returns true if the socket that sends the packet belongs to the programs that the rule is about.
+#[inline(always)]
+fn opener_matches(skb: *mut __sk_buff, rule: &PolicyRule) -> bool {
+    // SAFETY: the program's own context. A packet without a socket has the user 65534 and no cgroup.
+    let of_user = || rule.of_user == 0 || unsafe { bpf_get_socket_uid(skb) } == rule.user;
+    let of_group = || {
+        let level = rule.level as i32;
+        // SAFETY: the same.
+        rule.group == 0 || unsafe { bpf_skb_ancestor_cgroup_id(skb, level) } == rule.group
+    };
+    of_user() && of_group()
 }
 
 /// Copies the chain of a rule that has matched, if its hosts are known.

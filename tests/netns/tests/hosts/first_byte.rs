@@ -11,6 +11,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use dysco_netns::fleet::Fleet;
 use dysco_netns::stream::{Plan, all_intact};
 use dysco_netns::{Family, Host, Lab, Program, Role, capture, wait};
+use nix::unistd::setfsuid;
 use serde_json::{Value, json};
 
 use crate::both_ends::BothEnds;
@@ -82,6 +83,95 @@ fn a_rule_gives_sessions_services_before_the_first_byte() -> Result<()> {
         here.finish()?;
     }
     Ok(())
+}
+
+/// Returns the number of sessions that have services.
+fn served(here: &OneEnd) -> Result<usize> {
+    let listed = here.service(&["list"])?;
+    listed.as_array().map(Vec::len).context("no list")
+}
+
+#[test]
+fn a_rule_gives_the_sessions_of_a_users_programs_services() -> Result<()> {
+    const NOBODY: u32 = 65_534;
+    let here = OneEnd::new("firstuser", Family::V4)?;
+    let (fleet, host) = (&here.fleet, &here.lab.client);
+    let rule = "user = \"nobody\"\nports = [9001]\nchain = [\"+count\"]";
+    give(fleet, host, rule)?;
+    let explain = ["policy", "explain", "10.0.1.1", "10.0.3.1:9001"];
+    for (user, verdict) in [
+        ("nobody", "services"),
+        ("65534", "services"),
+        ("root", "direct"),
+    ] {
+        let explained = fleet.json(host, &[&explain[..], &["--user", user]].concat())?;
+        ensure!(explained["verdict"] == verdict, "{user}: {explained}");
+    }
+    let at = Role::Server.at(Family::V4, 9001);
+    let of_root = open(&here.lab, at)?;
+    say(&of_root.0, &of_root.1, "hello")?;
+    ensure!(served(&here)? == 0, "another user's session has services");
+    let listener = here.lab.server.run(move || TcpListener::bind(at))?;
+    let client = host.run(move || {
+        // The user of a socket is that of the file system, of the thread that makes it.
+        setfsuid(NOBODY.into());
+        let client = TcpStream::connect(at);
+        setfsuid(0.into());
+        client
+    })?;
+    let (server, _) = listener.accept()?;
+    server.set_read_timeout(Some(SOON))?;
+    say(&client, &server, "hello")?;
+    ensure!(served(&here)? == 1, "the session has no services");
+    let counted = counts(fleet, host)?;
+    ensure!(counted == json!({"forward": 5, "back": 0}), "{counted}");
+    drop((of_root, client, server));
+    here.finish()
+}
+
+#[test]
+fn a_rule_gives_the_sessions_of_a_control_group_services() -> Result<()> {
+    let here = OneEnd::new("firstgroup", Family::V4)?;
+    let (fleet, host) = (&here.fleet, &here.lab.client);
+    let name = format!("dysco-test-{}", std::process::id());
+    let rule = format!("cgroup = \"{name}\"\nports = [9001]\nchain = [\"+count\"]");
+    give(fleet, host, &rule)?;
+    let absent = || -> Result<bool> {
+        let listed = fleet.json(host, &["policy", "list"])?;
+        Ok(listed["rules"][0]["absent"] == true)
+    };
+    ensure!(absent()?, "there is no such group yet");
+    let root = host.dir().join("cgroup");
+    let root = root.to_str().context("no path")?;
+    let make = format!("mkdir {root} && mount -t cgroup2 none {root} && mkdir -p {root}/{name}/in");
+    host.output("sh", &["-c", &make])?;
+    wait::until("the group to be found", SOON, || {
+        absent().is_ok_and(|absent| !absent).then_some(())
+    })?;
+    let at = Role::Server.at(Family::V4, 9001);
+    let listener = here.lab.server.run(move || TcpListener::bind(at))?;
+    let others = host.run(move || TcpStream::connect(at))?;
+    let server_of_others = listener.accept()?.0;
+    let join = format!("echo $$ > {root}/{name}/in/cgroup.procs && exec socat - TCP:{at}");
+    let mut program = host.spawn(Program::new("sh").args(["-c", &join]))?;
+    let (server, _) = listener.accept()?;
+    (&server).write_all(b"welcome")?;
+    wait::until("the session to be listed", SOON, || {
+        (served(&here).ok()? == 1).then_some(())
+    })?;
+    drop((server, others, server_of_others));
+    wait::until("the program to end", SOON, || {
+        (!program.runs()).then_some(())
+    })?;
+    host.output(
+        "sh",
+        &[
+            "-c",
+            &format!("rmdir {root}/{name}/in {root}/{name}; umount {root}"),
+        ],
+    )?;
+    drop(program);
+    here.finish()
 }
 
 /// A session that opens while a handler runs is held for milliseconds: the ends have said nothing

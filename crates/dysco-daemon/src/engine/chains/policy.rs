@@ -7,10 +7,11 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use dysco_api::{Explained, Failure, FailureCode, PolicyReport, Reply, RuleReport};
-use dysco_common::{Element, FlowKey};
-use dysco_config::policy::{Policy, PolicyError};
+use dysco_common::{Element, Session};
+use dysco_config::policy::{Opener, Policy, PolicyError};
 use dysco_explain::{Cause, Explain};
 
+use super::openers;
 use crate::engine::{Answer, Chains, Plane, services};
 
 impl Chains {
@@ -68,6 +69,7 @@ impl Chains {
         if !self.follows_store() && self.file.look(&plane.config.chain.policy) {
             self.read_policy(plane);
         }
+        self.follow_openers(plane);
     }
 
     /// Reads the policy's file, and puts it in force if it differs. If it cannot be used, the
@@ -148,8 +150,10 @@ impl Chains {
         for rule in policy.rules.iter().filter(|r| !r.chain.services.is_empty()) {
             services::known_from_start(&rule.chain.services)?;
         }
-        let (rules, _) = policy.compile();
-        plane.agent.apply_policy(&rules).map_err(|e| e.explain())?;
+        let compiled = openers::compiled(&policy, plane);
+        let applied = plane.agent.apply_policy(&compiled.0);
+        applied.map_err(|e| e.explain())?;
+        self.compiled = compiled;
         let text = format!("{} rules are in force", policy.rules.len());
         let serves = policy.rules.iter().any(|r| !r.chain.services.is_empty());
         (self.policy, self.applied) = (policy, true);
@@ -166,8 +170,12 @@ impl Chains {
     }
 
     /// Returns the services that the policy gives a session that this host has opened.
-    pub(in crate::engine) fn services_for(&self, key: &FlowKey) -> Option<services::Wanted> {
-        let at = self.policy.find(key.local(), key.remote())?;
+    pub(in crate::engine) fn services_for(
+        &self,
+        plane: &Plane,
+        s: &Session,
+    ) -> Option<services::Wanted> {
+        let at = self.rule_of(plane, s)?;
         let rule = self.policy.rules.get(at)?;
         let name = self.policy.names().nth(at).unwrap_or_default();
         (!rule.chain.services.is_empty()).then(|| services::Wanted {
@@ -206,6 +214,9 @@ impl Chains {
         RuleReport {
             name: self.policy.names().nth(at).unwrap_or_default(),
             source: any(rule.source.map(|p| p.to_string())),
+            user: rule.user.as_ref().map(ToString::to_string),
+            cgroup: rule.cgroup.as_ref().map(ToString::to_string),
+            absent: !self.compiled.1.contains(&at) && !rule.opener().is_any(),
             destination: any(rule.destination.map(|p| p.to_string())),
             ports: any((!ports.is_empty()).then(|| ports.join(", "))),
             chain: rule.chain.hosts.clone(),
@@ -289,6 +300,7 @@ impl Chains {
         plane: &Plane,
         source: std::net::SocketAddr,
         destination: std::net::SocketAddr,
+        opener: &Opener,
     ) -> Reply {
         if source.is_ipv4() != destination.is_ipv4() {
             return Reply::Error(of_two_families(source.ip(), destination.ip()));
@@ -299,7 +311,7 @@ impl Chains {
             .into_iter()
             .map(|(host, _)| host)
             .collect();
-        let found = self.policy.find(source, destination);
+        let found = self.policy.find(source, destination, opener);
         let rule = found.map(|at| self.rule_report(at, &there));
         let (verdict, text) = match &rule {
             None => ("direct", "no rule matches: it goes direct".to_owned()),

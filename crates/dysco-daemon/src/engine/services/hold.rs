@@ -60,7 +60,7 @@ impl ThisHost {
         }
         let wanted = match policy::run_of(s.laid_by) {
             Some(run) => self.services.run(run),
-            None => self.chains.services_for(&s.key),
+            None => self.chains.services_for(&self.plane, s),
         };
         self.services.hold(&mut self.plane, slot, wanted);
     }

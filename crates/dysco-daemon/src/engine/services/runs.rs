@@ -13,17 +13,15 @@ use std::path::{Path, PathBuf};
 use dysco_api::{Failure, FailureCode, Reply, RunReport, RunRequest, ServiceSpec};
 use dysco_common::policy::{MAX_RUNS, Otherwise};
 use dysco_explain::{Cause, Explain};
-use nix::mount::{MsFlags, mount};
 use rustix::fs::XattrFlags;
 
 use super::{Services, Wanted, choice};
 use crate::api::Caller;
 use crate::engine::Plane;
+use crate::groups::{self, PROCESSES};
 
 /// Folder of the cgroups, below the root of the hierarchy.
 const FOLDER: &str = "dysco";
-/// File of a cgroup with its processes.
-const PROCESSES: &str = "cgroup.procs";
 /// Attribute of a cgroup: the services, one a line.
 const ATTRIBUTE: &str = "trusted.dysco.services";
 /// Longest value of the attribute, in bytes.
@@ -114,7 +112,7 @@ impl Services {
         if known.is_empty() {
             return;
         }
-        let root = hierarchy(&plane.config.removal.state_dir);
+        let root = groups::root(&plane.config.removal.state_dir);
         let folders = match root.and_then(|root| fs::read_dir(root.join(FOLDER))) {
             Ok(folders) => folders,
             // The programs may run: their sessions are refused, and do not go without services.
@@ -170,7 +168,7 @@ impl Runs {
 impl Run {
     /// Makes a cgroup for a process.
     fn make(services: &[ServiceSpec], pid: i32, state: &Path) -> Result<Run, Cause> {
-        let root = hierarchy(state).map_err(failed("find the cgroup hierarchy"))?;
+        let root = groups::root(state).map_err(failed("find the cgroup hierarchy"))?;
         let parent = root.join(FOLDER);
         let folder = (0..NAMES).find_map(|n| {
             let folder = parent.join(format!("run-{pid}-{n}"));
@@ -205,23 +203,6 @@ impl Run {
         let file = self.folder.join(PROCESSES);
         fs::write(file, pid.to_string()).map_err(failed("move the program to its cgroup"))
     }
-}
-
-/// Returns the root of the version 2 hierarchy of cgroups. A host may hide the usual one by another
-/// `/sys`: then it is mounted in the folder of the state.
-fn hierarchy(state: &Path) -> io::Result<PathBuf> {
-    let mounts = procfs::process::Process::myself().and_then(|own| own.mountinfo());
-    let mounts = mounts.map_err(io::Error::other)?.into_iter();
-    let mut roots = mounts.filter(|mount| mount.fs_type == "cgroup2" && mount.root == "/");
-    let seen = roots.find(|mount| mount.mount_point.join(PROCESSES).exists());
-    if let Some(seen) = seen {
-        return Ok(seen.mount_point);
-    }
-    let own = state.join("cgroup");
-    fs::create_dir_all(&own)?;
-    let kind = Some("cgroup2");
-    mount(kind, &own, kind, MsFlags::empty(), None::<&str>)?;
-    Ok(own)
 }
 
 fn failed(what: &'static str) -> impl Fn(io::Error) -> Cause {
