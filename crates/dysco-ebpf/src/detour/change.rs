@@ -11,7 +11,7 @@ use crate::maps;
 use crate::packet::Key;
 use crate::write::Change;
 
-/// Result of [`dysco_detour`]: the packet is dropped.
+/// Result of a judgement: the packet is dropped.
 pub const DROP: u32 = 0;
 /// Apply the change; the packet continues.
 pub const DIRECT: u32 = 1;
