@@ -33,7 +33,7 @@ pub const HORIZON: u64 = 2_000_000_000;
 /// smaller than what a sender has under way drops more than the rate asks for.
 pub const BURST: u64 = 50_000_000;
 /// The same with departure times, by which nothing is dropped.
-pub const BURST_TIMED: u64 = 2_000_000;
+const BURST_TIMED: u64 = 2_000_000;
 
 const NANOS: u64 = 1_000_000_000;
 

@@ -29,7 +29,7 @@ pub const ECE: u8 = 64;
 /// CWR flag.
 pub const CWR: u8 = 128;
 /// AE flag (AccECN), the low bit of the byte before the flags.
-pub const AE: u8 = 1;
+const AE: u8 = 1;
 
 /// A TCP header, network order, in a buffer that can be read and written at any offset below 64.
 /// The last four bytes have no meaning.

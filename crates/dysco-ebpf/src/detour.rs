@@ -10,13 +10,13 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::detour::HANDLER_ADDRESS;
 use dysco_common::{Counter, mark};
 
-use crate::Verdict;
-use crate::egress;
 use crate::maps::{self, Flow, Run, Scratch, count};
+use crate::marks::{mark_of, set_mark};
+use crate::outgoing;
 use crate::packet::{Direction, Found, Key, find, load};
-use crate::relay::set_mark;
+use crate::verdict::{Verdict, dropped};
 use crate::write;
-use change::{DROP, HANDLER, UNCHANGED, dropped};
+use change::{DROP, HANDLER, UNCHANGED};
 use from_end::{dysco_detour, dysco_detour_copy, dysco_route};
 
 pub use from_handler::comes;
@@ -32,10 +32,10 @@ pub fn leaves(ctx: &TcContext) -> Verdict {
     let Some(Flow { s, slot, .. }) = maps::find(key) else {
         return Verdict::Drop;
     };
-    if egress::mark_of(ctx) == mark::COPY {
+    if mark_of(ctx) == mark::COPY {
         return copy_leaves(ctx, key, &found, slot);
     }
-    if egress::take(ctx, Run::Egress, key, &found).is_none() {
+    if outgoing::take(ctx, Run::Egress, key, &found).is_none() {
         return Verdict::Drop;
     }
     if let Some((tsval, _)) = found.timestamps(ctx) {
@@ -60,7 +60,7 @@ pub fn arrives(ctx: &TcContext) -> Verdict {
     let Some(Flow { s, slot, .. }) = maps::find(key) else {
         return Verdict::Drop;
     };
-    let mark = egress::mark_of(ctx);
+    let mark = mark_of(ctx);
     if mark == mark::DELIVERED {
         set_mark(ctx, 0);
         return Verdict::Pass;
@@ -94,7 +94,7 @@ pub fn arrives(ctx: &TcContext) -> Verdict {
 /// Sends a copy of a packet of the local end, on its second pass.
 #[inline(always)]
 fn copy_leaves(ctx: &TcContext, key: &Key, found: &Found, slot: u32) -> Verdict {
-    if egress::take(ctx, Run::Copy, key, found).is_none() {
+    if outgoing::take(ctx, Run::Copy, key, found).is_none() {
         return Verdict::Drop;
     }
     // SAFETY: the program's own context.

@@ -1,35 +1,31 @@
 //! Packets of the local end, on their way out.
 
-mod both_paths;
+pub mod both_paths;
 
 use core::hint::cold_path;
 
 use aya_ebpf::programs::TcContext;
 #[cfg(not(feature = "headerless"))]
 use dysco_common::detour::program;
-use dysco_common::session::{Session, State, life};
-use dysco_common::tcp::{FIN, RST, SYN, Segment};
-use dysco_common::two_paths;
-use dysco_common::{Counter, EventKind, Path, mark};
+use dysco_common::session::{Session, State};
+use dysco_common::tcp::{FIN, RST, SYN};
+use dysco_common::{Counter, Path, mark};
 
-use crate::Verdict;
 use crate::chain;
-use crate::fast_path;
 use crate::hold;
 use crate::hop;
 use crate::icmp;
-use crate::ingress;
 use crate::learn;
 use crate::maps::{self, Flow, OWN, Run, Scratch, count};
-use crate::packet::{Direction, Found, Key, find, load};
+use crate::marks::{mark_of, set_mark};
+use crate::outgoing::{take, track, write};
+use crate::packet::{Direction, Found, Key, find};
 use crate::relay;
 use crate::second_path;
 use crate::steer;
 use crate::transit;
-use crate::write;
-use both_paths::{header_copy, on_two_paths};
-
-pub use both_paths::{new_path, old_path};
+use crate::verdict::Verdict;
+use both_paths::{header_copy, new_path, on_two_paths};
 
 /// Judges an outgoing packet that needs a closer look.
 #[inline(always)]
@@ -41,7 +37,7 @@ pub fn run(ctx: TcContext) -> Verdict {
     }
     if mark == mark::UNROUTED {
         cold_path();
-        relay::set_mark(&ctx, mark::RELAYED);
+        set_mark(&ctx, mark::RELAYED);
         return Verdict::Redirect {
             // SAFETY: a readable field of the context.
             ifindex: unsafe { (*ctx.skb.skb).ifindex },
@@ -49,7 +45,7 @@ pub fn run(ctx: TcContext) -> Verdict {
     }
     let steered = mark == mark::STEERED;
     if steered {
-        relay::set_mark(&ctx, 0);
+        set_mark(&ctx, 0);
     }
     let mut key = Key::default();
     let key = &mut key;
@@ -94,73 +90,59 @@ pub fn run(ctx: TcContext) -> Verdict {
             track(&ctx, s, &found, slot);
             Verdict::Pass
         }
-        Some(State::NewPath) => {
+        _ => {
             cold_path();
-            with_options(&ctx, s, key, &found, slot)
+            in_rare_state(&ctx, s, mark, key, &found, slot)
         }
-        Some(State::Return) => {
-            cold_path();
-            send_dsr(&ctx, s, key, &found, slot)
-        }
-        Some(State::TwoPaths) => {
-            cold_path();
-            on_two_paths(&ctx, s, key, &found, slot)
-        }
+    }
+}
+
+/// Judges a packet of a session that is neither tracked nor opening.
+#[inline(always)]
+fn in_rare_state(
+    ctx: &TcContext,
+    s: &mut Session,
+    mark: u32,
+    key: &Key,
+    found: &Found,
+    slot: u32,
+) -> Verdict {
+    match State::from_word(s.state) {
+        Some(State::NewPath) => with_options(ctx, s, key, found, slot),
+        Some(State::Return) => send_dsr(ctx, s, key, found, slot),
+        Some(State::TwoPaths) => on_two_paths(ctx, s, key, found, slot),
         Some(State::Tombstone) => {
-            cold_path();
             count(Counter::DroppedTombstone);
             Verdict::Drop
         }
-        Some(State::RelayTwoPaths) => {
-            cold_path();
-            relay::to_end(&ctx, s, key, &found, slot)
-        }
-        Some(State::Relay) if steered => {
-            cold_path();
-            steer::leaves(&ctx, s, &found)
-        }
+        Some(State::RelayTwoPaths) => relay::to_end(ctx, s, key, found, slot),
+        Some(State::Relay) if mark == mark::STEERED => steer::leaves(ctx, s, found),
         Some(State::Relay) => {
-            cold_path();
             // The stack has no part in the session any longer.
             count(Counter::DroppedLateOld);
             Verdict::Drop
         }
-        Some(State::Held) => {
-            cold_path();
-            hold::judge(&ctx, Run::Egress, key, &found, slot)
-        }
+        Some(State::Held) => hold::judge(ctx, Run::Egress, key, found, slot),
         #[cfg(not(feature = "headerless"))]
         Some(State::Detour) => {
-            cold_path();
-            maps::continue_in(&ctx, program::EGRESS);
+            maps::continue_in(ctx, program::EGRESS);
             Verdict::Drop
         }
         #[cfg(feature = "headerless")]
         Some(State::Detour) => Verdict::Pass,
         Some(State::Adopted) => {
-            cold_path();
             if learn::heard(s, &found.seg, Direction::Out, slot) {
-                track(&ctx, s, &found, slot);
+                track(ctx, s, found, slot);
             }
             Verdict::Pass
         }
-        Some(State::Switching) => {
-            cold_path();
-            second_path::leaves(&ctx, s, key, &found, slot)
-        }
-        Some(State::Passing) => {
-            cold_path();
-            transit::leaves(&ctx, mark, key, &found, slot)
-        }
+        Some(State::Switching) => second_path::leaves(ctx, s, key, found, slot),
+        Some(State::Passing) => transit::leaves(ctx, mark, key, found, slot),
         // A sent packet takes the session's other entry.
         Some(State::Free | State::Closed | State::Joining) | None => Verdict::Pass,
+        // Judged above.
+        Some(State::Tracked | State::Opening) => Verdict::Pass,
     }
-}
-
-#[inline(always)]
-pub fn mark_of(ctx: &TcContext) -> u32 {
-    // SAFETY: a readable field of the context.
-    unsafe { (*ctx.skb.skb).mark }
 }
 
 /// True if this host itself has made a packet of a session that it only forwards: a forwarded
@@ -171,15 +153,6 @@ fn is_stacks_own(ctx: &TcContext, s: &Session) -> bool {
     // SAFETY: a readable field of the context.
     let came_by = unsafe { (*ctx.skb.skb).ingress_ifindex };
     came_by == 0 && OWN.get_ptr(&s.key.local).is_some()
-}
-
-/// True if the packet has a mark of the programs, and so passes the program a second time.
-#[inline(always)]
-pub fn is_marked(ctx: &TcContext) -> bool {
-    matches!(
-        mark_of(ctx),
-        mark::COPY | mark::RELAYED | mark::RELAYED_TEACHES | mark::UNROUTED
-    )
 }
 
 /// Translates a packet with SACK blocks or other options onto the new path.
@@ -201,28 +174,6 @@ fn send_dsr(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u3
         return Verdict::Pass;
     }
     with_options(ctx, s, key, found, slot)
-}
-
-/// Copies a packet into the scratch memory of a run.
-#[inline(always)]
-pub fn take(ctx: &TcContext, run: Run, key: &Key, found: &Found) -> Option<&'static mut Scratch> {
-    let scratch = maps::scratch(run as u32)?;
-    load(ctx, key, found, &mut scratch.packet)?;
-    Some(scratch)
-}
-
-/// Applies the change and sends the packet on its path.
-#[inline(always)]
-pub fn write(ctx: &TcContext, run: Run, path: Path, s: &Session) -> Verdict {
-    if !write::apply(ctx, run as u32) {
-        count(Counter::DroppedError);
-        return Verdict::Drop;
-    }
-    count(Counter::Translated);
-    match path {
-        Path::Old => Verdict::Pass,
-        Path::New => hop::send(ctx, s),
-    }
 }
 
 #[inline(always)]
@@ -286,57 +237,4 @@ fn on_its_way(ctx: &TcContext, ifindex: u32) -> Verdict {
         Some(Scratch { change: c, .. }) => hop::send_between(ctx, &c.src, &c.dst, ifindex),
         None => Verdict::Redirect { ifindex },
     }
-}
-
-/// Takes in the numbers of a segment that the local end sends.
-#[inline(always)]
-pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
-    let seg = &found.seg;
-    let mut believed = true;
-    if seg.flags & (FIN | RST) != 0 {
-        cold_path();
-        believed = ends(s, seg, slot);
-    }
-    // Anybody may have chosen the numbers of a reset.
-    if believed && !seg.has(RST) {
-        fast_path::sent(s, seg);
-    }
-    if let Some((tsval, _)) = found.timestamps(ctx) {
-        s.tsval_out = tsval;
-    }
-    if s.life.fin_out & s.life.fin_in != 0 && s.life.notified == 0 {
-        cold_path();
-        s.life.notified = 1;
-        if s.state == State::Tracked as u32 || s.state == State::NewPath as u32 {
-            maps::tell_later(EventKind::Closed, slot);
-        } else {
-            maps::tell(EventKind::Closed, slot);
-        }
-    }
-}
-
-/// Takes in a FIN or reset. Returns false if the other end cannot believe it.
-#[inline(always)]
-fn ends(s: &mut Session, seg: &Segment, slot: u32) -> bool {
-    let near = s.joined_to().and_then(maps::session);
-    // The joined entry may belong to another session.
-    let near = near.filter(|near| near.joined_to() == Some(slot));
-    let near = near.as_deref();
-    if seg.has(RST) {
-        // The relay's entry judges it.
-        let believed = s.relay == 0 && two_paths::may_be_reset(s, near, seg.seq);
-        if believed {
-            ingress::was_reset(s, slot);
-            s.life.reset |= life::BY_END;
-        }
-        return believed;
-    }
-    let believed = two_paths::may_be_closed(s, near, seg);
-    if believed {
-        s.life.fin_out |= life::SEEN;
-        if s.state != State::NewPath as u32 {
-            s.life.fin_out |= life::OLD_PATH;
-        }
-    }
-    believed
 }

@@ -9,16 +9,16 @@
 
 use aya_ebpf::programs::TcContext;
 use dysco_common::Counter;
-use dysco_common::seq::after;
 use dysco_common::session::{Session, State, translation};
-use dysco_common::tcp::{ACK, FIN, MIN_HEADER, PSH, RST, SYN, Segment};
+use dysco_common::tcp::{FIN, MIN_HEADER, PSH, RST, SYN, Segment};
 
-use crate::Verdict;
 use crate::hop;
-use crate::ingress::{received, was_sent};
+use crate::incoming::{arrived, received};
 use crate::maps::{self, Flow, count, count_usual};
+use crate::marks::takes_mark;
+use crate::outgoing::sent;
 use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Usual, protocol, usual};
-use crate::steer;
+use crate::verdict::Verdict;
 use crate::write;
 
 /// Judges a packet of the local end.
@@ -66,7 +66,7 @@ fn leaves<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
     if s.state != State::NewPath as u32 && s.state != State::Return as u32 {
         return None;
     }
-    if s.relay != 0 && !steer::takes_mark(ctx) {
+    if s.relay != 0 && !takes_mark(ctx) {
         return None;
     }
     usually_sent(s, &p);
@@ -116,28 +116,6 @@ pub fn opens_or_ends(seg: &Segment) -> bool {
 #[inline(always)]
 fn pushes_nothing(seg: &Segment) -> bool {
     seg.len == 0 && seg.has(PSH)
-}
-
-/// Takes in the numbers of a segment of the local end.
-#[inline(always)]
-pub fn sent(s: &mut Session, seg: &Segment) {
-    let end = seg.end();
-    if after(end, s.snd_max) {
-        s.bytes_out += end.wrapping_sub(s.snd_max) as u64;
-        s.snd_max = end;
-    }
-    if seg.has(ACK) && after(seg.ack, s.snd_ack) {
-        s.snd_ack = seg.ack;
-    }
-}
-
-/// Takes in the numbers of a segment on the session's own five-tuple.
-#[inline(always)]
-pub fn arrived(s: &mut Session, seg: &Segment) {
-    received(s, seg.end());
-    if seg.has(ACK) && after(seg.ack, s.rcv_ack) && was_sent(s, seg.ack) {
-        s.rcv_ack = seg.ack;
-    }
 }
 
 /// Takes in a segment of the local end with the usual header.

@@ -8,11 +8,10 @@ use dysco_common::session::{State, is_established};
 use dysco_common::tcp::{ACK, RST};
 use dysco_common::{Counter, EventKind, Session};
 
-use crate::Verdict;
-use crate::egress;
-use crate::ingress;
 use crate::maps::{self, Flow, RUNS, Run, Scratch, count};
 use crate::packet::{Found, HEADERLESS, Key, Packet, load};
+use crate::verdict::Verdict;
+use crate::{incoming, outgoing};
 
 /// Offset of the window in the TCP header.
 const WINDOW: usize = 14;
@@ -100,7 +99,7 @@ unsafe extern "C" fn dysco_held_out(skb: *mut __sk_buff, slot: u32) -> u32 {
         return 0;
     };
     let found = found_of(p);
-    egress::track(ctx, s, &found, slot);
+    outgoing::track(ctx, s, &found, slot);
     if let Some((_, echo)) = found.timestamps(ctx)
         && s.tsval_in == 0
     {
@@ -121,7 +120,7 @@ unsafe extern "C" fn dysco_held_in(skb: *mut __sk_buff, slot: u32) -> u32 {
         return 0;
     };
     let found = found_of(p);
-    ingress::track(ctx, s, &found, slot);
+    incoming::track(ctx, s, &found, slot);
     if let Some((_, echo)) = found.timestamps(ctx)
         && s.tsval_out == 0
     {

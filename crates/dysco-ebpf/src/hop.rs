@@ -13,9 +13,9 @@ use aya_ebpf::helpers::generated::bpf_jiffies64;
 use aya_ebpf::programs::TcContext;
 use dysco_common::{Addr, Session};
 
-use crate::Verdict;
 use crate::maps;
 use crate::packet::{HEADERLESS, at};
+use crate::verdict::Verdict;
 
 /// Binary logarithm of the number of ticks for which a hop is valid. A tick of the kernel's
 /// clock is 1 to 10 ms.

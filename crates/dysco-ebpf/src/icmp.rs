@@ -24,10 +24,11 @@ use dysco_common::icmp::{
 };
 use dysco_common::{Counter, Session, State, mark};
 
-use crate::Verdict;
 use crate::maps::{self, Flow, Run, Scratch, count};
+use crate::marks::set_mark;
 use crate::packet::{ETH_P_IP, ETH_P_IPV6, Found, Packet, at, protocol};
 use crate::relay;
+use crate::verdict::Verdict;
 
 /// Protocol numbers.
 const ICMP: u8 = 1;
@@ -323,7 +324,7 @@ unsafe extern "C" fn dysco_too_big(skb: *mut __sk_buff, slot: u32, len: u32) -> 
         return DROP;
     }
     count(Counter::IcmpTooBig);
-    relay::set_mark(ctx, mark::RELAYED);
+    set_mark(ctx, mark::RELAYED);
     back as u64
 }
 

@@ -1,14 +1,14 @@
 //! Packets for the local end, on their way in.
 
 mod both_paths;
-mod update;
+mod decision;
 
 use core::hint::cold_path;
 
 use aya_ebpf::programs::TcContext;
 #[cfg(not(feature = "headerless"))]
 use dysco_common::detour::program;
-use dysco_common::session::State;
+use dysco_common::session::{Session, State};
 use dysco_common::tcp::{RST, SYN, Segment};
 use dysco_common::two_paths::{self, Anchor, ends_path, opens_windows};
 use dysco_common::{Counter, EventKind};
@@ -16,6 +16,7 @@ use dysco_common::{Counter, EventKind};
 use crate::chain;
 use crate::hold;
 use crate::icmp;
+use crate::incoming::track;
 use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::{Direction, Found, Key, Packet, find, load};
@@ -23,11 +24,10 @@ use crate::relay;
 use crate::second_path;
 use crate::steer;
 use crate::transit;
+use crate::verdict::{Verdict, dropped};
 use crate::write::{self, Change};
-use crate::{Verdict, is_short};
 use both_paths::{from_new_path, from_old_path, opening};
-pub use update::track;
-pub use update::{ends, heard, received, received_exactly, was_broken, was_reset, was_sent};
+use decision::Decision;
 
 /// Judges an incoming packet that needs a closer look.
 #[inline(always)]
@@ -70,6 +70,12 @@ pub fn run(ctx: TcContext) -> Verdict {
     {
         return verdict;
     }
+    in_state(&ctx, Flow { slot, new, s }, key, &found)
+}
+
+/// Judges a packet by the state of its session.
+#[inline(always)]
+fn in_state(ctx: &TcContext, Flow { slot, new, s }: Flow, key: &Key, found: &Found) -> Verdict {
     match State::from_word(s.state) {
         Some(State::Tracked) if s.two.new_received != 0 && opens_windows(&found.seg) => {
             cold_path();
@@ -77,7 +83,7 @@ pub fn run(ctx: TcContext) -> Verdict {
             Verdict::Drop
         }
         Some(State::Tracked | State::Opening) if !new && s.clamp == 0 => {
-            track(&ctx, s, &found, slot);
+            track(ctx, s, found, slot);
             if s.clamp_remote != 0 {
                 cold_path();
                 relay::offers(s, slot, &found.seg);
@@ -86,30 +92,30 @@ pub fn run(ctx: TcContext) -> Verdict {
         }
         Some(State::Return) if !new => {
             cold_path();
-            track(&ctx, s, &found, slot);
+            track(ctx, s, found, slot);
             Verdict::Pass
         }
-        _ if write::is_unanswered(&ctx, s, found.v6) => {
+        _ if write::is_unanswered(ctx, s, found.v6) => {
             cold_path();
             dropped(Counter::DroppedMarked)
         }
         Some(State::Held) if !new => {
             cold_path();
-            hold::judge(&ctx, Run::Ingress, key, &found, slot)
+            hold::judge(ctx, Run::Ingress, key, found, slot)
         }
         #[cfg(not(feature = "headerless"))]
         Some(State::Detour) if !new => {
             cold_path();
-            maps::continue_in(&ctx, program::INGRESS);
+            maps::continue_in(ctx, program::INGRESS);
             Verdict::Drop
         }
-        Some(State::Relay) if opens && !learn::would_usurp(s) => {
+        Some(State::Relay) if found.seg.has(SYN) && !learn::would_usurp(s) => {
             cold_path();
-            syn(&ctx, key, &found, slot + 1, new)
+            syn(ctx, key, found, slot + 1, new)
         }
-        Some(State::Relay) if is_short(&ctx, &found) => {
+        Some(State::Relay) if write::is_short(ctx, found) => {
             cold_path();
-            if relay::relay(&ctx, s, &found) {
+            if relay::relay(ctx, s, found) {
                 Verdict::Redirect { ifindex: s.ifindex }
             } else {
                 Verdict::Drop
@@ -117,7 +123,7 @@ pub fn run(ctx: TcContext) -> Verdict {
         }
         _ => {
             cold_path();
-            whole(&ctx, Flow { slot, new, s }, key, &found)
+            whole(ctx, Flow { slot, new, s }, key, found)
         }
     }
 }
@@ -178,18 +184,6 @@ fn whole(ctx: &TcContext, flow: Flow, key: &Key, found: &Found) -> Verdict {
     }
 }
 
-/// Treatment of a packet.
-enum Decision {
-    /// Leave the packet unchanged.
-    Leave(Verdict),
-    /// Apply the change and count it, or count the failure.
-    Write {
-        counter: Option<Counter>,
-        failure: Counter,
-        then: Verdict,
-    },
-}
-
 #[inline(always)]
 fn decide(
     ctx: &TcContext,
@@ -210,53 +204,76 @@ fn decide(
             },
         };
     }
-    let state = State::from_word(s.state);
     if new {
-        return match state {
-            // The path may be given up, and must be silent for that.
-            Some(State::TwoPaths) if s.muted != 0 => {
-                Decision::Leave(dropped(Counter::DroppedStray))
-            }
-            Some(State::TwoPaths) if p.seg.has(SYN) || opens_windows(&p.seg) => {
-                opening(ctx, s, p, c, slot)
-            }
-            Some(State::TwoPaths) if !two_paths::is_live(s, &p.seg) => unheard(&p.seg, slot),
-            Some(State::TwoPaths) => from_new_path(s, p, c, slot, true),
-            // A late packet, or one that shows firewalls the way back: no stack may receive it.
-            // A host inside a chain passes it on, the ends do not.
-            Some(State::NewPath) if opens_windows(&p.seg) => {
-                second_path::take_in_announced(s, &p.seg);
-                if s.two.chained != 0 && s.joined != 0 {
-                    from_new_path(s, p, c, slot, false)
-                } else {
-                    Decision::Leave(Verdict::Drop)
-                }
-            }
-            Some(State::NewPath) if !p.seg.has(SYN) => from_new_path(s, p, c, slot, false),
-            Some(State::Joining | State::Switching) if second_path::takes(ctx, s, &p.seg, slot) => {
+        by_new_path(ctx, s, p, c, slot)
+    } else {
+        by_own_path(ctx, s, p, c, found, slot)
+    }
+}
+
+/// Decides the treatment of a packet on the session's new path.
+#[inline(always)]
+fn by_new_path(
+    ctx: &TcContext,
+    s: &mut Session,
+    p: &mut Packet,
+    c: &mut Change,
+    slot: u32,
+) -> Decision {
+    match State::from_word(s.state) {
+        // The path may be given up, and must be silent for that.
+        Some(State::TwoPaths) if s.muted != 0 => Decision::Leave(dropped(Counter::DroppedStray)),
+        Some(State::TwoPaths) if p.seg.has(SYN) || opens_windows(&p.seg) => {
+            opening(ctx, s, p, c, slot)
+        }
+        Some(State::TwoPaths) if !two_paths::is_live(s, &p.seg) => unheard(&p.seg, slot),
+        Some(State::TwoPaths) => from_new_path(s, p, c, slot, true),
+        // A late packet, or one that shows firewalls the way back: no stack may receive it.
+        // A host inside a chain passes it on, the ends do not.
+        Some(State::NewPath) if opens_windows(&p.seg) => {
+            second_path::take_in_announced(s, &p.seg);
+            if s.two.chained != 0 && s.joined != 0 {
+                from_new_path(s, p, c, slot, false)
+            } else {
                 Decision::Leave(Verdict::Drop)
             }
-            Some(State::Joining | State::Switching) if !two_paths::is_live_beside(s, &p.seg) => {
-                unheard(&p.seg, slot)
-            }
-            Some(State::Joining) => {
-                second_path::dysco_follow(slot);
-                from_new_path(s, p, c, slot, false)
-            }
-            Some(State::Switching) => from_new_path(s, p, c, slot, false),
-            // The firewall here has one connection for both paths.
-            Some(State::Passing) if p.seg.has(RST) && transit::has_carried_nothing(s) => {
-                Decision::Leave(dropped(Counter::DroppedStray))
-            }
-            Some(State::Passing) => {
-                transit::comes(ctx, s, &p.seg, slot);
-                from_new_path(s, p, c, slot, false)
-            }
-            // No socket knows this five-tuple: the stack would answer with a reset.
-            _ => Decision::Leave(dropped(Counter::DroppedStray)),
-        };
+        }
+        Some(State::NewPath) if !p.seg.has(SYN) => from_new_path(s, p, c, slot, false),
+        Some(State::Joining | State::Switching) if second_path::takes(ctx, s, &p.seg, slot) => {
+            Decision::Leave(Verdict::Drop)
+        }
+        Some(State::Joining | State::Switching) if !two_paths::is_live_beside(s, &p.seg) => {
+            unheard(&p.seg, slot)
+        }
+        Some(State::Joining) => {
+            second_path::dysco_follow(slot);
+            from_new_path(s, p, c, slot, false)
+        }
+        Some(State::Switching) => from_new_path(s, p, c, slot, false),
+        // The firewall here has one connection for both paths.
+        Some(State::Passing) if p.seg.has(RST) && transit::has_carried_nothing(s) => {
+            Decision::Leave(dropped(Counter::DroppedStray))
+        }
+        Some(State::Passing) => {
+            transit::comes(ctx, s, &p.seg, slot);
+            from_new_path(s, p, c, slot, false)
+        }
+        // No socket knows this five-tuple: the stack would answer with a reset.
+        _ => Decision::Leave(dropped(Counter::DroppedStray)),
     }
-    match state {
+}
+
+/// Decides the treatment of a packet on the session's own five-tuple.
+#[inline(always)]
+fn by_own_path(
+    ctx: &TcContext,
+    s: &mut Session,
+    p: &mut Packet,
+    c: &mut Change,
+    found: &Found,
+    slot: u32,
+) -> Decision {
+    match State::from_word(s.state) {
         Some(State::Tracked | State::Opening | State::Return) => {
             track(ctx, s, found, slot);
             from_old_path(s, p, c, slot)
@@ -300,12 +317,6 @@ fn decide(
             Decision::Leave(Verdict::Pass)
         }
     }
-}
-
-#[inline(always)]
-pub fn dropped(why: Counter) -> Verdict {
-    count(why);
-    Verdict::Drop
 }
 
 /// Drops a segment on a path that does not carry the session yet, or no longer. A reset

@@ -21,9 +21,12 @@ mod fast_path;
 mod hold;
 mod hop;
 mod icmp;
+mod incoming;
 mod ingress;
 mod learn;
 mod maps;
+mod marks;
+mod outgoing;
 mod packet;
 mod packet_services;
 mod paths;
@@ -34,6 +37,7 @@ mod second_path;
 mod sockets;
 mod steer;
 mod transit;
+mod verdict;
 mod write;
 mod xdp;
 
@@ -45,37 +49,10 @@ use aya_ebpf::helpers::{bpf_redirect, bpf_redirect_neigh};
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use dysco_common::Counter;
-use dysco_common::tcp::MIN_HEADER;
 
-use packet::{ETHERNET, Found, HEADERLESS};
-
-/// Verdict on a packet.
-pub enum Verdict {
-    /// The packet continues unchanged: to programs after this one, then to the stack.
-    Pass,
-    /// The packet continues, changed.
-    Changed,
-    /// The packet leaves by another interface, to the neighbour of its new destination there.
-    Redirect {
-        /// The index of that interface.
-        ifindex: u32,
-    },
-    /// The packet leaves to the handler of the session's services, by this interface.
-    Handler {
-        /// The index of the interface.
-        ifindex: u32,
-    },
-    /// The packet enters this host as if it had arrived by another interface.
-    Deliver {
-        /// The index of that interface.
-        ifindex: u32,
-    },
-    /// The packet leaves past the stack, through the egress program, which finds its
-    /// destination.
-    Past,
-    /// The packet is dropped. The reason has been counted where it was found.
-    Drop,
-}
+use marks::is_marked;
+use packet::{ETHERNET, HEADERLESS};
+use verdict::Verdict;
 
 fn act(skb: *const __sk_buff, v: Verdict) -> i32 {
     match v {
@@ -111,18 +88,12 @@ fn redirect(skb: *const __sk_buff, ifindex: u32) -> i32 {
     unsafe { bpf_redirect_neigh(ifindex, core::ptr::null_mut(), 0, 0) as i32 }
 }
 
-/// True if [`write::short`] accepts the header.
-#[inline(always)]
-fn is_short(ctx: &TcContext, found: &Found) -> bool {
-    found.data_offset == MIN_HEADER || found.data_offset == 32 && found.timestamps(ctx).is_some()
-}
-
 /// Handles packets on their way out of this host.
 #[classifier]
 #[inline(always)]
 pub fn dysco_egress(ctx: TcContext) -> i32 {
     let skb = ctx.skb.skb;
-    if !egress::is_marked(&ctx)
+    if !is_marked(&ctx)
         && let Some(verdict) = fast_path::egress(&ctx)
     {
         return act(skb, verdict);

@@ -23,7 +23,7 @@ pub use flows::{
 };
 pub use neighbours::neighbour;
 pub use reports::{EVENTS, count, count_usual, tell, tell_later, tell_opened};
-pub use scratch::{Run, Scratch, forget, know, scratch};
+pub use scratch::{Run, Scratch, know, scratch};
 
 /// 1 if XDP may relay, else 0. Set by user space.
 #[unsafe(no_mangle)]

@@ -1,5 +1,6 @@
 //! Locates the TCP header of a frame and reads its fixed fields.
 
+mod forgotten;
 mod ip;
 mod usual;
 
@@ -10,7 +11,7 @@ use dysco_common::short::TIMESTAMPS;
 use dysco_common::tcp::{Header, MIN_HEADER, Segment};
 use dysco_common::{FlowKey, ShortKey};
 
-use crate::maps::forget;
+use forgotten::forget;
 use ip::{ipv4, ipv6};
 
 pub use ip::addresses_v6;

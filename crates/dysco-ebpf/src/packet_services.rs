@@ -8,10 +8,10 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::packet_services::{Departure, Lane, PacketServices, Size};
 use dysco_common::{Counter, mark};
 
-use crate::Verdict;
-use crate::egress;
 use crate::maps::{self, count};
+use crate::marks::{is_marked, mark_of};
 use crate::packet::{Direction, Found, Key, Packet, find};
+use crate::verdict::Verdict;
 
 /// Clock of a departure time: CLOCK_MONOTONIC (`BPF_SKB_TSTAMP_DELIVERY_MONO`, linux/bpf.h).
 const MONOTONIC: u32 = 1;
@@ -20,7 +20,7 @@ const MONOTONIC: u32 = 1;
 #[inline(always)]
 pub fn leaves(ctx: &TcContext) -> Verdict {
     // A copy that a program has made is not the end's.
-    if egress::is_marked(ctx) {
+    if is_marked(ctx) {
         return Verdict::Pass;
     }
     let mut key = Key::default();
@@ -49,7 +49,7 @@ pub fn leaves(ctx: &TcContext) -> Verdict {
 /// Serves a packet for the local end.
 #[inline(always)]
 pub fn arrives(ctx: &TcContext) -> Verdict {
-    if egress::mark_of(ctx) == mark::COPY_IN {
+    if mark_of(ctx) == mark::COPY_IN {
         return Verdict::Pass;
     }
     let mut key = Key::default();

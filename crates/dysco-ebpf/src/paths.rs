@@ -2,12 +2,12 @@
 
 use aya_ebpf::programs::TcContext;
 use dysco_common::seq::max;
-use dysco_common::session::{Session, offer};
+use dysco_common::session::{Session, State, offer};
 use dysco_common::tcp::{ACK, Edit, RST, Segment, edit};
 use dysco_common::two_paths::{self, Anchor, Copy, VALID};
 use dysco_common::{Counter, Path};
 
-use crate::maps::count;
+use crate::maps::{self, count};
 use crate::packet::Packet;
 
 /// Sets the cutoff if it is due: nothing after the highest number was sent before this packet.
@@ -108,4 +108,25 @@ pub fn receive(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut E
         e.strip |= edit::SACK;
     }
     true
+}
+
+/// Returns the entry for a copy on the old path, if the session's own five-tuple alone does not
+/// suffice.
+#[inline(always)]
+pub fn entry_before(s: &Session) -> Option<&'static mut Session> {
+    if s.state != State::Switching as u32 {
+        return None;
+    }
+    let before = s.other_path().and_then(maps::session)?;
+    if is_as_it_was(before) {
+        None
+    } else {
+        Some(before)
+    }
+}
+
+/// True if packets take this path unchanged, by the session's own five-tuple.
+#[inline(always)]
+pub fn is_as_it_was(before: &Session) -> bool {
+    before.state == State::Tracked as u32 || before.state == State::Relay as u32
 }

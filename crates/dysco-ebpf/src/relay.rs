@@ -3,33 +3,29 @@
 //! joined entry. The old path is this host's stack, until the proxy's sockets are closed.
 
 mod end;
+mod fate;
 mod stack;
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::programs::TcContext;
 use dysco_common::session::{Session, State};
 use dysco_common::tcp::{Edit, FIN, RST, Segment};
-use dysco_common::two_paths::{self, Anchor, NO_EDGE};
 use dysco_common::{Counter, mark};
 
-use crate::Verdict;
-use crate::atomic;
-use crate::fast_path;
 use crate::hop;
-use crate::ingress;
+use crate::incoming;
 use crate::maps::{self, Flow, Run, Scratch, count, count_usual};
+use crate::marks::set_mark;
 use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Packet, protocol, usual};
+use crate::verdict::Verdict;
 use crate::write;
 use end::{from_end, onto_new_path, take_in};
+use fate::{leave, not, to_leave};
 use stack::header_copy;
 
 pub use end::{is_of_new_path, usual_taken_in};
+pub use fate::{DROP, PASS, TO_OTHER, TO_STACK, offers, other};
 pub use stack::to_end;
-
-/// Greatest distance of a reset from the highest number known, where the window is unknown.
-const MAX_RESET_DISTANCE: u32 = 1 << 16;
-
-const REMOTE: Anchor = Anchor::Remote;
 
 /// Lets a relayed packet leave unchanged.
 #[inline(always)]
@@ -66,22 +62,6 @@ fn teach<const V6: bool>(ctx: &TcContext) -> Option<()> {
         hop::teach(ctx, s);
     }
     Some(())
-}
-
-#[inline(always)]
-pub fn set_mark(ctx: &TcContext, mark: u32) {
-    // SAFETY: a field of the context that the verifier lets a classifier write.
-    unsafe { (*ctx.skb.skb).mark = mark };
-}
-
-/// Returns the session that this one is joined to, and this one's slot.
-#[inline(always)]
-pub fn other(s: &Session) -> Option<(&'static mut Session, u32)> {
-    let other = maps::session(s.joined_to()?)?;
-    let slot = other.joined_to()?;
-    // The joined entry may belong to another session.
-    let own = maps::session(slot)?;
-    core::ptr::eq(own, s).then_some((other, slot))
 }
 
 /// Relays a packet of an end that has only one path. Returns false if the packet goes nowhere.
@@ -139,34 +119,6 @@ fn relay_short(
     true
 }
 
-/// Prepares the departure of a packet whose headers are still to be changed.
-#[inline(always)]
-fn leave(ctx: &TcContext, s: &mut Session, v6: bool) -> bool {
-    if !write::hop_limit(ctx, v6) {
-        count(Counter::DroppedHopLimit);
-        return false;
-    }
-    s.new_in = s.new_in.wrapping_add(1);
-    let mark = if s.relay != 0 {
-        mark::STEERED
-    } else if maps::xdp() && hop::is_asked(ctx, s) {
-        mark::RELAYED_TEACHES
-    } else {
-        mark::RELAYED
-    };
-    set_mark(ctx, mark);
-    true
-}
-
-/// Result of [`dysco_relay`]: nothing is to be done.
-pub const PASS: u64 = 0;
-/// The packet is dropped, and counted.
-pub const DROP: u64 = 1;
-/// Apply the change; the packet continues to the stack.
-pub const TO_STACK: u64 = 2;
-/// Apply the change; the packet leaves towards the other end.
-pub const TO_OTHER: u64 = 3;
-
 /// Judges a packet of an end that is in the scratch memory of ingress.
 #[inline(always)]
 pub fn decide(ctx: &TcContext) -> u64 {
@@ -206,19 +158,6 @@ unsafe extern "C" fn dysco_relay(skb: *mut __sk_buff) -> u64 {
     from_end(&mut ctx, s, o, p, c, slot)
 }
 
-/// Takes in the window that the end offers this host's stack.
-#[inline(always)]
-pub fn offers(s: &Session, slot: u32, seg: &Segment) {
-    let (Some(to), Some(edge)) = (two_paths::offered(s, seg), maps::edge(slot)) else {
-        return;
-    };
-    if *edge == NO_EDGE {
-        *edge = to;
-    } else {
-        atomic::raise(edge, to);
-    }
-}
-
 /// Takes in a segment of the end as if the session were tracked: the joined entry has been taken
 /// back. This one follows in a moment, or when a daemon starts again. A later cut would take
 /// bytes that are not counted here for bytes of the new path, and would not wait until the proxy
@@ -227,10 +166,10 @@ pub fn offers(s: &Session, slot: u32, seg: &Segment) {
 fn to_stack_alone(s: &mut Session, p: &Packet, slot: u32) {
     let seg = &p.seg;
     if seg.flags & (FIN | RST) != 0 {
-        ingress::ends(s, seg, seg.seq, slot);
+        incoming::ends(s, seg, seg.seq, slot);
     }
     if !seg.has(RST) {
-        fast_path::arrived(s, seg);
+        incoming::arrived(s, seg);
     }
 }
 
@@ -252,15 +191,4 @@ pub fn onward(ctx: &TcContext, s: &mut Session, seg: &Segment, first: &Edit, run
     take_in(s, seg);
     onto_new_path(s, s.translation.outgoing(seg, &s.path).after(first), c);
     to_leave(ctx, s, p.key.is_v6())
-}
-
-#[inline(always)]
-fn to_leave(ctx: &TcContext, s: &mut Session, v6: bool) -> u64 {
-    if leave(ctx, s, v6) { TO_OTHER } else { DROP }
-}
-
-#[inline(always)]
-fn not(why: Counter) -> u64 {
-    count(why);
-    DROP
 }

@@ -19,19 +19,20 @@ use dysco_common::two_paths::{
 };
 use dysco_common::{Counter, EventKind, FlowRef, Path, ShortKey, mark};
 
-use crate::Verdict;
 use crate::atomic;
-use crate::egress;
-use crate::ingress::{received_exactly, was_reset};
+use crate::egress::both_paths::new_path;
+use crate::incoming::{received_exactly, was_reset};
 use crate::maps::{self, Aligned, FLOWS, JOINS, Run, Scratch, count};
+use crate::outgoing;
 use crate::packet::{Found, Key};
-use crate::paths::send_copy;
+use crate::paths::{is_as_it_was, send_copy};
 use crate::probe;
+use crate::verdict::Verdict;
 
 /// Sends a packet of the local end while the session leaves its path.
 #[inline(always)]
 pub fn leaves(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
-    egress::track(ctx, s, found, slot);
+    outgoing::track(ctx, s, found, slot);
     let mut seg = found.seg;
     let mut path = slot;
     // The path before may have carried more meanwhile than the numbers show, if its other end
@@ -66,16 +67,16 @@ pub fn leaves(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
             return Verdict::Pass;
         }
     }
-    let Some(Scratch { change: c, .. }) = egress::take(ctx, Run::Egress, key, found) else {
+    let Some(Scratch { change: c, .. }) = outgoing::take(ctx, Run::Egress, key, found) else {
         return Verdict::Pass;
     };
-    egress::new_path(s, &seg, c);
+    new_path(s, &seg, c);
     if limited {
         // The path before may have carried the bytes of these blocks.
         c.edit.strip |= edit::LIMIT_SACK;
         c.edit.sack_limit = carried;
     }
-    egress::write(ctx, Run::Egress, Path::New, s)
+    outgoing::write(ctx, Run::Egress, Path::New, s)
 }
 
 /// Acknowledges on the path before the bytes that have arrived by it, unless that is no news.
@@ -92,27 +93,6 @@ fn acknowledge_before(ctx: &TcContext, s: &mut Session, seg: &Segment) {
         };
         send_copy(ctx, s, &copy, mark::COPY, 0);
     }
-}
-
-/// Returns the entry for a copy on the old path, if the session's own five-tuple alone does not
-/// suffice.
-#[inline(always)]
-pub fn entry_before(s: &Session) -> Option<&'static mut Session> {
-    if s.state != State::Switching as u32 {
-        return None;
-    }
-    let before = s.other_path().and_then(maps::session)?;
-    if is_as_it_was(before) {
-        None
-    } else {
-        Some(before)
-    }
-}
-
-/// True if packets take this path unchanged, by the session's own five-tuple.
-#[inline(always)]
-fn is_as_it_was(before: &Session) -> bool {
-    before.state == State::Tracked as u32 || before.state == State::Relay as u32
 }
 
 /// True if only firewalls are to see the packet. Takes in the numbers that the path has carried.

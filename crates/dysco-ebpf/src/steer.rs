@@ -9,28 +9,14 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::session::{Session, State};
 use dysco_common::tcp::{Edit, RST, SYN, Segment};
 use dysco_common::two_paths::{self, opens_windows};
-use dysco_common::{Counter, EventKind, mark};
+use dysco_common::{Counter, EventKind};
 
-use crate::Verdict;
-use crate::fast_path;
-use crate::ingress;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::packet::Found;
 use crate::relay;
 use crate::second_path;
-
-/// True if this host has relayed the packet. Removes the mark.
-#[inline(always)]
-pub fn takes_mark(ctx: &TcContext) -> bool {
-    // SAFETY: a field of the context that the verifier lets a classifier read and
-    // write.
-    let skb = unsafe { &mut *ctx.skb.skb };
-    if skb.mark != mark::STEERED {
-        return false;
-    }
-    skb.mark = 0;
-    true
-}
+use crate::verdict::Verdict;
+use crate::{incoming, outgoing};
 
 /// Lets a relayed packet leave unchanged: no other path is taken. Takes in its numbers, at which
 /// another path would begin.
@@ -39,7 +25,7 @@ pub fn leaves(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
     let seg = &found.seg;
     // The numbers of a SYN or a reset may be anything.
     if seg.flags & (SYN | RST) == 0 {
-        fast_path::sent(s, seg);
+        outgoing::sent(s, seg);
         if let Some((tsval, _)) = found.timestamps(ctx) {
             s.tsval_out = tsval;
         }
@@ -110,7 +96,7 @@ unsafe extern "C" fn dysco_steered(skb: *mut __sk_buff) -> u64 {
             second_path::dysco_follow(slot);
         }
         first = s.translation.incoming(&p.seg, &s.key);
-        ingress::heard(s, &p.seg, &first, slot);
+        incoming::heard(s, &p.seg, &first, slot);
         seg = Segment {
             seq: first.seq,
             ack: first.ack,

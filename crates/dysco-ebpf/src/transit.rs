@@ -12,10 +12,11 @@ use dysco_common::tcp::Segment;
 use dysco_common::two_paths::{is_of_opening, may_show_length, opens_windows};
 use dysco_common::{Path, ShortKey, mark};
 
-use crate::Verdict;
-use crate::egress;
+use crate::egress::both_paths::new_path;
 use crate::maps::{self, Run, Scratch};
+use crate::outgoing;
 use crate::packet::{Found, Key};
+use crate::verdict::Verdict;
 
 /// True if a session that passes here may be given another path.
 #[inline(always)]
@@ -191,10 +192,10 @@ pub fn leaves(ctx: &TcContext, mark: u32, key: &Key, found: &Found, slot: u32) -
     let Some(s) = maps::session(slot) else {
         return Verdict::Drop;
     };
-    let Some(Scratch { change: c, .. }) = egress::take(ctx, Run::Egress, key, found) else {
+    let Some(Scratch { change: c, .. }) = outgoing::take(ctx, Run::Egress, key, found) else {
         return Verdict::Pass;
     };
-    egress::track(ctx, s, found, slot);
-    egress::new_path(s, &found.seg, c);
-    egress::write(ctx, Run::Egress, Path::New, s)
+    outgoing::track(ctx, s, found, slot);
+    new_path(s, &found.seg, c);
+    outgoing::write(ctx, Run::Egress, Path::New, s)
 }

@@ -6,6 +6,7 @@
 //! directly, the kernel would first make every arriving packet writable, including the many that
 //! nobody changes.
 
+pub mod change;
 mod options;
 mod payload;
 mod short;
@@ -15,18 +16,20 @@ use aya_ebpf::helpers::generated::bpf_csum_update;
 use aya_ebpf::programs::TcContext;
 use dysco_common::checksum::{self, Diff, Field, NOTHING, differ};
 use dysco_common::session::translation;
-use dysco_common::tcp::{Edit, MIN_HEADER};
+use dysco_common::tcp::MIN_HEADER;
 use dysco_common::{Addr, Session};
 
 use crate::maps::{self, Scratch};
 use crate::packet::{AsPtr, Found, Packet, at, l4};
+use change::Addresses;
 use options::dysco_apply_options;
-use short::{ABSENT_V4, Headers, Sums, short_in, unmerged};
+use short::{ABSENT_V4, Sums, short_in, unmerged};
 
+pub use change::Change;
 #[cfg(not(feature = "headerless"))]
 pub use payload::trim_to;
 pub use payload::{append, strip, trim};
-pub use short::short;
+pub use short::{is_short, short};
 
 /// A multiple of 2^32-1 that keeps a difference of sums positive.
 const BIAS: u64 = 0xffff_ffff * 64;
@@ -39,31 +42,6 @@ const CHECK: usize = 16;
 
 /// Failure to change the whole packet, which must be dropped.
 pub struct Failed;
-
-/// Everything that is written into a packet.
-#[repr(C)]
-pub struct Change {
-    /// The edit of the TCP header.
-    pub edit: Edit,
-    /// The source address.
-    pub src: Addr,
-    /// The destination address.
-    pub dst: Addr,
-    /// Not 0 to set the ECN field of the IP header to Not-ECT.
-    pub clear_ect: u32,
-    /// Difference of the pseudo-header from an earlier step (see [`trim`]).
-    pub pseudo: u64,
-    /// Difference of the payload, from [`append`] and [`strip`]: applied once.
-    pub payload: u64,
-    /// Room for headers, which the stack does not have.
-    headers: Headers,
-}
-
-/// The end of an IP header in frame order: source and destination. For IPv4 these are the last
-/// two words, and the header's checksum is in the two bytes before. Aligned, because LLVM stores
-/// double words where the stack must be aligned.
-#[repr(C, align(8))]
-struct Addresses([u32; 8]);
 
 /// Content of the packet's checksum field. In a super-packet it is the sum of the pseudo-header
 /// (`tcp_gro_complete`, `__tcp_v4_send_check`), unless a driver has merged the segments.

@@ -2,7 +2,8 @@
 
 use dysco_common::shim::{ReportKind, report};
 
-use crate::link::{self, Sent, set_errno};
+use crate::link::{self, Sent};
+use crate::system::{self, set_errno};
 use crate::table::{kind, slot};
 use crate::{tell, track};
 
@@ -74,7 +75,7 @@ fn check(fd: i32) -> Result<(), i32> {
         libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, p, &mut len)
     };
     if r != 0 {
-        return Err(link::errno());
+        return Err(system::errno());
     }
     if protocol != libc::IPPROTO_TCP {
         return Err(libc::EPROTOTYPE);

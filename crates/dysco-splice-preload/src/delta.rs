@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use crate::api::{address, ask, judge};
-use crate::link::set_errno;
+use crate::system::set_errno;
 
 /// Declares that from now on this middlebox does not change the size of the session's stream, and
 /// that it has added `to_server` bytes to the direction to the server and `to_client` bytes to

@@ -7,7 +7,7 @@ use libc::{iovec, loff_t, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, s
 
 use crate::real::real;
 use crate::table::kind;
-use crate::{copies, link, tell, track};
+use crate::{copies, link, system, tell, track};
 
 fn consumes(flags: c_int) -> bool {
     flags & libc::MSG_PEEK == 0
@@ -139,7 +139,7 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     if link::is_ours(fd) {
         // The program closes descriptors that it never opened.
-        link::set_errno(libc::EBADF);
+        system::set_errno(libc::EBADF);
         return -1;
     }
     // The slot is cleared before the close, because another thread may get the number immediately

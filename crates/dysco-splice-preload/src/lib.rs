@@ -32,6 +32,7 @@ mod own;
 mod pace;
 mod real;
 mod service;
+mod system;
 mod table;
 mod tell;
 mod track;
@@ -47,6 +48,7 @@ static START: extern "C" fn() = {
     extern "C" fn start() {
         own::start();
         link::start();
+        tell::start();
     }
     start
 };

@@ -4,7 +4,7 @@
 
 use core::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
 
-use crate::link;
+use crate::system;
 
 /// Number of failed tries before the first pause.
 pub const PATIENCE: u32 = 64;
@@ -21,7 +21,7 @@ static NEXT: AtomicI64 = AtomicI64::new(0);
 /// Returns true if a try is due. Costs one load while the daemon reads.
 #[inline(always)]
 pub fn may_try() -> bool {
-    FAILED_TRIES.load(Relaxed) < PATIENCE || link::milliseconds() >= NEXT.load(Relaxed)
+    FAILED_TRIES.load(Relaxed) < PATIENCE || system::milliseconds() >= NEXT.load(Relaxed)
 }
 
 /// Records that the queue was full.
@@ -30,7 +30,7 @@ pub fn try_failed() {
     FAILED_TRIES.store(failures, Relaxed);
     if failures >= PATIENCE {
         let pause = FIRST << (failures - PATIENCE).min(DOUBLINGS);
-        NEXT.store(link::milliseconds() + pause, Relaxed);
+        NEXT.store(system::milliseconds() + pause, Relaxed);
     }
 }
 

@@ -45,7 +45,7 @@ macro_rules! real {
         );
         let p = REAL.get();
         if p.is_null() {
-            $crate::link::set_errno(libc::ENOSYS);
+            $crate::system::set_errno(libc::ENOSYS);
             -1
         } else {
             // SAFETY: the pointer is libc's function of this name, whose C prototype the types

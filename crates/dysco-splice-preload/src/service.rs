@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 
 use crate::api::{address, ask, judge};
-use crate::link::set_errno;
+use crate::system::set_errno;
 
 /// Calls a service of the session that a socket is an end of. Writes the answer, which is JSON, and
 /// a zero to `answer`, as much of it as has room. Returns the length of the whole answer, or -1 and

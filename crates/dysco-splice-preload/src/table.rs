@@ -7,7 +7,7 @@ use core::sync::atomic::{
     fence,
 };
 
-use crate::link;
+use crate::system;
 
 /// Number of descriptors that can be watched. Higher descriptors are ignored.
 pub const CAPACITY: usize = 1 << 20;
@@ -59,7 +59,7 @@ impl Handle {
         if known != 0 {
             return known;
         }
-        let asked = link::cookie(self.fd());
+        let asked = system::cookie(self.fd());
         // A life ends before its descriptor is closed. While the life lasts, the cookie is
         // therefore that of its socket.
         fence(SeqCst);
@@ -156,6 +156,24 @@ impl Slot {
         self.cookie.store(0, Relaxed);
         self.kind.store(kind, Relaxed);
     }
+}
+
+/// Returns the bytes written to B less the bytes read from A. Bytes in a pipe count as written.
+pub fn delta(a: &Slot, b: &Slot) -> i64 {
+    let gone = b.written.load(Relaxed).wrapping_sub(a.read.load(Relaxed)) as i64;
+    gone.wrapping_add(a.piped.load(Relaxed))
+}
+
+/// Returns the accepted socket first; if both are alike, the one with the lower descriptor.
+pub fn ordered(one: Handle, s: &Slot, other: Handle) -> (Handle, Handle) {
+    let accepted = |s: &Slot| s.kind.load(Relaxed) == kind::ACCEPTED;
+    let other_accepted = other.slot().is_some_and(accepted);
+    let first = match (accepted(s), other_accepted) {
+        (true, false) => true,
+        (false, true) => false,
+        _ => one.fd() < other.fd(),
+    };
+    if first { (one, other) } else { (other, one) }
 }
 
 /// Number of slots that are mapped at once: 32 KiB of memory.

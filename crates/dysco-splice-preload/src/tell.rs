@@ -10,8 +10,7 @@ use dysco_common::shim::{Report, ReportKind, report};
 use crate::link::{self, Sent};
 use crate::own;
 use crate::pace;
-use crate::table::{self, Handle, Slot, flag, kind, slot};
-use crate::track::{delta, ordered};
+use crate::table::{self, Handle, Slot, delta, flag, kind, ordered, slot};
 
 /// True if a report was lost, so that pairs must be reported again.
 static OWED: AtomicBool = AtomicBool::new(false);
@@ -21,8 +20,14 @@ static CURSOR: AtomicI32 = AtomicI32::new(0);
 /// It is only ever tried, because a signal handler may hold it, or a fork may freeze it.
 static TELLING: AtomicBool = AtomicBool::new(false);
 
+/// Begins to follow forks.
+pub fn start() {
+    // SAFETY: the handler is a plain function of this library.
+    unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+}
+
 /// Releases the lock in the child of a fork, in which no thread reports.
-pub fn forked() {
+extern "C" fn forked() {
     TELLING.store(false, Relaxed);
 }
 

@@ -10,7 +10,8 @@ use dysco_common::shim::ReportKind;
 
 use crate::link;
 use crate::own;
-use crate::table::{self, Handle, Slot, flag, kind, slot};
+use crate::system;
+use crate::table::{self, Handle, Slot, delta, flag, kind, ordered, slot};
 use crate::tell::{about, is_owed, owe, settle, tell};
 
 /// Minimum length of a splice without a limit.
@@ -91,12 +92,6 @@ fn wrote_to_known(fd: i32, s: &'static Slot, n: i64) {
             }
         }
     }
-}
-
-/// Returns the bytes written to B less the bytes read from A. Bytes in a pipe count as written.
-pub fn delta(a: &Slot, b: &Slot) -> i64 {
-    let gone = b.written.load(Relaxed).wrapping_sub(a.read.load(Relaxed)) as i64;
-    gone.wrapping_add(a.piped.load(Relaxed))
 }
 
 /// Revokes the claim about the direction from A to B. New moves must prove it again.
@@ -211,7 +206,7 @@ fn out_of_pipe(pipe: i32, p: &Slot, b: Handle, sb: &'static Slot, n: i64) {
 /// Returns true if the pipe holds bytes for a slow reader and the daemon does not know the pipe.
 /// The daemon counts the bytes in it. One report a second is sufficient.
 fn pipe_changed(pipe: i32, s: &Slot) -> bool {
-    let now = link::seconds() as u32;
+    let now = system::seconds() as u32;
     s.reported_pipe.load(Relaxed) != pipe && s.reported_second.swap(now, Relaxed) != now
 }
 
@@ -271,18 +266,6 @@ fn part_later(one: Handle, s: &Slot) {
     if let Some(first) = ordered(one, s, other).0.slot() {
         owe(first);
     }
-}
-
-/// Returns the accepted socket first; if both are alike, the one with the lower descriptor.
-pub fn ordered(one: Handle, s: &Slot, other: Handle) -> (Handle, Handle) {
-    let accepted = |s: &Slot| s.kind.load(Relaxed) == kind::ACCEPTED;
-    let other_accepted = other.slot().is_some_and(accepted);
-    let first = match (accepted(s), other_accepted) {
-        (true, false) => true,
-        (false, true) => false,
-        _ => one.fd() < other.fd(),
-    };
-    if first { (one, other) } else { (other, one) }
 }
 
 /// Stores the program's own declaration that the bytes of A go to B, with this delta.

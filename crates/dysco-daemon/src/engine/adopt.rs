@@ -11,7 +11,7 @@ use dysco_proto::{ChangeId, Subsession};
 use dysco_scheduling::spawn_long;
 use tokio::sync::mpsc;
 
-use super::{Answer, Engine, Plane, ProxyChanges};
+use super::{Answer, Plane, ProxyChanges};
 
 /// Time for which requested packets of a silent session are awaited: a round trip, on any path on
 /// which a removal is worthwhile.
@@ -79,18 +79,6 @@ impl Adopting {
         };
         for asker in replies {
             let _ = asker.try_send(reply.clone());
-        }
-    }
-}
-
-impl Engine {
-    /// Measures again, if the change has not ended meanwhile.
-    pub(super) fn heard(&mut self, change: ChangeId, sub: Subsession) {
-        if self.core.machine.changes().any(|c| c.change == change) {
-            self.core
-                .host
-                .proxy_changes
-                .measure(&mut self.core.host.plane, change, sub);
         }
     }
 }

@@ -10,7 +10,7 @@ use dysco_common::Session;
 use dysco_common::view::{Change, Collected, View};
 
 use super::retention::{TWO_MSL, UNCHANGED, is_orphan, retention};
-use super::{Plane, Ports, Sockets, ThisHost, gauges, held, ports};
+use super::{Plane, Ports, Sockets, ThisHost, clock, gauges, held, ports};
 use crate::metrics::SessionGauges;
 
 /// Use of the table, in percent, from which it is crowded. New sessions then need the room of ended
@@ -141,7 +141,7 @@ impl ThisHost {
     /// part's sessions.
     pub(super) fn sweep_table(&mut self, part: u32, parts: u32) -> SessionGauges {
         let now = Instant::now();
-        let boot = boot_time();
+        let boot = clock::boot_time();
         let sessions = self.plane.agent.sessions_of(part, parts);
         let capacity = self.plane.agent.capacity();
         let crowded = self
@@ -309,13 +309,5 @@ impl Plane {
         };
         let gone = self.agent.session(relay).created_ns != s.created_ns;
         gone.then_some(Duration::ZERO)
-    }
-}
-
-/// Returns CLOCK_BOOTTIME, with which the programs stamp sessions.
-pub(super) fn boot_time() -> Duration {
-    match nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME) {
-        Ok(t) => Duration::new(t.tv_sec() as u64, t.tv_nsec() as u32),
-        Err(_) => Duration::ZERO,
     }
 }

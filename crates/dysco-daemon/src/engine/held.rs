@@ -13,11 +13,13 @@ use dysco_common::{FlowKey, Session, Translation, View};
 use dysco_proto::{ChangeId, HostEvent, Subsession};
 use dysco_proxy::Pair;
 
-use super::inputs::DRAIN_SWEEP;
 use super::pace::Pace;
 use super::proof::ClientWatch;
 use super::raw::Repeated;
 use super::{Answer, Plane};
+
+/// Interval at which the flag of a draining session is checked as well.
+pub(super) const DRAIN_SWEEP: Duration = Duration::from_millis(20);
 
 /// Time for which the window of the far end has to be closed before nothing more is expected of a
 /// new path. A window that is closed for a moment proves nothing.

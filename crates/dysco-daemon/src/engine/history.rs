@@ -9,7 +9,7 @@ use std::time::Duration;
 use dysco_api::{HistoryEntry, SessionId, WayChange};
 use serde::{Deserialize, Serialize};
 
-use super::collect::boot_time;
+use super::clock::boot_time;
 use super::line_file::{Content, LineFile};
 
 /// Maximum number of entries of a session's history.

@@ -15,6 +15,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use super::answers::Answer;
 use super::chains;
 use super::error::EngineError;
+use super::held::DRAIN_SWEEP;
 use super::pages::Begun;
 use crate::api::Call;
 use crate::metrics::Scrape;
@@ -24,9 +25,6 @@ use crate::metrics::Scrape;
 /// have to wait.
 const SWEEP: Duration = Duration::from_secs(1);
 pub(super) const SWEEP_PARTS: u32 = 16;
-/// Interval at which the flag of a draining session is checked as well.
-pub(super) const DRAIN_SWEEP: Duration = Duration::from_millis(20);
-
 /// Channels by which others send to the engine.
 pub(super) struct Sources {
     pub events: Events,

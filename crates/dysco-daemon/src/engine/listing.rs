@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use dysco_api::{
-    Failure, FailureCode, Mode, PathReport, Removable, Role, SessionId, SessionName, SessionReport,
+    Failure, FailureCode, Filter, Mode, PathReport, Removable, Role, SessionId, SessionName,
+    SessionReport,
 };
 use dysco_common::view::{ChainState, Change, Leaver, Removal, View};
 use dysco_common::{Element, Session};
@@ -11,7 +12,7 @@ use dysco_explain::Cause;
 use dysco_proto::Reason;
 use dysco_proxy::Pair;
 
-use super::{Plane, collect};
+use super::{Plane, clock};
 
 impl Plane {
     pub(super) fn session_id(&self, slot: u32, s: &Session) -> SessionId {
@@ -38,7 +39,7 @@ impl Plane {
     pub(super) fn report_of(&self, slot: u32, s: &Session) -> SessionReport {
         SessionReport {
             history: self.history.of(self.session_id(slot, s)),
-            ..self.brief_report(slot, s, collect::boot_time())
+            ..self.brief_report(slot, s, clock::boot_time())
         }
     }
 
@@ -133,6 +134,29 @@ impl Plane {
             },
         }
     }
+}
+
+/// Returns true if the filter matches the session of a slot.
+pub(super) fn shows(here: &Plane, slot: u32, filter: &Filter) -> bool {
+    filter.matches(&here.report_of(slot, &here.agent.session(slot)))
+}
+
+/// Returns the slots of the sessions with these names.
+///
+/// # Errors
+/// If this host has no session of a name.
+pub(super) fn named(here: &Plane, names: &[SessionName]) -> Result<Vec<u32>, Failure> {
+    names
+        .iter()
+        .map(|name| {
+            here.slot_named(name).ok_or_else(|| Failure {
+                code: FailureCode::NotFound,
+                what: format!("find the session '{name}'"),
+                why: "this host has no such session".into(),
+                hint: "see 'dyscoctl sessions' for those it has".into(),
+            })
+        })
+        .collect()
 }
 
 pub(super) fn no_such_session(name: &SessionName) -> Failure {

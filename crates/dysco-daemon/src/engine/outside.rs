@@ -16,7 +16,8 @@ use dysco_proxy::{ProcessError, Tracked};
 use tokio::sync::mpsc;
 
 use super::core::Core;
-use super::removal::{Removals, Said, Task, left_untracked, named, shows, sort, task_of};
+use super::listing::{named, shows};
+use super::removal::{Removals, Said, Task, left_untracked, sort, task_of};
 use super::{Answer, Plane};
 use crate::api::Caller;
 

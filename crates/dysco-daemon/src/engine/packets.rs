@@ -10,7 +10,7 @@ use dysco_common::two_paths::{LAST_WINDOW, announces_to, is_past_cutoff};
 use dysco_common::{Element, FlowKey, Offer, Session};
 use etherparse::{PacketBuilder, TcpHeader, TcpOptionElement};
 
-use super::collect::boot_time;
+use super::clock::boot_time;
 
 const HOP_LIMIT: u8 = 64;
 /// Window, as sent, of an acknowledgement whose socket's window is not known.

@@ -5,7 +5,7 @@
 use dysco_api::{Listing, Reply};
 use tokio::sync::mpsc;
 
-use super::{Plane, collect};
+use super::{Plane, clock};
 
 /// Number of sessions in one turn, which take less than a millisecond.
 const PAGE: usize = 128;
@@ -72,7 +72,7 @@ impl Begun {
 impl Pages {
     /// Lists the next sessions, as many as fit into a turn.
     pub fn list(&self, plane: &Plane, mut begun: Begun) {
-        let boot = collect::boot_time();
+        let boot = clock::boot_time();
         let slots = begun.next..begun.next.saturating_add(SLOTS).min(plane.agent.capacity());
         let mut wants = begun.listing.limit != Some(0);
         let mut listed = 0;

@@ -9,7 +9,7 @@ use dysco_common::{FlowKey, Session, View};
 use dysco_proxy::table;
 use dysco_scheduling::spawn_long;
 
-use super::{Answer, Plane, ThisHost, collect};
+use super::{Answer, Plane, ThisHost, clock};
 
 /// Interval between looks.
 const EVERY: Duration = Duration::from_secs(30);
@@ -111,7 +111,7 @@ impl ThisHost {
         for connection in self.ports.connections() {
             open.remove(connection);
         }
-        let gone = self.sockets.look(&sessions, &open, collect::boot_time());
+        let gone = self.sockets.look(&sessions, &open, clock::boot_time());
         for slot in gone {
             self.plane
                 .collector

@@ -26,9 +26,9 @@ use super::jobs::Jobs;
 use super::plane::Plane;
 use super::removal::Removals;
 use super::{
-    Engine, adopt, chain_updates, chains, collect, dsr, fault, gauges, held, monitors, moves,
-    names, neighbours, on_link, pages, ports, reload, services, sockets, state, store, tally,
-    tuning,
+    Engine, adopt, chain_updates, chains, clock, collect, dsr, fault, gauges, held, monitors,
+    moves, names, neighbours, on_link, pages, ports, reload, services, sockets, state, store,
+    tally, tuning,
 };
 use crate::{api, metrics, namespaces};
 
@@ -37,7 +37,7 @@ const SCRAPES: usize = 4;
 
 /// Returns a name for a change. Later names are greater, as long as the host is up.
 fn new_id() -> [u8; 16] {
-    let since_boot = collect::boot_time().as_nanos() as u64;
+    let since_boot = clock::boot_time().as_nanos() as u64;
     let chance: u64 = rand::random();
     (u128::from(since_boot) << 64 | u128::from(chance)).to_be_bytes()
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use dysco_config::{PortRange, private};
 use dysco_proto::ChangeId;
 
-use super::collect::boot_time;
+use super::clock::boot_time;
 use super::error::EngineError;
 use super::journal::Journal;
 

@@ -11,7 +11,7 @@ use dysco_common::two_paths::{Anchor, Fins};
 use dysco_common::view::{Change, Cut, View};
 use dysco_proto::{ChangeId, HostEvent, Meddling, Reason};
 
-use super::collect::boot_time;
+use super::clock::boot_time;
 use super::pace::{Pace, too_fast};
 use super::raw::{self, Repeated};
 use super::{Answer, Held, Plane, ProxyChanges, ThisHost, packets, probe};

@@ -9,7 +9,8 @@ use dysco_common::{Counter, EventKind, FlowKey, mark};
 
 use super::carried::{BELIEVED, NOTHING, dysco_chain_carried};
 use super::crossing::{self, dysco_chain_yields};
-use super::{CHANGED, DROP, IN, PASS, PAST, answered, drop, remembered};
+use super::fate::{CHANGED, DROP, IN, PASS, PAST, answered, drop};
+use super::remembered;
 use crate::learn;
 use crate::maps::{self, Flow, Scratch, count};
 use crate::packet::{Direction, Packet};
@@ -26,10 +27,7 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
     };
     let flow = scratch.known();
     let Scratch {
-        packet: p,
-        offer,
-        payload,
-        ..
+        packet: p, payload, ..
     } = scratch;
     let opens = !p.seg.has(ACK);
     let mut carried = NOTHING;
@@ -75,6 +73,28 @@ pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
         // No socket knows this five-tuple: the stack would answer with a reset.
         return drop(Counter::DroppedStray);
     }
+    // SAFETY: the program's own context.
+    unsafe { reopens(skb, slot, s, carried, live) }
+}
+
+/// Judges a SYN on the subsession of a session. `live` is true if that session lives.
+#[inline(always)]
+unsafe fn reopens(
+    skb: *mut __sk_buff,
+    slot: u32,
+    s: &mut Session,
+    carried: u32,
+    live: bool,
+) -> u64 {
+    let Some(Scratch {
+        packet: p,
+        offer,
+        payload,
+        ..
+    }) = maps::scratch(IN)
+    else {
+        return DROP;
+    };
     if carried == NOTHING {
         // Both ends open the session at once.
         if live && s.life.opened_here != 0 && s.two.chained < 2 {
@@ -138,17 +158,8 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
             return taken();
         }
         if payload.is_live() && transit::may_have_another(s) {
-            let Some((second_entry, other)) = maps::claim_slot() else {
-                maps::no_room();
-                return 0;
-            };
-            learn::begin(other, key, &p.seg, offer, Direction::In);
-            transit::beside(other, slot, s);
-            (other.path, other.alias) = (p.key.whole, s.alias);
-            other.laid_by = path_number(&payload.last().token());
-            // SAFETY: a readable field of the context.
-            other.ifindex = unsafe { (*skb).ifindex };
-            return second_entry + 1;
+            // SAFETY: the caller's.
+            return unsafe { accept_beside(skb, slot, s) };
         }
         match dysco_chain_yields(slot) {
             crossing::STAYS => {
@@ -189,6 +200,33 @@ unsafe extern "C" fn dysco_chain_accept(skb: *mut __sk_buff) -> u32 {
     // SAFETY: a readable field of the context.
     s.ifindex = unsafe { (*skb).ifindex };
     slot + 1
+}
+
+/// Makes the entry of another path of a live session that passes here by the entry of `slot`.
+/// Returns the slot plus 1, or 0 if there is no room.
+#[inline(always)]
+unsafe fn accept_beside(skb: *mut __sk_buff, slot: u32, s: &Session) -> u32 {
+    let Some(Scratch {
+        packet: p,
+        offer,
+        session: key,
+        payload,
+        ..
+    }) = maps::scratch(IN)
+    else {
+        return 0;
+    };
+    let Some((second_entry, other)) = maps::claim_slot() else {
+        maps::no_room();
+        return 0;
+    };
+    learn::begin(other, key, &p.seg, offer, Direction::In);
+    transit::beside(other, slot, s);
+    (other.path, other.alias) = (p.key.whole, s.alias);
+    other.laid_by = path_number(&payload.last().token());
+    // SAFETY: a readable field of the context.
+    other.ifindex = unsafe { (*skb).ifindex };
+    second_entry + 1
 }
 
 /// Drops a SYN that belongs to another session than this entry, whose subsession it came by, or

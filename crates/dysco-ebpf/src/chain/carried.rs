@@ -6,7 +6,7 @@ use dysco_common::Counter;
 use dysco_common::chain::{MAGIC, PAYLOAD, Payload, Unfit};
 use dysco_common::session::offer;
 
-use super::{IN, now};
+use super::fate::{IN, now};
 use crate::maps::{self, HOPS, KEYS, OWN, Scratch, count};
 use crate::packet::AsPtr;
 

@@ -7,8 +7,8 @@ use aya_ebpf::bindings::__sk_buff;
 use dysco_common::session::{Session, State, part};
 use dysco_common::{FlowKey, mark};
 
+use super::fate::{IN, OUT};
 use super::pending::dysco_chain_pending;
-use super::{IN, OUT};
 use crate::learn;
 use crate::maps::{self, Scratch};
 use crate::packet::Direction;

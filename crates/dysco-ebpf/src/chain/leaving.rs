@@ -8,9 +8,10 @@ use dysco_common::tcp::ACK;
 use dysco_common::{Addr, Counter, EventKind};
 
 use super::crossing::{self, dysco_chain_crosses};
+use super::fate::{DROP, OUT, PASS, answered, drop, now};
 use super::pending::{dysco_chain_own_pending, dysco_chain_pending};
+use super::remembered;
 use super::rules::{NO_RULE, REFUSED, dysco_chain_choose, dysco_chain_rule};
-use super::{DROP, OUT, PASS, answered, drop, now, remembered};
 use crate::learn;
 use crate::maps::{self, Flow, HOPS, Scratch, count};
 use crate::packet::{Direction, Packet};

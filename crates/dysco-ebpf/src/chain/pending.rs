@@ -4,7 +4,8 @@ use aya_ebpf::bindings::__sk_buff;
 use dysco_common::chain::Pending;
 use dysco_common::mark;
 
-use super::{OUT, remembered};
+use super::fate::OUT;
+use super::remembered;
 use crate::maps::{self, Scratch};
 use crate::packet::Packet;
 

@@ -1,19 +1,17 @@
 //! The change of a packet and of a direction, whichever way the packet goes.
 
-use dysco_common::Counter;
 use dysco_common::EventKind;
 use dysco_common::detour::{End, Header, Way, cut};
 use dysco_common::seq::max;
 use dysco_common::session::Session;
 use dysco_common::tcp::{Edit, edit};
 
-use crate::Verdict;
 use crate::atomic::compare_exchange;
-use crate::maps::{self, count};
+use crate::maps;
 use crate::packet::Key;
 use crate::write::Change;
 
-/// Result of [`dysco_detour`]: the packet is dropped.
+/// Result of a judgement: the packet is dropped.
 pub const DROP: u32 = 0;
 /// Apply the change; the packet continues.
 pub const DIRECT: u32 = 1;
@@ -84,10 +82,4 @@ pub fn closes(s: &mut Session, slot: u32) {
         s.life.notified = 1;
         maps::tell(EventKind::Closed, slot);
     }
-}
-
-#[inline(always)]
-pub fn dropped(why: Counter) -> Verdict {
-    count(why);
-    Verdict::Drop
 }

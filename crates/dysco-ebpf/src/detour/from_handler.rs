@@ -6,12 +6,12 @@ use dysco_common::session::life;
 use dysco_common::tcp::{FIN, MIN_HEADER, RST};
 use dysco_common::{Counter, EventKind, mark};
 
-use super::change::{DIRECT, DROP, closes, cut_if_due, dropped, prepare, scale_of};
-use crate::Verdict;
+use super::change::{DIRECT, DROP, closes, cut_if_due, prepare, scale_of};
 use crate::atomic;
 use crate::maps::{self, Flow, Run, Scratch, count};
+use crate::marks::set_mark;
 use crate::packet::{Direction, Key, find, load};
-use crate::relay::set_mark;
+use crate::verdict::{Verdict, dropped};
 use crate::write;
 
 /// Judges a packet that a handler's socket sends to its end.

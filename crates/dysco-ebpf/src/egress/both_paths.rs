@@ -7,12 +7,12 @@ use dysco_common::tcp::{ACK, Edit, Segment, edit};
 use dysco_common::two_paths::{self, Anchor};
 use dysco_common::{Counter, EventKind, Path, mark};
 
-use super::{take, track};
 use crate::maps::{self, Flow, Run, Scratch, count};
+use crate::outgoing::{take, track};
 use crate::packet::{Found, Key};
 use crate::paths::{self, remember_ack, send_copy};
+use crate::verdict::Verdict;
 use crate::write::{self, Change};
-use crate::{Verdict, second_path};
 
 /// Prepares the change that translates the segment onto the new path.
 #[inline(always)]
@@ -159,7 +159,7 @@ pub(super) fn header_copy(ctx: &TcContext, key: &Key, found: &Found) -> Verdict 
         skb.mark = 0;
         return Verdict::Pass;
     }
-    let (path, s) = match second_path::entry_before(s) {
+    let (path, s) = match paths::entry_before(s) {
         _ if path == Path::New as u32 => (Path::New, s),
         Some(before) => (Path::New, before),
         None => {

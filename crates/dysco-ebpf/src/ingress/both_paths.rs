@@ -6,12 +6,13 @@ use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
 use dysco_common::two_paths::{self, ASKED, Anchor, Fins, OldIncoming};
 use dysco_common::{Counter, EventKind};
 
-use super::update::{ends, heard, was_broken};
-use super::{Decision, dropped};
+use super::decision::Decision;
+use crate::incoming::{ends, heard, was_broken};
 use crate::maps::{self, count};
 use crate::packet::Packet;
+use crate::verdict::{Verdict, dropped};
 use crate::write::Change;
-use crate::{Verdict, paths, probe};
+use crate::{paths, probe};
 
 /// Delivers a segment of the old path with the window that the path may announce.
 #[inline(always)]

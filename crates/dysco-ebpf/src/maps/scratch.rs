@@ -11,7 +11,7 @@ use dysco_common::probe::Arrival;
 use super::flows::Flow;
 use super::session;
 use crate::packet::{Key, Packet};
-use crate::write::Change;
+use crate::write::change::Change;
 
 /// Working memory of one run of a program. It is in a map and not on the stack, because the
 /// stack is small and the verifier follows every value on it.
@@ -51,23 +51,6 @@ pub struct Scratch {
 /// ended. A copy made on egress passes the program again, inside the first run.
 #[map]
 static SCRATCH: PerCpuArray<Scratch> = PerCpuArray::with_max_entries(3, 0);
-
-/// Place that [`forget`] writes to and reads from, so that the verifier forgets the value.
-#[map]
-static FORGOTTEN: PerCpuArray<u64> = PerCpuArray::with_max_entries(1, 0);
-
-/// Returns the same word, with a value that the verifier does not know. The verifier then checks
-/// the following code once, and not for each value that it has found possible.
-#[inline(always)]
-pub fn forget(word: u64) -> Option<u64> {
-    let place = FORGOTTEN.get_ptr_mut(0)?;
-    // SAFETY: this CPU's own element. No program that uses it otherwise runs between the two
-    // accesses.
-    unsafe {
-        place.write_volatile(word);
-        Some(place.read_volatile())
-    }
-}
 
 impl Scratch {
     /// Returns the flow of the packet's five-tuple, as [`know`] has stored it. A lookup takes

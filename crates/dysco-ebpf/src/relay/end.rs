@@ -8,8 +8,8 @@ use dysco_common::tcp::{ACK, Edit, FIN, RST, SYN, Segment, edit};
 use dysco_common::two_paths;
 use dysco_common::{Counter, EventKind, Path, mark};
 
-use super::{MAX_RESET_DISTANCE, PASS, REMOTE, TO_STACK, not, offers, other, to_leave};
-use crate::ingress::received;
+use super::fate::{MAX_RESET_DISTANCE, PASS, REMOTE, TO_STACK, not, offers, other, to_leave};
+use crate::incoming::received;
 use crate::maps::{self, count};
 use crate::packet::Packet;
 use crate::paths::{self, remember_ack, send_copy};

@@ -7,12 +7,13 @@ use dysco_common::two_paths::{self, ASKED, OldIncoming};
 use dysco_common::{Counter, Path};
 
 use super::end::{to_other, to_stack};
-use super::{REMOTE, not};
-use crate::ingress::{self, dropped};
+use super::fate::{REMOTE, not};
+use crate::egress::both_paths::old_path;
 use crate::maps::{Run, Scratch};
 use crate::packet::{Found, Key, Packet};
+use crate::verdict::{Verdict, dropped};
 use crate::write::{self, Change};
-use crate::{Verdict, egress};
+use crate::{incoming, outgoing};
 
 /// Handles a copy on its second pass: trims it to a header, and sends the header.
 #[inline(always)]
@@ -50,7 +51,7 @@ pub(super) fn header_copy(
 pub fn to_end(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
     let seg = &found.seg;
     if let Some(seg) = two_paths::taught(REMOTE, s, seg) {
-        egress::track(ctx, s, &Found { seg, ..*found }, slot);
+        outgoing::track(ctx, s, &Found { seg, ..*found }, slot);
     }
     if two_paths::asks(REMOTE, s, seg) {
         s.two.old_ack_set |= ASKED;
@@ -61,15 +62,15 @@ pub fn to_end(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: 
         OldIncoming::Withhold => return dropped(Counter::AckWithheld),
     };
     if two_paths::breaks(REMOTE, s, &delivered) {
-        ingress::was_broken(s, slot);
+        incoming::was_broken(s, slot);
     }
     if delivered == *seg {
         return Verdict::Pass;
     }
-    let Some(Scratch { change: c, .. }) = egress::take(ctx, Run::Egress, key, found) else {
+    let Some(Scratch { change: c, .. }) = outgoing::take(ctx, Run::Egress, key, found) else {
         return Verdict::Drop;
     };
-    egress::old_path(key, &delivered, c);
+    old_path(key, &delivered, c);
     if delivered.ack != seg.ack {
         c.edit.strip |= edit::SACK;
     }

@@ -6,15 +6,9 @@ use dysco_common::checksum::{Diff, Field, fold32};
 use dysco_common::short::ShortHeader;
 use dysco_common::tcp::{Edit, MIN_HEADER};
 
-use super::{Addresses, Failed, Readdressed, addresses, complete, field, store_headers};
+use super::change::{Addresses, Headers};
+use super::{Failed, Readdressed, addresses, complete, field, store_headers};
 use crate::packet::{Found, at};
-
-/// The end of an IP header and a short TCP header.
-#[repr(C)]
-pub(super) struct Headers {
-    pub(super) addresses: Addresses,
-    pub(super) tcp: ShortHeader,
-}
 
 /// Bytes of [`Addresses`] that an IPv4 header does not have.
 pub(super) const ABSENT_V4: usize = 22;
@@ -106,4 +100,10 @@ pub(super) fn short_in(
     let tcp = if timestamps { 32 } else { MIN_HEADER };
     store_headers(ctx, found.v6, (&raw const *headers).cast(), tcp)?;
     complete(ctx, found.v6, field, &diff)
+}
+
+/// True if [`short`] accepts the header.
+#[inline(always)]
+pub fn is_short(ctx: &TcContext, found: &Found) -> bool {
+    found.data_offset == MIN_HEADER || found.data_offset == 32 && found.timestamps(ctx).is_some()
 }

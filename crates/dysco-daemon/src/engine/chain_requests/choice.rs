@@ -11,7 +11,7 @@ use super::fits::{fits, is_whole, live, pairs};
 use super::request::{Task, Whose, failure};
 use crate::engine::chain_updates::opens;
 use crate::engine::core::Core;
-use crate::engine::removal::named;
+use crate::engine::listing::named;
 use crate::engine::{Plane, measure};
 
 /// Returns the change with the addresses of all hosts; this host may have any of its own

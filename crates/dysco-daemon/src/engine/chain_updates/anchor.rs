@@ -7,11 +7,11 @@ use dysco_common::view::{ChainState, Change, View};
 use dysco_proto::plan::CLOCK_SLACK;
 use dysco_proto::{Facts, Reason, Subsession};
 
-use crate::engine::{collect, measure};
+use crate::engine::{clock, measure};
 
 /// Returns the time since a session began.
 fn age(s: &Session) -> Duration {
-    collect::boot_time().saturating_sub(Duration::from_nanos(s.created_ns))
+    clock::boot_time().saturating_sub(Duration::from_nanos(s.created_ns))
 }
 
 /// Removes the clocks of facts that may be too old to be compared. The programs keep neither clock

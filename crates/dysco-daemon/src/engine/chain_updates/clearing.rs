@@ -6,7 +6,7 @@
 use dysco_firewall::{self as state, FiveTuple, StateError};
 use dysco_scheduling::{spawn_long, spawn_short};
 
-use crate::engine::{Answer, ChainUpdates, Engine, Plane};
+use crate::engine::{Answer, ChainUpdates, Plane};
 
 /// Session that the firewall has to forget, and the answer that is sent then.
 pub(in crate::engine) struct Cleared {
@@ -58,7 +58,13 @@ impl ChainUpdates {
         self.search_next(plane);
     }
 
-    fn search_next(&mut self, plane: &Plane) {
+    /// Records that a search has ended.
+    pub(in crate::engine) fn search_ended(&mut self) {
+        self.clearing.searching = false;
+    }
+
+    /// Begins the next search, unless one is running.
+    pub(in crate::engine) fn search_next(&mut self, plane: &Plane) {
         let Some(batch) = self.clearing.next() else {
             return;
         };
@@ -71,20 +77,6 @@ impl ChainUpdates {
             let then = batch.into_iter().map(|cleared| cleared.then).collect();
             let _ = answers.send(Answer::Searched(then));
         });
-    }
-}
-
-impl Engine {
-    /// Sends the answers once the search is done and its entries are removed.
-    pub(in crate::engine) fn searched(&mut self, then: Vec<Answer>) {
-        self.core.host.chain_updates.clearing.searching = false;
-        for answer in then {
-            self.take_answer(answer);
-        }
-        self.core
-            .host
-            .chain_updates
-            .search_next(&self.core.host.plane);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use dysco_api::{Failure, FailureCode, Filter, HostName, Mode, Remove, SessionName, Way};
+use dysco_api::{Failure, FailureCode, HostName, Mode, Remove, Way};
 use dysco_common::Session;
 use dysco_common::view::{Leaver, View};
 use dysco_proto::{Reason, Subsession};
@@ -11,6 +11,7 @@ use dysco_proto::{Reason, Subsession};
 use super::chained::{in_chain, opens_through};
 use super::task::Accepted;
 use super::{Candidates, Said, Stage, Task};
+use crate::engine::listing::{named, shows};
 use crate::engine::{Plane, measure};
 
 /// Returns the sessions that a request concerns, with those that cannot be changed.
@@ -61,11 +62,6 @@ pub(super) fn candidates(
         }
     }
     Ok(found)
-}
-
-/// Returns true if the filter matches the session of a slot.
-pub(in crate::engine) fn shows(here: &Plane, slot: u32, filter: &Filter) -> bool {
-    filter.matches(&here.report_of(slot, &here.agent.session(slot)))
 }
 
 /// Sorts a session among the tasks if nothing keeps the proxy in it, and among the refused
@@ -129,20 +125,6 @@ fn sessions_through(here: &Plane, host: Option<IpAddr>, asked: Option<Mode>) -> 
             all.filter(meant).map(|(slot, _)| slot).collect()
         }
     }
-}
-
-pub(in crate::engine) fn named(here: &Plane, names: &[SessionName]) -> Result<Vec<u32>, Failure> {
-    names
-        .iter()
-        .map(|name| {
-            here.slot_named(name).ok_or_else(|| Failure {
-                code: FailureCode::NotFound,
-                what: format!("find the session '{name}'"),
-                why: "this host has no such session".into(),
-                hint: "see 'dyscoctl sessions' for those it has".into(),
-            })
-        })
-        .collect()
 }
 
 /// Returns the hosts on both sides of a session whose proxy is, or was, on this host.

@@ -10,8 +10,8 @@ use dysco_common::rule::wanted;
 use dysco_explain::Cause;
 use dysco_proxy::elsewhere::{Elsewhere, Held, Shim};
 
-use super::shows;
 use crate::engine::Plane;
+use crate::engine::listing::shows;
 use crate::engine::measure::{accepted, facts};
 use crate::engine::outside::unknown;
 

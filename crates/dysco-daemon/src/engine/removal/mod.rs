@@ -29,7 +29,7 @@ use super::paced::Pace;
 use super::plane::{Plane, Terms};
 use automatic::Automatic;
 use candidates::candidates;
-pub(super) use candidates::{named, shows, sort, task_of};
+pub(super) use candidates::{sort, task_of};
 pub(super) use chained::as_removal;
 pub(super) use dry_run::Windows;
 use left::left_of;

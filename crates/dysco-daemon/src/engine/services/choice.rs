@@ -10,7 +10,7 @@ use dysco_runner::{Ends, Needs, Registry, Spec};
 
 use super::{Services, Stage, packets};
 use crate::engine::Plane;
-use crate::engine::removal::{named, shows};
+use crate::engine::listing::{named, shows};
 use crate::engine::tuning::no_socket;
 
 /// Returns the reason for which a session with services cannot be changed otherwise.

@@ -13,8 +13,7 @@ use tokio::sync::mpsc;
 use super::{Serviced, Services, Stage, packets};
 use crate::api::Caller;
 use crate::engine::Plane;
-use crate::engine::listing::no_such_session;
-use crate::engine::removal::{named, shows};
+use crate::engine::listing::{named, no_such_session, shows};
 
 /// A listing that waits for the handler's numbers.
 pub(super) struct Waiting {

@@ -7,7 +7,7 @@ use dysco_explain::Cause;
 use dysco_proxy::tuning::Wish;
 
 use crate::engine::Plane;
-use crate::engine::removal::{named, shows};
+use crate::engine::listing::{named, shows};
 
 /// A session that a request concerns.
 pub(super) struct Target {

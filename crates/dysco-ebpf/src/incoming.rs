@@ -6,12 +6,12 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::EventKind;
 use dysco_common::seq::after;
 use dysco_common::session::{Session, State, life};
-use dysco_common::tcp::{Edit, FIN, RST, Segment};
+use dysco_common::tcp::{ACK, Edit, FIN, RST, Segment};
 use dysco_common::two_paths::{self, Anchor};
 
+use crate::atomic;
 use crate::maps;
 use crate::packet::Found;
-use crate::{atomic, fast_path};
 
 /// Takes in a segment on the session's own five-tuple.
 #[inline(always)]
@@ -31,9 +31,18 @@ pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     if seg.has(FIN) {
         s.life.fin_in |= life::OLD_PATH;
     }
-    fast_path::arrived(s, seg);
+    arrived(s, seg);
     if let Some((tsval, _)) = found.timestamps(ctx) {
         s.tsval_in = tsval;
+    }
+}
+
+/// Takes in the numbers of a segment on the session's own five-tuple.
+#[inline(always)]
+pub fn arrived(s: &mut Session, seg: &Segment) {
+    received(s, seg.end());
+    if seg.has(ACK) && after(seg.ack, s.rcv_ack) && was_sent(s, seg.ack) {
+        s.rcv_ack = seg.ack;
     }
 }
 
