@@ -175,14 +175,16 @@ impl Detour {
         self.paired != 0 && matches!(end, End::Remote)
     }
 
-    /// True if this end may still wait for a window: the detour began before its first byte.
+    /// True if this end may still wait for a window: the detour began before its first byte, and it
+    /// has sent none.
     #[inline(always)]
     const fn awaits_window(&self, end: End) -> bool {
         let way = match end {
             End::Local => &self.out,
             End::Remote => &self.back,
         };
-        self.silent != 0 && !after(way.sent, way.cut)
+        // The first cutoff.
+        self.silent != 0 && way.sent == way.start.wrapping_sub(way.to_socket)
     }
 
     /// Returns the direction in which this end sends, and the one in which it receives.

@@ -54,10 +54,10 @@ impl Agent {
         lock(&self.chains).in_force()
     }
 
-    /// Returns the index of the rule that opened a session (`Session::laid_by`), if the rule is in
-    /// force.
-    pub fn rule_index(&self, name: u32) -> Option<usize> {
-        lock(&self.chains).index_of(name)
+    /// Returns the rule that opened a session (`Session::laid_by`), if it is in force or was until the
+    /// last change of the policy.
+    pub fn rule_named(&self, name: u32) -> Option<PolicyRule> {
+        lock(&self.chains).named(name).copied()
     }
 
     /// Lets a chain's SYNs go to a host.

@@ -33,7 +33,7 @@ use toml::Spanned;
 use crate::values::cause_of;
 use crate::{Place, PortList, PortRange, Prefix};
 pub use elements::Elements;
-pub use opener::{GroupPath, Opener, UserName};
+pub use opener::{GroupPath, Known, Opener, UserName};
 
 /// A policy that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -213,13 +213,9 @@ impl Policy {
         Ok(policy)
     }
 
-    /// Refuses chains that lead through the opening host itself, and users that it does not have.
+    /// Refuses chains that lead through the opening host itself.
     fn check_host(&self, own: &[IpAddr]) -> Result<(), Cause> {
         for (rule, name) in self.rules.iter().zip(self.names()) {
-            if let Some(Err(cause)) = rule.user.as_ref().map(UserName::uid) {
-                let why = format!("rule {name}: {}", cause.why);
-                return Err(Cause { why, ..cause });
-            }
             let mut hosts = rule.chain.hosts.iter().map(Element::host);
             if let Some(host) = hosts.find(|host| own.contains(host)) {
                 let why =
@@ -256,6 +252,11 @@ impl Policy {
     /// and cgroups of the host.
     pub fn has_openers(&self) -> bool {
         self.rules.iter().any(|rule| !rule.opener().is_any())
+    }
+
+    /// True if a rule is about the programs of a cgroup.
+    pub fn has_groups(&self) -> bool {
+        self.rules.iter().any(|rule| rule.cgroup.is_some())
     }
 
     /// Returns the pairs of hosts that should know each other: each host of a chain and the host

@@ -253,7 +253,7 @@ fn end_says(way: &mut Way, seg: &Segment, scale: u8) -> Option<Heard> {
         }
         _ => {
             if !way.is_cut() || before(ack, way.cut) {
-                return None;
+                return stands_still(way, seg);
             }
             way.received = 1;
             if way.released == 0 {
@@ -264,6 +264,23 @@ fn end_says(way: &mut Way, seg: &Segment, scale: u8) -> Option<Heard> {
         }
     }
     Some(shown(way, seg, scale, after(way.shown, was)))
+}
+
+/// Returns an acknowledgement of what the sender was shown, with no window, if the receiver has closed
+/// its window before it has all old data. The last socket keeps that data, and nobody else answers the
+/// sender: it would give up after its retransmissions.
+#[inline(always)]
+fn stands_still(way: &Way, seg: &Segment) -> Option<Heard> {
+    let closed = way.is_cut() && way.released != 0 && seg.window == 0;
+    closed.then(|| Heard {
+        ack: way.shown,
+        window: 0,
+        sack_add: 0,
+        sacks: false,
+        news: false,
+        alone: true,
+        speaks: true,
+    })
 }
 
 /// Returns what the sender of a direction may hear.

@@ -110,12 +110,11 @@ impl Chains {
         Ok(Some(its.copied().collect()))
     }
 
-    /// Returns the index of the rule with this name, if it is in force.
-    pub(super) fn index_of(&self, name: u32) -> Option<usize> {
-        let now = self.in_force.get(&0, 0).map(InForce::of).ok()?;
-        let index = (name & 0xff) as usize;
-        let rule = self.rules.get(now.first as usize + index)?;
-        (now.generation == rule.generation && rule.is_named(name)).then_some(index)
+    /// Returns the rule with this name, if it is in force or was until the last change.
+    pub(super) fn named(&self, name: u32) -> Option<&PolicyRule> {
+        let mut all = [0, MAX_RULES].into_iter();
+        let at = |first| self.rules.get(first + (name & 0xff) as usize);
+        all.find_map(|first| at(first).filter(|rule| rule.is_named(name)))
     }
 
     /// Records the chains of sessions whose rule is no longer in force. The chain of each
@@ -146,10 +145,7 @@ impl Chains {
         if s.life.opened_here == 0 || passes {
             return None;
         }
-        let name = s.laid_by;
-        let mut all = [0, MAX_RULES].into_iter();
-        let at = |first| self.rules.get(first + (name & 0xff) as usize);
-        let rule = all.find_map(|first| at(first).filter(|rule| rule.is_named(name)));
+        let rule = self.named(s.laid_by);
         rule.filter(|rule| rule.serves == 0).map(|rule| rule.chain)
     }
 }

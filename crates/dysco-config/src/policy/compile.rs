@@ -1,27 +1,29 @@
 //! Conversion of the policy into the data plane's form and back.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::path::Path;
 
 use dysco_common::chain::Chain;
 use dysco_common::policy::{Families, Otherwise, PolicyRule};
 use dysco_common::{Addr, Element};
 
-use super::{Elements, Policy, Rule};
+use super::{Elements, Known, Policy, Rule};
 use crate::{PortRange, Prefix};
 
 impl Policy {
     /// Returns the rules in the data plane's form, and for each of them the index of the rule
-    /// that it is a part of. `groups` is the root of the hierarchy of cgroups. A rule about a user or a
-    /// cgroup that this host does not have is left out.
-    pub fn compile(&self, groups: &Path) -> (Vec<PolicyRule>, Vec<usize>) {
-        let each = self.rules.iter().enumerate();
-        let parts = each.flat_map(|(index, rule)| {
+    /// that it is a part of. A rule about a user or a cgroup that this host does not have is left out.
+    pub fn compile(&self, known: &mut Known) -> (Vec<PolicyRule>, Vec<usize>) {
+        let mut compiled = (Vec::new(), Vec::new());
+        for (index, rule) in self.rules.iter().enumerate() {
             let opener = rule.opener();
-            let parts = rule.compile().into_iter();
-            parts.filter_map(move |part| Some((opener.compile(part, groups)?, index)))
-        });
-        parts.unzip()
+            for part in rule.compile() {
+                if let Some(part) = opener.compile(part, known) {
+                    compiled.0.push(part);
+                    compiled.1.push(index);
+                }
+            }
+        }
+        compiled
     }
 
     /// Returns the policy that these rules represent, without names. Consecutive rules that
@@ -140,6 +142,8 @@ fn prefix(address: &Addr, mask: &Addr, v4: bool) -> Option<Prefix> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -173,10 +177,10 @@ mod tests {
             chain = []
         "#;
         let written = Policy::parse(Path::new("policy.toml"), text).unwrap();
-        let groups = Path::new("/sys/fs/cgroup");
-        let (compiled, _) = written.compile(groups);
+        let known = &mut Known::default();
+        let (compiled, _) = written.compile(known);
         let read = Policy::of_compiled(&compiled).unwrap();
-        assert_eq!(read.compile(groups), written.compile(groups));
+        assert_eq!(read.compile(known), written.compile(known));
         assert_eq!(read.acquaintances(), written.acquaintances());
         let unnamed = |rule: &Rule| Rule {
             name: None,

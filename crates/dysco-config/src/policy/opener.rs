@@ -1,7 +1,8 @@
 //! Programs of this host that a rule is about: those of a user, those of a cgroup, or both.
 
+use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path};
+use std::path::PathBuf;
 
 use dysco_common::policy::PolicyRule;
 use dysco_explain::Cause;
@@ -95,9 +96,10 @@ impl std::str::FromStr for GroupPath {
 
     fn from_str(path: &str) -> Result<Self, Cause> {
         let relative = path.trim_matches('/');
-        let mut parts = Path::new(relative).components();
-        let plain = parts.all(|part| matches!(part, Component::Normal(_)));
-        match plain && !relative.is_empty() && !relative.contains("//") {
+        let plain = relative
+            .split('/')
+            .all(|part| !["", ".", ".."].contains(&part));
+        match plain {
             true => Ok(GroupPath(relative.to_owned())),
             false => Err(Cause::new(format!("'{path}' is no path of a cgroup"))
                 .hint("write it as in /proc/PID/cgroup, such as system.slice/nginx.service")),
@@ -141,16 +143,15 @@ impl Opener {
         user && cgroup
     }
 
-    /// Adds the programs to a rule of the data plane. `groups` is the root of the hierarchy of
-    /// cgroups. Returns `None` if this host has no such user, or no such cgroup at the moment.
-    pub(super) fn compile(&self, rule: PolicyRule, groups: &Path) -> Option<PolicyRule> {
+    /// Adds the programs to a rule of the data plane. Returns `None` if this host has no such user, or
+    /// no such cgroup at the moment.
+    pub(super) fn compile(&self, rule: PolicyRule, known: &mut Known) -> Option<PolicyRule> {
         let user = match &self.user {
-            Some(user) => Some(user.uid().ok()?),
+            Some(user) => Some(known.uid(user)?),
             None => None,
         };
         let (group, level) = match &self.cgroup {
-            // The number of a cgroup is the inode of its folder (`kernfs_id`, fs/kernfs).
-            Some(path) => (groups.join(&path.0).metadata().ok()?.ino(), path.level()),
+            Some(path) => (known.group(path)?, path.level()),
             None => (0, 0),
         };
         Some(PolicyRule {
@@ -160,6 +161,32 @@ impl Opener {
             level,
             ..rule
         })
+    }
+}
+
+/// Users and cgroups of this host.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// Root of the hierarchy of cgroups; none if no rule is about one.
+    pub groups: Option<PathBuf>,
+    /// Users that were found. They are not looked up again: a directory server may be away.
+    users: HashMap<String, u32>,
+}
+
+impl Known {
+    fn uid(&mut self, user: &UserName) -> Option<u32> {
+        if let Some(uid) = self.users.get(&user.0) {
+            return Some(*uid);
+        }
+        let uid = user.uid().ok()?;
+        self.users.insert(user.0.clone(), uid);
+        Some(uid)
+    }
+
+    /// Returns the number of a cgroup: the inode of its folder (`kernfs_id`, fs/kernfs).
+    fn group(&self, path: &GroupPath) -> Option<u64> {
+        let folder = self.groups.as_ref()?.join(&path.0).metadata().ok()?;
+        folder.is_dir().then(|| folder.ino())
     }
 }
 
@@ -210,7 +237,7 @@ mod tests {
         for user in ["", "-1", "4294967295", "99999999999"] {
             assert!(user.parse::<UserName>().is_err(), "{user}");
         }
-        for path in ["", "/", "..", "a/../b", "a//b", "./a"] {
+        for path in ["", "/", "..", "a/../b", "a//b", "./a", "a/./b"] {
             assert!(path.parse::<GroupPath>().is_err(), "{path}");
         }
     }
@@ -219,13 +246,20 @@ mod tests {
     fn a_rule_about_a_cgroup_that_is_not_there_is_none() {
         let root = tempfile::tempdir().unwrap();
         let rule = opener("root", "a/b");
-        let compiled = || rule.compile(PolicyRule::default(), root.path());
+        let mut known = Known {
+            groups: Some(root.path().into()),
+            ..Known::default()
+        };
+        let mut compiled = || rule.compile(PolicyRule::default(), &mut known);
         assert_eq!(compiled(), None);
         std::fs::create_dir_all(root.path().join("a/b")).unwrap();
         let there = compiled().unwrap();
         assert_eq!((there.of_user, there.user, there.level), (1, 0, 2));
         assert!(there.group != 0 && there.has_opener());
         let nobody = opener("no-such-user", "");
-        assert_eq!(nobody.compile(PolicyRule::default(), root.path()), None);
+        assert_eq!(
+            nobody.compile(PolicyRule::default(), &mut Known::default()),
+            None
+        );
     }
 }

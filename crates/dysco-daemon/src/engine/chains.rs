@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 
 use dysco_common::Element;
 use dysco_common::chain::Hop;
-use dysco_common::policy::PolicyRule;
 use dysco_config::policy::Policy;
 use dysco_control::Incoming;
 use dysco_explain::Cause;
@@ -92,8 +91,9 @@ impl Chains {
 pub(super) struct Chains {
     /// Policy that the data plane has.
     policy: Policy,
-    /// The policy as the data plane has it, and for each part the index of its rule.
-    compiled: (Vec<PolicyRule>, Vec<usize>),
+    compiled: openers::Compiled,
+    /// An earlier process has put rules in force that cannot be read back.
+    unread: bool,
     /// Reason for which the file's policy is not in force.
     error: Option<Cause>,
     /// True if this process or an earlier one ever put a policy in force.

@@ -28,9 +28,12 @@ impl Process {
         }
     }
 
-    /// Notices that it has ended. It has closed its connection.
+    /// Notices that it has ended. It has closed its connection, or cannot be heard any more: it uses no
+    /// socket after this.
     pub fn reap(&mut self) {
         if let Process::Child(child) = self {
+            // An error means that it has ended.
+            let _ = child.kill();
             // An error means that somebody else has.
             let _ = child.wait();
         }

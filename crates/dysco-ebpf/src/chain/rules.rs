@@ -1,7 +1,9 @@
 //! Matching of the policy's rules against a SYN.
 
 use aya_ebpf::bindings::__sk_buff;
-use aya_ebpf::helpers::generated::{bpf_get_socket_uid, bpf_skb_ancestor_cgroup_id};
+use aya_ebpf::helpers::generated::{
+    bpf_get_socket_cookie, bpf_get_socket_uid, bpf_skb_ancestor_cgroup_id,
+};
 use dysco_common::Counter;
 use dysco_common::chain::{MAX_CHAIN, WireElement};
 use dysco_common::policy::{InForce, MAX_RULES, Otherwise, PolicyRule, rule_name};
@@ -67,8 +69,13 @@ unsafe extern "C" fn dysco_chain_matches(
 /// Returns true if the socket that sends the packet belongs to the programs that the rule is about.
 #[inline(always)]
 fn opener_matches(skb: *mut __sk_buff, rule: &PolicyRule) -> bool {
-    // SAFETY: the program's own context. A packet without a socket has the user 65534 and no cgroup.
-    let of_user = || rule.of_user == 0 || unsafe { bpf_get_socket_uid(skb) } == rule.user;
+    // A packet without a socket, as of a session of a container that this host forwards, has the user
+    // 65534 for the kernel.
+    // SAFETY: the program's own context.
+    let has_socket = || unsafe { bpf_get_socket_cookie(skb.cast()) } != 0;
+    // SAFETY: the same.
+    let is_user = || unsafe { bpf_get_socket_uid(skb) } == rule.user;
+    let of_user = || rule.of_user == 0 || has_socket() && is_user();
     let of_group = || {
         let level = rule.level as i32;
         // SAFETY: the same.

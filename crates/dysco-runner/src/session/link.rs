@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use rustix::event::epoll::EventFlags;
@@ -111,8 +112,10 @@ impl Link {
     }
 
     /// Sets the options that a relay needs: bytes go on at once, since the sender has waited for
-    /// others if it wanted, and an urgent byte stays in its place, so that it is not lost.
+    /// others if it wanted, and an urgent byte stays in its place, so that it is not lost. If this
+    /// process dies, the connection is reset: its peer must not take the stream for complete.
     pub fn set_options(socket: &OwnedFd) -> rustix::io::Result<()> {
+        rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO))?;
         rustix::net::sockopt::set_tcp_nodelay(socket, true)?;
         rustix::net::sockopt::set_socket_oobinline(socket, true)
     }
@@ -292,6 +295,12 @@ impl Link {
             self.full = full;
             full
         })
+    }
+
+    /// Lets the kernel end the connection in order once the socket is closed.
+    pub fn ends_in_order(&self) {
+        // An error means that the connection is over.
+        let _ = rustix::net::sockopt::set_socket_linger(&self.socket, None);
     }
 
     /// Resets the connection, although `dyscod` has duplicates of the socket. A socket whose

@@ -281,11 +281,14 @@ impl Session {
     pub fn close(mut self, reason: Option<&Reason>, host: &mut Host) {
         if matches!(reason, Some(Reason::Reset { .. } | Reason::Failed { .. })) {
             self.links.iter().for_each(Link::reset);
+        } else {
+            self.links.iter().for_each(Link::ends_in_order);
         }
         for link in &self.links {
             host.unwatch(&link.socket, link.token);
         }
         for own in self.own.values() {
+            own.link.ends_in_order();
             host.unwatch(&own.link.socket, own.link.token);
         }
         host.timers.forget(self.id);

@@ -152,6 +152,9 @@ fn a_rule_gives_the_sessions_of_a_control_group_services() -> Result<()> {
     let listener = here.lab.server.run(move || TcpListener::bind(at))?;
     let others = host.run(move || TcpStream::connect(at))?;
     let server_of_others = listener.accept()?.0;
+    server_of_others.set_read_timeout(Some(SOON))?;
+    say(&others, &server_of_others, "hello")?;
+    ensure!(served(&here)? == 0, "a session of no group has services");
     let join = format!("echo $$ > {root}/{name}/in/cgroup.procs && exec socat - TCP:{at}");
     let mut program = host.spawn(Program::new("sh").args(["-c", &join]))?;
     let (server, _) = listener.accept()?;

@@ -134,6 +134,33 @@ fn a_probe_of_an_end_goes_to_the_receiver_of_its_next_byte() {
     assert_eq!(out.main.seq, 99);
 }
 
+/// The sender has heard all of the old route, and the receiver reads nothing: only its own
+/// acknowledgements keep the sender from giving up.
+#[test]
+fn a_sender_hears_of_a_closed_window_while_old_data_waits_for_it() {
+    let mut d = detour(0);
+    enters(&mut d.out);
+    d.back.phase = phase::DIRECT;
+    (d.out.sent, d.out.shown) = (1010, 1010);
+    d.out.phase = phase::LEAVING;
+    d.out.set_cut();
+    d.out.received = 0;
+    let mut out = FromEnd::default();
+    let mut says = |ack, window| {
+        let seg = Segment {
+            window,
+            ..segment(2000, ack, ACK)
+        };
+        from_end(&mut d, End::Remote, &seg, 0, &mut out);
+        let header = if out.to_socket { out.copy } else { out.main };
+        (!out.to_socket || out.copied).then_some((header.ack, header.window))
+    };
+    assert_eq!(says(1005, 0), Some((1010, 0)));
+    // It goes on by itself once it reads.
+    assert_eq!(says(1005, 9), None);
+    assert_eq!(says(1010, 9), Some((1010, 9)));
+}
+
 /// A stack may join segments that it sends again.
 #[test]
 fn a_socket_gets_no_byte_after_the_cutoff_of_a_direction_that_leaves() {

@@ -11,7 +11,6 @@ use dysco_common::{Element, Session};
 use dysco_config::policy::{Opener, Policy, PolicyError};
 use dysco_explain::{Cause, Explain};
 
-use super::openers;
 use crate::engine::{Answer, Chains, Plane, services};
 
 impl Chains {
@@ -20,9 +19,12 @@ impl Chains {
         match plane.agent.policy() {
             Ok(Some(rules)) => match Policy::of_compiled(&rules) {
                 Some(policy) => (self.policy, self.applied) = (policy, true),
-                None => tracing::error!(
-                    "the rules in force lead through elements that this release does not know"
-                ),
+                None => {
+                    self.unread = true;
+                    tracing::info!(
+                        "the rules in force are known by the policy's file alone: they have services, users, control groups, or elements of another release"
+                    );
+                }
             },
             Ok(None) => {}
             Err(error) => tracing::error!(%error, "the rules in force are not known"),
@@ -100,7 +102,7 @@ impl Chains {
     fn policy_of(&self, path: &Path, read: Option<Policy>) -> Result<Policy, PolicyError> {
         match read {
             Some(policy) => Ok(policy),
-            None if self.policy.rules.is_empty() => Ok(Policy::default()),
+            None if self.policy.rules.is_empty() && !self.unread => Ok(Policy::default()),
             None => Err(PolicyError::Gone { path: path.into() }),
         }
     }
@@ -138,6 +140,7 @@ impl Chains {
     /// Returns a text that says what is in force when a file is not.
     fn what_stays(&self) -> String {
         match self.policy.rules.len() {
+            0 if self.unread => "the rules of before stay in force".into(),
             0 => "no rule is in force, all sessions go direct".into(),
             rules => format!("the rules of before stay in force ({rules})"),
         }
@@ -150,13 +153,12 @@ impl Chains {
         for rule in policy.rules.iter().filter(|r| !r.chain.services.is_empty()) {
             services::known_from_start(&rule.chain.services)?;
         }
-        let compiled = openers::compiled(&policy, plane);
-        let applied = plane.agent.apply_policy(&compiled.0);
+        self.compiled.update(&policy, plane);
+        let applied = plane.agent.apply_policy(&self.compiled.rules);
         applied.map_err(|e| e.explain())?;
-        self.compiled = compiled;
         let text = format!("{} rules are in force", policy.rules.len());
         let serves = policy.rules.iter().any(|r| !r.chain.services.is_empty());
-        (self.policy, self.applied) = (policy, true);
+        (self.policy, self.applied, self.unread) = (policy, true, false);
         if serves {
             // Their first session does not wait for the start of a handler.
             let prepare = Answer::Service(Box::new(services::Done::Wanted));
@@ -216,7 +218,7 @@ impl Chains {
             source: any(rule.source.map(|p| p.to_string())),
             user: rule.user.as_ref().map(ToString::to_string),
             cgroup: rule.cgroup.as_ref().map(ToString::to_string),
-            absent: !self.compiled.1.contains(&at) && !rule.opener().is_any(),
+            absent: !self.compiled.has(at) && !rule.opener().is_any(),
             destination: any(rule.destination.map(|p| p.to_string())),
             ports: any((!ports.is_empty()).then(|| ports.join(", "))),
             chain: rule.chain.hosts.clone(),

@@ -237,6 +237,7 @@ impl Services {
         };
         handler.process().reap();
         tracing::error!(pid = handler.pid(), "the handler has ended");
+        self.unanswered(plane);
         let slots: Vec<u32> = self.sessions.keys().copied().collect();
         for slot in slots {
             if self.lost(plane, slot) {

@@ -78,6 +78,18 @@ impl Services {
         }
     }
 
+    /// The handler has ended: it answers nothing any more.
+    pub(super) fn unanswered(&mut self, plane: &Plane) {
+        self.taking_up = false;
+        for waiting in std::mem::take(&mut self.lists) {
+            self.show(plane, waiting);
+        }
+        let calls: Vec<u64> = self.calls.keys().copied().collect();
+        for id in calls {
+            self.answered(id, Err("the handler has ended".into()));
+        }
+    }
+
     fn show(&self, plane: &Plane, waiting: Waiting) {
         let Waiting {
             slots,

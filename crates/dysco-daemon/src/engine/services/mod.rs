@@ -83,6 +83,8 @@ struct Serviced {
     delta: [i64; 2],
     /// The services have left before all data had entered: bytes that they had added by then.
     left: Option<[i64; 2]>,
+    /// The handler of the services has died.
+    lost: bool,
     /// The other half, if the services are at both ends.
     paired: Option<Paired>,
     /// A rule or a run has opened it, and this host holds it.
@@ -109,6 +111,7 @@ impl Serviced {
             ordered: Instant::now(),
             delta: [0; 2],
             left: None,
+            lost: false,
             paired: None,
             held: None,
             silent: false,

@@ -20,7 +20,7 @@ impl Serviced {
             Stage::Entering => Routes::Enter,
             Stage::In | Stage::Asked => Routes::Through,
             Stage::Leaving => Routes::Leave,
-            // Another handler has died of it.
+            // The next handler has died as well, before it took the session.
             _ => return None,
         };
         // A rule may want it to end rather than to go on without services.
@@ -96,6 +96,7 @@ impl Services {
             return false;
         };
         one.stage = Stage::Orphaned(routes);
+        one.lost = true;
         let why = "its handler has ended, with no bytes in hand: it goes on without services";
         plane.report("service-failed", Some(one.session), why.into());
         if routes == Routes::Enter {
@@ -115,6 +116,10 @@ impl Services {
     /// Gives the sessions of a handler that has died to the present one.
     pub(super) fn adopt(&mut self, plane: &mut Plane) {
         for slot in std::mem::take(&mut self.orphans) {
+            // The session may have ended meanwhile.
+            if self.routes_of(slot).is_none() {
+                continue;
+            }
             if let Err(cause) = self.give(slot) {
                 self.end_session(plane, slot, &cause.why);
             }
@@ -123,7 +128,6 @@ impl Services {
 
     /// Gives the handler the sockets of a session.
     fn give(&self, slot: u32) -> Result<(), Cause> {
-        // The session may have ended meanwhile.
         let Some(one) = self.sessions.get(&slot) else {
             return Ok(());
         };

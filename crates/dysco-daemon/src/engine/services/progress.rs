@@ -239,7 +239,7 @@ impl Services {
             one.stage = Stage::In;
         }
         let by = self.by(slot);
-        if let Some(one) = self.sessions.get(&slot) {
+        if let Some(one) = self.sessions.get(&slot).filter(|one| !one.lost) {
             let text = format!("{}{by}", words(&one.services));
             plane.report("services-put", Some(one.session), text);
         }

@@ -108,6 +108,7 @@ fn serviced(plane: &Plane, slot: u32, d: &Detour) -> Serviced {
             [added(d.back.shift), added(d.out.shift)]
         },
         left: None,
+        lost: false,
         paired: None,
         held: None,
         silent: false,
