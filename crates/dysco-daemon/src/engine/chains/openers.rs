@@ -94,7 +94,7 @@ pub(in crate::engine) fn opener(
 
 impl Chains {
     /// Puts the policy in force again if it is about users or cgroups that have come or gone.
-    pub(super) fn follow_openers(&mut self, plane: &Plane) {
+    pub(super) fn follow_openers(&mut self, plane: &mut Plane) {
         let follows = self.applied && self.policy.has_openers();
         if !follows || !self.compiled.update(&self.policy, plane) {
             return;
