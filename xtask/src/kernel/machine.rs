@@ -100,6 +100,7 @@ fn start(userland: &Userland, links: bool) -> String {
          ulimit -n 1048576; ulimit -l unlimited\n\
          {} guest /mnt/{RESULT}{} > /mnt/log 2>&1\n\
          dmesg > /mnt/dmesg\n\
+         mkdir /mnt/labs; cp --parents /tmp/dysco-*/*/*.log /mnt/labs 2>/dev/null\n\
          sync\n\
          echo o > /proc/sysrq-trigger\n\
          sleep 60\n",

@@ -17,6 +17,7 @@ use crate::{build, shell};
 
 /// Packages of a root file system, in addition to those of the demos and the links.
 const PACKAGES: &[&str] = &[
+    "base-files",
     "base-passwd",
     "busybox-static",
     "coreutils",
