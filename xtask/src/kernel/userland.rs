@@ -79,7 +79,8 @@ impl Userland {
 fn root(arch: Arch, folder: &Path) -> Result<PathBuf> {
     let suite = suite(&fs::read_to_string("/etc/os-release")?)?;
     let root = folder.join(format!("{}.root", arch.name()));
-    let made = folder.join(format!("{}.made", arch.name()));
+    // Only a complete root has this file.
+    let made = root.join("etc/made-of");
     let packages = packages().join(",");
     let content = format!("{suite}: {packages}\n");
     if fs::read_to_string(&made).is_ok_and(|of| of == content) {
