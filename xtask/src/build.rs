@@ -88,6 +88,20 @@ pub fn built_for_tests() -> Result<PathBuf> {
     built(&["build"], PROGRAMS, "debug", true)
 }
 
+/// Builds the programs that run on a host, and this one, for arm64, in the same way as the tests.
+/// Returns their folder. `DYSCO_BIN_DIR` has no effect: it names programs for this machine.
+pub fn for_arm64() -> Result<PathBuf> {
+    let mut cargo = shell::cargo();
+    cargo.args(["build", "--target", setup::ARM64]);
+    cargo.args(PROGRAMS.iter().chain(&["xtask"]).flat_map(|p| ["-p", *p]));
+    cargo.env(
+        "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER",
+        setup::ARM64_LINKER,
+    );
+    shell::run(&mut cargo)?;
+    Ok(shell::target()?.join(setup::ARM64).join("debug"))
+}
+
 fn built(command: &[&str], packages: &[&str], folder: &str, quiet: bool) -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("DYSCO_BIN_DIR") {
         return Ok(folder.into());

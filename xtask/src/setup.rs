@@ -3,16 +3,24 @@
 //! itself what it needs, and no more.
 
 use std::fs::OpenOptions;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::shell;
-use packages::{install_packages, to_stderr};
+use crates::{BPF_LINKER, CRATES, Crate, LIBRARIES};
+use packages::install_packages;
+use toolchain::Part;
 
+mod crates;
 mod packages;
+mod toolchain;
+
+/// Rust's name of Linux on 64 bits of Arm, with the GNU C library.
+pub const ARM64: &str = "aarch64-unknown-linux-gnu";
+/// Program that links for it.
+pub const ARM64_LINKER: &str = "aarch64-linux-gnu-gcc";
 
 /// Install the programs that the other commands need.
 #[derive(Args)]
@@ -38,7 +46,9 @@ pub enum Need {
     Hosts,
     /// To run the tests.
     Tests,
-    /// To boot other kernels.
+    /// To make images of other kernels.
+    Images,
+    /// To boot them with this machine's files.
     Kernels,
     /// To join hosts by each kind of link there.
     Links,
@@ -48,11 +58,14 @@ pub enum Need {
     ReleasePackages,
     /// To install packages in a Debian of their own, and to check them.
     PackageChecks,
+    /// To build for arm64, and to boot kernels for it.
+    Arm64,
 }
 
 impl Need {
     /// Returns true if programs for `first` are needed: each need includes those before it, but
-    /// packages need only the programs of the build, and their checks need the hosts of a demo.
+    /// packages need only the programs of the build, and their checks need the hosts of a demo. The
+    /// hosts of a guest for arm64 have programs of their own.
     fn includes(self, first: Need) -> bool {
         match self {
             Need::Packages | Need::ReleasePackages => first == Need::Build || first == self,
@@ -60,6 +73,7 @@ impl Need {
                 first,
                 Need::Build | Need::Demo | Need::Packages | Need::PackageChecks
             ),
+            Need::Arm64 => matches!(first, Need::Build | Need::Images | Need::Arm64),
             _ => first <= self,
         }
     }
@@ -76,7 +90,7 @@ const PROGRAMS: &[(&str, &str, Need)] = &[
     ("iptables", "iptables", Need::Hosts),
     ("conntrack", "conntrack", Need::Hosts),
     ("tcpdump", "tcpdump", Need::Demo),
-    ("nginx", "nginx-light", Need::Hosts),
+    ("nginx", "nginx-light", Need::Demo),
     ("curl", "curl", Need::Hosts),
     ("socat", "socat", Need::Hosts),
     ("psql", "postgresql-client", Need::Hosts),
@@ -94,16 +108,19 @@ const PROGRAMS: &[(&str, &str, Need)] = &[
     ("etcdctl", "etcd-client", Need::Hosts),
     ("qemu-system-x86_64", "qemu-system-x86", Need::Kernels),
     ("busybox", "busybox-static", Need::Kernels),
-    ("cpio", "cpio", Need::Kernels),
-    ("depmod", "kmod", Need::Kernels),
-    ("xz", "xz-utils", Need::Kernels),
-    ("zstd", "zstd", Need::Kernels),
+    ("cpio", "cpio", Need::Images),
+    ("depmod", "kmod", Need::Images),
+    ("xz", "xz-utils", Need::Images),
+    ("zstd", "zstd", Need::Images),
     ("wg", "wireguard-tools", Need::Links),
     ("strip", "binutils", Need::Packages),
     ("dh", "debhelper", Need::Packages),
     ("rpmbuild", "rpm", Need::Packages),
     ("mmdebstrap", "mmdebstrap", Need::PackageChecks),
     ("systemd-analyze", "systemd", Need::PackageChecks),
+    (ARM64_LINKER, "gcc-aarch64-linux-gnu", Need::Arm64),
+    ("qemu-system-aarch64", "qemu-system-arm", Need::Arm64),
+    ("mmdebstrap", "mmdebstrap", Need::Arm64),
 ];
 
 /// Files other than programs, each with its Debian package, and the first need that requires it.
@@ -119,67 +136,18 @@ const FILES: &[(&str, &str, Need)] = &[
         "libnginx-mod-stream",
         Need::Hosts,
     ),
+    (
+        "/usr/aarch64-linux-gnu/include/stdio.h",
+        "libc6-dev-arm64-cross",
+        Need::Arm64,
+    ),
 ];
-
-const LLVM: &str = "/usr/lib/llvm-22";
-/// Libraries from which bpf-linker is built.
-const LIBRARIES: &[(&str, &str)] = &[
-    ("/usr/lib/llvm-22/bin/llvm-config", "llvm-22-dev"),
-    ("/usr/include/zlib.h", "zlib1g-dev"),
-    ("/usr/include/zstd.h", "libzstd-dev"),
-];
-
-/// A program that cargo installs, at this version or a later one.
-struct Crate {
-    name: &'static str,
-    version: [u32; 3],
-    options: &'static [&'static str],
-    env: &'static [(&'static str, &'static str)],
-    need: Need,
-}
-
-const BPF_LINKER: Crate = Crate {
-    name: "bpf-linker",
-    version: [0, 13, 0],
-    options: &["--no-default-features", "--features", "llvm-22"],
-    env: &[
-        ("LLVM_PREFIX", LLVM),
-        // LLVM does the work, and is already built.
-        ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
-        ("CARGO_PROFILE_RELEASE_LTO", "off"),
-    ],
-    need: Need::Build,
-};
-
-/// Environment for programs that need not be fast: it halves their build time.
-const QUICK_BUILD: &[(&str, &str)] = &[
-    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
-    ("CARGO_PROFILE_RELEASE_LTO", "off"),
-];
-
-const NEXTEST: Crate = Crate {
-    name: "cargo-nextest",
-    version: [0, 9, 151],
-    options: &["--no-default-features", "--features", "default-no-update"],
-    env: QUICK_BUILD,
-    need: Need::Tests,
-};
-
-const AUDITABLE: Crate = Crate {
-    name: "cargo-auditable",
-    version: [0, 7, 7],
-    options: &[],
-    env: QUICK_BUILD,
-    need: Need::ReleasePackages,
-};
-
-const CRATES: &[&Crate] = &[&BPF_LINKER, &NEXTEST, &AUDITABLE];
 
 /// Programs and libraries that are missing here.
 struct Missing {
     packages: Vec<&'static str>,
     crates: Vec<&'static Crate>,
-    rust_src: bool,
+    parts: Vec<&'static Part>,
 }
 
 /// Installs the missing programs for a command.
@@ -201,6 +169,12 @@ pub fn ensure(need: Need) -> Result<()> {
     Missing::find(need).install(need)
 }
 
+/// Returns the packages of the programs that this need is the first to require.
+pub fn packages_from(need: Need) -> impl Iterator<Item = &'static str> {
+    let first = PROGRAMS.iter().filter(move |(.., first)| *first == need);
+    first.map(|(_, package, _)| *package)
+}
+
 /// Programs of a need that are missing here.
 fn absent_programs(
     need: Need,
@@ -208,15 +182,14 @@ fn absent_programs(
     let absent = |program: &str| shell::find(program).is_none();
     PROGRAMS
         .iter()
-        .filter(move |(program, _, first)| need.includes(*first) && absent(program))
+        .filter(move |(program, _, first)| required(need, *first) && absent(program))
 }
 
 impl Missing {
     fn find(need: Need) -> Missing {
         let crates: Vec<_> = CRATES
             .iter()
-            .filter(|c| need.includes(c.need) && (builds(need) || c.need > Need::Build))
-            .filter(|c| !c.is_there())
+            .filter(|c| required(need, c.need) && !c.is_there())
             .copied()
             .collect();
         let absent_programs = absent_programs(need);
@@ -225,7 +198,7 @@ impl Missing {
             let absent = files.iter().filter(|(file, _)| !Path::new(file).exists());
             absent.map(|(_, package)| *package).collect()
         };
-        let files = FILES.iter().filter(|(.., first)| need.includes(*first));
+        let files = FILES.iter().filter(|(.., first)| required(need, *first));
         let files: Vec<_> = files.map(|(file, package, _)| (*file, *package)).collect();
         packages.extend(absent(&files));
         if crates.iter().any(|c| c.name == BPF_LINKER.name) {
@@ -234,12 +207,15 @@ impl Missing {
         Missing {
             packages,
             crates,
-            rust_src: builds(need) && !has_rust_src(),
+            parts: match builds(need) {
+                true => toolchain::absent(need),
+                false => Vec::new(),
+            },
         }
     }
 
     fn is_nothing(&self) -> bool {
-        self.packages.is_empty() && self.crates.is_empty() && !self.rust_src
+        self.packages.is_empty() && self.crates.is_empty() && self.parts.is_empty()
     }
 
     fn install(&self, need: Need) -> Result<()> {
@@ -251,66 +227,15 @@ impl Missing {
                 "still missing after the installation: {still:?}"
             );
         }
-        if self.rust_src {
-            eprintln!("missing: the component rust-src; asking rustup");
-            shell::run(to_stderr(Command::new("rustup").args([
-                "component",
-                "add",
-                "rust-src",
-            ])))
-            .context("failed to add rust-src, which the eBPF programs are built with")?;
-        }
+        self.parts.iter().try_for_each(|part| part.install())?;
         self.crates.iter().try_for_each(|c| c.install())
     }
 }
 
-impl Crate {
-    fn is_there(&self) -> bool {
-        let Some(program) = shell::find(self.name) else {
-            return false;
-        };
-        let Ok(said) = Command::new(program).arg("--version").output() else {
-            return false;
-        };
-        let said = String::from_utf8_lossy(&said.stdout).into_owned();
-        let reported = said.split_whitespace().nth(1).and_then(version);
-        let known = reported.or_else(|| self.installed());
-        known.is_some_and(|v| v >= self.version)
-    }
-
-    /// Version that cargo has installed. It is used for a program that does not report its version.
-    fn installed(&self) -> Option<[u32; 3]> {
-        let list = shell::cargo().args(["install", "--list"]).output().ok()?;
-        let list = String::from_utf8_lossy(&list.stdout).into_owned();
-        let prefix = format!("{} v", self.name);
-        let found = list.lines().find_map(|line| line.strip_prefix(&prefix))?;
-        version(found.trim_end_matches(':'))
-    }
-
-    fn install(&self) -> Result<()> {
-        let [a, b, c] = self.version;
-        let exact = format!("{a}.{b}.{c}");
-        eprintln!(
-            "missing: {} {exact}; cargo builds it, which takes minutes",
-            self.name
-        );
-        let mut cargo = shell::cargo();
-        cargo
-            .args(["install", "--locked", "--version", &exact, self.name])
-            .args(self.options);
-        // The program is built outside this repository's target folder, so that cargo clean does
-        // not cause a new build.
-        cargo
-            .env_remove("CARGO_TARGET_DIR")
-            .envs(self.env.iter().copied());
-        shell::run(to_stderr(&mut cargo))
-            .with_context(|| format!("failed to install {}", self.name))
-    }
-}
-
-fn version(text: &str) -> Option<[u32; 3]> {
-    let mut parts = text.split('.').map(|part| part.parse().ok());
-    Some([parts.next()??, parts.next()??, parts.next()??])
+/// Returns true if a command needs programs for `first`. Without a build, those of the build are not
+/// needed.
+fn required(need: Need, first: Need) -> bool {
+    need.includes(first) && (builds(need) || first > Need::Build)
 }
 
 /// Returns true if a command builds programs: the build and the tests always do, and the others do
@@ -318,25 +243,18 @@ fn version(text: &str) -> Option<[u32; 3]> {
 fn builds(need: Need) -> bool {
     matches!(
         need,
-        Need::Build | Need::Tests | Need::Packages | Need::ReleasePackages | Need::PackageChecks
+        Need::Build
+            | Need::Tests
+            | Need::Packages
+            | Need::ReleasePackages
+            | Need::PackageChecks
+            | Need::Arm64
     ) || std::env::var_os("DYSCO_BIN_DIR").is_none()
-}
-
-/// True if the toolchain has the source of its library.
-fn has_rust_src() -> bool {
-    let source = Path::new("lib/rustlib/src/rust/library/Cargo.lock");
-    // Cargo names its own path, which makes a call of rustc unnecessary.
-    let own = std::env::var_os("CARGO").map(PathBuf::from);
-    if let Some(toolchain) = own.iter().flat_map(|cargo| cargo.ancestors().nth(2)).next() {
-        return toolchain.join(source).exists();
-    }
-    let asked = Command::new("rustc").args(["--print", "sysroot"]).output();
-    let sysroot = asked.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());
-    sysroot.is_ok_and(|sysroot| Path::new(&sysroot).join(source).exists())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::crates::NEXTEST;
     use super::*;
 
     #[test]
@@ -351,25 +269,36 @@ mod tests {
         assert_eq!(
             of(Need::Demo),
             [
-                "c++", "protoc", "ip", "ethtool", "nft", "haproxy", "tcpdump"
+                "c++", "protoc", "ip", "ethtool", "nft", "haproxy", "tcpdump", "nginx"
             ]
         );
-        assert!(of(Need::Kernels).contains(&"nginx"));
+        assert!(of(Need::Kernels).contains(&"curl"));
         assert!(!of(Need::Kernels).contains(&"mmdebstrap"));
         assert_eq!(
             of(Need::Packages),
             ["c++", "protoc", "strip", "dh", "rpmbuild"]
         );
         assert!(of(Need::PackageChecks).contains(&"dh"));
-        assert!(!of(Need::PackageChecks).contains(&"nginx"));
+        assert!(!of(Need::PackageChecks).contains(&"curl"));
         assert!(!of(Need::Tests).contains(&"qemu-system-x86_64"));
+        assert_eq!(
+            of(Need::Arm64),
+            [
+                "c++",
+                "protoc",
+                "cpio",
+                "depmod",
+                "xz",
+                "zstd",
+                ARM64_LINKER,
+                "qemu-system-aarch64",
+                "mmdebstrap"
+            ]
+        );
+        assert!(of(Need::Kernels).contains(&"cpio"));
+        for need in [Need::Tests, Need::Links, Need::PackageChecks] {
+            assert!(!of(need).contains(&ARM64_LINKER), "{need:?}");
+        }
         assert!(BPF_LINKER.need <= Need::Demo && NEXTEST.need > Need::Demo);
-    }
-
-    #[test]
-    fn versions_are_compared_as_numbers() {
-        assert_eq!(version("0.9.151"), Some([0, 9, 151]));
-        assert!(version("0.10.0") > version("0.9.151"));
-        assert_eq!(version("nightly"), None);
     }
 }

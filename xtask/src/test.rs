@@ -1,24 +1,31 @@
 //! `cargo xtask test`.
 
 use anyhow::Result;
-use clap::Args;
+use clap::{ArgGroup, Args};
 
+use crate::kernel::arch::Arch;
+use crate::kernel::{self, Guests};
 use crate::setup::Need;
-use crate::{build, kernel, setup, shell};
+use crate::{build, setup, shell};
 
 /// Run all tests.
 #[derive(Args)]
+#[command(group = ArgGroup::new("guests").multiple(true).args(["kernel", "arm64"]))]
 pub struct Test {
     /// Test what runs on a host on this kernel of Debian's instead, under qemu: the series of a
     /// release, such as 6.1, or newest, or all; again for more
     #[arg(long, value_name = "VERSION")]
     kernel: Vec<String>,
+    /// Test on kernels for arm64 instead: everything is built for it as well, and emulated; on 6.1
+    /// unless --kernel names another
+    #[arg(long)]
+    arm64: bool,
     /// Also remove the proxy over each kind of link: vlan, bond, macvlan, ipvlan, vxlan, gre,
     /// wireguard
-    #[arg(long, requires = "kernel")]
+    #[arg(long, requires = "guests")]
     links: bool,
     /// Print one JSON object a kernel
-    #[arg(long, requires = "kernel")]
+    #[arg(long, requires = "guests")]
     json: bool,
     /// For cargo nextest run: a filter, or options after --
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -28,8 +35,8 @@ pub struct Test {
 impl Test {
     /// Runs the command.
     pub fn run(self) -> Result<()> {
-        if !self.kernel.is_empty() {
-            return kernel::test(&self.kernel, self.links, self.json);
+        if let Some(guests) = self.guests() {
+            return kernel::test(&guests, self.json);
         }
         dysco_netns::require_root()?;
         setup::ensure(Need::Tests)?;
@@ -48,6 +55,18 @@ impl Test {
         shell::run(nextest.args(self.threads()).args(&self.arguments))
     }
 
+    /// Returns the guests to test, if any are wanted.
+    fn guests(&self) -> Option<Guests> {
+        (self.arm64 || !self.kernel.is_empty()).then(|| Guests {
+            arch: match self.arm64 {
+                true => Arch::Arm64,
+                false => Arch::Amd64,
+            },
+            kernels: self.kernel.clone(),
+            links: self.links,
+        })
+    }
+
     /// Returns the option for the number of tests at the same time. Tests wait for each other's
     /// hosts as much as they compute: two run per processor, unless the user has set a number.
     fn threads(&self) -> Option<String> {
@@ -55,5 +74,41 @@ impl Test {
         let processors = std::thread::available_parallelism().ok()?;
         let unsaid = !self.arguments.iter().any(said);
         unsaid.then(|| format!("--test-threads={}", 2 * processors.get()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    fn guests(words: &[&str]) -> Result<Option<Guests>, String> {
+        let words = ["cargo xtask", "test"].iter().chain(words);
+        match crate::Command::try_parse_from(words) {
+            Ok(crate::Command::Test(test)) => Ok(test.guests()),
+            Ok(_) => Err("another command".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn guests_are_of_this_machines_architecture_unless_arm64_is_named() {
+        assert!(guests(&[]).expect("no arguments").is_none());
+        let of = |words: &[&str]| guests(words).expect("it is right").expect("guests");
+        let here = of(&["--kernel", "6.1", "--kernel", "newest", "--links", "--json"]);
+        assert_eq!(here.arch, Arch::Amd64);
+        assert_eq!(here.kernels, ["6.1", "newest"]);
+        assert!(here.links);
+        let there = of(&["--arm64", "--json"]);
+        assert_eq!(there.arch, Arch::Arm64);
+        assert!(there.kernels.is_empty() && !there.links);
+        assert_eq!(of(&["--arm64", "--kernel", "6.12"]).kernels, ["6.12"]);
+    }
+
+    #[test]
+    fn options_of_guests_need_guests() {
+        assert!(guests(&["--json"]).is_err());
+        assert!(guests(&["--links"]).is_err());
     }
 }

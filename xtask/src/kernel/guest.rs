@@ -16,6 +16,8 @@ use super::{Found, on_time};
 
 /// Interval between two looks at the loaded programs.
 const LOOK: Duration = Duration::from_millis(200);
+/// Time limit of a demo in seconds. A demo that hangs does not hide what the others find.
+const LIMIT: &str = "600";
 /// Findings of `dyscoctl doctor` about the kernel.
 const ABOUT_KERNEL: &[&str] = &[
     "kernel",
@@ -174,7 +176,8 @@ fn counted_until(done: &AtomicBool) -> BTreeMap<String, u32> {
 /// Runs a demo. Returns the object that it prints last.
 fn demo(words: &[&str]) -> Result<Value> {
     let own = std::env::current_exe().context("failed to find this program's own path")?;
-    let mut demo = Command::new(own);
+    let mut demo = Command::new("timeout");
+    demo.args(["--kill-after=10", LIMIT]).arg(own);
     demo.arg("demo").args(words).arg("--json");
     let out = demo.output().context("failed to run the demo")?;
     let (said, log) = (

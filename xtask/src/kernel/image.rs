@@ -10,12 +10,14 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::arch::Arch;
 use super::packages::Kernel;
+use super::userland::Userland;
 use crate::shell;
 
 /// A kernel and its initial file system.
 pub struct Image {
-    /// ELF file, which qemu starts by its PVH entry.
+    /// For amd64 an ELF file, which qemu starts by its PVH entry; for arm64 an `Image`.
     pub kernel: PathBuf,
     /// Archive in cpio format.
     pub initrd: PathBuf,
@@ -24,7 +26,7 @@ pub struct Image {
 /// Modules that the initial file system needs to mount the next one.
 const MODULES: &[&str] = &["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 
-/// First program of the guest. It makes this machine's file system its root, with the modules of
+/// First program of the guest. It makes a file system of this machine its root, with the modules of
 /// the guest's kernel, and starts the host's script for it.
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox mkdir -p /proc /sys /dev /new /lower /upper
@@ -35,10 +37,11 @@ for module in $(cat /modules/order); do insmod /modules/$module || echo "insmod 
 options=trans=virtio,version=9p2000.L,msize=512000
 mount -t 9p -o $options,cache=loose,ro host /lower || poweroff -f
 mount -t tmpfs -o size=80%,mode=755 upper /upper && mkdir /upper/files /upper/work
-mount -t overlay -o lowerdir=/lower,upperdir=/upper/files,workdir=/upper/work root /new || poweroff -f
+mount -t overlay -o lowerdir=/lower$(cat /modules/root),upperdir=/upper/files,workdir=/upper/work root /new || poweroff -f
 mkdir -p /new/usr/lib/modules; mount -t tmpfs modules /new/usr/lib/modules
 mkdir /new/usr/lib/modules/$(uname -r)
 mount --bind /lower$(cat /modules/folder) /new/usr/lib/modules/$(uname -r)
+for dir in $(cat /modules/added); do mkdir -p /new$dir; mount --bind /lower$dir /new$dir; done
 mount --move /dev /new/dev; mount --move /proc /new/proc; mount --move /sys /new/sys
 for dir in run tmp dev/shm; do mkdir -p /new/$dir; mount -t tmpfs $dir /new/$dir; done
 mkdir -p /new/dev/pts /new/mnt; mount -t devpts pts /new/dev/pts
@@ -50,29 +53,56 @@ exec switch_root /new /bin/sh /mnt/start
 ///
 /// # Errors
 /// If the package has an unknown form, or a program fails.
-pub fn make(folder: &Path, kernel: &Kernel) -> Result<Image> {
+pub fn make(folder: &Path, kernel: &Kernel, arch: Arch, userland: &Userland) -> Result<Image> {
     let of = |end: &str| folder.join(format!("{}.{end}", kernel.release));
     let image = Image {
-        kernel: of("elf"),
+        kernel: match arch {
+            Arch::Amd64 => elf_file(kernel, of("elf"))?,
+            Arch::Arm64 => uncompressed(&kernel.image)?,
+        },
         initrd: of("cpio"),
     };
-    if !image.kernel.exists() {
-        let elf = elf(&kernel.bzimage)?;
-        fs::write(&image.kernel, elf)?;
-    }
     let dir = of("initrd");
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(dir.join("bin"))?;
     fs::create_dir_all(dir.join("modules"))?;
-    let busybox = shell::find("busybox").context("busybox is missing")?;
-    fs::copy(busybox, dir.join("bin/busybox"))?;
-    modules(kernel, &dir.join("modules"))?;
+    fs::copy(&userland.busybox, dir.join("bin/busybox")).context("failed to copy busybox")?;
+    let to = dir.join("modules");
+    modules(kernel, &to)?;
+    fs::write(to.join("root"), userland.root.display().to_string())?;
+    let added = userland.added().unwrap_or(Path::new(""));
+    fs::write(to.join("added"), added.display().to_string())?;
     let init = dir.join("init");
     fs::write(&init, INIT)?;
     fs::set_permissions(&init, fs::Permissions::from_mode(0o755))?;
     archive(&dir, &image.initrd)?;
     fs::remove_dir_all(&dir)?;
     Ok(image)
+}
+
+/// Writes the ELF kernel of a bzImage to `elf`, unless it is there. Returns the path.
+fn elf_file(kernel: &Kernel, elf: PathBuf) -> Result<PathBuf> {
+    if !elf.exists() {
+        fs::write(&elf, self::elf(&kernel.image)?)
+            .with_context(|| format!("failed to write {}", elf.display()))?;
+    }
+    Ok(elf)
+}
+
+/// Returns the path of a kernel for arm64 if it is an `Image`, which qemu boots as it is
+/// (Documentation/arch/arm64/booting.rst: `magic`).
+fn uncompressed(kernel: &Path) -> Result<PathBuf> {
+    let all = fs::read(kernel).with_context(|| format!("failed to read {}", kernel.display()))?;
+    ensure!(
+        is_image(&all),
+        "{} is no Image: it may be compressed",
+        kernel.display()
+    );
+    Ok(kernel.to_path_buf())
+}
+
+fn is_image(kernel: &[u8]) -> bool {
+    kernel.get(0x38..0x3c) == Some(b"ARM\x64")
 }
 
 /// Returns the ELF kernel in a bzImage (Documentation/arch/x86/boot.rst: `setup_sects`,
@@ -180,4 +210,23 @@ fn archive(dir: &Path, to: &Path) -> Result<()> {
     shell::run(cpio.stdin(names).stdout(file))?;
     find.wait()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_image;
+
+    #[test]
+    fn an_image_has_its_magic_number_behind_the_header() {
+        let mut kernel = vec![0; 0x40];
+        kernel[..2].copy_from_slice(b"MZ");
+        assert!(!is_image(&kernel));
+        kernel[0x38..0x3c].copy_from_slice(b"ARM\x64");
+        assert!(is_image(&kernel));
+        assert!(!is_image(&kernel[..0x3b]));
+        // Compressed, with a program of EFI that decompresses it.
+        kernel[4..8].copy_from_slice(b"zimg");
+        kernel[0x38..0x3c].copy_from_slice(b"\xcd\x23\x82\x81");
+        assert!(!is_image(&kernel));
+    }
 }

@@ -8,8 +8,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::Found;
+use super::arch::Arch;
 use super::image::Image;
 use super::packages::Kernel;
+use super::userland::Userland;
 
 /// Factor by which the guest computes more slowly, and waits longer.
 const SLOW: u32 = 10;
@@ -28,14 +30,15 @@ pub fn run(
     folder: &Path,
     kernel: &Kernel,
     image: &Image,
-    (programs, links): (&Path, bool),
+    (arch, links): (Arch, bool),
+    userland: &Userland,
 ) -> Result<Found> {
     let out = folder.join(format!("{}.out", kernel.release));
     let _ = fs::remove_dir_all(&out);
     fs::create_dir_all(&out).with_context(|| format!("failed to make {}", out.display()))?;
-    fs::write(out.join("start"), start(programs, links)?)?;
-    let mut qemu = qemu(&out, image);
-    let status = qemu.status().context("failed to run qemu-system-x86_64")?;
+    fs::write(out.join("start"), start(userland, links))?;
+    let mut qemu = qemu(&out, image, arch);
+    let status = qemu.status().context("failed to run timeout and qemu")?;
     let result = fs::read(out.join(RESULT)).ok();
     let result = result
         .with_context(|| format!("the guest found nothing ({status}): see {}", out.display()))?;
@@ -49,7 +52,7 @@ pub fn run(
 }
 
 /// Returns the command that boots an image, whose guest writes to the folder `out`.
-fn qemu(out: &Path, image: &Image) -> Command {
+fn qemu(out: &Path, image: &Image, arch: Arch) -> Command {
     let share = |path: &Path, tag: &str, more: &str| {
         format!(
             "local,path={},mount_tag={tag},security_model=none{more}",
@@ -57,26 +60,10 @@ fn qemu(out: &Path, image: &Image) -> Command {
         )
     };
     let mut qemu = Command::new("timeout");
-    qemu.arg(LIMIT.as_secs().to_string())
-        .arg("qemu-system-x86_64");
+    qemu.arg(LIMIT.as_secs().to_string()).args(arch.qemu());
     // Inside some virtual machines, stock kernels do not boot under KVM.
-    qemu.args([
-        "-accel",
-        "tcg,thread=multi,tb-size=512",
-        "-cpu",
-        "max",
-        "-smp",
-        "2",
-    ]);
-    qemu.args([
-        "-M",
-        "pc",
-        "-m",
-        MEMORY,
-        "-nographic",
-        "-no-reboot",
-        "-nodefaults",
-    ]);
+    qemu.args(["-accel", "tcg,thread=multi,tb-size=512", "-smp", "2"]);
+    qemu.args(["-m", MEMORY, "-nographic", "-no-reboot", "-nodefaults"]);
     qemu.args([
         "-serial",
         &format!("file:{}", out.join("console").display()),
@@ -87,7 +74,10 @@ fn qemu(out: &Path, image: &Image) -> Command {
         .arg(&image.initrd);
     qemu.args([
         "-append",
-        "console=ttyS0 quiet panic=-1 rdinit=/init mitigations=off tsc=reliable net.ifnames=0",
+        &format!(
+            "{} quiet panic=-1 rdinit=/init net.ifnames=0",
+            arch.options()
+        ),
     ]);
     qemu.args(["-device", "virtio-rng-pci"]);
     qemu.args([
@@ -99,9 +89,8 @@ fn qemu(out: &Path, image: &Image) -> Command {
 }
 
 /// Returns the script that the guest runs first.
-fn start(programs: &Path, links: bool) -> Result<String> {
-    let own = std::env::current_exe().context("failed to find this program's own path")?;
-    Ok(format!(
+fn start(userland: &Userland, links: bool) -> String {
+    format!(
         "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp LANG=C.UTF-8\n\
          export DYSCO_BIN_DIR={} DYSCO_SLOW={SLOW}\n\
          ip link set lo up\n\
@@ -111,11 +100,12 @@ fn start(programs: &Path, links: bool) -> Result<String> {
          ulimit -n 1048576; ulimit -l unlimited\n\
          {} guest /mnt/{RESULT}{} > /mnt/log 2>&1\n\
          dmesg > /mnt/dmesg\n\
+         mkdir /mnt/labs; cp --parents /tmp/dysco-*/*/*.log /mnt/labs 2>/dev/null\n\
          sync\n\
          echo o > /proc/sysrq-trigger\n\
          sleep 60\n",
-        programs.display(),
-        own.display(),
+        userland.programs.display(),
+        userland.xtask.display(),
         if links { " --links" } else { "" },
-    ))
+    )
 }

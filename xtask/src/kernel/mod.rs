@@ -1,27 +1,43 @@
 //! `cargo xtask test --kernel`: tests of the host programs on other kernels of Debian, under qemu.
 //!
-//! The kernel comes as a package ([`packages`]) and is booted with this machine's file system below
-//! a layer in memory ([`image`], [`machine`]). There this program runs as `cargo xtask guest`
-//! ([`guest`]) and writes its findings.
+//! The kernel comes as a package ([`packages`]) and is booted with this machine's file system, or
+//! one of another architecture ([`userland`]), below a layer in memory ([`image`], [`machine`]).
+//! There this program runs as `cargo xtask guest` ([`guest`]) and writes its findings.
 
+pub mod arch;
 pub mod guest;
 mod image;
 mod machine;
 mod on_time;
 pub mod packages;
+mod userland;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::setup::Need;
-use crate::{build, setup, shell};
+use crate::{setup, shell};
+use arch::Arch;
+use userland::Userland;
 
 /// Series that `all` selects: of the series in Debian, those of its releases, the series on which
 /// Dysco is developed, and the newest.
 const ALL: &[&str] = &["6.1", "6.12", "6.18", packages::NEWEST];
+/// Series of a guest for which none is named: the oldest that Dysco supports.
+const OLDEST: &str = "6.1";
+
+/// Guests to test.
+pub struct Guests {
+    /// Their architecture.
+    pub arch: Arch,
+    /// Their kernels: the series of a release, or `all`; the oldest if there is none.
+    pub kernels: Vec<String>,
+    /// Whether to test over each kind of link.
+    pub links: bool,
+}
 
 /// Findings on a kernel.
 #[derive(Serialize, Deserialize, Debug, Default)]
@@ -57,18 +73,22 @@ impl Found {
     }
 }
 
-/// Tests the host programs on these kernels: the series of a release, or `all`. With `links`, over
-/// each kind of link.
-pub fn test(kernels: &[String], links: bool, json: bool) -> Result<()> {
+/// Tests the host programs in guests.
+///
+/// # Errors
+/// If a guest cannot be made, or does not work.
+pub fn test(guests: &Guests, json: bool) -> Result<()> {
     dysco_netns::require_root()?;
-    setup::ensure(Need::Kernels)?;
-    if links {
+    setup::ensure(guests.arch.need())?;
+    // Guests of other architectures have programs of their own.
+    if guests.links && guests.arch == Arch::Amd64 {
         setup::ensure(Need::Links)?;
     }
-    let programs = build::built_for_tests()?;
+    let folder = shell::target()?.join("kernels");
+    let userland = Userland::make(guests.arch, &folder)?;
     let mut ill = Vec::new();
-    for series in series(kernels) {
-        let found = on(&series, &programs, links)?;
+    for series in series(&guests.kernels) {
+        let found = on(&series, guests, &userland, &folder)?;
         match json {
             true => println!("{}", serde_json::to_string(&found)?),
             false => print(&found),
@@ -82,19 +102,25 @@ pub fn test(kernels: &[String], links: bool, json: bool) -> Result<()> {
 }
 
 fn series(kernels: &[String]) -> Vec<String> {
+    if kernels.is_empty() {
+        return vec![OLDEST.to_owned()];
+    }
     match kernels.iter().any(|k| k == "all") {
         true => ALL.iter().map(|k| (*k).to_owned()).collect(),
         false => kernels.to_vec(),
     }
 }
 
-fn on(series: &str, programs: &Path, links: bool) -> Result<Found> {
-    let folder: PathBuf = shell::target()?.join("kernels");
-    eprintln!("Linux {series}: looking for its package");
-    let kernel = packages::fetch(&folder, series)?;
+fn on(series: &str, guests: &Guests, userland: &Userland, folder: &Path) -> Result<Found> {
+    let arch = guests.arch;
+    eprintln!(
+        "Linux {series} for {}: looking for its package",
+        arch.name()
+    );
+    let kernel = packages::fetch(folder, series, arch)?;
     eprintln!("Linux {}: booting it under qemu", kernel.release);
-    let image = image::make(&folder, &kernel)?;
-    machine::run(&folder, &kernel, &image, (programs, links))
+    let image = image::make(folder, &kernel, arch, userland)?;
+    machine::run(folder, &kernel, &image, (arch, guests.links), userland)
 }
 
 fn print(found: &Found) {
@@ -132,5 +158,18 @@ fn print(found: &Found) {
     }
     for failure in &found.failures {
         println!("  failed: {failure}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ALL, OLDEST, series};
+
+    #[test]
+    fn all_kernels_include_the_oldest_which_is_the_default() {
+        assert_eq!(series(&[]), [OLDEST]);
+        assert!(ALL.contains(&OLDEST));
+        assert_eq!(series(&["6.12".into(), "all".into()]), ALL);
+        assert_eq!(series(&["6.12".into()]), ["6.12"]);
     }
 }

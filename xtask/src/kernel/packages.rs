@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::arch::Arch;
 use crate::shell;
 
 /// Suites with the kernels of other releases.
@@ -29,16 +30,17 @@ pub struct Kernel {
     pub release: String,
     /// Folder that contains `/lib/modules`.
     pub root: PathBuf,
-    /// Path of the compressed kernel.
-    pub bzimage: PathBuf,
+    /// Path of the kernel, in the architecture's format for boot loaders.
+    pub image: PathBuf,
 }
 
-/// Returns the newest kernel of a series, such as 6.1 or [`NEWEST`], unpacked below `folder`.
+/// Returns the newest kernel of a series, such as 6.1 or [`NEWEST`], for an architecture, unpacked
+/// below `folder`.
 ///
 /// # Errors
 /// If no suite has such a kernel, or apt fails.
-pub fn fetch(folder: &Path, series: &str) -> Result<Kernel> {
-    let apt = Apt::open(&folder.join("apt"))?;
+pub fn fetch(folder: &Path, series: &str, arch: Arch) -> Result<Kernel> {
+    let apt = Apt::open(&folder.join(format!("apt-{}", arch.name())), arch)?;
     let release = apt.newest(series)?;
     let root = folder.join(&release);
     let done = root.join("unpacked");
@@ -59,13 +61,13 @@ pub fn fetch(folder: &Path, series: &str) -> Result<Kernel> {
         ]))?;
         fs::write(&done, "")?;
     }
-    let bzimage = [
+    let image = [
         root.join(format!("boot/vmlinuz-{release}")),
         root.join(format!("lib/modules/{release}/vmlinuz")),
     ];
-    let bzimage = bzimage.into_iter().find(|file| file.exists());
+    let image = image.into_iter().find(|file| file.exists());
     Ok(Kernel {
-        bzimage: bzimage.context("the package has no kernel")?,
+        image: image.context("the package has no kernel")?,
         release,
         root,
     })
@@ -75,11 +77,12 @@ pub fn fetch(folder: &Path, series: &str) -> Result<Kernel> {
 struct Apt {
     config: PathBuf,
     archives: PathBuf,
+    arch: Arch,
 }
 
 impl Apt {
     /// Updates the lists, unless they are from today.
-    fn open(dir: &Path) -> Result<Apt> {
+    fn open(dir: &Path, arch: Arch) -> Result<Apt> {
         let archives = dir.join("archives");
         for sub in ["lists/partial", "archives/partial", "etc", "state"] {
             let sub = dir.join(sub);
@@ -97,10 +100,16 @@ impl Apt {
                  Dir::State::status \"/var/lib/dpkg/status\";\n\
                  Dir::Cache \"{at}\";\nDir::Cache::archives \"{at}/archives\";\n\
                  Dir::Etc::SourceList \"{at}/etc/sources.list\";\nDir::Etc::SourceParts \"-\";\n\
-                 APT::Sandbox::User \"root\";\nAcquire::Languages \"none\";\n"
+                 APT::Architecture \"{arch}\";\nAPT::Architectures {{ \"{arch}\"; }};\n\
+                 APT::Sandbox::User \"root\";\nAcquire::Languages \"none\";\n",
+                arch = arch.name()
             ),
         )?;
-        let apt = Apt { config, archives };
+        let apt = Apt {
+            config,
+            archives,
+            arch,
+        };
         if !is_fresh(&dir.join("updated")) {
             apt.run("apt-get", &["update", "-qq"])?;
             fs::write(dir.join("updated"), "")?;
@@ -129,7 +138,8 @@ impl Apt {
             NEWEST => String::new(),
             series => series.replace('.', "\\.") + "[.-]",
         };
-        let pattern = format!("^linux-image-{of}.*-amd64$");
+        let arch = self.arch.name();
+        let pattern = format!("^linux-image-{of}.*-{arch}$");
         let names = self.ask(&["search", "--names-only", &pattern])?;
         let newest = names
             .lines()
@@ -138,7 +148,7 @@ impl Apt {
             .max_by_key(|release| numbers(release));
         let Some(newest) = newest else {
             bail!(
-                "Debian has no kernel {series}: {ALL} has the ones that it has",
+                "Debian has no kernel {series} for {arch}: {ALL} has the ones that it has",
                 ALL = SUITES.join(", ")
             );
         };
@@ -185,7 +195,7 @@ fn is_fresh(file: &Path) -> bool {
 /// True for an ordinary kernel. Flavours for a purpose, kernels with debug information, and the
 /// package that only depends on the newest kernel of its series are excluded.
 fn is_plain(release: &str) -> bool {
-    let rest = release.trim_end_matches("-amd64");
+    let rest = Arch::stripped(release);
     let known = rest
         .chars()
         .all(|c| c.is_ascii_digit() || ".-+~bpodeu".contains(c));
@@ -194,8 +204,7 @@ fn is_plain(release: &str) -> bool {
 
 /// Returns the numbers of a release, for comparison.
 fn numbers(release: &str) -> Vec<u32> {
-    let parts = release.trim_end_matches("-amd64");
-    let parts = parts.split(|c: char| !c.is_ascii_digit());
+    let parts = Arch::stripped(release).split(|c: char| !c.is_ascii_digit());
     parts.filter_map(|part| part.parse().ok()).collect()
 }
 
@@ -245,16 +254,20 @@ mod tests {
     fn releases_are_compared_as_numbers() {
         assert!(numbers("6.1.0-49-amd64") > numbers("6.1.0-9-amd64"));
         assert!(numbers("6.12.9+deb12-amd64") < numbers("6.12.90+deb12.1-amd64"));
+        assert_eq!(numbers("6.1.0-57-arm64"), [6, 1, 0, 57]);
     }
 
     #[test]
     fn flavours_are_no_kernels_of_a_host() {
         assert!(is_plain("6.1.0-49-amd64") && is_plain("6.12.90+deb12.1-amd64"));
-        assert!(!is_plain("6.12-amd64"));
+        assert!(is_plain("6.12.118+deb13-arm64"));
+        assert!(!is_plain("6.12-amd64") && !is_plain("6.12-arm64"));
         for flavour in [
             "6.1.0-49-rt-amd64",
             "6.1.0-49-cloud-amd64",
             "6.1.0-49-amd64-dbg",
+            "6.12.118+deb13-rt-arm64",
+            "6.12.118+deb13-arm64-16k",
         ] {
             assert!(!is_plain(flavour), "{flavour}");
         }

@@ -255,7 +255,11 @@ impl Stage {
 
     /// Changes all sessions. Returns the number of those that have changed.
     fn change(&self, words: &[&str], outcome: &str) -> Result<u64> {
-        let filter = ["--filter", "port=9000", "--wait"];
+        // The first change loads the handler's programs, which an emulated processor verifies slowly.
+        // dyscoctl waits for ten minutes at most.
+        let limit = (PATIENCE * wait::slow()).as_secs().min(600);
+        let wait = format!("--wait={limit}s");
+        let filter = ["--filter", "port=9000", &wait];
         let words = [&["service"], words, &filter].concat();
         let done = self.fleet.json(&self.lab.client, &words)?;
         let all = done["sessions"].as_array().context("no sessions")?;
