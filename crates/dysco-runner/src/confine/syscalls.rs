@@ -78,6 +78,7 @@ fn program() -> Result<BpfProgram, seccompiler::BackendError> {
     let options = [
         (libc::IPPROTO_TCP, libc::TCP_NODELAY),
         (libc::SOL_SOCKET, libc::SO_OOBINLINE),
+        (libc::SOL_SOCKET, libc::SO_LINGER),
     ];
     for (level, name) in options {
         let option = vec![equal(1, level as u64)?, equal(2, name as u64)?];
