@@ -312,7 +312,7 @@ mod tests {
             ),
             (
                 "[[rule]]\nchain = []\ncolour = 1",
-                "unknown field `colour`, expected one of `name`, `source`, `destination`, `ports`, `chain`, `otherwise`",
+                "unknown field `colour`, expected one of `name`, `source`, `destination`, `ports`, `user`, `cgroup`, `chain`, `otherwise`",
                 "correct it there",
             ),
         ] {

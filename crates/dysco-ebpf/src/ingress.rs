@@ -31,6 +31,10 @@ use decision::Decision;
 
 /// Judges an incoming packet that needs a closer look.
 #[inline(always)]
+#[expect(
+    clippy::too_many_lines,
+    reason = "two functions take more stack than kernels before 6.9 have"
+)]
 pub fn run(ctx: TcContext) -> Verdict {
     let mut key = Key::default();
     let key = &mut key;
@@ -70,12 +74,6 @@ pub fn run(ctx: TcContext) -> Verdict {
     {
         return verdict;
     }
-    in_state(&ctx, Flow { slot, new, s }, key, &found)
-}
-
-/// Judges a packet by the state of its session.
-#[inline(always)]
-fn in_state(ctx: &TcContext, Flow { slot, new, s }: Flow, key: &Key, found: &Found) -> Verdict {
     match State::from_word(s.state) {
         Some(State::Tracked) if s.two.new_received != 0 && opens_windows(&found.seg) => {
             cold_path();
@@ -83,7 +81,7 @@ fn in_state(ctx: &TcContext, Flow { slot, new, s }: Flow, key: &Key, found: &Fou
             Verdict::Drop
         }
         Some(State::Tracked | State::Opening) if !new && s.clamp == 0 => {
-            track(ctx, s, found, slot);
+            track(&ctx, s, &found, slot);
             if s.clamp_remote != 0 {
                 cold_path();
                 relay::offers(s, slot, &found.seg);
@@ -92,30 +90,30 @@ fn in_state(ctx: &TcContext, Flow { slot, new, s }: Flow, key: &Key, found: &Fou
         }
         Some(State::Return) if !new => {
             cold_path();
-            track(ctx, s, found, slot);
+            track(&ctx, s, &found, slot);
             Verdict::Pass
         }
-        _ if write::is_unanswered(ctx, s, found.v6) => {
+        _ if write::is_unanswered(&ctx, s, found.v6) => {
             cold_path();
             dropped(Counter::DroppedMarked)
         }
         Some(State::Held) if !new => {
             cold_path();
-            hold::judge(ctx, Run::Ingress, key, found, slot)
+            hold::judge(&ctx, Run::Ingress, key, &found, slot)
         }
         #[cfg(not(feature = "headerless"))]
         Some(State::Detour) if !new => {
             cold_path();
-            maps::continue_in(ctx, program::INGRESS);
+            maps::continue_in(&ctx, program::INGRESS);
             Verdict::Drop
         }
-        Some(State::Relay) if found.seg.has(SYN) && !learn::would_usurp(s) => {
+        Some(State::Relay) if opens && !learn::would_usurp(s) => {
             cold_path();
-            syn(ctx, key, found, slot + 1, new)
+            syn(&ctx, key, &found, slot + 1, new)
         }
-        Some(State::Relay) if write::is_short(ctx, found) => {
+        Some(State::Relay) if write::is_short(&ctx, &found) => {
             cold_path();
-            if relay::relay(ctx, s, found) {
+            if relay::relay(&ctx, s, &found) {
                 Verdict::Redirect { ifindex: s.ifindex }
             } else {
                 Verdict::Drop
@@ -123,7 +121,7 @@ fn in_state(ctx: &TcContext, Flow { slot, new, s }: Flow, key: &Key, found: &Fou
         }
         _ => {
             cold_path();
-            whole(ctx, Flow { slot, new, s }, key, found)
+            whole(&ctx, Flow { slot, new, s }, key, &found)
         }
     }
 }
