@@ -272,7 +272,7 @@ fn end_says(way: &mut Way, seg: &Segment, scale: u8) -> Option<Heard> {
 #[inline(always)]
 fn stands_still(way: &Way, seg: &Segment) -> Option<Heard> {
     let closed = way.is_cut() && way.released != 0 && seg.window == 0;
-    closed.then(|| Heard {
+    closed.then_some(Heard {
         ack: way.shown,
         window: 0,
         sack_add: 0,

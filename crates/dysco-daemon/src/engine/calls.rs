@@ -6,7 +6,7 @@ use dysco_api::{
 use tokio::sync::mpsc::Sender;
 
 use super::Engine;
-use super::chains::openers;
+use super::chains::openers::opener;
 use super::host::ThisHost;
 use super::listing::no_such_session;
 use super::outside::{look_at, watch};
@@ -52,10 +52,7 @@ impl Engine {
                 destination,
                 user,
                 cgroup,
-            } => match openers::opener(user.as_deref(), cgroup.as_deref()) {
-                Ok(opener) => chains.policy_explain(plane, source, destination, &opener),
-                Err(failure) => Reply::Error(failure),
-            },
+            } => chains.policy_explain(plane, source, destination, opener(user, cgroup)),
             Request::Monitor => return plane.monitors.add(&plane.agent, replies),
             Request::Remove(remove) => return self.remove(remove, &caller, replies),
             Request::Tune(request) => return self.tuner.tune(plane, request, caller, replies),

@@ -79,16 +79,19 @@ fn root(plane: &Plane) -> Result<PathBuf, String> {
 /// # Errors
 /// The failure of the request, if there is no such user or cgroup.
 pub(in crate::engine) fn opener(
-    user: Option<&str>,
-    cgroup: Option<&str>,
+    user: Option<String>,
+    cgroup: Option<String>,
 ) -> Result<Opener, Failure> {
     let refused = |cause: Cause| {
         let explained = cause.of("explain what would become of the session");
         Failure::new(FailureCode::BadRequest, explained)
     };
     Ok(Opener {
-        user: user.map(str::parse).transpose().map_err(refused)?,
-        cgroup: cgroup.map(str::parse).transpose().map_err(refused)?,
+        user: user.map(|name| name.parse()).transpose().map_err(refused)?,
+        cgroup: cgroup
+            .map(|path| path.parse())
+            .transpose()
+            .map_err(refused)?,
     })
 }
 

@@ -302,8 +302,12 @@ impl Chains {
         plane: &Plane,
         source: std::net::SocketAddr,
         destination: std::net::SocketAddr,
-        opener: &Opener,
+        opener: Result<Opener, Failure>,
     ) -> Reply {
+        let opener = match opener {
+            Ok(opener) => opener,
+            Err(failure) => return Reply::Error(failure),
+        };
         if source.is_ipv4() != destination.is_ipv4() {
             return Reply::Error(of_two_families(source.ip(), destination.ip()));
         }
@@ -313,7 +317,7 @@ impl Chains {
             .into_iter()
             .map(|(host, _)| host)
             .collect();
-        let found = self.policy.find(source, destination, opener);
+        let found = self.policy.find(source, destination, &opener);
         let rule = found.map(|at| self.rule_report(at, &there));
         let (verdict, text) = match &rule {
             None => ("direct", "no rule matches: it goes direct".to_owned()),
