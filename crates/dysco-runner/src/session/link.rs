@@ -112,10 +112,8 @@ impl Link {
     }
 
     /// Sets the options that a relay needs: bytes go on at once, since the sender has waited for
-    /// others if it wanted, and an urgent byte stays in its place, so that it is not lost. If this
-    /// process dies, the connection is reset: its peer must not take the stream for complete.
+    /// others if it wanted, and an urgent byte stays in its place, so that it is not lost.
     pub fn set_options(socket: &OwnedFd) -> rustix::io::Result<()> {
-        rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO))?;
         rustix::net::sockopt::set_tcp_nodelay(socket, true)?;
         rustix::net::sockopt::set_socket_oobinline(socket, true)
     }
@@ -295,6 +293,15 @@ impl Link {
             self.full = full;
             full
         })
+    }
+
+    /// Lets the kernel reset the connection if this process dies: the peer must not take the stream for
+    /// complete. Between two runners the last frame says so.
+    pub fn resets_on_death(&self) {
+        if self.frames.is_none() {
+            // An error means that the connection is over.
+            let _ = rustix::net::sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
+        }
     }
 
     /// Lets the kernel end the connection in order once the socket is closed.

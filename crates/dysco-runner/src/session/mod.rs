@@ -86,6 +86,7 @@ impl Session {
         if let Some(pair) = pair {
             links[place(pair.beyond)].frame();
         }
+        links.iter().for_each(Link::resets_on_death);
         Ok(Session {
             id,
             stack,
@@ -288,7 +289,6 @@ impl Session {
             host.unwatch(&link.socket, link.token);
         }
         for own in self.own.values() {
-            own.link.ends_in_order();
             host.unwatch(&own.link.socket, own.link.token);
         }
         host.timers.forget(self.id);

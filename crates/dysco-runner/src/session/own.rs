@@ -55,7 +55,6 @@ impl Session {
     /// Closes a connection.
     pub(super) fn close_own(&mut self, key: Key, host: &mut Host) {
         if let Some(own) = self.own.remove(&key) {
-            own.link.ends_in_order();
             host.unwatch(&own.link.socket, own.link.token);
         }
         self.failed.retain(|failed| *failed != key);
