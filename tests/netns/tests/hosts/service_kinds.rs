@@ -165,7 +165,7 @@ fn sessions_that_are_reset_or_end_meanwhile_lose_nothing() -> Result<()> {
                 down: Amount::Bytes(bytes),
                 ..Plan::paced(20_000_000, close)
             };
-            let group = here.open(6, &plan)?;
+            let group = here.begin(6, &plan)?;
             here.service(&["put", service, "--filter", "port=9000", "--wait=10s"])?;
             here.service(&["take", "--filter", "port=9000", "--wait=10s"])?;
             all_intact(&group.finish()?).with_context(|| format!("{service}, {close:?}"))?;

@@ -55,7 +55,7 @@ impl OneEnd {
     }
 
     /// Opens sessions, and does not wait for their first bytes.
-    fn begin(&self, count: usize, plan: &Plan) -> Result<Group> {
+    pub fn begin(&self, count: usize, plan: &Plan) -> Result<Group> {
         let to = Role::Server.at(self.family, PORT);
         let group = Group::open(&self.lab.client, &self.server, to, count, plan)?;
         group.run();
