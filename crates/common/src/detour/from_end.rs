@@ -199,7 +199,8 @@ fn route(way: &Way, seq: u32, end: u32) -> Route {
         phase::THROUGH => Route::whole(true),
         phase::LEAVING if !way.is_cut() || before(seq, way.cut) => Route {
             to_socket: true,
-            // The socket would ignore the acknowledgements that follow, if it had more.
+            // Later acknowledgements have the number of the cutoff. A socket that had received more
+            // would ignore them as old.
             keep: (way.is_cut() && after(end, way.cut)).then(|| way.cut.wrapping_sub(seq)),
         },
         phase::LEAVING => Route::whole(false),

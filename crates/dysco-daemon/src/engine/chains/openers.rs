@@ -77,7 +77,7 @@ fn root(plane: &Plane) -> Result<PathBuf, String> {
 /// Returns the program that a request describes.
 ///
 /// # Errors
-/// The failure of the request, if there is no such user or cgroup.
+/// The failure of the request, if a word cannot name a user or a cgroup.
 pub(in crate::engine) fn opener(
     user: Option<String>,
     cgroup: Option<String>,

@@ -40,8 +40,8 @@ fn keep_bytes(services: &[ServiceSpec], s: &dysco_common::Session) -> bool {
 }
 
 impl Services {
-    /// The handler has ended, with a session in its hands. Returns true if the session waits for the
-    /// next one.
+    /// Decides the fate of a session whose handler has ended. Returns true if it waits for the next
+    /// handler.
     pub(super) fn lost(&mut self, plane: &mut Plane, slot: u32) -> bool {
         plane.agent.settle_detour(slot, false);
         let is_out = self.is_out(plane, slot);
@@ -138,7 +138,7 @@ impl Services {
         handler.send(offer(slot, one)?, &fds).map_err(Cause::new)
     }
 
-    /// The handler passes the bytes of a session on, whose handler has died.
+    /// The next handler has taken a session. Its route goes on to change, or changes back.
     pub(super) fn adopted(&mut self, plane: &mut Plane, slot: u32, routes: Routes) {
         let Some(one) = self.sessions.get_mut(&slot) else {
             return;
