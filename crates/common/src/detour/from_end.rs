@@ -79,9 +79,7 @@ pub fn from_end(d: &mut Detour, from: End, seg: &Segment, scale: u8, out: &mut F
         way.sent = seg.end();
     }
     let bare = seg.span() == 0 && !seg.has(RST);
-    // A probe of a closed window, or of a silent receiver, has the number before the next one
-    // (`tcp_xmit_probe_skb`, net/ipv4/tcp_output.c). The receiver of the next byte has to answer.
-    let probes = bare && before(seg.seq, way.sent);
+    let probes = bare && is_probe(way, seg.seq, alone);
     let route = if alone {
         Route::whole(false)
     } else if probes {
@@ -120,6 +118,23 @@ pub fn from_end(d: &mut Detour, from: End, seg: &Segment, scale: u8, out: &mut F
             false => Place::Socket,
         };
         header(way, seg, next, &other, place, 0, &mut out.copy);
+    }
+}
+
+/// True if a packet without data is a probe of a closed window, or of a silent receiver. It has the
+/// number before the next one (`tcp_xmit_probe_skb`, net/ipv4/tcp_output.c), and the receiver of the
+/// next byte has to answer.
+#[inline(always)]
+fn is_probe(way: &Way, seq: u32, alone: bool) -> bool {
+    if !before(seq, way.sent) {
+        return false;
+    }
+    match way.effective() {
+        // While data passes the two handlers, acknowledgements come directly. They all have the
+        // number of the cutoff, and the near socket has sent more than that.
+        phase::ENTERING | phase::THROUGH if alone && way.is_cut() => before(seq, way.cut),
+        phase::LEAVING if alone => way.is_cut() && !before(seq.wrapping_add(1), way.cut),
+        _ => true,
     }
 }
 

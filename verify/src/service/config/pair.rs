@@ -67,6 +67,14 @@ fn packets() -> Vec<Configuration> {
             ..PAIR
         },
         Configuration {
+            name: "pair-losses-both",
+            about: "a packet of either end is lost while both send",
+            bytes: [2, 1],
+            faults: faults!(lost: 1),
+            seen: BOTH,
+            ..PAIR
+        },
+        Configuration {
             name: "pair-late",
             about: "packets come late, in another order, and twice",
             bytes: [2, 0],

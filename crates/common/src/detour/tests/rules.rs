@@ -202,3 +202,32 @@ fn the_next_change_of_a_pair_begins_with_what_the_end_has_acknowledged() {
         "it waits for an acknowledgement that does not come again"
     );
 }
+
+#[test]
+fn an_acknowledgement_that_passes_the_other_handler_is_no_probe() {
+    let mut d = detour(1);
+    enters(&mut d.back);
+    // The near socket has sent 10 bytes. The other end's acknowledgement has the number of the cutoff.
+    d.back.delivered = 2010;
+    (d.back.through, d.back.sent) = (2010, 2010);
+    d.out.sent = 1005;
+    let mut out = FromEnd::default();
+    from_end(&mut d, End::Remote, &segment(2000, 1002, ACK), 0, &mut out);
+    let (seq, ack) = (out.main.seq, out.main.ack);
+    assert!(!out.to_socket && !out.dropped);
+    // The local end does not read what has an old number (`tcp_sequence`, net/ipv4/tcp_input.c).
+    assert_eq!((seq, ack), (2010, 1002));
+
+    // A probe from before the cutoff keeps its number.
+    from_end(&mut d, End::Remote, &segment(1999, 1002, ACK), 0, &mut out);
+    assert_eq!(out.main.seq, 1999);
+
+    // Once the direction leaves, the probe of the next byte goes directly, and has to be answered.
+    (d.back.phase, d.back.cut_set) = (phase::LEAVING, cut::UNSET);
+    from_end(&mut d, End::Remote, &segment(2000, 1003, ACK), 0, &mut out);
+    assert_eq!((out.main.seq, out.main.ack), (2010, 1003));
+    d.back.cut_at(2010);
+    d.back.cut_set = cut::SET;
+    from_end(&mut d, End::Remote, &segment(2009, 1003, ACK), 0, &mut out);
+    assert_eq!(out.main.seq, 2009);
+}
