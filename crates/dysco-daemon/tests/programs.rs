@@ -91,7 +91,7 @@ struct Ran {
 }
 
 async fn ran(mut command: Command) -> Ran {
-    let run = tokio::task::spawn_blocking(move || command.output().unwrap());
+    let run = dysco_scheduling::spawn_long(move || command.output().unwrap());
     let Output {
         status,
         stdout,
@@ -164,7 +164,7 @@ async fn without_a_daemon_one_line_says_so() {
 async fn a_monitor_ends_with_its_dyscod() {
     let lab = Lab::empty();
     let listener = std::os::unix::net::UnixListener::bind(lab.path("dyscod.sock")).unwrap();
-    let stops = tokio::task::spawn_blocking(move || {
+    let stops = dysco_scheduling::spawn_long(move || {
         let (stream, _) = listener.accept().unwrap();
         // Once it was asked.
         std::io::BufRead::read_line(&mut std::io::BufReader::new(&stream), &mut String::new())

@@ -1,10 +1,10 @@
 //! Functions that block, outside the runtime's threads.
 
-use dysco_scheduling::spawn_long;
+use dysco_scheduling::{spawn_long, spawn_short};
 
 /// Runs a blocking function outside the runtime's threads, with their scheduling priority.
 pub async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
-    ended(tokio::task::spawn_blocking(f)).await
+    ended(spawn_short(f)).await
 }
 
 /// Runs a long function outside the runtime's threads, with normal scheduling priority.

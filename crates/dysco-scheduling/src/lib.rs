@@ -86,6 +86,7 @@ pub fn take(realtime: bool) -> bool {
 }
 
 /// Runs short work that a change waits for, on a thread that may block.
+#[expect(clippy::disallowed_methods)]
 pub fn spawn_short<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {
@@ -93,6 +94,7 @@ pub fn spawn_short<T: Send + 'static>(
 }
 
 /// Runs long work on a separate thread, under the usual policy.
+#[expect(clippy::disallowed_methods)]
 pub fn spawn_long<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {

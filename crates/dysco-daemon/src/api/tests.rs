@@ -43,7 +43,7 @@ impl Lab {
     /// Sends these bytes, and reads `replies` replies.
     async fn raw(&self, bytes: Vec<u8>, replies: usize) -> Vec<Reply> {
         let socket = self.socket();
-        let done = tokio::task::spawn_blocking(move || {
+        let done = dysco_scheduling::spawn_long(move || {
             let mut stream = UnixStream::connect(socket).unwrap();
             stream.write_all(&bytes).unwrap();
             let lines = BufReader::new(stream).lines().take(replies);
@@ -88,7 +88,7 @@ async fn a_request_gets_its_progress_and_its_end() {
         ],
     });
     let socket = lab.socket();
-    let asked = tokio::task::spawn_blocking(move || {
+    let asked = dysco_scheduling::spawn_long(move || {
         let mut client = Client::connect(&socket).unwrap();
         client.ask(&Request::Status).unwrap();
         assert!(matches!(client.reply(), Ok(Reply::Status(_))));
@@ -132,7 +132,7 @@ async fn bad_requests_are_answered_and_the_next_one_is_heard() {
 async fn a_line_without_its_end_is_still_a_request() {
     let lab = Lab::new(|_| vec![counters("heard")]);
     let socket = lab.socket();
-    let asked = tokio::task::spawn_blocking(move || {
+    let asked = dysco_scheduling::spawn_long(move || {
         let mut stream = UnixStream::connect(socket).unwrap();
         stream.write_all(br#"{"request":"counters"}"#).unwrap();
         stream.shutdown(std::net::Shutdown::Write).unwrap();

@@ -9,6 +9,7 @@ use dysco_config::{Config, Source};
 use dysco_control::{Control, Renewal};
 use dysco_explain::{Cause, Explain, Explanation};
 use dysco_pki::Credentials;
+use dysco_scheduling::spawn_long;
 use tokio::sync::mpsc;
 
 use super::start::{agent_config, proxy_config};
@@ -124,7 +125,7 @@ impl Reload {
             crate::notify::notify_reloading();
         }
         let (source, answers) = (self.source.clone(), answers.clone());
-        tokio::task::spawn_blocking(move || {
+        spawn_long(move || {
             let files = read(&source).map_err(|e| failure(FailureCode::BadRequest, e));
             let read = Reread {
                 dry_run,

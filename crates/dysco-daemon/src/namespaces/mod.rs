@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use dysco_api::{NamespaceReport, NamespaceState};
 use dysco_config::{Config, Namespaces};
 use dysco_explain::Cause;
+use dysco_scheduling::spawn_long;
 use nix::sys::signal::Signal;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
@@ -165,7 +166,7 @@ impl Task {
                 inodes: scene.inodes(),
             })
         };
-        let looked = tokio::task::spawn_blocking(look).await;
+        let looked = spawn_long(look).await;
         looked.unwrap_or_else(|error| Err(std::io::Error::other(error)))
     }
 

@@ -12,6 +12,7 @@ use dysco_agent::{Agent, DetourLink, Routes, Start, links};
 use dysco_common::Session;
 use dysco_explain::{Cause, Explain};
 use dysco_runner::protocol::{Client, Report, Request};
+use dysco_scheduling::spawn_long;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::mpsc;
@@ -112,12 +113,12 @@ fn listen(client: &Client, answers: &mpsc::UnboundedSender<Answer>) {
     let _ = tell(None);
 }
 
-/// Starts a handler, and loads the programs that lead packets there. The kernel verifies them
-/// meanwhile: the engine, which runs before others, does not wait for it.
+/// Starts a handler, and loads the programs that lead packets there. The kernel verifies them for a
+/// good part of a second, which neither the engine nor any program of this host waits for.
 async fn start_handler(folder: &Path, agent: Arc<Agent>) -> Result<Started, Cause> {
     let started = handlers::start(folder).await;
     let started = started.map_err(|failed| failed.explain().cause())?;
-    let attach = tokio::task::spawn_blocking(move || {
+    let attach = spawn_long(move || {
         agent
             .attach_handler(&started.place.link)
             .map(|()| started)
