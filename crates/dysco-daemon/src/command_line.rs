@@ -47,8 +47,8 @@ struct Cli {
     namespace: Option<String>,
 
     /// Run the services of sessions, for the dyscod of the standard input. dyscod starts itself so
-    #[arg(long, hide = true, exclusive = true)]
-    handler: bool,
+    #[arg(long, value_name = "UID", hide = true, exclusive = true)]
+    handler: Option<u32>,
 
     /// The process that starts an instance
     #[arg(long, value_name = "PID", hide = true)]
@@ -171,8 +171,8 @@ fn raise_limit_of_files() {
 }
 
 fn run(cli: Cli) -> Result<(), DaemonError> {
-    if cli.handler {
-        return Ok(handlers::run()?);
+    if let Some(uid) = cli.handler {
+        return Ok(handlers::run(uid)?);
     }
     // First of all, while this is the only thread.
     let instance = match (&cli.namespace, cli.parent) {

@@ -9,6 +9,7 @@ mod process;
 mod sockets;
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +19,36 @@ pub use error::Failed;
 pub use place::Place;
 pub use process::{Process, run};
 pub use sockets::{Sockets, Wanted};
+
+/// The one whose services a handler runs. Each has a handler of its own, so that what one user's
+/// services do, or fail to do, touches no session of another.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Owner {
+    /// The administrator: rules, requests, other hosts, and programs of root. The handler runs as
+    /// nobody.
+    #[default]
+    System,
+    /// A user who runs a program with services. The handler runs as that user.
+    User(u32),
+}
+
+impl Owner {
+    /// Returns the owner of what a user runs.
+    pub const fn of(uid: u32) -> Owner {
+        match uid {
+            0 => Owner::System,
+            _ => Owner::User(uid),
+        }
+    }
+
+    /// Returns the user of the handler.
+    pub const fn uid(self) -> u32 {
+        match self {
+            Owner::System => process::NOBODY,
+            Owner::User(uid) => uid,
+        }
+    }
+}
 
 /// A handler that has just been started.
 pub struct Started {
@@ -29,12 +60,12 @@ pub struct Started {
     pub client: Client,
 }
 
-/// Starts a handler in a namespace of its own. It listens in this folder.
+/// Starts the handler of an owner in a namespace of its own. It listens in this folder.
 ///
 /// # Errors
 /// If a step fails. Nothing is left then.
-pub async fn start(folder: &Path) -> Result<Started, Failed> {
-    let place = Arc::new(Place::make().await?);
+pub async fn start(folder: &Path, owner: Owner) -> Result<Started, Failed> {
+    let place = Arc::new(Place::make(owner).await?);
     start_in(place, folder).await
 }
 
@@ -52,8 +83,14 @@ pub async fn start_in(place: Arc<Place>, folder: &Path) -> Result<Started, Faile
         .start(control, listener)
         .await
         .map_err(Failed::of("start the handler process"))?;
-    // For the next dyscod, which finds the namespace by it.
-    fs::write(file(folder, &place.link, PID), process.pid().to_string())
+    // For the next dyscod, which finds the owner and the namespace by them.
+    let user = file(folder, &place.link, USER);
+    let noted = match place.owner {
+        Owner::User(uid) => fs::write(user, uid.to_string()),
+        Owner::System => gone(fs::remove_file(user)),
+    };
+    noted
+        .and_then(|()| fs::write(file(folder, &place.link, PID), process.pid().to_string()))
         .map_err(Failed::of("write down the handler's pid"))?;
     Ok(Started {
         place,
@@ -62,26 +99,42 @@ pub async fn start_in(place: Arc<Place>, folder: &Path) -> Result<Started, Faile
     })
 }
 
-/// Finds a handler that an earlier `dyscod` started, and that still runs.
-pub fn find(folder: &Path) -> Option<Started> {
-    let entries = fs::read_dir(folder).ok()?.flatten();
-    let sockets = entries.filter_map(|entry| {
+/// True of a file that is not there any more.
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Finds the handlers that an earlier `dyscod` started, and that still run.
+pub fn find(folder: &Path) -> Vec<Started> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let links = entries.flatten().filter_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
-        let link = name.strip_suffix(SOCKET)?.to_owned();
-        link.starts_with(place::LINK).then(|| (link, entry.path()))
+        let link = name.strip_suffix(SOCKET)?;
+        link.starts_with(place::LINK).then(|| link.to_owned())
     });
-    for (link, path) in sockets {
-        match take_up(&link, folder) {
-            Ok(started) => return Some(started),
-            Err(error) => {
-                tracing::info!(link, %error, "an earlier handler has ended");
-                // Nobody can connect to it any more.
-                let _ = fs::remove_file(&path);
-                let _ = fs::remove_file(file(folder, &link, PID));
-            }
+    let taken = links.filter_map(|link| match take_up(&link, folder) {
+        Ok(started) => Some(started),
+        Err(error) => {
+            tracing::info!(link, %error, "an earlier handler has ended");
+            forget(folder, &link);
+            None
+        }
+    });
+    taken.collect()
+}
+
+/// Removes the files about a handler that has ended: nobody can connect to it any more.
+pub fn forget(folder: &Path, link: &str) {
+    for ending in [SOCKET, PID, USER] {
+        if let Err(error) = gone(fs::remove_file(file(folder, link, ending))) {
+            tracing::warn!(link, %error, "cannot remove a file about a handler");
         }
     }
-    None
 }
 
 fn take_up(link: &str, folder: &Path) -> Result<Started, Failed> {
@@ -90,9 +143,15 @@ fn take_up(link: &str, folder: &Path) -> Result<Started, Failed> {
     let pid = fs::read_to_string(file(folder, link, PID));
     let pid = pid.map_err(Failed::of("read the handler's pid"))?;
     let pid = pid.parse().map_err(Failed::of("read the handler's pid"))?;
+    let owner = match fs::read_to_string(file(folder, link, USER)) {
+        Ok(uid) => Owner::of(uid.parse().map_err(Failed::of("read the handler's user"))?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Owner::System,
+        Err(error) => return Err(Failed::of("read the handler's user")(error)),
+    };
+    let process = Process::other(pid).map_err(Failed::of("find the handler's process"))?;
     Ok(Started {
-        place: Arc::new(Place::enter(link, pid)?),
-        process: Process::Other(pid),
+        place: Arc::new(Place::enter(link, pid, owner)?),
+        process,
         client,
     })
 }
@@ -101,6 +160,8 @@ fn take_up(link: &str, folder: &Path) -> Result<Started, Failed> {
 const SOCKET: &str = ".sock";
 /// Ending of the name of the file with its pid.
 const PID: &str = ".pid";
+/// Ending of the name of the file with its owner's user id, if that is a user.
+const USER: &str = ".user";
 
 /// Returns the path of a file about the handler behind a link.
 fn file(folder: &Path, link: &str, ending: &str) -> PathBuf {

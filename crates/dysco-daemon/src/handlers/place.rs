@@ -19,6 +19,7 @@ use rtnetlink::{Handle, LinkUnspec, LinkVeth, RouteMessageBuilder};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
+use super::Owner;
 use super::error::Failed;
 use super::process::{self, Process};
 use super::sockets::{Sockets, Wanted};
@@ -38,21 +39,28 @@ pub struct Place {
     pub link: String,
     /// Index of that end.
     pub index: u32,
+    /// The one whose sessions alone have sockets there.
+    pub owner: Owner,
     work: mpsc::Sender<Work>,
 }
 
 /// Work of the thread.
 enum Work {
     Sockets(Box<Wanted>, oneshot::Sender<io::Result<Sockets>>),
-    Start(OwnedFd, OwnedFd, oneshot::Sender<io::Result<Process>>),
+    Start(
+        Owner,
+        OwnedFd,
+        OwnedFd,
+        oneshot::Sender<io::Result<Process>>,
+    ),
 }
 
 impl Place {
-    /// Makes a namespace and its link.
+    /// Makes a namespace for the handler of an owner, and its link.
     ///
     /// # Errors
     /// If the kernel refuses a step.
-    pub async fn make() -> Result<Place, Failed> {
+    pub async fn make(owner: Owner) -> Result<Place, Failed> {
         let (work, work_in) = mpsc::channel();
         let (ready, made) = oneshot::channel();
         let spawned = thread::Builder::new()
@@ -67,14 +75,19 @@ impl Place {
         spawned.map_err(Failed::of("start a thread"))?;
         let link = made.await.map_err(Failed::of("make a namespace"))??;
         let index = if_nametoindex(link.as_str()).map_err(Failed::of("find the link"))?;
-        Ok(Place { link, index, work })
+        Ok(Place {
+            link,
+            index,
+            owner,
+            work,
+        })
     }
 
     /// Enters the namespace of a handler that an earlier `dyscod` started.
     ///
     /// # Errors
     /// If the handler or its link is gone.
-    pub fn enter(link: &str, pid: u32) -> Result<Place, Failed> {
+    pub fn enter(link: &str, pid: u32, owner: Owner) -> Result<Place, Failed> {
         let index = if_nametoindex(link).map_err(Failed::of("find the link"))?;
         let namespace = File::open(format!("/proc/{pid}/ns/net"));
         let namespace = namespace.map_err(Failed::of("open its network namespace"))?;
@@ -85,8 +98,12 @@ impl Place {
         };
         let thread = thread::Builder::new().name("handler".into());
         thread.spawn(lives).map_err(Failed::of("start a thread"))?;
-        let link = link.to_owned();
-        Ok(Place { link, index, work })
+        Ok(Place {
+            link: link.to_owned(),
+            index,
+            owner,
+            work,
+        })
     }
 
     /// Makes two sockets in the middle of a session.
@@ -105,8 +122,8 @@ impl Place {
     /// If the process cannot be started.
     pub async fn start(&self, control: OwnedFd, listener: OwnedFd) -> io::Result<Process> {
         let (done, started) = oneshot::channel();
-        self.ask(Work::Start(control, listener, done), started)
-            .await
+        let start = Work::Start(self.owner, control, listener, done);
+        self.ask(start, started).await
     }
 
     async fn ask<T>(&self, work: Work, answer: oneshot::Receiver<io::Result<T>>) -> io::Result<T> {
@@ -121,8 +138,8 @@ fn serve(work: &mpsc::Receiver<Work>) {
     while let Ok(work) = work.recv() {
         match work {
             Work::Sockets(wanted, done) => drop(done.send(Sockets::make(&wanted))),
-            Work::Start(control, listener, done) => {
-                drop(done.send(process::start(control, listener)));
+            Work::Start(owner, control, listener, done) => {
+                drop(done.send(process::start(owner, control, listener)));
             }
         }
     }

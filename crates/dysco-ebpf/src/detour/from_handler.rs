@@ -29,6 +29,12 @@ pub fn comes(ctx: &TcContext) -> Verdict {
     let (Some((to, found)), Some(Flow { s, slot, .. })) = (run, flow) else {
         return Verdict::Drop;
     };
+    // The namespace of another handler has no part in this session.
+    // SAFETY: the kernel's `__sk_buff` is valid while the program runs.
+    let link = unsafe { (*ctx.skb.skb).ifindex };
+    if maps::detour(slot).is_none_or(|d| d.handler != link) {
+        return dropped(Counter::DroppedHandler);
+    }
     let Some(Scratch { packet: p, .. }) = maps::scratch(Run::Ingress as u32) else {
         return Verdict::Drop;
     };

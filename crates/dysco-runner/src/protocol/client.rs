@@ -18,6 +18,12 @@ pub struct Client {
 }
 
 impl Client {
+    /// Ends the connection for both sides. A runner without sessions ends then.
+    pub fn close(&self) {
+        // An error means that the runner has closed it.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
     /// Creates a connection and its other side, which a new runner gets.
     pub fn pair() -> io::Result<(Client, OwnedFd)> {
         let (socket, other) =

@@ -11,6 +11,7 @@ mod harness;
 mod interfaces;
 mod interrupted;
 mod life;
+mod owners;
 mod service_calls;
 mod service_kinds;
 mod service_packets;

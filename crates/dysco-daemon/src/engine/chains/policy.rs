@@ -12,6 +12,7 @@ use dysco_config::policy::{Opener, Policy, PolicyError};
 use dysco_explain::{Cause, Explain};
 
 use crate::engine::{Answer, Chains, Plane, services};
+use crate::handlers::Owner;
 
 impl Chains {
     /// Takes up the rules that the data plane has, and puts those of the file in force.
@@ -183,6 +184,7 @@ impl Chains {
         (!rule.chain.services.is_empty()).then(|| services::Wanted {
             services: rule.chain.services.clone(),
             otherwise: rule.otherwise,
+            owner: Owner::System,
             by: format!("rule {name} of the policy"),
         })
     }

@@ -17,9 +17,9 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::mpsc;
 
-use super::{Done, Made, Services};
+use super::{Done, Made, Serviced, Services, Stage};
 use crate::engine::{Answer, Plane};
-use crate::handlers::{self, Place, Process, Started, Wanted};
+use crate::handlers::{self, Owner, Place, Process, Started, Wanted};
 
 /// A handler that runs.
 pub(super) struct Handler {
@@ -84,10 +84,10 @@ fn speak(client: &Client, queue: &std::sync::mpsc::Receiver<(Request, Vec<OwnedF
     }
 }
 
-/// Passes the reports of a handler to the engine until it ends.
-fn listen(client: &Client, answers: &mpsc::UnboundedSender<Answer>) {
+/// Passes the reports of the handler of an owner, with this pid, to the engine until it ends.
+fn listen(owner: Owner, pid: i32, client: &Client, answers: &mpsc::UnboundedSender<Answer>) {
     let tell = |report| {
-        let answer = Answer::Service(Box::new(Done::Report(report)));
+        let answer = Answer::Service(Box::new(Done::Report(owner, pid, report)));
         answers.send(answer).is_ok()
     };
     loop {
@@ -113,10 +113,10 @@ fn listen(client: &Client, answers: &mpsc::UnboundedSender<Answer>) {
     let _ = tell(None);
 }
 
-/// Starts a handler, and loads the programs that lead packets there. The kernel verifies them for a
+/// Starts the handler of an owner, and loads the programs that lead packets there. The kernel verifies them for a
 /// good part of a second, which neither the engine nor any program of this host waits for.
-async fn start_handler(folder: &Path, agent: Arc<Agent>) -> Result<Started, Cause> {
-    let started = handlers::start(folder).await;
+async fn start_handler(folder: &Path, agent: Arc<Agent>, owner: Owner) -> Result<Started, Cause> {
+    let started = handlers::start(folder, owner).await;
     let started = started.map_err(|failed| failed.explain().cause())?;
     let attach = spawn_long(move || {
         agent
@@ -132,9 +132,10 @@ fn speaking(started: Started, answers: mpsc::UnboundedSender<Answer>) -> Handler
     let client = Arc::new(started.client);
     let (queue, requests) = std::sync::mpsc::channel();
     let (speaks, listens) = (client.clone(), client.clone());
+    let (owner, pid) = (started.place.owner, started.process.pid().cast_signed());
     // Threads that the end of this process does not wait for.
     thread::spawn(move || speak(&speaks, &requests));
-    thread::spawn(move || listen(&listens, &answers));
+    thread::spawn(move || listen(owner, pid, &listens, &answers));
     Handler {
         place: started.place,
         process: Mutex::new(started.process),
@@ -144,114 +145,194 @@ fn speaking(started: Started, answers: mpsc::UnboundedSender<Answer>) -> Handler
 }
 
 impl Services {
-    /// Begins what waits for the handler, and starts one if there is none.
+    /// Returns the handler of a session's services.
+    pub(super) fn handler_of(&self, slot: u32) -> Option<&Arc<Handler>> {
+        let one = self.sessions.get(&slot)?;
+        self.handlers.get(&one.owner)
+    }
+
+    /// Returns those of these sessions that are of an owner, and takes them out.
+    fn taken(&self, from: &mut Vec<u32>, owner: Owner) -> Vec<u32> {
+        let of_owner = |slot: &mut u32| self.sessions.get(slot).is_none_or(|s| s.owner == owner);
+        from.extract_if(.., of_owner).collect()
+    }
+
+    /// Begins what waits for a handler, and starts those that are missing.
     pub(super) fn go_on(&mut self, plane: &mut Plane) {
-        let Some(handler) = self.handler.clone() else {
-            if !self.waiting.is_empty() {
-                self.prepare(plane);
-            }
-            return;
-        };
         for slot in std::mem::take(&mut self.waiting) {
-            let s = plane.agent.session(slot);
-            let at = plane.agent.detour_numbers(slot);
-            let start = Start {
-                out: at.sent_out.wrapping_add(at.shift_out),
-                back: at.sent_back,
+            let Some(owner) = self.sessions.get(&slot).map(|one| one.owner) else {
+                continue;
             };
-            let (handler, routes) = (handler.clone(), plane.routes.clone());
-            let answers = plane.answers.clone();
-            let far = self.sessions.get(&slot);
-            let far = far.is_some_and(|one| one.paired.is_none());
-            tokio::spawn(async move {
-                let made = make(&handler, &routes, &s, start, far).await;
-                // The engine may have ended.
-                let _ = answers.send(Answer::Service(Box::new(Done::Made(slot, made))));
-            });
+            match self.handlers.get(&owner).cloned() {
+                Some(handler) => self.begin_to_make(plane, slot, handler),
+                None => {
+                    self.waiting.push(slot);
+                    self.prepare(plane, owner);
+                }
+            }
         }
     }
 
-    /// Starts a handler if there is none.
-    pub(in crate::engine) fn prepare(&mut self, plane: &Plane) {
-        if self.starting || self.handler.is_some() {
+    /// Lets the sockets for a session be made.
+    fn begin_to_make(&self, plane: &Plane, slot: u32, handler: Arc<Handler>) {
+        let s = plane.agent.session(slot);
+        let at = plane.agent.detour_numbers(slot);
+        let start = Start {
+            out: at.sent_out.wrapping_add(at.shift_out),
+            back: at.sent_back,
+        };
+        let (routes, answers) = (plane.routes.clone(), plane.answers.clone());
+        let far = self.sessions.get(&slot);
+        let far = far.is_some_and(|one| one.paired.is_none());
+        tokio::spawn(async move {
+            let made = make(&handler, &routes, &s, start, far).await;
+            // The engine may have ended.
+            let _ = answers.send(Answer::Service(Box::new(Done::Made(slot, made))));
+        });
+    }
+
+    /// Starts the handler of an owner if there is none.
+    pub(super) fn prepare(&mut self, plane: &Plane, owner: Owner) {
+        if self.handlers.contains_key(&owner) || !self.starting.insert(owner) {
             return;
         }
-        self.starting = true;
         let folder = plane.config.removal.state_dir.clone();
         let answers = plane.answers.clone();
         let agent = plane.agent.clone();
         tokio::spawn(async move {
-            let started = start_handler(&folder, agent).await;
+            let started = start_handler(&folder, agent, owner).await;
             // The engine may have ended.
-            let _ = answers.send(Answer::Service(Box::new(Done::Started(started))));
+            let _ = answers.send(Answer::Service(Box::new(Done::Started(owner, started))));
         });
     }
 
     /// Starts a handler in the place of one that has ended, where its sockets are.
     fn start_again(&mut self, plane: &Plane, place: Arc<Place>) {
-        self.starting = true;
+        let owner = place.owner;
+        self.starting.insert(owner);
         let folder = plane.config.removal.state_dir.clone();
         let answers = plane.answers.clone();
         tokio::spawn(async move {
             let started = handlers::start_in(place, &folder).await;
             let started = started.map_err(|failed| failed.explain().cause());
             // The engine may have ended.
-            let _ = answers.send(Answer::Service(Box::new(Done::Started(started))));
+            let _ = answers.send(Answer::Service(Box::new(Done::Started(owner, started))));
         });
     }
 
-    /// A handler was started, or could not be.
-    pub(super) fn started(&mut self, plane: &mut Plane, started: Result<Started, Cause>) {
-        self.starting = false;
+    /// The handler of an owner was started, or could not be.
+    pub(super) fn started(
+        &mut self,
+        plane: &mut Plane,
+        owner: Owner,
+        started: Result<Started, Cause>,
+    ) {
+        self.starting.remove(&owner);
         match started {
             Ok(started) => {
                 let handler = Arc::new(speaking(started, plane.answers.clone()));
                 tracing::info!(
                     pid = handler.pid(),
                     link = handler.place.link,
+                    user = owner.uid(),
                     "a handler runs"
                 );
-                self.handler = Some(handler);
-                self.adopt(plane);
+                self.handlers.insert(owner, handler);
+                self.adopt(plane, owner);
                 self.go_on(plane);
             }
             Err(cause) => {
-                tracing::error!("no handler runs: {cause}");
-                for slot in std::mem::take(&mut self.orphans) {
+                tracing::error!(user = owner.uid(), "no handler runs: {cause}");
+                for slot in self.taken_orphans(owner) {
                     self.end_session(
                         plane,
                         slot,
                         "its handler has ended, and no other one starts",
                     );
                 }
-                for slot in std::mem::take(&mut self.waiting) {
+                let mut waiting = std::mem::take(&mut self.waiting);
+                for slot in self.taken(&mut waiting, owner) {
                     self.refuse(plane, slot, cause.clone());
                 }
+                self.waiting.append(&mut waiting);
             }
         }
     }
 
-    /// The handler has ended. The sessions of which it had bytes are reset.
-    pub(super) fn handler_ended(&mut self, plane: &mut Plane) {
-        let Some(handler) = self.handler.take() else {
+    /// Returns the sessions of an owner whose handler has died, and which wait for the next one. They
+    /// wait no longer.
+    pub(super) fn taken_orphans(&mut self, owner: Owner) -> Vec<u32> {
+        let mut orphans = std::mem::take(&mut self.orphans);
+        let taken = self.taken(&mut orphans, owner);
+        self.orphans = orphans;
+        taken
+    }
+
+    /// The handler of an owner has ended. Its sessions of which it had bytes are reset.
+    pub(super) fn handler_ended(&mut self, plane: &mut Plane, owner: Owner) {
+        let Some(handler) = self.handlers.remove(&owner) else {
             return;
         };
-        handler.process().reap();
-        tracing::error!(pid = handler.pid(), "the handler has ended");
-        self.unanswered(plane);
-        let slots: Vec<u32> = self.sessions.keys().copied().collect();
-        for slot in slots {
+        handler.process().kill();
+        tracing::error!(
+            pid = handler.pid(),
+            user = owner.uid(),
+            "a handler has ended"
+        );
+        self.unanswered(plane, owner);
+        let mut orphaned = false;
+        for slot in self.slots_of(owner) {
             if self.lost(plane, slot) {
                 self.orphans.push(slot);
+                orphaned = true;
             }
         }
-        if !self.orphans.is_empty() {
+        if orphaned {
             return self.start_again(plane, handler.place.clone());
         }
         // The program on the link has let the resets pass, with the numbers of the ends.
-        plane.agent.detach_handler(&handler.place.link);
+        dismissed(plane, &handler);
         self.go_on(plane);
     }
+
+    /// Returns the sessions whose services an owner's handler runs.
+    fn slots_of(&self, owner: Owner) -> Vec<u32> {
+        let all = self.sessions.iter();
+        let own = all.filter(|(_, one)| one.owner == owner);
+        own.map(|(slot, _)| *slot).collect()
+    }
+
+    /// Ends the handlers of users who run nothing any more.
+    pub(super) fn dismiss_idle(&mut self, plane: &Plane) {
+        let idle = |owner: Owner| {
+            let runs = owner == Owner::System || self.runs.has(owner);
+            let needs = |one: &Serviced| one.owner == owner && one.stage != Stage::Direct;
+            !runs && !self.sessions.values().any(needs)
+        };
+        let owners = self.handlers.keys().copied();
+        let idle: Vec<Owner> = owners.filter(|owner| idle(*owner)).collect();
+        for owner in idle {
+            let Some(handler) = self.handlers.remove(&owner) else {
+                continue;
+            };
+            tracing::info!(
+                pid = handler.pid(),
+                user = owner.uid(),
+                "a handler has no sessions any more, and ends"
+            );
+            self.unanswered(plane, owner);
+            dismissed(plane, &handler);
+            // Without a connection and sessions it ends by itself. A child has to be waited for.
+            handler.client.close();
+            spawn_long(move || handler.process().wait());
+        }
+    }
+}
+
+/// Takes the program off the link of a handler that has ended, and forgets it.
+fn dismissed(plane: &Plane, handler: &Handler) {
+    plane.agent.detach_handler(&handler.place.link);
+    handlers::forget(&plane.config.removal.state_dir, &handler.place.link);
 }
 
 /// Makes the sockets for a session: the near one, and the far one if it is wanted.

@@ -15,6 +15,7 @@ use dysco_runner::Ends;
 
 use super::{Serviced, Services, Stage, choice};
 use crate::engine::{Plane, ThisHost};
+use crate::handlers::Owner;
 
 /// Services that a session is to have.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub(in crate::engine) struct Wanted {
     pub services: Vec<ServiceSpec>,
     /// Treatment of the session if it cannot have them.
     pub otherwise: Otherwise,
+    /// The one whose handler runs them.
+    pub owner: Owner,
     /// Their origin, in the words of an event.
     pub by: String,
 }
@@ -87,7 +90,7 @@ impl Services {
             by: wanted.by,
         };
         let mut one = Serviced::new(plane, slot, &s, services);
-        (one.held, one.silent) = (Some(held), true);
+        (one.held, one.silent, one.owner) = (Some(held), true, wanted.owner);
         if ends == Ok(Ends::Pair) {
             return self.invite(plane, slot, one);
         }

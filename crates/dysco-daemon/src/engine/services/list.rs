@@ -1,5 +1,7 @@
 //! Listings of the sessions with services, and calls of services.
 
+use std::collections::HashSet;
+
 use dysco_api::{
     Failure, FailureCode, Reply, ServiceAnswer, ServiceCall, ServiceListing, ServiceRow,
     ServiceState, SessionId,
@@ -14,9 +16,12 @@ use super::{Serviced, Services, Stage, packets};
 use crate::api::Caller;
 use crate::engine::Plane;
 use crate::engine::listing::{named, no_such_session, shows};
+use crate::handlers::Owner;
 
-/// A listing that waits for the handler's numbers.
+/// A listing that waits for the handlers' numbers.
 pub(super) struct Waiting {
+    /// Owners of handlers that have not answered.
+    asked: HashSet<Owner>,
     slots: Vec<u32>,
     known: Vec<State>,
     replies: mpsc::Sender<Reply>,
@@ -24,6 +29,7 @@ pub(super) struct Waiting {
 
 /// A call that waits for its answer.
 pub(super) struct Calling {
+    owner: Owner,
     session: SessionId,
     service: String,
     replies: mpsc::Sender<Reply>,
@@ -51,47 +57,58 @@ impl Services {
         });
         slots.sort_unstable();
         slots.dedup();
-        let asked = self
-            .handler
-            .as_ref()
-            .map(|handler| handler.send(Request::List, &[]));
-        let waiting = Waiting {
+        let handlers = self.handlers.iter();
+        let asked = handlers.filter(|(_, handler)| handler.send(Request::List, &[]).is_ok());
+        self.lists.push(Waiting {
+            asked: asked.map(|(owner, _)| *owner).collect(),
             slots,
             known: Vec::new(),
             replies,
-        };
-        match asked {
-            Some(Ok(())) => self.lists.push(waiting),
-            _ => self.show(plane, waiting),
-        }
+        });
+        self.show_answered(plane);
     }
 
-    /// The handler has listed some of its sessions, in answer to the first request.
-    pub(super) fn listed(&mut self, plane: &Plane, sessions: Vec<State>, more: bool) {
-        let Some(first) = self.lists.first_mut() else {
+    /// The handler of an owner has listed some of its sessions, in answer to the first request that it
+    /// has not answered.
+    pub(super) fn listed(&mut self, plane: &Plane, owner: Owner, sessions: Vec<State>, more: bool) {
+        let mut all = self.lists.iter_mut();
+        let Some(first) = all.find(|waiting| waiting.asked.contains(&owner)) else {
             return;
         };
         first.known.extend(sessions);
         if !more {
-            let waiting = self.lists.remove(0);
-            self.show(plane, waiting);
+            first.asked.remove(&owner);
+            self.show_answered(plane);
         }
     }
 
-    /// The handler has ended: it answers nothing any more.
-    pub(super) fn unanswered(&mut self, plane: &Plane) {
-        self.taking_up = false;
-        for waiting in std::mem::take(&mut self.lists) {
-            self.show(plane, waiting);
+    /// The handler of an owner has ended: it answers nothing any more.
+    pub(super) fn unanswered(&mut self, plane: &Plane, owner: Owner) {
+        self.taking_up.remove(&owner);
+        for waiting in &mut self.lists {
+            waiting.asked.remove(&owner);
         }
-        let calls: Vec<u64> = self.calls.keys().copied().collect();
+        self.show_answered(plane);
+        let calls = self.calls.iter();
+        let calls = calls.filter(|(_, calling)| calling.owner == owner);
+        let calls: Vec<u64> = calls.map(|(id, _)| *id).collect();
         for id in calls {
-            self.answered(id, Err("the handler has ended".into()));
+            self.answered(owner, id, Err("the handler has ended".into()));
+        }
+    }
+
+    /// Shows the listings to which all handlers have answered.
+    fn show_answered(&mut self, plane: &Plane) {
+        let all = |waiting: &mut Waiting| waiting.asked.is_empty();
+        let answered: Vec<Waiting> = self.lists.extract_if(.., all).collect();
+        for waiting in answered {
+            self.show(plane, waiting);
         }
     }
 
     fn show(&self, plane: &Plane, waiting: Waiting) {
         let Waiting {
+            asked: _,
             slots,
             known,
             replies,
@@ -122,7 +139,7 @@ impl Services {
     fn row(&self, plane: &Plane, slot: u32, one: &Serviced, moved: Moved) -> ServiceRow {
         let s = plane.agent.session(slot);
         let left = one.stage == Stage::Direct;
-        let handler = self.handler.as_ref().filter(|_| !left);
+        let handler = self.handlers.get(&one.owner).filter(|_| !left);
         ServiceRow {
             session: plane.session_id(slot, &s),
             local: one.key.local(),
@@ -168,11 +185,12 @@ impl Services {
         }
         let asked = self.ask(plane, &call);
         match asked {
-            Ok((id, session)) => {
+            Ok((id, owner, session)) => {
                 let service = call.service;
                 self.calls.insert(
                     id,
                     Calling {
+                        owner,
                         session,
                         service,
                         replies,
@@ -184,7 +202,11 @@ impl Services {
         }
     }
 
-    fn ask(&mut self, plane: &Plane, call: &ServiceCall) -> Result<(u64, SessionId), Failure> {
+    fn ask(
+        &mut self,
+        plane: &Plane,
+        call: &ServiceCall,
+    ) -> Result<(u64, Owner, SessionId), Failure> {
         let slot = plane
             .slot_named(&call.session)
             .ok_or_else(|| no_such_session(&call.session))?;
@@ -198,7 +220,8 @@ impl Services {
             .sessions
             .get(&slot)
             .filter(|one| one.stage == Stage::In);
-        let (Some(one), Some(handler)) = (one, &self.handler) else {
+        let handler = one.and_then(|one| self.handlers.get(&one.owner));
+        let (Some(one), Some(handler)) = (one, handler) else {
             return Err(refused("no service is in it".into()));
         };
         let id = self.next_job;
@@ -216,11 +239,15 @@ impl Services {
         handler
             .send(request, &[])
             .map_err(|error| refused(Cause::new(error)))?;
-        Ok((id, one.session))
+        Ok((id, one.owner, one.session))
     }
 
-    /// A service has answered a call.
-    pub(super) fn answered(&mut self, id: u64, result: Result<Bytes, Cause>) {
+    /// A service in the handler of an owner has answered a call.
+    pub(super) fn answered(&mut self, owner: Owner, id: u64, result: Result<Bytes, Cause>) {
+        let asked = self.calls.get(&id);
+        if asked.is_none_or(|calling| calling.owner != owner) {
+            return;
+        }
         let Some(calling) = self.calls.remove(&id) else {
             return;
         };

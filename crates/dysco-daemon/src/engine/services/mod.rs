@@ -18,7 +18,7 @@ mod request;
 mod runs;
 mod take_up;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -30,7 +30,7 @@ use dysco_proto::pairs::PairId;
 use dysco_runner::protocol::Report;
 
 use super::Plane;
-use crate::handlers::{Sockets, Started};
+use crate::handlers::{Owner, Sockets, Started};
 pub(in crate::engine) use choice::{in_the_way, known_from_start};
 use handler::Handler;
 use hold::Held;
@@ -39,13 +39,13 @@ use pair::{Came, Door, Paired};
 pub(in crate::engine) use progress::words;
 use request::Job;
 
-/// Sessions with services, and the handler that runs these.
+/// Sessions with services, and the handlers that run these.
 #[derive(Default)]
 pub(in crate::engine) struct Services {
-    handler: Option<Arc<Handler>>,
-    /// A handler is being started.
-    starting: bool,
-    /// Sessions that wait for it.
+    handlers: HashMap<Owner, Arc<Handler>>,
+    /// Owners whose handlers are being started.
+    starting: HashSet<Owner>,
+    /// Sessions that wait for their handlers.
     waiting: Vec<u32>,
     /// Sessions whose handler has died, and which wait for one that passes their bytes on.
     orphans: Vec<u32>,
@@ -58,8 +58,8 @@ pub(in crate::engine) struct Services {
     next_job: u64,
     lists: Vec<list::Waiting>,
     calls: HashMap<u64, list::Calling>,
-    /// The next listing is of a handler that an earlier process started.
-    taking_up: bool,
+    /// Owners whose handlers an earlier process started. The next listing of each is for its take-up.
+    taking_up: HashSet<Owner>,
     runs: runs::Runs,
 }
 
@@ -69,6 +69,8 @@ struct Serviced {
     key: FlowKey,
     created_ns: u64,
     services: Vec<ServiceSpec>,
+    /// The one whose handler runs them.
+    owner: Owner,
     stage: Stage,
     sockets: Option<Sockets>,
     /// The local end opened the session.
@@ -103,6 +105,7 @@ impl Serviced {
             key: s.key,
             created_ns: s.created_ns,
             services,
+            owner: Owner::System,
             stage: Stage::Sockets,
             sockets: None,
             opened_here: s.life.opened_here != 0,
@@ -185,14 +188,14 @@ enum Routes {
 pub(in crate::engine) enum Done {
     /// A rule with services is in force: a handler will be needed.
     Wanted,
-    /// A handler was started, or could not be.
-    Started(Result<Started, Cause>),
+    /// The handler of an owner was started, or could not be.
+    Started(Owner, Result<Started, Cause>),
     /// Sockets were made for the session of a slot, or could not be.
     Made(u32, Result<Made, Cause>),
     /// The handler of another host has a connection to the one here, or cannot have one.
     Came(Came),
-    /// A report of the handler; nothing if it has ended.
-    Report(Option<Report>),
+    /// A report of the handler of an owner, with this pid; nothing if it has ended.
+    Report(Owner, i32, Option<Report>),
 }
 
 /// Sockets for a session.
@@ -206,12 +209,19 @@ impl Services {
     /// Takes the answer of a task.
     pub fn take(&mut self, plane: &mut Plane, done: Done) {
         match done {
-            Done::Wanted => self.prepare(plane),
-            Done::Started(started) => self.started(plane, started),
+            Done::Wanted => self.prepare(plane, Owner::System),
+            Done::Started(owner, started) => self.started(plane, owner, started),
             Done::Made(slot, made) => self.made(plane, slot, made),
             Done::Came(came) => self.came(plane, came),
-            Done::Report(Some(report)) => self.reported(plane, report),
-            Done::Report(None) => self.handler_ended(plane),
+            Done::Report(owner, pid, report) => {
+                let runs = |handler: &Arc<Handler>| handler.pid() == pid;
+                match report {
+                    // It was ended, and another one may run.
+                    _ if !self.handlers.get(&owner).is_some_and(runs) => {}
+                    Some(report) => self.reported(plane, owner, report),
+                    None => self.handler_ended(plane, owner),
+                }
+            }
         }
     }
 

@@ -12,6 +12,7 @@ use dysco_runner::protocol::Request;
 use super::handler::{in_order, offer};
 use super::{Routes, Serviced, Services, Stage, choice};
 use crate::engine::Plane;
+use crate::handlers::Owner;
 
 impl Serviced {
     /// Returns the routes of the session, if it can go on with another handler.
@@ -113,9 +114,9 @@ impl Services {
         }
     }
 
-    /// Gives the sessions of a handler that has died to the present one.
-    pub(super) fn adopt(&mut self, plane: &mut Plane) {
-        for slot in std::mem::take(&mut self.orphans) {
+    /// Gives the sessions of an owner's handler that has died to the present one.
+    pub(super) fn adopt(&mut self, plane: &mut Plane, owner: Owner) {
+        for slot in self.taken_orphans(owner) {
             // The session may have ended meanwhile.
             if self.routes_of(slot).is_none() {
                 continue;
@@ -131,7 +132,7 @@ impl Services {
         let Some(one) = self.sessions.get(&slot) else {
             return Ok(());
         };
-        let (Some(handler), Some(sockets)) = (&self.handler, &one.sockets) else {
+        let (Some(handler), Some(sockets)) = (self.handler_of(slot), &one.sockets) else {
             return Err("its handler has ended".into());
         };
         let fds = in_order(sockets, one.opened_here)?;

@@ -12,6 +12,7 @@ use super::pair::Paired;
 use super::request::report;
 use super::{Made, Serviced, Services, Stage};
 use crate::engine::Plane;
+use crate::handlers::Owner;
 
 /// Time after which a direction in which no packet has come gets its cutoff from here. Programs
 /// that ran when the change was ordered have ended long before.
@@ -32,7 +33,7 @@ impl Services {
                 made.sockets.set_congestion(&name)?;
             }
             let request = offer(slot, one)?;
-            let handler = self.handler.as_ref();
+            let handler = self.handlers.get(&one.owner);
             let handler = handler.ok_or_else(|| Cause::new("the handler has ended"))?;
             let fds = in_order(&made.sockets, one.opened_here)?;
             handler
@@ -52,10 +53,15 @@ impl Services {
         }
     }
 
-    /// Takes a report of the handler.
-    pub(super) fn reported(&mut self, plane: &mut Plane, report: Report) {
+    /// Takes a report of an owner's handler.
+    pub(super) fn reported(&mut self, plane: &mut Plane, owner: Owner, report: Report) {
         let slot = session_of(&report);
-        let slot = slot.filter(|slot| self.sessions.contains_key(slot));
+        let own = |slot: &u32| {
+            self.sessions
+                .get(slot)
+                .is_some_and(|one| one.owner == owner)
+        };
+        let slot = slot.filter(own);
         match (report, slot) {
             (Report::Put { result: Ok(()), .. }, Some(slot)) => match self.routes_of(slot) {
                 Some(routes) => self.adopted(plane, slot, routes),
@@ -83,11 +89,11 @@ impl Services {
                     plane.report("service-notice", Some(one.session), text);
                 }
             }
-            (Report::Answer { id, result }, _) => self.answered(id, result),
-            (Report::Sessions { sessions, more }, _) if self.taking_up => {
-                self.taken_up(plane, &sessions, more);
+            (Report::Answer { id, result }, _) => self.answered(owner, id, result),
+            (Report::Sessions { sessions, more }, _) if self.taking_up.contains(&owner) => {
+                self.taken_up(plane, owner, &sessions, more);
             }
-            (Report::Sessions { sessions, more }, _) => self.listed(plane, sessions, more),
+            (Report::Sessions { sessions, more }, _) => self.listed(plane, owner, sessions, more),
             (Report::Invalid { cause }, _) => {
                 tracing::error!("the handler refused a request: {cause}");
             }
@@ -335,11 +341,19 @@ impl Services {
         self.send(slot, request);
     }
 
+    /// Sends a request about a session to its handler.
     pub(super) fn send(&self, slot: u32, request: Request) {
-        if let Some(handler) = &self.handler
+        if let Some(one) = self.sessions.get(&slot) {
+            self.tell(one.owner, request);
+        }
+    }
+
+    /// Sends a request to the handler of an owner, if it runs.
+    pub(super) fn tell(&self, owner: Owner, request: Request) {
+        if let Some(handler) = self.handlers.get(&owner)
             && let Err(error) = handler.send(request, &[])
         {
-            tracing::error!(slot, %error, "the handler takes no request");
+            tracing::error!(user = owner.uid(), %error, "the handler takes no request");
         }
     }
 
@@ -403,14 +417,12 @@ impl Services {
         self.sessions.remove(&slot);
     }
 
-    /// Lets the handler forget the sessions that have ended: it outlives this process.
+    /// Lets the handlers forget the sessions that have ended: they outlive this process.
     pub(in crate::engine) fn stop(&self, plane: &Plane) {
-        let Some(handler) = &self.handler else {
-            return;
-        };
         for (slot, one) in &self.sessions {
             let s = plane.agent.session(*slot);
-            if s.created_ns != one.created_ns || s.has_ended() {
+            let has_ended = s.created_ns != one.created_ns || s.has_ended();
+            if let Some(handler) = self.handlers.get(&one.owner).filter(|_| has_ended) {
                 // An error means that the handler has ended.
                 let _ = handler.send_now(&Request::Release {
                     session: u64::from(*slot),

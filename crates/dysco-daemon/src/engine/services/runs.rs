@@ -4,7 +4,7 @@
 //! The cgroup has the list of the services with it, as an extended attribute. An earlier `dyscod`
 //! therefore leaves no record that could be wrong.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -14,16 +14,20 @@ use dysco_api::{Failure, FailureCode, Reply, RunReport, RunRequest, ServiceSpec}
 use dysco_common::policy::{MAX_RUNS, Otherwise};
 use dysco_explain::{Cause, Explain};
 use rustix::fs::XattrFlags;
+use rustix::io::Errno;
 
 use super::{Services, Wanted, choice};
 use crate::api::Caller;
 use crate::engine::Plane;
 use crate::groups::{self, PROCESSES};
+use crate::handlers::Owner;
 
 /// Folder of the cgroups, below the root of the hierarchy.
 const FOLDER: &str = "dysco";
 /// Attribute of a cgroup: the services, one a line.
 const ATTRIBUTE: &str = "trusted.dysco.services";
+/// Attribute of a cgroup: the user who runs the program, by number. Root's have none.
+const USER: &str = "trusted.dysco.user";
 /// Longest value of the attribute, in bytes.
 const LONGEST: usize = 4096;
 /// Attempts to find a name for a cgroup that is not taken.
@@ -38,6 +42,8 @@ pub(in crate::engine) struct Runs {
 /// A program that runs with services, and its children.
 struct Run {
     services: Vec<ServiceSpec>,
+    /// The one who runs it.
+    owner: Owner,
     /// Folder of the cgroup.
     folder: PathBuf,
     /// Id of the cgroup: the inode of its folder (`kernfs_id`, fs/kernfs).
@@ -66,7 +72,7 @@ impl Services {
         let state = &plane.config.removal.state_dir;
         let begun = choice::known_from_start(&request.services).and_then(|()| {
             let number = self.runs.free()?;
-            let run = Run::make(&request.services, caller.pid, state)?;
+            let run = Run::make(&request.services, caller, state)?;
             let told = plane.agent.begin_run(run.group, number);
             let told = told.map_err(|error| error.explain().cause());
             match told.and_then(|()| run.enter(caller.pid)) {
@@ -84,9 +90,9 @@ impl Services {
                 let report = RunReport {
                     cgroup: run.folder.clone(),
                 };
-                self.runs.all.insert(number, run);
                 // Its first session does not wait for the start of a handler.
-                self.prepare(plane);
+                self.prepare(plane, run.owner);
+                self.runs.all.insert(number, run);
                 Reply::Run(report)
             }
             Err(cause) => Reply::Error(Failure::new(
@@ -102,6 +108,7 @@ impl Services {
         Some(Wanted {
             services: run.services.clone(),
             otherwise: Otherwise::Refuse,
+            owner: run.owner,
             by: format!("run of {}", run.folder.display()),
         })
     }
@@ -132,8 +139,9 @@ impl Services {
         for group in known.into_keys().filter(|group| !live.contains(group)) {
             plane.agent.end_run(group);
         }
-        if !self.runs.all.is_empty() {
-            self.prepare(plane);
+        let owners: HashSet<Owner> = self.runs.all.values().map(|run| run.owner).collect();
+        for owner in owners {
+            self.prepare(plane, owner);
         }
     }
 
@@ -150,10 +158,16 @@ impl Services {
             }
             lives
         });
+        self.dismiss_idle(plane);
     }
 }
 
 impl Runs {
+    /// True if a program of this owner runs with services.
+    pub(super) fn has(&self, owner: Owner) -> bool {
+        self.all.values().any(|run| run.owner == owner)
+    }
+
     fn free(&self) -> Result<u32, Cause> {
         let mut numbers = 0..MAX_RUNS;
         numbers
@@ -166,8 +180,9 @@ impl Runs {
 }
 
 impl Run {
-    /// Makes a cgroup for a process.
-    fn make(services: &[ServiceSpec], pid: i32, state: &Path) -> Result<Run, Cause> {
+    /// Makes a cgroup for the process of a caller.
+    fn make(services: &[ServiceSpec], caller: &Caller, state: &Path) -> Result<Run, Cause> {
+        let pid = caller.pid;
         let root = groups::root(state).map_err(failed("find the cgroup hierarchy"))?;
         let parent = root.join(FOLDER);
         let folder = (0..NAMES).find_map(|n| {
@@ -181,19 +196,30 @@ impl Run {
         let folder = folder.map_err(failed("make a cgroup"))?;
         let lines: Vec<String> = services.iter().map(ToString::to_string).collect();
         let text = lines.join("\n");
-        let noted = rustix::fs::setxattr(&folder, ATTRIBUTE, text.as_bytes(), XattrFlags::CREATE);
-        noted.map_err(|error| failed("note the services of a cgroup")(error.into()))?;
+        let note = |name: &str, value: &str| {
+            let noted = rustix::fs::setxattr(&folder, name, value.as_bytes(), XattrFlags::CREATE);
+            noted.map_err(|error| failed("note the services of a cgroup")(error.into()))
+        };
+        if let Owner::User(uid) = Owner::of(caller.uid) {
+            note(USER, &uid.to_string())?;
+        }
+        // The last one: it makes a cgroup a run.
+        note(ATTRIBUTE, &text)?;
         Run::of(&folder).ok_or_else(|| Cause::new("its cgroup is gone"))
     }
 
     /// Returns the run of a cgroup, unless it is another's.
     fn of(folder: &Path) -> Option<Run> {
-        let mut text = [0; LONGEST];
-        let length = rustix::fs::getxattr(folder, ATTRIBUTE, &mut text).ok()?;
-        let text = std::str::from_utf8(&text[..length]).ok()?;
+        let text = attribute(folder, ATTRIBUTE).ok()?;
+        let owner = match attribute(folder, USER) {
+            Ok(uid) => Owner::of(uid.parse().ok()?),
+            Err(Errno::NODATA) => Owner::System,
+            Err(_) => return None,
+        };
         let services = text.lines().map(|line| line.parse().ok());
         Some(Run {
             services: services.collect::<Option<_>>()?,
+            owner,
             group: fs::metadata(folder).ok()?.ino(),
             folder: folder.to_owned(),
         })
@@ -203,6 +229,14 @@ impl Run {
         let file = self.folder.join(PROCESSES);
         fs::write(file, pid.to_string()).map_err(failed("move the program to its cgroup"))
     }
+}
+
+/// Reads an attribute of a cgroup.
+fn attribute(folder: &Path, name: &str) -> Result<String, Errno> {
+    let mut text = [0; LONGEST];
+    let length = rustix::fs::getxattr(folder, name, &mut text)?;
+    let text = std::str::from_utf8(&text[..length]);
+    text.map(str::to_owned).map_err(|_| Errno::INVAL)
 }
 
 fn failed(what: &'static str) -> impl Fn(io::Error) -> Cause {

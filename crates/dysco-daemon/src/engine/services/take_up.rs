@@ -12,45 +12,60 @@ use super::handler::{mirror, slot_of};
 use super::pair::Paired;
 use super::{Serviced, Services, Stage};
 use crate::engine::Plane;
-use crate::handlers;
+use crate::handlers::{self, Owner};
 
 impl Services {
-    /// Takes up the handler of an earlier process, and the sessions whose numbers are changed.
+    /// Takes up the handlers of an earlier process, and the sessions whose numbers are changed.
     pub(in crate::engine) fn take_up(&mut self, plane: &mut Plane) {
+        let found = handlers::find(&plane.config.removal.state_dir);
+        let owner_at = |link: u32| {
+            let led = found.iter().find(|one| one.place.index == link);
+            led.map_or(Owner::System, |one| one.place.owner)
+        };
         for d in plane.agent.detours() {
             let slot = d.slot.wrapping_sub(1);
             let lives =
                 slot < plane.agent.capacity() && plane.agent.session(slot).view() == View::Detoured;
             // A detour may be over, and its record not. The other host of a pair has to hear of it.
             if lives && (d.paired != 0 || !plane.agent.end_detour(slot)) {
-                self.sessions.insert(slot, serviced(plane, slot, &d));
+                let one = serviced(plane, slot, &d, owner_at(d.handler));
+                self.sessions.insert(slot, one);
             }
         }
-        if let Some(found) = handlers::find(&plane.config.removal.state_dir) {
+        for found in found {
+            let owner = found.place.owner;
             let attached = plane.agent.attach_handler(&found.place.link);
             let found = attached.map(|()| found);
-            self.started(plane, found.map_err(|error| error.explain().cause()));
-            self.taking_up = match &self.handler {
-                Some(handler) => handler.send(Request::List, &[]).is_ok(),
-                None => false,
-            };
+            self.started(plane, owner, found.map_err(|error| error.explain().cause()));
+            if let Some(handler) = self.handlers.get(&owner)
+                && handler.send(Request::List, &[]).is_ok()
+            {
+                self.taking_up.insert(owner);
+            }
         }
     }
 
     /// The handler of an earlier process has listed some of its sessions.
-    pub(super) fn taken_up(&mut self, plane: &mut Plane, sessions: &[State], more: bool) {
-        self.taking_up = more;
+    pub(super) fn taken_up(
+        &mut self,
+        plane: &mut Plane,
+        owner: Owner,
+        sessions: &[State],
+        more: bool,
+    ) {
+        if !more {
+            self.taking_up.remove(&owner);
+        }
         for state in sessions {
             let slot = slot_of(state.session);
-            let Some(one) = self.sessions.get_mut(&slot) else {
+            let led = self.sessions.get_mut(&slot);
+            let Some(one) = led.filter(|one| one.owner == owner) else {
                 // It was never led there.
-                self.send(
-                    slot,
-                    Request::Release {
-                        session: state.session,
-                        reset: true,
-                    },
-                );
+                let release = Request::Release {
+                    session: state.session,
+                    reset: true,
+                };
+                self.tell(owner, release);
                 continue;
             };
             let names = state
@@ -75,7 +90,7 @@ impl Services {
     }
 }
 
-fn serviced(plane: &Plane, slot: u32, d: &Detour) -> Serviced {
+fn serviced(plane: &Plane, slot: u32, d: &Detour, owner: Owner) -> Serviced {
     let s = plane.agent.session(slot);
     let has = |phase| d.out.phase == phase || d.back.phase == phase;
     let all_direct = d.out.phase | d.back.phase == phase::DIRECT;
@@ -96,6 +111,7 @@ fn serviced(plane: &Plane, slot: u32, d: &Detour) -> Serviced {
         created_ns: s.created_ns,
         // The handler tells their names.
         services: Vec::new(),
+        owner,
         stage,
         sockets: None,
         opened_here: s.life.opened_here != 0,

@@ -47,7 +47,7 @@ impl Services {
         match slot {
             Some(slot) => self.take_content(plane, slot, content),
             // The handler of an earlier process has not told its pairs yet: the message comes again.
-            None if self.taking_up => {}
+            None if !self.taking_up.is_empty() => {}
             None => unknown(plane, incoming, pair, &content),
         }
     }
