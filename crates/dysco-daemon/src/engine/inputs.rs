@@ -13,7 +13,7 @@ use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::answers::Answer;
-use super::chains;
+use super::chains::message::is_ours;
 use super::error::EngineError;
 use super::held::DRAIN_SWEEP;
 use super::pages::Begun;
@@ -184,7 +184,7 @@ fn is_for_machine(bytes: &[u8]) -> bool {
     !transfer::Message::is_one(bytes)
         && !asks::Message::is_one(bytes)
         && !pairs::Message::is_one(bytes)
-        && !chains::is_ours(bytes)
+        && !is_ours(bytes)
 }
 
 /// Returns ticks of which missed ones are not made up for. The work of a tick covers everything,

@@ -12,7 +12,7 @@ use dysco_proto::{KindName, Subsession};
 
 use super::ChainRequests;
 use super::choice::chain_task;
-use super::request::{Task, Whose};
+use super::task::{Task, Whose};
 use crate::engine::Plane;
 use crate::engine::core::Core;
 

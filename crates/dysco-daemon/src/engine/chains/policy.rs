@@ -161,7 +161,7 @@ impl Chains {
         (self.policy, self.applied, self.unread) = (policy, true, false);
         if serves {
             // Their first session does not wait for the start of a handler.
-            let prepare = Answer::Service(Box::new(services::Done::Wanted));
+            let prepare = Answer::Service(Box::new(services::done::Done::Wanted));
             // The engine has ended.
             let _ = plane.answers.send(prepare);
         }
@@ -322,7 +322,7 @@ impl Chains {
         let (verdict, text) = match &rule {
             None => ("direct", "no rule matches: it goes direct".to_owned()),
             Some(rule) if !rule.services.is_empty() => {
-                let services = services::words(&rule.services);
+                let services = services::words::of(&rule.services);
                 let text = format!("rule {}: it gets {services}", rule.name);
                 ("services", text)
             }

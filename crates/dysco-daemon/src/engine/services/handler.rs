@@ -16,7 +16,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::mpsc;
 
-use super::{Done, Made, Services};
+use super::Services;
+use super::done::{Done, Made};
 use crate::engine::{Answer, Plane};
 use crate::handlers::{self, Place, Process, Started, Wanted};
 

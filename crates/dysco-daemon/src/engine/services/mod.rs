@@ -7,6 +7,7 @@
 //! past it.
 
 mod choice;
+pub(in crate::engine) mod done;
 mod handler;
 mod hold;
 mod list;
@@ -14,9 +15,11 @@ mod orphans;
 mod packets;
 mod pair;
 mod progress;
+mod report;
 mod request;
 mod runs;
 mod take_up;
+pub(in crate::engine) mod words;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,16 +30,15 @@ use dysco_api::{ServiceSpec, SessionId};
 use dysco_common::{FlowKey, Session};
 use dysco_explain::{Cause, Explain};
 use dysco_proto::pairs::PairId;
-use dysco_runner::protocol::Report;
 
 use super::Plane;
-use crate::handlers::{Sockets, Started};
-pub(in crate::engine) use choice::{in_the_way, known_from_start};
+use crate::handlers::Sockets;
+pub(in crate::engine) use choice::known_from_start;
+use done::Done;
 use handler::Handler;
 use hold::Held;
 pub(in crate::engine) use hold::Wanted;
-use pair::{Came, Door, Paired};
-pub(in crate::engine) use progress::words;
+use pair::{Door, Paired};
 use request::Job;
 
 /// Sessions with services, and the handler that runs these.
@@ -179,27 +181,6 @@ enum Routes {
     Through,
     /// The session was being led past the handler.
     Leave,
-}
-
-/// Answer of a task.
-pub(in crate::engine) enum Done {
-    /// A rule with services is in force: a handler will be needed.
-    Wanted,
-    /// A handler was started, or could not be.
-    Started(Result<Started, Cause>),
-    /// Sockets were made for the session of a slot, or could not be.
-    Made(u32, Result<Made, Cause>),
-    /// The handler of another host has a connection to the one here, or cannot have one.
-    Came(Came),
-    /// A report of the handler; nothing if it has ended.
-    Report(Option<Report>),
-}
-
-/// Sockets for a session.
-pub(in crate::engine) struct Made {
-    sockets: Sockets,
-    start: Start,
-    link: DetourLink,
 }
 
 impl Services {

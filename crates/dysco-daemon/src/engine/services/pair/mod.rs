@@ -18,7 +18,6 @@ use dysco_runner::protocol::{self, End, PairName};
 
 use super::{Serviced, Services, Stage};
 use crate::engine::Plane;
-pub(in crate::engine) use tunnel::Came;
 pub(super) use tunnel::Door;
 
 /// Time after which a message is repeated that was not answered.
