@@ -11,6 +11,7 @@ pub(in crate::engine) mod message;
 pub(in crate::engine) mod openers;
 mod policy;
 mod published;
+mod report;
 mod stale;
 mod unconfirmed;
 
