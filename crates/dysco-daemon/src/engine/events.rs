@@ -8,6 +8,7 @@ use dysco_common::session::is_established;
 use dysco_common::{EventKind, Session, View, policy};
 use dysco_control as control;
 use dysco_firewall::transfer;
+use dysco_proto::marked::Marked;
 use dysco_proto::{asks, pairs};
 
 use super::chains::message::is_ours;

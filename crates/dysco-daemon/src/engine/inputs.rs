@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use dysco_agent::{Events, Happened};
 use dysco_control as control;
 use dysco_firewall::transfer;
+use dysco_proto::marked::Marked;
 use dysco_proto::{ChangeId, DecodeError, Message, asks, pairs};
 use dysco_proxy::PairEvent;
 use tokio::signal::unix::Signal;

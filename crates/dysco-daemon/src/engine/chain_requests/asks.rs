@@ -8,6 +8,7 @@ use dysco_common::Session;
 use dysco_control::Incoming;
 use dysco_explain::Cause;
 use dysco_proto::asks::{Action, Answer, AskId, Asked, ChainWish, Message};
+use dysco_proto::marked::Marked;
 use dysco_proto::{KindName, Subsession};
 
 use super::ChainRequests;

@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use dysco_proto::marked::Marked;
 use dysco_proto::pairs::{Change, Content, Message, PairId, Secret};
 use dysco_runner::protocol::{self, End, PairName};
 
