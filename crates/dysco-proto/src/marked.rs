@@ -4,17 +4,30 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Returns the encoded message.
-///
-/// # Errors
-/// If a value of the message cannot be encoded.
-pub fn encode(head: [u8; 2], message: &impl Serialize) -> Result<Vec<u8>, postcard::Error> {
-    postcard::to_extend(message, head.to_vec())
-}
+/// A message that begins with a mark and a version.
+pub trait Marked: Serialize + DeserializeOwned {
+    /// First byte of these messages. No version of the session protocol equals it.
+    const MARK: u8;
+    /// Second byte of these messages.
+    const VERSION: u8;
 
-/// Returns the message that these bytes encode, if they encode exactly one.
-pub fn decode<T: DeserializeOwned>(head: [u8; 2], bytes: &[u8]) -> Option<T> {
-    let body = bytes.strip_prefix(&head)?;
-    let (message, rest) = postcard::take_from_bytes(body).ok()?;
-    rest.is_empty().then_some(message)
+    /// Returns true if these bytes are one of these messages, and not one of the session protocol.
+    fn is_one(bytes: &[u8]) -> bool {
+        bytes.first() == Some(&Self::MARK)
+    }
+
+    /// Returns the encoded message.
+    ///
+    /// # Errors
+    /// If a value of the message cannot be encoded.
+    fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
+        postcard::to_extend(self, vec![Self::MARK, Self::VERSION])
+    }
+
+    /// Returns the message that these bytes encode, if they encode exactly one.
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let body = bytes.strip_prefix(&[Self::MARK, Self::VERSION])?;
+        let (message, rest) = postcard::take_from_bytes(body).ok()?;
+        rest.is_empty().then_some(message)
+    }
 }

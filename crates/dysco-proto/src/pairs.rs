@@ -23,12 +23,7 @@ use std::net::SocketAddr;
 use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
-use super::marked;
-
-/// First byte of these messages. No version of the session protocol equals it.
-const MARK: u8 = b'P';
-/// Second byte of these messages.
-const VERSION: u8 = 1;
+use super::marked::Marked;
 
 /// Name of a pair of services, the same on both hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -100,24 +95,9 @@ pub struct Message {
     pub content: Content,
 }
 
-impl Message {
-    /// Returns true if these bytes are one of these messages, and not one of the session protocol.
-    pub fn is_one(bytes: &[u8]) -> bool {
-        bytes.first() == Some(&MARK)
-    }
-
-    /// Returns the encoded message.
-    ///
-    /// # Errors
-    /// Never, for messages of this host: their lists are short.
-    pub fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
-        marked::encode([MARK, VERSION], self)
-    }
-
-    /// Returns the message that these bytes encode, if they encode exactly one.
-    pub fn decode(bytes: &[u8]) -> Option<Message> {
-        marked::decode([MARK, VERSION], bytes)
-    }
+impl Marked for Message {
+    const MARK: u8 = b'P';
+    const VERSION: u8 = 1;
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 mod files;
 mod host;
+mod policy;
 mod running;
 
 use std::path::{Path, PathBuf};

@@ -10,9 +10,10 @@ use dysco_proxy::Pair;
 
 use super::chain_updates::Enlisting;
 use super::jobs::{PairMeasured, ProxyLeft};
-use super::{
-    chain_updates, chains, dsr, held, moves, outside, relay, reload, removal, services, tuning,
-};
+use super::outside::seen::Seen;
+use super::reload::files::Reread;
+use super::removal::found::{Begun, Windows};
+use super::{chain_updates, chains, dsr, held, moves, relay, services, tuning};
 
 /// Answer of one of the engine's tasks.
 pub(super) enum Answer {
@@ -54,7 +55,7 @@ pub(super) enum Answer {
     /// A new path from which nothing is accepted any more has been silent for a moment.
     Muted(ChangeId),
     /// Windows of the sessions of a dry run were read.
-    Windows(Box<removal::Windows>),
+    Windows(Box<Windows>),
     /// Connections of this host.
     Sockets(std::io::Result<HashSet<FlowKey>>),
     /// Sessions older than the daemon were entered, or could not be.
@@ -68,17 +69,17 @@ pub(super) enum Answer {
     /// Event of the fleet's store.
     Store(Box<dysco_fleet::Event>),
     /// The sockets that processes under the shim hold are known, for a removal of all sessions.
-    Held(Box<removal::Begun>),
+    Held(Box<Begun>),
     /// A proxy was looked at, or watched.
-    Seen(Box<outside::Seen>),
+    Seen(Box<Seen>),
     /// Sockets were read, or their options were set.
     Tuned(Box<tuning::Step>),
     /// A task about services is done, or their handler has reported.
-    Service(Box<services::Done>),
+    Service(Box<services::done::Done>),
     /// State was exported or installed for another host.
     State(moves::Done),
     /// The configuration and its files were read again.
-    Reread(Box<reload::Reread>),
+    Reread(Box<Reread>),
 }
 
 impl Answer {

@@ -11,7 +11,7 @@ use super::host::ThisHost;
 use super::listing::no_such_session;
 use super::outside::{look_at, watch};
 use super::plane::Plane;
-use super::removal::Said;
+use super::removal::task::Said;
 use crate::api::{Call, Caller};
 use crate::metrics::Format;
 

@@ -7,9 +7,11 @@
 
 mod file;
 mod keys;
+pub(in crate::engine) mod message;
 pub(in crate::engine) mod openers;
 mod policy;
 mod published;
+mod report;
 mod stale;
 mod unconfirmed;
 
@@ -22,54 +24,19 @@ use dysco_common::chain::Hop;
 use dysco_config::policy::Policy;
 use dysco_control::Incoming;
 use dysco_explain::Cause;
-use dysco_proto::{Machine, Subsession};
-use serde::{Deserialize, Serialize};
+use dysco_proto::Machine;
 
 use keys::Shared;
+use message::{FEW, MANY, Message, TAG};
 
-use super::chain_updates::{InUse, Passes};
 use super::{Answer, Plane, ThisHost};
 
-/// First byte of these messages; those of the protocol begin with its version.
-const TAG: u8 = 0xc1;
 /// Interval at which absent neighbours are asked for, and the policy's file is looked at.
 const ASK: Duration = Duration::from_secs(2);
 /// Interval at which hosts are introduced, and routes looked up again.
 const REFRESH: Duration = Duration::from_secs(20);
 /// Time for which an introduction is valid.
 const HOLDS: Duration = Duration::from_secs(90);
-/// Maximum number of hosts in one introduction, and in all.
-const FEW: usize = 16;
-pub(super) const MANY: usize = 1024;
-
-/// Messages between daemons about chains, and about sessions that live elsewhere.
-#[derive(Debug, Serialize, Deserialize, strum::IntoStaticStr)]
-pub(super) enum Message {
-    /// The sender accepts the key of this name.
-    Believed(u64),
-    /// The receiver will be asked to pass sessions on to these hosts, and has to know them.
-    Meet(Vec<IpAddr>),
-    /// Asks whether the receiver accepts the key of this name. Its `Believed` was lost, if it was
-    /// sent.
-    IsBelieved(u64),
-    /// Asks whether the receiver still holds this session.
-    Has(stale::Held),
-    /// The sender no longer has the session of this subsession.
-    HasNot(Subsession),
-    /// Asks which of these sessions to the receiver live; the sender holds their ports.
-    Lives(Vec<Subsession>),
-    /// Sessions, each with true if it lives.
-    Lived(Vec<(Subsession, bool)>),
-    /// Asks by which of its paths this session passes the sender.
-    WhichPath(Passes),
-    /// Paths by which the session passes; none if it does not.
-    InUse(InUse),
-}
-
-/// Returns true if it is one of these messages.
-pub(super) fn is_ours(message: &[u8]) -> bool {
-    message.first() == Some(&TAG)
-}
 
 /// Route to a neighbour.
 pub(super) struct Way {

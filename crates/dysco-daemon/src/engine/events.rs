@@ -4,13 +4,16 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use dysco_agent::Happened;
-use dysco_common::EventKind;
+use dysco_common::session::is_established;
+use dysco_common::{EventKind, Session, View, policy};
 use dysco_control as control;
 use dysco_firewall::transfer;
+use dysco_proto::marked::Marked;
 use dysco_proto::{asks, pairs};
 
+use super::chains::message::is_ours;
 use super::inputs::Heard;
-use super::{Engine, ThisHost, chains};
+use super::{Engine, ThisHost};
 
 /// Interval between warnings of a full table.
 const NO_ROOM_AGAIN: Duration = Duration::from_secs(10);
@@ -36,6 +39,18 @@ impl ThisHost {
                 self.take_event(kind, slot);
             }
         }
+    }
+
+    /// Begins to put services into a session, if it is held.
+    pub(super) fn hold(&mut self, slot: u32, s: &Session) {
+        if s.view() != View::Held || s.has_ended() || !is_established(s) {
+            return;
+        }
+        let wanted = match policy::run_of(s.laid_by) {
+            Some(run) => self.services.run(run),
+            None => self.chains.services_for(&self.plane, s),
+        };
+        self.services.hold(&mut self.plane, slot, wanted);
     }
 
     fn take_event(&mut self, kind: EventKind, slot: u32) {
@@ -124,7 +139,7 @@ impl Engine {
                 let host = &mut core.host;
                 host.services.take_pair_message(&mut host.plane, &incoming);
             }
-            control::Event::Message(incoming) if chains::is_ours(&incoming.message) => {
+            control::Event::Message(incoming) if is_ours(&incoming.message) => {
                 core.host.take_chain_message(&incoming, &core.machine);
             }
             control::Event::Key { peer, via, id, key } => {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use dysco_agent::{Events, Happened};
 use dysco_control as control;
 use dysco_firewall::transfer;
+use dysco_proto::marked::Marked;
 use dysco_proto::{ChangeId, DecodeError, Message, asks, pairs};
 use dysco_proxy::PairEvent;
 use tokio::signal::unix::Signal;
@@ -13,7 +14,7 @@ use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::answers::Answer;
-use super::chains;
+use super::chains::message::is_ours;
 use super::error::EngineError;
 use super::held::DRAIN_SWEEP;
 use super::pages::Begun;
@@ -184,7 +185,7 @@ fn is_for_machine(bytes: &[u8]) -> bool {
     !transfer::Message::is_one(bytes)
         && !asks::Message::is_one(bytes)
         && !pairs::Message::is_one(bytes)
-        && !chains::is_ours(bytes)
+        && !is_ours(bytes)
 }
 
 /// Returns ticks of which missed ones are not made up for. The work of a tick covers everything,

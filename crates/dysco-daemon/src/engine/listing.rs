@@ -94,7 +94,7 @@ impl Plane {
                 .map(|id| self.names.now(id)),
             proxy: pair.map(|p| self.proxy.relayer(p)),
             label: pair.and_then(|p| self.proxy.label(p.id.pid, &p.a.key)),
-            tuned: match super::tuning::no_socket(s) {
+            tuned: match super::tuning::end::no_socket(s) {
                 None => self.tunings.listed(id),
                 Some(_) => Vec::new(),
             },
@@ -124,7 +124,7 @@ impl Plane {
         let no = |reason: Cause| Removable::no(vec![reason]);
         match (s.view(), pair) {
             (view, _) if s.has_ended() && !view.is_tombstone() => no("it has ended".into()),
-            (_, None) if super::chain_updates::passes(s) => Removable::Yes,
+            (_, None) if super::chain_updates::opener::passes(s) => Removable::Yes,
             (view @ (View::Left(_) | View::Relayed(_)), _) => no(who_has_left(view).into()),
             (_, None) => no(no_proxy(s)),
             (_, Some(pair)) => match self.seeming_objections(pair).as_slice() {
@@ -191,7 +191,7 @@ fn who_has_left(view: View) -> &'static str {
 
 /// Returns the reason against a removal from a session that no proxy here relays.
 fn no_proxy(s: &Session) -> Cause {
-    match super::chain_updates::opens(s) && s.chain_state() == ChainState::Open {
+    match super::chain_updates::opener::opens(s) && s.chain_state() == ChainState::Open {
         true => Cause::new("no proxy of this host relays it").hint(
             "change its chain from here (remove-middlebox HOST, insert-middlebox, reconfigure)",
         ),

@@ -274,7 +274,7 @@ pub(super) fn facts(s: &Session, sub: &Subsession) -> Result<Facts, Reason> {
         View::Changing(_) | View::NewPath(_) | View::Relayed(_) | View::Returned => {
             Err(known(s).err().unwrap_or_else(changed))
         }
-        View::Detoured | View::Held => Err(Reason::Failed(super::services::in_the_way())),
+        View::Detoured | View::Held => Err(Reason::Failed(super::services::words::in_the_way())),
         View::Left(_) | View::Closed => Err(Reason::Closing),
         View::Free => Err(Reason::NotTracked(*sub)),
     }

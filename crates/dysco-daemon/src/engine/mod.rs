@@ -54,6 +54,7 @@ mod removal;
 mod reports;
 mod retention;
 mod routes;
+mod sections;
 mod services;
 mod sockets;
 mod start;

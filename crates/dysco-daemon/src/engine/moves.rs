@@ -8,6 +8,7 @@ use dysco_control as control;
 use dysco_explain::{Explain, Explanation};
 use dysco_firewall::transfer::{Action, Give, Message, Moved, Order, TransferId, Transfers};
 use dysco_firewall::{self as state, Document, FiveTuple};
+use dysco_proto::marked::Marked;
 use dysco_proto::{ChangeId, HostEvent, KindName, Reason, Subsession};
 use dysco_scheduling::spawn_short;
 

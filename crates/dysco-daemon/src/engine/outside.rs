@@ -1,6 +1,8 @@
 //! Proxies that are named by their process: the sockets that they hold, and their sessions, watched
 //! from outside where no shim reports.
 
+pub(super) mod seen;
+
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
@@ -17,26 +19,13 @@ use tokio::sync::mpsc;
 
 use super::core::Core;
 use super::listing::{named, shows};
-use super::removal::{Removals, Said, Task, left_untracked, sort, task_of};
+use super::removal::found::Candidates;
+use super::removal::left::{left_untracked, unknown};
+use super::removal::task::{Said, Task};
+use super::removal::{Removals, sort, task_of};
 use super::{Answer, Plane};
 use crate::api::Caller;
-
-/// Result of a task that looked at a proxy, and the client that asked.
-pub(super) struct Seen {
-    what: What,
-    replies: mpsc::Sender<Reply>,
-}
-
-enum What {
-    /// Processes and sockets of the proxy.
-    Looked(Result<ProxySockets, ProcessError>),
-    /// Pairs of the proxy, for a removal.
-    Watched {
-        request: Remove,
-        said: Said,
-        found: Result<Found, ProcessError>,
-    },
-}
+use seen::{Seen, What};
 
 impl Removals {
     /// Handles the result of a task.
@@ -155,12 +144,7 @@ fn tracked(here: &Plane) -> HashMap<FlowKey, Tracked> {
         .collect()
 }
 
-fn watched(
-    here: &Plane,
-    request: &Remove,
-    said: &Said,
-    watched: Found,
-) -> super::removal::Candidates {
+fn watched(here: &Plane, request: &Remove, said: &Said, watched: Found) -> Candidates {
     let timeout = request.timeout_ms.map_or(
         here.config.removal.timeout,
         std::time::Duration::from_millis,
@@ -171,9 +155,9 @@ fn watched(
         (task.dry, task.by_name) = (request.dry_run, request.mode.is_some());
         task
     };
-    let mut found = super::removal::Candidates {
+    let mut found = Candidates {
         left: left_untracked(here, &watched.untracked),
-        ..super::removal::Candidates::default()
+        ..Candidates::default()
     };
     let mut met = HashSet::new();
     for (key, basis) in watched.sessions {
@@ -238,46 +222,6 @@ impl Plane {
     pub(super) fn is_on_host(&self, ip: &IpAddr) -> bool {
         ip.is_loopback() || self.config.host.addresses.contains(ip)
     }
-}
-
-/// Returns the reason for which a session of the proxy is not known.
-pub(super) fn unknown(here: &Plane, key: &FlowKey) -> Cause {
-    let client = key.remote().ip();
-    if here.is_on_host(&client) {
-        return Reason::SameHost(client).cause();
-    }
-    if let Some(cause) = unsteered(here, key.local().ip()) {
-        return cause;
-    }
-    let translated = here.translated(&super::measure::accepted(key));
-    translated.map_or_else(
-        || {
-            Cause::new("dyscod does not track it: it is not in [[track]], or could not be adopted")
-                .hint("see the log of dyscod")
-        },
-        |why| why.cause(),
-    )
-}
-
-/// Returns the reason if an address is on an interface without the data plane, or on one where
-/// the data plane cannot read packets.
-fn unsteered(here: &Plane, local: IpAddr) -> Option<Cause> {
-    let all = dysco_config::interfaces().ok()?;
-    let holds = |i: &&dysco_config::Interface| i.addresses.contains(&local);
-    let interface = all.iter().find(holds)?;
-    if let Some(cause) = interface.unusable() {
-        return Some(cause);
-    }
-    let ours = |i: &dysco_config::Interface| i.name == interface.name;
-    let name = &interface.name;
-    (!here.config.host.interfaces.iter().any(ours)).then(|| {
-        Cause::new(format!(
-            "its address is on the interface {name}, where dyscod is not attached"
-        ))
-        .hint(format!(
-            "add {name} to interfaces under [host], and restart dyscod"
-        ))
-    })
 }
 
 /// Returns true if the session's state allows a change.

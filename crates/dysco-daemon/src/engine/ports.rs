@@ -18,7 +18,7 @@ use dysco_control::Incoming;
 use dysco_proto::{HostEvent, Subsession};
 use dysco_proxy::port::HeldPort;
 
-use super::chains::Message;
+use super::chains::message::Message;
 use super::jobs::ProxyLeft;
 use super::{Plane, measure};
 use crate::metrics;

@@ -1,28 +1,26 @@
 //! Takes another configuration, other keys and another policy while `dyscod` runs. All files are
 //! read and checked first; an error in any leaves everything unchanged.
 
+pub(super) mod files;
+
 use std::time::{Duration, Instant};
 
 use dysco_api::{Failure, FailureCode, KeysReport, ReloadReport, Reply};
-use dysco_config::policy::Policy;
 use dysco_config::{Config, Source};
-use dysco_control::{Control, Renewal};
-use dysco_explain::{Cause, Explain, Explanation};
+use dysco_explain::{Cause, Explain};
 use dysco_pki::Credentials;
 use dysco_scheduling::spawn_long;
 use tokio::sync::mpsc;
 
-use super::start::{agent_config, proxy_config};
+use super::sections::{agent_config, proxy_config};
 use super::{Answer, Engine, Plane, ThisHost};
 use crate::api;
+use files::{Asker, Files, Reread, read};
 
 const HINT: &str = "nothing was changed; try the file with 'dyscod --check'";
 
 /// Interval between warnings of certificates that expire soon.
 const DAY: Duration = Duration::from_secs(86_400);
-
-/// Client that waits for an answer; none after a SIGHUP.
-type Asker = Option<mpsc::Sender<Reply>>;
 
 /// Data needed to read everything again.
 pub(super) struct Reload {
@@ -66,36 +64,6 @@ impl Reload {
             tracing::warn!("{trouble}");
         }
     }
-}
-
-/// Result of reading the files, and the client that waits for it.
-pub(super) struct Reread {
-    dry_run: bool,
-    asker: Asker,
-    files: Result<Files, Failure>,
-}
-
-/// Configuration and the files that it names, each checked.
-struct Files {
-    config: Config,
-    credentials: Credentials,
-    renewal: Renewal,
-    /// The file's policy. An error of it counts only where the file is used.
-    policy: Result<Option<Policy>, Explanation>,
-}
-
-fn read(source: &Source) -> Result<Files, Explanation> {
-    let config = Config::without_keys_from(source).map_err(|e| e.explain())?;
-    let credentials = config.credentials().map_err(|e| e.explain())?;
-    let renewal = Control::prepare(&credentials).map_err(|e| e.explain())?;
-    let policy = Policy::load(&config.chain.policy, &config.host.addresses);
-    let policy = policy.map_err(|e| e.explain());
-    Ok(Files {
-        config,
-        credentials,
-        renewal,
-        policy,
-    })
 }
 
 fn failure(code: FailureCode, cause: impl Into<Cause>) -> Failure {

@@ -1,16 +1,14 @@
 //! Start of the engine: its parts, each from its section of the configuration.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use dysco_agent::{Agent, AgentConfig, Routes};
+use dysco_agent::{Agent, Routes};
 use dysco_config::{self as config, Config, Source};
-use dysco_control::{Control, ControlConfig};
-use dysco_pki::Credentials;
+use dysco_control::Control;
 use dysco_proto::Machine;
-use dysco_proxy::{ProxyConfig, ProxySide};
+use dysco_proxy::ProxySide;
 use dysco_scheduling::Turns;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -25,6 +23,7 @@ use super::inputs::{Inputs, Sources};
 use super::jobs::Jobs;
 use super::plane::Plane;
 use super::removal::Removals;
+use super::sections::{agent_config, api_config, control_config, metrics_config, proxy_config};
 use super::{
     Engine, adopt, chain_updates, chains, clock, collect, dsr, fault, gauges, held, monitors,
     moves, names, neighbours, on_link, pages, ports, reload, services, sockets, state, store,
@@ -169,95 +168,5 @@ fn this_host(plane: Plane) -> ThisHost {
         services: services::Services::default(),
         store: store::Store::default(),
         no_room_reported: None,
-    }
-}
-
-pub(super) fn agent_config(config: &Config) -> AgentConfig {
-    let attach = match config.data_plane.attach {
-        config::Attach::Auto => dysco_agent::Attach::Auto,
-        config::Attach::Tcx => dysco_agent::Attach::Tcx,
-        config::Attach::Clsact => dysco_agent::Attach::Clsact,
-    };
-    AgentConfig {
-        pin_dir: config.data_plane.pin_dir.clone(),
-        max_sessions: config.data_plane.max_sessions,
-        interfaces: config
-            .host
-            .interfaces
-            .iter()
-            .map(|i| i.name.clone())
-            .collect(),
-        attach,
-        xdp: config.data_plane.xdp.into(),
-        rules: config.rules(),
-        ports: {
-            let ports = config.removal.ports;
-            (ports.first, ports.count().min(usize::from(u16::MAX)) as u16)
-        },
-        addresses: config.host.addresses.clone(),
-    }
-}
-
-fn control_config(config: &Config, credentials: Credentials) -> ControlConfig {
-    let port = config.control.port;
-    let listen = config.control.listen.iter();
-    ControlConfig {
-        listen: listen.map(|ip| SocketAddr::new(*ip, port)).collect(),
-        peer_port: port,
-        credentials,
-    }
-}
-
-fn metrics_config(config: &Config, credentials: Credentials) -> metrics::ServerConfig {
-    metrics::ServerConfig {
-        socket: config.metrics.socket.clone(),
-        gid: config.api.gid,
-        listen: config.metrics.listen,
-        tls: config.metrics.tls.then_some(credentials),
-    }
-}
-
-fn api_config(config: &Config) -> api::ServerConfig {
-    api::ServerConfig {
-        socket: config.api.socket.clone(),
-        policy: api::Policy {
-            read_gid: config.api.gid,
-        },
-    }
-}
-
-pub(super) fn proxy_config(config: &Config) -> ProxyConfig {
-    let declared = config
-        .listeners
-        .iter()
-        .filter(|l| l.transparent == Some(true));
-    let haproxy = config
-        .listeners
-        .iter()
-        .filter_map(|l| l.haproxy_socket.clone());
-    ProxyConfig {
-        shim_socket: config.shim.socket.clone(),
-        shim_name: Some(config.shim.abstract_name.clone())
-            .filter(|name| *name != config.shim.socket),
-        transparent_listeners: declared
-            .flat_map(|l| l.address.socket_addresses())
-            .collect(),
-        // Each pair has two entries of the data plane.
-        max_pairs: config.data_plane.max_sessions as usize,
-        haproxy: haproxy
-            .map(|path| dysco_proxy::HaproxySocket {
-                path,
-                frontends: Vec::new(),
-            })
-            .collect(),
-        watch: dysco_proxy::WatchRules {
-            proof: dysco_proxy::outside::pairing::Rules {
-                moments: config.watch.moments,
-                bytes: config.watch.bytes,
-                window: config.watch.window,
-            },
-            limit: config.watch.limit,
-        },
-        ..ProxyConfig::default()
     }
 }

@@ -1,24 +1,18 @@
 //! The fleet's store, as this host sees it: whether etcd answers, which hosts are registered, and a
 //! copy of both on disk for the next process.
 
+mod exchange;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use dysco_api::{
-    Failure, FailureCode, FleetHost, FleetReport, PublishReport, RefusedPolicy, Reply,
-};
 use dysco_config::{Config, is_host, private};
-use dysco_explain::{Cause, Explain};
-use dysco_fleet::{Event, Fleet, HostEntry, KeyFiles, Member, OwnState, Published, Settings};
+use dysco_explain::Cause;
+use dysco_fleet::{Fleet, HostEntry, KeyFiles, Member, Published, Settings};
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
-
-use super::answers::Answer;
-use super::host::ThisHost;
-use crate::metrics::StoreGauges;
 
 /// Maximum number of hosts that this host stays connected with. It connects to others when a
 /// session needs them.
@@ -159,163 +153,6 @@ fn peers(own: &[IpAddr], name: &str, hosts: &BTreeMap<String, HostEntry>) -> Vec
     let others = hosts.iter().filter(|(other, _)| *other != name);
     let first = others.filter_map(|(_, host)| host.addresses.iter().copied().find(usable));
     first.take(MOST_PEERS).collect()
-}
-
-impl ThisHost {
-    /// Takes up what a former process had of the store, and connects. Call it before the chains are
-    /// started.
-    pub(super) fn start_store(&mut self) {
-        let config = &self.plane.config;
-        if !config.has_store() {
-            return;
-        }
-        let settings = settings(config);
-        let key = format!("etcd:{}", settings.policy_key());
-        let copy = Copy::open(config.removal.state_dir.join("fleet"));
-        let kept = copy.kept.clone();
-        let answers = self.plane.answers.clone();
-        let fleet = Fleet::start(settings, move |event| {
-            // The engine has ended.
-            let _ = answers.send(Answer::Store(Box::new(event)));
-        });
-        let (since, since_1970) = now();
-        self.chains.expect_store(PathBuf::from(&key), kept.policy);
-        let peers = peers(&config.host.addresses, &config.host.name, &kept.hosts);
-        self.chains.take_store_peers(&self.plane, peers);
-        self.store.open = Some(Open {
-            fleet,
-            key,
-            url: None,
-            connected: false,
-            error: None,
-            since,
-            since_1970,
-            copy,
-        });
-    }
-
-    /// Takes an event of the store.
-    pub(super) fn take_store(&mut self, event: Event) {
-        let Some(open) = &mut self.store.open else {
-            return;
-        };
-        match event {
-            Event::Connected { url } => {
-                open.error = None;
-                let text = format!("etcd at {url} answers");
-                open.url = Some(url);
-                if open.turns(true) {
-                    self.plane.report("etcd_connected", None, text);
-                }
-            }
-            Event::Lost(error) => {
-                let is_first = open.error.is_none();
-                let is_news = open.turns(false) || is_first;
-                open.error = Some(error.explain().into());
-                if is_news {
-                    let text = format!("{error}; what etcd had stays in force");
-                    tracing::warn!("{text}");
-                    self.plane.tell_monitors("etcd_lost", None, text);
-                }
-            }
-            Event::Contents(contents) => {
-                let published = contents.policy.as_ref();
-                self.chains.take_published(&mut self.plane, published);
-                let host = &self.plane.config.host;
-                let peers = peers(&host.addresses, &host.name, &contents.hosts);
-                self.chains.take_store_peers(&self.plane, peers);
-                let before = open.copy.kept.policy.clone();
-                open.copy.set(Kept {
-                    policy: self.chains.published().cloned(),
-                    hosts: contents.hosts,
-                });
-                // Changes of hosts are many when a fleet starts, and are written with the sweep.
-                if open.copy.kept.policy != before {
-                    open.copy.write();
-                }
-            }
-        }
-        self.tell_store();
-    }
-
-    /// Tells the other hosts which policy is in force here.
-    pub(super) fn tell_store(&self) {
-        if let Some(open) = &self.store.open {
-            let state: OwnState = self.chains.own_state();
-            open.fleet.set_own(state);
-        }
-    }
-
-    /// Writes the copy of what etcd has. To be called from time to time.
-    pub(super) fn flush_store(&mut self) {
-        if let Some(open) = &mut self.store.open {
-            open.copy.write();
-        }
-    }
-
-    /// Carries out `policy publish`.
-    pub(super) fn publish(&self, text: String, replies: mpsc::Sender<Reply>) {
-        let failed = |code, cause: Cause| {
-            let reported = cause.of("publish the policy");
-            Reply::Error(Failure::new(code, reported))
-        };
-        let Some(open) = &self.store.open else {
-            let cause = Cause::new("this host has no etcd")
-                .hint("name its members under [fleet] (docs/run-a-fleet.md), or put the file in force here alone with 'dyscoctl policy apply'");
-            let _ = replies.try_send(failed(FailureCode::BadRequest, cause));
-            return;
-        };
-        if let Err(cause) = self.chains.check_published(&text) {
-            let _ = replies.try_send(failed(FailureCode::BadRequest, cause));
-            return;
-        }
-        let (publisher, key) = (open.fleet.publisher(), open.key.clone());
-        tokio::spawn(async move {
-            let reply = match publisher.publish(text).await {
-                Ok(revision) => Reply::Published(PublishReport { key, revision }),
-                Err(error) => failed(FailureCode::Refused, error.explain().into()),
-            };
-            // The client has left.
-            let _ = replies.send(reply).await;
-        });
-    }
-
-    /// Returns the state of the store; none if none is configured.
-    pub(super) fn store_report(&self) -> Option<FleetReport> {
-        let open = self.store.open.as_ref()?;
-        let hosts = open.copy.kept.hosts.iter();
-        let hosts = hosts.map(|(name, host)| FleetHost {
-            name: name.clone(),
-            addresses: host.addresses.clone(),
-            policy: host.policy,
-            refused: host.refused.as_ref().map(|refused| RefusedPolicy {
-                revision: refused.revision,
-                why: refused.why.clone(),
-            }),
-        });
-        Some(FleetReport {
-            key: open.key.clone(),
-            connected: open.connected,
-            url: open.url.clone(),
-            for_s: open.since.elapsed().as_secs(),
-            error: open.error.clone(),
-            policy: self.chains.published().map(|p| p.revision),
-            refused: self.chains.refused_of_store().cloned(),
-            hosts: hosts.collect(),
-        })
-    }
-
-    /// Returns the numbers of the store for metrics; none if none is configured.
-    pub(super) fn store_gauges(&self) -> Option<StoreGauges> {
-        let open = self.store.open.as_ref()?;
-        Some(StoreGauges {
-            up: open.connected,
-            since: open.since_1970,
-            policy: self.chains.published().map(|p| p.revision),
-            refused: self.chains.refused_of_store().is_some(),
-            hosts: open.copy.kept.hosts.len() as u64,
-        })
-    }
 }
 
 #[cfg(test)]

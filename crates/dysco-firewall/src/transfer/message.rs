@@ -3,15 +3,12 @@
 use std::net::IpAddr;
 
 use dysco_explain::Explanation;
-use dysco_proto::{KindName, marked};
+use dysco_proto::KindName;
+use dysco_proto::marked::Marked;
 use serde::{Deserialize, Serialize};
 
 use crate::five_tuple::FiveTuple;
 
-/// The first byte of these messages. No version of the session protocol begins with it.
-const MARK: u8 = b'S';
-/// The second byte.
-const VERSION: u8 = 2;
 /// Greatest number of bytes of a part.
 pub const PART: usize = 3000;
 /// Greatest number of bytes of each part of a reason.
@@ -97,19 +94,9 @@ impl Message {
             Message::Ended { .. } => "Ended",
         }
     }
+}
 
-    /// True if the bytes are one of these messages, and not of the session protocol.
-    pub fn is_one(bytes: &[u8]) -> bool {
-        bytes.first() == Some(&MARK)
-    }
-
-    /// Returns its bytes.
-    pub fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
-        marked::encode([MARK, VERSION], self)
-    }
-
-    /// Decodes a message; `None` unless all bytes belong to it.
-    pub fn decode(bytes: &[u8]) -> Option<Message> {
-        marked::decode([MARK, VERSION], bytes)
-    }
+impl Marked for Message {
+    const MARK: u8 = b'S';
+    const VERSION: u8 = 2;
 }

@@ -1,5 +1,7 @@
 //! Three hosts, and messages that are lost, repeated and forged.
 
+use dysco_proto::marked::Marked as _;
+
 use super::receiving::{EARLY, MAX_PARTS, MOST_EARLY};
 use super::*;
 use crate::tests::plain;

@@ -5,12 +5,8 @@ use dysco_explain::Cause;
 use serde::{Deserialize, Serialize};
 
 use super::change::Asked;
-use crate::marked;
+use crate::marked::Marked;
 
-/// First byte of these messages. No version of the session protocol equals it.
-const MARK: u8 = b'A';
-/// Second byte of these messages.
-const VERSION: u8 = 4;
 /// Maximum number of bytes of a cause, and of its hint.
 const MAX_REASON: usize = 1024;
 
@@ -102,22 +98,9 @@ impl Message {
             Message::Answer { .. } => "Answer",
         }
     }
+}
 
-    /// Returns true if these bytes are one of these messages, and not one of the session protocol.
-    pub fn is_one(bytes: &[u8]) -> bool {
-        bytes.first() == Some(&MARK)
-    }
-
-    /// Returns the encoded message.
-    ///
-    /// # Errors
-    /// Never, for messages of this host: their lists are short.
-    pub fn encode(&self) -> Result<Vec<u8>, postcard::Error> {
-        marked::encode([MARK, VERSION], self)
-    }
-
-    /// Returns the message that these bytes encode, if they encode exactly one.
-    pub fn decode(bytes: &[u8]) -> Option<Message> {
-        marked::decode([MARK, VERSION], bytes)
-    }
+impl Marked for Message {
+    const MARK: u8 = b'A';
+    const VERSION: u8 = 4;
 }

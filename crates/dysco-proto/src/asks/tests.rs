@@ -1,5 +1,6 @@
 //! Two hosts, and messages that are lost, repeated and forged.
 
+use crate::marked::Marked as _;
 use dysco_common::Element;
 
 use crate::Subsession;

@@ -7,54 +7,19 @@ use std::time::Duration;
 
 use dysco_proto::command::Anchor;
 use dysco_proto::{
-    Action, ChangeId, Facts, HostEvent, HostId, Machine, Meddling, Message, Reason, Report,
-    Subsession, Time, Way,
+    Action, ChangeId, HostEvent, HostId, Machine, Message, Reason, Subsession, Time,
 };
 
-use super::plane::{Effect, Plane, Refuse, Session, State, at, offer_of};
+use super::plane::{Effect, Refuse, Session, State, at};
 
-/// Faults of the world.
-#[derive(Clone, Debug, Default)]
-pub struct Faults {
-    pub seed: u64,
-    /// Percentage of messages that are lost.
-    pub lost: u64,
-    pub doubled: u64,
-    /// Longest delay of a message, in milliseconds.
-    pub slowest: u64,
-    /// Longest time for which messages wait for the outputs of later inputs, in microseconds, as
-    /// those of a daemon that takes several inputs in one step.
-    pub held: u64,
-    /// Time at which these faults end.
-    pub until: Duration,
-    /// Number of a message that is lost in any case.
-    pub lose: Option<u64>,
-    /// Number of segments to a client that are lost, or whose answers are.
-    pub unheard: usize,
-    /// Names of messages that are always lost.
-    pub lose_all: Vec<&'static str>,
-    /// Time from which, and until which, the first and the last host do not reach each other.
-    pub parted: Option<(Duration, Duration)>,
-    /// Hosts that never drain, because the new path carries nothing to them.
-    pub stuck: Vec<usize>,
-    /// Longest time that old data takes to drain; 0 for three seconds.
-    pub slowest_drain: Duration,
-    /// True if a device on the new path rejects the right anchor's answers with a reset.
-    pub rejects: bool,
-    /// Crashes of daemons: the host, the number of the step before which its daemon dies, and the
-    /// time until it restarts.
-    pub crashes: Vec<(usize, u64, Duration)>,
-}
+// The benchmarks include this file, too.
+#[path = "world/fault.rs"]
+mod fault;
+#[path = "world/host.rs"]
+mod host;
 
-/// Returns the reason for a path that answers with resets.
-pub fn rejected() -> Reason {
-    let [from, to] = [1, 2].map(|last| HostId::from([10, 0, 0, last]));
-    let through = Vec::new();
-    Reason::PathMeddles {
-        way: Way { from, to, through },
-        does: Meddling::Rejects,
-    }
-}
+pub use fault::{Faults, rejected};
+pub use host::Host;
 
 enum Item {
     Deliver(usize, Vec<HostId>, Vec<u8>),
@@ -64,17 +29,6 @@ enum Item {
     Restart(usize),
     /// The messages leave that the process of this life holds.
     Leave(usize, u64),
-}
-
-pub struct Host {
-    pub addresses: Vec<HostId>,
-    pub machine: Option<Machine>,
-    pub plane: Plane,
-    pub reports: Vec<Report>,
-    life: u64,
-    steps: u64,
-    /// True while its messages wait for later inputs.
-    holds: bool,
 }
 
 pub struct World {
@@ -449,59 +403,5 @@ impl World {
 
     pub fn refuse(&mut self, host: usize, what: Refuse) {
         self.hosts[host].plane.refuse = Some(what);
-    }
-}
-
-impl Host {
-    fn new(i: usize, links: &[Subsession], address: impl Fn(usize, u8) -> IpAddr) -> Host {
-        let mut plane = Plane {
-            deltas: (28, -3),
-            ..Plane::default()
-        };
-        let session = |link: usize, local: bool| {
-            let ends = [0x1000_0000, 0xf000_0000u32]
-                .map(|base| offer_of(base + 0x0111_1111 * link as u32, 7 + link as u8));
-            let (l, r) = if local { (0, 1) } else { (1, 0) };
-            let facts = Facts {
-                local: ends[l],
-                remote: ends[r],
-                tsval_out: 100 * (link as u32 + 1),
-                ..Facts::default()
-            };
-            Session {
-                fins: Default::default(),
-                facts,
-                state: State::Tracked,
-                cut_out: None,
-                cut_in: None,
-                reset: false,
-                drained: false,
-                gone: false,
-                muted: false,
-                translation: Default::default(),
-            }
-        };
-        if i > 0 {
-            plane.sessions.insert(links[i - 1], session(i - 1, false));
-        }
-        if let Some(link) = links.get(i) {
-            plane.sessions.insert(*link, session(i, true));
-        }
-        if i > 0 && i < links.len() {
-            plane.pair = Some((links[i - 1], links[i]));
-        }
-        Host {
-            addresses: vec![address(i, 1), address(i, 2)],
-            machine: None,
-            plane,
-            reports: Vec::new(),
-            holds: false,
-            life: 0,
-            steps: 0,
-        }
-    }
-
-    pub fn steps(&self) -> u64 {
-        self.steps
     }
 }

@@ -2,11 +2,12 @@
 
 use std::io;
 
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use dysco_explain::Cause;
 use zstd::stream::raw::{Decoder, Encoder, InBuffer, Operation, OutBuffer};
 
-use crate::{Ends, Event, Flow, Needs, Out, Service, Session};
+use super::records::{Meaning, Records};
+use crate::{Event, Flow, Needs, Out, Service, Session};
 
 /// Greatest number of bytes in a record. A record is a header of 32 bits in network order: the
 /// number of its bytes, and [`PLAIN`]; then these bytes.
@@ -24,11 +25,9 @@ const REST: u64 = 16 * TRIAL;
 /// Compresses what goes to the other host, and restores what comes from there. Where nothing is
 /// gained it passes bytes on for a while, and then tries again.
 pub struct Compress {
-    outward: Flow,
+    records: Records,
     encoder: Encoder<'static>,
     decoder: Decoder<'static>,
-    /// Bytes of an incomplete record.
-    buffer: BytesMut,
     /// Bytes of the trial so far, before and after.
     trial: [u64; 2],
     /// Number of bytes that still pass unchanged.
@@ -45,10 +44,9 @@ impl Compress {
     pub fn new(outward: Flow, level: i32) -> Result<Compress, Cause> {
         let refused = |error: io::Error| Cause::new(format!("zstd does not start: {error}"));
         Ok(Compress {
-            outward,
+            records: Records::new(outward),
             encoder: Encoder::new(level).map_err(refused)?,
             decoder: Decoder::new().map_err(refused)?,
-            buffer: BytesMut::new(),
             trial: [0; 2],
             rest: 0,
             total: [0; 2],
@@ -87,18 +85,16 @@ impl Compress {
     }
 
     fn read(&mut self, flow: Flow, out: &mut Out) -> io::Result<()> {
-        while let Some(header) = self.buffer.first_chunk::<4>() {
-            let header = u32::from_be_bytes(*header);
+        while let Some(header) = self.records.header() {
+            let header = u32::from_be_bytes(header);
             let len = (header & !PLAIN) as usize;
             // Bytes that do not become smaller become a little larger.
             if len > 2 * RECORD {
                 return Err(io::Error::other("a record is too long"));
             }
-            if self.buffer.len() < 4 + len {
+            let Some(record) = self.records.next(size_of::<u32>(), len) else {
                 return Ok(());
-            }
-            self.buffer.advance(4);
-            let record = self.buffer.split_to(len);
+            };
             if header & PLAIN != 0 {
                 out.send(flow, record);
             } else {
@@ -157,33 +153,26 @@ impl Service for Compress {
     }
 
     fn needs(&self, _: &Session) -> Result<Needs, Cause> {
-        Ok(Needs {
-            ends: Ends::Pair,
-            ..Needs::default()
-        })
+        Ok(Records::needs())
     }
 
     fn on(&mut self, event: Event, out: &mut Out) {
-        match event {
-            Event::Data { flow, bytes } if flow == self.outward => {
+        match self.records.take(event, out) {
+            Meaning::Send(bytes) => {
                 let mut records = BytesMut::new();
                 for part in bytes.chunks(RECORD) {
                     if let Err(error) = self.write(part, &mut records) {
                         return out.fail(format!("zstd refused bytes: {error}"));
                     }
                 }
-                out.send(flow, records);
+                out.send(self.records.outward, records);
             }
-            Event::Data { flow, bytes } if flow.is_session() => {
-                self.buffer.extend_from_slice(&bytes);
+            Meaning::Receive(flow) => {
                 if let Err(error) = self.read(flow, out) {
                     out.fail(format!("what the other host sent is damaged: {error}"));
                 }
             }
-            Event::Fin(flow) if !self.buffer.is_empty() && flow != self.outward => {
-                out.fail("the session ended in the middle of a record");
-            }
-            Event::Call(_) => {
+            Meaning::Other(Event::Call(_)) => {
                 let [before, after] = self.total;
                 let rests = self.rest > 0;
                 out.answer(format!(
@@ -191,7 +180,8 @@ impl Service for Compress {
                     !rests
                 ));
             }
-            other => other.pass_on(out),
+            Meaning::Other(other) => other.pass_on(out),
+            Meaning::Nothing => {}
         }
     }
 }

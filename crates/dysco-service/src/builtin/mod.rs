@@ -5,6 +5,7 @@ mod count;
 mod crypt;
 mod latency;
 mod null;
+mod records;
 mod shape;
 mod socks;
 mod split;

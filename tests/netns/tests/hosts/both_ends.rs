@@ -1,6 +1,5 @@
 //! Services that come into live sessions at both ends, at the same byte, and leave them so.
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -157,10 +156,7 @@ fn they_come_and_leave_ten_times_by_either_host() -> Result<()> {
         } else {
             let words = ["service", "take", "--filter", "port=9000", "--wait"];
             here.fleet.json(&here.lab.server, &words)?;
-            let gone = || here.service(&["list"]).is_ok_and(|rows| rows == json!([]));
-            wait::until("an empty list", Duration::from_secs(30), || {
-                gone().then_some(())
-            })?;
+            here.wait_for_none()?;
         }
         both.wait_there(0)?;
         group.wait_more(100_000, Duration::from_secs(30))?;
@@ -206,10 +202,7 @@ fn sessions_end_through_the_services_of_both_hosts() -> Result<()> {
         group.wait_more(200_000, Duration::from_secs(30))?;
         all_intact(&group.finish()?).with_context(|| format!("{close:?}"))?;
         both.wait_there(0)?;
-        let gone = || here.service(&["list"]).is_ok_and(|rows| rows == json!([]));
-        wait::until("an empty list", Duration::from_secs(30), || {
-            gone().then_some(())
-        })?;
+        here.wait_for_none()?;
     }
     both.finish()
 }
@@ -241,14 +234,13 @@ fn the_next_daemons_take_out_what_the_last_ones_put_in() -> Result<()> {
     let group = both.here.open(3, &Plan::gentle())?;
     both.here.change(&["put", "+compress"], "put", 3)?;
     both.wait_there(3)?;
-    both.here.daemon.process.kill()?;
-    both.there.process.kill()?;
-    group.wait_more(300_000, Duration::from_secs(30))?;
-    let (client, server) = (both.here.lab.client.dir(), both.here.lab.server.dir());
-    let files = [client.join("dyscod.toml"), server.join("dyscod.toml")];
-    let here = &mut both.here;
-    here.daemon = here.fleet.restart(&here.lab, Role::Client, &files[0])?;
-    both.there = here.fleet.restart(&here.lab, Role::Server, &files[1])?;
+    let (here, there) = (&mut both.here, &mut both.there);
+    here.next_daemon(|_| {
+        there.process.kill()?;
+        group.wait_more(300_000, Duration::from_secs(30))
+    })?;
+    let file = here.lab.server.dir().join("dyscod.toml");
+    *there = here.fleet.restart(&here.lab, Role::Server, &file)?;
     both.wait_there(3)?;
     both.here.change(&["take"], "taken", 3)?;
     both.wait_there(0)?;
@@ -320,12 +312,7 @@ fn no_plain_text_is_between_the_hosts() -> Result<()> {
     both.wait_there(0)?;
     say("the last one is plain again")?;
     drop((client, server));
-    let file = here.lab.router.dir().join("server.pcap0");
-    let has = |word: &str| {
-        let seen = fs::read(&file).unwrap_or_default();
-        let mut parts = seen.windows(word.len());
-        parts.any(|part| part == word.as_bytes())
-    };
+    let has = |word| here.has_captured(word);
     let captured = || has("the last one is plain again").then_some(());
     wait::until("the last word", Duration::from_secs(30), captured)?;
     drop(capture);

@@ -246,12 +246,7 @@ fn no_byte_is_plain_if_a_rule_encrypts() -> Result<()> {
     both.wait_there(0)?;
     say(&client, &server, "the end is plain")?;
     drop((client, server));
-    let file = here.lab.router.dir().join("server.pcap0");
-    let has = |word: &str| {
-        let seen = fs::read(&file).unwrap_or_default();
-        let mut parts = seen.windows(word.len());
-        parts.any(|part| part == word.as_bytes())
-    };
+    let has = |word| here.has_captured(word);
     let captured = || has("the end is plain").then_some(());
     wait::until("the last word", Duration::from_secs(30), captured)?;
     drop(capture);
@@ -290,11 +285,11 @@ fn the_next_daemon_serves_sessions_that_opened_meanwhile() -> Result<()> {
         &here.lab.client,
         "ports = [9001]\nchain = [\"+count\"]",
     )?;
-    here.daemon.process.kill()?;
-    let (client, server) = open(&here.lab, Role::Server.at(Family::V4, 9001))?;
-    (&client).write_all(b"patient")?;
-    let file = here.lab.client.dir().join("dyscod.toml");
-    here.daemon = here.fleet.restart(&here.lab, Role::Client, &file)?;
+    let (_client, server) = here.next_daemon(|lab| {
+        let (client, server) = open(lab, Role::Server.at(Family::V4, 9001))?;
+        (&client).write_all(b"patient")?;
+        Ok((client, server))
+    })?;
     let mut got = [0; 7];
     (&server).read_exact(&mut got)?;
     ensure!(&got == b"patient", "{got:?}");

@@ -116,10 +116,7 @@ fn the_next_daemon_has_them_and_a_daemon_that_is_away_changes_nothing() -> Resul
     let group = here.open(2, &Plan::gentle())?;
     let words = "+shape=up=200M,down=off,plane=packet";
     here.change(&["put", words, "+count=plane=packet"], "put", 2)?;
-    here.daemon.process.kill()?;
-    group.wait_more(500_000, PATIENCE)?;
-    let file = here.lab.client.dir().join("dyscod.toml");
-    here.daemon = here.fleet.restart(&here.lab, Role::Client, &file)?;
+    here.next_daemon(|_| group.wait_more(500_000, PATIENCE))?;
     let listed = here.service(&["list"])?;
     ensure!(
         listed[1]["services"] == json!(["count=plane=packet", &words[1..]]),

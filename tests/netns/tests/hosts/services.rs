@@ -1,6 +1,7 @@
 //! Services that come into live sessions of unmodified programs, and leave them.
 
 use std::collections::HashSet;
+use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -87,6 +88,32 @@ impl OneEnd {
         let fit = all.iter().filter(|one| one["outcome"] == outcome).count();
         ensure!(fit == count && all.len() == count, "{done:#}");
         Ok(done)
+    }
+
+    /// Waits until no session has services.
+    pub fn wait_for_none(&self) -> Result<()> {
+        let gone = || {
+            let listed = self.service(&["list"]).ok()?;
+            (listed == json!([])).then_some(())
+        };
+        wait::until("an empty list", Duration::from_secs(30), gone)
+    }
+
+    /// Kills `dyscod`, and starts the next one after `meanwhile`.
+    pub fn next_daemon<T>(&mut self, meanwhile: impl FnOnce(&Lab) -> Result<T>) -> Result<T> {
+        self.daemon.process.kill()?;
+        let done = meanwhile(&self.lab)?;
+        let file = self.lab.client.dir().join("dyscod.toml");
+        self.daemon = self.fleet.restart(&self.lab, Role::Client, &file)?;
+        Ok(done)
+    }
+
+    /// Returns true if the router has captured this word on the server's side.
+    pub fn has_captured(&self, word: &str) -> bool {
+        let file = self.lab.router.dir().join("server.pcap0");
+        let seen = fs::read(&file).unwrap_or_default();
+        let mut parts = seen.windows(word.len());
+        parts.any(|part| part == word.as_bytes())
     }
 
     /// Number of packets that went to handlers so far.
@@ -205,11 +232,7 @@ fn sessions_end_through_their_services() -> Result<()> {
         here.change(&["put", "+count"], "put", 2)?;
         group.wait_more(200_000, Duration::from_secs(30))?;
         all_intact(&group.finish()?).with_context(|| format!("{close:?}"))?;
-        let gone = || {
-            let listed = here.service(&["list"]).ok()?;
-            (listed == json!([])).then_some(())
-        };
-        wait::until("an empty list", Duration::from_secs(30), gone)?;
+        here.wait_for_none()?;
     }
     here.finish()
 }
@@ -238,10 +261,7 @@ fn the_next_daemon_takes_out_what_the_last_one_put_in() -> Result<()> {
     let mut here = OneEnd::new("svcdies", Family::V4)?;
     let group = here.open(3, &Plan::gentle())?;
     here.change(&["put", "+count"], "put", 3)?;
-    here.daemon.process.kill()?;
-    group.wait_more(300_000, Duration::from_secs(30))?;
-    let file = here.lab.client.dir().join("dyscod.toml");
-    here.daemon = here.fleet.restart(&here.lab, Role::Client, &file)?;
+    here.next_daemon(|_| group.wait_more(300_000, Duration::from_secs(30)))?;
     let named = || {
         let listed = here.service(&["list"]).ok()?;
         let rows = listed.as_array()?;
@@ -308,9 +328,7 @@ fn a_handler_of_an_earlier_daemon_that_dies_resets_its_sessions() -> Result<()> 
     let mut here = OneEnd::new("svclinger", Family::V4)?;
     let lost = here.open(1, &Plan::gentle())?;
     here.change(&["put", "+latency=delay=300ms"], "put", 1)?;
-    here.daemon.process.kill()?;
-    let file = here.lab.client.dir().join("dyscod.toml");
-    here.daemon = here.fleet.restart(&here.lab, Role::Client, &file)?;
+    here.next_daemon(|_| Ok(()))?;
     let mut listed = Value::Null;
     wait::until(
         "the services of the last daemon",

@@ -8,11 +8,12 @@ use dysco_common::Session;
 use dysco_control::Incoming;
 use dysco_explain::Cause;
 use dysco_proto::asks::{Action, Answer, AskId, Asked, ChainWish, Message};
+use dysco_proto::marked::Marked;
 use dysco_proto::{KindName, Subsession};
 
 use super::ChainRequests;
 use super::choice::chain_task;
-use super::request::{Task, Whose};
+use super::task::{Task, Whose};
 use crate::engine::Plane;
 use crate::engine::core::Core;
 

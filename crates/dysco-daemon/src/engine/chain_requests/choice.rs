@@ -8,8 +8,8 @@ use dysco_proto::asks::ChainWish;
 use dysco_proto::{KindName, Margins, Order, Reason, Subsession};
 
 use super::fits::{fits, is_whole, live, pairs};
-use super::request::{Task, Whose, failure};
-use crate::engine::chain_updates::opens;
+use super::task::{Task, Whose, failure};
+use crate::engine::chain_updates::opener::opens;
 use crate::engine::core::Core;
 use crate::engine::listing::named;
 use crate::engine::{Plane, measure};

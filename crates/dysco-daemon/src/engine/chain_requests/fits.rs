@@ -103,7 +103,7 @@ fn not_live(s: &Session, own: Subsession) -> Reason {
         View::Adopted => return Reason::NotHeard(own),
         View::Opening => unopened(),
         _ if s.chain_state() == ChainState::Opening => unopened(),
-        View::Detoured | View::Held => crate::engine::services::in_the_way(),
+        View::Detoured | View::Held => crate::engine::services::words::in_the_way(),
         View::Tracked
         | View::Changing(_)
         | View::NewPath(_)

@@ -4,6 +4,7 @@ mod asks;
 mod choice;
 mod fits;
 mod request;
+mod task;
 mod turn;
 
 use std::collections::{HashMap, VecDeque};
@@ -12,7 +13,8 @@ use std::time::Instant;
 use dysco_api::ChainReport;
 use dysco_proto::asks::{AskId, Asks};
 use dysco_proto::{ChangeId, Reason};
-use request::{Batch, Running, Task, Whose};
+use request::Batch;
+use task::{Running, Task, Whose};
 use turn::{Turn, WaitQueue};
 
 use super::paced::Paced;

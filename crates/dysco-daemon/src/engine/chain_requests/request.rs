@@ -1,94 +1,29 @@
 //! Changes of chains on request of operators: many sessions at once, a few changes at a time, one
 //! report for each.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use dysco_api::{ChainOutcome, ChainReport, Failure, FailureCode, Reconfigure, Reply, SessionId};
-use dysco_explain::Cause;
+use dysco_api::{ChainOutcome, ChainReport, Reconfigure, Reply};
 use dysco_proto::KindName;
-use dysco_proto::asks::{Answer, AskId, ChainWish};
-use dysco_proto::{ChangeId, Order, Progress, Reason, Role, Subsession};
+use dysco_proto::asks::{Answer, ChainWish};
+use dysco_proto::{ChangeId, Progress, Reason, Role, Subsession};
 use tokio::sync::mpsc;
 
 use super::choice::{chain_task, chosen, resolved, task_of_chain};
+use super::task::{Task, Whose};
 use super::turn::Turn;
 use super::{ChainRequests, EndedForRemoval};
 use crate::engine::Plane;
 use crate::engine::core::Core;
 use crate::engine::paced::Pace;
-use crate::engine::removal::{Leaving, as_removal};
+use crate::engine::removal::leaving::{Leaving, as_removal};
 use crate::metrics::ChangeKind;
-
-/// Origin of a change.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Whose {
-    /// Request on this host, by its batch.
-    Batch(u64),
-    /// Removal on this host, by its batch.
-    Removal(u64),
-    /// Request of another host.
-    Ask(AskId),
-}
-
-/// Requested change of one session.
-pub(super) struct Task {
-    pub whose: Whose,
-    pub session: SessionId,
-    pub local: SocketAddr,
-    pub remote: SocketAddr,
-    pub order: Order,
-    /// Wish from which the order was made.
-    pub(super) wish: ChainWish,
-    /// True if the hosts of its chain know the session as its ends do.
-    pub(super) whole: bool,
-    /// Kinds of state that move.
-    pub(super) kinds: Vec<KindName>,
-    /// True if only the plan is reported.
-    pub dry: bool,
-    pub(super) asked: Instant,
-    /// Time at which its first change began.
-    pub(super) begun: Option<Instant>,
-}
-
-/// Change in progress.
-pub(super) struct Running {
-    pub(super) task: Task,
-    pub(super) switched: Option<Duration>,
-}
 
 /// Changes of one request.
 pub(super) struct Batch {
     /// Channel for reports: one for each session, so their number is bounded.
     reports: mpsc::UnboundedSender<ChainReport>,
     left: usize,
-}
-
-impl Task {
-    pub fn report(&self, outcome: ChainOutcome, reason: Option<Cause>) -> ChainReport {
-        ChainReport {
-            session: self.session,
-            local: self.local,
-            remote: self.remote,
-            outcome,
-            reason,
-            timed_out: false,
-            before: self.order.before.clone(),
-            after: self.order.after.clone(),
-            request_to_switch_us: None,
-            request_to_end_us: None,
-            change_id: None,
-        }
-    }
-}
-
-pub(super) fn failure(code: FailureCode, why: String, hint: &str) -> Failure {
-    Failure {
-        code,
-        what: "give sessions another chain".into(),
-        why,
-        hint: hint.into(),
-    }
 }
 
 impl ChainRequests {

@@ -11,8 +11,8 @@ use dysco_proto::{ChangeId, KindName, Machine, Phase, Reason};
 
 use super::ChainRequests;
 use super::choice::{chain_task, task_of_chain};
-use super::request::{Running, Task, Whose};
-use crate::engine::chains::MANY;
+use super::task::{Running, Task, Whose};
+use crate::engine::chains::message::MANY;
 use crate::engine::core::Core;
 use crate::engine::measure;
 use crate::engine::plane::{Plane, Terms};

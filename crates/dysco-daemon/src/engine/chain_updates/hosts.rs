@@ -12,7 +12,7 @@ use dysco_config::is_host;
 use dysco_explain::Cause;
 use dysco_proto::{ChangeId, HostEvent, HostId, Reason, Scope, Subsession};
 
-use crate::engine::chains::MANY;
+use crate::engine::chains::message::MANY;
 use crate::engine::firewall::as_opened;
 use crate::engine::{Answer, ChainUpdates, Plane, ThisHost};
 

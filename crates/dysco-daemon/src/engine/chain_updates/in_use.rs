@@ -11,10 +11,10 @@ use dysco_common::transit::Keep;
 use dysco_common::view::{Change, View};
 use dysco_control::Incoming;
 use dysco_proto::{ChangeId, Machine, Subsession};
-use serde::{Deserialize, Serialize};
 
 use super::hosts::keys_of;
-use crate::engine::chains::{MANY, Message};
+use super::opener::has_opened;
+use crate::engine::chains::message::{InUse, MANY, Message, Passes};
 use crate::engine::firewall::as_opened;
 use crate::engine::{Answer, ChainUpdates, Plane, measure};
 
@@ -23,24 +23,6 @@ use crate::engine::{Answer, ChainUpdates, Plane, measure};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Minimum interval between two questions to the host that opened a session.
 const AGAIN: Duration = Duration::from_secs(2);
-
-/// Session that passes a host, and the numbers of the paths by which it does.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(in crate::engine) struct Passes {
-    /// Session as the host that opened it knows it.
-    session: Subsession,
-    /// Numbers of the paths, sorted and without duplicates.
-    paths: Vec<u32>,
-}
-
-/// Answer of the host that opened the session: no change of the session is in progress.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(in crate::engine) struct InUse {
-    /// Question.
-    asked: Passes,
-    /// Numbers of the paths in use; none if the asking host is not in the session's chain.
-    now: Option<Vec<u32>>,
-}
 
 /// Sessions about which this host waits for an answer.
 #[derive(Default)]
@@ -226,7 +208,7 @@ impl Plane {
             return;
         };
         let s = self.agent.session(slot);
-        let opened_here = super::has_opened(&s) && measure::opened(&s.name()) == asked.session;
+        let opened_here = has_opened(&s) && measure::opened(&s.name()) == asked.session;
         let given = self.given(slot, &s);
         // The paths are of a former session with the same name.
         let of_another = asked.paths.iter().all(|number| *number > given.highest);

@@ -30,7 +30,7 @@ impl Plane {
                 Cause::new("a middlebox of this host has left it, and its packets bypass this host")
                     .hint("ask on the host that opened it")
             }
-            View::Detoured | View::Held => crate::engine::services::in_the_way(),
+            View::Detoured | View::Held => crate::engine::services::words::in_the_way(),
             View::Free
             | View::Closed
             | View::Opening

@@ -11,7 +11,7 @@ mod hosts;
 mod in_use;
 mod left;
 mod open;
-mod opener;
+pub(super) mod opener;
 mod passing;
 mod paths;
 mod primers;
@@ -19,9 +19,7 @@ mod width;
 
 pub(super) use clearing::Cleared;
 pub(super) use hosts::Enlisting;
-pub(super) use in_use::{InUse, Passes};
 pub(super) use open::Uplink;
-pub(super) use opener::{has_opened, has_passed, opens, passes};
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use dysco_control::{Identity, Secret};
 
-use super::{Chains, MANY, Message};
+use super::Chains;
+use super::message::{MANY, Message};
 use crate::engine::Plane;
 
 /// Time for which a key is accepted after its connection has ended: a neighbour without a daemon

@@ -1,14 +1,12 @@
-//! Policy in force, the file that it is read from, and the reports about both.
+//! Policy in force, and the file that it is read from.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::Write;
-use std::net::IpAddr;
 use std::path::Path;
 
-use dysco_api::{Explained, Failure, FailureCode, PolicyReport, Reply, RuleReport};
-use dysco_common::{Element, Session};
-use dysco_config::policy::{Opener, Policy, PolicyError};
+use dysco_api::{Failure, FailureCode, Reply};
+use dysco_common::Session;
+use dysco_config::policy::{Policy, PolicyError};
 use dysco_explain::{Cause, Explain};
 
 use crate::engine::{Answer, Chains, Plane, services};
@@ -162,7 +160,7 @@ impl Chains {
         (self.policy, self.applied, self.unread) = (policy, true, false);
         if serves {
             // Their first session does not wait for the start of a handler.
-            let prepare = Answer::Service(Box::new(services::Done::Wanted));
+            let prepare = Answer::Service(Box::new(services::done::Done::Wanted));
             // The engine has ended.
             let _ = plane.answers.send(prepare);
         }
@@ -187,47 +185,6 @@ impl Chains {
             owner: Owner::System,
             by: format!("rule {name} of the policy"),
         })
-    }
-
-    /// Answers `policy list`.
-    pub(in crate::engine) fn policy_report(&self, plane: &Plane) -> Reply {
-        let there: HashSet<IpAddr> = plane
-            .agent
-            .hops()
-            .into_iter()
-            .map(|(host, _)| host)
-            .collect();
-        let rules = 0..self.policy.rules.len();
-        Reply::Policy(PolicyReport {
-            file: self.place(plane),
-            of_fleet: self.follows_store(),
-            error: self.error.clone(),
-            rules: rules.map(|at| self.rule_report(at, &there)).collect(),
-        })
-    }
-
-    fn rule_report(&self, at: usize, there: &HashSet<IpAddr>) -> RuleReport {
-        let rule = &self.policy.rules[at];
-        let any = |word: Option<String>| word.unwrap_or_else(|| "any".into());
-        let ports: Vec<_> = rule.ports.iter().map(ToString::to_string).collect();
-        let missing = rule
-            .chain
-            .hosts
-            .iter()
-            .filter(|e| !there.contains(&e.host()));
-        RuleReport {
-            name: self.policy.names().nth(at).unwrap_or_default(),
-            source: any(rule.source.map(|p| p.to_string())),
-            user: rule.user.as_ref().map(ToString::to_string),
-            cgroup: rule.cgroup.as_ref().map(ToString::to_string),
-            absent: !self.compiled.has(at) && !rule.opener().is_any(),
-            destination: any(rule.destination.map(|p| p.to_string())),
-            ports: any((!ports.is_empty()).then(|| ports.join(", "))),
-            chain: rule.chain.hosts.clone(),
-            services: rule.chain.services.clone(),
-            missing: missing.copied().collect(),
-            otherwise: rule.otherwise,
-        }
     }
 
     /// Carries out `policy apply`.
@@ -297,64 +254,6 @@ impl Chains {
             }
         }
     }
-
-    /// Answers `policy explain`.
-    pub(in crate::engine) fn policy_explain(
-        &self,
-        plane: &Plane,
-        source: std::net::SocketAddr,
-        destination: std::net::SocketAddr,
-        opener: Result<Opener, Failure>,
-    ) -> Reply {
-        let opener = match opener {
-            Ok(opener) => opener,
-            Err(failure) => return Reply::Error(failure),
-        };
-        if source.is_ipv4() != destination.is_ipv4() {
-            return Reply::Error(of_two_families(source.ip(), destination.ip()));
-        }
-        let there: HashSet<IpAddr> = plane
-            .agent
-            .hops()
-            .into_iter()
-            .map(|(host, _)| host)
-            .collect();
-        let found = self.policy.find(source, destination, &opener);
-        let rule = found.map(|at| self.rule_report(at, &there));
-        let (verdict, text) = match &rule {
-            None => ("direct", "no rule matches: it goes direct".to_owned()),
-            Some(rule) if !rule.services.is_empty() => {
-                let services = services::words(&rule.services);
-                let text = format!("rule {}: it gets {services}", rule.name);
-                ("services", text)
-            }
-            Some(rule) if rule.chain.is_empty() => {
-                let text = format!("rule {} has an empty chain: it goes direct", rule.name);
-                ("direct", text)
-            }
-            Some(rule) if rule.missing.is_empty() => {
-                let text = format!("rule {}: it passes {}", rule.name, words(&rule.chain));
-                ("chain", text)
-            }
-            Some(rule) => {
-                let (verdict, what) = match rule.otherwise {
-                    dysco_common::policy::Otherwise::Direct => ("direct", "it goes direct"),
-                    dysco_common::policy::Otherwise::Refuse => ("refused", "it is refused"),
-                };
-                let missing = words(&rule.missing);
-                let text = format!(
-                    "rule {}: {what}, since no agent with a key is connected at {missing}; start dyscod there, or see its log",
-                    rule.name
-                );
-                (verdict, text)
-            }
-        };
-        Reply::Explained(Explained {
-            rule,
-            verdict: verdict.into(),
-            text,
-        })
-    }
 }
 
 /// Returns the failure of `policy apply`, with a hint behind that of the cause.
@@ -365,21 +264,6 @@ fn not_applied(code: FailureCode, cause: Cause, hint: &str) -> Reply {
     };
     let reported = cause.hint(hint).of("put the policy in force");
     Reply::Error(Failure::new(code, reported))
-}
-
-/// Returns the failure for two ends of different families, which no session has.
-fn of_two_families(source: IpAddr, destination: IpAddr) -> Failure {
-    Failure {
-        code: FailureCode::BadRequest,
-        what: "explain what would become of the session".into(),
-        why: format!("{source} and {destination} are of two address families"),
-        hint: "name two ends by addresses of one family".into(),
-    }
-}
-
-fn words(chain: &[Element]) -> String {
-    let words: Vec<_> = chain.iter().map(ToString::to_string).collect();
-    words.join(", ")
 }
 
 fn unusable(what: &'static str, path: &Path, source: std::io::Error) -> Cause {

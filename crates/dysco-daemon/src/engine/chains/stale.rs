@@ -10,24 +10,12 @@ use dysco_common::view::ChainState;
 use dysco_common::{FlowKey, Session};
 use dysco_control::Incoming;
 use dysco_proto::Subsession;
-use serde::{Deserialize, Serialize};
 
-use super::{MANY, Message};
+use super::message::{Held, MANY, Message};
 use crate::engine::{Chains, Plane, ThisHost, measure};
 
 /// Minimum interval between questions to a neighbour about a session: anybody may repeat a SYN.
 const AGAIN: Duration = Duration::from_secs(1);
-
-/// Session by its subsession, as two neighbours know it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(in crate::engine) struct Held {
-    /// Subsession between the neighbours, from the one that opened it.
-    path: Subsession,
-    /// Names of the session, from the end that opened it.
-    names: Vec<Subsession>,
-    /// Initial sequence number of its SYN.
-    isn: u32,
-}
 
 /// Question about an entry.
 pub(super) struct Asked {

@@ -9,8 +9,9 @@ use dysco_common::FlowKey;
 use dysco_proxy::{Pair, PairEvent};
 use tokio::sync::broadcast::error::RecvError;
 
+use super::Removals;
 use super::candidates::task_of;
-use super::{Removals, Said, Task};
+use super::task::{Said, Task};
 use crate::engine::core::Core;
 
 /// Batch of removals for which nobody waits.

@@ -9,8 +9,8 @@ use dysco_common::view::{Leaver, View};
 use dysco_proto::{Reason, Subsession};
 
 use super::chained::{in_chain, opens_through};
-use super::task::Accepted;
-use super::{Candidates, Said, Stage, Task};
+use super::found::Candidates;
+use super::task::{Accepted, Said, Stage, Task};
 use crate::engine::listing::{named, shows};
 use crate::engine::{Plane, measure};
 

@@ -3,14 +3,16 @@
 
 use std::net::IpAddr;
 
-use dysco_api::{ChainOutcome, Outcome, RemovalReport};
+use dysco_api::RemovalReport;
 use dysco_common::view::ChainState;
 use dysco_common::{Element, Session};
 
 use super::Removals;
+use super::leaving::as_removal;
+use crate::engine::Plane;
 use crate::engine::chain_requests::EndedForRemoval;
+use crate::engine::chain_updates::opener::{has_opened, has_passed, opens};
 use crate::engine::core::Core;
-use crate::engine::{Plane, chain_updates};
 
 impl Removals {
     /// Ends a removal of that kind.
@@ -49,32 +51,23 @@ pub(in crate::engine) fn in_chain(
     let s = here.agent.session(slot);
     let Some(host) = host else {
         let own = here.config.host.addresses.first().copied();
-        let own = own.filter(|_| chain_updates::has_passed(&s));
+        let own = own.filter(|_| has_passed(&s));
         return own.map(Element::Host);
     };
     let elsewhere = s.chain_state() == ChainState::Open && here.opened_elsewhere(&s).is_some();
     let is_end = s.name().remote.ip() == host;
-    let opened = chain_updates::has_opened(&s).then(|| element_at(here, slot, &s, host));
+    let opened = has_opened(&s).then(|| element_at(here, slot, &s, host));
     let elsewhere = (elsewhere && !is_end).then_some(Element::Host(host));
     opened.flatten().or(elsewhere)
 }
 
 /// Returns true if the session was opened here, with the host in its chain.
 pub(super) fn opens_through(here: &Plane, slot: u32, s: &Session, host: IpAddr) -> bool {
-    chain_updates::opens(s) && element_at(here, slot, s, host).is_some()
+    opens(s) && element_at(here, slot, s, host).is_some()
 }
 
 /// Returns the element at a host in the chain of a session that was opened here.
 fn element_at(here: &Plane, slot: u32, s: &Session, host: IpAddr) -> Option<Element> {
     let chain = here.chain_now(slot, s);
     chain.into_iter().find(|element| element.host() == host)
-}
-
-/// Returns the same outcome, as a removal has it.
-pub(in crate::engine) fn as_removal(outcome: ChainOutcome) -> Outcome {
-    match outcome {
-        ChainOutcome::Changed => Outcome::Removed,
-        ChainOutcome::Refused => Outcome::Refused,
-        ChainOutcome::RolledBack => Outcome::RolledBack,
-    }
 }

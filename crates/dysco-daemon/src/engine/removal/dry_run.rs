@@ -1,28 +1,13 @@
 //! Dry runs: they also report what only the proxy's sockets show.
 
 use dysco_api::Reply;
-use dysco_proxy::{Pair, Sending};
+use dysco_proxy::Pair;
 use tokio::sync::mpsc;
 
-use super::{Candidates, Removals};
+use super::Removals;
+use super::found::{Candidates, Read, Windows};
 use crate::engine::Answer;
 use crate::engine::core::Core;
-
-/// Sessions of a dry run, and the sending state of their proxy's sockets.
-pub(in crate::engine) struct Windows {
-    found: Candidates,
-    replies: mpsc::Sender<Reply>,
-    read: Vec<Read>,
-}
-
-/// One session of a dry run.
-struct Read {
-    /// Index in [`Candidates::tasks`].
-    task: usize,
-    pair: Pair,
-    /// Sending state of the sockets of side A and side B; `None` if they are gone.
-    sending: Option<[Sending; 2]>,
-}
 
 impl Removals {
     /// Reads the windows of all sessions that this host's proxies relay, and then continues.

@@ -3,17 +3,18 @@
 //! takes them for removed.
 
 use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
 
 use dysco_api::{LeftReport, Remove};
 use dysco_common::FlowKey;
 use dysco_common::rule::wanted;
 use dysco_explain::Cause;
+use dysco_proto::Reason;
 use dysco_proxy::elsewhere::{Elsewhere, Held, Shim};
 
 use crate::engine::Plane;
 use crate::engine::listing::shows;
 use crate::engine::measure::{accepted, facts};
-use crate::engine::outside::unknown;
 
 /// Returns the sessions held by proxies, and by processes that may be proxies, that are not
 /// among the candidates of a request for every session.
@@ -112,4 +113,44 @@ fn reports(left: BTreeMap<Cause, u64>) -> Vec<LeftReport> {
     reported
         .map(|(reason, sessions)| LeftReport { sessions, reason })
         .collect()
+}
+
+/// Returns the reason for which a session of the proxy is not known.
+pub(in crate::engine) fn unknown(here: &Plane, key: &FlowKey) -> Cause {
+    let client = key.remote().ip();
+    if here.is_on_host(&client) {
+        return Reason::SameHost(client).cause();
+    }
+    if let Some(cause) = unsteered(here, key.local().ip()) {
+        return cause;
+    }
+    let translated = here.translated(&accepted(key));
+    translated.map_or_else(
+        || {
+            Cause::new("dyscod does not track it: it is not in [[track]], or could not be adopted")
+                .hint("see the log of dyscod")
+        },
+        |why| why.cause(),
+    )
+}
+
+/// Returns the reason if an address is on an interface without the data plane, or on one where
+/// the data plane cannot read packets.
+fn unsteered(here: &Plane, local: IpAddr) -> Option<Cause> {
+    let all = dysco_config::interfaces().ok()?;
+    let holds = |i: &&dysco_config::Interface| i.addresses.contains(&local);
+    let interface = all.iter().find(holds)?;
+    if let Some(cause) = interface.unusable() {
+        return Some(cause);
+    }
+    let ours = |i: &dysco_config::Interface| i.name == interface.name;
+    let name = &interface.name;
+    (!here.config.host.interfaces.iter().any(ours)).then(|| {
+        Cause::new(format!(
+            "its address is on the interface {name}, where dyscod is not attached"
+        ))
+        .hint(format!(
+            "add {name} to interfaces under [host], and restart dyscod"
+        ))
+    })
 }

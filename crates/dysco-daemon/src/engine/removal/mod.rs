@@ -5,22 +5,22 @@ mod automatic;
 mod candidates;
 mod chained;
 mod dry_run;
-mod left;
+pub(super) mod found;
+pub(super) mod leaving;
+pub(super) mod left;
 mod limits;
 mod mode;
 mod outcome;
 mod progress;
 mod report;
-mod task;
+pub(super) mod task;
 mod under_way;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use dysco_api::{ChangeRate, Failure, LeftReport, Mode, RemovalReport, Remove, Reply};
-use dysco_common::Element;
+use dysco_api::{ChangeRate, Failure, Mode, RemovalReport, Remove, Reply};
 use dysco_proto::{ChangeId, Reason};
-use dysco_proxy::elsewhere::Held;
 use tokio::sync::mpsc;
 
 use super::Answer;
@@ -30,12 +30,10 @@ use super::plane::{Plane, Terms};
 use automatic::Automatic;
 use candidates::candidates;
 pub(super) use candidates::{sort, task_of};
-pub(super) use chained::as_removal;
-pub(super) use dry_run::Windows;
+use found::{Begun, Candidates};
+use leaving::Leaving;
 use left::left_of;
-pub(super) use left::left_untracked;
-use task::Stage;
-pub(super) use task::{Said, Task};
+use task::{Said, Stage, Task};
 use under_way::UnderWay;
 
 /// Time for which the end of a removal is awaited after it was given up.
@@ -56,40 +54,6 @@ pub(super) struct Removals {
     automatic: Automatic,
     /// Sessions whose chains a host is to leave.
     leaving: VecDeque<Leaving>,
-}
-
-/// Part of a removal: a host leaves the chains of these sessions.
-pub(super) struct Leaving {
-    /// Batch of the removal.
-    pub removal: u64,
-    /// Slots of the sessions, and the host's address in their chains.
-    pub chained: Vec<(u32, Element)>,
-    pub dry_run: bool,
-    /// Limit of the request, if it has one.
-    pub pace: Option<Pace>,
-}
-
-/// Sessions of a request.
-#[derive(Default)]
-pub(super) struct Candidates {
-    /// Sessions that a proxy may leave.
-    pub tasks: Vec<Task>,
-    /// Sessions that a proxy may not leave, with reasons.
-    pub refused: Vec<(RemovalReport, Reason)>,
-    /// Slots of sessions that pass the middlebox by their chain, and its address there.
-    pub chained: Vec<(u32, Element)>,
-    /// Sessions that cannot even be tried.
-    pub left: Vec<LeftReport>,
-    /// Rate at which the sessions begin to change, if it is limited.
-    pub rate: Option<ChangeRate>,
-}
-
-/// Request that waits for the list of sockets that processes hold.
-pub(super) struct Begun {
-    request: Remove,
-    said: Said,
-    replies: mpsc::Sender<Reply>,
-    held: Vec<Held>,
 }
 
 struct Running {
@@ -142,7 +106,7 @@ impl Removals {
         }
         let now = Instant::now();
         let (next, not_before) = self.under_way.first_waiting(now)?;
-        let silent = next.is_silent(plane);
+        let silent = is_silent(plane, next);
         let before = running.values().filter(|r| !(silent && r.silent));
         let begun = before.map(|r| r.begun).max();
         let turn = begun.map_or(now, |begun| begun + TURN);
@@ -291,7 +255,7 @@ impl Removals {
             };
             let former = task.begun;
             task.begun.get_or_insert(start);
-            let silent = task.is_silent(&core.host.plane);
+            let silent = is_silent(&core.host.plane, &task);
             let now = core.host.plane.now();
             let sub = task.subsession;
             let begun = match (task.ask, task.way, task.stage) {
@@ -331,4 +295,10 @@ impl Removals {
             }
         }
     }
+}
+
+/// Returns true if neither end of a task's session has sent anything since it was accepted.
+fn is_silent(plane: &Plane, task: &Task) -> bool {
+    let now = plane.agent.session(task.session.slot());
+    task.accepted.is_silent(&now)
 }

@@ -11,7 +11,8 @@ use dysco_explain::Cause;
 use dysco_proto::{Progress, Reason, Subsession};
 
 use super::candidates::hosts_beside;
-use super::{Removals, Running, Stage, Task};
+use super::task::{Stage, Task};
+use super::{Removals, Running};
 use crate::engine::Plane;
 use crate::engine::core::Core;
 use crate::engine::neighbours::{Known, in_order};

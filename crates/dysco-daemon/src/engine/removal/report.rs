@@ -6,7 +6,8 @@ use dysco_api::{Mode, Outcome, RemovalReport, Way, WayChange};
 use dysco_explain::Cause;
 use dysco_proto::{ChangeId, Progress, Reason, Role, Subsession};
 
-use super::{Removals, Running, Stage, Task};
+use super::task::{Stage, Task};
+use super::{Removals, Running};
 use crate::engine::Plane;
 use crate::engine::core::Core;
 

@@ -9,7 +9,6 @@ use dysco_explain::Cause;
 use dysco_proto::Subsession;
 
 use crate::api::Caller;
-use crate::engine::Plane;
 
 /// Requester of a removal, and the statements that are taken on the requester's word.
 #[derive(Clone)]
@@ -99,7 +98,7 @@ impl Accepted {
     }
 
     /// Returns true if neither end has sent anything for a while.
-    fn is_silent(&self, now: &Session) -> bool {
+    pub fn is_silent(&self, now: &Session) -> bool {
         self.numbers == [now.snd_max, now.rcv_max] && self.at.elapsed() >= SILENT
     }
 }
@@ -109,12 +108,6 @@ impl Task {
     pub(super) fn begun_after(&self) -> Option<Duration> {
         let begun = self.begun?;
         Some(begun.saturating_duration_since(self.requested))
-    }
-
-    /// Returns true if neither end of its session has sent anything since it was accepted.
-    pub(super) fn is_silent(&self, plane: &Plane) -> bool {
-        self.accepted
-            .is_silent(&plane.agent.session(self.session.slot()))
     }
 }
 

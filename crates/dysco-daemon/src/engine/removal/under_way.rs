@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use dysco_proto::{ChangeId, Subsession};
 
+use super::Running;
 use super::mode::Undecided;
-use super::{Running, Task};
+use super::task::Task;
 use crate::engine::paced::{Pace, Paced};
 
 /// Removals from their acceptance on. Each change of the queues also changes `known`.
@@ -147,8 +148,7 @@ mod tests {
     use dysco_common::Session;
 
     use super::*;
-    use crate::engine::removal::task::Accepted;
-    use crate::engine::removal::{Said, Stage};
+    use crate::engine::removal::task::{Accepted, Said, Stage};
 
     fn task(port: u16) -> Task {
         let (left, right) = (([10, 0, 0, 2], port).into(), ([10, 0, 0, 1], 80).into());

@@ -8,21 +8,11 @@ use dysco_common::view::{Change, View};
 use dysco_explain::Cause;
 use dysco_runner::{Ends, Needs, Registry, Spec};
 
+use super::words::has_others;
 use super::{Services, Stage, packets};
 use crate::engine::Plane;
 use crate::engine::listing::{named, shows};
-use crate::engine::tuning::no_socket;
-
-/// Returns the reason for which a session with services cannot be changed otherwise.
-pub(in crate::engine) fn in_the_way() -> Cause {
-    Cause::new("services are in the session, or have added bytes to it")
-        .hint("take them out with 'dyscoctl service take'")
-}
-
-/// Returns the reason for which no services enter a session that has some.
-pub(super) fn has_others() -> Cause {
-    Cause::new("other services are in it").hint("take them out first with 'dyscoctl service take'")
-}
+use crate::engine::tuning::end::no_socket;
 
 /// Judgement about one session.
 pub(super) enum Judged {

@@ -17,8 +17,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::mpsc;
 
-use super::{Done, Made, Serviced, Services, Stage};
-use crate::engine::{Answer, Plane};
+use super::done::{Done, Made};
+use crate::engine::Answer;
 use crate::handlers::{self, Owner, Place, Process, Started, Wanted};
 
 /// A handler that runs.
@@ -34,6 +34,18 @@ impl Handler {
     /// Returns its pid.
     pub fn pid(&self) -> i32 {
         self.process().pid().cast_signed()
+    }
+
+    /// Kills it, unless it has ended.
+    pub fn kill(&self) {
+        self.process().kill();
+    }
+
+    /// Lets it end: without a connection and sessions it does so by itself.
+    pub fn dismiss(self: Arc<Self>) {
+        self.client.close();
+        // A child has to be waited for.
+        spawn_long(move || self.process().wait());
     }
 
     fn process(&self) -> std::sync::MutexGuard<'_, Process> {
@@ -115,7 +127,11 @@ fn listen(owner: Owner, pid: i32, client: &Client, answers: &mpsc::UnboundedSend
 
 /// Starts the handler of an owner, and loads the programs that lead packets there. The kernel verifies them for a
 /// good part of a second, which neither the engine nor any program of this host waits for.
-async fn start_handler(folder: &Path, agent: Arc<Agent>, owner: Owner) -> Result<Started, Cause> {
+pub(super) async fn start_handler(
+    folder: &Path,
+    agent: Arc<Agent>,
+    owner: Owner,
+) -> Result<Started, Cause> {
     let started = handlers::start(folder, owner).await;
     let started = started.map_err(|failed| failed.explain().cause())?;
     let attach = spawn_long(move || {
@@ -128,7 +144,7 @@ async fn start_handler(folder: &Path, agent: Arc<Agent>, owner: Owner) -> Result
 }
 
 /// Begins to exchange messages with a handler.
-fn speaking(started: Started, answers: mpsc::UnboundedSender<Answer>) -> Handler {
+pub(super) fn speaking(started: Started, answers: mpsc::UnboundedSender<Answer>) -> Handler {
     let client = Arc::new(started.client);
     let (queue, requests) = std::sync::mpsc::channel();
     let (speaks, listens) = (client.clone(), client.clone());
@@ -144,199 +160,8 @@ fn speaking(started: Started, answers: mpsc::UnboundedSender<Answer>) -> Handler
     }
 }
 
-impl Services {
-    /// Returns the handler of a session's services.
-    pub(super) fn handler_of(&self, slot: u32) -> Option<&Arc<Handler>> {
-        let one = self.sessions.get(&slot)?;
-        self.handlers.get(&one.owner)
-    }
-
-    /// Returns those of these sessions that are of an owner, and takes them out.
-    fn taken(&self, from: &mut Vec<u32>, owner: Owner) -> Vec<u32> {
-        let of_owner = |slot: &mut u32| self.sessions.get(slot).is_none_or(|s| s.owner == owner);
-        from.extract_if(.., of_owner).collect()
-    }
-
-    /// Begins what waits for a handler, and starts those that are missing.
-    pub(super) fn go_on(&mut self, plane: &mut Plane) {
-        for slot in std::mem::take(&mut self.waiting) {
-            let Some(owner) = self.sessions.get(&slot).map(|one| one.owner) else {
-                continue;
-            };
-            match self.handlers.get(&owner).cloned() {
-                Some(handler) => self.begin_to_make(plane, slot, handler),
-                None => {
-                    self.waiting.push(slot);
-                    self.prepare(plane, owner);
-                }
-            }
-        }
-    }
-
-    /// Lets the sockets for a session be made.
-    fn begin_to_make(&self, plane: &Plane, slot: u32, handler: Arc<Handler>) {
-        let s = plane.agent.session(slot);
-        let at = plane.agent.detour_numbers(slot);
-        let start = Start {
-            out: at.sent_out.wrapping_add(at.shift_out),
-            back: at.sent_back,
-        };
-        let (routes, answers) = (plane.routes.clone(), plane.answers.clone());
-        let far = self.sessions.get(&slot);
-        let far = far.is_some_and(|one| one.paired.is_none());
-        tokio::spawn(async move {
-            let made = make(&handler, &routes, &s, start, far).await;
-            // The engine may have ended.
-            let _ = answers.send(Answer::Service(Box::new(Done::Made(slot, made))));
-        });
-    }
-
-    /// Starts the handler of an owner if there is none.
-    pub(super) fn prepare(&mut self, plane: &Plane, owner: Owner) {
-        if self.handlers.contains_key(&owner) || !self.starting.insert(owner) {
-            return;
-        }
-        let folder = plane.config.removal.state_dir.clone();
-        let answers = plane.answers.clone();
-        let agent = plane.agent.clone();
-        tokio::spawn(async move {
-            let started = start_handler(&folder, agent, owner).await;
-            // The engine may have ended.
-            let _ = answers.send(Answer::Service(Box::new(Done::Started(owner, started))));
-        });
-    }
-
-    /// Starts a handler in the place of one that has ended, where its sockets are.
-    fn start_again(&mut self, plane: &Plane, place: Arc<Place>) {
-        let owner = place.owner;
-        self.starting.insert(owner);
-        let folder = plane.config.removal.state_dir.clone();
-        let answers = plane.answers.clone();
-        tokio::spawn(async move {
-            let started = handlers::start_in(place, &folder).await;
-            let started = started.map_err(|failed| failed.explain().cause());
-            // The engine may have ended.
-            let _ = answers.send(Answer::Service(Box::new(Done::Started(owner, started))));
-        });
-    }
-
-    /// The handler of an owner was started, or could not be.
-    pub(super) fn started(
-        &mut self,
-        plane: &mut Plane,
-        owner: Owner,
-        started: Result<Started, Cause>,
-    ) {
-        self.starting.remove(&owner);
-        match started {
-            Ok(started) => {
-                let handler = Arc::new(speaking(started, plane.answers.clone()));
-                tracing::info!(
-                    pid = handler.pid(),
-                    link = handler.place.link,
-                    user = owner.uid(),
-                    "a handler runs"
-                );
-                self.handlers.insert(owner, handler);
-                self.adopt(plane, owner);
-                self.go_on(plane);
-            }
-            Err(cause) => {
-                tracing::error!(user = owner.uid(), "no handler runs: {cause}");
-                for slot in self.taken_orphans(owner) {
-                    self.end_session(
-                        plane,
-                        slot,
-                        "its handler has ended, and no other one starts",
-                    );
-                }
-                let mut waiting = std::mem::take(&mut self.waiting);
-                for slot in self.taken(&mut waiting, owner) {
-                    self.refuse(plane, slot, cause.clone());
-                }
-                self.waiting.append(&mut waiting);
-            }
-        }
-    }
-
-    /// Returns the sessions of an owner whose handler has died, and which wait for the next one. They
-    /// wait no longer.
-    pub(super) fn taken_orphans(&mut self, owner: Owner) -> Vec<u32> {
-        let mut orphans = std::mem::take(&mut self.orphans);
-        let taken = self.taken(&mut orphans, owner);
-        self.orphans = orphans;
-        taken
-    }
-
-    /// The handler of an owner has ended. Its sessions of which it had bytes are reset.
-    pub(super) fn handler_ended(&mut self, plane: &mut Plane, owner: Owner) {
-        let Some(handler) = self.handlers.remove(&owner) else {
-            return;
-        };
-        handler.process().kill();
-        tracing::error!(
-            pid = handler.pid(),
-            user = owner.uid(),
-            "a handler has ended"
-        );
-        self.unanswered(plane, owner);
-        let mut orphaned = false;
-        for slot in self.slots_of(owner) {
-            if self.lost(plane, slot) {
-                self.orphans.push(slot);
-                orphaned = true;
-            }
-        }
-        if orphaned {
-            return self.start_again(plane, handler.place.clone());
-        }
-        // The program on the link has let the resets pass, with the numbers of the ends.
-        dismissed(plane, &handler);
-        self.go_on(plane);
-    }
-
-    /// Returns the sessions whose services an owner's handler runs.
-    fn slots_of(&self, owner: Owner) -> Vec<u32> {
-        let all = self.sessions.iter();
-        let own = all.filter(|(_, one)| one.owner == owner);
-        own.map(|(slot, _)| *slot).collect()
-    }
-
-    /// Ends the handlers of users who run nothing any more.
-    pub(super) fn dismiss_idle(&mut self, plane: &Plane) {
-        let idle = |owner: Owner| {
-            let runs = owner == Owner::System || self.runs.has(owner);
-            let needs = |one: &Serviced| one.owner == owner && one.stage != Stage::Direct;
-            !runs && !self.sessions.values().any(needs)
-        };
-        let owners = self.handlers.keys().copied();
-        let idle: Vec<Owner> = owners.filter(|owner| idle(*owner)).collect();
-        for owner in idle {
-            let Some(handler) = self.handlers.remove(&owner) else {
-                continue;
-            };
-            tracing::info!(
-                pid = handler.pid(),
-                user = owner.uid(),
-                "a handler has no sessions any more, and ends"
-            );
-            self.unanswered(plane, owner);
-            dismissed(plane, &handler);
-            // Without a connection and sessions it ends by itself. A child has to be waited for.
-            handler.client.close();
-            spawn_long(move || handler.process().wait());
-        }
-    }
-}
-
-/// Takes the program off the link of a handler that has ended, and forgets it.
-fn dismissed(plane: &Plane, handler: &Handler) {
-    plane.agent.detach_handler(&handler.place.link);
-    handlers::forget(&plane.config.removal.state_dir, &handler.place.link);
-}
-
 /// Makes the sockets for a session: the near one, and the far one if it is wanted.
-async fn make(
+pub(super) async fn make(
     handler: &Handler,
     routes: &Routes,
     s: &Session,

@@ -5,16 +5,15 @@
 use std::time::{Duration, Instant};
 
 use dysco_api::ServiceSpec;
+use dysco_common::View;
 use dysco_common::policy::Otherwise;
 use dysco_common::seq::after;
-use dysco_common::session::is_established;
-use dysco_common::{Session, View, policy};
 use dysco_explain::Cause;
 use dysco_proxy::diag;
 use dysco_runner::Ends;
 
 use super::{Serviced, Services, Stage, choice};
-use crate::engine::{Plane, ThisHost};
+use crate::engine::Plane;
 use crate::handlers::Owner;
 
 /// Services that a session is to have.
@@ -55,22 +54,9 @@ impl Probe {
     }
 }
 
-impl ThisHost {
-    /// Begins to put services into a session, if it is held.
-    pub(in crate::engine) fn hold(&mut self, slot: u32, s: &Session) {
-        if s.view() != View::Held || s.has_ended() || !is_established(s) {
-            return;
-        }
-        let wanted = match policy::run_of(s.laid_by) {
-            Some(run) => self.services.run(run),
-            None => self.chains.services_for(&self.plane, s),
-        };
-        self.services.hold(&mut self.plane, slot, wanted);
-    }
-}
-
 impl Services {
-    fn hold(&mut self, plane: &mut Plane, slot: u32, wanted: Option<Wanted>) {
+    /// Begins to put services into a session that is held.
+    pub(in crate::engine) fn hold(&mut self, plane: &mut Plane, slot: u32, wanted: Option<Wanted>) {
         let s = plane.agent.session(slot);
         let had = self.sessions.get(&slot);
         if had.is_some_and(|one| one.created_ns == s.created_ns) {

@@ -7,16 +7,20 @@
 //! past it.
 
 mod choice;
+pub(in crate::engine) mod done;
 mod handler;
 mod hold;
 mod list;
 mod orphans;
+mod owners;
 mod packets;
 mod pair;
 mod progress;
+mod report;
 mod request;
 mod runs;
 mod take_up;
+pub(in crate::engine) mod words;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,16 +31,15 @@ use dysco_api::{ServiceSpec, SessionId};
 use dysco_common::{FlowKey, Session};
 use dysco_explain::{Cause, Explain};
 use dysco_proto::pairs::PairId;
-use dysco_runner::protocol::Report;
 
 use super::Plane;
-use crate::handlers::{Owner, Sockets, Started};
-pub(in crate::engine) use choice::{in_the_way, known_from_start};
+use crate::handlers::{Owner, Sockets};
+pub(in crate::engine) use choice::known_from_start;
+use done::Done;
 use handler::Handler;
 use hold::Held;
 pub(in crate::engine) use hold::Wanted;
-use pair::{Came, Door, Paired};
-pub(in crate::engine) use progress::words;
+use pair::{Door, Paired};
 use request::Job;
 
 /// Sessions with services, and the handlers that run these.
@@ -182,27 +185,6 @@ enum Routes {
     Through,
     /// The session was being led past the handler.
     Leave,
-}
-
-/// Answer of a task.
-pub(in crate::engine) enum Done {
-    /// A rule with services is in force: a handler will be needed.
-    Wanted,
-    /// The handler of an owner was started, or could not be.
-    Started(Owner, Result<Started, Cause>),
-    /// Sockets were made for the session of a slot, or could not be.
-    Made(u32, Result<Made, Cause>),
-    /// The handler of another host has a connection to the one here, or cannot have one.
-    Came(Came),
-    /// A report of the handler of an owner, with this pid; nothing if it has ended.
-    Report(Owner, i32, Option<Report>),
-}
-
-/// Sockets for a session.
-pub(in crate::engine) struct Made {
-    sockets: Sockets,
-    start: Start,
-    link: DetourLink,
 }
 
 impl Services {

@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use dysco_api::{ServiceOutcome, ServiceReport};
+use dysco_api::ServiceOutcome;
 use dysco_common::detour::{Detour, phase};
 use dysco_explain::Cause;
 use dysco_runner::protocol::{Reason, Report, Request};
 
+use super::done::Made;
 use super::handler::{in_order, offer, session_of};
 use super::pair::Paired;
-use super::request::report;
-use super::{Made, Serviced, Services, Stage};
+use super::{Serviced, Services, Stage, words};
 use crate::engine::Plane;
 use crate::handlers::Owner;
 
@@ -246,7 +246,7 @@ impl Services {
         }
         let by = self.by(slot);
         if let Some(one) = self.sessions.get(&slot).filter(|one| !one.lost) {
-            let text = format!("{}{by}", words(&one.services));
+            let text = format!("{}{by}", words::of(&one.services));
             plane.report("services-put", Some(one.session), text);
         }
         self.settle(plane, slot, ServiceOutcome::Put, None);
@@ -265,7 +265,7 @@ impl Services {
             return;
         };
         one.stage = Stage::Direct;
-        let text = format!("{}{by}", words(&one.services));
+        let text = format!("{}{by}", words::of(&one.services));
         plane.report("services-taken", Some(one.session), text);
         let delta = one.delta;
         self.settle(plane, slot, ServiceOutcome::Taken, Some(delta));
@@ -316,17 +316,6 @@ impl Services {
         }
     }
 
-    /// Returns who asked for a session's change, as the end of an event's text.
-    fn by(&self, slot: u32) -> String {
-        let Some(one) = self.sessions.get(&slot) else {
-            return String::new();
-        };
-        let job = one.job.and_then(|job| self.jobs.get(&job));
-        let held = one.held.as_ref().filter(|_| one.stage == Stage::In);
-        let by = job.map(|job| &job.by).or(held.map(|held| &held.by));
-        by.map_or_else(String::new, |by| format!("; by {by}"))
-    }
-
     /// Closes the session's sockets without a packet.
     pub(super) fn release(&mut self, slot: u32) {
         let one = self.sessions.get_mut(&slot);
@@ -355,54 +344,6 @@ impl Services {
         {
             tracing::error!(user = owner.uid(), %error, "the handler takes no request");
         }
-    }
-
-    /// Reports that a change has begun, to a client that does not wait for its end.
-    pub(super) fn begun(&mut self, plane: &Plane, slot: u32, outcome: ServiceOutcome) {
-        let job = self.sessions.get(&slot).and_then(|one| one.job);
-        let waits = job
-            .and_then(|id| self.jobs.get(&id))
-            .is_some_and(|job| job.until.is_some());
-        if !waits {
-            self.settle(plane, slot, outcome, None);
-        }
-    }
-
-    /// Reports the result of a session's change to the client that waits for it.
-    fn settle(
-        &mut self,
-        plane: &Plane,
-        slot: u32,
-        outcome: ServiceOutcome,
-        delta: Option<[i64; 2]>,
-    ) {
-        let Some(one) = self.sessions.get_mut(&slot) else {
-            return;
-        };
-        let Some(job) = one.job.take() else {
-            return;
-        };
-        let report = ServiceReport {
-            services: one.services.clone(),
-            delta,
-            millis: Some(one.since.elapsed().as_millis() as u64),
-            ..report(plane, slot, outcome, Vec::new())
-        };
-        self.settle_job(job, report);
-    }
-
-    pub(super) fn settle_refused(&mut self, plane: &Plane, slot: u32, cause: Cause) {
-        let Some(one) = self.sessions.get_mut(&slot) else {
-            return;
-        };
-        let Some(job) = one.job.take() else {
-            return;
-        };
-        let report = ServiceReport {
-            services: one.services.clone(),
-            ..report(plane, slot, ServiceOutcome::Refused, vec![cause])
-        };
-        self.settle_job(job, report);
     }
 
     /// Forgets a session whose entry was collected. It may have ended before it came to the handler.
@@ -435,10 +376,4 @@ impl Services {
 
 pub(super) fn are(d: &Detour, phase: u32) -> bool {
     d.out.phase == phase && d.back.phase == phase
-}
-
-/// Returns services as an event names them.
-pub(in crate::engine) fn words(services: &[dysco_api::ServiceSpec]) -> String {
-    let names = services.iter().map(|service| format!("+{}", service.name));
-    names.collect::<Vec<_>>().join(" ")
 }

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use dysco_api::{Reply, ServiceAction, ServiceOutcome, ServiceReport, ServiceRequest, ServiceSpec};
-use dysco_explain::Cause;
 use dysco_runner::Ends;
 use tokio::sync::mpsc;
 
 use super::choice::{self, Judged, judge};
+use super::report::report;
 use super::{Serviced, Services, packets};
 use crate::api::Caller;
 use crate::engine::Plane;
@@ -181,27 +181,4 @@ fn in_packets(plane: &Plane, slot: u32, action: &ServiceAction) -> Option<Servic
         millis: (outcome == ServiceOutcome::Put).then_some(0),
         ..report(plane, slot, outcome, reasons)
     })
-}
-
-/// Returns the report of a session with these reasons.
-pub(super) fn report(
-    plane: &Plane,
-    slot: u32,
-    outcome: ServiceOutcome,
-    reasons: Vec<Cause>,
-) -> ServiceReport {
-    let s = plane.agent.session(slot);
-    let several = reasons.len() > 1 || outcome == ServiceOutcome::Refused;
-    ServiceReport {
-        session: plane.session_id(slot, &s),
-        local: s.key.local(),
-        remote: s.key.remote(),
-        outcome,
-        services: Vec::new(),
-        process: None,
-        reason: reasons.first().cloned(),
-        reasons: if several { reasons } else { Vec::new() },
-        delta: None,
-        millis: None,
-    }
 }

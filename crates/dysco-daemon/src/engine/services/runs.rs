@@ -103,7 +103,7 @@ impl Services {
     }
 
     /// Returns the services of a run.
-    pub(super) fn run(&self, number: u32) -> Option<Wanted> {
+    pub(in crate::engine) fn run(&self, number: u32) -> Option<Wanted> {
         let run = self.runs.all.get(&number)?;
         Some(Wanted {
             services: run.services.clone(),

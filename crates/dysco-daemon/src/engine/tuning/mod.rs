@@ -5,6 +5,7 @@
 //! there, so that a daemon that dies can put it back.
 
 mod choice;
+pub(super) mod end;
 mod record;
 mod report;
 
@@ -18,7 +19,6 @@ use tokio::sync::mpsc;
 
 use super::{Answer, Plane};
 use crate::api::Caller;
-pub(super) use choice::no_socket;
 use choice::{Target, targets};
 pub(super) use record::{Entry, Tunings};
 use report::Told;

@@ -5,7 +5,8 @@ mod sealed;
 use bytes::BytesMut;
 use dysco_explain::Cause;
 
-use crate::{Ends, Event, Flow, Needs, Out, Service, Session};
+use super::records::{Meaning, Records};
+use crate::{Event, Flow, Needs, Out, Service, Session};
 pub use sealed::Key;
 use sealed::{Record, Sealed};
 
@@ -21,11 +22,9 @@ const RECORDS: u64 = 1 << 26;
 /// keys, from which the earlier ones cannot be computed, and one of `read` returns the numbers of
 /// records and of next keys.
 pub struct Crypt {
-    outward: Flow,
+    records: Records,
     seal: Sealed,
     open: Sealed,
-    /// Bytes of an incomplete record.
-    buffer: BytesMut,
     /// The direction towards the other host has ended.
     ended: bool,
 }
@@ -38,10 +37,9 @@ impl Crypt {
             return Err(Cause::new("the cipher takes no key of this length"));
         };
         Ok(Crypt {
-            outward,
+            records: Records::new(outward),
             seal,
             open,
-            buffer: BytesMut::new(),
             ended: false,
         })
     }
@@ -55,7 +53,7 @@ impl Crypt {
         let mut bytes = BytesMut::new();
         let sealed = self.seal.seal(record, &[], &mut bytes);
         match sealed.and_then(|()| self.seal.advance()) {
-            Ok(()) => out.send(self.outward, bytes),
+            Ok(()) => out.send(self.records.outward, bytes),
             Err(_) => out.fail("the cipher refused a key"),
         }
         true
@@ -68,7 +66,7 @@ impl Crypt {
                 return out.fail("the cipher refused a record");
             }
         }
-        out.send(self.outward, records);
+        out.send(self.records.outward, records);
         if self.seal.records >= RECORDS {
             self.rekey(Record::NextKey, out);
         }
@@ -76,7 +74,7 @@ impl Crypt {
 
     fn receive(&mut self, flow: Flow, out: &mut Out) {
         loop {
-            match self.open.open(&mut self.buffer) {
+            match self.open.open(&mut self.records) {
                 Ok(None) => return,
                 Ok(Some((Record::Data, bytes))) => out.send(flow, bytes),
                 Ok(Some((Record::NextKey, _))) => {}
@@ -114,28 +112,20 @@ impl Service for Crypt {
     }
 
     fn needs(&self, _: &Session) -> Result<Needs, Cause> {
-        Ok(Needs {
-            ends: Ends::Pair,
-            ..Needs::default()
-        })
+        Ok(Records::needs())
     }
 
     fn on(&mut self, event: Event, out: &mut Out) {
-        match event {
-            Event::Data { flow, bytes } if flow == self.outward => self.send(&bytes, out),
-            Event::Data { flow, bytes } if flow.is_session() => {
-                self.buffer.extend_from_slice(&bytes);
-                self.receive(flow, out);
-            }
-            Event::Fin(flow) if !self.buffer.is_empty() && flow != self.outward => {
-                out.fail("the session ended in the middle of a record");
-            }
-            Event::Fin(flow) if flow == self.outward => {
+        match self.records.take(event, out) {
+            Meaning::Send(bytes) => self.send(&bytes, out),
+            Meaning::Receive(flow) => self.receive(flow, out),
+            Meaning::Other(Event::Fin(flow)) if flow == self.records.outward => {
                 self.ended = true;
                 out.fin(flow);
             }
-            Event::Call(question) => self.call(&question, out),
-            other => other.pass_on(out),
+            Meaning::Other(Event::Call(question)) => self.call(&question, out),
+            Meaning::Other(other) => other.pass_on(out),
+            Meaning::Nothing => {}
         }
     }
 }

@@ -1,10 +1,12 @@
 //! Keys and records of `crypt`. A record is the number of its bytes (16 bits, network order), the
 //! sealed bytes, and the tag.
 
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use ring::error::Unspecified;
 use ring::hkdf::{HKDF_SHA256, Prk};
+
+use super::Records;
 
 /// The key of one direction. Both ends need a fresh one for each session.
 pub type Key = [u8; 32];
@@ -84,13 +86,13 @@ impl Sealed {
         Ok(())
     }
 
-    /// Takes a record and its bytes from the beginning of a buffer; nothing if it is not complete.
-    /// Takes the next key as well, if that is what the record is about.
+    /// Takes the next record and opens its bytes; nothing if it is not complete. Takes the next key as
+    /// well, if that is what the record is about.
     pub fn open(
         &mut self,
-        buffer: &mut BytesMut,
+        records: &mut Records,
     ) -> Result<Option<(Record, BytesMut)>, Unspecified> {
-        let Some(header) = buffer.first_chunk::<2>().copied() else {
+        let Some(header) = records.header() else {
             return Ok(None);
         };
         let (record, len) = match u16::from_be_bytes(header) {
@@ -99,11 +101,9 @@ impl Sealed {
             len => (Record::Data, usize::from(len)),
         };
         let len = len + CHACHA20_POLY1305.tag_len();
-        if buffer.len() < 2 + len {
+        let Some(mut sealed) = records.next(header.len(), len) else {
             return Ok(None);
-        }
-        buffer.advance(2);
-        let mut sealed = buffer.split_to(len);
+        };
         let (nonce, aad) = (self.nonce(), Aad::from(header));
         let opened = self.key.open_in_place(nonce, aad, &mut sealed)?.len();
         sealed.truncate(opened);

@@ -12,10 +12,10 @@ use dysco_explain::{Cause, Explain};
 use dysco_runner::rates;
 use serde_json::{Value, json};
 
-use super::choice::has_others;
-use super::request::report;
+use super::report::report;
+use super::words::has_others;
 use crate::engine::Plane;
-use crate::engine::tuning::no_socket;
+use crate::engine::tuning::end::no_socket;
 pub(super) use words::{Wanted, wanted};
 
 /// Returns the record of a session, if it has services of the packet plane.

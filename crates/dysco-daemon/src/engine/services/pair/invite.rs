@@ -9,8 +9,9 @@ use dysco_explain::Cause;
 use dysco_proto::pairs::{Content, PairId, Secret};
 
 use super::super::choice;
+use super::super::done::Came;
 use super::super::{Serviced, Services, Stage};
-use super::{ASKERS_TIME, Came, Door, PATIENCE, Paired, send, tunnel};
+use super::{ASKERS_TIME, Door, PATIENCE, Paired, send, tunnel};
 use crate::engine::Plane;
 
 /// Request of another host to take part.

@@ -3,6 +3,7 @@
 use dysco_common::detour::phase;
 use dysco_control::Incoming;
 use dysco_explain::Cause;
+use dysco_proto::marked::Marked;
 use dysco_proto::pairs::{Change, Content, Message, PairId};
 use dysco_runner::protocol::Request;
 

@@ -13,12 +13,12 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use dysco_proto::marked::Marked;
 use dysco_proto::pairs::{Change, Content, Message, PairId, Secret};
 use dysco_runner::protocol::{self, End, PairName};
 
 use super::{Serviced, Services, Stage};
 use crate::engine::Plane;
-pub(in crate::engine) use tunnel::Came;
 pub(super) use tunnel::Door;
 
 /// Time after which a message is repeated that was not answered.

@@ -12,21 +12,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::super::Done;
+use super::super::done::{Came, Done};
 use crate::engine::Answer;
 
 /// Time in which a connection has to open, and to prove itself.
 const LIMIT: Duration = Duration::from_secs(3);
 /// Greatest number of connections that have not proven themselves.
 const STRANGERS: usize = 256;
-
-/// A connection that has come, or that was made.
-pub(in crate::engine) enum Came {
-    /// This host has connected for a pair, or could not.
-    Made(PairId, io::Result<OwnedFd>),
-    /// A connection with this token.
-    Accepted(Secret, OwnedFd),
-}
 
 /// The place where connections of other hosts arrive.
 pub(in crate::engine::services) struct Door {
