@@ -1,4 +1,4 @@
-//! Records, of which services at both ends make the bytes between their hosts.
+//! Records, in which services at both ends of a session send its bytes to each other.
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -12,7 +12,7 @@ pub(super) struct Records {
     buffer: BytesMut,
 }
 
-/// What an event means for a service with records.
+/// Meaning of an event for a service with records.
 pub(super) enum Meaning {
     /// These bytes go to the other host.
     Send(Bytes),
