@@ -12,6 +12,7 @@ mod detour;
 mod error;
 mod events;
 mod filters;
+mod guesses;
 mod hooks;
 mod interfaces;
 mod leftover;

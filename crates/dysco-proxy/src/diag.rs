@@ -13,22 +13,25 @@ use super::proc_net::Row;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST_DUMP: u16 = 0x301;
-const NLM_F_REQUEST: u16 = 0x1;
+pub(super) const NLM_F_REQUEST: u16 = 0x1;
 const NLM_F_REQUEST_ACK: u16 = 0x5;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 /// Length of `struct nlmsghdr`.
-const HEAD: usize = 16;
+pub(super) const HEAD: usize = 16;
 // linux/sock_diag.h, linux/inet_diag.h
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
+pub(super) const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 /// Length of `struct inet_diag_req_v2`.
 const REQUEST: usize = 56;
+/// Place of `struct inet_diag_sockid` in a request, and of the cookie.
+const ID: usize = HEAD + 8;
+pub(super) const COOKIE: usize = ID + 40;
 /// Length of `struct inet_diag_msg`, and the places of the user and the inode in it.
-const ANSWER: usize = 72;
+pub(super) const ANSWER: usize = 72;
 const USER: usize = 64;
 const INODE: usize = 68;
 /// Bytes of one answer of the kernel (`NLMSG_GOODSIZE` at most, twice as much since Linux 4.9).
-const BUFFER: usize = 64 << 10;
+pub(super) const BUFFER: usize = 64 << 10;
 
 /// Returns all TCP sockets of the calling thread's network namespace.
 ///
@@ -88,7 +91,7 @@ pub fn owner(key: &FlowKey) -> io::Result<u32> {
 }
 
 /// Returns a request about one socket.
-fn of_one(key: &FlowKey, kind: u16, flags: u16) -> Vec<u8> {
+pub(super) fn of_one(key: &FlowKey, kind: u16, flags: u16) -> Vec<u8> {
     let (local, remote) = (key.local(), key.remote());
     let family = match local.ip() {
         IpAddr::V4(_) => libc::AF_INET,
@@ -98,7 +101,7 @@ fn of_one(key: &FlowKey, kind: u16, flags: u16) -> Vec<u8> {
     bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
     bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
     // struct inet_diag_sockid: ports and addresses in network order, an interface, a cookie.
-    let id = &mut bytes[HEAD + 8..];
+    let id = &mut bytes[ID..];
     id[..2].copy_from_slice(&local.port().to_be_bytes());
     id[2..4].copy_from_slice(&remote.port().to_be_bytes());
     for (at, ip) in [(4, local.ip()), (20, remote.ip())] {
@@ -108,7 +111,7 @@ fn of_one(key: &FlowKey, kind: u16, flags: u16) -> Vec<u8> {
         }
     }
     // INET_DIAG_NOCOOKIE: any socket of this name.
-    id[40..48].fill(0xff);
+    bytes[COOKIE..COOKIE + 8].fill(0xff);
     bytes
 }
 
@@ -149,7 +152,7 @@ fn read(socket: &Socket, rows: &mut Vec<Row>) -> io::Result<bool> {
 }
 
 /// Returns the type, the flags and the body of the first message, and what follows it.
-fn split(bytes: &[u8]) -> Option<(u16, u16, &[u8], &[u8])> {
+pub(super) fn split(bytes: &[u8]) -> Option<(u16, u16, &[u8], &[u8])> {
     let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
     let message = bytes.get(..length)?;
     let word = |at: usize| {

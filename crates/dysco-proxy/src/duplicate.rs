@@ -10,11 +10,13 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use nix::poll::PollFlags;
+use rustix::fs::{CWD, Mode, OFlags, open, readlinkat_raw};
 use rustix::io::Errno;
+use rustix::path::{Arg, DecInt};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::sys::{is_ready, option};
@@ -23,6 +25,9 @@ use super::sys::{is_ready, option};
 pub struct Process {
     handle: OwnedFd,
     pid: i32,
+    /// Directory of its descriptors, if many of them are taken: their names are then read without
+    /// a search for the process, and they are this process's even if its pid is reused.
+    descriptors: Option<OwnedFd>,
 }
 
 /// Processes that stay open for one pass over many pairs.
@@ -34,7 +39,7 @@ impl Processes {
     pub fn open(&mut self, pid: i32) -> io::Result<&Process> {
         match self.0.entry(pid) {
             Entry::Occupied(known) => Ok(known.into_mut()),
-            Entry::Vacant(new) => Ok(new.insert(Process::open(pid)?)),
+            Entry::Vacant(new) => Ok(new.insert(Process::for_many(pid)?)),
         }
     }
 }
@@ -53,7 +58,30 @@ impl Process {
     pub fn open(pid: i32) -> io::Result<Process> {
         let named = Pid::from_raw(pid.max(0)).ok_or(Errno::SRCH)?;
         let handle = pidfd_open(named, PidfdFlags::empty())?;
-        Ok(Process { handle, pid })
+        Ok(Process {
+            handle,
+            pid,
+            descriptors: None,
+        })
+    }
+
+    /// Opens the process that has this pid now, to take many descriptors.
+    fn for_many(pid: i32) -> io::Result<Process> {
+        let process = Process::open(pid)?;
+        // If the process has ended and the directory is another's, nothing can be taken.
+        let descriptors = descriptors(pid).ok();
+        Ok(Process {
+            descriptors,
+            ..process
+        })
+    }
+
+    /// Returns true if a descriptor is of this kind.
+    fn has(&self, fd: RawFd, kind: Kind) -> io::Result<bool> {
+        match &self.descriptors {
+            Some(directory) => Ok(kind.names(name(directory, DecInt::new(fd), &mut [0; _])?)),
+            None => kind.has(&self.pid.to_string(), fd),
+        }
     }
 
     /// Returns true if the process has ended. Its handle is then readable.
@@ -74,10 +102,11 @@ impl Process {
 
     fn take(&self, fd: RawFd, kind: Kind) -> io::Result<Duplicate> {
         // The kind is checked before the descriptor is duplicated.
-        match kind.has(&self.pid.to_string(), fd) {
+        match self.has(fd, kind) {
             Ok(true) => {}
             Ok(false) => return Err(kind.wrong()),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            // The directory of an ended process may refuse whoever is not root.
+            Err(e) if e.kind() == io::ErrorKind::NotFound || self.ended() => {
                 return Err(io::Error::from_raw_os_error(libc::EBADF));
             }
             Err(e) => return Err(e),
@@ -90,6 +119,21 @@ impl Process {
         }
         Ok(Duplicate(ManuallyDrop::new(taken)))
     }
+}
+
+/// Opens the directory of a process's descriptors.
+pub(crate) fn descriptors(pid: i32) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    open(format!("/proc/{pid}/fd"), flags, Mode::empty())
+}
+
+/// Room for the name of a socket or a pipe. A longer name is cut.
+pub(crate) type Room = [u8; 64];
+
+/// Returns the name of a descriptor: the target of its link in a directory under `/proc`.
+pub(crate) fn name(directory: impl AsFd, link: impl Arg, room: &mut Room) -> io::Result<&[u8]> {
+    let length = readlinkat_raw(directory, link, &mut room[..])?;
+    Ok(&room[..length])
 }
 
 impl Kind {
@@ -105,13 +149,17 @@ impl Kind {
     /// name queries no file system and takes no lock of a pipe. The name of a file begins with a
     /// slash.
     fn has(self, pid: &str, fd: RawFd) -> io::Result<bool> {
-        let name = std::fs::read_link(format!("/proc/{pid}/fd/{fd}"))?;
+        let link = format!("/proc/{pid}/fd/{fd}");
+        Ok(self.names(name(CWD, link, &mut [0; _])?))
+    }
+
+    /// Returns true if this is the name of a descriptor of this kind.
+    fn names(self, name: &[u8]) -> bool {
         let begins = match self {
             Kind::Socket => "socket:[",
             Kind::Pipe => "pipe:[",
         };
-        let name = name.as_os_str().as_encoded_bytes();
-        Ok(name.starts_with(begins.as_bytes()))
+        name.starts_with(begins.as_bytes())
     }
 
     fn wrong(self) -> io::Error {
@@ -182,6 +230,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::sys::gone;
 
     fn own() -> Process {
         Process::open(std::process::id() as i32).unwrap()
@@ -192,19 +241,54 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         let (read, _write) = nix::unistd::pipe().unwrap();
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
-        let process = own();
-        assert!(is_no_socket(
-            &process.socket(file.as_raw_fd()).err().unwrap()
-        ));
-        assert!(is_no_socket(
-            &process.socket(read.as_raw_fd()).err().unwrap()
-        ));
-        assert!(process.pipe(file.as_raw_fd()).is_err());
-        assert!(process.pipe(socket.as_raw_fd()).is_err());
-        assert!(process.socket(socket.as_raw_fd()).is_ok());
-        assert!(process.pipe(read.as_raw_fd()).is_ok());
-        let none = process.socket(1 << 20).err().unwrap();
-        assert_eq!(none.raw_os_error(), Some(libc::EBADF));
+        let pid = std::process::id() as i32;
+        for process in [own(), Process::for_many(pid).unwrap()] {
+            assert!(is_no_socket(
+                &process.socket(file.as_raw_fd()).err().unwrap()
+            ));
+            assert!(is_no_socket(
+                &process.socket(read.as_raw_fd()).err().unwrap()
+            ));
+            assert!(process.pipe(file.as_raw_fd()).is_err());
+            assert!(process.pipe(socket.as_raw_fd()).is_err());
+            assert!(process.socket(socket.as_raw_fd()).is_ok());
+            assert!(process.pipe(read.as_raw_fd()).is_ok());
+            let none = process.socket(1 << 20).err().unwrap();
+            assert_eq!(none.raw_os_error(), Some(libc::EBADF));
+        }
+    }
+
+    /// A pass over many pairs keeps the directory, and what is in it changes meanwhile.
+    #[test]
+    fn a_descriptor_is_taken_as_it_is_now() {
+        let mut processes = Processes::default();
+        let process = processes.open(std::process::id() as i32).unwrap();
+        let (read, _write) = nix::unistd::pipe().unwrap();
+        // A number that no other test gets meanwhile.
+        let fd = nix::fcntl::fcntl(&read, nix::fcntl::FcntlArg::F_DUPFD(500)).unwrap();
+        // SAFETY: this test alone has the descriptor.
+        let mut own = unsafe { OwnedFd::from_raw_fd(fd) };
+        let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(is_no_socket(&process.socket(fd).err().unwrap()));
+        nix::unistd::dup2(&socket, &mut own).unwrap();
+        let taken = process.socket(fd).unwrap();
+        let is_same = |fd: &OwnedFd| crate::sys::cookie(fd).unwrap();
+        assert_eq!(is_same(&taken), is_same(&OwnedFd::from(socket)));
+        drop(own);
+        assert!(gone(process.socket(fd)).unwrap().is_none());
+    }
+
+    #[test]
+    fn nothing_of_an_ended_process_is_taken() {
+        let mut processes = Processes::default();
+        let mut child = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let process = processes.open(child.id() as i32).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(gone(process.socket(0)).unwrap().is_none());
     }
 
     /// The owner has closed the socket, which lingers for an hour because its peer does not read.

@@ -16,6 +16,7 @@ mod empty;
 mod error;
 mod held;
 mod inbox;
+mod infos;
 pub mod kernel;
 mod labels;
 mod listener;

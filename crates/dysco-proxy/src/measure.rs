@@ -12,11 +12,12 @@ use super::claim::{Look, Snapshot, Way, ways};
 use super::duplicate::Processes;
 use super::error::{MeasureError, slow_and_fast};
 use super::held::{self, Held, never_waits};
+use super::infos::infos;
 use super::kernel::{Reading, info};
 use super::pair::{Measured, Pair};
 use super::pipes;
 use super::process::sleeps;
-use super::sending::Sending;
+use super::sending::{Bytes, Sending};
 use super::sys::{option, upper_protocol};
 
 /// Readings in one pass, before the duplicates are closed. A busy session is still between two
@@ -122,14 +123,27 @@ fn glance_at(pair: &Pair, ends: [&OwnedFd; 2]) -> io::Result<Option<Measured>> {
 /// exists or cannot be read.
 pub fn sending(pairs: &[Pair]) -> Vec<Option<[Sending; 2]>> {
     let mut processes = Processes::default();
-    let of = |pair: &Pair| {
+    let mut taken = |pair: &Pair| {
         let process = processes.open(pair.id.pid).ok()?;
         let [a, b] = held::sockets(process, pair).ok()??;
         let a = Sending::of(&a, pair.a.key.is_v6()).ok()?;
         let b = Sending::of(&b, pair.b.key.is_v6()).ok()?;
         Some([a, b])
     };
-    pairs.iter().map(of).collect()
+    let ends = pairs.iter().flat_map(|pair| [pair.a, pair.b]);
+    let ends: Vec<_> = ends.map(|end| (end.key, end.cookie)).collect();
+    // A kernel may have no sock_diag, or a socket be in another namespace.
+    let told = infos(&ends).unwrap_or_default();
+    let told = told.chunks(2).map(Some).chain(std::iter::repeat(None));
+    let read = |pair: &Pair, told: Option<&[Option<Bytes>]>| {
+        let [Some(a), Some(b)] = told? else {
+            return None;
+        };
+        let a = Sending::read(a, pair.a.key.is_v6());
+        Some([a, Sending::read(b, pair.b.key.is_v6())])
+    };
+    let of = |(pair, told)| read(pair, told).or_else(|| taken(pair));
+    pairs.iter().zip(told).map(of).collect()
 }
 
 /// Looks for a pipe that holds the missing bytes. If a direction's reader is slow, a pipe holds

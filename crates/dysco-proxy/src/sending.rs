@@ -17,7 +17,7 @@ const HEADERS_V6: u32 = 60;
 
 /// `struct tcp_info` of the kernel, including the window (Linux 5.4) behind the fields that libc
 /// names.
-type Bytes = [u8; 256];
+pub(super) type Bytes = [u8; 256];
 const SND_WND: usize = offset_of!(libc::tcp_info, tcpi_rcv_ooopack) + size_of::<u32>();
 
 /// Sending parameters of a socket.
@@ -45,7 +45,7 @@ impl Sending {
         Ok(Sending::read(&bytes, v6))
     }
 
-    fn read(bytes: &Bytes, v6: bool) -> Sending {
+    pub(super) fn read(bytes: &Bytes, v6: bool) -> Sending {
         let word = |at: usize| {
             let word = bytes.get(at..at + size_of::<u32>());
             u32::from_ne_bytes(word.and_then(|w| w.try_into().ok()).unwrap_or_default())

@@ -5,7 +5,10 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::{fs, io};
 
+use rustix::fs::Dir;
+
 use super::diag;
+use super::duplicate::{Room, descriptors, name};
 use super::proc_net::rows_in;
 
 pub use super::proc_net::{CLOSED, LISTEN, Row};
@@ -55,15 +58,20 @@ impl Holders {
 
     fn add(&mut self, pid: i32) {
         // A process that ends meanwhile has nothing open.
-        let entries = fs::read_dir(format!("/proc/{pid}/fd"));
+        let Ok(directory) = descriptors(pid) else {
+            return;
+        };
+        let entries = Dir::read_from(&directory);
+        let mut room: Room = [0; _];
         for entry in entries.into_iter().flatten().flatten() {
-            let Ok(target) = fs::read_link(entry.path()) else {
+            let Ok(target) = name(&directory, entry.file_name(), &mut room) else {
                 continue;
             };
-            let Some(target) = target.to_str() else {
+            let Ok(target) = str::from_utf8(target) else {
                 continue;
             };
-            let fd = entry.file_name().to_str().and_then(|n| n.parse().ok());
+            let fd = entry.file_name().to_str().ok();
+            let fd = fd.and_then(|n| n.parse().ok());
             let inode = target
                 .strip_prefix("socket:[")
                 .and_then(|t| t.strip_suffix(']')?.parse().ok());
