@@ -18,7 +18,6 @@ use crate::attach;
 use crate::chain::maps::Chains;
 use crate::detour::records::Detours;
 use crate::error::AgentError;
-use crate::guesses::Guesses;
 use crate::interfaces::Place;
 use crate::load::Loaded;
 use crate::maps::{Key, Ref, lock, map_error, pod};
@@ -46,7 +45,6 @@ pub struct Agent {
     /// The map of `memory`: a program that is loaded later names it by its descriptor.
     _table: MapData,
     pub(crate) flows: Mutex<HashMap<MapData, Key, Ref>>,
-    guesses: Guesses,
     pub(crate) free: Mutex<Queue<MapData, u32>>,
     counters: PerCpuArray<MapData, u64>,
     pub(crate) chains: Mutex<Chains>,
@@ -148,14 +146,8 @@ impl Agent {
 
     /// Returns the slot of the session with this own five-tuple.
     pub fn find(&self, key: &FlowKey) -> Option<u32> {
-        if let Some(slot) = self.guesses.confirmed(key, &self.memory) {
-            return Some(slot);
-        }
         let flow = lock(&self.flows).get(&Key(key.short()), 0).ok()?.0;
         let own = flow.path == FlowPath::Old as u16 && self.memory.read(flow.slot).key == *key;
-        if own {
-            self.guesses.set(key, flow.slot);
-        }
         own.then_some(flow.slot)
     }
 

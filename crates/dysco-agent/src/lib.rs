@@ -12,7 +12,6 @@ mod detour;
 mod error;
 mod events;
 mod filters;
-mod guesses;
 mod hooks;
 mod interfaces;
 mod leftover;

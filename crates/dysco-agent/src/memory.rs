@@ -133,13 +133,6 @@ impl Memory {
         unsafe { ptr::write_volatile(&raw mut (*self.at(slot)).short, short) };
     }
 
-    /// Returns true if the slot's entry shows this key as the session's own: it is the entry that
-    /// the flow map leads to.
-    pub fn shows(&self, slot: u32, short: &ShortKey) -> bool {
-        // SAFETY: as in `read`.
-        unsafe { ptr::read_volatile(&raw const (*self.at(slot)).short) == *short }
-    }
-
     /// Hides the slot's key: no hint leads to the slot by the session's own five-tuple.
     pub fn hide(&self, slot: u32) {
         // SAFETY: as in `show`.

@@ -15,7 +15,6 @@ use crate::config::AgentConfig;
 use crate::detour::records::Detours;
 use crate::error::AgentError;
 use crate::events::Events;
-use crate::guesses::Guesses;
 use crate::interfaces::Place;
 use crate::load::Loaded;
 use crate::maps::{map_error, open, take};
@@ -148,7 +147,6 @@ impl Agent {
         let places = attach_all(config, &mut loaded, &dir, &fast)?;
         records::take_up(&packet_services, &mut loaded, &dir, &places)?;
         let agent = Agent {
-            guesses: Guesses::new(memory.len()),
             memory,
             _table: table,
             flows: Mutex::new(flows),
