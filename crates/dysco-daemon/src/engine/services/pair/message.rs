@@ -138,7 +138,9 @@ fn unknown(plane: &Plane, incoming: &Incoming, pair: PairId, content: &Content) 
     let answer = match content {
         // An answer of the same kind would be answered in turn, for ever.
         Content::Proceed | Content::Ready | Content::Cut(..) | Content::Leave | Content::Out => {
-            Content::Abort("the host of the other end does not know these services".into())
+            let why = "the host of the other end no longer knows these services: the session has \
+                       ended there, or they were given up";
+            Content::Abort(why.into())
         }
         _ => return,
     };
