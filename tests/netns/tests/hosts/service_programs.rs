@@ -15,6 +15,7 @@ use dysco_netns::services::{Postgres, Ssh};
 use dysco_netns::{Family, Lab, Process, Program, Role, relays, wait};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 
 const WEB: u16 = 8000;
 const DATABASE: u16 = 5432;
@@ -75,8 +76,11 @@ impl Stage {
     /// those that have changed. Others may have ended meanwhile.
     fn change(&self, words: &[&str], outcome: &str, port: u16) -> Result<usize> {
         let filter = ["--filter", &format!("port={port}"), "--wait"];
-        let words = [&["service"], words, &filter].concat();
-        let done = self.fleet.json(&self.lab.client, &words)?;
+        let words = [&["service"], words, &filter, &["-o", "json"]].concat();
+        let ran = self.fleet.try_dyscoctl(&self.lab.client, &words)?;
+        // Some may be refused, with the exit code of a refusal.
+        ensure!(matches!(ran.code, Some(0 | 5)), "{ran:?}");
+        let done: Value = serde_json::from_str(&ran.stdout).with_context(|| format!("{ran:?}"))?;
         let all = done["sessions"].as_array().context("no sessions")?;
         let changed = all.iter().filter(|one| one["outcome"] == outcome).count();
         let ended = all.iter().filter(|one| {
