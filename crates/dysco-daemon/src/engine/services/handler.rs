@@ -12,7 +12,7 @@ use dysco_agent::{Agent, DetourLink, Routes, Start, links};
 use dysco_common::Session;
 use dysco_explain::{Cause, Explain};
 use dysco_runner::protocol::{Client, Report, Request};
-use dysco_scheduling::spawn_long;
+use dysco_scheduling::{spawn_long, spawn_short};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::mpsc;
@@ -134,7 +134,7 @@ pub(super) async fn start_handler(
 ) -> Result<Started, Cause> {
     let started = handlers::start(folder, owner).await;
     let started = started.map_err(|failed| failed.explain().cause())?;
-    let attach = spawn_long(move || {
+    let attach = spawn_short(move || {
         agent
             .attach_handler(&started.place.link)
             .map(|()| started)
