@@ -125,8 +125,8 @@ fn listen(owner: Owner, pid: i32, client: &Client, answers: &mpsc::UnboundedSend
     let _ = tell(None);
 }
 
-/// Starts the handler of an owner, and loads the programs that lead packets there. The kernel verifies them for a
-/// good part of a second, which neither the engine nor any program of this host waits for.
+/// Starts the handler of an owner, and loads the programs that lead packets there. The engine does not
+/// wait while the kernel verifies them.
 pub(super) async fn start_handler(
     folder: &Path,
     agent: Arc<Agent>,
