@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use dysco_netns::stream::{Plan, all_intact};
+use dysco_netns::stream::{Group, Plan, all_intact};
 use dysco_netns::{Family, Lab, Process, Program, Role, wait};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -73,15 +73,40 @@ fn one_end(name: &str) -> Result<OneEnd> {
     OneEnd::with(Lab::builder(name).build()?, Family::V4, extra)
 }
 
-#[test]
-fn a_users_services_run_as_the_user_and_end_with_the_program() -> Result<()> {
-    let mut here = one_end("owners")?;
-    let server = serve(&here)?;
-    let client = connect(&here)?;
+/// The user's server and a session of it, sessions of others, and the handlers of both.
+struct Both {
+    server: Process,
+    client: TcpStream,
+    group: Group,
+    users_own: i64,
+    systems: i64,
+}
+
+fn both(here: &OneEnd) -> Result<Both> {
+    let server = serve(here)?;
+    let client = connect(here)?;
     echo(&client)?;
     let group = here.open(2, &Plan::gentle())?;
     here.change(&["put", "+count"], "put", 2)?;
-    let [users_own, systems] = [handler(&here, PORT)?, handler(&here, 9000)?];
+    Ok(Both {
+        server,
+        client,
+        group,
+        users_own: handler(here, PORT)?,
+        systems: handler(here, 9000)?,
+    })
+}
+
+#[test]
+fn a_users_services_run_as_the_user_and_end_with_the_program() -> Result<()> {
+    let mut here = one_end("owners")?;
+    let Both {
+        server,
+        client,
+        group,
+        users_own,
+        systems,
+    } = both(&here)?;
     ensure!(users(users_own)? == [USER; 4], "{:?}", users(users_own));
     ensure!(users(systems)? == [NOBODY; 4], "{:?}", users(systems));
 
@@ -124,12 +149,13 @@ fn a_users_services_run_as_the_user_and_end_with_the_program() -> Result<()> {
 #[test]
 fn a_users_handler_that_dies_takes_no_session_of_others() -> Result<()> {
     let here = one_end("ownerdies")?;
-    let server = serve(&here)?;
-    let client = connect(&here)?;
-    echo(&client)?;
-    let group = here.open(2, &Plan::gentle())?;
-    here.change(&["put", "+count"], "put", 2)?;
-    let [users_own, systems] = [handler(&here, PORT)?, handler(&here, 9000)?];
+    let Both {
+        server,
+        client,
+        group,
+        users_own,
+        systems,
+    } = both(&here)?;
     kill(Pid::from_raw(users_own as i32), Signal::SIGKILL)?;
     // A program that runs with services does not go on without them.
     let heard = (&client).read(&mut [0]);

@@ -134,6 +134,8 @@ pub(super) async fn start_handler(
 ) -> Result<Started, Cause> {
     let started = handlers::start(folder, owner).await;
     let started = started.map_err(|failed| failed.explain().cause())?;
+    // Not short: a change waits for it, and on a slow host it would take too long at normal priority.
+    // The host's programs get a processor late meanwhile, once per handler.
     let attach = spawn_short(move || {
         agent
             .attach_handler(&started.place.link)
