@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use dysco_netns::delay::Delay;
-use dysco_netns::fleet::{Daemon, Fleet};
+use dysco_netns::fleet::{Daemon, Fleet, PRELOADED};
 use dysco_netns::haproxy::Config;
 use dysco_netns::{Lab, Process, Role};
 
@@ -83,8 +83,8 @@ impl Stage {
             listener: Listener::start(&lab, server())?,
             haproxy: haproxy.start(&lab.proxy, |haproxy| haproxy)?,
             daemons: [
-                fleet.start(&lab, Role::Client, "")?,
-                fleet.start(&lab, Role::Server, "")?,
+                fleet.start(&lab, Role::Client, PRELOADED)?,
+                fleet.start(&lab, Role::Server, PRELOADED)?,
             ],
             fleet,
             lab,

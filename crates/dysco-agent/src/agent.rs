@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, Queue};
+use aya::{Ebpf, Pod};
 use dysco_common::rule::{MAX_RULES, Rule, Rules};
 use dysco_common::{Counter, FlowKey, Path as FlowPath, Session, State, Translation};
 use nix::fcntl::Flock;
@@ -64,6 +64,8 @@ pub struct Agent {
     /// [`State::Closed`], by which the next process recognizes them if this one is killed.
     quarantine: Mutex<Quarantine>,
     pub(crate) loaded: Mutex<Loaded>,
+    /// The programs for sessions with handlers. None until they are loaded.
+    pub(crate) handlers: Mutex<Option<Ebpf>>,
     /// Not 0 while the events include sessions that open.
     watched: Mutex<Array<MapData, u32>>,
     /// Lock that reserves the pins for this agent.

@@ -101,14 +101,9 @@ const DETOURS: [(u32, &str); 2] = [
     (program::INGRESS, "dysco_detour_in"),
 ];
 
-/// Loads the programs for sessions with a detour, and attaches the one for packets of handlers to a
-/// link. Replaces those of an earlier run.
-pub fn attach_handler(
-    mut ebpf: Ebpf,
-    dir: &Path,
-    interface: &str,
-    how: Attach,
-) -> Result<(), AgentError> {
+/// Loads the programs for sessions with a detour. Those that continue the programs of the interfaces
+/// replace those of an earlier run.
+pub fn load_handlers(mut ebpf: Ebpf) -> Result<Ebpf, AgentError> {
     for (name, _) in HANDLER {
         load_classifier(&mut ebpf, name)?;
     }
@@ -121,7 +116,17 @@ pub fn attach_handler(
             .set(index, fd, 0)
             .map_err(map_error("write", "DETOUR_PROGRAMS"))?;
     }
-    attach_hooks(&mut ebpf, dir, interface, how, &HANDLER).map(|_| ())
+    Ok(ebpf)
+}
+
+/// Attaches the program for packets of handlers to a link, or replaces that of an earlier run.
+pub fn attach_handler(
+    loaded: &mut Ebpf,
+    dir: &Path,
+    interface: &str,
+    how: Attach,
+) -> Result<(), AgentError> {
+    attach_hooks(loaded, dir, interface, how, &HANDLER).map(|_| ())
 }
 
 /// Attaches the programs of the packet plane's services to an interface, before the others, or

@@ -4,6 +4,7 @@ mod memory;
 mod numbers;
 pub(crate) mod records;
 
+use aya::Ebpf;
 use dysco_common::detour::{Detour, MAX_DETOURS, Way, phase};
 use dysco_common::policy::{run_name, run_of};
 use dysco_common::{State, View};
@@ -27,16 +28,38 @@ pub struct DetourLink {
 }
 
 impl Agent {
-    /// Loads the programs for sessions with handlers, and puts the one for handlers' packets on this
-    /// host's end of the link to their namespace. Takes about half a second, and holds no lock.
+    /// Loads the programs for sessions with handlers, unless they are loaded. Takes up to a second of
+    /// a processor. Holds a lock for which no one else waits but [`Agent::attach_handler`].
+    ///
+    /// # Errors
+    /// If the kernel refuses a program.
+    pub fn load_handlers(&self) -> Result<(), AgentError> {
+        self.with_handlers(|_| Ok(()))
+    }
+
+    /// Puts the program for handlers' packets on this host's end of the link to their namespace, and
+    /// loads the programs first unless they are loaded.
     ///
     /// # Errors
     /// If the kernel refuses a program, or its place.
     pub fn attach_handler(&self, interface: &str) -> Result<(), AgentError> {
         let attach = self.attached().first().map(|one| one.attach);
-        let programs = lock(&self.loaded).for_handlers();
         let how = attach.unwrap_or_default();
-        attach::attach_handler(programs.open()?, &self.dir, interface, how)
+        self.with_handlers(|programs| {
+            attach::attach_handler(programs, &self.dir, interface, how)
+        })
+    }
+
+    fn with_handlers<T>(
+        &self,
+        on: impl FnOnce(&mut Ebpf) -> Result<T, AgentError>,
+    ) -> Result<T, AgentError> {
+        let mut handlers = lock(&self.handlers);
+        if let Some(programs) = handlers.as_mut() {
+            return on(programs);
+        }
+        let programs = lock(&self.loaded).for_handlers();
+        on(handlers.insert(attach::load_handlers(programs.open()?)?))
     }
 
     /// Takes the program off the link again.

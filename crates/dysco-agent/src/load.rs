@@ -107,8 +107,7 @@ impl Loaded {
         }
     }
 
-    /// Returns what the programs for sessions with handlers are opened by. Most hosts never need
-    /// them, and every start would take longer.
+    /// Returns what the programs for sessions with handlers are opened by.
     pub(crate) fn for_handlers(&self) -> ForHandlers {
         ForHandlers {
             globals: self.globals.clone(),

@@ -81,6 +81,7 @@ pub(crate) fn check_for(
         services: Services {
             users: file.services.users,
             invitations: file.services.invitations.unwrap_or(true),
+            preload: file.services.preload.unwrap_or(true),
         },
         scheduling: Scheduling {
             realtime: file.scheduling.realtime.unwrap_or(true),

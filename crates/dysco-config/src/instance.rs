@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use dysco_api::Mode;
 
 use super::{
-    Api, Chain, Config, Control, DataPlane, Fleet, METRICS_SOCKET, Metrics, Removal, Shim,
+    Api, Chain, Config, Control, DataPlane, Fleet, METRICS_SOCKET, Metrics, Removal, Services,
+    Shim,
 };
 
 /// Directory of the instances, beside the API socket and in the directory of pins.
@@ -121,6 +122,11 @@ impl Config {
             api: Api {
                 socket: places.socket(),
                 ..self.api
+            },
+            // There may be hundreds of instances, and few need the programs.
+            services: Services {
+                preload: false,
+                ..self.services
             },
             ..self
         }

@@ -244,6 +244,8 @@ pub struct Services {
     pub users: Vec<String>,
     /// True if other hosts may put services at both ends into their sessions with this host.
     pub invitations: bool,
+    /// True if the programs for sessions with handlers are loaded at the start.
+    pub preload: bool,
 }
 
 /// A listener of a proxy on this host.

@@ -136,6 +136,7 @@ pub struct Services {
     #[serde(default)]
     pub users: Vec<String>,
     pub invitations: Option<bool>,
+    pub preload: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]

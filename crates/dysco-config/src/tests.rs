@@ -100,6 +100,7 @@ fn a_short_file_gets_the_documented_defaults() {
     assert_eq!(config.removal.ports.to_string(), "61000-64999");
     assert_eq!(config.removal.state_dir, Path::new("/run/dysco/state"));
     assert!(config.services.users.is_empty() && config.services.invitations);
+    assert!(config.services.preload);
     let watch = (config.watch.moments, config.watch.bytes);
     assert_eq!(watch, (8, 16384));
     let times = (config.watch.window, config.watch.limit);

@@ -16,6 +16,9 @@ const LOOK: Duration = Duration::from_secs(1);
 const MUCH: f64 = 0.7;
 /// Lowest priority of the real-time policies.
 const PRIORITY: i32 = 1;
+/// Nice value of heavy work: ten times the weight of other threads (`sched_prio_to_weight`,
+/// kernel/sched/core.c).
+const HEAVY: i32 = -10;
 
 /// Scheduling of the engine's thread.
 pub struct Turns {
@@ -98,11 +101,38 @@ pub fn spawn_short<T: Send + 'static>(
 pub fn spawn_long<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {
-    tokio::task::spawn_blocking(|| at_ease(work))
+    tokio::task::spawn_blocking(|| at_ease(|_| work()))
 }
 
-/// Runs long work under the usual policy.
-fn at_ease<T>(work: impl FnOnce() -> T) -> T {
+/// Runs work that a change waits for, and that may take a processor for a second, as [`heavy`] does,
+/// on a thread that may block.
+#[expect(clippy::disallowed_methods)]
+pub fn spawn_heavy<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> tokio::task::JoinHandle<T> {
+    tokio::task::spawn_blocking(|| heavy(work))
+}
+
+/// Runs work on this thread under the usual policy, with most of a processor's time. Before all
+/// others, it would keep a processor from their packets until it ends; as one of many, it would take
+/// ten times as long on a busy host.
+pub fn heavy<T>(work: impl FnOnce() -> T) -> T {
+    struct Back(i32);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            let _ = set_nice(self.0);
+        }
+    }
+    at_ease(|eased| {
+        // Where the operator wants no thread before others, this one is none either.
+        let before = if eased { nice() } else { HEAVY };
+        let _back = (before > HEAVY && set_nice(HEAVY).is_ok()).then(|| Back(before));
+        work()
+    })
+}
+
+/// Runs work under the usual policy. Tells it whether this thread had another one.
+fn at_ease<T>(work: impl FnOnce(bool) -> T) -> T {
     struct Back;
     impl Drop for Back {
         fn drop(&mut self) {
@@ -110,8 +140,23 @@ fn at_ease<T>(work: impl FnOnce() -> T) -> T {
         }
     }
     let first = policy() & !libc::SCHED_RESET_ON_FORK == libc::SCHED_RR;
-    let _back = (first && set(libc::SCHED_OTHER).is_ok()).then(|| Back);
-    work()
+    let back = (first && set(libc::SCHED_OTHER).is_ok()).then(|| Back);
+    work(back.is_some())
+}
+
+/// Returns the calling thread's nice value.
+fn nice() -> i32 {
+    // SAFETY: no memory is passed; 0 is the calling thread.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+}
+
+/// Sets the calling thread's nice value.
+fn set_nice(value: i32) -> io::Result<()> {
+    // SAFETY: as in `nice`.
+    match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, value) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Returns the calling thread's policy.
@@ -182,14 +227,31 @@ mod tests {
             let first = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
             assert_eq!(policy(), first);
             assert_eq!(
-                at_ease(policy) & !libc::SCHED_RESET_ON_FORK,
+                at_ease(|_| policy()) & !libc::SCHED_RESET_ON_FORK,
                 libc::SCHED_OTHER
             );
             assert_eq!(policy(), first);
         });
         on_a_thread(|| {
             assert!(!take(false));
-            assert_eq!(at_ease(policy), libc::SCHED_OTHER);
+            assert_eq!(at_ease(|_| policy()), libc::SCHED_OTHER);
+        });
+    }
+
+    #[test]
+    fn heavy_work_leaves_others_their_share() {
+        on_a_thread(|| {
+            assert!(take(true), "the tests run as root");
+            let (first, before) = (policy(), nice());
+            let (policy_then, nice_then) = heavy(|| (policy(), nice()));
+            assert_eq!(policy_then & !libc::SCHED_RESET_ON_FORK, libc::SCHED_OTHER);
+            assert_eq!(nice_then, HEAVY);
+            assert_eq!((policy(), nice()), (first, before));
+        });
+        on_a_thread(|| {
+            assert!(!take(false));
+            let before = nice();
+            assert_eq!(heavy(|| (policy(), nice())), (libc::SCHED_OTHER, before));
         });
     }
 

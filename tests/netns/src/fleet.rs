@@ -24,6 +24,10 @@ pub fn built(name: &str) -> Result<PathBuf> {
     })
 }
 
+/// Part of a configuration: the programs for sessions with handlers are loaded at the start, as by
+/// default. Most daemons of a lab never need them, and there are thousands of daemons.
+pub const PRELOADED: &str = "[services]\npreload = true\n";
+
 /// The keys of a lab, and the folder with the files of `dyscod`.
 pub struct Fleet {
     dir: PathBuf,
@@ -153,9 +157,14 @@ impl Fleet {
             self.pki(host, &words)?;
         }
         let file = host.dir().join("dyscod.toml");
+        // See `PRELOADED`.
+        let services = match extra.contains("[services]") {
+            true => "",
+            false => "[services]\npreload = false\n\n",
+        };
         let text = format!(
             "[host]\naddresses = {addresses:?}\ninterfaces = {links:?}\n\n\
-             [control]\npki_dir = \"{out}\"\n\n{extra}\n"
+             {services}[control]\npki_dir = \"{out}\"\n\n{extra}\n"
         );
         fs::write(&file, text).with_context(|| format!("failed to write {}", file.display()))?;
         Ok(file)

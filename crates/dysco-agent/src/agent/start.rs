@@ -166,6 +166,7 @@ impl Agent {
                 ..Quarantine::default()
             }),
             loaded: Mutex::new(loaded),
+            handlers: Mutex::new(None),
             watched: Mutex::new(watched),
             _alone: alone,
         };

@@ -127,6 +127,7 @@ pub async fn run(config: Config, source: Source) -> Result<(), EngineError> {
     let host = &mut engine.core.host;
     host.services.take_up(&mut host.plane);
     host.services.take_up_runs(&host.plane);
+    host.services.preload(&host.plane);
     engine.core.host.ports.hold_ports(&engine.core.host.plane);
     engine.adopting.begin(&engine.core.host.plane, None);
     engine.core.host.start_store();

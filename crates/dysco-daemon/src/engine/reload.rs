@@ -223,6 +223,7 @@ impl Engine {
         self.core.machine().answer_asks_locally(local);
         let sees_more = before.track != taken.track || only_in(&taken, &before).next().is_some();
         self.core.host.plane.config = taken;
+        self.core.host.services.preload(&self.core.host.plane);
         if sees_more {
             self.adopting.begin(&self.core.host.plane, None);
         }

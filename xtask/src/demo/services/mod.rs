@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use dysco_netns::fleet::{Daemon, Fleet};
+use dysco_netns::fleet::{Daemon, Fleet, PRELOADED};
 use dysco_netns::{Family, Lab, Role, capture, counters, wait};
 use serde::Serialize;
 use serde_json::Value;
@@ -241,8 +241,8 @@ impl Stage {
         let fleet = Fleet::with_programs(&lab, programs)?;
         Ok(Stage {
             daemons: [
-                fleet.start(&lab, Role::Client, "")?,
-                fleet.start(&lab, Role::Server, "")?,
+                fleet.start(&lab, Role::Client, PRELOADED)?,
+                fleet.start(&lab, Role::Server, PRELOADED)?,
             ],
             fleet,
             lab,

@@ -12,7 +12,7 @@ use dysco_agent::{Agent, DetourLink, Routes, Start, links};
 use dysco_common::Session;
 use dysco_explain::{Cause, Explain};
 use dysco_runner::protocol::{Client, Report, Request};
-use dysco_scheduling::{spawn_long, spawn_short};
+use dysco_scheduling::{spawn_heavy, spawn_long};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::sync::mpsc;
@@ -125,8 +125,18 @@ fn listen(owner: Owner, pid: i32, client: &Client, answers: &mpsc::UnboundedSend
     let _ = tell(None);
 }
 
-/// Starts the handler of an owner, and loads the programs that lead packets there. The engine does not
-/// wait while the kernel verifies them.
+/// Loads the programs for sessions with handlers, for the first of them. The kernel takes up to a
+/// second of a processor to verify them.
+pub(super) fn preload(agent: Arc<Agent>) {
+    spawn_heavy(move || {
+        if let Err(error) = agent.load_handlers() {
+            tracing::error!("no session can have a handler: {}", error.explain().cause());
+        }
+    });
+}
+
+/// Starts the handler of an owner, and lets packets come from there. The engine does not wait while
+/// the kernel verifies the programs.
 pub(super) async fn start_handler(
     folder: &Path,
     agent: Arc<Agent>,
@@ -134,9 +144,8 @@ pub(super) async fn start_handler(
 ) -> Result<Started, Cause> {
     let started = handlers::start(folder, owner).await;
     let started = started.map_err(|failed| failed.explain().cause())?;
-    // Not short: a change waits for it, and on a slow host it would take too long at normal priority.
-    // The host's programs get a processor late meanwhile, once per handler.
-    let attach = spawn_short(move || {
+    // The kernel verifies the programs first, unless they are loaded.
+    let attach = spawn_heavy(move || {
         agent
             .attach_handler(&started.place.link)
             .map(|()| started)

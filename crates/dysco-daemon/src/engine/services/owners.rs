@@ -6,7 +6,7 @@ use dysco_agent::Start;
 use dysco_explain::{Cause, Explain};
 
 use super::done::Done;
-use super::handler::{Handler, make, speaking, start_handler};
+use super::handler::{Handler, make, preload, speaking, start_handler};
 use super::{Serviced, Services, Stage};
 use crate::engine::{Answer, Plane};
 use crate::handlers::{self, Owner, Place, Started};
@@ -71,6 +71,14 @@ impl Services {
             // The engine may have ended.
             let _ = answers.send(Answer::Service(Box::new(Done::Started(owner, started))));
         });
+    }
+
+    /// Loads the programs for sessions with handlers if the configuration says so. Does nothing if
+    /// they are loaded.
+    pub(in crate::engine) fn preload(&self, plane: &Plane) {
+        if plane.config.services.preload {
+            preload(plane.agent.clone());
+        }
     }
 
     /// Starts a handler in the place of one that has ended, where its sockets are.

@@ -7,6 +7,7 @@ use dysco_common::View;
 use dysco_common::detour::{Detour, phase};
 use dysco_explain::Explain;
 use dysco_runner::protocol::{Request, State};
+use dysco_scheduling::heavy;
 
 use super::handler::{mirror, slot_of};
 use super::pair::Paired;
@@ -34,7 +35,7 @@ impl Services {
         }
         for found in found {
             let owner = found.place.owner;
-            let attached = plane.agent.attach_handler(&found.place.link);
+            let attached = heavy(|| plane.agent.attach_handler(&found.place.link));
             let found = attached.map(|()| found);
             self.started(plane, owner, found.map_err(|error| error.explain().cause()));
             if let Some(handler) = self.handlers.get(&owner)
