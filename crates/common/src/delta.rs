@@ -2,7 +2,7 @@
 //! and their comparison with the sequence numbers.
 
 use crate::seq::after;
-use crate::session::{Session, Translation};
+use crate::session::{Session, Translation, translation};
 
 /// Difference between the numbers of a stream on the two sides of a middlebox: bytes added, or, if
 /// negative, bytes removed, modulo 2^32 like the numbers.
@@ -120,7 +120,11 @@ impl Session {
     /// change that failed may have left another one.
     pub fn carried(&self) -> Translation {
         if self.alias().is_some() || self.two.chained != 0 {
-            self.translation
+            Translation {
+                // A detour is of one entry.
+                flags: self.translation.flags & !translation::DETOUR,
+                ..self.translation
+            }
         } else {
             Translation::default()
         }

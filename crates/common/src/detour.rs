@@ -29,11 +29,14 @@ mod from_end;
 mod from_socket;
 #[cfg(test)]
 mod tests;
+mod window;
 
 pub use from_end::{FromEnd, Header, from_end};
 pub use from_socket::from_socket;
+pub use window::keep_in_window;
 
 use crate::seq::{after, before};
+use crate::session::Session;
 
 /// Number of sessions of a host that may have a detour at a time.
 pub const MAX_DETOURS: u32 = 4096;
@@ -94,6 +97,17 @@ pub mod cut {
     pub const REVOKED: u32 = 3;
 }
 
+/// Values of [`Way::late_set`].
+pub mod late {
+    /// Nothing is kept.
+    pub const NONE: u32 = 0;
+    /// `late` is valid, and `late_edge` is the right edge of the window that goes with it.
+    pub const ACK: u32 = 1;
+    /// `late_edge` is the right edge of the receiver's window, in its numbers. Kept while the direction
+    /// goes through the sockets, and until its receiver has all of that data.
+    pub const EDGE: u32 = 2;
+}
+
 /// One direction of a session with a detour.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -125,11 +139,11 @@ pub struct Way {
     /// `edge` is valid.
     pub edge_set: u32,
     /// Highest acknowledgement of the new route's first receiver, which the sender has not been
-    /// shown yet; valid if `late_set` is not 0.
+    /// shown yet; valid by `late_set`.
     pub late: u32,
-    /// Right edge of the window that goes with `late`.
+    /// Right edge of a window, as `late_set` says.
     pub late_edge: u32,
-    /// `late` is valid.
+    /// A value of [`late`].
     pub late_set: u32,
     /// Highest acknowledgement that the last socket has been shown, in the receiver's numbers. Before
     /// the cutoff is set: `start`, as `from_socket` is 0.
@@ -143,7 +157,8 @@ pub struct Way {
     pub received: u32,
 }
 
-/// A session with a detour. The entry of the session's own five-tuple has the state `Detour`.
+/// A session with a detour. The entry of the session's own five-tuple has the state `Detour`, or the flag
+/// `translation::DETOUR`.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Detour {
@@ -218,7 +233,7 @@ impl Way {
             edge_set: 0,
             late: 0,
             late_edge: 0,
-            late_set: 0,
+            late_set: late::NONE,
             told: start,
             through: start,
             released: 0,
@@ -233,6 +248,16 @@ impl Way {
         way.set_cut();
         way.cut_set = cut::SET;
         way
+    }
+
+    /// Sets what a change to the direct route begins with, before its phase is written. `released` says
+    /// that the sender may hear the new route at once. The receiver's window stays known.
+    pub const fn begin_to_leave(&mut self, released: bool) {
+        self.released = released as u32;
+        self.received = 0;
+        if self.late_set != late::EDGE {
+            self.late_set = late::NONE;
+        }
     }
 
     /// True while the direction has two routes.
@@ -290,6 +315,18 @@ impl Way {
         }
     }
 
+    /// True if the sender has sent all data before the cutoff of a direction that leaves, and the
+    /// receiver does not have it: the last sockets still send it. A packet without data has their
+    /// number then, and not that of the sender. It may be beyond the receiver's window, for which the
+    /// receiver, and a firewall on the way, would ignore what it acknowledges (RFC 9293, 3.10.7.4).
+    #[inline(always)]
+    const fn has_overtaken(&self, next: u32) -> bool {
+        self.phase == phase::LEAVING
+            && self.is_cut()
+            && self.received == 0
+            && !before(next, self.cut)
+    }
+
     /// Returns the routes that count. Comparisons with a cutoff end with the change: user space may
     /// be away for so long that the numbers exceed the range of comparison.
     #[inline(always)]
@@ -341,10 +378,10 @@ impl Way {
     /// Keeps an acknowledgement of the new route's first receiver until the sender may be shown it.
     #[inline(always)]
     fn keep(&mut self, ack: u32, edge: u32) {
-        if self.late_set == 0 || !before(ack, self.late) {
+        if self.late_set != late::ACK || !before(ack, self.late) {
             self.late = ack;
             self.late_edge = edge;
-            self.late_set = 1;
+            self.late_set = late::ACK;
         }
     }
 
@@ -353,7 +390,7 @@ impl Way {
     #[inline(always)]
     fn release(&mut self) {
         self.released = 1;
-        if self.late_set != 0 {
+        if self.late_set == late::ACK {
             let (late, edge) = (self.late, self.late_edge);
             self.show(late, edge);
         }
@@ -365,6 +402,20 @@ impl Way {
     const fn window(&self, edge: u32, scale: u8) -> u16 {
         let edge = if self.edge_set != 0 { self.edge } else { edge };
         scaled(edge.wrapping_sub(self.shown), scale)
+    }
+}
+
+/// Returns a number that is at least the one after all data that an end has sent without a detour,
+/// in the numbers of this end, as far as the entry has it. For a direction that is about to change
+/// its route.
+#[inline(always)]
+pub const fn highest(s: &Session, d: &Detour, of: End) -> u32 {
+    match of {
+        End::Remote => s.rcv_max,
+        End::Local if !s.detours_before_path() => s.snd_max,
+        // The entry has the numbers of the other side of the services.
+        End::Local if d.out.phase == phase::ENTERING => s.snd_max.wrapping_sub(d.out.shift),
+        End::Local => d.out.sent,
     }
 }
 

@@ -14,6 +14,8 @@ pub const RELAYED_TEACHES: u32 = 0xd75c_0c0d;
 pub const UNROUTED: u32 = 0xd75c_0c0f;
 /// A packet of a session with a detour that a program has delivered. It enters unchanged.
 pub const DELIVERED: u32 = 0xd75c_0c11;
+/// A packet of a session with a detour that has had it. It leaves by the session's path.
+pub const DETOURED: u32 = 0xd75c_0c12;
 /// A packet that is relayed and still has to find its path.
 pub const STEERED: u32 = 0xd75c_0c0e;
 

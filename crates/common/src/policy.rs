@@ -61,7 +61,7 @@ pub struct PolicyRule {
     pub families: u8,
     /// An [`Otherwise`].
     pub otherwise: u8,
-    /// Not 0 if sessions get services before their first byte. The rule then has no chain.
+    /// A value of [`serves`].
     pub serves: u8,
     /// Not 0 if only the sessions of `user` match.
     pub of_user: u8,
@@ -69,6 +69,16 @@ pub struct PolicyRule {
     pub generation: u32,
     /// Hosts of the chain; none for sessions without a chain.
     pub chain: Chain,
+}
+
+/// Time at which the sessions of a rule get services. Values of [`PolicyRule::serves`].
+pub mod serves {
+    /// They get none.
+    pub const NEVER: u8 = 0;
+    /// Before their first byte. The rule has no chain.
+    pub const FROM_FIRST_BYTE: u8 = 1;
+    /// Once their chain is open: only user space looks at it.
+    pub const ONCE_OPEN: u8 = 2;
 }
 
 impl PolicyRule {

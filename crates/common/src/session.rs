@@ -94,6 +94,10 @@ pub mod translation {
     /// SACK blocks keep the other session's numbers: a fault, for the test that shows the value of
     /// their translation.
     pub const LEAVE_SACK: u32 = 4;
+    /// The session has services between the local end and the path: its packets take a detour
+    /// (`crate::detour`) before they take the path, and after they have left it. Entry and path have
+    /// the numbers of the remote end's side of the detour.
+    pub const DETOUR: u32 = 8;
 }
 
 /// The entry of a session. User space maps the array and writes single words. The programs write
@@ -302,6 +306,18 @@ impl Session {
         } else {
             None
         }
+    }
+
+    /// Returns true if its packets take a detour before they take a path of other addresses.
+    #[inline(always)]
+    pub const fn detours_before_path(&self) -> bool {
+        self.translation.flags & translation::DETOUR != 0
+    }
+
+    /// Returns true if its packets take a detour.
+    #[inline(always)]
+    pub const fn has_detour(&self) -> bool {
+        self.state == State::Detour as u32 || self.detours_before_path()
     }
 
     /// Returns true if the session is older than the data plane, which saw no SYN of it.

@@ -5,7 +5,7 @@ mod numbers;
 pub(crate) mod records;
 
 use aya::Ebpf;
-use dysco_common::detour::{Detour, MAX_DETOURS, Way, phase};
+use dysco_common::detour::{Detour, End, MAX_DETOURS, Way, highest, phase};
 use dysco_common::policy::{run_name, run_of};
 use dysco_common::{State, View};
 
@@ -45,9 +45,7 @@ impl Agent {
     pub fn attach_handler(&self, interface: &str) -> Result<(), AgentError> {
         let attach = self.attached().first().map(|one| one.attach);
         let how = attach.unwrap_or_default();
-        self.with_handlers(|programs| {
-            attach::attach_handler(programs, &self.dir, interface, how)
-        })
+        self.with_handlers(|programs| attach::attach_handler(programs, &self.dir, interface, how))
     }
 
     fn with_handlers<T>(
@@ -131,7 +129,13 @@ impl Agent {
         let index = lock(&self.detours.free).pop_first();
         let index = index.ok_or(AgentError::NoDetour)?;
         let [a, b, c, d, e, f] = link.address;
-        let out = (start.out, at.shift_out, at.sent_out, at.shown_out);
+        let acked = start.acked.filter(|_| before.is_none());
+        let out = (
+            start.out,
+            at.shift_out,
+            at.sent_out,
+            acked.unwrap_or(at.shown_out),
+        );
         let back = (start.back, at.shift_back, at.sent_back, at.shown_back);
         let enters = |(start, shift, sent, shown), at_once| match (silent, at_once) {
             (true, true) => Way::from_first_byte(start, shift, sent),
@@ -158,7 +162,10 @@ impl Agent {
             self.free_record(index);
             return Err(error);
         }
-        self.memory().set_state(slot, State::Detour);
+        match self.session(slot).view() {
+            View::NewPath(_) => self.memory().detour_before_path(slot, true),
+            _ => self.memory().set_state(slot, State::Detour),
+        }
         if let Some(earlier) = earlier {
             self.free_record(earlier);
         }
@@ -172,10 +179,11 @@ impl Agent {
     pub fn settle_detour(&self, slot: u32, still: bool) -> Option<Detour> {
         let index = self.detours.index(slot)?;
         if still {
-            let s = self.session(slot);
-            self.detours.memory.cut(index, true, s.snd_max);
-            if self.detours.memory.read(index).paired == 0 {
-                self.detours.memory.cut(index, false, s.rcv_max);
+            let (s, d) = (self.session(slot), self.detours.memory.read(index));
+            let at = |end| highest(&s, &d, end);
+            self.detours.memory.cut(index, true, at(End::Local));
+            if d.paired == 0 {
+                self.detours.memory.cut(index, false, at(End::Remote));
             }
         }
         let d = self.detours.memory.read(index);
@@ -241,9 +249,13 @@ impl Agent {
         if !direct || d.out.shift | d.back.shift != 0 {
             return false;
         }
-        // The entry has the acknowledgements of before. Nobody repeats those that came since.
-        self.memory().set_acks(slot, d.back.shown, d.out.shown);
-        self.memory().set_state(slot, State::Tracked);
+        if self.session(slot).detours_before_path() {
+            self.memory().detour_before_path(slot, false);
+        } else {
+            // The entry has the acknowledgements of before. Nobody repeats those that came since.
+            self.memory().set_acks(slot, d.back.shown, d.out.shown);
+            self.memory().set_state(slot, State::Tracked);
+        }
         self.forget_detour(slot);
         true
     }
@@ -265,11 +277,17 @@ impl Agent {
     /// True if a session of this slot may enter a detour, as far as its entry shows.
     pub fn may_enter_detour(&self, slot: u32) -> bool {
         let s = self.session(slot);
+        if s.has_detour() {
+            let d = self.detour(slot);
+            return d
+                .is_some_and(|d| d.out.phase == phase::DIRECT && d.back.phase == phase::DIRECT);
+        }
         match s.view() {
             View::Tracked | View::Held => true,
-            View::Detoured => self
-                .detour(slot)
-                .is_some_and(|d| d.out.phase == phase::DIRECT && d.back.phase == phase::DIRECT),
+            // A host inside a chain has two paths, and no end.
+            View::NewPath(route) => {
+                route.relay.is_none() && route.joined.is_none() && route.other.is_none()
+            }
             _ => false,
         }
     }

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 
-use dysco_common::session::{Two, life};
+use dysco_common::session::{Two, life, translation};
 use dysco_common::{Session, ShortKey, State, view};
 
 use crate::error::AgentError;
@@ -208,6 +208,17 @@ impl Memory {
         for (field, value) in fields {
             self.word(field).store(value, Ordering::Release);
         }
+    }
+
+    /// Lets a session take a detour before its path, or not any more. No program writes the word.
+    pub(crate) fn detour_before_path(&self, slot: u32, detours: bool) {
+        // SAFETY: as in `is_in`.
+        let field = unsafe { &raw mut (*self.at(slot)).translation.flags };
+        let flags = self.word(field);
+        match detours {
+            true => flags.fetch_or(translation::DETOUR, Ordering::SeqCst),
+            false => flags.fetch_and(!translation::DETOUR, Ordering::SeqCst),
+        };
     }
 
     /// Sets the interface by which packets on an entry's path leave.

@@ -9,6 +9,8 @@ pub fn need_of(s: &Session) -> Option<Need> {
     let view = s.view();
     let closed = s.life.fin_out != 0 && s.life.fin_in != 0 && s.life.notified != 0;
     match view {
+        // Its handler may still have data.
+        View::NewPath(_) if s.detours_before_path() => view.meaning().need,
         View::NewPath(_) | View::Relayed(_) | View::Returned if closed || s.life.reset != 0 => None,
         _ => view.meaning().need,
     }

@@ -38,8 +38,13 @@ impl FromStr for ElementName {
     fn from_str(s: &str) -> Result<Self, Cause> {
         let host = s.parse::<HostName>().map(ElementName::Host);
         host.map_err(|_| {
-            Cause::new(format!("'{s}' names no element of a chain"))
-                .hint("give a host: 'self', an address, or a host name")
+            let cause = Cause::new(format!("'{s}' names no host"));
+            match s.starts_with('+') {
+                true => cause.hint(
+                    "put services into the sessions with 'dyscoctl service put', once their chain has changed",
+                ),
+                false => cause.hint("give 'self', an address, or a host name"),
+            }
         })
     }
 }

@@ -46,6 +46,9 @@ pub enum ServiceAction {
     Put {
         /// The services, in order from the end that opened the session. There is at least one.
         services: Vec<ServiceSpec>,
+        /// True if the sessions pass hosts once their chain has changed. For a dry run before that.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        beside_hosts: bool,
     },
     /// Takes all services out.
     Take,
@@ -239,6 +242,7 @@ mod tests {
             all: false,
             filter: Filter::default(),
             action: ServiceAction::Put {
+                beside_hosts: false,
                 services: ["count", "shape=rate=20M"]
                     .map(|s| s.parse().unwrap())
                     .into(),

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use dysco_api::Mode;
 
 use super::{
-    Api, Chain, Config, Control, DataPlane, Fleet, METRICS_SOCKET, Metrics, Removal, Services,
-    Shim,
+    Api, Chain, Config, Control, DataPlane, Fleet, METRICS_SOCKET, Metrics, Removal, Services, Shim,
 };
 
 /// Directory of the instances, beside the API socket and in the directory of pins.

@@ -5,14 +5,16 @@ use dysco_api::{
     ChainChange, ChangeRate, ElementName, Exit, FILTER_HELP, Filter, HostName, Reconfigure, Reply,
     Request, SessionName, StateKind, Which,
 };
-use dysco_explain::Cause;
 
 use super::context::Context;
 use super::exit::CliError;
 use super::remove;
+use elements::Elements;
 use result::{Done, exit, json, text};
 
+mod elements;
 mod result;
+mod with_services;
 
 /// Separator of hosts or kinds in one word.
 const WORDS: char = ',';
@@ -76,8 +78,13 @@ pub struct Args {
     /// These sessions: their ids, or LOCAL>REMOTE
     sessions: Vec<SessionName>,
 
-    /// The hosts of the new chain, in order, separated by commas; '' for none
-    #[arg(long, value_name = "HOSTS", required_unless_present = "without")]
+    /// The hosts of the new chain, in order, separated by commas; '' for none. A +SERVICE comes in
+    /// at this host's end, once the chain has changed
+    #[arg(
+        long,
+        value_name = "HOST|+SERVICE",
+        required_unless_present = "without"
+    )]
     chain: Option<Elements>,
 
     /// Remove this host from their chains, and keep the others
@@ -128,31 +135,18 @@ pub struct ReplaceArgs {
     common: Common,
 }
 
-/// Elements of a chain, separated by commas.
-#[derive(Clone, Debug)]
-struct Elements(Vec<ElementName>);
-
-impl std::str::FromStr for Elements {
-    type Err = Cause;
-
-    fn from_str(s: &str) -> Result<Self, Self::Err> {
-        let words = s
-            .split(WORDS)
-            .map(str::trim)
-            .filter(|word| !word.is_empty());
-        let elements = words.map(str::parse).collect::<Result<_, _>>();
-        elements.map(Elements)
-    }
-}
-
 /// Gives sessions another chain.
 pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let which = args.common.which(args.sessions);
-    let change = match (args.without, args.chain) {
-        (Some(element), _) => ChainChange::Remove(element),
-        (None, chain) => ChainChange::Become(chain.map(|all| all.0).unwrap_or_default()),
+    let elements = args.chain.unwrap_or_default();
+    let change = match args.without {
+        Some(element) => ChainChange::Remove(element),
+        None => ChainChange::Become(elements.hosts),
     };
-    ask(context, which, change, &args.common)
+    match elements.services.as_slice() {
+        [] => ask(context, which, change, &args.common),
+        services => with_services::ask(context, which, change, services, &args.common),
+    }
 }
 
 /// Inserts a middlebox into sessions.
@@ -183,21 +177,35 @@ fn ask(
     chain: ChainChange,
     common: &Common,
 ) -> Result<Exit, CliError> {
+    let wait = common.wait || common.dry_run;
+    let done = carry_out(context, which, chain, common, wait, common.dry_run)?;
+    context.print(&json(&done)?, |_| text(&done, wait))?;
+    Ok(exit(&done))
+}
+
+/// Sends a request, and returns its result: the number of sessions alone, unless it waits.
+fn carry_out(
+    context: &Context,
+    which: Which,
+    chain: ChainChange,
+    common: &Common,
+    wait: bool,
+    dry_run: bool,
+) -> Result<Done, CliError> {
     let passed = passed(&which, &chain).cloned();
     let mut client = context.ask(&Request::Reconfigure(Reconfigure {
         which,
         chain,
         state: common.state.clone(),
         rate: common.rate,
-        dry_run: common.dry_run,
+        dry_run,
     }))?;
-    let wait = common.wait || common.dry_run;
     if wait {
         client.set_patience(Some(remove::LONGEST))?;
     }
     let bar = remove::progress(context.format);
     let mut done = Done {
-        dry_run: common.dry_run,
+        dry_run,
         accepted: 0,
         changes: Vec::new(),
     };
@@ -225,8 +233,7 @@ fn ask(
     {
         return Err(CliError::Unmet(host));
     }
-    context.print(&json(&done)?, |_| text(&done, wait))?;
-    Ok(exit(&done))
+    Ok(done)
 }
 
 /// Returns the host that the selected sessions must pass.

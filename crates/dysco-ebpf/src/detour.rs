@@ -8,6 +8,7 @@ mod from_handler;
 
 use aya_ebpf::programs::TcContext;
 use dysco_common::detour::HANDLER_ADDRESS;
+use dysco_common::seq::before;
 use dysco_common::{Counter, mark};
 
 use crate::maps::{self, Flow, Run, Scratch, count};
@@ -17,7 +18,7 @@ use crate::packet::{Direction, Found, Key, find, load};
 use crate::verdict::{Verdict, dropped};
 use crate::write;
 use change::{DROP, HANDLER, UNCHANGED};
-use from_end::{dysco_detour, dysco_detour_copy, dysco_route};
+use from_end::{dysco_detour, dysco_detour_copy, dysco_route, dysco_window};
 
 pub use from_handler::comes;
 
@@ -32,20 +33,26 @@ pub fn leaves(ctx: &TcContext) -> Verdict {
     let Some(Flow { s, slot, .. }) = maps::find(key) else {
         return Verdict::Drop;
     };
+    // The detour may end meanwhile, and the path remains.
+    let by_path = s.detours_before_path();
     if mark_of(ctx) == mark::COPY {
-        return copy_leaves(ctx, key, &found, slot);
+        return copy_leaves(ctx, key, &found, slot, by_path);
     }
     if outgoing::take(ctx, Run::Egress, key, &found).is_none() {
         return Verdict::Drop;
     }
-    if let Some((tsval, _)) = found.timestamps(ctx) {
+    if let Some((tsval, tsecr)) = found.timestamps(ctx) {
         s.tsval_out = tsval;
+        // A path does not keep the remote end's clock. The local end has it.
+        if by_path && (s.tsval_in == 0 || !before(tsecr, s.tsval_in)) {
+            s.tsval_in = tsecr;
+        }
     }
     let fate = judge(ctx, slot, Run::Egress);
     if fate != DROP && fate != UNCHANGED && !write::apply(ctx, Run::Egress as u32) {
         return dropped(Counter::DroppedError);
     }
-    verdict(ctx, fate, slot, Verdict::Pass)
+    verdict(ctx, fate, slot, directly(ctx, by_path))
 }
 
 /// Judges a packet of the remote end.
@@ -60,6 +67,7 @@ pub fn arrives(ctx: &TcContext) -> Verdict {
     let Some(Flow { s, slot, .. }) = maps::find(key) else {
         return Verdict::Drop;
     };
+    let by_path = s.detours_before_path();
     let mark = mark_of(ctx);
     if mark == mark::DELIVERED {
         set_mark(ctx, 0);
@@ -83,7 +91,7 @@ pub fn arrives(ctx: &TcContext) -> Verdict {
     if fate != DROP && fate != UNCHANGED && !write::apply(ctx, run) {
         return dropped(Counter::DroppedError);
     }
-    let direct = if fate == UNCHANGED {
+    let direct = if fate == UNCHANGED && !by_path {
         Verdict::Pass
     } else {
         Verdict::Changed
@@ -93,7 +101,7 @@ pub fn arrives(ctx: &TcContext) -> Verdict {
 
 /// Sends a copy of a packet of the local end, on its second pass.
 #[inline(always)]
-fn copy_leaves(ctx: &TcContext, key: &Key, found: &Found, slot: u32) -> Verdict {
+fn copy_leaves(ctx: &TcContext, key: &Key, found: &Found, slot: u32, by_path: bool) -> Verdict {
     if outgoing::take(ctx, Run::Copy, key, found).is_none() {
         return Verdict::Drop;
     }
@@ -102,13 +110,23 @@ fn copy_leaves(ctx: &TcContext, key: &Key, found: &Found, slot: u32) -> Verdict 
     if fate == DROP || !write::apply(ctx, Run::Copy as u32) {
         return Verdict::Drop;
     }
-    verdict(ctx, fate, slot, Verdict::Pass)
+    verdict(ctx, fate, slot, directly(ctx, by_path))
+}
+
+/// Lets a packet of the local end leave to the other end: by the session's path, if it has one.
+#[inline(always)]
+fn directly(ctx: &TcContext, by_path: bool) -> Verdict {
+    if !by_path {
+        return Verdict::Pass;
+    }
+    set_mark(ctx, mark::DETOURED);
+    Verdict::Past
 }
 
 #[inline(always)]
 fn judge(ctx: &TcContext, slot: u32, run: Run) -> u32 {
     let run = run as u32;
-    if dysco_route(slot, run) == 0 {
+    if dysco_route(slot, run) == 0 || dysco_window(slot, run) == 0 {
         return DROP;
     }
     // SAFETY: the program's own context.

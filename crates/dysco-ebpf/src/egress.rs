@@ -29,6 +29,10 @@ use both_paths::{header_copy, new_path, on_two_paths};
 
 /// Judges an outgoing packet that needs a closer look.
 #[inline(always)]
+#[expect(
+    clippy::too_many_lines,
+    reason = "two functions take more stack than kernels before 6.9 have"
+)]
 pub fn run(ctx: TcContext) -> Verdict {
     let mark = mark_of(&ctx);
     if mark == mark::RELAYED || mark == mark::RELAYED_TEACHES {
@@ -44,7 +48,8 @@ pub fn run(ctx: TcContext) -> Verdict {
         };
     }
     let steered = mark == mark::STEERED;
-    if steered {
+    let detoured = mark == mark::DETOURED;
+    if steered || detoured {
         set_mark(&ctx, 0);
     }
     let mut key = Key::default();
@@ -70,6 +75,12 @@ pub fn run(ctx: TcContext) -> Verdict {
         hop::learn(&ctx, s);
         return Verdict::Pass;
     }
+    #[cfg(not(feature = "headerless"))]
+    if s.detours_before_path() && !detoured {
+        cold_path();
+        maps::continue_in(&ctx, program::EGRESS);
+        return Verdict::Drop;
+    }
     if s.relay != 0 && !steered {
         cold_path();
         // The stack has no part in the session any longer.
@@ -90,6 +101,11 @@ pub fn run(ctx: TcContext) -> Verdict {
             track(&ctx, s, &found, slot);
             Verdict::Pass
         }
+        Some(State::NewPath) if detoured => {
+            cold_path();
+            // It may run inside of the run that made a copy, whose scratch memory is that of egress.
+            with_options(&ctx, Run::Copy, s, key, &found, slot)
+        }
         _ => {
             cold_path();
             in_rare_state(&ctx, s, mark, key, &found, slot)
@@ -108,7 +124,7 @@ fn in_rare_state(
     slot: u32,
 ) -> Verdict {
     match State::from_word(s.state) {
-        Some(State::NewPath) => with_options(ctx, s, key, found, slot),
+        Some(State::NewPath) => with_options(ctx, Run::Egress, s, key, found, slot),
         Some(State::Return) => send_dsr(ctx, s, key, found, slot),
         Some(State::TwoPaths) => on_two_paths(ctx, s, key, found, slot),
         Some(State::Tombstone) => {
@@ -157,13 +173,20 @@ fn is_stacks_own(ctx: &TcContext, s: &Session) -> bool {
 
 /// Translates a packet with SACK blocks or other options onto the new path.
 #[inline(always)]
-fn with_options(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
-    let Some(Scratch { change: c, .. }) = take(ctx, Run::Egress, key, found) else {
+fn with_options(
+    ctx: &TcContext,
+    run: Run,
+    s: &mut Session,
+    key: &Key,
+    found: &Found,
+    slot: u32,
+) -> Verdict {
+    let Some(Scratch { change: c, .. }) = take(ctx, run, key, found) else {
         return Verdict::Pass;
     };
     track(ctx, s, found, slot);
     new_path(s, &found.seg, c);
-    write(ctx, Run::Egress, Path::New, s)
+    write(ctx, run, Path::New, s)
 }
 
 /// Sends a reply directly to the client, unless it has FIN or RST.
@@ -173,7 +196,7 @@ fn send_dsr(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u3
         track(ctx, s, found, slot);
         return Verdict::Pass;
     }
-    with_options(ctx, s, key, found, slot)
+    with_options(ctx, Run::Egress, s, key, found, slot)
 }
 
 #[inline(always)]

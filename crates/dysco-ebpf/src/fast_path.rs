@@ -66,7 +66,7 @@ fn leaves<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
     if s.state != State::NewPath as u32 && s.state != State::Return as u32 {
         return None;
     }
-    if s.relay != 0 && !takes_mark(ctx) {
+    if s.relay != 0 && !takes_mark(ctx) || s.detours_before_path() {
         return None;
     }
     usually_sent(s, &p);
@@ -96,7 +96,7 @@ fn comes<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
         usually_arrived(s, &p);
         return Some(Verdict::Pass);
     }
-    let usual = s.relay == 0 && !pushes_nothing(&p.found.seg);
+    let usual = s.relay == 0 && !pushes_nothing(&p.found.seg) && !s.detours_before_path();
     if !new || s.state != State::NewPath as u32 || !usual {
         return None;
     }

@@ -8,6 +8,8 @@ use core::hint::cold_path;
 use aya_ebpf::programs::TcContext;
 #[cfg(not(feature = "headerless"))]
 use dysco_common::detour::program;
+#[cfg(not(feature = "headerless"))]
+use dysco_common::mark;
 use dysco_common::session::{Session, State};
 use dysco_common::tcp::{RST, SYN, Segment};
 use dysco_common::two_paths::{self, Anchor, ends_path, opens_windows};
@@ -19,6 +21,8 @@ use crate::icmp;
 use crate::incoming::track;
 use crate::learn;
 use crate::maps::{self, Flow, Run, Scratch, count};
+#[cfg(not(feature = "headerless"))]
+use crate::marks::mark_of;
 use crate::packet::{Direction, Found, Key, Packet, find, load};
 use crate::relay;
 use crate::second_path;
@@ -163,7 +167,7 @@ fn whole(ctx: &TcContext, flow: Flow, key: &Key, found: &Found) -> Verdict {
     if load(ctx, key, found, p).is_none() {
         return Verdict::Pass;
     }
-    match decide(ctx, flow, p, c, found) {
+    let verdict = match decide(ctx, flow, p, c, found) {
         Decision::Leave(verdict) => verdict,
         Decision::Write {
             counter,
@@ -179,7 +183,12 @@ fn whole(ctx: &TcContext, flow: Flow, key: &Key, found: &Found) -> Verdict {
                 dropped(failure)
             }
         }
+    };
+    #[cfg(not(feature = "headerless"))]
+    if matches!(verdict, Verdict::Detour) {
+        maps::continue_in(ctx, program::INGRESS);
     }
+    verdict
 }
 
 #[inline(always)]
@@ -281,6 +290,14 @@ fn by_own_path(
                 track(ctx, s, &Found { seg, ..*found }, slot);
             }
             from_old_path(s, p, c, slot)
+        }
+        // Of its services.
+        #[cfg(not(feature = "headerless"))]
+        Some(State::NewPath)
+            if s.detours_before_path()
+                && matches!(mark_of(ctx), mark::COPY_IN | mark::DELIVERED) =>
+        {
+            Decision::Leave(Verdict::Detour)
         }
         // A late packet on the path before. If a middlebox has left, that path does not count.
         Some(State::NewPath | State::Switching) if s.other_path != 0 && s.alias.is_none() => {

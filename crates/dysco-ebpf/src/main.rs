@@ -68,6 +68,9 @@ fn act(skb: *const __sk_buff, v: Verdict) -> i32 {
         Verdict::Deliver { ifindex } => unsafe {
             bpf_redirect(ifindex, BPF_F_INGRESS as u64) as i32
         },
+        // The other program did not take the packet.
+        #[cfg(not(feature = "headerless"))]
+        Verdict::Detour => TC_ACT_SHOT,
         Verdict::Drop => TC_ACT_SHOT,
     }
 }

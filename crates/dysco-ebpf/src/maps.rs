@@ -106,8 +106,7 @@ static DETOURS: Array<Detour> = Array::with_max_entries(MAX_DETOURS, BPF_F_MMAPA
 static DETOURED: HashMap<u32, u32> = HashMap::with_max_entries(MAX_DETOURS, BPF_F_NO_PREALLOC);
 
 /// Programs for packets of sessions with a detour, by `dysco_common::detour::program`. User space
-/// loads them with the first handler: few hosts need them, and the kernel would verify them at each
-/// start, once for every way that leads there.
+/// loads them apart from the others: the kernel would verify them once for every way that leads there.
 #[map]
 static DETOUR_PROGRAMS: ProgramArray = ProgramArray::with_max_entries(2, 0);
 

@@ -14,7 +14,7 @@ pub fn mark_of(ctx: &TcContext) -> u32 {
 pub fn is_marked(ctx: &TcContext) -> bool {
     matches!(
         mark_of(ctx),
-        mark::COPY | mark::RELAYED | mark::RELAYED_TEACHES | mark::UNROUTED
+        mark::COPY | mark::DETOURED | mark::RELAYED | mark::RELAYED_TEACHES | mark::UNROUTED
     )
 }
 

@@ -33,6 +33,9 @@ pub enum Verdict {
         /// The index of that interface.
         ifindex: u32,
     },
+    /// The packet has left its path, and continues in the program for sessions with a detour.
+    #[cfg(not(feature = "headerless"))]
+    Detour,
     /// The packet leaves past the stack, through the egress program, which finds its
     /// destination.
     Past,

@@ -8,8 +8,10 @@ use netlink_sys::{Socket, SocketAddr as Kernel, protocols::NETLINK_SOCK_DIAG};
 use super::diag::{
     ANSWER, BUFFER, COOKIE, HEAD, NLM_F_REQUEST, SOCK_DIAG_BY_FAMILY, of_one, split,
 };
-use super::sending::Bytes;
+use super::sending::{Bytes, Sending};
 
+/// Cookie of a request that names a socket by its five-tuple alone (`INET_DIAG_NOCOOKIE`).
+const ANY_COOKIE: u64 = u64::MAX;
 /// Number of requests in one message. The answers to all of them fit into a receive buffer of the
 /// default size.
 const TOGETHER: usize = 32;
@@ -55,6 +57,16 @@ pub fn infos(sockets: &[(FlowKey, u64)]) -> io::Result<Vec<Option<Bytes>>> {
         }
     }
     Ok(found)
+}
+
+/// Returns how many sequence numbers the peer of this thread's socket with this five-tuple has
+/// acknowledged ([`Sending::acked`]); `None` if there is no such socket.
+///
+/// # Errors
+/// If the kernel has no sock_diag for TCP.
+pub fn acknowledged(key: &FlowKey) -> io::Result<Option<u32>> {
+    let info = infos(&[(*key, ANY_COOKIE)])?.into_iter().flatten().next();
+    Ok(info.map(|info| Sending::read(&info, key.is_v6()).acked))
 }
 
 /// Returns the request for one socket.

@@ -57,6 +57,7 @@ use tokio::sync::broadcast;
 use tracing::warn;
 
 use blocking::{blocking, long};
+pub use infos::acknowledged;
 use port::HeldPort;
 
 use declared::{Declarations, declarations, label_sessions};

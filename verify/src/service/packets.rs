@@ -1,7 +1,7 @@
 //! Packets on their way: through the programs of the hosts, which apply the shipped decisions as
 //! `dysco-ebpf/src/detour.rs` does.
 
-use dysco_common::detour::{End, FromEnd, Header, Way, cut, from_end, from_socket};
+use dysco_common::detour::{End, FromEnd, Header, Way, cut, from_end, from_socket, keep_in_window};
 use dysco_common::tcp::{ACK, FIN, RST};
 
 use super::config::{Configuration, Seen};
@@ -141,6 +141,7 @@ impl World {
         }
         let mut out = FromEnd::default();
         from_end(d, from, &packet.segment(), 0, &mut out);
+        keep_in_window(d, from, &packet.segment(), 0, &mut out);
         if from == End::Local {
             seed::routes(config.seed, &d.out, &mut out);
         }

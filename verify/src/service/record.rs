@@ -154,7 +154,7 @@ impl Record {
             return;
         }
         way.next_shift = way.shift.wrapping_add(added);
-        (way.released, way.received, way.late_set) = (u32::from(released), 0, 0);
+        way.begin_to_leave(released);
         way.cut_set = cut::UNSET;
         way.phase = phase::LEAVING;
     }

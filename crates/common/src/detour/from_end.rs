@@ -91,6 +91,8 @@ pub fn from_end(d: &mut Detour, from: End, seg: &Segment, scale: u8, out: &mut F
     } else {
         route(way, seg.seq, seg.end())
     };
+    let next = seg.seq.wrapping_add(probes as u32);
+    let behind = !paired && way.has_overtaken(next);
     let (main, other) = if route.to_socket {
         (socket, direct)
     } else {
@@ -106,14 +108,15 @@ pub fn from_end(d: &mut Detour, from: End, seg: &Segment, scale: u8, out: &mut F
         true => Place::Socket,
         // Data of the direct route, whether its cutoff is known here or not.
         false if alone && (seg.span() > 0 || probes) => Place::Directly,
+        false if bare && behind => Place::Behind,
         false => Place::End,
     };
-    let next = seg.seq.wrapping_add(probes as u32);
     header(way, seg, next, &main, place, len, &mut out.main);
     out.main.seq = out.main.seq.wrapping_sub(probes as u32);
     out.copied = copied;
     if copied {
         let place = match route.to_socket {
+            true if behind => Place::Behind,
             true => Place::End,
             false => Place::Socket,
         };
@@ -373,6 +376,8 @@ enum Place {
     End,
     /// The other end, whatever its way's phase.
     Directly,
+    /// The other end, behind the data of the last socket.
+    Behind,
 }
 
 /// Returns the header of a packet of an end that takes `len` numbers from `seq` on.
@@ -390,6 +395,7 @@ fn header(
         Place::Socket => number_for_socket(way, seq),
         Place::End => number_for_end(way, seq),
         Place::Directly => seq.wrapping_add(way.direct_shift()),
+        Place::Behind => way.through,
     };
     let end = seq.wrapping_add(len);
     let to_socket = matches!(place, Place::Socket);

@@ -11,7 +11,7 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::{Detour, End, FromEnd, Way, cut, from_end, from_socket, phase};
+use super::{Detour, End, FromEnd, Way, cut, from_end, from_socket, keep_in_window, phase};
 use crate::tcp::{ACK, FIN, Segment};
 use tcp::{MSS, Packet, Tcp};
 
@@ -149,6 +149,10 @@ impl Net {
         }
         let mut out = FromEnd::default();
         from_end(&mut self.detour, ENDS[i], &p.seg, 0, &mut out);
+        keep_in_window(&mut self.detour, ENDS[i], &p.seg, 0, &mut out);
+        if out.dropped {
+            return;
+        }
         let mut main = p.clone();
         if let Some(keep) = out.keep {
             main.data.truncate(keep as usize);
@@ -295,7 +299,7 @@ impl Net {
             let added = self.handlers[i].added;
             let way = self.way(i);
             way.next_shift = way.shift.wrapping_add(added);
-            (way.released, way.received, way.late_set) = (0, 0, 0);
+            way.begin_to_leave(false);
             way.cut_set = cut::UNSET;
             way.phase = phase::LEAVING;
         }

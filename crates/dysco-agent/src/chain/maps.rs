@@ -6,7 +6,7 @@ use aya::maps::{Array, HashMap, MapData};
 use aya::{Ebpf, Pod};
 use dysco_common::chain::{Chain, Given, Hop, Shared, Token};
 use dysco_common::delta::DeclaredDelta;
-use dysco_common::policy::{InForce, MAX_RULES, PolicyRule, other_half};
+use dysco_common::policy::{InForce, MAX_RULES, PolicyRule, other_half, serves};
 use dysco_common::{Addr, Session};
 
 use crate::error::AgentError;
@@ -146,6 +146,7 @@ impl Chains {
             return None;
         }
         let rule = self.named(s.laid_by);
-        rule.filter(|rule| rule.serves == 0).map(|rule| rule.chain)
+        let led = rule.filter(|rule| rule.serves != serves::FROM_FIRST_BYTE);
+        led.map(|rule| rule.chain)
     }
 }

@@ -209,8 +209,12 @@ impl Memory {
             return;
         }
         next.store(shift.load(order).wrapping_add(added), order);
-        for (flag, value) in flags.into_iter().zip([released, false, false]) {
-            flag.store(u32::from(value), order);
+        // SAFETY: as in `read`.
+        let mut begun = unsafe { ptr::read_volatile(way) };
+        begun.begin_to_leave(released);
+        let values = [begun.released, begun.received, begun.late_set];
+        for (flag, value) in flags.into_iter().zip(values) {
+            flag.store(value, order);
         }
         set.store(cut::UNSET, order);
         phase.store(phase::LEAVING, order);

@@ -11,6 +11,9 @@ pub struct Start {
     pub out: u32,
     /// From the remote end to the local end.
     pub back: u32,
+    /// Number up to which the remote end has acknowledged, as the local end's socket has it. The
+    /// entry of a path with other addresses does not keep it.
+    pub acked: Option<u32>,
 }
 
 /// Numbers of the ends of a session, by direction, in the numbers of its sender.
@@ -30,11 +33,19 @@ pub struct Numbers {
     pub shift_back: u32,
 }
 
+/// Returns the highest number that the local end has sent by the direct route, as the entry has it.
+fn direct(s: &Session, d: &Detour) -> u32 {
+    match s.detours_before_path() {
+        false => s.snd_max,
+        true => s.snd_max.wrapping_sub(d.out.shift),
+    }
+}
+
 /// Returns the numbers of a session. Its record has more recent ones, if there is one.
 pub(super) fn of(s: &Session, d: Option<&Detour>) -> Numbers {
     match d {
         Some(d) => Numbers {
-            sent_out: max(d.out.sent, s.snd_max),
+            sent_out: max(d.out.sent, direct(s, d)),
             shown_out: d.out.shown,
             shift_out: d.out.shift,
             sent_back: max(d.back.sent, s.rcv_max),

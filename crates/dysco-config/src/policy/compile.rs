@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use dysco_common::chain::Chain;
-use dysco_common::policy::{Families, Otherwise, PolicyRule};
+use dysco_common::policy::{Families, Otherwise, PolicyRule, serves};
 use dysco_common::{Addr, Element};
 
 use super::{Elements, Known, Policy, Rule};
@@ -79,7 +79,11 @@ impl Rule {
                 otherwise: self.otherwise as u8,
                 // The length of the chain was checked before.
                 chain: Chain::of(&self.chain.hosts).unwrap_or_default(),
-                serves: u8::from(!self.chain.services.is_empty()),
+                serves: match (self.chain.services.is_empty(), self.chain.hosts.is_empty()) {
+                    (true, _) => serves::NEVER,
+                    (false, true) => serves::FROM_FIRST_BYTE,
+                    (false, false) => serves::ONCE_OPEN,
+                },
                 ..PolicyRule::default()
             }
         });
@@ -87,7 +91,7 @@ impl Rule {
     }
 
     fn of_compiled(rule: &PolicyRule) -> Option<Rule> {
-        if rule.serves != 0 || rule.has_opener() {
+        if rule.serves != serves::NEVER || rule.has_opener() {
             return None;
         }
         let prefix = |address, mask| prefix(address, mask, rule.families == Families::V4 as u8);

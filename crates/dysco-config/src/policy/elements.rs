@@ -14,11 +14,12 @@ use crate::values::{ChainElement, refuse};
 /// Maximum number of services of a rule.
 const MAX_SERVICES: usize = 8;
 
-/// Elements of the sessions of a rule: hosts, or services of the host that opens the session. A list
-/// of texts in the file: an address is a host, and a word that begins with `+` is a service.
+/// Elements of the sessions of a rule: hosts, and services of the host that opens the session. A list
+/// of texts in the file: an address is a host, and a word that begins with `+` is a service. The
+/// services are between the program and the first host, wherever they stand in the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Elements {
-    /// The hosts, in order.
+    /// The hosts, in order from this one.
     pub hosts: Vec<Element>,
     /// The services, in order from the program.
     pub services: Vec<ServiceSpec>,
@@ -59,10 +60,6 @@ impl<'de> Deserialize<'de> for Elements {
 
 fn check(elements: &Elements) -> Result<(), Cause> {
     let Elements { hosts, services } = elements;
-    if !hosts.is_empty() && !services.is_empty() {
-        let cause = Cause::new("the chain has hosts and services, and a session can have one kind");
-        return Err(cause.hint("write a rule for each, with other destinations or ports"));
-    }
     if services.len() > MAX_SERVICES {
         let len = services.len();
         let why = format!("the chain has {len} services, and {MAX_SERVICES} are the most");

@@ -74,7 +74,7 @@ struct Common {
 
 /// Result of the command.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Done {
+pub(crate) struct Done {
     pub dry_run: bool,
     pub accepted: usize,
     pub sessions: Vec<ServiceReport>,
@@ -86,7 +86,7 @@ pub(super) struct Done {
 
 /// Numbers of sessions by outcome.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Summary {
+pub(crate) struct Summary {
     put: usize,
     taken: usize,
     entering: usize,
@@ -124,7 +124,10 @@ impl PutArgs {
             (true, false) => no("no session is selected"),
             (false, true) => no("sessions are named, and selected by an option as well"),
             (true, true) | (false, false) => {
-                let action = ServiceAction::Put { services };
+                let action = ServiceAction::Put {
+                    services,
+                    beside_hosts: false,
+                };
                 Ok(self.common.request(action, sessions))
             }
         }
@@ -151,6 +154,15 @@ impl Common {
 
 /// Sends a request and prints the result. `none` is the hint if no session was found.
 fn ask(context: &Context, request: ServiceRequest, none: &'static str) -> Result<Exit, CliError> {
+    let waited = request.wait_ms.is_some();
+    let mut done = carry_out(context, request)?;
+    done.hint = (done.accepted == 0).then_some(none);
+    context.print(&json(&done)?, |_| text(&done))?;
+    Ok(exit(&done.summary, waited))
+}
+
+/// Sends a request, and returns its result.
+pub(crate) fn carry_out(context: &Context, request: ServiceRequest) -> Result<Done, CliError> {
     let (dry_run, wait) = (request.dry_run, request.wait_ms.map(Duration::from_millis));
     let mut client = context.ask(&Request::Service(request))?;
     client.set_patience(Some(wait.unwrap_or_default() + LONGEST))?;
@@ -166,13 +178,11 @@ fn ask(context: &Context, request: ServiceRequest, none: &'static str) -> Result
             _ => return Err(CliError::Unexpected),
         }
     }
-    done.hint = (done.accepted == 0).then_some(none);
-    context.print(&json(&done)?, |_| text(&done))?;
-    Ok(exit(&done.summary, wait.is_some()))
+    Ok(done)
 }
 
 /// Returns the exit code. A change that goes on is expected unless its end was waited for.
-pub(super) fn exit(summary: &Summary, waited: bool) -> Exit {
+pub(crate) fn exit(summary: &Summary, waited: bool) -> Exit {
     match summary {
         Summary {
             entering, leaving, ..
@@ -198,7 +208,7 @@ impl Done {
 }
 
 /// Returns the result for programs. A dry run has its own outcomes.
-pub(super) fn json(done: &Done) -> Result<Value, serde_json::Error> {
+pub(crate) fn json(done: &Done) -> Result<Value, serde_json::Error> {
     let mut value = serde_json::to_value(done)?;
     if done.dry_run {
         for word in ["put", "taken"] {
@@ -218,7 +228,7 @@ pub(super) fn json(done: &Done) -> Result<Value, serde_json::Error> {
     Ok(value)
 }
 
-pub(super) fn text(done: &Done) -> String {
+pub(crate) fn text(done: &Done) -> String {
     if let Some(hint) = done.hint {
         return hint.into();
     }

@@ -15,8 +15,10 @@ use dysco_explain::Cause;
 use super::context::Context;
 use super::exit::CliError;
 
+pub(super) use change::{Done, carry_out, exit, json, text};
+
 /// Beginning of a word that names a service.
-const SERVICE: char = '+';
+pub(super) const SERVICE: char = '+';
 
 /// Arguments of `service`.
 #[derive(Debug, clap::Args)]

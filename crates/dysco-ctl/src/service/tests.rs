@@ -30,6 +30,7 @@ fn services_and_sessions_are_told_apart() {
         filter: Filter::default(),
         action: ServiceAction::Put {
             services: services.into(),
+            beside_hosts: false,
         },
         dry_run: false,
         wait_ms: None,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use dysco_agent::Happened;
 use dysco_common::session::is_established;
+use dysco_common::view::Route;
 use dysco_common::{EventKind, Session, View, policy};
 use dysco_control as control;
 use dysco_firewall::transfer;
@@ -53,6 +54,18 @@ impl ThisHost {
         self.services.hold(&mut self.plane, slot, wanted);
     }
 
+    /// Begins to put services into a session that has opened through hosts, if its rule has both.
+    fn serve(&mut self, slot: u32, s: &Session) {
+        // A host of the chain has no end of the session, and may have the same policy.
+        let is_end = |route: Route| route.joined.is_none() && route.relay.is_none();
+        let opened =
+            s.is_current() && s.life.opened_here != 0 && s.view().new_path().is_some_and(is_end);
+        let wanted = opened.then(|| self.chains.services_for(&self.plane, s));
+        if let Some(wanted) = wanted.flatten() {
+            self.services.serve(&mut self.plane, slot, wanted);
+        }
+    }
+
     fn take_event(&mut self, kind: EventKind, slot: u32) {
         match kind {
             EventKind::Drained => self.proxy_changes.drained(&mut self.plane, slot),
@@ -84,6 +97,7 @@ impl ThisHost {
             EventKind::Arrived => {}
             EventKind::Opened => {
                 let s = self.plane.agent.session(slot);
+                self.serve(slot, &s);
                 // Not if it is another path of a session.
                 if !self.plane.monitors.is_empty() && s.is_current() {
                     let id = self.plane.session_id(slot, &s);

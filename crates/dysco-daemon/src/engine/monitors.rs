@@ -10,25 +10,29 @@ use super::Plane;
 
 /// Clients that watch events.
 #[derive(Default)]
-pub(super) struct Monitors(Vec<mpsc::Sender<Reply>>);
+pub(super) struct Monitors {
+    clients: Vec<mpsc::Sender<Reply>>,
+    /// True if the policy has to know of sessions that open.
+    policy: bool,
+}
 
 impl Monitors {
     /// Returns true if nobody watches.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.clients.is_empty()
     }
 
     /// Adds a client that wants to receive events.
     pub fn add(&mut self, agent: &Agent, by: mpsc::Sender<Reply>) {
-        self.0.push(by);
+        self.clients.push(by);
         self.watch_openings(agent);
     }
 
     /// Removes those that have left.
     pub fn sweep(&mut self, agent: &Agent) {
-        let before = self.0.len();
-        self.0.retain(|monitor| !monitor.is_closed());
-        if self.0.len() < before {
+        let before = self.clients.len();
+        self.clients.retain(|monitor| !monitor.is_closed());
+        if self.clients.len() < before {
             self.watch_openings(agent);
         }
     }
@@ -51,15 +55,21 @@ impl Monitors {
             change_id,
             text,
         };
-        for monitor in &self.0 {
+        for monitor in &self.clients {
             // A monitor that does not keep up misses events.
             let _ = monitor.try_send(Reply::Event(event.clone()));
         }
     }
 
+    /// Sets whether the policy has to know of sessions that open.
+    pub fn set_policy(&mut self, agent: &Agent, knows: bool) {
+        self.policy = knows;
+        self.watch_openings(agent);
+    }
+
     fn watch_openings(&self, agent: &Agent) {
-        if let Err(error) = agent.watch_openings(!self.is_empty()) {
-            tracing::warn!(%error, "monitors may not hear of sessions that open");
+        if let Err(error) = agent.watch_openings(self.policy || !self.is_empty()) {
+            tracing::warn!(%error, "monitors and the policy may not hear of sessions that open");
         }
     }
 }

@@ -60,6 +60,8 @@ pub(super) struct Plane {
     pub answers: mpsc::UnboundedSender<Answer>,
     /// Terms of the changes that a request on this host has begun.
     pub terms: HashMap<ChangeId, Terms>,
+    /// Slots of the sessions that a change of a chain holds on this host.
+    pub chains_held: HashMap<ChangeId, u32>,
     /// Slots whose sessions end.
     pub collector: Collector,
     pub neighbours: Neighbours,
@@ -73,6 +75,11 @@ pub(super) struct Plane {
 }
 
 impl Plane {
+    /// Returns true if a change of its chain holds the session of a slot.
+    pub(super) fn holds_chain_of(&self, slot: u32) -> bool {
+        self.chains_held.values().any(|held| *held == slot)
+    }
+
     /// Returns the time since this process began.
     pub fn now(&self) -> Duration {
         self.started.elapsed()

@@ -124,6 +124,7 @@ fn plane(
         jobs: Jobs::default(),
         answers,
         terms: HashMap::new(),
+        chains_held: HashMap::new(),
         collector: collect::Collector::default(),
         neighbours: neighbours::Neighbours::default(),
         state,

@@ -6,7 +6,7 @@ use aya_ebpf::helpers::generated::{
 };
 use dysco_common::Counter;
 use dysco_common::chain::{MAX_CHAIN, WireElement};
-use dysco_common::policy::{InForce, MAX_RULES, Otherwise, PolicyRule, rule_name};
+use dysco_common::policy::{InForce, MAX_RULES, Otherwise, PolicyRule, rule_name, serves};
 
 use crate::maps::{self, HOPS, IN_FORCE, POLICY, Scratch, count};
 use crate::packet::HEADERLESS;
@@ -101,7 +101,7 @@ pub extern "C" fn dysco_chain_choose(run: u32, name: u32) -> u32 {
     scratch.pending.chain = rule.chain;
     scratch.pending.last = WireElement::default();
     let otherwise = rule.otherwise;
-    if rule.serves != 0 {
+    if rule.serves == serves::FROM_FIRST_BYTE {
         // An interface without an Ethernet header leads to no handler.
         if !HEADERLESS || otherwise != Otherwise::Direct as u8 {
             scratch.held = name;

@@ -2,7 +2,7 @@
 
 use aya_ebpf::bindings::{__sk_buff, BPF_F_INGRESS};
 use aya_ebpf::programs::TcContext;
-use dysco_common::detour::{Detour, End, Header, from_end, phase};
+use dysco_common::detour::{Detour, End, Header, from_end, highest, keep_in_window, phase};
 use dysco_common::session::{Session, life};
 use dysco_common::tcp::{ACK, FIN, RST, Segment};
 use dysco_common::two_paths::Copy;
@@ -42,11 +42,9 @@ pub extern "C" fn dysco_route(slot: u32, run: u32) -> u32 {
         return 0;
     };
     let from = sender(run);
-    let (way, highest) = match from {
-        End::Local => (&mut d.out, s.snd_max),
-        End::Remote => (&mut d.back, s.rcv_max),
-    };
+    let highest = highest(s, d, from);
     let elsewhere = d.paired != 0 && from == End::Remote;
+    let (way, _) = d.ways(from);
     let was_cut = way.cut_set;
     if !cut_if_due(way, highest, elsewhere) {
         return 0;
@@ -63,6 +61,26 @@ pub extern "C" fn dysco_route(slot: u32, run: u32) -> u32 {
     if d.out.is_done() as u32 + d.back.is_done() as u32 != was_done {
         maps::tell(EventKind::Rerouted, slot);
     }
+    1
+}
+
+/// Limits a packet of an end, whose route is decided, to its receiver's window. Exported: see
+/// [`dysco_route`].
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub extern "C" fn dysco_window(slot: u32, run: u32) -> u32 {
+    let (
+        Some(Scratch {
+            packet: p, route, ..
+        }),
+        Some(s),
+        Some(d),
+    ) = (maps::scratch(run), maps::session(slot), maps::detour(slot))
+    else {
+        return 0;
+    };
+    let from = sender(run);
+    keep_in_window(d, from, &p.seg, scale_of(s, from), route);
     1
 }
 
@@ -184,6 +202,10 @@ fn without_echo(p: &Packet, c: &mut Change) {
 /// Records what the entry knows of a session without a detour, in the numbers of the senders.
 #[inline(always)]
 fn take_in(s: &mut Session, d: &Detour, from: End, seg: &Segment, slot: u32) {
+    if s.detours_before_path() {
+        // The path's packets are the remote end's side.
+        return;
+    }
     let ended = match from {
         End::Local => {
             let _ = atomic::raise(&mut s.snd_max, d.out.sent);

@@ -1,7 +1,7 @@
 //! Packets of a handler's sockets.
 
 use aya_ebpf::programs::TcContext;
-use dysco_common::detour::{End, from_socket};
+use dysco_common::detour::{End, from_socket, highest};
 use dysco_common::session::life;
 use dysco_common::tcp::{FIN, MIN_HEADER, RST};
 use dysco_common::{Counter, EventKind, mark};
@@ -29,6 +29,8 @@ pub fn comes(ctx: &TcContext) -> Verdict {
     let (Some((to, found)), Some(Flow { s, slot, .. })) = (run, flow) else {
         return Verdict::Drop;
     };
+    // The detour may end meanwhile, and the path remains.
+    let by_path = s.detours_before_path();
     // The namespace of another handler has no part in this session.
     // SAFETY: the kernel's `__sk_buff` is valid while the program runs.
     let link = unsafe { (*ctx.skb.skb).ifindex };
@@ -57,7 +59,14 @@ pub fn comes(ctx: &TcContext) -> Verdict {
         return Verdict::Drop;
     };
     if to == End::Remote {
-        set_mark(ctx, mark::RELAYED);
+        set_mark(
+            ctx,
+            if by_path {
+                mark::DETOURED
+            } else {
+                mark::RELAYED
+            },
+        );
         return Verdict::Redirect {
             ifindex: d.interface,
         };
@@ -93,12 +102,13 @@ extern "C" fn dysco_from_handler(slot: u32, remote: u32) -> u32 {
     else {
         return DROP;
     };
-    let (to, highest, clock) = if remote != 0 {
-        (End::Remote, s.snd_max, s.tsval_out)
+    let (to, clock) = if remote != 0 {
+        (End::Remote, s.tsval_out)
     } else {
-        (End::Local, s.rcv_max, s.tsval_in)
+        (End::Local, s.tsval_in)
     };
     let elsewhere = d.paired != 0;
+    let highest = highest(s, d, to.other());
     let (_, way) = d.ways(to);
     if p.seg.span() > 0 && !cut_if_due(way, highest, elsewhere) {
         return DROP;

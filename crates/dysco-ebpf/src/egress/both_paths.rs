@@ -149,7 +149,7 @@ pub(super) fn header_copy(ctx: &TcContext, key: &Key, found: &Found) -> Verdict 
         return Verdict::Drop;
     };
     #[cfg(not(feature = "headerless"))]
-    if s.state == State::Detour as u32 {
+    if s.has_detour() && !new {
         maps::continue_in(ctx, dysco_common::detour::program::EGRESS);
         return Verdict::Drop;
     }

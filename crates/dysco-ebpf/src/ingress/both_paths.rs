@@ -158,6 +158,12 @@ pub(super) fn from_new_path(
     Decision::Write {
         counter: Some(Counter::Translated),
         failure: Counter::DroppedUnparsed,
+        #[cfg(not(feature = "headerless"))]
+        then: match s.detours_before_path() {
+            true => Verdict::Detour,
+            false => Verdict::Changed,
+        },
+        #[cfg(feature = "headerless")]
         then: Verdict::Changed,
     }
 }

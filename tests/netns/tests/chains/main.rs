@@ -27,6 +27,7 @@ mod requests;
 mod resized;
 mod rivals;
 mod segments;
+mod services;
 mod simultaneous_open;
 mod steered;
 mod transit;

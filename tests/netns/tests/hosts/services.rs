@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use dysco_netns::fleet::{Daemon, Fleet};
+use dysco_netns::fleet::{Daemon, Fleet, PRELOADED};
 use dysco_netns::stream::{Amount, Close, Group, Plan, Reading, Server, Side, all_intact};
 use dysco_netns::{Family, Lab, Role, wait};
 use nix::sys::signal::{Signal, kill};
@@ -406,6 +406,33 @@ fn what_cannot_have_services_says_why() -> Result<()> {
     );
     here.change(&["take"], "taken", 1)?;
     all_intact(&group.finish()?)?;
+    here.finish()
+}
+
+/// Returns the number of programs for sessions with handlers that the client's data plane has.
+fn loaded(here: &OneEnd) -> Option<usize> {
+    let dump = "bpftool -j map dump pinned /sys/fs/bpf/dysco/*/DETOUR_PROGRAMS";
+    let text = here.lab.client.output("sh", &["-c", dump]).ok()?;
+    let all: Value = serde_json::from_str(&text).ok()?;
+    let there = |one: &&Value| one["value"].get("error").is_none();
+    Some(all.as_array()?.iter().filter(there).count())
+}
+
+/// The first change with services does not load the programs, unless the configuration says so.
+#[test]
+fn the_programs_for_handlers_are_loaded_at_the_start() -> Result<()> {
+    let later = OneEnd::new("svclate", Family::V4)?;
+    let here = OneEnd::with(Lab::builder("svcpre").build()?, Family::V4, PRELOADED)?;
+    wait::until("the programs", Duration::from_secs(60), || {
+        (loaded(&here)? == 2).then_some(())
+    })?;
+    ensure!(loaded(&later) == Some(0), "{:?}", loaded(&later));
+    let group = later.open(1, &Plan::gentle())?;
+    later.change(&["put", "+null"], "put", 1)?;
+    ensure!(loaded(&later) == Some(2), "{:?}", loaded(&later));
+    later.change(&["take"], "taken", 1)?;
+    all_intact(&group.finish()?)?;
+    later.finish()?;
     here.finish()
 }
 

@@ -326,7 +326,7 @@ impl Net {
         let d = &mut self.hosts[host].detour;
         let way = if back { &mut d.back } else { &mut d.out };
         assert_eq!(way.phase, phase::THROUGH);
-        (way.released, way.received, way.late_set) = (u32::from(back), 0, 0);
+        way.begin_to_leave(back);
         way.cut_set = cut::UNSET;
         way.phase = phase::LEAVING;
     }

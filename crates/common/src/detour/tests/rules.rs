@@ -1,7 +1,9 @@
 //! Single packets whose loss would leave an end without an answer.
 
-use super::super::{Detour, End, FromEnd, Way, cut, from_end, from_socket, phase};
-use crate::tcp::{ACK, RST, Segment};
+use super::super::{
+    Detour, End, FromEnd, Way, cut, from_end, from_socket, keep_in_window, late, phase,
+};
+use crate::tcp::{ACK, FIN, RST, Segment};
 
 fn detour(paired: u16) -> Detour {
     Detour {
@@ -27,6 +29,20 @@ fn enters(way: &mut Way) {
     way.set_cut();
     way.cut_set = cut::SET;
     way.phase = phase::THROUGH;
+}
+
+/// Decides about a packet of an end as the programs do.
+fn leaves_end(d: &mut Detour, from: End, seg: &Segment, out: &mut FromEnd) {
+    from_end(d, from, seg, 0, out);
+    keep_in_window(d, from, seg, 0, out);
+}
+
+/// Lets a direction leave the route through the sockets at its next byte.
+fn leaves(way: &mut Way) {
+    way.begin_to_leave(false);
+    way.phase = phase::LEAVING;
+    way.set_cut();
+    way.cut_set = cut::SET;
 }
 
 #[test]
@@ -230,4 +246,76 @@ fn an_acknowledgement_that_passes_the_other_handler_is_no_probe() {
     d.back.cut_set = cut::SET;
     from_end(&mut d, End::Remote, &segment(2009, 1003, ACK), 0, &mut out);
     assert_eq!(out.main.seq, 2009);
+}
+
+/// The handler still has data of a direction that leaves. An acknowledgement of its sender has the number
+/// behind that data, and the sender's own number once the receiver has all of it.
+#[test]
+fn an_acknowledgement_does_not_overtake_data_of_the_sockets() {
+    let mut d = detour(0);
+    enters(&mut d.out);
+    // The sender has sent 500 bytes, of which the far socket has sent 100.
+    d.out.sent = 1500;
+    let data = Segment {
+        len: 100,
+        ..segment(100, 2000, ACK)
+    };
+    from_socket(&mut d, End::Remote, &data, 0).expect("it passes");
+    assert_eq!(d.out.through, 1100);
+    leaves(&mut d.out);
+    for (received, number) in [(0, 1100), (1, 1500)] {
+        d.out.received = received;
+        let mut out = FromEnd::default();
+        from_end(&mut d, End::Local, &segment(1500, 2000, ACK), 0, &mut out);
+        let header = match out.to_socket {
+            true => out.copy,
+            false => out.main,
+        };
+        assert_eq!(header.seq, number, "{out:?}");
+    }
+}
+
+/// The sender has a wide window of the near socket, and sends beyond that of the receiver. What the
+/// receiver has no room for does not leave the host.
+#[test]
+fn data_that_overtakes_stays_in_the_receivers_window() {
+    let mut d = detour(0);
+    enters(&mut d.out);
+    enters(&mut d.back);
+    d.out.sent = 1500;
+    let mut out = FromEnd::default();
+    // The far socket's data up to 1100 is received, and there is room for 600 more.
+    let acked = Segment {
+        window: 600,
+        ..segment(2000, 1100, ACK)
+    };
+    leaves_end(&mut d, End::Remote, &acked, &mut out);
+    assert_eq!((d.out.late_edge, d.out.late_set), (1700, late::EDGE));
+    leaves(&mut d.out);
+    let data = |seq, len| Segment {
+        len,
+        ..segment(seq, 2000, ACK)
+    };
+    for (seq, len, passes) in [(1500, 200, true), (1500, 201, false), (1700, 100, false)] {
+        let mut out = FromEnd::default();
+        leaves_end(&mut d, End::Local, &data(seq, len), &mut out);
+        let (number, keep) = match passes {
+            true => (seq, None),
+            false => (d.out.through, Some(0)),
+        };
+        assert!(!out.to_socket);
+        assert_eq!((out.main.seq, out.keep), (number, keep), "{len} bytes");
+    }
+    let fin = Segment {
+        len: 0,
+        ..segment(1701, 2000, ACK | FIN)
+    };
+    let mut out = FromEnd::default();
+    leaves_end(&mut d, End::Local, &fin, &mut out);
+    assert!(out.dropped);
+    // All of it is received: the sender's own numbers count.
+    d.out.received = 1;
+    let mut out = FromEnd::default();
+    leaves_end(&mut d, End::Local, &data(1700, 100), &mut out);
+    assert_eq!((out.main.seq, out.keep), (1700, None));
 }

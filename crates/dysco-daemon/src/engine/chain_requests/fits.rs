@@ -91,7 +91,7 @@ pub(super) fn live(s: &Session) -> bool {
         }
         _ => false,
     };
-    fit && !s.has_ended()
+    fit && !s.has_ended() && !s.detours_before_path()
 }
 
 /// Returns the reason for which the session cannot get another chain.
@@ -100,6 +100,7 @@ fn not_live(s: &Session, own: Subsession) -> Reason {
         View::Free => return Reason::NotTracked(own),
         _ if s.has_ended() => return Reason::Closing,
         View::Closed | View::Left(_) => return Reason::Closing,
+        _ if s.detours_before_path() => crate::engine::services::words::in_the_way(),
         View::Adopted => return Reason::NotHeard(own),
         View::Opening => unopened(),
         _ if s.chain_state() == ChainState::Opening => unopened(),

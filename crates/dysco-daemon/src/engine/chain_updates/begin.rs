@@ -81,6 +81,7 @@ impl ChainUpdates {
             completed: None,
             erased: false,
         };
+        plane.chains_held.insert(change, paths.first.0);
         self.paths.insert(change, paths);
         self.by_slot.extend(second_path.map(|s| (s, change)));
         Ok(facts)

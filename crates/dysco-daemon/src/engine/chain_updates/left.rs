@@ -20,6 +20,7 @@ impl Plane {
     /// Returns an error if this host is at a place where no other can be inserted beside it.
     pub(in crate::engine) fn not_in_between(&self, s: &Session) -> Result<(), Reason> {
         let cause = match s.view() {
+            _ if s.detours_before_path() => crate::engine::services::words::in_the_way(),
             View::Changing(Change::TwoPaths(_) | Change::RelayTwoPaths(_)) => {
                 Cause::new("a middlebox is leaving it at this moment")
                     .hint("ask again when it has left")

@@ -174,6 +174,7 @@ impl ChainUpdates {
 
     fn end_paths(&mut self, plane: &mut Plane, change: ChangeId) {
         let slots = self.slots(plane, change);
+        plane.chains_held.remove(&change);
         let Some(paths) = self.paths.remove(&change) else {
             return;
         };
@@ -223,6 +224,7 @@ impl ChainUpdates {
 
     pub(in crate::engine) fn release_path(&mut self, plane: &mut Plane, change: ChangeId) {
         let slots = self.slots(plane, change);
+        plane.chains_held.remove(&change);
         let Some(paths) = self.paths.remove(&change) else {
             return;
         };

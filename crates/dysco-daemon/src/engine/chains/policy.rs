@@ -149,14 +149,24 @@ impl Chains {
         if self.applied && policy == self.policy {
             return Ok(());
         }
-        for rule in policy.rules.iter().filter(|r| !r.chain.services.is_empty()) {
+        let serving = || policy.rules.iter().filter(|r| !r.chain.services.is_empty());
+        for rule in serving() {
             services::known_from_start(&rule.chain.services)?;
+            if !rule.chain.hosts.is_empty() {
+                services::beside_hosts(&rule.chain.services)?;
+            }
+        }
+        let serves = serving().next().is_some();
+        let follows = serving().any(|r| !r.chain.hosts.is_empty());
+        if follows {
+            // Before the first session opens by such a rule.
+            plane.monitors.set_policy(&plane.agent, true);
         }
         self.compiled.update(&policy, plane);
         let applied = plane.agent.apply_policy(&self.compiled.rules);
         applied.map_err(|e| e.explain())?;
         let text = format!("{} rules are in force", policy.rules.len());
-        let serves = policy.rules.iter().any(|r| !r.chain.services.is_empty());
+        plane.monitors.set_policy(&plane.agent, follows);
         (self.policy, self.applied, self.unread) = (policy, true, false);
         if serves {
             // Their first session does not wait for the start of a handler.

@@ -4,7 +4,7 @@
 use dysco_api::{Failure, FailureCode, ServiceAction, ServiceRequest, ServiceSpec, TuneOptions};
 use dysco_common::Session;
 use dysco_common::session::offer;
-use dysco_common::view::{Change, View};
+use dysco_common::view::{ChainState, Change, View};
 use dysco_explain::Cause;
 use dysco_runner::{Ends, Needs, Registry, Spec};
 
@@ -30,7 +30,7 @@ pub(super) fn slots(
     services: &Services,
     request: &ServiceRequest,
 ) -> Result<Vec<u32>, Failure> {
-    if let ServiceAction::Put { services } = &request.action {
+    if let ServiceAction::Put { services, .. } = &request.action {
         known(services).map_err(|cause| {
             Failure::new(
                 FailureCode::BadRequest,
@@ -63,6 +63,23 @@ pub(in crate::engine) fn known_from_start(services: &[ServiceSpec]) -> Result<()
         )
         .hint("leave plane=packet out")),
     }
+}
+
+/// Checks that services can be in sessions that pass hosts.
+///
+/// # Errors
+/// If they need both ends.
+pub(in crate::engine) fn beside_hosts(services: &[ServiceSpec]) -> Result<(), Cause> {
+    match check(services, &Session::default())? {
+        Ends::Pair => Err(past_the_hosts("the chain has hosts")
+            .hint("write a rule for each, with other destinations or ports")),
+        _ => Ok(()),
+    }
+}
+
+fn past_the_hosts(why: &str) -> Cause {
+    let why = format!("{why}, and the two handlers of these services would speak past them");
+    Cause::new(why)
 }
 
 /// Checks that a plane has the services.
@@ -118,7 +135,7 @@ pub(super) fn judge(
     let had = had.filter(|one| one.stage != Stage::Direct);
     if let Some(record) = packets::of(plane, &s) {
         let wanted = match action {
-            ServiceAction::Put { services } => packets::wanted(services),
+            ServiceAction::Put { services, .. } => packets::wanted(services),
             ServiceAction::Take => return Judged::Possible,
         };
         let has = packets::Wanted::of(&record, s.life.opened_here != 0);
@@ -133,14 +150,21 @@ pub(super) fn judge(
             Stage::In => Judged::Possible,
             _ => Judged::Refused(vec![busy()]),
         },
-        (ServiceAction::Put { services }, Some(one)) if one.services == *services => {
+        (ServiceAction::Put { services, .. }, Some(one)) if one.services == *services => {
             match one.stage {
                 Stage::In => Judged::Unchanged,
                 _ => Judged::Refused(vec![busy()]),
             }
         }
-        (ServiceAction::Put { services: wanted }, _) => {
-            let reasons = refusals(plane, services, slot, wanted);
+        (
+            ServiceAction::Put {
+                services: wanted,
+                beside_hosts: beside,
+            },
+            _,
+        ) => {
+            let mut reasons = refusals(plane, services, slot, wanted);
+            reasons.extend(beside.then(|| beside_hosts(wanted).err()).flatten());
             match reasons.is_empty() {
                 true => Judged::Possible,
                 false => Judged::Refused(reasons),
@@ -191,6 +215,9 @@ fn no_peer(plane: &Plane, services: &Services, slot: u32, s: &Session) -> Option
             "these services need dyscod at both ends, and this host has no control channel",
         );
         return Some(cause.hint("configure control.listen and certificates"));
+    }
+    if s.view().new_path().is_some() {
+        return Some(past_the_hosts("there may be hosts on its path"));
     }
     let tunnel = |port| addresses.iter().any(|address| address.port() == port);
     (tunnel(s.key.local().port()) || tunnel(s.key.remote().port()))
@@ -244,6 +271,10 @@ fn busy() -> Cause {
         .hint("ask again in a moment")
 }
 
+fn changes() -> Cause {
+    Cause::new("its chain is being changed").hint("ask again in a moment")
+}
+
 /// Returns all reasons for which no service can enter a session, the decisive one first.
 fn obstacles(plane: &Plane, slot: u32, s: &Session) -> Vec<Cause> {
     let mut all: Vec<Cause> = no_socket(s).into_iter().collect();
@@ -268,9 +299,8 @@ fn elsewhere(plane: &Plane, slot: u32, s: &Session) -> Option<Cause> {
         return None;
     }
     match s.view() {
-        View::Tracked | View::Adopted if s.is_chained() => {
-            Some("it passes a chain of hosts".into())
-        }
+        View::Tracked | View::NewPath(_) if plane.holds_chain_of(slot) => Some(changes()),
+        View::Tracked | View::Adopted if s.is_chained() => Some(changes()),
         View::Tracked | View::Held => None,
         View::Adopted => Some(
             Cause::new("no packet of it has been seen since dyscod adopted it")
@@ -278,15 +308,27 @@ fn elsewhere(plane: &Plane, slot: u32, s: &Session) -> Option<Cause> {
         ),
         View::Detoured if plane.agent.may_enter_detour(slot) => None,
         View::Opening => Some(Cause::new("it is not open yet").hint("ask again once it is open")),
-        View::NewPath(route) if route.bypassed => {
-            Some("a proxy has left it, so that its packets take another five-tuple".into())
+        View::NewPath(_) if s.is_adopted() => Some(
+            "it takes a path of its own, and dyscod has not seen the numbers it began with".into(),
+        ),
+        View::NewPath(route) if route.chain == ChainState::Opening => {
+            Some(Cause::new("it is not open yet").hint("ask again once it is open"))
         }
-        View::NewPath(_) => Some("it passes a chain of hosts".into()),
+        View::NewPath(route) if route.relay.is_some() || route.joined.is_some() => Some(
+            Cause::new("this host passes it on, and has no end of it")
+                .hint("ask on the host of one of its ends"),
+        ),
+        View::NewPath(_) if plane.agent.may_enter_detour(slot) => None,
+        View::NewPath(_) if s.detours_before_path() => Some(busy()),
+        View::NewPath(_)
+        | View::Changing(Change::Joining | Change::Switching(_) | Change::Passing(_)) => {
+            Some(changes())
+        }
         View::Changing(Change::TwoPaths(_) | Change::RelayTwoPaths(_)) => {
             Some(Cause::new("a proxy is leaving it").hint("ask again in a moment"))
         }
         View::Returned => Some("a proxy has left it, and its replies take another path".into()),
-        View::Changing(_) | View::Detoured => Some(busy()),
+        View::Detoured => Some(busy()),
         View::Free | View::Closed | View::Relayed(_) | View::Left(_) => None,
     }
 }

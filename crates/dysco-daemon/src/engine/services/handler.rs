@@ -180,6 +180,9 @@ pub(super) async fn make(
     far: bool,
 ) -> Result<Made, Cause> {
     let (local, remote): (IpAddr, IpAddr) = (s.key.local().ip(), s.key.remote().ip());
+    if s.view().new_path().is_some() {
+        address_of(s.ifindex)?;
+    }
     let route = routes
         .get(local, remote)
         .await
@@ -197,6 +200,17 @@ pub(super) async fn make(
         start,
         link,
     })
+}
+
+/// Returns the number up to which the remote end has acknowledged, as the local end's socket has it.
+///
+/// # Errors
+/// If there is no such socket.
+pub(super) fn acknowledged(s: &Session) -> Result<u32, Cause> {
+    let first = s.local.isn.wrapping_add(u32::from(s.life.opened_here == 0));
+    let acked = dysco_proxy::acknowledged(&s.key).map_err(Cause::new)?;
+    let acked = acked.ok_or_else(|| Cause::new("its socket is not in this network namespace"))?;
+    Ok(first.wrapping_add(acked))
 }
 
 /// Returns the Ethernet address of an interface that can lead packets to a handler.

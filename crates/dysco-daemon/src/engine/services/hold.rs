@@ -1,10 +1,10 @@
-//! Services before the first byte: of a rule of the policy, or of a program that runs with services.
-//! The data plane holds such a session from its handshake on (`State::Held`), until the services
-//! are in.
+//! Services of new sessions: of a rule of the policy, or of a program that runs with services. The data
+//! plane holds such a session from its handshake on (`State::Held`), until the services are in. If the
+//! rule has hosts as well, their session is not held: the services come into it once it is open.
 
 use std::time::{Duration, Instant};
 
-use dysco_api::ServiceSpec;
+use dysco_api::{ServiceSpec, SessionName};
 use dysco_common::View;
 use dysco_common::policy::Otherwise;
 use dysco_common::seq::after;
@@ -28,7 +28,7 @@ pub(in crate::engine) struct Wanted {
     pub by: String,
 }
 
-/// A session that is held, or was.
+/// A session whose services are those of a rule or a run.
 pub(super) struct Held {
     pub otherwise: Otherwise,
     pub by: String,
@@ -66,6 +66,18 @@ impl Services {
             let cause = "the rule that it was opened by is no longer known".into();
             return not_served(plane, slot, Otherwise::Refuse, &cause);
         };
+        self.put_wanted(plane, slot, wanted);
+    }
+
+    /// Begins to put services into a session that has opened through the hosts of its rule.
+    pub(in crate::engine) fn serve(&mut self, plane: &mut Plane, slot: u32, wanted: Wanted) {
+        if !self.sessions.contains_key(&slot) {
+            self.put_wanted(plane, slot, wanted);
+        }
+    }
+
+    fn put_wanted(&mut self, plane: &mut Plane, slot: u32, wanted: Wanted) {
+        let s = plane.agent.session(slot);
         let services = wanted.services.clone();
         if let Some(cause) = choice::refusals(plane, self, slot, &services).first() {
             return not_served(plane, slot, wanted.otherwise, cause);
@@ -76,7 +88,8 @@ impl Services {
             by: wanted.by,
         };
         let mut one = Serviced::new(plane, slot, &s, services);
-        (one.held, one.silent, one.owner) = (Some(held), true, wanted.owner);
+        (one.held, one.owner) = (Some(held), wanted.owner);
+        one.silent = s.view() == View::Held;
         if ends == Ok(Ends::Pair) {
             return self.invite(plane, slot, one);
         }
@@ -114,17 +127,25 @@ impl Services {
 
     /// A session that is held does not get its services.
     pub(super) fn unheld(&mut self, plane: &mut Plane, slot: u32, cause: &Cause) {
-        let held = self.sessions.get_mut(&slot).and_then(|one| one.held.take());
-        if let Some(held) = held {
-            not_served(plane, slot, held.otherwise, cause);
+        let Some(one) = self.sessions.get_mut(&slot) else {
+            return;
+        };
+        if let Some(held) = one.held.take() {
+            // Another path may have given it another slot.
+            let now = plane.slot_named(&SessionName::Id(one.session));
+            not_served(plane, now.unwrap_or(slot), held.otherwise, cause);
         }
     }
 }
 
-/// Lets a session that is held go on without services, or ends it.
+/// Lets a session that does not get its services go on without, or ends it.
 fn not_served(plane: &mut Plane, slot: u32, otherwise: Otherwise, cause: &Cause) {
     let s = plane.agent.session(slot);
-    if s.view() != View::Held {
+    let waits = match s.view() {
+        View::Held | View::NewPath(_) | View::Changing(_) => !s.has_ended(),
+        _ => false,
+    };
+    if !waits {
         return;
     }
     let then = match otherwise {
@@ -134,7 +155,7 @@ fn not_served(plane: &mut Plane, slot: u32, otherwise: Otherwise, cause: &Cause)
         }
         Otherwise::Refuse => match diag::destroy(&s.key) {
             Ok(()) => "it is reset".to_owned(),
-            Err(error) => format!("it carries no data, and cannot be reset: {error}"),
+            Err(error) => format!("it cannot be reset: {error}"),
         },
     };
     let id = plane.session_id(slot, &s);

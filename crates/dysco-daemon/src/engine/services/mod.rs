@@ -34,13 +34,13 @@ use dysco_proto::pairs::PairId;
 
 use super::Plane;
 use crate::handlers::{Owner, Sockets};
-pub(in crate::engine) use choice::known_from_start;
+pub(in crate::engine) use choice::{beside_hosts, known_from_start};
 use done::Done;
 use handler::Handler;
 use hold::Held;
 pub(in crate::engine) use hold::Wanted;
 use pair::{Door, Paired};
-use request::Job;
+use request::{Job, Settling};
 
 /// Sessions with services, and the handlers that run these.
 #[derive(Default)]
@@ -58,6 +58,7 @@ pub(in crate::engine) struct Services {
     /// The place where other handlers connect.
     door: Option<Door>,
     jobs: HashMap<u64, Job>,
+    settling: Vec<Settling>,
     next_job: u64,
     lists: Vec<list::Waiting>,
     calls: HashMap<u64, list::Calling>,
@@ -133,11 +134,16 @@ impl Serviced {
         start: &Start,
         link: &DetourLink,
     ) -> Result<(), Cause> {
-        let lives = plane.agent.session(slot).created_ns == self.created_ns
-            && plane.agent.may_enter_detour(slot);
-        if !lives {
+        let s = plane.agent.session(slot);
+        let lives = s.created_ns == self.created_ns && plane.agent.may_enter_detour(slot);
+        if !lives || plane.holds_chain_of(slot) {
             return Err("it has ended or was changed meanwhile".into());
         }
+        let acked = match s.view().new_path() {
+            Some(_) => Some(handler::acknowledged(&s)?),
+            None => None,
+        };
+        let start = &Start { acked, ..*start };
         let (paired, silent) = (self.paired.is_some(), self.silent);
         let entered = plane.agent.enter_detour(slot, start, link, paired, silent);
         entered.map_err(|error| error.explain().cause())?;

@@ -47,6 +47,7 @@ impl Services {
         let start = Start {
             out: at.sent_out.wrapping_add(at.shift_out),
             back: at.sent_back,
+            acked: None,
         };
         let (routes, answers) = (plane.routes.clone(), plane.answers.clone());
         let far = self.sessions.get(&slot);

@@ -188,6 +188,7 @@ impl Services {
             self.wait_for_peer(plane, slot);
         }
         self.probe_again(plane);
+        self.settle_paths(plane);
         let now = Instant::now();
         let over = |id: &u64| {
             self.jobs

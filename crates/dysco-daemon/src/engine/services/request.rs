@@ -2,7 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use dysco_api::{Reply, ServiceAction, ServiceOutcome, ServiceReport, ServiceRequest, ServiceSpec};
+use dysco_api::{
+    Reply, ServiceAction, ServiceOutcome, ServiceReport, ServiceRequest, ServiceSpec, SessionName,
+};
+use dysco_common::Session;
+use dysco_common::view::{Change, View};
 use dysco_runner::Ends;
 use tokio::sync::mpsc;
 
@@ -11,6 +15,18 @@ use super::report::report;
 use super::{Serviced, Services, packets};
 use crate::api::Caller;
 use crate::engine::Plane;
+
+/// Time for which a session's path before may be in the way of services.
+const SETTLES: Duration = Duration::from_secs(2);
+
+/// A session whose chain has just changed. It gets its services once its path before is forgotten.
+pub(super) struct Settling {
+    job: u64,
+    request: ServiceRequest,
+    until: Instant,
+    /// Its report, should it end meanwhile.
+    ended: ServiceReport,
+}
 
 /// A request that is carried out.
 pub(super) struct Job {
@@ -81,15 +97,51 @@ impl Services {
             },
         );
         for slot in slots {
-            self.begin(plane, id, slot, &request);
+            self.begin_or_wait(plane, id, slot, &request);
         }
         self.close_job(id);
+    }
+
+    /// Begins the change of one session at once, or soon if its chain has just changed.
+    fn begin_or_wait(&mut self, plane: &mut Plane, job: u64, slot: u32, request: &ServiceRequest) {
+        let s = plane.agent.session(slot);
+        let comes = matches!(request.action, ServiceAction::Put { .. });
+        if request.dry_run || !comes || !settles(&s) {
+            return self.begin(plane, job, slot, request);
+        }
+        self.settling.push(Settling {
+            job,
+            request: request.clone(),
+            until: Instant::now() + SETTLES,
+            ended: report(
+                plane,
+                slot,
+                ServiceOutcome::Refused,
+                vec!["it has ended".into()],
+            ),
+        });
+    }
+
+    /// Begins the changes of sessions whose paths before are forgotten.
+    pub(super) fn settle_paths(&mut self, plane: &mut Plane) {
+        for one in std::mem::take(&mut self.settling) {
+            // It may have another slot now.
+            let Some(slot) = plane.slot_named(&SessionName::Id(one.ended.session)) else {
+                self.settle_job(one.job, one.ended);
+                continue;
+            };
+            let waits = settles(&plane.agent.session(slot)) && Instant::now() < one.until;
+            match waits {
+                true => self.settling.push(one),
+                false => self.begin(plane, one.job, slot, &one.request),
+            }
+        }
     }
 
     /// Begins the change of one session, or reports why it is none.
     fn begin(&mut self, plane: &mut Plane, job: u64, slot: u32, request: &ServiceRequest) {
         let services = match &request.action {
-            ServiceAction::Put { services } => services.clone(),
+            ServiceAction::Put { services, .. } => services.clone(),
             ServiceAction::Take => self.services_of(plane, slot),
         };
         let (outcome, reasons) = match judge(plane, self, slot, &request.action) {
@@ -162,11 +214,17 @@ impl Services {
     }
 }
 
+/// True if the path before of a session is about to be forgotten.
+fn settles(s: &Session) -> bool {
+    let switching = matches!(s.view(), View::Changing(Change::Switching(_)));
+    switching && !s.has_ended()
+}
+
 /// Puts services of the packet plane into a session, or takes them out. Returns the report; nothing
 /// if the action is about other services.
 fn in_packets(plane: &Plane, slot: u32, action: &ServiceAction) -> Option<ServiceReport> {
     let s = plane.agent.session(slot);
-    let ServiceAction::Put { services } = action else {
+    let ServiceAction::Put { services, .. } = action else {
         let record = packets::of(plane, &s)?;
         return Some(packets::take(plane, slot, &record));
     };

@@ -3,7 +3,6 @@
 use std::time::Instant;
 
 use dysco_api::ServiceSpec;
-use dysco_common::View;
 use dysco_common::detour::{Detour, phase};
 use dysco_explain::Explain;
 use dysco_runner::protocol::{Request, State};
@@ -25,8 +24,7 @@ impl Services {
         };
         for d in plane.agent.detours() {
             let slot = d.slot.wrapping_sub(1);
-            let lives =
-                slot < plane.agent.capacity() && plane.agent.session(slot).view() == View::Detoured;
+            let lives = slot < plane.agent.capacity() && plane.agent.session(slot).has_detour();
             // A detour may be over, and its record not. The other host of a pair has to hear of it.
             if lives && (d.paired != 0 || !plane.agent.end_detour(slot)) {
                 let one = serviced(plane, slot, &d, owner_at(d.handler));

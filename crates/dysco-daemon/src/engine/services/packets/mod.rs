@@ -47,6 +47,7 @@ pub(super) fn obstacles(plane: &Plane, s: &Session, wanted: &Wanted) -> Vec<Caus
             all.push(Cause::new("it is not open yet").hint("ask again once it is open"));
         }
         View::Detoured | View::Held => all.push(has_others()),
+        _ if s.detours_before_path() => all.push(has_others()),
         _ => {}
     }
     if wanted.delay.is_some() && !plane.agent.sends_on_time() {

@@ -1,0 +1,75 @@
+//! Elements of a chain on the command line.
+
+use std::str::FromStr;
+
+use dysco_api::{ElementName, ServiceSpec};
+use dysco_explain::Cause;
+
+use super::WORDS;
+use crate::service::SERVICE;
+
+/// Elements of a chain, separated by commas. So are the arguments of a service: a word with `=` belongs
+/// to the service before it, since no host has one in its name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Elements {
+    /// The hosts, in order.
+    pub hosts: Vec<ElementName>,
+    /// The services, in order from the end that opened the session.
+    pub services: Vec<ServiceSpec>,
+}
+
+impl FromStr for Elements {
+    type Err = Cause;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let words = s.split(WORDS).map(str::trim);
+        let (mut hosts, mut services) = (Vec::new(), Vec::<String>::new());
+        for word in words.filter(|word| !word.is_empty()) {
+            match (word.strip_prefix(SERVICE), services.last_mut()) {
+                (Some(service), _) => services.push(service.to_owned()),
+                (None, Some(service)) if word.contains('=') => {
+                    service.push(WORDS);
+                    service.push_str(word);
+                }
+                (None, _) => hosts.push(word.parse()?),
+            }
+        }
+        let services = services.iter().map(|service| service.parse());
+        Ok(Elements {
+            hosts,
+            services: services.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn elements(text: &str) -> (Vec<String>, Vec<String>) {
+        let all: Elements = text.parse().unwrap();
+        let hosts = all.hosts.iter().map(ToString::to_string);
+        let services = all.services.iter().map(ToString::to_string);
+        (hosts.collect(), services.collect())
+    }
+
+    #[test]
+    fn hosts_and_services_are_told_apart() {
+        let none = || Vec::<String>::new();
+        assert_eq!(elements(""), (none(), none()));
+        assert_eq!(
+            elements("10.0.0.9, fw2"),
+            (vec!["10.0.0.9".into(), "fw2".into()], none())
+        );
+        let (hosts, services) = elements("fw1,+shape=up=5M,down=off,+count,fw2");
+        assert_eq!(hosts, ["fw1", "fw2"]);
+        assert_eq!(services, ["shape=up=5M,down=off", "count"]);
+    }
+
+    #[test]
+    fn what_is_neither_is_refused() {
+        for bad in ["a=b", "+", "fw1,10.0.0.1/24"] {
+            assert!(bad.parse::<Elements>().is_err(), "{bad}");
+        }
+    }
+}

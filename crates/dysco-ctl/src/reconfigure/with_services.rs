@@ -1,0 +1,120 @@
+//! A chain of hosts and services: the chain changes first, and the services come in afterwards. What
+//! cannot be done is found before anything changes.
+
+use dysco_api::{
+    ChainChange, ChainOutcome, ChainReport, Exit, ServiceAction, ServiceOutcome, ServiceRequest,
+    ServiceSpec, SessionName, Which,
+};
+use serde_json::Value;
+
+use super::result::{self, Done};
+use super::{Common, carry_out};
+use crate::context::Context;
+use crate::exit::CliError;
+use crate::{remove, service};
+
+/// Gives sessions a chain with services, and prints the result.
+pub(super) fn ask(
+    context: &Context,
+    which: Which,
+    change: ChainChange,
+    services: &[ServiceSpec],
+    common: &Common,
+) -> Result<Exit, CliError> {
+    let beside_hosts = !matches!(&change, ChainChange::Become(hosts) if hosts.is_empty());
+    let put = |sessions: Vec<SessionName>, dry_run: bool| {
+        let request = ServiceRequest {
+            sessions,
+            all: false,
+            filter: Default::default(),
+            action: ServiceAction::Put {
+                services: services.to_vec(),
+                beside_hosts,
+            },
+            dry_run,
+            wait_ms: Some(remove::LONGEST.as_millis() as u64),
+        };
+        match request.sessions.is_empty() {
+            // No name would stand for any session.
+            true => Ok(service::Done::default()),
+            false => service::carry_out(context, request),
+        }
+    };
+    let mut changes = carry_out(context, which, change.clone(), common, true, true)?;
+    let mut served = put(changed(&changes), true)?;
+    if !common.dry_run {
+        let possible = possible(&served);
+        let apart = |report: &ChainReport| report.outcome != ChainOutcome::Changed;
+        changes.changes.retain(apart);
+        served = refused(served);
+        changes.dry_run = false;
+        if !possible.is_empty() {
+            let made = carry_out(
+                context,
+                Which::Sessions(possible),
+                change,
+                common,
+                true,
+                false,
+            )?;
+            let came = put(changed(&made), false)?;
+            changes.changes.extend(made.changes);
+            served.accepted += came.accepted;
+            came.sessions.into_iter().for_each(|one| served.add(one));
+        }
+    }
+    context.print(&json(&changes, &served)?, |_| text(&changes, &served))?;
+    Ok(exit(&changes, &served))
+}
+
+/// Returns the names of the sessions that have the chain, or could have it.
+fn changed(done: &Done) -> Vec<SessionName> {
+    let all = done.changes.iter();
+    let changed = all.filter(|report| report.outcome == ChainOutcome::Changed);
+    changed
+        .map(|report| SessionName::Id(report.session))
+        .collect()
+}
+
+/// Returns the names of the sessions that the services could come into.
+fn possible(done: &service::Done) -> Vec<SessionName> {
+    let all = done.sessions.iter();
+    let possible = all.filter(|report| report.outcome != ServiceOutcome::Refused);
+    possible
+        .map(|report| SessionName::Id(report.session))
+        .collect()
+}
+
+/// Returns the refusals of a dry run as the result of a request: these sessions were left as they are.
+fn refused(done: service::Done) -> service::Done {
+    let mut refused = service::Done::default();
+    let all = done.sessions.into_iter();
+    for one in all.filter(|report| report.outcome == ServiceOutcome::Refused) {
+        refused.accepted += 1;
+        refused.add(one);
+    }
+    refused
+}
+
+/// Returns the worse of the two exit codes.
+fn exit(changes: &Done, served: &service::Done) -> Exit {
+    match result::exit(changes) {
+        Exit::Done => service::exit(&served.summary, true),
+        other => other,
+    }
+}
+
+/// Returns the result for programs: that of the changes, with that of the services in `services`.
+fn json(changes: &Done, served: &service::Done) -> Result<Value, serde_json::Error> {
+    let mut value = result::json(changes)?;
+    value["services"] = service::json(served)?;
+    Ok(value)
+}
+
+fn text(changes: &Done, served: &service::Done) -> String {
+    let changes = result::text(changes, true);
+    match served.sessions.is_empty() {
+        true => changes,
+        false => format!("{changes}\n\n{}", service::text(served)),
+    }
+}
