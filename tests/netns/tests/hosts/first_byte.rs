@@ -304,7 +304,7 @@ fn a_bad_rule_is_refused_with_its_reason() -> Result<()> {
     for (chain, why) in [
         ("[\"+nonsense\"]", "nonsense"),
         ("[\"+count=a=b\"]", "count"),
-        ("[\"+count\", \"10.9.9.9\"]", "hosts and services"),
+        ("[\"+crypt\", \"10.9.9.9\"]", "past them"),
     ] {
         let refused = give(&here.fleet, &here.lab.client, &format!("chain = {chain}"));
         let refused = refused.err().map(|error| format!("{error:#}"));
