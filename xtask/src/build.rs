@@ -1,6 +1,7 @@
 //! `cargo xtask build`.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::Result;
 use clap::Args;
@@ -26,17 +27,29 @@ impl Build {
 
 /// Builds the workspace. The build of `dysco-agent` includes the eBPF programs.
 pub fn everything(release: bool) -> Result<()> {
+    let mut cargo = workspace(&["build"]);
+    cargo.args(release.then_some("--release"));
+    shell::run(&mut cargo)
+}
+
+/// Builds the programs, the shim and all tests in one step. If the programs are built alone, their
+/// libraries lack the features that tests add, and cargo builds most of the workspace twice.
+pub fn programs_and_tests() -> Result<()> {
+    let targets = ["--lib", "--bins", "--tests", "--examples"];
+    shell::run(workspace(&["build"]).args(targets))
+}
+
+/// Returns a cargo command for all packages but those of eBPF programs.
+pub fn workspace(command: &[&str]) -> Command {
     let mut cargo = shell::cargo();
-    cargo.args([
-        "build",
+    cargo.args(command).args([
         "--workspace",
         "--exclude",
         "dysco-ebpf",
         "--exclude",
         "dysco-rivals",
     ]);
-    cargo.args(release.then_some("--release"));
-    shell::run(&mut cargo)
+    cargo
 }
 
 /// Packages of the programs that run on a host.

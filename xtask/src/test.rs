@@ -40,18 +40,9 @@ impl Test {
         }
         dysco_netns::require_root()?;
         setup::ensure(Need::Tests)?;
-        // Tests run these programs, in addition to being built with their code.
-        build::everything(false)?;
-        let mut nextest = shell::cargo();
-        nextest.args([
-            "nextest",
-            "run",
-            "--workspace",
-            "--exclude",
-            "dysco-ebpf",
-            "--exclude",
-            "dysco-rivals",
-        ]);
+        // Tests run the programs, in addition to being built with their code.
+        build::programs_and_tests()?;
+        let mut nextest = build::workspace(&["nextest", "run"]);
         shell::run(nextest.args(self.threads()).args(&self.arguments))
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use dysco_netns::Host;
-use dysco_netns::pattern::Pattern;
+use dysco_pattern::Pattern;
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;

@@ -34,7 +34,6 @@ mod line;
 pub mod link;
 pub mod meddler;
 pub mod nginx;
-pub mod pattern;
 mod process;
 pub mod relays;
 pub mod resizer;

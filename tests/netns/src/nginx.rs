@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
-use crate::pattern::Pattern;
 use crate::{Host, Process, Program};
+use dysco_pattern::Pattern;
 
 /// Answer to `GET /ping`.
 pub const PONG: &str = "pong, and enough bytes to look like an answer of some service";

@@ -6,7 +6,7 @@ use anyhow::Result;
 use dysco_netns::Host;
 use dysco_netns::http::{Traffic, download, requests, upload};
 use dysco_netns::nginx::Nginx;
-use dysco_netns::pattern::Pattern;
+use dysco_pattern::Pattern;
 
 /// Bytes per second of all uploads together. Stored uploads occupy memory.
 const UPLOADS: u64 = 24 << 20;

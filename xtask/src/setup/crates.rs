@@ -43,7 +43,8 @@ pub const BPF_LINKER: Crate = Crate {
 
 /// Environment for programs that need not be fast: it halves their build time.
 const QUICK_BUILD: &[(&str, &str)] = &[
-    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
+    ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"),
+    ("CARGO_PROFILE_RELEASE_DEBUG", "false"),
     ("CARGO_PROFILE_RELEASE_LTO", "off"),
 ];
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use super::{Gauge, Traffic, head_end};
 use crate::Host;
 use crate::nginx::{BLOCK, BLOCK_SEED};
-use crate::pattern::Pattern;
+use dysco_pattern::Pattern;
 
 /// Requests `/block` repeatedly, until stopped, and checks each byte.
 pub fn blocks(host: &Host, from: SocketAddr, name: &str) -> Result<Traffic> {

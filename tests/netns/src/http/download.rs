@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::{Gauge, Traffic, head_end};
 use crate::Host;
 use crate::nginx::{BLOCK, BLOCK_SEED};
-use crate::pattern::Pattern;
+use dysco_pattern::Pattern;
 
 /// Downloads `/endless` on one connection until stopped, checking each byte.
 pub fn download(host: &Host, from: SocketAddr, name: &str) -> Result<Traffic> {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::{Gauge, Traffic};
 use crate::Host;
-use crate::pattern::Pattern;
+use dysco_pattern::Pattern;
 
 const CHUNK: usize = 64 << 10;
 

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{oneshot, watch};
 
-use crate::pattern::Pattern;
+use dysco_pattern::Pattern;
 
 /// Common phase of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,9 +6,9 @@ use std::time::Duration;
 use anyhow::Result;
 use dysco_netns::haproxy::Config;
 use dysco_netns::nginx::Nginx;
-use dysco_netns::pattern::Pattern;
 use dysco_netns::stream::{Amount, Close, Group, Plan, Reading, Server, Side, all_intact};
 use dysco_netns::{Family, HostOptions, Lab, Role, capture, counters, http, wait};
+use dysco_pattern::Pattern;
 
 const LIMIT: Duration = Duration::from_secs(30);
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use crate::world::World;
 use anyhow::{Context, Result, ensure};
-use dysco_netns::pattern::Pattern;
 use dysco_netns::{Builder, Family, Host, Lab, Role, wait};
+use dysco_pattern::Pattern;
 use sha2::{Digest, Sha256};
 use smoltcp::iface::{Config, Interface, SocketSet};
 use smoltcp::phy::{Medium, TunTapInterface, wait as wait_for};
