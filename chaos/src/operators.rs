@@ -60,7 +60,8 @@ pub struct OperationRun {
 impl OperationRun {
     /// Sessions that the command changed.
     pub fn changed(&self) -> impl Iterator<Item = &Reported> {
-        let changes = |t: &&Reported| t.outcome == "removed" || t.outcome == "changed";
+        let changes =
+            |t: &&Reported| matches!(t.outcome.as_str(), "removed" | "changed" | "put" | "taken");
         let dry = matches!(self.operation.ask, Ask::Remove { dry_run: true, .. });
         self.reported.iter().filter(changes).filter(move |_| !dry)
     }
@@ -110,12 +111,13 @@ fn judge(run: &mut OperationRun, ran: &Ran) {
     };
 }
 
-/// Results for sessions in a report about removals or changes of chains. Empty for other reports.
+/// Results for sessions in a report about removals, or changes of chains or services. Empty for
+/// other reports.
 fn reported(text: &str) -> Vec<Reported> {
     let Ok(json) = serde_json::from_str::<Value>(text) else {
         return Vec::new();
     };
-    let lists = ["removals", "changes"].into_iter();
+    let lists = ["removals", "changes", "sessions"].into_iter();
     let all = lists.filter_map(|list| json[list].as_array()).flatten();
     let one = |report: &Value| {
         let text = |key: &str| report[key].as_str().map(str::to_owned);
@@ -206,9 +208,20 @@ fn commands(operation: &Operation) -> Vec<Vec<String>> {
             }
             vec![all]
         }
-        Ask::Look => ["sessions -o json", "status -o json", "sessions"]
-            .map(words)
-            .into(),
+        Ask::Put { services } => {
+            let mut all = words("service put --all --wait -o json");
+            all.extend(services.iter().cloned());
+            vec![all]
+        }
+        Ask::Take => vec![words("service take --all --wait -o json")],
+        Ask::Look => [
+            "sessions -o json",
+            "status -o json",
+            "service list -o json",
+            "sessions",
+        ]
+        .map(words)
+        .into(),
     }
 }
 

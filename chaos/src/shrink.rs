@@ -99,7 +99,7 @@ fn without(
 /// Leaves out proxies and hosts that nothing in the plan refers to.
 fn tidy(mut plan: Plan) -> Plan {
     let uses = |plan: &Plan, host: u8| {
-        use crate::plan::Ask::{Drain, Insert, Look, Reconfigure, Remove, Replace};
+        use crate::plan::Ask::{Drain, Insert, Look, Put, Reconfigure, Remove, Replace, Take};
         let session = plan
             .sessions
             .iter()
@@ -110,7 +110,7 @@ fn tidy(mut plan: Plan) -> Plan {
                     Insert { host: h } => *h == host,
                     Reconfigure { chain } => chain.contains(&host),
                     Replace { old, new, .. } => *old == host || *new == host,
-                    Remove { .. } | Drain | Look => false,
+                    Remove { .. } | Drain | Put { .. } | Take | Look => false,
                 }
         });
         let kill = plan.kills.iter().any(|k| match &k.victim {

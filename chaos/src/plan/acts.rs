@@ -63,6 +63,13 @@ pub enum Ask {
         /// True if the firewall's state moves to the new host.
         state: bool,
     },
+    /// Services come into all sessions that have an end on the asked host.
+    Put {
+        /// The services, as on the command line.
+        services: Vec<String>,
+    },
+    /// All services leave these sessions.
+    Take,
     /// Listings, which change nothing.
     Look,
 }

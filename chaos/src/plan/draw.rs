@@ -25,6 +25,7 @@ pub fn draw(seed: u64) -> Plan {
     boxes(&mut rng, &mut plan);
     acts::operations(&mut rng, &mut plan);
     acts::kills(&mut rng, &mut plan);
+    acts::services(&mut rng, &mut plan);
     plan
 }
 

@@ -100,6 +100,49 @@ fn update_chain(rng: &mut Rng, clients: &[u8], firewalls: &[u8]) -> Option<(u8, 
     Some((host, ask))
 }
 
+/// Services of a request. Those at both ends need a host with a daemon at the other end.
+const SERVICES: [&[&str]; 9] = [
+    &["+null"],
+    &["+count"],
+    &["+null", "+count"],
+    &["+latency=delay=20ms"],
+    &["+shape=rate=40M"],
+    &["+split=congestion=reno"],
+    &["+crypt"],
+    &["+compress", "+crypt"],
+    &["+shape=rate=40M,plane=packet"],
+];
+
+/// Draws the requests that put services into sessions and take them out, of half of the plans. A
+/// session with services keeps its proxy and its chain, so that the other half has none.
+pub fn services(rng: &mut Rng, plan: &mut Plan) {
+    let mut hosts = with_daemon(plan, Part::Client);
+    hosts.extend(with_daemon(plan, Part::Server));
+    hosts.extend(with_daemon(plan, Part::Proxy));
+    let live = plan.live_ms;
+    for _ in 0..rng.one([0, 0, 0, 1, 2, 3]) {
+        let Some(host) = rng.pick(&hosts) else {
+            return;
+        };
+        let services = rng.one(SERVICES).iter().map(|s| (*s).to_owned()).collect();
+        let put_ms = rng.range(200, live - 1_500);
+        let take_ms = rng.range(put_ms + 50, live - 500);
+        let mut asked = vec![(put_ms, Ask::Put { services })];
+        // The other services leave with their sessions.
+        asked.extend(rng.percent(70).then_some((take_ms, Ask::Take)));
+        for (at_ms, ask) in asked {
+            let cancel = rng.percent(10);
+            plan.operations.push(Operation {
+                at_ms,
+                host,
+                ask,
+                cancel_ms: cancel.then(|| rng.range(1, 60)),
+            });
+        }
+    }
+    plan.operations.sort_by_key(|o| o.at_ms);
+}
+
 /// Draws the kills.
 pub fn kills(rng: &mut Rng, plan: &mut Plan) {
     let daemons: Vec<_> = (plan.hosts.iter().filter(|h| h.daemon))
