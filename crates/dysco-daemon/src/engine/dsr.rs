@@ -12,6 +12,7 @@ use dysco_explain::{Cause, Explain};
 use dysco_proto::{ChangeId, HostEvent, Probe, Reason, Subsession};
 use etherparse::{TcpHeader, TcpOptionElement};
 
+use super::measure::no_longer;
 use super::packets::{self, packet_of};
 use super::raw::{send, send_by};
 use super::{Answer, Plane};
@@ -141,7 +142,7 @@ impl Returns {
         let key = FlowKey::new(path.right, client);
         let view = s.view();
         if !matches!(view, View::Tracked | View::Returned) || s.life.reset != 0 {
-            return Err(Reason::Closing);
+            return Err(no_longer(view));
         }
         match request {
             DsrRequest::Prove { probe, translation } => {

@@ -280,6 +280,15 @@ pub(super) fn facts(s: &Session, sub: &Subsession) -> Result<Facts, Reason> {
     }
 }
 
+/// Returns the reason for which a session that was measured can no longer change.
+pub(super) fn no_longer(view: View) -> Reason {
+    match view {
+        // Services came in meanwhile.
+        View::Detoured | View::Held => Reason::Failed(super::services::words::in_the_way()),
+        _ => Reason::Closing,
+    }
+}
+
 fn changed() -> Reason {
     let why = "the session was given a chain, or a proxy leaves it or has left it: a proxy can leave only a session whose path has not changed since it was opened";
     Reason::Failed(why.into())
@@ -361,5 +370,14 @@ mod tests {
             let same = Some(Reason::SameHost(OURS.into()));
             assert_eq!(reported(&pair(client, OURS, OURS, server)), same);
         }
+    }
+
+    #[test]
+    fn services_that_came_in_meanwhile_are_named() {
+        let services = || Reason::Failed(super::super::services::words::in_the_way());
+        for view in [View::Detoured, View::Held] {
+            assert_eq!(no_longer(view), services());
+        }
+        assert_eq!(no_longer(View::Closed), Reason::Closing);
     }
 }

@@ -12,7 +12,7 @@ use dysco_proto::{ChangeId, Facts, HostEvent, Measurement, Reason, Subsession};
 use dysco_proxy::Measured;
 
 use super::held::{FIRST_LOOK, Waiting};
-use super::measure::{accepted, facts, known, opened};
+use super::measure::{accepted, facts, known, no_longer, opened};
 use super::steps::clamp_of;
 use super::{Answer, Plane, ProxyChanges};
 
@@ -150,9 +150,9 @@ impl ProxyChanges {
         if states.into_iter().all(done) {
             return Ok(());
         }
-        let fit = |(view, reset): (View, bool)| view == View::Tracked && !reset;
-        if !states.into_iter().all(fit) {
-            return Err(Reason::Closing);
+        let unfit = |(view, reset): &(View, bool)| *view != View::Tracked || *reset;
+        if let Some((view, _)) = states.into_iter().find(unfit) {
+            return Err(no_longer(view));
         }
         plane.agent.join(&Joint {
             a,

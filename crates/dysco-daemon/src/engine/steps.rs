@@ -12,7 +12,7 @@ use dysco_proxy::port::HeldPort;
 
 use super::held::{FIRST_LOOK, Waiting};
 use super::jobs::ProxyLeft;
-use super::measure::facts;
+use super::measure::{facts, no_longer};
 use super::packets;
 use super::raw::send_past;
 use super::{Answer, Plane, Ports, ProxyChanges};
@@ -175,7 +175,7 @@ impl ProxyChanges {
                 .agent
                 .prepare(slot, path)
                 .map_err(|e| Reason::NewPathUnusable(e.explain().into()))?,
-            _ => return Err(Reason::Closing),
+            view => return Err(no_longer(view)),
         }
         Ok(())
     }
