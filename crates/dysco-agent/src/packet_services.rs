@@ -59,6 +59,10 @@ impl Agent {
 
     /// Returns the record of a session with services of the packet plane.
     pub fn packet_services(&self, key: &FlowKey) -> Option<PacketServices> {
+        // A listing asks about each session.
+        if !self.packet_services.in_use() {
+            return None;
+        }
         let index = self.packet_services.index(key)?;
         Some(self.packet_services.read(index))
     }

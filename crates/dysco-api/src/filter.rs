@@ -49,7 +49,8 @@ Filters are words separated by commas, all of which must match:
                     has told: a pid, a name, a unit, or a listener such as :8080
   peer=ADDRESS      the other end of the session, or of its path on the wire
   removable=yes|no  can this host's middlebox leave it
-  tuned=yes|no      has 'dyscoctl tune' set options of its socket on this host";
+  tuned=yes|no      has 'dyscoctl tune' set options of its socket on this host
+  services=yes|no   are services in it on this host, or have left and added bytes";
 
 /// A filter that selects the sessions to show. An empty filter selects all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +69,7 @@ enum Term {
     Peer(IpAddr),
     Removable(bool),
     Tuned(bool),
+    Services(bool),
 }
 
 /// Condition on the elements of a chain.
@@ -118,6 +120,7 @@ impl Term {
             }
             Term::Removable(yes) => (session.removable == Removable::Yes) == *yes,
             Term::Tuned(yes) => session.tuned.is_empty() != *yes,
+            Term::Services(yes) => session.services == *yes,
         }
     }
 }
@@ -156,7 +159,7 @@ impl FromStr for Term {
     fn from_str(s: &str) -> Result<Self, Cause> {
         let bad = || {
             Cause::new(format!("'{s}' filters nothing")).hint(
-                "use host=ADDRESS, port=NUMBER, state=WORD, mode=WORD, chain=ADDRESS|yes|no, proxy=PROCESS, peer=ADDRESS, removable=yes|no or tuned=yes|no, separated by commas",
+                "use host=ADDRESS, port=NUMBER, state=WORD, mode=WORD, chain=ADDRESS|yes|no, proxy=PROCESS, peer=ADDRESS, removable=yes|no, tuned=yes|no or services=yes|no, separated by commas",
             )
         };
         let no_port = || Cause::new(format!("'{s}' is out of range")).hint("use 1 to 65535");
@@ -205,6 +208,8 @@ impl FromStr for Term {
             ("removable", "no") => Ok(Term::Removable(false)),
             ("tuned", "yes") => Ok(Term::Tuned(true)),
             ("tuned", "no") => Ok(Term::Tuned(false)),
+            ("services", "yes") => Ok(Term::Services(true)),
+            ("services", "no") => Ok(Term::Services(false)),
             _ => Err(bad()),
         }
     }
@@ -235,6 +240,8 @@ impl fmt::Display for Filter {
                 Term::Removable(false) => f.write_str("removable=no")?,
                 Term::Tuned(true) => f.write_str("tuned=yes")?,
                 Term::Tuned(false) => f.write_str("tuned=no")?,
+                Term::Services(true) => f.write_str("services=yes")?,
+                Term::Services(false) => f.write_str("services=no")?,
             }
         }
         Ok(())

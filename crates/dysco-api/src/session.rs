@@ -77,6 +77,9 @@ pub struct SessionReport {
     /// Options of this host's socket that `tune` has set, with the values before.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tuned: Vec<TunedOption>,
+    /// True if services are in the session at its end on this host, or have left and added bytes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub services: bool,
     /// Answer to whether this host's middlebox can leave the session.
     pub removable: Removable,
     /// Events of the session, oldest first.
@@ -107,6 +110,7 @@ impl SessionReport {
             proxy: None,
             label: None,
             tuned: Vec::new(),
+            services: false,
             removable: Removable::Yes,
             history: Vec::new(),
         }

@@ -168,6 +168,22 @@ fn a_filter_knows_the_proxy_the_mode_and_the_chain() {
     assert!(shows(&session, "chain=yes") && !shows(&session, "chain=10.0.0.9"));
 }
 
+#[test]
+fn a_filter_knows_the_sessions_with_services() {
+    for services in [true, false] {
+        let session = SessionReport {
+            services,
+            ..session_report()
+        };
+        for (word, wanted) in [("services=yes", true), ("services=no", false)] {
+            let filter: Filter = word.parse().unwrap();
+            assert_eq!(filter.matches(&session), wanted == services, "{word}");
+            assert_eq!(filter.to_string(), word);
+        }
+    }
+    assert!("services=count".parse::<Filter>().is_err());
+}
+
 /// Sessions have a shorter parser in the client than other replies.
 #[test]
 fn a_session_is_written_as_the_client_looks_for_it() {

@@ -47,6 +47,8 @@ pub enum Column {
     Out,
     /// The options of its socket that `tune` has set
     Tuned,
+    /// Whether services are in it on this host
+    Services,
     /// Whether this host's middlebox can leave it, or why not
     Removable,
 }
@@ -100,6 +102,7 @@ impl Column {
             Column::In => "IN",
             Column::Out => "OUT",
             Column::Tuned => "TUNED",
+            Column::Services => "SERVICES",
             Column::Removable => "REMOVABLE",
         }
     }
@@ -131,6 +134,7 @@ impl Column {
             | Column::Proxy
             | Column::Adopted
             | Column::Tuned
+            | Column::Services
             | Column::Removable => cell(a, self).cmp(&cell(b, self)),
         }
     }
@@ -157,6 +161,7 @@ pub fn cell(session: &SessionReport, column: Column) -> String {
         Column::In => bytes(session.bytes_in),
         Column::Out => bytes(session.bytes_out),
         Column::Tuned => or_dash(changes(&session.tuned)),
+        Column::Services => yes(session.services).into(),
         Column::Removable => removable(&session.removable),
     }
 }

@@ -38,6 +38,7 @@ fn details(session: &SessionReport) -> String {
         ("received", of(Column::In)),
         ("sent", of(Column::Out)),
         ("tuned", of(Column::Tuned)),
+        ("services", of(Column::Services)),
         ("removable", of(Column::Removable)),
     ]);
     let mut history = table(["AGO", "WHAT", "BY"]);

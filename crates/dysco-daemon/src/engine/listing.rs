@@ -98,6 +98,7 @@ impl Plane {
                 None => self.tunings.listed(id),
                 Some(_) => Vec::new(),
             },
+            services: super::services::has(self, s),
             removable: self.removable(s, pair),
             history: Vec::new(),
         }

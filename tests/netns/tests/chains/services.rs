@@ -39,6 +39,12 @@ fn in_chain(family: Family, chain: &[At]) -> Result<(Steered, Group)> {
     Ok((world, group))
 }
 
+/// Returns the number of a host's sessions that a filter selects.
+fn count(world: &Steered, at: At, filter: &str) -> Result<usize> {
+    let listed = world.json(at, &["sessions", "--filter", filter])?;
+    Ok(listed["sessions"].as_array().map_or(0, Vec::len))
+}
+
 /// The firewalls see the session as long as the services are in it, and after they have left.
 fn come_and_leave(family: Family, at: At) -> Result<()> {
     let (world, group) = in_chain(family, &[At::Fw1, At::Fw2])?;
@@ -46,7 +52,9 @@ fn come_and_leave(family: Family, at: At) -> Result<()> {
         change(&world, at, &["put", "+count"], "put")?;
         group.wait_more(1_000_000, PATIENCE)?;
         world.wait_only_through(&[At::Fw1, At::Fw2])?;
+        ensure!(count(&world, at, "services=yes,chain=yes")? == COUNT);
         change(&world, at, &["take"], "taken")?;
+        ensure!(count(&world, at, "services=yes")? == 0);
         group.wait_more(1_000_000, PATIENCE)?;
         world.wait_only_through(&[At::Fw1, At::Fw2])?;
     }

@@ -42,6 +42,11 @@ pub(in crate::engine) use hold::Wanted;
 use pair::{Door, Paired};
 use request::{Job, Settling};
 
+/// Returns true if services are in a session, or have left and added bytes.
+pub(in crate::engine) fn has(plane: &Plane, s: &Session) -> bool {
+    s.has_detour() || packets::of(plane, s).is_some()
+}
+
 /// Sessions with services, and the handlers that run these.
 #[derive(Default)]
 pub(in crate::engine) struct Services {
