@@ -209,6 +209,12 @@ fn killed_in(plan: &SessionPlan, run: &Run, local: Option<SocketAddr>) -> Option
     (!local.is_some_and(left)).then_some(hit.at_ms)
 }
 
+/// True if a process that ran services was killed: a session ends whose bytes it had.
+fn handlers_died(run: &Run) -> bool {
+    let mut kills = run.kills.iter();
+    kills.any(|k| k.hit && matches!(k.victim, Victim::Handlers { .. }))
+}
+
 fn of_session(
     plan: &Plan,
     session: &SessionPlan,
@@ -217,6 +223,7 @@ fn of_session(
     controls: &Controls,
 ) -> Vec<Finding> {
     let killed = killed_in(session, run, seen.local);
+    let handlers_died = handlers_died(run);
     let held_against = match killed {
         Some(_) => &controls.with_kills,
         None => &controls.undisturbed,
@@ -246,6 +253,7 @@ fn of_session(
             };
             trouble.is_no_end() && asked(at) && !without.iter().flatten().any(same)
         }
+        None if handlers_died => trouble.is_no_end() && !excused(trouble.kind()),
         None => !excused(trouble.kind()),
     };
     let own = troubles(seen, run.asleep_ms);

@@ -1,11 +1,13 @@
 //! Kills that are due.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
-use dysco_netns::Process;
+use dysco_netns::{Host, Process};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use crate::daemons::Daemons;
@@ -32,9 +34,9 @@ pub fn strike(
     plan: &Plan,
     daemons: Option<&Daemons>,
     proxies: &Proxies,
-    kill: &Kill,
+    due: &Kill,
 ) -> Result<bool> {
-    match &kill.victim {
+    match &due.victim {
         Victim::Daemon { host, back_ms } => {
             let back = Duration::from_millis(*back_ms);
             Ok(daemons.is_some_and(|d| d.kill(*host, Some(back))))
@@ -48,6 +50,10 @@ pub fn strike(
             None => Ok(false),
         },
         Victim::Proxy { host } => kill_proxy(proxies, *host),
+        Victim::Handlers { host } => match daemons {
+            Some(daemons) => kill_handlers(daemons, world.host(*host)?),
+            None => Ok(false),
+        },
         Victim::Host { host } => {
             // The link goes down first, as if the machine lost power: no host is notified.
             if let Some(host) = plan.host(*host) {
@@ -66,6 +72,20 @@ pub fn strike(
             Ok(true)
         }
     }
+}
+
+/// Kills the processes that the host's listing names. A daemon that is down lists nothing.
+fn kill_handlers(daemons: &Daemons, host: &Host) -> Result<bool> {
+    let listed = daemons.fleet.json(host, &["service", "list"]);
+    let listed = listed.unwrap_or_default();
+    let sessions = listed["sessions"].as_array().into_iter().flatten();
+    let pids: BTreeSet<i64> = sessions.filter_map(|s| s["handler"].as_i64()).collect();
+    for pid in &pids {
+        let pid = Pid::from_raw(i32::try_from(*pid)?);
+        // It may have ended since.
+        let _ = kill(pid, Signal::SIGKILL);
+    }
+    Ok(!pids.is_empty())
 }
 
 fn kill_proxy(proxies: &Proxies, host: u8) -> Result<bool> {

@@ -251,7 +251,7 @@ impl Plan {
         control.operations.clear();
         control.hosts.iter_mut().for_each(|h| h.daemon = false);
         control.kills.retain(|k| match k.victim {
-            Victim::Daemon { .. } | Victim::DaemonAt { .. } => false,
+            Victim::Daemon { .. } | Victim::DaemonAt { .. } | Victim::Handlers { .. } => false,
             Victim::Proxy { .. } | Victim::Host { .. } => !undisturbed,
             Victim::Link { .. } => true,
         });

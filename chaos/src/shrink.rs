@@ -118,6 +118,7 @@ fn tidy(mut plan: Plan) -> Plan {
             | Victim::DaemonAt { host: h, .. }
             | Victim::Proxy { host: h }
             | Victim::Host { host: h }
+            | Victim::Handlers { host: h }
             | Victim::Link { host: h, .. } => *h == host,
         });
         let placed = plan.boxes.iter().any(|b| match b.place {

@@ -218,3 +218,34 @@ fn a_session_may_end_with_its_proxy_but_not_worse() {
     seen.operations.push(removal(2_300, "removed", vec![]));
     assert!(kinds(&seen, &controls).contains(&Kind::Lost));
 }
+
+#[test]
+fn a_session_may_end_with_its_services_but_not_cleanly() {
+    let mut reset = run(SessionRun {
+        ends: [
+            EndRun {
+                error: Some("reset".into()),
+                over: true,
+                ..EndRun::default()
+            },
+            EndRun {
+                error: Some("reset".into()),
+                over: true,
+                ..EndRun::default()
+            },
+        ],
+        ..good()
+    });
+    let controls = of(good());
+    assert_eq!(kinds(&reset, &controls), [Kind::Lost, Kind::Lost]);
+    reset.kills.push(KillRun {
+        victim: Victim::Handlers { host: 1 },
+        at_ms: 1_000,
+        hit: true,
+    });
+    assert!(kinds(&reset, &controls).is_empty());
+    let [client, _] = &mut reset.sessions[0].ends;
+    (client.eof, client.error) = (true, None);
+    reset.sessions[0].ends[1].sent = 9;
+    assert!(kinds(&reset, &controls).contains(&Kind::Lost));
+}

@@ -118,6 +118,11 @@ pub enum Victim {
         /// Number of the host.
         host: u8,
     },
+    /// The processes that run the services of a host.
+    Handlers {
+        /// Number of the host.
+        host: u8,
+    },
     /// The link of a host, which goes down and comes up again.
     Link {
         /// Number of the host.

@@ -128,6 +128,13 @@ pub fn services(rng: &mut Rng, plan: &mut Plan) {
         let put_ms = rng.range(200, live - 1_500);
         let take_ms = rng.range(put_ms + 50, live - 500);
         let mut asked = vec![(put_ms, Ask::Put { services })];
+        let kill_ms = rng.range(put_ms, live);
+        if rng.percent(15) {
+            plan.kills.push(Kill {
+                at_ms: kill_ms,
+                victim: Victim::Handlers { host },
+            });
+        }
         // The other services leave with their sessions.
         asked.extend(rng.percent(70).then_some((take_ms, Ask::Take)));
         for (at_ms, ask) in asked {
@@ -141,6 +148,7 @@ pub fn services(rng: &mut Rng, plan: &mut Plan) {
         }
     }
     plan.operations.sort_by_key(|o| o.at_ms);
+    plan.kills.sort_by_key(|k| k.at_ms);
 }
 
 /// Draws the kills.
