@@ -101,6 +101,22 @@ fn crypt_comes_into_a_busy_session_and_leaves_it() -> Result<()> {
     come_and_leave("pair4", Family::V4, &["+crypt"], &Plan::default(), 1)
 }
 
+/// What the two handlers report of the services that have left may arrive after the next request.
+#[test]
+fn the_next_services_come_in_as_soon_as_the_last_have_left() -> Result<()> {
+    const COUNT: usize = 8;
+    let both = BothEnds::new("pairnext", Family::V4)?;
+    let here = &both.here;
+    let group = here.open(COUNT, &Plan::gentle())?;
+    for services in ["+crypt", "+crypt", "+count", "+crypt", "+crypt", "+count"] {
+        here.change(&["put", services], "put", COUNT)?;
+        here.change(&["take"], "taken", COUNT)?;
+    }
+    group.wait_progress(1_000_000)?;
+    all_intact(&group.finish()?)?;
+    both.finish()
+}
+
 #[test]
 fn busy_directions_get_new_keys_and_keep_all_bytes() -> Result<()> {
     let both = BothEnds::new("pairkeys", Family::V4)?;

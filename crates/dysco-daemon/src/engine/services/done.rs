@@ -16,8 +16,8 @@ pub(in crate::engine) enum Done {
     Wanted,
     /// The handler of an owner was started, or could not be.
     Started(Owner, Result<Started, Cause>),
-    /// Sockets were made for the session of a slot, or could not be.
-    Made(u32, Result<Made, Cause>),
+    /// Sockets were made for the session of a slot, or could not be, in this attempt.
+    Made(u32, u64, Result<Made, Cause>),
     /// The handler of another host has a connection to the one here, or cannot have one.
     Came(Came),
     /// A report of the handler of an owner, with this pid; nothing if it has ended.

@@ -82,6 +82,8 @@ struct Serviced {
     owner: Owner,
     stage: Stage,
     sockets: Option<Sockets>,
+    /// Number of the attempt to make the sockets. Answers to an earlier one may still arrive.
+    attempt: u64,
     /// The local end opened the session.
     opened_here: bool,
     /// Request that waits for the change.
@@ -117,6 +119,7 @@ impl Serviced {
             owner: Owner::System,
             stage: Stage::Sockets,
             sockets: None,
+            attempt: 0,
             opened_here: s.life.opened_here != 0,
             job: None,
             since: Instant::now(),
@@ -187,6 +190,23 @@ enum Stage {
     Orphaned(Routes),
 }
 
+impl Stage {
+    /// True if what a handler reports of the slot can be about these services. Until the handler has
+    /// accepted them, and once it was told to forget them, a report is about earlier services of
+    /// the slot: reports and requests pass each other.
+    fn is_with_handler(self) -> bool {
+        match self {
+            Stage::Invited | Stage::Sockets | Stage::Offered(..) | Stage::Direct => false,
+            Stage::Accepted(..)
+            | Stage::Entering
+            | Stage::In
+            | Stage::Asked
+            | Stage::Leaving
+            | Stage::Orphaned(_) => true,
+        }
+    }
+}
+
 /// Routes of a session whose handler has died.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Routes {
@@ -204,7 +224,7 @@ impl Services {
         match done {
             Done::Wanted => self.prepare(plane, Owner::System),
             Done::Started(owner, started) => self.started(plane, owner, started),
-            Done::Made(slot, made) => self.made(plane, slot, made),
+            Done::Made(slot, attempt, made) => self.made(plane, slot, attempt, made),
             Done::Came(came) => self.came(plane, came),
             Done::Report(owner, pid, report) => {
                 let runs = |handler: &Arc<Handler>| handler.pid() == pid;

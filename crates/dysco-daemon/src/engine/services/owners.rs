@@ -41,7 +41,14 @@ impl Services {
     }
 
     /// Lets the sockets for a session be made.
-    fn begin_to_make(&self, plane: &Plane, slot: u32, handler: Arc<Handler>) {
+    fn begin_to_make(&mut self, plane: &Plane, slot: u32, handler: Arc<Handler>) {
+        self.next_job += 1;
+        let attempt = self.next_job;
+        let Some(one) = self.sessions.get_mut(&slot) else {
+            return;
+        };
+        one.attempt = attempt;
+        let far = one.paired.is_none();
         let s = plane.agent.session(slot);
         let at = plane.agent.detour_numbers(slot);
         let start = Start {
@@ -50,12 +57,10 @@ impl Services {
             acked: None,
         };
         let (routes, answers) = (plane.routes.clone(), plane.answers.clone());
-        let far = self.sessions.get(&slot);
-        let far = far.is_some_and(|one| one.paired.is_none());
         tokio::spawn(async move {
             let made = make(&handler, &routes, &s, start, far).await;
             // The engine may have ended.
-            let _ = answers.send(Answer::Service(Box::new(Done::Made(slot, made))));
+            let _ = answers.send(Answer::Service(Box::new(Done::Made(slot, attempt, made))));
         });
     }
 

@@ -20,8 +20,15 @@ const STILL: Duration = Duration::from_millis(20);
 
 impl Services {
     /// Sockets were made for a session, or could not be: the handler is to accept them.
-    pub(super) fn made(&mut self, plane: &mut Plane, slot: u32, made: Result<Made, Cause>) {
-        let Some(one) = self.sessions.get_mut(&slot) else {
+    pub(super) fn made(
+        &mut self,
+        plane: &mut Plane,
+        slot: u32,
+        attempt: u64,
+        made: Result<Made, Cause>,
+    ) {
+        let awaited = |one: &&mut Serviced| one.stage == Stage::Sockets && one.attempt == attempt;
+        let Some(one) = self.sessions.get_mut(&slot).filter(awaited) else {
             return;
         };
         let offered = made.and_then(|mut made| {
@@ -62,6 +69,16 @@ impl Services {
                 .is_some_and(|one| one.owner == owner)
         };
         let slot = slot.filter(own);
+        let with = |slot: &u32| {
+            self.sessions
+                .get(slot)
+                .is_some_and(|one| one.stage.is_with_handler())
+        };
+        let slot = match report {
+            // The answer to the offer.
+            Report::Put { .. } => slot,
+            _ => slot.filter(with),
+        };
         match (report, slot) {
             (Report::Put { result: Ok(()), .. }, Some(slot)) => match self.routes_of(slot) {
                 Some(routes) => self.adopted(plane, slot, routes),
@@ -209,8 +226,14 @@ impl Services {
         }
     }
 
+    /// True if a session is led past its services.
+    pub(super) fn is_leaving(&self, slot: u32) -> bool {
+        let one = self.sessions.get(&slot);
+        one.is_some_and(|one| one.stage == Stage::Leaving)
+    }
+
     /// True if the services of a session are at both ends.
-    fn is_paired(&self, slot: u32) -> bool {
+    pub(super) fn is_paired(&self, slot: u32) -> bool {
         let one = self.sessions.get(&slot);
         one.is_some_and(|one| one.paired.is_some())
     }
@@ -285,7 +308,7 @@ impl Services {
             Stage::Leaving if self.is_paired(slot) && self.is_out(plane, slot) => {
                 return self.out(plane, slot);
             }
-            Stage::Offered(..) | Stage::Accepted(..) => {
+            Stage::Accepted(..) => {
                 self.abort(plane, slot, "its handler has ended it");
                 let cause = "the handler of the other host has given it up".into();
                 return self.refuse(plane, slot, cause);

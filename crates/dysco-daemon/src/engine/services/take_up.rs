@@ -113,6 +113,7 @@ fn serviced(plane: &Plane, slot: u32, d: &Detour, owner: Owner) -> Serviced {
         owner,
         stage,
         sockets: None,
+        attempt: 0,
         opened_here: s.life.opened_here != 0,
         job: None,
         since: Instant::now(),

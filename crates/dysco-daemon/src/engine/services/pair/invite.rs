@@ -117,6 +117,11 @@ impl Services {
         if !incoming.from.holds(s.key.remote().ip()) {
             return Err("the host that asks does not have an end of the session".into());
         }
+        // The host that asks has forgotten the earlier services of both. Its message about that comes
+        // again, and may be late.
+        if self.is_paired(slot) && self.is_leaving(slot) && self.is_out(plane, slot) {
+            self.out(plane, slot);
+        }
         let services = invitation.services.iter();
         let services = services.map(|text| text.parse::<ServiceSpec>().map_err(Cause::new));
         let services = services.collect::<Result<Vec<_>, _>>()?;
