@@ -42,7 +42,7 @@ fn in_chain(family: Family, chain: &[At]) -> Result<(Steered, Group)> {
 /// Returns the number of a host's sessions that a filter selects.
 fn count(world: &Steered, at: At, filter: &str) -> Result<usize> {
     let listed = world.json(at, &["sessions", "--filter", filter])?;
-    Ok(listed["sessions"].as_array().map_or(0, Vec::len))
+    listed.as_array().map(Vec::len).context("no list")
 }
 
 /// The firewalls see the session as long as the services are in it, and after they have left.
