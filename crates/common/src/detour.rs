@@ -31,7 +31,7 @@ mod from_socket;
 mod tests;
 mod window;
 
-pub use from_end::{FromEnd, Header, from_end};
+pub use from_end::{FromEnd, Header, Weighed, choose_route, from_end, hear, write_headers};
 pub use from_socket::from_socket;
 pub use window::keep_in_window;
 

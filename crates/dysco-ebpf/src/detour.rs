@@ -18,7 +18,9 @@ use crate::packet::{Direction, Found, Key, find, load};
 use crate::verdict::{Verdict, dropped};
 use crate::write;
 use change::{DROP, HANDLER, UNCHANGED};
-use from_end::{dysco_detour, dysco_detour_copy, dysco_route, dysco_window};
+use from_end::{
+    dysco_detour, dysco_detour_copy, dysco_headers, dysco_hear, dysco_route, dysco_window,
+};
 
 pub use from_handler::comes;
 
@@ -126,7 +128,10 @@ fn directly(ctx: &TcContext, by_path: bool) -> Verdict {
 #[inline(always)]
 fn judge(ctx: &TcContext, slot: u32, run: Run) -> u32 {
     let run = run as u32;
-    if dysco_route(slot, run) == 0 || dysco_window(slot, run) == 0 {
+    if dysco_hear(slot, run) == 0 || dysco_route(slot, run) == 0 {
+        return DROP;
+    }
+    if dysco_headers(slot, run) == 0 || dysco_window(slot, run) == 0 {
         return DROP;
     }
     // SAFETY: the program's own context.

@@ -44,7 +44,7 @@ pub struct Header {
 /// Content of an end's acknowledgement for one of its two senders: the other end, or a socket. In
 /// this field order LLVM makes no double words that a BPF stack would not accept.
 #[repr(C, align(8))]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Heard {
     sack_add: u32,
     ack: u32,
@@ -58,23 +58,66 @@ struct Heard {
     speaks: bool,
 }
 
+/// The acknowledgements that a packet of an end has for its two senders, and what decides its
+/// headers. It is the result of [`hear`] and [`choose_route`], for [`write_headers`].
+#[derive(Clone, Copy, Default)]
+pub struct Weighed {
+    /// For the other end.
+    direct: Heard,
+    /// For the socket that speaks with this end.
+    socket: Heard,
+    /// This end has no socket that sends to it.
+    alone: bool,
+    /// The packet carries nothing.
+    bare: bool,
+    /// The packet is a probe of a window.
+    probes: bool,
+    /// The other end lacks data that the last socket has yet to send.
+    behind: bool,
+}
+
 /// Decides the route of a packet of an end, and records what it says. `scale` is that of the
 /// windows that the end sends. The result is written in place: the kernel's stack is small.
 #[inline(always)]
 pub fn from_end(d: &mut Detour, from: End, seg: &Segment, scale: u8, out: &mut FromEnd) {
+    let mut weighed = Weighed::default();
+    hear(d, from, seg, scale, &mut weighed);
+    choose_route(d, from, seg, &mut weighed, out);
+    write_headers(d, from, seg, &weighed, out);
+}
+
+/// The first part of [`from_end`]: records the acknowledgement. The kernel's verifier follows each
+/// combination of results through the code that uses them, unless that code is in another function
+/// and reads them from a map. The parts are such functions.
+#[inline(always)]
+pub fn hear(d: &mut Detour, from: End, seg: &Segment, scale: u8, weighed: &mut Weighed) {
     let alone = d.has_no_socket(from);
     let paired = d.paired != 0;
-    let (way, acked) = d.ways(from);
+    let (_, acked) = d.ways(from);
     if paired && !alone {
         infer_cut(acked, seg);
         keep_shown(acked, seg, scale);
     }
-    let direct = hear_for_end(acked, seg, scale);
-    let socket = if alone {
+    weighed.direct = hear_for_end(acked, seg, scale);
+    weighed.socket = if alone {
         nothing(acked, true, scale)
     } else {
         hear_for_socket(acked, seg, scale)
     };
+}
+
+/// The second part of [`from_end`]: decides the route, and records what was sent.
+#[inline(always)]
+pub fn choose_route(
+    d: &mut Detour,
+    from: End,
+    seg: &Segment,
+    weighed: &mut Weighed,
+    out: &mut FromEnd,
+) {
+    let alone = d.has_no_socket(from);
+    let paired = d.paired != 0;
+    let (way, _) = d.ways(from);
     if !seg.has(RST) && after(seg.end(), way.sent) {
         way.sent = seg.end();
     }
@@ -87,40 +130,63 @@ pub fn from_end(d: &mut Detour, from: End, seg: &Segment, scale: u8, out: &mut F
         route(way, next, next.wrapping_add(1))
     } else if bare {
         // An acknowledgement alone goes wherever it is awaited.
-        Route::whole(!direct.speaks)
+        Route::whole(!weighed.direct.speaks)
     } else {
         route(way, seg.seq, seg.end())
     };
+    out.to_socket = route.to_socket;
+    out.keep = route.keep;
+    out.dropped = alone && bare && !probes && !weighed.direct.speaks;
     let next = seg.seq.wrapping_add(probes as u32);
-    let behind = !paired && way.has_overtaken(next);
-    let (main, other) = if route.to_socket {
-        (socket, direct)
+    weighed.alone = alone;
+    weighed.bare = bare;
+    weighed.probes = probes;
+    weighed.behind = !paired && way.has_overtaken(next);
+}
+
+/// The third part of [`from_end`]: the headers of the packet, and of its copy if there is one.
+#[inline(always)]
+pub fn write_headers(
+    d: &mut Detour,
+    from: End,
+    seg: &Segment,
+    weighed: &Weighed,
+    out: &mut FromEnd,
+) {
+    let &Weighed {
+        alone,
+        bare,
+        probes,
+        behind,
+        ..
+    } = weighed;
+    let (way, _) = d.ways(from);
+    let next = seg.seq.wrapping_add(probes as u32);
+    let (main, other) = if out.to_socket {
+        (&weighed.socket, &weighed.direct)
     } else {
-        (direct, socket)
+        (&weighed.direct, &weighed.socket)
     };
     let said = other.speaks && (bare && other.alone || other.news);
     let copied = said && seg.has(ACK) && !seg.has(RST);
-    let len = route.keep.unwrap_or(seg.span());
-    out.to_socket = route.to_socket;
-    out.keep = route.keep;
-    out.dropped = alone && bare && !probes && !direct.speaks;
-    let place = match route.to_socket {
+    let len = out.keep.unwrap_or(seg.span());
+    let place = match out.to_socket {
         true => Place::Socket,
         // Data of the direct route, whether its cutoff is known here or not.
         false if alone && (seg.span() > 0 || probes) => Place::Directly,
         false if bare && behind => Place::Behind,
         false => Place::End,
     };
-    header(way, seg, next, &main, place, len, &mut out.main);
+    header(way, seg, next, main, place, len, &mut out.main);
     out.main.seq = out.main.seq.wrapping_sub(probes as u32);
     out.copied = copied;
     if copied {
-        let place = match route.to_socket {
+        let place = match out.to_socket {
             true if behind => Place::Behind,
             true => Place::End,
             false => Place::Socket,
         };
-        header(way, seg, next, &other, place, 0, &mut out.copy);
+        header(way, seg, next, other, place, 0, &mut out.copy);
     }
 }
 

@@ -2,7 +2,9 @@
 
 use aya_ebpf::bindings::{__sk_buff, BPF_F_INGRESS};
 use aya_ebpf::programs::TcContext;
-use dysco_common::detour::{Detour, End, Header, from_end, highest, keep_in_window, phase};
+use dysco_common::detour::{
+    Detour, End, Header, choose_route, hear, highest, keep_in_window, phase, write_headers,
+};
 use dysco_common::session::{Session, life};
 use dysco_common::tcp::{ACK, FIN, RST, Segment};
 use dysco_common::two_paths::Copy;
@@ -25,15 +27,15 @@ fn sender(run: u32) -> End {
     }
 }
 
-/// Decides the route of a packet of an end in the scratch memory of a run, and leaves it there.
-/// Returns 0 if the packet must be dropped. Exported for a stack frame of its own (see also
-/// `learn::dysco_offer`).
+/// Takes the acknowledgement of a packet of an end in the scratch memory of a run. Returns 0 if the
+/// packet must be dropped. Exported for a stack frame of its own (see also `learn::dysco_offer`), and
+/// so that the verifier does not follow each of its results on ([`hear`]).
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn dysco_route(slot: u32, run: u32) -> u32 {
+pub extern "C" fn dysco_hear(slot: u32, run: u32) -> u32 {
     let (
         Some(Scratch {
-            packet: p, route, ..
+            packet: p, weighed, ..
         }),
         Some(s),
         Some(d),
@@ -56,16 +58,60 @@ pub extern "C" fn dysco_route(slot: u32, run: u32) -> u32 {
         maps::tell(EventKind::Rerouted, slot);
     }
     let was_done = d.out.is_done() as u32 + d.back.is_done() as u32;
-    from_end(d, from, &p.seg, scale_of(s, from), route);
-    take_in(s, d, from, &p.seg, slot);
+    hear(d, from, &p.seg, scale_of(s, from), weighed);
     if d.out.is_done() as u32 + d.back.is_done() as u32 != was_done {
         maps::tell(EventKind::Rerouted, slot);
     }
     1
 }
 
+/// Decides the route of a packet of an end whose acknowledgement was taken, and leaves it in the
+/// scratch memory of the run. Returns 0 if the packet must be dropped. Exported: see [`dysco_hear`].
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub extern "C" fn dysco_route(slot: u32, run: u32) -> u32 {
+    let (
+        Some(Scratch {
+            packet: p,
+            route,
+            weighed,
+            ..
+        }),
+        Some(s),
+        Some(d),
+    ) = (maps::scratch(run), maps::session(slot), maps::detour(slot))
+    else {
+        return 0;
+    };
+    let from = sender(run);
+    choose_route(d, from, &p.seg, weighed, route);
+    take_in(s, d, from, &p.seg, slot);
+    1
+}
+
+/// Prepares the headers of a packet of an end, whose route is decided. Exported: see
+/// [`dysco_hear`].
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub extern "C" fn dysco_headers(slot: u32, run: u32) -> u32 {
+    let (
+        Some(Scratch {
+            packet: p,
+            route,
+            weighed,
+            ..
+        }),
+        Some(d),
+    ) = (maps::scratch(run), maps::detour(slot))
+    else {
+        return 0;
+    };
+    write_headers(d, sender(run), &p.seg, weighed, route);
+    1
+}
+
 /// Limits a packet of an end, whose route is decided, to its receiver's window. Exported: see
-/// [`dysco_route`].
+/// [`dysco_hear`].
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn dysco_window(slot: u32, run: u32) -> u32 {
@@ -85,7 +131,7 @@ pub extern "C" fn dysco_window(slot: u32, run: u32) -> u32 {
 }
 
 /// Prepares the change of a packet of an end in the scratch memory of a run, whose route is
-/// decided. Exported: see [`dysco_route`].
+/// decided. Exported: see [`dysco_hear`].
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dysco_detour(skb: *mut __sk_buff, slot: u32, run: u32) -> u32 {

@@ -4,7 +4,7 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::PerCpuArray;
 use dysco_common::Offer;
 use dysco_common::chain::{Hop, Payload, Pending};
-use dysco_common::detour::FromEnd;
+use dysco_common::detour::{FromEnd, Weighed};
 use dysco_common::icmp::{Message, Quoted};
 use dysco_common::probe::Arrival;
 
@@ -39,6 +39,8 @@ pub struct Scratch {
     pub hop: Hop,
     /// The route of a packet of a session with a detour.
     pub route: FromEnd,
+    /// What decides the headers of that packet.
+    pub weighed: Weighed,
     /// An ICMP packet with an error about a segment.
     pub icmp: Message,
     /// The segment that the error is about.
