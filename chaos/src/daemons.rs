@@ -220,11 +220,15 @@ fn prepare(fleet: &Fleet, world: &World, plan: &Plan, host: &HostPlan) -> Result
     )
 }
 
-/// Returns the names below a host's BPF file system.
+/// Returns the names below a host's BPF file system. The link of a process that runs services stays
+/// for the next daemon.
 fn pins(host: &Host) -> Vec<String> {
     let listed = host.output("find", &["/sys/fs/bpf", "-mindepth", "1"]);
     let listed = listed.unwrap_or_default();
-    listed.lines().map(str::to_owned).collect()
+    let pins = listed
+        .lines()
+        .filter(|pin| !pin.ends_with("_dysco_handler"));
+    pins.map(str::to_owned).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

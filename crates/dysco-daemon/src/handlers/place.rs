@@ -222,9 +222,14 @@ fn configure(runtime: &Runtime, here: &Handle, peer: &str) -> Result<(), Failed>
         &format!("ipv6/conf/{peer}/accept_dad"),
         &format!("ipv6/conf/{peer}/accept_ra"),
     ];
-    // A socket whose handler has forgotten it does not try for minutes to end its connection.
-    let brief = [("ipv4/tcp_orphan_retries", "1")];
-    for (name, value) in off.map(|name| (name, "0")).into_iter().chain(brief) {
+    let on = [
+        // A socket whose handler has forgotten it does not try for minutes to end its connection.
+        ("ipv4/tcp_orphan_retries", "1"),
+        // An ICMP message about a packet that is too big reaches the local end's socket, and not
+        // that of the handler: it finds out by itself (RFC 4821), for IPv6 as well.
+        ("ipv4/tcp_mtu_probing", "1"),
+    ];
+    for (name, value) in off.map(|name| (name, "0")).into_iter().chain(on) {
         // A kernel without IPv6 has only some of them.
         if let Err(source) = fs::write(format!("/proc/sys/net/{name}"), value)
             && source.kind() != io::ErrorKind::NotFound

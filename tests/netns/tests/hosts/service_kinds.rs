@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Amount, Close, Plan, Reading, Side, all_intact};
-use dysco_netns::{Family, Lab, wait};
+use dysco_netns::{Family, Lab, Role, wait};
 use serde_json::json;
 
 use crate::service_calls::call;
@@ -185,4 +185,46 @@ fn two_hundred_sessions_are_shaped_and_delayed_at_once() -> Result<()> {
     here.change(&["take"], "taken", 200)?;
     all_intact(&group.finish()?)?;
     here.finish()
+}
+
+/// Limits the size of packets that the router sends to the server from now on. The router reports
+/// longer ones to their sender.
+fn narrow(here: &OneEnd, family: Family) -> Result<()> {
+    let to = Role::Server.address(family).to_string();
+    let dev = Role::Server.name();
+    let words = ["route", "replace", &to, "dev", dev, "mtu", "lock", "1300"];
+    here.lab.router.output("ip", &words).map(drop)
+}
+
+/// The errors of routers reach the socket of the local end. The socket of the handler has to find out
+/// by itself how long its segments may be.
+fn a_narrow_path_is_found_out(family: Family) -> Result<()> {
+    for before in [true, false] {
+        let here = OneEnd::new("servicemtu", family)?;
+        let group = here.open(2, &Plan::gentle())?;
+        if before {
+            narrow(&here, family)?;
+            group.wait_progress(1_000_000)?;
+        }
+        here.change(&["put", "+count"], "put", 2)?;
+        narrow(&here, family)?;
+        group
+            .wait_progress(1_000_000)
+            .with_context(|| format!("narrow before: {before}"))?;
+        here.change(&["take"], "taken", 2)?;
+        group.wait_progress(1_000_000)?;
+        all_intact(&group.finish()?)?;
+        here.finish()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_path_that_is_narrow_is_found_out() -> Result<()> {
+    a_narrow_path_is_found_out(Family::V4)
+}
+
+#[test]
+fn a_path_that_is_narrow_is_found_out_v6() -> Result<()> {
+    a_narrow_path_is_found_out(Family::V6)
 }
