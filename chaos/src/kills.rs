@@ -78,7 +78,7 @@ pub fn strike(
 fn kill_handlers(daemons: &Daemons, host: &Host) -> Result<bool> {
     let listed = daemons.fleet.json(host, &["service", "list"]);
     let listed = listed.unwrap_or_default();
-    let sessions = listed["sessions"].as_array().into_iter().flatten();
+    let sessions = listed.as_array().into_iter().flatten();
     let pids: BTreeSet<i64> = sessions.filter_map(|s| s["handler"].as_i64()).collect();
     for pid in &pids {
         let pid = Pid::from_raw(i32::try_from(*pid)?);

@@ -41,7 +41,7 @@ pub const BPF_LINKER: Crate = Crate {
     need: Need::Build,
 };
 
-/// Environment for programs that need not be fast: it halves their build time.
+/// Environment for programs that need not be fast: they are built in less time.
 const QUICK_BUILD: &[(&str, &str)] = &[
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0"),
     ("CARGO_PROFILE_RELEASE_DEBUG", "false"),

@@ -101,7 +101,7 @@ fn crypt_comes_into_a_busy_session_and_leaves_it() -> Result<()> {
     come_and_leave("pair4", Family::V4, &["+crypt"], &Plan::default(), 1)
 }
 
-/// What the two handlers report of the services that have left may arrive after the next request.
+/// Reports of the two handlers about the services that have left may arrive after the next request.
 #[test]
 fn the_next_services_come_in_as_soon_as_the_last_have_left() -> Result<()> {
     const COUNT: usize = 8;
