@@ -32,7 +32,7 @@ mod tests;
 mod window;
 
 pub use from_end::{FromEnd, Header, Weighed, choose_route, from_end, hear, write_headers};
-pub use from_socket::from_socket;
+pub use from_socket::{Spoken, admit, from_socket, listen, speak};
 pub use window::keep_in_window;
 
 use crate::seq::{after, before};

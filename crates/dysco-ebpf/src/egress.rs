@@ -95,7 +95,7 @@ pub fn run(ctx: TcContext) -> Verdict {
     match State::from_word(s.state) {
         Some(State::Tracked) if s.clamp_remote != 0 => {
             cold_path();
-            relay::to_end(&ctx, s, key, &found, slot)
+            relay::to_end(&ctx, key, &found, slot)
         }
         Some(State::Tracked | State::Opening) => {
             track(&ctx, s, &found, slot);
@@ -131,7 +131,7 @@ fn in_rare_state(
             count(Counter::DroppedTombstone);
             Verdict::Drop
         }
-        Some(State::RelayTwoPaths) => relay::to_end(ctx, s, key, found, slot),
+        Some(State::RelayTwoPaths) => relay::to_end(ctx, key, found, slot),
         Some(State::Relay) if mark == mark::STEERED => steer::leaves(ctx, s, found),
         Some(State::Relay) => {
             // The stack has no part in the session any longer.

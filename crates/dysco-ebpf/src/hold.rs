@@ -9,7 +9,7 @@ use dysco_common::tcp::{ACK, RST};
 use dysco_common::{Counter, EventKind, Session};
 
 use crate::maps::{self, Flow, RUNS, Run, Scratch, count};
-use crate::packet::{Found, HEADERLESS, Key, Packet, load};
+use crate::packet::{Found, HEADERLESS, Key, load};
 use crate::verdict::Verdict;
 use crate::{incoming, outgoing};
 
@@ -98,7 +98,7 @@ unsafe extern "C" fn dysco_held_out(skb: *mut __sk_buff, slot: u32) -> u32 {
     else {
         return 0;
     };
-    let found = found_of(p);
+    let found = p.found();
     outgoing::track(ctx, s, &found, slot);
     if let Some((_, echo)) = found.timestamps(ctx)
         && s.tsval_in == 0
@@ -119,7 +119,7 @@ unsafe extern "C" fn dysco_held_in(skb: *mut __sk_buff, slot: u32) -> u32 {
     else {
         return 0;
     };
-    let found = found_of(p);
+    let found = p.found();
     incoming::track(ctx, s, &found, slot);
     if let Some((_, echo)) = found.timestamps(ctx)
         && s.tsval_out == 0
@@ -147,16 +147,7 @@ unsafe extern "C" fn dysco_close_window(skb: *mut __sk_buff, run: u32) -> u32 {
     let Some(Scratch { packet: p, .. }) = maps::scratch(run) else {
         return 0;
     };
-    closes_window(ctx, &found_of(p)) as u32
-}
-
-#[inline(always)]
-fn found_of(p: &Packet) -> Found {
-    Found {
-        v6: p.key.is_v6(),
-        data_offset: p.header.data_offset(),
-        seg: p.seg,
-    }
+    closes_window(ctx, &p.found()) as u32
 }
 
 #[inline(always)]

@@ -114,17 +114,41 @@ pub fn was_broken(s: &mut Session, slot: u32) {
 /// Returns false if the end cannot believe it.
 #[inline(always)]
 pub fn ends(s: &mut Session, seg: &Segment, seq: u32, slot: u32) -> bool {
+    // SAFETY: an entry.
+    (unsafe { dysco_is_ended(s, slot, seq, seg.len, seg.flags as u32) }) != 0
+}
+
+/// Exported: see `learn::dysco_offer`. The arguments are the parts of a segment that count.
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dysco_is_ended(
+    s: *mut Session,
+    slot: u32,
+    seq: u32,
+    len: u32,
+    flags: u32,
+) -> u32 {
+    // SAFETY: the caller's entry, or null as far as the verifier knows.
+    let Some(s) = (unsafe { s.as_mut() }) else {
+        return 0;
+    };
+    let seg = &Segment {
+        seq,
+        len,
+        flags: flags as u8,
+        ..Segment::default()
+    };
     if seg.has(RST) {
         // On other hosts the relay's entry judges it.
         let believed = s.relay == 0 && two_paths::may_reset(s, seq);
         if believed {
             was_reset(s, slot);
         }
-        return believed;
+        return believed as u32;
     }
     let believed = two_paths::may_close(s, seg, seq);
     if believed {
         s.life.fin_in |= life::SEEN;
     }
-    believed
+    believed as u32
 }

@@ -68,6 +68,24 @@ pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
 /// Takes in a FIN or reset. Returns false if the other end cannot believe it.
 #[inline(always)]
 fn ends(s: &mut Session, seg: &Segment, slot: u32) -> bool {
+    // SAFETY: an entry.
+    (unsafe { dysco_ends(s, slot, seg.seq, seg.len, seg.flags as u32) }) != 0
+}
+
+/// Exported: see `learn::dysco_offer`. The arguments are the parts of a segment that count.
+#[inline(never)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dysco_ends(s: *mut Session, slot: u32, seq: u32, len: u32, flags: u32) -> u32 {
+    // SAFETY: the caller's entry, or null as far as the verifier knows.
+    let Some(s) = (unsafe { s.as_mut() }) else {
+        return 0;
+    };
+    let seg = &Segment {
+        seq,
+        len,
+        flags: flags as u8,
+        ..Segment::default()
+    };
     let near = s.joined_to().and_then(maps::session);
     // The joined entry may belong to another session.
     let near = near.filter(|near| near.joined_to() == Some(slot));
@@ -79,7 +97,7 @@ fn ends(s: &mut Session, seg: &Segment, slot: u32) -> bool {
             was_reset(s, slot);
             s.life.reset |= life::BY_END;
         }
-        return believed;
+        return believed as u32;
     }
     let believed = two_paths::may_be_closed(s, near, seg);
     if believed {
@@ -88,7 +106,7 @@ fn ends(s: &mut Session, seg: &Segment, slot: u32) -> bool {
             s.life.fin_out |= life::OLD_PATH;
         }
     }
-    believed
+    believed as u32
 }
 
 /// Takes in the numbers of a segment of the local end.

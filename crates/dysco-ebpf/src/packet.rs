@@ -138,6 +138,16 @@ impl Packet {
     pub fn l4(&self) -> usize {
         l4(self.key.is_v6())
     }
+
+    /// Returns its place in its frame, and its fixed fields.
+    #[inline(always)]
+    pub fn found(&self) -> Found {
+        Found {
+            v6: self.key.is_v6(),
+            data_offset: self.header.data_offset(),
+            seg: self.seg,
+        }
+    }
 }
 
 /// Offset of the TCP header in bytes.

@@ -1,7 +1,7 @@
 //! Packets of a handler's sockets.
 
 use aya_ebpf::programs::TcContext;
-use dysco_common::detour::{End, from_socket, highest};
+use dysco_common::detour::{End, admit, highest, listen, speak};
 use dysco_common::session::life;
 use dysco_common::tcp::{FIN, MIN_HEADER, RST};
 use dysco_common::{Counter, EventKind, mark};
@@ -43,8 +43,11 @@ pub fn comes(ctx: &TcContext) -> Verdict {
     if load(ctx, key, &found, p).is_none() {
         return Verdict::Drop;
     }
-    let fate = dysco_from_handler(slot, (to == End::Remote) as u32);
-    if fate == DROP {
+    let remote = (to == End::Remote) as u32;
+    let passes = dysco_admit(slot, remote) != DROP
+        && dysco_listen(slot, remote) != DROP
+        && dysco_speak(slot, remote) != DROP;
+    if !passes {
         return dropped(Counter::DroppedHandler);
     }
     if found.seg.has(RST) && s.life.reset == 0 {
@@ -81,15 +84,81 @@ pub fn comes(ctx: &TcContext) -> Verdict {
     }
 }
 
-/// Prepares the change of a packet of a handler's socket in the scratch memory of ingress.
-/// Exported: see `from_end`.
+/// Returns the end that a packet of a handler's socket goes to.
+#[inline(always)]
+fn receiver(remote: u32) -> End {
+    if remote != 0 { End::Remote } else { End::Local }
+}
+
+/// Decides whether the end may get bytes of the packet in the scratch memory of ingress. Returns
+/// [`DROP`] if the packet must be dropped. Exported: see `from_end`.
 #[inline(never)]
 #[unsafe(no_mangle)]
-extern "C" fn dysco_from_handler(slot: u32, remote: u32) -> u32 {
+extern "C" fn dysco_admit(slot: u32, remote: u32) -> u32 {
+    let (
+        Some(Scratch {
+            packet: p, spoken, ..
+        }),
+        Some(s),
+        Some(d),
+    ) = (
+        maps::scratch(Run::Ingress as u32),
+        maps::session(slot),
+        maps::detour(slot),
+    )
+    else {
+        return DROP;
+    };
+    let to = receiver(remote);
+    let elsewhere = d.paired != 0;
+    let highest = highest(s, d, to.other());
+    let (_, way) = d.ways(to);
+    if p.seg.span() > 0 && !cut_if_due(way, highest, elsewhere) {
+        return DROP;
+    }
+    if admit(d, to, &p.seg, spoken) {
+        DIRECT
+    } else {
+        DROP
+    }
+}
+
+/// Takes the acknowledgement of that packet. Exported: see `from_end`.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_listen(slot: u32, remote: u32) -> u32 {
+    let (
+        Some(Scratch {
+            packet: p, spoken, ..
+        }),
+        Some(s),
+        Some(d),
+    ) = (
+        maps::scratch(Run::Ingress as u32),
+        maps::session(slot),
+        maps::detour(slot),
+    )
+    else {
+        return DROP;
+    };
+    let to = receiver(remote);
+    let was_done = d.out.is_done() as u32 + d.back.is_done() as u32;
+    listen(d, to, &p.seg, scale_of(s, to.other()), spoken);
+    if d.out.is_done() as u32 + d.back.is_done() as u32 != was_done {
+        maps::tell(EventKind::Rerouted, slot);
+    }
+    DIRECT
+}
+
+/// Prepares the change of that packet. Exported: see `from_end`.
+#[inline(never)]
+#[unsafe(no_mangle)]
+extern "C" fn dysco_speak(slot: u32, remote: u32) -> u32 {
     let (
         Some(Scratch {
             packet: p,
             change: c,
+            spoken,
             ..
         }),
         Some(s),
@@ -102,27 +171,17 @@ extern "C" fn dysco_from_handler(slot: u32, remote: u32) -> u32 {
     else {
         return DROP;
     };
-    let (to, clock) = if remote != 0 {
-        (End::Remote, s.tsval_out)
-    } else {
-        (End::Local, s.tsval_in)
+    let to = receiver(remote);
+    let clock = match to {
+        End::Remote => s.tsval_out,
+        End::Local => s.tsval_in,
     };
-    let elsewhere = d.paired != 0;
-    let highest = highest(s, d, to.other());
-    let (_, way) = d.ways(to);
-    if p.seg.span() > 0 && !cut_if_due(way, highest, elsewhere) {
-        return DROP;
-    }
     // The end applies the scale of the other end to the windows that it receives.
     let scale = scale_of(s, to.other());
-    let was_done = d.out.is_done() as u32 + d.back.is_done() as u32;
-    let Some(out) = from_socket(d, to, &p.seg, scale) else {
+    let Some(out) = speak(d, to, &p.seg, scale, spoken) else {
         return DROP;
     };
-    if d.out.is_done() as u32 + d.back.is_done() as u32 != was_done {
-        maps::tell(EventKind::Rerouted, slot);
-    }
-    if elsewhere {
+    if d.paired != 0 {
         // What the other end sends comes by this socket alone.
         let _ = atomic::raise(&mut s.rcv_max, d.back.sent);
         if p.seg.has(FIN) {

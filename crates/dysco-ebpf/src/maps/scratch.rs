@@ -4,7 +4,7 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::PerCpuArray;
 use dysco_common::Offer;
 use dysco_common::chain::{Hop, Payload, Pending};
-use dysco_common::detour::{FromEnd, Weighed};
+use dysco_common::detour::{FromEnd, Spoken, Weighed};
 use dysco_common::icmp::{Message, Quoted};
 use dysco_common::probe::Arrival;
 
@@ -41,6 +41,8 @@ pub struct Scratch {
     pub route: FromEnd,
     /// What decides the headers of that packet.
     pub weighed: Weighed,
+    /// What is known of a packet of a handler's socket.
+    pub spoken: Spoken,
     /// An ICMP packet with an error about a segment.
     pub icmp: Message,
     /// The segment that the error is about.
