@@ -38,6 +38,22 @@ pub fn resets(host: &Host) -> Result<u64> {
     Ok(of("Tcp.OutRsts") + of("Tcp.EstabResets"))
 }
 
+/// Number of packets that a router did not send since they were too long for a route, and of which
+/// it told the sender.
+pub fn too_long(router: &Host) -> Result<u64> {
+    let read = || fs::read_to_string("/proc/thread-self/net/snmp6").unwrap_or_default();
+    let of = |text: &str, name: &str| {
+        let lines = text
+            .lines()
+            .filter_map(|line| line.split_once(char::is_whitespace));
+        let value = { lines }.find_map(|(n, value)| (n == name).then(|| value.trim().parse().ok()));
+        value.flatten().unwrap_or(0u64)
+    };
+    let v6 = of(&router.run(read), "Icmp6OutPktTooBigs");
+    let v4 = tcp(router)?.get("Ip.FragFails").copied().unwrap_or(0);
+    Ok(v4 + v6)
+}
+
 /// Processor time of a process, in user mode and in the kernel.
 pub fn cpu_time(pid: u32) -> Result<Duration> {
     let stat = Process::new(pid as i32).and_then(|process| process.stat());

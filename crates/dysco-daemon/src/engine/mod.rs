@@ -34,6 +34,7 @@ mod measure;
 mod measured;
 mod monitors;
 mod moves;
+mod mtu;
 mod names;
 mod neighbours;
 mod on_link;

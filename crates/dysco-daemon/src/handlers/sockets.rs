@@ -48,14 +48,15 @@ enum Far {
 
 impl Wanted {
     /// Describes the sockets of a session that begin with these numbers: the near one, and the far
-    /// one if it is wanted.
-    pub fn new(s: &Session, start: Start, far: bool) -> Wanted {
+    /// one if it is wanted. `far` is the length of the longest segment that the path takes, TCP
+    /// options included.
+    pub fn new(s: &Session, start: Start, far: Option<u16>) -> Wanted {
         let both = s.local.flags & s.remote.flags;
         let mss = s.local.mss.min(s.remote.mss);
-        let half = |sends, receives, scale_of_peer, own_scale| Half {
+        let half = |sends, receives, scale_of_peer, own_scale, longest: u16| Half {
             sends,
             receives,
-            mss,
+            mss: mss.min(longest),
             scales: (both & offer::WSCALE != 0).then_some((scale_of_peer, own_scale)),
             sack: both & offer::SACK != 0,
             timestamps: both & offer::TIMESTAMPS != 0,
@@ -63,8 +64,8 @@ impl Wanted {
         let (local, remote) = (s.local_wscale(), s.remote_wscale());
         Wanted {
             key: s.key,
-            near: half(start.back, start.out, local, remote),
-            far: far.then(|| half(start.out, start.back, remote, local)),
+            near: half(start.back, start.out, local, remote, mss),
+            far: far.map(|longest| half(start.out, start.back, remote, local, longest)),
         }
     }
 }

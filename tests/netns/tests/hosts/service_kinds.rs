@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Amount, Close, Plan, Reading, Side, all_intact};
-use dysco_netns::{Family, Lab, Role, wait};
+use dysco_netns::{Family, Lab, Role, counters, wait};
 use serde_json::json;
 
 use crate::service_calls::call;
@@ -196,8 +196,8 @@ fn narrow(here: &OneEnd, family: Family) -> Result<()> {
     here.lab.router.output("ip", &words).map(drop)
 }
 
-/// The errors of routers reach the socket of the local end. The socket of the handler has to find out
-/// by itself how long its segments may be.
+/// The errors of routers reach the socket of the local end. The socket of the handler begins with
+/// what the local end knows, and has to find out by itself what changes afterwards.
 fn a_narrow_path_is_found_out(family: Family) -> Result<()> {
     for before in [true, false] {
         let here = OneEnd::new("servicemtu", family)?;
@@ -206,11 +206,20 @@ fn a_narrow_path_is_found_out(family: Family) -> Result<()> {
             narrow(&here, family)?;
             group.wait_progress(1_000_000)?;
         }
+        let known = counters::too_long(&here.lab.router)?;
+        ensure!(!before || known > 0, "the path was not too narrow");
         here.change(&["put", "+count"], "put", 2)?;
-        narrow(&here, family)?;
+        if !before {
+            narrow(&here, family)?;
+        }
         group
             .wait_progress(1_000_000)
             .with_context(|| format!("narrow before: {before}"))?;
+        let longer = counters::too_long(&here.lab.router)? - known;
+        ensure!(
+            before == (longer == 0),
+            "narrow before: {before}; {longer} packets were too long"
+        );
         here.change(&["take"], "taken", 2)?;
         group.wait_progress(1_000_000)?;
         all_intact(&group.finish()?)?;

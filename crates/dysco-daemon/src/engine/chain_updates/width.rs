@@ -3,34 +3,15 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::io;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use dysco_common::Session;
 use dysco_common::two_paths::has_length;
 use dysco_proto::{ChangeId, HostEvent, Reason};
-use rustix::net::sockopt::{ip_mtu, ipv6_mtu};
 
+use crate::engine::mtu::{headers, longest_within, mtu_between};
 use crate::engine::{ChainUpdates, Plane, packets, raw};
-
-/// Returns the bytes of the headers that an MSS does not count (RFC 6691).
-const fn headers(v6: bool) -> u16 {
-    if v6 { 60 } else { 40 }
-}
-
-/// Returns the MTU that the kernel assumes on its own route between two addresses, headers
-/// included.
-fn mtu_between(from: IpAddr, to: IpAddr) -> io::Result<u16> {
-    let socket = UdpSocket::bind((from, 0))?;
-    // Nothing is sent to it; any port but 0 will do.
-    socket.connect((to, 9))?;
-    let mtu = match to {
-        IpAddr::V4(_) => ip_mtu(&socket),
-        IpAddr::V6(_) => ipv6_mtu(&socket),
-    };
-    Ok(u16::try_from(mtu?).unwrap_or(u16::MAX))
-}
 
 /// MTUs that the kernel reported a moment ago: many sessions between two hosts change at once.
 #[derive(Default)]
@@ -124,7 +105,7 @@ impl ChainUpdates {
         };
         let (from, to) = (way.local(), way.remote());
         let mtu = self.mtus.between(from.ip(), to.ip());
-        let sends = mtu.saturating_sub(headers(to.is_ipv6()));
+        let sends = longest_within(mtu, to.is_ipv6());
         s.remote.mss.min(sends.max(s.local.mss))
     }
 

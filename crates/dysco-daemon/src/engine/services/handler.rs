@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 
 use super::done::{Done, Made};
 use crate::engine::Answer;
+use crate::engine::mtu::longest_between;
 use crate::handlers::{self, Owner, Place, Process, Started, Wanted};
 
 /// A handler that runs.
@@ -192,7 +193,10 @@ pub(super) async fn make(
         interface: route.ifindex,
         address: address_of(route.ifindex)?,
     };
-    let sockets = handler.place.sockets(Wanted::new(s, start, far)).await;
+    // The local end's socket may know of a narrow path by now.
+    let longest = longest_between(local, remote);
+    let wanted = Wanted::new(s, start, far.then_some(longest));
+    let sockets = handler.place.sockets(wanted).await;
     let sockets = sockets
         .map_err(|error| Cause::new(format!("its handler gets no sockets for it: {error}")))?;
     Ok(Made {
