@@ -119,7 +119,6 @@ fn measure(sessions: usize, times: &mut [Times; CHANGES.len()]) -> Result<u64> {
     let plan = Plan {
         rate: Some(RATE),
         write: WRITE,
-        hash: false,
         close: Close::First(Side::Client),
         after_close: 1_000,
         ..Plan::default()

@@ -68,7 +68,6 @@ fn measure(load: &Load, all: &mut Measured) -> Result<()> {
     let plan = Plan {
         rate: Some(load.rate),
         write: load.write,
-        hash: false,
         close: Close::First(Side::Client),
         after_close: 1_000,
         ..Plan::default()

@@ -5,7 +5,6 @@ use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
@@ -20,12 +19,8 @@ use super::{Phase, Shared};
 pub struct End {
     /// Number of bytes handed to the kernel.
     pub sent: u64,
-    /// SHA-256 of the sent bytes, if the plan requests hashes.
-    pub sent_sha: String,
     /// Number of bytes received.
     pub received: u64,
-    /// SHA-256 of the received bytes.
-    pub received_sha: String,
     /// Offset of the first wrong byte.
     pub wrong_at: Option<u64>,
     /// True if the other end closed its half, and this end received the FIN.
@@ -68,7 +63,6 @@ pub(crate) async fn run(mut stream: TcpStream, shared: &Shared, side: Side) -> E
     let error = outcome.err().map(|e| e.to_string());
     End {
         sent: end.sent,
-        sent_sha: end.sent_sha,
         error,
         ..got
     }
@@ -83,7 +77,6 @@ async fn send(
 ) -> io::Result<()> {
     let mut phase = shared.phase.clone();
     let _ = phase.wait_for(|p| *p != Phase::Opened).await;
-    let mut hash = Sha256::new();
     let mut until = shared.plan.amount(side);
     let mut waits = shared.plan.close == Close::First(side.other());
     let start = Instant::now();
@@ -113,9 +106,7 @@ async fn send(
         shared.pattern(side).fill(end.sent, &mut buffer[..room]);
         tokio::select! {
             n = write.write(&buffer[..room]) => {
-                let n = n?;
-                if shared.plan.hash { hash.update(&buffer[..n]); }
-                end.sent += n as u64;
+                end.sent += n? as u64;
             }
             () = closed.notified(), if waits => {
                 (waits, until) = (false, last(until, end.sent, shared.plan.after_close));
@@ -127,7 +118,6 @@ async fn send(
         }
     }
     shared.sent[side as usize].store(end.sent, Ordering::Relaxed);
-    end.sent_sha = hex::encode(hash.finalize());
     if shared.plan.close == Close::Reset(side) {
         Ok(())
     } else {
@@ -152,7 +142,6 @@ async fn receive(
 ) -> io::Result<()> {
     let mut reading = shared.reading[side as usize].clone();
     let pattern = shared.pattern(side.other());
-    let mut hash = Sha256::new();
     let mut buffer = vec![0; 32 << 10];
     let outcome = loop {
         let now = *reading.borrow_and_update();
@@ -175,9 +164,6 @@ async fn receive(
         got.wrong_at = got
             .wrong_at
             .or(pattern.first_wrong(got.received, &buffer[..n]));
-        if shared.plan.hash {
-            hash.update(&buffer[..n]);
-        }
         got.received += n as u64;
         shared.received[side as usize].store(got.received, Ordering::Relaxed);
         if let Reading::Slow(_) = now {
@@ -185,7 +171,6 @@ async fn receive(
             let _ = tokio::time::timeout(Duration::from_millis(50), reading.changed()).await;
         }
     };
-    got.received_sha = hex::encode(hash.finalize());
     got.closed = outcome.is_ok();
     closed.notify_one();
     outcome

@@ -68,8 +68,6 @@ pub struct Plan {
     pub rate: Option<u64>,
     /// Number of bytes per write.
     pub write: usize,
-    /// True if both streams are hashed, in addition to the check of each byte.
-    pub hash: bool,
     /// Size of the client's receive buffer. By default the system chooses.
     pub receive_buffer: Option<usize>,
     /// True if the client requests MPTCP (RFC 8684).
@@ -87,7 +85,6 @@ impl Default for Plan {
             after_close: 100_000,
             rate: None,
             write: 16 << 10,
-            hash: true,
             receive_buffer: None,
             multipath: false,
             web_socket: false,
