@@ -192,27 +192,43 @@ fn killed_in(plan: &SessionPlan, run: &Run, local: Option<SocketAddr>) -> Option
         k.hit && of_it
     })?;
     let whole = matches!(hit.victim, Victim::Host { .. });
-    let left = |local: SocketAddr| {
-        run.operations
-            .iter()
-            .filter(|o| o.ended_ms < hit.at_ms)
-            .any(|o| {
-                let own = o
-                    .changed()
-                    .filter(|t| t.local == local || t.remote == local);
-                let mut left = own.filter(|t| t.outcome == "removed");
-                // The kernel of the proxy's host still relays the session, unless the session goes
-                // from end to end.
-                left.any(|t| !whole || t.mode.as_deref() == Some("bypass"))
-            })
-    };
-    (!local.is_some_and(left)).then_some(hit.at_ms)
+    (!local.is_some_and(|local| has_left(run, local, hit.at_ms, whole))).then_some(hit.at_ms)
 }
 
-/// True if a process that ran services was killed: a session ends whose bytes it had.
-fn handlers_died(run: &Run) -> bool {
+/// True if a command took the proxy out of a session before this time. The kernel of the proxy's
+/// host still relays such a session, unless it goes from end to end (`whole`).
+fn has_left(run: &Run, local: SocketAddr, at_ms: u64, whole: bool) -> bool {
+    let mut before = run.operations.iter().filter(|o| o.ended_ms < at_ms);
+    before.any(|o| {
+        let own = o
+            .changed()
+            .filter(|t| t.local == local || t.remote == local);
+        let mut left = own.filter(|t| t.outcome == "removed");
+        left.any(|t| !whole || t.mode.as_deref() == Some("bypass"))
+    })
+}
+
+/// Time at which a process that ran services was killed: a session ends whose bytes it had.
+fn handlers_died(run: &Run) -> Option<u64> {
     let mut kills = run.kills.iter();
-    kills.any(|k| k.hit && matches!(k.victim, Victim::Handlers { .. }))
+    let killed = kills.find(|k| k.hit && matches!(k.victim, Victim::Handlers { .. }))?;
+    Some(killed.at_ms)
+}
+
+/// True if a trouble may follow from the death of a process that ran services. Both ends of a
+/// connection are reset, and a proxy between two connections may end the other one as it likes.
+fn may_follow(
+    trouble: &Trouble,
+    plan: &SessionPlan,
+    seen: &SessionRun,
+    run: &Run,
+    at: u64,
+) -> bool {
+    let has_left = seen
+        .local
+        .is_some_and(|local| has_left(run, local, at, false));
+    let proxied = plan.proxy.is_some() && !has_left;
+    !trouble.is_no_end() || proxied && matches!(trouble, Trouble::Truncated(..))
 }
 
 fn of_session(
@@ -253,8 +269,10 @@ fn of_session(
             };
             trouble.is_no_end() && asked(at) && !without.iter().flatten().any(same)
         }
-        None if handlers_died => trouble.is_no_end() && !excused(trouble.kind()),
-        None => !excused(trouble.kind()),
+        None => {
+            let follows = |at| may_follow(trouble, session, seen, run, at);
+            !handlers_died.is_some_and(follows) && !excused(trouble.kind())
+        }
     };
     let own = troubles(seen, run.asleep_ms);
     let mut findings: Vec<_> = own

@@ -247,5 +247,8 @@ fn a_session_may_end_with_its_services_but_not_cleanly() {
     let [client, _] = &mut reset.sessions[0].ends;
     (client.eof, client.error) = (true, None);
     reset.sessions[0].ends[1].sent = 9;
+    // Its proxy has made a clean end of the reset.
+    assert!(kinds(&reset, &controls).is_empty());
+    reset.operations.push(removal(900, "removed", vec![]));
     assert!(kinds(&reset, &controls).contains(&Kind::Lost));
 }
