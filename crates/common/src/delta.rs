@@ -85,6 +85,35 @@ impl Passed {
     }
 }
 
+/// What repeated looks at one direction have shown about a delta.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Watched {
+    exact: bool,
+    /// Highest number sent on at the first look.
+    first: Option<u32>,
+    moves: bool,
+}
+
+impl Watched {
+    /// Takes in the numbers of another look, which do not contradict the delta.
+    pub fn look(&mut self, passed: &Passed, delta: u32) {
+        self.exact |= passed.fits(delta) == Fit::Exact;
+        let first = *self.first.get_or_insert(passed.went);
+        self.moves |= passed.went != first;
+    }
+
+    /// Returns true if the delta fitted to the byte at some moment.
+    pub const fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    /// Returns true if bytes are sent on, and the delta fitted at no moment. Either the middlebox
+    /// holds bytes all the time, or it has another delta.
+    pub const fn is_doubtful(&self) -> bool {
+        self.moves && !self.exact
+    }
+}
+
 /// Highest numbers that one end of a session has sent and received, as on the wire at that end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

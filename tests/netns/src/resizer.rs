@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -51,6 +52,11 @@ pub struct Resizer {
 impl Resizer {
     /// Makes all packets that a host forwards to a server's port, and back, pass the middlebox.
     pub fn start(host: &Host, port: u16, headers: Headers) -> Result<Resizer> {
+        Resizer::slow(host, port, headers, Duration::ZERO)
+    }
+
+    /// The same, with a middlebox that holds each packet for this time.
+    pub fn slow(host: &Host, port: u16, headers: Headers, holds: Duration) -> Result<Resizer> {
         let device = wire::device(host, DEVICE)?;
         host.sysctl("net.ipv4.conf.eth0.rp_filter", "0")?;
         let rule = |(family, end)| {
@@ -67,7 +73,10 @@ impl Resizer {
         };
         let wire = Wire::through(host, DEVICE, device, move |packet, out| {
             for packet in middlebox.pass(packet) {
-                out.now(&packet);
+                match holds.is_zero() {
+                    true => out.now(&packet),
+                    false => out.later(holds, &packet),
+                }
             }
         })?;
         Ok(Resizer { _wire: wire })

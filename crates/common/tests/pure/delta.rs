@@ -1,7 +1,7 @@
 //! Middleboxes that change the size of a stream, against streams that are stored whole, byte by
 //! byte.
 
-use dysco_common::delta::{Delta, Fit, Passed, Reach, is_consistent};
+use dysco_common::delta::{Delta, Fit, Passed, Reach, Watched, is_consistent};
 use dysco_common::flow::{Addr, FlowKey};
 use dysco_common::session::{Offer, Two, offer};
 use dysco_common::{Session, State, Translation};
@@ -177,4 +177,28 @@ fn the_two_ends_bear_it_out() {
     // Data that the client has sent after the server's answer does not contradict the delta.
     let later = at(7, 6000);
     assert!(is_consistent(&client, &server, &later, &delta(12, 100)));
+}
+
+/// A middlebox that adds 20 bytes, and holds more than these all the time.
+#[test]
+fn a_delta_behind_held_bytes_is_doubtful_while_bytes_pass() {
+    let passed = |came: u32, went: u32| Passed {
+        acked: went,
+        went,
+        came,
+    };
+    let mut busy = Watched::default();
+    for came in (1_000..9_000).step_by(1_000) {
+        busy.look(&passed(came, came - 500 + 20), 0);
+    }
+    assert!(busy.is_doubtful() && !busy.is_exact());
+    // A firewall that drops everything has not changed anything either.
+    let mut stuck = Watched::default();
+    for came in (1_000..9_000).step_by(1_000) {
+        stuck.look(&passed(came, 1_000 - 500), 0);
+    }
+    assert!(!stuck.is_doubtful() && !stuck.is_exact());
+    let mut idle_once = busy;
+    idle_once.look(&passed(9_000, 9_000), 0);
+    assert!(idle_once.is_exact() && !idle_once.is_doubtful());
 }

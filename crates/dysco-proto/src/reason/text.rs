@@ -168,10 +168,10 @@ impl Reason {
                 "report the middlebox's delta ('dyscoctl delta' on its host) once it changes nothing any more, or leave it in the chain",
             ),
             Reason::DeltaUnconfirmed(numbers) => Cause::new(format!(
-                "the delta that a middlebox reported cannot be confirmed yet: {}",
+                "the delta of a middlebox cannot be confirmed yet: {}",
                 tame(numbers)
             ))
-            .hint("ask again in a moment"),
+            .hint("ask again in a moment, or once the session is less busy"),
             Reason::DeltaBehind(host) => Cause::new(format!(
                 "{host} stays in the chain, and a middlebox on that host or behind it has changed the size of the stream: {host} would see other sequence numbers than before"
             ))

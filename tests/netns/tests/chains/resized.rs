@@ -285,7 +285,14 @@ fn what_the_numbers_contradict_is_refused() -> Result<()> {
     )?;
     let (world, session) = (&r.world, &r.names[0]);
     // No delta has been reported.
-    refused(&r, &[], &["no middlebox has reported a delta"])?;
+    refused(
+        &r,
+        &[],
+        &[
+            "no middlebox has reported a delta",
+            "cannot be confirmed yet",
+        ],
+    )?;
     // These deltas exceed all data in flight.
     for (up, down) in [("9000000", "25"), ("20", "-1000000")] {
         let words = ["delta", session, "--to-server", up, "--to-client", down];
@@ -319,6 +326,34 @@ fn what_the_numbers_contradict_is_refused() -> Result<()> {
     // The correct delta is believed.
     update_chain(world, session, &[])?;
     get_on(world, &r.group, 1 << 20)?;
+    all_intact(&r.group.finish()?).map(drop)
+}
+
+/// The numbers of a middlebox that always holds more bytes than it has added do not contradict that
+/// it has added none. It stays, so that no byte is lost.
+#[test]
+fn an_unreported_delta_behind_held_bytes_is_not_taken_for_none() -> Result<()> {
+    let family = Family::V4;
+    let world = Steered::with_policy(family, &rule(family, &[At::Fw1]))?;
+    world.wait_neighbours(&[At::Fw1])?;
+    let host = world.host(At::Fw1);
+    host.input("nft", &["-f", "-"], OPEN)?;
+    let headers = Headers::proxy(Some(4), Some(9));
+    let holds = Duration::from_millis(20);
+    let middleboxes = vec![Resizer::slow(host, PORT, headers, holds)?];
+    let group = world.open(1, &at_a_rate())?;
+    group.run();
+    get_on(&world, &group, 200_000)?;
+    let names = group.locals().iter().map(|l| world.name(*l)).collect();
+    let r = Resized {
+        world,
+        middleboxes,
+        group,
+        names,
+    };
+    for _ in 0..3 {
+        refused(&r, &[], &["cannot be confirmed yet"])?;
+    }
     all_intact(&r.group.finish()?).map(drop)
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use dysco_agent::Agent;
 use dysco_api::{DeltaReport, Failure, FailureCode, Reply, TellDelta};
-use dysco_common::delta::{DeclaredDelta, Fit, Passed, Reach, is_consistent};
+use dysco_common::delta::{DeclaredDelta, Fit, Passed, Reach, Watched, is_consistent};
 use dysco_common::seq::before;
 use dysco_common::view::Route;
 use dysco_common::{Delta, FlowKey, Session};
@@ -17,8 +17,8 @@ use crate::engine::{Answer, ChainUpdates, Plane, listing};
 
 /// Time within which a middlebox that passes on what arrives holds nothing of it at some moment.
 const STILL: Duration = Duration::from_secs(1);
-/// The same time for a middlebox that reported nothing. It is mostly a firewall, which may drop
-/// packets, so that no moment shows that nothing was added.
+/// The same time for a middlebox that reported nothing and sends nothing on. It is mostly a firewall,
+/// which may drop packets, so that no moment shows that nothing was added.
 const SILENT: Duration = Duration::from_millis(50);
 /// Interval between looks at its numbers until then.
 const LOOK: Duration = Duration::from_millis(1);
@@ -30,8 +30,8 @@ struct DeltaCheck {
     agent: Arc<Agent>,
     sides: Sides,
     declared: Option<DeclaredDelta>,
-    /// True for each direction whose delta was seen to be exact: to the server, to the client.
-    exact: [bool; 2],
+    /// The directions: to the server, to the client.
+    ways: [Watched; 2],
 }
 
 /// Slots of a session that this host passes on, and the time at which it began here. The session
@@ -50,11 +50,11 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn fit(&self, delta: &Delta) -> [Fit; 2] {
-        [
-            self.to_server.fits(delta.to_server),
-            self.to_client.fits(delta.to_client),
-        ]
+    /// Adds these numbers to what earlier ones have shown about a delta.
+    fn add_to(&self, ways: &mut [Watched; 2], delta: &Delta) {
+        let [to_server, to_client] = ways;
+        to_server.look(&self.to_server, delta.to_server);
+        to_client.look(&self.to_client, delta.to_client);
     }
 
     /// Returns why the numbers contradict a delta, with the range that they allow.
@@ -198,7 +198,7 @@ impl Plane {
             agent: self.agent.clone(),
             sides,
             declared: self.agent.delta_of(sides.left),
-            exact: [false; 2],
+            ways: Default::default(),
         };
         let at_once = (0..LOOKS).find_map(|_| delta_check.look());
         if at_once.is_some() {
@@ -206,12 +206,12 @@ impl Plane {
         }
         let answers = self.answers.clone();
         tokio::spawn(async move {
-            let until = Instant::now() + delta_check.patience();
+            let begun = Instant::now();
             let result = loop {
                 tokio::time::sleep(LOOK).await;
                 match delta_check.look() {
                     Some(result) => break result,
-                    None if Instant::now() < until => {}
+                    None if begun.elapsed() < delta_check.patience() => {}
                     None => break delta_check.undecided(),
                 }
             };
@@ -288,9 +288,9 @@ impl ChainUpdates {
 
 impl DeltaCheck {
     fn patience(&self) -> Duration {
-        match self.declared {
-            Some(_) => STILL,
-            None => SILENT,
+        match self.declared.is_some() || self.ways.iter().any(Watched::is_doubtful) {
+            true => STILL,
+            false => SILENT,
         }
     }
 
@@ -310,34 +310,43 @@ impl DeltaCheck {
                 None => Reason::DeltaNotDeclared(why),
             }));
         }
-        for (exact, fit) in self.exact.iter_mut().zip(now.fit(&delta)) {
-            *exact |= fit == Fit::Exact;
-        }
+        now.add_to(&mut self.ways, &delta);
         // Data that the middlebox changed before its report must not have to be retransmitted.
         let acked = self.declared.is_none_or(|declared| {
             !before(now.to_server.acked, declared.from_client)
                 && !before(now.to_client.acked, declared.from_server)
         });
-        (acked && self.exact == [true; 2]).then_some(Ok(delta))
+        (acked && self.ways.iter().all(Watched::is_exact)).then_some(Ok(delta))
     }
 
     /// Returns the result if the numbers have not decided for long enough.
     fn undecided(&self) -> Result<Delta, Reason> {
-        let Some(declared) = self.declared else {
-            return Ok(Delta::default());
+        let of_way = |way: &Watched| match self.declared {
+            Some(_) => !way.is_exact(),
+            None => way.is_doubtful(),
         };
-        let ways = [
-            ("to the server", declared.delta.to_server),
-            ("to the client", declared.delta.to_client),
-        ];
-        let mut not_exact = ways.iter().zip(self.exact).filter(|(_, exact)| !exact);
-        Err(Reason::DeltaUnconfirmed(match not_exact.next() {
-            Some(((way, delta), _)) => format!(
-                "at no moment within a second had it sent {} bytes {way} more than it had received: either it holds bytes all the time, or it has added another number",
-                *delta as i32
+        let names = ["to the server", "to the client"];
+        let in_doubt = names.iter().zip(&self.ways).find(|(_, way)| of_way(way));
+        let why = match (self.declared, in_doubt) {
+            (None, None) => return Ok(Delta::default()),
+            (None, Some((name, _))) => format!(
+                "no middlebox has reported one, and at no moment within a second had it sent as many bytes {name} as it had received: either it holds bytes all the time, or it has changed the size of the stream"
             ),
-            None => "the bytes that it changed before its report are not acknowledged yet".into(),
-        }))
+            (Some(declared), Some((name, _))) => {
+                let delta = match *name == names[0] {
+                    true => declared.delta.to_server,
+                    false => declared.delta.to_client,
+                };
+                format!(
+                    "at no moment within a second had it sent {} bytes {name} more than it had received: either it holds bytes all the time, or it has added another number",
+                    delta as i32
+                )
+            }
+            (Some(_), None) => {
+                "the bytes that it changed before its report are not acknowledged yet".into()
+            }
+        };
+        Err(Reason::DeltaUnconfirmed(why))
     }
 }
 
