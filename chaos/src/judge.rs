@@ -208,11 +208,23 @@ fn has_left(run: &Run, local: SocketAddr, at_ms: u64, whole: bool) -> bool {
     })
 }
 
-/// Time at which a process that ran services was killed: a session ends whose bytes it had.
-fn handlers_died(run: &Run) -> Option<u64> {
-    let mut kills = run.kills.iter();
-    let killed = kills.find(|k| k.hit && matches!(k.victim, Victim::Handlers { .. }))?;
-    Some(killed.at_ms)
+/// Times at which processes were killed that may have run services of a session. A session ends whose
+/// bytes they had.
+fn handler_deaths(plan: &SessionPlan, run: &Run) -> impl Iterator<Item = u64> {
+    let hosts = [Some(plan.client), plan.proxy, Some(plan.server)];
+    let has_services = move |at: u64| {
+        let mut operations = run.operations.iter();
+        operations.any(|o| {
+            let put = matches!(o.operation.ask, Ask::Put { .. });
+            put && o.began_ms <= at && hosts.contains(&Some(o.operation.host))
+        })
+    };
+    run.kills.iter().filter_map(move |k| match k.victim {
+        Victim::Handlers { host } if k.hit && hosts.contains(&Some(host)) => {
+            has_services(k.at_ms).then_some(k.at_ms)
+        }
+        _ => None,
+    })
 }
 
 /// True if a trouble may follow from the death of a process that ran services. Both ends of a
@@ -239,7 +251,6 @@ fn of_session(
     controls: &Controls,
 ) -> Vec<Finding> {
     let killed = killed_in(session, run, seen.local);
-    let handlers_died = handlers_died(run);
     let held_against = match killed {
         Some(_) => &controls.with_kills,
         None => &controls.undisturbed,
@@ -258,7 +269,11 @@ fn of_session(
         all.into_iter()
             .any(|o| o.code.is_none() || takes_up(o, seen.local))
     };
+    let follows = |trouble: &Trouble| {
+        handler_deaths(session, run).any(|at| may_follow(trouble, session, seen, run, at))
+    };
     let counts = |trouble: &Trouble| match killed {
+        _ if follows(trouble) => false,
         // The session ends with its proxy, as it would have. A change must not make that end worse.
         Some(at) => {
             // A session that its control did not open before the kill has no counterpart for
@@ -269,10 +284,7 @@ fn of_session(
             };
             trouble.is_no_end() && asked(at) && !without.iter().flatten().any(same)
         }
-        None => {
-            let follows = |at| may_follow(trouble, session, seen, run, at);
-            !handlers_died.is_some_and(follows) && !excused(trouble.kind())
-        }
+        None => !excused(trouble.kind()),
     };
     let own = troubles(seen, run.asleep_ms);
     let mut findings: Vec<_> = own

@@ -243,6 +243,14 @@ fn a_session_may_end_with_its_services_but_not_cleanly() {
         at_ms: 1_000,
         hit: true,
     });
+    // It had no services.
+    assert_eq!(kinds(&reset, &controls), [Kind::Lost, Kind::Lost]);
+    let mut put = removal(900, "put", vec![]);
+    (put.operation.host, put.began_ms) = (1, 800);
+    put.operation.ask = Ask::Put {
+        services: vec!["+count".into()],
+    };
+    reset.operations.push(put);
     assert!(kinds(&reset, &controls).is_empty());
     let [client, _] = &mut reset.sessions[0].ends;
     (client.eof, client.error) = (true, None);
