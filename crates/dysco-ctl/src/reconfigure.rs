@@ -9,7 +9,7 @@ use dysco_api::{
 use super::context::Context;
 use super::exit::CliError;
 use super::remove;
-use elements::Elements;
+use elements::{Elements, One};
 use result::{Done, exit, json, text};
 
 mod elements;
@@ -88,7 +88,7 @@ pub struct Args {
     chain: Option<Elements>,
 
     /// Remove this host from their chains, and keep the others
-    #[arg(long, value_name = "HOST", conflicts_with = "chain")]
+    #[arg(long, value_name = "HOST", conflicts_with = "chain", value_parser = elements::host)]
     without: Option<ElementName>,
 
     #[command(flatten)]
@@ -99,9 +99,10 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 #[command(group = which(), after_help = FILTER_HELP)]
 pub struct InsertArgs {
-    /// The middlebox's host
-    #[arg(value_name = "HOST")]
-    element: ElementName,
+    /// The middlebox's host. A +SERVICE comes in at this host's end, as by 'service put': --all and
+    /// --filter then select sessions that others have opened as well
+    #[arg(value_name = "HOST|+SERVICE")]
+    element: One,
 
     /// This session: its id, or LOCAL>REMOTE; may be repeated
     #[arg(long = "session", value_name = "ID")]
@@ -116,11 +117,11 @@ pub struct InsertArgs {
 #[command(after_help = FILTER_HELP)]
 pub struct ReplaceArgs {
     /// The host that leaves
-    #[arg(value_name = "HOST")]
+    #[arg(value_name = "HOST", value_parser = elements::host)]
     element: ElementName,
 
     /// The host that comes
-    #[arg(long, value_name = "HOST")]
+    #[arg(long, value_name = "HOST", value_parser = elements::host)]
     with: ElementName,
 
     /// This session: its id, or LOCAL>REMOTE; may be repeated [default: all that pass the host]
@@ -149,11 +150,13 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     }
 }
 
-/// Inserts a middlebox into sessions.
+/// Inserts a middlebox, or a service of this host, into sessions.
 pub fn insert(context: &Context, args: InsertArgs) -> Result<Exit, CliError> {
     let which = args.common.which(args.sessions);
-    let change = ChainChange::Insert(args.element);
-    ask(context, which, change, &args.common)
+    match args.element {
+        One::Host(host) => ask(context, which, ChainChange::Insert(host), &args.common),
+        One::Service(service) => with_services::insert(context, which, service, &args.common),
+    }
 }
 
 /// Replaces a middlebox by another.

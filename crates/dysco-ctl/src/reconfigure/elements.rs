@@ -42,9 +42,54 @@ impl FromStr for Elements {
     }
 }
 
+/// One element of a chain on the command line.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum One {
+    /// A host.
+    Host(ElementName),
+    /// A service.
+    Service(ServiceSpec),
+}
+
+impl FromStr for One {
+    type Err = Cause;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        match s.strip_prefix(SERVICE) {
+            Some(service) => service.parse().map(One::Service),
+            None => s.parse().map(One::Host),
+        }
+    }
+}
+
+/// Parses the name of a host.
+///
+/// # Errors
+/// If it names a service: a session's services are taken out together.
+pub(super) fn host(s: &str) -> Result<ElementName, Cause> {
+    match s.parse()? {
+        One::Host(host) => Ok(host),
+        One::Service(service) => Err(Cause::new(format!(
+            "{SERVICE}{service} is a service, and a host has to be named here"
+        ))
+        .hint("take services out with 'service take', and put others in with 'service put'")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_element_is_a_host_or_a_service() {
+        let host = "fw1".parse().unwrap();
+        assert_eq!("fw1".parse(), Ok(One::Host(host)));
+        let service = "shape=up=5M,down=off".parse().unwrap();
+        assert_eq!("+shape=up=5M,down=off".parse(), Ok(One::Service(service)));
+        for bad in ["+", "", "fw1,fw2", "+count,fw1"] {
+            assert!(bad.parse::<One>().is_err(), "{bad}");
+        }
+    }
 
     fn elements(text: &str) -> (Vec<String>, Vec<String>) {
         let all: Elements = text.parse().unwrap();

@@ -2,9 +2,10 @@
 //! cannot be done is found before anything changes.
 
 use dysco_api::{
-    ChainChange, ChainOutcome, ChainReport, Exit, ServiceAction, ServiceOutcome, ServiceRequest,
-    ServiceSpec, SessionName, Which,
+    ChainChange, ChainOutcome, ChainReport, Exit, Filter, ServiceAction, ServiceOutcome,
+    ServiceRequest, ServiceSpec, SessionName, Which,
 };
+use dysco_explain::Cause;
 use serde_json::Value;
 
 use super::result::{self, Done};
@@ -65,6 +66,48 @@ pub(super) fn ask(
     }
     context.print(&json(&changes, &served)?, |_| text(&changes, &served))?;
     Ok(exit(&changes, &served))
+}
+
+/// Puts a service into sessions at this host's end, and prints the result.
+///
+/// # Errors
+/// If an option is about hosts.
+pub(super) fn insert(
+    context: &Context,
+    which: Which,
+    service: ServiceSpec,
+    common: &Common,
+) -> Result<Exit, CliError> {
+    let usage = |why, hint| Err(CliError::Usage(Cause::new(why).hint(hint)));
+    if !common.state.is_empty() {
+        return usage("a service takes no state from a host", "leave out --state");
+    }
+    if common.rate.is_some() {
+        return usage("services come in without a rate", "leave out --rate");
+    }
+    let (sessions, filter) = match which {
+        Which::Sessions(sessions) => (sessions, Filter::default()),
+        Which::Filter(filter) => (vec![], filter),
+        Which::All => (vec![], Filter::default()),
+        Which::Through(_) => {
+            return usage(
+                "--through is about hosts, and services come in at this host's end",
+                "name sessions, or use --filter or --all",
+            );
+        }
+    };
+    let request = ServiceRequest {
+        all: sessions.is_empty(),
+        sessions,
+        filter,
+        action: ServiceAction::Put {
+            services: vec![service],
+            beside_hosts: false,
+        },
+        dry_run: common.dry_run,
+        wait_ms: common.wait.then_some(remove::LONGEST.as_millis() as u64),
+    };
+    service::ask(context, request, service::NONE)
 }
 
 /// Returns the names of the sessions that have the chain, or could have it.

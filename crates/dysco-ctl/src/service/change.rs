@@ -22,7 +22,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// Outcome of a dry run for a session that could be changed.
 const POSSIBLE: &str = "possible";
 /// Hint if no session was found.
-const NONE: &str = "no session that matches is known here; see 'dyscoctl sessions'";
+pub(crate) const NONE: &str = "no session that matches is known here; see 'dyscoctl sessions'";
 const NONE_TO_TAKE: &str =
     "no session that matches has services; see 'dyscoctl service list' for those that do";
 
@@ -153,7 +153,11 @@ impl Common {
 }
 
 /// Sends a request and prints the result. `none` is the hint if no session was found.
-fn ask(context: &Context, request: ServiceRequest, none: &'static str) -> Result<Exit, CliError> {
+pub(crate) fn ask(
+    context: &Context,
+    request: ServiceRequest,
+    none: &'static str,
+) -> Result<Exit, CliError> {
     let waited = request.wait_ms.is_some();
     let mut done = carry_out(context, request)?;
     done.hint = (done.accepted == 0).then_some(none);

@@ -15,7 +15,7 @@ use dysco_explain::Cause;
 use super::context::Context;
 use super::exit::CliError;
 
-pub(super) use change::{Done, carry_out, exit, json, text};
+pub(super) use change::{Done, NONE, ask, carry_out, exit, json, text};
 
 /// Beginning of a word that names a service.
 pub(super) const SERVICE: char = '+';

@@ -206,6 +206,36 @@ fn a_new_chain_may_have_services() -> Result<()> {
     all_intact(&group.finish()?).map(drop)
 }
 
+#[test]
+fn a_service_is_inserted_as_a_host_is() -> Result<()> {
+    let (world, group) = in_chain(Family::V4, &[At::Fw1])?;
+    let insert = |more: &[&str]| {
+        let words = ["insert-middlebox", "+count", "--filter", "port=9000"];
+        let done = world.try_json(At::Client, &[&words, more].concat())?;
+        let all = done["sessions"].as_array().into_iter().flatten();
+        Ok::<_, anyhow::Error>(all.map(|one| one["outcome"].clone()).collect::<Vec<_>>())
+    };
+    let all = |word: &str| vec![Value::from(word); COUNT];
+    let dry = insert(&["--dry-run"])?;
+    ensure!(dry == all("possible"), "{dry:?}");
+    ensure!(insert(&["--wait"])? == all("put"), "{}", world.logs());
+    wait_listed(&world)?;
+    group.wait_more(300_000, PATIENCE)?;
+    world.wait_only_through(&[At::Fw1])?;
+    for (about_hosts, why) in [
+        (&["--through", "self"][..], "--through is about hosts"),
+        (&["--all", "--rate", "5"], "without a rate"),
+        (&["--all", "--state", "conntrack"], "takes no state"),
+    ] {
+        let words = [&["insert-middlebox", "+count"], about_hosts].concat();
+        let ran = world.try_ctl(At::Client, &words)?;
+        let said = ran.code == Some(2) && ran.stderr.contains(why);
+        ensure!(said, "{words:?}: {ran:?}");
+    }
+    change(&world, At::Client, &["take"], "taken")?;
+    all_intact(&group.finish()?).map(drop)
+}
+
 /// A policy whose services would speak past its hosts is refused, and the former one stays.
 #[test]
 fn a_rule_with_hosts_has_no_services_at_both_ends() -> Result<()> {

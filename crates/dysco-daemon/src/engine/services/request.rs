@@ -106,7 +106,7 @@ impl Services {
     fn begin_or_wait(&mut self, plane: &mut Plane, job: u64, slot: u32, request: &ServiceRequest) {
         let s = plane.agent.session(slot);
         let comes = matches!(request.action, ServiceAction::Put { .. });
-        if request.dry_run || !comes || !settles(&s) {
+        if !comes || !settles(&s) {
             return self.begin(plane, job, slot, request);
         }
         self.settling.push(Settling {
