@@ -226,11 +226,11 @@ fn configure(runtime: &Runtime, here: &Handle, peer: &str) -> Result<(), Failed>
         // A socket whose handler has forgotten it does not try for minutes to end its connection.
         ("ipv4/tcp_orphan_retries", "1"),
         // An ICMP message about a packet that is too big reaches the local end's socket, and not
-        // that of the handler: it finds out by itself (RFC 4821), for IPv6 as well. Two timeouts
-        // tell it. Where they were an outage, its segments must not get ever shorter.
+        // that of the handler: it finds out by itself (RFC 4821), for IPv6 as well, 600 ms after its
+        // first retransmission. Where that was an outage, its segments must not get ever shorter.
         ("ipv4/tcp_mtu_probing", "1"),
         ("ipv4/tcp_retries1", "1"),
-        ("ipv4/tcp_mtu_probe_floor", "536"),
+        ("ipv4/tcp_mtu_probe_floor", "256"),
     ];
     for (name, value) in off.map(|name| (name, "0")).into_iter().chain(on) {
         // A kernel without IPv6 has only some of them.

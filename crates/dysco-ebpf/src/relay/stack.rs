@@ -51,7 +51,7 @@ pub(super) fn header_copy(
 #[inline(always)]
 pub fn to_end(ctx: &TcContext, key: &Key, found: &Found, slot: u32) -> Verdict {
     if outgoing::take(ctx, Run::Egress, key, found).is_none() {
-        return Verdict::Drop;
+        return dropped(Counter::DroppedError);
     }
     // SAFETY: the program's own context.
     let fate = unsafe { dysco_to_end(ctx.skb.skb, slot) };

@@ -193,8 +193,10 @@ pub(super) async fn make(
         interface: route.ifindex,
         address: address_of(route.ifindex)?,
     };
-    // The local end's socket may know of a narrow path by now.
-    let longest = longest_between(local, remote);
+    // The local end's socket may know of a narrow path by now, and other sockets of the new path.
+    let path = s.view().new_path().is_some();
+    let path = path.then(|| longest_between(s.path.local().ip(), s.path.remote().ip()));
+    let longest = longest_between(local, remote).min(path.unwrap_or(u16::MAX));
     let wanted = Wanted::new(s, start, far.then_some(longest));
     let sockets = handler.place.sockets(wanted).await;
     let sockets = sockets
