@@ -185,6 +185,8 @@ fn files(config: &Config) -> Vec<PathBuf> {
     let names = [
         "changes",
         "changes.new",
+        "fleet",
+        "fleet.new",
         "history",
         "history.new",
         "reserved-ports",
@@ -200,7 +202,7 @@ fn files(config: &Config) -> Vec<PathBuf> {
             .is_some_and(|name| name.as_encoded_bytes().starts_with(b"dysco-s"));
         name && path
             .extension()
-            .is_some_and(|ending| ending == "sock" || ending == "pid")
+            .is_some_and(|ending| ["sock", "pid", "user"].iter().any(|its| ending == *its))
     };
     all.extend(entries.map(|entry| entry.path()).filter(its));
     let sockets = [
