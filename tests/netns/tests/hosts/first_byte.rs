@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
@@ -83,6 +83,74 @@ fn a_rule_gives_sessions_services_before_the_first_byte() -> Result<()> {
         here.finish()?;
     }
     Ok(())
+}
+
+/// Answers a SOCKS5 client as a proxy does that connects to `target` (RFC 1928).
+fn serve_socks(mut end: &TcpStream, target: SocketAddr) -> Result<()> {
+    let read = |mut end: &TcpStream, len: usize| {
+        let mut bytes = vec![0; len];
+        end.read_exact(&mut bytes).map(|()| bytes)
+    };
+    let methods = read(end, 3).context("no greeting")?;
+    ensure!(methods == [5, 1, 0], "{methods:?}");
+    end.write_all(&[5, 0])?;
+    let (kind, address) = match target.ip() {
+        IpAddr::V4(ip) => (1, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (4, ip.octets().to_vec()),
+    };
+    let port = target.port().to_be_bytes();
+    let expected = [&[5, 1, 0, kind], &address[..], &port].concat();
+    let request = read(end, expected.len()).context("no request")?;
+    ensure!(request == expected, "{request:?} for {expected:?}");
+    end.write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0])?;
+    Ok(())
+}
+
+/// The program knows nothing of the proxy. Once the handshake is over, no handler has the session.
+#[test]
+fn a_socks_proxy_gets_its_handshake_and_the_service_leaves() -> Result<()> {
+    for family in [Family::V4, Family::V6] {
+        let here = OneEnd::new(&format!("socks{}", family as u8), family)?;
+        let target = Role::Server.at(family, 9002);
+        let rule = format!("ports = [9001]\nchain = [\"+socks=target={target}\"]");
+        give(&here.fleet, &here.lab.client, &rule)?;
+        let (client, server) = open(&here.lab, Role::Server.at(family, 9001))?;
+        serve_socks(&server, target)?;
+        wait::until("the service to leave", SOON, || {
+            let listed = here
+                .fleet
+                .json(&here.lab.client, &["service", "list"])
+                .ok()?;
+            (listed[0]["state"] == "direct").then_some(())
+        })?;
+        let listed = here.fleet.json(&here.lab.client, &["service", "list"])?;
+        let request = if family == Family::V4 { 10 } else { 22 };
+        ensure!(listed[0]["delta"] == json!([3 + request, -12]), "{listed}");
+        say(&client, &server, "hello")?;
+        say(&server, &client, "welcome")?;
+        drop((client, server));
+        here.finish()?;
+    }
+    Ok(())
+}
+
+/// A proxy that wants a password is not spoken to any further: neither end takes the session for
+/// open.
+#[test]
+fn a_socks_proxy_that_refuses_ends_the_session() -> Result<()> {
+    let here = OneEnd::new("socksno", Family::V4)?;
+    let rule = "ports = [9001]\nchain = [\"+socks=target=10.0.3.1:9002\"]";
+    give(&here.fleet, &here.lab.client, rule)?;
+    let (mut client, mut server) = open(&here.lab, Role::Server.at(Family::V4, 9001))?;
+    let mut methods = [0; 3];
+    server.read_exact(&mut methods)?;
+    server.write_all(&[5, 0xff])?;
+    for end in [&mut client, &mut server] {
+        let read = end.read(&mut [0; 8]);
+        let reset = matches!(&read, Err(error) if error.kind() == ErrorKind::ConnectionReset);
+        ensure!(reset, "{read:?}");
+    }
+    here.finish()
 }
 
 /// Returns the number of sessions that have services.
