@@ -14,7 +14,7 @@ use dysco_config::{
     missing_socket,
 };
 use dysco_control::ControlError;
-use dysco_explain::{Explain, Explanation, display_explained};
+use dysco_explain::{Cause, Explain, Explanation, display_explained};
 
 use crate::api::ApiError;
 use crate::engine::{self, EngineError};
@@ -62,6 +62,8 @@ enum DaemonError {
     Config(#[from] ConfigError),
     /// Error of a policy.
     Policy(#[from] PolicyError),
+    /// A rule of the policy cannot have its services.
+    Services(Cause),
     /// The configuration in use cannot be written as TOML.
     Show(#[from] toml::ser::Error),
     /// Standard output cannot be written.
@@ -83,6 +85,7 @@ impl Explain for DaemonError {
         match self {
             DaemonError::Config(error) => error.explain(),
             DaemonError::Policy(error) => error.explain(),
+            DaemonError::Services(cause) => cause.clone().of("use the policy"),
             DaemonError::Show(source) => Explanation::new("print the configuration", source),
             DaemonError::Print(source) => Explanation::new("print", source),
             DaemonError::Engine(error) => error.explain(),
@@ -97,7 +100,9 @@ impl DaemonError {
     /// Returns the exit code.
     fn exit(&self) -> Exit {
         match self {
-            DaemonError::Config(_) | DaemonError::Policy(_) => Exit::Usage,
+            DaemonError::Config(_) | DaemonError::Policy(_) | DaemonError::Services(_) => {
+                Exit::Usage
+            }
             // The reader has closed its end.
             DaemonError::Print(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
             DaemonError::Engine(error) => engine_exit(error),
@@ -189,7 +194,9 @@ fn run(cli: Cli) -> Result<(), DaemonError> {
         None => Vec::new(),
     };
     if cli.check {
-        Policy::load(&config.chain.policy, &config.host.addresses)?;
+        let policy = Policy::load(&config.chain.policy, &config.host.addresses)?;
+        let checked = policy.as_ref().map_or(Ok(()), engine::check_policy);
+        checked.map_err(DaemonError::Services)?;
         can_pin(&config.data_plane.pin_dir)?;
         can_listen(&config.control)?;
         let used = config.to_toml()?;

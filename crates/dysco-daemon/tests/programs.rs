@@ -446,6 +446,17 @@ async fn keys_are_made_and_a_configuration_with_them_is_checked() {
         "{}",
         reported.err
     );
+    // A rule that no session could have.
+    for (chain, why) in [
+        (r#""+gzip""#, "no service is named gzip"),
+        (r#""+count=plane=packet""#, "only for established sessions"),
+        (r#""10.0.0.1", "+crypt""#, "past them"),
+    ] {
+        let refused = policy(chain).await;
+        let said = refused.code == 2 && refused.err.contains(why);
+        assert!(said && refused.err.contains("rule #1"), "{}", refused.err);
+    }
+    assert_eq!(policy(r#""+count""#).await.code, 0);
     let own = policy(r#""127.0.0.1""#).await;
     assert!(
         own.code == 2 && own.err.contains("this host itself"),

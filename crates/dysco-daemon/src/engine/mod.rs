@@ -90,6 +90,7 @@ use inputs::{Input, Inputs, Wants};
 use plane::Plane;
 use ports::Ports;
 use removal::Removals;
+pub use services::check_policy;
 use sockets::Sockets;
 use start::start;
 

@@ -150,12 +150,7 @@ impl Chains {
             return Ok(());
         }
         let serving = || policy.rules.iter().filter(|r| !r.chain.services.is_empty());
-        for rule in serving() {
-            services::known_from_start(&rule.chain.services)?;
-            if !rule.chain.hosts.is_empty() {
-                services::beside_hosts(&rule.chain.services)?;
-            }
-        }
+        services::check_policy(&policy)?;
         let serves = serving().next().is_some();
         let follows = serving().any(|r| !r.chain.hosts.is_empty());
         if follows {

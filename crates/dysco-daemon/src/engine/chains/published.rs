@@ -144,11 +144,7 @@ impl Chains {
         let place = self.store.as_ref().map(|s| s.place.clone());
         let policy = Policy::parse(&place.unwrap_or_default(), text);
         let policy = policy.map_err(|e: PolicyError| Cause::from(e.explain()))?;
-        let mut rules = policy.rules.iter().map(|rule| &rule.chain.services);
-        rules.try_for_each(|services| match services.is_empty() {
-            true => Ok(()),
-            false => services::known_from_start(services),
-        })
+        services::check_policy(&policy)
     }
 
     /// Takes the hosts that the store has, each by one address, and connects to new ones.

@@ -5,6 +5,7 @@ use dysco_api::{Failure, FailureCode, ServiceAction, ServiceRequest, ServiceSpec
 use dysco_common::Session;
 use dysco_common::session::offer;
 use dysco_common::view::{ChainState, Change, View};
+use dysco_config::policy::Policy;
 use dysco_explain::Cause;
 use dysco_runner::{Ends, Needs, Registry, Spec};
 
@@ -54,7 +55,7 @@ pub(super) fn slots(
 ///
 /// # Errors
 /// If one is unknown, or is only for sessions that are established.
-pub(in crate::engine) fn known_from_start(services: &[ServiceSpec]) -> Result<(), Cause> {
+pub(super) fn known_from_start(services: &[ServiceSpec]) -> Result<(), Cause> {
     known(services)?;
     match packets::wanted(services)? {
         None => Ok(()),
@@ -65,11 +66,30 @@ pub(in crate::engine) fn known_from_start(services: &[ServiceSpec]) -> Result<()
     }
 }
 
+/// Checks the services of a policy's rules.
+///
+/// # Errors
+/// If the sessions of a rule could not have its services.
+pub fn check_policy(policy: &Policy) -> Result<(), Cause> {
+    for (name, rule) in policy.names().zip(&policy.rules) {
+        let services = &rule.chain.services;
+        if services.is_empty() {
+            continue;
+        }
+        let checked = known_from_start(services).and_then(|()| match rule.chain.hosts.as_slice() {
+            [] => Ok(()),
+            _ => beside_hosts(services),
+        });
+        checked.map_err(|cause| cause.after(format_args!("rule {name}")))?;
+    }
+    Ok(())
+}
+
 /// Checks that services can be in sessions that pass hosts.
 ///
 /// # Errors
 /// If they need both ends.
-pub(in crate::engine) fn beside_hosts(services: &[ServiceSpec]) -> Result<(), Cause> {
+fn beside_hosts(services: &[ServiceSpec]) -> Result<(), Cause> {
     match check(services, &Session::default())? {
         Ends::Pair => Err(past_the_hosts("the chain has hosts")
             .hint("write a rule for each, with other destinations or ports")),

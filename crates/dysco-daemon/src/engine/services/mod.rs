@@ -34,7 +34,7 @@ use dysco_proto::pairs::PairId;
 
 use super::Plane;
 use crate::handlers::{Owner, Sockets};
-pub(in crate::engine) use choice::{beside_hosts, known_from_start};
+pub use choice::check_policy;
 use done::Done;
 use handler::Handler;
 use hold::Held;
