@@ -15,11 +15,9 @@ use dysco_proto::{ChangeId, HostEvent, HostId, Reason, Subsession};
 
 use crate::engine::{Answer, ChainUpdates, Plane, listing};
 
-/// Time within which a middlebox that passes on what arrives holds nothing of it at some moment.
+/// Time within which a middlebox that passes on what arrives holds nothing of it at some moment. One
+/// that reported nothing, and sends nothing on in this time, is a firewall that drops packets.
 const STILL: Duration = Duration::from_secs(1);
-/// The same time for a middlebox that reported nothing and sends nothing on. It is mostly a firewall,
-/// which may drop packets, so that no moment shows that nothing was added.
-const SILENT: Duration = Duration::from_millis(50);
 /// Interval between looks at its numbers until then.
 const LOOK: Duration = Duration::from_millis(1);
 /// Number of looks that are made at once.
@@ -211,7 +209,7 @@ impl Plane {
                 tokio::time::sleep(LOOK).await;
                 match delta_check.look() {
                     Some(result) => break result,
-                    None if begun.elapsed() < delta_check.patience() => {}
+                    None if begun.elapsed() < STILL => {}
                     None => break delta_check.undecided(),
                 }
             };
@@ -287,13 +285,6 @@ impl ChainUpdates {
 }
 
 impl DeltaCheck {
-    fn patience(&self) -> Duration {
-        match self.declared.is_some() || self.ways.iter().any(Watched::is_doubtful) {
-            true => STILL,
-            false => SILENT,
-        }
-    }
-
     /// Returns the result if the numbers decide, and `None` if they do not yet.
     fn look(&mut self) -> Option<Result<Delta, Reason>> {
         if self.agent.session(self.sides.left).created_ns != self.sides.created_ns {
