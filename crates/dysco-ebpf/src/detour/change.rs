@@ -1,13 +1,13 @@
 //! The change of a packet and of a direction, whichever way the packet goes.
 
 use dysco_common::EventKind;
-use dysco_common::detour::{End, Header, Way, cut};
+use dysco_common::detour::{Detour, End, Header, Way, cut};
 use dysco_common::seq::max;
 use dysco_common::session::Session;
 use dysco_common::tcp::{Edit, edit};
 
 use crate::atomic::compare_exchange;
-use crate::maps;
+use crate::maps::{self, Scratch};
 use crate::packet::Key;
 use crate::write::Change;
 
@@ -19,6 +19,21 @@ pub const DIRECT: u32 = 1;
 pub const HANDLER: u32 = 2;
 /// The packet continues unchanged.
 pub const UNCHANGED: u32 = 3;
+
+/// Returns what the judgement of a packet in the scratch memory of a run uses: that memory, the
+/// session's entry, and its record.
+#[inline(always)]
+pub fn parts(
+    run: u32,
+    slot: u32,
+) -> Option<(
+    &'static mut Scratch,
+    &'static mut Session,
+    &'static mut Detour,
+)> {
+    let (scratch, s) = (maps::scratch(run)?, maps::session(slot)?);
+    Some((scratch, s, maps::detour(slot)?))
+}
 
 /// Sets the cutoff of a direction if it is due. `highest` is the highest number that its sender
 /// has sent without a detour. Returns false while another program does so. User space sets the

@@ -10,7 +10,9 @@ use dysco_common::tcp::{ACK, FIN, RST, Segment};
 use dysco_common::two_paths::Copy;
 use dysco_common::{Counter, EventKind, Path, mark};
 
-use super::change::{DIRECT, DROP, HANDLER, UNCHANGED, closes, cut_if_due, prepare, scale_of};
+use super::change::{
+    DIRECT, DROP, HANDLER, UNCHANGED, closes, cut_if_due, parts, prepare, scale_of,
+};
 use crate::atomic;
 use crate::maps::{self, Run, Scratch, count};
 use crate::packet::Packet;
@@ -33,16 +35,12 @@ fn sender(run: u32) -> End {
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn dysco_hear(slot: u32, run: u32) -> u32 {
-    let (
-        Some(Scratch {
-            packet: p, weighed, ..
-        }),
-        Some(s),
-        Some(d),
-    ) = (maps::scratch(run), maps::session(slot), maps::detour(slot))
-    else {
+    let Some((scratch, s, d)) = parts(run, slot) else {
         return 0;
     };
+    let Scratch {
+        packet: p, weighed, ..
+    } = scratch;
     let from = sender(run);
     let highest = highest(s, d, from);
     let elsewhere = d.paired != 0 && from == End::Remote;
@@ -70,19 +68,15 @@ pub extern "C" fn dysco_hear(slot: u32, run: u32) -> u32 {
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub extern "C" fn dysco_route(slot: u32, run: u32) -> u32 {
-    let (
-        Some(Scratch {
-            packet: p,
-            route,
-            weighed,
-            ..
-        }),
-        Some(s),
-        Some(d),
-    ) = (maps::scratch(run), maps::session(slot), maps::detour(slot))
-    else {
+    let Some((scratch, s, d)) = parts(run, slot) else {
         return 0;
     };
+    let Scratch {
+        packet: p,
+        route,
+        weighed,
+        ..
+    } = scratch;
     let from = sender(run);
     choose_route(d, from, &p.seg, weighed, route);
     take_in(s, d, from, &p.seg, slot);

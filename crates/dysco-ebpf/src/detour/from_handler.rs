@@ -6,7 +6,7 @@ use dysco_common::session::life;
 use dysco_common::tcp::{FIN, MIN_HEADER, RST};
 use dysco_common::{Counter, EventKind, mark};
 
-use super::change::{DIRECT, DROP, closes, cut_if_due, prepare, scale_of};
+use super::change::{DIRECT, DROP, closes, cut_if_due, parts, prepare, scale_of};
 use crate::atomic;
 use crate::maps::{self, Flow, Run, Scratch, count};
 use crate::marks::set_mark;
@@ -58,6 +58,12 @@ pub fn comes(ctx: &TcContext) -> Verdict {
         return dropped(Counter::DroppedError);
     }
     count(Counter::FromHandler);
+    forward(ctx, slot, to, by_path)
+}
+
+/// Sends a translated packet to its end. `by_path` is true if the detour precedes the session's path.
+#[inline(always)]
+fn forward(ctx: &TcContext, slot: u32, to: End, by_path: bool) -> Verdict {
     let Some(d) = maps::detour(slot) else {
         return Verdict::Drop;
     };
@@ -95,20 +101,12 @@ fn receiver(remote: u32) -> End {
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_admit(slot: u32, remote: u32) -> u32 {
-    let (
-        Some(Scratch {
-            packet: p, spoken, ..
-        }),
-        Some(s),
-        Some(d),
-    ) = (
-        maps::scratch(Run::Ingress as u32),
-        maps::session(slot),
-        maps::detour(slot),
-    )
-    else {
+    let Some((scratch, s, d)) = parts(Run::Ingress as u32, slot) else {
         return DROP;
     };
+    let Scratch {
+        packet: p, spoken, ..
+    } = scratch;
     let to = receiver(remote);
     let elsewhere = d.paired != 0;
     let highest = highest(s, d, to.other());
@@ -127,20 +125,12 @@ extern "C" fn dysco_admit(slot: u32, remote: u32) -> u32 {
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_listen(slot: u32, remote: u32) -> u32 {
-    let (
-        Some(Scratch {
-            packet: p, spoken, ..
-        }),
-        Some(s),
-        Some(d),
-    ) = (
-        maps::scratch(Run::Ingress as u32),
-        maps::session(slot),
-        maps::detour(slot),
-    )
-    else {
+    let Some((scratch, s, d)) = parts(Run::Ingress as u32, slot) else {
         return DROP;
     };
+    let Scratch {
+        packet: p, spoken, ..
+    } = scratch;
     let to = receiver(remote);
     let was_done = d.out.is_done() as u32 + d.back.is_done() as u32;
     listen(d, to, &p.seg, scale_of(s, to.other()), spoken);
@@ -154,23 +144,15 @@ extern "C" fn dysco_listen(slot: u32, remote: u32) -> u32 {
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn dysco_speak(slot: u32, remote: u32) -> u32 {
-    let (
-        Some(Scratch {
-            packet: p,
-            change: c,
-            spoken,
-            ..
-        }),
-        Some(s),
-        Some(d),
-    ) = (
-        maps::scratch(Run::Ingress as u32),
-        maps::session(slot),
-        maps::detour(slot),
-    )
-    else {
+    let Some((scratch, s, d)) = parts(Run::Ingress as u32, slot) else {
         return DROP;
     };
+    let Scratch {
+        packet: p,
+        change: c,
+        spoken,
+        ..
+    } = scratch;
     let to = receiver(remote);
     let clock = match to {
         End::Remote => s.tsval_out,
