@@ -58,13 +58,13 @@ impl Test {
         })
     }
 
-    /// Returns the option for the number of tests at the same time. Tests wait for each other's
-    /// hosts as much as they compute: two run per processor, unless the user has set a number.
+    /// Returns the option for the number of tests at the same time. A test waits for its hosts more
+    /// than it computes: five run for each two processors, unless the user has set a number.
     fn threads(&self) -> Option<String> {
         let said = |a: &String| a.starts_with("--test-threads") || a.starts_with("-j");
         let processors = std::thread::available_parallelism().ok()?;
         let unsaid = !self.arguments.iter().any(said);
-        unsaid.then(|| format!("--test-threads={}", 2 * processors.get()))
+        unsaid.then(|| format!("--test-threads={}", (5 * processors.get()).div_ceil(2)))
     }
 }
 
