@@ -35,7 +35,8 @@ fn come_and_leave(family: Family, name: &str) -> Result<()> {
         here.change(&["put", service], "put", 4)?;
         here.change(&["put", service], "unchanged", 4)?;
         ensure!(programs_are_there(&here)?, "{service}: no program");
-        group.wait_more(200_000, PATIENCE)?;
+        // One session is asked: each has to get on.
+        group.wait_progress(50_000)?;
         let listed = here.service(&["list"])?;
         let rows = listed.as_array().context("no list")?;
         let fits = |row: &Value| {
