@@ -19,6 +19,8 @@ pub enum StateKind {
     /// An element of an nftables set.
     #[cfg_attr(feature = "clap", value(name = "set_element"))]
     SetElement,
+    /// A note about the session, for an example.
+    Note,
 }
 
 impl From<StateKind> for KindName {
@@ -26,6 +28,7 @@ impl From<StateKind> for KindName {
         match kind {
             StateKind::Conntrack => KindName::Conntrack,
             StateKind::SetElement => KindName::SetElement,
+            StateKind::Note => KindName::Note,
         }
     }
 }
