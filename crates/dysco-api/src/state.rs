@@ -19,8 +19,6 @@ pub enum StateKind {
     /// An element of an nftables set.
     #[cfg_attr(feature = "clap", value(name = "set_element"))]
     SetElement,
-    /// A note about the session, for an example.
-    Note,
 }
 
 impl From<StateKind> for KindName {
@@ -28,7 +26,6 @@ impl From<StateKind> for KindName {
         match kind {
             StateKind::Conntrack => KindName::Conntrack,
             StateKind::SetElement => KindName::SetElement,
-            StateKind::Note => KindName::Note,
         }
     }
 }

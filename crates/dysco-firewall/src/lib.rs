@@ -27,7 +27,6 @@ mod error;
 mod five_tuple;
 mod limits;
 mod netlink;
-mod notes;
 mod sets;
 #[cfg(test)]
 mod tests;
@@ -41,7 +40,6 @@ use dysco_proto::KindName;
 use schemars::SchemaGenerator;
 
 use conntrack::{Conntrack, Settling};
-use notes::Notes;
 use sets::Sets;
 
 /// One kind of state.
@@ -107,7 +105,7 @@ pub struct Installed {
 /// Returns all kinds, in the order of installation: a kind that packets can match by itself
 /// comes last.
 fn kinds() -> Vec<Box<dyn Kind>> {
-    vec![Box::new(Notes), Box::new(Sets), Box::new(Conntrack)]
+    vec![Box::new(Sets), Box::new(Conntrack)]
 }
 
 /// Returns this host's state of these kinds for a session; of all kinds if none is named.
@@ -230,7 +228,6 @@ fn kind(name: KindName) -> Box<dyn Kind> {
     match name {
         KindName::Conntrack => Box::new(Conntrack),
         KindName::SetElement => Box::new(Sets),
-        KindName::Note => Box::new(Notes),
     }
 }
 

@@ -14,8 +14,6 @@ pub enum KindName {
     Conntrack,
     /// An element of an nftables set.
     SetElement,
-    /// A note about the session, for an example.
-    Note,
 }
 
 impl fmt::Display for KindName {
@@ -23,7 +21,6 @@ impl fmt::Display for KindName {
         f.write_str(match self {
             KindName::Conntrack => "conntrack",
             KindName::SetElement => "set_element",
-            KindName::Note => "note",
         })
     }
 }
