@@ -18,7 +18,6 @@ mod namespaces;
 mod none_found;
 mod output;
 mod pages;
-mod ping;
 mod pki;
 mod policy;
 mod publish;
@@ -77,8 +76,6 @@ enum Command {
     Sessions(sessions::Args),
     /// List the network namespaces of containers and pods that dyscod serves besides its own
     Namespaces,
-    /// Tell whether dyscod answers
-    Ping,
     /// Show sessions, their goodput and changes as they happen
     Top(top::Args),
     /// Remove a proxy, or a host of a chain, from live sessions
@@ -175,7 +172,6 @@ fn run(context: &Context, command: Command) -> Result<Exit, CliError> {
         Command::Status => status::run(context),
         Command::Doctor(args) => doctor::run(context, &args),
         Command::Sessions(args) => sessions::run(context, args),
-        Command::Ping => ping::run(context),
         Command::Namespaces => namespaces::run(context),
         // The threads of `top` have their own context.
         Command::Top(args) => top::run(context.clone(), args),

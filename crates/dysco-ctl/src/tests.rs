@@ -229,7 +229,6 @@ Commands:
   sessions           List sessions
   namespaces         List the network namespaces of containers and pods that dyscod serves besides
                      its own
-  ping               Tell whether dyscod answers
   top                Show sessions, their goodput and changes as they happen
   remove-middlebox   Remove a proxy, or a host of a chain, from live sessions
   reconfigure        Give live sessions another chain of middleboxes
