@@ -14,20 +14,22 @@ use super::host::HostName;
 pub enum ElementName {
     /// A host.
     Host(HostName),
+    /// A host that copies the session, for an example.
+    Tap(HostName),
 }
 
 impl ElementName {
     /// Returns the name of the host at which the element stands.
     pub fn host(&self) -> &HostName {
         match self {
-            ElementName::Host(host) => host,
+            ElementName::Host(host) | ElementName::Tap(host) => host,
         }
     }
 
     /// Returns the name of that host, to replace it by another name.
     pub(crate) fn host_mut(&mut self) -> &mut HostName {
         match self {
-            ElementName::Host(host) => host,
+            ElementName::Host(host) | ElementName::Tap(host) => host,
         }
     }
 }
@@ -36,7 +38,11 @@ impl FromStr for ElementName {
     type Err = Cause;
 
     fn from_str(s: &str) -> Result<Self, Cause> {
-        let host = s.parse::<HostName>().map(ElementName::Host);
+        let (kind, host): (fn(HostName) -> ElementName, _) = match s.strip_prefix("tap@") {
+            Some(host) => (ElementName::Tap, host),
+            None => (ElementName::Host, s),
+        };
+        let host = host.parse::<HostName>().map(kind);
         host.map_err(|_| {
             let cause = Cause::new(format!("'{s}' names no host"));
             match s.starts_with('+') {
@@ -53,6 +59,7 @@ impl fmt::Display for ElementName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ElementName::Host(host) => host.fmt(f),
+            ElementName::Tap(host) => write!(f, "tap@{host}"),
         }
     }
 }
