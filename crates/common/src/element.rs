@@ -17,8 +17,6 @@ use crate::chain::{ElementKind, WireElement};
 pub enum Element {
     /// A host, which forwards the session.
     Host(IpAddr),
-    /// A host that copies the session, for an example.
-    Tap(IpAddr),
 }
 
 impl Element {
@@ -28,7 +26,7 @@ impl Element {
     /// Returns the host at which the element stands.
     pub const fn host(&self) -> IpAddr {
         match self {
-            Element::Host(host) | Element::Tap(host) => *host,
+            Element::Host(host) => *host,
         }
     }
 
@@ -36,18 +34,13 @@ impl Element {
     pub const fn at(&self, host: IpAddr) -> Element {
         match self {
             Element::Host(_) => Element::Host(host),
-            Element::Tap(_) => Element::Tap(host),
         }
     }
 
     /// Returns the element of the wire's form, or `None` if this version does not know its kind.
     pub fn of_wire(element: &WireElement) -> Option<Element> {
         let host = element.host.ip();
-        match element.kind {
-            kind if kind == ElementKind::Host as u8 => Some(Element::Host(host)),
-            kind if kind == ElementKind::Tap as u8 => Some(Element::Tap(host)),
-            _ => None,
-        }
+        (element.kind == ElementKind::Host as u8).then_some(Element::Host(host))
     }
 }
 
@@ -55,7 +48,6 @@ impl From<Element> for WireElement {
     fn from(element: Element) -> WireElement {
         match element {
             Element::Host(host) => WireElement::host(host.into()),
-            Element::Tap(host) => WireElement::tap(host.into()),
         }
     }
 }
@@ -76,12 +68,8 @@ impl FromStr for Element {
     type Err = UnknownElement;
 
     fn from_str(s: &str) -> Result<Self, UnknownElement> {
-        let (kind, host): (fn(IpAddr) -> Element, _) = match s.strip_prefix("tap@") {
-            Some(host) => (Element::Tap, host),
-            None => (Element::Host, s),
-        };
-        let host: Result<IpAddr, _> = host.parse();
-        host.map(|host| kind(host.to_canonical()))
+        let host: Result<IpAddr, _> = s.parse();
+        host.map(|host| Element::Host(host.to_canonical()))
             .map_err(|_| UnknownElement)
     }
 }
@@ -90,7 +78,6 @@ impl fmt::Display for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Element::Host(host) => host.fmt(f),
-            Element::Tap(host) => write!(f, "tap@{host}"),
         }
     }
 }

@@ -14,22 +14,20 @@ use super::host::HostName;
 pub enum ElementName {
     /// A host.
     Host(HostName),
-    /// A host that copies the session, for an example.
-    Tap(HostName),
 }
 
 impl ElementName {
     /// Returns the name of the host at which the element stands.
     pub fn host(&self) -> &HostName {
         match self {
-            ElementName::Host(host) | ElementName::Tap(host) => host,
+            ElementName::Host(host) => host,
         }
     }
 
     /// Returns the name of that host, to replace it by another name.
     pub(crate) fn host_mut(&mut self) -> &mut HostName {
         match self {
-            ElementName::Host(host) | ElementName::Tap(host) => host,
+            ElementName::Host(host) => host,
         }
     }
 }
@@ -38,11 +36,7 @@ impl FromStr for ElementName {
     type Err = Cause;
 
     fn from_str(s: &str) -> Result<Self, Cause> {
-        let (kind, host): (fn(HostName) -> ElementName, _) = match s.strip_prefix("tap@") {
-            Some(host) => (ElementName::Tap, host),
-            None => (ElementName::Host, s),
-        };
-        let host = host.parse::<HostName>().map(kind);
+        let host = s.parse::<HostName>().map(ElementName::Host);
         host.map_err(|_| {
             let cause = Cause::new(format!("'{s}' names no host"));
             match s.starts_with('+') {
@@ -59,7 +53,6 @@ impl fmt::Display for ElementName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ElementName::Host(host) => host.fmt(f),
-            ElementName::Tap(host) => write!(f, "tap@{host}"),
         }
     }
 }

@@ -15,8 +15,6 @@ pub enum ElementKind {
     /// In the last place of a payload: the SYN opens another path of a live session. The element
     /// contains the secret by which the session's other end awaits the path, and no host.
     Live = 2,
-    /// A host that the session passes and that copies it, for an example.
-    Tap = 3,
 }
 
 /// The secret by which the other end of a live session awaits a path. Its lowest bits are the
@@ -65,20 +63,6 @@ impl WireElement {
             reserved: [0; 3],
             host,
         }
-    }
-
-    /// Returns the element of a host that copies the session.
-    pub const fn tap(host: Addr) -> Self {
-        WireElement {
-            kind: ElementKind::Tap as u8,
-            ..WireElement::host(host)
-        }
-    }
-
-    /// Returns true if the element is a host, of whichever kind.
-    #[inline(always)]
-    pub(super) const fn is_passed(&self) -> bool {
-        self.kind == ElementKind::Host as u8 || self.kind == ElementKind::Tap as u8
     }
 
     /// Returns the element of a live session, with the secret.

@@ -2,7 +2,7 @@
 
 use core::mem::{offset_of, size_of};
 
-use super::element::{Chain, MAX_CHAIN, WireElement};
+use super::element::{Chain, ElementKind, MAX_CHAIN, WireElement};
 use crate::flow::FlowKey;
 use crate::siphash::{Key, SipHash};
 
@@ -141,7 +141,8 @@ impl Payload {
         while i < MAX_CHAIN {
             let element = &self.rest[i];
             let counts = i < self.hosts as usize;
-            if counts && (!element.is_passed() || element.host.is_v6() != family) {
+            if counts && (element.kind != ElementKind::Host as u8 || element.host.is_v6() != family)
+            {
                 return Err(Unfit::Content);
             }
             i += 1;

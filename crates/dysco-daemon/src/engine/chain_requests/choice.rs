@@ -32,7 +32,6 @@ pub(super) fn resolved(here: &Plane, chain: &ChainChange) -> Result<ChainWish, F
     };
     let element = |name: &ElementName| match name {
         ElementName::Host(host) => ip(host).map(Element::Host),
-        ElementName::Tap(host) => ip(host).map(Element::Tap),
     };
     Ok(match chain {
         ChainChange::Become(all) => {
