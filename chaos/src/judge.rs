@@ -195,8 +195,8 @@ fn killed_in(plan: &SessionPlan, run: &Run, local: Option<SocketAddr>) -> Option
     (!local.is_some_and(|local| has_left(run, local, hit.at_ms, whole))).then_some(hit.at_ms)
 }
 
-/// True if a command took the proxy out of a session before this time. The kernel of the proxy's
-/// host still relays such a session, unless it goes from end to end (`whole`).
+/// True if a command took the proxy out of a session before this time. If `whole`, only a session
+/// counts that goes from end to end: the kernel of the proxy's host relays the others.
 fn has_left(run: &Run, local: SocketAddr, at_ms: u64, whole: bool) -> bool {
     let mut before = run.operations.iter().filter(|o| o.ended_ms < at_ms);
     before.any(|o| {

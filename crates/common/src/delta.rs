@@ -85,7 +85,7 @@ impl Passed {
     }
 }
 
-/// What repeated looks at one direction have shown about a delta.
+/// Result of repeated looks at one direction, about one delta.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Watched {
     exact: bool,

@@ -9,7 +9,7 @@ use dysco_api::{
 use super::context::Context;
 use super::exit::CliError;
 use super::remove;
-use elements::{Elements, One};
+use elements::{Elements, HostOrService};
 use result::{Done, exit, json, text};
 
 mod elements;
@@ -102,7 +102,7 @@ pub struct InsertArgs {
     /// The middlebox's host. A +SERVICE comes in at this host's end, as by 'service put': --all and
     /// --filter then select sessions that others have opened as well
     #[arg(value_name = "HOST|+SERVICE")]
-    element: One,
+    element: HostOrService,
 
     /// This session: its id, or LOCAL>REMOTE; may be repeated
     #[arg(long = "session", value_name = "ID")]
@@ -154,8 +154,10 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
 pub fn insert(context: &Context, args: InsertArgs) -> Result<Exit, CliError> {
     let which = args.common.which(args.sessions);
     match args.element {
-        One::Host(host) => ask(context, which, ChainChange::Insert(host), &args.common),
-        One::Service(service) => with_services::insert(context, which, service, &args.common),
+        HostOrService::Host(host) => ask(context, which, ChainChange::Insert(host), &args.common),
+        HostOrService::Service(service) => {
+            with_services::insert(context, which, service, &args.common)
+        }
     }
 }
 

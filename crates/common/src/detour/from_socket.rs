@@ -4,7 +4,7 @@ use super::{Detour, End, Header, Way, phase};
 use crate::seq::{after, before};
 use crate::tcp::{ACK, RST, Segment};
 
-/// What is known of a packet of a socket before its headers are written.
+/// Judgement about a packet of a socket, before its headers are written.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Spoken {

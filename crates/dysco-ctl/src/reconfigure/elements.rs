@@ -44,20 +44,20 @@ impl FromStr for Elements {
 
 /// One element of a chain on the command line.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum One {
+pub(super) enum HostOrService {
     /// A host.
     Host(ElementName),
     /// A service.
     Service(ServiceSpec),
 }
 
-impl FromStr for One {
+impl FromStr for HostOrService {
     type Err = Cause;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
         match s.strip_prefix(SERVICE) {
-            Some(service) => service.parse().map(One::Service),
-            None => s.parse().map(One::Host),
+            Some(service) => service.parse().map(HostOrService::Service),
+            None => s.parse().map(HostOrService::Host),
         }
     }
 }
@@ -68,8 +68,8 @@ impl FromStr for One {
 /// If it names a service: a session's services are taken out together.
 pub(super) fn host(s: &str) -> Result<ElementName, Cause> {
     match s.parse()? {
-        One::Host(host) => Ok(host),
-        One::Service(service) => Err(Cause::new(format!(
+        HostOrService::Host(host) => Ok(host),
+        HostOrService::Service(service) => Err(Cause::new(format!(
             "{SERVICE}{service} is a service, and a host has to be named here"
         ))
         .hint("take services out with 'service take', and put others in with 'service put'")),
@@ -83,11 +83,14 @@ mod tests {
     #[test]
     fn one_element_is_a_host_or_a_service() {
         let host = "fw1".parse().unwrap();
-        assert_eq!("fw1".parse(), Ok(One::Host(host)));
+        assert_eq!("fw1".parse(), Ok(HostOrService::Host(host)));
         let service = "shape=up=5M,down=off".parse().unwrap();
-        assert_eq!("+shape=up=5M,down=off".parse(), Ok(One::Service(service)));
+        assert_eq!(
+            "+shape=up=5M,down=off".parse(),
+            Ok(HostOrService::Service(service))
+        );
         for bad in ["+", "", "fw1,fw2", "+count,fw1"] {
-            assert!(bad.parse::<One>().is_err(), "{bad}");
+            assert!(bad.parse::<HostOrService>().is_err(), "{bad}");
         }
     }
 

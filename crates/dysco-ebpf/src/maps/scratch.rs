@@ -41,7 +41,7 @@ pub struct Scratch {
     pub route: FromEnd,
     /// What decides the headers of that packet.
     pub weighed: Weighed,
-    /// What is known of a packet of a handler's socket.
+    /// The judgement about a packet of a handler's socket.
     pub spoken: Spoken,
     /// An ICMP packet with an error about a segment.
     pub icmp: Message,

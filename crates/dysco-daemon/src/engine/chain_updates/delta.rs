@@ -312,27 +312,29 @@ impl DeltaCheck {
 
     /// Returns the result if the numbers have not decided for long enough.
     fn undecided(&self) -> Result<Delta, Reason> {
-        let of_way = |way: &Watched| match self.declared {
+        let is_in_doubt = |way: &Watched| match self.declared {
             Some(_) => !way.is_exact(),
             None => way.is_doubtful(),
         };
-        let names = ["to the server", "to the client"];
-        let in_doubt = names.iter().zip(&self.ways).find(|(_, way)| of_way(way));
+        let delta = self.declared.map(|declared| declared.delta);
+        let delta = delta.unwrap_or_default();
+        let names = [
+            ("to the server", delta.to_server),
+            ("to the client", delta.to_client),
+        ];
+        let in_doubt = names
+            .iter()
+            .zip(&self.ways)
+            .find(|(_, way)| is_in_doubt(way));
         let why = match (self.declared, in_doubt) {
             (None, None) => return Ok(Delta::default()),
-            (None, Some((name, _))) => format!(
-                "no middlebox has reported one, and at no moment within a second had it sent as many bytes {name} as it had received: either it holds bytes all the time, or it has changed the size of the stream"
+            (None, Some(((name, _), _))) => format!(
+                "none was reported, and at no moment within a second had the middlebox sent as many bytes {name} as it had received: either it holds bytes all the time, or it has changed the size of the stream"
             ),
-            (Some(declared), Some((name, _))) => {
-                let delta = match *name == names[0] {
-                    true => declared.delta.to_server,
-                    false => declared.delta.to_client,
-                };
-                format!(
-                    "at no moment within a second had it sent {} bytes {name} more than it had received: either it holds bytes all the time, or it has added another number",
-                    delta as i32
-                )
-            }
+            (Some(_), Some(((name, delta), _))) => format!(
+                "at no moment within a second had it sent {} bytes {name} more than it had received: either it holds bytes all the time, or it has added another number",
+                *delta as i32
+            ),
             (Some(_), None) => {
                 "the bytes that it changed before its report are not acknowledged yet".into()
             }
