@@ -72,12 +72,13 @@ struct Seen {
 /// Runs the benchmark.
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let phase = Duration::from_millis(effort.pick(3_000, 1_000));
-    let (mut gains, mut switch) = (Vec::new(), Vec::new());
+    let (mut gains, mut lowest, mut switch) = (Vec::new(), Vec::new(), Vec::new());
     let rounds = effort.pick(3, 1);
     for round in 1..=rounds {
         effort.say(&format!("  round {round} of {rounds}"));
         let seen = measure(phase, Closer::Nothing)?;
         gains.extend(seen.gains());
+        lowest.extend(seen.lowest(phase));
         switch.extend(&seen.switch_ms);
         if round == 1 {
             effort.plot(seen.plot());
@@ -102,8 +103,11 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
         .aside("p80, ms", rank(&all, 80))
         .aside("longest, ms", rank(&all, 100));
     let p50 = Figure::median("reconfig_ms_p50", "ms", switch);
+    let deepest = lowest.iter().copied().fold(f64::INFINITY, f64::min);
+    let lowest = Figure::median("removal_lowest_goodput", "", lowest);
     let mut figures = vec![
         Figure::median("removal_goodput_gain", "", gains).paper(2.0),
+        lowest.goal(Goal::AtLeast(0.6)).aside("deepest", deepest),
         p50.goal(Goal::AtMost(0.5)),
         p99,
     ];
@@ -284,6 +288,22 @@ impl Seen {
         let mut figures = vec![floor, trip];
         figures.extend(steps::figures(self.step_ms));
         figures
+    }
+
+    /// Lowest goodput of all bundles after each proxy was asked to leave, and before the next one
+    /// was, divided by the median of the phase before.
+    fn lowest(&self, phase: Duration) -> Vec<f64> {
+        let phase = phase.as_secs_f64();
+        let within = |from: f64, to: f64| -> Vec<f64> {
+            let moments = self.moments.iter().filter(|m| m.at > from && m.at <= to);
+            moments.map(|m| m.gbps).collect()
+        };
+        let ends = self.asked.iter().skip(1).copied().chain([f64::INFINITY]);
+        let of = |(at, end): (&f64, f64)| {
+            let after = within(*at, end);
+            after.into_iter().fold(f64::INFINITY, f64::min) / median(&within(at - phase, *at))
+        };
+        self.asked.iter().zip(ends).map(of).collect()
     }
 
     /// Goodput of all bundles after the last proxy has left, divided by the goodput before the

@@ -208,12 +208,8 @@ fn commands(operation: &Operation) -> Vec<Vec<String>> {
             }
             vec![all]
         }
-        Ask::Put { services } => {
-            let mut all = words("service put --all --wait -o json");
-            all.extend(services.iter().cloned());
-            vec![all]
-        }
-        Ask::Take => vec![words("service take --all --wait -o json")],
+        Ask::Put { services } => vec![service("put", services)],
+        Ask::Take { services } => vec![service("take", services)],
         Ask::Look => [
             "sessions -o json",
             "status -o json",
@@ -223,6 +219,14 @@ fn commands(operation: &Operation) -> Vec<Vec<String>> {
         .map(words)
         .into(),
     }
+}
+
+/// Returns a command about services of all sessions.
+fn service(verb: &str, services: &[String]) -> Vec<String> {
+    let words = ["service", verb, "--all", "--wait", "-o", "json"];
+    let mut all: Vec<String> = words.map(String::from).into();
+    all.extend(services.iter().cloned());
+    all
 }
 
 #[cfg(test)]

@@ -110,7 +110,7 @@ fn tidy(mut plan: Plan) -> Plan {
                     Insert { host: h } => *h == host,
                     Reconfigure { chain } => chain.contains(&host),
                     Replace { old, new, .. } => *old == host || *new == host,
-                    Remove { .. } | Drain | Put { .. } | Take | Look => false,
+                    Remove { .. } | Drain | Put { .. } | Take { .. } | Look => false,
                 }
         });
         let kill = plan.kills.iter().any(|k| match &k.victim {

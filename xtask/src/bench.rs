@@ -30,14 +30,13 @@ impl Bench {
         let quiet = has("--json");
         // These commands only list, compare or show, and do not measure.
         let measures = !["--list", "compare", "readme"].into_iter().any(has);
-        if measures {
+        let folder = if measures {
             dysco_netns::require_root()?;
             setup::ensure(Need::Hosts)?;
-            build::programs(quiet)?;
-        }
-        let mut cargo = shell::cargo();
-        cargo.args(["build", "--release", "-p", "dysco-bench"]);
-        shell::run(cargo.args(quiet.then_some("--quiet")))?;
+            build::programs_and("dysco-bench", quiet)?
+        } else {
+            build::release(&["dysco-bench"], quiet)?
+        };
         let named = is_named(&self.arguments);
         if measures && (has("code") || !named) {
             // These benches are built before any measurement.
@@ -53,7 +52,6 @@ impl Bench {
             cargo.args(["-p", "dysco-proto", "--bench", "protocol"]);
             shell::run(cargo.args(quiet.then_some("--quiet")))?;
         }
-        let program = shell::target()?.join("release/dysco-bench");
-        shell::run(Command::new(program).args(&self.arguments))
+        shell::run(Command::new(folder.join("dysco-bench")).args(&self.arguments))
     }
 }

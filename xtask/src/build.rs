@@ -32,8 +32,7 @@ pub fn everything(release: bool) -> Result<()> {
     shell::run(&mut cargo)
 }
 
-/// Builds the programs, the shim and all tests in one step. If the programs are built alone, their
-/// libraries lack the features that tests add, and cargo builds most of the workspace twice.
+/// Builds the programs, the shim and all tests in one step.
 pub fn programs_and_tests() -> Result<()> {
     let targets = ["--lib", "--bins", "--tests", "--examples"];
     shell::run(workspace(&["build"]).args(targets))
@@ -58,6 +57,12 @@ const PROGRAMS: &[&str] = &["dysco-daemon", "dysco-ctl", "dysco-splice-preload"]
 /// Builds the programs that run on a host, fully optimised. Returns their folder.
 pub fn programs(quiet: bool) -> Result<PathBuf> {
     release(PROGRAMS, quiet)
+}
+
+/// Builds the programs that run on a host and a package that runs them, fully optimised and in one
+/// step, so that they share their libraries. Returns their folder.
+pub fn programs_and(package: &str, quiet: bool) -> Result<PathBuf> {
+    release(&[PROGRAMS, &[package]].concat(), quiet)
 }
 
 /// Builds the programs that run on a host for packages: fully optimised, with a list of its

@@ -23,13 +23,7 @@ impl Chaos {
         dysco_netns::require_root()?;
         setup::ensure(Need::Hosts)?;
         let quiet = self.arguments.iter().any(|a| a == "--json");
-        let packages = [
-            "dysco-daemon",
-            "dysco-ctl",
-            "dysco-splice-preload",
-            "dysco-chaos",
-        ];
-        let folder = build::release(&packages, quiet)?;
+        let folder = build::programs_and("dysco-chaos", quiet)?;
         shell::run(Command::new(folder.join("dysco-chaos")).args(&self.arguments))
     }
 }

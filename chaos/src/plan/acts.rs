@@ -68,8 +68,11 @@ pub enum Ask {
         /// The services, as on the command line.
         services: Vec<String>,
     },
-    /// All services leave these sessions.
-    Take,
+    /// Services leave these sessions.
+    Take {
+        /// Those that leave, as on the command line. An empty list means all.
+        services: Vec<String>,
+    },
     /// Listings, which change nothing.
     Look,
 }

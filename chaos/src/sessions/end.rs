@@ -46,7 +46,12 @@ pub async fn run(mut stream: TcpStream, session: &Session, side: Side) {
     let (mut read, mut write) = stream.split();
     let sent = async {
         let sent = send(&mut write, session, side).await;
-        if sent.is_err() {
+        if let Err(error) = &sent {
+            // The kernel says it once, and an end of the stream to the reader. It would say EPIPE if
+            // a FIN had come first (tcp_reset, net/ipv4/tcp_input.c).
+            if error.kind() == io::ErrorKind::ConnectionReset {
+                lock(&session.end(side).seen).error = Some(error.to_string());
+            }
             sleep(LISTENS).await;
         }
         sent
@@ -254,7 +259,8 @@ async fn receive(read: &mut ReadHalf<'_>, session: &Session, side: Side) -> io::
         };
         let n = read.read(&mut buffer[..room]).await?;
         if n == 0 {
-            lock(&end.seen).eof = true;
+            let mut seen = lock(&end.seen);
+            seen.eof = seen.error.is_none();
             return Ok(());
         }
         let at = end.received.load(Ordering::Relaxed);

@@ -249,15 +249,23 @@ impl Agent {
         if !direct || d.out.shift | d.back.shift != 0 {
             return false;
         }
+        if !self.session(slot).detours_before_path() {
+            // The entry has the acknowledgements of before. Nobody repeats those that came since.
+            self.memory().set_acks(slot, d.back.shown, d.out.shown);
+        }
+        self.abandon_detour(slot);
+        true
+    }
+
+    /// Lets the packets of a session pass without its detour, and forgets that. Numbers are no longer
+    /// changed: the local end must be gone if it has other ones than the remote end.
+    pub fn abandon_detour(&self, slot: u32) {
         if self.session(slot).detours_before_path() {
             self.memory().detour_before_path(slot, false);
         } else {
-            // The entry has the acknowledgements of before. Nobody repeats those that came since.
-            self.memory().set_acks(slot, d.back.shown, d.out.shown);
             self.memory().set_state(slot, State::Tracked);
         }
         self.forget_detour(slot);
-        true
     }
 
     /// Forgets the record of a session that has ended.

@@ -5,8 +5,8 @@ pub(crate) mod records;
 
 use std::sync::atomic::Ordering;
 
-use dysco_common::FlowKey;
 use dysco_common::packet_services::{MAX_PACKET_SERVICES, PacketServices};
+use dysco_common::{FlowKey, Session};
 
 use crate::Agent;
 use crate::attach;
@@ -57,29 +57,35 @@ impl Agent {
         Some(record)
     }
 
-    /// Returns the record of a session with services of the packet plane.
-    pub fn packet_services(&self, key: &FlowKey) -> Option<PacketServices> {
+    /// Returns the record of a session, if it has services of the packet plane.
+    pub fn packet_services(&self, s: &Session) -> Option<PacketServices> {
         // A listing asks about each session.
         if !self.packet_services.in_use() {
             return None;
         }
-        let index = self.packet_services.index(key)?;
-        Some(self.packet_services.read(index))
+        let index = self.packet_services.index(&s.key)?;
+        let record = self.packet_services.read(index);
+        // A record may be of a former session with these addresses and ports.
+        (record.created_ns == s.created_ns).then_some(record)
     }
 
     /// Returns the records of all such sessions.
     pub fn all_packet_services(&self) -> Vec<PacketServices> {
-        let used = {
+        // The sweep asks each second.
+        if !self.packet_services.in_use() {
+            return Vec::new();
+        }
+        let used: Vec<u32> = {
             let free = lock(&self.packet_services.free);
+            let mut free = free.iter().peekable();
             let all = 0..MAX_PACKET_SERVICES;
-            all.filter(|index| !free.contains(index))
-                .collect::<Vec<_>>()
+            all.filter(|index| free.next_if_eq(&index).is_none())
+                .collect()
         };
-        let records = used.into_iter();
-        records
-            .map(|index| self.packet_services.read(index))
-            .filter(|record| record.services != 0)
-            .collect()
+        let records = used
+            .into_iter()
+            .map(|index| self.packet_services.read(index));
+        records.filter(|record| record.services != 0).collect()
     }
 
     /// Changes the rates of a session's directions, in bits per second; 0 for no limit, and `None`
@@ -92,6 +98,13 @@ impl Agent {
             if let Some(rate) = rate {
                 self.packet_services.set_rate(index, out, rate);
             }
+        }
+    }
+
+    /// Changes the services of a session that has some, with their rates and delay. Counts stay.
+    pub fn change_packet_services(&self, wanted: &PacketServices) {
+        if let Some(index) = self.packet_services.index(&wanted.key) {
+            self.packet_services.change(index, wanted);
         }
     }
 

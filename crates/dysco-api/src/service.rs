@@ -52,6 +52,18 @@ pub enum ServiceAction {
     },
     /// Takes all services out.
     Take,
+    /// Takes the services with these names out. The session's other services stay.
+    Part {
+        /// The names. There is at least one.
+        services: Vec<String>,
+    },
+    /// Puts a service into the place of another one, which leaves.
+    Replace {
+        /// Name of the service that leaves.
+        old: String,
+        /// The service that comes.
+        new: ServiceSpec,
+    },
 }
 
 /// Result for one session.
@@ -127,6 +139,9 @@ pub enum ServiceState {
     In,
     /// The services have begun to leave. The path through them still drains.
     Leaving,
+    /// The services have left by themselves, since the session gained nothing by them. They come back
+    /// to see whether that has changed.
+    Resting,
     /// The services have left and had changed the size of the stream. The host translates numbers
     /// until the session ends.
     Direct,
@@ -138,6 +153,7 @@ impl fmt::Display for ServiceState {
             ServiceState::Entering => "entering",
             ServiceState::In => "in",
             ServiceState::Leaving => "leaving",
+            ServiceState::Resting => "resting",
             ServiceState::Direct => "direct",
         })
     }
@@ -153,7 +169,7 @@ pub struct ServiceRow {
     pub local: SocketAddr,
     /// The other end.
     pub remote: SocketAddr,
-    /// The services, in order from the end that opened the session; empty if they have left.
+    /// The services, in order from the end that opened the session; empty if they have left for good.
     #[serde(default)]
     pub services: Vec<ServiceSpec>,
     /// State of the services.
@@ -343,6 +359,7 @@ mod tests {
             ServiceState::Entering,
             ServiceState::In,
             ServiceState::Leaving,
+            ServiceState::Resting,
             ServiceState::Direct,
         ] {
             assert_eq!(to_value(state).unwrap(), *state.to_string());

@@ -2,9 +2,10 @@
 
 use clap::ArgGroup;
 use dysco_api::{
-    ChainChange, ChangeRate, ElementName, Exit, FILTER_HELP, Filter, HostName, Reconfigure, Reply,
-    Request, SessionName, StateKind, Which,
+    ChainChange, ChangeRate, Exit, FILTER_HELP, Filter, HostName, Reconfigure, Reply, Request,
+    SessionName, StateKind, Which,
 };
+use dysco_explain::Cause;
 
 use super::context::Context;
 use super::exit::CliError;
@@ -87,9 +88,9 @@ pub struct Args {
     )]
     chain: Option<Elements>,
 
-    /// Remove this host from their chains, and keep the others
-    #[arg(long, value_name = "HOST", conflicts_with = "chain", value_parser = elements::host)]
-    without: Option<ElementName>,
+    /// Remove this host from their chains, and keep the others. A +SERVICE leaves as by 'service take'
+    #[arg(long, value_name = "HOST|+SERVICE", conflicts_with = "chain")]
+    without: Option<HostOrService>,
 
     #[command(flatten)]
     common: Common,
@@ -116,15 +117,16 @@ pub struct InsertArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = FILTER_HELP)]
 pub struct ReplaceArgs {
-    /// The host that leaves
-    #[arg(value_name = "HOST", value_parser = elements::host)]
-    element: ElementName,
+    /// The host that leaves, or the +SERVICE
+    #[arg(value_name = "HOST|+SERVICE")]
+    element: HostOrService,
 
-    /// The host that comes
-    #[arg(long, value_name = "HOST", value_parser = elements::host)]
-    with: ElementName,
+    /// The host that comes. A +SERVICE takes the place of another one, at this host's end
+    #[arg(long, value_name = "HOST|+SERVICE")]
+    with: HostOrService,
 
-    /// This session: its id, or LOCAL>REMOTE; may be repeated [default: all that pass the host]
+    /// This session: its id, or LOCAL>REMOTE; may be repeated [default: all that pass the host, or
+    /// have the service]
     #[arg(
         long = "session",
         value_name = "ID",
@@ -141,7 +143,10 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let which = args.common.which(args.sessions);
     let elements = args.chain.unwrap_or_default();
     let change = match args.without {
-        Some(element) => ChainChange::Remove(element),
+        Some(HostOrService::Service(service)) => {
+            return with_services::without(context, which, service, &args.common);
+        }
+        Some(HostOrService::Host(host)) => ChainChange::Remove(host),
         None => ChainChange::Become(elements.hosts),
     };
     match elements.services.as_slice() {
@@ -161,19 +166,28 @@ pub fn insert(context: &Context, args: InsertArgs) -> Result<Exit, CliError> {
     }
 }
 
-/// Replaces a middlebox by another.
+/// Replaces a middlebox by another, or a service.
 pub fn replace(context: &Context, args: ReplaceArgs) -> Result<Exit, CliError> {
     let common = &args.common;
-    let said = common.all || common.filter.is_some() || common.through.is_some();
-    let which = match args.sessions.is_empty() && !said {
-        true => Which::Through(args.element.host().clone()),
-        false => common.which(args.sessions),
-    };
-    let change = ChainChange::Replace {
-        old: args.element,
-        new: args.with,
-    };
-    ask(context, which, change, &args.common)
+    let selected = common.all || common.filter.is_some() || common.through.is_some();
+    let by_element = args.sessions.is_empty() && !selected;
+    let which = common.which(args.sessions);
+    match (args.element, args.with) {
+        (HostOrService::Host(old), HostOrService::Host(new)) => {
+            let which = match by_element {
+                true => Which::Through(old.host().clone()),
+                false => which,
+            };
+            ask(context, which, ChainChange::Replace { old, new }, common)
+        }
+        (HostOrService::Service(old), HostOrService::Service(new)) => {
+            with_services::replace(context, which, old, new, common)
+        }
+        _ => Err(CliError::Usage(
+            Cause::new("a host does not take the place of a service, nor a service that of a host")
+                .hint("name both in the new chain: reconfigure --chain"),
+        )),
+    }
 }
 
 fn ask(

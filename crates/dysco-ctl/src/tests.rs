@@ -122,9 +122,6 @@ fn bad_lines_are_refused() {
         "insert-middlebox fw1",
         "insert-middlebox fw1 --all --session 1a",
         "insert-middlebox + --all",
-        "replace-middlebox +count --with fw1",
-        "replace-middlebox fw1 --with +count",
-        "reconfigure 1a --without +count",
         "reconfigure --chain fw1",
         "reconfigure 1a --chain fw1 --all",
         "reconfigure --chain fw1 --filter port=443 --through fw2",
@@ -155,10 +152,6 @@ fn bad_lines_are_refused() {
         "service put +count --all --filter port=443",
         "service put +count 1a --wait soon",
         "service put +count 1a --wait=0",
-        "service take",
-        "service take +count 1a",
-        "service take 1a --all",
-        "service take 1a --filter port=443",
         "service list --all",
         "service list 1a --filter port=443",
         "service call 1a count",
@@ -185,8 +178,7 @@ fn bad_lines_are_refused() {
 /// A command line that selects no session gets an error with all ways to do so.
 #[test]
 fn a_missing_selection_names_every_way() {
-    let lines: [(&str, &[&str]); 4] = [
-        ("service take", &["SESSION", "--filter", "--all"]),
+    let lines: [(&str, &[&str]); 3] = [
         ("remove-middlebox self", &["--session", "--all", "--filter"]),
         (
             "insert-middlebox fw1",

@@ -178,10 +178,8 @@ fn removes(config: &Config, found: &Leftover) -> Result<Vec<String>, UninstallEr
     Ok(all)
 }
 
-/// Returns the files that dyscod writes while it runs, and its directories, which are removed if
-/// they are empty then.
-fn files(config: &Config) -> Vec<PathBuf> {
-    let state = &config.removal.state_dir;
+/// Returns the files of dyscod's state in this directory.
+fn state_files(state: &Path) -> Vec<PathBuf> {
     let names = [
         "changes",
         "changes.new",
@@ -205,6 +203,14 @@ fn files(config: &Config) -> Vec<PathBuf> {
             .is_some_and(|ending| ["sock", "pid", "user"].iter().any(|its| ending == *its))
     };
     all.extend(entries.map(|entry| entry.path()).filter(its));
+    all
+}
+
+/// Returns the files that dyscod writes while it runs, and its directories, which are removed if
+/// they are empty then.
+fn files(config: &Config) -> Vec<PathBuf> {
+    let state = &config.removal.state_dir;
+    let mut all = state_files(state);
     let sockets = [
         &config.api.socket,
         &config.shim.socket,
@@ -264,6 +270,32 @@ fn text(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_file_of_the_state_goes_and_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = [
+            "changes",
+            "fleet",
+            "fleet.new",
+            "history",
+            "reserved-ports",
+            "tuned",
+            "dysco-s1.sock",
+            "dysco-s1.pid",
+            "dysco-s2.user",
+        ];
+        for name in own.iter().chain(&["notes", "dysco-s1.txt", "other.pid"]) {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        for path in state_files(dir.path()) {
+            remove(&path).unwrap();
+        }
+        let entries = fs::read_dir(dir.path()).unwrap();
+        let mut left: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["dysco-s1.txt", "notes", "other.pid"]);
+    }
 
     #[test]
     fn a_directory_goes_when_it_is_empty_and_no_sooner() {

@@ -13,10 +13,10 @@ use dysco_common::session::{Session, State, translation};
 use dysco_common::tcp::{FIN, MIN_HEADER, PSH, RST, SYN, Segment};
 
 use crate::hop;
-use crate::incoming::{arrived, received};
+use crate::incoming::{self, arrived, received};
 use crate::maps::{self, Flow, count, count_usual};
 use crate::marks::takes_mark;
-use crate::outgoing::sent;
+use crate::outgoing::{self, sent};
 use crate::packet::{Direction, ETH_P_IP, ETH_P_IPV6, Found, Usual, protocol, usual};
 use crate::verdict::Verdict;
 use crate::write;
@@ -59,7 +59,7 @@ fn leaves<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
         return Some(Verdict::Pass);
     }
     if s.state == State::Tracked as u32 && s.clamp_remote == 0 {
-        usually_sent(s, &p);
+        usually_sent(ctx, s, &p);
         return Some(Verdict::Pass);
     }
     // Replies that go directly to the client are handled like those of a new path.
@@ -69,7 +69,7 @@ fn leaves<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
     if s.relay != 0 && !takes_mark(ctx) || s.detours_before_path() {
         return None;
     }
-    usually_sent(s, &p);
+    usually_sent(ctx, s, &p);
     Some(onto_new_path(ctx, s, &p.found))
 }
 
@@ -89,11 +89,11 @@ fn comes<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
         if pushes_nothing(&p.found.seg) {
             return None;
         }
-        usually_arrived(s, &p);
+        usually_arrived(ctx, s, &p);
         return Some(Verdict::Pass);
     }
     if !new && s.state == State::Return as u32 {
-        usually_arrived(s, &p);
+        usually_arrived(ctx, s, &p);
         return Some(Verdict::Pass);
     }
     let usual = s.relay == 0 && !pushes_nothing(&p.found.seg) && !s.detours_before_path();
@@ -120,19 +120,19 @@ fn pushes_nothing(seg: &Segment) -> bool {
 
 /// Takes in a segment of the local end with the usual header.
 #[inline(always)]
-fn usually_sent(s: &mut Session, Usual { found, tsval, .. }: &Usual) {
-    sent(s, &found.seg);
-    if found.data_offset > MIN_HEADER {
-        s.tsval_out = *tsval;
+fn usually_sent(ctx: &TcContext, s: &mut Session, p: &Usual) {
+    sent(s, &p.found.seg);
+    if p.found.data_offset > MIN_HEADER {
+        outgoing::clocks(ctx, s, &p.found, p.tsval);
     }
 }
 
 /// Takes in a segment for the local end with the usual header.
 #[inline(always)]
-fn usually_arrived(s: &mut Session, Usual { found, tsval, .. }: &Usual) {
-    arrived(s, &found.seg);
-    if found.data_offset > MIN_HEADER {
-        s.tsval_in = *tsval;
+fn usually_arrived(ctx: &TcContext, s: &mut Session, p: &Usual) {
+    arrived(s, &p.found.seg);
+    if p.found.data_offset > MIN_HEADER {
+        incoming::clocks(ctx, s, &p.found, p.tsval);
     }
 }
 

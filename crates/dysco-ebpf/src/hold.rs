@@ -100,11 +100,6 @@ unsafe extern "C" fn dysco_held_out(skb: *mut __sk_buff, slot: u32) -> u32 {
     };
     let found = p.found();
     outgoing::track(ctx, s, &found, slot);
-    if let Some((_, echo)) = found.timestamps(ctx)
-        && s.tsval_in == 0
-    {
-        s.tsval_in = echo;
-    }
     answered(s, slot);
     1
 }
@@ -121,17 +116,12 @@ unsafe extern "C" fn dysco_held_in(skb: *mut __sk_buff, slot: u32) -> u32 {
     };
     let found = p.found();
     incoming::track(ctx, s, &found, slot);
-    if let Some((_, echo)) = found.timestamps(ctx)
-        && s.tsval_out == 0
-    {
-        s.tsval_out = echo;
-    }
     answered(s, slot);
     1
 }
 
 /// Tells user space that the handshake is complete. The echo of the last acknowledgement has told the
-/// clock of the SYN-ACK (RFC 7323, 3.2): without it an end would not believe a socket of the handler.
+/// clock of the SYN-ACK (`outgoing::clocks`): without it an end would not believe a socket of the handler.
 #[inline(always)]
 fn answered(s: &Session, slot: u32) {
     if is_established(s) {

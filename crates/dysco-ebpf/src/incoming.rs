@@ -33,7 +33,17 @@ pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     }
     arrived(s, seg);
     if let Some((tsval, _)) = found.timestamps(ctx) {
-        s.tsval_in = tsval;
+        clocks(ctx, s, found, tsval);
+    }
+}
+
+/// Takes in the clock of a segment for the local end. See `outgoing::clocks`.
+#[inline(always)]
+pub fn clocks(ctx: &TcContext, s: &mut Session, found: &Found, tsval: u32) {
+    s.tsval_in = tsval;
+    if s.tsval_out == 0 {
+        cold_path();
+        s.tsval_out = found.timestamps(ctx).unwrap_or_default().1;
     }
 }
 

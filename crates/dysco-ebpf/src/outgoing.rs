@@ -38,6 +38,17 @@ pub fn write(ctx: &TcContext, run: Run, path: Path, s: &Session) -> Verdict {
     }
 }
 
+/// Takes in the clock of a segment that the local end sends. If the other end has sent nothing but a
+/// SYN-ACK, whose clock is not read, its clock is the one that is echoed (RFC 7323, 3.2).
+#[inline(always)]
+pub fn clocks(ctx: &TcContext, s: &mut Session, found: &Found, tsval: u32) {
+    s.tsval_out = tsval;
+    if s.tsval_in == 0 {
+        cold_path();
+        s.tsval_in = found.timestamps(ctx).unwrap_or_default().1;
+    }
+}
+
 /// Takes in the numbers of a segment that the local end sends.
 #[inline(always)]
 pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
@@ -52,7 +63,7 @@ pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
         sent(s, seg);
     }
     if let Some((tsval, _)) = found.timestamps(ctx) {
-        s.tsval_out = tsval;
+        clocks(ctx, s, found, tsval);
     }
     if s.life.fin_out & s.life.fin_in != 0 && s.life.notified == 0 {
         cold_path();

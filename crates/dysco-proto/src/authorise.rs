@@ -145,7 +145,9 @@ fn of_head(head: &Head, from: &[HostId], message: &Message) -> Result<AsRight, V
 fn of_tail(tail: &Tail, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {
     let left = from.contains(&tail.left());
     match message {
-        Message::Extend { session, .. } => expect(left && *session == tail.session(), false),
+        Message::Extend { session, .. } | Message::AskDelta { session, .. } => {
+            expect(left && *session == tail.session(), false)
+        }
         Message::Switched { .. }
         | Message::Done { .. }
         | Message::Cancel { .. }
@@ -157,7 +159,9 @@ fn of_tail(tail: &Tail, from: &[HostId], message: &Message) -> Result<AsRight, V
 fn of_lead(lead: &Lead, from: &[HostId], message: &Message) -> Result<AsRight, Violation> {
     let head = from.contains(&lead.head());
     match message {
-        Message::Lead { session, .. } => expect(head && *session == lead.session(), false),
+        Message::Lead { session, .. } | Message::AskDelta { session, .. } => {
+            expect(head && *session == lead.session(), false)
+        }
         Message::Open { .. }
         | Message::Cut { .. }
         | Message::Switched { .. }

@@ -51,7 +51,7 @@ pub(super) struct Head {
     left: LeftAnchor,
     /// Hosts whose answer is awaited.
     waiting: BTreeSet<HostId>,
-    /// Hosts that leave, and have not reported their delta yet.
+    /// Hosts that were asked for their delta, and have not reported it yet.
     unreported: BTreeSet<HostId>,
     /// Deltas of the hosts that have reported one.
     deltas: BTreeMap<HostId, Delta>,

@@ -251,14 +251,18 @@ impl Machine {
             Some(entry) => authorise::known(&entry.part, from, &message).map(Some),
             None => self.judge_stranger(from, &message).map(|()| None),
         };
-        match judged {
-            Ok(Some(speaker)) => {
+        match (judged, from.first()) {
+            // An anchor in the chain is a host that passes the session on as well.
+            (Ok(Some(_)), Some(first)) if matches!(message, Message::AskDelta { .. }) => {
+                self.forward(*first, message);
+            }
+            (Ok(Some(speaker)), _) => {
                 self.with(now, change, |p, ctx| {
                     p.on_message(ctx, from, speaker, message)
                 });
             }
-            Ok(None) => self.handle_stranger(now, from, message),
-            Err(violation) => self.violated(from, &message, violation),
+            (Ok(None), _) => self.handle_stranger(now, from, message),
+            (Err(violation), _) => self.violated(from, &message, violation),
         }
     }
 

@@ -20,8 +20,8 @@ pub use order::{Margins, Order};
 pub use scope::Scope;
 pub use wire::{DecodeError, EncodeError};
 
-/// Version of the message layout: the first byte of each message.
-pub const VERSION: u8 = 15;
+/// Version of the messages, their layout and meaning: the first byte of each message.
+pub const VERSION: u8 = 16;
 /// Maximum number of bytes of one encoded message.
 pub const MAX_MESSAGE: usize = 4096;
 
@@ -284,8 +284,9 @@ pub enum Message {
         /// Success if it can, or the reason against it.
         result: Result<(), Reason>,
     },
-    /// [L to a host that is in the old chain only] Asks by how much this host has changed the size
-    /// of the session's stream.
+    /// [L to a host of the old chain] Asks by how much this host has changed the size of the
+    /// session's stream. A host that stays, and an anchor that is in the chain, must have changed
+    /// nothing.
     AskDelta {
         /// The change.
         change: ChangeId,

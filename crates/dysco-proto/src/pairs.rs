@@ -13,7 +13,14 @@
 //!    ----- Leave ------------------------------->         it takes what comes directly
 //!    <---- Leaving ------------------------------         its end's data leaves from now on
 //!    ----- Cut, Done, Out ----> <--- Cut, Done, Out       both forget the session
+//!
+//! asker                                       other host
+//!    ----- Alter ------------------------------->         some come in beside others, or leave
+//!    <---- Altered ------------------------------         its handler is ready for those
 //! ```
+//!
+//! After `Altered` the two handlers alone change the services: they tell each other the bytes by their
+//! connection.
 //!
 //! A message that is not answered is repeated. Each has the same effect once and several times.
 
@@ -84,6 +91,21 @@ pub enum Content {
     Out,
     /// Ends the pair. If data is in the services, the session ends with it.
     Abort(Cause),
+    /// Asks the other host to be ready for a change of some services, while the others stay.
+    Alter(Alteration),
+    /// Answers the `Alter` with this secret.
+    Altered(Secret, Result<(), Cause>),
+}
+
+/// A change of some of a session's services at both ends.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Alteration {
+    /// Secret from which services that come in derive keys. It names the change as well.
+    pub secret: Secret,
+    /// The services that come in, as on the command line, in order from the program.
+    pub enter: Vec<String>,
+    /// Names of the services that leave.
+    pub leave: Vec<String>,
 }
 
 /// A message about a pair.
@@ -120,6 +142,12 @@ mod tests {
             Content::Cut(Change::Enter, u32::MAX),
             Content::Done(Change::Leave),
             Content::Abort("gone".into()),
+            Content::Alter(Alteration {
+                secret: Secret([4; 32]),
+                enter: vec!["compress".into()],
+                leave: vec!["crypt".into()],
+            }),
+            Content::Altered(Secret([4; 32]), Err(Cause::new("busy"))),
         ];
         for content in contents {
             let pair = PairId([3; 16]);

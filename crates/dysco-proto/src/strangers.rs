@@ -72,6 +72,11 @@ pub(super) fn ended(change: ChangeId, outcome: &Outcome, message: &Message) -> O
             change,
             result: Err(reason),
         }),
+        // An anchor in the chain.
+        (Message::AskDelta { .. }, Err(reason)) => Some(Message::TellDelta {
+            change,
+            result: Err(reason),
+        }),
         (Message::Settled { .. }, Ok(())) => Some(Message::Done { change }),
         (Message::Settled { .. }, Err(reason)) => Some(Message::Cancel { change, reason }),
         (Message::Dismiss { .. }, _) => Some(Message::Dismissed { change }),

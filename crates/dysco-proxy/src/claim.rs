@@ -50,6 +50,8 @@ pub(super) struct Way {
     pub(super) to_opened: bool,
     pub(super) claim: i64,
     pub(super) met: bool,
+    /// True if nothing moved between the last two snapshots.
+    still: bool,
     pub(super) seen: Option<i64>,
     /// Evidence of emptiness; present if the claim alone is no proof.
     pub(super) empty: Option<Emptiness>,
@@ -74,7 +76,8 @@ impl Way {
     ) -> Result<(), i64> {
         let (from_before, to_before) = before.of(self.from);
         let (from, to) = after.of(self.from);
-        if !(from_before.same_in(from) && to_before.same_out(to)) {
+        self.still = from_before.same_in(from) && to_before.same_out(to);
+        if !self.still {
             return Ok(());
         }
         let delta = to.written(self.to_opened) - from.read();
@@ -107,6 +110,17 @@ impl Way {
         self.empty.is_none() || self.observed
     }
 
+    /// Returns true if the last two snapshots showed the process empty, and it may not have had its
+    /// turn.
+    pub(super) fn needs_time(&self) -> bool {
+        self.still && self.empty.is_some_and(|empty| empty.needs_time())
+    }
+
+    /// Returns true if the process has seemed empty, and nothing has moved, for at least `time`.
+    pub(super) fn has_rested(&self, time: Duration) -> bool {
+        self.still && self.empty.is_some_and(|empty| empty.has_rested(time))
+    }
+
     /// Returns true if the delta is as claimed, and emptiness is required. The process may then
     /// hold data.
     pub(super) fn may_be_full(&self) -> bool {
@@ -131,6 +145,7 @@ pub(super) fn ways(pair: &Pair) -> [Way; 2] {
             to_opened,
             claim: d.delta,
             met: false,
+            still: false,
             seen: None,
             empty: (!follows_each_byte).then(Emptiness::default),
             observed: pair.witness == Witness::Counts,

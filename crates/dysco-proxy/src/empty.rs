@@ -6,7 +6,9 @@
 //! processor since it read them. The process is therefore empty if nothing waits at the source,
 //! the sink has room, and the process had its turn. It had its turn if it sleeps, if nothing has
 //! moved for long enough, or if the same state was met repeatedly while data flowed and the sink
-//! always had room.
+//! always had room. A process that has never read a byte of the direction needs no turn.
+//!
+//! The proof is of bytes that were read. It says nothing of bytes that the process is about to add.
 
 use std::time::Duration;
 
@@ -46,9 +48,16 @@ impl Moment {
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Emptiness {
     observed: bool,
-    /// Time since which nothing has moved, and the count at that time.
-    rest: Option<(Duration, i64)>,
+    rest: Option<Rest>,
     flow: Flow,
+}
+
+/// Moments at which the process seemed empty, and between which nothing has moved.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    first: Duration,
+    last: Duration,
+    read: i64,
 }
 
 /// Number and span of the moments at which the process seemed empty since the sink last had no
@@ -70,11 +79,15 @@ impl Emptiness {
             self.rest = None;
             return;
         }
-        let since = match self.rest {
-            Some((since, read)) if read == m.read => since,
+        let first = match self.rest {
+            Some(rest) if rest.read == m.read => rest.first,
             _ => m.at,
         };
-        self.rest = Some((since, m.read));
+        self.rest = Some(Rest {
+            first,
+            last: m.at,
+            read: m.read,
+        });
         let flow = &mut self.flow;
         if flow.moments == 0 {
             flow.first = m.at;
@@ -83,7 +96,20 @@ impl Emptiness {
             (flow.moments, flow.read) = (flow.moments + 1, m.read);
         }
         let flows = flow.moments >= FLOWING && m.at.saturating_sub(flow.first) >= FLOW;
-        self.observed |= m.asleep || m.at.saturating_sub(since) >= REST || flows;
+        let (never_read, rested) = (m.read == 0, m.at.saturating_sub(first) >= REST);
+        self.observed |= never_read || m.asleep || rested || flows;
+    }
+
+    /// Returns true if the last moment showed the process empty, and it may not have had its turn.
+    pub(crate) fn needs_time(&self) -> bool {
+        !self.observed && self.rest.is_some()
+    }
+
+    /// Returns true if nothing has moved for at least `time`, up to the last moment. The counts only
+    /// grow: if two moments have the same counts, nothing moved in between.
+    pub(crate) fn has_rested(&self, time: Duration) -> bool {
+        self.rest
+            .is_some_and(|rest| rest.last.saturating_sub(rest.first) >= time)
     }
 
     /// Returns true if the process was empty at a moment with the highest difference.
@@ -119,7 +145,7 @@ mod tests {
     fn a_process_that_sleeps_holds_nothing_unless_it_may_wait_for_something() {
         let asleep = Moment {
             asleep: true,
-            ..moment(0, 0)
+            ..moment(0, 7)
         };
         assert!(observed([asleep]));
         for waits in [
@@ -138,7 +164,7 @@ mod tests {
         ] {
             assert!(!observed((0..1_000).map(|at| Moment {
                 at: Duration::from_millis(at),
-                read: 100 * at as i64,
+                read: 100 * (at + 1) as i64,
                 ..waits
             })));
         }
@@ -149,12 +175,57 @@ mod tests {
         assert!(!observed((0..100).map(|at| moment(at, 7))));
         assert!(observed((0..=100).map(|at| moment(at, 7))));
         // Each moment has another count, so that the process never rests.
-        assert!(observed((0..30).map(|at| moment(at, at as i64))));
-        assert!(!observed((0..7).map(|at| moment(10 * at, at as i64))));
+        assert!(observed((0..30).map(|at| moment(at, 1 + at as i64))));
+        assert!(!observed((0..7).map(|at| moment(10 * at, 1 + at as i64))));
         let stopped = |at: u64| Moment {
             has_room: !at.is_multiple_of(7),
-            ..moment(at, at as i64)
+            ..moment(at, 1 + at as i64)
         };
         assert!(!observed((0..1_000).map(stopped)));
+    }
+
+    #[test]
+    fn a_process_that_has_read_nothing_holds_nothing() {
+        assert!(observed([moment(0, 0)]));
+        for waits in [
+            Moment {
+                no_input: false,
+                ..moment(0, 0)
+            },
+            // It has written bytes that it did not read.
+            Moment {
+                is_highest: false,
+                ..moment(0, 0)
+            },
+        ] {
+            assert!(!observed([waits]));
+        }
+    }
+
+    #[test]
+    fn only_time_is_missing_while_the_last_moment_is_empty() {
+        let mut seen = Emptiness::default();
+        assert!(!seen.needs_time());
+        for (moment, needs_time, has_rested) in [
+            (moment(0, 7), true, false),
+            (moment(1, 7), true, false),
+            (moment(2, 7), true, true),
+            (
+                Moment {
+                    no_input: false,
+                    ..moment(3, 7)
+                },
+                false,
+                false,
+            ),
+            (moment(4, 8), true, false),
+            (moment(104, 8), false, true),
+        ] {
+            seen.add(&moment);
+            assert_eq!(seen.needs_time(), needs_time, "{moment:?}");
+            let rested = seen.has_rested(Duration::from_millis(2));
+            assert_eq!(rested, has_rested, "{moment:?}");
+        }
+        assert!(seen.is_observed());
     }
 }

@@ -23,10 +23,14 @@ use super::sys::{option, upper_protocol};
 /// Readings in one pass, before the duplicates are closed. A busy session is still between two
 /// calls of its proxy, many times a millisecond.
 const PASSES: usize = 32;
-/// Further readings after the claim was met, to detect one that is met by chance.
+/// Further readings after both claims were met or only need time, to detect one that is met by
+/// chance.
 const AGAIN: usize = 8;
 /// Pause between passes.
 const PAUSE: Duration = Duration::from_millis(2);
+/// Pause while nothing moves and only time is missing. Many sessions of a busy proxy are measured at
+/// once, and the proxy needs the processors in order to have its turn.
+const LONG_PAUSE: Duration = Duration::from_millis(10);
 /// Silence, in milliseconds, after which one look at a pair is enough.
 const SILENT: u32 = 20;
 
@@ -35,7 +39,7 @@ const TCP_TIMESTAMP: i32 = 24;
 const USEC_TS: u8 = 64;
 
 /// Looks for moments that confirm the claims of both directions while the proxy continues. Blocks
-/// for up to `limit` and a few milliseconds.
+/// for up to `limit` and some ten milliseconds.
 pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
     let begin = Instant::now();
     let mut ways = ways(pair);
@@ -75,7 +79,11 @@ pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
             });
         }
         drop(held);
-        std::thread::sleep(PAUSE);
+        let at_rest = ways.iter().all(|w| w.met || w.has_rested(PAUSE));
+        std::thread::sleep(match at_rest {
+            true => LONG_PAUSE,
+            false => PAUSE,
+        });
     }
 }
 
@@ -95,9 +103,6 @@ pub fn glance(pairs: &[Pair]) -> Vec<Option<Measured>> {
 /// readings of [`look`] take, so that two of them are enough, and no pipe is asked.
 fn glance_at(pair: &Pair, ends: [&OwnedFd; 2]) -> io::Result<Option<Measured>> {
     let mut ways = ways(pair);
-    if ways.iter().any(|w| w.empty.is_some()) {
-        return Ok(None);
-    }
     for socket in ends {
         if !upper_protocol(socket)?.is_empty() {
             return Ok(None);
@@ -193,7 +198,21 @@ fn snapshot(
     Snapshot::take(held, pipes).map_err(|e| system(pair, "read the counters", e))
 }
 
-/// Returns true if both claims are met, and none of [`AGAIN`] further readings contradicts them.
+/// Number of readings in sequence after which both claims were met or only needed time.
+#[derive(Default)]
+struct Idle(usize);
+
+impl Idle {
+    /// Adds a reading, and returns true if more readings of this pass gain nothing. A movement
+    /// begins the sequence anew: each moment of a flow counts.
+    fn ends_pass(&mut self, gains_nothing: bool) -> bool {
+        self.0 = if gains_nothing { self.0 + 1 } else { 0 };
+        self.0 > AGAIN
+    }
+}
+
+/// Returns true if both claims are met, and none of up to [`AGAIN`] further readings contradicts
+/// them.
 fn look(
     pair: &Pair,
     held: &Held,
@@ -202,7 +221,7 @@ fn look(
     (begin, passes): (Instant, usize),
 ) -> Result<bool, MeasureError> {
     let mut before = snapshot(pair, held, pipes)?;
-    let mut after = 0;
+    let mut idle = Idle::default();
     for _ in 0..passes {
         let now = snapshot(pair, held, pipes)?;
         let look = Look {
@@ -211,11 +230,8 @@ fn look(
         };
         judge(pair, ways, &before, &now, look)?;
         before = now;
-        if ways.iter().all(|w| w.met) {
-            after += 1;
-            if after > AGAIN {
-                return Ok(true);
-            }
+        if idle.ends_pass(ways.iter().all(|w| w.met || w.needs_time())) {
+            break;
         }
     }
     Ok(ways.iter().all(|w| w.met))
@@ -312,4 +328,18 @@ fn numbers(pair: &Pair, [a, b]: [&OwnedFd; 2]) -> io::Result<Measured> {
         sending_a: Sending::of(a, pair.a.key.is_v6())?,
         sending_b: Sending::of(b, pair.b.key.is_v6())?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_is_read_to_the_end_of_the_pass() {
+        let mut idle = Idle::default();
+        assert!((0..AGAIN).all(|_| !idle.ends_pass(true)));
+        assert!(idle.ends_pass(true));
+        let mut idle = Idle::default();
+        assert!((0..PASSES).all(|n| !idle.ends_pass(n % AGAIN != 0)));
+    }
 }

@@ -4,10 +4,9 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -15,6 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dysco_common::shim::Report;
+use nix::sys::socket::sockopt::PassCred;
+use nix::sys::socket::{UnixAddr, setsockopt};
 use tracing::{debug, warn};
 
 use super::error::StartError;
@@ -69,7 +70,6 @@ impl Receiver {
             .into_iter()
             .flatten()
         {
-            set_up(&socket).map_err(fail("set up"))?;
             let (inbox, running) = (inbox.clone(), running.clone());
             let stopped = Arc::clone(&stop);
             std::thread::Builder::new()
@@ -112,13 +112,14 @@ fn bind(path: &Path) -> io::Result<UnixDatagram> {
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir)?;
     }
-    match UnixDatagram::bind(path) {
+    let address = UnixAddr::new(path)?;
+    match receiver_at(&address) {
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
             if UnixDatagram::unbound()?.connect(path).is_ok() {
                 return Err(e);
             }
             std::fs::remove_file(path)?;
-            UnixDatagram::bind(path)
+            receiver_at(&address)
         }
         other => other,
     }
@@ -127,8 +128,8 @@ fn bind(path: &Path) -> io::Result<UnixDatagram> {
 /// Binds the abstract socket of the same name, for proxies that have changed their root since
 /// they started. Without it no reports of these proxies arrive after a restart of `dyscod`.
 fn bind_abstract(path: &Path) -> Option<UnixDatagram> {
-    let address = SocketAddr::from_abstract_name(path.as_os_str().as_bytes());
-    let socket = address.and_then(|a| UnixDatagram::bind_addr(&a));
+    let address = UnixAddr::new_abstract(path.as_os_str().as_bytes()).map_err(io::Error::from);
+    let socket = address.and_then(|a| receiver_at(&a));
     let lost = |error: &io::Error| {
         warn!(path = %path.display(), %error,
             "the shim's abstract socket is not there: a proxy that has changed its root is not \
@@ -137,11 +138,16 @@ fn bind_abstract(path: &Path) -> Option<UnixDatagram> {
     socket.inspect_err(lost).ok()
 }
 
-fn set_up(socket: &UnixDatagram) -> io::Result<()> {
-    nix::sys::socket::setsockopt(socket, nix::sys::socket::sockopt::PassCred, &true)?;
+/// Creates a receiving socket at an address. The options are set before the socket is bound: the
+/// kernel attaches the sender's credentials when a datagram is sent, and a shim sends as soon as
+/// the address exists.
+fn receiver_at(address: &UnixAddr) -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::unbound()?;
+    setsockopt(&socket, PassCred, &true)?;
     socket.set_read_timeout(Some(TICK))?;
-    unwanted::refuse(socket);
-    Ok(())
+    unwanted::refuse(&socket);
+    nix::sys::socket::bind(socket.as_raw_fd(), address)?;
+    Ok(socket)
 }
 
 fn run(socket: &UnixDatagram, inbox: &Inbox, stop: &AtomicBool) {

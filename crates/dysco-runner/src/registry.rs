@@ -126,16 +126,29 @@ impl Registry {
     /// The reason for which a runner would refuse them.
     pub fn check(&self, services: &[Spec], session: &Session) -> Result<Needs, Cause> {
         let mut all = Needs::of_observer();
+        let mut changes = None;
         let mut stack = dysco_service::Stack::new(*session);
         for (at, spec) in services.iter().enumerate() {
             let service = self.make(spec, Some(&CHECKED))?;
             let needs = service.needs(session)?;
             all.keeps_bytes &= needs.keeps_bytes;
+            if needs.ends == Ends::One && !needs.keeps_bytes {
+                changes = Some(spec.name().to_owned());
+            }
             let Needs {
                 ends, congestion, ..
             } = needs;
             if ends == Ends::Pair {
                 all.ends = ends;
+                // Both would have the same keys, and the hosts tell them apart by their names.
+                if services[..at]
+                    .iter()
+                    .any(|other| other.name() == spec.name())
+                {
+                    let name = spec.name();
+                    return Err(Cause::new(format!("{name} is asked for twice"))
+                        .hint(format!("name {name} once")));
+                }
             }
             if let (Some(one), Some(other)) = (&all.congestion, &congestion) {
                 return Err(Cause::new(format!(
@@ -146,7 +159,14 @@ impl Registry {
             all.congestion = all.congestion.or(congestion);
             stack.put(at, service)?;
         }
-        Ok(all)
+        match changes {
+            // Such services leave both hosts with the stream as it was.
+            Some(name) if all.ends == Ends::Pair => Err(Cause::new(format!(
+                "{name} changes the stream, and cannot be beside services at both ends"
+            ))
+            .hint(format!("leave {name} out"))),
+            _ => Ok(all),
+        }
     }
 }
 
@@ -303,6 +323,29 @@ mod tests {
         let ends = |services| registry.check(services, &session).map(|needs| needs.ends);
         assert_eq!(ends(&services), Ok(Ends::Pair));
         assert_eq!(ends(&services[..1]), Ok(Ends::One));
+        let twice = [services[1].clone(), services[1].clone()];
+        let refused = registry.check(&twice, &session).unwrap_err();
+        assert_eq!(refused.why, "crypt is asked for twice");
+    }
+
+    #[test]
+    fn one_end_alone_changes_no_stream_that_both_ends_change() {
+        let session = Session {
+            opener: ([192, 0, 2, 1], 1).into(),
+            other: ([192, 0, 2, 2], 2).into(),
+            both_ends: true,
+        };
+        let check = |words: &[&str]| {
+            let services: Vec<Spec> = words.iter().map(|word| word.parse().unwrap()).collect();
+            Registry::builtin().check(&services, &session).map(drop)
+        };
+        let socks = "socks=target=192.0.2.3:1";
+        assert_eq!(check(&[socks, "count"]), Ok(()));
+        assert_eq!(check(&["count", "compress", "crypt"]), Ok(()));
+        for words in [[socks, "crypt"], ["compress", socks]] {
+            let cause = check(&words).unwrap_err();
+            assert!(cause.why.starts_with("socks changes the stream"), "{cause}");
+        }
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Scheduling of the daemon's threads. A removal is a chain of short steps on several hosts. Each
 //! waits until the daemon gets a processor, which on a busy host is most of the time that it takes.
 //! The threads that take the steps therefore run before others (`SCHED_RR`, its lowest priority),
-//! as long as they use little processor time. Where the kernel refuses, they ask for short time
-//! slices that come soon. The daemon and the proxy's side use this crate; it depends on none of the
-//! other crates.
+//! as long as they use little processor time and few sessions change at once. Where the kernel
+//! refuses, they ask for short time slices that come soon. The daemon and the proxy's side use this
+//! crate; it depends on none of the other crates.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time slice that a thread asks for, in nanoseconds.
@@ -14,16 +15,29 @@ const SLICE_NS: u64 = 100_000;
 const LOOK: Duration = Duration::from_secs(1);
 /// Share of the time above which a thread has so much to do that others must have their share.
 const MUCH: f64 = 0.7;
+/// Number of sessions that may change at once while a thread runs before others. With more, the
+/// steps would take the processors from the sessions. This would delay the sessions by more than
+/// slower steps do.
+const FEW: usize = 3;
+/// Time for which many sessions count as changing after their number last exceeded [`FEW`].
+const CALM: Duration = Duration::from_millis(100);
 /// Lowest priority of the real-time policies.
 const PRIORITY: i32 = 1;
 /// Nice value of heavy work: ten times the weight of other threads (`sched_prio_to_weight`,
 /// kernel/sched/core.c).
 const HEAVY: i32 = -10;
 
+/// True while many sessions change at once.
+static MANY: AtomicBool = AtomicBool::new(false);
+
 /// Scheduling of the engine's thread.
 pub struct Turns {
     wanted: bool,
     first: bool,
+    /// True if the thread has used much of the processor time.
+    much: bool,
+    /// Time at which many sessions were last seen to change.
+    many: Option<Instant>,
     looked: Instant,
     used: Duration,
 }
@@ -35,38 +49,52 @@ impl Turns {
         Turns {
             wanted: first,
             first,
+            much: false,
+            many: None,
             looked: Instant::now(),
             used: used(),
         }
     }
 
-    /// Gives up the real-time policy while there is much to do, and takes it again afterwards. To
-    /// be called from time to time.
-    pub fn look(&mut self) {
-        let passed = self.looked.elapsed();
-        if !self.wanted || passed < LOOK {
+    /// Gives up the real-time policy while there is much to do, or many sessions change, and takes
+    /// it again afterwards. To be called in each step, with the number of changes in progress.
+    pub fn look(&mut self, changes: usize) {
+        if !self.wanted {
             return;
         }
-        let used = used();
-        self.looked = Instant::now();
-        if let Err(error) = self.judge(passed, used) {
+        let now = Instant::now();
+        let passed = now.saturating_duration_since(self.looked);
+        if passed >= LOOK {
+            self.looked = now;
+            self.measure(passed, used());
+        }
+        if let Err(error) = self.judge(now, changes) {
             tracing::debug!(%error, "the scheduler takes no wishes");
         }
     }
 
-    /// Changes the policy if needed. `used` is the thread's processor time since it began.
-    fn judge(&mut self, passed: Duration, used: Duration) -> io::Result<()> {
-        let much = used.saturating_sub(self.used) > passed.mul_f64(MUCH);
+    /// Notes whether the thread has much to do. `used` is its processor time since it began.
+    fn measure(&mut self, passed: Duration, used: Duration) {
+        self.much = used.saturating_sub(self.used) > passed.mul_f64(MUCH);
         self.used = used;
-        if much != self.first {
+    }
+
+    /// Changes the policy if needed.
+    fn judge(&mut self, now: Instant, changes: usize) -> io::Result<()> {
+        if changes > FEW {
+            self.many = Some(now);
+        }
+        let many = self.many.is_some_and(|at| now < at + CALM);
+        MANY.store(many, Ordering::Relaxed);
+        let first = !(self.much || many);
+        if first == self.first {
             return Ok(());
         }
-        self.first = !much;
-        set(if much {
-            libc::SCHED_OTHER
-        } else {
-            libc::SCHED_RR
-        })
+        self.first = first;
+        match first {
+            true => set(libc::SCHED_RR),
+            false => set(libc::SCHED_OTHER).and_then(|()| ask_for_short_turns()),
+        }
     }
 }
 
@@ -88,12 +116,20 @@ pub fn take(realtime: bool) -> bool {
     false
 }
 
-/// Runs short work that a change waits for, on a thread that may block.
+/// Runs short work that a change waits for, on a thread that may block: before others, unless many
+/// sessions change at once.
 #[expect(clippy::disallowed_methods)]
 pub fn spawn_short<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {
-    tokio::task::spawn_blocking(work)
+    tokio::task::spawn_blocking(|| short(work, MANY.load(Ordering::Relaxed)))
+}
+
+fn short<T>(work: impl FnOnce() -> T, many: bool) -> T {
+    match many {
+        true => at_ease(|_| work()),
+        false => work(),
+    }
 }
 
 /// Runs long work on a separate thread, under the usual policy.
@@ -266,8 +302,34 @@ mod tests {
                 (1_700, libc::SCHED_OTHER),
                 (1_800, libc::SCHED_RR),
             ] {
-                turns.judge(ms(1_000), begin + ms(used)).unwrap();
+                turns.measure(ms(1_000), begin + ms(used));
+                turns.judge(Instant::now(), 1).unwrap();
                 assert_eq!(policy() & !libc::SCHED_RESET_ON_FORK, expected, "{used}");
+            }
+        });
+    }
+
+    #[test]
+    fn no_thread_runs_before_others_while_many_sessions_change() {
+        on_a_thread(|| {
+            let mut turns = Turns::take(true);
+            let begin = Instant::now();
+            for (after, changes, expected) in [
+                (0, FEW, libc::SCHED_RR),
+                (1, FEW + 1, libc::SCHED_OTHER),
+                // Between two turns of a batch.
+                (90, 0, libc::SCHED_OTHER),
+                (95, FEW + 1, libc::SCHED_OTHER),
+                (190, FEW, libc::SCHED_OTHER),
+                (195, FEW, libc::SCHED_RR),
+            ] {
+                let now = begin + Duration::from_millis(after);
+                turns.judge(now, changes).unwrap();
+                assert_eq!(policy() & !libc::SCHED_RESET_ON_FORK, expected, "{after}");
+            }
+            for (many, expected) in [(false, libc::SCHED_RR), (true, libc::SCHED_OTHER)] {
+                let short = short(policy, many) & !libc::SCHED_RESET_ON_FORK;
+                assert_eq!(short, expected, "{many}");
             }
         });
     }

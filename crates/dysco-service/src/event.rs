@@ -26,7 +26,8 @@ pub enum Flow {
 /// An event of a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// The service is in the session. The next byte of each direction is its first.
+    /// The service is in the session. The next byte of each direction is its first; at both ends, the
+    /// direction from the other host may begin later.
     Open,
     /// Bytes came. There is at least one.
     Data {
@@ -50,13 +51,24 @@ pub enum Event {
     /// An application or the operator asks this service something. The service answers by
     /// [`Out::answer`].
     Call(Bytes),
-    /// The operator wants the service to leave as soon as it can.
+    /// The operator wants the service to leave as soon as it can. A service at both ends, beside others
+    /// that stay, is asked for one direction after the other: first for the one to the other host, in
+    /// which it sends nothing more once it has left, and again after the last byte of the other one.
     Leave,
 }
 
 impl Flow {
     /// Both directions of the session.
     pub const SESSION: [Flow; 2] = [Flow::Forward, Flow::Back];
+
+    /// Returns the other direction of the session. A flow of a service is its own.
+    pub fn reverse(self) -> Flow {
+        match self {
+            Flow::Forward => Flow::Back,
+            Flow::Back => Flow::Forward,
+            own @ Flow::Own(_) => own,
+        }
+    }
 }
 
 impl Event {

@@ -25,4 +25,4 @@ mod stack;
 pub use event::{Event, Flow, FlowId, TimerId};
 pub use out::Out;
 pub use service::{Ends, Needs, Service, Session};
-pub use stack::{Effect, Fault, LayerId, Left, Stack};
+pub use stack::{Change, Effect, Fault, LayerId, Left, Stack};

@@ -20,6 +20,13 @@ pub trait Service: Send + 'static {
         Ok(Needs::default())
     }
 
+    /// Returns true while the session loses nothing without the service. Services at both ends that
+    /// are all idle are taken out of the session, and are put in again some time later, to see
+    /// whether that has changed.
+    fn is_idle(&self) -> bool {
+        false
+    }
+
     /// Handles one event. It must not block.
     fn on(&mut self, event: Event, out: &mut Out) {
         event.pass_on(out);

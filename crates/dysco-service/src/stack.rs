@@ -1,5 +1,7 @@
 //! The services of one session, composed.
 
+mod gate;
+mod halves;
 mod layer;
 
 use std::collections::VecDeque;
@@ -11,7 +13,7 @@ use dysco_explain::Cause;
 
 use crate::out::Action;
 use crate::{Ends, Event, Flow, FlowId, Out, Service, Session, TimerId};
-use layer::Layer;
+use layer::{Layer, Leaving};
 
 /// Names a service in a stack. Names are not used again.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -51,6 +53,9 @@ pub enum Effect {
     Answer(LayerId, Bytes),
     /// Refuse the call.
     Refuse(LayerId, Cause),
+    /// Tell the other host the byte at which a half comes in or leaves ([`Stack::told`]), before any
+    /// byte that this stack sends from now on.
+    Cut(LayerId, Change, u64),
     /// A service has left.
     Left(Left),
     /// A service did something that it may not do. That was ignored.
@@ -66,6 +71,15 @@ pub struct Left {
     pub layer: LayerId,
     /// Number of bytes that it added to each direction, less those that it took out.
     pub delta: [i64; 2],
+}
+
+/// A change of one half of a service at both ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// It comes in.
+    Enters,
+    /// It leaves.
+    Leaves,
 }
 
 /// Something that a service may not do.
@@ -92,12 +106,11 @@ impl Stack {
         }
     }
 
-    /// Puts a service into the session, behind `at` others. Its first byte of each direction is
-    /// the next that reaches its place.
+    /// Checks that a service can work in this session.
     ///
     /// # Errors
-    /// If the service cannot work in this session, which then stays as it is.
-    pub fn put(&mut self, at: usize, service: Box<dyn Service>) -> Result<LayerId, Cause> {
+    /// The reason against it.
+    pub fn check(&self, service: &dyn Service) -> Result<(), Cause> {
         let needs = service.needs(&self.session)?;
         if needs.ends == Ends::Pair && !self.session.both_ends {
             let name = service.name();
@@ -106,10 +119,29 @@ impl Stack {
             ))
             .hint("run dyscod on the host of the other end"));
         }
+        Ok(())
+    }
+
+    /// Puts a service into the session, behind `at` others. Its first byte of each direction is
+    /// the next that reaches its place.
+    ///
+    /// # Errors
+    /// If the service cannot work in this session, which then stays as it is.
+    pub fn put(&mut self, at: usize, service: Box<dyn Service>) -> Result<LayerId, Cause> {
+        self.check(&*service)?;
+        let at = at.min(self.layers.len());
+        let id = self.insert(at, service);
+        self.run();
+        Ok(id)
+    }
+
+    /// Inserts a service, which learns that it is in the session once the stack runs.
+    fn insert(&mut self, at: usize, service: Box<dyn Service>) -> LayerId {
         let id = LayerId(self.next);
         self.next += 1;
-        let at = at.min(self.layers.len());
-        self.layers.insert(at, Layer::new(id, service));
+        let needs = service.needs(&self.session);
+        let is_half = needs.is_ok_and(|needs| needs.ends == Ends::Pair);
+        self.layers.insert(at, Layer::new(id, service, is_half));
         self.layers[at].events.push_back(Event::Open);
         for flow in Flow::SESSION {
             if self.is_full(next(at, flow), flow) {
@@ -117,8 +149,7 @@ impl Stack {
                 self.tell(previous(at, flow), flow, false);
             }
         }
-        self.run();
-        Ok(id)
+        id
     }
 
     /// Tells the services the time, since a moment that stays the same. It must not go back.
@@ -159,6 +190,11 @@ impl Stack {
         self.effects.pop_front()
     }
 
+    /// Returns the number of services in front of one, in order from the end that opened the session.
+    pub fn place_of(&self, layer: LayerId) -> Option<usize> {
+        self.layers.iter().position(|one| one.id == layer)
+    }
+
     /// Number of services.
     pub fn len(&self) -> usize {
         self.layers.len()
@@ -169,9 +205,18 @@ impl Stack {
         self.layers.is_empty()
     }
 
+    /// True if services are there, and all of them are idle.
+    pub fn is_idle(&self) -> bool {
+        !self.layers.is_empty() && self.layers.iter().all(|layer| layer.service.is_idle())
+    }
+
     /// Lets services handle what waits, until nothing does.
     fn run(&mut self) {
-        while let Some((at, event)) = self.next_event() {
+        while let Some((at, event, served)) = self.next_event() {
+            if !served {
+                self.pass_by(at, event);
+                continue;
+            }
             let layer = &mut self.layers[at];
             let mut out = Out::new(layer.next_flow, self.now);
             layer.record(&event);
@@ -184,13 +229,19 @@ impl Stack {
                 let late = actions.map(|_| Effect::Fault(id, Fault::AfterLeave));
                 self.effects.extend(late);
                 self.remove(at);
+            } else {
+                self.ask_to_leave(at);
             }
         }
     }
 
-    fn next_event(&mut self) -> Option<(usize, Event)> {
+    /// Returns the place of the next event, and whether its service gets it.
+    fn next_event(&mut self) -> Option<(usize, Event, bool)> {
         let mut layers = self.layers.iter_mut().enumerate();
-        layers.find_map(|(at, layer)| Some((at, layer.next_event()?)))
+        layers.find_map(|(at, layer)| {
+            let (event, served) = layer.next_event()?;
+            Some((at, event, served))
+        })
     }
 
     /// Carries out one action of a service. Returns true if the service leaves.
@@ -201,11 +252,15 @@ impl Stack {
             Action::Send(flow, _) | Action::Fin(flow) if layer.has_ended(flow) => {
                 self.effects.push_back(Effect::Fault(id, Fault::AfterFin));
             }
+            Action::Send(flow, _) if layer.has_left(flow) => {
+                self.effects.push_back(Effect::Fault(id, Fault::AfterLeave));
+            }
             Action::Send(flow @ Flow::Own(_), bytes) => {
                 self.effects.push_back(Effect::Send(Some(id), flow, bytes));
             }
             Action::Send(flow, bytes) => {
                 layer.moved[index(flow)] += bytes.len() as i64;
+                layer.sent[index(flow)] += bytes.len() as u64;
                 self.deliver(next(at, flow), flow, Event::Data { flow, bytes });
             }
             Action::Fin(flow) => {
@@ -237,7 +292,7 @@ impl Stack {
             Action::Leave if layer.ended_by_itself() => {
                 self.effects.push_back(Effect::Fault(id, Fault::LeftEnded));
             }
-            Action::Leave => return true,
+            Action::Leave => return self.leaves(at),
         }
         false
     }
@@ -288,7 +343,12 @@ impl Stack {
             }
         }
         let layer = self.layers.remove(at);
-        let (id, delta, flows) = (layer.id, layer.moved, layer.flows.clone());
+        let (id, flows) = (layer.id, layer.flows.clone());
+        // The other half has taken out what a half has added.
+        let delta = match layer.leaving {
+            Some(Leaving::Last(_)) => [0; 2],
+            _ => layer.moved,
+        };
         for event in layer.into_waiting() {
             if let Event::Data { flow, .. } | Event::Fin(flow) = event {
                 // The services behind this one have moved up by one place.

@@ -33,9 +33,13 @@ pub fn tcp(host: &Host) -> Result<BTreeMap<String, u64>> {
 
 /// Number of resets that a host sent, or that ended an established session of the host.
 pub fn resets(host: &Host) -> Result<u64> {
-    let counters = tcp(host)?;
-    let of = |name: &str| counters.get(name).copied().unwrap_or(0);
-    Ok(of("Tcp.OutRsts") + of("Tcp.EstabResets"))
+    let sent = tcp(host)?.get("Tcp.OutRsts").copied().unwrap_or(0);
+    Ok(sent + sessions_reset(host)?)
+}
+
+/// Number of resets that ended an established session of the host.
+pub fn sessions_reset(host: &Host) -> Result<u64> {
+    Ok(tcp(host)?.get("Tcp.EstabResets").copied().unwrap_or(0))
 }
 
 /// Number of packets that a router did not send since they were too long for a route, and of which

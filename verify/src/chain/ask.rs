@@ -70,9 +70,15 @@ impl World {
         let last = place(order.inner_right()).unwrap_or(RIGHT);
         let path = [first].into_iter().chain(between).chain([last]).collect();
         let state = order.state.clone();
-        let leave = order.segment_before().iter();
-        let leave = leave.filter(|e| !order.segment_after().contains(e));
-        let leave = leave.filter_map(|e| place_of(e.host())).collect();
+        let (stay, leave): (Vec<&Element>, Vec<&Element>) = order
+            .segment_before()
+            .iter()
+            .partition(|e| order.segment_after().contains(e));
+        let at = |e: &Element| place_of(e.host());
+        let leave = leave.into_iter().filter_map(at).collect();
+        let anchors = [order.left(), order.inner_right()].into_iter();
+        let stay = stay.into_iter().filter_map(at);
+        let remain = stay.chain(anchors.filter_map(place)).collect();
         let mut asked = Err(Reason::Cancelled);
         let out = self.edit(LEFT, |h| {
             h.input(twist, |m| asked = m.request_chain(NOW, order))
@@ -86,6 +92,7 @@ impl World {
                     life: self.host(LEFT).life,
                     state,
                     leave,
+                    remain,
                 });
                 if first != LEFT {
                     self.edit(LEFT, |h| h.led.insert(change));

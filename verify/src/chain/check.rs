@@ -56,8 +56,15 @@ impl World {
         }
     }
 
+    /// Returns true if a host that remains in the chain has changed the stream. The change must not
+    /// succeed.
+    pub(super) fn is_behind_delta(&self, accepted: &Accepted) -> bool {
+        let mut remain = accepted.remain.iter();
+        remain.any(|at| !self.host(*at).delta.is_none())
+    }
+
     /// Checks that a path compensates once for the delta of each host that leaves, and for all of
-    /// them unless a fault occurred.
+    /// them unless a fault occurred. It is not opened if a host that remains has a delta.
     pub(super) fn check_delta(&mut self, place: usize) {
         if self.host(place).makes_up.is_none() {
             return;
@@ -79,7 +86,7 @@ impl World {
             true => sum(all) == delta,
             false => (0..=all).any(|which| sum(which) == delta),
         };
-        if !fits {
+        if !fits || self.is_behind_delta(accepted) {
             self.broken = Some(Broken::Delta);
         }
     }

@@ -1,5 +1,6 @@
 //! The machine's commands, carried out as the engine does it.
 
+use dysco_common::Delta;
 use dysco_proto::command::{Anchor, Chain, Direct, Forwarder, Journal, Pair, Proxy};
 use dysco_proto::{Action, ChangeId, Command, HostEvent};
 
@@ -82,7 +83,10 @@ impl dysco_proto::Host for Host {
             Forwarder::AskDelta { from, .. } => self.tell(HostEvent::DeltaKnown {
                 change,
                 from,
-                result: Ok(self.delta),
+                result: Ok(match seed::hides_delta(self.seed, self.place) {
+                    true => Delta::default(),
+                    false => self.delta,
+                }),
             }),
             Forwarder::Forget {
                 from, scope, paths, ..

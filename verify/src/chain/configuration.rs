@@ -191,6 +191,15 @@ pub(super) const DELETE: Configuration = Configuration {
     ..REPLACE
 };
 
+/// A host that has changed the stream would be the right anchor, or the left one.
+pub(super) const BEHIND_DELTA: Configuration = Configuration {
+    first: &[2, 3],
+    asks: &[Ask::Without(2), Ask::Without(3)],
+    deltas: true,
+    seen: &[Seen::RollBack],
+    ..REPLACE
+};
+
 impl Configuration {
     /// True if the sessions of this configuration carry anything.
     pub(crate) fn has_streams(&self) -> bool {

@@ -161,9 +161,10 @@ fn wins_are_missing(world: &World, config: &Configuration) -> bool {
         .iter()
         .filter(|e| e.changed && e.role == Role::Head)
         .count();
+    let possible = world.accepted.iter().filter(|a| !world.is_behind_delta(a));
     let wanted = match config.disjoint {
-        true => world.accepted.len(),
-        false => world.accepted.len().min(1),
+        true => possible.count(),
+        false => possible.count().min(1),
     };
     won < wanted
 }

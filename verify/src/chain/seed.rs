@@ -21,6 +21,8 @@ pub enum Seed {
     SecondAnchor,
     /// Hosts that leave are not asked for their delta.
     DeltaUnasked,
+    /// A host that remains reports no delta, although its middlebox has changed the stream.
+    DeltaHidden,
     /// State is treated as installed as soon as it is requested.
     StateEarly,
     /// Installed state remains when the session does not reach the host after all.
@@ -55,6 +57,12 @@ pub(crate) fn is_outdated(seed: Option<Seed>) -> bool {
 /// True if state is reported as installed before it is.
 pub(crate) fn hurries_state(seed: Option<Seed>) -> bool {
     seed == Some(Seed::StateEarly)
+}
+
+/// True if the host at a place reports no delta, whatever its middlebox has changed: the one that
+/// remains in the configurations with this seed.
+pub(crate) fn hides_delta(seed: Option<Seed>, place: usize) -> bool {
+    seed == Some(Seed::DeltaHidden) && place == 2
 }
 
 /// True if a firewall keeps its state of a session that its host forgets.

@@ -2,14 +2,15 @@
 
 use super::carrying::{CLOSING_INSERT_BACK, REJECTED, RENUMBERED};
 use super::configuration::{
-    Ask, BOTH_SIDES, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, STAYS, Seen,
+    Ask, BEHIND_DELTA, BOTH_SIDES, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, STAYS,
+    Seen,
 };
 use super::seed::Seed;
 use crate::faults::faults;
 
 /// Returns a configuration for each bug that is put in on purpose.
 pub fn seeded() -> Vec<Configuration> {
-    [of_anchors(), of_what_leaves(), of_packets()].concat()
+    [of_anchors(), of_deltas(), of_what_leaves(), of_packets()].concat()
 }
 
 /// Bugs of the anchors.
@@ -64,8 +65,8 @@ fn of_anchors() -> Vec<Configuration> {
     ]
 }
 
-/// Bugs in what hosts that leave or enter have.
-fn of_what_leaves() -> Vec<Configuration> {
+/// Bugs in what is said about deltas.
+fn of_deltas() -> Vec<Configuration> {
     vec![
         Configuration {
             name: "chain-delta-unasked",
@@ -74,6 +75,29 @@ fn of_what_leaves() -> Vec<Configuration> {
             seed: Some(Seed::DeltaUnasked),
             ..REPLACE
         },
+        Configuration {
+            name: "chain-delta-hidden",
+            about: "a host that stays says that it has not changed the stream, and it has",
+            first: &[2],
+            asks: &[Ask::Become(&[2, 3])],
+            faults: faults!(late: 1),
+            seed: Some(Seed::DeltaHidden),
+            ..BEHIND_DELTA
+        },
+        Configuration {
+            name: "chain-delta-hidden-anchor",
+            about: "an anchor in the chain says that it has not changed the stream, and it has",
+            asks: &[Ask::Without(3)],
+            faults: faults!(late: 1),
+            seed: Some(Seed::DeltaHidden),
+            ..BEHIND_DELTA
+        },
+    ]
+}
+
+/// Bugs in what hosts that leave or enter have.
+fn of_what_leaves() -> Vec<Configuration> {
+    vec![
         Configuration {
             name: "chain-state-early",
             about: "state is taken for installed as soon as it is asked for",

@@ -1,7 +1,8 @@
 //! Configurations of sessions that carry no bytes while their chain changes.
 
 use super::configuration::{
-    Ask, BOTH, COMES_TO_NOTHING, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, STAYS, Seen,
+    Ask, BEHIND_DELTA, BOTH, COMES_TO_NOTHING, Configuration, DELETE, Faults, INSERT, NONE,
+    REPLACE, STAYS, Seen,
 };
 use super::several_requests::several_requests;
 use crate::faults::faults;
@@ -11,6 +12,7 @@ pub(crate) fn without_bytes() -> Vec<Configuration> {
     [
         replaced(),
         several(),
+        behind_delta(),
         with_state(),
         with_state_given_up(),
         first_and_last(),
@@ -85,6 +87,28 @@ fn several() -> Vec<Configuration> {
             faults: faults!(losses: 1, duplicates: 1, late: 1),
             seen: &[Seen::Changed, Seen::BackFromNew],
             ..REPLACE
+        },
+    ]
+}
+
+/// A host that has changed the stream stays.
+fn behind_delta() -> Vec<Configuration> {
+    vec![
+        Configuration {
+            name: "chain-delta-anchors",
+            about: "an anchor in the chain has changed the stream's size; lost, too late, its daemon dies",
+            faults: faults!(losses: 1, late: 1, crashes: 1),
+            mortal: &[2, 3],
+            ..BEHIND_DELTA
+        },
+        Configuration {
+            name: "chain-delta-stays",
+            about: "a host that stays has changed the stream's size; lost, comes again, too late, its daemon dies",
+            first: &[2],
+            asks: &[Ask::Become(&[2, 3])],
+            faults: faults!(losses: 1, duplicates: 1, late: 1, crashes: 1),
+            mortal: &[2],
+            ..BEHIND_DELTA
         },
     ]
 }

@@ -31,7 +31,8 @@ pub enum Broken {
     Overlap,
     /// A request was refused that nothing stood in the way of.
     Refused,
-    /// A path does not compensate for the deltas of the hosts that leave, or compensates for more.
+    /// A path does not compensate for the deltas of the hosts that leave, or compensates for more,
+    /// or is opened although a host that remains has a delta.
     Delta,
     /// A path leads through a firewall that should have the session's state, and does not.
     Stateless,
@@ -56,6 +57,8 @@ pub struct Accepted {
     pub state: Vec<(IpAddr, IpAddr)>,
     /// Hosts that leave.
     pub leave: Vec<usize>,
+    /// Hosts that the session passes before and after the change, anchors in the chain included.
+    pub remain: Vec<usize>,
 }
 
 /// State of the model.

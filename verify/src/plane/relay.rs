@@ -173,9 +173,15 @@ fn ends(s: &mut Entry, o: &mut Entry, side: Side, seg: &Segment, comes: &mut Com
     if seg.has(RST) {
         let low = (o.s.rcv_ack).wrapping_sub(s.s.translation.seq_out);
         let expected = !before(seg.seq, low) && !after(seg.seq, s.s.rcv_max);
-        if (expected || s.is_its_own(o, seg)) && s.s.life.reset == 0 {
-            (s.s.life.reset, o.s.life.reset) = (life::SEEN | life::BY_END, life::SEEN);
+        if !expected && !s.is_its_own(o, seg) {
+            return;
+        }
+        if s.s.life.reset == 0 {
+            o.s.life.reset = life::SEEN;
             comes.tell.push((side, Notice::Reset));
+        }
+        if s.s.life.reset & life::BY_END == 0 {
+            s.s.life.reset |= life::SEEN | life::BY_END;
             comes.tell.push((side, Notice::Drained));
         }
         return;

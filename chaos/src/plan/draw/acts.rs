@@ -101,7 +101,7 @@ fn update_chain(rng: &mut Rng, clients: &[u8], firewalls: &[u8]) -> Option<(u8, 
 }
 
 /// Services of a request. Those at both ends need a host with a daemon at the other end.
-const SERVICES: [&[&str]; 9] = [
+const SERVICES: [&[&str]; 10] = [
     &["+null"],
     &["+count"],
     &["+null", "+count"],
@@ -109,9 +109,15 @@ const SERVICES: [&[&str]; 9] = [
     &["+shape=rate=40M"],
     &["+split=congestion=reno"],
     &["+crypt"],
+    &["+compress"],
     &["+compress", "+crypt"],
     &["+shape=rate=40M,plane=packet"],
 ];
+
+/// Draws the services of a request.
+fn drawn(rng: &mut Rng) -> Vec<String> {
+    rng.one(SERVICES).iter().map(|s| (*s).to_owned()).collect()
+}
 
 /// Draws the requests that put services into sessions and take them out, of half of the plans. A
 /// session with services keeps its proxy and its chain, so that the other half has none.
@@ -124,10 +130,28 @@ pub fn services(rng: &mut Rng, plan: &mut Plan) {
         let Some(host) = rng.pick(&hosts) else {
             return;
         };
-        let services = rng.one(SERVICES).iter().map(|s| (*s).to_owned()).collect();
+        let services = drawn(rng);
         let put_ms = rng.range(200, live - 1_500);
         let take_ms = rng.range(put_ms + 50, live - 500);
-        let mut asked = vec![(put_ms, Ask::Put { services })];
+        let mut asked = Vec::new();
+        if rng.percent(40) {
+            // Others come into the same sessions, and one of all leaves before the rest.
+            let more = drawn(rng);
+            let word = if rng.percent(50) {
+                &more[0]
+            } else {
+                &services[0]
+            };
+            let one = word.split('=').next().map(String::from);
+            let more_ms = rng.range(put_ms + 20, live - 1_000);
+            let part_ms = rng.range(more_ms, live - 500);
+            let leaves = Ask::Take {
+                services: one.into_iter().collect(),
+            };
+            asked.push((more_ms, Ask::Put { services: more }));
+            asked.push((part_ms, leaves));
+        }
+        asked.push((put_ms, Ask::Put { services }));
         let kill_ms = rng.range(put_ms, live);
         if rng.percent(15) {
             plan.kills.push(Kill {
@@ -136,7 +160,8 @@ pub fn services(rng: &mut Rng, plan: &mut Plan) {
             });
         }
         // The other services leave with their sessions.
-        asked.extend(rng.percent(70).then_some((take_ms, Ask::Take)));
+        let all = Ask::Take { services: vec![] };
+        asked.extend(rng.percent(70).then_some((take_ms, all)));
         for (at_ms, ask) in asked {
             let cancel = rng.percent(10);
             plan.operations.push(Operation {

@@ -147,12 +147,13 @@ fn expected(at: Anchor, s: &Session) -> u32 {
 }
 
 /// Returns the number of a reset on the old path. A reset that answers the proxy has the number that
-/// the proxy may have received as an acknowledgement.
+/// the proxy may have received as an acknowledgement. If the end has no socket, the reset has the
+/// acknowledgement of the segment that it answers, which the new path may have raised.
 #[inline(always)]
 fn reset_number(at: Anchor, s: &Session, number: u32, shut_in: bool) -> u32 {
     if shut_in {
         min(number, expected(at, s))
-    } else if number == s.cut_out {
+    } else if number == s.cut_out || is_past_cutoff(s) && number == s.peer_ack {
         expected(at, s)
     } else {
         number

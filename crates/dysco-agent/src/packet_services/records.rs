@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::ptr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use aya::Ebpf;
 use aya::maps::{HashMap, Map, MapData};
 use dysco_common::FlowKey;
-use dysco_common::packet_services::{Lane, MAX_PACKET_SERVICES, PacketServices};
+use dysco_common::packet_services::{Lane, MAX_PACKET_SERVICES, PacketServices, service};
 
 use crate::attach;
 use crate::error::AgentError;
@@ -67,6 +67,42 @@ impl Records {
     /// True if a session has services.
     pub fn in_use(&self) -> bool {
         lock(&self.free).len() < MAX_PACKET_SERVICES as usize
+    }
+
+    /// Changes the services of a record in use. A program that runs meanwhile may apply some of the
+    /// values before, and some of those after, to its packet.
+    pub(super) fn change(&self, index: u32, wanted: &PacketServices) {
+        let before = self.read(index);
+        let lanes = [
+            (true, before.out.rate, wanted.out.rate),
+            (false, before.back.rate, wanted.back.rate),
+        ];
+        for (out, _, rate) in lanes.into_iter().filter(|(_, had, rate)| had != rate) {
+            self.set_rate(index, out, rate);
+        }
+        let record = self.memory.at(index);
+        // SAFETY: addresses of aligned fields of a valid record, in the mapping, which lives as long
+        // as `self`.
+        let (delay, services, counts) = unsafe {
+            (
+                AtomicU64::from_ptr(&raw mut (*record).out.delay_ns),
+                AtomicU32::from_ptr(&raw mut (*record).services),
+                [
+                    AtomicU64::from_ptr(&raw mut (*record).out.packets),
+                    AtomicU64::from_ptr(&raw mut (*record).out.bytes),
+                    AtomicU64::from_ptr(&raw mut (*record).back.packets),
+                    AtomicU64::from_ptr(&raw mut (*record).back.bytes),
+                ],
+            )
+        };
+        if wanted.services & !before.services & service::COUNT != 0 {
+            // The programs count for other services as well.
+            counts
+                .iter()
+                .for_each(|count| count.store(0, Ordering::SeqCst));
+        }
+        delay.store(wanted.out.delay_ns, Ordering::SeqCst);
+        services.store(wanted.services, Ordering::SeqCst);
     }
 
     pub(super) fn set_rate(&self, index: u32, out: bool, rate: u64) {

@@ -5,7 +5,7 @@ use dysco_common::{Counter, EventKind, State, Translation};
 use etherparse::{PacketBuilder, VlanId};
 
 use crate::bench::{PASS, Programs, SLOT, Way};
-use crate::frame::{ALL_OPTIONS, Frame, Net, nets, options};
+use crate::frame::{ALL_OPTIONS, Frame, Net, Options, nets, options};
 
 /// A translation that changes every packet.
 const LOUD: Translation = Translation {
@@ -59,6 +59,39 @@ fn a_tracked_session_is_untouched_and_learnt_from() {
         assert_eq!((s.bytes_out, s.bytes_in), (500, 5000));
         // Timestamps are learnt if they come first, after two NOPs.
         assert_eq!((s.tsval_out, s.tsval_in), (52, 72));
+    }
+}
+
+/// The clock of an end that has sent nothing but its SYN-ACK is in the other end's first echo, of a
+/// packet with the usual header or with another one.
+#[test]
+fn an_echo_tells_the_clock_of_an_end_that_is_silent() {
+    for net in nets() {
+        for (way, which) in [
+            (Way::Out, Options::Timestamps),
+            (Way::Out, Options::Sack),
+            (Way::In, Options::Timestamps),
+            (Way::In, Options::Sack),
+        ] {
+            let mut p = Programs::with(&net, State::Tracked, LOUD);
+            p.change(|s| (s.tsval_out, s.tsval_in) = (0, 0));
+            let mut clocks = |tsval, echo| {
+                let frame = match way {
+                    Way::Out => net.sent(),
+                    _ => net.received(),
+                };
+                let options = options(which, tsval, echo, 1);
+                p.passes(way, &Frame { options, ..frame });
+                let s = p.session(SLOT);
+                match way {
+                    Way::Out => (s.tsval_out, s.tsval_in),
+                    _ => (s.tsval_in, s.tsval_out),
+                }
+            };
+            assert_eq!(clocks(52, 72), (52, 72), "{way:?} {which:?}");
+            // The clock is known by now.
+            assert_eq!(clocks(53, 73), (53, 72), "{way:?} {which:?}");
+        }
     }
 }
 

@@ -62,20 +62,6 @@ impl FromStr for HostOrService {
     }
 }
 
-/// Parses the name of a host.
-///
-/// # Errors
-/// If it names a service: a session's services are taken out together.
-pub(super) fn host(s: &str) -> Result<ElementName, Cause> {
-    match s.parse()? {
-        HostOrService::Host(host) => Ok(host),
-        HostOrService::Service(service) => Err(Cause::new(format!(
-            "{SERVICE}{service} is a service, and a host has to be named here"
-        ))
-        .hint("take services out with 'service take', and put others in with 'service put'")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -23,7 +23,7 @@ pub(super) fn ask(
     common: &Common,
 ) -> Result<Exit, CliError> {
     let beside_hosts = !matches!(&change, ChainChange::Become(hosts) if hosts.is_empty());
-    let put = |sessions: Vec<SessionName>, dry_run: bool| {
+    let put_into = |sessions: Vec<SessionName>, dry_run: bool| {
         let request = ServiceRequest {
             sessions,
             all: false,
@@ -42,9 +42,9 @@ pub(super) fn ask(
         }
     };
     let mut changes = carry_out(context, which, change.clone(), common, true, true)?;
-    let mut served = put(changed(&changes), true)?;
+    let mut served = put_into(changed(&changes), true)?;
     if !common.dry_run {
-        let possible = possible(&served);
+        let possible = named(&served, |outcome| outcome != ServiceOutcome::Refused);
         let apart = |report: &ChainReport| report.outcome != ChainOutcome::Changed;
         changes.changes.retain(apart);
         served = refused(served);
@@ -58,7 +58,7 @@ pub(super) fn ask(
                 true,
                 false,
             )?;
-            let came = put(changed(&made), false)?;
+            let came = put_into(changed(&made), false)?;
             changes.changes.extend(made.changes);
             served.accepted += came.accepted;
             came.sessions.into_iter().for_each(|one| served.add(one));
@@ -78,12 +78,68 @@ pub(super) fn insert(
     service: ServiceSpec,
     common: &Common,
 ) -> Result<Exit, CliError> {
+    let request = about_services(which, put(vec![service]), common)?;
+    service::ask(context, request, service::NONE)
+}
+
+/// Takes a service out of sessions, and prints the result.
+///
+/// # Errors
+/// If an option is about hosts, or the service is named with arguments.
+pub(super) fn without(
+    context: &Context,
+    which: Which,
+    service: ServiceSpec,
+    common: &Common,
+) -> Result<Exit, CliError> {
+    let request = about_services(which, part(service)?, common)?;
+    service::ask(context, request, service::NONE_TO_TAKE)
+}
+
+/// Puts a service into the place of another one, and prints the result.
+///
+/// # Errors
+/// As [`without`].
+pub(super) fn replace(
+    context: &Context,
+    which: Which,
+    old: ServiceSpec,
+    new: ServiceSpec,
+    common: &Common,
+) -> Result<Exit, CliError> {
+    service::bare(&old).map_err(CliError::Usage)?;
+    let action = ServiceAction::Replace { old: old.name, new };
+    let request = about_services(which, action, common)?;
+    service::ask(context, request, service::NONE_TO_TAKE)
+}
+
+fn put(services: Vec<ServiceSpec>) -> ServiceAction {
+    ServiceAction::Put {
+        services,
+        beside_hosts: false,
+    }
+}
+
+/// Returns the action by which a service leaves.
+fn part(service: ServiceSpec) -> Result<ServiceAction, CliError> {
+    service::part(vec![service]).map_err(CliError::Usage)
+}
+
+/// Returns the request for an action on services, of options that are about chains as well.
+///
+/// # Errors
+/// If an option is about hosts.
+fn about_services(
+    which: Which,
+    action: ServiceAction,
+    common: &Common,
+) -> Result<ServiceRequest, CliError> {
     let usage = |why, hint| Err(CliError::Usage(Cause::new(why).hint(hint)));
     if !common.state.is_empty() {
         return usage("a service takes no state from a host", "leave out --state");
     }
     if common.rate.is_some() {
-        return usage("services come in without a rate", "leave out --rate");
+        return usage("services come and leave without a rate", "leave out --rate");
     }
     let (sessions, filter) = match which {
         Which::Sessions(sessions) => (sessions, Filter::default()),
@@ -91,23 +147,26 @@ pub(super) fn insert(
         Which::All => (vec![], Filter::default()),
         Which::Through(_) => {
             return usage(
-                "--through is about hosts, and services come in at this host's end",
+                "--through is about hosts, and services are at this host's end",
                 "name sessions, or use --filter or --all",
             );
         }
     };
-    let request = ServiceRequest {
+    Ok(ServiceRequest {
         all: sessions.is_empty(),
         sessions,
         filter,
-        action: ServiceAction::Put {
-            services: vec![service],
-            beside_hosts: false,
-        },
+        action,
         dry_run: common.dry_run,
         wait_ms: common.wait.then_some(remove::LONGEST.as_millis() as u64),
-    };
-    service::ask(context, request, service::NONE)
+    })
+}
+
+/// Returns the names of the sessions with such an outcome.
+fn named(done: &service::Done, fits: impl Fn(ServiceOutcome) -> bool) -> Vec<SessionName> {
+    let all = done.sessions.iter();
+    let fit = all.filter(|report| fits(report.outcome));
+    fit.map(|report| SessionName::Id(report.session)).collect()
 }
 
 /// Returns the names of the sessions that have the chain, or could have it.
@@ -115,15 +174,6 @@ fn changed(done: &Done) -> Vec<SessionName> {
     let all = done.changes.iter();
     let changed = all.filter(|report| report.outcome == ChainOutcome::Changed);
     changed
-        .map(|report| SessionName::Id(report.session))
-        .collect()
-}
-
-/// Returns the names of the sessions that the services could come into.
-fn possible(done: &service::Done) -> Vec<SessionName> {
-    let all = done.sessions.iter();
-    let possible = all.filter(|report| report.outcome != ServiceOutcome::Refused);
-    possible
         .map(|report| SessionName::Id(report.session))
         .collect()
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dysco_api::{
     Exit, Filter, Reply, Request, ServiceAction, ServiceOutcome, ServiceReport, ServiceRequest,
-    SessionName, SocketOwner,
+    ServiceSpec, SessionName, SocketOwner,
 };
 use dysco_explain::Cause;
 use serde::Serialize;
@@ -23,7 +23,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 const POSSIBLE: &str = "possible";
 /// Hint if no session was found.
 pub(crate) const NONE: &str = "no session that matches is known here; see 'dyscoctl sessions'";
-const NONE_TO_TAKE: &str =
+pub(crate) const NONE_TO_TAKE: &str =
     "no session that matches has services; see 'dyscoctl service list' for those that do";
 
 /// Arguments of `service put`.
@@ -40,12 +40,10 @@ pub struct PutArgs {
 
 /// Arguments of `service take`.
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("which").args(["sessions", "all", "filters"])
-    .required(true).multiple(true))]
 pub struct TakeArgs {
-    /// These sessions: their ids, or LOCAL>REMOTE
-    #[arg(value_name = "SESSION", conflicts_with_all = ["all", "filters"])]
-    sessions: Vec<SessionName>,
+    /// Services as +NAME, or none for all of a session; and sessions: their ids, or LOCAL>REMOTE
+    #[arg(value_name = "+SERVICE|SESSION")]
+    words: Vec<Word>,
 
     #[command(flatten)]
     common: Common,
@@ -100,38 +98,74 @@ pub fn put(context: &Context, args: PutArgs) -> Result<Exit, CliError> {
     ask(context, args.request().map_err(CliError::Usage)?, NONE)
 }
 
-/// Takes all services out of sessions.
+/// Takes services out of sessions.
 pub fn take(context: &Context, args: TakeArgs) -> Result<Exit, CliError> {
-    let request = args.common.request(ServiceAction::Take, args.sessions);
+    let request = args.request().map_err(CliError::Usage)?;
     ask(context, request, NONE_TO_TAKE)
+}
+
+/// Tells services and sessions apart.
+fn apart(words: Vec<Word>) -> (Vec<ServiceSpec>, Vec<SessionName>) {
+    let (mut services, mut sessions) = (Vec::new(), Vec::new());
+    for word in words {
+        match word {
+            Word::Service(spec) => services.push(spec),
+            Word::Session(name) => sessions.push(name),
+        }
+    }
+    (services, sessions)
 }
 
 impl PutArgs {
     /// Returns the request. It has services, and the sessions are selected in one way.
     pub(super) fn request(self) -> Result<ServiceRequest, Cause> {
-        let (mut services, mut sessions) = (Vec::new(), Vec::new());
-        for word in self.words {
-            match word {
-                Word::Service(spec) => services.push(spec),
-                Word::Session(name) => sessions.push(name),
-            }
+        let (services, sessions) = apart(self.words);
+        if services.is_empty() {
+            return Err(Cause::new("no service is named").hint("write it as +NAME"));
         }
-        let no = |why| Err(Cause::new(why).hint("name sessions, or use --filter or --all"));
-        match (sessions.is_empty(), self.common.selects()) {
-            _ if services.is_empty() => {
-                Err(Cause::new("no service is named").hint("write it as +NAME"))
-            }
-            (true, false) => no("no session is selected"),
-            (false, true) => no("sessions are named, and selected by an option as well"),
-            (true, true) | (false, false) => {
-                let action = ServiceAction::Put {
-                    services,
-                    beside_hosts: false,
-                };
-                Ok(self.common.request(action, sessions))
-            }
-        }
+        let action = ServiceAction::Put {
+            services,
+            beside_hosts: false,
+        };
+        self.common.request(action, sessions)
     }
+}
+
+impl TakeArgs {
+    /// Returns the request. The sessions are selected in one way.
+    pub(super) fn request(self) -> Result<ServiceRequest, Cause> {
+        let (services, sessions) = apart(self.words);
+        let action = match services.is_empty() {
+            true => ServiceAction::Take,
+            false => part(services)?,
+        };
+        self.common.request(action, sessions)
+    }
+}
+
+/// Checks that a service that leaves is named without arguments.
+///
+/// # Errors
+/// If it has some.
+pub(crate) fn bare(service: &ServiceSpec) -> Result<(), Cause> {
+    match service.arguments.is_empty() {
+        true => Ok(()),
+        false => Err(
+            Cause::new("a service that leaves is named without arguments")
+                .hint(format!("write +{}", service.name)),
+        ),
+    }
+}
+
+/// Returns the action by which these services leave.
+///
+/// # Errors
+/// If one is named with arguments.
+pub(crate) fn part(services: Vec<ServiceSpec>) -> Result<ServiceAction, Cause> {
+    services.iter().try_for_each(bare)?;
+    Ok(ServiceAction::Part {
+        services: services.into_iter().map(|spec| spec.name).collect(),
+    })
 }
 
 impl Common {
@@ -140,15 +174,26 @@ impl Common {
         self.all || !self.filters.is_empty()
     }
 
-    fn request(self, action: ServiceAction, sessions: Vec<SessionName>) -> ServiceRequest {
-        ServiceRequest {
+    /// Returns the request. The sessions are selected in one way.
+    fn request(
+        self,
+        action: ServiceAction,
+        sessions: Vec<SessionName>,
+    ) -> Result<ServiceRequest, Cause> {
+        let no = |why| Err(Cause::new(why).hint("name sessions, or use --filter or --all"));
+        match (sessions.is_empty(), self.selects()) {
+            (true, false) => return no("no session is selected"),
+            (false, true) => return no("sessions are named, and selected by an option as well"),
+            (true, true) | (false, false) => {}
+        }
+        Ok(ServiceRequest {
             sessions,
             all: self.selects(),
             filter: self.filters.into_iter().collect(),
             action,
             dry_run: self.dry_run,
             wait_ms: self.wait.map(|time| time.as_millis() as u64),
-        }
+        })
     }
 }
 

@@ -15,7 +15,7 @@ use dysco_explain::Cause;
 use super::context::Context;
 use super::exit::CliError;
 
-pub(super) use change::{Done, NONE, ask, carry_out, exit, json, text};
+pub(super) use change::{Done, NONE, NONE_TO_TAKE, ask, bare, carry_out, exit, json, part, text};
 
 /// Beginning of a word that names a service.
 pub(super) const SERVICE: char = '+';
@@ -32,12 +32,12 @@ enum Command {
     /// Put services into live sessions of this host's programs
     ///
     /// A service handles the bytes of a session. The programs and the other hosts are not changed
-    /// and do not notice. The services begin to enter at once.
+    /// and do not notice. The services begin to enter at once, behind those that are there.
     #[command(after_help = FILTER_HELP)]
     Put(change::PutArgs),
-    /// Take all services out of live sessions
+    /// Take services out of live sessions: those that are named, or all
     ///
-    /// The services begin to leave at once.
+    /// The services begin to leave at once. Those that stay notice nothing.
     #[command(after_help = FILTER_HELP)]
     Take(change::TakeArgs),
     /// List the sessions that have services, or whose numbers are translated because they had some

@@ -45,6 +45,40 @@ fn services_and_sessions_are_told_apart() {
     assert_eq!(some.wait_ms, Some(500));
 }
 
+#[derive(Debug, Parser)]
+struct Take {
+    #[command(flatten)]
+    args: change::TakeArgs,
+}
+
+fn take(line: &str) -> Result<ServiceRequest, Cause> {
+    let words = std::iter::once("take").chain(line.split_whitespace());
+    Take::try_parse_from(words).unwrap().args.request()
+}
+
+#[test]
+fn some_services_or_all_are_taken_out() {
+    let all = take("1a 2b --wait").unwrap();
+    assert_eq!(all.action, ServiceAction::Take);
+    assert_eq!((all.sessions.len(), all.all), (2, false));
+    let some = take("+count --all +shape").unwrap();
+    let services = vec!["count".into(), "shape".into()];
+    assert_eq!(some.action, ServiceAction::Part { services });
+    assert!(some.all && some.sessions.is_empty());
+    for (line, why) in [
+        ("", "no session is selected"),
+        ("+count", "no session is selected"),
+        ("1a --all", "selected by an option as well"),
+        ("+shape=rate=1M 1a", "named without arguments"),
+    ] {
+        let cause = take(line).unwrap_err();
+        assert!(
+            cause.why.contains(why) && cause.hint.is_some(),
+            "{line}: {cause}"
+        );
+    }
+}
+
 #[test]
 fn a_request_without_services_or_a_clear_selection_is_wrong() {
     for (line, why) in [

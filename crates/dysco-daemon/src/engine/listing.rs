@@ -98,7 +98,7 @@ impl Plane {
                 None => self.tunings.listed(id),
                 Some(_) => Vec::new(),
             },
-            services: super::services::has(self, s),
+            services: self.has_services(s),
             removable: self.removable(s, pair),
             history: Vec::new(),
         }
@@ -119,6 +119,11 @@ impl Plane {
         // A proxy may have left the session before it was given the chain.
         let mode = mode.or(s.was_bypassed().then_some(Mode::Bypass));
         mode.or(s.is_beside_relay().then_some(Mode::Local))
+    }
+
+    /// Returns true if services are in a session, or have left and added bytes.
+    fn has_services(&self, s: &Session) -> bool {
+        s.has_detour() || self.agent.packet_services(s).is_some()
     }
 
     pub(super) fn removable(&self, s: &Session, pair: Option<&Pair>) -> Removable {
@@ -149,14 +154,7 @@ pub(super) fn shows(here: &Plane, slot: u32, filter: &Filter) -> bool {
 pub(super) fn named(here: &Plane, names: &[SessionName]) -> Result<Vec<u32>, Failure> {
     names
         .iter()
-        .map(|name| {
-            here.slot_named(name).ok_or_else(|| Failure {
-                code: FailureCode::NotFound,
-                what: format!("find the session '{name}'"),
-                why: "this host has no such session".into(),
-                hint: "see 'dyscoctl sessions' for those it has".into(),
-            })
-        })
+        .map(|name| here.slot_named(name).ok_or_else(|| no_such_session(name)))
         .collect()
 }
 

@@ -168,6 +168,7 @@ impl Engine {
                 };
                 self.take(input);
             }
+            self.turns.look(self.core.machine.stats().changes);
             self.drive().await;
         }
     }

@@ -15,7 +15,6 @@ impl Engine {
         let plane = &mut self.core.host.plane;
         plane.monitors.sweep(&plane.agent);
         self.reload.warn_of_keys(Instant::now());
-        self.turns.look();
     }
 
     /// Collects ended sessions in one part of the table. With the first part, starts waiting work.
@@ -30,6 +29,7 @@ impl Engine {
             host.flush_store();
             host.services.end_runs(&host.plane);
             host.services.sweep_packets(&host.plane);
+            host.services.wake_resting(&mut host.plane);
             self.core.host.plane.agent.release_quarantine();
             self.core.host.plane.sweep_interfaces();
             self.core

@@ -173,6 +173,16 @@ impl Sockets {
         })
     }
 
+    /// Gives the socket towards the network the host's default congestion control, as the other
+    /// socket has it.
+    pub fn reset_congestion(&self) {
+        let default = rustix::net::sockopt::tcp_congestion(&self.near);
+        if let (Ok(default), Some(far)) = (default, self.far()) {
+            // An error means that the connection is over.
+            let _ = rustix::net::sockopt::set_tcp_congestion(far, &default);
+        }
+    }
+
     /// Resets both connections.
     pub fn reset(&self) {
         for fd in [Some(self.near.as_fd()), self.far()].into_iter().flatten() {

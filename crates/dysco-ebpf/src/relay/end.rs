@@ -72,9 +72,11 @@ pub(super) fn ends(s: &mut Session, seg: &Segment) -> bool {
             return false;
         }
         if s.life.reset == 0 {
-            (s.life.reset, o.life.reset) = (life::SEEN | life::BY_END, life::SEEN);
+            o.life.reset = life::SEEN;
             maps::tell(EventKind::Reset, slot);
         }
+        // Also if the other end was the first: the old path waits for neither.
+        s.life.reset |= life::SEEN | life::BY_END;
         return true;
     }
     if before(seg.end(), low) || after(seg.seq, high.wrapping_add(two_paths::widest_in(s))) {

@@ -97,6 +97,9 @@ impl Head {
                 Ok(_) => ctx.stale(),
                 Err(reason) => self.left_refuses(ctx, reason),
             },
+            Message::TellDelta { result, .. } if self.phase() == Phase::Preparing => {
+                self.delta_reported(ctx, from, result)
+            }
             Message::Opened { result, .. } if self.phase() == Phase::SettingUp => {
                 self.drop_pending_to_left(ctx);
                 match result {

@@ -89,6 +89,9 @@ impl Head {
             self.staying.extend(before);
             self.staying.insert(host);
         }
+        if self.remains(host) {
+            self.ask_delta(ctx, host);
+        }
         self.go_on(ctx)
     }
 

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use dysco_common::Delta;
 use dysco_common::chain::path_number;
 use dysco_proto::command::{Forwarder, Journal};
 use dysco_proto::{
@@ -53,6 +54,8 @@ impl Deciding {
             let result = Ok(());
             deciding.hears(host, Message::Enlisted { change, result });
         }
+        let result = Ok(Delta::default());
+        deciding.hears(OLD, Message::TellDelta { change, result });
         let result = Ok(World::facts(RIGHT));
         deciding.hears(RIGHT, Message::Extended { change, result });
         let result = Ok(());

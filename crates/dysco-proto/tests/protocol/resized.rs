@@ -7,7 +7,7 @@ use std::time::Duration;
 use dysco_common::Delta;
 use dysco_proto::command::Chain;
 use dysco_proto::{
-    Action, ChangeId, HostEvent, Machine, Message, Order, Progress, Reason, Report, Scope,
+    Action, ChangeId, HostEvent, Machine, Margins, Message, Order, Progress, Reason, Report, Scope,
 };
 
 use super::chain_updates::{
@@ -158,6 +158,8 @@ fn a_host_before_it_does_not_stay() {
         asking.reports(OLD, Ok(ADDED));
         asking.enlisted(NEW);
         asking.extended();
+        assert_eq!(asking.opens(), None, "the one that stays has not answered");
+        asking.reports(NEW, Ok(Delta::default()));
         assert_eq!(asking.opens().is_some(), fits, "{before:?}");
         if !fits {
             let change = asking.change;
@@ -169,6 +171,191 @@ fn a_host_before_it_does_not_stay() {
             assert_eq!(asking.ended(), Some(Progress::RolledBack(why)));
         }
     }
+}
+
+/// Returns the answer of a host that does what it is asked to do, and reports this delta.
+fn answer(to: IpAddr, message: Message, delta: &Result<Delta, Reason>) -> Option<Message> {
+    let change = message.change();
+    let facts = World::facts(if to == ip(RIGHT) { RIGHT } else { LEFT });
+    Some(match message {
+        Message::Lead { .. } | Message::Extend { .. } => Message::Extended {
+            change,
+            result: Ok(facts),
+        },
+        Message::Enlist { .. } => Message::Enlisted {
+            change,
+            result: Ok(()),
+        },
+        Message::AskDelta { .. } => Message::TellDelta {
+            change,
+            result: delta.clone(),
+        },
+        Message::Cancel { .. } => Message::CancelAck { change },
+        Message::Dismiss { .. } => Message::Dismissed { change },
+        Message::Release { .. } => Message::Released { change },
+        _ => return None,
+    })
+}
+
+/// Asks for another chain, while the middlebox of host `OLD` reports a delta. Returns the reason
+/// against the change, or success once a path is opened.
+fn becomes(
+    before: [usize; 2],
+    after: &[usize],
+    delta: &Result<Delta, Reason>,
+) -> Result<(), Reason> {
+    let [before, after] = [&before[..], after].map(|chain| chain.iter().map(|h| element(*h)));
+    let (before, after): (Vec<_>, Vec<_>) = (before.collect(), after.collect());
+    let mut head = machine(LEFT);
+    let margins = Margins::between(&before, &after);
+    let change = head.request_chain(
+        Duration::ZERO,
+        Order {
+            before,
+            after,
+            margins,
+            state: Vec::new(),
+            ..order()
+        },
+    );
+    let change = change.expect("a request that is allowed");
+    let none = Ok(Delta::default());
+    loop {
+        while let Some(command) = head.poll_command() {
+            let event = match command.action {
+                Action::Chain(Chain::Hold { .. }) => HostEvent::Locked {
+                    change,
+                    result: Ok(World::facts(LEFT)),
+                },
+                Action::Chain(Chain::Open { .. }) => return Ok(()),
+                _ => continue,
+            };
+            head.handle_event(Duration::ZERO, event);
+        }
+        while let Some(report) = head.poll_report() {
+            if let Report::Progress {
+                progress: Progress::RolledBack(why) | Progress::Refused(why),
+                ..
+            } = report
+            {
+                return Err(why);
+            }
+        }
+        let Some((to, message)) = head.poll_transmit() else {
+            panic!("it waits, and every host has answered");
+        };
+        if matches!(message, Message::Open { .. }) {
+            return Ok(());
+        }
+        let delta = if to == ip(OLD) { delta } else { &none };
+        if let Some(answer) = answer(to, message, delta) {
+            head.handle_message(Duration::ZERO, &[to], answer);
+        }
+    }
+}
+
+/// A host whose own middlebox has changed the stream does not stay, whether it is an anchor or stays
+/// between the two. It is asked even if nothing contradicts that it has changed nothing.
+#[test]
+fn a_host_that_has_changed_the_stream_does_not_stay() {
+    let contradicted = Err(Reason::DeltaNotDeclared("40 bytes to the server".into()));
+    let unknown = Reason::DeltaUnconfirmed("it holds bytes".into());
+    let behind = Reason::DeltaBehind(ip(OLD));
+    let chains = [
+        ("it is the left anchor", [OLD, NEW], vec![OLD]),
+        ("it is the right anchor", [NEW, OLD], vec![OLD]),
+        ("it stays between them", [NEW, OLD], vec![OLD, NEW]),
+    ];
+    for (place, before, after) in chains {
+        let becomes = |delta| becomes(before, &after, &delta);
+        assert_eq!(becomes(Ok(Delta::default())), Ok(()), "{place}");
+        assert_eq!(becomes(Ok(ADDED)), Err(behind.clone()), "{place}");
+        assert_eq!(
+            becomes(contradicted.clone()),
+            Err(behind.clone()),
+            "{place}"
+        );
+        assert_eq!(
+            becomes(Err(unknown.clone())),
+            Err(unknown.clone()),
+            "{place}"
+        );
+    }
+}
+
+/// The answer of a host that stays is needed, so that its silence ends the change.
+#[test]
+fn a_host_that_stays_and_is_silent_is_named() {
+    let (mut asking, _) = Asking::new(&[NEW], &[OLD, NEW]);
+    for host in [OLD, NEW] {
+        asking.enlisted(host);
+    }
+    asking.extended();
+    assert_eq!(asking.opens(), None);
+    while asking.now < Duration::from_secs(30) {
+        asking.now = asking.left.poll_timeout().expect("something is waited for");
+        let now = asking.now;
+        asking.left.handle_timeout(now);
+        assert_eq!(asking.opens(), None, "it has not answered");
+        let change = asking.change;
+        asking.hears(RIGHT, Message::CancelAck { change });
+        for host in [OLD, NEW] {
+            asking.hears(host, Message::Dismissed { change });
+        }
+        if let Some(Progress::RolledBack(why)) = asking.ended() {
+            assert_eq!(why, Reason::NoAnswer(ip(NEW)));
+            return;
+        }
+    }
+    panic!("it waits for ever");
+}
+
+/// A host has one name in the chain before and another in the new one: it leaves by the one, and
+/// stays by the other. One answer is enough for both.
+#[test]
+fn a_host_of_two_names_answers_once() {
+    let (mut asking, said) = Asking::new(&[OLD], &[NEW]);
+    assert!(said.contains(&(ip(OLD), "AskDelta")), "{said:?}");
+    let names = [ip(OLD), ip(NEW)];
+    let (change, now) = (asking.change, asking.now);
+    let result = Ok(());
+    let enlisted = Message::Enlisted { change, result };
+    asking.left.handle_message(now, &names, enlisted);
+    asking.extended();
+    assert_eq!(asking.opens(), None, "it stays, and has not answered");
+    let result = Ok(Delta::default());
+    let told = Message::TellDelta { change, result };
+    asking.left.handle_message(now, &names, told);
+    assert_eq!(asking.opens(), Some(Delta::default()));
+}
+
+/// An anchor in the chain is asked in the midst of its part, and after it has ended.
+#[test]
+fn an_anchor_in_the_chain_is_asked() {
+    let mut old = machine(OLD);
+    let (change, session) = (ChangeId([9; 16]), session());
+    let now = Duration::ZERO;
+    let hears = |old: &mut Machine, message| old.handle_message(now, &[ip(LEFT)], message);
+    hears(&mut old, Message::Lead { change, session });
+    assert_eq!(old.poll_command().map(|c| c.name()), Some("Hold"));
+    let result = Ok(World::facts(LEFT));
+    old.handle_event(now, HostEvent::Locked { change, result });
+    while old.poll_command().is_some() || old.poll_transmit().is_some() {}
+    hears(&mut old, Message::AskDelta { change, session });
+    assert_eq!(old.poll_command().map(|c| c.name()), Some("AskDelta"));
+    assert_eq!(old.stats().violations, 0);
+    old.handle_message(now, &[ip(NEW)], Message::AskDelta { change, session });
+    assert_eq!(old.stats().violations, 1, "another host asks");
+    let subsession = session;
+    old.handle_event(now, HostEvent::SessionGone { subsession });
+    while old.poll_transmit().is_some() {}
+    hears(&mut old, Message::AskDelta { change, session });
+    let (to, answer) = old.poll_transmit().expect("an answer");
+    let result = Err(Reason::Closing);
+    assert_eq!(
+        (to, answer),
+        (ip(LEFT), Message::TellDelta { change, result })
+    );
 }
 
 /// A host that does not run may be left out. Its answer is awaited, but not for ever.

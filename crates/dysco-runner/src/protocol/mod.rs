@@ -22,7 +22,7 @@ pub use client::{Client, listen};
 pub(crate) use wire::{receive, send};
 
 /// Version of the messages.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 4;
 
 /// Greatest number of bytes in a message.
 pub const LONGEST: usize = 64 * 1024;
@@ -37,7 +37,8 @@ pub enum Request {
     ///
     /// With a `pair`, one of the two is a connection to the runner of the other end's host. It
     /// carries frames: a length (32 bits, network order), and that number of bytes; a length of 0
-    /// ends the direction. Nothing is read from it before [`Request::Open`].
+    /// ends the direction, and one with the highest bit set begins a mark, of which the other bits
+    /// are the length: a half of a service comes in or leaves. Nothing is read from it before [`Request::Open`].
     Put {
         /// Names the session in all messages. `dyscod` chooses it.
         session: u64,
@@ -55,6 +56,47 @@ pub enum Request {
     Open {
         /// The session.
         session: u64,
+    },
+    /// Put more services into a session that has some. [`Report::Added`] answers: all are in, or
+    /// none. Since version 3.
+    Add {
+        /// The session.
+        session: u64,
+        /// The end of the session next to which they come.
+        next_to: End,
+        /// Name of the service behind which they come instead, as the opener sees it.
+        #[serde(default)]
+        behind: Option<String>,
+        /// The services, in order from the end that opened the session. All are for one end.
+        services: Vec<Spec>,
+    },
+    /// Put halves of services into a session whose services are at both ends, between these and the
+    /// program. The runner of the host that asks begins, once the one of the other host has answered;
+    /// its [`Report::Added`] follows when the services get all bytes, or at once if they are refused.
+    /// The other runner answers at once, and keeps them ready: [`Report::Joined`] follows for each
+    /// that has come in. It also lets the other host take the services out that are named. Since
+    /// version 4.
+    Join {
+        /// The session.
+        session: u64,
+        /// Secret of the two hosts, made for these services.
+        #[serde(with = "hex::serde")]
+        secret: [u8; 32],
+        /// True if this runner begins.
+        begins: bool,
+        /// The services, in order from the end that opened the session.
+        services: Vec<Spec>,
+        /// Names of services that leave; none if this runner begins.
+        leaves: Vec<String>,
+    },
+    /// Ask the services with these names to leave a session. [`Report::Parted`] follows for each,
+    /// and [`Report::Left`] instead if none is left. [`Report::Added`] follows with the reason if
+    /// they cannot leave. Since version 3.
+    Part {
+        /// The session.
+        session: u64,
+        /// Names of services.
+        services: Vec<String>,
     },
     /// Ask all services of a session to leave. [`Report::Left`] follows once they have, and the
     /// runner passes bytes on unchanged from then on.
@@ -105,6 +147,27 @@ pub enum Report {
         /// The reason, if the request was refused.
         result: Result<(), Cause>,
     },
+    /// Answers [`Request::Add`] and [`Request::Join`], and refuses [`Request::Part`].
+    Added {
+        /// The session.
+        session: u64,
+        /// The reason, if the request was refused.
+        result: Result<(), Cause>,
+    },
+    /// A service has come in, as the runner of the other host has told. Since version 4.
+    Joined {
+        /// The session.
+        session: u64,
+        /// Name of the service.
+        service: String,
+    },
+    /// A service has left, as it was asked to or by itself, and others are in the session.
+    Parted {
+        /// The session.
+        session: u64,
+        /// Name of the service.
+        service: String,
+    },
     /// No service is in the session any more: all were asked to leave, or left by themselves.
     Left {
         /// The session.
@@ -126,6 +189,13 @@ pub enum Report {
         session: u64,
         /// The way in which it ended.
         reason: Reason,
+    },
+    /// All services of the session have become idle, or no longer are. Since version 3.
+    Idle {
+        /// The session.
+        session: u64,
+        /// True if they are.
+        idle: bool,
     },
     /// A service tells the operator something.
     Notify {

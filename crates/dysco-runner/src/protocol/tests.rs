@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use super::*;
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn messages_arrive_as_they_were_with_their_descriptors() {
     let (client, runner) = Client::pair().unwrap();
     let requests = [
@@ -20,6 +21,23 @@ fn messages_arrive_as_they_were_with_their_descriptors() {
             services: vec!["socks=target=[::1]:2".parse().unwrap()],
         },
         Request::Open { session: 1 },
+        Request::Add {
+            session: 1,
+            next_to: End::Other,
+            behind: Some("null".into()),
+            services: vec!["count".parse().unwrap()],
+        },
+        Request::Join {
+            session: 1,
+            secret: [3; 32],
+            begins: true,
+            services: vec!["crypt".parse().unwrap()],
+            leaves: vec!["compress".into()],
+        },
+        Request::Part {
+            session: 1,
+            services: vec!["count".into()],
+        },
         Request::Take { session: 1 },
         Request::Release {
             session: 1,

@@ -38,15 +38,21 @@ impl Session {
             Effect::Notify(layer, text) => self.notify(layer, &text, host),
             Effect::Answer(layer, bytes) => self.answer(layer, Ok(bytes), host),
             Effect::Refuse(layer, cause) => self.answer(layer, Err(cause), host),
+            Effect::Cut(layer, change, at) => self.tell_cut(layer, change, at),
             Effect::Left(left) => {
                 for direction in Flow::SESSION.map(direction) {
                     self.delta[direction] += left.delta[direction];
                 }
+                let service = self.name(left.layer);
                 self.services.retain(|(layer, _)| *layer != left.layer);
                 self.refuse_calls(left.layer, host);
-                if self.stack.is_empty() && self.services.is_empty() {
-                    host.report(self.left());
-                }
+                host.report(match self.services.is_empty() {
+                    true => self.left(),
+                    false => Report::Parted {
+                        session: self.id,
+                        service,
+                    },
+                });
             }
             Effect::Fault(layer, fault) => {
                 let text = match fault {
@@ -66,7 +72,7 @@ impl Session {
         Ok(())
     }
 
-    fn name(&self, layer: LayerId) -> String {
+    pub(super) fn name(&self, layer: LayerId) -> String {
         let found = self.services.iter().find(|(id, _)| *id == layer);
         found.map(|(_, name)| name.clone()).unwrap_or_default()
     }

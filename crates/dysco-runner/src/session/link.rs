@@ -10,7 +10,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 
-use super::frames::{self, Frames};
+use super::frames::{self, Frames, Mark, Part};
 
 /// From this load on, the services are told that the socket is full; below half of it, that it
 /// wants bytes again.
@@ -56,6 +56,8 @@ pub struct Link {
     fin: Fin,
     /// The link is a connection to another runner.
     frames: Option<Frames>,
+    /// Parts of frames that were read and not given yet.
+    parts: VecDeque<Part>,
     /// Nothing is read yet.
     closed: bool,
     /// The other runner has closed the connection.
@@ -74,6 +76,8 @@ enum Fin {
 /// Result of reading.
 pub enum Input {
     Bytes(Bytes),
+    /// The other runner has told a change.
+    Mark(Mark),
     End,
     /// Nothing is there.
     Nothing,
@@ -95,6 +99,7 @@ impl Link {
             full: false,
             fin: Fin::Open,
             frames: None,
+            parts: VecDeque::new(),
             closed: false,
             gone: false,
         }
@@ -139,6 +144,12 @@ impl Link {
 
     /// Reads once.
     pub fn read(&mut self, scratch: &mut [u8]) -> io::Result<Input> {
+        if let Some(part) = self.parts.pop_front() {
+            return Ok(match part {
+                Part::Bytes(bytes) => Input::Bytes(bytes),
+                Part::Mark(mark) => Input::Mark(mark),
+            });
+        }
         if self.frames.as_ref().is_some_and(Frames::have_ended) {
             self.ended = true;
             return Ok(Input::End);
@@ -163,12 +174,13 @@ impl Link {
                 let Some(frames) = &mut self.frames else {
                     return Ok(Input::Bytes(Bytes::copy_from_slice(&scratch[..n])));
                 };
-                let bytes = frames.take(&scratch[..n])?;
-                self.readable |= frames.have_ended();
-                Ok(match bytes.is_empty() {
-                    true => Input::Nothing,
-                    false => Input::Bytes(bytes),
-                })
+                self.parts.extend(frames.take(&scratch[..n])?);
+                // The parts are given by further calls, and so is the end.
+                self.readable |= frames.have_ended() || !self.parts.is_empty();
+                match self.parts.is_empty() {
+                    true => Ok(Input::Nothing),
+                    false => self.read(&mut []),
+                }
             }
             Err(Errno::AGAIN) => {
                 self.readable = false;
@@ -205,6 +217,18 @@ impl Link {
             self.queue_up(frames::header(bytes.len()));
         }
         self.queue_up(bytes);
+    }
+
+    /// Queues a mark, unless the end was queued.
+    pub fn push_mark(&mut self, mark: &Mark) {
+        if self.fin == Fin::Open {
+            self.queue_up(mark.frame());
+        }
+    }
+
+    /// True if neither direction has ended.
+    pub fn is_open(&self) -> bool {
+        !self.ended && self.fin == Fin::Open
     }
 
     fn queue_up(&mut self, bytes: Bytes) {

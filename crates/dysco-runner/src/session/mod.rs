@@ -2,8 +2,10 @@
 
 mod effects;
 mod frames;
+mod halves;
 mod link;
 mod own;
+mod partial;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -15,6 +17,8 @@ use rustix::event::epoll::EventFlags;
 
 use crate::host::{Host, Place};
 use crate::protocol::{End, Moved, Pair, PairName, Reason, Report, State};
+use crate::registry::Half;
+use halves::Halves;
 use link::{HARD, Input, Link};
 use own::Own;
 
@@ -40,6 +44,8 @@ pub struct Session {
     /// Services, in order.
     services: Vec<(LayerId, String)>,
     pair: Option<PairName>,
+    /// The halves of services at both ends, if there are such.
+    halves: Option<Halves>,
     delta: [i64; 2],
     taken: bool,
     read: [u64; 2],
@@ -47,6 +53,8 @@ pub struct Session {
     calls: VecDeque<(LayerId, u64)>,
     /// True while a service handles a call.
     calling: bool,
+    /// The services were idle when that was looked at last.
+    idle: bool,
     /// True if a turn ended before everything was told.
     unsettled: bool,
     /// True if the session waits for a turn.
@@ -95,6 +103,7 @@ impl Session {
                 id: pair.id,
                 peer: pair.peer,
             }),
+            halves: pair.map(|pair| Halves::new(Half::of(pair).outward)),
             own: BTreeMap::new(),
             failed: VecDeque::new(),
             services: named,
@@ -104,6 +113,7 @@ impl Session {
             written: [0; 2],
             calls: VecDeque::new(),
             calling: false,
+            idle: false,
             unsettled: false,
             scheduled: false,
         })
@@ -168,6 +178,7 @@ impl Session {
                 self.read[direction(flow)] += bytes.len() as u64;
                 self.stack.event(Event::Data { flow, bytes });
             }
+            Ok(Input::Mark(mark)) => self.told(&mark, host)?,
             Ok(Input::End) => self.stack.event(Event::Fin(flow)),
             Ok(Input::Nothing) => return Ok(()),
             Err(error) => return Err(reset(source, &error)),
@@ -184,11 +195,23 @@ impl Session {
             }
             self.flush(host)?;
             if !self.tell_pressure() {
+                self.tell_idle(host);
+                self.tell_entered(host);
                 return Ok(());
             }
         }
         self.unsettled = true;
         Ok(())
+    }
+
+    /// Reports that all services have become idle, or no longer are.
+    fn tell_idle(&mut self, host: &mut Host) {
+        let idle = self.stack.is_idle();
+        if idle != self.idle {
+            self.idle = idle;
+            let session = self.id;
+            host.report(Report::Idle { session, idle });
+        }
     }
 
     fn flush(&mut self, host: &mut Host) -> Result<(), Reason> {
@@ -305,6 +328,11 @@ impl Session {
             session: self.id,
             delta: self.delta,
         }
+    }
+
+    /// Number of services.
+    pub fn len(&self) -> usize {
+        self.services.len()
     }
 
     /// Numbers of the session's bytes.

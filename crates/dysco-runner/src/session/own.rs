@@ -105,7 +105,8 @@ impl Session {
             match own.link.read(&mut host.scratch) {
                 Ok(Input::Bytes(bytes)) => self.tell(key.0, Event::Data { flow, bytes }),
                 Ok(Input::End) => self.tell(key.0, Event::Fin(flow)),
-                Ok(Input::Nothing) => {}
+                // Only a connection to another runner has marks.
+                Ok(Input::Nothing | Input::Mark(_)) => {}
                 Err(_) => self.failed.push_back(key),
             }
             self.settle(host)?;

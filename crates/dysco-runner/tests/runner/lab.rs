@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -119,9 +120,12 @@ impl Runner {
 
     pub fn take(&self, id: u64) -> [i64; 2] {
         self.send(Request::Take { session: id });
-        match self.report() {
-            Report::Left { session, delta } if session == id => delta,
-            other => panic!("{other:?}"),
+        loop {
+            match self.report() {
+                Report::Parted { session, .. } if session == id => {}
+                Report::Left { session, delta } if session == id => return delta,
+                other => panic!("{other:?}"),
+            }
         }
     }
 
@@ -229,4 +233,30 @@ pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
         (state >> 32) as u8 & 0x7f
     };
     (0..len).map(|_| next()).collect()
+}
+
+/// Lets both ends send a part again and again while something changes. Returns for each direction
+/// how often the part was sent, and the bytes that came.
+pub fn flood(ends: [&TcpStream; 2], part: &[u8], changes: impl FnOnce()) -> [(usize, Vec<u8>); 2] {
+    let done = AtomicBool::new(false);
+    let send = |mut end: &TcpStream| {
+        let mut parts = 0;
+        while !done.load(Ordering::Relaxed) {
+            end.write_all(part).unwrap();
+            parts += 1;
+        }
+        end.shutdown(Shutdown::Write).unwrap();
+        parts
+    };
+    std::thread::scope(|scope| {
+        let [one, two] = ends;
+        let readers = [two, one].map(|end| scope.spawn(move || read_to_end(end)));
+        let send = &send;
+        let senders = ends.map(|end| scope.spawn(move || send(end)));
+        changes();
+        done.store(true, Ordering::Relaxed);
+        let [first, second] = senders.map(|sender| sender.join().unwrap());
+        let [there, back] = readers.map(|reader| reader.join().unwrap());
+        [(first, there), (second, back)]
+    })
 }

@@ -5,9 +5,11 @@
 mod confined;
 mod control;
 mod ends;
+mod halves;
 mod lab;
 mod leaves;
 mod own;
+mod partial;
 mod passes;
 mod services;
 mod slow;

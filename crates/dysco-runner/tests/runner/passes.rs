@@ -183,6 +183,11 @@ fn a_service_is_asked_and_answers() {
     lab.runner.send(Request::Take { session: 1 });
     let left = "the service has left the session";
     assert_eq!(answer(), (6, Err(left.into())));
+    let parted = Report::Parted {
+        session: 1,
+        service: "null".into(),
+    };
+    assert_eq!(lab.runner.report(), parted);
     let delta = [0, 0];
     let left = Report::Left { session: 1, delta };
     assert_eq!(lab.runner.report(), left);

@@ -23,17 +23,33 @@ const TRIAL: u64 = 256 * 1024;
 const REST: u64 = 16 * TRIAL;
 
 /// Compresses what goes to the other host, and restores what comes from there. Where nothing is
-/// gained it passes bytes on for a while, and then tries again.
+/// gained it passes bytes on for a while, and then tries again. It is idle if neither direction
+/// gains anything, as far as enough bytes have shown.
 pub struct Compress {
     records: Records,
     encoder: Encoder<'static>,
     decoder: Decoder<'static>,
     /// Bytes of the trial so far, before and after.
     trial: [u64; 2],
+    /// Gain of the direction towards the other host, as the last trial has shown.
+    outward: Gain,
+    /// Gain of the other direction, as its records show.
+    inward: Gain,
+    /// Bytes that compressed records from the other host have had since the last plain one.
+    shrunk: u64,
     /// Number of bytes that still pass unchanged.
     rest: u64,
     /// Bytes towards the other host, before and after.
     total: [u64; 2],
+}
+
+/// Gain of a direction by compression.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Gain {
+    /// Too few bytes have shown it.
+    Unknown,
+    Some,
+    None,
 }
 
 impl Compress {
@@ -48,6 +64,9 @@ impl Compress {
             encoder: Encoder::new(level).map_err(refused)?,
             decoder: Decoder::new().map_err(refused)?,
             trial: [0; 2],
+            outward: Gain::Unknown,
+            inward: Gain::Unknown,
+            shrunk: 0,
             rest: 0,
             total: [0; 2],
         })
@@ -77,7 +96,9 @@ impl Compress {
         self.trial[1] += after;
         let [before, after] = self.trial;
         if before >= TRIAL {
+            self.outward = Gain::Some;
             if after > before - before / 20 {
+                self.outward = Gain::None;
                 self.rest = REST;
             }
             self.trial = [0; 2];
@@ -96,11 +117,19 @@ impl Compress {
                 return Ok(());
             };
             if header & PLAIN != 0 {
+                (self.inward, self.shrunk) = (Gain::None, 0);
                 out.send(flow, record);
             } else {
+                let mut restored = 0;
                 restore(&mut self.decoder, &record, |part| {
+                    restored += part.len() as u64;
                     out.send(flow, BytesMut::from(part));
                 })?;
+                self.shrunk += restored;
+                // More than a trial of the other host that finds no gain.
+                if self.shrunk > 2 * TRIAL {
+                    self.inward = Gain::Some;
+                }
             }
         }
         Ok(())
@@ -154,6 +183,11 @@ impl Service for Compress {
 
     fn needs(&self, _: &Session) -> Result<Needs, Cause> {
         Ok(Records::needs())
+    }
+
+    fn is_idle(&self) -> bool {
+        let both = [self.outward, self.inward];
+        both.contains(&Gain::None) && !both.contains(&Gain::Some)
     }
 
     fn on(&mut self, event: Event, out: &mut Out) {

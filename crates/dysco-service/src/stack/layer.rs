@@ -2,8 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use bytes::Bytes;
+
 use crate::{Event, Flow, FlowId, LayerId, Service};
 
+use super::gate::Gate;
 use super::index;
 
 pub(super) struct Layer {
@@ -12,7 +15,7 @@ pub(super) struct Layer {
     /// Events that no hold delays.
     pub events: VecDeque<Event>,
     /// Bytes and ends, by flow.
-    waiting: BTreeMap<Flow, VecDeque<Event>>,
+    waiting: BTreeMap<Flow, VecDeque<Waiting>>,
     held: BTreeSet<Flow>,
     /// Flows whose end has come.
     finished: BTreeSet<Flow>,
@@ -24,10 +27,39 @@ pub(super) struct Layer {
     pub next_flow: u32,
     /// Number of bytes that the service sent, less those that it was given, by direction.
     pub moved: [i64; 2],
+    /// True if the service is one half of a service at both ends.
+    pub is_half: bool,
+    /// Gates of both directions.
+    pub gates: [Gate; 2],
+    /// Number of bytes that the service got, or that wait for it, by direction.
+    pub served: [u64; 2],
+    /// Number of bytes that the service sent, by direction.
+    pub sent: [u64; 2],
+    /// The step of a half that leaves.
+    pub leaving: Option<Leaving>,
+}
+
+/// Bytes or an end in front of a service.
+struct Waiting {
+    event: Event,
+    /// False if they pass by the service.
+    served: bool,
+}
+
+/// A step of a half that leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Leaving {
+    /// It was asked to leave the direction towards the other host, which is this one.
+    Asked(Flow),
+    /// It has left this direction. The other host has not told the last byte of the other one, or the
+    /// service has not got it.
+    Half(Flow),
+    /// It was asked to leave the other direction as well. It may send there what it still has.
+    Last(Flow),
 }
 
 impl Layer {
-    pub fn new(id: LayerId, service: Box<dyn Service>) -> Layer {
+    pub fn new(id: LayerId, service: Box<dyn Service>, is_half: bool) -> Layer {
         Layer {
             id,
             service,
@@ -39,27 +71,85 @@ impl Layer {
             flows: BTreeSet::new(),
             next_flow: 0,
             moved: [0; 2],
+            is_half,
+            gates: [Gate::OPEN; 2],
+            served: [0; 2],
+            sent: [0; 2],
+            leaving: None,
         }
     }
 
     /// Queues an event.
     pub fn take(&mut self, event: Event) {
         match event {
-            Event::Data { flow, .. } | Event::Fin(flow) => {
-                self.waiting.entry(flow).or_default().push_back(event);
+            Event::Data { flow, bytes } if flow.is_session() => self.take_bytes(flow, bytes),
+            Event::Data { flow, .. } => self.wait(flow, event, true),
+            Event::Fin(flow) => {
+                let served = !flow.is_session() || self.gates[index(flow)].gives_end();
+                self.wait(flow, event, served);
             }
             _ => self.events.push_back(event),
         }
     }
 
-    /// Returns the next event that the service wants.
-    pub(crate) fn next_event(&mut self) -> Option<Event> {
+    /// Divides bytes of the session into those that the service gets, and those that pass by it.
+    fn take_bytes(&mut self, flow: Flow, mut bytes: Bytes) {
+        while !bytes.is_empty() {
+            let (taken, served) = self.gates[index(flow)].take(bytes.len());
+            if served {
+                self.served[index(flow)] += taken as u64;
+            }
+            let bytes = bytes.split_to(taken);
+            self.wait(flow, Event::Data { flow, bytes }, served);
+        }
+    }
+
+    fn wait(&mut self, flow: Flow, event: Event, served: bool) {
+        let queue = self.waiting.entry(flow).or_default();
+        queue.push_back(Waiting { event, served });
+    }
+
+    /// Returns the next event, and whether the service wants it. Others pass by.
+    pub(crate) fn next_event(&mut self) -> Option<(Event, bool)> {
+        if let Some(event) = self.events.pop_front() {
+            return Some((event, true));
+        }
         let held = &self.held;
-        self.events.pop_front().or_else(|| {
-            let queues = self.waiting.iter_mut();
-            let mut wanted = queues.filter(|(flow, _)| !held.contains(flow));
-            wanted.find_map(|(_, queue)| queue.pop_front())
-        })
+        let queues = self.waiting.iter_mut();
+        let mut wanted = queues.filter(|(flow, _)| !held.contains(flow));
+        let next = wanted.find_map(|(_, queue)| queue.pop_front())?;
+        Some((next.event, next.served))
+    }
+
+    /// Lets a direction pass by the service from now on, and what waits for it there.
+    pub fn close(&mut self, flow: Flow) {
+        self.gates[index(flow)] = Gate::CLOSED;
+        let waiting = self.waiting.entry(flow).or_default();
+        waiting.iter_mut().for_each(|one| one.served = false);
+    }
+
+    /// Returns the number of bytes of a direction that are still to pass by the service, before its
+    /// first.
+    pub fn to_pass(&self, flow: Flow) -> u64 {
+        let waiting = self.waiting.get(&flow).into_iter().flatten();
+        let waiting = waiting.filter(|one| !one.served);
+        let waiting = waiting.map(|one| match &one.event {
+            Event::Data { bytes, .. } => bytes.len() as u64,
+            _ => 0,
+        });
+        self.gates[index(flow)].to_pass() + waiting.sum::<u64>()
+    }
+
+    /// Returns the direction that the service has left, if it is to be asked to leave the other one
+    /// as well, since it has got its last byte.
+    pub fn has_done_its_half(&self) -> Option<Flow> {
+        let Some(Leaving::Half(outward)) = self.leaving else {
+            return None;
+        };
+        let inward = outward.reverse();
+        let closed = self.gates[index(inward)].is_closed() || self.finished.contains(&inward);
+        let mut waiting = self.waiting.get(&inward).into_iter().flatten();
+        (closed && !waiting.any(|one| one.served)).then_some(outward)
     }
 
     /// Records what the service is given: numbers of bytes, ends, and connections that failed.
@@ -72,6 +162,12 @@ impl Layer {
             Event::Failed(flow) => drop(self.flows.remove(flow)),
             _ => {}
         }
+    }
+
+    /// Records that the end of a flow has passed by the service.
+    pub fn pass_end(&mut self, flow: Flow) {
+        self.finished.insert(flow);
+        self.ended.insert(flow);
     }
 
     /// Holds a flow or releases it. Returns true if that changes something.
@@ -90,6 +186,14 @@ impl Layer {
         self.ended.contains(&flow)
     }
 
+    /// True if the service is a half that has left this direction.
+    pub fn has_left(&self, flow: Flow) -> bool {
+        match self.leaving {
+            Some(Leaving::Half(outward) | Leaving::Last(outward)) => flow == outward,
+            Some(Leaving::Asked(_)) | None => false,
+        }
+    }
+
     /// True if the service has ended a direction of the session whose end has not come.
     pub(crate) fn ended_by_itself(&self) -> bool {
         let mut ended = self.ended.iter().filter(|flow| flow.is_session());
@@ -98,6 +202,7 @@ impl Layer {
 
     /// Returns what waits in front of the service, each flow in order.
     pub(crate) fn into_waiting(self) -> impl Iterator<Item = Event> {
-        self.waiting.into_values().flatten()
+        let waiting = self.waiting.into_values().flatten();
+        waiting.map(|one| one.event)
     }
 }

@@ -43,13 +43,7 @@ fn compressed() -> [Bench; 2] {
 fn what_does_not_become_smaller_passes_as_it_is() {
     let [mut left, mut right] = compressed();
     // Bytes without a pattern, and then text.
-    let mut state = 1_u64;
-    let noise: Vec<u8> = std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
-        (state >> 56) as u8
-    })
-    .take(1_000_000)
-    .collect();
+    let noise = noise(1_000_000);
     let text = b"one line is like the next\n".repeat(400_000);
     left.data(Flow::Forward, &noise);
     let plain = left.out[0].len();
@@ -63,6 +57,47 @@ fn what_does_not_become_smaller_passes_as_it_is() {
         right.data(Flow::Forward, part);
     }
     assert!(right.finish()[0] == [noise, text].concat());
+}
+
+/// It is idle as long as no direction is known to gain something, and one is known not to.
+#[test]
+fn compress_is_idle_where_nothing_is_gained() {
+    let [mut left, mut right] = compressed();
+    let pass = |from: &mut Bench, to: &mut Bench, flow: Flow, bytes: &[u8]| {
+        for part in bytes.chunks(50_000) {
+            from.data(flow, part);
+        }
+        let wire = std::mem::take(&mut from.out[super::index(flow)]);
+        to.data(flow, &wire);
+    };
+    let noise = noise(1_000_000);
+    let text = b"one line is like the next\n".repeat(400_000);
+    assert!(!left.stack.is_idle() && !right.stack.is_idle());
+    // A question is too short to show a gain.
+    pass(&mut right, &mut left, Flow::Back, &text[..1000]);
+    assert!(!left.stack.is_idle() && !right.stack.is_idle());
+    pass(&mut left, &mut right, Flow::Forward, &noise);
+    assert!(left.stack.is_idle() && right.stack.is_idle());
+    pass(&mut left, &mut right, Flow::Forward, &text);
+    assert!(!left.stack.is_idle(), "it compresses again");
+    pass(&mut left, &mut right, Flow::Forward, &noise);
+    assert!(left.stack.is_idle());
+    pass(&mut right, &mut left, Flow::Back, &text);
+    assert!(!right.stack.is_idle(), "the other direction gains");
+    // Beside a service that is never idle, the stack is not.
+    left.stack.put(0, Box::new(Count::default())).unwrap();
+    pass(&mut left, &mut right, Flow::Forward, &noise);
+    assert!(!left.stack.is_idle());
+}
+
+/// Returns bytes without a pattern.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    std::iter::repeat_with(next).take(len).collect()
 }
 
 proptest! {

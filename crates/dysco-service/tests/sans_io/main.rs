@@ -6,6 +6,7 @@ mod builtin;
 mod comes_and_goes;
 mod composition;
 mod flow_control;
+mod halves;
 mod handlers;
 mod latency;
 mod redact;

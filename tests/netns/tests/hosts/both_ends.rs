@@ -45,10 +45,32 @@ impl BothEnds {
         )
     }
 
+    /// Waits until all sessions of the other host have these services, and their number is this one.
+    pub fn wait_services(&self, services: &[&str], count: usize) -> Result<()> {
+        let have = || {
+            let rows = self.list(Role::Server).ok()?;
+            let has = rows.iter().all(|row| row["services"] == json!(services));
+            (rows.len() == count && has).then_some(())
+        };
+        wait::until("services of the other host", Duration::from_secs(30), have)
+            .with_context(|| format!("{services:?}: {:#?}", self.list(Role::Server)))
+    }
+
     fn list(&self, role: Role) -> Result<Vec<Value>> {
         let host = self.here.lab.host(role);
         let listed = self.here.fleet.json(host, &["service", "list"])?;
         listed.as_array().cloned().context("no list")
+    }
+
+    /// Asks the service `compress` of the other host's only session for its numbers.
+    pub fn call_there(&self) -> Result<Value> {
+        let rows = self.list(Role::Server)?;
+        let session = rows.first().and_then(|row| row["session"].as_str());
+        let session = session.context("no session")?;
+        let words = ["service", "call", session, "compress", "read"];
+        self.here
+            .fleet
+            .json(self.here.lab.host(Role::Server), &words)
     }
 
     fn handler(&self, role: Role) -> Result<Pid> {
@@ -188,7 +210,7 @@ fn a_lossy_network_and_a_slow_reader_lose_nothing() -> Result<()> {
     let here = &both.here;
     let group = here.open(4, &Plan::gentle())?;
     for _ in 0..3 {
-        here.change(&["put", "+compress"], "put", 4)?;
+        here.change(&["put", "+compress", "+crypt"], "put", 4)?;
         group.wait_more(100_000, Duration::from_secs(30))?;
         here.change(&["take"], "taken", 4)?;
         group.wait_more(100_000, Duration::from_secs(30))?;
@@ -248,7 +270,8 @@ fn a_handler_that_dies_ends_the_session_at_both_ends() -> Result<()> {
 fn the_next_daemons_take_out_what_the_last_ones_put_in() -> Result<()> {
     let mut both = BothEnds::new("pairdies", Family::V4)?;
     let group = both.here.open(3, &Plan::gentle())?;
-    both.here.change(&["put", "+compress"], "put", 3)?;
+    both.here
+        .change(&["put", "+compress", "+crypt"], "put", 3)?;
     both.wait_there(3)?;
     let (here, there) = (&mut both.here, &mut both.there);
     here.next_daemon(|_| {
@@ -334,5 +357,81 @@ fn no_plain_text_is_between_the_hosts() -> Result<()> {
     drop(capture);
     ensure!(has("the first word is plain"), "not captured");
     ensure!(!has("nobody may read"), "it was readable");
+    both.finish()
+}
+
+/// The host that has put the services in decides about some of them, and needs the other one for it.
+#[test]
+fn some_services_change_with_the_other_host_alone() -> Result<()> {
+    let mut both = BothEnds::new("pairsome", Family::V4)?;
+    let group = both.here.open(1, &Plan::gentle())?;
+    both.here.change(&["put", "+crypt"], "put", 1)?;
+    both.wait_there(1)?;
+    let there = both.here.lab.host(Role::Server);
+    let words = [
+        "service",
+        "put",
+        "+compress",
+        "--wait",
+        "--filter",
+        "services=yes",
+    ];
+    let refused = both.here.fleet.try_dyscoctl(there, &words)?;
+    ensure!(refused.code == Some(5), "{refused:?}");
+    ensure!(refused.stdout.contains("ask there"), "{refused:?}");
+
+    both.there.process.kill()?;
+    for words in [&["put", "+compress"][..], &["put", "+compress", "+count"]] {
+        let refused = both.here.change(words, "refused", 1)?.to_string();
+        let why = [
+            "is not reachable",
+            "does not answer",
+            "by a request of their own",
+        ];
+        ensure!(why.iter().any(|why| refused.contains(why)), "{refused}");
+    }
+    group.wait_more(300_000, Duration::from_secs(30))?;
+    let file = both.here.lab.server.dir().join("dyscod.toml");
+    both.there = both
+        .here
+        .fleet
+        .restart(&both.here.lab, Role::Server, &file)?;
+    both.wait_there(1)?;
+    both.here.change(&["put", "+compress"], "put", 1)?;
+    both.wait_services(&["compress", "crypt"], 1)?;
+    group.wait_more(300_000, Duration::from_secs(30))?;
+    // Without it `compress` alone would rest.
+    both.here.change(&["put", "+count"], "put", 1)?;
+    both.here.change(&["take", "+crypt"], "taken", 1)?;
+    both.wait_services(&["compress"], 1)?;
+    both.here.change(&["take"], "taken", 1)?;
+    both.wait_there(0)?;
+    all_intact(&group.finish()?)?;
+    both.finish()
+}
+
+/// Programs that read nothing keep further services from coming in, and all can leave all the same.
+#[test]
+fn all_services_leave_while_others_come_in() -> Result<()> {
+    let both = BothEnds::new("pairstuck", Family::V4)?;
+    let here = &both.here;
+    let group = here.open(1, &Plan::default())?;
+    here.change(&["put", "+crypt"], "put", 1)?;
+    both.wait_there(1)?;
+    for side in [Side::Client, Side::Server] {
+        group.set_reading(side, Reading::Paused);
+    }
+    let filter = ["--filter", "port=9000"];
+    let put = here.service(&[&["put", "+compress"][..], &filter].concat())?;
+    ensure!(put["sessions"][0]["outcome"] == "entering", "{put:#}");
+    let take = here.service(&[&["take"][..], &filter].concat())?;
+    ensure!(take["sessions"][0]["outcome"] == "leaving", "{take:#}");
+    for side in [Side::Client, Side::Server] {
+        group.set_reading(side, Reading::Fast);
+    }
+    here.wait_for_none()?;
+    both.wait_there(0)?;
+    group.wait_progress(500_000)?;
+    all_intact(&group.finish()?)?;
     both.finish()
 }

@@ -174,7 +174,7 @@ fn what_the_packet_plane_cannot_do_says_why() -> Result<()> {
         let wrong = here.service(&put)?;
         ensure!(wrong.to_string().contains(why), "{wrong:#}");
     }
-    // A session has the services of one request.
+    // A session has services of one plane.
     here.change(&["put", "+count=plane=packet"], "put", 1)?;
     let other = here.change(&["put", "+count"], "refused", 1)?;
     ensure!(
@@ -189,6 +189,41 @@ fn what_the_packet_plane_cannot_do_says_why() -> Result<()> {
         "{other:#}"
     );
     here.change(&["take"], "taken", 1)?;
+    all_intact(&group.finish()?)?;
+    here.finish()
+}
+
+/// Counts go on while another service comes in, and leaves.
+#[test]
+fn services_of_the_packet_plane_come_and_leave_one_by_one() -> Result<()> {
+    let here = OneEnd::new("packone", Family::V4)?;
+    let group = here.open(1, &Plan::gentle())?;
+    let counted = || -> Result<u64> {
+        let listed = here.service(&["list"])?;
+        let session = listed[0]["session"].as_str().context("no session")?;
+        let read = here.service(&["call", session, "count", "read"])?;
+        let packets = read["answer"]["down"]["packets"].as_u64();
+        packets.with_context(|| format!("{read:#}"))
+    };
+    here.change(&["put", "+count=plane=packet"], "put", 1)?;
+    group.wait_progress(200_000)?;
+    let first = counted()?;
+    here.change(&["put", "+shape=rate=400M,plane=packet"], "put", 1)?;
+    ensure!(counted()? >= first && first > 0, "the counts began anew");
+    let twice = here.change(&["put", "+shape=rate=1M,plane=packet"], "refused", 1)?;
+    ensure!(
+        twice.to_string().contains("shape is in it already"),
+        "{twice:#}"
+    );
+    let listed = here.service(&["list"])?;
+    let both = json!(["count=plane=packet", "shape=rate=400M,plane=packet"]);
+    ensure!(listed[0]["services"] == both, "{listed:#}");
+    here.change(&["take", "+shape"], "taken", 1)?;
+    here.change(&["take", "+shape"], "unchanged", 1)?;
+    ensure!(counted()? >= first, "the counts began anew");
+    here.change(&["take", "+count"], "taken", 1)?;
+    let listed = here.service(&["list"])?;
+    ensure!(listed == json!([]), "{listed:#}");
     all_intact(&group.finish()?)?;
     here.finish()
 }

@@ -1,13 +1,14 @@
 //! Services that come into live sessions of unmodified programs, and leave them.
 
-use std::collections::HashSet;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use dysco_netns::fleet::{Daemon, Fleet, PRELOADED};
 use dysco_netns::stream::{Amount, Close, Group, Plan, Reading, Server, Side, all_intact};
-use dysco_netns::{Family, Lab, Role, wait};
+use dysco_netns::{Family, Host, Lab, Role, wait};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -281,96 +282,6 @@ fn the_next_daemon_takes_out_what_the_last_one_put_in() -> Result<()> {
     here.finish()
 }
 
-/// Short messages with pauses: a handler has passed them on nearly always.
-#[test]
-fn sessions_outlive_a_handler_that_has_no_bytes_in_hand() -> Result<()> {
-    const COUNT: usize = 3;
-    let here = OneEnd::new("svcorphan", Family::V4)?;
-    let plan = Plan {
-        rate: Some(2_000),
-        write: 500,
-        ..Plan::default()
-    };
-    let group = here.begin(COUNT, &plan)?;
-    group.wait_progress(1_000)?;
-    let mut killed = HashSet::new();
-    // The second one dies while the sessions enter, or soon after.
-    for wait in [true, false, true] {
-        if wait {
-            here.change(&["put", "+count"], "put", COUNT)?;
-        } else {
-            here.service(&["put", "+count", "--filter", "port=9000"])?;
-        }
-        let listed = here.service(&["list"])?;
-        let pid = listed[0]["handler"].as_i64().context("no handler")?;
-        ensure!(killed.insert(pid), "it was killed before: {listed:#}");
-        kill(Pid::from_raw(pid as i32), Signal::SIGKILL)?;
-        let mut listed = Value::Null;
-        wait::until("sessions without services", Duration::from_secs(30), || {
-            listed = here.service(&["list"]).ok()?;
-            listed.as_array()?.is_empty().then_some(())
-        })
-        .with_context(|| format!("{listed:#}"))?;
-        group.wait_progress(1_000)?;
-    }
-    let log = here.daemon.process.log();
-    let survived = log.matches("with no bytes in hand").count();
-    // At the second time the handler may not have had the sessions yet.
-    ensure!(survived >= 2 * COUNT, "{survived} sessions outlived it");
-    all_intact(&group.finish()?)?;
-    here.finish()
-}
-
-/// The next daemon does not have the sockets. Bytes are lost, and no end may take that for the end of the
-/// stream.
-#[test]
-fn a_handler_of_an_earlier_daemon_that_dies_resets_its_sessions() -> Result<()> {
-    let mut here = OneEnd::new("svclinger", Family::V4)?;
-    let lost = here.open(1, &Plan::gentle())?;
-    here.change(&["put", "+latency=delay=300ms"], "put", 1)?;
-    here.next_daemon(|_| Ok(()))?;
-    let mut listed = Value::Null;
-    wait::until(
-        "the services of the last daemon",
-        Duration::from_secs(30),
-        || {
-            listed = here.service(&["list"]).ok()?;
-            (listed[0]["state"] == "in").then_some(())
-        },
-    )?;
-    let pid = listed[0]["handler"].as_i64().context("no handler")?;
-    kill(Pid::from_raw(pid as i32), Signal::SIGKILL)?;
-    let ends = lost.finish()?;
-    for end in [&ends[0].client, &ends[0].server] {
-        ensure!(end.error.is_some(), "an end heard of no reset: {ends:?}");
-        ensure!(end.wrong_at.is_none(), "{ends:?}");
-    }
-    here.finish()
-}
-
-#[test]
-fn a_handler_that_dies_takes_its_sessions_alone() -> Result<()> {
-    let here = OneEnd::new("svckill", Family::V4)?;
-    let lost = here.open(1, &Plan::gentle())?;
-    // It has bytes in hand at any time.
-    here.change(&["put", "+latency=delay=300ms"], "put", 1)?;
-    let listed = here.service(&["list"])?;
-    let pid = listed[0]["handler"].as_i64().context("no handler")?;
-    let other = here.open(1, &Plan::gentle())?;
-    kill(Pid::from_raw(pid as i32), Signal::SIGKILL)?;
-    let outcome = lost.finish()?;
-    ensure!(
-        outcome[0].client.error.is_some(),
-        "the session lives: {outcome:?}"
-    );
-    ensure!(outcome[0].server.wrong_at.is_none() && outcome[0].client.wrong_at.is_none());
-    here.change(&["put", "+count"], "put", 1)?;
-    other.wait_more(300_000, Duration::from_secs(30))?;
-    here.change(&["take"], "taken", 1)?;
-    all_intact(&other.finish()?)?;
-    here.finish()
-}
-
 #[test]
 fn three_hundred_sessions_change_at_once() -> Result<()> {
     let here = OneEnd::new("svcmany", Family::V4)?;
@@ -399,9 +310,9 @@ fn what_cannot_have_services_says_why() -> Result<()> {
     );
     here.change(&["put", "+count"], "put", 1)?;
     here.change(&["put", "+count"], "unchanged", 1)?;
-    let other = here.service(&["put", "+null", "--filter", "port=9000"])?;
+    let other = here.service(&["put", "+crypt", "--filter", "port=9000"])?;
     ensure!(
-        other["exit"] == 5 && other.to_string().contains("other services"),
+        other["exit"] == 5 && other.to_string().contains("its services are at one end"),
         "{other:#}"
     );
     here.change(&["take"], "taken", 1)?;
@@ -444,6 +355,38 @@ fn a_service_comes_into_a_busy_session_and_leaves_it() -> Result<()> {
 #[test]
 fn services_come_into_ipv6_sessions_and_leave_them() -> Result<()> {
     comes_and_leaves("svc6", Family::V6, &Plan::gentle(), 4)
+}
+
+/// Nothing was sent since the handshake. The clocks of a handler's sockets follow those of the
+/// SYN-ACKs, which begin anywhere: an end would drop half of all other ones.
+#[test]
+fn services_come_into_sessions_that_are_silent() -> Result<()> {
+    const COUNT: usize = 12;
+    let here = OneEnd::new("svcsilent", Family::V4)?;
+    let connect = |listens: &Host, opens: &Host, at: SocketAddr| -> Result<Vec<_>> {
+        let listener = listens.run(move || TcpListener::bind(at))?;
+        let pair = |_| -> Result<_> {
+            let client = opens.run(move || TcpStream::connect(at))?;
+            Ok((client, listener.accept()?.0))
+        };
+        (0..COUNT).map(pair).collect()
+    };
+    let (client, server) = (&here.lab.client, &here.lab.server);
+    let opened = connect(server, client, Role::Server.at(Family::V4, 9001))?;
+    let accepted = connect(client, server, Role::Client.at(Family::V4, 9001))?;
+    let put = here.service(&["put", "+null", "--filter", "port=9001", "--wait"])?;
+    ensure!(put["summary"]["put"] == 2 * COUNT, "{put:#}");
+    for (client, server) in opened.iter().chain(&accepted) {
+        for (mut from, mut to) in [(server, client), (client, server)] {
+            to.set_read_timeout(Some(Duration::from_secs(10)))?;
+            from.write_all(b"hello")?;
+            let mut got = [0; 5];
+            to.read_exact(&mut got)
+                .with_context(|| format!("{from:?} is not heard"))?;
+        }
+    }
+    drop((opened, accepted));
+    here.finish()
 }
 
 #[test]

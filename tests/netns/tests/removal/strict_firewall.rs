@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use dysco_netns::delay::Delay;
 use dysco_netns::stream::{Plan, Reading, Side, all_intact};
+use dysco_netns::strict::nothing_refused;
 use dysco_netns::{Builder, Family, Lab, Role, wait};
 
 use crate::world::World;
@@ -27,7 +28,7 @@ fn leave(w: World, count: usize, plan: &Plan, progress: u64) -> Result<()> {
     assert_eq!(done["summary"]["removed"], count, "{done:#}\n{}", w.state());
     group.wait_progress(2 * progress)?;
     all_intact(&group.finish()?)?;
-    assert_eq!(w.lab.refused()?, 0, "{}", w.state());
+    nothing_refused(&w.lab.router).with_context(|| w.state())?;
     forgotten(&w)?;
     w.finish()
 }
@@ -97,7 +98,7 @@ fn a_download_and_an_upload() -> Result<()> {
         w.remove_all_of(2)?;
         group.wait_more(8 * MIB, limit)?;
         all_intact(&group.finish()?)?;
-        assert_eq!(w.lab.refused()?, 0, "{}", w.state());
+        nothing_refused(&w.lab.router).with_context(|| w.state())?;
         w.finish()?;
     }
     Ok(())
@@ -119,7 +120,7 @@ fn a_slow_reader() -> Result<()> {
         format!("{:?} refused, {list:?}\n{}", w.lab.refused(), w.state())
     })?;
     all_intact(&group.finish()?)?;
-    assert_eq!(w.lab.refused()?, 0, "{}", w.state());
+    nothing_refused(&w.lab.router).with_context(|| w.state())?;
     w.finish()
 }
 
@@ -163,7 +164,7 @@ fn the_path_is_established_before_it_is_used() -> Result<()> {
     w.settle(&ends)?;
     group.wait_progress(MIB)?;
     all_intact(&group.finish()?)?;
-    assert_eq!(w.lab.refused()?, 0, "{}", w.state());
+    nothing_refused(&w.lab.router).with_context(|| w.state())?;
     w.finish()
 }
 
@@ -194,7 +195,7 @@ fn without_window_scaling_and_too_fast() -> Result<()> {
         assert_eq!(done["summary"]["removed"], 0, "{done:#}");
         group.wait_more(8 * MIB, limit)?;
         all_intact(&group.finish()?)?;
-        assert_eq!(w.lab.refused()?, 0, "{}", w.state());
+        nothing_refused(&w.lab.router).with_context(|| w.state())?;
         w.finish()?;
     }
     Ok(())

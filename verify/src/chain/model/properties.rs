@@ -36,7 +36,7 @@ fn in_each_step() -> Vec<Property<Exploration>> {
             |_, w: &World| w.broken != Some(Broken::Stateless),
         ),
         Property::always(
-            "a path makes up for what those that leave have changed, once",
+            "a path makes up for what those that leave have changed, once, and those that remain have changed nothing",
             |_, w: &World| w.broken != Some(Broken::Delta),
         ),
         Property::always(

@@ -136,8 +136,6 @@ impl Services {
             crypt.payload,
             crypt.plain_bytes()
         ));
-        self.change(&stage, &talks, &["take"], &mut report, &mut silences)?;
-
         self.change(
             &stage,
             &talks,
@@ -150,6 +148,13 @@ impl Services {
         self.say(&format!(
             "  the download takes {compressed:.2} bytes on the wire a byte, after {plain_ratio:.2}"
         ));
+        self.change(
+            &stage,
+            &talks,
+            &["take", "+crypt"],
+            &mut report,
+            &mut silences,
+        )?;
         self.change(&stage, &talks, &["take"], &mut report, &mut silences)?;
         let after = stage.watch(&download)?;
         ensure!(after.readable > 0, "the services are still there");

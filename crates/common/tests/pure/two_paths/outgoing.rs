@@ -3,9 +3,9 @@
 use dysco_common::Path;
 use dysco_common::session::Session;
 use dysco_common::tcp::{ACK, FIN, RST};
-use dysco_common::two_paths;
+use dysco_common::two_paths::{self, Anchor};
 
-use super::{CUT_IN, CUT_OUT, cut, outgoing, same, segment, session};
+use super::{CUT_IN, CUT_OUT, cut, new_incoming, outgoing, same, segment, session};
 
 #[test]
 fn before_the_cut_all_goes_the_old_way() {
@@ -133,6 +133,11 @@ fn a_reset_from_behind_what_was_sent_has_the_number_that_is_expected() {
         assert_eq!(numbers(&s, seq, RST), (seq, Some(seq)));
     }
     assert_eq!(numbers(&s, 0x8000_0000, RST | ACK).0, 0x8000_0000);
+    // The segment that met no socket was delivered with the acknowledgement of the new path.
+    let judged = new_incoming(&s, &segment(CUT_IN, CUT_OUT + 200, 0, ACK), 0);
+    two_paths::record_peer_ack(Anchor::Local, &mut s, CUT_OUT + 200, &judged);
+    assert_eq!(numbers(&s, s.peer_ack, RST), (CUT_OUT, Some(s.peer_ack)));
+    assert_eq!(numbers(&s, s.peer_ack - 1, RST).0, s.peer_ack - 1);
     s.two.cut_set = 0;
     assert_eq!(numbers(&s, 800, RST | ACK), (s.snd_max, None));
     // Anybody may have sent the reset.

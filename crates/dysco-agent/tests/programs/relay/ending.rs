@@ -30,6 +30,28 @@ fn a_reset_that_cannot_be_believed_ends_nothing() {
     }
 }
 
+/// The old path waits for neither of them.
+#[test]
+fn both_ends_may_reset() {
+    for net in nets() {
+        let mut p = joined(&net, State::Relay);
+        for reset in [
+            from_client(&net, SENT, 0, 0, Options::None),
+            from_server(&net, GIVEN - BACK, 0, 0),
+        ] {
+            let reset = Frame {
+                flags: RST,
+                options: vec![],
+                ..reset
+            };
+            p.run(Way::In, &reset.bytes());
+        }
+        let ended = [SLOT, OTHER].map(|slot| p.session(slot).life.reset);
+        assert_eq!(ended, [life::SEEN | life::BY_END; 2]);
+        assert_eq!(p.events(), [(EventKind::Reset, SLOT)]);
+    }
+}
+
 /// If replies bypass this host, it knows the numbers that the client acknowledged.
 #[test]
 fn a_reset_is_believed_though_replies_pass_by() {

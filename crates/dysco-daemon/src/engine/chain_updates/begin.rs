@@ -87,8 +87,8 @@ impl ChainUpdates {
         Ok(facts)
     }
 
-    /// Returns an error if this host, as one of the chain, cannot be the anchor of a segment: it
-    /// can as long as its own middlebox has not changed the stream.
+    /// Returns an error if this host, as one of the chain, cannot be the anchor of a segment. Whether
+    /// its own middlebox has changed the stream is asked later.
     fn may_begin_here(
         &mut self,
         plane: &mut Plane,
@@ -104,7 +104,6 @@ impl ChainUpdates {
             return Err(Reason::NotTracked(*own));
         }
         self.settle_late(plane, own);
-        plane.may_stay(own)?;
         // Orders of earlier changes to forget the session here are late from now on.
         let (left, right) = (own.right, own.left);
         for session in [*own, Subsession { left, right }] {

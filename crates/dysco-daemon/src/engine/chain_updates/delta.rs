@@ -32,6 +32,17 @@ struct DeltaCheck {
     ways: [Watched; 2],
 }
 
+/// Result of a look at a session's numbers.
+enum Look {
+    /// They decide.
+    Decided(Result<Delta, Reason>),
+    /// They do not yet.
+    Open,
+    /// Another change has given the session another path here: the numbers of these slots say nothing
+    /// any more. The question is repeated.
+    Moved,
+}
+
 /// Slots of a session that this host passes on, and the time at which it began here. The session
 /// arrives by the left slot.
 #[derive(Clone, Copy)]
@@ -139,9 +150,6 @@ impl Plane {
         let s = self.agent.session(slot);
         let other = self.linked(slot, &s)?;
         let o = self.agent.session(other);
-        // These numbers do not count what another path carries meanwhile.
-        let passes =
-            |s: &Session| s.view().new_path().is_some_and(Route::is_open) && s.is_current();
         let (left, right) = match (s.life.opened_here, o.life.opened_here) {
             (0, 1) => (slot, other),
             (1, 0) => (other, slot),
@@ -164,28 +172,8 @@ impl Plane {
         found.find_map(|slot| self.sides_of(slot))
     }
 
-    /// Returns an error if this host's own middlebox keeps the session from passing here before and
-    /// after the change: both its connections would have one stack.
-    pub(super) fn may_stay(&self, session: &Subsession) -> Result<(), Reason> {
-        let Some(sides) = self.sides(session) else {
-            return Ok(());
-        };
-        let declared = self
-            .agent
-            .delta_of(sides.left)
-            .map(|declared| declared.delta);
-        let changed = declared.is_some_and(|delta| !delta.is_none())
-            || numbers(&self.agent, &sides)
-                .against(&Delta::default())
-                .is_some();
-        match (changed, self.config.host.addresses.first()) {
-            (true, Some(own)) => Err(Reason::DeltaBehind(*own)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns the delta if the numbers decide at once; otherwise the answer follows later. A host
-    /// that asks again meanwhile is answered twice.
+    /// Returns the delta if the numbers decide at once; otherwise the answer follows later, or at the
+    /// next repetition of the question. A host that asks again meanwhile is answered twice.
     fn check_declared(
         &self,
         change: ChangeId,
@@ -198,9 +186,12 @@ impl Plane {
             declared: self.agent.delta_of(sides.left),
             ways: Default::default(),
         };
-        let at_once = (0..LOOKS).find_map(|_| delta_check.look());
-        if at_once.is_some() {
-            return at_once;
+        for _ in 0..LOOKS {
+            match delta_check.look() {
+                Look::Decided(result) => return Some(result),
+                Look::Moved => return None,
+                Look::Open => {}
+            }
         }
         let answers = self.answers.clone();
         tokio::spawn(async move {
@@ -208,9 +199,10 @@ impl Plane {
             let result = loop {
                 tokio::time::sleep(LOOK).await;
                 match delta_check.look() {
-                    Some(result) => break result,
-                    None if begun.elapsed() < STILL => {}
-                    None => break delta_check.undecided(),
+                    Look::Decided(result) => break result,
+                    Look::Moved => return,
+                    Look::Open if begun.elapsed() < STILL => {}
+                    Look::Open => break delta_check.undecided(),
                 }
             };
             // The engine has ended.
@@ -235,7 +227,9 @@ impl ChainUpdates {
     ) {
         self.settle_late(plane, session);
         let checked = match plane.sides(session) {
-            // This host knows nothing of the session.
+            // The question is repeated.
+            None if plane.passes_by_two(session) => None,
+            // This host knows nothing of the session, or is asked by its other side.
             None => Some(Ok(Delta::default())),
             Some(sides) => plane.check_declared(change, from, sides),
         };
@@ -285,10 +279,15 @@ impl ChainUpdates {
 }
 
 impl DeltaCheck {
-    /// Returns the result if the numbers decide, and `None` if they do not yet.
-    fn look(&mut self) -> Option<Result<Delta, Reason>> {
-        if self.agent.session(self.sides.left).created_ns != self.sides.created_ns {
-            return Some(Err(Reason::Closing));
+    /// Looks at the numbers once.
+    fn look(&mut self) -> Look {
+        let (left, right) = (self.sides.left, self.sides.right);
+        let [left, right] = [left, right].map(|slot| self.agent.session(slot));
+        if left.created_ns != self.sides.created_ns {
+            return Look::Decided(Err(Reason::Closing));
+        }
+        if !passes(&left) || !passes(&right) {
+            return Look::Moved;
         }
         let delta = self
             .declared
@@ -296,7 +295,7 @@ impl DeltaCheck {
             .unwrap_or_default();
         let now = numbers(&self.agent, &self.sides);
         if let Some(why) = now.against(&delta) {
-            return Some(Err(match self.declared {
+            return Look::Decided(Err(match self.declared {
                 Some(_) => Reason::DeltaContradicted(why),
                 None => Reason::DeltaNotDeclared(why),
             }));
@@ -307,7 +306,10 @@ impl DeltaCheck {
             !before(now.to_server.acked, declared.from_client)
                 && !before(now.to_client.acked, declared.from_server)
         });
-        (acked && self.ways.iter().all(Watched::is_exact)).then_some(Ok(delta))
+        match acked && self.ways.iter().all(Watched::is_exact) {
+            true => Look::Decided(Ok(delta)),
+            false => Look::Open,
+        }
     }
 
     /// Returns the result if the numbers have not decided for long enough.
@@ -341,6 +343,12 @@ impl DeltaCheck {
         };
         Err(Reason::DeltaUnconfirmed(why))
     }
+}
+
+/// Returns true if the numbers of a session's entry are those of all that it carries: another path
+/// carries nothing meanwhile.
+fn passes(s: &Session) -> bool {
+    s.view().new_path().is_some_and(Route::is_open) && s.is_current()
 }
 
 /// Returns a session's numbers, read in the order that [`Passed`] wants. Reading an entry takes no

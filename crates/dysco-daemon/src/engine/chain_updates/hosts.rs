@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use dysco_common::chain::Token;
 use dysco_common::transit::Keep;
+use dysco_common::view::{Change, View};
 use dysco_common::{Element, FlowKey};
 use dysco_config::is_host;
 use dysco_explain::Cause;
@@ -167,17 +168,11 @@ impl ThisHost {
 
     fn enlist(&mut self, enlisting: Enlisting) {
         let Enlisting {
-            change,
-            from,
-            session,
-            next,
-            ..
+            change, from, next, ..
         } = enlisting;
         let many = self.chain_updates.waiting.len() >= MANY
             && self.chains.known_hop(&self.plane, next).is_none();
-        let may_pass = forwards(next)
-            .and_then(|()| self.plane.filters_nothing())
-            .and_then(|()| self.plane.may_stay(&session));
+        let may_pass = forwards(next).and_then(|()| self.plane.filters_nothing());
         let result = match may_pass {
             Err(reason) => Err(reason),
             Ok(()) if many => Err(Reason::Busy(next)),
@@ -345,6 +340,14 @@ impl Plane {
     pub(super) fn numbers_of(&self, entries: &[u32]) -> Vec<u32> {
         let number = |slot: &u32| self.agent.session(*slot).laid_by;
         entries.iter().map(number).collect()
+    }
+
+    /// Returns true if a session passes here by two paths, on either side, of which one is given up
+    /// once an anchor says so.
+    pub(super) fn passes_by_two(&self, session: &Subsession) -> bool {
+        let all = self.agent.passing_entries(&keys_of(session)).into_iter();
+        let mut views = all.map(|slot| self.agent.session(slot));
+        views.any(|s| matches!(s.view(), View::Changing(Change::Passing(_))))
     }
 
     /// Returns true if a session passes here by two paths, on either side.

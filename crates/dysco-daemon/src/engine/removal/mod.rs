@@ -38,9 +38,14 @@ use under_way::UnderWay;
 
 /// Time for which the end of a removal is awaited after it was given up.
 const GRACE: Duration = Duration::from_secs(2);
-/// Time after which a removal no longer holds up the next. Removals in progress share the daemons'
-/// processors, and each takes longer accordingly: they begin one by one. Those of silent sessions
-/// begin together, because nobody waits for one of them.
+/// Maximum number of removals that begin in one turn. Their messages share datagrams. Wake-ups for
+/// messages are most of the cost of a removal.
+const TOGETHER: usize = 8;
+/// Time for which removals may join a turn: those before them end one after the other.
+const JOIN: Duration = Duration::from_millis(1);
+/// Time after which the removals of a turn no longer hold up the next turn, even if a new path is not
+/// open. Removals in progress share the daemons' processors, and each takes longer accordingly.
+/// Those of silent sessions take no turns, because nobody waits for one of them.
 const TURN: Duration = Duration::from_millis(5);
 
 /// All removals that were requested on this host.
@@ -52,6 +57,8 @@ pub(super) struct Removals {
     batches: HashMap<u64, Batch>,
     next_batch: u64,
     automatic: Automatic,
+    /// Beginning of the last turn, and the number of removals that have begun in it.
+    turn: (Instant, usize),
     /// Sessions whose chains a host is to leave.
     leaving: VecDeque<Leaving>,
 }
@@ -93,6 +100,7 @@ impl Removals {
             batches: HashMap::new(),
             next_batch: 0,
             automatic: Automatic::default(),
+            turn: (Instant::now(), 0),
             leaving: VecDeque::new(),
         }
     }
@@ -100,6 +108,12 @@ impl Removals {
     /// Returns the time at which the next waiting removal may begin, if one waits and there is
     /// room.
     pub(crate) fn next_turn(&self, plane: &Plane) -> Option<Instant> {
+        self.next_among(plane, Instant::now())
+    }
+
+    /// Returns the time at which the next waiting removal may begin if it waits only for those that
+    /// began before `since`.
+    fn next_among(&self, plane: &Plane, since: Instant) -> Option<Instant> {
         let running = self.under_way.running();
         if running.len() >= self.concurrency {
             return None;
@@ -107,7 +121,8 @@ impl Removals {
         let now = Instant::now();
         let (next, not_before) = self.under_way.first_waiting(now)?;
         let silent = is_silent(plane, next);
-        let before = running.values().filter(|r| !(silent && r.silent));
+        let opening = running.values().filter(|r| r.switched.is_none());
+        let before = opening.filter(|r| r.begun < since && !(silent && r.silent));
         let begun = before.map(|r| r.begun).max();
         let turn = begun.map_or(now, |begun| begun + TURN);
         Some(not_before.map_or(turn, |at| at.max(turn)))
@@ -246,13 +261,23 @@ impl Removals {
 
     /// Begins the next waiting removals whose turn has come.
     pub(super) fn start_waiting(&mut self, core: &mut Core) {
-        let its_turn =
-            |r: &Removals, plane: &Plane| r.next_turn(plane).is_some_and(|at| at <= Instant::now());
-        while its_turn(self, &core.host.plane) {
+        if self.turn.0.elapsed() > JOIN {
+            self.turn = (Instant::now(), 0);
+        }
+        loop {
+            let since = match self.turn.1 < TOGETHER {
+                true => self.turn.0,
+                false => Instant::now(),
+            };
+            let next = self.next_among(&core.host.plane, since);
+            if next.is_none_or(|at| at > Instant::now()) {
+                break;
+            }
             let start = Instant::now();
             let Some(mut task) = self.under_way.next_waiting(start) else {
                 break;
             };
+            self.turn.1 += 1;
             let former = task.begun;
             task.begun.get_or_insert(start);
             let silent = is_silent(&core.host.plane, &task);

@@ -3,17 +3,15 @@
 
 use dysco_api::{Failure, FailureCode, ServiceAction, ServiceRequest, ServiceSpec, TuneOptions};
 use dysco_common::Session;
-use dysco_common::session::offer;
-use dysco_common::view::{ChainState, Change, View};
 use dysco_config::policy::Policy;
 use dysco_explain::Cause;
 use dysco_runner::{Ends, Needs, Registry, Spec};
 
-use super::words::has_others;
+use super::obstacles::obstacles;
+use super::words::{self, has_others};
 use super::{Services, Stage, packets};
 use crate::engine::Plane;
 use crate::engine::listing::{named, shows};
-use crate::engine::tuning::end::no_socket;
 
 /// Judgement about one session.
 pub(super) enum Judged {
@@ -31,7 +29,12 @@ pub(super) fn slots(
     services: &Services,
     request: &ServiceRequest,
 ) -> Result<Vec<u32>, Failure> {
-    if let ServiceAction::Put { services, .. } = &request.action {
+    let comes = match &request.action {
+        ServiceAction::Put { services, .. } => Some(services.as_slice()),
+        ServiceAction::Replace { new, .. } => Some(std::slice::from_ref(new)),
+        ServiceAction::Take | ServiceAction::Part { .. } => None,
+    };
+    if let Some(services) = comes {
         known(services).map_err(|cause| {
             Failure::new(
                 FailureCode::BadRequest,
@@ -132,9 +135,10 @@ fn selected(plane: &Plane, services: &Services, action: &ServiceAction) -> Vec<u
                 .sessions
                 .get(slot)
                 .is_some_and(|one| one.stage != Stage::Direct)
-                || packets::of(plane, s).is_some()
+                || plane.agent.packet_services(s).is_some()
+                || services.rests_in(*slot, s).is_some()
         };
-        lives && (*action != ServiceAction::Take || has())
+        lives && (matches!(action, ServiceAction::Put { .. }) || has())
     };
     let all = plane.agent.sessions().into_iter();
     all.filter(wanted).map(|(slot, _)| slot).collect()
@@ -153,43 +157,108 @@ pub(super) fn judge(
         .get(&slot)
         .filter(|one| one.created_ns == s.created_ns);
     let had = had.filter(|one| one.stage != Stage::Direct);
-    if let Some(record) = packets::of(plane, &s) {
-        let wanted = match action {
-            ServiceAction::Put { services, .. } => packets::wanted(services),
-            ServiceAction::Take => return Judged::Possible,
-        };
+    if let Some(record) = plane.agent.packet_services(&s) {
         let has = packets::Wanted::of(&record, s.life.opened_here != 0);
-        return match wanted {
-            Ok(Some(wanted)) if wanted == has => Judged::Unchanged,
-            _ => Judged::Refused(vec![has_others()]),
-        };
+        return judge_packets(plane, &s, &has, action);
+    }
+    if let Some(rests) = services.rests_in(slot, &s) {
+        match action {
+            ServiceAction::Take => return Judged::Possible,
+            ServiceAction::Part { services } => return rests.judge_part(services),
+            ServiceAction::Replace { .. } => return Judged::Refused(vec![words::all_rest()]),
+            ServiceAction::Put { services, .. } if *services == rests.services => {
+                return Judged::Unchanged;
+            }
+            // Others take their place.
+            ServiceAction::Put { .. } => {}
+        }
     }
     match (action, had) {
-        (ServiceAction::Take, None) => Judged::Unchanged,
-        (ServiceAction::Take, Some(one)) => match one.stage {
-            Stage::In => Judged::Possible,
-            _ => Judged::Refused(vec![busy()]),
+        (
+            ServiceAction::Take | ServiceAction::Part { .. } | ServiceAction::Replace { .. },
+            None,
+        ) => Judged::Unchanged,
+        (ServiceAction::Replace { old, new }, Some(one)) => {
+            services.judge_replace(one, old, new, &s)
+        }
+        (_, Some(one)) if services.taking_up.contains(&one.owner) => Judged::Refused(vec![busy()]),
+        (ServiceAction::Take, Some(one)) => match one.may_be_taken() {
+            true => Judged::Possible,
+            false => Judged::Refused(vec![busy()]),
         },
-        (ServiceAction::Put { services, .. }, Some(one)) if one.services == *services => {
-            match one.stage {
-                Stage::In => Judged::Unchanged,
-                _ => Judged::Refused(vec![busy()]),
+        (ServiceAction::Part { services: names }, Some(one)) => services.judge_part(one, names, &s),
+        (ServiceAction::Put { services: all, .. }, Some(one)) if one.services == *all => {
+            match one.is_settled() {
+                true => Judged::Unchanged,
+                false => Judged::Refused(vec![busy()]),
             }
+        }
+        (ServiceAction::Put { services: more, .. }, Some(one)) => {
+            judged(services.against_more(one, more, &s))
         }
         (
             ServiceAction::Put {
                 services: wanted,
                 beside_hosts: beside,
             },
-            _,
+            None,
         ) => {
             let mut reasons = refusals(plane, services, slot, wanted);
             reasons.extend(beside.then(|| beside_hosts(wanted).err()).flatten());
-            match reasons.is_empty() {
-                true => Judged::Possible,
-                false => Judged::Refused(reasons),
-            }
+            judged(reasons)
         }
+    }
+}
+
+/// Judges whether the action is possible for a session with services of the packet plane.
+fn judge_packets(
+    plane: &Plane,
+    s: &Session,
+    has: &packets::Wanted,
+    action: &ServiceAction,
+) -> Judged {
+    let services = match action {
+        ServiceAction::Take => return Judged::Possible,
+        ServiceAction::Part { services } if has.without(services) == *has => {
+            return Judged::Unchanged;
+        }
+        ServiceAction::Part { .. } => return Judged::Possible,
+        ServiceAction::Replace { old, new } => {
+            let left = has.without(std::slice::from_ref(old));
+            return match left == *has {
+                true => Judged::Unchanged,
+                false => judge_more_packets(plane, s, &left, std::slice::from_ref(new)),
+            };
+        }
+        ServiceAction::Put { services, .. } => services,
+    };
+    match packets::wanted(services) {
+        Ok(Some(wanted)) if wanted == *has => Judged::Unchanged,
+        _ => judge_more_packets(plane, s, has, services),
+    }
+}
+
+/// Judges whether a session with these services of the packet plane can have more.
+fn judge_more_packets(
+    plane: &Plane,
+    s: &Session,
+    has: &packets::Wanted,
+    more: &[ServiceSpec],
+) -> Judged {
+    match packets::wanted(more) {
+        Ok(Some(wanted)) => match has.and(&wanted) {
+            Ok(all) => judged(packets::obstacles(plane, s, &all)),
+            Err(cause) => Judged::Refused(vec![cause]),
+        },
+        _ => Judged::Refused(vec![has_others()]),
+    }
+}
+
+/// Returns the judgement that follows from these reasons against an action.
+pub(super) fn judged(reasons: Vec<Cause>) -> Judged {
+    match reasons.is_empty() {
+        true => Judged::Possible,
+        false => Judged::Refused(reasons),
     }
 }
 
@@ -245,7 +314,7 @@ fn no_peer(plane: &Plane, services: &Services, slot: u32, s: &Session) -> Option
 }
 
 /// Returns the reason for which no socket can have a congestion control.
-fn no_congestion(name: &str) -> Option<Cause> {
+pub(super) fn no_congestion(name: &str) -> Option<Cause> {
     let options = name.parse().map(|name| TuneOptions {
         congestion: Some(name),
         ..TuneOptions::default()
@@ -286,69 +355,7 @@ pub(super) fn needs(services: &[ServiceSpec], s: &Session) -> Result<Needs, Caus
     Registry::builtin().check(&specs, &session)
 }
 
-fn busy() -> Cause {
+pub(super) fn busy() -> Cause {
     Cause::new("its services are entering or leaving it at this moment")
         .hint("ask again in a moment")
-}
-
-fn changes() -> Cause {
-    Cause::new("its chain is being changed").hint("ask again in a moment")
-}
-
-/// Returns all reasons for which no service can enter a session, the decisive one first.
-fn obstacles(plane: &Plane, slot: u32, s: &Session) -> Vec<Cause> {
-    let mut all: Vec<Cause> = no_socket(s).into_iter().collect();
-    all.extend(elsewhere(plane, slot, s));
-    if offer::are_foreign(s.local.flags, s.remote.flags) {
-        all.push("it uses an option that binds it to its two ends: TCP-MD5, TCP-AO, MPTCP".into());
-    }
-    if !plane.config.host.addresses.contains(&s.key.local().ip()) {
-        all.push(
-            Cause::new("its end is not on this host").hint("ask on the host of one of its ends"),
-        );
-    }
-    if plane.config.host.addresses.contains(&s.key.remote().ip()) {
-        all.push("both of its ends are on this host, so that its packets take no interface".into());
-    }
-    all
-}
-
-/// Returns the reason for which the session's packets do not pass here unchanged.
-fn elsewhere(plane: &Plane, slot: u32, s: &Session) -> Option<Cause> {
-    if s.has_ended() {
-        return None;
-    }
-    match s.view() {
-        View::Tracked | View::NewPath(_) if plane.holds_chain_of(slot) => Some(changes()),
-        View::Tracked | View::Adopted if s.is_chained() => Some(changes()),
-        View::Tracked | View::Held => None,
-        View::Adopted => Some(
-            Cause::new("no packet of it has been seen since dyscod adopted it")
-                .hint("ask again once it has moved"),
-        ),
-        View::Detoured if plane.agent.may_enter_detour(slot) => None,
-        View::Opening => Some(Cause::new("it is not open yet").hint("ask again once it is open")),
-        View::NewPath(_) if s.is_adopted() => Some(
-            "it takes a path of its own, and dyscod has not seen the numbers it began with".into(),
-        ),
-        View::NewPath(route) if route.chain == ChainState::Opening => {
-            Some(Cause::new("it is not open yet").hint("ask again once it is open"))
-        }
-        View::NewPath(route) if route.relay.is_some() || route.joined.is_some() => Some(
-            Cause::new("this host passes it on, and has no end of it")
-                .hint("ask on the host of one of its ends"),
-        ),
-        View::NewPath(_) if plane.agent.may_enter_detour(slot) => None,
-        View::NewPath(_) if s.detours_before_path() => Some(busy()),
-        View::NewPath(_)
-        | View::Changing(Change::Joining | Change::Switching(_) | Change::Passing(_)) => {
-            Some(changes())
-        }
-        View::Changing(Change::TwoPaths(_) | Change::RelayTwoPaths(_)) => {
-            Some(Cause::new("a proxy is leaving it").hint("ask again in a moment"))
-        }
-        View::Returned => Some("a proxy has left it, and its replies take another path".into()),
-        View::Detoured => Some(busy()),
-        View::Free | View::Closed | View::Relayed(_) | View::Left(_) => None,
-    }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
 use dysco_agent::{Agent, DetourLink, Routes, Start, links};
@@ -27,6 +27,8 @@ pub(super) struct Handler {
     pub place: Arc<Place>,
     process: Mutex<Process>,
     client: Arc<Client>,
+    /// Version of its messages, once it has told it.
+    version: OnceLock<u32>,
     /// Requests that the handler has not been sent, and their descriptors.
     queue: std::sync::mpsc::Sender<(Request, Vec<OwnedFd>)>,
 }
@@ -35,6 +37,17 @@ impl Handler {
     /// Returns its pid.
     pub fn pid(&self) -> i32 {
         self.process().pid().cast_signed()
+    }
+
+    /// Takes note of the version of its messages.
+    pub fn speaks(&self, version: u32) {
+        self.version.get_or_init(|| version);
+    }
+
+    /// Returns true if its messages have at least this version. One that an earlier `dyscod` has
+    /// started may be of an earlier release.
+    pub fn understands(&self, version: u32) -> bool {
+        self.version.get().is_some_and(|own| *own >= version)
     }
 
     /// Kills it, unless it has ended.
@@ -168,6 +181,7 @@ pub(super) fn speaking(started: Started, answers: mpsc::UnboundedSender<Answer>)
         place: started.place,
         process: Mutex::new(started.process),
         client,
+        version: OnceLock::new(),
         queue,
     }
 }
@@ -313,6 +327,10 @@ pub(super) fn slot_of(session: u64) -> u32 {
 pub(super) fn session_of(report: &Report) -> Option<u32> {
     match report {
         Report::Put { session, .. }
+        | Report::Added { session, .. }
+        | Report::Joined { session, .. }
+        | Report::Parted { session, .. }
+        | Report::Idle { session, .. }
         | Report::Left { session, .. }
         | Report::Released { session, .. }
         | Report::Ended { session, .. }

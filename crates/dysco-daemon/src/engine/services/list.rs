@@ -41,7 +41,9 @@ impl Services {
         let mut slots: Vec<u32> = match listing.sessions.as_slice() {
             [] => {
                 let others = packets::slots(plane).into_iter();
-                self.sessions.keys().copied().chain(others).collect()
+                let resting = self.resting.keys().copied();
+                let all = self.sessions.keys().copied().chain(others);
+                all.chain(resting).collect()
             }
             names => match named(plane, names) {
                 Ok(slots) => slots,
@@ -52,7 +54,9 @@ impl Services {
         slots.retain(|slot| {
             let shown = listing.filter.is_empty() || shows(plane, *slot, &listing.filter);
             let s = plane.agent.session(*slot);
-            let has = self.sessions.contains_key(slot) || packets::of(plane, &s).is_some();
+            let rests = self.rests_in(*slot, &s).is_some();
+            let has = self.sessions.contains_key(slot) || plane.agent.packet_services(&s).is_some();
+            let has = has || rests;
             has && shown
         });
         slots.sort_unstable();
@@ -119,8 +123,11 @@ impl Services {
         };
         let row = |slot: u32| {
             let s = plane.agent.session(slot);
-            if let Some(record) = packets::of(plane, &s) {
+            if let Some(record) = plane.agent.packet_services(&s) {
                 return Some(packets::row(plane, slot, &s, &record));
+            }
+            if let Some(rests) = self.rests_in(slot, &s) {
+                return Some(rests.row(plane, slot, &s));
             }
             let one = self.sessions.get(&slot)?;
             Some(self.row(plane, slot, one, moved(slot)))
@@ -291,7 +298,7 @@ fn may_call(plane: &Plane, call: &ServiceCall, caller: &Caller) -> Result<(), Fa
 fn call_in_packets(plane: &Plane, call: &ServiceCall) -> Option<Reply> {
     let slot = plane.slot_named(&call.session)?;
     let s = plane.agent.session(slot);
-    let record = packets::of(plane, &s)?;
+    let record = plane.agent.packet_services(&s)?;
     let question = (&*call.service, &*call.verb, call.argument.as_ref());
     Some(match packets::call(plane, &s, &record, question) {
         Ok(answer) => Reply::ServiceAnswer(ServiceAnswer {

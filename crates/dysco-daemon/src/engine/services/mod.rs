@@ -6,18 +6,24 @@
 //! handler, which passes bytes on unchanged from then on, and the data plane leads each direction
 //! past it.
 
+mod abandoned;
 mod choice;
 pub(in crate::engine) mod done;
 mod handler;
+mod handler_reports;
 mod hold;
+mod judge_partial;
 mod list;
+mod obstacles;
 mod orphans;
 mod owners;
 mod packets;
 mod pair;
+mod partial;
 mod progress;
 mod report;
 mod request;
+mod resting;
 mod runs;
 mod take_up;
 pub(in crate::engine) mod words;
@@ -34,18 +40,16 @@ use dysco_proto::pairs::PairId;
 
 use super::Plane;
 use crate::handlers::{Owner, Sockets};
+use abandoned::Abandoned;
 pub use choice::check_policy;
 use done::Done;
 use handler::Handler;
 use hold::Held;
 pub(in crate::engine) use hold::Wanted;
 use pair::{Door, Paired};
+use partial::Partial;
 use request::{Job, Settling};
-
-/// Returns true if services are in a session, or have left and added bytes.
-pub(in crate::engine) fn has(plane: &Plane, s: &Session) -> bool {
-    s.has_detour() || packets::of(plane, s).is_some()
-}
+use resting::{Resting, Rests};
 
 /// Sessions with services, and the handlers that run these.
 #[derive(Default)]
@@ -70,6 +74,9 @@ pub(in crate::engine) struct Services {
     /// Owners whose handlers an earlier process started. The next listing of each is for its take-up.
     taking_up: HashSet<Owner>,
     runs: runs::Runs,
+    /// Services that have left by themselves, and come back, by the slots of their sessions.
+    resting: HashMap<u32, Resting>,
+    abandoned: Vec<Abandoned>,
 }
 
 /// A session that has services, or had some that added bytes.
@@ -106,6 +113,9 @@ struct Serviced {
     silent: bool,
     /// Repetition of the packet that opens the remote end's window.
     probe: Option<hold::Probe>,
+    /// Some of the services come or leave, and the others stay.
+    partial: Option<Partial>,
+    rests: Rests,
 }
 
 impl Serviced {
@@ -131,6 +141,8 @@ impl Serviced {
             held: None,
             silent: false,
             probe: None,
+            partial: None,
+            rests: Rests::default(),
         }
     }
 
@@ -248,6 +260,6 @@ impl Services {
         let changes = |stage| matches!(stage, Stage::Entering | Stage::Leaving);
         let waits =
             |one: &Serviced| changes(one.stage) || one.waits_for_peer() || one.probe.is_some();
-        !self.jobs.is_empty() || self.sessions.values().any(waits)
+        !self.jobs.is_empty() || !self.abandoned.is_empty() || self.sessions.values().any(waits)
     }
 }

@@ -31,7 +31,9 @@ impl Serviced {
         }
         let s = plane.agent.session(slot);
         let even = self.sockets.as_ref().is_some_and(super::Sockets::are_even);
-        (even && keep_bytes(&self.services, &s)).then_some(routes)
+        // One that was coming in may have worked.
+        let all = [&self.services[..], self.coming()].concat();
+        (even && keep_bytes(&all, &s)).then_some(routes)
     }
 }
 
@@ -84,6 +86,7 @@ impl Services {
             slot,
             Cause::new(format!("{why}, and the session with it")),
         );
+        self.abandon(slot);
         self.sessions.remove(&slot);
     }
 
@@ -100,8 +103,12 @@ impl Services {
         one.lost = true;
         let why = "its handler has ended, with no bytes in hand: it goes on without services";
         plane.report("service-failed", Some(one.session), why.into());
-        if routes == Routes::Enter {
+        let comes = !one.coming().is_empty();
+        if routes == Routes::Enter || comes {
             self.settle_refused(plane, slot, Cause::new(why));
+        }
+        if let Some(one) = self.sessions.get_mut(&slot).filter(|_| comes) {
+            one.partial = None;
         }
         true
     }

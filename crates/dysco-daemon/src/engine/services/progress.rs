@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use dysco_api::ServiceOutcome;
 use dysco_common::detour::{Detour, phase};
 use dysco_explain::Cause;
-use dysco_runner::protocol::{Reason, Report, Request};
+use dysco_runner::protocol::{Reason, Request};
 
 use super::done::Made;
-use super::handler::{in_order, offer, session_of};
+use super::handler::{in_order, offer};
 use super::pair::Paired;
 use super::{Serviced, Services, Stage, words};
 use crate::engine::Plane;
@@ -60,66 +60,8 @@ impl Services {
         }
     }
 
-    /// Takes a report of an owner's handler.
-    pub(super) fn reported(&mut self, plane: &mut Plane, owner: Owner, report: Report) {
-        let slot = session_of(&report);
-        let own = |slot: &u32| {
-            self.sessions
-                .get(slot)
-                .is_some_and(|one| one.owner == owner)
-        };
-        let slot = slot.filter(own);
-        let with = |slot: &u32| {
-            self.sessions
-                .get(slot)
-                .is_some_and(|one| one.stage.is_with_handler())
-        };
-        let slot = match report {
-            // The answer to the offer.
-            Report::Put { .. } => slot,
-            _ => slot.filter(with),
-        };
-        match (report, slot) {
-            (Report::Put { result: Ok(()), .. }, Some(slot)) => match self.routes_of(slot) {
-                Some(routes) => self.adopted(plane, slot, routes),
-                None => self.accepted(plane, slot),
-            },
-            (
-                Report::Put {
-                    result: Err(cause), ..
-                },
-                Some(slot),
-            ) => {
-                if self.routes_of(slot).is_some() {
-                    return self.end_session(plane, slot, &cause.why);
-                }
-                self.abort(plane, slot, &cause.why);
-                self.refuse(plane, slot, cause);
-            }
-            // Services at both ends leave with the other host.
-            (Report::Left { .. }, Some(slot)) if self.is_paired(slot) => {}
-            (Report::Left { delta, .. }, Some(slot)) => self.left(plane, slot, delta),
-            (Report::Ended { reason, .. }, Some(slot)) => self.ended(plane, slot, &reason),
-            (Report::Notify { service, text, .. }, Some(slot)) => {
-                if let Some(one) = self.sessions.get(&slot) {
-                    let text = format!("{service}: {text}");
-                    plane.report("service-notice", Some(one.session), text);
-                }
-            }
-            (Report::Answer { id, result }, _) => self.answered(owner, id, result),
-            (Report::Sessions { sessions, more }, _) if self.taking_up.contains(&owner) => {
-                self.taken_up(plane, owner, &sessions, more);
-            }
-            (Report::Sessions { sessions, more }, _) => self.listed(plane, owner, sessions, more),
-            (Report::Invalid { cause }, _) => {
-                tracing::error!("the handler refused a request: {cause}");
-            }
-            _ => {}
-        }
-    }
-
     /// The handler has accepted a session: its data is led there from now on.
-    fn accepted(&mut self, plane: &mut Plane, slot: u32) {
+    pub(super) fn accepted(&mut self, plane: &mut Plane, slot: u32) {
         let Some(one) = self.sessions.get_mut(&slot) else {
             return;
         };
@@ -146,8 +88,19 @@ impl Services {
         let Some(one) = self.sessions.get_mut(&slot) else {
             return;
         };
+        if one.partial.is_some() {
+            // Services that were asked to leave, and have not left.
+            self.give_up(plane, slot, "all its services are taken out".into());
+        }
+        let Some(one) = self.sessions.get_mut(&slot) else {
+            return;
+        };
         one.job = Some(job);
         one.since = Instant::now();
+        if std::mem::take(&mut one.rests.goes) {
+            // They leave to rest, and now for good.
+            return self.begun(plane, slot, ServiceOutcome::Leaving);
+        }
         if one.paired.is_some() {
             return self.leave_both(plane, slot);
         }
@@ -206,6 +159,7 @@ impl Services {
         }
         self.probe_again(plane);
         self.settle_paths(plane);
+        self.follow_abandoned(plane);
         let now = Instant::now();
         let over = |id: &u64| {
             self.jobs
@@ -218,9 +172,10 @@ impl Services {
             .filter(|(_, one)| one.job.as_ref().is_some_and(over));
         let late: Vec<u32> = late.map(|(slot, _)| *slot).collect();
         for slot in late {
-            let outcome = match self.sessions.get(&slot).map(|one| one.stage) {
-                Some(Stage::Asked | Stage::Leaving) => ServiceOutcome::Leaving,
-                _ => ServiceOutcome::Entering,
+            let leaves = self.sessions.get(&slot).is_some_and(Serviced::is_leaving);
+            let outcome = match leaves {
+                true => ServiceOutcome::Leaving,
+                false => ServiceOutcome::Entering,
             };
             self.settle(plane, slot, outcome, None);
         }
@@ -289,17 +244,30 @@ impl Services {
             return;
         };
         one.stage = Stage::Direct;
-        let text = format!("{}{by}", words::of(&one.services));
+        let why = if one.rests.goes {
+            "; it gains nothing by them, and they come back later"
+        } else {
+            ""
+        };
+        let text = format!("{}{why}{by}", words::of(&one.services));
         plane.report("services-taken", Some(one.session), text);
         let delta = one.delta;
-        self.settle(plane, slot, ServiceOutcome::Taken, Some(delta));
+        match one.coming().is_empty() {
+            true => self.settle(plane, slot, ServiceOutcome::Taken, Some(delta)),
+            // The handler's answer is about a session that it no longer has.
+            false => self.settle_refused(plane, slot, "its other services have left".into()),
+        }
+        if let Some(one) = self.sessions.get_mut(&slot) {
+            one.partial = None;
+        }
+        self.begin_rest(plane, slot);
         if as_before {
             self.sessions.remove(&slot);
         }
     }
 
     /// The session has ended in its handler.
-    fn ended(&mut self, plane: &mut Plane, slot: u32, reason: &Reason) {
+    pub(super) fn ended(&mut self, plane: &mut Plane, slot: u32, reason: &Reason) {
         let Some(one) = self.sessions.get(&slot) else {
             return;
         };
@@ -320,6 +288,9 @@ impl Services {
             plane.report("service-failed", Some(one.session), text);
         }
         self.settle_refused(plane, slot, "it has ended".into());
+        if !matches!(reason, Reason::Fin) {
+            self.abandon(slot);
+        }
         self.sessions.remove(&slot);
     }
 
@@ -327,6 +298,7 @@ impl Services {
     pub(super) fn refuse(&mut self, plane: &mut Plane, slot: u32, cause: Cause) {
         self.unheld(plane, slot, &cause);
         self.settle_refused(plane, slot, cause);
+        self.rest_again(plane, slot);
         let delta = self.sessions.get(&slot).map(|one| one.delta);
         match delta {
             // Earlier services have added bytes.
@@ -372,6 +344,7 @@ impl Services {
 
     /// Forgets a session whose entry was collected. It may have ended before it came to the handler.
     pub(in crate::engine) fn collected(&mut self, plane: &Plane, slot: u32) {
+        self.resting.remove(&slot);
         let Some(one) = self.sessions.get(&slot) else {
             return;
         };

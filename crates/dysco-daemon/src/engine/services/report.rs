@@ -33,7 +33,7 @@ impl Services {
             return;
         };
         let report = ServiceReport {
-            services: one.services.clone(),
+            services: one.concerned(),
             delta,
             millis: Some(one.since.elapsed().as_millis() as u64),
             ..report(plane, slot, outcome, Vec::new())
@@ -49,7 +49,7 @@ impl Services {
             return;
         };
         let report = ServiceReport {
-            services: one.services.clone(),
+            services: one.concerned(),
             ..report(plane, slot, ServiceOutcome::Refused, vec![cause])
         };
         self.settle_job(job, report);

@@ -143,25 +143,29 @@ impl Services {
         let services = match &request.action {
             ServiceAction::Put { services, .. } => services.clone(),
             ServiceAction::Take => self.services_of(plane, slot),
+            ServiceAction::Part { services } => named(self.services_of(plane, slot), services),
+            ServiceAction::Replace { new, .. } => vec![new.clone()],
         };
         let (outcome, reasons) = match judge(plane, self, slot, &request.action) {
             Judged::Refused(reasons) => (ServiceOutcome::Refused, reasons),
             Judged::Unchanged => (ServiceOutcome::Unchanged, Vec::new()),
             Judged::Possible if request.dry_run => {
                 let outcome = match request.action {
-                    ServiceAction::Put { .. } => ServiceOutcome::Put,
-                    ServiceAction::Take => ServiceOutcome::Taken,
+                    ServiceAction::Put { .. } | ServiceAction::Replace { .. } => {
+                        ServiceOutcome::Put
+                    }
+                    ServiceAction::Take | ServiceAction::Part { .. } => ServiceOutcome::Taken,
                 };
                 (outcome, Vec::new())
             }
             Judged::Possible => {
+                if let Some(report) = self.end_rest(plane, slot, &request.action) {
+                    return self.settle_job(job, report);
+                }
                 if let Some(report) = in_packets(plane, slot, &request.action) {
                     return self.settle_job(job, report);
                 }
-                return match &request.action {
-                    ServiceAction::Put { .. } => self.put(plane, job, slot, services),
-                    ServiceAction::Take => self.take_out(plane, job, slot),
-                };
+                return self.carry_out(plane, job, slot, &request.action, services);
             }
         };
         let report = ServiceReport {
@@ -171,10 +175,35 @@ impl Services {
         self.settle_job(job, report);
     }
 
+    /// Begins a change that is possible, by a handler.
+    fn carry_out(
+        &mut self,
+        plane: &mut Plane,
+        job: u64,
+        slot: u32,
+        action: &ServiceAction,
+        services: Vec<ServiceSpec>,
+    ) {
+        match action {
+            ServiceAction::Put { .. } if self.has(plane, slot) => {
+                self.add(plane, job, slot, services, None);
+            }
+            ServiceAction::Put { .. } => self.put(plane, job, slot, services),
+            ServiceAction::Replace { old, .. } => self.add(plane, job, slot, services, Some(old)),
+            ServiceAction::Part { .. } if services.len() < self.number(slot) => {
+                self.part(plane, job, slot, services);
+            }
+            ServiceAction::Take | ServiceAction::Part { .. } => self.take_out(plane, job, slot),
+        }
+    }
+
     fn services_of(&self, plane: &Plane, slot: u32) -> Vec<ServiceSpec> {
         let s = plane.agent.session(slot);
-        if let Some(record) = packets::of(plane, &s) {
+        if let Some(record) = plane.agent.packet_services(&s) {
             return packets::services(&s, &record);
+        }
+        if let Some(rests) = self.rests_in(slot, &s) {
+            return rests.services.clone();
         }
         let serviced = self.sessions.get(&slot);
         serviced.map_or_else(Vec::new, |one| one.services.clone())
@@ -220,23 +249,55 @@ fn settles(s: &Session) -> bool {
     switching && !s.has_ended()
 }
 
+/// Returns those of these services that have one of the names.
+pub(super) fn named(mut services: Vec<ServiceSpec>, names: &[String]) -> Vec<ServiceSpec> {
+    services.retain(|service| names.contains(&service.name));
+    services
+}
+
 /// Puts services of the packet plane into a session, or takes them out. Returns the report; nothing
 /// if the action is about other services.
 fn in_packets(plane: &Plane, slot: u32, action: &ServiceAction) -> Option<ServiceReport> {
     let s = plane.agent.session(slot);
-    let ServiceAction::Put { services, .. } = action else {
-        let record = packets::of(plane, &s)?;
-        return Some(packets::take(plane, slot, &record));
-    };
+    let record = plane.agent.packet_services(&s);
+    let had = record.map(|record| packets::Wanted::of(&record, s.life.opened_here != 0));
     // A request whose services are wrong does not come here.
-    let wanted = packets::wanted(services).ok()??;
-    let (outcome, reasons) = match packets::put(plane, &s, &wanted) {
-        Ok(()) => (ServiceOutcome::Put, Vec::new()),
+    let (outcome, services, result) = match action {
+        ServiceAction::Put { services, .. } => {
+            let wanted = packets::wanted(services).ok()??;
+            let result = match had {
+                Some(had) => had.and(&wanted).map(|all| packets::change(plane, &s, &all)),
+                None => packets::put(plane, &s, &wanted),
+            };
+            (ServiceOutcome::Put, wanted.services(), result)
+        }
+        ServiceAction::Replace { old, new } => {
+            let wanted = packets::wanted(std::slice::from_ref(new)).ok()??;
+            let left = had?.without(std::slice::from_ref(old));
+            let result = left
+                .and(&wanted)
+                .map(|all| packets::change(plane, &s, &all));
+            (ServiceOutcome::Put, wanted.services(), result)
+        }
+        ServiceAction::Part { services } => {
+            let had = had?;
+            let left = had.without(services);
+            if left == packets::Wanted::default() {
+                return Some(packets::take(plane, slot, &record?));
+            }
+            packets::change(plane, &s, &left);
+            let gone = named(had.services(), services);
+            (ServiceOutcome::Taken, gone, Ok(()))
+        }
+        ServiceAction::Take => return Some(packets::take(plane, slot, &record?)),
+    };
+    let (outcome, reasons) = match result {
+        Ok(()) => (outcome, Vec::new()),
         Err(cause) => (ServiceOutcome::Refused, vec![cause]),
     };
     Some(ServiceReport {
-        services: wanted.services(),
-        millis: (outcome == ServiceOutcome::Put).then_some(0),
+        services,
+        millis: (outcome != ServiceOutcome::Refused).then_some(0),
         ..report(plane, slot, outcome, reasons)
     })
 }

@@ -10,7 +10,7 @@ use dysco_scheduling::heavy;
 
 use super::handler::{mirror, slot_of};
 use super::pair::Paired;
-use super::{Serviced, Services, Stage};
+use super::{Rests, Serviced, Services, Stage};
 use crate::engine::Plane;
 use crate::handlers::{self, Owner};
 
@@ -129,6 +129,8 @@ fn serviced(plane: &Plane, slot: u32, d: &Detour, owner: Owner) -> Serviced {
         held: None,
         silent: false,
         probe: None,
+        partial: None,
+        rests: Rests::default(),
     }
 }
 

@@ -25,7 +25,7 @@ pub struct Crypt {
     records: Records,
     seal: Sealed,
     open: Sealed,
-    /// The direction towards the other host has ended.
+    /// The direction towards the other host has ended, or the service has left it.
     ended: bool,
 }
 
@@ -122,6 +122,11 @@ impl Service for Crypt {
             Meaning::Other(Event::Fin(flow)) if flow == self.records.outward => {
                 self.ended = true;
                 out.fin(flow);
+            }
+            Meaning::Other(Event::Leave) => {
+                // The other half does not get what follows.
+                self.ended = true;
+                out.leave();
             }
             Meaning::Other(Event::Call(question)) => self.call(&question, out),
             Meaning::Other(other) => other.pass_on(out),

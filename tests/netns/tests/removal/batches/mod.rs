@@ -2,6 +2,7 @@
 //! once, and truly.
 
 mod memory;
+mod mixed;
 
 use std::collections::HashMap;
 
@@ -53,15 +54,15 @@ fn removable(w: &World, count: usize) -> Result<()> {
 
 /// Starts a removal of all sessions and does not wait for its end.
 fn begun(w: &World, name: &str) -> Result<Process> {
-    let words = [
-        "remove-middlebox",
-        "self",
-        "--all",
-        "--wait",
-        "--mode",
-        w.mode,
-    ];
-    let program = Program::new(w.fleet.dyscoctl_path()).args(words);
+    begun_of(w, name, &["--all"])
+}
+
+/// Starts a removal of these sessions and does not wait for its end.
+fn begun_of(w: &World, name: &str, which: &[&str]) -> Result<Process> {
+    let words = ["remove-middlebox", "self", "--wait", "--mode", w.mode];
+    let program = Program::new(w.fleet.dyscoctl_path())
+        .args(words)
+        .args(which);
     w.lab.proxy.spawn(program.args(["-o", "json"]).named(name))
 }
 
@@ -110,8 +111,15 @@ fn true_of(ends: &[Ends], fates: &[Fate], said: &HashMap<String, String>) -> Res
     Ok(())
 }
 
-/// Removes the proxy from what still has it, and checks every byte.
+/// Ends a test as [`finish_sessions`] does, and checks that no host has sent a reset.
 fn finish(w: World, group: Group, ends: &[Ends]) -> Result<()> {
+    let w = finish_sessions(w, group, ends)?;
+    w.no_resets()?;
+    w.finish()
+}
+
+/// Removes the proxy from what still has it, and checks every byte.
+fn finish_sessions(w: World, group: Group, ends: &[Ends]) -> Result<World> {
     let fates = w.settle(ends)?;
     let rest = fates.iter().filter(|f| **f == Fate::Tracked).count();
     if rest > 0 {
@@ -124,8 +132,7 @@ fn finish(w: World, group: Group, ends: &[Ends]) -> Result<()> {
     ensure!(kept == 0, "{kept} keep their proxy");
     group.wait_progress(1_000)?;
     all_intact(&group.finish()?)?;
-    w.no_resets()?;
-    w.finish()
+    Ok(w)
 }
 
 /// The bound is checked by the daemon's own times of the beginnings.

@@ -13,16 +13,10 @@ use dysco_runner::rates;
 use serde_json::{Value, json};
 
 use super::report::report;
-use super::words::has_others;
+use super::words::{has_others, is_in};
 use crate::engine::Plane;
 use crate::engine::tuning::end::no_socket;
 pub(super) use words::{Wanted, wanted};
-
-/// Returns the record of a session, if it has services of the packet plane.
-pub(super) fn of(plane: &Plane, s: &Session) -> Option<PacketServices> {
-    let record = plane.agent.packet_services(&s.key)?;
-    (record.created_ns == s.created_ns).then_some(record)
-}
 
 /// Returns the services of a session in words.
 pub(super) fn services(s: &Session, record: &PacketServices) -> Vec<ServiceSpec> {
@@ -72,6 +66,14 @@ pub(super) fn put(plane: &Plane, s: &Session, wanted: &Wanted) -> Result<(), Cau
     };
     let served = plane.agent.serve(&record);
     served.map_err(|error| error.explain().cause())
+}
+
+/// Changes the services of a session that has some.
+pub(super) fn change(plane: &Plane, s: &Session, wanted: &Wanted) {
+    plane.agent.change_packet_services(&PacketServices {
+        key: s.key,
+        ..wanted.record(s.life.opened_here != 0)
+    });
 }
 
 /// Takes a session's services out. Returns the report.
@@ -144,7 +146,7 @@ pub(super) fn call(
             });
         }
     }
-    let record = plane.agent.packet_services(&s.key);
+    let record = plane.agent.packet_services(s);
     let record = record.ok_or_else(|| Cause::new("it has ended"))?;
     let [up, down] = in_words(&record, opened_here);
     Ok(json!({"up": up, "down": down, "drops": record.timed == 0}))

@@ -93,6 +93,35 @@ impl Wanted {
         }
     }
 
+    /// Returns these services and others.
+    ///
+    /// # Errors
+    /// If a service is among both.
+    pub fn and(&self, others: &Wanted) -> Result<Wanted, Cause> {
+        let [mine, theirs] = [self, others].map(Wanted::services);
+        let twice = theirs
+            .iter()
+            .find(|one| mine.iter().any(|has| has.name == one.name));
+        if let Some(twice) = twice {
+            return Err(super::is_in(&twice.name));
+        }
+        Ok(Wanted {
+            count: self.count | others.count,
+            delay: self.delay.or(others.delay),
+            rates: self.rates.or(others.rates),
+        })
+    }
+
+    /// Returns these services without those that have these names.
+    pub fn without(&self, names: &[String]) -> Wanted {
+        let stays = |name: &str| names.iter().all(|out| out != name);
+        Wanted {
+            count: self.count && stays("count"),
+            delay: self.delay.filter(|_| stays("latency")),
+            rates: self.rates.filter(|_| stays("shape")),
+        }
+    }
+
     /// Returns the record of these services, without a session.
     pub fn record(&self, opened_here: bool) -> PacketServices {
         let bit = |has: bool, bit| if has { bit } else { 0 };
@@ -201,6 +230,20 @@ mod tests {
             let printed: Vec<_> = wanted.services().iter().map(ToString::to_string).collect();
             assert_eq!(printed, words);
         }
+    }
+
+    #[test]
+    fn services_come_and_leave_one_by_one() {
+        let count = of(&["count=plane=packet"]).unwrap().unwrap();
+        let shape = of(&["shape=rate=20M,plane=packet"]).unwrap().unwrap();
+        let both = count.and(&shape).unwrap();
+        assert_eq!(both.services().len(), 2);
+        let twice = both.and(&shape).unwrap_err();
+        assert_eq!(twice.why, "shape is in it already");
+        assert_eq!(both.without(&["count".into()]), shape);
+        assert_eq!(both.without(&["latency".into()]), both);
+        let none = both.without(&["shape".into(), "count".into()]);
+        assert_eq!(none, Wanted::default());
     }
 
     #[test]

@@ -144,6 +144,8 @@ impl Services {
         one.silent = silent;
         one.stage = Stage::Invited;
         one.paired = Some(Paired::new(pair, s.key.remote().ip(), false, secret, token));
+        // The operator there has decided anew.
+        self.resting.remove(&slot);
         self.sessions.insert(slot, one);
         self.pairs.insert(pair, slot);
         Ok(())
@@ -301,11 +303,13 @@ impl Services {
                 self.refuse(plane, slot, cause);
             }
             Stage::Invited if asks && due => self.say_invite(plane, slot),
+            Stage::In => self.wait_for_alteration(plane, slot),
             _ => {}
         }
     }
 
-    /// A host is not reachable: sessions that wait for its answer do not get their services.
+    /// A host is not reachable: sessions that wait for its answer do not get their services, or keep
+    /// those that they have.
     pub(in crate::engine) fn peer_gone(
         &mut self,
         plane: &mut Plane,
@@ -313,16 +317,22 @@ impl Services {
         why: &dyn std::fmt::Display,
     ) {
         let waits = |one: &Serviced| {
-            let paired = one.paired.as_ref();
-            one.stage == Stage::Invited && paired.is_some_and(|pair| pair.asks && pair.peer == peer)
+            let paired = one.paired.as_ref().filter(|pair| pair.peer == peer);
+            paired.is_some_and(|pair| {
+                pair.asks && one.stage == Stage::Invited || pair.asked.is_some()
+            })
         };
         let slots = self.sessions.iter().filter(|(_, one)| waits(one));
-        let slots: Vec<u32> = slots.map(|(slot, _)| *slot).collect();
-        for slot in slots {
+        let slots: Vec<(u32, Stage)> = slots.map(|(slot, one)| (*slot, one.stage)).collect();
+        for (slot, stage) in slots {
             let cause = Cause::new(format!(
-                "these services need dyscod on the host of its other end, which is not reachable: {why}"
-            ));
-            self.refuse(plane, slot, cause.hint("run dyscod there as well"));
+                "services at both ends need dyscod on the host of its other end, which is not reachable: {why}"
+            ))
+            .hint("run dyscod there as well");
+            match stage {
+                Stage::Invited => self.refuse(plane, slot, cause),
+                _ => self.give_up(plane, slot, cause),
+            }
         }
     }
 }

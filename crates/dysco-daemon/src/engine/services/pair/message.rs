@@ -90,6 +90,8 @@ impl Services {
                 self.step(plane, slot);
             }
             Content::Abort(cause) => self.aborted(plane, slot, cause),
+            Content::Alter(wanted) => self.alter(plane, slot, &wanted),
+            Content::Altered(secret, result) => self.altered(plane, slot, secret, result),
         }
     }
 
@@ -141,6 +143,11 @@ fn unknown(plane: &Plane, incoming: &Incoming, pair: PairId, content: &Content) 
             let why = "the host of the other end no longer knows these services: the session has \
                        ended there, or they were given up";
             Content::Abort(why.into())
+        }
+        // The other services stay there.
+        Content::Alter(wanted) => {
+            let why = "the host of its other end no longer knows its services";
+            Content::Altered(wanted.secret, Err(why.into()))
         }
         _ => return,
     };

@@ -4,6 +4,7 @@
 //! Nothing of the session changes before both handlers have it. From then on each host alone
 //! decides the cutoff of what its end sends, and tells the other one.
 
+mod alter;
 mod invite;
 mod message;
 mod progress;
@@ -19,6 +20,7 @@ use dysco_runner::protocol::{self, End, PairName};
 
 use super::{Serviced, Services, Stage};
 use crate::engine::Plane;
+use alter::{Asked, Expected};
 pub(super) use tunnel::Door;
 
 /// Time after which a message is repeated that was not answered.
@@ -53,6 +55,10 @@ pub(super) struct Paired {
     told_out: bool,
     /// No data passes the other handler any more.
     out: bool,
+    /// A change of some services that the other host was asked for, and has not answered.
+    asked: Option<Asked>,
+    /// The last change of some services that the other host has asked for.
+    expected: Option<Expected>,
     /// Time of the next repetition.
     repeat: Instant,
 }
@@ -73,6 +79,8 @@ impl Paired {
             done: None,
             told_out: false,
             out: false,
+            asked: None,
+            expected: None,
             repeat: Instant::now() + REPEAT,
         }
     }
@@ -92,6 +100,11 @@ impl Paired {
             beyond: if opened_here { End::Other } else { End::Opener },
             secret: self.secret.0,
         }
+    }
+
+    /// Returns true if this host has asked the other one.
+    pub fn asks(&self) -> bool {
+        self.asks
     }
 
     /// Takes the connection to the other handler.
@@ -114,7 +127,7 @@ impl Serviced {
     pub(super) fn waits_for_peer(&self) -> bool {
         self.paired.as_ref().is_some_and(|pair| match self.stage {
             Stage::Invited | Stage::Accepted(..) => true,
-            Stage::In => pair.done != Some(Change::Enter),
+            Stage::In => pair.done != Some(Change::Enter) || pair.asked.is_some(),
             _ => false,
         })
     }

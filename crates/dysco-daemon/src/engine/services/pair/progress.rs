@@ -112,6 +112,14 @@ impl Services {
         }
     }
 
+    /// The last service at both ends has left by itself, so that the halves no longer fit.
+    pub(in crate::engine::services) fn half_left(&mut self, plane: &mut Plane, slot: u32) {
+        let stage = self.sessions.get(&slot).map(|one| one.stage);
+        if matches!(stage, Some(Stage::Entering | Stage::In)) {
+            self.end_session(plane, slot, "its services have left at one end alone");
+        }
+    }
+
     /// True if both hosts may forget a session whose services have left.
     pub(in crate::engine::services) fn may_forget(&self, slot: u32) -> bool {
         let one = self.sessions.get(&slot);
