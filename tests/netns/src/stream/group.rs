@@ -122,12 +122,22 @@ impl Group {
         self.phase.send_replace(Phase::Stopping);
     }
 
+    /// Stops all sending until [`Group::run`] is called.
+    pub fn pause(&self) {
+        self.phase.send_replace(Phase::Resting);
+    }
+
+    /// Stops all sending until [`Group::run`] is called.
+    pub fn pause(&self) {
+        self.phase.send_replace(Phase::Resting);
+    }
+
     /// Stops all sending, and waits until all data has arrived. It is needed before the end of
     /// sessions that HAProxy still relays: version 2.6 occasionally breaks off a session whose
     /// client closes while HAProxy holds data of it (about one of a thousand on busy processors),
     /// spliced or not, without any `dyscod`.
     pub fn rest(&self) -> Result<()> {
-        self.phase.send_replace(Phase::Resting);
+        self.pause();
         let on_their_way = || {
             let sides = [Side::Client, Side::Server];
             let arrived = |s: &&Session| sides.iter().all(|side| s.shared.has_arrived(*side));

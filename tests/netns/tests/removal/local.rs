@@ -270,9 +270,18 @@ fn a_client_behind_a_nat_has_no_room() -> Result<()> {
     wait::until("the proxy to hold enough", LIMIT, || {
         (held(&w).ok()? > 500_000).then_some(())
     })?;
+    // The server must have room to send after the cutover, however long the removal takes.
+    group.pause();
     let words = ["remove-middlebox", "self", "--all", "--wait", "-o", "json"];
     let removal = Program::new(w.fleet.dyscoctl_path()).args(words);
     let removal = w.lab.proxy.spawn(removal.named("removal"))?;
+    wait::until("the cutover", LIMIT, || {
+        let sessions = w.sessions(Role::Proxy).ok()?;
+        let cut = |s: &Value| s["state"] == "two-paths";
+        sessions.iter().any(cut).then_some(())
+    })
+    .with_context(|| w.state())?;
+    group.run();
     let beyond = |w: &World| {
         let counters = w.counters(Role::Proxy).ok()?;
         counters["dropped_beyond_window_in_two_paths"].as_u64()

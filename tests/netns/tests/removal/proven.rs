@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::world::{SERVER_PORT, World};
 use anyhow::{Context, Result, ensure};
-use dysco_netns::stream::{Plan, Reading, Side, all_intact};
+use dysco_netns::stream::{Close, Plan, Reading, Side, all_intact};
 use dysco_netns::{Family, Lab, Role, echo, relays, wait};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -26,7 +26,9 @@ fn a_buffer_that_is_always_full_proves_nothing() -> Result<()> {
     let mut w = World::new(Lab::builder("full"), Family::V4)?;
     let to = Role::Server.at(Family::V4, SERVER_PORT);
     let relay = relays::nginx_stream(&w.lab.proxy, Role::Proxy.at(Family::V4, PORT), to)?;
-    let group = w.open_at(PORT, 1, &Plan::default())?;
+    // The relay must get its share of the processors, or it never comes to rest.
+    let plan = Plan::paced(2_000_000, Close::First(Side::Client));
+    let group = w.open_at(PORT, 1, &plan)?;
     group.set_reading(Side::Server, Reading::Slow(600_000));
     group.run();
     group.wait_progress(1 << 20)?;
