@@ -13,7 +13,7 @@ use crate::plan::{HostPlan, PROXY_PORT, Plan, address};
 use crate::world::{World, interfaces};
 
 /// All daemons of a plan.
-pub struct Daemons {
+pub(crate) struct Daemons {
     /// Keys of the daemons, and `dyscoctl`.
     pub fleet: Fleet,
     all: BTreeMap<u8, Mutex<Daemon>>,
@@ -32,7 +32,7 @@ struct Daemon {
 
 impl Daemons {
     /// Starts all daemons and waits until they answer.
-    pub fn start(world: &World, plan: &Plan, dir: &Path) -> Result<Daemons> {
+    pub(crate) fn start(world: &World, plan: &Plan, dir: &Path) -> Result<Daemons> {
         let dyscod = built("dyscod")?;
         let programs = dyscod.parent().unwrap_or(Path::new("."));
         let fleet = Fleet::in_folder(dir.join("pki"), &world.router, programs)?.with_faults();
@@ -70,7 +70,7 @@ impl Daemons {
     }
 
     /// Numbers of the hosts whose daemons run.
-    pub fn hosts(&self) -> impl Iterator<Item = u8> + '_ {
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = u8> + '_ {
         let runs = |daemon: &Mutex<Daemon>| lock(daemon).process.is_some();
         let all = self.all.iter().filter(move |(_, daemon)| runs(daemon));
         all.map(|(number, _)| *number)
@@ -90,7 +90,7 @@ impl Daemons {
     }
 
     /// Kills a daemon. [`Daemons::tend`] starts it again after this delay, or never.
-    pub fn kill(&self, number: u8, back: Option<Duration>) -> bool {
+    pub(crate) fn kill(&self, number: u8, back: Option<Duration>) -> bool {
         let Some(daemon) = self.all.get(&number) else {
             return false;
         };
@@ -104,7 +104,7 @@ impl Daemons {
 
     /// Makes a daemon fail at a step. If the daemon dies there, it is started again after this
     /// delay.
-    pub fn set_fault(
+    pub(crate) fn set_fault(
         &self,
         world: &World,
         number: u8,
@@ -122,7 +122,7 @@ impl Daemons {
     }
 
     /// Restarts the daemons that are due. Returns descriptions of the failures.
-    pub fn tend(&self, world: &World) -> Vec<String> {
+    pub(crate) fn tend(&self, world: &World) -> Vec<String> {
         let mut wrong = Vec::new();
         for (number, daemon) in &self.all {
             if let Err(error) = self.tend_one(world, *number, daemon) {
@@ -157,7 +157,7 @@ impl Daemons {
     }
 
     /// Restarts all daemons that are down, and removes all faults.
-    pub fn settle(&self, world: &World) -> Vec<String> {
+    pub(crate) fn settle(&self, world: &World) -> Vec<String> {
         let mut wrong = Vec::new();
         for (number, daemon) in &self.all {
             let checked = world
@@ -172,7 +172,7 @@ impl Daemons {
     }
 
     /// Texts of panics in the daemons' logs.
-    pub fn panics(&self, world: &World) -> Vec<String> {
+    pub(crate) fn panics(&self, world: &World) -> Vec<String> {
         let logs = self.all.keys().filter_map(|number| {
             let file = world.host(*number).ok()?.dir().join("dyscod.log");
             Some((number, std::fs::read_to_string(file).ok()?))
@@ -188,7 +188,7 @@ impl Daemons {
 
     /// Stops all daemons. Returns the daemons that did not stop, and the pins that did not exist at
     /// the start.
-    pub fn stop(self, world: &World) -> Vec<String> {
+    pub(crate) fn stop(self, world: &World) -> Vec<String> {
         let mut left = Vec::new();
         for (number, daemon) in self.all {
             let mut daemon = daemon.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -28,17 +28,17 @@ const CONTROLS: usize = 4;
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Prevents further runs from beginning.
-pub fn interrupt() {
+pub(crate) fn interrupt() {
     INTERRUPTED.store(true, Ordering::SeqCst);
 }
 
 /// True if [`interrupt`] was called.
-pub fn is_interrupted() -> bool {
+pub(crate) fn is_interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
 }
 
 /// Runner of plans, with a folder for the files of runs.
-pub struct Driver {
+pub(crate) struct Driver {
     dir: PathBuf,
     /// Number of seconds that entries of ended sessions may remain.
     patience: u64,
@@ -46,7 +46,7 @@ pub struct Driver {
 }
 
 /// A plan's run with Dysco, and its faults.
-pub struct Judged {
+pub(crate) struct Judged {
     /// The run of the plan.
     pub run: Run,
     /// Faults of the run.
@@ -59,7 +59,7 @@ pub struct Judged {
 
 impl Driver {
     /// Creates a driver that keeps the files of runs in this folder.
-    pub fn new(dir: &Path, patience: u64) -> Driver {
+    pub(crate) fn new(dir: &Path, patience: u64) -> Driver {
         Driver {
             dir: dir.into(),
             patience,
@@ -68,7 +68,7 @@ impl Driver {
     }
 
     /// Runs a plan, and its controls if they are needed.
-    pub fn judge(&self, plan: &Plan) -> Result<Judged> {
+    pub(crate) fn judge(&self, plan: &Plan) -> Result<Judged> {
         let (run, dir) = self.run(plan)?;
         let controls = self.controls(plan, &run)?;
         let mut findings = judge(plan, &run, &controls);
@@ -115,14 +115,14 @@ impl Driver {
     }
 
     /// Runs a plan without Dysco.
-    pub fn control(&self, plan: &Plan, undisturbed: bool) -> Result<Run> {
+    pub(crate) fn control(&self, plan: &Plan, undisturbed: bool) -> Result<Run> {
         let (run, dir) = self.run(&plan.control(undisturbed))?;
         let _ = fs::remove_dir_all(dir);
         Ok(run)
     }
 
     /// Runs a plan in a separate process. The caller removes the run's folder.
-    pub fn run(&self, plan: &Plan) -> Result<(Run, PathBuf)> {
+    pub(crate) fn run(&self, plan: &Plan) -> Result<(Run, PathBuf)> {
         ensure!(!is_interrupted(), "interrupted");
         let number = {
             let mut count = self.count.lock().unwrap_or_else(|p| p.into_inner());
@@ -207,13 +207,13 @@ fn marked(dir: &Path) -> Vec<String> {
 }
 
 /// Writes a value as JSON.
-pub fn write<T: serde::Serialize>(file: &Path, what: &T) -> Result<()> {
+pub(crate) fn write<T: serde::Serialize>(file: &Path, what: &T) -> Result<()> {
     let text = serde_json::to_string_pretty(what).context("failed to write JSON")?;
     fs::write(file, text).with_context(|| format!("failed to write {}", file.display()))
 }
 
 /// Reads a value from a JSON file.
-pub fn read<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T> {
+pub(crate) fn read<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T> {
     let text =
         fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))?;
     serde_json::from_str(&text).with_context(|| format!("failed to read {}", file.display()))

@@ -32,7 +32,7 @@ const TICK: Duration = Duration::from_millis(5);
 
 /// Result of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SessionRun {
+pub(crate) struct SessionRun {
     /// Number of the session.
     pub id: u64,
     /// The client's end, if the session was opened.
@@ -53,7 +53,7 @@ impl SessionRun {
 
 /// Result of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Run {
+pub(crate) struct Run {
     /// Sessions of the plan.
     pub sessions: Vec<SessionRun>,
     /// Operations of the plan.
@@ -80,7 +80,7 @@ struct Stage<'a> {
 
 /// Runs a plan, and writes files to `dir`. `patience` is the number of seconds for which remains of
 /// sessions may persist.
-pub fn execute(plan: &Plan, dir: &Path, patience: u64) -> Result<Run> {
+pub(crate) fn execute(plan: &Plan, dir: &Path, patience: u64) -> Result<Run> {
     let world = World::build(plan, dir)?;
     let mut wires = Vec::new();
     for b in plan.boxes.iter().filter(|b| b.from_ms == 0) {
@@ -282,18 +282,18 @@ impl Stage<'_> {
 
 impl Run {
     /// Number of session changes by commands. A session counts once for each change.
-    pub fn changes(&self) -> usize {
+    pub(crate) fn changes(&self) -> usize {
         self.operations.iter().map(|o| o.changed().count()).sum()
     }
 
     /// Number of bytes that were received and checked.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let ends = self.sessions.iter().flat_map(|s| &s.ends);
         ends.map(|end| end.received).sum()
     }
 
     /// Result of a session, by its number.
-    pub fn session(&self, id: u64) -> Option<&SessionRun> {
+    pub(crate) fn session(&self, id: u64) -> Option<&SessionRun> {
         self.sessions.iter().find(|s| s.id == id)
     }
 }

@@ -18,7 +18,7 @@ const SEEN_MS: u64 = 1_000;
 /// Kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub(crate) enum Kind {
     /// An end received a byte that the other end did not send at that place.
     WrongBytes,
     /// A command reported `removed` for a session that makes no progress or still passes its proxy.
@@ -35,7 +35,7 @@ pub enum Kind {
 
 /// A fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// Kind of the fault.
     pub kind: Kind,
     /// Session with the fault.
@@ -46,7 +46,7 @@ pub struct Finding {
 
 /// Runs of the same plan without Dysco.
 #[derive(Clone, Debug, Default)]
-pub struct Controls {
+pub(crate) struct Controls {
     /// Runs with the kills of proxies.
     pub with_kills: Vec<Run>,
     /// Runs without these kills, for comparison with a session that its proxy has left.
@@ -122,7 +122,7 @@ fn troubles(session: &SessionRun, asleep_ms: u64) -> Vec<Trouble> {
 }
 
 /// True if the run has a fault that one more control might excuse.
-pub fn needs_controls(plan: &Plan, run: &Run, controls: &Controls) -> bool {
+pub(crate) fn needs_controls(plan: &Plan, run: &Run, controls: &Controls) -> bool {
     let by_session = |s: &SessionPlan| {
         let seen = run.session(s.id)?;
         Some(of_session(plan, s, seen, run, controls))
@@ -134,7 +134,7 @@ pub fn needs_controls(plan: &Plan, run: &Run, controls: &Controls) -> bool {
 }
 
 /// Number of sessions with a fault that Dysco did not cause.
-pub fn excused(plan: &Plan, run: &Run, controls: &Controls) -> u64 {
+pub(crate) fn excused(plan: &Plan, run: &Run, controls: &Controls) -> u64 {
     let all = plan
         .sessions
         .iter()
@@ -147,7 +147,7 @@ pub fn excused(plan: &Plan, run: &Run, controls: &Controls) -> u64 {
 }
 
 /// Returns all faults of a run, after comparison with its controls.
-pub fn judge(plan: &Plan, run: &Run, controls: &Controls) -> Vec<Finding> {
+pub(crate) fn judge(plan: &Plan, run: &Run, controls: &Controls) -> Vec<Finding> {
     let mut findings = Vec::new();
     for session in &plan.sessions {
         let Some(seen) = run.session(session.id) else {

@@ -15,11 +15,11 @@ use crate::plan::{Kill, Plan, Victim};
 use crate::world::World;
 
 /// Running proxies, by their hosts.
-pub type Proxies = Mutex<BTreeMap<u8, Process>>;
+pub(crate) type Proxies = Mutex<BTreeMap<u8, Process>>;
 
 /// A kill that was carried out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct KillRun {
+pub(crate) struct KillRun {
     /// Victim of the kill.
     pub victim: Victim,
     /// Time of the kill, in milliseconds since the start of the sessions.
@@ -29,7 +29,7 @@ pub struct KillRun {
 }
 
 /// Kills a victim. A link that was cut is restored before this function returns.
-pub fn strike(
+pub(crate) fn strike(
     world: &World,
     plan: &Plan,
     daemons: Option<&Daemons>,

@@ -17,13 +17,17 @@ const LIMIT: Duration = Duration::from_secs(6);
 const LATE: u64 = 125;
 /// Number of seconds for which entries may stay after a kill. The hosts there may not have received
 /// the end of a session: a timer of four minutes and a look at the sockets collect it.
-pub const KILLED: u64 = 280;
+pub(crate) const KILLED: u64 = 280;
 /// Interval between two looks.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Lists entries and ports of sessions that have ended, after `patience` seconds, or after `killed`
 /// seconds if that is more.
-pub fn entries(world: &World, daemons: &Daemons, (patience, killed): (u64, u64)) -> Vec<String> {
+pub(crate) fn entries(
+    world: &World,
+    daemons: &Daemons,
+    (patience, killed): (u64, u64),
+) -> Vec<String> {
     let limit = Duration::from_secs(patience.max(killed));
     let begun = Instant::now();
     loop {
@@ -69,7 +73,7 @@ fn listings(listed: &Value, late: bool) -> impl Iterator<Item = String> + '_ {
 }
 
 /// Processes on hosts whose programs have all been ended, after killed processes are gone.
-pub fn processes(world: &World) -> Vec<String> {
+pub(crate) fn processes(world: &World) -> Vec<String> {
     let begun = Instant::now();
     loop {
         let hosts = world.hosts.values().chain([&world.router]);
@@ -82,7 +86,7 @@ pub fn processes(world: &World) -> Vec<String> {
 }
 
 /// Remote ends of a host's established sockets, from the kernel's own table.
-pub fn established(host: &Host) -> Vec<SocketAddr> {
+pub(crate) fn established(host: &Host) -> Vec<SocketAddr> {
     host.run(|| {
         let tables = ["tcp", "tcp6"].into_iter();
         let text = tables.map(|t| std::fs::read_to_string(format!("/proc/thread-self/net/{t}")));

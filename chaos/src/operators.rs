@@ -23,7 +23,7 @@ const DRAIN: &str = "5s";
 
 /// Result of a command for one session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Reported {
+pub(crate) struct Reported {
     /// The end that opened the session, if it is known.
     pub local: SocketAddr,
     /// The other end of the session.
@@ -38,7 +38,7 @@ pub struct Reported {
 
 /// A command that was run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OperationRun {
+pub(crate) struct OperationRun {
     /// The requested operation.
     pub operation: Operation,
     /// Time at which the command began, in milliseconds since the start of the sessions.
@@ -59,7 +59,7 @@ pub struct OperationRun {
 
 impl OperationRun {
     /// Sessions that the command changed.
-    pub fn changed(&self) -> impl Iterator<Item = &Reported> {
+    pub(crate) fn changed(&self) -> impl Iterator<Item = &Reported> {
         let changes =
             |t: &&Reported| matches!(t.outcome.as_str(), "removed" | "changed" | "put" | "taken");
         let dry = matches!(self.operation.ask, Ask::Remove { dry_run: true, .. });
@@ -68,7 +68,12 @@ impl OperationRun {
 }
 
 /// Runs a command to its end.
-pub fn run(fleet: &Fleet, host: &Host, operation: &Operation, start: Instant) -> OperationRun {
+pub(crate) fn run(
+    fleet: &Fleet,
+    host: &Host,
+    operation: &Operation,
+    start: Instant,
+) -> OperationRun {
     let began_ms = start.elapsed().as_millis() as u64;
     let ran = match operation.cancel_ms {
         Some(ms) => cancelled(fleet, host, operation, ms),

@@ -8,18 +8,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
-pub use acts::{Ask, Kill, Mode, Operation, Victim};
-pub use draw::draw;
-pub use traffic::{ProxyKind, ProxyPlan, SessionKind, SessionPlan, Side};
+pub(crate) use acts::{Ask, Kill, Mode, Operation, Victim};
+pub(crate) use draw::draw;
+pub(crate) use traffic::{ProxyKind, ProxyPlan, SessionKind, SessionPlan, Side};
 
 /// Port on which servers listen.
-pub const SERVER_PORT: u16 = 9000;
+pub(crate) const SERVER_PORT: u16 = 9000;
 /// Port on which proxies listen.
-pub const PROXY_PORT: u16 = 8080;
+pub(crate) const PROXY_PORT: u16 = 8080;
 
 /// All decisions that follow from a seed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Seed from which the plan was drawn. It also determines the effects of boxes on single
     /// packets.
     pub seed: u64,
@@ -42,7 +42,7 @@ pub struct Plan {
 /// Role of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub(crate) enum Part {
     /// Opens sessions.
     Client,
     /// Runs a proxy.
@@ -56,7 +56,7 @@ pub enum Part {
 /// Link between a host and the router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Link {
+pub(crate) enum Link {
     /// A veth pair.
     Veth,
     /// A veth pair whose near end is a port of a bridge. The bridge has the address.
@@ -71,7 +71,7 @@ pub enum Link {
 
 /// One host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct HostPlan {
+pub(crate) struct HostPlan {
     /// Number of the host. Its addresses follow from it.
     pub number: u8,
     /// Role of the host.
@@ -88,18 +88,18 @@ pub struct HostPlan {
 
 impl HostPlan {
     /// Returns the host's name.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("h{}", self.number)
     }
 }
 
 /// Returns the address of a host.
-pub fn address(number: u8, v6: bool) -> IpAddr {
+pub(crate) fn address(number: u8, v6: bool) -> IpAddr {
     own(number, v6, 1)
 }
 
 /// Returns the address of the router on a host's link.
-pub fn gateway(number: u8, v6: bool) -> IpAddr {
+pub(crate) fn gateway(number: u8, v6: bool) -> IpAddr {
     own(number, v6, 254)
 }
 
@@ -113,7 +113,7 @@ fn own(number: u8, v6: bool, last: u8) -> IpAddr {
 /// Position of a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub(crate) enum Place {
     /// At the router, between two hosts, in both directions.
     Path {
         /// One of the two hosts.
@@ -130,7 +130,7 @@ pub enum Place {
 
 impl Place {
     /// True if packets that pass one position pass the other.
-    pub fn is_same(self, other: Place) -> bool {
+    pub(crate) fn is_same(self, other: Place) -> bool {
         match (self, other) {
             (Place::Path { from, to }, Place::Path { from: a, to: b }) => {
                 (from, to) == (a, b) || (from, to) == (b, a)
@@ -145,7 +145,7 @@ impl Place {
 /// Effect of a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum BoxKind {
+pub(crate) enum BoxKind {
     /// Answers SYNs with a reset.
     RejectByReset,
     /// Answers SYNs with an ICMP error.
@@ -214,7 +214,7 @@ pub enum BoxKind {
 
 /// One box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BoxPlan {
+pub(crate) struct BoxPlan {
     /// Number of the box, for its device and its rules.
     pub number: u8,
     /// Time at which the box begins to work, in milliseconds.
@@ -227,7 +227,7 @@ pub struct BoxPlan {
 
 impl Plan {
     /// True if a link of the plan may be down at this time, in milliseconds.
-    pub fn cuts_link_before(&self, ms: u64) -> bool {
+    pub(crate) fn cuts_link_before(&self, ms: u64) -> bool {
         let cuts = |victim: &Victim| matches!(victim, Victim::Host { .. } | Victim::Link { .. });
         self.kills
             .iter()
@@ -235,18 +235,18 @@ impl Plan {
     }
 
     /// Returns a host of the plan.
-    pub fn host(&self, number: u8) -> Option<&HostPlan> {
+    pub(crate) fn host(&self, number: u8) -> Option<&HostPlan> {
         self.hosts.iter().find(|h| h.number == number)
     }
 
     /// Returns the proxy of a host.
-    pub fn proxy(&self, host: u8) -> Option<&ProxyPlan> {
+    pub(crate) fn proxy(&self, host: u8) -> Option<&ProxyPlan> {
         self.proxies.iter().find(|p| p.host == host)
     }
 
     /// Returns the same plan without Dysco: no daemon, no operation. With `undisturbed`, no proxy
     /// is killed either.
-    pub fn control(&self, undisturbed: bool) -> Plan {
+    pub(crate) fn control(&self, undisturbed: bool) -> Plan {
         let mut control = self.clone();
         control.operations.clear();
         control.hosts.iter_mut().for_each(|h| h.daemon = false);

@@ -8,7 +8,7 @@ use dysco_netns::{Host, Process, Program, relays};
 use crate::plan::{ProxyKind, ProxyPlan};
 
 /// Starts a proxy and waits until it listens. Without a fleet no shim is loaded.
-pub fn start(host: &Host, plan: &ProxyPlan, fleet: Option<&Fleet>) -> Result<Process> {
+pub(crate) fn start(host: &Host, plan: &ProxyPlan, fleet: Option<&Fleet>) -> Result<Process> {
     let shim = fleet.filter(|_| plan.shim);
     let wrap = |program: Program| match shim {
         Some(fleet) => fleet.under_shim(program),

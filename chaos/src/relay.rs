@@ -11,11 +11,11 @@ use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 
 /// Bits that are inverted in a rewritten byte.
-pub const TURNED: u8 = 0x5a;
+pub(crate) const TURNED: u8 = 0x5a;
 
 /// What a relay does.
 #[derive(Debug, clap::Args)]
-pub struct Relay {
+pub(crate) struct Relay {
     /// Where it listens
     listen: SocketAddr,
     /// Where it connects to
@@ -30,7 +30,7 @@ pub struct Relay {
 
 impl Relay {
     /// Serves until it is killed.
-    pub fn run(self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<()> {
         let listener = TcpListener::bind(self.listen)
             .with_context(|| format!("failed to listen on {}", self.listen))?;
         let (to, buffer, rewrite) = (self.to, self.buffer, self.rewrite);

@@ -10,7 +10,7 @@ use crate::plan::Plan;
 
 /// Summary of all runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// Number of plans that were run.
     pub seeds: u64,
     /// Number of sessions that were opened.
@@ -44,7 +44,7 @@ pub struct Report {
 
 impl Report {
     /// Adds a run to the summary.
-    pub fn add(&mut self, seed: u64, run: &Run, findings: &[Finding], excused: u64) {
+    pub(crate) fn add(&mut self, seed: u64, run: &Run, findings: &[Finding], excused: u64) {
         self.seeds += 1;
         self.excused += excused;
         self.sessions += run.sessions.iter().filter(|s| s.local.is_some()).count() as u64;
@@ -71,14 +71,14 @@ impl Report {
     }
 
     /// True if no fault was found.
-    pub fn is_clean(&self) -> bool {
+    pub(crate) fn is_clean(&self) -> bool {
         let found = [self.wrong_bytes, self.false_removed, self.lost_sessions];
         let rest = [self.stalls, self.leftovers, self.broken, self.not_run];
         found.iter().chain(&rest).all(|n| *n == 0)
     }
 
     /// Returns the summary as text.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let Report {
             seeds,
             sessions,
@@ -107,7 +107,7 @@ impl Report {
 }
 
 /// Returns the line of a seed.
-pub fn line(plan: &Plan, run: &Run, findings: &[Finding], excused: u64) -> String {
+pub(crate) fn line(plan: &Plan, run: &Run, findings: &[Finding], excused: u64) -> String {
     let opened = run.sessions.iter().filter(|s| s.local.is_some()).count();
     let reported = if findings.is_empty() {
         "nothing found"
@@ -130,7 +130,7 @@ pub fn line(plan: &Plan, run: &Run, findings: &[Finding], excused: u64) -> Strin
 }
 
 /// Returns lines with the results of each command: the outcomes of sessions, and their reasons.
-pub fn reported(run: &Run) -> String {
+pub(crate) fn reported(run: &Run) -> String {
     let mut text = String::new();
     for operation in &run.operations {
         let mut outcomes: BTreeMap<(&str, &str), usize> = BTreeMap::new();
@@ -154,7 +154,7 @@ pub fn reported(run: &Run) -> String {
 }
 
 /// Returns the line of a finding.
-pub fn finding(finding: &Finding) -> String {
+pub(crate) fn finding(finding: &Finding) -> String {
     format!("  {:?}: {}", finding.kind, finding.what)
 }
 

@@ -2,18 +2,18 @@
 
 /// A generator (splitmix64).
 #[derive(Clone, Debug)]
-pub struct Rng {
+pub(crate) struct Rng {
     state: u64,
 }
 
 impl Rng {
     /// Creates the generator of a seed.
-    pub fn new(seed: u64) -> Rng {
+    pub(crate) fn new(seed: u64) -> Rng {
         Rng { state: seed }
     }
 
     /// Returns the next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let x = self.state;
         let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -22,23 +22,23 @@ impl Rng {
     }
 
     /// Returns a number that is at least `low` and less than `high`.
-    pub fn range(&mut self, low: u64, high: u64) -> u64 {
+    pub(crate) fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low).max(1)
     }
 
     /// Returns true with a probability of `percent` per cent.
-    pub fn percent(&mut self, percent: u64) -> bool {
+    pub(crate) fn percent(&mut self, percent: u64) -> bool {
         self.range(0, 100) < percent
     }
 
     /// Returns a random element, or `None` if there is none.
-    pub fn pick<T: Clone>(&mut self, all: &[T]) -> Option<T> {
+    pub(crate) fn pick<T: Clone>(&mut self, all: &[T]) -> Option<T> {
         let at = self.range(0, all.len().max(1) as u64) as usize;
         all.get(at).cloned()
     }
 
     /// Returns a random element of an array, which must not be empty.
-    pub fn one<T: Clone, const N: usize>(&mut self, all: [T; N]) -> T {
+    pub(crate) fn one<T: Clone, const N: usize>(&mut self, all: [T; N]) -> T {
         all[self.range(0, N as u64) as usize].clone()
     }
 }

@@ -25,7 +25,7 @@ const CHANCES: usize = 3;
 
 /// What to run.
 #[derive(Debug, Args)]
-pub struct Seeds {
+pub(crate) struct Seeds {
     /// Begin no seed after so many seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -77,7 +77,7 @@ struct Shared<'a> {
 
 impl Seeds {
     /// Runs the seeds.
-    pub fn run(self) -> Result<ExitCode> {
+    pub(crate) fn run(self) -> Result<ExitCode> {
         if self.show {
             let text = serde_json::to_string_pretty(&self.first()?);
             println!("{}", text.context("failed to write a plan")?);

@@ -4,7 +4,7 @@ use crate::plan::{Place, Plan, Victim};
 
 /// Makes a plan smaller. `fails` returns true if a plan still fails, and is called at most `tries`
 /// times.
-pub fn shrink(plan: Plan, tries: usize, mut fails: impl FnMut(&Plan) -> bool) -> Plan {
+pub(crate) fn shrink(plan: Plan, tries: usize, mut fails: impl FnMut(&Plan) -> bool) -> Plan {
     let mut best = plan;
     let mut left = tries;
     loop {

@@ -17,7 +17,7 @@ const MARK: u64 = 4;
 
 /// A direction without progress although the other end had sent more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stand {
+pub(crate) struct Stand {
     /// Start, in milliseconds since the start of the sessions.
     pub from_ms: u64,
     /// Duration in milliseconds.
@@ -26,7 +26,7 @@ pub struct Stand {
 
 /// Progress of a session at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
+pub(crate) struct Mark {
     /// Time in milliseconds since the start of the sessions.
     pub ms: u64,
     /// Number of bytes that client and server had received.
@@ -37,7 +37,7 @@ pub struct Mark {
 
 /// Observations of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Watched {
+pub(crate) struct Watched {
     /// Longest time without progress of the client's and of the server's received data.
     pub stands: [Stand; 2],
     /// Progress of the session at regular times.
@@ -46,7 +46,7 @@ pub struct Watched {
 
 /// Observations of all sessions, and the longest time for which this program did not run.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Observations in the order of the sessions.
     pub sessions: Vec<Watched>,
     /// Time in milliseconds. Stalls of that length prove nothing.
@@ -54,7 +54,7 @@ pub struct Seen {
 }
 
 /// Watches the sessions until `ended` is set.
-pub fn watch(sessions: &[Arc<Session>], start: Instant, ended: &AtomicBool) -> Seen {
+pub(crate) fn watch(sessions: &[Arc<Session>], start: Instant, ended: &AtomicBool) -> Seen {
     let mut seen = Seen {
         sessions: vec![Watched::default(); sessions.len()],
         asleep_ms: 0,

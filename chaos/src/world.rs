@@ -12,10 +12,10 @@ use crate::plan::{HostPlan, Link, Part, Plan, address, gateway};
 
 /// Prefix of the names of user-space devices at the router. The router's rules have already seen
 /// packets from these devices.
-pub const DEVICE: &str = "box";
+pub(crate) const DEVICE: &str = "box";
 
 /// Hosts that exist.
-pub struct World {
+pub(crate) struct World {
     /// Hosts by number.
     pub hosts: BTreeMap<u8, Arc<Host>>,
     /// Router that joins all hosts.
@@ -26,7 +26,7 @@ pub struct World {
 
 impl World {
     /// Creates the hosts of a plan. Their logs go to folders in `dir`.
-    pub fn build(plan: &Plan, dir: &Path) -> Result<World> {
+    pub(crate) fn build(plan: &Plan, dir: &Path) -> Result<World> {
         let make = |name: &str| Host::new(name, &dir.join(name));
         let router = make("router")?;
         for (key, value) in [
@@ -57,13 +57,13 @@ impl World {
     ///
     /// # Errors
     /// If the plan has no host of this number.
-    pub fn host(&self, number: u8) -> Result<&Arc<Host>> {
+    pub(crate) fn host(&self, number: u8) -> Result<&Arc<Host>> {
         let host = self.hosts.get(&number);
         host.with_context(|| format!("the plan has no host {number}"))
     }
 
     /// Takes a host's link down, or brings it up again.
-    pub fn set_link(&self, plan: &HostPlan, up: bool) -> Result<()> {
+    pub(crate) fn set_link(&self, plan: &HostPlan, up: bool) -> Result<()> {
         // The router's end changes: addresses and routes of the host stay.
         let state = if up { "up" } else { "down" };
         let ports = match plan.link {
@@ -82,7 +82,7 @@ impl World {
 }
 
 /// Returns the interfaces of a host that sessions pass, for the configuration of its `dyscod`.
-pub fn interfaces(plan: &HostPlan) -> Vec<&'static str> {
+pub(crate) fn interfaces(plan: &HostPlan) -> Vec<&'static str> {
     match plan.link {
         Link::Bridge => vec!["br0"],
         Link::TwoUplinks => vec!["eth0", "eth1"],

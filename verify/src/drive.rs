@@ -3,7 +3,7 @@
 use dysco_proto::{Command, Host, HostId, Machine, Message, Reason, Report, Time};
 
 /// Current time. The clock stands still: time passes only when a timer fires.
-pub const NOW: Time = Time::ZERO;
+pub(crate) const NOW: Time = Time::ZERO;
 /// Number of outputs at which a daemon may die. One input produces fewer.
 pub(crate) const OUTPUTS: u8 = 7;
 /// The corresponding number for a host that is both anchors, including the parts of its commands.
@@ -66,7 +66,7 @@ impl<W> Default for Outcome<W> {
 }
 
 /// A host whose engine carries out the commands of its machine.
-pub trait Engine: Host<Outcome = ()> + Sized {
+pub(crate) trait Engine: Host<Outcome = ()> + Sized {
     /// Rule that the host may break.
     type Wrong;
 

@@ -19,7 +19,7 @@ mod anchor;
 mod commands;
 mod engine;
 mod notices;
-pub mod relay;
+pub(crate) mod relay;
 mod rest;
 mod seeded;
 
@@ -168,7 +168,7 @@ impl Hash for Host {
 }
 
 /// Result of one input.
-pub type Outcome = drive::Outcome<Wrong>;
+pub(crate) type Outcome = drive::Outcome<Wrong>;
 
 impl Host {
     /// Creates a host of a chain of `count` hosts, with all sessions open.

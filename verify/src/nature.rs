@@ -46,7 +46,7 @@ impl Nature {
 }
 
 /// Returns the reset that answers a segment that acknowledges `ack`.
-pub fn reset(ack: u32) -> Packet {
+pub(crate) fn reset(ack: u32) -> Packet {
     let seg = Segment {
         seq: ack,
         flags: RST | ACK,

@@ -7,7 +7,7 @@ use dysco_proto::Message;
 use rustc_hash::FxHasher;
 
 /// Returns a name for a state.
-pub fn digest(state: &impl Hash) -> u64 {
+pub(crate) fn digest(state: &impl Hash) -> u64 {
     let mut hasher = FxHasher::default();
     state.hash(&mut hasher);
     // The low bits of this hasher are weak.
@@ -19,21 +19,21 @@ pub fn digest(state: &impl Hash) -> u64 {
 
 /// A host with the name of its state: a step copies and renames only the hosts that it changes.
 #[derive(Clone)]
-pub struct Sealed<H>(Arc<(u64, H)>);
+pub(crate) struct Sealed<H>(Arc<(u64, H)>);
 
 impl<H: Hash + Clone> Sealed<H> {
     /// Computes the name of the host's state.
-    pub fn new(host: H) -> Sealed<H> {
+    pub(crate) fn new(host: H) -> Sealed<H> {
         Sealed(Arc::new((digest(&host), host)))
     }
 
     /// Returns the host.
-    pub fn get(&self) -> &H {
+    pub(crate) fn get(&self) -> &H {
         &self.0.1
     }
 
     /// Changes the host, and recomputes its name.
-    pub fn edit<T>(&mut self, f: impl FnOnce(&mut H) -> T) -> T {
+    pub(crate) fn edit<T>(&mut self, f: impl FnOnce(&mut H) -> T) -> T {
         let (name, host) = Arc::make_mut(&mut self.0);
         let result = f(host);
         *name = digest(host);
@@ -73,10 +73,10 @@ impl std::fmt::Display for Letter {
 }
 
 /// Messages in flight, without an order of delivery: they are sorted by their names.
-pub type Net = Vec<Arc<Letter>>;
+pub(crate) type Net = Vec<Arc<Letter>>;
 
 /// Puts a message in flight. An equal message in flight is the same message.
-pub fn post(net: &mut Net, from: usize, to: usize, message: Message) {
+pub(crate) fn post(net: &mut Net, from: usize, to: usize, message: Message) {
     let name = digest(&(from, to, &message));
     if let Err(at) = net.binary_search_by_key(&name, |l| l.digest) {
         let letter = Letter {

@@ -38,7 +38,7 @@ impl Side {
 }
 
 /// Returns the other end of a session.
-pub fn opposite(place: usize, side: Side) -> Option<(usize, Side)> {
+pub(crate) fn opposite(place: usize, side: Side) -> Option<(usize, Side)> {
     match side {
         Side::Right => Some((place + 1, Side::Left)),
         Side::Left => Some((place.checked_sub(1)?, Side::Right)),
@@ -50,12 +50,12 @@ fn address(place: usize, side: Side) -> IpAddr {
 }
 
 /// Returns all addresses of a host.
-pub fn addresses(place: usize) -> [HostId; 2] {
+pub(crate) fn addresses(place: usize) -> [HostId; 2] {
     Side::BOTH.map(|side| address(place, side))
 }
 
 /// Returns the host that has an address.
-pub fn place_of(host: HostId) -> Option<usize> {
+pub(crate) fn place_of(host: HostId) -> Option<usize> {
     match host {
         IpAddr::V4(a) => Some(usize::from(a.octets()[2])),
         IpAddr::V6(_) => None,
@@ -63,7 +63,7 @@ pub fn place_of(host: HostId) -> Option<usize> {
 }
 
 /// Returns the session to the right of the host at `link`.
-pub fn link(link: usize) -> Subsession {
+pub(crate) fn link(link: usize) -> Subsession {
     Subsession {
         left: SocketAddr::new(address(link, Side::Right), 40_000 + link as u16),
         right: SocketAddr::new(address(link + 1, Side::Left), 80),
@@ -71,7 +71,7 @@ pub fn link(link: usize) -> Subsession {
 }
 
 /// Returns the session at one side of a host.
-pub fn subsession(place: usize, side: Side) -> Subsession {
+pub(crate) fn subsession(place: usize, side: Side) -> Subsession {
     match side {
         Side::Left => link(place.wrapping_sub(1)),
         Side::Right => link(place),
@@ -79,7 +79,7 @@ pub fn subsession(place: usize, side: Side) -> Subsession {
 }
 
 /// Returns the side of a host at which a subsession is.
-pub fn side_of(place: usize, sub: &Subsession) -> Option<Side> {
+pub(crate) fn side_of(place: usize, sub: &Subsession) -> Option<Side> {
     if place_of(sub.left.ip()) == Some(place) {
         Some(Side::Right)
     } else if place_of(sub.right.ip()) == Some(place) {
@@ -90,7 +90,7 @@ pub fn side_of(place: usize, sub: &Subsession) -> Option<Side> {
 }
 
 /// Returns the new path, with the port that the left anchor reserves.
-pub fn new_path(a: &Subsession, b: &Subsession) -> Subsession {
+pub(crate) fn new_path(a: &Subsession, b: &Subsession) -> Subsession {
     let mut left = a.left;
     left.set_port(NEW_PORT);
     Subsession {
@@ -107,7 +107,7 @@ fn first(link: usize) -> (u32, u32) {
 }
 
 /// Returns the numbers for one end, or `None` where the chain of `count` hosts ends.
-pub fn base(place: usize, side: Side, count: usize) -> Option<Base> {
+pub(crate) fn base(place: usize, side: Side, count: usize) -> Option<Base> {
     match side {
         Side::Left => (place > 0).then(|| {
             let (forward, reverse) = first(place - 1);
@@ -127,7 +127,7 @@ pub fn base(place: usize, side: Side, count: usize) -> Option<Base> {
 }
 
 /// Returns the initial sequence numbers, own and remote, that fit the deltas of the proxies.
-pub fn isns(place: usize, side: Side) -> (u32, u32) {
+pub(crate) fn isns(place: usize, side: Side) -> (u32, u32) {
     let at = |link: usize| {
         let (forward, reverse) = first(link);
         let past_forward = (100 + DELTA_FORWARD * link as i64) as u32;

@@ -13,7 +13,7 @@ use dysco_proto::Subsession;
 mod announced;
 mod egress;
 mod ingress;
-pub mod relay;
+pub(crate) mod relay;
 
 /// A segment in flight, and its real payload: the units of the stream from `first` on, whatever its
 /// numbers claim.

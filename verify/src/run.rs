@@ -17,7 +17,7 @@ use crate::parts::digest;
 const REPORTED: usize = 60;
 
 /// A state of a model that proceeds without faults.
-pub trait Quiesce: Clone + Hash + Display {
+pub(crate) trait Quiesce: Clone + Hash + Display {
     /// Type of the configuration.
     type Configuration;
     /// Type of the outcome.
@@ -45,7 +45,7 @@ pub trait Quiesce: Clone + Hash + Display {
 }
 
 /// Known outcomes, by the names of states.
-pub struct Fates<W: Quiesce>(Mutex<FxHashMap<u64, W::Fate>>);
+pub(crate) struct Fates<W: Quiesce>(Mutex<FxHashMap<u64, W::Fate>>);
 
 impl<W: Quiesce> Default for Fates<W> {
     fn default() -> Fates<W> {
@@ -59,7 +59,7 @@ impl<W: Quiesce> Fates<W> {
     }
 
     /// Returns the outcome of a state.
-    pub fn of(&self, config: &W::Configuration, world: &W) -> W::Fate {
+    pub(crate) fn of(&self, config: &W::Configuration, world: &W) -> W::Fate {
         let mut run = Run::new(config, world, self);
         let fate = run.finish();
         let mut known = self.0.lock();
@@ -78,7 +78,7 @@ fn explain<W: Quiesce>(config: &W::Configuration, world: &W) -> Vec<String> {
 }
 
 /// Describes the rule that a state breaks and its outcome, and the states between it and its end.
-pub fn account<W: Quiesce>(
+pub(crate) fn account<W: Quiesce>(
     config: &W::Configuration,
     world: &W,
     broken: &impl Debug,

@@ -9,7 +9,7 @@ use dysco_proto::{ChangeId, Machine, Message, Subsession};
 
 use crate::plane::Packet;
 
-pub mod local;
+pub(crate) mod local;
 
 /// A known bug of protocols of this kind.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -78,7 +78,7 @@ pub(crate) fn tells_proxys_end(
 }
 
 /// Returns the FINs of both anchors that are compared before a new path is taken.
-pub fn compares(seed: Option<Seed>, seen: [Fins; 2]) -> [Fins; 2] {
+pub(crate) fn compares(seed: Option<Seed>, seen: [Fins; 2]) -> [Fins; 2] {
     match seed {
         Some(Seed::ProxysEndUnnoticed) => Default::default(),
         _ => seen,
@@ -124,7 +124,7 @@ impl Hash for Memory {
 }
 
 /// Returns the source of identifiers.
-pub fn ids(seed: Option<Seed>) -> fn(usize, u8) -> [u8; 8] {
+pub(crate) fn ids(seed: Option<Seed>) -> fn(usize, u8) -> [u8; 8] {
     match seed {
         Some(Seed::StaleNames) => |_, _| [0xff; 8],
         _ => |place, life| [place as u8, life, 0, 0, 0, 0, 0, 0],
@@ -132,7 +132,7 @@ pub fn ids(seed: Option<Seed>) -> fn(usize, u8) -> [u8; 8] {
 }
 
 /// True if the message that a timer repeats is held back.
-pub fn silences(seed: Option<Seed>, message: &Message) -> bool {
+pub(crate) fn silences(seed: Option<Seed>, message: &Message) -> bool {
     match seed {
         Some(Seed::LastAckOnce) => matches!(message, Message::Done { .. }),
         Some(Seed::CancelOnce) => matches!(message, Message::Cancel { .. }),

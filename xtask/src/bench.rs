@@ -10,7 +10,7 @@ use crate::{build, setup, shell};
 
 /// Measure every published figure again.
 #[derive(Args)]
-pub struct Bench {
+pub(crate) struct Bench {
     /// For the benchmark: names, --quick, --list, --json; or compare BEFORE AFTER, readme RUN
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
@@ -25,7 +25,7 @@ fn is_named(arguments: &[String]) -> bool {
 
 impl Bench {
     /// Runs the command.
-    pub fn run(self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<()> {
         let has = |word: &str| self.arguments.iter().any(|a| a == word);
         let quiet = has("--json");
         // These commands only list, compare or show, and do not measure.

@@ -11,7 +11,7 @@ use crate::{setup, shell};
 
 /// Build everything.
 #[derive(Args)]
-pub struct Build {
+pub(crate) struct Build {
     /// Optimise fully
     #[arg(long)]
     release: bool,
@@ -19,27 +19,27 @@ pub struct Build {
 
 impl Build {
     /// Runs the command.
-    pub fn run(self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<()> {
         setup::ensure(Need::Build)?;
         everything(self.release)
     }
 }
 
 /// Builds the workspace. The build of `dysco-agent` includes the eBPF programs.
-pub fn everything(release: bool) -> Result<()> {
+pub(crate) fn everything(release: bool) -> Result<()> {
     let mut cargo = workspace(&["build"]);
     cargo.args(release.then_some("--release"));
     shell::run(&mut cargo)
 }
 
 /// Builds the programs, the shim and all tests in one step.
-pub fn programs_and_tests() -> Result<()> {
+pub(crate) fn programs_and_tests() -> Result<()> {
     let targets = ["--lib", "--bins", "--tests", "--examples"];
     shell::run(workspace(&["build"]).args(targets))
 }
 
 /// Returns a cargo command for all packages but those of eBPF programs.
-pub fn workspace(command: &[&str]) -> Command {
+pub(crate) fn workspace(command: &[&str]) -> Command {
     let mut cargo = shell::cargo();
     cargo.args(command).args([
         "--workspace",
@@ -55,19 +55,19 @@ pub fn workspace(command: &[&str]) -> Command {
 const PROGRAMS: &[&str] = &["dysco-daemon", "dysco-ctl", "dysco-splice-preload"];
 
 /// Builds the programs that run on a host, fully optimised. Returns their folder.
-pub fn programs(quiet: bool) -> Result<PathBuf> {
+pub(crate) fn programs(quiet: bool) -> Result<PathBuf> {
     release(PROGRAMS, quiet)
 }
 
 /// Builds the programs that run on a host and a package that runs them, fully optimised and in one
 /// step, so that they share their libraries. Returns their folder.
-pub fn programs_and(package: &str, quiet: bool) -> Result<PathBuf> {
+pub(crate) fn programs_and(package: &str, quiet: bool) -> Result<PathBuf> {
     release(&[PROGRAMS, &[package]].concat(), quiet)
 }
 
 /// Builds the programs that run on a host for packages: fully optimised, with a list of its
 /// dependencies in each file. Returns their folder.
-pub fn programs_with_sbom() -> Result<PathBuf> {
+pub(crate) fn programs_with_sbom() -> Result<PathBuf> {
     built(
         &["auditable", "build", "--release"],
         PROGRAMS,
@@ -78,7 +78,7 @@ pub fn programs_with_sbom() -> Result<PathBuf> {
 
 /// How the programs of a demo are built.
 #[derive(Args)]
-pub struct Demonstrated {
+pub(crate) struct Demonstrated {
     /// Optimise fully: the build takes several times as long, and changes are faster
     #[arg(long)]
     release: bool,
@@ -86,7 +86,7 @@ pub struct Demonstrated {
 
 impl Demonstrated {
     /// Builds the programs that run on a host. Returns their folder.
-    pub fn programs(&self, quiet: bool) -> Result<PathBuf> {
+    pub(crate) fn programs(&self, quiet: bool) -> Result<PathBuf> {
         if self.release {
             programs(quiet)
         } else {
@@ -97,18 +97,18 @@ impl Demonstrated {
 
 /// Builds packages, fully optimised. Returns their folder. If `DYSCO_BIN_DIR` names a folder with
 /// built programs, nothing is built.
-pub fn release(packages: &[&str], quiet: bool) -> Result<PathBuf> {
+pub(crate) fn release(packages: &[&str], quiet: bool) -> Result<PathBuf> {
     built(&["build", "--release"], packages, "release", quiet)
 }
 
 /// Builds the programs that run on a host in the same way as the tests. Returns their folder.
-pub fn built_for_tests() -> Result<PathBuf> {
+pub(crate) fn built_for_tests() -> Result<PathBuf> {
     built(&["build"], PROGRAMS, "debug", true)
 }
 
 /// Builds the programs that run on a host, and this one, for arm64, in the same way as the tests.
 /// Returns their folder. `DYSCO_BIN_DIR` has no effect: it names programs for this machine.
-pub fn for_arm64() -> Result<PathBuf> {
+pub(crate) fn for_arm64() -> Result<PathBuf> {
     let mut cargo = shell::cargo();
     cargo.args(["build", "--target", setup::ARM64]);
     cargo.args(PROGRAMS.iter().chain(&["xtask"]).flat_map(|p| ["-p", *p]));

@@ -10,7 +10,7 @@ use crate::{build, setup, shell};
 
 /// Look for faults in random networks, under random changes and kills.
 #[derive(Args)]
-pub struct Chaos {
+pub(crate) struct Chaos {
     /// For the machine: --seconds N, --seed S, --seeds COUNT, --jobs N, --plan FILE, --control,
     /// --shrink, --patience SECONDS, --show, --keep FOLDER, --json
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -19,7 +19,7 @@ pub struct Chaos {
 
 impl Chaos {
     /// Runs the command.
-    pub fn run(self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<()> {
         dysco_netns::require_root()?;
         setup::ensure(Need::Hosts)?;
         let quiet = self.arguments.iter().any(|a| a == "--json");

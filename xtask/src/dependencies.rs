@@ -14,7 +14,7 @@ use crate::shell;
 
 /// Check the licences, sources and versions of all dependencies.
 #[derive(Args)]
-pub struct Dependencies {
+pub(crate) struct Dependencies {
     /// Print the faults as JSON
     #[arg(long)]
     json: bool,
@@ -85,7 +85,7 @@ impl fmt::Display for Fault {
 
 impl Dependencies {
     /// Runs the command.
-    pub fn run(self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<()> {
         let metadata = read()?;
         let faults = faults_of(&metadata)?;
         if self.json {

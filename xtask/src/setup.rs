@@ -18,17 +18,17 @@ mod packages;
 mod toolchain;
 
 /// Rust's name of Linux on 64 bits of Arm, with the GNU C library.
-pub const ARM64: &str = "aarch64-unknown-linux-gnu";
+pub(crate) const ARM64: &str = "aarch64-unknown-linux-gnu";
 /// Program that links for it.
-pub const ARM64_LINKER: &str = "aarch64-linux-gnu-gcc";
+pub(crate) const ARM64_LINKER: &str = "aarch64-linux-gnu-gcc";
 
 /// Install the programs that the other commands need.
 #[derive(Args)]
-pub struct Setup {}
+pub(crate) struct Setup {}
 
 impl Setup {
     /// Runs the command.
-    pub fn run(self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<()> {
         ensure(Need::Tests)?;
         println!("all that is needed is installed");
         Ok(())
@@ -37,7 +37,7 @@ impl Setup {
 
 /// Purpose for which a command needs programs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Need {
+pub(crate) enum Need {
     /// To build.
     Build,
     /// To run the demos.
@@ -151,7 +151,7 @@ struct Missing {
 }
 
 /// Installs the missing programs for a command.
-pub fn ensure(need: Need) -> Result<()> {
+pub(crate) fn ensure(need: Need) -> Result<()> {
     if Missing::find(need).is_nothing() {
         return Ok(());
     }
@@ -170,7 +170,7 @@ pub fn ensure(need: Need) -> Result<()> {
 }
 
 /// Returns the packages of the programs that this need is the first to require.
-pub fn packages_from(need: Need) -> impl Iterator<Item = &'static str> {
+pub(crate) fn packages_from(need: Need) -> impl Iterator<Item = &'static str> {
     let first = PROGRAMS.iter().filter(move |(.., first)| *first == need);
     first.map(|(_, package, _)| *package)
 }

@@ -7,19 +7,19 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 /// Returns the folder of the repository.
-pub fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
 /// Returns the folder in which cargo builds: this program was built there itself.
-pub fn target() -> Result<PathBuf> {
+pub(crate) fn target() -> Result<PathBuf> {
     let own = std::env::current_exe().context("failed to find this program's own path")?;
     let folder = own.parent().and_then(Path::parent).map(Path::to_path_buf);
     folder.context("this program is in no folder of cargo's")
 }
 
 /// Returns a command for the cargo that runs this program.
-pub fn cargo() -> Command {
+pub(crate) fn cargo() -> Command {
     let mut command = Command::new(cargo_path());
     command.current_dir(root());
     // These variables are meant for this program only; they would make cargo rebuild everything.
@@ -33,12 +33,12 @@ pub fn cargo() -> Command {
 }
 
 /// Returns the path of cargo.
-pub fn cargo_path() -> OsString {
+pub(crate) fn cargo_path() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
 /// Runs a command with the same output as this program. Returns an error if the command fails.
-pub fn run(command: &mut Command) -> Result<()> {
+pub(crate) fn run(command: &mut Command) -> Result<()> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
     let shown = words.join(" ");
@@ -50,7 +50,7 @@ pub fn run(command: &mut Command) -> Result<()> {
 }
 
 /// Returns the path of a program, if it is installed.
-pub fn find(program: &str) -> Option<PathBuf> {
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));

@@ -11,7 +11,7 @@ use crate::{build, setup, shell};
 /// Run all tests.
 #[derive(Args)]
 #[command(group = ArgGroup::new("guests").multiple(true).args(["kernel", "arm64"]))]
-pub struct Test {
+pub(crate) struct Test {
     /// Test what runs on a host on this kernel of Debian's instead, under qemu: the series of a
     /// release, such as 6.1, or newest, or all; again for more
     #[arg(long, value_name = "VERSION")]
@@ -34,7 +34,7 @@ pub struct Test {
 
 impl Test {
     /// Runs the command.
-    pub fn run(self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<()> {
         if let Some(guests) = self.guests() {
             return kernel::test(&guests, self.json);
         }

@@ -10,7 +10,7 @@ use crate::{build, setup, shell};
 
 /// Explore the session protocol with a model checker.
 #[derive(Args)]
-pub struct Verify {
+pub(crate) struct Verify {
     /// For the check: names of configurations, --within SECONDS, --list, --json
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
@@ -18,7 +18,7 @@ pub struct Verify {
 
 impl Verify {
     /// Runs the command.
-    pub fn run(self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<()> {
         setup::ensure(Need::Build)?;
         let quiet = self.arguments.iter().any(|a| a == "--json");
         let folder = build::release(&["dysco-verify"], quiet)?;

@@ -17,7 +17,7 @@ const CONNECTIONS: usize = 16_384;
 const OVERTAKEN: Duration = Duration::from_millis(3);
 
 /// State of a box.
-pub struct Device {
+pub(super) struct Device {
     kind: BoxKind,
     rng: Rng,
     /// The end that opened the connection between two ends. The smaller end is first in the key.
@@ -35,7 +35,7 @@ enum Fate {
 
 impl Device {
     /// Creates a box of this kind.
-    pub fn new(kind: BoxKind, seed: u64) -> Device {
+    pub(super) fn new(kind: BoxKind, seed: u64) -> Device {
         Device {
             kind,
             rng: Rng::new(seed),
@@ -44,7 +44,7 @@ impl Device {
     }
 
     /// Decides on a packet, and has it written accordingly.
-    pub fn pass(&mut self, bytes: &mut [u8], out: &mut Out) {
+    pub(super) fn pass(&mut self, bytes: &mut [u8], out: &mut Out) {
         match self.decide(bytes) {
             Fate::Pass => out.now(bytes),
             Fate::Drop => {}

@@ -16,7 +16,7 @@ use device::Device;
 const TABLE: u32 = 1_000;
 
 /// Places a box according to its plan. The box works as long as the returned wire lives.
-pub fn place(world: &World, plan: &BoxPlan, seed: u64) -> Result<Option<Wire>> {
+pub(crate) fn place(world: &World, plan: &BoxPlan, seed: u64) -> Result<Option<Wire>> {
     match (plan.place, plan.kind) {
         (Place::Path { from, to }, BoxKind::Narrow { mtu }) => {
             narrow(world, from, to, mtu).map(|()| None)

@@ -15,12 +15,12 @@ const SACK: u8 = 5;
 const TIMESTAMPS: u8 = 8;
 
 /// An end of a connection: address and port.
-pub type End = (IpAddr, u16);
+pub(super) type End = (IpAddr, u16);
 
 /// Numbers that a box adds to the sequence numbers of one direction, and removes from the
 /// acknowledgements on the way back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shift {
+pub(super) struct Shift {
     /// Number that is added to the sender's own numbers.
     pub own: u32,
     /// Number that was added to the other end's numbers, and is therefore subtracted from the
@@ -29,7 +29,7 @@ pub struct Shift {
 }
 
 /// A TCP packet.
-pub struct Packet<'a> {
+pub(super) struct Packet<'a> {
     bytes: &'a mut [u8],
     /// Offset of the TCP header.
     tcp: usize,
@@ -39,7 +39,7 @@ pub struct Packet<'a> {
 
 impl<'a> Packet<'a> {
     /// Returns the packet in these bytes, if it is a TCP packet with a complete header.
-    pub fn parse(bytes: &'a mut [u8]) -> Option<Packet<'a>> {
+    pub(super) fn parse(bytes: &'a mut [u8]) -> Option<Packet<'a>> {
         let tcp = match bytes.first()? >> 4 {
             4 if bytes.len() >= 20 && bytes[9] == TCP => usize::from(bytes[0] & 15) * 4,
             6 if bytes.len() >= 40 && bytes[6] == TCP => 40,
@@ -50,7 +50,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Returns the sender's and the receiver's end.
-    pub fn ends(&self) -> [End; 2] {
+    pub(super) fn ends(&self) -> [End; 2] {
         let (from, to) = match self.bytes[0] >> 4 {
             4 => (v4(&self.bytes[12..16]), v4(&self.bytes[16..20])),
             _ => (v6(&self.bytes[8..24]), v6(&self.bytes[24..40])),
@@ -59,7 +59,7 @@ impl<'a> Packet<'a> {
     }
 
     /// True if the packet opens a connection.
-    pub fn opens(&self) -> bool {
+    pub(super) fn opens(&self) -> bool {
         self.bytes[self.tcp + 13] & (SYN | ACK) == SYN
     }
 
@@ -68,7 +68,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Changes the sequence number, the acknowledgement and, if requested, the SACK blocks.
-    pub fn renumber(&mut self, shift: Shift, sack: bool) {
+    pub(super) fn renumber(&mut self, shift: Shift, sack: bool) {
         self.add(self.tcp + 4, shift.own);
         if self.bytes[self.tcp + 13] & ACK != 0 {
             self.add(self.tcp + 8, shift.other.wrapping_neg());
@@ -82,7 +82,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Changes the timestamp, and the echo of the other end's timestamp.
-    pub fn shift_clocks(&mut self, shift: Shift) {
+    pub(super) fn shift_clocks(&mut self, shift: Shift) {
         for (kind, at, length) in self.options() {
             if kind == TIMESTAMPS && length == 10 {
                 self.add(at + 2, shift.own);
@@ -95,17 +95,17 @@ impl<'a> Packet<'a> {
     }
 
     /// Removes the SACK option from a SYN.
-    pub fn strip_sack(&mut self) {
+    pub(super) fn strip_sack(&mut self) {
         self.strip(SACK_PERMITTED);
     }
 
     /// Removes the window scale option from a SYN.
-    pub fn strip_scale(&mut self) {
+    pub(super) fn strip_scale(&mut self) {
         self.strip(SCALE);
     }
 
     /// Removes the timestamps.
-    pub fn strip_timestamps(&mut self) {
+    pub(super) fn strip_timestamps(&mut self) {
         self.strip(TIMESTAMPS);
     }
 
@@ -119,7 +119,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Lowers the MSS of a SYN.
-    pub fn clamp(&mut self, mss: u16) {
+    pub(super) fn clamp(&mut self, mss: u16) {
         for (kind, at, length) in self.options() {
             if kind == MSS && length == 4 && self.is_syn() && self.be16(at + 2) > mss {
                 self.bytes[at + 2..at + 4].copy_from_slice(&mss.to_be_bytes());
@@ -128,7 +128,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Corrects the checksum.
-    pub fn seal(&mut self) {
+    pub(super) fn seal(&mut self) {
         let addresses = match self.bytes[0] >> 4 {
             4 => 12..20,
             _ => 8..40,

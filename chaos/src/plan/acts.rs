@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Mode of a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub(crate) enum Mode {
     /// The daemon chooses.
     Auto,
     /// From host to host, without the proxy's host.
@@ -19,7 +19,7 @@ pub enum Mode {
 
 impl Mode {
     /// Returns the word that `dyscoctl` uses.
-    pub fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Mode::Auto => "auto",
             Mode::Bypass => "bypass",
@@ -32,7 +32,7 @@ impl Mode {
 /// A request of an operator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ask {
+pub(crate) enum Ask {
     /// The proxy leaves all its sessions.
     Remove {
         /// Mode of the removal.
@@ -79,7 +79,7 @@ pub enum Ask {
 
 /// One command of an operator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Operation {
+pub(crate) struct Operation {
     /// Time of the command, in milliseconds.
     pub at_ms: u64,
     /// Number of the host that runs the command.
@@ -93,7 +93,7 @@ pub struct Operation {
 /// A process that is killed or a link that is cut.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Victim {
+pub(crate) enum Victim {
     /// The daemon of a host. It is started again.
     Daemon {
         /// Number of the host.
@@ -137,7 +137,7 @@ pub enum Victim {
 
 /// One kill.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Kill {
+pub(crate) struct Kill {
     /// Time of the kill, in milliseconds.
     pub at_ms: u64,
     /// Victim of the kill.

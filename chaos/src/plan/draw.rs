@@ -7,7 +7,7 @@ use super::{BoxKind, BoxPlan, HostPlan, Link, Part, Place, Plan};
 use crate::rng::Rng;
 
 /// Draws the plan of a seed.
-pub fn draw(seed: u64) -> Plan {
+pub(crate) fn draw(seed: u64) -> Plan {
     let mut rng = Rng::new(seed ^ 0x5eed_c4a0);
     let mut plan = Plan {
         seed,

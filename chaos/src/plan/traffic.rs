@@ -9,7 +9,7 @@ use super::{PROXY_PORT, SERVER_PORT, address};
 /// Kind of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ProxyKind {
+pub(crate) enum ProxyKind {
     /// HAProxy that splices.
     HaproxySplice,
     /// HAProxy that copies.
@@ -36,7 +36,7 @@ pub enum ProxyKind {
 
 /// One proxy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ProxyPlan {
+pub(crate) struct ProxyPlan {
     /// Number of the proxy's host.
     pub host: u8,
     /// Number of the server's host.
@@ -53,17 +53,17 @@ pub struct ProxyPlan {
 
 impl ProxyPlan {
     /// Returns the address on which the proxy listens.
-    pub fn listen(&self) -> SocketAddr {
+    pub(crate) fn listen(&self) -> SocketAddr {
         SocketAddr::new(address(self.host, self.v6), PROXY_PORT)
     }
 
     /// Returns the address of the server behind the proxy.
-    pub fn to(&self) -> SocketAddr {
+    pub(crate) fn to(&self) -> SocketAddr {
         SocketAddr::new(address(self.server, self.v6), SERVER_PORT)
     }
 
     /// True if the proxy forwards every byte unchanged.
-    pub fn is_transparent(&self) -> bool {
+    pub(crate) fn is_transparent(&self) -> bool {
         !matches!(self.kind, ProxyKind::Rewrite { .. })
     }
 }
@@ -71,7 +71,7 @@ impl ProxyPlan {
 /// An end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Side {
+pub(crate) enum Side {
     /// The end that opened the session.
     Client,
     /// The end that accepted the session.
@@ -81,7 +81,7 @@ pub enum Side {
 /// Traffic of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SessionKind {
+pub(crate) enum SessionKind {
     /// Both ends send at their rates, in bytes per second. With a rate of 0 an end sends nothing.
     Bulk {
         /// Rate of the client.
@@ -127,7 +127,7 @@ pub enum SessionKind {
 
 /// One session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SessionPlan {
+pub(crate) struct SessionPlan {
     /// Number of the session. Its bytes follow from it.
     pub id: u64,
     /// Number of the client's host.

@@ -15,7 +15,7 @@ use crate::plan::{SessionKind, Side};
 use crate::relay::TURNED;
 
 /// Length of the greeting in each direction. Its bytes count in the offsets of the bytes after it.
-pub const GREETING: u64 = 8;
+pub(super) const GREETING: u64 = 8;
 /// Maximum number of bytes in one write.
 const WRITE: usize = 32 << 10;
 /// Time for which an end that can no longer send waits for the reason.
@@ -24,7 +24,7 @@ const LISTENS: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Sends the number of the session, and waits until the server has received it.
-pub async fn greet(stream: &mut TcpStream, id: u64) -> io::Result<()> {
+pub(super) async fn greet(stream: &mut TcpStream, id: u64) -> io::Result<()> {
     stream.write_u64(id).await?;
     match stream.read_u64().await? {
         heard if heard == id => Ok(()),
@@ -35,14 +35,14 @@ pub async fn greet(stream: &mut TcpStream, id: u64) -> io::Result<()> {
 }
 
 /// Performs the server's part of the greeting.
-pub async fn hear_greeting(stream: &mut TcpStream) -> io::Result<u64> {
+pub(super) async fn hear_greeting(stream: &mut TcpStream) -> io::Result<u64> {
     let id = stream.read_u64().await?;
     stream.write_u64(id).await?;
     Ok(id)
 }
 
 /// Runs one end until it is over.
-pub async fn run(mut stream: TcpStream, session: &Session, side: Side) {
+pub(super) async fn run(mut stream: TcpStream, session: &Session, side: Side) {
     let (mut read, mut write) = stream.split();
     let sent = async {
         let sent = send(&mut write, session, side).await;

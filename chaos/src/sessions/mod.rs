@@ -19,14 +19,14 @@ use tokio::time::{sleep, timeout};
 
 use crate::plan::{Plan, ProxyKind, SERVER_PORT, SessionKind, SessionPlan, Side, address};
 
-pub use server::Server;
+pub(crate) use server::Server;
 
 /// Time after which a session that has not opened never will.
 const OPENS: Duration = Duration::from_secs(15);
 
 /// Common phase of all sessions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// Sessions send.
     Run,
     /// No end sends or closes, and all read as fast as they can.
@@ -37,7 +37,7 @@ pub enum Phase {
 
 /// Observations of one end of a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EndRun {
+pub(crate) struct EndRun {
     /// Number of bytes handed to the kernel.
     pub sent: u64,
     /// Number of bytes received, all of them checked.
@@ -62,7 +62,7 @@ struct EndState {
 }
 
 /// State of a session, shared by its two ends and its watcher.
-pub struct Session {
+pub(crate) struct Session {
     /// Plan of the session.
     pub plan: SessionPlan,
     /// Offset from which its proxy rewrites bytes.
@@ -75,7 +75,11 @@ pub struct Session {
 
 impl Session {
     /// Creates the session of a plan. It is not open yet.
-    pub fn new(plan: &Plan, session: &SessionPlan, phase: watch::Receiver<Phase>) -> Arc<Session> {
+    pub(crate) fn new(
+        plan: &Plan,
+        session: &SessionPlan,
+        phase: watch::Receiver<Phase>,
+    ) -> Arc<Session> {
         let proxy = session.proxy.and_then(|host| plan.proxy(host));
         let rewritten = proxy.and_then(|p| match p.kind {
             ProxyKind::Rewrite { from } => Some(from),
@@ -92,33 +96,33 @@ impl Session {
     }
 
     /// Number of bytes that a side has received and checked.
-    pub fn received(&self, side: Side) -> u64 {
+    pub(crate) fn received(&self, side: Side) -> u64 {
         self.end(side).received.load(Ordering::Relaxed)
     }
 
     /// Number of bytes that a side has handed to its kernel.
-    pub fn sent(&self, side: Side) -> u64 {
+    pub(crate) fn sent(&self, side: Side) -> u64 {
         self.end(side).sent.load(Ordering::Relaxed)
     }
 
     /// True if both ends are over.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         let over = |side| self.end(side).over.load(Ordering::Relaxed);
         over(Side::Client) && over(Side::Server)
     }
 
     /// Address of the client's end.
-    pub fn local(&self) -> Option<SocketAddr> {
+    pub(crate) fn local(&self) -> Option<SocketAddr> {
         *lock(&self.local)
     }
 
     /// Reason why the session never opened.
-    pub fn trouble(&self) -> Option<String> {
+    pub(crate) fn trouble(&self) -> Option<String> {
         lock(&self.trouble).clone()
     }
 
     /// Observations of an end so far.
-    pub fn seen(&self, side: Side) -> EndRun {
+    pub(crate) fn seen(&self, side: Side) -> EndRun {
         let end = self.end(side);
         EndRun {
             sent: self.sent(side),
@@ -146,7 +150,7 @@ impl Session {
 }
 
 /// Returns the opposite side.
-pub fn other(side: Side) -> Side {
+pub(crate) fn other(side: Side) -> Side {
     match side {
         Side::Client => Side::Server,
         Side::Server => Side::Client,
@@ -154,7 +158,7 @@ pub fn other(side: Side) -> Side {
 }
 
 /// Opens a session when it is due, and runs the client's end.
-pub fn open(host: &Host, plan: &Plan, session: Arc<Session>) -> JoinHandle<()> {
+pub(crate) fn open(host: &Host, plan: &Plan, session: Arc<Session>) -> JoinHandle<()> {
     let to = match session.plan.proxy.and_then(|proxy| plan.proxy(proxy)) {
         Some(proxy) => proxy.listen(),
         None => SocketAddr::new(address(session.plan.server, session.plan.v6), SERVER_PORT),
@@ -199,7 +203,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Listens on a server's host, for IPv4 and IPv6.
-pub fn serve(host: &Host, number: u8, sessions: &[Arc<Session>]) -> Result<Server> {
+pub(crate) fn serve(host: &Host, number: u8, sessions: &[Arc<Session>]) -> Result<Server> {
     let own = sessions.iter().filter(|s| s.plan.server == number);
     Server::start(host, number, own.cloned().collect())
 }

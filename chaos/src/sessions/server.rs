@@ -15,13 +15,13 @@ use crate::plan::{SERVER_PORT, Side, address};
 type Sessions = Arc<HashMap<u64, Arc<Session>>>;
 
 /// The listeners of a host.
-pub struct Server {
+pub(crate) struct Server {
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl Server {
     /// Listens for these sessions.
-    pub fn start(host: &Host, number: u8, sessions: Vec<Arc<Session>>) -> Result<Server> {
+    pub(crate) fn start(host: &Host, number: u8, sessions: Vec<Arc<Session>>) -> Result<Server> {
         let sessions: Sessions = Arc::new(sessions.into_iter().map(|s| (s.plan.id, s)).collect());
         let mut tasks = Vec::new();
         for v6 in [false, true] {

@@ -52,7 +52,7 @@ const KEPT: usize = 15;
 
 /// Attaches both programs to an interface, or replaces those of an earlier run, atomically under
 /// TCX.
-pub fn attach(
+pub(crate) fn attach(
     loaded: &mut Loaded,
     dir: &Path,
     interface: &str,
@@ -103,7 +103,7 @@ const DETOURS: [(u32, &str); 2] = [
 
 /// Loads the programs for sessions with a detour. Those that continue the programs of the interfaces
 /// replace those of an earlier run.
-pub fn load_handlers(mut ebpf: Ebpf) -> Result<Ebpf, AgentError> {
+pub(crate) fn load_handlers(mut ebpf: Ebpf) -> Result<Ebpf, AgentError> {
     for (name, _) in HANDLER {
         load_classifier(&mut ebpf, name)?;
     }
@@ -120,7 +120,7 @@ pub fn load_handlers(mut ebpf: Ebpf) -> Result<Ebpf, AgentError> {
 }
 
 /// Attaches the program for packets of handlers to a link, or replaces that of an earlier run.
-pub fn attach_handler(
+pub(crate) fn attach_handler(
     loaded: &mut Ebpf,
     dir: &Path,
     interface: &str,
@@ -131,7 +131,7 @@ pub fn attach_handler(
 
 /// Attaches the programs of the packet plane's services to an interface, before the others, or
 /// replaces those of an earlier run.
-pub fn attach_served(
+pub(crate) fn attach_served(
     loaded: &mut Loaded,
     dir: &Path,
     interface: &str,
@@ -148,7 +148,7 @@ pub fn attach_served(
 }
 
 /// Takes the programs of the packet plane's services off an interface.
-pub fn detach_served(dir: &Path, interface: &str) {
+pub(crate) fn detach_served(dir: &Path, interface: &str) {
     detach_hooks(dir, interface, &SERVED_HOOKS);
 }
 
@@ -177,7 +177,7 @@ fn program_error(name: &'static str) -> impl Fn(ProgramError) -> AgentError {
 }
 
 /// Takes the program for packets of handlers off a link.
-pub fn detach_handler(dir: &Path, interface: &str) {
+pub(crate) fn detach_handler(dir: &Path, interface: &str) {
     detach_hooks(dir, interface, &HANDLER);
 }
 
@@ -191,7 +191,7 @@ fn detach_hooks(dir: &Path, interface: &str, hooks: &[(&str, TcAttachType)]) {
 
 /// Removes the pinned links to an earlier interface of this name. They may still be attached to
 /// that interface under another name, and would be mistaken for links to the present one.
-pub fn forget(dir: &Path, interface: &str) {
+pub(crate) fn forget(dir: &Path, interface: &str) {
     let hooks = HOOKS.iter().chain(&SERVED_HOOKS);
     for program in hooks.map(|(name, _)| *name).chain([xdp::PROGRAM]) {
         // With clsact there is no link.
@@ -259,7 +259,7 @@ pub(crate) fn before(name: &str, in_order: &[ProgramInfo]) -> Vec<String> {
 }
 
 /// Takes the programs off an interface.
-pub fn detach(dir: &Path, interface: &str) {
+pub(crate) fn detach(dir: &Path, interface: &str) {
     detach_hooks(dir, interface, &HOOKS);
     detach_served(dir, interface);
     forget(dir, interface);

@@ -12,32 +12,32 @@ const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 const MAGIC: u16 = 0xeb9f;
 
 mod kind {
-    pub const INT: u32 = 1;
-    pub const PTR: u32 = 2;
-    pub const ARRAY: u32 = 3;
-    pub const STRUCT: u32 = 4;
-    pub const UNION: u32 = 5;
-    pub const ENUM: u32 = 6;
-    pub const FWD: u32 = 7;
-    pub const TYPEDEF: u32 = 8;
-    pub const VOLATILE: u32 = 9;
-    pub const CONST: u32 = 10;
-    pub const RESTRICT: u32 = 11;
-    pub const FUNC: u32 = 12;
-    pub const FUNC_PROTO: u32 = 13;
-    pub const VAR: u32 = 14;
-    pub const DATASEC: u32 = 15;
-    pub const FLOAT: u32 = 16;
-    pub const DECL_TAG: u32 = 17;
-    pub const TYPE_TAG: u32 = 18;
-    pub const ENUM64: u32 = 19;
+    pub(super) const INT: u32 = 1;
+    pub(super) const PTR: u32 = 2;
+    pub(super) const ARRAY: u32 = 3;
+    pub(super) const STRUCT: u32 = 4;
+    pub(super) const UNION: u32 = 5;
+    pub(super) const ENUM: u32 = 6;
+    pub(super) const FWD: u32 = 7;
+    pub(super) const TYPEDEF: u32 = 8;
+    pub(super) const VOLATILE: u32 = 9;
+    pub(super) const CONST: u32 = 10;
+    pub(super) const RESTRICT: u32 = 11;
+    pub(super) const FUNC: u32 = 12;
+    pub(super) const FUNC_PROTO: u32 = 13;
+    pub(super) const VAR: u32 = 14;
+    pub(super) const DATASEC: u32 = 15;
+    pub(super) const FLOAT: u32 = 16;
+    pub(super) const DECL_TAG: u32 = 17;
+    pub(super) const TYPE_TAG: u32 = 18;
+    pub(super) const ENUM64: u32 = 19;
 }
 
 /// Greatest depth of typedefs of typedefs, and of arrays of arrays.
 const DEPTH: usize = 16;
 
 /// The type information of a kernel.
-pub struct Btf<'a> {
+pub(crate) struct Btf<'a> {
     bytes: &'a [u8],
     strings: Range<usize>,
     /// Offset of each type's description, by the type's number less one.
@@ -48,7 +48,7 @@ pub struct Btf<'a> {
 
 /// A function or tracepoint of the running kernel that a program attaches to.
 #[derive(Clone, Copy, Debug)]
-pub struct Point {
+pub(crate) struct Point {
     /// Number of its type; 0 if the kernel does not have it.
     number: u32,
     kind: u32,
@@ -57,7 +57,7 @@ pub struct Point {
 
 /// A member, in bits from the structure's beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Member {
+pub(crate) struct Member {
     /// Offset of its first bit.
     pub offset: u32,
     /// Number of bits.
@@ -84,7 +84,7 @@ pub(crate) fn of_kernel() -> io::Result<Vec<u8>> {
 impl Point {
     /// Returns type information in which only this type has a name. aya asks for the kernel's to
     /// find the number, and takes longer to read it than the kernel takes to verify a program.
-    pub fn described(self) -> aya::Btf {
+    pub(crate) fn described(self) -> aya::Btf {
         if self.number == 0 {
             // aya reports that the kernel does not have it.
             return aya::Btf::new();
@@ -105,7 +105,7 @@ impl Point {
 
 impl<'a> Btf<'a> {
     /// Reads the index of all types. Returns `None` unless the bytes are BTF of this byte order.
-    pub fn parse(bytes: &'a [u8]) -> Option<Btf<'a>> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Option<Btf<'a>> {
         let word = |at| word(bytes, at);
         let magic = bytes.get(..2)?;
         if u16::from_ne_bytes([magic[0], magic[1]]) != MAGIC {
@@ -138,12 +138,12 @@ impl<'a> Btf<'a> {
     }
 
     /// Returns the iterator that this function stands for.
-    pub fn iterator(&self, name: &'static str) -> Point {
+    pub(crate) fn iterator(&self, name: &'static str) -> Point {
         self.point(kind::FUNC, name)
     }
 
     /// Returns the tracepoint that this typedef stands for.
-    pub fn tracepoint(&self, name: &'static str) -> Point {
+    pub(crate) fn tracepoint(&self, name: &'static str) -> Point {
         self.point(kind::TYPEDEF, name)
     }
 
@@ -158,12 +158,12 @@ impl<'a> Btf<'a> {
     }
 
     /// Returns the size of a structure in bytes.
-    pub fn size(&self, structure: &str) -> Option<u32> {
+    pub(crate) fn size(&self, structure: &str) -> Option<u32> {
         Some(self.get(*self.structs.get(structure)?)?.size_or_type)
     }
 
     /// Returns a member, or a member of a member, by their names.
-    pub fn member(&self, structure: &str, path: &[&str]) -> Option<Member> {
+    pub(crate) fn member(&self, structure: &str, path: &[&str]) -> Option<Member> {
         let mut number = *self.structs.get(structure)?;
         let mut found = Member { offset: 0, bits: 0 };
         for name in path {

@@ -65,7 +65,7 @@ impl Globals {
 
 /// The loaded programs. Those for interfaces without an Ethernet header are loaded when there is
 /// one, and have the same pinned maps.
-pub struct Loaded {
+pub(crate) struct Loaded {
     globals: Globals,
     dir: PathBuf,
     /// The programs for interfaces with an Ethernet header.
@@ -78,7 +78,7 @@ pub struct Loaded {
 impl Loaded {
     /// Loads the programs with the maps of `dir`. Creates maps that are not there. The arguments
     /// are those of [`crate::AgentConfig`]; `xdp` is true if an interface relays by XDP.
-    pub fn new(
+    pub(crate) fn new(
         dir: &Path,
         max_sessions: u32,
         ports: (u16, u16),

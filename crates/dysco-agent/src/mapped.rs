@@ -24,7 +24,7 @@ unsafe impl<T> Sync for Mapped<T> {}
 
 impl<T> Mapped<T> {
     /// Maps the array behind `fd`, which has `len` entries.
-    pub fn new(fd: impl AsFd, len: u32) -> Result<Mapped<T>, AgentError> {
+    pub(crate) fn new(fd: impl AsFd, len: u32) -> Result<Mapped<T>, AgentError> {
         let page = 4096;
         let bytes = (len as usize * size_of::<T>()).div_ceil(page) * page;
         let length =
@@ -42,19 +42,19 @@ impl<T> Mapped<T> {
     }
 
     /// Number of entries.
-    pub fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
     /// Returns the address of an entry, which is valid as long as `self`.
-    pub fn at(&self, index: u32) -> *mut T {
+    pub(crate) fn at(&self, index: u32) -> *mut T {
         assert!(index < self.len, "entry {index} of {}", self.len);
         // SAFETY: within the mapping, by the line above.
         unsafe { self.base.as_ptr().add(index as usize) }
     }
 
     /// Returns an aligned word of an entry.
-    pub fn word(&self, field: *mut u32) -> &AtomicU32 {
+    pub(crate) fn word(&self, field: *mut u32) -> &AtomicU32 {
         // SAFETY: `field` is an aligned word of the mapping, which lives as long as `self`.
         unsafe { AtomicU32::from_ptr(field) }
     }

@@ -21,19 +21,19 @@ use crate::mapped::Mapped;
 const TURNS: u32 = 200;
 
 /// The mapped array.
-pub struct Memory {
+pub(crate) struct Memory {
     mapped: Mapped<Session>,
 }
 
 impl Memory {
     /// Maps the array behind `fd`, which has `len` entries.
-    pub fn map(fd: impl AsFd, len: u32) -> Result<Memory, AgentError> {
+    pub(crate) fn map(fd: impl AsFd, len: u32) -> Result<Memory, AgentError> {
         let mapped = Mapped::new(fd, len)?;
         Ok(Memory { mapped })
     }
 
     /// Number of entries.
-    pub fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         self.mapped.len()
     }
 
@@ -61,13 +61,13 @@ impl Memory {
     }
 
     /// Returns a copy of an entry.
-    pub fn read(&self, slot: u32) -> Session {
+    pub(crate) fn read(&self, slot: u32) -> Session {
         // SAFETY: `at` gives a valid entry; every bit pattern is a `Session`.
         unsafe { ptr::read_volatile(self.at(slot)) }
     }
 
     /// Returns true if a slot is in this state, without a copy of its entry.
-    pub fn is_in(&self, slot: u32, state: State) -> bool {
+    pub(crate) fn is_in(&self, slot: u32, state: State) -> bool {
         // SAFETY: the address of a field of a valid entry.
         let field = unsafe { &raw mut (*self.at(slot)).state };
         self.word(field).load(Ordering::Acquire) == state as u32
@@ -75,7 +75,7 @@ impl Memory {
 
     /// Returns true if a slot has no session. Reads one word, where a copy of the entry would take
     /// several cache lines: searches pass over the whole table.
-    pub fn is_unused(&self, slot: u32) -> bool {
+    pub(crate) fn is_unused(&self, slot: u32) -> bool {
         // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).state };
         view::is_unused(self.word(field).load(Ordering::Acquire))
@@ -89,7 +89,7 @@ impl Memory {
     }
 
     /// Writes fields that the programs do not read in the present state.
-    pub fn write(&self, slot: u32, f: impl FnOnce(&mut Session)) {
+    pub(crate) fn write(&self, slot: u32, f: impl FnOnce(&mut Session)) {
         let p = self.at(slot);
         let mut s = self.read(slot);
         f(&mut s);
@@ -113,7 +113,7 @@ impl Memory {
 
     /// Fills a slot that is in no key. Hints may still lead to the slot, so its key is shown
     /// last.
-    pub fn seed(&self, slot: u32, session: &Session) {
+    pub(crate) fn seed(&self, slot: u32, session: &Session) {
         let hidden = Session {
             short: ShortKey::default(),
             state: State::Free as u32,
@@ -127,14 +127,14 @@ impl Memory {
     }
 
     /// Shows the slot's key, so that hints can lead to the slot.
-    pub fn show(&self, slot: u32) {
+    pub(crate) fn show(&self, slot: u32) {
         let short = self.read(slot).key.short();
         // SAFETY: as in `is_in`. Half of the key matches no session.
         unsafe { ptr::write_volatile(&raw mut (*self.at(slot)).short, short) };
     }
 
     /// Hides the slot's key: no hint leads to the slot by the session's own five-tuple.
-    pub fn hide(&self, slot: u32) {
+    pub(crate) fn hide(&self, slot: u32) {
         // SAFETY: as in `show`.
         unsafe { ptr::write_volatile(&raw mut (*self.at(slot)).short, ShortKey::default()) };
     }
@@ -165,7 +165,7 @@ impl Memory {
 
     /// Copies the sent numbers of another entry to this one. No program may be sending by this
     /// entry.
-    pub fn take_over(&self, slot: u32, from: u32) {
+    pub(crate) fn take_over(&self, slot: u32, from: u32) {
         let (p, from) = (self.at(slot), self.read(from));
         // SAFETY: as in `write`.
         unsafe {
@@ -222,7 +222,7 @@ impl Memory {
     }
 
     /// Sets the interface by which packets on an entry's path leave.
-    pub fn set_interface(&self, slot: u32, index: u32) {
+    pub(crate) fn set_interface(&self, slot: u32, index: u32) {
         // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).ifindex };
         self.word(field).store(index, Ordering::Release);
@@ -250,7 +250,7 @@ impl Memory {
     }
 
     /// Copies the FINs and resets seen by another entry of the session to this one.
-    pub fn share_life(&self, slot: u32, from: u32) {
+    pub(crate) fn share_life(&self, slot: u32, from: u32) {
         let (p, life) = (self.at(slot), self.read(from).life);
         // SAFETY: addresses of fields of a valid entry.
         let flags = unsafe {
@@ -277,7 +277,7 @@ impl Memory {
 
     /// Raises the numbers of an entry to those of a later look at its socket. Programs may write
     /// them meanwhile: the higher of two values remains, or a packet raises it again.
-    pub fn raise(&self, slot: u32, to: &Session) {
+    pub(crate) fn raise(&self, slot: u32, to: &Session) {
         let p = self.at(slot);
         // SAFETY: addresses of fields of a valid entry.
         let numbers = unsafe {
@@ -308,7 +308,7 @@ impl Memory {
     }
 
     /// Clears a slot of its earlier session, and marks it closed, to be given back.
-    pub fn clear(&self, slot: u32) {
+    pub(crate) fn clear(&self, slot: u32) {
         // SAFETY: as in `is_in`; no program reads these fields of a closed slot.
         unsafe {
             let p = self.at(slot);

@@ -41,7 +41,7 @@ pub(crate) fn is_layout(name: &str) -> bool {
 const DYING: Duration = Duration::from_secs(2);
 
 /// Makes the directory `dir`, and locks it as [`alone`] does.
-pub fn make_and_lock(dir: &Path) -> Result<Flock<File>, AgentError> {
+pub(crate) fn make_and_lock(dir: &Path) -> Result<Flock<File>, AgentError> {
     fs::create_dir_all(dir).map_err(|source| AgentError::PinDirectory {
         path: dir.to_owned(),
         source,
@@ -76,7 +76,7 @@ fn alone(dir: &Path) -> Result<Flock<File>, AgentError> {
 }
 
 /// Process that holds the lock of a file, as far as can be seen.
-pub fn holder_of(file: &File) -> io::Result<Option<u32>> {
+pub(crate) fn holder_of(file: &File) -> io::Result<Option<u32>> {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let meta = file.metadata()?;
     Ok(holder(&locks, meta.dev(), meta.ino()))

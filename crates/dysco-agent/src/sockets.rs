@@ -20,7 +20,7 @@ use layout::Layout;
 
 const PROGRAM: &str = "dysco_sockets";
 /// Global value of the program: the size of a socket.
-pub const SOCKET_BYTES: &str = "SOCKET_BYTES";
+pub(crate) const SOCKET_BYTES: &str = "SOCKET_BYTES";
 /// Number of sockets that are fetched at a time.
 const AT_ONCE: usize = 64;
 
@@ -35,7 +35,7 @@ pub fn try_sockets() -> Result<(), AgentError> {
 
 /// Way in which the running kernel lists its sockets.
 #[derive(Clone)]
-pub struct Sockets {
+pub(crate) struct Sockets {
     layout: Layout,
     iterator: Point,
 }
@@ -57,12 +57,12 @@ impl Sockets {
     }
 
     /// Returns the size of a socket, with which the program must be loaded.
-    pub fn size(&self) -> u32 {
+    pub(crate) fn size(&self) -> u32 {
         self.layout.size
     }
 
     /// Starts to list the sockets. The program is unloaded with the listing.
-    pub fn list(&self, ebpf: &mut Ebpf) -> Result<Listing, AgentError> {
+    pub(crate) fn list(&self, ebpf: &mut Ebpf) -> Result<Listing, AgentError> {
         let failed = |e: aya::programs::ProgramError| AgentError::Program {
             name: PROGRAM,
             source: Box::new(e),
@@ -83,14 +83,14 @@ impl Sockets {
 }
 
 /// The sockets of one moment.
-pub struct Listing {
+pub(crate) struct Listing {
     layout: Layout,
     file: File,
 }
 
 impl Listing {
     /// Passes each socket to `take`, with all fields of one moment.
-    pub fn each(mut self, mut take: impl FnMut(Socket)) -> Result<(), AgentError> {
+    pub(crate) fn each(mut self, mut take: impl FnMut(Socket)) -> Result<(), AgentError> {
         let size = self.layout.size as usize;
         let mut buffer = vec![0; AT_ONCE * size];
         let mut filled = 0;

@@ -38,10 +38,10 @@ pub enum Xdp {
 /// TC is faster, would be lost.
 const DRIVERS: [&str; 6] = ["bnxt_en", "i40e", "ice", "ixgbe", "mlx4_en", "mlx5_core"];
 
-pub const PROGRAM: &str = "dysco_xdp";
+pub(crate) const PROGRAM: &str = "dysco_xdp";
 
 /// Returns the interfaces that are to have the program. It reads frames with an Ethernet header.
-pub fn chosen(xdp: Xdp, interfaces: &[String]) -> Vec<&str> {
+pub(crate) fn chosen(xdp: Xdp, interfaces: &[String]) -> Vec<&str> {
     let mut names: Vec<_> = interfaces.iter().map(String::as_str).collect();
     names.retain(|interface| Header::of(interface) == Header::Ethernet);
     names.retain(|interface| {
@@ -61,7 +61,7 @@ pub fn chosen(xdp: Xdp, interfaces: &[String]) -> Vec<&str> {
 
 /// Attaches the program to the chosen interfaces, and removes it from all others. Returns the
 /// interfaces that have it then.
-pub fn attach<'a>(
+pub(crate) fn attach<'a>(
     ebpf: &mut Ebpf,
     dir: &Path,
     interfaces: &[String],

@@ -34,7 +34,7 @@ struct Checker<'a> {
 
 /// Checks a file against this host's interfaces and groups.
 #[cfg(test)]
-pub fn check(
+pub(crate) fn check(
     path: &Path,
     text: &str,
     file: schema::File,

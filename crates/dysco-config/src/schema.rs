@@ -14,7 +14,7 @@ use super::{Attach, EtcdUrl, LogFormat, Namespaces, Xdp};
 /// The whole file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct File {
+pub(crate) struct File {
     pub host: Option<Spanned<Host>>,
     #[serde(default)]
     pub control: Control,
@@ -48,7 +48,7 @@ pub struct File {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Host {
+pub(crate) struct Host {
     pub name: Option<Spanned<String>>,
     pub addresses: Option<Spanned<Vec<Spanned<Address>>>>,
     pub interfaces: Option<Spanned<Vec<Spanned<String>>>>,
@@ -57,7 +57,7 @@ pub struct Host {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Control {
+pub(crate) struct Control {
     pub listen: Option<Spanned<Vec<Address>>>,
     pub port: Option<Spanned<u16>>,
     #[serde(default)]
@@ -71,20 +71,20 @@ pub struct Control {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Api {
+pub(crate) struct Api {
     pub socket: Option<Spanned<PathBuf>>,
     pub group: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Shim {
+pub(crate) struct Shim {
     pub socket: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DataPlane {
+pub(crate) struct DataPlane {
     pub pin_dir: Option<Spanned<PathBuf>>,
     pub max_sessions: Option<Spanned<u32>>,
     pub attach: Option<Attach>,
@@ -94,14 +94,14 @@ pub struct DataPlane {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Track {
+pub(crate) struct Track {
     pub destination: Option<Prefix>,
     pub ports: Option<PortList>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Removal {
+pub(crate) struct Removal {
     pub automatic: Option<bool>,
     pub mode: Option<Mode>,
     pub relay_idle_s: Option<Spanned<u64>>,
@@ -114,13 +114,13 @@ pub struct Removal {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Chain {
+pub(crate) struct Chain {
     pub policy: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Fleet {
+pub(crate) struct Fleet {
     #[serde(default)]
     pub etcd: Vec<Spanned<EtcdUrl>>,
     pub prefix: Option<Spanned<String>>,
@@ -132,7 +132,7 @@ pub struct Fleet {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Services {
+pub(crate) struct Services {
     #[serde(default)]
     pub users: Vec<String>,
     pub invitations: Option<bool>,
@@ -141,7 +141,7 @@ pub struct Services {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Listener {
+pub(crate) struct Listener {
     #[serde(deserialize_with = "parsed")]
     pub address: ListenAddress,
     pub transparent: Option<bool>,
@@ -150,7 +150,7 @@ pub struct Listener {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Watch {
+pub(crate) struct Watch {
     pub moments: Option<Spanned<usize>>,
     pub bytes: Option<Spanned<i64>>,
     pub window_ms: Option<Spanned<u64>>,
@@ -159,13 +159,13 @@ pub struct Watch {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Scheduling {
+pub(crate) struct Scheduling {
     pub realtime: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     pub socket: Option<Spanned<PathBuf>>,
     pub listen: Option<Spanned<SocketAddr>>,
     pub tls: Option<Spanned<bool>>,
@@ -173,13 +173,13 @@ pub struct Metrics {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Log {
+pub(crate) struct Log {
     pub format: Option<LogFormat>,
     pub filter: Option<Spanned<String>>,
 }
 
 /// Reads the text. Errors state line and column.
-pub fn parse(path: &Path, text: &str) -> Result<File, ConfigError> {
+pub(crate) fn parse(path: &Path, text: &str) -> Result<File, ConfigError> {
     toml::from_str(text).map_err(|error| ConfigError::At {
         place: Place::of(path, text, error.span().map(|span| span.start)),
         cause: cause_of(&error),

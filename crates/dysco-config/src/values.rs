@@ -20,7 +20,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Address(pub IpAddr);
 
 /// An element of a chain. Names of hosts are not resolved here.
-pub enum ChainElement {
+pub(crate) enum ChainElement {
     /// A host.
     Host(Element),
     /// A service, after a `+`.
@@ -209,7 +209,7 @@ thread_local! {
 
 /// Returns the error for a value that cannot be used. Serde keeps only the text of an error:
 /// [`cause_of`] finds the cause again.
-pub fn refuse<E: de::Error>(cause: Cause) -> E {
+pub(crate) fn refuse<E: de::Error>(cause: Cause) -> E {
     let error = E::custom(&cause);
     REFUSED.set(Some(cause));
     error
@@ -240,7 +240,7 @@ impl<T: FromStr<Err = Cause>> Visitor<'_> for Parsed<T> {
 }
 
 /// Parses a value from a string.
-pub fn parsed<'de, D, T>(d: D) -> Result<T, D::Error>
+pub(crate) fn parsed<'de, D, T>(d: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr<Err = Cause>,
@@ -323,11 +323,11 @@ impl<'de> Visitor<'de> for Ports {
 }
 
 /// Serializes a duration as whole seconds.
-pub fn as_secs<S: Serializer>(time: &Duration, s: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn as_secs<S: Serializer>(time: &Duration, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_u64(time.as_secs())
 }
 
 /// Serializes a duration as whole milliseconds.
-pub fn as_millis<S: Serializer>(time: &Duration, s: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn as_millis<S: Serializer>(time: &Duration, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_u64(time.as_millis().try_into().unwrap_or(u64::MAX))
 }

@@ -22,7 +22,7 @@ const PROVE_FROM: usize = 32;
 const EVENTS: usize = 4096;
 
 /// Opens the sockets and starts to accept.
-pub fn start(
+pub(crate) fn start(
     config: ControlConfig,
 ) -> Result<(Arc<Registry>, mpsc::Receiver<Event>), ControlError> {
     let tls = Tls::new(&config.credentials)?;

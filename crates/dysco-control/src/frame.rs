@@ -13,7 +13,7 @@ pub(crate) const HELLO: [u8; 2] = [0, 0];
 
 /// Error of a stream that does not consist of frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum FrameError {
+pub(crate) enum FrameError {
     /// A frame is longer than [`MAX_MESSAGE`].
     #[error("a frame is too long")]
     Oversized,
@@ -26,7 +26,7 @@ pub enum FrameError {
 }
 
 /// Appends a message's frame. Returns false if the message's length is not allowed.
-pub fn append(buffer: &mut Vec<u8>, message: &[u8]) -> bool {
+pub(crate) fn append(buffer: &mut Vec<u8>, message: &[u8]) -> bool {
     if message.is_empty() || message.len() > MAX_MESSAGE {
         return false;
     }
@@ -36,7 +36,9 @@ pub fn append(buffer: &mut Vec<u8>, message: &[u8]) -> bool {
 }
 
 /// Returns the next frame; `None` if the stream ends between two frames.
-pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Vec<u8>>, FrameError> {
+pub(crate) async fn read(
+    stream: &mut (impl AsyncRead + Unpin),
+) -> Result<Option<Vec<u8>>, FrameError> {
     let mut len = [0; 2];
     match stream.read(&mut len[..1]).await {
         Ok(0) => return Ok(None),

@@ -15,9 +15,9 @@ use super::frame::{self, FrameError};
 use super::{Identity, Secret};
 
 /// Error codes of connections that this side closes.
-pub mod close {
+pub(crate) mod close {
     /// The daemon stops.
-    pub const STOPPING: u32 = 0;
+    pub(crate) const STOPPING: u32 = 0;
     /// The peer broke the framing.
     pub(crate) const FRAMING: u32 = 1;
     /// The peer's certificate names no address.
@@ -25,11 +25,11 @@ pub mod close {
     /// The peer has too many connections.
     pub(crate) const TOO_MANY: u32 = 3;
     /// The peer's certificate is revoked.
-    pub const REVOKED: u32 = 4;
+    pub(crate) const REVOKED: u32 = 4;
 }
 
 /// Connection whose two ends have accepted each other's certificate.
-pub struct Link {
+pub(crate) struct Link {
     /// Identity of the peer.
     pub identity: Arc<Identity>,
     /// Certificate that proves the identity.
@@ -41,7 +41,7 @@ pub struct Link {
 }
 
 /// Frames of the peer.
-pub type Frames = BufReader<RecvStream>;
+pub(crate) type Frames = BufReader<RecvStream>;
 
 impl Link {
     /// Sends a greeting, and waits for the peer's greeting: only that proves to a client that the
@@ -79,7 +79,7 @@ impl Link {
 
     /// Returns a key that only the two ends of this connection can derive, and its name. Ends with
     /// another version of the SYN's format derive other keys, so that neither steers to the other.
-    pub fn key(&self) -> Option<(u64, Secret)> {
+    pub(crate) fn key(&self) -> Option<(u64, Secret)> {
         let mut bytes = [0; 24];
         self.connection
             .export_keying_material(&mut bytes, b"EXPORTER-dysco-chain", &[chain::VERSION])
@@ -92,27 +92,27 @@ impl Link {
     }
 
     /// Writes frames, in order with those written before.
-    pub async fn write(&self, frames: &[u8]) -> Result<(), quinn::WriteError> {
+    pub(crate) async fn write(&self, frames: &[u8]) -> Result<(), quinn::WriteError> {
         self.out.lock().await.write_all(frames).await
     }
 
     /// Returns the source address of the peer's packets.
-    pub fn via(&self) -> IpAddr {
+    pub(crate) fn via(&self) -> IpAddr {
         self.connection.remote_address().ip().to_canonical()
     }
 
     /// Returns true if the connection is usable, as far as is known.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.connection.close_reason().is_none()
     }
 
     /// Returns the round-trip time.
-    pub fn rtt(&self) -> std::time::Duration {
+    pub(crate) fn rtt(&self) -> std::time::Duration {
         self.connection.rtt()
     }
 
     /// Closes the connection.
-    pub fn close(&self, code: u32, why: &'static str) {
+    pub(crate) fn close(&self, code: u32, why: &'static str) {
         // The first reason counts.
         let _ = self.closed_for.set(why);
         self.connection

@@ -25,7 +25,7 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Queues a message.
-pub fn send(registry: &Arc<Registry>, to: IpAddr, message: Vec<u8>) {
+pub(crate) fn send(registry: &Arc<Registry>, to: IpAddr, message: Vec<u8>) {
     if message.is_empty() || message.len() > frame::MAX_MESSAGE {
         count(&registry.stats.dropped_bad_length);
         return;
@@ -35,7 +35,7 @@ pub fn send(registry: &Arc<Registry>, to: IpAddr, message: Vec<u8>) {
 
 /// Makes a connection without sending anything: an empty message is not sent, but needs a
 /// connection.
-pub fn reach(registry: &Arc<Registry>, to: IpAddr) {
+pub(crate) fn reach(registry: &Arc<Registry>, to: IpAddr) {
     queue(registry, to, Vec::new());
 }
 
@@ -151,7 +151,7 @@ fn endpoint_for(endpoints: &[Endpoint], to: IpAddr) -> Option<&Endpoint> {
 }
 
 /// Accepts a peer that connects.
-pub async fn accept(registry: Arc<Registry>, incoming: quinn::Incoming) {
+pub(crate) async fn accept(registry: Arc<Registry>, incoming: quinn::Incoming) {
     let from = incoming.remote_address();
     let handshake = async {
         let connecting = incoming.accept().map_err(|e| down_reason(&e))?;

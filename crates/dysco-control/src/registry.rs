@@ -27,7 +27,7 @@ const LINKS_PER_PEER: usize = 4;
 const REVOKED: &str = "its certificate is revoked";
 
 /// State that all tasks of the channel share.
-pub struct Registry {
+pub(crate) struct Registry {
     pub endpoints: Vec<Endpoint>,
     pub peer_port: u16,
     pub stats: Stats,
@@ -54,7 +54,7 @@ impl Tables {
 }
 
 impl Registry {
-    pub fn new(
+    pub(crate) fn new(
         endpoints: Vec<Endpoint>,
         tls: &Tls,
         peer_port: u16,
@@ -78,7 +78,7 @@ impl Registry {
 
     /// Accepts and connects by other credentials from now on. Existing connections continue, except
     /// those whose certificate is now revoked.
-    pub fn take_up(&self, tls: Tls) {
+    pub(crate) fn take_up(&self, tls: Tls) {
         let mut tables = self.tables();
         for endpoint in &self.endpoints {
             endpoint.set_server_config(Some(tls.server.clone()));
@@ -90,7 +90,7 @@ impl Registry {
     }
 
     /// Returns the QUIC configuration with which this host connects.
-    pub fn client(&self) -> ClientConfig {
+    pub(crate) fn client(&self) -> ClientConfig {
         self.tables().client.clone()
     }
 
@@ -100,7 +100,7 @@ impl Registry {
     }
 
     /// Queues a message. Returns the queue of a peer that had none: it needs a task.
-    pub fn queue(&self, to: IpAddr, message: Vec<u8>) -> Option<mpsc::Receiver<Vec<u8>>> {
+    pub(crate) fn queue(&self, to: IpAddr, message: Vec<u8>) -> Option<mpsc::Receiver<Vec<u8>>> {
         let mut tables = self.tables();
         if tables.closed {
             count(&self.stats.dropped_unreachable);
@@ -132,14 +132,14 @@ impl Registry {
 
     /// Returns the oldest connection to an address. All messages take it while it lives, so that
     /// they stay in order.
-    pub fn link(&self, to: IpAddr) -> Option<Arc<Link>> {
+    pub(crate) fn link(&self, to: IpAddr) -> Option<Arc<Link>> {
         let tables = self.tables();
         let links = tables.links.get(&to)?;
         links.iter().find(|link| link.is_open()).cloned()
     }
 
     /// Adds a new connection, and starts to read from it.
-    pub async fn add(self: &Arc<Registry>, link: Link, frames: Frames) -> Arc<Link> {
+    pub(crate) async fn add(self: &Arc<Registry>, link: Link, frames: Frames) -> Arc<Link> {
         count(&self.stats.connections);
         let link = Arc::new(link);
         for address in self.insert(&link) {
@@ -237,7 +237,7 @@ impl Registry {
     }
 
     /// Reports that a connection to a peer could not be made.
-    pub async fn unreachable(&self, to: IpAddr, dropped: usize, reason: DownReason) {
+    pub(crate) async fn unreachable(&self, to: IpAddr, dropped: usize, reason: DownReason) {
         add(&self.stats.dropped_unreachable, dropped);
         count(&self.stats.handshakes_failed);
         self.tell(Event::PeerDown(to, reason)).await;
@@ -248,7 +248,7 @@ impl Registry {
         let _ = self.events.send(event).await;
     }
 
-    pub fn peers(&self) -> Vec<PeerStatus> {
+    pub(crate) fn peers(&self) -> Vec<PeerStatus> {
         let tables = self.tables();
         let known: BTreeSet<_> = tables.links.keys().chain(tables.queues.keys()).collect();
         let status = |address: &IpAddr| {
@@ -263,13 +263,13 @@ impl Registry {
         known.into_iter().map(status).collect()
     }
 
-    pub fn local_addresses(&self) -> Vec<SocketAddr> {
+    pub(crate) fn local_addresses(&self) -> Vec<SocketAddr> {
         let addresses = self.endpoints.iter().map(Endpoint::local_addr);
         addresses.filter_map(Result::ok).collect()
     }
 
     /// Closes everything, without waiting.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut tables = self.tables();
         tables.closed = true;
         tables.queues.clear();
@@ -279,7 +279,7 @@ impl Registry {
         }
     }
 
-    pub async fn shutdown(&self) {
+    pub(crate) async fn shutdown(&self) {
         self.close();
         for endpoint in &self.endpoints {
             // Peers that are gone do not delay the daemon.

@@ -6,7 +6,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of the channel.
         #[derive(Debug, Default)]
-        pub struct Stats { $($(#[$doc])* pub(super) $name: AtomicU64,)* }
+        pub(crate) struct Stats { $($(#[$doc])* pub(super) $name: AtomicU64,)* }
 
         /// Values of the counters at one moment.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -14,7 +14,7 @@ macro_rules! counters {
 
         impl Stats {
             /// Returns the present values.
-            pub fn read(&self) -> ControlCounters {
+            pub(crate) fn read(&self) -> ControlCounters {
                 ControlCounters { $($name: self.$name.load(Ordering::Relaxed),)* }
             }
         }
@@ -47,11 +47,11 @@ counters! {
 }
 
 /// Adds one to a counter.
-pub fn count(counter: &AtomicU64) {
+pub(crate) fn count(counter: &AtomicU64) {
     add(counter, 1);
 }
 
 /// Adds a number to a counter.
-pub fn add(counter: &AtomicU64, n: usize) {
+pub(crate) fn add(counter: &AtomicU64, n: usize) {
     counter.fetch_add(n as u64, Ordering::Relaxed);
 }

@@ -31,14 +31,14 @@ const INITIAL_RTT: Duration = Duration::from_millis(50);
 const WINDOW: u32 = 256 * MAX_MESSAGE as u32;
 
 /// Configuration with which this host accepts and connects by certain credentials, ready for use.
-pub struct Tls {
+pub(crate) struct Tls {
     pub server: quinn::ServerConfig,
     pub client: quinn::ClientConfig,
     pub judge: Judge,
 }
 
 impl Tls {
-    pub fn new(credentials: &Credentials) -> Result<Tls, ControlError> {
+    pub(crate) fn new(credentials: &Credentials) -> Result<Tls, ControlError> {
         let judge = Judge(verifier(credentials)?);
         Ok(Tls {
             server: server(credentials, Arc::clone(&judge.0))?,
@@ -50,7 +50,7 @@ impl Tls {
 
 /// Judge of whether a certificate is revoked.
 #[derive(Clone)]
-pub struct Judge(Arc<dyn ClientCertVerifier>);
+pub(crate) struct Judge(Arc<dyn ClientCertVerifier>);
 
 impl Judge {
     pub(crate) fn is_revoked(&self, certificate: &CertificateDer<'_>) -> bool {
@@ -82,7 +82,7 @@ fn server(
 }
 
 /// Returns the configuration with which this host connects.
-pub fn client(credentials: &Credentials) -> Result<quinn::ClientConfig, ControlError> {
+pub(crate) fn client(credentials: &Credentials) -> Result<quinn::ClientConfig, ControlError> {
     let verifier = WebPkiServerVerifier::builder_with_provider(roots(credentials)?, provider());
     let verifier = verifier.with_crls(credentials.revoked.clone()).build()?;
     let mut tls = rustls::ClientConfig::builder_with_provider(provider())
@@ -99,7 +99,7 @@ pub fn client(credentials: &Credentials) -> Result<quinn::ClientConfig, ControlE
 /// Returns the endpoint's configuration. A restarted daemon must be able to report to peers that it
 /// knows nothing of their connections. The keys by which it recognises these connections and proves
 /// its identity therefore outlive it.
-pub fn endpoint(credentials: &Credentials) -> quinn::EndpointConfig {
+pub(crate) fn endpoint(credentials: &Credentials) -> quinn::EndpointConfig {
     let secret = hmac::Key::new(hmac::HMAC_SHA256, credentials.key.secret_der());
     let derive = |label: &[u8]| hmac::sign(&secret, label);
     let reset = derive(b"dysco/1 stateless reset");

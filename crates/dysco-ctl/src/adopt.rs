@@ -8,7 +8,7 @@ use super::output::{list, number, rendered};
 
 /// Adopts the sessions that existed before dyscod, or that dyscod does not know for another
 /// reason.
-pub fn run(context: &Context) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context) -> Result<Exit, CliError> {
     let mut client = context.ask(&Request::Adopt)?;
     let Reply::Adopted(report) = client.reply()? else {
         return Err(CliError::Unexpected);

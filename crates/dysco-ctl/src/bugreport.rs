@@ -32,7 +32,7 @@ const SECRETS: [&str; 4] = ["password", "passphrase", "secret", "token"];
 
 /// Arguments of `bugreport`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The configuration of this host's dyscod
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
@@ -43,7 +43,7 @@ pub struct Args {
 }
 
 /// Writes a description of this host into a directory.
-pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     let made = DirBuilder::new().mode(0o700).create(&args.out);
     made.map_err(|source| WriteError {
         path: args.out.clone(),

@@ -9,13 +9,13 @@ use super::exit::CliError;
 
 /// Arguments of `completions`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The shell
     shell: Shell,
 }
 
 /// Prints completions for a shell.
-pub fn run(args: &Args) -> Result<Exit, CliError> {
+pub(crate) fn run(args: &Args) -> Result<Exit, CliError> {
     let mut script = Vec::new();
     let mut command = super::Cli::command();
     clap_complete::generate(args.shell, &mut command, "dyscoctl", &mut script);

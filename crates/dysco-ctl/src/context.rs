@@ -12,7 +12,7 @@ use super::exit::CliError;
 use super::output::Format;
 
 /// Time limit for an answer that needs no other host.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Variable with the daemon's socket, used if no option names the socket. A middlebox's
 /// `dysco_delta()` reads the variable as well.
@@ -20,7 +20,7 @@ pub(crate) const SOCKET_VARIABLE: &str = "DYSCO_API_SOCKET";
 
 /// Daemon to ask, and output format.
 #[derive(Clone, Debug)]
-pub struct Context {
+pub(crate) struct Context {
     /// Path of the daemon's socket.
     pub socket: PathBuf,
     /// True if an option or the environment names the socket.
@@ -32,7 +32,7 @@ pub struct Context {
 impl Context {
     /// Returns a context. The option takes precedence over the environment, and the environment
     /// over the default.
-    pub fn new(option: Option<PathBuf>, format: Format) -> Context {
+    pub(crate) fn new(option: Option<PathBuf>, format: Format) -> Context {
         let variable = || env::var_os(SOCKET_VARIABLE).filter(|path| !path.is_empty());
         let named = option.or_else(|| variable().map(PathBuf::from));
         Context {
@@ -43,7 +43,7 @@ impl Context {
     }
 
     /// Sends a request to the daemon.
-    pub fn ask(&self, request: &Request) -> Result<Client, CliError> {
+    pub(crate) fn ask(&self, request: &Request) -> Result<Client, CliError> {
         let mut client = Client::connect(&self.socket)?;
         client.set_patience(Some(PATIENCE))?;
         client.ask(request)?;
@@ -51,7 +51,7 @@ impl Context {
     }
 
     /// Prints a value: as JSON, or as the text that `table` returns for it.
-    pub fn print<T: Serialize>(
+    pub(crate) fn print<T: Serialize>(
         &self,
         value: &T,
         table: impl FnOnce(&T) -> String,
@@ -64,7 +64,7 @@ impl Context {
     }
 
     /// Reports the result of the command.
-    pub fn finish(&self, done: Result<Exit, CliError>) -> Exit {
+    pub(crate) fn finish(&self, done: Result<Exit, CliError>) -> Exit {
         let error = match done {
             Ok(exit) => return exit,
             Err(error) => error,
@@ -81,7 +81,7 @@ impl Context {
 }
 
 /// Prints a line, or returns an error if nothing reads the output any more.
-pub fn print_line(text: &str) -> Result<(), CliError> {
+pub(crate) fn print_line(text: &str) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     writeln!(out, "{}", text.trim_end())?;
     Ok(out.flush()?)

@@ -8,7 +8,7 @@ use super::exit::CliError;
 /// Arguments of `delta`.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("by").args(["to_server", "to_client"]).required(true).multiple(true))]
-pub struct Args {
+pub(crate) struct Args {
     /// The session: its id, or LOCAL>REMOTE
     session: SessionName,
 
@@ -23,7 +23,7 @@ pub struct Args {
 }
 
 /// Declares a session's delta.
-pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let mut client = context.ask(&Request::Delta(TellDelta {
         session: args.session,
         to_server: args.to_server.unwrap_or(0),

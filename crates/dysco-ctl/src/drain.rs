@@ -27,7 +27,7 @@ const AT_ONCE: usize = 2_000;
 
 /// Arguments of `drain`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The proxy: a unit (haproxy.service), a pid, a listener (:8080) or a name
     /// (haproxy)
     proxy: ProcessName,
@@ -63,7 +63,7 @@ struct Drain<'a> {
 }
 
 /// Removes a proxy from all its sessions.
-pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     let context = context.for_process(&args.proxy)?;
     let mut drain = Drain {
         context: &context,

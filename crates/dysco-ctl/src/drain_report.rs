@@ -13,7 +13,7 @@ use super::time;
 
 /// Progress of a drain.
 #[derive(Debug, Serialize)]
-pub struct State {
+pub(crate) struct State {
     /// `progress`, or `end` for the last report.
     pub event: &'static str,
     /// Number of sessions that the proxy holds.
@@ -35,7 +35,7 @@ pub struct State {
 
 /// Sessions that remain for the same reason.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Reason {
+pub(crate) struct Reason {
     pub count: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<Label>,
@@ -47,7 +47,7 @@ pub struct Reason {
 
 /// A remaining session.
 #[derive(Clone, Debug, Serialize)]
-pub struct Left {
+pub(crate) struct Left {
     pub local: SocketAddr,
     pub remote: SocketAddr,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,7 +62,7 @@ pub struct Left {
 
 impl Reason {
     /// Returns the reason in a few words.
-    pub fn short(&self) -> String {
+    pub(crate) fn short(&self) -> String {
         let label = self.label.as_ref().map(|l| format!(" of {}", words(l)));
         let reason: String = self.reason.why.chars().take(60).collect();
         format!("{}{}: {reason}…", self.count, label.unwrap_or_default())
@@ -71,7 +71,7 @@ impl Reason {
 
 /// Groups the sessions by reason, the most frequent first. Digits, as in addresses and counts, do
 /// not distinguish reasons.
-pub fn reasons(left: &[Left]) -> Vec<Reason> {
+pub(crate) fn reasons(left: &[Left]) -> Vec<Reason> {
     let mut groups: BTreeMap<(Option<&Label>, String), Reason> = BTreeMap::new();
     for session in left {
         let label = session.label.as_ref();
@@ -92,7 +92,7 @@ pub fn reasons(left: &[Left]) -> Vec<Reason> {
 }
 
 /// Returns frontend, backend and mode for one cell.
-pub fn words(label: &Label) -> String {
+pub(crate) fn words(label: &Label) -> String {
     let mode = match label.mode.as_str() {
         "" => String::new(),
         mode => format!(" (mode {mode})"),
@@ -101,7 +101,7 @@ pub fn words(label: &Label) -> String {
 }
 
 /// Returns the result of a drain, for people.
-pub fn text(state: &State, proxy: &ProcessName) -> String {
+pub(crate) fn text(state: &State, proxy: &ProcessName) -> String {
     let mut text = match (state.removable, state.left) {
         (Some(removable), all) => {
             let least = state.at_least_ms.map(Duration::from_millis);

@@ -9,7 +9,7 @@ use super::shim::{REPORTS_VARIABLE, SHIM, SHIM_VARIABLE};
 
 /// An error while running a program under the shim.
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub(crate) enum RunError {
     /// The shim was not found.
     NoShim {
         /// Places that were searched.
@@ -66,7 +66,7 @@ impl Explain for RunError {
 
 /// An error while uninstalling.
 #[derive(Debug, thiserror::Error)]
-pub enum UninstallError {
+pub(crate) enum UninstallError {
     /// Sessions would stop.
     Needed(usize),
     /// The daemon cannot be found, or does not stop.
@@ -114,7 +114,7 @@ impl Explain for UninstallError {
 
 /// An error while writing a report.
 #[derive(Debug, thiserror::Error)]
-pub struct WriteError {
+pub(crate) struct WriteError {
     /// Path of the file or directory.
     pub path: PathBuf,
     /// Error of the operating system.

@@ -21,7 +21,7 @@ const READ_LINE: &str = "understand the command line";
 
 /// A command that failed.
 #[derive(Debug, thiserror::Error)]
-pub enum CliError {
+pub(crate) enum CliError {
     /// An error while asking the daemon.
     Client(#[from] ClientError),
     /// An error of keys or certificates.
@@ -73,7 +73,7 @@ pub enum CliError {
 
 impl CliError {
     /// Returns the exit code of the error.
-    pub fn exit(&self) -> Exit {
+    pub(crate) fn exit(&self) -> Exit {
         match self {
             CliError::Client(error) => client_exit(error),
             CliError::Pki(PkiError::Generate { .. }) => Exit::Internal,
@@ -102,7 +102,7 @@ impl CliError {
     }
 
     /// Returns the error for programs, in the shape that all errors have.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let exit = self.exit();
         let code = match self {
             CliError::Client(ClientError::Failure(failure)) => json!(failure.code),
@@ -163,7 +163,7 @@ fn shape(exit: Exit, code: &Value, explanation: &Explanation) -> Value {
 }
 
 /// Ends the program with an error of the command line, in the requested format.
-pub fn usage(error: &clap::Error) -> ExitCode {
+pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     // Help is no error.
     if !error.use_stderr() || !wants_json(&words.collect::<Vec<_>>()) {

@@ -6,7 +6,7 @@ use super::context::Context;
 use super::exit::CliError;
 
 /// Prints the metrics of `dyscod`, in the OpenMetrics format.
-pub fn run(context: &Context) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context) -> Result<Exit, CliError> {
     let mut client = context.ask(&Request::Metrics)?;
     let Reply::Metrics(report) = client.reply()? else {
         return Err(CliError::Unexpected);

@@ -7,7 +7,7 @@ use super::exit::CliError;
 use super::output::Format;
 
 /// Prints events as they occur, with reasons.
-pub fn run(context: &Context) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context) -> Result<Exit, CliError> {
     let mut client = context.ask(&Request::Monitor)?;
     client.set_patience(None)?;
     loop {
@@ -23,7 +23,7 @@ pub fn run(context: &Context) -> Result<Exit, CliError> {
 }
 
 /// Returns one line: time of day (UTC), kind, session, text.
-pub fn line(event: &MonitorEvent) -> String {
+pub(crate) fn line(event: &MonitorEvent) -> String {
     let (ms, s) = (event.at_ms % 1000, event.at_ms / 1000);
     let (hour, minute, second) = (s / 3600 % 24, s / 60 % 60, s % 60);
     let time = format!("{hour:02}:{minute:02}:{second:02}.{ms:03}Z");

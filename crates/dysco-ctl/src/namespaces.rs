@@ -22,7 +22,7 @@ struct Row {
 }
 
 /// Lists the network namespaces that the daemon serves besides its own.
-pub fn run(context: &Context) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context) -> Result<Exit, CliError> {
     let row = |report: NamespaceReport| {
         let status = context.at(&report).and_then(|inner| inner.status());
         Row {
@@ -59,7 +59,7 @@ fn text(rows: &[Row]) -> String {
 }
 
 /// A listing's source: the `dyscod` that is asked, or the instance of a namespace.
-pub struct Origin {
+pub(crate) struct Origin {
     /// Name of the namespace; none for the own one.
     pub namespace: Option<String>,
     /// Context that asks there.
@@ -68,7 +68,7 @@ pub struct Origin {
 
 impl Context {
     /// Returns the network namespaces that the daemon serves besides its own.
-    pub fn namespaces(&self) -> Result<Vec<NamespaceReport>, CliError> {
+    pub(crate) fn namespaces(&self) -> Result<Vec<NamespaceReport>, CliError> {
         match self.ask(&Request::Namespaces)?.reply()? {
             Reply::Namespaces { namespaces } => Ok(namespaces),
             _ => Err(CliError::Unexpected),

@@ -33,7 +33,7 @@ const THERE: &str = "no session passes it, by a proxy that a shim has told of or
     the proxy's listener there (--listen)";
 
 /// Returns the hint for a request, with or without a process, and with or without a mode.
-pub fn hint(host: &HostName, of_process: bool, by_mode: bool) -> &'static str {
+pub(crate) fn hint(host: &HostName, of_process: bool, by_mode: bool) -> &'static str {
     match (of_process, by_mode, host) {
         (true, _, _) => OF_PROCESS,
         (false, true, _) => BY_MODE,

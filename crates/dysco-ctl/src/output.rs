@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// How to print.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// A table.
     Table,
     /// JSON.
@@ -22,7 +22,7 @@ const WRAPS: [&str; 4] = ["WHY", "REMOVABLE", "WHAT", "PROGRAMS"];
 const READABLE: u16 = 40;
 
 /// Returns an empty table with these headings.
-pub fn table<const N: usize>(headings: [&str; N]) -> Table {
+pub(crate) fn table<const N: usize>(headings: [&str; N]) -> Table {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
@@ -37,7 +37,7 @@ pub fn table<const N: usize>(headings: [&str; N]) -> Table {
 }
 
 /// Returns a table of names and values.
-pub fn list<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> Table {
+pub(crate) fn list<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> Table {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
@@ -75,7 +75,7 @@ fn longest_word(text: &str) -> u16 {
 }
 
 /// Returns a heading and a table, or nothing if the table is empty.
-pub fn section(heading: &str, table: &Table) -> String {
+pub(crate) fn section(heading: &str, table: &Table) -> String {
     match table.row_count() {
         0 => String::new(),
         _ => format!("\n{heading}\n{}\n", rendered(table)),
@@ -99,17 +99,17 @@ pub(crate) fn rename_outcomes(reports: &mut Value, done: &str, could: &str) {
 }
 
 /// Formats a number of bytes, such as 1.50 GiB.
-pub fn bytes(n: u64) -> String {
+pub(crate) fn bytes(n: u64) -> String {
     HumanBytes(n).to_string()
 }
 
 /// Formats a count, such as 1,000.
-pub fn number(n: u64) -> String {
+pub(crate) fn number(n: u64) -> String {
     HumanCount(n).to_string()
 }
 
 /// Formats a time, such as 1d 2h, 3m 4s or 0.5s.
-pub fn seconds(s: f64) -> String {
+pub(crate) fn seconds(s: f64) -> String {
     let whole = s.max(0.0) as u64;
     let (days, hours) = (whole / 86400, whole / 3600 % 24);
     let (minutes, rest) = (whole / 60 % 60, whole % 60);
@@ -123,7 +123,7 @@ pub fn seconds(s: f64) -> String {
 }
 
 /// Formats microseconds, such as 850 µs or 1.25 ms.
-pub fn micros(us: u64) -> String {
+pub(crate) fn micros(us: u64) -> String {
     match us {
         0..1000 => format!("{us} µs"),
         1000..10_000_000 => format!("{:.2} ms", us as f64 / 1e3),
@@ -137,7 +137,7 @@ pub(crate) fn or_dash(value: Option<String>) -> String {
 }
 
 /// Returns addresses, or elements of a chain, for one cell.
-pub fn listed<T: ToString>(all: &[T]) -> String {
+pub(crate) fn listed<T: ToString>(all: &[T]) -> String {
     let words: Vec<_> = all.iter().map(T::to_string).collect();
     words.join(", ")
 }

@@ -8,10 +8,10 @@ use crate::exit::CliError;
 use crate::namespaces::Origin;
 
 /// Number of sessions in a page.
-pub const PAGE: u32 = 1024;
+pub(crate) const PAGE: u32 = 1024;
 
 /// The pages of a listing.
-pub struct Pages<'a> {
+pub(crate) struct Pages<'a> {
     context: &'a Context,
     listing: Option<Listing>,
     /// Network namespace of the sessions.
@@ -23,7 +23,7 @@ pub struct Pages<'a> {
 
 impl<'a> Pages<'a> {
     /// Returns the pages of all sessions that match, with their histories or without.
-    pub fn new(context: &'a Context, filter: Filter, brief: bool) -> Pages<'a> {
+    pub(crate) fn new(context: &'a Context, filter: Filter, brief: bool) -> Pages<'a> {
         let listing = Listing {
             filter,
             brief,
@@ -40,7 +40,7 @@ impl<'a> Pages<'a> {
     }
 
     /// Returns the pages of all sessions of these daemons, of which there is at least one.
-    pub fn of_all(origins: &'a [Origin], filter: Filter, brief: bool) -> Pages<'a> {
+    pub(crate) fn of_all(origins: &'a [Origin], filter: Filter, brief: bool) -> Pages<'a> {
         let mut pages = Pages::new(&origins[0].context, filter, brief);
         pages.namespace = origins[0].namespace.as_deref();
         pages.others = &origins[1..];
@@ -48,7 +48,7 @@ impl<'a> Pages<'a> {
     }
 
     /// Returns the next page, or `None` after the last. No page is empty unless all are.
-    pub fn page(&mut self) -> Result<Option<Vec<SessionReport>>, CliError> {
+    pub(crate) fn page(&mut self) -> Result<Option<Vec<SessionReport>>, CliError> {
         loop {
             let Some(listing) = self.listing.take() else {
                 return Ok(None);
@@ -81,7 +81,7 @@ impl<'a> Pages<'a> {
     }
 
     /// Returns all remaining sessions, which takes memory for each.
-    pub fn rest(mut self) -> Result<Vec<SessionReport>, CliError> {
+    pub(crate) fn rest(mut self) -> Result<Vec<SessionReport>, CliError> {
         let mut all = Vec::new();
         while let Some(page) = self.page()? {
             all.extend(page);

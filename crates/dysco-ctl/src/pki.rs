@@ -13,7 +13,7 @@ use super::exit::CliError;
 
 /// Arguments of `pki`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
 }
@@ -56,7 +56,7 @@ enum Command {
 }
 
 /// Creates the fleet's authority and the certificates of its hosts, or revokes certificates.
-pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let written = match args.command {
         Command::Init { dir } => {
             pki::init(&dir)?;

@@ -18,7 +18,7 @@ use super::publish;
 
 /// Arguments of `policy`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
 }
@@ -94,7 +94,7 @@ impl std::str::FromStr for Destination {
 }
 
 /// Shows, checks or changes the policy.
-pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     match args.command {
         Command::List => list(context, &Request::Policy),
         Command::Apply { file } => {

@@ -38,7 +38,7 @@ struct RefusedBy {
 }
 
 /// Publishes a file.
-pub fn run(context: &Context, file: &Path, text: String) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context, file: &Path, text: String) -> Result<Exit, CliError> {
     // Places in errors refer to this file, not to the key.
     Policy::parse(file, &text)?;
     let published = match context.ask(&Request::PolicyPublish { text })?.reply() {

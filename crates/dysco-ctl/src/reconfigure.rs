@@ -22,7 +22,7 @@ const WORDS: char = ',';
 
 /// What all of them take.
 #[derive(Debug, clap::Args)]
-pub struct Common {
+pub(crate) struct Common {
     /// Sessions that this host has opened and that match, such as port=443: see below. If this host
     /// itself leaves, sessions that pass it
     #[arg(long, value_name = "FILTER", conflicts_with_all = ["all", "through"])]
@@ -75,7 +75,7 @@ fn which() -> ArgGroup {
 /// Arguments of `reconfigure`.
 #[derive(Debug, clap::Args)]
 #[command(group = which(), after_help = FILTER_HELP)]
-pub struct Args {
+pub(crate) struct Args {
     /// These sessions: their ids, or LOCAL>REMOTE
     sessions: Vec<SessionName>,
 
@@ -99,7 +99,7 @@ pub struct Args {
 /// Arguments of `insert-middlebox`.
 #[derive(Debug, clap::Args)]
 #[command(group = which(), after_help = FILTER_HELP)]
-pub struct InsertArgs {
+pub(crate) struct InsertArgs {
     /// The middlebox's host. A +SERVICE comes in at this host's end, as by 'service put': --all and
     /// --filter then select sessions that others have opened as well
     #[arg(value_name = "HOST|+SERVICE")]
@@ -116,7 +116,7 @@ pub struct InsertArgs {
 /// Arguments of `replace-middlebox`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = FILTER_HELP)]
-pub struct ReplaceArgs {
+pub(crate) struct ReplaceArgs {
     /// The host that leaves, or the +SERVICE
     #[arg(value_name = "HOST|+SERVICE")]
     element: HostOrService,
@@ -139,7 +139,7 @@ pub struct ReplaceArgs {
 }
 
 /// Gives sessions another chain.
-pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let which = args.common.which(args.sessions);
     let elements = args.chain.unwrap_or_default();
     let change = match args.without {
@@ -156,7 +156,7 @@ pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
 }
 
 /// Inserts a middlebox, or a service of this host, into sessions.
-pub fn insert(context: &Context, args: InsertArgs) -> Result<Exit, CliError> {
+pub(crate) fn insert(context: &Context, args: InsertArgs) -> Result<Exit, CliError> {
     let which = args.common.which(args.sessions);
     match args.element {
         HostOrService::Host(host) => ask(context, which, ChainChange::Insert(host), &args.common),
@@ -167,7 +167,7 @@ pub fn insert(context: &Context, args: InsertArgs) -> Result<Exit, CliError> {
 }
 
 /// Replaces a middlebox by another, or a service.
-pub fn replace(context: &Context, args: ReplaceArgs) -> Result<Exit, CliError> {
+pub(crate) fn replace(context: &Context, args: ReplaceArgs) -> Result<Exit, CliError> {
     let common = &args.common;
     let selected = common.all || common.filter.is_some() || common.through.is_some();
     let by_element = args.sessions.is_empty() && !selected;

@@ -8,7 +8,7 @@ use super::output::{or_dash, rendered, table};
 
 /// Arguments of `reload`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Print what would change; change nothing
     #[arg(long)]
     dry_run: bool,
@@ -16,7 +16,7 @@ pub struct Args {
 
 /// Makes dyscod read its configuration, keys and policy again. Values that need a restart stay
 /// unchanged, and the exit code reports them.
-pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     let dry_run = args.dry_run;
     let mut client = context.ask(&Request::Reload { dry_run })?;
     let Reply::Reloaded(report) = client.reply()? else {

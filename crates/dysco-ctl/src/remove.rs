@@ -31,7 +31,7 @@ const REMOVABLE: &str = "removable";
 #[derive(Debug, clap::Args)]
 #[command(after_help = FILTER_HELP)]
 #[command(group = clap::ArgGroup::new("which").args(["sessions", "all", "filter"]).required(true))]
-pub struct Args {
+pub(crate) struct Args {
     /// The middlebox to remove: self, an address or a host name. A proxy's host, or a host of the
     /// sessions' chains
     host: HostName,
@@ -116,7 +116,7 @@ struct Done {
 }
 
 /// Removes a middlebox from live sessions.
-pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let wait = args.wait || args.dry_run;
     let dry_run = args.dry_run;
     let process = args.process();

@@ -15,7 +15,7 @@ use super::exit::CliError;
 use super::shim::{INSTALLED, REPORTS_VARIABLE, SHIM, SHIM_VARIABLE};
 
 /// Description of the environment, for `--help`.
-pub const HELP: &str = "\
+pub(crate) const HELP: &str = "\
 Environment:
   DYSCO_SHIM_LIB     the shim's file; without, it is looked for beside dyscoctl, in ../lib and
                      ../lib/dysco from there, and in /usr/lib/dysco
@@ -25,7 +25,7 @@ Environment:
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Services, then -- if there are some, then the program and its arguments
     #[arg(
         required = true,
@@ -70,7 +70,7 @@ impl Words<'_> {
 }
 
 /// Runs a program under the shim, or with services. Returns only on failure.
-pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let words = Words::of(&args.words)?;
     if !words.services.is_empty() {
         return with_services(context, words);

@@ -16,7 +16,7 @@ use super::output::{list, rendered, section, table};
 
 /// Arguments of `state`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
 }
@@ -82,7 +82,7 @@ impl From<About> for AboutState {
 }
 
 /// Shows, exports, installs, moves or removes firewall state of a session.
-pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     match args.command {
         Command::Show(about) => {
             let report = export(context, about)?;

@@ -12,7 +12,7 @@ use super::output::{list, listed, micros, number, or_dash, rendered, seconds, se
 const FEW: usize = 5;
 
 /// Shows the status.
-pub fn run(context: &Context) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context) -> Result<Exit, CliError> {
     let mut client = context.ask(&Request::Status)?;
     let Reply::Status(status) = client.reply()? else {
         return Err(CliError::Unexpected);

@@ -12,14 +12,14 @@ const DRAIN: RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(31 * 86_400);
 
 /// Parses the time limit of a removal, or of another change of one session.
-pub fn change(s: &str) -> Result<Duration, Cause> {
+pub(crate) fn change(s: &str) -> Result<Duration, Cause> {
     within(s, &CHANGE).ok_or_else(|| {
         Cause::new(format!("'{s}' is no time of 100ms to 600s")).hint("write it like 500ms or 10s")
     })
 }
 
 /// Parses the time limit of a drain.
-pub fn drain(s: &str) -> Result<Duration, Cause> {
+pub(crate) fn drain(s: &str) -> Result<Duration, Cause> {
     within(s, &DRAIN).ok_or_else(|| {
         Cause::new(format!("'{s}' is no time of 100ms to 744h"))
             .hint("write it like 30s, 10m or 2h")
@@ -27,14 +27,14 @@ pub fn drain(s: &str) -> Result<Duration, Cause> {
 }
 
 /// Parses the interval of a repeated listing.
-pub fn watch(s: &str) -> Result<Duration, Cause> {
+pub(crate) fn watch(s: &str) -> Result<Duration, Cause> {
     within(s, &CHANGE).ok_or_else(|| {
         Cause::new(format!("'{s}' is no time of 100ms to 600s")).hint("write it like 500ms or 2")
     })
 }
 
 /// Returns the words for the minimum time of changes at a limited rate.
-pub fn at_least(time: Duration) -> String {
+pub(crate) fn at_least(time: Duration) -> String {
     let tenths = time.as_millis().div_ceil(100) as u64;
     let rounded = Duration::from_millis(100 * tenths);
     format!(

@@ -36,7 +36,7 @@ const NONE_TUNED: &str =
     .args(["sessions", "all", "filter", "list"]))]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true)
     .args(["congestion", "rate", "keepalive", "user_timeout", "nodelay", "no_nodelay", "restore", "list"]))]
-pub struct Args {
+pub(crate) struct Args {
     /// This session: its id, or LOCAL>REMOTE; may be repeated
     #[arg(long = "session", value_name = "ID", conflicts_with_all = ["all", "filter", "list"])]
     sessions: Vec<SessionName>,
@@ -145,7 +145,7 @@ struct Listed {
 }
 
 /// Sets socket options of sessions' ends, puts them back, or lists them.
-pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     if args.list {
         return list(context, args.filter.unwrap_or_default());
     }
@@ -248,7 +248,7 @@ fn what(report: &TuneReport) -> Option<String> {
 }
 
 /// Returns the changes of a socket's options, or `None` if there is none.
-pub fn changes(options: &[TunedOption]) -> Option<String> {
+pub(crate) fn changes(options: &[TunedOption]) -> Option<String> {
     let all: Vec<_> = options.iter().map(TunedOption::to_string).collect();
     (!all.is_empty()).then(|| all.join(", "))
 }

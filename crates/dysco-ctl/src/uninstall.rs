@@ -26,7 +26,7 @@ const STOPPING: Duration = Duration::from_secs(15);
 
 /// Arguments of `uninstall`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The configuration of this host's dyscod
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
@@ -63,7 +63,7 @@ struct Needing {
 }
 
 /// Stops dyscod, detaches its programs, and removes its other traces on this host.
-pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     let config = Config::without_keys(&args.config)?;
     let pin_dir = &config.data_plane.pin_dir;
     let found = Leftover::find(pin_dir).map_err(UninstallError::Agent)?;

@@ -14,7 +14,7 @@ const FLAGS: &str = "-Cdebuginfo=2\x1f-Clink-arg=--btf\x1f-Ctarget-cpu=v3\x1f-Cl
 
 /// Builds the programs of a package of the workspace, and puts the object file at `name` in the
 /// folder of the build script.
-pub fn build(workspace: &Path, package: &str, bin: &str, name: &str, arguments: &[&str]) {
+pub(crate) fn build(workspace: &Path, package: &str, bin: &str, name: &str, arguments: &[&str]) {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     // All packages of a profile share what their programs are built from: out, the script, build.
     let shared = out.ancestors().nth(3).unwrap_or(&out).join("ebpf");

@@ -29,7 +29,7 @@ thread_local! {
 }
 
 /// A socket for questions and transactions, one at a time.
-pub struct Netfilter {
+pub(crate) struct Netfilter {
     socket: Socket,
     sequence: u32,
     /// Buffer of the last datagram received. A new buffer each time would make the allocator
@@ -41,7 +41,7 @@ impl Netfilter {
     /// Works with the calling thread's socket. The socket is in the network namespace that the
     /// thread was in at its first question. After an error another socket is opened, because
     /// answers may be left in this one.
-    pub fn with<T>(work: impl FnOnce(&mut Netfilter) -> io::Result<T>) -> io::Result<T> {
+    pub(crate) fn with<T>(work: impl FnOnce(&mut Netfilter) -> io::Result<T>) -> io::Result<T> {
         let mut netfilter = match KEPT.take() {
             Some(kept) => kept,
             None => Netfilter::open()?,
@@ -64,7 +64,10 @@ impl Netfilter {
     }
 
     /// Asks for the objects that match; returns none if there is none.
-    pub fn get(&mut self, message: NetfilterMessage) -> io::Result<Vec<NetfilterMessageInner>> {
+    pub(crate) fn get(
+        &mut self,
+        message: NetfilterMessage,
+    ) -> io::Result<Vec<NetfilterMessageInner>> {
         match self.ask(message, NLM_F_ACK) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Vec::new()),
             answer => answer,
@@ -72,12 +75,15 @@ impl Netfilter {
     }
 
     /// Asks for all objects.
-    pub fn dump(&mut self, message: NetfilterMessage) -> io::Result<Vec<NetfilterMessageInner>> {
+    pub(crate) fn dump(
+        &mut self,
+        message: NetfilterMessage,
+    ) -> io::Result<Vec<NetfilterMessageInner>> {
         self.ask(message, NLM_F_DUMP)
     }
 
     /// Performs a change.
-    pub fn act(&mut self, message: NetfilterMessage, flags: u16) -> io::Result<()> {
+    pub(crate) fn act(&mut self, message: NetfilterMessage, flags: u16) -> io::Result<()> {
         self.ask(message, NLM_F_ACK | flags).map(drop)
     }
 
@@ -159,7 +165,7 @@ impl Netfilter {
 }
 
 /// Returns the family of an address.
-pub fn family(address: IpAddr) -> NetfilterProtoFamily {
+pub(crate) fn family(address: IpAddr) -> NetfilterProtoFamily {
     match address {
         IpAddr::V4(_) => NetfilterProtoFamily::IPv4,
         IpAddr::V6(_) => NetfilterProtoFamily::IPv6,

@@ -14,7 +14,7 @@ fn end(text: &str) -> SocketAddr {
 }
 
 /// A session whose addresses are not translated.
-pub fn plain() -> Seen {
+pub(crate) fn plain() -> Seen {
     Seen::plain(FiveTuple {
         source: end("10.0.1.1:40000"),
         destination: end("10.0.3.1:80"),
@@ -22,7 +22,7 @@ pub fn plain() -> Seen {
 }
 
 /// The same session with a translated source.
-pub fn translated() -> Seen {
+pub(crate) fn translated() -> Seen {
     let session = plain().session;
     let translated = FiveTuple {
         source: end("10.0.3.99:50000"),
@@ -34,7 +34,7 @@ pub fn translated() -> Seen {
     }
 }
 
-pub fn entry() -> Value {
+pub(crate) fn entry() -> Value {
     let end = json!({"window_scale": 7, "sack": true, "close_first": false, "liberal": false});
     json!({
         "assured": true, "seen_reply": true, "timeout_s": 432_000, "mark": 7,

@@ -15,13 +15,13 @@ pub(crate) const SECRET: u32 = 0o600;
 
 /// Files of which all are written or none.
 #[derive(Default)]
-pub struct Batch {
+pub(crate) struct Batch {
     written: Vec<PathBuf>,
 }
 
 impl Batch {
     /// Writes a file that must not exist yet.
-    pub fn write(&mut self, path: &Path, mode: u32, text: &str) -> Result<(), PkiError> {
+    pub(crate) fn write(&mut self, path: &Path, mode: u32, text: &str) -> Result<(), PkiError> {
         let fail = |source: std::io::Error| match source.kind() {
             ErrorKind::AlreadyExists => PkiError::Exists { path: path.into() },
             _ => PkiError::Write {
@@ -38,7 +38,7 @@ impl Batch {
     }
 
     /// Keeps the files, once all are written.
-    pub fn keep(mut self) {
+    pub(crate) fn keep(mut self) {
         self.written.clear();
     }
 }
@@ -53,7 +53,7 @@ impl Drop for Batch {
 }
 
 /// Writes a file completely in place of an existing one, if any.
-pub fn replace(path: &Path, mode: u32, text: &str) -> Result<(), PkiError> {
+pub(crate) fn replace(path: &Path, mode: u32, text: &str) -> Result<(), PkiError> {
     let fail = |source| PkiError::Write {
         path: path.into(),
         source,
@@ -71,7 +71,7 @@ pub fn replace(path: &Path, mode: u32, text: &str) -> Result<(), PkiError> {
 }
 
 /// Makes a directory that only its owner may enter; an existing one stays as it is.
-pub fn make_dir(dir: &Path) -> Result<(), PkiError> {
+pub(crate) fn make_dir(dir: &Path) -> Result<(), PkiError> {
     let mut builder = DirBuilder::new();
     let made = builder.recursive(true).mode(0o700).create(dir);
     made.map_err(|source| PkiError::Write {
@@ -81,7 +81,11 @@ pub fn make_dir(dir: &Path) -> Result<(), PkiError> {
 }
 
 /// Reads a certificate's file.
-pub fn read(what: &'static str, path: &Path, hint: &'static str) -> Result<Vec<u8>, PkiError> {
+pub(crate) fn read(
+    what: &'static str,
+    path: &Path,
+    hint: &'static str,
+) -> Result<Vec<u8>, PkiError> {
     fs::read(path).map_err(|source| PkiError::Read {
         what,
         path: path.into(),

@@ -8,7 +8,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
 /// Returns the certificate, if it is one and nothing follows it.
-pub fn parse<'a>(der: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> {
+pub(crate) fn parse<'a>(der: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> {
     match parse_x509_certificate(der) {
         Ok(([], certificate)) => Some(certificate),
         _ => None,

@@ -20,7 +20,7 @@ pub(super) struct Asker {
 }
 
 impl Asker {
-    pub fn start(ctx: &mut Context, host: HostId, subsession: Subsession) -> Self {
+    pub(crate) fn start(ctx: &mut Context, host: HostId, subsession: Subsession) -> Self {
         let change = ctx.change;
         ctx.report(Role::Asker, subsession, Progress::Requested);
         ctx.send_reliably(host, Message::Ask { change, subsession });
@@ -32,7 +32,7 @@ impl Asker {
         }
     }
 
-    pub fn host(&self) -> HostId {
+    pub(crate) fn host(&self) -> HostId {
         self.host
     }
 
@@ -50,7 +50,7 @@ impl Asker {
 
     /// Ends the request, because the operator does not wait any longer or the host cannot be
     /// reached. Once the host has answered, the change is the host's own.
-    pub fn cancel(&mut self, ctx: &mut Context) -> Flow {
+    pub(crate) fn cancel(&mut self, ctx: &mut Context) -> Flow {
         if self.heard {
             return ctx.stale();
         }

@@ -71,11 +71,11 @@ pub(super) struct Timing {
 
 impl Timing {
     /// Returns true if a message is repeated until it is answered.
-    pub fn has_pending(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    pub fn deadline(&self) -> Option<Time> {
+    pub(crate) fn deadline(&self) -> Option<Time> {
         self.deadline
     }
 
@@ -85,7 +85,7 @@ impl Timing {
         self.pending.iter().any(repeated)
     }
 
-    pub fn next(&self) -> Option<Time> {
+    pub(crate) fn next(&self) -> Option<Time> {
         let pending = self.pending.iter().map(|p| p.next).min();
         [pending, self.deadline].into_iter().flatten().min()
     }
@@ -130,7 +130,7 @@ pub(super) struct Context<'a> {
 
 impl Context<'_> {
     /// Sends a message once: an answer, or a message that nobody waits for.
-    pub fn say(&mut self, to: HostId, message: Message) {
+    pub(crate) fn say(&mut self, to: HostId, message: Message) {
         self.core.transmits.push(to, message);
     }
 
@@ -157,12 +157,12 @@ impl Context<'_> {
     }
 
     /// Returns true if a message is being repeated.
-    pub fn has_pending(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         self.timing.has_pending()
     }
 
     /// Sets the time of the next call if no event comes before.
-    pub fn deadline(&mut self, after: Duration) {
+    pub(crate) fn deadline(&mut self, after: Duration) {
         self.timing.deadline = Some(self.now + after);
     }
 
@@ -170,12 +170,12 @@ impl Context<'_> {
         self.timing.deadline = None;
     }
 
-    pub fn command(&mut self, action: impl Into<Action>) {
+    pub(crate) fn command(&mut self, action: impl Into<Action>) {
         let command = Command::new(self.change, action);
         self.core.commands.push_back(command);
     }
 
-    pub fn persist(&mut self, role: RoleRecord) {
+    pub(crate) fn persist(&mut self, role: RoleRecord) {
         let change = self.change;
         self.core.transmits.precede(change, self.first_message);
         let record = Record { change, role }.encode();
@@ -183,20 +183,20 @@ impl Context<'_> {
     }
 
     /// Removes the record of the change.
-    pub fn erase(&mut self) {
+    pub(crate) fn erase(&mut self) {
         self.command(Journal::Erase);
     }
 
     /// Removes the commands of this change that were not fetched yet, and the messages that depend
     /// on its last record. Messages of earlier inputs leave as if they had been fetched before.
-    pub fn purge(&mut self) {
+    pub(crate) fn purge(&mut self) {
         let change = self.change;
         self.core.commands.retain(|c| c.change != change);
         self.core.transmits.purge(change);
         self.drop_pending();
     }
 
-    pub fn report(&mut self, role: Role, subsession: Subsession, progress: Progress) {
+    pub(crate) fn report(&mut self, role: Role, subsession: Subsession, progress: Progress) {
         self.core.reports.push_back(Report::Progress {
             change: self.change,
             role,
@@ -205,7 +205,7 @@ impl Context<'_> {
         });
     }
 
-    pub fn trouble(&mut self, reason: Reason) {
+    pub(crate) fn trouble(&mut self, reason: Reason) {
         self.core.reports.push_back(Report::Trouble {
             change: self.change,
             reason,
@@ -213,7 +213,7 @@ impl Context<'_> {
     }
 
     /// Locks the whole session for this change.
-    pub fn lock(&mut self, subsession: Subsession) -> Result<(), Reason> {
+    pub(crate) fn lock(&mut self, subsession: Subsession) -> Result<(), Reason> {
         if let Some(other) = self.core.segments.of(&subsession).next() {
             return Err(Reason::LockedByAnother(other));
         }
@@ -226,7 +226,7 @@ impl Context<'_> {
         }
     }
 
-    pub fn unlock(&mut self, subsession: Subsession) {
+    pub(crate) fn unlock(&mut self, subsession: Subsession) {
         if self.core.locks.get(&subsession) == Some(&self.change) {
             self.core.locks.remove(&subsession);
         }
@@ -234,7 +234,7 @@ impl Context<'_> {
 
     /// Unlocks the sessions of a change, tells the result to the host that asked for it, and ends the
     /// change.
-    pub fn finish(
+    pub(crate) fn finish(
         &mut self,
         sessions: [Option<Subsession>; 2],
         asker: Option<HostId>,
@@ -262,13 +262,13 @@ impl Context<'_> {
         self.core.segments.unlock(self.change, session);
     }
 
-    pub fn stale(&mut self) -> Flow {
+    pub(crate) fn stale(&mut self) -> Flow {
         self.core.stats.stale += 1;
         Flow::On
     }
 
     /// Repeats all messages that are insisted on, due or not.
-    pub fn repeat(&mut self) {
+    pub(crate) fn repeat(&mut self) {
         for p in &self.timing.pending {
             self.core.transmits.push(p.to, p.message.clone());
             self.core.stats.repeated += 1;
@@ -276,7 +276,7 @@ impl Context<'_> {
     }
 
     /// Makes the messages due at once that this host has not answered after a repetition.
-    pub fn hurry(&mut self, host: HostId) {
+    pub(crate) fn hurry(&mut self, host: HostId) {
         let now = self.now;
         let in_vain = self.timing.pending.iter_mut();
         let in_vain = in_vain.filter(|p| p.to == host && p.wait > REPEAT.0);
@@ -284,7 +284,7 @@ impl Context<'_> {
     }
 
     /// Repeats the messages that are due. Returns true if the deadline has passed.
-    pub fn tick(&mut self) -> bool {
+    pub(crate) fn tick(&mut self) -> bool {
         for p in &mut self.timing.pending {
             if p.next <= self.now {
                 self.core.transmits.push(p.to, p.message.clone());

@@ -23,7 +23,7 @@ pub(super) struct Dsr {
 
 impl Dsr {
     /// Begins. Returns `None` if the message is no such request.
-    pub fn start(ctx: &mut Context, message: &Message) -> Option<Self> {
+    pub(crate) fn start(ctx: &mut Context, message: &Message) -> Option<Self> {
         let (b, command) = match *message {
             Message::Prove {
                 subsession,
@@ -65,15 +65,15 @@ impl Dsr {
         })
     }
 
-    pub fn subsession(&self) -> Subsession {
+    pub(crate) fn subsession(&self) -> Subsession {
         self.b
     }
 
-    pub fn middle(&self) -> HostId {
+    pub(crate) fn middle(&self) -> HostId {
         self.middle
     }
 
-    pub fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         Phase::Preparing
     }
 

@@ -150,7 +150,12 @@ enum Returned {
 }
 
 impl Head {
-    pub fn start(ctx: &mut Context, order: Order, asker: Option<HostId>, token: Token) -> Self {
+    pub(crate) fn start(
+        ctx: &mut Context,
+        order: Order,
+        asker: Option<HostId>,
+        token: Token,
+    ) -> Self {
         let head = Head::new(order, asker, token);
         let session = head.session();
         ctx.report(Role::Head, session, Progress::Requested);
@@ -186,7 +191,7 @@ impl Head {
         }
     }
 
-    pub fn restore(
+    pub(crate) fn restore(
         ctx: &mut Context,
         order: Order,
         asker: Option<HostId>,
@@ -205,22 +210,22 @@ impl Head {
         head
     }
 
-    pub fn session(&self) -> Subsession {
+    pub(crate) fn session(&self) -> Subsession {
         self.order.session
     }
 
     /// Returns the right anchor.
-    pub fn right(&self) -> HostId {
+    pub(crate) fn right(&self) -> HostId {
         self.order.right()
     }
 
     /// Returns true if the peer is the left anchor, which is not this host.
-    pub fn is_left(&self, from: &[HostId]) -> bool {
+    pub(crate) fn is_left(&self, from: &[HostId]) -> bool {
         self.order.left().is_some_and(|left| from.contains(&left))
     }
 
     /// Returns the hosts of both chains.
-    pub fn members(&self) -> impl Iterator<Item = HostId> + '_ {
+    pub(crate) fn members(&self) -> impl Iterator<Item = HostId> + '_ {
         let both = self.order.before.iter().chain(&self.order.after);
         both.map(Element::host)
     }
@@ -230,11 +235,11 @@ impl Head {
         self.staying.contains(&host)
     }
 
-    pub fn asker(&self) -> Option<HostId> {
+    pub(crate) fn asker(&self) -> Option<HostId> {
         self.asker
     }
 
-    pub fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         match self.stage {
             Stage::Locking => Phase::Locking,
             Stage::Preparing { .. } => Phase::Preparing,

@@ -76,7 +76,7 @@ enum Switched {
 }
 
 impl Lead {
-    pub fn start(ctx: &mut Context, session: Subsession) -> Self {
+    pub(crate) fn start(ctx: &mut Context, session: Subsession) -> Self {
         ctx.report(Role::Lead, session, Progress::Requested);
         ctx.command(Chain::Hold { session });
         ctx.deadline(HOLDING);
@@ -91,7 +91,7 @@ impl Lead {
     }
 
     /// Continues after a restart. Either path works until the deciding host names one.
-    pub fn restore(ctx: &mut Context, session: Subsession, abandoned: bool) -> Self {
+    pub(crate) fn restore(ctx: &mut Context, session: Subsession, abandoned: bool) -> Self {
         let mut lead = Lead::new(session);
         let change = ctx.change;
         ctx.command(Chain::Hold { session });
@@ -103,12 +103,12 @@ impl Lead {
         lead
     }
 
-    pub fn session(&self) -> Subsession {
+    pub(crate) fn session(&self) -> Subsession {
         self.session
     }
 
     /// Returns the host that decides.
-    pub fn head(&self) -> HostId {
+    pub(crate) fn head(&self) -> HostId {
         self.session.left.ip()
     }
 
@@ -131,7 +131,7 @@ impl Lead {
         }
     }
 
-    pub fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         match self.stage {
             Stage::Locking => Phase::Locking,
             Stage::Locked { .. } => Phase::Locked,

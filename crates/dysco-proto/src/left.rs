@@ -99,7 +99,11 @@ enum Liveness {
 }
 
 impl Left {
-    pub fn start(ctx: &mut Context, (a, b): (Subsession, Subsession), attempt: [u8; 16]) -> Self {
+    pub(crate) fn start(
+        ctx: &mut Context,
+        (a, b): (Subsession, Subsession),
+        attempt: [u8; 16],
+    ) -> Self {
         ctx.report(Role::Left, a, Progress::Requested);
         ctx.persist(RoleRecord::Asked { a, b });
         ctx.command(Anchor::Lock { subsession: a });
@@ -134,7 +138,7 @@ impl Left {
 
     /// Continues after a restart. `progress` is the plan and the stage of the change, if there was
     /// a plan.
-    pub fn restore(
+    pub(crate) fn restore(
         ctx: &mut Context,
         (a, b): (Subsession, Subsession),
         progress: Option<(Plan, LeftStage)>,
@@ -172,19 +176,19 @@ impl Left {
         left
     }
 
-    pub fn subsession(&self) -> Subsession {
+    pub(crate) fn subsession(&self) -> Subsession {
         self.a
     }
 
-    pub fn beyond(&self) -> Subsession {
+    pub(crate) fn beyond(&self) -> Subsession {
         self.b
     }
 
-    pub fn middle(&self) -> HostId {
+    pub(crate) fn middle(&self) -> HostId {
         self.a.right.ip()
     }
 
-    pub fn right(&self) -> HostId {
+    pub(crate) fn right(&self) -> HostId {
         self.b.right.ip()
     }
 
@@ -192,7 +196,7 @@ impl Left {
         if right { self.right() } else { self.middle() }
     }
 
-    pub fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         match self.stage {
             Stage::Locking => Phase::Locking,
             Stage::Preparing => Phase::Preparing,

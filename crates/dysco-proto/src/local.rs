@@ -40,7 +40,7 @@ pub(super) struct Local {
 }
 
 impl Local {
-    pub fn start(ctx: &mut Context, subsession: Subsession, asker: Option<HostId>) -> Self {
+    pub(crate) fn start(ctx: &mut Context, subsession: Subsession, asker: Option<HostId>) -> Self {
         ctx.report(Role::Local, subsession, Progress::Requested);
         let local = Local::new(subsession, asker);
         local.measure(ctx);
@@ -62,7 +62,7 @@ impl Local {
     }
 
     /// Continues from a record, or takes everything back at the first timeout.
-    pub fn restore(
+    pub(crate) fn restore(
         ctx: &mut Context,
         (a, b): (Subsession, Subsession),
         asker: Option<HostId>,
@@ -92,20 +92,20 @@ impl Local {
         local
     }
 
-    pub fn subsession(&self) -> Subsession {
+    pub(crate) fn subsession(&self) -> Subsession {
         self.a
     }
 
     /// Returns session B, once it is known.
-    pub fn other(&self) -> Option<Subsession> {
+    pub(crate) fn other(&self) -> Option<Subsession> {
         self.b
     }
 
-    pub fn asker(&self) -> Option<HostId> {
+    pub(crate) fn asker(&self) -> Option<HostId> {
         self.asker
     }
 
-    pub fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         self.phase
     }
 
@@ -307,7 +307,7 @@ impl Local {
     }
 
     /// Cancels at the operator's request.
-    pub fn cancel(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+    pub(crate) fn cancel(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         if self.phase < Phase::Cutting {
             return self.fail(ctx, reason);
         }

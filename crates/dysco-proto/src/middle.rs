@@ -102,7 +102,7 @@ struct Granted {
 }
 
 impl Middle {
-    pub fn start(ctx: &mut Context, subsession: Subsession, asker: Option<HostId>) -> Self {
+    pub(crate) fn start(ctx: &mut Context, subsession: Subsession, asker: Option<HostId>) -> Self {
         ctx.report(Role::Middle, subsession, Progress::Requested);
         let middle = Middle::new(subsession, asker);
         middle.measure(ctx);
@@ -118,7 +118,7 @@ impl Middle {
         }
     }
 
-    pub fn restore(
+    pub(crate) fn restore(
         ctx: &mut Context,
         (a, b): (Subsession, Subsession),
         asker: Option<HostId>,
@@ -135,23 +135,23 @@ impl Middle {
         middle
     }
 
-    pub fn subsession(&self) -> Subsession {
+    pub(crate) fn subsession(&self) -> Subsession {
         self.a
     }
 
-    pub fn left(&self) -> HostId {
+    pub(crate) fn left(&self) -> HostId {
         self.a.left.ip()
     }
 
-    pub fn right(&self) -> Option<HostId> {
+    pub(crate) fn right(&self) -> Option<HostId> {
         self.b.map(|b| b.right.ip())
     }
 
-    pub fn asker(&self) -> Option<HostId> {
+    pub(crate) fn asker(&self) -> Option<HostId> {
         self.asker
     }
 
-    pub fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         match &self.stage {
             Stage::Measuring => Phase::Measuring,
             Stage::Claimed(claim) if claim.left.is_none() => Phase::Leaving,

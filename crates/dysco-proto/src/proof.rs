@@ -35,7 +35,7 @@ pub(super) struct Proof {
 }
 
 impl Proof {
-    pub fn start(ctx: &mut Context, subsession: Subsession) -> Self {
+    pub(crate) fn start(ctx: &mut Context, subsession: Subsession) -> Self {
         ctx.report(Role::Proof, subsession, Progress::Requested);
         ctx.command(Direct::Watch { subsession });
         ctx.deadline(WATCH);
@@ -48,21 +48,21 @@ impl Proof {
         }
     }
 
-    pub fn subsession(&self) -> Subsession {
+    pub(crate) fn subsession(&self) -> Subsession {
         self.a
     }
 
     /// Returns session B, once it is known.
-    pub fn other(&self) -> Option<Subsession> {
+    pub(crate) fn other(&self) -> Option<Subsession> {
         self.b
     }
 
-    pub fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         self.phase
     }
 
     /// Returns the server's host, once it is known.
-    pub fn right(&self) -> Option<HostId> {
+    pub(crate) fn right(&self) -> Option<HostId> {
         self.b.map(|b| b.right.ip())
     }
 
@@ -176,7 +176,7 @@ impl Proof {
     }
 
     /// Cancels at the operator's request, if that is still possible.
-    pub fn cancel(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
+    pub(crate) fn cancel(&mut self, ctx: &mut Context, reason: Reason) -> Flow {
         match self.phase {
             Phase::Switching => ctx.stale(),
             _ => self.fail(ctx, reason),

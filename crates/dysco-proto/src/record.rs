@@ -159,13 +159,13 @@ pub(super) enum LocalStage {
 }
 
 impl Record {
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         // Plain data is written into memory, so that nothing can fail here. `decode` would refuse
         // an empty record.
         postcard::to_extend(self, vec![VERSION]).unwrap_or_default()
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<Record, RecordError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Record, RecordError> {
         match bytes.split_first() {
             Some((&VERSION, body)) => postcard::from_bytes(body).map_err(RecordError::Malformed),
             other => Err(RecordError::Version(other.map(|(v, _)| *v))),

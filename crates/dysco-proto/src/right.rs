@@ -42,7 +42,7 @@ pub(super) struct Right {
 }
 
 impl Right {
-    pub fn start(ctx: &mut Context, b: Subsession, left: HostId) -> Self {
+    pub(crate) fn start(ctx: &mut Context, b: Subsession, left: HostId) -> Self {
         ctx.report(Role::Right, b, Progress::Requested);
         ctx.command(Anchor::Lock { subsession: b });
         ctx.deadline(LOCK);
@@ -59,7 +59,7 @@ impl Right {
         }
     }
 
-    pub fn restore(
+    pub(crate) fn restore(
         ctx: &mut Context,
         b: Subsession,
         left: HostId,
@@ -81,15 +81,15 @@ impl Right {
         right
     }
 
-    pub fn subsession(&self) -> Subsession {
+    pub(crate) fn subsession(&self) -> Subsession {
         self.b
     }
 
-    pub fn middle(&self) -> HostId {
+    pub(crate) fn middle(&self) -> HostId {
         self.middle
     }
 
-    pub fn left(&self) -> HostId {
+    pub(crate) fn left(&self) -> HostId {
         self.left
     }
 

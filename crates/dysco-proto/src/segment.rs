@@ -58,7 +58,7 @@ impl Segment {
 }
 
 impl Segments {
-    pub fn lock(&mut self, change: ChangeId, order: &Order) -> Result<(), Reason> {
+    pub(crate) fn lock(&mut self, change: ChangeId, order: &Order) -> Result<(), Reason> {
         let of_session = self.0.entry(order.session).or_default();
         let another = of_session
             .iter()
@@ -71,12 +71,12 @@ impl Segments {
     }
 
     /// Locks the segment of a record, which was granted before.
-    pub fn restore(&mut self, change: ChangeId, order: &Order) {
+    pub(crate) fn restore(&mut self, change: ChangeId, order: &Order) {
         let of_session = self.0.entry(order.session).or_default();
         of_session.insert(change, Segment::of(order));
     }
 
-    pub fn unlock(&mut self, change: ChangeId, session: &Subsession) {
+    pub(crate) fn unlock(&mut self, change: ChangeId, session: &Subsession) {
         if let Some(of_session) = self.0.get_mut(session) {
             of_session.remove(&change);
             if of_session.is_empty() {
@@ -86,7 +86,7 @@ impl Segments {
     }
 
     /// Returns the changes of a session's chain.
-    pub fn of(&self, session: &Subsession) -> impl Iterator<Item = ChangeId> + '_ {
+    pub(crate) fn of(&self, session: &Subsession) -> impl Iterator<Item = ChangeId> + '_ {
         self.0
             .get(session)
             .into_iter()

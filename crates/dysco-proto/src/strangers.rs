@@ -27,7 +27,7 @@ pub(super) struct Outcome {
 
 impl Outcome {
     /// Returns true if this peer took part in the change.
-    pub fn concerns(&self, from: &[HostId]) -> bool {
+    pub(crate) fn concerns(&self, from: &[HostId]) -> bool {
         self.peers.iter().any(|p| from.contains(p))
     }
 }
@@ -40,7 +40,7 @@ pub(super) struct Outcomes {
 }
 
 impl Outcomes {
-    pub fn insert(&mut self, now: Time, change: ChangeId, outcome: Outcome) {
+    pub(crate) fn insert(&mut self, now: Time, change: ChangeId, outcome: Outcome) {
         if self.by_change.insert(change, outcome).is_none() {
             self.order.push_back((now, change));
         }
@@ -48,7 +48,7 @@ impl Outcomes {
     }
 
     /// Removes outcomes that are too old or too many.
-    pub fn collect(&mut self, now: Time) {
+    pub(crate) fn collect(&mut self, now: Time) {
         while let Some(&(at, change)) = self.order.front() {
             if at + KEEP.0 > now && self.order.len() <= KEEP.1 {
                 break;
@@ -58,7 +58,7 @@ impl Outcomes {
         }
     }
 
-    pub fn get(&self, change: &ChangeId) -> Option<&Outcome> {
+    pub(crate) fn get(&self, change: &ChangeId) -> Option<&Outcome> {
         self.by_change.get(change)
     }
 }

@@ -71,7 +71,7 @@ enum Stage {
 }
 
 impl Tail {
-    pub fn start(ctx: &mut Context, session: Subsession, token: Token, inner: bool) -> Self {
+    pub(crate) fn start(ctx: &mut Context, session: Subsession, token: Token, inner: bool) -> Self {
         ctx.report(Role::Tail, session, Progress::Requested);
         let tail = Tail::new(session, token, inner);
         tail.hold(ctx);
@@ -89,7 +89,12 @@ impl Tail {
     }
 
     /// Continues after a restart. Either path works until the left anchor names one.
-    pub fn restore(ctx: &mut Context, session: Subsession, token: Token, inner: bool) -> Self {
+    pub(crate) fn restore(
+        ctx: &mut Context,
+        session: Subsession,
+        token: Token,
+        inner: bool,
+    ) -> Self {
         let mut tail = Tail::new(session, token, inner);
         tail.hold(ctx);
         tail.stage = Stage::Restored { gone: false };
@@ -103,17 +108,17 @@ impl Tail {
         ctx.command(Chain::Hold { session });
     }
 
-    pub fn session(&self) -> Subsession {
+    pub(crate) fn session(&self) -> Subsession {
         self.session
     }
 
     /// Returns the session as the locked side of this host has it: see [`side_of`].
-    pub fn own(&self) -> Subsession {
+    pub(crate) fn own(&self) -> Subsession {
         side_of(&self.session, self.inner)
     }
 
     /// Returns the host that decides.
-    pub fn left(&self) -> HostId {
+    pub(crate) fn left(&self) -> HostId {
         self.session.left.ip()
     }
 
@@ -135,7 +140,7 @@ impl Tail {
         }
     }
 
-    pub fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         match self.stage {
             Stage::Locking => Phase::Locking,
             Stage::Preparing { .. } => Phase::Preparing,

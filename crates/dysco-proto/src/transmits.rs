@@ -17,16 +17,16 @@ pub(super) struct Transmits {
 
 impl Transmits {
     /// Returns the number of the next message.
-    pub fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    pub fn push(&mut self, to: HostId, message: Message) {
+    pub(crate) fn push(&mut self, to: HostId, message: Message) {
         self.waiting.push_back((self.next, to, message));
         self.next += 1;
     }
 
-    pub fn pop(&mut self) -> Option<(HostId, Message)> {
+    pub(crate) fn pop(&mut self) -> Option<(HostId, Message)> {
         let popped = self.waiting.pop_front();
         if self.waiting.is_empty() {
             self.recorded.clear();
@@ -35,12 +35,12 @@ impl Transmits {
     }
 
     /// Records that the messages of a change from this number on wait for a record.
-    pub fn precede(&mut self, change: ChangeId, first: u64) {
+    pub(crate) fn precede(&mut self, change: ChangeId, first: u64) {
         self.recorded.insert(change, first);
     }
 
     /// Removes the messages of a change that wait for its last record.
-    pub fn purge(&mut self, change: ChangeId) {
+    pub(crate) fn purge(&mut self, change: ChangeId) {
         let first = self.recorded.get(&change).copied().unwrap_or(0);
         (self.waiting).retain(|(number, _, m)| m.change() != change || *number < first);
     }

@@ -3,12 +3,12 @@
 use dysco_scheduling::{spawn_long, spawn_short};
 
 /// Runs a blocking function outside the runtime's threads, with their scheduling priority.
-pub async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn blocking<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     ended(spawn_short(f)).await
 }
 
 /// Runs a long function outside the runtime's threads, with normal scheduling priority.
-pub async fn long<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn long<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     ended(spawn_long(f)).await
 }
 

@@ -22,7 +22,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 use super::sys::{is_ready, option};
 
 /// A process, identified by a handle that stays valid when its pid is reused.
-pub struct Process {
+pub(crate) struct Process {
     handle: OwnedFd,
     pid: i32,
     /// Directory of its descriptors, if many of them are taken: their names are then read without
@@ -32,11 +32,11 @@ pub struct Process {
 
 /// Processes that stay open for one pass over many pairs.
 #[derive(Default)]
-pub struct Processes(HashMap<i32, Process>);
+pub(crate) struct Processes(HashMap<i32, Process>);
 
 impl Processes {
     /// Returns the process that had this pid when it was first asked for.
-    pub fn open(&mut self, pid: i32) -> io::Result<&Process> {
+    pub(crate) fn open(&mut self, pid: i32) -> io::Result<&Process> {
         match self.0.entry(pid) {
             Entry::Occupied(known) => Ok(known.into_mut()),
             Entry::Vacant(new) => Ok(new.insert(Process::for_many(pid)?)),
@@ -46,7 +46,7 @@ impl Processes {
 
 /// Kind of a descriptor that may be duplicated, as named under `/proc`.
 #[derive(Clone, Copy)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A socket.
     Socket,
     /// A pipe.
@@ -55,7 +55,7 @@ pub enum Kind {
 
 impl Process {
     /// Opens the process that has this pid now.
-    pub fn open(pid: i32) -> io::Result<Process> {
+    pub(crate) fn open(pid: i32) -> io::Result<Process> {
         let named = Pid::from_raw(pid.max(0)).ok_or(Errno::SRCH)?;
         let handle = pidfd_open(named, PidfdFlags::empty())?;
         Ok(Process {
@@ -85,18 +85,18 @@ impl Process {
     }
 
     /// Returns true if the process has ended. Its handle is then readable.
-    pub fn ended(&self) -> bool {
+    pub(crate) fn ended(&self) -> bool {
         is_ready(&self.handle, PollFlags::POLLIN)
     }
 
     /// Returns a duplicate of a socket's descriptor. The duplicate keeps the socket open, so it
     /// must be dropped before the caller waits for anything.
-    pub fn socket(&self, fd: RawFd) -> io::Result<Duplicate> {
+    pub(crate) fn socket(&self, fd: RawFd) -> io::Result<Duplicate> {
         self.take(fd, Kind::Socket)
     }
 
     /// Returns a duplicate of a pipe's descriptor.
-    pub fn pipe(&self, fd: RawFd) -> io::Result<Duplicate> {
+    pub(crate) fn pipe(&self, fd: RawFd) -> io::Result<Duplicate> {
         self.take(fd, Kind::Pipe)
     }
 
@@ -138,7 +138,7 @@ pub(crate) fn name(directory: impl AsFd, link: impl Arg, room: &mut Room) -> io:
 
 impl Kind {
     /// Returns true if this process's own descriptor is of this kind. Queries no file system.
-    pub fn is(self, fd: &OwnedFd) -> bool {
+    pub(crate) fn is(self, fd: &OwnedFd) -> bool {
         match self {
             Kind::Socket => option::<i32>(fd, libc::SOL_SOCKET, libc::SO_TYPE).is_ok(),
             Kind::Pipe => self.has("self", fd.as_raw_fd()).unwrap_or(false),

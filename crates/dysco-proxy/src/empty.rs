@@ -22,7 +22,7 @@ const FLOW: Duration = Duration::from_millis(20);
 
 /// State of a direction at a moment at which neither count moved.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub(crate) struct Moment {
     /// Time of the moment, on any clock.
     pub at: Duration,
     /// Bytes that the process has read from the source.
@@ -39,14 +39,14 @@ pub struct Moment {
 
 impl Moment {
     /// Returns true if the process seems to hold nothing. It may not have had its turn yet.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.has_room && self.no_input && self.is_highest
     }
 }
 
 /// Observations of one direction.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Emptiness {
+pub(crate) struct Emptiness {
     observed: bool,
     rest: Option<Rest>,
     flow: Flow,
@@ -71,7 +71,7 @@ struct Flow {
 
 impl Emptiness {
     /// Adds a moment. Moments must be added in the order of their time.
-    pub fn add(&mut self, m: &Moment) {
+    pub(crate) fn add(&mut self, m: &Moment) {
         if !m.has_room {
             self.flow = Flow::default();
         }

@@ -49,7 +49,7 @@ impl Explain for StartError {
 
 /// Reason why a shim's report was rejected.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub(crate) enum Refused {
     /// The descriptors are not the sockets that the report names.
     Descriptors(#[from] io::Error),
     /// The user has reached the limit of entries for one user.
@@ -200,7 +200,7 @@ pub enum CloseError {
 
 impl Refused {
     /// Returns the cause and the hint.
-    pub fn cause(&self) -> Cause {
+    pub(crate) fn cause(&self) -> Cause {
         let over = |why: String| {
             Cause::new(format!("{why}; what is over keeps its proxy"))
                 .hint("raise `max_sessions` under [data_plane] to make room")

@@ -10,7 +10,7 @@ use super::sys::{cookie, gone, key};
 
 /// Duplicates of a pair's descriptors. They must be held for a few milliseconds only, because the
 /// proxy's own close does not close a socket while a duplicate exists.
-pub struct Held {
+pub(crate) struct Held {
     /// The client's side.
     pub a: Duplicate,
     /// The server's side.
@@ -23,7 +23,7 @@ pub struct Held {
 
 impl Held {
     /// Duplicates the descriptors, if they still are the pair's sockets.
-    pub fn take(pair: &Pair) -> io::Result<Option<Held>> {
+    pub(crate) fn take(pair: &Pair) -> io::Result<Option<Held>> {
         let Some(process) = gone(Process::open(pair.id.pid))? else {
             return Ok(None);
         };
@@ -45,7 +45,7 @@ impl Held {
 }
 
 /// Duplicates the descriptors of a pair's two sockets, if they still are these.
-pub fn sockets(process: &Process, pair: &Pair) -> io::Result<Option<[Duplicate; 2]>> {
+pub(crate) fn sockets(process: &Process, pair: &Pair) -> io::Result<Option<[Duplicate; 2]>> {
     let end = |fd: i32, end: &End| -> io::Result<Option<Duplicate>> {
         match gone(process.socket(fd)) {
             Ok(fd) => Ok(fd.filter(|fd| is(fd, end))),
@@ -65,6 +65,6 @@ pub(crate) fn never_waits(fd: &OwnedFd) -> bool {
 }
 
 /// Returns true if this is the same socket, with the same connection.
-pub fn is(fd: &OwnedFd, end: &End) -> bool {
+pub(crate) fn is(fd: &OwnedFd, end: &End) -> bool {
     cookie(fd).is_ok_and(|c| c == end.cookie) && key(fd).is_ok_and(|k| k == end.key)
 }

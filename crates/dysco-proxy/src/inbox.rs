@@ -24,7 +24,7 @@ const TICK: Duration = Duration::from_millis(250);
 const FULL_AGAIN: Duration = Duration::from_secs(60);
 
 /// A received datagram.
-pub enum Got {
+pub(crate) enum Got {
     /// A report and its sender.
     Report(Sender, Report),
     /// A datagram that is no report.
@@ -34,11 +34,11 @@ pub enum Got {
 /// Sender to the thread that processes reports in the order of arrival. The thread ends when all
 /// clones are dropped.
 #[derive(Clone)]
-pub struct Inbox(SyncSender<Got>);
+pub(crate) struct Inbox(SyncSender<Got>);
 
 impl Inbox {
     /// Starts the thread, which drops `running` when it ends.
-    pub fn start(registry: Arc<Mutex<Registry>>, running: Running<()>) -> io::Result<Inbox> {
+    pub(crate) fn start(registry: Arc<Mutex<Registry>>, running: Running<()>) -> io::Result<Inbox> {
         let (inbox, waiting) = sync_channel(ROOM);
         std::thread::Builder::new()
             .name("shim-reports".into())
@@ -51,7 +51,7 @@ impl Inbox {
 
     /// Queues a datagram, and waits while the queue is full. Returns false if the thread has
     /// ended.
-    pub fn put(&self, got: Got) -> bool {
+    pub(crate) fn put(&self, got: Got) -> bool {
         self.0.send(got).is_ok()
     }
 }

@@ -30,7 +30,7 @@ const ATTRIBUTE: usize = 4;
 ///
 /// # Errors
 /// If the kernel has no sock_diag for TCP.
-pub fn infos(sockets: &[(FlowKey, u64)]) -> io::Result<Vec<Option<Bytes>>> {
+pub(crate) fn infos(sockets: &[(FlowKey, u64)]) -> io::Result<Vec<Option<Bytes>>> {
     let socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.connect(&Kernel::new(0, 0))?;
     let mut found = Vec::with_capacity(sockets.len());

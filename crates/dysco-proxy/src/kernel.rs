@@ -22,11 +22,11 @@ const SIOCOUTQNSD: libc::c_ulong = 0x894B;
 
 /// States of `tcpi_state`.
 mod state {
-    pub const ESTABLISHED: u8 = 1;
-    pub const FIN_WAIT1: u8 = 4;
-    pub const FIN_WAIT2: u8 = 5;
-    pub const CLOSE: u8 = 7;
-    pub const CLOSE_WAIT: u8 = 8;
+    pub(super) const ESTABLISHED: u8 = 1;
+    pub(super) const FIN_WAIT1: u8 = 4;
+    pub(super) const FIN_WAIT2: u8 = 5;
+    pub(super) const CLOSE: u8 = 7;
+    pub(super) const CLOSE_WAIT: u8 = 8;
     pub(crate) const LAST_ACK: u8 = 9;
     pub(crate) const CLOSING: u8 = 11;
 }

@@ -17,25 +17,25 @@ const WANTED: Duration = Duration::from_secs(30);
 
 /// Labels of sessions by HAProxy process and client address.
 #[derive(Default)]
-pub struct Labels {
+pub(crate) struct Labels {
     of: HashMap<i32, HashMap<SocketAddr, Label>>,
     wanted: Option<Instant>,
 }
 
 impl Labels {
     /// Returns true if a label was requested recently.
-    pub fn wanted(&self) -> bool {
+    pub(crate) fn wanted(&self) -> bool {
         self.wanted.is_some_and(|at| at.elapsed() < WANTED)
     }
 
     /// Returns the process's label of the session from this client, and records the request.
-    pub fn find(&mut self, pid: i32, client: &SocketAddr) -> Option<Label> {
+    pub(crate) fn find(&mut self, pid: i32, client: &SocketAddr) -> Option<Label> {
         self.wanted = Some(Instant::now());
         self.of.get(&pid)?.get(client).cloned()
     }
 
     /// Stores an answer, and removes processes that no longer exist.
-    pub fn put(&mut self, pid: i32, labels: HashMap<SocketAddr, Label>) {
+    pub(crate) fn put(&mut self, pid: i32, labels: HashMap<SocketAddr, Label>) {
         // SAFETY: signal 0 sends nothing.
         self.of.retain(|pid, _| unsafe { libc::kill(*pid, 0) } == 0);
         self.of.insert(pid, labels);
@@ -43,7 +43,7 @@ impl Labels {
 }
 
 /// Queries one runtime socket for the process and its sessions.
-pub async fn ask(socket: &HaproxySocket) -> io::Result<(i32, HashMap<SocketAddr, Label>)> {
+pub(crate) async fn ask(socket: &HaproxySocket) -> io::Result<(i32, HashMap<SocketAddr, Label>)> {
     let text = answer(socket, QUESTION).await?;
     let pid = pid_of(&text).ok_or(io::ErrorKind::InvalidData)?;
     Ok((pid, parse(&text)))

@@ -33,13 +33,13 @@ pub(crate) fn stands_for(declared: &SocketAddr, actual: &SocketAddr) -> bool {
 }
 
 /// Returns true if the operator declared this listener.
-pub fn declared(listeners: &[SocketAddr], actual: &SocketAddr) -> bool {
+pub(crate) fn declared(listeners: &[SocketAddr], actual: &SocketAddr) -> bool {
     listeners.iter().any(|l| stands_for(l, actual))
 }
 
 /// A frontend's mode, as HAProxy reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Mode {
+pub(crate) struct Mode {
     /// Name of the frontend.
     pub frontend: String,
     /// "tcp" or "http".
@@ -51,12 +51,12 @@ pub struct Mode {
 /// The frontends of HAProxy processes. An old process keeps its answer when a new one takes over
 /// the runtime socket.
 #[derive(Default)]
-pub struct Modes(HashMap<i32, Vec<Mode>>);
+pub(crate) struct Modes(HashMap<i32, Vec<Mode>>);
 
 impl Modes {
     /// Returns the mode of the listener in that process. If several frontends fit, an exact
     /// address takes precedence, and then a frontend that is not in mode tcp.
-    pub fn of(&self, pid: i32, actual: &SocketAddr) -> Option<&Mode> {
+    pub(crate) fn of(&self, pid: i32, actual: &SocketAddr) -> Option<&Mode> {
         let all = self.0.get(&pid)?;
         let fits: Vec<&Mode> = all
             .iter()
@@ -73,14 +73,14 @@ impl Modes {
     }
 
     /// Returns the mode of a frontend in that process.
-    pub fn named(&self, pid: i32, frontend: &str) -> Option<&str> {
+    pub(crate) fn named(&self, pid: i32, frontend: &str) -> Option<&str> {
         let all = self.0.get(&pid)?;
         let found = all.iter().find(|m| m.frontend == frontend);
         found.map(|m| m.mode.as_str())
     }
 
     /// Stores an answer, and removes processes that no longer exist.
-    pub fn put(&mut self, pid: i32, modes: Vec<Mode>) {
+    pub(crate) fn put(&mut self, pid: i32, modes: Vec<Mode>) {
         // SAFETY: signal 0 sends nothing.
         self.0.retain(|pid, _| unsafe { libc::kill(*pid, 0) } == 0);
         self.0.insert(pid, modes);
@@ -88,7 +88,7 @@ impl Modes {
 }
 
 /// Queries one runtime socket for the process and the modes of its frontends.
-pub async fn ask(socket: &HaproxySocket) -> io::Result<(i32, Vec<Mode>)> {
+pub(crate) async fn ask(socket: &HaproxySocket) -> io::Result<(i32, Vec<Mode>)> {
     let answer = answer(socket, QUESTION).await?;
     parse(&answer, &socket.frontends).ok_or_else(|| {
         io::Error::new(
@@ -99,7 +99,7 @@ pub async fn ask(socket: &HaproxySocket) -> io::Result<(i32, Vec<Mode>)> {
 }
 
 /// Returns the answer to a question on a runtime socket. Time and length are limited.
-pub async fn answer(socket: &HaproxySocket, question: &[u8]) -> io::Result<String> {
+pub(crate) async fn answer(socket: &HaproxySocket, question: &[u8]) -> io::Result<String> {
     let asking = async {
         let mut s = UnixStream::connect(&socket.path).await?;
         s.write_all(question).await?;
@@ -163,7 +163,7 @@ fn at_(frontend: &str, mode: &str, address: SocketAddr) -> Mode {
 }
 
 /// Parses an address in HAProxy's notation.
-pub fn address(cell: Option<&str>) -> Option<SocketAddr> {
+pub(crate) fn address(cell: Option<&str>) -> Option<SocketAddr> {
     let cell = cell?;
     // HAProxy writes IPv6 addresses without brackets.
     cell.parse().ok().or_else(|| {

@@ -40,7 +40,7 @@ const USEC_TS: u8 = 64;
 
 /// Looks for moments that confirm the claims of both directions while the proxy continues. Blocks
 /// for up to `limit` and some ten milliseconds.
-pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
+pub(crate) fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
     let begin = Instant::now();
     let mut ways = ways(pair);
     loop {
@@ -89,7 +89,7 @@ pub fn measure(pair: &Pair, limit: Duration) -> Result<Measured, MeasureError> {
 
 /// Looks once at each of many pairs. Returns `None` for a pair that one look does not confirm: it
 /// has to be measured by itself.
-pub fn glance(pairs: &[Pair]) -> Vec<Option<Measured>> {
+pub(crate) fn glance(pairs: &[Pair]) -> Vec<Option<Measured>> {
     let mut processes = Processes::default();
     let looked = pairs.iter().map(|pair| {
         let process = processes.open(pair.id.pid).ok()?;
@@ -126,7 +126,7 @@ fn glance_at(pair: &Pair, ends: [&OwnedFd; 2]) -> io::Result<Option<Measured>> {
 
 /// Returns the sending parameters of both sockets of each pair, or `None` if one of them no longer
 /// exists or cannot be read.
-pub fn sending(pairs: &[Pair]) -> Vec<Option<[Sending; 2]>> {
+pub(crate) fn sending(pairs: &[Pair]) -> Vec<Option<[Sending; 2]>> {
     let mut processes = Processes::default();
     let mut taken = |pair: &Pair| {
         let process = processes.open(pair.id.pid).ok()?;

@@ -11,7 +11,7 @@ const FOR: Duration = Duration::from_secs(10);
 
 /// The names of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Name {
+pub(crate) struct Name {
     /// The kernel's name; empty if the process has ended.
     pub comm: String,
     /// Name of the systemd unit.
@@ -20,11 +20,11 @@ pub struct Name {
 
 /// Names by pid.
 #[derive(Default)]
-pub struct Names(HashMap<i32, (Instant, Name)>);
+pub(crate) struct Names(HashMap<i32, (Instant, Name)>);
 
 impl Names {
     /// Returns the names of a process.
-    pub fn of(&mut self, pid: i32, now: Instant) -> Name {
+    pub(crate) fn of(&mut self, pid: i32, now: Instant) -> Name {
         let known = self.0.get(&pid);
         let known = known.filter(|(read, _)| now.saturating_duration_since(*read) < FOR);
         if let Some((_, name)) = known {

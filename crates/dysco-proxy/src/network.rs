@@ -45,7 +45,7 @@ pub(crate) fn namespace(process: &str) -> io::Result<PathBuf> {
 /// Returns true if the process is in the network namespace of the calling thread, or if the
 /// caller may not read its namespace. Returns false for a process that has ended or is about to
 /// end.
-pub fn is_ours(pid: i32) -> bool {
+pub(crate) fn is_ours(pid: i32) -> bool {
     match namespace(&pid.to_string()) {
         Ok(theirs) => namespace("thread-self").is_ok_and(|ours| ours == theirs),
         Err(error) => error.kind() == io::ErrorKind::PermissionDenied,

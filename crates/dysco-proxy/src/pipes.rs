@@ -20,7 +20,7 @@ const FIONREAD: libc::c_ulong = 0x541B;
 const READS: u32 = 0o400;
 
 /// Returns the number of bytes in a pipe, given its read end.
-pub fn bytes(pipe: &OwnedFd) -> io::Result<i64> {
+pub(crate) fn bytes(pipe: &OwnedFd) -> io::Result<i64> {
     match holds_something(pipe) {
         true => count(pipe, FIONREAD),
         false => Ok(0),
@@ -33,7 +33,7 @@ fn holds_something(pipe: &OwnedFd) -> bool {
 }
 
 /// Returns the inode of a pipe, or `None` if the descriptor is no pipe.
-pub fn inode(fd: &OwnedFd) -> Option<u64> {
+pub(crate) fn inode(fd: &OwnedFd) -> Option<u64> {
     let stat = fstat(fd).ok()?;
     let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
     (kind == SFlag::S_IFIFO).then_some(stat.st_ino)
@@ -57,7 +57,7 @@ pub(crate) fn leave_kept(pid: i32, pipes: &mut [Option<Duplicate>]) -> bool {
 
 /// Returns the inodes of the pipes whose lock a waiting thread of the process holds: in a splice,
 /// or in a sendfile into the pipe.
-pub fn kept(pid: i32) -> HashSet<u64> {
+pub(crate) fn kept(pid: i32) -> HashSet<u64> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let calls = tasks
         .into_iter()
@@ -91,7 +91,7 @@ fn spliced(call: &str) -> [Option<u32>; 2] {
 
 /// Returns the pipes of a process that hold bytes and may be queried. The caller should hold one
 /// at a time, because there may be hundreds.
-pub fn filled(pid: i32) -> io::Result<impl Iterator<Item = Duplicate>> {
+pub(crate) fn filled(pid: i32) -> io::Result<impl Iterator<Item = Duplicate>> {
     let process = gone(Process::open(pid))?;
     let entries = match &process {
         Some(_) => Some(fs::read_dir(format!("/proc/{pid}/fd"))?),

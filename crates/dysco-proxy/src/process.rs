@@ -115,7 +115,7 @@ const THREADS: usize = 128;
 
 /// Returns true if each thread of a process waits for an event. A stopped thread does not count
 /// as asleep, because it has work that it cannot do.
-pub fn sleeps(pid: i32) -> bool {
+pub(crate) fn sleeps(pid: i32) -> bool {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return false;
     };
@@ -136,7 +136,7 @@ pub fn sleeps(pid: i32) -> bool {
 }
 
 /// Returns all visible processes by pid.
-pub fn all() -> Result<HashMap<i32, Proc>, ProcessError> {
+pub(crate) fn all() -> Result<HashMap<i32, Proc>, ProcessError> {
     let pids = table::pids().map_err(|source| ProcessError::System {
         what: "/proc",
         source,
@@ -148,7 +148,7 @@ pub fn all() -> Result<HashMap<i32, Proc>, ProcessError> {
 }
 
 /// Returns the processes that a name selects. `holders` returns those of a listener.
-pub fn resolve(
+pub(crate) fn resolve(
     name: &ProcessName,
     all: &HashMap<i32, Proc>,
     holders: impl Fn(&ListenAddress) -> Vec<i32>,

@@ -20,7 +20,7 @@ use super::pair::{Direction, Pair, Witness};
 const IDLE: Duration = Duration::from_secs(60);
 
 /// The watched sources, and the program that watches them.
-pub struct Receipts {
+pub(crate) struct Receipts {
     room: u32,
     state: Mutex<State>,
 }
@@ -46,7 +46,7 @@ enum Kernel {
 
 impl Receipts {
     /// Returns a value for at most this number of pairs. Makes no system call yet.
-    pub fn new(pairs: usize) -> Receipts {
+    pub(crate) fn new(pairs: usize) -> Receipts {
         Receipts {
             room: u32::try_from(pairs).unwrap_or(u32::MAX).saturating_mul(2),
             state: Mutex::new(State {
@@ -60,7 +60,7 @@ impl Receipts {
 
     /// Starts a thread that attaches the program. Attaching takes up to a second on a busy
     /// machine, and no report waits for it.
-    pub fn prepare(self: &Arc<Self>) {
+    pub(crate) fn prepare(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         state.idle = None;
         if !matches!(state.kernel, Kernel::Unasked) {
@@ -81,7 +81,7 @@ impl Receipts {
 
     /// Watches the sources of the directions that a shim reports as endless, each from its first
     /// such report, and no other sources of this pair. Makes system calls.
-    pub fn follow(self: &Arc<Self>, pair: &Pair) {
+    pub(crate) fn follow(self: &Arc<Self>, pair: &Pair) {
         if sources(pair).iter().any(|(_, way)| is_spliced(pair, way)) {
             self.prepare();
         }
@@ -95,7 +95,7 @@ impl Receipts {
     }
 
     /// Stops watching these sources, and detaches the program once it is not needed.
-    pub fn forget(&self, sources: &[u64]) {
+    pub(crate) fn forget(&self, sources: &[u64]) {
         let mut state = lock(&self.state);
         for source in sources {
             state.forget(*source);
@@ -112,7 +112,7 @@ impl Receipts {
 
     /// Returns a direction that is reported as spliced and was read by other calls, and the
     /// number of these calls.
-    pub fn against(&self, pair: &Pair) -> Option<(&'static str, u32)> {
+    pub(crate) fn against(&self, pair: &Pair) -> Option<(&'static str, u32)> {
         let state = lock(&self.state);
         let Kernel::Speaks(receives) = &state.kernel else {
             return None;

@@ -36,7 +36,7 @@ struct Kept {
 
 /// Pairs and their processes. The engine queries the registry, so that no function here makes a
 /// system call.
-pub struct Registry {
+pub(crate) struct Registry {
     pairs: BTreeMap<PairId, Kept>,
     /// Number of pairs of each user.
     of_user: HashMap<u32, usize>,
@@ -56,7 +56,7 @@ pub struct Registry {
 
 impl Registry {
     /// Returns an empty registry.
-    pub fn new(max_pairs: usize, events: broadcast::Sender<PairEvent>) -> Self {
+    pub(crate) fn new(max_pairs: usize, events: broadcast::Sender<PairEvent>) -> Self {
         Registry {
             pairs: BTreeMap::new(),
             of_user: HashMap::new(),
@@ -89,7 +89,7 @@ impl Registry {
     }
 
     /// Returns the counters and the number of pairs.
-    pub fn stats(&self) -> ShimStats {
+    pub(crate) fn stats(&self) -> ShimStats {
         ShimStats {
             pairs: self.pairs.len() as u64,
             ..self.stats
@@ -97,12 +97,12 @@ impl Registry {
     }
 
     /// Returns all pairs.
-    pub fn pairs(&self) -> Vec<Pair> {
+    pub(crate) fn pairs(&self) -> Vec<Pair> {
         self.pairs.values().map(|k| k.pair).collect()
     }
 
     /// Returns the newest claim about a pair, if it still has the same two sockets.
-    pub fn newest(&self, pair: &Pair) -> Option<Pair> {
+    pub(crate) fn newest(&self, pair: &Pair) -> Option<Pair> {
         let now = self.get(&pair.id)?;
         let same = now.a.cookie == pair.a.cookie && now.b.cookie == pair.b.cookie;
         same.then_some(now)
@@ -113,12 +113,12 @@ impl Registry {
     }
 
     /// Returns the pair of a client's subsession.
-    pub fn find(&self, client: &FlowKey) -> Option<Pair> {
+    pub(crate) fn find(&self, client: &FlowKey) -> Option<Pair> {
         self.of(client).filter(|pair| pair.a.key == *client)
     }
 
     /// Returns the pair that has a session on either side.
-    pub fn of(&self, session: &FlowKey) -> Option<Pair> {
+    pub(crate) fn of(&self, session: &FlowKey) -> Option<Pair> {
         self.get(self.by_key.get(session)?)
     }
 
@@ -132,7 +132,7 @@ impl Registry {
     }
 
     /// Counts a report and its result.
-    pub fn count(&mut self, taken: &Result<(), Refused>) {
+    pub(crate) fn count(&mut self, taken: &Result<(), Refused>) {
         self.stats.reports += 1;
         match taken {
             Ok(()) => {}
@@ -143,18 +143,18 @@ impl Registry {
     }
 
     /// Returns the process, if its shim has reported.
-    pub fn process(&self, pid: i32) -> Option<Arc<Process>> {
+    pub(crate) fn process(&self, pid: i32) -> Option<Arc<Process>> {
         Some(Arc::clone(&self.processes.get(&pid)?.process))
     }
 
     /// Returns all processes whose shims have reported.
-    pub fn processes(&self) -> HashMap<i32, Arc<Process>> {
+    pub(crate) fn processes(&self) -> HashMap<i32, Arc<Process>> {
         let all = self.processes.iter();
         all.map(|(pid, p)| (*pid, Arc::clone(&p.process))).collect()
     }
 
     /// Adds a reporting process that was unknown, or that has the pid of an ended one.
-    pub fn meet(&mut self, from: Sender, process: &Arc<Process>) -> Result<(), Refused> {
+    pub(crate) fn meet(&mut self, from: Sender, process: &Arc<Process>) -> Result<(), Refused> {
         self.forget(from.pid);
         let own = self.processes.values().filter(|p| p.uid == from.uid);
         share(
@@ -174,7 +174,7 @@ impl Registry {
 
     /// Stores a pair that the counts have shown, for a while. A shim's report about the same
     /// sockets takes precedence.
-    pub fn observe(&mut self, pair: Pair) {
+    pub(crate) fn observe(&mut self, pair: Pair) {
         let old = self.get(&pair.id);
         let same = |o: &Pair| o.a.cookie == pair.a.cookie && o.b.cookie == pair.b.cookie;
         match old {
@@ -191,7 +191,7 @@ impl Registry {
     }
 
     /// Removes the pair of a report that a shim has revoked.
-    pub fn revoked(&mut self, pid: i32, r: &Report) {
+    pub(crate) fn revoked(&mut self, pid: i32, r: &Report) {
         let (one, two) = ((r.fd_in, r.cookie_in), (r.fd_out, r.cookie_out));
         self.revoke(pid, one, two);
         self.revoke(pid, two, one);
@@ -212,7 +212,7 @@ impl Registry {
     }
 
     /// Stores a shim's claim about a pair. `called` is true if the program itself declares it.
-    pub fn claim(&mut self, new: Pair, uid: u32, called: bool) -> Result<(), Refused> {
+    pub(crate) fn claim(&mut self, new: Pair, uid: u32, called: bool) -> Result<(), Refused> {
         let old = self.get(&new.id);
         let old = match old {
             Some(o) if o.a.cookie == new.a.cookie && o.b.cookie == new.b.cookie => Some(o),
@@ -238,7 +238,7 @@ impl Registry {
     }
 
     /// Removes pairs that counts have shown too long ago.
-    pub fn expire(&mut self) {
+    pub(crate) fn expire(&mut self) {
         let observed = self.observed.iter();
         let old: Vec<PairId> = observed
             .filter_map(|(id, at)| (at.elapsed() > OBSERVED_FOR).then_some(*id))
@@ -249,7 +249,7 @@ impl Registry {
     }
 
     /// Removes an ended process, unless its pid belongs to another one now.
-    pub fn ended(&mut self, pid: i32, process: &Arc<Process>) {
+    pub(crate) fn ended(&mut self, pid: i32, process: &Arc<Process>) {
         let now = self.processes.get(&pid);
         if now.is_some_and(|p| Arc::ptr_eq(&p.process, process)) {
             self.forget(pid);
@@ -272,7 +272,7 @@ impl Registry {
     }
 
     /// Returns up to `most` pairs that follow `id`, or the first ones.
-    pub fn behind(&self, id: Option<PairId>, most: usize) -> Vec<Pair> {
+    pub(crate) fn behind(&self, id: Option<PairId>, most: usize) -> Vec<Pair> {
         let from = id.map_or(Bound::Unbounded, Bound::Excluded);
         let range = self.pairs.range((from, Bound::Unbounded));
         range.take(most).map(|(_, k)| k.pair).collect()
@@ -280,7 +280,7 @@ impl Registry {
 
     /// Removes a pair whose sockets are closed, unless its descriptors belong to another pair
     /// now.
-    pub fn closed(&mut self, pair: &Pair) {
+    pub(crate) fn closed(&mut self, pair: &Pair) {
         if self.newest(pair).is_some() {
             self.remove(&pair.id);
         }
@@ -299,7 +299,7 @@ impl Registry {
     }
 
     /// Removes a pair, if it is known.
-    pub fn remove(&mut self, id: &PairId) {
+    pub(crate) fn remove(&mut self, id: &PairId) {
         self.observed.remove(id);
         if let Some(Kept { pair, uid }) = self.pairs.remove(id) {
             self.uncount(uid);

@@ -16,7 +16,7 @@ use super::sender::Sender;
 use super::sys::{cookie, gone, key, of_our_network};
 
 /// Processes one report, and counts it.
-pub fn take(registry: &Mutex<Registry>, from: Sender, r: &Report) -> Result<(), Refused> {
+pub(crate) fn take(registry: &Mutex<Registry>, from: Sender, r: &Report) -> Result<(), Refused> {
     let taken = believe(registry, from, r);
     lock(registry).count(&taken);
     taken

@@ -2,7 +2,7 @@
 
 /// Sender of a report, as the kernel attests it.
 #[derive(Clone, Copy, Debug)]
-pub struct Sender {
+pub(crate) struct Sender {
     /// Pid of the sender.
     pub pid: i32,
     /// User id of the sender.

@@ -35,7 +35,7 @@ const ENDING: Duration = Duration::from_secs(2);
 const CONTROL: usize = 160;
 
 /// The receiving threads. Dropping this value stops them and removes the socket.
-pub struct Receiver {
+pub(crate) struct Receiver {
     stop: Arc<AtomicBool>,
     /// Receiver whose senders the threads drop when they end.
     ended: Mutex<mpsc::Receiver<()>>,
@@ -46,7 +46,7 @@ pub struct Receiver {
 impl Receiver {
     /// Creates the socket, replacing one that no process reads, and starts to read. It also reads
     /// the abstract sockets of the same name and of this `name`.
-    pub fn start(
+    pub(crate) fn start(
         path: &Path,
         name: Option<&Path>,
         registry: Arc<Mutex<Registry>>,

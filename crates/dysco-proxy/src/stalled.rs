@@ -15,12 +15,12 @@ const MOST: usize = 64;
 
 /// Number of stalled measurements by process.
 #[derive(Default)]
-pub struct Stalled(Mutex<HashMap<i32, usize>>);
+pub(crate) struct Stalled(Mutex<HashMap<i32, usize>>);
 
 impl Stalled {
     /// Returns an error if no further measurement may begin. A process with a stalled measurement
     /// is not measured.
-    pub fn admit(&self, pair: PairId) -> Result<(), MeasureError> {
+    pub(crate) fn admit(&self, pair: PairId) -> Result<(), MeasureError> {
         let all = lock(&self.0);
         if all.contains_key(&pair.pid) {
             return Err(MeasureError::Stalled(pair));
@@ -33,7 +33,7 @@ impl Stalled {
 
     /// Returns the result of the work if it ends in time. Otherwise the work counts as stalled
     /// until it ends.
-    pub async fn within<T: Send + 'static>(
+    pub(crate) async fn within<T: Send + 'static>(
         self: &Arc<Self>,
         pid: i32,
         patience: Duration,

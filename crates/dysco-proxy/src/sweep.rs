@@ -18,7 +18,7 @@ const MANY_LOOKS: usize = 1_024;
 
 /// Position of the sweep in the list of pairs.
 #[derive(Default)]
-pub struct Sweep {
+pub(crate) struct Sweep {
     behind: Option<PairId>,
     /// Number of reports that had found no room at the last pass.
     refused: u64,
@@ -28,7 +28,7 @@ pub struct Sweep {
 
 impl Sweep {
     /// Removes ended processes, and some of the closed pairs.
-    pub fn go(&mut self, registry: &Mutex<Registry>) {
+    pub(crate) fn go(&mut self, registry: &Mutex<Registry>) {
         let processes = {
             let mut registry = lock(registry);
             registry.expire();

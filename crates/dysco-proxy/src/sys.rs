@@ -13,7 +13,7 @@ use nix::sys::socket::{SockaddrStorage, getpeername, getsockname};
 const SO_NETNS_COOKIE: i32 = 71;
 
 /// Reads a socket option of a fixed size. A shorter answer leaves the rest zero.
-pub fn option<T: Copy>(fd: &OwnedFd, level: i32, name: i32) -> io::Result<T> {
+pub(crate) fn option<T: Copy>(fd: &OwnedFd, level: i32, name: i32) -> io::Result<T> {
     let mut value = MaybeUninit::<T>::zeroed();
     let mut len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes; every T used here consists of plain
@@ -69,7 +69,7 @@ pub(crate) fn is_ready(fd: &OwnedFd, events: PollFlags) -> bool {
 }
 
 /// Returns the integer result of an ioctl (SIOCINQ, SIOCOUTQ, FIONREAD).
-pub fn count(fd: &OwnedFd, what: libc::c_ulong) -> io::Result<i64> {
+pub(crate) fn count(fd: &OwnedFd, what: libc::c_ulong) -> io::Result<i64> {
     let mut n: libc::c_int = 0;
     // SAFETY: the request writes one int, which is a local variable.
     if unsafe { libc::ioctl(fd.as_raw_fd(), what as _, &raw mut n) } != 0 {
@@ -80,7 +80,7 @@ pub fn count(fd: &OwnedFd, what: libc::c_ulong) -> io::Result<i64> {
 
 /// Returns both addresses of a connected TCP socket, or an error if the descriptor is no such
 /// socket.
-pub fn key(fd: &OwnedFd) -> io::Result<FlowKey> {
+pub(crate) fn key(fd: &OwnedFd) -> io::Result<FlowKey> {
     if protocol(fd)? != libc::IPPROTO_TCP {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
@@ -101,12 +101,12 @@ fn plain(a: &SockaddrStorage) -> io::Result<SocketAddr> {
 }
 
 /// Returns the protocol of a socket, or an error if the descriptor is no socket.
-pub fn protocol(fd: &OwnedFd) -> io::Result<i32> {
+pub(crate) fn protocol(fd: &OwnedFd) -> io::Result<i32> {
     option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)
 }
 
 /// Returns the kernel's cookie of a socket.
-pub fn cookie(fd: &OwnedFd) -> io::Result<u64> {
+pub(crate) fn cookie(fd: &OwnedFd) -> io::Result<u64> {
     option(fd, libc::SOL_SOCKET, libc::SO_COOKIE)
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn of_our_network(fd: &OwnedFd) -> io::Result<bool> {
 }
 
 /// Maps the error of a process or descriptor that no longer exists to `None`.
-pub fn gone<T>(r: io::Result<T>) -> io::Result<Option<T>> {
+pub(crate) fn gone<T>(r: io::Result<T>) -> io::Result<Option<T>> {
     match r {
         Ok(v) => Ok(Some(v)),
         Err(e) if matches!(e.raw_os_error(), Some(libc::ESRCH | libc::EBADF)) => Ok(None),

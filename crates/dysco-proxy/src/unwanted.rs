@@ -12,7 +12,7 @@ const SO_PASSRIGHTS: i32 = 83;
 
 /// Makes the kernel refuse descriptors that are sent to this socket: the sender gets an error. An
 /// older kernel ignores the option, which does no harm.
-pub fn refuse(socket: &UnixDatagram) {
+pub(crate) fn refuse(socket: &UnixDatagram) {
     set(socket, SO_PASSRIGHTS, &0i32);
 }
 
@@ -24,7 +24,7 @@ fn set<T>(fd: &impl AsRawFd, name: i32, value: &T) {
 }
 
 /// Closes a descriptor without waiting for anything that the sender controls.
-pub fn close(fd: OwnedFd) {
+pub(crate) fn close(fd: OwnedFd) {
     if Kind::Socket.is(&fd) {
         let at_once = libc::linger {
             l_onoff: 0,

@@ -11,13 +11,13 @@ use crate::host::MANY;
 use crate::protocol::{Report, Request, VERSION, receive, send};
 
 /// A connection to `dyscod`. Its readiness is level-triggered.
-pub struct Control {
+pub(crate) struct Control {
     socket: OwnedFd,
     watched: EventFlags,
 }
 
 /// Input from `dyscod`.
-pub enum Received {
+pub(crate) enum Received {
     Request(Request, Vec<OwnedFd>),
     /// A message that is no request.
     Invalid(Cause),
@@ -30,7 +30,7 @@ pub enum Received {
 impl Control {
     /// Takes over a connection. The first report is [`Report::Ready`]; answers to requests of an
     /// earlier connection are dropped.
-    pub fn new(
+    pub(crate) fn new(
         socket: OwnedFd,
         epoll: &OwnedFd,
         token: u64,
@@ -44,7 +44,7 @@ impl Control {
     }
 
     /// Returns the next request.
-    pub fn receive(&self) -> Received {
+    pub(crate) fn receive(&self) -> Received {
         match receive::<Request>(&self.socket) {
             Ok(Some((request, fds))) => Received::Request(request, fds),
             Ok(None) => Received::Closed,
@@ -57,7 +57,7 @@ impl Control {
     }
 
     /// Sends reports, as far as the connection takes them. Returns false if it is gone.
-    pub fn send(&self, reports: &mut VecDeque<Report>) -> bool {
+    pub(crate) fn send(&self, reports: &mut VecDeque<Report>) -> bool {
         while let Some(report) = reports.front() {
             match send(&self.socket, report, &[]) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
@@ -73,7 +73,12 @@ impl Control {
 
     /// Watches the connection for what is wanted: requests, unless many reports wait, and room for
     /// reports that wait.
-    pub fn watch(&mut self, epoll: &OwnedFd, token: u64, reports: usize) -> rustix::io::Result<()> {
+    pub(crate) fn watch(
+        &mut self,
+        epoll: &OwnedFd,
+        token: u64,
+        reports: usize,
+    ) -> rustix::io::Result<()> {
         let mut wanted = EventFlags::empty();
         if takes_requests(reports) {
             wanted |= EventFlags::IN;
@@ -89,7 +94,7 @@ impl Control {
     }
 
     /// Watches the connection no more.
-    pub fn close(self, epoll: &OwnedFd) {
+    pub(crate) fn close(self, epoll: &OwnedFd) {
         let _ = epoll::delete(epoll, &self.socket);
     }
 }

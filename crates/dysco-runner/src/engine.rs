@@ -152,7 +152,7 @@ impl Runner {
     }
 
     /// Calls a method of a session, which may end by it, and gives the session a turn.
-    pub fn with<F>(&mut self, id: u64, apply: F)
+    pub(crate) fn with<F>(&mut self, id: u64, apply: F)
     where
         F: FnOnce(&mut Session, &mut Host) -> Result<(), Reason>,
     {

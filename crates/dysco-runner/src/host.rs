@@ -12,7 +12,7 @@ use crate::protocol::Report;
 use crate::timers::Timers;
 
 /// Number of reports from which on no notices are queued.
-pub const MANY: usize = 1024;
+pub(crate) const MANY: usize = 1024;
 
 /// Number of bytes that one system call reads.
 const SCRATCH: usize = 64 * 1024;
@@ -26,7 +26,7 @@ const WATCHED: EventFlags = EventFlags::IN
 
 /// Place of a socket in a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub(crate) enum Place {
     /// The socket towards the opener (0) or the other end (1).
     Session(usize),
     /// A connection of a service.
@@ -34,7 +34,7 @@ pub enum Place {
 }
 
 /// What sessions need from outside.
-pub struct Host {
+pub(crate) struct Host {
     epoll: OwnedFd,
     places: HashMap<u64, (u64, Place)>,
     next: u64,
@@ -47,7 +47,7 @@ pub struct Host {
 
 impl Host {
     /// Creates it. Sockets of sessions get tokens from `first` on.
-    pub fn new(first: u64) -> Result<Host, Error> {
+    pub(crate) fn new(first: u64) -> Result<Host, Error> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC);
         Ok(Host {
             epoll: epoll.map_err(Error::of("create the poller"))?,
@@ -61,17 +61,17 @@ impl Host {
     }
 
     /// Time of the services.
-    pub fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         self.begun.elapsed()
     }
 
     /// The poller.
-    pub fn epoll(&self) -> &OwnedFd {
+    pub(crate) fn epoll(&self) -> &OwnedFd {
         &self.epoll
     }
 
     /// Watches a socket of a session, edge-triggered. Returns its token.
-    pub fn watch(
+    pub(crate) fn watch(
         &mut self,
         socket: impl AsFd,
         session: u64,
@@ -91,12 +91,12 @@ impl Host {
     }
 
     /// Returns the session of a token, and the place of the socket in it.
-    pub fn place(&self, token: u64) -> Option<(u64, Place)> {
+    pub(crate) fn place(&self, token: u64) -> Option<(u64, Place)> {
         self.places.get(&token).copied()
     }
 
     /// Queues a report. Notices are dropped while `dyscod` reads none.
-    pub fn report(&mut self, report: Report) {
+    pub(crate) fn report(&mut self, report: Report) {
         if self.reports.len() < MANY || !matches!(report, Report::Notify { .. }) {
             self.reports.push_back(report);
         }

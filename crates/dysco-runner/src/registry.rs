@@ -30,7 +30,7 @@ pub struct Kind {
 }
 
 /// Makes a service from its arguments.
-pub type Make = fn(&Spec, Option<&Half>) -> Result<Box<dyn Service>, Cause>;
+pub(crate) type Make = fn(&Spec, Option<&Half>) -> Result<Box<dyn Service>, Cause>;
 
 /// One half of services that are at both ends.
 #[derive(Clone, Copy)]

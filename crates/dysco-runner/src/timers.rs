@@ -6,21 +6,21 @@ use std::time::{Duration, Instant};
 use dysco_service::{LayerId, TimerId};
 
 /// A timer: its session, its service, and the name that the service gave it.
-pub type Key = (u64, LayerId, TimerId);
+pub(crate) type Key = (u64, LayerId, TimerId);
 
 /// A timer without an end that is later than this.
 const LATEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The timers that run.
 #[derive(Default)]
-pub struct Timers {
+pub(crate) struct Timers {
     due: BTreeSet<(Instant, Key)>,
     at: BTreeMap<Key, Instant>,
 }
 
 impl Timers {
     /// Starts a timer. One that runs with the same name is replaced.
-    pub fn set(&mut self, key: Key, after: Duration) {
+    pub(crate) fn set(&mut self, key: Key, after: Duration) {
         let at = Instant::now() + after.min(LATEST);
         if let Some(before) = self.at.insert(key, at) {
             self.due.remove(&(before, key));
@@ -29,13 +29,13 @@ impl Timers {
     }
 
     /// Time until the next timer.
-    pub fn next(&self) -> Option<Duration> {
+    pub(crate) fn next(&self) -> Option<Duration> {
         let (at, _) = self.due.first()?;
         Some(at.saturating_duration_since(Instant::now()))
     }
 
     /// Removes and returns a timer that has run out by this time.
-    pub fn pop(&mut self, now: Instant) -> Option<Key> {
+    pub(crate) fn pop(&mut self, now: Instant) -> Option<Key> {
         let (at, key) = *self.due.first()?;
         if at > now {
             return None;
@@ -46,7 +46,7 @@ impl Timers {
     }
 
     /// Forgets the timers of a session.
-    pub fn forget(&mut self, session: u64) {
+    pub(crate) fn forget(&mut self, session: u64) {
         let first = (session, LayerId(0), TimerId(0));
         let last = (session, LayerId(u32::MAX), TimerId(u32::MAX));
         let keys: Vec<Key> = self.at.range(first..=last).map(|(key, _)| *key).collect();

@@ -16,7 +16,7 @@ const MOST: u64 = 64 * 1024;
 ///
 /// # Errors
 /// An errno: `EACCES`, `ENOTCONN` or `ETIMEDOUT`.
-pub fn ask(request: &str) -> Result<String, i32> {
+pub(crate) fn ask(request: &str) -> Result<String, i32> {
     let path = std::env::var_os("DYSCO_API_SOCKET");
     let path = path.unwrap_or_else(|| OsString::from(DEFAULT_PATH));
     let mut stream = UnixStream::connect(path).map_err(|e| match e.kind() {
@@ -43,7 +43,7 @@ pub fn ask(request: &str) -> Result<String, i32> {
 ///
 /// # Errors
 /// An errno: `refused` if dyscod has refused, and else by the code of the failure.
-pub fn judge<'a>(answer: &'a str, reply: &str, refused: i32) -> Result<&'a str, i32> {
+pub(crate) fn judge<'a>(answer: &'a str, reply: &str, refused: i32) -> Result<&'a str, i32> {
     let said = |word: &str| answer.contains(word);
     if said(&format!("\"reply\":\"{reply}\"")) {
         return Ok(answer);
@@ -62,7 +62,7 @@ pub fn judge<'a>(answer: &'a str, reply: &str, refused: i32) -> Result<&'a str, 
 ///
 /// # Safety
 /// The pointer is null, or points to a `sockaddr_in` or `sockaddr_in6` according to its family.
-pub unsafe fn address(at: *const libc::sockaddr) -> Option<SocketAddr> {
+pub(crate) unsafe fn address(at: *const libc::sockaddr) -> Option<SocketAddr> {
     if at.is_null() {
         return None;
     }

@@ -71,7 +71,7 @@ unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> isize {
 ///
 /// # Safety
 /// `msg` is null or a valid message for `sendmsg`.
-pub unsafe fn passed(msg: *const msghdr) {
+pub(crate) unsafe fn passed(msg: *const msghdr) {
     // SAFETY: required of the caller; the CMSG functions stay within the length that the message
     // states.
     unsafe {
@@ -97,7 +97,7 @@ pub unsafe fn passed(msg: *const msghdr) {
 ///
 /// # Safety
 /// `all` has at least `count` messages that a call has filled or sent.
-pub unsafe fn messages(all: *const libc::mmsghdr, count: c_int, sent: bool) -> isize {
+pub(crate) unsafe fn messages(all: *const libc::mmsghdr, count: c_int, sent: bool) -> isize {
     let mut bytes = 0;
     for i in 0..usize::try_from(count).unwrap_or_default() {
         // SAFETY: required of the caller.

@@ -69,7 +69,7 @@ impl Address {
 
 /// Result of sending a report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sent {
+pub(crate) enum Sent {
     /// The daemon has received the report.
     Yes,
     /// The daemon's queue is full. The report should be repeated soon.
@@ -79,23 +79,23 @@ pub enum Sent {
 }
 
 /// Returns a number that increases with each new connection and is never 0.
-pub fn epoch() -> u32 {
+pub(crate) fn epoch() -> u32 {
     EPOCH.load(Relaxed)
 }
 
 /// Returns true if this descriptor is the shim's, and not the program's.
 #[inline(always)]
-pub fn is_ours(fd: i32) -> bool {
+pub(crate) fn is_ours(fd: i32) -> bool {
     fd >= 0 && fd == FD.load(Relaxed) && intact(fd)
 }
 
 /// Returns the number of the shim's descriptor, or -1.
-pub fn fd() -> i32 {
+pub(crate) fn fd() -> i32 {
     FD.load(Relaxed)
 }
 
 /// Creates the socket and sends a hello.
-pub fn start() {
+pub(crate) fn start() {
     store_path();
     open();
     // SAFETY: the handler is a plain function of this library.
@@ -112,7 +112,7 @@ fn hello() {
 }
 
 /// Returns a report of this kind without a subject.
-pub fn report(kind: ReportKind) -> Report {
+pub(crate) fn report(kind: ReportKind) -> Report {
     Report {
         magic: MAGIC,
         version: VERSION,
@@ -201,7 +201,7 @@ fn connect() -> bool {
 /// Looks for a daemon. Returns true if a new one was found, which knows no pair of this process.
 /// To be called once a second: the hello that it sends also detects the loss of a daemon.
 #[cold]
-pub fn look() -> bool {
+pub(crate) fn look() -> bool {
     if INODE.load(Relaxed) == 0 {
         return false;
     }
@@ -223,7 +223,7 @@ pub fn look() -> bool {
 }
 
 /// Returns true if a second has passed since the last look, to one thread only.
-pub fn due() -> bool {
+pub(crate) fn due() -> bool {
     let now = seconds();
     let last = LAST_LOOK.load(Relaxed);
     now != last
@@ -233,7 +233,7 @@ pub fn due() -> bool {
 }
 
 /// Sends one report and never waits. Preserves the program's errno.
-pub fn send(r: &Report) -> Sent {
+pub(crate) fn send(r: &Report) -> Sent {
     if !CONNECTED.load(Relaxed) {
         return Sent::NoDaemon;
     }

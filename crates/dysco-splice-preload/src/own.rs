@@ -11,7 +11,7 @@ static OWNER: AtomicPtr<AtomicI32> = AtomicPtr::new(core::ptr::null_mut());
 const PAGE: usize = 4096;
 
 /// Marks the memory as that of this process. Runs before `main`.
-pub fn start() {
+pub(crate) fn start() {
     // SAFETY: a fresh anonymous mapping that nothing else uses and that stays; all-zero is a
     // valid integer.
     unsafe {
@@ -37,7 +37,7 @@ pub fn start() {
 
 /// Returns true if the table's process calls. If this is unknown, the caller counts as a child,
 /// and its sockets are not reported.
-pub fn calls() -> bool {
+pub(crate) fn calls() -> bool {
     // SAFETY: null, or the page, which stays.
     let Some(owner) = (unsafe { OWNER.load(Relaxed).as_ref() }) else {
         return false;

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicI64, AtomicU32, Ordering::Relaxed};
 use crate::system;
 
 /// Number of failed tries before the first pause.
-pub const PATIENCE: u32 = 64;
+pub(crate) const PATIENCE: u32 = 64;
 /// First pause in milliseconds. Each further pause is twice as long.
 const FIRST: i64 = 4;
 /// Number of doublings, up to about a second.
@@ -20,12 +20,12 @@ static NEXT: AtomicI64 = AtomicI64::new(0);
 
 /// Returns true if a try is due. Costs one load while the daemon reads.
 #[inline(always)]
-pub fn may_try() -> bool {
+pub(crate) fn may_try() -> bool {
     FAILED_TRIES.load(Relaxed) < PATIENCE || system::milliseconds() >= NEXT.load(Relaxed)
 }
 
 /// Records that the queue was full.
-pub fn try_failed() {
+pub(crate) fn try_failed() {
     let failures = FAILED_TRIES.load(Relaxed).saturating_add(1);
     FAILED_TRIES.store(failures, Relaxed);
     if failures >= PATIENCE {
@@ -35,7 +35,7 @@ pub fn try_failed() {
 }
 
 /// Records that the daemon reads, that nothing is owed, or that there is no daemon.
-pub fn try_succeeded() {
+pub(crate) fn try_succeeded() {
     if FAILED_TRIES.load(Relaxed) != 0 {
         FAILED_TRIES.store(0, Relaxed);
     }

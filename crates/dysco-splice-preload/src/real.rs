@@ -4,13 +4,13 @@ use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// A function of the libraries that follow this one.
-pub struct Real {
+pub(crate) struct Real {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
 }
 
 impl Real {
-    pub const fn new(name: &'static CStr) -> Self {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
         Real {
             name,
             found: AtomicPtr::new(core::ptr::null_mut()),
@@ -20,7 +20,7 @@ impl Real {
     /// Returns the address of the function, or null if no library has it. May run before the
     /// constructor, because `dlsym` needs nothing of this library.
     #[inline(always)]
-    pub fn get(&self) -> *mut c_void {
+    pub(crate) fn get(&self) -> *mut c_void {
         let p = self.found.load(Ordering::Relaxed);
         if p.is_null() { self.look_up() } else { p }
     }

@@ -1,12 +1,12 @@
 //! Clocks, cookies and errno, by calls of the system that the program does not notice.
 
 /// Returns the seconds of a clock that costs nearly nothing.
-pub fn seconds() -> i64 {
+pub(crate) fn seconds() -> i64 {
     now().tv_sec
 }
 
 /// Returns the milliseconds of the same clock, accurate to a few milliseconds.
-pub fn milliseconds() -> i64 {
+pub(crate) fn milliseconds() -> i64 {
     let t = now();
     t.tv_sec * 1_000 + t.tv_nsec / 1_000_000
 }
@@ -22,7 +22,7 @@ fn now() -> libc::timespec {
 
 /// Returns the kernel's cookie of a socket, which is never reused; 0 if the descriptor has none.
 /// Preserves the program's errno.
-pub fn cookie(fd: i32) -> u64 {
+pub(crate) fn cookie(fd: i32) -> u64 {
     let before = errno();
     let mut cookie = 0u64;
     let mut len = size_of::<u64>() as libc::socklen_t;
@@ -36,13 +36,13 @@ pub fn cookie(fd: i32) -> u64 {
 }
 
 /// Returns the calling thread's errno.
-pub fn errno() -> i32 {
+pub(crate) fn errno() -> i32 {
     // SAFETY: always a valid pointer to this thread's errno.
     unsafe { *libc::__errno_location() }
 }
 
 /// Sets the calling thread's errno.
-pub fn set_errno(e: i32) {
+pub(crate) fn set_errno(e: i32) {
     // SAFETY: always a valid pointer to this thread's errno.
     unsafe { *libc::__errno_location() = e }
 }

@@ -10,50 +10,50 @@ use core::sync::atomic::{
 use crate::system;
 
 /// Number of descriptors that can be watched. Higher descriptors are ignored.
-pub const CAPACITY: usize = 1 << 20;
+pub(crate) const CAPACITY: usize = 1 << 20;
 
 /// Kind of a descriptor.
-pub mod kind {
+pub(crate) mod kind {
     /// A descriptor that is not watched.
-    pub const NONE: u32 = 0;
+    pub(crate) const NONE: u32 = 0;
     /// A socket that this process created.
-    pub const SOCKET: u32 = 1;
+    pub(crate) const SOCKET: u32 = 1;
     /// A socket that this process accepted.
-    pub const ACCEPTED: u32 = 2;
+    pub(crate) const ACCEPTED: u32 = 2;
     /// The read end of a pipe.
-    pub const PIPE_READ: u32 = 3;
+    pub(crate) const PIPE_READ: u32 = 3;
     /// The write end of a pipe.
-    pub const PIPE_WRITE: u32 = 4;
+    pub(crate) const PIPE_WRITE: u32 = 4;
 }
 
 /// Bits of [`Slot::flags`].
-pub mod flag {
+pub(crate) mod flag {
     /// Pipe: the last splice into it had no limit.
-    pub const ASKED_ENDLESS: u32 = 1;
+    pub(crate) const ASKED_ENDLESS: u32 = 1;
     /// Socket: the bytes written here come from `from`, endlessly and with a steady delta.
-    pub const ENDLESS: u32 = 2;
+    pub(crate) const ENDLESS: u32 = 2;
     /// Socket: the program itself declared that direction.
-    pub const DECLARED: u32 = 4;
+    pub(crate) const DECLARED: u32 = 4;
     /// Socket: never to be paired again.
-    pub const UNFIT: u32 = 8;
+    pub(crate) const UNFIT: u32 = 8;
 }
 
 /// A descriptor and its generation: a number that is used again is another handle. 0 stands for
 /// none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Handle(pub u64);
+pub(crate) struct Handle(pub u64);
 
 impl Handle {
     /// No descriptor.
-    pub const NONE: Handle = Handle(0);
+    pub(crate) const NONE: Handle = Handle(0);
 
     /// Returns the number of the descriptor.
-    pub fn fd(self) -> i32 {
+    pub(crate) fn fd(self) -> i32 {
         (self.0 >> 32) as i32 - 1
     }
 
     /// Returns the kernel's cookie of this socket, which is read once; 0 if it was closed.
-    pub fn cookie(self) -> u64 {
+    pub(crate) fn cookie(self) -> u64 {
         let Some(s) = self.slot() else { return 0 };
         let known = s.cookie.load(Relaxed);
         if known != 0 {
@@ -75,7 +75,7 @@ impl Handle {
     }
 
     /// Returns the slot, if the life has not ended.
-    pub fn slot(self) -> Option<&'static Slot> {
+    pub(crate) fn slot(self) -> Option<&'static Slot> {
         let s = slot(self.fd())?;
         (s.life(self.fd()) == self).then_some(s)
     }
@@ -83,7 +83,7 @@ impl Handle {
 
 /// State of one descriptor. All zero at first.
 #[repr(C, align(128))]
-pub struct Slot {
+pub(crate) struct Slot {
     generation: AtomicU32,
     /// A [`kind`].
     pub kind: AtomicU32,
@@ -122,22 +122,22 @@ pub struct Slot {
 
 impl Slot {
     /// Returns the current life of the descriptor.
-    pub fn life(&self, fd: i32) -> Handle {
+    pub(crate) fn life(&self, fd: i32) -> Handle {
         Handle((fd as u64).wrapping_add(1) << 32 | u64::from(self.generation.load(Relaxed)))
     }
 
     /// Returns the other socket of the pair, or the other end of the pipe.
-    pub fn peer(&self) -> Handle {
+    pub(crate) fn peer(&self) -> Handle {
         Handle(self.peer.load(Relaxed))
     }
 
     /// Returns true if one of these flags is set.
-    pub fn has(&self, bits: u32) -> bool {
+    pub(crate) fn has(&self, bits: u32) -> bool {
         self.flags.load(Relaxed) & bits != 0
     }
 
     /// Begins a new life of this kind.
-    pub fn begin(&self, kind: u32) {
+    pub(crate) fn begin(&self, kind: u32) {
         self.generation.fetch_add(1, Relaxed);
         self.read.store(0, Relaxed);
         self.written.store(0, Relaxed);
@@ -159,13 +159,13 @@ impl Slot {
 }
 
 /// Returns the bytes written to B less the bytes read from A. Bytes in a pipe count as written.
-pub fn delta(a: &Slot, b: &Slot) -> i64 {
+pub(crate) fn delta(a: &Slot, b: &Slot) -> i64 {
     let gone = b.written.load(Relaxed).wrapping_sub(a.read.load(Relaxed)) as i64;
     gone.wrapping_add(a.piped.load(Relaxed))
 }
 
 /// Returns the accepted socket first; if both are alike, the one with the lower descriptor.
-pub fn ordered(one: Handle, s: &Slot, other: Handle) -> (Handle, Handle) {
+pub(crate) fn ordered(one: Handle, s: &Slot, other: Handle) -> (Handle, Handle) {
     let accepted = |s: &Slot| s.kind.load(Relaxed) == kind::ACCEPTED;
     let other_accepted = other.slot().is_some_and(accepted);
     let first = match (accepted(s), other_accepted) {
@@ -186,14 +186,14 @@ static TABLE: [AtomicPtr<Slot>; BLOCKS] = [const { AtomicPtr::new(core::ptr::nul
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns the highest descriptor that was ever watched.
-pub fn highest() -> i32 {
+pub(crate) fn highest() -> i32 {
     HIGHEST.load(Relaxed) as i32
 }
 
 /// Returns the slot of a descriptor, or `None` if neither the descriptor nor its neighbours were
 /// ever watched.
 #[inline(always)]
-pub fn slot(fd: i32) -> Option<&'static Slot> {
+pub(crate) fn slot(fd: i32) -> Option<&'static Slot> {
     let i = fd as usize;
     let block = NonNull::new(TABLE.get(i / BLOCK)?.load(Acquire))?;
     // SAFETY: a mapping holds BLOCK slots, lives as long as the process, and an all-zero slot is
@@ -202,7 +202,7 @@ pub fn slot(fd: i32) -> Option<&'static Slot> {
 }
 
 /// Begins a new life of a descriptor. Returns `None` if it is out of range, or without memory.
-pub fn begin(fd: i32, kind: u32) -> Option<&'static Slot> {
+pub(crate) fn begin(fd: i32, kind: u32) -> Option<&'static Slot> {
     let s = slot(fd).or_else(|| {
         map(TABLE.get(fd as usize / BLOCK)?);
         slot(fd)

@@ -21,7 +21,7 @@ static CURSOR: AtomicI32 = AtomicI32::new(0);
 static TELLING: AtomicBool = AtomicBool::new(false);
 
 /// Begins to follow forks.
-pub fn start() {
+pub(crate) fn start() {
     // SAFETY: the handler is a plain function of this library.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
 }
@@ -33,7 +33,7 @@ extern "C" fn forked() {
 
 /// Reports the state of a pair to the daemon. Returns false if the report is owed.
 #[cold]
-pub fn tell(one: Handle, other: Handle) -> bool {
+pub(crate) fn tell(one: Handle, other: Handle) -> bool {
     let Some(s) = one.slot() else { return true };
     if s.peer() != other {
         return true;
@@ -74,13 +74,13 @@ fn may_tell() -> bool {
 }
 
 /// Returns true if a report about the pair of this first socket is owed already.
-pub fn is_owed(first: Handle) -> bool {
+pub(crate) fn is_owed(first: Handle) -> bool {
     let reported = first.slot().map(|s| s.reported_epoch.load(Relaxed));
     reported == Some(0) && OWED.load(Relaxed)
 }
 
 /// Records that a report about the pair of this first socket is owed. Returns false.
-pub fn owe(first: &Slot) -> bool {
+pub(crate) fn owe(first: &Slot) -> bool {
     first.reported_epoch.store(0, SeqCst);
     OWED.store(true, SeqCst);
     false
@@ -107,7 +107,7 @@ fn worst(a: Sent, b: Sent) -> Sent {
 }
 
 /// Returns the flag that states whether this end was accepted.
-pub fn accepted_bit(s: &Slot) -> u32 {
+pub(crate) fn accepted_bit(s: &Slot) -> u32 {
     if s.kind.load(Relaxed) == kind::ACCEPTED {
         report::IN_ACCEPTED
     } else {
@@ -116,7 +116,7 @@ pub fn accepted_bit(s: &Slot) -> u32 {
 }
 
 /// Returns a report of this kind about two sockets.
-pub fn about(kind: ReportKind, from: Handle, to: Handle) -> Report {
+pub(crate) fn about(kind: ReportKind, from: Handle, to: Handle) -> Report {
     let mut r = link::report(kind);
     (r.fd_in, r.fd_out) = (from.fd(), to.fd());
     (r.cookie_in, r.cookie_out) = (from.cookie(), to.cookie());
@@ -157,7 +157,7 @@ fn claimed(a: &Slot, b: &Slot) -> i64 {
 /// Sends some of the owed reports. Costs one load if nothing is owed, and makes no system call
 /// while the daemon is known not to read.
 #[inline(always)]
-pub fn settle() {
+pub(crate) fn settle() {
     if OWED.load(Relaxed) && pace::may_try() {
         settle_some();
     }
@@ -196,7 +196,7 @@ fn settle_some() {
 /// Looks for a new daemon once a second, and sends owed reports. Called when the program is about
 /// to wait.
 #[inline(always)]
-pub fn idle() {
+pub(crate) fn idle() {
     if link::due() && own::calls() && link::look() {
         owe_all();
     }
@@ -211,7 +211,7 @@ pub fn idle() {
 }
 
 /// Records that all pairs must be reported again.
-pub fn owe_all() {
+pub(crate) fn owe_all() {
     CURSOR.store(0, Relaxed);
     OWED.store(true, Relaxed);
 }

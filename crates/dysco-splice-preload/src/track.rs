@@ -15,7 +15,7 @@ use crate::table::{self, Handle, Slot, delta, flag, kind, ordered, slot};
 use crate::tell::{about, is_owed, owe, settle, tell};
 
 /// Minimum length of a splice without a limit.
-pub const ENDLESS: usize = 1 << 30;
+pub(crate) const ENDLESS: usize = 1 << 30;
 /// Number of bytes after which a pair is reported again, in case the daemon has missed the
 /// report.
 const TELL_AGAIN: u64 = 64 << 20;
@@ -24,7 +24,7 @@ const MAX_NOISE: u32 = 256;
 
 /// Records that the program has read `n` bytes from `fd`.
 #[inline(always)]
-pub fn read(fd: i32, n: isize) {
+pub(crate) fn read(fd: i32, n: isize) {
     if n > 0
         && let Some(s) = slot(fd)
         && s.kind.load(Relaxed) != kind::NONE
@@ -38,7 +38,7 @@ pub fn read(fd: i32, n: isize) {
 
 /// Records that the program has written `n` bytes to `fd`.
 #[inline(always)]
-pub fn wrote(fd: i32, n: isize) {
+pub(crate) fn wrote(fd: i32, n: isize) {
     if n > 0
         && let Some(s) = slot(fd)
         && s.kind.load(Relaxed) != kind::NONE
@@ -122,7 +122,7 @@ fn noisy(a: Handle, b: Handle) {
 
 /// Records that a splice of length `len` moved `n` bytes from one descriptor to another.
 #[inline]
-pub fn spliced(from: i32, to: i32, n: isize, len: usize) {
+pub(crate) fn spliced(from: i32, to: i32, n: isize, len: usize) {
     // This check comes first: a look at the slots may change `errno`, which the caller of a
     // failed call reads.
     if n <= 0 {
@@ -211,7 +211,7 @@ fn pipe_changed(pipe: i32, s: &Slot) -> bool {
 }
 
 /// Makes two sockets each other's peers, and ends their earlier pairs.
-pub fn pair(a: Handle, b: Handle) {
+pub(crate) fn pair(a: Handle, b: Handle) {
     // The cookies are read now, while both sockets are certainly open: reports may come much
     // later.
     a.cookie();
@@ -231,7 +231,7 @@ pub fn pair(a: Handle, b: Handle) {
 
 /// Revokes all claims about this socket, and ends its pair.
 #[cold]
-pub fn part(one: Handle) {
+pub(crate) fn part(one: Handle) {
     let Some(s) = one.slot() else { return };
     if !own::calls() {
         return part_later(one, s);
@@ -269,7 +269,7 @@ fn part_later(one: Handle, s: &Slot) {
 }
 
 /// Stores the program's own declaration that the bytes of A go to B, with this delta.
-pub fn declare(a: Handle, b: Handle, delta: i64) {
+pub(crate) fn declare(a: Handle, b: Handle, delta: i64) {
     pair(a, b);
     if let Some(s) = b.slot() {
         s.level.store(delta, Relaxed);
@@ -278,14 +278,14 @@ pub fn declare(a: Handle, b: Handle, delta: i64) {
 }
 
 /// Records that `fd` is a new descriptor of this kind.
-pub fn opened(fd: i32, kind: u32) {
+pub(crate) fn opened(fd: i32, kind: u32) {
     if fd >= 0 && own::calls() {
         table::begin(fd, kind);
     }
 }
 
 /// Records that two descriptors are the ends of a new pipe.
-pub fn piped(read_end: i32, write_end: i32) {
+pub(crate) fn piped(read_end: i32, write_end: i32) {
     if !own::calls() {
         return;
     }
@@ -299,7 +299,7 @@ pub fn piped(read_end: i32, write_end: i32) {
 
 /// Records that `fd` is about to be closed.
 #[inline]
-pub fn closing(fd: i32) {
+pub(crate) fn closing(fd: i32) {
     if let Some(s) = slot(fd)
         && s.kind.load(Relaxed) != kind::NONE
         && own::calls()
@@ -316,7 +316,7 @@ fn unpair(fd: i32, s: &'static Slot) {
 }
 
 /// Records a use of `fd` that the counters do not follow. The socket is never paired again.
-pub fn unfit(fd: i32) {
+pub(crate) fn unfit(fd: i32) {
     if let Some(s) = slot(fd)
         && s.kind.load(Relaxed) != kind::NONE
     {
@@ -330,7 +330,7 @@ pub fn unfit(fd: i32) {
 }
 
 /// Records that `fd` will not be read any more.
-pub fn shut(fd: i32) {
+pub(crate) fn shut(fd: i32) {
     if let Some(s) = slot(fd)
         && s.peer() != Handle::NONE
         && own::calls()
@@ -340,7 +340,7 @@ pub fn shut(fd: i32) {
 }
 
 /// Records that the descriptors from `first` to `last` are about to be closed.
-pub fn closing_range(first: u32, last: u32) {
+pub(crate) fn closing_range(first: u32, last: u32) {
     if !own::calls() {
         return;
     }

@@ -12,7 +12,7 @@ use super::world::{Accepted, Broken, World};
 use crate::drive::{NOW, Twist};
 
 /// Index of the request that is made when everything is over.
-pub const LAST: usize = 7;
+pub(super) const LAST: usize = 7;
 
 impl World {
     /// Returns the requested chain, and true if the request is about only one host of the chain.

@@ -17,7 +17,7 @@ use super::seed::Seed;
 use crate::drive::{self, Engine as _, NOW, Twist};
 
 /// A path, named by the change that made it; none for the path that the session began with.
-pub type Route = Option<ChangeId>;
+pub(super) type Route = Option<ChangeId>;
 
 /// The second path at an anchor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -201,7 +201,7 @@ impl Hash for Host {
 }
 
 /// Result of one input.
-pub type Outcome = drive::Outcome<Wrong>;
+pub(super) type Outcome = drive::Outcome<Wrong>;
 
 impl Host {
     /// Creates a host. A host of the session's chain forwards the session.

@@ -16,7 +16,7 @@ use crate::plane::Packet;
 use crate::socket::Base;
 
 /// Opposite side of a host.
-pub fn other(side: usize) -> usize {
+pub(super) fn other(side: usize) -> usize {
     LEFTWARDS + RIGHTWARDS - side
 }
 

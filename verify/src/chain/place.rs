@@ -14,17 +14,17 @@ pub(crate) const RIGHTWARDS: usize = 0;
 pub(crate) const LEFTWARDS: usize = 1;
 
 /// The address of a host.
-pub fn address(place: usize) -> IpAddr {
+pub(super) fn address(place: usize) -> IpAddr {
     IpAddr::from([10, 0, 0, place as u8 + 1])
 }
 
 /// The host as an element of a chain.
-pub fn element(place: usize) -> Element {
+pub(super) fn element(place: usize) -> Element {
     Element::Host(address(place))
 }
 
 /// Returns the host that has an address.
-pub fn place_of(host: HostId) -> Option<usize> {
+pub(super) fn place_of(host: HostId) -> Option<usize> {
     match host {
         IpAddr::V4(a) => usize::from(a.octets()[3]).checked_sub(1),
         IpAddr::V6(_) => None,
@@ -32,7 +32,7 @@ pub fn place_of(host: HostId) -> Option<usize> {
 }
 
 /// The session.
-pub fn session() -> Subsession {
+pub(super) fn session() -> Subsession {
     Subsession {
         left: (address(LEFT), 40_000).into(),
         right: (address(RIGHT), 80).into(),

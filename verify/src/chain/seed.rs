@@ -129,7 +129,7 @@ pub(crate) fn forgets_records(seed: Option<Seed>) -> bool {
 }
 
 /// True if the message that a timer repeats is held back.
-pub fn silences(seed: Option<Seed>, message: &Message) -> bool {
+pub(super) fn silences(seed: Option<Seed>, message: &Message) -> bool {
     seed == Some(Seed::CancelOnce) && matches!(message, Message::Cancel { .. })
 }
 

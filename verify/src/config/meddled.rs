@@ -19,7 +19,7 @@ const RENUMBERED: Configuration = Configuration {
 };
 
 /// Returns all these configurations.
-pub fn all() -> Vec<Configuration> {
+pub(super) fn all() -> Vec<Configuration> {
     vec![
         Configuration {
             name: "rejected",
@@ -46,7 +46,7 @@ pub fn all() -> Vec<Configuration> {
 }
 
 /// Returns the configurations with bugs that are put in on purpose.
-pub fn seeded() -> Vec<Configuration> {
+pub(super) fn seeded() -> Vec<Configuration> {
     vec![
         Configuration {
             name: "hears-unopened",

@@ -15,7 +15,7 @@ const PATH: Configuration = Configuration {
 };
 
 /// Returns all these configurations.
-pub fn all() -> Vec<Configuration> {
+pub(super) fn all() -> Vec<Configuration> {
     [dead(), of_streams()].concat()
 }
 
@@ -129,7 +129,7 @@ fn of_streams() -> Vec<Configuration> {
 }
 
 /// Returns the configurations with bugs that are put in on purpose.
-pub fn seeded() -> Vec<Configuration> {
+pub(super) fn seeded() -> Vec<Configuration> {
     vec![
         Configuration {
             name: "hears-on",

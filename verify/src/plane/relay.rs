@@ -16,11 +16,11 @@ const REMOTE: Anchor = Anchor::Remote;
 const CLAMP: u16 = u16::MAX;
 
 /// Both entries of a host.
-pub type Pair = [Option<Entry>; 2];
+pub(crate) type Pair = [Option<Entry>; 2];
 
 /// Effects of a packet of an end.
 #[derive(Default)]
-pub struct Comes {
+pub(crate) struct Comes {
     /// Packets for this host's stack or for the other end.
     pub out: Vec<(Goes, Packet)>,
     /// Notices to user space.
@@ -29,7 +29,7 @@ pub struct Comes {
 
 /// Destination of an end's packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Goes {
+pub(crate) enum Goes {
     /// This host's stack, by the old path.
     Stack,
     /// The other end, by the new path.
@@ -117,7 +117,7 @@ impl Entry {
 }
 
 /// Processes an incoming packet of the remote end at this side.
-pub fn comes(pair: &mut Pair, side: Side, packet: Packet) -> Comes {
+pub(crate) fn comes(pair: &mut Pair, side: Side, packet: Packet) -> Comes {
     let mut comes = Comes::default();
     let [left, right] = pair;
     let (own, other) = match side {

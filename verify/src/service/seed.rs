@@ -48,7 +48,7 @@ pub enum Seed {
 }
 
 /// Spoils a cutoff that was just set.
-pub fn cuts(seed: Option<Seed>, way: &mut Way) {
+pub(super) fn cuts(seed: Option<Seed>, way: &mut Way) {
     match seed {
         Some(Seed::EarlyCutoff) => way.cut_at(way.cut.wrapping_sub(1)),
         Some(Seed::ReleasedAtOnce) => way.released = 1,
@@ -57,7 +57,7 @@ pub fn cuts(seed: Option<Seed>, way: &mut Way) {
 }
 
 /// Spoils the route of a packet of the local end.
-pub fn routes(seed: Option<Seed>, way: &Way, out: &mut FromEnd) {
+pub(super) fn routes(seed: Option<Seed>, way: &Way, out: &mut FromEnd) {
     let inside = matches!(way.phase, phase::ENTERING | phase::THROUGH);
     if seed == Some(Seed::PlainPassed) && inside && out.to_socket {
         out.to_socket = false;

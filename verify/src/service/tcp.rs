@@ -8,12 +8,12 @@ use dysco_common::tcp::{ACK, FIN, RST, Segment};
 const ROOM: u32 = 8;
 
 /// A byte: its place in the sender's stream, and what handlers did with it.
-pub type Byte = u8;
+pub(super) type Byte = u8;
 
 /// A handler has changed the byte. Between two handlers, it is a ciphertext.
 pub(crate) const HANDLED: Byte = 0x80;
 /// A handler has added the byte. At both ends, a handler has decrypted it.
-pub const ADDED: Byte = 0x40;
+pub(super) const ADDED: Byte = 0x40;
 
 /// A segment with its bytes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

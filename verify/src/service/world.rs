@@ -14,9 +14,9 @@ use super::record::Record;
 use super::tcp::{ADDED, Byte, Harm, Tcp};
 
 /// First numbers of the two ends. They wrap within the first bytes.
-pub const FIRST: [u32; 2] = [u32::MAX - 1, u32::MAX];
+pub(super) const FIRST: [u32; 2] = [u32::MAX - 1, u32::MAX];
 /// First numbers of what a handler's sockets exchange with the ends. They wrap as well.
-pub const START: [u32; 2] = [u32::MAX - 2, 0x7fff_ffff];
+pub(super) const START: [u32; 2] = [u32::MAX - 2, 0x7fff_ffff];
 
 /// A host with an end, and `dyscod`.
 #[derive(Clone, PartialEq, Eq, Hash)]

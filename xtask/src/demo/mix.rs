@@ -12,14 +12,14 @@ use dysco_pattern::Pattern;
 const UPLOADS: u64 = 24 << 20;
 
 /// Sessions of three kinds of traffic.
-pub struct Mix {
+pub(super) struct Mix {
     downloads: Vec<Traffic>,
     uploads: Vec<(u64, Traffic)>,
     requests: Vec<Traffic>,
 }
 
 /// An upload that has ended.
-pub struct Stored {
+pub(super) struct Stored {
     pub name: String,
     pub seed: u64,
     pub bytes: u64,
@@ -27,13 +27,13 @@ pub struct Stored {
 
 impl Stored {
     /// Checks that nginx has stored the complete upload. Returns its SHA-256.
-    pub fn verify(&self, server: &Host) -> Result<String> {
+    pub(super) fn verify(&self, server: &Host) -> Result<String> {
         Nginx::verify(server, &self.name, Pattern::new(self.seed), self.bytes)
     }
 }
 
 /// Result of a mix.
-pub struct Ended<T> {
+pub(super) struct Ended<T> {
     /// Number of bytes that arrived and were checked.
     pub bytes: u64,
     /// Uploads that nginx should have stored.
@@ -47,7 +47,7 @@ pub struct Ended<T> {
 impl Mix {
     /// Opens this number of sessions: an eighth for requests, a quarter for uploads, and the rest
     /// for downloads.
-    pub fn start(client: &Host, to: SocketAddr, sessions: usize, name: &str) -> Result<Mix> {
+    pub(super) fn start(client: &Host, to: SocketAddr, sessions: usize, name: &str) -> Result<Mix> {
         let (asking, storing) = ((sessions / 8).max(1), (sessions / 4).max(1));
         let requests = (0..asking).map(|i| requests(client, to, &format!("{name}-requests-{i}")));
         let rate = UPLOADS / storing as u64;
@@ -71,12 +71,12 @@ impl Mix {
     }
 
     /// Pauses the downloads and uploads, or continues them.
-    pub fn hold_bulk(&self, on: bool) {
+    pub(super) fn hold_bulk(&self, on: bool) {
         self.bulk().for_each(|traffic| traffic.gauge.pause(on));
     }
 
     /// Number of bytes of all bodies so far.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.bulk()
             .chain(&self.requests)
             .map(|traffic| traffic.gauge.bytes())
@@ -84,7 +84,7 @@ impl Mix {
     }
 
     /// Returns the nanoseconds of each request since the previous call.
-    pub fn take_latencies(&self) -> Vec<u32> {
+    pub(super) fn take_latencies(&self) -> Vec<u32> {
         self.requests
             .iter()
             .flat_map(|traffic| traffic.gauge.take_latencies())
@@ -93,7 +93,7 @@ impl Mix {
 
     /// Ends everything except the downloads successfully, calls `last_word`, and cuts off the
     /// downloads, as a response without an end requires.
-    pub fn finish<T>(self, last_word: impl FnOnce() -> Result<T>) -> Ended<T> {
+    pub(super) fn finish<T>(self, last_word: impl FnOnce() -> Result<T>) -> Ended<T> {
         let mut ended = Ended {
             bytes: 0,
             uploads: vec![],

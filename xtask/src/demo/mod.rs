@@ -30,7 +30,7 @@ use watch::{Phase, Watch};
 /// Take a real HAProxy out of live connections, and show it.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct Demo {
+pub(crate) struct Demo {
     #[command(subcommand)]
     scene: Option<Scene>,
     /// Print only one JSON object, at the end
@@ -77,7 +77,7 @@ const SETTLE: Duration = Duration::from_millis(500);
 
 impl Demo {
     /// Runs the command.
-    pub fn run(mut self) -> Result<()> {
+    pub(crate) fn run(mut self) -> Result<()> {
         match self.scene.take() {
             Some(Scene::Reload(reload)) => return reload.run(),
             Some(Scene::Chain(chain)) => return chain.run(),

@@ -9,7 +9,7 @@ use plotters::prelude::*;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// One curve.
-pub struct Curve {
+pub(super) struct Curve {
     /// Name of the curve; empty if the panel's title names it.
     pub name: &'static str,
     pub colour: RGBColor,
@@ -18,7 +18,7 @@ pub struct Curve {
 }
 
 /// Curves with a common unit.
-pub struct Panel {
+pub(super) struct Panel {
     pub title: &'static str,
     /// Height in pixels.
     pub height: u32,
@@ -26,10 +26,10 @@ pub struct Panel {
 }
 
 /// Time of a change, and its name.
-pub type Mark = (f64, &'static str);
+pub(super) type Mark = (f64, &'static str);
 
 /// Draws panels, from top to bottom, as an SVG file.
-pub fn draw(file: &Path, panels: &[Panel], marks: &[Mark]) -> Result<()> {
+pub(super) fn draw(file: &Path, panels: &[Panel], marks: &[Mark]) -> Result<()> {
     if let Some(folder) = file.parent() {
         let made = std::fs::create_dir_all(folder);
         made.with_context(|| format!("failed to make {}", folder.display()))?;

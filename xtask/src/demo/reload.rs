@@ -18,7 +18,7 @@ use crate::setup::{self, Need};
 
 /// Reload and stop a real HAProxy under live sessions, and lose none.
 #[derive(Args)]
-pub struct Reload {
+pub(super) struct Reload {
     /// Print only one JSON object, at the end
     #[arg(long)]
     json: bool,
@@ -49,7 +49,7 @@ const LATER: usize = 10;
 
 impl Reload {
     /// Runs the command.
-    pub fn run(self) -> Result<()> {
+    pub(super) fn run(self) -> Result<()> {
         dysco_netns::require_root()?;
         setup::ensure(Need::Demo)?;
         let programs = self.build.programs(self.json)?;

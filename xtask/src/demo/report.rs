@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// Measurements of one state: before, after or direct.
 #[derive(Clone, Copy)]
-pub struct Measured {
+pub(super) struct Measured {
     pub goodput_bps: f64,
     /// Median latency with nothing else in progress.
     pub latency_p50_us: f64,
@@ -18,7 +18,7 @@ pub struct Measured {
 }
 
 /// All results of the demo.
-pub struct Report {
+pub(super) struct Report {
     pub intact: bool,
     pub troubles: Vec<String>,
     pub bytes: u64,
@@ -37,7 +37,7 @@ pub struct Report {
 
 /// The object that `--json` prints.
 #[derive(Serialize)]
-pub struct Json {
+pub(super) struct Json {
     intact: bool,
     bytes: u64,
     sessions: usize,
@@ -58,7 +58,7 @@ pub struct Json {
 
 impl Report {
     /// Returns the report for programs.
-    pub fn json(&self) -> Json {
+    pub(super) fn json(&self) -> Json {
         let whole = |x: f64| x.round();
         let fine = |x: f64| (x * 1000.0).round() / 1000.0;
         Json {
@@ -82,7 +82,7 @@ impl Report {
     }
 
     /// Returns the report for people.
-    pub fn text(&self, plot: &Path) -> String {
+    pub(super) fn text(&self, plot: &Path) -> String {
         let mut text = format!("\n{}\n\n", self.table());
         let gigabytes = self.bytes as f64 / 1e9;
         text += &match self.intact {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// Reported changes.
 #[derive(Default)]
-pub struct Reported {
+pub(super) struct Reported {
     /// Outcome of a successful change.
     wanted: &'static str,
     sessions: Vec<Session>,
@@ -23,7 +23,7 @@ struct Session {
 impl Reported {
     /// Parses the report of each session, on one line or in one document. A successful change has
     /// the outcome `wanted`.
-    pub fn read(ran: &Ran, wanted: &'static str) -> Result<Reported> {
+    pub(super) fn read(ran: &Ran, wanted: &'static str) -> Result<Reported> {
         let mut reported = Reported {
             wanted,
             sessions: Vec::new(),
@@ -60,18 +60,18 @@ impl Reported {
     }
 
     /// Number of sessions that were changed.
-    pub fn done(&self) -> usize {
+    pub(super) fn done(&self) -> usize {
         let done = self.sessions.iter().filter(|s| s.outcome == self.wanted);
         done.count()
     }
 
     /// Number of sessions with a report.
-    pub fn all(&self) -> usize {
+    pub(super) fn all(&self) -> usize {
         self.sessions.len()
     }
 
     /// Reasons for the unchanged sessions, with the number of sessions.
-    pub fn refusals(&self) -> BTreeMap<String, usize> {
+    pub(super) fn refusals(&self) -> BTreeMap<String, usize> {
         let mut reasons = BTreeMap::new();
         for session in self.sessions.iter().filter(|s| s.outcome != self.wanted) {
             let reason = session.reason.as_deref().unwrap_or("no reason was given");
@@ -83,7 +83,7 @@ impl Reported {
     }
 
     /// Median and 99th percentile of the time from the request to the new path.
-    pub fn percentiles_ms(&self) -> Option<(f64, f64)> {
+    pub(super) fn percentiles_ms(&self) -> Option<(f64, f64)> {
         let mut times: Vec<_> = self.sessions.iter().filter_map(|s| s.switch_us).collect();
         times.sort_unstable();
         let rank = |percent: usize| (times.len() * percent).div_ceil(100).max(1) - 1;

@@ -11,7 +11,7 @@ use dysco_netns::nginx::Nginx;
 use dysco_netns::{Family, Lab, Process, Role, counters};
 
 /// Everything except the traffic. The fields are dropped in this order.
-pub struct Stage {
+pub(super) struct Stage {
     /// HAProxy, under the shim if there is a fleet.
     pub haproxy: Process,
     nginx: Nginx,
@@ -30,7 +30,7 @@ const TRACK: &str = "[[track]]\ndestination = \"10.0.0.0/8\"\n";
 
 impl Stage {
     /// Builds the hosts, joined by links of this kind, and starts all programs. Without programs, no `dyscod` runs.
-    pub fn build(programs: Option<&impl AsRef<Path>>, link: Kind) -> Result<Stage> {
+    pub(super) fn build(programs: Option<&impl AsRef<Path>>, link: Kind) -> Result<Stage> {
         let lab = Lab::builder("demo").hosts(|host| host.kind(link)).build()?;
         let (proxied, direct) = (
             Role::Proxy.at(Family::V4, 8080),
@@ -69,7 +69,7 @@ impl Stage {
     }
 
     /// Describes the stage in a few lines.
-    pub fn summary(&self) -> String {
+    pub(super) fn summary(&self) -> String {
         let with = |role: Role| {
             let daemon = if self.fleet.is_some() { "dyscod, " } else { "" };
             format!(
@@ -93,12 +93,12 @@ impl Stage {
     }
 
     /// Number of resets that the client's and the server's hosts have sent or received so far.
-    pub fn resets(&self) -> Result<u64> {
+    pub(super) fn resets(&self) -> Result<u64> {
         Ok(counters::resets(&self.lab.client)? + counters::resets(&self.lab.server)?)
     }
 
     /// Ends everything. After a failure the logs stay.
-    pub fn end(self, well: bool) -> Result<()> {
+    pub(super) fn end(self, well: bool) -> Result<()> {
         let Stage {
             haproxy,
             nginx,

@@ -12,7 +12,7 @@ use super::plot::{self, Curve, Panel};
 
 /// Phase to which a sample belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
+pub(super) enum Phase {
     Before,
     BeforeQuiet,
     After,
@@ -24,7 +24,7 @@ pub enum Phase {
 
 impl Phase {
     /// Returns the corresponding phase with the bulk traffic paused.
-    pub fn quiet(self) -> Phase {
+    pub(super) fn quiet(self) -> Phase {
         match self {
             Phase::Before => Phase::BeforeQuiet,
             Phase::After => Phase::AfterQuiet,
@@ -59,7 +59,7 @@ struct Sample {
 
 /// Measurements of a stretch of time.
 #[derive(Clone, Copy, Default)]
-pub struct Stretch {
+pub(super) struct Stretch {
     pub goodput_bps: f64,
     pub latency_p50_us: f64,
     /// Number of processors that HAProxy kept busy.
@@ -67,7 +67,7 @@ pub struct Stretch {
 }
 
 /// Watcher of the traffic.
-pub struct Watch {
+pub(super) struct Watch {
     samples: Vec<Sample>,
     speaks: bool,
     haproxy: u32,
@@ -79,7 +79,7 @@ const SAMPLE: Duration = Duration::from_millis(100);
 
 impl Watch {
     /// Creates a watcher. It prints lines if `speaks` is true.
-    pub fn new(speaks: bool, haproxy: u32) -> Watch {
+    pub(super) fn new(speaks: bool, haproxy: u32) -> Watch {
         Watch {
             samples: vec![],
             speaks,
@@ -90,19 +90,19 @@ impl Watch {
     }
 
     /// Prints a text, if the watcher prints lines.
-    pub fn say(&self, text: &str) {
+    pub(super) fn say(&self, text: &str) {
         if self.speaks {
             println!("{text}");
         }
     }
 
     /// Marks this moment in the samples.
-    pub fn mark(&mut self, what: &'static str) {
+    pub(super) fn mark(&mut self, what: &'static str) {
         self.mark = Some(what);
     }
 
     /// Watches for this time.
-    pub fn run(&mut self, mix: &Mix, phase: Phase, time: Duration) -> Stretch {
+    pub(super) fn run(&mut self, mix: &Mix, phase: Phase, time: Duration) -> Stretch {
         let whole = Meter::start(self.haproxy, mix);
         let (mut second, mut all) = (Meter::start(self.haproxy, mix), Vec::new());
         mix.take_latencies();
@@ -132,7 +132,7 @@ impl Watch {
     }
 
     /// Draws goodput and latency over time.
-    pub fn plot(&self, file: &Path) -> Result<()> {
+    pub(super) fn plot(&self, file: &Path) -> Result<()> {
         let curve = |colour, value: &dyn Fn(&Sample) -> Option<f64>| {
             let points = self.samples.iter();
             let points = points.filter_map(|s| Some((s.at.as_secs_f64(), value(s)?)));

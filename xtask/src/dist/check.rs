@@ -15,7 +15,7 @@ use super::{VERSION, empty, pack};
 use crate::shell;
 
 /// The packages that were made, with their folder.
-pub struct Made {
+pub(super) struct Made {
     /// Folder of the packages.
     pub folder: PathBuf,
     /// Package for Debian.
@@ -39,7 +39,7 @@ const CONFIG: &str = "/etc/dysco/dyscod.toml";
 ///
 /// # Errors
 /// If a check fails.
-pub fn all(made: &Made, tree: &Path) -> Result<()> {
+pub(super) fn all(made: &Made, tree: &Path) -> Result<()> {
     unit()?;
     println!("the unit is hardened as far as dyscod allows");
     rpm(made)?;

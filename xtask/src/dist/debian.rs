@@ -44,7 +44,7 @@ exec env -i container=dysco /lib/systemd/systemd --log-target=console --show-sta
 "#;
 
 /// A running Debian. It ends when this value is dropped.
-pub struct Debian {
+pub(super) struct Debian {
     unshare: Process,
     init: String,
     root: PathBuf,
@@ -55,7 +55,7 @@ impl Debian {
     ///
     /// # Errors
     /// If the Debian cannot be made, or does not boot.
-    pub fn boot(host: &Host, folder: &Path) -> Result<Debian> {
+    pub(super) fn boot(host: &Host, folder: &Path) -> Result<Debian> {
         let root = folder.join("debian-12");
         empty(&root)?;
         let mut tar = Command::new("tar");
@@ -91,7 +91,7 @@ impl Debian {
     }
 
     /// Path of one of its files on this machine.
-    pub fn file(&self, path: &str) -> PathBuf {
+    pub(super) fn file(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
@@ -99,7 +99,7 @@ impl Debian {
     ///
     /// # Errors
     /// If the command fails.
-    pub fn run(&self, words: &[&str]) -> Result<String> {
+    pub(super) fn run(&self, words: &[&str]) -> Result<String> {
         let shown = words.join(" ");
         let ran = self.command(words).output();
         let ran = ran.with_context(|| format!("failed to run {shown}"))?;

@@ -20,7 +20,7 @@ use crate::{setup, shell};
 
 /// Build the packages.
 #[derive(Args)]
-pub struct Dist {
+pub(crate) struct Dist {
     /// Cargo profile of the programs; dev builds sooner, to try the packages. DYSCO_BIN_DIR names
     /// a folder of programs that are built already
     #[arg(long, value_enum, default_value_t = Profile::Release)]
@@ -42,7 +42,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 impl Dist {
     /// Runs the command.
-    pub fn run(self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<()> {
         setup::ensure(match self.check {
             true => Need::PackageChecks,
             false => Need::Packages,

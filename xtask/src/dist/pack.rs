@@ -17,7 +17,7 @@ const REVISION: u32 = 1;
 ///
 /// # Errors
 /// If debhelper fails.
-pub fn deb(tree: &Path, folder: &Path, version: &str) -> Result<PathBuf> {
+pub(super) fn deb(tree: &Path, folder: &Path, version: &str) -> Result<PathBuf> {
     // debhelper writes the package next to its source.
     let work = folder.join("deb");
     empty(&work)?;
@@ -44,7 +44,7 @@ pub fn deb(tree: &Path, folder: &Path, version: &str) -> Result<PathBuf> {
 ///
 /// # Errors
 /// If rpmbuild fails.
-pub fn rpm(tree: &Path, folder: &Path, version: &str) -> Result<PathBuf> {
+pub(super) fn rpm(tree: &Path, folder: &Path, version: &str) -> Result<PathBuf> {
     let work = folder.join("rpm");
     empty(&work)?;
     let made = work.join("made");

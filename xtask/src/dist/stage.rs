@@ -72,7 +72,7 @@ const GENERATED: &[(&str, &str)] = &[
 ///
 /// # Errors
 /// If a program fails, or a file cannot be written.
-pub fn fill(folder: &Path, profile: Profile) -> Result<PathBuf> {
+pub(super) fn fill(folder: &Path, profile: Profile) -> Result<PathBuf> {
     let built = match profile {
         Profile::Release => build::programs_with_sbom()?,
         Profile::Dev => build::built_for_tests()?,

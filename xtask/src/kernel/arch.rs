@@ -4,7 +4,7 @@ use crate::setup::Need;
 
 /// Architecture of a guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Arch {
+pub(crate) enum Arch {
     /// 64 bits of x86: this machine's.
     Amd64,
     /// 64 bits of Arm.
@@ -13,7 +13,7 @@ pub enum Arch {
 
 impl Arch {
     /// Name, as Debian has it.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Arch::Amd64 => "amd64",
             Arch::Arm64 => "arm64",
@@ -21,7 +21,7 @@ impl Arch {
     }
 
     /// Purpose for which its guests need programs of this machine.
-    pub fn need(self) -> Need {
+    pub(crate) fn need(self) -> Need {
         match self {
             Arch::Amd64 => Need::Kernels,
             Arch::Arm64 => Need::Arm64,
@@ -29,7 +29,7 @@ impl Arch {
     }
 
     /// Returns the release of a kernel without the name of an architecture at its end.
-    pub fn stripped(release: &str) -> &str {
+    pub(crate) fn stripped(release: &str) -> &str {
         let ends = [Arch::Amd64, Arch::Arm64].map(Arch::name);
         ends.into_iter()
             .find_map(|end| release.strip_suffix(end)?.strip_suffix('-'))
@@ -37,7 +37,7 @@ impl Arch {
     }
 
     /// qemu's program, and its options for the machine.
-    pub fn qemu(self) -> &'static [&'static str] {
+    pub(crate) fn qemu(self) -> &'static [&'static str] {
         match self {
             Arch::Amd64 => &["qemu-system-x86_64", "-M", "pc", "-cpu", "max"],
             // Authentication of pointers as the architecture describes it takes an emulated
@@ -53,7 +53,7 @@ impl Arch {
     }
 
     /// Options of the kernel for this machine.
-    pub fn options(self) -> &'static str {
+    pub(crate) fn options(self) -> &'static str {
         match self {
             Arch::Amd64 => "console=ttyS0 mitigations=off tsc=reliable",
             Arch::Arm64 => "console=ttyAMA0 mitigations=off",

@@ -31,7 +31,7 @@ const ABOUT_KERNEL: &[&str] = &[
 
 /// Test this kernel; inside the guest of `cargo xtask test --kernel`.
 #[derive(Args)]
-pub struct Guest {
+pub(crate) struct Guest {
     /// The file for the result
     result: PathBuf,
     /// Remove the proxy over each kind of link as well
@@ -41,7 +41,7 @@ pub struct Guest {
 
 impl Guest {
     /// Runs the command.
-    pub fn run(self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<()> {
         let programs = std::env::var_os("DYSCO_BIN_DIR").context("DYSCO_BIN_DIR is not set")?;
         let mut found = Found {
             kernel: release()?,

@@ -16,7 +16,7 @@ use super::userland::Userland;
 use crate::shell;
 
 /// A kernel and its initial file system.
-pub struct Image {
+pub(super) struct Image {
     /// For amd64 an ELF file, which qemu starts by its PVH entry; for arm64 an `Image`.
     pub kernel: PathBuf,
     /// Archive in cpio format.
@@ -53,7 +53,12 @@ exec switch_root /new /bin/sh /mnt/start
 ///
 /// # Errors
 /// If the package has an unknown form, or a program fails.
-pub fn make(folder: &Path, kernel: &Kernel, arch: Arch, userland: &Userland) -> Result<Image> {
+pub(super) fn make(
+    folder: &Path,
+    kernel: &Kernel,
+    arch: Arch,
+    userland: &Userland,
+) -> Result<Image> {
     let of = |end: &str| folder.join(format!("{}.{end}", kernel.release));
     let image = Image {
         kernel: match arch {

@@ -26,7 +26,7 @@ const RESULT: &str = "found.json";
 ///
 /// # Errors
 /// If qemu fails, or the guest left no findings.
-pub fn run(
+pub(super) fn run(
     folder: &Path,
     kernel: &Kernel,
     image: &Image,

@@ -4,12 +4,12 @@
 //! one of another architecture ([`userland`]), below a layer in memory ([`image`], [`machine`]).
 //! There this program runs as `cargo xtask guest` ([`guest`]) and writes its findings.
 
-pub mod arch;
-pub mod guest;
+pub(crate) mod arch;
+pub(crate) mod guest;
 mod image;
 mod machine;
 mod on_time;
-pub mod packages;
+pub(crate) mod packages;
 mod userland;
 
 use std::path::Path;
@@ -30,7 +30,7 @@ const ALL: &[&str] = &["6.1", "6.12", "6.18", packages::NEWEST];
 const OLDEST: &str = "6.1";
 
 /// Guests to test.
-pub struct Guests {
+pub(crate) struct Guests {
     /// Their architecture.
     pub arch: Arch,
     /// Their kernels: the series of a release, or `all`; the oldest if there is none.
@@ -41,7 +41,7 @@ pub struct Guests {
 
 /// Findings on a kernel.
 #[derive(Serialize, Deserialize, Debug, Default)]
-pub struct Found {
+pub(crate) struct Found {
     /// Release of the kernel, as `uname -r` prints it.
     kernel: String,
     /// True if the kernel accepts the eBPF programs.
@@ -77,7 +77,7 @@ impl Found {
 ///
 /// # Errors
 /// If a guest cannot be made, or does not work.
-pub fn test(guests: &Guests, json: bool) -> Result<()> {
+pub(crate) fn test(guests: &Guests, json: bool) -> Result<()> {
     dysco_netns::require_root()?;
     setup::ensure(guests.arch.need())?;
     // Guests of other architectures have programs of their own.

@@ -23,7 +23,7 @@ const DELAY_MS: f64 = 50.0;
 
 /// Findings of this step.
 #[derive(Serialize, Deserialize, Debug, Default)]
-pub struct OnTime {
+pub(super) struct OnTime {
     /// Goodput through `shape`, as a share of its rate.
     pub share_of_rate: f64,
     /// Packets that `shape` dropped.
@@ -39,7 +39,7 @@ struct Bench {
 }
 
 /// Shapes and delays a session.
-pub fn run(programs: &Path) -> Result<OnTime> {
+pub(super) fn run(programs: &Path) -> Result<OnTime> {
     let lab = Lab::builder("ontime").build()?;
     let fq = ["qdisc", "replace", "dev", "eth0", "root", "fq"];
     lab.client.output("tc", &fq)?;

@@ -22,10 +22,10 @@ const SECURITY: &[&str] = &["bookworm-security", "trixie-security"];
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Name for the newest kernel of any series.
-pub const NEWEST: &str = "newest";
+pub(crate) const NEWEST: &str = "newest";
 
 /// An unpacked kernel.
-pub struct Kernel {
+pub(crate) struct Kernel {
     /// Release of the kernel, as `uname -r` prints it.
     pub release: String,
     /// Folder that contains `/lib/modules`.
@@ -39,7 +39,7 @@ pub struct Kernel {
 ///
 /// # Errors
 /// If no suite has such a kernel, or apt fails.
-pub fn fetch(folder: &Path, series: &str, arch: Arch) -> Result<Kernel> {
+pub(crate) fn fetch(folder: &Path, series: &str, arch: Arch) -> Result<Kernel> {
     let apt = Apt::open(&folder.join(format!("apt-{}", arch.name())), arch)?;
     let release = apt.newest(series)?;
     let root = folder.join(&release);
@@ -213,7 +213,7 @@ fn numbers(release: &str) -> Vec<u32> {
 ///
 /// # Errors
 /// If this machine has no source of Debian.
-pub fn own_sources() -> Result<[String; 2]> {
+pub(crate) fn own_sources() -> Result<[String; 2]> {
     let files = fs::read_dir("/etc/apt/sources.list.d")
         .into_iter()
         .flatten();

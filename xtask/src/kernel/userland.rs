@@ -30,7 +30,7 @@ const PACKAGES: &[&str] = &[
 ];
 
 /// Files of a guest, by their paths on this machine.
-pub struct Userland {
+pub(super) struct Userland {
     /// Root of the file system.
     pub root: PathBuf,
     /// Folder with the programs that run on a host.
@@ -47,7 +47,7 @@ impl Userland {
     ///
     /// # Errors
     /// If a build or a download fails.
-    pub fn make(arch: Arch, folder: &Path) -> Result<Userland> {
+    pub(super) fn make(arch: Arch, folder: &Path) -> Result<Userland> {
         match arch {
             Arch::Amd64 => Ok(Userland {
                 root: PathBuf::from("/"),
@@ -69,7 +69,7 @@ impl Userland {
     }
 
     /// Returns the folder of the programs if it is not below the root.
-    pub fn added(&self) -> Option<&Path> {
+    pub(super) fn added(&self) -> Option<&Path> {
         let below = self.programs.starts_with(&self.root);
         (!below).then_some(self.programs.as_path())
     }

@@ -10,14 +10,14 @@ use crate::shell;
 
 const LLVM: &str = "/usr/lib/llvm-22";
 /// Libraries from which bpf-linker is built.
-pub const LIBRARIES: &[(&str, &str)] = &[
+pub(super) const LIBRARIES: &[(&str, &str)] = &[
     ("/usr/lib/llvm-22/bin/llvm-config", "llvm-22-dev"),
     ("/usr/include/zlib.h", "zlib1g-dev"),
     ("/usr/include/zstd.h", "libzstd-dev"),
 ];
 
 /// A program that cargo installs, at this version or a later one.
-pub struct Crate {
+pub(super) struct Crate {
     /// Name of the crate, and of the program.
     pub name: &'static str,
     version: [u32; 3],
@@ -28,7 +28,7 @@ pub struct Crate {
 }
 
 /// Linker of eBPF programs.
-pub const BPF_LINKER: Crate = Crate {
+pub(super) const BPF_LINKER: Crate = Crate {
     name: "bpf-linker",
     version: [0, 13, 0],
     options: &["--no-default-features", "--features", "llvm-22"],
@@ -49,7 +49,7 @@ const QUICK_BUILD: &[(&str, &str)] = &[
 ];
 
 /// Runner of the tests.
-pub const NEXTEST: Crate = Crate {
+pub(super) const NEXTEST: Crate = Crate {
     name: "cargo-nextest",
     version: [0, 9, 151],
     options: &["--no-default-features", "--features", "default-no-update"],
@@ -66,11 +66,11 @@ const AUDITABLE: Crate = Crate {
 };
 
 /// Programs that cargo installs.
-pub const CRATES: &[&Crate] = &[&BPF_LINKER, &NEXTEST, &AUDITABLE];
+pub(super) const CRATES: &[&Crate] = &[&BPF_LINKER, &NEXTEST, &AUDITABLE];
 
 impl Crate {
     /// True if the program is installed, in this version or a later one.
-    pub fn is_there(&self) -> bool {
+    pub(super) fn is_there(&self) -> bool {
         let Some(program) = shell::find(self.name) else {
             return false;
         };
@@ -93,7 +93,7 @@ impl Crate {
     }
 
     /// Builds and installs the program.
-    pub fn install(&self) -> Result<()> {
+    pub(super) fn install(&self) -> Result<()> {
         let [a, b, c] = self.version;
         let exact = format!("{a}.{b}.{c}");
         eprintln!(

@@ -19,7 +19,7 @@ const SERVICES: &[(&str, &str)] = &[
 ];
 
 /// Installs packages.
-pub fn install_packages(packages: &[&str]) -> Result<()> {
+pub(super) fn install_packages(packages: &[&str]) -> Result<()> {
     eprintln!("missing: {}; asking apt-get", packages.join(" "));
     let Some(apt) = shell::find("apt-get") else {
         bail!("there is no apt-get here: install these by hand");
@@ -62,7 +62,7 @@ fn disable_services(packages: &[&str]) {
 }
 
 /// Sends a command's output to standard error, where it does not mix with results.
-pub fn to_stderr(command: &mut Command) -> &mut Command {
+pub(super) fn to_stderr(command: &mut Command) -> &mut Command {
     command.stdout(std::io::stderr())
 }
 

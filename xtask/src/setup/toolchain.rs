@@ -10,7 +10,7 @@ use super::{ARM64, Need};
 use crate::shell;
 
 /// A part of the toolchain.
-pub struct Part {
+pub(super) struct Part {
     /// A file or folder of it, below the toolchain's own folder.
     path: &'static str,
     /// Arguments of the rustup that adds it.
@@ -34,7 +34,7 @@ const PARTS: &[Part] = &[
 ];
 
 /// Returns the parts that are missing.
-pub fn absent(need: Need) -> Vec<&'static Part> {
+pub(super) fn absent(need: Need) -> Vec<&'static Part> {
     let needed: Vec<_> = PARTS.iter().filter(|p| need.includes(p.need)).collect();
     match toolchain() {
         Some(toolchain) => needed
@@ -47,7 +47,7 @@ pub fn absent(need: Need) -> Vec<&'static Part> {
 
 impl Part {
     /// Adds the part.
-    pub fn install(&self) -> Result<()> {
+    pub(super) fn install(&self) -> Result<()> {
         let [_, _, name] = self.add;
         eprintln!("missing: {name} of the toolchain; asking rustup");
         shell::run(to_stderr(Command::new("rustup").args(self.add)))

@@ -30,7 +30,7 @@ const MESSAGES: [&str; 14] = [
 ];
 
 /// Draws the requests of operators.
-pub fn operations(rng: &mut Rng, plan: &mut Plan) {
+pub(super) fn operations(rng: &mut Rng, plan: &mut Plan) {
     let proxies = plan.proxies.clone();
     let clients = with_daemon(plan, Part::Client);
     let firewalls = with_daemon(plan, Part::Firewall);
@@ -121,7 +121,7 @@ fn drawn(rng: &mut Rng) -> Vec<String> {
 
 /// Draws the requests that put services into sessions and take them out, of half of the plans. A
 /// session with services keeps its proxy and its chain, so that the other half has none.
-pub fn services(rng: &mut Rng, plan: &mut Plan) {
+pub(super) fn services(rng: &mut Rng, plan: &mut Plan) {
     let mut hosts = with_daemon(plan, Part::Client);
     hosts.extend(with_daemon(plan, Part::Server));
     hosts.extend(with_daemon(plan, Part::Proxy));
@@ -177,7 +177,7 @@ pub fn services(rng: &mut Rng, plan: &mut Plan) {
 }
 
 /// Draws the kills.
-pub fn kills(rng: &mut Rng, plan: &mut Plan) {
+pub(super) fn kills(rng: &mut Rng, plan: &mut Plan) {
     let daemons: Vec<_> = (plan.hosts.iter().filter(|h| h.daemon))
         .map(|h| h.number)
         .collect();

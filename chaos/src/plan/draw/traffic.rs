@@ -5,7 +5,7 @@ use crate::plan::{Part, Plan, ProxyKind, ProxyPlan, SessionKind, SessionPlan, Si
 use crate::rng::Rng;
 
 /// Draws the proxies.
-pub fn proxies(rng: &mut Rng, plan: &mut Plan) {
+pub(super) fn proxies(rng: &mut Rng, plan: &mut Plan) {
     let servers = of(plan, Part::Server);
     for host in of(plan, Part::Proxy) {
         let Some(server) = rng.pick(&servers) else {
@@ -40,7 +40,7 @@ pub fn proxies(rng: &mut Rng, plan: &mut Plan) {
 }
 
 /// Draws the sessions.
-pub fn sessions(rng: &mut Rng, plan: &mut Plan) {
+pub(super) fn sessions(rng: &mut Rng, plan: &mut Plan) {
     let (clients, servers) = (of(plan, Part::Client), of(plan, Part::Server));
     let proxies = plan.proxies.clone();
     let has_chains = !of(plan, Part::Firewall).is_empty();

@@ -5,7 +5,7 @@ use dysco_common::tcp::{ACK, Edit, Header, edit};
 
 /// One option.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Opt {
+pub(crate) enum Opt {
     Nop,
     Sack(Vec<(u32, u32)>),
     Timestamps(u32, u32),
@@ -16,7 +16,7 @@ pub enum Opt {
 }
 
 /// Decodes option bytes, or returns `None` if they are malformed.
-pub fn parse(mut b: &[u8]) -> Option<Vec<Opt>> {
+pub(crate) fn parse(mut b: &[u8]) -> Option<Vec<Opt>> {
     let mut list = Vec::new();
     while let Some((&kind, rest)) = b.split_first() {
         match kind {
@@ -49,7 +49,7 @@ pub fn parse(mut b: &[u8]) -> Option<Vec<Opt>> {
 }
 
 /// Encodes the options again.
-pub fn serialize(list: &[Opt]) -> Vec<u8> {
+pub(crate) fn serialize(list: &[Opt]) -> Vec<u8> {
     let mut out = Vec::new();
     for o in list {
         match o {
@@ -119,7 +119,7 @@ fn changed(o: Opt, e: &Edit) -> Vec<Opt> {
 }
 
 /// Returns the header after the edit, or `None` if its options are malformed.
-pub fn rewrite(header: &[u8], e: &Edit) -> Option<Vec<u8>> {
+pub(crate) fn rewrite(header: &[u8], e: &Edit) -> Option<Vec<u8>> {
     let options: Vec<Opt> = parse(&header[20..])?
         .into_iter()
         .flat_map(|o| changed(o, e))
@@ -141,7 +141,7 @@ pub fn rewrite(header: &[u8], e: &Edit) -> Option<Vec<u8>> {
 }
 
 /// Returns the Internet checksum's sum, folded (RFC 1071), in the obvious way.
-pub fn sum(bytes: &[u8]) -> u16 {
+pub(crate) fn sum(bytes: &[u8]) -> u16 {
     let mut s = 0u32;
     for c in bytes.chunks(2) {
         s += u32::from(c[0]) << 8 | u32::from(*c.get(1).unwrap_or(&0));
@@ -151,7 +151,7 @@ pub fn sum(bytes: &[u8]) -> u16 {
 }
 
 /// Returns the bytes in the buffer that the tested code uses.
-pub fn buffer(bytes: &[u8]) -> Header {
+pub(crate) fn buffer(bytes: &[u8]) -> Header {
     let mut h = Header::zeroed();
     h.0[..bytes.len()].copy_from_slice(bytes);
     h

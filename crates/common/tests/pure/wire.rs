@@ -48,7 +48,7 @@ prop_compose! {
 }
 
 /// Returns a segment without data. Only its numbers matter.
-pub fn segment(seq: u32, ack: u32) -> Segment {
+pub(crate) fn segment(seq: u32, ack: u32) -> Segment {
     Segment {
         seq,
         ack,

@@ -17,19 +17,19 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub fn map(fd: impl AsFd, len: u32) -> Result<Memory, AgentError> {
+    pub(super) fn map(fd: impl AsFd, len: u32) -> Result<Memory, AgentError> {
         let mapped = Mapped::new(fd, len)?;
         Ok(Memory { mapped })
     }
 
     /// Returns a copy of a record.
-    pub fn read(&self, index: u32) -> Detour {
+    pub(super) fn read(&self, index: u32) -> Detour {
         // SAFETY: `at` gives a valid record; every bit pattern is one.
         unsafe { ptr::read_volatile(self.mapped.at(index)) }
     }
 
     /// Fills a record that no program uses, or empties one.
-    pub fn seed(&self, index: u32, record: &Detour) {
+    pub(super) fn seed(&self, index: u32, record: &Detour) {
         // SAFETY: as in `read`.
         unsafe { ptr::write_volatile(self.mapped.at(index), *record) };
     }
@@ -47,7 +47,7 @@ impl Memory {
     }
 
     /// Ends a change of a route that is complete. The programs treat both phases alike.
-    pub fn finish(&self, index: u32, out: bool) {
+    pub(super) fn finish(&self, index: u32, out: bool) {
         let way = self.way(index, out);
         // SAFETY: addresses of fields of a valid record.
         let (phase, shift, next) = unsafe {
@@ -67,7 +67,7 @@ impl Memory {
     }
 
     /// Sets the cutoff of a change that no packet has met, as a program does.
-    pub fn cut(&self, index: u32, out: bool, highest: u32) {
+    pub(super) fn cut(&self, index: u32, out: bool, highest: u32) {
         let way = self.way(index, out);
         // SAFETY: addresses of fields of a valid record.
         let (set, fields) = unsafe {
@@ -115,7 +115,7 @@ impl Memory {
     /// Sets the cutoff of the direction from the other end, unless it is set. Returns false if no
     /// change of this phase is under way. A program may find the same cutoff meanwhile, and raises
     /// the two flags, which are not lowered here.
-    pub fn tell(&self, index: u32, phase: u32, at: u32) -> bool {
+    pub(super) fn tell(&self, index: u32, phase: u32, at: u32) -> bool {
         let way = self.way(index, false);
         let order = Ordering::SeqCst;
         // SAFETY: as in `read`.
@@ -170,7 +170,7 @@ impl Memory {
     }
 
     /// Records that the other end has all data before the cutoff of a change.
-    pub fn confirm(&self, index: u32, phase: u32) {
+    pub(super) fn confirm(&self, index: u32, phase: u32) {
         let way = self.way(index, true);
         // SAFETY: as in `read`.
         let mut now = unsafe { ptr::read_volatile(way) };
@@ -183,7 +183,7 @@ impl Memory {
     /// Lets a direction leave its detour at the next packet, to which `added` bytes were added. A
     /// direction that no packet has entered leaves at once. No program reads the fields that are
     /// written before the phase. `released` says that the sender may hear the new route at once.
-    pub fn leave(&self, index: u32, out: bool, added: u32, released: bool) {
+    pub(super) fn leave(&self, index: u32, out: bool, added: u32, released: bool) {
         let way = self.way(index, out);
         // SAFETY: addresses of fields of a valid record.
         let (phase, set, shift, next, flags) = unsafe {

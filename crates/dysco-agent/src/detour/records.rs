@@ -22,7 +22,7 @@ pub(crate) struct Detours {
 }
 
 impl Detours {
-    pub fn open(ebpf: &mut Ebpf) -> Result<Detours, AgentError> {
+    pub(crate) fn open(ebpf: &mut Ebpf) -> Result<Detours, AgentError> {
         let Map::Array(records) = take(ebpf, "DETOURS")? else {
             return Err(AgentError::Missing("array DETOURS"));
         };

@@ -14,7 +14,7 @@ pub(crate) struct Place {
 
 impl Place {
     /// Makes the place of an interface that the programs are on.
-    pub fn new(attached: Attached, index: u32) -> Place {
+    pub(crate) fn new(attached: Attached, index: u32) -> Place {
         Place {
             attached: Attached {
                 index: Some(index),

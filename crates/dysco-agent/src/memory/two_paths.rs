@@ -22,7 +22,7 @@ impl Memory {
     }
 
     /// Records whether replies bypass this host.
-    pub fn set_returns(&self, slot: u32, returns: bool) {
+    pub(crate) fn set_returns(&self, slot: u32, returns: bool) {
         // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).two.returns };
         self.flag(field).store(u8::from(returns), Ordering::Release);
@@ -30,7 +30,7 @@ impl Memory {
 
     /// Sets the cutoff where the next packet finds it, or after the last byte sent if no packet
     /// comes. Returns the cutoff.
-    pub fn cut(&self, slot: u32, at: Anchor) -> Cutoff {
+    pub(crate) fn cut(&self, slot: u32, at: Anchor) -> Cutoff {
         let p = self.at(slot);
         let two = self.two(slot);
         // SAFETY: addresses of fields of a valid entry.
@@ -63,7 +63,7 @@ impl Memory {
     }
 
     /// Sets whether the programs ignore the new path.
-    pub fn set_muted(&self, slot: u32, muted: bool) {
+    pub(crate) fn set_muted(&self, slot: u32, muted: bool) {
         // SAFETY: as in `is_in`.
         let field = unsafe { &raw mut (*self.at(slot)).muted };
         self.flag(field).store(u8::from(muted), Ordering::SeqCst);
@@ -71,7 +71,7 @@ impl Memory {
 
     /// Makes the programs ignore the new path, unless the path has carried bytes that no old
     /// path can. Returns true if they ignore it.
-    pub fn mute(&self, slot: u32) -> bool {
+    pub(crate) fn mute(&self, slot: u32) -> bool {
         self.set_muted(slot, true);
         // A packet that passed just before may still have to record its acknowledgement.
         wait_for_programs();
@@ -84,7 +84,7 @@ impl Memory {
 
     /// Takes the cutoffs back, as if neither end had cut. `cut_set` is cleared last, so that no
     /// packet finds the cutoff due again.
-    pub fn take_back(&self, slot: u32) {
+    pub(crate) fn take_back(&self, slot: u32) {
         self.set_muted(slot, true);
         let two = self.two(slot);
         // SAFETY: addresses of fields of a valid entry.
@@ -105,7 +105,7 @@ impl Memory {
 
     /// Sets the number at which the new path's incoming data begins. Returns true if the local
     /// end has acknowledged all earlier bytes already.
-    pub fn set_cut_in(&self, slot: u32, cutoff: Cutoff, at: Anchor) -> bool {
+    pub(crate) fn set_cut_in(&self, slot: u32, cutoff: Cutoff, at: Anchor) -> bool {
         let p = self.at(slot);
         let two = self.two(slot);
         // SAFETY: addresses of fields of a valid entry.
@@ -126,7 +126,7 @@ impl Memory {
     /// acknowledgement and then reads the cutoff; [`Memory::set_cut_in`] writes the cutoff and
     /// then reads the acknowledgement. On most processors, including x86, both may read before
     /// their writes are visible.
-    pub fn look_drained(&self, slot: u32, at: Anchor) -> bool {
+    pub(crate) fn look_drained(&self, slot: u32, at: Anchor) -> bool {
         let two = self.two(slot);
         // SAFETY: the address of a field of a valid entry.
         let drained = self.flag(unsafe { &raw mut (*two).drained });

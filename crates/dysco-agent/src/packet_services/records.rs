@@ -29,7 +29,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    pub fn open(ebpf: &mut Ebpf) -> Result<Records, AgentError> {
+    pub(crate) fn open(ebpf: &mut Ebpf) -> Result<Records, AgentError> {
         let Map::Array(records) = take(ebpf, "PACKET_SERVICES")? else {
             return Err(AgentError::Missing("array PACKET_SERVICES"));
         };
@@ -65,7 +65,7 @@ impl Records {
     }
 
     /// True if a session has services.
-    pub fn in_use(&self) -> bool {
+    pub(crate) fn in_use(&self) -> bool {
         lock(&self.free).len() < MAX_PACKET_SERVICES as usize
     }
 

@@ -23,7 +23,7 @@ macro_rules! members {
     ($(#[$doc:meta])* $name:ident { $($field:ident: $path:expr,)* } { $($may:ident: $any:expr,)* }) => {
         $(#[$doc])*
         #[derive(Clone)]
-        pub struct $name {
+        pub(super) struct $name {
             /// Bytes of the whole.
             pub size: u32,
             $($field: Member,)*
@@ -33,7 +33,7 @@ macro_rules! members {
         impl $name {
             /// Reads the kernel's description. An error is the member that it
             /// does not have.
-            pub fn of(btf: &Btf<'_>) -> Result<$name, String> {
+            pub(super) fn of(btf: &Btf<'_>) -> Result<$name, String> {
                 Ok($name {
                     size: btf.size(STRUCT).ok_or(STRUCT)?,
                     $($field: member(btf, &$path.concat()).ok_or_else(|| $path.concat().join("."))?,)*
@@ -96,7 +96,7 @@ members! {
 
 impl Layout {
     /// Reads a copy of a socket; `None` if it is not TCP over IP.
-    pub fn read(&self, copy: &[u8]) -> Option<Socket> {
+    pub(super) fn read(&self, copy: &[u8]) -> Option<Socket> {
         let at = |m: Member| number(copy, m);
         let flag = |m: Option<Member>| m.and_then(at).is_some_and(|v| v != 0);
         let word = |m| at(m).map(|v| v as u32);

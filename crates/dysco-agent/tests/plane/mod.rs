@@ -10,7 +10,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
 /// Gives this thread a network namespace of its own, and a BPF file system.
-pub fn alone() {
+pub(crate) fn alone() {
     unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).expect("this test needs root");
     let none = None::<&str>;
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
@@ -19,13 +19,13 @@ pub fn alone() {
     ip("link set lo up");
 }
 
-pub fn ip(words: &str) {
+pub(crate) fn ip(words: &str) {
     let done = Command::new("ip").args(words.split(' ')).status().unwrap();
     assert!(done.success(), "ip {words}");
 }
 
 /// Starts a data plane on the loopback interface, pinned under this name.
-pub fn start(name: &str, change: impl FnOnce(&mut AgentConfig)) -> (Agent, Events) {
+pub(crate) fn start(name: &str, change: impl FnOnce(&mut AgentConfig)) -> (Agent, Events) {
     let mut config = AgentConfig {
         pin_dir: PathBuf::from("/sys/fs/bpf").join(name),
         max_sessions: 64,
@@ -41,7 +41,7 @@ pub fn start(name: &str, change: impl FnOnce(&mut AgentConfig)) -> (Agent, Event
 }
 
 /// Starts a data plane on the loopback interface of a network namespace of this thread's own.
-pub fn plane() -> (Agent, Events) {
+pub(crate) fn plane() -> (Agent, Events) {
     alone();
     start("plane", |_| {})
 }

@@ -22,22 +22,22 @@ use crate::chain::KEY;
 use crate::frame::{Frame, Net, WINDOW};
 
 /// Number of sessions in these maps.
-pub const SESSIONS: u32 = 32;
+pub(crate) const SESSIONS: u32 = 32;
 /// The slot of the session that [`Programs::with`] makes.
-pub const SLOT: u32 = 3;
+pub(crate) const SLOT: u32 = 3;
 
 /// Verdicts of traffic control.
-pub const OK: u32 = 0;
-pub const DROP: u32 = 2;
+pub(crate) const OK: u32 = 0;
+pub(crate) const DROP: u32 = 2;
 /// The TC action that continues with the programs after this one, attached by TCX or by clsact.
-pub const PASS: u32 = -1_i32 as u32;
-pub const REDIRECT: u32 = 7;
+pub(crate) const PASS: u32 = -1_i32 as u32;
+pub(crate) const REDIRECT: u32 = 7;
 /// Verdicts of XDP.
-pub const XDP_PASS: u32 = 2;
-pub const XDP_TX: u32 = 3;
+pub(crate) const XDP_PASS: u32 = 2;
+pub(crate) const XDP_TX: u32 = 3;
 
 /// Expected frame, with the time of sending that its payload states: now, or a moment ago.
-pub fn stamped(want: &Frame, got: &[u8]) -> Frame {
+pub(crate) fn stamped(want: &Frame, got: &[u8]) -> Frame {
     let mut want = want.clone();
     if let Some(bytes) = want.payload.last_chunk_mut() {
         stamp(bytes, got);
@@ -46,7 +46,7 @@ pub fn stamped(want: &Frame, got: &[u8]) -> Frame {
 }
 
 /// Copies the time of sending from the payload at the end of another frame.
-pub fn stamp(bytes: &mut [u8; PAYLOAD], got: &[u8]) {
+pub(crate) fn stamp(bytes: &mut [u8; PAYLOAD], got: &[u8]) {
     let Some(made) = got.last_chunk() else {
         return;
     };
@@ -61,14 +61,14 @@ pub fn stamp(bytes: &mut [u8; PAYLOAD], got: &[u8]) {
 }
 
 /// Returns the present tick of this host's clock.
-pub fn now() -> u32 {
+pub(crate) fn now() -> u32 {
     let boot = clock_gettime(ClockId::CLOCK_BOOTTIME).unwrap();
     ticks(std::time::Duration::from(boot).as_nanos() as u64)
 }
 
 /// The program to run.
 #[derive(Clone, Copy, Debug)]
-pub enum Way {
+pub(crate) enum Way {
     Out,
     In,
     /// The packet plane's services, before [`Way::Out`].
@@ -101,18 +101,18 @@ unsafe impl Pod for Plain<PacketServices> {}
 
 /// The programs and their maps, for one test alone. A program is loaded when it first runs: most
 /// tests need one program, and the kernel needs time to verify each.
-pub struct Programs {
+pub(crate) struct Programs {
     ebpf: RwLock<Ebpf>,
 }
 
 impl Programs {
     /// Loads with one hint: each lookup of another five-tuple finds a wrong one.
-    pub fn load() -> Programs {
+    pub(crate) fn load() -> Programs {
         Programs::with_hints(1)
     }
 
     /// Loads with this number of hints, a power of two.
-    pub fn with_hints(hints: u32) -> Programs {
+    pub(crate) fn with_hints(hints: u32) -> Programs {
         let ebpf = EbpfLoader::new()
             .map_max_entries("HINTS", hints.div_ceil(ShortKey::HINTS))
             .override_global("HINT_MASK", &(hints - 1), true)
@@ -130,7 +130,7 @@ impl Programs {
     }
 
     /// Makes the kernel verify every program.
-    pub fn load_all(&mut self) {
+    pub(crate) fn load_all(&mut self) {
         let kernel = Btf::from_sys_fs().expect("a kernel with BTF");
         for (name, program) in self.ebpf.get_mut().unwrap().programs_mut() {
             let loaded = match program {
@@ -147,14 +147,14 @@ impl Programs {
     }
 
     /// Sets whether there is a receiver for sessions that open.
-    pub fn watch_openings(&mut self, watch: bool) {
+    pub(crate) fn watch_openings(&mut self, watch: bool) {
         let map = self.ebpf.get_mut().unwrap().map_mut("WATCHED").unwrap();
         let mut watched = Array::<_, u32>::try_from(map).unwrap();
         watched.set(0, u32::from(watch), 0).unwrap();
     }
 
     /// Loads with one session in a state, with both of its five-tuples in the map.
-    pub fn with(net: &Net, state: State, translation: Translation) -> Programs {
+    pub(crate) fn with(net: &Net, state: State, translation: Translation) -> Programs {
         let mut p = Programs::load();
         p.put(
             SLOT,
@@ -173,26 +173,26 @@ impl Programs {
     }
 
     /// Runs a program. Returns its verdict and the packet after it.
-    pub fn run(&self, way: Way, frame: &[u8]) -> (u32, Vec<u8>) {
+    pub(crate) fn run(&self, way: Way, frame: &[u8]) -> (u32, Vec<u8>) {
         self.run_marked(way, frame, &[0; 17])
     }
 
     /// Runs a program on a packet with a mark.
-    pub fn run_with_mark(&mut self, way: Way, frame: &[u8], mark: u32) -> (u32, Vec<u8>) {
+    pub(crate) fn run_with_mark(&mut self, way: Way, frame: &[u8], mark: u32) -> (u32, Vec<u8>) {
         let mut context = [0; 17];
         context[2] = mark;
         self.run_marked(way, frame, &context)
     }
 
     /// Runs a program on a super-packet.
-    pub fn run_super(&mut self, way: Way, frame: &[u8]) -> (u32, Vec<u8>) {
+    pub(crate) fn run_super(&mut self, way: Way, frame: &[u8]) -> (u32, Vec<u8>) {
         let mut context = [0; 45];
         context[44] = 1000;
         self.run_marked(way, frame, &context)
     }
 
     /// Runs the XDP program on a frame that came by the loopback interface.
-    pub fn run_xdp(&mut self, frame: &[u8]) -> (u32, Vec<u8>) {
+    pub(crate) fn run_xdp(&mut self, frame: &[u8]) -> (u32, Vec<u8>) {
         let mut out = vec![0; frame.len() + 512];
         let program = self
             .ebpf
@@ -218,7 +218,7 @@ impl Programs {
     }
 
     /// Runs the second pass of a header-only copy.
-    pub fn run_copy(
+    pub(crate) fn run_copy(
         &mut self,
         frame: &[u8],
         seq: u32,
@@ -285,7 +285,7 @@ impl Programs {
 
     /// Runs a program, and expects this verdict and this packet.
     #[track_caller]
-    pub fn becomes(&mut self, way: Way, frame: &Frame, verdict: u32, want: &Frame) {
+    pub(crate) fn becomes(&mut self, way: Way, frame: &Frame, verdict: u32, want: &Frame) {
         let got = self.run(way, &frame.bytes());
         let want = stamped(want, &got.1);
         assert_eq!(
@@ -297,26 +297,26 @@ impl Programs {
 
     /// Runs a program, and expects the packet unchanged.
     #[track_caller]
-    pub fn passes(&mut self, way: Way, frame: &Frame) {
+    pub(crate) fn passes(&mut self, way: Way, frame: &Frame) {
         self.becomes(way, frame, PASS, frame);
     }
 
     /// Runs a program, and expects the packet dropped for a reason.
     #[track_caller]
-    pub fn drops(&mut self, way: Way, frame: &Frame, why: Counter) {
+    pub(crate) fn drops(&mut self, way: Way, frame: &Frame, why: Counter) {
         let before = self.count(why);
         assert_eq!(self.run(way, &frame.bytes()).0, DROP, "{way:?} {frame:?}");
         assert_eq!(self.count(why), before + 1, "not counted as {}", why.name());
     }
 
-    pub fn session(&self, slot: u32) -> Session {
+    pub(crate) fn session(&self, slot: u32) -> Session {
         let ebpf = self.ebpf.read().unwrap();
         let map = ebpf.map("SESSIONS").unwrap();
         let map: Array<_, Plain<Session>> = map.try_into().unwrap();
         map.get(&slot, 0).unwrap().0
     }
 
-    pub fn put(&mut self, slot: u32, s: &Session) {
+    pub(crate) fn put(&mut self, slot: u32, s: &Session) {
         let s = &Session {
             short: s.key.short(),
             short_path: s.path.short(),
@@ -332,20 +332,20 @@ impl Programs {
     }
 
     /// Returns the right window edge that is kept for the remote end of a slot.
-    pub fn edge(&mut self, slot: u32) -> u32 {
+    pub(crate) fn edge(&mut self, slot: u32) -> u32 {
         let map = self.ebpf.get_mut().unwrap().map_mut("EDGES").unwrap();
         let map: Array<_, u32> = map.try_into().unwrap();
         map.get(&slot, 0).unwrap()
     }
 
-    pub fn set_edge(&mut self, slot: u32, edge: u32) {
+    pub(crate) fn set_edge(&mut self, slot: u32, edge: u32) {
         let map = self.ebpf.get_mut().unwrap().map_mut("EDGES").unwrap();
         let mut map: Array<_, u32> = map.try_into().unwrap();
         map.set(slot, edge, 0).unwrap();
     }
 
     /// Gives a session services of the packet plane, in the record with this index.
-    pub fn serve(&mut self, index: u32, record: &PacketServices) {
+    pub(crate) fn serve(&mut self, index: u32, record: &PacketServices) {
         let ebpf = self.ebpf.get_mut().unwrap();
         let map = ebpf.map_mut("PACKET_SERVICES").unwrap();
         let mut map: Array<_, Plain<PacketServices>> = map.try_into().unwrap();
@@ -356,7 +356,7 @@ impl Programs {
     }
 
     /// Returns a record of services of the packet plane.
-    pub fn served(&self, index: u32) -> PacketServices {
+    pub(crate) fn served(&self, index: u32) -> PacketServices {
         let ebpf = self.ebpf.read().unwrap();
         let map = ebpf.map("PACKET_SERVICES").unwrap();
         let map: Array<_, Plain<PacketServices>> = map.try_into().unwrap();
@@ -365,7 +365,7 @@ impl Programs {
 
     /// Runs a program on a packet that the stack divides into this number later. Returns its
     /// verdict, and the packet's departure time after it.
-    pub fn run_divided(&self, way: Way, frame: &[u8], packets: u32) -> (u32, u64) {
+    pub(crate) fn run_divided(&self, way: Way, frame: &[u8], packets: u32) -> (u32, u64) {
         let mut context = [0; 42];
         context[41] = packets;
         let mut after = [0; 192];
@@ -376,30 +376,30 @@ impl Programs {
     }
 
     /// Changes the session of [`SLOT`].
-    pub fn change(&mut self, f: impl FnOnce(&mut Session)) {
+    pub(crate) fn change(&mut self, f: impl FnOnce(&mut Session)) {
         let mut s = self.session(SLOT);
         f(&mut s);
         self.put(SLOT, &s);
     }
 
-    pub fn flow(&mut self, key: FlowKey, slot: u32, path: Path) {
+    pub(crate) fn flow(&mut self, key: FlowKey, slot: u32, path: Path) {
         self.flow_as(key, FlowRef::new(&key, slot, path));
     }
 
-    pub fn flow_as(&mut self, key: FlowKey, value: FlowRef) {
+    pub(crate) fn flow_as(&mut self, key: FlowKey, value: FlowRef) {
         let map = self.ebpf.get_mut().unwrap().map_mut("FLOWS").unwrap();
         let mut map: HashMap<_, Plain<ShortKey>, Plain<FlowRef>> = map.try_into().unwrap();
         map.insert(Plain(key.short()), Plain(value), 0).unwrap();
     }
 
-    pub fn find(&self, key: &FlowKey) -> Option<FlowRef> {
+    pub(crate) fn find(&self, key: &FlowKey) -> Option<FlowRef> {
         let ebpf = self.ebpf.read().unwrap();
         let map = ebpf.map("FLOWS").unwrap();
         let map: HashMap<_, Plain<ShortKey>, Plain<FlowRef>> = map.try_into().unwrap();
         map.get(&Plain(key.short()), 0).ok().map(|v| v.0)
     }
 
-    pub fn free(&mut self, slots: impl IntoIterator<Item = u32>) {
+    pub(crate) fn free(&mut self, slots: impl IntoIterator<Item = u32>) {
         let map = self.ebpf.get_mut().unwrap().map_mut("FREE").unwrap();
         let mut map: Queue<_, u32> = map.try_into().unwrap();
         for slot in slots {
@@ -407,7 +407,7 @@ impl Programs {
         }
     }
 
-    pub fn rules(&mut self, rules: &[Rule]) {
+    pub(crate) fn rules(&mut self, rules: &[Rule]) {
         let mut all = Rules {
             len: rules.len() as u32,
             rules: Default::default(),
@@ -419,7 +419,7 @@ impl Programs {
     }
 
     /// Puts these rules in force, from this index on.
-    pub fn policy(&mut self, first: u32, rules: &[PolicyRule]) {
+    pub(crate) fn policy(&mut self, first: u32, rules: &[PolicyRule]) {
         let generation = 7;
         let map = self.ebpf.get_mut().unwrap().map_mut("POLICY").unwrap();
         let mut map: Array<_, Plain<PolicyRule>> = map.try_into().unwrap();
@@ -436,19 +436,19 @@ impl Programs {
     }
 
     /// Sets the number of SYNs that have been remembered before.
-    pub fn syns_seen(&mut self, seen: u32) {
+    pub(crate) fn syns_seen(&mut self, seen: u32) {
         let map = self.ebpf.get_mut().unwrap().map_mut("SYNS_SEEN").unwrap();
         let mut map: Array<_, u32> = map.try_into().unwrap();
         map.set(0, seen, 0).unwrap();
     }
 
-    pub fn hop(&mut self, host: Addr, hop: &Hop) {
+    pub(crate) fn hop(&mut self, host: Addr, hop: &Hop) {
         let map = self.ebpf.get_mut().unwrap().map_mut("HOPS").unwrap();
         let mut map: HashMap<_, Plain<Addr>, Plain<Hop>> = map.try_into().unwrap();
         map.insert(Plain(host), Plain(*hop), 0).unwrap();
     }
 
-    pub fn key(&mut self, id: u64, key: Key) {
+    pub(crate) fn key(&mut self, id: u64, key: Key) {
         let map = self.ebpf.get_mut().unwrap().map_mut("KEYS").unwrap();
         let mut map: HashMap<_, u64, Plain<Shared>> = map.try_into().unwrap();
         let clock = Clock::default();
@@ -456,20 +456,20 @@ impl Programs {
     }
 
     /// Lets the entry of a slot await a SYN with this secret.
-    pub fn awaits(&mut self, token: Token, slot: u32) {
+    pub(crate) fn awaits(&mut self, token: Token, slot: u32) {
         let map = self.ebpf.get_mut().unwrap().map_mut("JOINS").unwrap();
         let mut map: HashMap<_, Token, u32> = map.try_into().unwrap();
         map.insert(token, slot, 0).unwrap();
     }
 
     /// Adds an address of the host.
-    pub fn own(&mut self, address: Addr) {
+    pub(crate) fn own(&mut self, address: Addr) {
         let map = self.ebpf.get_mut().unwrap().map_mut("OWN").unwrap();
         let mut map: HashMap<_, Plain<Addr>, u8> = map.try_into().unwrap();
         map.insert(Plain(address), 1, 0).unwrap();
     }
 
-    pub fn count(&self, c: Counter) -> u64 {
+    pub(crate) fn count(&self, c: Counter) -> u64 {
         let ebpf = self.ebpf.read().unwrap();
         let map = ebpf.map("COUNTERS").unwrap();
         let map: PerCpuArray<_, u64> = map.try_into().unwrap();
@@ -477,7 +477,7 @@ impl Programs {
     }
 
     /// Events since the last call.
-    pub fn events(&mut self) -> Vec<(EventKind, u32)> {
+    pub(crate) fn events(&mut self) -> Vec<(EventKind, u32)> {
         let map = self.ebpf.get_mut().unwrap().map_mut("EVENTS").unwrap();
         let mut ring: RingBuf<_> = map.try_into().unwrap();
         let mut all = Vec::new();

@@ -23,7 +23,7 @@ use dysco_common::{Addr, FlowKey};
 use crate::bench::Programs;
 use crate::frame::{Frame, Net, nets};
 
-pub const KEY: Key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
+pub(crate) const KEY: Key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
 const KEY_ID: u64 = 0xfeed;
 /// Time of a payload's sending by the neighbour, in ticks of its clock.
 const SENT: u32 = 7;

@@ -8,11 +8,11 @@ use etherparse::{
 };
 
 /// The default window of a frame.
-pub const WINDOW: u16 = 512;
+pub(crate) const WINDOW: u16 = 512;
 
 /// The two five-tuples of a session, from this host's side.
 #[derive(Clone, Copy, Debug)]
-pub struct Net {
+pub(crate) struct Net {
     pub local: SocketAddr,
     /// The proxy.
     pub remote: SocketAddr,
@@ -22,7 +22,7 @@ pub struct Net {
 }
 
 /// Returns the same session in both families.
-pub fn nets() -> [Net; 2] {
+pub(crate) fn nets() -> [Net; 2] {
     let net = |a: [&str; 4]| {
         let [local, remote, new_local, new_remote] = a.map(|a| a.parse().unwrap());
         Net {
@@ -49,38 +49,38 @@ pub fn nets() -> [Net; 2] {
 }
 
 impl Net {
-    pub fn key(&self) -> FlowKey {
+    pub(crate) fn key(&self) -> FlowKey {
         FlowKey::new(self.local, self.remote)
     }
 
-    pub fn path(&self) -> FlowKey {
+    pub(crate) fn path(&self) -> FlowKey {
         FlowKey::new(self.new_local, self.new_remote)
     }
 
     /// Returns a segment that the local end sends.
-    pub fn sent(&self) -> Frame {
+    pub(crate) fn sent(&self) -> Frame {
         Frame::new(self.local, self.remote)
     }
 
     /// Returns a segment of the new path, on its way out.
-    pub fn new_sent(&self) -> Frame {
+    pub(crate) fn new_sent(&self) -> Frame {
         Frame::new(self.new_local, self.new_remote)
     }
 
     /// Returns a segment that the local end receives.
-    pub fn received(&self) -> Frame {
+    pub(crate) fn received(&self) -> Frame {
         Frame::new(self.remote, self.local)
     }
 
     /// Returns a segment of the new path, on its way in.
-    pub fn new_received(&self) -> Frame {
+    pub(crate) fn new_received(&self) -> Frame {
         Frame::new(self.new_remote, self.new_local)
     }
 }
 
 /// A TCP packet in an Ethernet frame.
 #[derive(Clone, Debug)]
-pub struct Frame {
+pub(crate) struct Frame {
     pub src: SocketAddr,
     pub dst: SocketAddr,
     pub seq: u32,
@@ -108,7 +108,7 @@ impl Frame {
     }
 
     /// Returns the frame with correct lengths and checksums.
-    pub fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
             .ip(self.ip())
@@ -120,7 +120,7 @@ impl Frame {
 
     /// Returns the frame with a checksum of the pseudo-header alone, as a stack leaves it to
     /// hardware.
-    pub fn partial_bytes(&self) -> Vec<u8> {
+    pub(crate) fn partial_bytes(&self) -> Vec<u8> {
         let mut out = self.bytes();
         let (ip, l4) = (14, self.l4());
         let addresses = match self.src.ip() {
@@ -138,7 +138,7 @@ impl Frame {
         out
     }
 
-    pub fn ip(&self) -> IpHeaders {
+    pub(crate) fn ip(&self) -> IpHeaders {
         match (self.src.ip(), self.dst.ip()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 let mut ip =
@@ -163,7 +163,7 @@ impl Frame {
         }
     }
 
-    pub fn tcp(&self) -> TcpHeader {
+    pub(crate) fn tcp(&self) -> TcpHeader {
         let mut tcp = TcpHeader::new(self.src.port(), self.dst.port(), self.seq, self.window);
         tcp.acknowledgment_number = self.ack;
         let flag = |bit: u8| self.flags >> bit & 1 == 1;
@@ -180,13 +180,13 @@ impl Frame {
     }
 
     /// Offset of the TCP header.
-    pub fn l4(&self) -> usize {
+    pub(crate) fn l4(&self) -> usize {
         if self.src.is_ipv4() { 34 } else { 54 }
     }
 }
 
 /// Returns a frame with the addresses and ports of a path.
-pub fn on(path: FlowKey, frame: &Frame) -> Frame {
+pub(crate) fn on(path: FlowKey, frame: &Frame) -> Frame {
     Frame {
         src: path.local(),
         dst: path.remote(),
@@ -195,13 +195,13 @@ pub fn on(path: FlowKey, frame: &Frame) -> Frame {
 }
 
 /// Returns the five-tuple from the other end.
-pub fn mirror(path: FlowKey) -> FlowKey {
+pub(crate) fn mirror(path: FlowKey) -> FlowKey {
     FlowKey::new(path.remote(), path.local())
 }
 
 /// Options of a segment.
 #[derive(Clone, Copy, Debug)]
-pub enum Options {
+pub(crate) enum Options {
     None,
     Timestamps,
     /// Timestamps and two SACK blocks, as Linux sends them.
@@ -212,7 +212,7 @@ pub enum Options {
     Full,
 }
 
-pub const ALL_OPTIONS: [Options; 5] = [
+pub(crate) const ALL_OPTIONS: [Options; 5] = [
     Options::None,
     Options::Timestamps,
     Options::Sack,
@@ -221,7 +221,7 @@ pub const ALL_OPTIONS: [Options; 5] = [
 ];
 
 /// Returns the option bytes with these timestamps and with SACK blocks around `edge`.
-pub fn options(which: Options, tsval: u32, tsecr: u32, edge: u32) -> Vec<u8> {
+pub(crate) fn options(which: Options, tsval: u32, tsecr: u32, edge: u32) -> Vec<u8> {
     let timestamps = [&[8, 10][..], &tsval.to_be_bytes(), &tsecr.to_be_bytes()].concat();
     let sack = |n: u32| {
         let mut b = vec![5, 2 + 8 * n as u8];
@@ -241,7 +241,7 @@ pub fn options(which: Options, tsval: u32, tsecr: u32, edge: u32) -> Vec<u8> {
 }
 
 /// Returns the option bytes of one SACK block.
-pub fn sack(left: u32, right: u32) -> Vec<u8> {
+pub(crate) fn sack(left: u32, right: u32) -> Vec<u8> {
     let mut options = vec![1, 1, 5, 10];
     options.extend(left.to_be_bytes());
     options.extend(right.to_be_bytes());

@@ -11,10 +11,10 @@ use crate::frame::{Frame, Net, Options, options};
 use relayed::{HOP_LIMIT, TTL};
 
 /// The slot of the entry that [`SLOT`] is joined to.
-pub const OTHER: u32 = 5;
+pub(crate) const OTHER: u32 = 5;
 /// Number added on the way from the end of [`SLOT`], and on the way back.
-pub const OUT: u32 = 0x1_0000;
-pub const BACK: u32 = 0x200_0000;
+pub(crate) const OUT: u32 = 0x1_0000;
+pub(crate) const BACK: u32 = 0x200_0000;
 const T: Translation = Translation {
     seq_out: OUT,
     seq_in: BACK,
@@ -27,8 +27,8 @@ const T: Translation = Translation {
     flags: 0,
 };
 
-pub const SENT: u32 = 100_000;
-pub const GIVEN: u32 = 0x300_0000;
+pub(crate) const SENT: u32 = 100_000;
+pub(crate) const GIVEN: u32 = 0x300_0000;
 
 /// Returns a session with two entries in this state. The first entry is that of the client,
 /// which has sent up to `SENT` and has received up to `GIVEN`.
@@ -37,7 +37,7 @@ fn joined(net: &Net, state: State) -> Programs {
 }
 
 /// Makes that session in these programs.
-pub fn joined_in(mut p: Programs, net: &Net, state: State) -> Programs {
+pub(crate) fn joined_in(mut p: Programs, net: &Net, state: State) -> Programs {
     let (a, b) = (net.key(), net.path());
     let entry = |key: FlowKey, path: FlowKey, translation, other: u32| Session {
         state: state as u32,
@@ -62,7 +62,7 @@ pub fn joined_in(mut p: Programs, net: &Net, state: State) -> Programs {
 }
 
 /// Returns a segment of the client.
-pub fn from_client(net: &Net, seq: u32, ack: u32, len: usize, which: Options) -> Frame {
+pub(crate) fn from_client(net: &Net, seq: u32, ack: u32, len: usize, which: Options) -> Frame {
     Frame {
         seq,
         ack,
@@ -73,7 +73,7 @@ pub fn from_client(net: &Net, seq: u32, ack: u32, len: usize, which: Options) ->
 }
 
 /// Returns a segment of the server.
-pub fn from_server(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
+pub(crate) fn from_server(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
     Frame {
         seq,
         ack,
@@ -84,7 +84,7 @@ pub fn from_server(net: &Net, seq: u32, ack: u32, len: usize) -> Frame {
 }
 
 /// Returns a segment of the client as the server receives it.
-pub fn to_server(net: &Net, f: &Frame, which: Options) -> Frame {
+pub(crate) fn to_server(net: &Net, f: &Frame, which: Options) -> Frame {
     let ack = f.ack.wrapping_sub(BACK);
     Frame {
         src: net.new_local,
@@ -102,7 +102,7 @@ pub fn to_server(net: &Net, f: &Frame, which: Options) -> Frame {
 }
 
 /// Returns a segment of the server as the client receives it.
-pub fn to_client(net: &Net, f: &Frame) -> Frame {
+pub(crate) fn to_client(net: &Net, f: &Frame) -> Frame {
     Frame {
         src: net.local,
         dst: net.remote,
@@ -114,7 +114,7 @@ pub fn to_client(net: &Net, f: &Frame) -> Frame {
 }
 
 /// Returns the bytes of a frame with another TTL or hop limit.
-pub fn with_limit(f: &Frame, limit: u8) -> Vec<u8> {
+pub(crate) fn with_limit(f: &Frame, limit: u8) -> Vec<u8> {
     let mut bytes = f.bytes();
     if f.src.is_ipv6() {
         bytes[HOP_LIMIT] = limit;

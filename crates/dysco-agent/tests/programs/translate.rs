@@ -8,7 +8,7 @@ use crate::bench::{OK, PASS, Programs, REDIRECT, SLOT, Way};
 use crate::frame::{ALL_OPTIONS, Frame, Net, Options, nets, options};
 
 /// Numbers that wrap around.
-pub const T: Translation = Translation {
+pub(crate) const T: Translation = Translation {
     seq_out: 0xf000_0001,
     seq_in: 0x7fff_fff3,
     ts_out: 0xffff_ff05,
@@ -21,7 +21,7 @@ pub const T: Translation = Translation {
 };
 
 /// Returns a segment of the local end, and the same on the new path.
-pub fn outgoing(net: &Net, which: Options, len: usize) -> (Frame, Frame) {
+pub(crate) fn outgoing(net: &Net, which: Options, len: usize) -> (Frame, Frame) {
     let payload: Vec<u8> = (0..len).map(|i| i as u8 ^ 0x5a).collect();
     let sent = Frame {
         seq: 0x1fff_fff0,

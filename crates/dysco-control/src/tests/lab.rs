@@ -15,10 +15,10 @@ use crate::{Control, ControlConfig, Event, Incoming, tls};
 /// Time that no passing test takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Port of all daemons: every test has separate loopback addresses.
-pub const PORT: u16 = 47474;
+pub(super) const PORT: u16 = 47474;
 
 /// Returns addresses that no other test has.
-pub fn addresses<const N: usize>() -> [IpAddr; N] {
+pub(super) fn addresses<const N: usize>() -> [IpAddr; N] {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     let first = NEXT.fetch_add(N as u32, Ordering::Relaxed);
     let [.., high, low] = std::process::id().to_be_bytes();
@@ -26,25 +26,25 @@ pub fn addresses<const N: usize>() -> [IpAddr; N] {
 }
 
 /// Authority of a fleet.
-pub struct Fleet {
+pub(super) struct Fleet {
     dir: TempDir,
 }
 
 impl Fleet {
-    pub fn new() -> Fleet {
+    pub(super) fn new() -> Fleet {
         let dir = tempfile::tempdir().unwrap();
         pki::init(&dir.path().join("authority")).unwrap();
         Fleet { dir }
     }
 
     /// Returns credentials for these addresses.
-    pub fn credentials(&self, addresses: &[IpAddr]) -> Credentials {
+    pub(super) fn credentials(&self, addresses: &[IpAddr]) -> Credentials {
         let keys = self.issue(addresses);
         self.load(&keys, addresses)
     }
 
     /// Loads the keys of a folder, with the fleet's present list of revoked certificates.
-    pub fn load(&self, keys: &Path, addresses: &[IpAddr]) -> Credentials {
+    pub(super) fn load(&self, keys: &Path, addresses: &[IpAddr]) -> Credentials {
         let paths = PkiPaths {
             revoked: self.dir.path().join("authority").join(pki::REVOKED),
             ..PkiPaths::in_dir(keys)
@@ -53,13 +53,13 @@ impl Fleet {
     }
 
     /// Puts the certificate of a folder on the list.
-    pub fn revoke(&self, keys: &Path) {
+    pub(super) fn revoke(&self, keys: &Path) {
         let certificate = keys.join(pki::HOST_CERT);
         pki::revoke(&self.dir.path().join("authority"), &[certificate]).unwrap();
     }
 
     /// Issues a certificate for these addresses into a separate folder.
-    pub fn issue(&self, addresses: &[IpAddr]) -> PathBuf {
+    pub(super) fn issue(&self, addresses: &[IpAddr]) -> PathBuf {
         let out = tempfile::tempdir_in(self.dir.path()).unwrap().keep();
         let request = IssueRequest {
             dir: self.dir.path().join("authority"),
@@ -73,23 +73,23 @@ impl Fleet {
     }
 
     /// Starts a daemon that listens on an address, which its certificate names.
-    pub fn daemon(&self, address: IpAddr) -> Daemon {
+    pub(super) fn daemon(&self, address: IpAddr) -> Daemon {
         Daemon::start(address, self.credentials(&[address]))
     }
 }
 
 /// Channel of one daemon, with its events.
-pub struct Daemon {
+pub(super) struct Daemon {
     pub control: Control,
     pub events: mpsc::Receiver<Event>,
 }
 
 impl Daemon {
-    pub fn start(listen: IpAddr, credentials: Credentials) -> Daemon {
+    pub(super) fn start(listen: IpAddr, credentials: Credentials) -> Daemon {
         Daemon::with(SocketAddr::new(listen, PORT), PORT, credentials)
     }
 
-    pub fn with(listen: SocketAddr, peer_port: u16, credentials: Credentials) -> Daemon {
+    pub(super) fn with(listen: SocketAddr, peer_port: u16, credentials: Credentials) -> Daemon {
         let config = ControlConfig {
             listen: vec![listen],
             peer_port,
@@ -100,7 +100,7 @@ impl Daemon {
     }
 
     /// Returns the next event that does not concern a key.
-    pub async fn event(&mut self) -> Event {
+    pub(super) async fn event(&mut self) -> Event {
         loop {
             match self.any_event().await {
                 Event::Key { .. } | Event::KeyGone(_) | Event::KeyRevoked(_) => {}
@@ -110,7 +110,7 @@ impl Daemon {
     }
 
     /// Returns the next key of a connection; other events before it do not matter.
-    pub async fn key(&mut self) -> (u64, [u64; 2]) {
+    pub(super) async fn key(&mut self) -> (u64, [u64; 2]) {
         loop {
             if let Event::Key { id, key, .. } = self.any_event().await {
                 return (id, key.0);
@@ -124,7 +124,7 @@ impl Daemon {
     }
 
     /// Returns the next message; events of peers before it do not matter.
-    pub async fn message(&mut self) -> Incoming {
+    pub(super) async fn message(&mut self) -> Incoming {
         loop {
             if let Event::Message(incoming) = self.event().await {
                 return incoming;
@@ -133,24 +133,24 @@ impl Daemon {
     }
 
     /// Returns true if no event was reported so far.
-    pub fn heard_nothing(&mut self) -> bool {
+    pub(super) fn heard_nothing(&mut self) -> bool {
         self.events.try_recv().is_err()
     }
 }
 
 /// QUIC client that is no daemon.
-pub struct Stranger {
+pub(super) struct Stranger {
     _endpoint: quinn::Endpoint,
     pub connection: quinn::Connection,
 }
 
 impl Stranger {
     /// Connects with a certificate of the fleet.
-    pub async fn trusted(credentials: &Credentials, to: IpAddr) -> Stranger {
+    pub(super) async fn trusted(credentials: &Credentials, to: IpAddr) -> Stranger {
         Stranger::connect(tls::Tls::new(credentials).unwrap().client, to).await
     }
 
-    pub async fn connect(config: quinn::ClientConfig, to: IpAddr) -> Stranger {
+    pub(super) async fn connect(config: quinn::ClientConfig, to: IpAddr) -> Stranger {
         let endpoint = quinn::Endpoint::client((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let address = SocketAddr::new(to, PORT);
         let connecting = endpoint.connect_with(config, address, &to.to_string());
@@ -162,7 +162,7 @@ impl Stranger {
     }
 
     /// Returns the reason for which the daemon closed the connection.
-    pub async fn closed(&self) -> quinn::ConnectionError {
+    pub(super) async fn closed(&self) -> quinn::ConnectionError {
         let closed = timeout(PATIENCE, self.connection.closed()).await;
         closed.expect("not closed in time")
     }

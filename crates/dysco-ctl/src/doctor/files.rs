@@ -22,7 +22,7 @@ const SOON_DAYS: i64 = 30;
 const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
 /// Examines the file and everything that it names.
-pub fn examine(path: &Path, config: &Result<Config, CliError>) -> Vec<Finding> {
+pub(super) fn examine(path: &Path, config: &Result<Config, CliError>) -> Vec<Finding> {
     let config = match config {
         Ok(config) => config,
         Err(error) => return vec![unusable(error)],

@@ -23,7 +23,7 @@ const CAP_SYS_ADMIN: u32 = 21;
 const INCLUDED: [u32; 2] = [38, 39];
 
 /// Examines the kernel, and the rights that it grants to this process.
-pub fn examine(config: Option<&Config>) -> Vec<Finding> {
+pub(super) fn examine(config: Option<&Config>) -> Vec<Finding> {
     let release = read("/proc/sys/kernel/osrelease");
     let plane = config.map(|config| &config.data_plane);
     let attach = plane.map(|plane| plane.attach);

@@ -24,7 +24,7 @@ const LAST_WORDS: usize = 300;
 
 /// Arguments of `doctor`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// The configuration of this host's dyscod
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
@@ -118,7 +118,7 @@ fn shortened(text: &str) -> String {
 
 /// All findings.
 #[derive(Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     ill: usize,
     doubtful: usize,
     findings: Vec<Finding>,
@@ -150,14 +150,14 @@ pub(super) fn of_status(status: &dysco_api::StatusReport) -> Vec<Finding> {
 }
 
 /// Prints the faults that would keep this host from working.
-pub fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     let report = examine(context, &args.config);
     context.print(&report, text)?;
     Ok(report.exit())
 }
 
 /// Examines the host, the configuration of its dyscod, and the running daemon.
-pub fn examine(context: &Context, path: &Path) -> Report {
+pub(crate) fn examine(context: &Context, path: &Path) -> Report {
     let config = Config::load(path).map_err(CliError::from);
     let mut findings = host::examine(config.as_ref().ok());
     findings.extend(files::examine(path, &config));

@@ -33,7 +33,7 @@ const TELLING: [(&str, &str, &str); 2] = [
 ];
 
 /// Asks the daemon. `config` is the configuration that it would start with.
-pub fn examine(context: &Context, config: Option<&Config>) -> Vec<Finding> {
+pub(super) fn examine(context: &Context, config: Option<&Config>) -> Vec<Finding> {
     // The socket is that of the configuration, unless the user names another.
     let socket = match (context.named, config) {
         (false, Some(config)) => config.api.socket.clone(),

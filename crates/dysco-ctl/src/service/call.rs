@@ -9,7 +9,7 @@ use crate::exit::CliError;
 
 /// Arguments of `service call`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// The session: its id, or LOCAL>REMOTE
     session: SessionName,
 
@@ -32,7 +32,7 @@ fn json(s: &str) -> Result<Value, Cause> {
 }
 
 /// Calls a service of a session.
-pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+pub(super) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let request = Request::CallService(ServiceCall {
         session: args.session,
         service: args.service,

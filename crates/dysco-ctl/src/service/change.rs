@@ -28,7 +28,7 @@ pub(crate) const NONE_TO_TAKE: &str =
 
 /// Arguments of `service put`.
 #[derive(Debug, clap::Args)]
-pub struct PutArgs {
+pub(super) struct PutArgs {
     /// Services as +NAME or +NAME=KEY=VALUE,KEY=VALUE, in order from the end that opened the
     /// session; and sessions: their ids, or LOCAL>REMOTE
     #[arg(required = true, value_name = "+SERVICE|SESSION")]
@@ -40,7 +40,7 @@ pub struct PutArgs {
 
 /// Arguments of `service take`.
 #[derive(Debug, clap::Args)]
-pub struct TakeArgs {
+pub(super) struct TakeArgs {
     /// Services as +NAME, or none for all of a session; and sessions: their ids, or LOCAL>REMOTE
     #[arg(value_name = "+SERVICE|SESSION")]
     words: Vec<Word>,
@@ -94,12 +94,12 @@ pub(crate) struct Summary {
 }
 
 /// Puts services into sessions.
-pub fn put(context: &Context, args: PutArgs) -> Result<Exit, CliError> {
+pub(super) fn put(context: &Context, args: PutArgs) -> Result<Exit, CliError> {
     ask(context, args.request().map_err(CliError::Usage)?, NONE)
 }
 
 /// Takes services out of sessions.
-pub fn take(context: &Context, args: TakeArgs) -> Result<Exit, CliError> {
+pub(super) fn take(context: &Context, args: TakeArgs) -> Result<Exit, CliError> {
     let request = args.request().map_err(CliError::Usage)?;
     ask(context, request, NONE_TO_TAKE)
 }
@@ -242,7 +242,7 @@ pub(crate) fn exit(summary: &Summary, waited: bool) -> Exit {
 }
 
 impl Done {
-    pub fn add(&mut self, report: ServiceReport) {
+    pub(crate) fn add(&mut self, report: ServiceReport) {
         let count = match report.outcome {
             ServiceOutcome::Put => &mut self.summary.put,
             ServiceOutcome::Taken => &mut self.summary.taken,

@@ -9,7 +9,7 @@ use crate::output::{or_dash, rendered, table};
 
 /// Arguments of `service list`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// Only these sessions: their ids, or LOCAL>REMOTE
     #[arg(value_name = "SESSION", conflicts_with = "filters")]
     sessions: Vec<SessionName>,
@@ -20,7 +20,7 @@ pub struct Args {
 }
 
 /// Lists the sessions that have services.
-pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+pub(super) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let mut client = context.ask(&Request::Services(ServiceListing {
         sessions: args.sessions,
         filter: args.filters.into_iter().collect(),

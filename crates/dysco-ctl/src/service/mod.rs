@@ -22,7 +22,7 @@ pub(super) const SERVICE: char = '+';
 
 /// Arguments of `service`.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     command: Command,
 }
@@ -69,7 +69,7 @@ impl FromStr for Word {
 }
 
 /// Puts services into sessions, takes them out, lists them, or calls one.
-pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     match args.command {
         Command::Put(args) => change::put(context, args),
         Command::Take(args) => change::take(context, args),

@@ -10,7 +10,7 @@ use crate::tune::changes;
 
 /// A column of `sessions`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
-pub enum Column {
+pub(crate) enum Column {
     /// The network namespace, with --all-namespaces
     Namespace,
     /// The session's short name
@@ -54,7 +54,7 @@ pub enum Column {
 }
 
 /// Columns that are shown unless others are named.
-pub const USUAL: [Column; 12] = [
+pub(super) const USUAL: [Column; 12] = [
     Column::Id,
     Column::Local,
     Column::Remote,
@@ -82,7 +82,7 @@ pub(crate) const DROPPED: [Column; 7] = [
 
 impl Column {
     /// Returns the heading of the column.
-    pub fn heading(self) -> &'static str {
+    pub(crate) fn heading(self) -> &'static str {
         match self {
             Column::Namespace => "NAMESPACE",
             Column::Id => "ID",
@@ -113,7 +113,7 @@ impl Column {
     }
 
     /// Compares two sessions: numbers as numbers, addresses as addresses.
-    pub fn compare(self, a: &SessionReport, b: &SessionReport) -> Ordering {
+    pub(crate) fn compare(self, a: &SessionReport, b: &SessionReport) -> Ordering {
         let path = |p: &Option<PathReport>| p.map(|p| (p.local, p.remote));
         match self {
             Column::Namespace => a.namespace.cmp(&b.namespace),
@@ -141,7 +141,7 @@ impl Column {
 }
 
 /// Returns the text of a session in a column.
-pub fn cell(session: &SessionReport, column: Column) -> String {
+pub(crate) fn cell(session: &SessionReport, column: Column) -> String {
     match column {
         Column::Namespace => or_dash(session.namespace.clone()),
         Column::Id => session.id.to_string(),

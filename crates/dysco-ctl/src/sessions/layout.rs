@@ -11,7 +11,7 @@ const LEAST: usize = 4;
 
 /// The shown columns and their widths.
 #[derive(Debug)]
-pub struct Layout {
+pub(super) struct Layout {
     /// Indices of the shown columns among all columns.
     shown: Vec<usize>,
     widths: Vec<usize>,
@@ -22,7 +22,7 @@ pub struct Layout {
 impl Layout {
     /// Returns a layout for columns whose cells are as wide as in these first rows. All columns
     /// stay if the user named them (`named`).
-    pub fn new(
+    pub(super) fn new(
         columns: &[Column],
         rows: &[Vec<String>],
         limit: Option<usize>,
@@ -65,7 +65,7 @@ impl Layout {
 
     /// Returns a line of cells, one for each column. On a terminal the line is cut if it does not
     /// fit. Elsewhere the column becomes wider from this line on.
-    pub fn line(&mut self, cells: &[String]) -> String {
+    pub(super) fn line(&mut self, cells: &[String]) -> String {
         let mut line = String::new();
         for (at, index) in self.shown.iter().enumerate() {
             let cell = cells
@@ -122,7 +122,7 @@ fn plain(text: &str) -> String {
 }
 
 /// Returns a text of at most this number of characters.
-pub fn cut(text: &str, most: usize) -> String {
+pub(crate) fn cut(text: &str, most: usize) -> String {
     match width(text) <= most {
         true => text.to_owned(),
         false => {

@@ -13,7 +13,7 @@ use crate::pages::{PAGE, Pages};
 
 /// Columns and order of a listing.
 #[derive(Debug)]
-pub struct Shape {
+pub(super) struct Shape {
     /// Columns, in the order of output.
     pub columns: Vec<Column>,
     /// True if the user named the columns.
@@ -24,7 +24,7 @@ pub struct Shape {
 
 /// Returns the size of the terminal, in columns and lines, or `None` if the output is no
 /// terminal.
-pub fn screen() -> Option<(usize, usize)> {
+pub(super) fn screen() -> Option<(usize, usize)> {
     let (columns, lines) = match io::stdout().is_terminal() {
         true => terminal::size().ok()?,
         false => return None,
@@ -57,7 +57,7 @@ fn next(pages: &mut Option<Pages<'_>>, shape: &Shape) -> Result<Vec<SessionRepor
 }
 
 /// Prints a table of at most this number of lines. `width` is that of the terminal.
-pub fn table(
+pub(super) fn table(
     out: &mut impl Write,
     pages: Pages<'_>,
     shape: &Shape,
@@ -101,7 +101,7 @@ pub fn table(
 }
 
 /// Prints a JSON array.
-pub fn json(out: &mut impl Write, pages: Pages<'_>, shape: &Shape) -> Result<(), CliError> {
+pub(super) fn json(out: &mut impl Write, pages: Pages<'_>, shape: &Shape) -> Result<(), CliError> {
     let mut pages = Some(pages);
     // The first page is fetched before anything is printed, because an error is no array.
     let mut page = next(&mut pages, shape)?;

@@ -14,8 +14,8 @@ use ratatui::crossterm::cursor::MoveTo;
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{Clear, ClearType};
 
-pub use columns::{Column, cell};
-pub use layout::cut;
+pub(crate) use columns::{Column, cell};
+pub(crate) use layout::cut;
 
 use super::context::Context;
 use super::exit::CliError;
@@ -28,7 +28,7 @@ use listing::{Shape, screen};
 /// Arguments of `sessions`.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true, after_help = FILTER_HELP)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
 
@@ -71,7 +71,7 @@ enum Command {
 }
 
 /// Lists sessions, or shows one.
-pub fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
+pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     if let Some(Command::Show { session }) = args.command {
         return show::run(context, session);
     }

@@ -9,7 +9,7 @@ use crate::exit::CliError;
 use crate::output::{list, or_dash, rendered, seconds, section, table};
 
 /// Shows one session with all its details.
-pub fn run(context: &Context, session: SessionName) -> Result<Exit, CliError> {
+pub(super) fn run(context: &Context, session: SessionName) -> Result<Exit, CliError> {
     let mut client = context.ask(&Request::Session { session })?;
     let Reply::Session(session) = client.reply()? else {
         return Err(CliError::Unexpected);

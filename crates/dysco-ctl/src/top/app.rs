@@ -17,7 +17,7 @@ const PAGE: isize = 20;
 
 /// An input of the program.
 #[derive(Debug)]
-pub enum Input {
+pub(super) enum Input {
     /// A key was pressed.
     Key(KeyEvent),
     /// The host and the sessions that match, at a time since the start.
@@ -34,7 +34,7 @@ pub enum Input {
 
 /// An action of the program.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Effect {
+pub(super) enum Effect {
     /// Ends the program.
     Quit,
     /// Lists the sessions that match this filter, now and from now on.
@@ -47,7 +47,7 @@ pub enum Effect {
 
 /// Meaning of the keys.
 #[derive(PartialEq, Eq, Debug)]
-pub enum Mode {
+pub(super) enum Mode {
     /// The keys act on the list.
     List,
     /// The keys edit a filter; the second text is the error in it.
@@ -60,7 +60,7 @@ pub enum Mode {
 
 /// Order of the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Order {
+pub(super) enum Order {
     /// Goodput of both directions.
     Goodput,
     /// Value of a column of `sessions`.
@@ -80,7 +80,7 @@ const ORDERS: [Order; 7] = [
 
 /// Goodput in bytes a second, which two listings determine.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
-pub struct Goodput {
+pub(super) struct Goodput {
     /// Bytes received a second.
     pub received: f64,
     /// Bytes sent a second.
@@ -95,7 +95,7 @@ impl Goodput {
 
 /// A line of the list.
 #[derive(Debug)]
-pub struct Row {
+pub(super) struct Row {
     /// The session.
     pub session: SessionReport,
     /// Goodput since the previous listing, if that contained the session.
@@ -104,7 +104,7 @@ pub struct Row {
 
 /// Everything that is shown.
 #[derive(Debug)]
-pub struct App {
+pub(super) struct App {
     /// Status of the host, once it has answered.
     pub status: Option<Box<StatusReport>>,
     /// Sessions in the selected order.
@@ -129,7 +129,7 @@ pub struct App {
 
 impl App {
     /// Returns the state before the first input.
-    pub fn new(filter: Filter) -> App {
+    pub(super) fn new(filter: Filter) -> App {
         App {
             status: None,
             rows: Vec::new(),
@@ -146,7 +146,7 @@ impl App {
     }
 
     /// Processes an input.
-    pub fn take(&mut self, input: Input) -> Option<Effect> {
+    pub(super) fn take(&mut self, input: Input) -> Option<Effect> {
         match input {
             Input::Key(key) => return self.key(key),
             Input::Listed(at, status, sessions) => self.listed(at, status, sessions),
@@ -167,7 +167,7 @@ impl App {
     }
 
     /// Returns the line of the selected session.
-    pub fn selected(&self) -> Option<usize> {
+    pub(super) fn selected(&self) -> Option<usize> {
         let id = self.selected?;
         self.rows.iter().position(|row| row.session.id == id)
     }

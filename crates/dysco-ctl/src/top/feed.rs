@@ -24,7 +24,7 @@ const IDLE: u32 = 4;
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Requests the host's status and its sessions once.
-pub fn list(
+pub(super) fn list(
     context: &Context,
     filter: &Filter,
 ) -> Result<(Box<StatusReport>, Vec<SessionReport>), CliError> {
@@ -35,7 +35,7 @@ pub fn list(
 }
 
 /// Starts a thread that lists repeatedly, and at once if the filter changes.
-pub fn listings(
+pub(super) fn listings(
     context: Arc<Context>,
     mut filter: Filter,
     period: Duration,
@@ -63,7 +63,7 @@ pub fn listings(
 }
 
 /// Starts a thread that reports events, and reconnects after a restart of the daemon.
-pub fn events(context: Arc<Context>, inputs: SyncSender<Input>) {
+pub(super) fn events(context: Arc<Context>, inputs: SyncSender<Input>) {
     thread::spawn(move || {
         let tell = || -> Result<(), CliError> {
             let mut client = context.ask(&Request::Monitor)?;
@@ -84,7 +84,7 @@ pub fn events(context: Arc<Context>, inputs: SyncSender<Input>) {
 }
 
 /// Starts a thread that reports keys.
-pub fn keys(inputs: SyncSender<Input>) {
+pub(super) fn keys(inputs: SyncSender<Input>) {
     thread::spawn(move || {
         loop {
             let input = match event::read() {
@@ -102,7 +102,7 @@ pub fn keys(inputs: SyncSender<Input>) {
 }
 
 /// Starts a removal of this host's middlebox from a session, or from all that match.
-pub fn remove(
+pub(super) fn remove(
     context: Arc<Context>,
     session: Option<SessionId>,
     filter: Filter,

@@ -28,7 +28,7 @@ const INPUTS: usize = 1024;
 /// Arguments of `top`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = FILTER_HELP)]
-pub struct Args {
+pub(crate) struct Args {
     /// Only sessions that match, such as port=443: see below
     #[arg(long, default_value = "", hide_default_value = true)]
     filter: Filter,
@@ -39,7 +39,7 @@ pub struct Args {
 }
 
 /// Shows sessions until a key ends the program.
-pub fn run(context: Context, args: Args) -> Result<Exit, CliError> {
+pub(crate) fn run(context: Context, args: Args) -> Result<Exit, CliError> {
     let shown = context.format == Format::Table && io::stdout().is_terminal();
     if !shown || !io::stdin().is_terminal() {
         return Err(CliError::NoTerminal);

@@ -52,7 +52,7 @@ enum Cells {
 }
 
 /// Draws the screen.
-pub fn draw(app: &App, frame: &mut Frame<'_>) {
+pub(super) fn draw(app: &App, frame: &mut Frame<'_>) {
     let areas = Layout::vertical([
         Constraint::Length(2),
         Constraint::Min(3),

@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const WRITE: usize = 64 * 1024;
 
 /// Serves a client until it leaves.
-pub async fn run(
+pub(super) async fn run(
     stream: UnixStream,
     caller: Caller,
     policy: watch::Receiver<Policy>,

@@ -30,7 +30,7 @@ pub(super) struct Adopting {
 impl Adopting {
     /// Begins to enter unknown sessions of this host's sockets: at the start if the configuration
     /// says so, or for a client.
-    pub fn begin(&mut self, plane: &Plane, asker: Option<mpsc::Sender<Reply>>) {
+    pub(super) fn begin(&mut self, plane: &Plane, asker: Option<mpsc::Sender<Reply>>) {
         if asker.is_none() && !plane.config.data_plane.adopt {
             return;
         }
@@ -47,7 +47,7 @@ impl Adopting {
     }
 
     /// Handles the end of an adoption.
-    pub fn end(&mut self, plane: &mut Plane, done: Result<Adoption, AgentError>) {
+    pub(super) fn end(&mut self, plane: &mut Plane, done: Result<Adoption, AgentError>) {
         let took = self.begun.take().map(|at| at.elapsed());
         let replies = std::mem::take(&mut self.replies);
         let reply = match done {

@@ -84,7 +84,7 @@ pub(super) enum Answer {
 
 impl Answer {
     /// Returns the changes that the answer concerns, each once; none if it may concern any.
-    pub fn changes(&self) -> Vec<ChangeId> {
+    pub(super) fn changes(&self) -> Vec<ChangeId> {
         match self {
             Answer::Event(event) => event.change().into_iter().collect(),
             Answer::Measured(all) => all.iter().map(|(change, ..)| *change).collect(),

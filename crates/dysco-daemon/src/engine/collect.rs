@@ -105,21 +105,21 @@ impl Collector {
     }
 
     /// Ends a slot at once, because its session has lost its socket.
-    pub fn abandoned(&mut self, slot: u32, s: &Session) {
+    pub(super) fn abandoned(&mut self, slot: u32, s: &Session) {
         self.ending
             .insert(slot, Ending::new(s, activity(s), Instant::now()));
     }
 
     /// Ends a slot that became the tombstone of one of a session's paths. Packets that are under
     /// way there arrive soon.
-    pub fn left(&mut self, slot: u32, s: &Session) {
+    pub(super) fn left(&mut self, slot: u32, s: &Session) {
         let due = Instant::now() + UNCHANGED;
         self.ending.insert(slot, Ending::new(s, activity(s), due));
     }
 
     /// Ends a tombstone whose session is over elsewhere, as soon as none of its packets can be
     /// under way.
-    pub fn over(&mut self, slot: u32, s: &Session) {
+    pub(super) fn over(&mut self, slot: u32, s: &Session) {
         let now = Instant::now();
         let fresh = Ending::new(s, activity(s), now + UNCHANGED);
         let ending = self.ending.entry(slot).or_insert(fresh);

@@ -41,7 +41,7 @@ impl Core {
     }
 
     /// Returns the machine, once it has all news of this host.
-    pub fn machine(&mut self) -> &mut Machine {
+    pub(super) fn machine(&mut self) -> &mut Machine {
         self.feed_machine();
         &mut self.machine
     }
@@ -49,7 +49,7 @@ impl Core {
     /// Prepares for an input of a change, or of none in particular. Inputs of several changes are
     /// taken together, but the commands of an input are carried out before the next input of the
     /// same change.
-    pub fn admit(&mut self, change: Option<ChangeId>) {
+    pub(super) fn admit(&mut self, change: Option<ChangeId>) {
         let is_first = change.is_some_and(|change| self.round.insert(change));
         if !is_first {
             self.carry_out();
@@ -58,7 +58,7 @@ impl Core {
     }
 
     /// Carries out all commands.
-    pub fn carry_out(&mut self) {
+    pub(super) fn carry_out(&mut self) {
         self.round.clear();
         self.feed_machine();
         self.write_ahead();
@@ -84,7 +84,7 @@ impl Core {
     }
 
     /// Carries out all commands, then sends the messages, until there are none.
-    pub fn act(&mut self) {
+    pub(super) fn act(&mut self) {
         loop {
             self.carry_out();
             let Some((to, message)) = self.machine().poll_transmit() else {

@@ -66,7 +66,7 @@ impl Returns {
         self.strays.insert(slot, (s.created_ns, s.new_in));
     }
 
-    pub fn forget(&mut self, slot: u32) {
+    pub(super) fn forget(&mut self, slot: u32) {
         self.stuck.remove(&slot);
         self.strays.remove(&slot);
     }

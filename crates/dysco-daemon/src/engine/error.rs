@@ -16,7 +16,7 @@ use crate::metrics::MetricsError;
 
 /// Error of the engine.
 #[derive(Debug, thiserror::Error)]
-pub enum EngineError {
+pub(crate) enum EngineError {
     /// Error of the configuration.
     Config(#[from] ConfigError),
     /// Error of this host's keys.
@@ -67,7 +67,7 @@ pub enum EngineError {
 
 impl EngineError {
     /// Returns a function that adds the operation to an error of the system.
-    pub fn system(what: &'static str) -> impl FnOnce(io::Error) -> EngineError {
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> EngineError {
         move |source| EngineError::System { what, source }
     }
 }

@@ -59,7 +59,7 @@ impl Faults {
     }
 
     /// Returns true if a fault of this name is requested, whether or not it has happened.
-    pub fn names(&self, name: &str) -> bool {
+    pub(super) fn names(&self, name: &str) -> bool {
         self.now().faults.iter().any(|f| f.name == name)
     }
 
@@ -74,12 +74,12 @@ impl Faults {
 
     /// To be called before a command or message of this name. Returns false if the command or
     /// message has to be lost.
-    pub fn pass(&self, name: &str) -> bool {
+    pub(super) fn pass(&self, name: &str) -> bool {
         self.now().pass(name)
     }
 
     /// Returns bits for the translation of a new path.
-    pub fn spoilt(&self) -> u32 {
+    pub(super) fn spoilt(&self) -> u32 {
         match self.spoils("Sack") {
             true => translation::LEAVE_SACK,
             false => 0,

@@ -19,7 +19,7 @@ pub(super) struct Gauges {
 }
 
 impl Gauges {
-    pub fn new(credentials: &Credentials) -> Gauges {
+    pub(super) fn new(credentials: &Credentials) -> Gauges {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         Gauges {
             started: since_1970.map_or(0.0, |time| time.as_secs_f64()),
@@ -29,12 +29,12 @@ impl Gauges {
     }
 
     /// Records the certificates that the daemon uses from now on.
-    pub fn renew(&mut self, credentials: &Credentials) {
+    pub(super) fn renew(&mut self, credentials: &Credentials) {
         self.certificates = certificates(credentials);
     }
 
     /// Records the count of the sessions of a part of the table.
-    pub fn counted(&mut self, part: u32, sessions: SessionGauges) {
+    pub(super) fn counted(&mut self, part: u32, sessions: SessionGauges) {
         let part = part as usize;
         if self.parts.len() <= part {
             self.parts.resize(part + 1, SessionGauges::default());

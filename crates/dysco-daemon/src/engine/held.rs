@@ -130,7 +130,7 @@ impl Held {
 
     /// Returns the end of its sessions at which this host stands. For a pair that the host relays,
     /// these are the far ends.
-    pub fn anchor(&self) -> Anchor {
+    pub(super) fn anchor(&self) -> Anchor {
         match self.other {
             None => Anchor::Local,
             Some(_) => Anchor::Remote,
@@ -138,7 +138,7 @@ impl Held {
     }
 
     /// Returns the held slots, each with the start time of its session.
-    pub fn slots(&self) -> impl Iterator<Item = (u32, u64)> {
+    pub(super) fn slots(&self) -> impl Iterator<Item = (u32, u64)> {
         self.slot.into_iter().chain(self.other)
     }
 }

@@ -80,7 +80,7 @@ impl Content for Events {
 
 impl History {
     /// Reads the file of a former process. Keeps the histories of `sessions` sessions at most.
-    pub fn open(path: &Path, sessions: usize) -> History {
+    pub(super) fn open(path: &Path, sessions: usize) -> History {
         let file = LineFile::open(path, Events::default(), LOSS);
         History {
             sessions,
@@ -90,25 +90,30 @@ impl History {
     }
 
     /// Forgets all sessions but these, and rewrites the file.
-    pub fn retain(&mut self, lives: impl Fn(SessionId) -> bool) {
+    pub(super) fn retain(&mut self, lives: impl Fn(SessionId) -> bool) {
         self.file
             .edit(|events| events.0.retain(|session, _| lives(*session)));
     }
 
     /// Adds an event, caused by a change of this id.
-    pub fn add(&mut self, session: SessionId, what: &str, change_id: Option<String>) {
+    pub(super) fn add(&mut self, session: SessionId, what: &str, change_id: Option<String>) {
         self.push(session, what.to_owned(), None, change_id);
     }
 
     /// Adds that another path was taken, by a change of this id.
-    pub fn changed(&mut self, session: SessionId, change: WayChange, change_id: Option<String>) {
+    pub(super) fn changed(
+        &mut self,
+        session: SessionId,
+        change: WayChange,
+        change_id: Option<String>,
+    ) {
         let what = format!("{} to {}", change.from, change.to);
         self.push(session, what, Some(change), change_id);
         self.changed = true;
     }
 
     /// Writes the paths that were taken since the last call.
-    pub fn write(&mut self) {
+    pub(super) fn write(&mut self) {
         if std::mem::take(&mut self.changed) {
             self.file.flush();
         }
@@ -136,17 +141,17 @@ impl History {
     }
 
     /// Records that a session has another name.
-    pub fn rename(&mut self, session: SessionId, now: SessionId) {
+    pub(super) fn rename(&mut self, session: SessionId, now: SessionId) {
         self.file.add(Line::Renamed(session, now));
     }
 
     /// Forgets a session that is gone.
-    pub fn forget(&mut self, session: SessionId) {
+    pub(super) fn forget(&mut self, session: SessionId) {
         self.file.content_mut().0.remove(&session);
     }
 
     /// Returns the history of a session, oldest entry first.
-    pub fn of(&self, session: SessionId) -> Vec<HistoryEntry> {
+    pub(super) fn of(&self, session: SessionId) -> Vec<HistoryEntry> {
         let now = boot_time();
         let entries = self.file.content().0.get(&session);
         let entries = entries.into_iter().flatten();
@@ -162,7 +167,7 @@ impl History {
     }
 
     /// Writes lines that wait. To be called from time to time.
-    pub fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         self.file.flush();
     }
 }

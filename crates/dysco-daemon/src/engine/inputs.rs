@@ -92,7 +92,7 @@ pub(super) enum Input<'a> {
 }
 
 impl Inputs {
-    pub fn new(from: Sources) -> Inputs {
+    pub(super) fn new(from: Sources) -> Inputs {
         Inputs {
             from,
             sweep: every(SWEEP / SWEEP_PARTS),
@@ -103,7 +103,7 @@ impl Inputs {
     }
 
     /// Waits for the next input. If several are there, the first of this order comes first.
-    pub async fn next(&mut self, wants: Wants) -> Result<Input<'_>, EngineError> {
+    pub(super) async fn next(&mut self, wants: Wants) -> Result<Input<'_>, EngineError> {
         let Inputs {
             from,
             sweep,
@@ -143,7 +143,7 @@ impl Inputs {
 
 impl Inputs {
     /// Returns an input that waits already, if there is one of those that come in numbers.
-    pub fn waiting(&mut self) -> Option<Input<'_>> {
+    pub(super) fn waiting(&mut self) -> Option<Input<'_>> {
         let Inputs { from, happened, .. } = self;
         if let Ok(answer) = from.answers.try_recv() {
             return Some(Input::Answer(answer));
@@ -168,7 +168,7 @@ impl Input<'_> {
     }
 
     /// Returns the changes that the input concerns, each once; none if it may concern any.
-    pub fn changes(&self) -> Vec<ChangeId> {
+    pub(super) fn changes(&self) -> Vec<ChangeId> {
         match self {
             Input::Answer(answer) => answer.changes(),
             Input::Message(heard) => {

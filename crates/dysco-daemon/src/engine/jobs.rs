@@ -52,12 +52,12 @@ impl ProxyLeft {
 
 impl Jobs {
     /// Adds a measurement.
-    pub fn measure(&mut self, change: ChangeId, pair: Pair) {
+    pub(super) fn measure(&mut self, change: ChangeId, pair: Pair) {
         self.measures.push((change, pair));
     }
 
     /// Adds the closing of a pair's sockets.
-    pub fn close(&mut self, change: ChangeId, pair: Pair, opened: Subsession) {
+    pub(super) fn close(&mut self, change: ChangeId, pair: Pair, opened: Subsession) {
         self.closes.push(Close {
             change,
             pair,

@@ -43,7 +43,7 @@ struct Live {
 impl Journal {
     /// Reads the file, or begins it. Its last frame may be incomplete: nobody has acted on that
     /// one. Any other damage is an error, since the data that a change needs would be lost.
-    pub fn open(path: &Path) -> io::Result<Journal> {
+    pub(super) fn open(path: &Path) -> io::Result<Journal> {
         let mut file = OpenOptions::new()
             .read(true)
             .append(true)
@@ -78,24 +78,24 @@ impl Journal {
     }
 
     /// Returns the path of the file.
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the records of changes that were not over when the file was read.
-    pub fn records(&self) -> Vec<Vec<u8>> {
+    pub(super) fn records(&self) -> Vec<Vec<u8>> {
         self.live.values().map(|live| live.record.clone()).collect()
     }
 
     /// Returns the time at which a change was first written, in nanoseconds of CLOCK_BOOTTIME.
-    pub fn begun(&self, change: ChangeId) -> Option<u64> {
+    pub(super) fn begun(&self, change: ChangeId) -> Option<u64> {
         self.live.get(&change).map(|live| live.begun)
     }
 
     /// Writes changes' records in place of the previous ones, by one append. If it fails, all
     /// previous records stay. A record that is there already is not written again. `now` is the time
     /// of the write.
-    pub fn write<'a>(
+    pub(super) fn write<'a>(
         &mut self,
         records: impl IntoIterator<Item = (ChangeId, &'a [u8])>,
         now: u64,
@@ -126,14 +126,14 @@ impl Journal {
     }
 
     /// Records that the change is over. The file says so after the next write or flush.
-    pub fn erase(&mut self, change: ChangeId) {
+    pub(super) fn erase(&mut self, change: ChangeId) {
         if self.live.remove(&change).is_some() {
             self.over.extend(frame(change, &[], &[]));
         }
     }
 
     /// Writes which changes are over.
-    pub fn flush(&mut self) -> io::Result<()> {
+    pub(super) fn flush(&mut self) -> io::Result<()> {
         if self.over.is_empty() {
             return Ok(());
         }

@@ -42,7 +42,7 @@ pub(super) struct LineFile<C> {
 
 impl<C: Content> LineFile<C> {
     /// Reads the lines that a former process has written. The last one may be incomplete.
-    pub fn open(path: &Path, mut content: C, loss: &'static str) -> LineFile<C> {
+    pub(super) fn open(path: &Path, mut content: C, loss: &'static str) -> LineFile<C> {
         let text = fs::read(path).unwrap_or_default();
         let lines = text.split(|b| *b == b'\n');
         let lines = lines.filter_map(|line| serde_json::from_slice(line).ok());
@@ -59,7 +59,7 @@ impl<C: Content> LineFile<C> {
         }
     }
 
-    pub fn content(&self) -> &C {
+    pub(super) fn content(&self) -> &C {
         &self.content
     }
 
@@ -69,7 +69,7 @@ impl<C: Content> LineFile<C> {
     }
 
     /// Applies a line and appends it. It waits for others or for a flush.
-    pub fn add(&mut self, line: C::Line) {
+    pub(super) fn add(&mut self, line: C::Line) {
         append(&mut self.waiting, &line);
         self.content.apply(line);
         if self.waiting.len() > BUFFERED {
@@ -78,14 +78,14 @@ impl<C: Content> LineFile<C> {
     }
 
     /// Changes the content, and rewrites the file.
-    pub fn edit(&mut self, change: impl FnOnce(&mut C)) {
+    pub(super) fn edit(&mut self, change: impl FnOnce(&mut C)) {
         change(&mut self.content);
         self.rewrite();
     }
 
     /// Writes the lines that wait, and rewrites the file if most of it is obsolete. To be called
     /// from time to time.
-    pub fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         self.write();
         if self.length > LONG && self.length > 4 * self.anew {
             self.rewrite();

@@ -11,7 +11,7 @@ const SLACK: u32 = 2_000;
 
 /// Completes the measurement `claimed` by what the kernel has confirmed. Its facts about both
 /// sessions were taken after that.
-pub fn complete(claimed: Measurement, m: &Measured) -> Result<Measurement, Reason> {
+pub(super) fn complete(claimed: Measurement, m: &Measured) -> Result<Measurement, Reason> {
     windows_suffice(&claimed, &[m.sending_a, m.sending_b])?;
     let [clock_a, clock_b] = clocks(&claimed, m);
     Ok(Measurement {
@@ -33,7 +33,7 @@ pub(crate) fn windows_suffice(claimed: &Measurement, sending: &[Sending; 2]) -> 
 
 /// Returns true if something on this host shifts the clocks of the sockets on their way to the
 /// wire.
-pub fn is_shifted(claimed: &Measurement, m: &Measured) -> bool {
+pub(super) fn is_shifted(claimed: &Measurement, m: &Measured) -> bool {
     clocks(claimed, m) != [m.clock_a, m.clock_b]
 }
 

@@ -83,14 +83,14 @@ use chain_requests::ChainRequests;
 use chain_updates::ChainUpdates;
 use chains::Chains;
 use dsr::Returns;
-pub use error::EngineError;
+pub(crate) use error::EngineError;
 use held::{Held, ProxyChanges};
 use host::ThisHost;
 use inputs::{Input, Inputs, Wants};
 use plane::Plane;
 use ports::Ports;
 use removal::Removals;
-pub use services::check_policy;
+pub(crate) use services::check_policy;
 use sockets::Sockets;
 use start::start;
 
@@ -119,7 +119,7 @@ struct Engine {
 /// Runs the daemon until a signal stops it. Sessions go on without it.
 ///
 /// The configuration is read again from `source`.
-pub async fn run(config: Config, source: Source) -> Result<(), EngineError> {
+pub(crate) async fn run(config: Config, source: Source) -> Result<(), EngineError> {
     let mut terminate =
         signal(SignalKind::terminate()).map_err(EngineError::system("wait for SIGTERM"))?;
     let mut interrupt =

@@ -18,18 +18,18 @@ pub(super) struct Monitors {
 
 impl Monitors {
     /// Returns true if nobody watches.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.clients.is_empty()
     }
 
     /// Adds a client that wants to receive events.
-    pub fn add(&mut self, agent: &Agent, by: mpsc::Sender<Reply>) {
+    pub(super) fn add(&mut self, agent: &Agent, by: mpsc::Sender<Reply>) {
         self.clients.push(by);
         self.watch_openings(agent);
     }
 
     /// Removes those that have left.
-    pub fn sweep(&mut self, agent: &Agent) {
+    pub(super) fn sweep(&mut self, agent: &Agent) {
         let before = self.clients.len();
         self.clients.retain(|monitor| !monitor.is_closed());
         if self.clients.len() < before {
@@ -62,7 +62,7 @@ impl Monitors {
     }
 
     /// Sets whether the policy has to know of sessions that open.
-    pub fn set_policy(&mut self, agent: &Agent, knows: bool) {
+    pub(super) fn set_policy(&mut self, agent: &Agent, knows: bool) {
         self.policy = knows;
         self.watch_openings(agent);
     }

@@ -12,12 +12,12 @@ const NAMES: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();
 pub(super) struct Names(LruCache<SessionId, SessionId>);
 
 impl Names {
-    pub fn new() -> Names {
+    pub(super) fn new() -> Names {
         Names(LruCache::new(NAMES))
     }
 
     /// Returns the present name of a session.
-    pub fn now(&self, name: SessionId) -> SessionId {
+    pub(super) fn now(&self, name: SessionId) -> SessionId {
         let mut now = name;
         for _ in 0..NAMES.get() {
             match self.0.peek(&now) {
@@ -29,7 +29,7 @@ impl Names {
     }
 
     /// Records the present name of a session.
-    pub fn rename(&mut self, from: SessionId, to: SessionId) {
+    pub(super) fn rename(&mut self, from: SessionId, to: SessionId) {
         // The name may be left from an earlier use of the slot.
         self.0.pop(&to);
         if from != to {

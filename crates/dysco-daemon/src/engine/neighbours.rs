@@ -40,7 +40,7 @@ pub(super) struct Neighbours {
 
 impl Neighbours {
     /// Returns the knowledge about this neighbour.
-    pub fn know(&self, peer: IpAddr) -> Known {
+    pub(super) fn know(&self, peer: IpAddr) -> Known {
         match self.known.get(&peer) {
             Some((Known::Nobody(_), at)) if at.elapsed() > REMEMBER => Known::Nothing,
             Some((known, _)) => known.clone(),
@@ -58,7 +58,7 @@ impl Neighbours {
     }
 
     /// Records that the neighbour is connected.
-    pub fn is_there(&mut self, peer: IpAddr) {
+    pub(super) fn is_there(&mut self, peer: IpAddr) {
         self.keep(peer, Known::Agent);
     }
 

@@ -37,7 +37,7 @@ pub(super) struct OnLink {
 
 impl OnLink {
     /// Records the proxy that a session of the table needs.
-    pub fn see(&mut self, s: &Session) {
+    pub(super) fn see(&mut self, s: &Session) {
         let Some(route) = s.view().taken_route() else {
             return;
         };

@@ -20,7 +20,7 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Begins to measure. `s` has the session's numbers of this moment.
-    pub fn new(s: &Session) -> Pace {
+    pub(super) fn new(s: &Session) -> Pace {
         Pace {
             since: Instant::now(),
             sent: s.snd_max,
@@ -29,7 +29,7 @@ impl Pace {
     }
 
     /// Returns the time since the measurement began.
-    pub fn elapsed(&self) -> Duration {
+    pub(super) fn elapsed(&self) -> Duration {
         self.since.elapsed()
     }
 

@@ -48,7 +48,7 @@ pub(super) struct Pace(Arc<Mutex<Pacer>>);
 
 impl Pace {
     /// Creates the limit of a request of which nothing has begun.
-    pub fn new(rate: ChangeRate) -> Pace {
+    pub(super) fn new(rate: ChangeRate) -> Pace {
         Pace(Arc::new(Mutex::new(Pacer::new(rate))))
     }
 
@@ -72,17 +72,17 @@ impl<B, T> Default for Paced<B, T> {
 
 impl<B: Ord, T> Paced<B, T> {
     /// Limits the rate of a batch from now on.
-    pub fn limit(&mut self, batch: B, pace: Pace) {
+    pub(super) fn limit(&mut self, batch: B, pace: Pace) {
         self.0.insert(batch, (pace, VecDeque::new()));
     }
 
     /// Forgets a batch that has ended.
-    pub fn forget(&mut self, batch: B) {
+    pub(super) fn forget(&mut self, batch: B) {
         self.0.remove(&batch);
     }
 
     /// Queues a session of a batch. Returns it if the batch has no limit.
-    pub fn push(&mut self, batch: B, session: T) -> Result<(), T> {
+    pub(super) fn push(&mut self, batch: B, session: T) -> Result<(), T> {
         match self.0.get_mut(&batch) {
             Some((_, waiting)) => {
                 waiting.push_back(session);
@@ -93,14 +93,14 @@ impl<B: Ord, T> Paced<B, T> {
     }
 
     /// Returns the session whose turn is first, and the time of its turn; `None` for at once.
-    pub fn first(&self) -> Option<(&T, Option<Instant>)> {
+    pub(super) fn first(&self) -> Option<(&T, Option<Instant>)> {
         let waiting = self.0.values();
         let waiting = waiting.filter_map(|(pace, queue)| Some((queue.front()?, pace.next())));
         waiting.min_by_key(|(_, at)| *at)
     }
 
     /// Removes and returns the session whose turn is first, if that has come: it begins now.
-    pub fn pop(&mut self, now: Instant) -> Option<T> {
+    pub(super) fn pop(&mut self, now: Instant) -> Option<T> {
         let waiting = self.0.values_mut().filter(|(_, queue)| !queue.is_empty());
         let (pace, queue) = waiting.min_by_key(|(pace, _)| pace.next())?;
         if pace.next().is_some_and(|at| at > now) {
@@ -111,12 +111,12 @@ impl<B: Ord, T> Paced<B, T> {
     }
 
     /// Forgets the batches of which no session waits.
-    pub fn forget_empty(&mut self) {
+    pub(super) fn forget_empty(&mut self) {
         self.0.retain(|_, (_, queue)| !queue.is_empty());
     }
 
     /// Removes and returns the sessions that match.
-    pub fn take(&mut self, like: impl Fn(&T) -> bool) -> Vec<T> {
+    pub(super) fn take(&mut self, like: impl Fn(&T) -> bool) -> Vec<T> {
         let mut taken = Vec::new();
         for (_, queue) in self.0.values_mut() {
             let all = std::mem::take(queue).into_iter();
@@ -128,7 +128,7 @@ impl<B: Ord, T> Paced<B, T> {
     }
 
     /// Returns the number of sessions that wait.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.0.values().map(|(_, queue)| queue.len()).sum()
     }
 }

@@ -27,13 +27,13 @@ pub(super) struct Pages {
 
 impl Pages {
     /// Returns the queue, and the receiver from which the engine takes listings.
-    pub fn new() -> (Pages, mpsc::UnboundedReceiver<Begun>) {
+    pub(super) fn new() -> (Pages, mpsc::UnboundedReceiver<Begun>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (Pages { sender }, receiver)
     }
 
     /// Begins a listing.
-    pub fn begin(&self, listing: Listing, replies: mpsc::Sender<Reply>) {
+    pub(super) fn begin(&self, listing: Listing, replies: mpsc::Sender<Reply>) {
         let next = listing.after.map_or(0, |id| id.slot().saturating_add(1));
         self.go_on(Begun {
             listing,
@@ -71,7 +71,7 @@ impl Begun {
 
 impl Pages {
     /// Lists the next sessions, as many as fit into a turn.
-    pub fn list(&self, plane: &Plane, mut begun: Begun) {
+    pub(super) fn list(&self, plane: &Plane, mut begun: Begun) {
         let boot = clock::boot_time();
         let slots = begun.next..begun.next.saturating_add(SLOTS).min(plane.agent.capacity());
         let mut wants = begun.listing.limit != Some(0);

@@ -81,7 +81,7 @@ impl Plane {
     }
 
     /// Returns the time since this process began.
-    pub fn now(&self) -> Duration {
+    pub(super) fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
@@ -129,7 +129,7 @@ impl Plane {
     }
 
     /// Sends a message of the machine.
-    pub fn send(&self, to: IpAddr, message: &Message) {
+    pub(super) fn send(&self, to: IpAddr, message: &Message) {
         match message.encode() {
             Ok(bytes) => self.control.send(to, bytes),
             Err(error) => {

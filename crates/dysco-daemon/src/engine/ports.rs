@@ -55,7 +55,7 @@ struct Port {
 
 impl Ports {
     /// Makes an empty table. Half of the files that this process may open are for ports.
-    pub fn new() -> Ports {
+    pub(super) fn new() -> Ports {
         use nix::sys::resource::{Resource, getrlimit};
         let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(files, _)| files);
         Ports {
@@ -68,7 +68,7 @@ impl Ports {
     }
 
     /// Returns the number of held ports, and of those that could not be held at the last attempt.
-    pub fn counts(&self) -> metrics::Ports {
+    pub(super) fn counts(&self) -> metrics::Ports {
         metrics::Ports {
             held: self.held.len() as u64,
             not_held: self.not_held,
@@ -76,12 +76,12 @@ impl Ports {
     }
 
     /// Returns the held five-tuples, which no session's socket has.
-    pub fn connections(&self) -> impl Iterator<Item = &FlowKey> {
+    pub(super) fn connections(&self) -> impl Iterator<Item = &FlowKey> {
         self.held.values().map(|port| &port.connection)
     }
 
     /// Records that the session of a slot goes on without this host from now on.
-    pub fn leaves(&mut self, slot: u32) {
+    pub(super) fn leaves(&mut self, slot: u32) {
         if let Some(port) = self.held.get_mut(&slot) {
             port.lived = Instant::now();
         }
@@ -91,7 +91,7 @@ impl Ports {
         self.held.len() < self.most
     }
 
-    pub fn release(&mut self, slot: u32) {
+    pub(super) fn release(&mut self, slot: u32) {
         self.held.remove(&slot);
     }
 

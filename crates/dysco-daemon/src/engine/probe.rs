@@ -72,7 +72,7 @@ pub(super) struct Seen {
 
 impl Seen {
     /// Records a packet that opens the path.
-    pub fn take(&mut self, arrival: &Arrival, v6: bool) {
+    pub(super) fn take(&mut self, arrival: &Arrival, v6: bool) {
         let header = &arrival.header.0;
         if arrival.header.segment(arrival.len).has(SYN) {
             self.syn = Said::of(header, v6).or(self.syn);
@@ -88,7 +88,7 @@ impl Seen {
     }
 
     /// Returns the effects in both directions, once they are known.
-    pub fn changes(&self) -> Option<[Change; 2]> {
+    pub(super) fn changes(&self) -> Option<[Change; 2]> {
         Some([self.going?, self.coming?])
     }
 }

@@ -113,7 +113,7 @@ pub(super) struct Repeated(JoinHandle<()>);
 impl Repeated {
     /// Sends the packets now, and again after each of `waits` but the last, after which they are
     /// given up.
-    pub fn send(
+    pub(super) fn send(
         packets: Vec<Vec<u8>>,
         to: SocketAddr,
         waits: &'static [Duration],

@@ -35,7 +35,7 @@ pub(super) struct Reload {
 }
 
 impl Reload {
-    pub fn new(source: Source, credentials: Credentials) -> Reload {
+    pub(super) fn new(source: Source, credentials: Credentials) -> Reload {
         Reload {
             source,
             credentials,
@@ -46,7 +46,7 @@ impl Reload {
     }
 
     /// Returns how long the certificates in use are valid.
-    pub fn keys(&self) -> KeysReport {
+    pub(super) fn keys(&self) -> KeysReport {
         let [authority_days, certificate_days] = self.credentials.days_left();
         KeysReport {
             authority_days,
@@ -77,7 +77,12 @@ fn failure(code: FailureCode, cause: impl Into<Cause>) -> Failure {
 
 impl Reload {
     /// Reads everything again, beside the engine's own work.
-    pub fn begin(&mut self, answers: &mpsc::UnboundedSender<Answer>, dry_run: bool, asker: Asker) {
+    pub(super) fn begin(
+        &mut self,
+        answers: &mpsc::UnboundedSender<Answer>,
+        dry_run: bool,
+        asker: Asker,
+    ) {
         if self.reading {
             match asker {
                 None => self.again = true,

@@ -41,7 +41,7 @@ impl Sockets {
     }
 
     /// Returns true if this session had a socket at the last look.
-    pub fn listed(&self, slot: u32, created_ns: u64) -> bool {
+    pub(super) fn listed(&self, slot: u32, created_ns: u64) -> bool {
         let session = (slot, created_ns);
         self.seen.contains(&session) && !self.missing.contains(&session)
     }

@@ -31,7 +31,7 @@ pub(super) struct StateDir {
 
 impl StateDir {
     /// Opens the directory, for root alone.
-    pub fn open(dir: &Path) -> Result<StateDir, EngineError> {
+    pub(super) fn open(dir: &Path) -> Result<StateDir, EngineError> {
         private::make_dir(dir).map_err(|source| EngineError::StateDir {
             path: dir.to_owned(),
             source,
@@ -50,14 +50,14 @@ impl StateDir {
     }
 
     /// Writes a change's record, which outlives this process.
-    pub fn write(&mut self, change: ChangeId, record: &[u8]) -> io::Result<()> {
+    pub(super) fn write(&mut self, change: ChangeId, record: &[u8]) -> io::Result<()> {
         let now = boot_time().as_nanos() as u64;
         self.journal.write([(change, record)], now)
     }
 
     /// Writes records together, ahead of the commands to write them. A failure is reported by the
     /// command.
-    pub fn write_ahead<'a>(&mut self, records: impl Iterator<Item = (ChangeId, &'a [u8])>) {
+    pub(super) fn write_ahead<'a>(&mut self, records: impl Iterator<Item = (ChangeId, &'a [u8])>) {
         let now = boot_time().as_nanos() as u64;
         if let Err(error) = self.journal.write(records, now) {
             tracing::debug!(%error, "records are written one by one");
@@ -65,7 +65,7 @@ impl StateDir {
     }
 
     /// Writes which changes are over.
-    pub fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         let failed = self.journal.flush().err();
         if let Some(error) = failed.as_ref().filter(|_| !self.flush_failed) {
             let path = self.journal.path().display();
@@ -76,7 +76,7 @@ impl StateDir {
 
     /// Returns the time since which this host has a record of a change, in nanoseconds of the clock
     /// with which the programs stamp sessions.
-    pub fn begun(&self, change: ChangeId) -> Option<u64> {
+    pub(super) fn begun(&self, change: ChangeId) -> Option<u64> {
         let over = || self.over.get(&change).copied();
         self.journal.begun(change).or_else(over)
     }
@@ -87,14 +87,14 @@ impl StateDir {
     }
 
     /// Removes a change's record. The file says so after the next flush.
-    pub fn erase(&mut self, change: ChangeId) {
+    pub(super) fn erase(&mut self, change: ChangeId) {
         let begun = self.journal.begun(change);
         self.over.extend(begun.map(|begun| (change, begun)));
         self.journal.erase(change);
     }
 
     /// Returns the records of a former process, and their path.
-    pub fn records(&self) -> (PathBuf, Vec<Vec<u8>>) {
+    pub(super) fn records(&self) -> (PathBuf, Vec<Vec<u8>>) {
         (self.journal.path().to_owned(), self.journal.records())
     }
 
@@ -110,7 +110,7 @@ impl StateDir {
     }
 
     /// Returns the interface of a route that was looked up a moment ago.
-    pub fn route(&self, from: IpAddr, to: IpAddr) -> Option<u32> {
+    pub(super) fn route(&self, from: IpAddr, to: IpAddr) -> Option<u32> {
         let (ifindex, at) = self.routes.get(&(from, to))?;
         (at.elapsed() < ROUTE_AGE).then_some(*ifindex)
     }

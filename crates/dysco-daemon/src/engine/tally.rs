@@ -38,7 +38,7 @@ impl Default for Tally {
 impl Tally {
     /// Counts the end of a requested change of one session. The name of the reason is not known if
     /// another host has given it.
-    pub fn reported(&mut self, kind: ChangeKind, outcome: Outcome, why: Option<&Reason>) {
+    pub(super) fn reported(&mut self, kind: ChangeKind, outcome: Outcome, why: Option<&Reason>) {
         // The end of a pending change is counted when it arrives.
         let Some(end) = End::of(outcome) else {
             return;
@@ -51,7 +51,7 @@ impl Tally {
 
     /// Records how long a requested and completed change took until its switch and until its end,
     /// in microseconds.
-    pub fn took(&self, kind: ChangeKind, to_switch: Option<u64>, to_end: Option<u64>) {
+    pub(super) fn took(&self, kind: ChangeKind, to_switch: Option<u64>, to_end: Option<u64>) {
         let times = [
             (&self.counts.to_switch, to_switch),
             (&self.counts.to_end, to_end),
@@ -95,7 +95,7 @@ impl Tally {
     }
 
     /// Records that the host that opened a session is asked for another chain.
-    pub fn asks(&mut self, session: Subsession) {
+    pub(super) fn asks(&mut self, session: Subsession) {
         self.asking.insert(session);
     }
 
@@ -105,7 +105,7 @@ impl Tally {
     }
 
     /// Returns the counts, for metrics.
-    pub fn counts(&self) -> Ended {
+    pub(super) fn counts(&self) -> Ended {
         self.counts.clone()
     }
 }

@@ -6,7 +6,7 @@ use dysco_explain::{Explain, Explanation, display_explained};
 
 /// A step that failed.
 #[derive(Debug, thiserror::Error)]
-pub struct Failed {
+pub(crate) struct Failed {
     /// The step.
     what: &'static str,
     /// The error.

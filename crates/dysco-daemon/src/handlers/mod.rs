@@ -15,15 +15,15 @@ use std::sync::Arc;
 
 use dysco_runner::protocol::{Client, listen};
 
-pub use error::Failed;
-pub use place::Place;
-pub use process::{Process, run};
-pub use sockets::{Sockets, Wanted};
+pub(crate) use error::Failed;
+pub(crate) use place::Place;
+pub(crate) use process::{Process, run};
+pub(crate) use sockets::{Sockets, Wanted};
 
 /// The one whose services a handler runs. Each has a handler of its own, so that what one user's
 /// services do, or fail to do, touches no session of another.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub enum Owner {
+pub(crate) enum Owner {
     /// The administrator: rules, requests, other hosts, and programs of root. The handler runs as
     /// nobody.
     #[default]
@@ -34,7 +34,7 @@ pub enum Owner {
 
 impl Owner {
     /// Returns the owner of what a user runs.
-    pub const fn of(uid: u32) -> Owner {
+    pub(crate) const fn of(uid: u32) -> Owner {
         match uid {
             0 => Owner::System,
             _ => Owner::User(uid),
@@ -42,7 +42,7 @@ impl Owner {
     }
 
     /// Returns the user of the handler.
-    pub const fn uid(self) -> u32 {
+    pub(crate) const fn uid(self) -> u32 {
         match self {
             Owner::System => process::NOBODY,
             Owner::User(uid) => uid,
@@ -51,7 +51,7 @@ impl Owner {
 }
 
 /// A handler that has just been started.
-pub struct Started {
+pub(crate) struct Started {
     /// Its namespace.
     pub place: Arc<Place>,
     /// Its process.
@@ -64,7 +64,7 @@ pub struct Started {
 ///
 /// # Errors
 /// If a step fails. Nothing is left then.
-pub async fn start(folder: &Path, owner: Owner) -> Result<Started, Failed> {
+pub(crate) async fn start(folder: &Path, owner: Owner) -> Result<Started, Failed> {
     let place = Arc::new(Place::make(owner).await?);
     start_in(place, folder).await
 }
@@ -73,7 +73,7 @@ pub async fn start(folder: &Path, owner: Owner) -> Result<Started, Failed> {
 ///
 /// # Errors
 /// If a step fails.
-pub async fn start_in(place: Arc<Place>, folder: &Path) -> Result<Started, Failed> {
+pub(crate) async fn start_in(place: Arc<Place>, folder: &Path) -> Result<Started, Failed> {
     let (client, control) = Client::pair().map_err(Failed::of("make a connection"))?;
     let path = file(folder, &place.link, SOCKET);
     // Left by a handler that has ended, whose link is gone.
@@ -108,7 +108,7 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
 }
 
 /// Finds the handlers that an earlier `dyscod` started, and that still run.
-pub fn find(folder: &Path) -> Vec<Started> {
+pub(crate) fn find(folder: &Path) -> Vec<Started> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
     };
@@ -129,7 +129,7 @@ pub fn find(folder: &Path) -> Vec<Started> {
 }
 
 /// Removes the files about a handler that has ended: nobody can connect to it any more.
-pub fn forget(folder: &Path, link: &str) {
+pub(crate) fn forget(folder: &Path, link: &str) {
     for ending in [SOCKET, PID, USER] {
         if let Err(error) = gone(fs::remove_file(file(folder, link, ending))) {
             tracing::warn!(link, %error, "cannot remove a file about a handler");

@@ -34,7 +34,7 @@ const MTU: u32 = 65_535;
 const OWN: u32 = 100;
 
 /// A namespace with its link and its thread.
-pub struct Place {
+pub(crate) struct Place {
     /// This host's end of the link.
     pub link: String,
     /// Index of that end.
@@ -60,7 +60,7 @@ impl Place {
     ///
     /// # Errors
     /// If the kernel refuses a step.
-    pub async fn make(owner: Owner) -> Result<Place, Failed> {
+    pub(crate) async fn make(owner: Owner) -> Result<Place, Failed> {
         let (work, work_in) = mpsc::channel();
         let (ready, made) = oneshot::channel();
         let spawned = thread::Builder::new()
@@ -87,7 +87,7 @@ impl Place {
     ///
     /// # Errors
     /// If the handler or its link is gone.
-    pub fn enter(link: &str, pid: u32, owner: Owner) -> Result<Place, Failed> {
+    pub(crate) fn enter(link: &str, pid: u32, owner: Owner) -> Result<Place, Failed> {
         let index = if_nametoindex(link).map_err(Failed::of("find the link"))?;
         let namespace = File::open(format!("/proc/{pid}/ns/net"));
         let namespace = namespace.map_err(Failed::of("open its network namespace"))?;
@@ -110,7 +110,7 @@ impl Place {
     ///
     /// # Errors
     /// If the kernel refuses a step.
-    pub async fn sockets(&self, wanted: Wanted) -> io::Result<Sockets> {
+    pub(crate) async fn sockets(&self, wanted: Wanted) -> io::Result<Sockets> {
         let (done, made) = oneshot::channel();
         self.ask(Work::Sockets(Box::new(wanted), done), made).await
     }
@@ -120,7 +120,7 @@ impl Place {
     ///
     /// # Errors
     /// If the process cannot be started.
-    pub async fn start(&self, control: OwnedFd, listener: OwnedFd) -> io::Result<Process> {
+    pub(crate) async fn start(&self, control: OwnedFd, listener: OwnedFd) -> io::Result<Process> {
         let (done, started) = oneshot::channel();
         let start = Work::Start(self.owner, control, listener, done);
         self.ask(start, started).await

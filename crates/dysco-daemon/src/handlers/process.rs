@@ -17,7 +17,7 @@ pub(super) const NOBODY: u32 = 65_534;
 
 /// A handler process: a child, or that of an earlier `dyscod`.
 #[derive(Debug)]
-pub enum Process {
+pub(crate) enum Process {
     /// This process started it.
     Child(Child),
     /// An earlier process started it: its pid, and a handle that stays that process's.
@@ -37,7 +37,7 @@ impl Process {
     }
 
     /// Returns its pid.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         match self {
             Process::Child(child) => child.id(),
             Process::Other(pid, _) => *pid,
@@ -46,7 +46,7 @@ impl Process {
 
     /// Kills it. It has closed its connection, or cannot be heard any more: it uses no socket after
     /// this, unless this process may not kill it (`CAP_KILL`).
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let killed = match self {
             Process::Child(child) => child.kill().is_ok(),
             Process::Other(_, handle) => pidfd_send_signal(&*handle, Signal::KILL).is_ok(),
@@ -57,7 +57,7 @@ impl Process {
     }
 
     /// Waits until it has ended.
-    pub fn wait(&mut self) {
+    pub(crate) fn wait(&mut self) {
         match self {
             // An error means that somebody else has waited.
             Process::Child(child) => drop(child.wait()),
@@ -74,7 +74,7 @@ impl Process {
 ///
 /// # Errors
 /// If it cannot be started.
-pub fn start(owner: Owner, control: OwnedFd, listener: OwnedFd) -> io::Result<Process> {
+pub(super) fn start(owner: Owner, control: OwnedFd, listener: OwnedFd) -> io::Result<Process> {
     // The file of the program may have been replaced by another release.
     let child = Command::new("/proc/self/exe")
         .arg0("dyscod")
@@ -94,7 +94,7 @@ pub fn start(owner: Owner, control: OwnedFd, listener: OwnedFd) -> io::Result<Pr
 ///
 /// # Errors
 /// If the kernel refuses what it needs.
-pub fn run(uid: u32) -> Result<(), Failed> {
+pub(crate) fn run(uid: u32) -> Result<(), Failed> {
     let control = io::stdin().as_fd().try_clone_to_owned();
     let control = control.map_err(Failed::of("take the connection to dyscod"))?;
     let listener = io::stdout().as_fd().try_clone_to_owned();

@@ -25,14 +25,14 @@ const AGAIN: Duration = Duration::from_millis(10);
 
 /// A session that two sockets are wanted for.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     key: FlowKey,
     near: Half,
     far: Option<Half>,
 }
 
 /// The two sockets.
-pub struct Sockets {
+pub(crate) struct Sockets {
     /// Speaks with the local end.
     pub near: OwnedFd,
     far: Far,
@@ -50,7 +50,7 @@ impl Wanted {
     /// Describes the sockets of a session that begin with these numbers: the near one, and the far
     /// one if it is wanted. `far` is the length of the longest segment that the path takes, TCP
     /// options included.
-    pub fn new(s: &Session, start: Start, far: Option<u16>) -> Wanted {
+    pub(crate) fn new(s: &Session, start: Start, far: Option<u16>) -> Wanted {
         let both = s.local.flags & s.remote.flags;
         let mss = s.local.mss.min(s.remote.mss);
         let half = |sends, receives, scale_of_peer, own_scale, longest: u16| Half {
@@ -98,7 +98,7 @@ impl Sockets {
     ///
     /// # Errors
     /// If the kernel refuses a step.
-    pub fn make(wanted: &Wanted) -> io::Result<Sockets> {
+    pub(crate) fn make(wanted: &Wanted) -> io::Result<Sockets> {
         let (local, remote): (SocketAddr, SocketAddr) = (wanted.key.local(), wanted.key.remote());
         let near = continued(remote, local, &wanted.near)?;
         let far = match &wanted.far {
@@ -109,12 +109,12 @@ impl Sockets {
     }
 
     /// Takes the connection to the handler of the remote end's host.
-    pub fn connect(&mut self, tunnel: OwnedFd) {
+    pub(crate) fn connect(&mut self, tunnel: OwnedFd) {
         self.far = Far::Handler(Some(tunnel));
     }
 
     /// Returns the socket on the other side of the services.
-    pub fn far(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn far(&self) -> Option<BorrowedFd<'_>> {
         match &self.far {
             Far::End(fd) => Some(fd.as_fd()),
             Far::Handler(fd) => fd.as_ref().map(AsFd::as_fd),
@@ -123,7 +123,7 @@ impl Sockets {
 
     /// True if as many bytes were written to each socket as were read from the other one, while no
     /// process uses them. Services that keep bytes then have none in hand.
-    pub fn are_even(&self) -> bool {
+    pub(crate) fn are_even(&self) -> bool {
         let Far::End(far) = &self.far else {
             return false;
         };
@@ -136,7 +136,7 @@ impl Sockets {
     /// Lets both sockets acknowledge at once all that they have received. A sender whose data takes the
     /// direct route would else wait for an acknowledgement that a socket delays, up to 40 ms
     /// (`TCP_DELACK_MIN`, include/net/tcp.h).
-    pub fn acknowledge(&self) {
+    pub(crate) fn acknowledge(&self) {
         for fd in [Some(self.near.as_fd()), self.far()].into_iter().flatten() {
             // An error means that the connection is over.
             let _ = rustix::net::sockopt::set_tcp_quickack(fd, true);
@@ -144,7 +144,7 @@ impl Sockets {
     }
 
     /// Tells both ends the window that the sockets have. The handler has nothing to write yet.
-    pub fn open_windows(&self) {
+    pub(crate) fn open_windows(&self) {
         let far = match &self.far {
             Far::End(far) => Some(far.as_fd()),
             Far::Handler(_) => None,
@@ -162,7 +162,7 @@ impl Sockets {
     ///
     /// # Errors
     /// If the kernel refuses it.
-    pub fn set_congestion(&self, name: &str) -> Result<(), Cause> {
+    pub(crate) fn set_congestion(&self, name: &str) -> Result<(), Cause> {
         let far = self
             .far()
             .ok_or("its handler has no socket to the network")?;
@@ -175,7 +175,7 @@ impl Sockets {
 
     /// Gives the socket towards the network the host's default congestion control, as the other
     /// socket has it.
-    pub fn reset_congestion(&self) {
+    pub(crate) fn reset_congestion(&self) {
         let default = rustix::net::sockopt::tcp_congestion(&self.near);
         if let (Ok(default), Some(far)) = (default, self.far()) {
             // An error means that the connection is over.
@@ -184,7 +184,7 @@ impl Sockets {
     }
 
     /// Resets both connections.
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         for fd in [Some(self.near.as_fd()), self.far()].into_iter().flatten() {
             // An error means that the connection is over.
             let _ = repair::reset(fd);
@@ -193,7 +193,7 @@ impl Sockets {
 
     /// Closes the sockets of the session without a packet, once nobody else has them. A connection
     /// to another handler is closed as any other.
-    pub fn hush(&self) {
+    pub(crate) fn hush(&self) {
         // An error means that the connection is over.
         let _ = repair::hush(&self.near);
         if let Far::End(far) = &self.far {

@@ -164,12 +164,12 @@ impl Page {
 
 impl Family {
     /// Adds a value, with the values of its labels in their order.
-    pub fn value(&mut self, labels: &[&str], value: impl Into<Value>) -> &mut Family {
+    pub(super) fn value(&mut self, labels: &[&str], value: impl Into<Value>) -> &mut Family {
         self.add(labels, value.into(), None)
     }
 
     /// Adds a value that `status` lists by a separate name.
-    pub fn listed(&mut self, name: &str, labels: &[&str], count: u64) -> &mut Family {
+    pub(super) fn listed(&mut self, name: &str, labels: &[&str], count: u64) -> &mut Family {
         self.add(labels, Value::Count(count), Some(name.to_owned()))
     }
 
@@ -186,7 +186,7 @@ impl Family {
 
     /// Returns the names of the metric's series in a page.
     #[cfg(test)]
-    pub fn series(&self) -> Vec<String> {
+    pub(super) fn series(&self) -> Vec<String> {
         let unit = self.unit.as_ref().map(|unit| format!("_{}", unit.as_str()));
         let name = format!("{PREFIX}_{}{}", self.name, unit.unwrap_or_default());
         match self.kind {

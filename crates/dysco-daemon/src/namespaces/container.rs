@@ -17,7 +17,7 @@ const RUNTIMES: [(&str, &str); 6] = [
 
 /// A container, and the pod that it belongs to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Container {
+pub(super) struct Container {
     /// Runtime: `docker`, `podman` …
     pub runtime: &'static str,
     /// Id of the container.
@@ -28,7 +28,7 @@ pub struct Container {
 
 impl Container {
     /// Returns the short name: that of the pod, or else of the container.
-    pub fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         match &self.pod {
             Some(pod) => format!("pod:{pod}"),
             None => format!("{}:{}", self.runtime, &self.id[..SHORT]),
@@ -37,7 +37,7 @@ impl Container {
 }
 
 /// Returns the container of a process, given its `/proc/PID/cgroup`; `None` if it is in none.
-pub fn container(cgroups: &str) -> Option<Container> {
+pub(super) fn container(cgroups: &str) -> Option<Container> {
     let paths = cgroups
         .lines()
         .filter_map(|line| line.splitn(3, ':').nth(2));

@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// An error while an instance enters its namespace.
 #[derive(Debug, thiserror::Error)]
-pub struct EnterError {
+pub(crate) struct EnterError {
     /// Name of the namespace.
     name: String,
     /// Operation that failed.
@@ -51,7 +51,7 @@ impl Explain for EnterError {
 ///
 /// # Errors
 /// If the kernel refuses it, or if the parent has ended.
-pub fn enter(name: &str, parent: u32) -> Result<Instance, EnterError> {
+pub(crate) fn enter(name: &str, parent: u32) -> Result<Instance, EnterError> {
     let failed = |what| {
         move |source: io::Error| EnterError {
             name: name.to_owned(),
@@ -79,7 +79,7 @@ pub fn enter(name: &str, parent: u32) -> Result<Instance, EnterError> {
 ///
 /// # Errors
 /// As [`Config::load`].
-pub fn load(source: &Source) -> Result<Config, ConfigError> {
+pub(crate) fn load(source: &Source) -> Result<Config, ConfigError> {
     loop {
         match Config::load_from(source) {
             Err(ConfigError::NoAddress(_)) => thread::sleep(LOOK),
@@ -92,7 +92,7 @@ pub fn load(source: &Source) -> Result<Config, ConfigError> {
 ///
 /// # Errors
 /// If the system refuses it.
-pub fn take_places(config: &Config, instance: &Instance) -> Result<(), EnterError> {
+pub(crate) fn take_places(config: &Config, instance: &Instance) -> Result<(), EnterError> {
     let places = config.own_places();
     folder::take(&places).map_err(|source| EnterError {
         name: instance.name.clone(),

@@ -10,7 +10,7 @@ use dysco_config::{NAMED, Namespaces};
 
 /// A network namespace.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Found {
+pub(super) struct Found {
     /// Inode.
     pub inode: u64,
     /// Name in `/run/netns`, or path of the configuration.
@@ -31,7 +31,7 @@ struct Bound {
 
 /// All network namespaces that are visible at a moment.
 #[derive(Debug, Default)]
-pub struct Scene {
+pub(super) struct Scene {
     own: u64,
     bound: Vec<Bound>,
     processes: Vec<(i32, u64)>,
@@ -43,7 +43,7 @@ impl Scene {
     ///
     /// # Errors
     /// If `/proc` cannot be read.
-    pub fn look(selection: &Namespaces, without: &[i32]) -> io::Result<Scene> {
+    pub(super) fn look(selection: &Namespaces, without: &[i32]) -> io::Result<Scene> {
         let own = fs::metadata("/proc/self/ns/net")?;
         let listed = match selection {
             Namespaces::All => Vec::new(),
@@ -79,7 +79,7 @@ impl Scene {
     }
 
     /// Returns the namespaces of this selection, except the own one.
-    pub fn select(&self, selection: &Namespaces) -> Vec<Found> {
+    pub(super) fn select(&self, selection: &Namespaces) -> Vec<Found> {
         let mut found: BTreeMap<u64, Found> = BTreeMap::new();
         for bound in self.bound.iter().filter(|bound| bound.inode != self.own) {
             if bound.listed || *selection == Namespaces::All {
@@ -114,7 +114,7 @@ impl Scene {
     }
 
     /// Returns the inodes of all visible namespaces, whether they are selected or not.
-    pub fn inodes(&self) -> HashSet<u64> {
+    pub(super) fn inodes(&self) -> HashSet<u64> {
         let bound = self.bound.iter().map(|bound| bound.inode);
         let theirs = self.processes.iter().map(|(_, inode)| *inode);
         bound.chain(theirs).chain([self.own]).collect()

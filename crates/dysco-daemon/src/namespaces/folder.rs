@@ -49,7 +49,7 @@ fn remove(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// If a directory cannot be made or removed.
-pub fn take(places: &Places) -> io::Result<()> {
+pub(super) fn take(places: &Places) -> io::Result<()> {
     take_as(places, &identity()?)
 }
 

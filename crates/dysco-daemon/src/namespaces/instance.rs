@@ -24,7 +24,7 @@ const LAST_PAUSE: Duration = Duration::from_secs(60);
 const LASTING: Duration = Duration::from_secs(60);
 
 /// A process of an instance.
-pub struct Process {
+pub(super) struct Process {
     child: Child,
     since: Instant,
 }
@@ -34,7 +34,7 @@ impl Process {
     ///
     /// # Errors
     /// If the namespace is gone, or the process cannot be started.
-    pub fn start(file: &Path, found: &Found, name: &str) -> io::Result<Process> {
+    pub(super) fn start(file: &Path, found: &Found, name: &str) -> io::Result<Process> {
         let namespace = File::open(&found.path)?;
         // Another process may have the number meanwhile.
         if namespace.metadata()?.st_ino() != found.inode {
@@ -63,17 +63,17 @@ impl Process {
     }
 
     /// Returns the pid, until the end of the process has been noticed.
-    pub fn pid(&self) -> Option<u32> {
+    pub(super) fn pid(&self) -> Option<u32> {
         self.child.id()
     }
 
     /// Returns the status of a process that has ended.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
+    pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
     /// Sends a signal. The pid stays that of this process until its end has been noticed.
-    pub fn signal(&self, signal: Signal) {
+    pub(super) fn signal(&self, signal: Signal) {
         if let Some(pid) = self.pid() {
             // An error means that it has ended.
             let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
@@ -82,7 +82,7 @@ impl Process {
 }
 
 /// State of the process for a namespace.
-pub enum State {
+pub(super) enum State {
     /// It runs.
     Running(Process),
     /// It does not run, and is started at this time.
@@ -94,7 +94,7 @@ pub enum State {
 }
 
 /// A namespace that is served.
-pub struct Instance {
+pub(super) struct Instance {
     /// The namespace, as it was last seen.
     pub seen: Seen,
     pub state: State,
@@ -104,7 +104,7 @@ pub struct Instance {
 
 impl Instance {
     /// Creates the instance for a namespace, to be started at once.
-    pub fn new(seen: Seen) -> Instance {
+    pub(super) fn new(seen: Seen) -> Instance {
         Instance {
             seen,
             state: State::Down {
@@ -133,7 +133,7 @@ impl Instance {
     }
 
     /// Records that no process runs, and when the next one is started.
-    pub fn down(&mut self, why: Cause) {
+    pub(super) fn down(&mut self, why: Cause) {
         self.state = State::Down {
             at: Instant::now() + self.pause,
             state: NamespaceState::Failed,
@@ -143,7 +143,7 @@ impl Instance {
     }
 
     /// True if the process runs, as far as is known.
-    pub fn runs(&self) -> bool {
+    pub(super) fn runs(&self) -> bool {
         matches!(self.state, State::Running(_))
     }
 

@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
 use container::{Container, container};
-pub use enter::{EnterError, enter, load, take_places};
+pub(crate) use enter::{EnterError, enter, load, take_places};
 use find::{Found, Scene, is_connected};
 use instance::{Instance, Process, State};
 use seen::Seen;
@@ -59,7 +59,7 @@ enum Order {
 }
 
 /// Handle of the task that serves the namespaces. Nothing runs if none are configured.
-pub struct Server {
+pub(crate) struct Server {
     reports: Reports,
     orders: mpsc::UnboundedSender<Order>,
 }
@@ -67,7 +67,7 @@ pub struct Server {
 impl Server {
     /// Starts to serve the configured namespaces. `file` is the configuration. Must be called in the
     /// main thread: instances end with the thread that started them.
-    pub fn start(config: &Config, file: PathBuf) -> Server {
+    pub(crate) fn start(config: &Config, file: PathBuf) -> Server {
         let reports = Reports::default();
         let (orders, taken) = mpsc::unbounded_channel();
         if let Some(selection) = config.host.namespaces.clone() {
@@ -85,19 +85,19 @@ impl Server {
     }
 
     /// Returns the namespaces and the states of their instances.
-    pub fn reports(&self) -> Vec<NamespaceReport> {
+    pub(crate) fn reports(&self) -> Vec<NamespaceReport> {
         let reports = self.reports.lock();
         reports.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Makes the instances read their configuration again.
-    pub fn reload(&self) {
+    pub(crate) fn reload(&self) {
         // Without a task there are no instances.
         let _ = self.orders.send(Order::Reload);
     }
 
     /// Ends all instances, and waits for them. Their sessions go on.
-    pub async fn stop(&self) {
+    pub(crate) async fn stop(&self) {
         let (done, ended) = oneshot::channel();
         if self.orders.send(Order::Stop(done)).is_ok() {
             let _ = ended.await;

@@ -17,7 +17,7 @@ pub(super) struct Seen {
 
 impl Seen {
     /// Returns the name by which reports list it.
-    pub fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         match (&self.container, &self.found.bound) {
             (Some(container), _) => container.name(),
             (None, Some(bound)) => bound.clone(),

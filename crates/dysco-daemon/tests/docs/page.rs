@@ -15,7 +15,7 @@ use crate::shell::commands;
 const SHELL: [&str; 4] = ["console", "sh", "bash", ""];
 
 /// Fenced block.
-pub struct Block {
+pub(crate) struct Block {
     pub line: usize,
     pub language: String,
     pub text: String,
@@ -23,7 +23,7 @@ pub struct Block {
 
 /// Parts of a document that are checked.
 #[derive(Default)]
-pub struct Page {
+pub(crate) struct Page {
     pub headings: BTreeSet<String>,
     pub links: Vec<(usize, String)>,
     pub blocks: Vec<Block>,
@@ -32,12 +32,12 @@ pub struct Page {
 }
 
 impl Page {
-    pub fn read(path: &Path) -> Self {
+    pub(crate) fn read(path: &Path) -> Self {
         let text = fs::read_to_string(path).unwrap();
         Self::of(&text)
     }
 
-    pub fn of(text: &str) -> Self {
+    pub(crate) fn of(text: &str) -> Self {
         let mut page = Self::default();
         let mut seen = BTreeMap::new();
         let mut heading: Option<String> = None;
@@ -90,7 +90,7 @@ impl Page {
     }
 
     /// Returns the commands of its blocks, with the line on which each begins.
-    pub fn commands(&self) -> Vec<(usize, Vec<String>)> {
+    pub(crate) fn commands(&self) -> Vec<(usize, Vec<String>)> {
         let mut all = Vec::new();
         for block in &self.blocks {
             let unit = block.language == "ini";
@@ -130,7 +130,7 @@ fn slug(heading: &str) -> String {
 }
 
 /// Returns the pages of the repository, by their names there.
-pub fn pages() -> BTreeMap<String, Page> {
+pub(crate) fn pages() -> BTreeMap<String, Page> {
     let root = root();
     let mut names: Vec<String> = ["README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG"]
         .map(|name| format!("{name}.md"))
@@ -144,7 +144,7 @@ pub fn pages() -> BTreeMap<String, Page> {
 }
 
 /// Returns the names of all pages in docs, including the table of contents.
-pub fn book() -> Vec<String> {
+pub(crate) fn book() -> Vec<String> {
     let files = fs::read_dir(root().join("docs")).unwrap();
     let paths = files.map(|file| file.unwrap().path());
     let pages = paths.filter(|path| path.extension() == Some(OsStr::new("md")));

@@ -6,7 +6,7 @@ use crate::page::Page;
 const PREFIXES: [&str; 3] = ["sudo", "env", "time"];
 
 /// Returns the commands of a shell's line, each as its words.
-pub fn commands(line: &str) -> Vec<Vec<String>> {
+pub(crate) fn commands(line: &str) -> Vec<Vec<String>> {
     let line = without_prompt(line);
     let parts = parts(line).into_iter();
     // Drawings are no commands.

@@ -20,14 +20,14 @@ pub(super) mod flag {
     /// It offered a window scale.
     pub(crate) const WINDOW_SCALE: u8 = 0x01;
     /// It offered selective acknowledgements.
-    pub const SACK: u8 = 0x02;
+    pub(crate) const SACK: u8 = 0x02;
     /// It closed first.
     pub(crate) const CLOSE_FIRST: u8 = 0x04;
     /// Its windows are not judged.
     pub(crate) const LIBERAL: u8 = 0x08;
     /// A packet of the end with an acknowledgement was inside the windows. The flag belongs to a
     /// number that the kernel does not report, so the flag does not travel.
-    pub const SEEN: u8 = 0x20;
+    pub(crate) const SEEN: u8 = 0x20;
 }
 
 /// Longest time-out, in seconds, that an entry from another host gets if no packet arrives: the

@@ -21,7 +21,7 @@ use crate::netlink::Netfilter;
 
 /// A set that can contain something of a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Set {
+pub(super) struct Set {
     family: TableFamily,
     table: String,
     name: String,
@@ -53,7 +53,7 @@ fn namespace() -> Option<u64> {
 
 /// Returns all sets that can contain something of a session. Lists them again if the ruleset has
 /// changed.
-pub fn sets() -> Result<Vec<Set>, StateError> {
+pub(super) fn sets() -> Result<Vec<Set>, StateError> {
     let generation = generation();
     if let Some(sets) = listed(generation) {
         return Ok(sets);
@@ -66,7 +66,7 @@ pub fn sets() -> Result<Vec<Set>, StateError> {
 }
 
 /// Returns the sets of the ruleset in force, if they were listed before.
-pub fn known() -> Option<Vec<Set>> {
+pub(super) fn known() -> Option<Vec<Set>> {
     listed(generation())
 }
 
@@ -121,7 +121,7 @@ pub(crate) fn set_of(element: &SetElement) -> Result<Option<Set>, StateError> {
 }
 
 /// Returns the element with this key, if the set has it.
-pub fn element(set: &Set, key: Vec<Field>) -> Result<Option<SetElement>, StateError> {
+pub(super) fn element(set: &Set, key: Vec<Field>) -> Result<Option<SetElement>, StateError> {
     let asked = vec![SetElementAttribute::Key(DataAttribute::Value(key::bytes(
         &key,
     )))];
@@ -134,7 +134,7 @@ pub fn element(set: &Set, key: Vec<Field>) -> Result<Option<SetElement>, StateEr
 }
 
 /// Adds an element, or sets the time that it has left.
-pub fn add(set: &Set, element: &SetElement) -> Result<(), StateError> {
+pub(super) fn add(set: &Set, element: &SetElement) -> Result<(), StateError> {
     let mut attributes = vec![SetElementAttribute::Key(DataAttribute::Value(key::bytes(
         &element.key,
     )))];
@@ -145,7 +145,7 @@ pub fn add(set: &Set, element: &SetElement) -> Result<(), StateError> {
 }
 
 /// Deletes an element.
-pub fn delete(set: &Set, key: &[Field]) -> Result<(), StateError> {
+pub(super) fn delete(set: &Set, key: &[Field]) -> Result<(), StateError> {
     let attributes = vec![SetElementAttribute::Key(DataAttribute::Value(key::bytes(
         key,
     )))];

@@ -10,7 +10,7 @@ use crate::Seen;
 /// A field of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Field {
+pub(crate) enum Field {
     /// An address.
     Address(IpAddr),
     /// A port.
@@ -21,7 +21,7 @@ pub enum Field {
 
 /// The type of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FieldType {
+pub(super) enum FieldType {
     /// `ipv4_addr`
     Ipv4,
     /// `ipv6_addr`
@@ -44,7 +44,7 @@ const MOST_FIELDS: usize = 5;
 impl FieldType {
     /// Returns the types of a key, from the number by which nftables knows them; `None` if no
     /// session has a value of one of them.
-    pub fn of(key_type: u32) -> Option<Vec<FieldType>> {
+    pub(super) fn of(key_type: u32) -> Option<Vec<FieldType>> {
         let mut rest = key_type;
         let mut types = Vec::new();
         while rest != 0 {
@@ -66,7 +66,7 @@ impl FieldType {
     }
 
     /// True if the field has this type.
-    pub fn takes(self, field: Field) -> bool {
+    pub(super) fn takes(self, field: Field) -> bool {
         match field {
             Field::Address(IpAddr::V4(_)) => self == FieldType::Ipv4,
             Field::Address(IpAddr::V6(_)) => self == FieldType::Ipv6,
@@ -97,7 +97,7 @@ fn ends(seen: &Seen) -> Vec<SocketAddr> {
 }
 
 /// Returns every key of these types that consists of the session's values.
-pub fn candidates(types: &[FieldType], seen: &Seen) -> Vec<Vec<Field>> {
+pub(super) fn candidates(types: &[FieldType], seen: &Seen) -> Vec<Vec<Field>> {
     let ends = ends(seen);
     types.iter().fold(vec![Vec::new()], |keys, field_type| {
         let values = field_type.values(&ends);
@@ -111,7 +111,7 @@ pub fn candidates(types: &[FieldType], seen: &Seen) -> Vec<Vec<Field>> {
 }
 
 /// True if the key consists of the session's values, with an address among them.
-pub fn of_session(key: &[Field], seen: &Seen) -> bool {
+pub(super) fn of_session(key: &[Field], seen: &Seen) -> bool {
     let ends = ends(seen);
     let known = |field: &Field| match field {
         Field::Address(address) => ends.iter().any(|end| end.ip() == *address),
@@ -124,7 +124,7 @@ pub fn of_session(key: &[Field], seen: &Seen) -> bool {
 
 /// True if no other session can have this key: it contains the address and the port of the end
 /// that opened the session.
-pub fn its_own(key: &[Field], seen: &Seen) -> bool {
+pub(super) fn its_own(key: &[Field], seen: &Seen) -> bool {
     [seen.session.source, seen.translated.source]
         .iter()
         .any(|end| {
@@ -133,7 +133,7 @@ pub fn its_own(key: &[Field], seen: &Seen) -> bool {
 }
 
 /// Returns the bytes of a key in the kernel.
-pub fn bytes(key: &[Field]) -> Vec<u8> {
+pub(super) fn bytes(key: &[Field]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for field in key {
         match field {

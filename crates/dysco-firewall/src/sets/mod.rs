@@ -18,15 +18,15 @@ use super::document::Document;
 use super::error::{Fault, StateError};
 use super::{Here, Kind, Seen, Undo};
 
-pub use key::Field;
+pub(crate) use key::Field;
 
 /// The kind of state that nftables holds in sets.
-pub struct Sets;
+pub(crate) struct Sets;
 
 /// An element of an nftables set.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SetElement {
+pub(crate) struct SetElement {
     /// The table's family.
     pub family: TableFamily,
     /// The table.
@@ -46,7 +46,7 @@ pub struct SetElement {
 /// A table's family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum TableFamily {
+pub(crate) enum TableFamily {
     /// IPv4.
     Ip,
     /// IPv6.

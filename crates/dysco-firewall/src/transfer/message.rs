@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::five_tuple::FiveTuple;
 
 /// Greatest number of bytes of a part.
-pub const PART: usize = 3000;
+pub(super) const PART: usize = 3000;
 /// Greatest number of bytes of each part of a reason.
-pub const MAX_REASON: usize = 1024;
+pub(super) const MAX_REASON: usize = 1024;
 
 /// Name of a transfer on its three hosts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]

@@ -65,7 +65,7 @@ impl CutOver {
 }
 
 impl Right {
-    pub fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         match self.stage {
             Stage::Locking => Phase::Locking,
             Stage::Locked { .. } => Phase::Locked,

@@ -18,33 +18,33 @@ use host::At;
 mod host;
 
 const HOSTS: usize = 4;
-pub const LEFT: usize = 0;
-pub const RIGHT: usize = 1;
-pub const OLD: usize = 2;
-pub const NEW: usize = 3;
+pub(crate) const LEFT: usize = 0;
+pub(crate) const RIGHT: usize = 1;
+pub(crate) const OLD: usize = 2;
+pub(crate) const NEW: usize = 3;
 
 /// Bytes that the middlebox on the old host has added to the stream.
-pub const ADDED: Delta = Delta {
+pub(crate) const ADDED: Delta = Delta {
     to_server: 20,
     to_client: 0,
 };
 
-pub fn ip(host: usize) -> IpAddr {
+pub(crate) fn ip(host: usize) -> IpAddr {
     IpAddr::from([10, 0, 0, host as u8 + 1])
 }
 
-pub fn element(host: usize) -> Element {
+pub(crate) fn element(host: usize) -> Element {
     Element::Host(ip(host))
 }
 
-pub fn session() -> Subsession {
+pub(crate) fn session() -> Subsession {
     Subsession {
         left: (ip(LEFT), 40_000).into(),
         right: (ip(RIGHT), 80).into(),
     }
 }
 
-pub fn order() -> Order {
+pub(crate) fn order() -> Order {
     Order {
         session: session(),
         before: vec![element(OLD)],
@@ -85,7 +85,7 @@ impl Chance {
     }
 }
 
-pub struct World {
+pub(crate) struct World {
     now: Duration,
     hosts: Vec<Host>,
     wire: Vec<(usize, usize, Message)>,
@@ -102,7 +102,7 @@ pub struct World {
     silent: u32,
 }
 
-pub fn machine(host: usize) -> Machine {
+pub(crate) fn machine(host: usize) -> Machine {
     let mut next = 16 * host as u8;
     Machine::new(vec![ip(host)], move || {
         next += 1;
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    pub fn facts(at: usize) -> Facts {
+    pub(crate) fn facts(at: usize) -> Facts {
         let of = |host: usize| Offer {
             isn: 1000 * host as u32,
             mss: 1460,

@@ -7,7 +7,7 @@ use super::world::World;
 
 impl World {
     /// Checks that no host needs the middlebox any more when it is closed.
-    pub fn check_close(&self, host: usize) {
+    pub(crate) fn check_close(&self, host: usize) {
         if self.session(host, host).state == State::Relay {
             return;
         }
@@ -25,7 +25,7 @@ impl World {
     }
 
     /// Checks that neither anchor receives on the new path when a host takes the old path again.
-    pub fn check_take_back(&self) {
+    pub(crate) fn check_take_back(&self) {
         for (host, link) in [(0, 0), (2, 1)] {
             let s = self.session(host, link);
             let hears = s.state == State::TwoPaths && !s.muted;
@@ -34,7 +34,7 @@ impl World {
     }
 
     /// Returns the ends of changes on a host.
-    pub fn ends(&self, host: usize) -> Vec<(Role, Progress)> {
+    pub(crate) fn ends(&self, host: usize) -> Vec<(Role, Progress)> {
         let end = |r: &Report| match r {
             Report::Progress { role, progress, .. } if progress.is_end() => {
                 Some((*role, progress.clone()))
@@ -45,7 +45,7 @@ impl World {
     }
 
     /// Checks that nothing is left over.
-    pub fn quiet(&self) {
+    pub(crate) fn quiet(&self) {
         for (i, h) in self.hosts.iter().enumerate() {
             let machine = h.machine.as_ref().unwrap();
             let left: Vec<_> = machine.changes().collect();
@@ -60,7 +60,7 @@ impl World {
     }
 
     /// Checks that no host broke a rule or was accused of it.
-    pub fn nobody_accused(&self) {
+    pub(crate) fn nobody_accused(&self) {
         for (i, h) in self.hosts.iter().enumerate() {
             let accusation = |r: &&Report| matches!(r, Report::Violation { .. });
             assert_eq!(h.reports.iter().find(accusation), None, "by host {i}");
@@ -69,7 +69,7 @@ impl World {
 
     /// Checks the final state after a removal by the middlebox's host alone. Returns true if the
     /// middlebox has left.
-    pub fn settled_locally(&self, middle: usize) -> bool {
+    pub(crate) fn settled_locally(&self, middle: usize) -> bool {
         self.quiet();
         let states = [middle - 1, middle].map(|l| self.session(middle, l).state);
         match states {
@@ -81,13 +81,13 @@ impl World {
 
     /// Checks the final state: the anchors of the removal of `middle` agree, and nothing is left
     /// over. Returns true if the middlebox has left.
-    pub fn settled(&self, middle: usize) -> bool {
+    pub(crate) fn settled(&self, middle: usize) -> bool {
         self.settled_from(State::Tracked, middle)
     }
 
     /// Checks the final state as `World::settled` does. `before` is the earlier state of the
     /// middle's two sessions.
-    pub fn settled_from(&self, before: State, middle: usize) -> bool {
+    pub(crate) fn settled_from(&self, before: State, middle: usize) -> bool {
         self.quiet();
         let left = self.session(middle - 1, middle - 1);
         let right = self.session(middle + 1, middle);

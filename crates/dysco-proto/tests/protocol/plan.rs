@@ -9,7 +9,7 @@ use super::plane::offer_of;
 use super::world::{Faults, World};
 
 /// Returns a measurement, and the anchors' facts that fit it.
-pub fn facts() -> (Measurement, Facts, Facts) {
+pub(crate) fn facts() -> (Measurement, Facts, Facts) {
     let links = World::new(3, Faults::default()).links;
     let (c, pa) = (offer_of(0x1000_0000, 7), offer_of(0xfff0_0000, 3));
     let (pb, s) = (offer_of(0x2222_0000, 8), offer_of(0x0000_0005, 2));

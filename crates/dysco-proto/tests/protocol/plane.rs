@@ -16,7 +16,7 @@ mod host;
 mod middle;
 
 /// Returns the cutoff of an end that has not closed.
-pub fn at(number: u32) -> Cutoff {
+pub(crate) fn at(number: u32) -> Cutoff {
     Cutoff {
         at: number,
         closes: false,
@@ -24,7 +24,7 @@ pub fn at(number: u32) -> Cutoff {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub(crate) enum State {
     Tracked,
     TwoPaths,
     NewPath,
@@ -35,7 +35,7 @@ pub enum State {
 }
 
 #[derive(Clone, Debug)]
-pub struct Session {
+pub(crate) struct Session {
     pub facts: Facts,
     /// FINs that were seen.
     pub fins: Fins,
@@ -51,7 +51,7 @@ pub struct Session {
 }
 
 /// Effect of a command on the world outside this host.
-pub enum Effect {
+pub(crate) enum Effect {
     Answer(HostEvent),
     /// The local end will acknowledge the old path's data at some time.
     WillDrain(ChangeId, Subsession),
@@ -67,7 +67,7 @@ pub enum Effect {
 }
 
 #[derive(Default)]
-pub struct Plane {
+pub(crate) struct Plane {
     pub sessions: BTreeMap<Subsession, Session>,
     /// The two sessions that the proxy of this host pairs: A, then B.
     pub pair: Option<(Subsession, Subsession)>,
@@ -97,7 +97,7 @@ pub struct Plane {
 
 /// Command that fails on this host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refuse {
+pub(crate) enum Refuse {
     Measure,
     SecondMeasure,
     LockPair,
@@ -119,7 +119,7 @@ fn failed() -> Reason {
     Reason::Failed("pretended".into())
 }
 
-pub fn offer_of(isn: u32, wscale: u8) -> Offer {
+pub(crate) fn offer_of(isn: u32, wscale: u8) -> Offer {
     Offer {
         isn,
         mss: 1460,
@@ -130,7 +130,7 @@ pub fn offer_of(isn: u32, wscale: u8) -> Offer {
 
 impl Plane {
     /// Removes the state that does not survive the daemon.
-    pub fn crash(&mut self) {
+    pub(crate) fn crash(&mut self) {
         self.known.clear();
         self.others.clear();
         self.locked.clear();
@@ -138,7 +138,7 @@ impl Plane {
 
     /// First action of a daemon: a session that is half prepared for a change without a record
     /// returns to the old path.
-    pub fn adopt(&mut self) {
+    pub(crate) fn adopt(&mut self) {
         if self.records.is_empty() {
             for s in self.sessions.values_mut() {
                 let two = matches!(s.state, State::TwoPaths | State::RelayTwoPaths);

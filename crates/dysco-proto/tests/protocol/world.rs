@@ -18,8 +18,8 @@ mod fault;
 #[path = "world/host.rs"]
 mod host;
 
-pub use fault::{Faults, rejected};
-pub use host::Host;
+pub(crate) use fault::{Faults, rejected};
+pub(crate) use host::Host;
 
 enum Item {
     Deliver(usize, Vec<HostId>, Vec<u8>),
@@ -31,7 +31,7 @@ enum Item {
     Leave(usize, u64),
 }
 
-pub struct World {
+pub(crate) struct World {
     pub now: Time,
     pub hosts: Vec<Host>,
     pub links: Vec<Subsession>,
@@ -45,7 +45,7 @@ pub struct World {
 
 impl World {
     /// Creates a chain of this number of hosts: client, middleboxes, server.
-    pub fn new(count: usize, faults: Faults) -> World {
+    pub(crate) fn new(count: usize, faults: Faults) -> World {
         let address = |host: usize, side: u8| IpAddr::from([10, 0, host as u8, side]);
         let links: Vec<Subsession> = (0..count - 1)
             .map(|i| Subsession {
@@ -106,7 +106,11 @@ impl World {
     }
 
     /// Gives a host's machine an input, and carries out the outputs.
-    pub fn input<T>(&mut self, host: usize, f: impl FnOnce(&mut Machine, Time) -> T) -> Option<T> {
+    pub(crate) fn input<T>(
+        &mut self,
+        host: usize,
+        f: impl FnOnce(&mut Machine, Time) -> T,
+    ) -> Option<T> {
         let now = self.now;
         let result = self.hosts[host].machine.as_mut().map(|m| f(m, now));
         if self.faults.held > 0 && !self.hosts[host].holds {
@@ -287,7 +291,7 @@ impl World {
     }
 
     /// A session ends on a host, by close or reset.
-    pub fn session_gone(&mut self, host: usize, link: usize) {
+    pub(crate) fn session_gone(&mut self, host: usize, link: usize) {
         let subsession = self.links[link];
         self.hosts[host]
             .plane
@@ -301,7 +305,7 @@ impl World {
     }
 
     /// Carries out the next event. Returns false if there is none before `end`.
-    pub fn step(&mut self, end: Time) -> bool {
+    pub(crate) fn step(&mut self, end: Time) -> bool {
         let timer = |h: &Host| h.machine.as_ref().and_then(|m| m.poll_timeout());
         let first_timer = (0..self.hosts.len())
             .filter_map(|i| timer(&self.hosts[i]).map(|t| (t, i)))
@@ -362,46 +366,46 @@ impl World {
     }
 
     /// Runs until no event is left, at most for this time.
-    pub fn run(&mut self, most: Duration) {
+    pub(crate) fn run(&mut self, most: Duration) {
         let end = self.now + most;
         while self.step(end) {}
     }
 
     /// Kills a daemon and restarts it.
-    pub fn restart(&mut self, host: usize) {
+    pub(crate) fn restart(&mut self, host: usize) {
         let h = &mut self.hosts[host];
         h.life += 1;
         h.plane.crash();
         self.start(host);
     }
 
-    pub fn leave(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
+    pub(crate) fn leave(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
         let a = self.links[host - 1];
         self.input(host, |m, now| m.request_leave(now, a))
     }
 
     /// Asks for a removal without the neighbours.
-    pub fn leave_locally(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
+    pub(crate) fn leave_locally(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
         let a = self.links[host - 1];
         self.input(host, |m, now| m.request_local(now, a))
     }
 
     /// Asks that the server's host answer the client itself.
-    pub fn request_dsr(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
+    pub(crate) fn request_dsr(&mut self, host: usize) -> Option<Result<ChangeId, Reason>> {
         let a = self.links[host - 1];
         self.input(host, |m, now| m.request_return(now, a))
     }
 
-    pub fn session(&self, host: usize, link: usize) -> &Session {
+    pub(crate) fn session(&self, host: usize, link: usize) -> &Session {
         &self.hosts[host].plane.sessions[&self.links[link]]
     }
 
-    pub fn session_mut(&mut self, host: usize, link: usize) -> &mut Session {
+    pub(crate) fn session_mut(&mut self, host: usize, link: usize) -> &mut Session {
         let at = self.links[link];
         self.hosts[host].plane.sessions.get_mut(&at).unwrap()
     }
 
-    pub fn refuse(&mut self, host: usize, what: Refuse) {
+    pub(crate) fn refuse(&mut self, host: usize, what: Refuse) {
         self.hosts[host].plane.refuse = Some(what);
     }
 }

@@ -9,10 +9,10 @@ use super::pairing::{Best, Found, MAX_DELTA, Rules, Series, Way};
 use super::unpaired::Unpaired;
 
 /// The verdict on each accepted socket.
-pub type Verdicts = Vec<(usize, Result<Found, Unpaired>)>;
+pub(super) type Verdicts = Vec<(usize, Result<Found, Unpaired>)>;
 
 /// Judges a whole series.
-pub fn judge(series: &Series, rules: &Rules) -> Verdicts {
+pub(super) fn judge(series: &Series, rules: &Rules) -> Verdicts {
     let all = 0..series.count();
     let mut best = HashMap::new();
     let mut sources = vec![Vec::new(); series.count()];

@@ -2,7 +2,7 @@
 
 /// Capacities in bytes, and the speed of each end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub(super) struct Limits {
     /// Number of bytes in transit at which the sender stops.
     pub window: i64,
     /// Maximum number of bytes that the process holds.
@@ -17,7 +17,7 @@ pub struct Limits {
 
 /// Number of bytes in each place.
 #[derive(Clone, Copy, Debug)]
-pub struct Slow {
+pub(super) struct Slow {
     limits: Limits,
     unread: i64,
     held: i64,
@@ -27,7 +27,7 @@ pub struct Slow {
 }
 
 impl Slow {
-    pub fn new(limits: Limits) -> Slow {
+    pub(super) fn new(limits: Limits) -> Slow {
         Slow {
             limits,
             unread: 0,
@@ -37,17 +37,17 @@ impl Slow {
         }
     }
 
-    pub fn send(&mut self) {
+    pub(super) fn send(&mut self) {
         let under_way = self.unread + self.held + self.queued;
         self.unread += self.limits.sends.min(self.limits.window - under_way).max(0);
     }
 
-    pub fn take(&mut self) {
+    pub(super) fn take(&mut self) {
         self.queued -= self.limits.takes.min(self.queued);
     }
 
     /// Lets the process read, and returns the number of bytes.
-    pub fn read(&mut self) -> i64 {
+    pub(super) fn read(&mut self) -> i64 {
         let bytes = self.unread.min(self.limits.buffer - self.held);
         self.unread -= bytes;
         self.held += bytes;
@@ -55,7 +55,7 @@ impl Slow {
     }
 
     /// Lets the process write, and returns the number of bytes.
-    pub fn write(&mut self) -> i64 {
+    pub(super) fn write(&mut self) -> i64 {
         if self.waits && !self.has_room() {
             return 0;
         }
@@ -72,12 +72,12 @@ impl Slow {
 
     /// Returns true if the kernel would report the sink as writable, which it does while at least
     /// a third of the buffer is free.
-    pub fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         3 * self.queued <= 2 * self.limits.queue
     }
 
     /// Returns true if the process has no work to do.
-    pub fn rests(&self) -> bool {
+    pub(super) fn rests(&self) -> bool {
         let may_read = self.unread > 0 && self.held < self.limits.buffer;
         let may_write = self.held > 0 && (!self.waits || self.has_room());
         !may_read && !may_write

@@ -7,7 +7,7 @@ use crate::error::{LESS_BUSY, slow_and_fast};
 
 /// A reason why an accepted socket has no partner. Sockets are indices of a series.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Unpaired {
+pub(super) enum Unpaired {
     /// No bytes moved.
     Silent,
     /// The counts fit so far, and too little was seen.
@@ -59,7 +59,7 @@ pub enum Unpaired {
 
 impl Unpaired {
     /// Returns true if more data or more moments may change this soon.
-    pub fn may_pass(&self) -> bool {
+    pub(super) fn may_pass(&self) -> bool {
         match self {
             Unpaired::TooLittle { .. }
             | Unpaired::NoPartner { .. }
@@ -70,7 +70,7 @@ impl Unpaired {
     }
 
     /// Returns the cause and the hint. `name` maps an index to the name of its socket.
-    pub fn cause(&self, rules: &Rules, name: impl Fn(usize) -> String) -> Cause {
+    pub(super) fn cause(&self, rules: &Rules, name: impl Fn(usize) -> String) -> Cause {
         match self {
             Unpaired::Silent => Cause::new(
                 "no bytes moved while it was watched, and only moving bytes show which sockets belong together",

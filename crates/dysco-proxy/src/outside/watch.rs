@@ -29,7 +29,7 @@ const MOMENTS: usize = 500_000;
 
 /// A watched socket.
 #[derive(Clone, Copy, Debug)]
-pub struct Watched {
+pub(super) struct Watched {
     /// Process and descriptor that have the socket open.
     pub holder: Holder,
     /// Identity of the socket.
@@ -40,7 +40,7 @@ pub struct Watched {
 
 /// Reason why the watch of a socket ended early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lost {
+pub(super) enum Lost {
     /// The process has ended, or closed the socket.
     Gone,
     /// The descriptor belongs to another socket now.
@@ -48,7 +48,7 @@ pub enum Lost {
 }
 
 /// Returns the identity of a socket, or `None` if it no longer exists.
-pub fn end(process: &Process, fd: i32, opened_here: bool) -> io::Result<Option<End>> {
+pub(super) fn end(process: &Process, fd: i32, opened_here: bool) -> io::Result<Option<End>> {
     let Some(fd) = gone(process.socket(fd))? else {
         return Ok(None);
     };
@@ -60,7 +60,7 @@ pub fn end(process: &Process, fd: i32, opened_here: bool) -> io::Result<Option<E
 }
 
 /// A watch of sockets, and its observations.
-pub struct Watch<'a> {
+pub(super) struct Watch<'a> {
     processes: &'a HashMap<i32, Process>,
     sockets: &'a [Watched],
     lost: Vec<Option<Lost>>,
@@ -71,7 +71,7 @@ pub struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     /// Begins a watch.
-    pub fn new(processes: &'a HashMap<i32, Process>, sockets: &'a [Watched]) -> Watch<'a> {
+    pub(super) fn new(processes: &'a HashMap<i32, Process>, sockets: &'a [Watched]) -> Watch<'a> {
         let kind = |w: &Watched| Kind {
             accepted: !w.end.opened_here,
             port: w.end.key.local().port(),
@@ -88,7 +88,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Watches until the verdicts on `wanted` are clear or `limit` has passed. Blocks.
-    pub fn run(
+    pub(super) fn run(
         mut self,
         rules: &Rules,
         limit: Duration,

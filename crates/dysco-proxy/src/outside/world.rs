@@ -12,7 +12,7 @@ use super::slow::{Limits, Slow};
 
 /// Treatment of a client's session by a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Habit {
+pub(super) enum Habit {
     /// Forwards all bytes, after this number of its own.
     Relay(i64),
     /// Forwards the same bytes to two servers.
@@ -32,12 +32,12 @@ pub enum Habit {
 
 /// Counts of one socket.
 #[derive(Clone, Copy, Default)]
-pub struct Socket {
+pub(super) struct Socket {
     read: i64,
     written: i64,
 }
 
-pub struct World {
+pub(super) struct World {
     rng: TestRng,
     habits: Vec<Habit>,
     sockets: Vec<Socket>,
@@ -51,7 +51,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(rng: TestRng, habits: &[Habit]) -> World {
+    pub(super) fn new(rng: TestRng, habits: &[Habit]) -> World {
         let mut w = World {
             rng,
             habits: habits.to_vec(),
@@ -191,7 +191,7 @@ impl World {
     }
 
     /// Watches for a number of moments. Some sockets are missed at each of them.
-    pub fn watch(&mut self, moments: u64, order: &[usize]) -> Series {
+    pub(super) fn watch(&mut self, moments: u64, order: &[usize]) -> Series {
         let kinds = order.iter().map(|i| self.kinds[*i]).collect();
         let mut series = Series::new(kinds);
         for at in 0..moments {
@@ -216,7 +216,7 @@ impl World {
         series
     }
 
-    pub fn all(&self) -> Vec<usize> {
+    pub(super) fn all(&self) -> Vec<usize> {
         (0..self.sockets.len()).collect()
     }
 
@@ -254,7 +254,7 @@ pub(crate) fn habit() -> impl Strategy<Value = Habit> {
     ]
 }
 
-pub fn slow() -> impl Strategy<Value = Habit> {
+pub(super) fn slow() -> impl Strategy<Value = Habit> {
     let sizes = (1..80i64, 1..20i64, 1..60i64, 1..40i64, 1..20i64);
     (0..600i64, any::<bool>(), sizes).prop_map(|(header, forward, of)| {
         let (window, buffer, queue, sends, takes) = of;
@@ -269,6 +269,6 @@ pub fn slow() -> impl Strategy<Value = Habit> {
     })
 }
 
-pub fn rng(seed: [u8; 32]) -> TestRng {
+pub(super) fn rng(seed: [u8; 32]) -> TestRng {
     TestRng::from_seed(prop::test_runner::RngAlgorithm::ChaCha, &seed)
 }

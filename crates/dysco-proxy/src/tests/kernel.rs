@@ -5,10 +5,10 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use super::*;
 
 /// Capture of the frames on the loopback interface from its start on.
-pub struct Capture(OwnedFd);
+pub(super) struct Capture(OwnedFd);
 
 impl Capture {
-    pub fn start() -> Capture {
+    pub(super) fn start() -> Capture {
         let all = (libc::ETH_P_ALL as u16).to_be();
         // SAFETY: no pointers; this value alone owns the descriptor.
         let fd = unsafe {
@@ -22,7 +22,7 @@ impl Capture {
 
     /// Returns the number of TCP segments that were sent meanwhile. Sends a datagram after them,
     /// to ensure that the capture works and has seen all segments.
-    pub fn segments(&self) -> usize {
+    pub(super) fn segments(&self) -> usize {
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         udp.send_to(b"last", udp.local_addr().unwrap()).unwrap();
         let (mut tcp, mut last) = (0, false);

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Behaviour of the two ends and the relay.
 #[derive(Default, Clone, Copy)]
-pub struct Script {
+pub(super) struct Script {
     /// Number of bytes that the relay itself sends to the server.
     pub greeting: usize,
     /// Number of bytes that each end sends.
@@ -24,7 +24,7 @@ pub struct Script {
 }
 
 /// Descriptors of the relay, and the running threads.
-pub struct Relay {
+pub(super) struct Relay {
     /// Client's side.
     pub a: RawFd,
     /// Server's side.
@@ -42,7 +42,7 @@ struct End {
 }
 
 impl Relay {
-    pub fn start(script: Script) -> Relay {
+    pub(super) fn start(script: Script) -> Relay {
         let (client, a) = connection();
         let (b, server) = connection();
         for s in [&a, &b] {
@@ -76,14 +76,14 @@ impl Relay {
     }
 
     /// Returns true if one of the two ends is still sending or receiving.
-    pub fn running(&self) -> bool {
+    pub(super) fn running(&self) -> bool {
         self.ends
             .iter()
             .any(|e| e.threads.iter().any(|t| !t.is_finished()))
     }
 
     /// Waits until both ends have sent and received all bytes (and a half-close has arrived).
-    pub fn wait_for_streams(&self) {
+    pub(super) fn wait_for_streams(&self) {
         for e in &self.ends {
             // Both threads drop their ends of the channel when they finish.
             let ended = e.done.recv_timeout(PATIENCE);
@@ -93,7 +93,7 @@ impl Relay {
 
     /// Waits until everything is acknowledged and no delayed acknowledgement is due: the counter
     /// of sent segments must stay the same for a while.
-    pub fn wait_for_quiet(&self) {
+    pub(super) fn wait_for_quiet(&self) {
         let out = || {
             let snmp = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
             let tcp = snmp
@@ -114,7 +114,7 @@ impl Relay {
     }
 
     /// Waits until the relay has noticed that its sockets are closed, and closes its descriptors.
-    pub fn proxy_closed(&self) {
+    pub(super) fn proxy_closed(&self) {
         while !self.movers.iter().all(JoinHandle::is_finished) {
             std::thread::yield_now();
         }
@@ -124,7 +124,7 @@ impl Relay {
     }
 
     /// Ends both streams, and requires that every byte has arrived as sent.
-    pub fn finish(self) {
+    pub(super) fn finish(self) {
         self.wait_for_streams();
         for e in &self.ends {
             drop(e.stream.shutdown(Shutdown::Write));

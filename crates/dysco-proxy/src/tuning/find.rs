@@ -64,7 +64,7 @@ fn take(Holder { pid, fd }: Holder) -> Result<Duplicate, TuneError> {
 }
 
 /// All sockets of this host.
-pub struct Sockets {
+pub(super) struct Sockets {
     rows: HashMap<FlowKey, Row>,
     holders: Holders,
     elsewhere: HashMap<FlowKey, Elsewhere>,
@@ -74,7 +74,7 @@ pub struct Sockets {
 impl Sockets {
     /// Lists the sockets. Those of `keys` that this network namespace lacks are searched in the
     /// others. With `uid`, only that user's processes are allowed.
-    pub fn list(keys: &[FlowKey], uid: Option<u32>) -> Result<Sockets, TuneError> {
+    pub(super) fn list(keys: &[FlowKey], uid: Option<u32>) -> Result<Sockets, TuneError> {
         let system = |what| move |source| TuneError::System { what, source };
         let rows = table::rows().map_err(system("the list of TCP sockets"))?;
         let rows: HashMap<FlowKey, Row> = rows.into_iter().map(|row| (row.key, row)).collect();
@@ -92,7 +92,7 @@ impl Sockets {
     }
 
     /// Returns the socket of a session.
-    pub fn of(&self, key: &FlowKey) -> Result<Socket, TuneError> {
+    pub(super) fn of(&self, key: &FlowKey) -> Result<Socket, TuneError> {
         let Some(row) = self.rows.get(key) else {
             return Err(match self.elsewhere.get(key) {
                 Some(process) => TuneError::Elsewhere(process.clone()),

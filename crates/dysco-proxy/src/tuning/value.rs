@@ -29,7 +29,7 @@ pub enum Value {
 
 /// Returns the values that a request wants, in the order in which they are set. The timer of
 /// probes is set before they are switched on, which starts it.
-pub fn wanted(options: &TuneOptions) -> Vec<(SocketOption, Value)> {
+pub(super) fn wanted(options: &TuneOptions) -> Vec<(SocketOption, Value)> {
     let mut all = Vec::new();
     let mut add = |option, number| all.push((option, Value::Number(number)));
     if let Some(Rate(bits)) = options.rate {

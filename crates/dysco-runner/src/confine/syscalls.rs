@@ -54,7 +54,7 @@ const CALLS: &[i64] = &[
 ];
 
 /// Allows the process, which has one thread, only what is listed here.
-pub fn limit() -> Result<(), String> {
+pub(super) fn limit() -> Result<(), String> {
     let program = program().map_err(|error| error.to_string())?;
     seccompiler::apply_filter(&program).map_err(|error| error.to_string())
 }

@@ -18,7 +18,7 @@ const LONGEST_MARK: usize = 256;
 /// The byte at which one half of a service comes in or leaves. It is told in front of the bytes that
 /// were sent after that.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Mark {
+pub(super) struct Mark {
     pub change: Change,
     /// Number of the byte, as [`dysco_service::Stack`] counts.
     pub at: u64,
@@ -28,7 +28,7 @@ pub struct Mark {
 
 impl Mark {
     /// Returns the frame of a mark: header, kind (8 bits), number (64 bits, network order), name.
-    pub fn frame(&self) -> Bytes {
+    pub(super) fn frame(&self) -> Bytes {
         let kind = match self.change {
             Change::Enters => 1,
             Change::Leaves => 2,
@@ -60,20 +60,20 @@ impl Mark {
 
 /// A part of what was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Part {
+pub(super) enum Part {
     Bytes(Bytes),
     Mark(Mark),
 }
 
 /// Returns the header of a frame with this number of bytes; 0 ends the direction.
-pub fn header(len: usize) -> Bytes {
+pub(super) fn header(len: usize) -> Bytes {
     // A service sends at most a few records at a time.
     Bytes::copy_from_slice(&(len as u32).to_be_bytes())
 }
 
 /// Frames that are being read.
 #[derive(Default)]
-pub struct Frames {
+pub(super) struct Frames {
     header: Vec<u8>,
     /// Bytes of the frame that have not come.
     rest: u32,
@@ -92,7 +92,7 @@ impl Frames {
     ///
     /// # Errors
     /// If it is no frame, or comes after the last one.
-    pub fn take(&mut self, mut input: &[u8]) -> io::Result<Vec<Part>> {
+    pub(super) fn take(&mut self, mut input: &[u8]) -> io::Result<Vec<Part>> {
         let mut parts = Vec::new();
         let mut out = BytesMut::with_capacity(input.len());
         while !input.is_empty() {

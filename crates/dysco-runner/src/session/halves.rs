@@ -24,7 +24,7 @@ pub(super) struct Halves {
 }
 
 impl Halves {
-    pub fn new(outward: Flow) -> Halves {
+    pub(super) fn new(outward: Flow) -> Halves {
         Halves {
             outward,
             ready: Vec::new(),
@@ -39,7 +39,7 @@ impl Session {
     ///
     /// # Errors
     /// If the session's services are at one end, or leave, or the session closes.
-    pub fn outward(&self) -> Result<Flow, Cause> {
+    pub(crate) fn outward(&self) -> Result<Flow, Cause> {
         let one_end = || Cause::new("its services are at one end alone");
         let halves = self.halves.as_ref().ok_or_else(one_end)?;
         if self.taken || self.services.is_empty() {
@@ -55,7 +55,7 @@ impl Session {
     }
 
     /// Keeps services ready until the other host puts them in, and lets it take others out.
-    pub fn expect(
+    pub(crate) fn expect(
         &mut self,
         services: Vec<Box<dyn Service>>,
         leaves: Vec<String>,
@@ -70,7 +70,7 @@ impl Session {
 
     /// Puts halves of services in, in order from the end that opened the session. The other host is
     /// ready for them.
-    pub fn enter(
+    pub(crate) fn enter(
         &mut self,
         mut services: Vec<Box<dyn Service>>,
         host: &mut Host,

@@ -14,7 +14,7 @@ use super::frames::{self, Frames, Mark, Part};
 
 /// From this load on, the services are told that the socket is full; below half of it, that it
 /// wants bytes again.
-pub const HIGH: usize = 256 * 1024;
+pub(super) const HIGH: usize = 256 * 1024;
 
 /// From this load on, nothing is read for the socket, whatever services say.
 pub(crate) const HARD: usize = 2 * HIGH;
@@ -36,7 +36,7 @@ const PARTS: usize = 32;
 /// A TCP socket. Its readiness is edge-triggered: it is known until a call says that it would
 /// wait. Calls do not wait, although the descriptor may be in blocking mode: its duplicates are
 /// `dyscod`'s, and the mode is theirs as well.
-pub struct Link {
+pub(super) struct Link {
     pub socket: OwnedFd,
     /// Names the socket to the poller.
     pub token: u64,
@@ -74,7 +74,7 @@ enum Fin {
 }
 
 /// Result of reading.
-pub enum Input {
+pub(super) enum Input {
     Bytes(Bytes),
     /// The other runner has told a change.
     Mark(Mark),
@@ -84,7 +84,7 @@ pub enum Input {
 }
 
 impl Link {
-    pub fn new(socket: OwnedFd, token: u64) -> Link {
+    pub(super) fn new(socket: OwnedFd, token: u64) -> Link {
         Link {
             socket,
             token,
@@ -106,25 +106,25 @@ impl Link {
     }
 
     /// Makes this link one to another runner, from which nothing is read yet.
-    pub fn frame(&mut self) {
+    pub(super) fn frame(&mut self) {
         self.frames = Some(Frames::default());
         self.closed = true;
     }
 
     /// Lets bytes be read.
-    pub fn open(&mut self) {
+    pub(super) fn open(&mut self) {
         self.closed = false;
     }
 
     /// Sets the options that a relay needs: bytes go on at once, since the sender has waited for
     /// others if it wanted, and an urgent byte stays in its place, so that it is not lost.
-    pub fn set_options(socket: &OwnedFd) -> rustix::io::Result<()> {
+    pub(super) fn set_options(socket: &OwnedFd) -> rustix::io::Result<()> {
         rustix::net::sockopt::set_tcp_nodelay(socket, true)?;
         rustix::net::sockopt::set_socket_oobinline(socket, true)
     }
 
     /// Takes what the kernel says about the socket.
-    pub fn ready(&mut self, flags: EventFlags) {
+    pub(super) fn ready(&mut self, flags: EventFlags) {
         let broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
         self.uneven |= broken || flags.intersects(EventFlags::RDHUP | EventFlags::PRI);
         self.readable |= broken || flags.intersects(READABLE);
@@ -143,7 +143,7 @@ impl Link {
     }
 
     /// Reads once.
-    pub fn read(&mut self, scratch: &mut [u8]) -> io::Result<Input> {
+    pub(super) fn read(&mut self, scratch: &mut [u8]) -> io::Result<Input> {
         if let Some(part) = self.parts.pop_front() {
             return Ok(match part {
                 Part::Bytes(bytes) => Input::Bytes(bytes),
@@ -201,7 +201,7 @@ impl Link {
     }
 
     /// Returns the error of the socket, if it has one.
-    pub fn error(&self) -> Option<io::Error> {
+    pub(super) fn error(&self) -> Option<io::Error> {
         match rustix::net::sockopt::socket_error(&self.socket) {
             Ok(Ok(())) => None,
             Ok(Err(error)) | Err(error) => Some(error.into()),
@@ -209,7 +209,7 @@ impl Link {
     }
 
     /// Queues bytes.
-    pub fn push(&mut self, bytes: Bytes) {
+    pub(super) fn push(&mut self, bytes: Bytes) {
         if self.frames.is_some() {
             if bytes.is_empty() {
                 return;
@@ -220,14 +220,14 @@ impl Link {
     }
 
     /// Queues a mark, unless the end was queued.
-    pub fn push_mark(&mut self, mark: &Mark) {
+    pub(super) fn push_mark(&mut self, mark: &Mark) {
         if self.fin == Fin::Open {
             self.queue_up(mark.frame());
         }
     }
 
     /// True if neither direction has ended.
-    pub fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         !self.ended && self.fin == Fin::Open
     }
 
@@ -247,7 +247,7 @@ impl Link {
     }
 
     /// Writes what waits, as far as the kernel takes it. Returns the number of bytes.
-    pub fn flush(&mut self) -> io::Result<usize> {
+    pub(super) fn flush(&mut self) -> io::Result<usize> {
         let before = self.waiting;
         let mut refused = 0;
         while self.writable && self.waiting > 0 {
@@ -293,12 +293,12 @@ impl Link {
     }
 
     /// Number of bytes that wait.
-    pub fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         self.waiting
     }
 
     /// Bytes that wait, and what it takes to keep them.
-    pub fn load(&self) -> usize {
+    pub(super) fn load(&self) -> usize {
         self.waiting + PART * self.queue.len()
     }
 
@@ -321,7 +321,7 @@ impl Link {
 
     /// Lets the kernel reset the connection if this process dies: the peer must not take the stream for
     /// complete. Between two runners the last frame says so.
-    pub fn resets_on_death(&self) {
+    pub(super) fn resets_on_death(&self) {
         if self.frames.is_none() {
             // An error means that the connection is over.
             let _ = rustix::net::sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
@@ -329,14 +329,14 @@ impl Link {
     }
 
     /// Lets the kernel end the connection in order once the socket is closed.
-    pub fn ends_in_order(&self) {
+    pub(super) fn ends_in_order(&self) {
         // An error means that the connection is over.
         let _ = rustix::net::sockopt::set_socket_linger(&self.socket, None);
     }
 
     /// Resets the connection, although `dyscod` has duplicates of the socket. A socket whose
     /// connection is gone stays as it is.
-    pub fn reset(&self) {
+    pub(super) fn reset(&self) {
         if !self.gone {
             let _ = rustix::net::connect_unspec(&self.socket);
         }

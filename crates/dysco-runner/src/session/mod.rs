@@ -32,7 +32,7 @@ const TELLINGS: usize = 8;
 const CALLS: usize = 64;
 
 /// A session.
-pub struct Session {
+pub(crate) struct Session {
     id: u64,
     stack: Stack,
     /// The sockets towards the opener and towards the other end.
@@ -63,7 +63,7 @@ pub struct Session {
 
 impl Session {
     /// Puts services into a session. Nothing is read or written before its first turn.
-    pub fn new(
+    pub(crate) fn new(
         id: u64,
         session: dysco_service::Session,
         services: Vec<Box<dyn Service>>,
@@ -120,7 +120,7 @@ impl Session {
     }
 
     /// Takes what the kernel says about a socket.
-    pub fn ready(&mut self, place: Place, flags: EventFlags) {
+    pub(crate) fn ready(&mut self, place: Place, flags: EventFlags) {
         match place {
             Place::Session(end) => self.links[end].ready(flags),
             Place::Own(layer, flow) => {
@@ -135,7 +135,7 @@ impl Session {
     ///
     /// # Errors
     /// The reason for which the session has ended.
-    pub fn turn(&mut self, host: &mut Host) -> Result<bool, Reason> {
+    pub(crate) fn turn(&mut self, host: &mut Host) -> Result<bool, Reason> {
         self.unsettled = false;
         self.stack.set_now(host.now());
         for flow in Flow::SESSION {
@@ -188,7 +188,7 @@ impl Session {
 
     /// Carries out what the services want, and tells them which sockets are full, until nothing
     /// is left to do.
-    pub fn settle(&mut self, host: &mut Host) -> Result<(), Reason> {
+    pub(crate) fn settle(&mut self, host: &mut Host) -> Result<(), Reason> {
         for _ in 0..TELLINGS {
             while let Some(effect) = self.stack.effect() {
                 self.apply(effect, host)?;
@@ -240,12 +240,12 @@ impl Session {
     }
 
     /// Lets bytes of the other runner come.
-    pub fn open(&mut self) {
+    pub(crate) fn open(&mut self) {
         self.links.iter_mut().for_each(Link::open);
     }
 
     /// Asks all services to leave.
-    pub fn take(&mut self, host: &mut Host) -> Result<(), Reason> {
+    pub(crate) fn take(&mut self, host: &mut Host) -> Result<(), Reason> {
         self.taken = true;
         if self.stack.is_empty() {
             host.report(self.left());
@@ -260,7 +260,7 @@ impl Session {
     }
 
     /// Asks a service something.
-    pub fn call(
+    pub(crate) fn call(
         &mut self,
         service: &str,
         id: u64,
@@ -290,19 +290,24 @@ impl Session {
     }
 
     /// Tells a service that its timer has run out.
-    pub fn timer(&mut self, layer: LayerId, event: Event, host: &mut Host) -> Result<(), Reason> {
+    pub(crate) fn timer(
+        &mut self,
+        layer: LayerId,
+        event: Event,
+        host: &mut Host,
+    ) -> Result<(), Reason> {
         self.stack.set_now(host.now());
         self.stack.to(layer, event);
         self.settle(host)
     }
 
     /// Resets both connections.
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         self.links.iter().for_each(Link::reset);
     }
 
     /// Closes the session's descriptors. `reason` says whether its connections are reset.
-    pub fn close(mut self, reason: Option<&Reason>, host: &mut Host) {
+    pub(crate) fn close(mut self, reason: Option<&Reason>, host: &mut Host) {
         if matches!(reason, Some(Reason::Reset { .. } | Reason::Failed { .. })) {
             self.links.iter().for_each(Link::reset);
         } else {
@@ -331,12 +336,12 @@ impl Session {
     }
 
     /// Number of services.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.services.len()
     }
 
     /// Numbers of the session's bytes.
-    pub fn moved(&self) -> Moved {
+    pub(crate) fn moved(&self) -> Moved {
         let [opener, other] = &self.links;
         Moved {
             read: self.read,
@@ -346,7 +351,7 @@ impl Session {
     }
 
     /// State of the session, for a list.
-    pub fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         let [opener, other] = &self.links;
         State {
             session: self.id,

@@ -16,7 +16,7 @@ use crate::protocol::Reason;
 const CONNECTIONS: usize = 16;
 
 /// A connection of a service.
-pub struct Own {
+pub(super) struct Own {
     pub link: Link,
     /// True until the connection is open.
     connecting: bool,

@@ -15,7 +15,7 @@ impl Session {
     ///
     /// # Errors
     /// If the session's services leave, or one of these cannot work in it.
-    pub fn add(
+    pub(crate) fn add(
         &mut self,
         next_to: End,
         behind: Option<&str>,
@@ -58,7 +58,7 @@ impl Session {
 
     /// Asks the services with these names to leave. Halves of services that cannot leave stay, and so
     /// do the others; the report says why.
-    pub fn part(&mut self, names: &[String], host: &mut Host) -> Result<(), Reason> {
+    pub(crate) fn part(&mut self, names: &[String], host: &mut Host) -> Result<(), Reason> {
         self.stack.set_now(host.now());
         let named = self.services.iter();
         let named = named.filter(|(_, name)| names.contains(name));

@@ -14,25 +14,25 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::services;
 
 /// Nothing that a test waits for takes as long.
-pub const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 /// A runner in a thread of this process.
-pub struct Lab {
+pub(crate) struct Lab {
     pub runner: Runner,
     thread: JoinHandle<Result<(), Error>>,
 }
 
 /// A connection to a runner.
-pub struct Runner {
+pub(crate) struct Runner {
     pub client: Client,
 }
 
 impl Lab {
-    pub fn start() -> Lab {
+    pub(crate) fn start() -> Lab {
         Lab::listening(None)
     }
 
-    pub fn listening(listener: Option<OwnedFd>) -> Lab {
+    pub(crate) fn listening(listener: Option<OwnedFd>) -> Lab {
         let (client, other) = Client::pair().unwrap();
         let thread = std::thread::spawn(|| run_with(services::registry(), other, listener));
         Lab {
@@ -42,31 +42,31 @@ impl Lab {
     }
 
     /// Closes the connection, and waits for the end of the runner.
-    pub fn finish(self) {
+    pub(crate) fn finish(self) {
         drop(self.runner);
         self.thread.join().unwrap().unwrap();
     }
 
     /// Closes the connection only.
-    pub fn abandon(self) -> JoinHandle<Result<(), Error>> {
+    pub(crate) fn abandon(self) -> JoinHandle<Result<(), Error>> {
         drop(self.runner);
         self.thread
     }
 }
 
 impl Runner {
-    pub fn new(client: Client) -> Runner {
+    pub(crate) fn new(client: Client) -> Runner {
         let runner = Runner { client };
         assert_eq!(runner.report(), Report::Ready { version: VERSION });
         runner
     }
 
-    pub fn send(&self, request: Request) {
+    pub(crate) fn send(&self, request: Request) {
         self.client.send(&request, &[]).unwrap();
     }
 
     /// Waits for a report.
-    pub fn report(&self) -> Report {
+    pub(crate) fn report(&self) -> Report {
         loop {
             match self.client.recv() {
                 Ok(report) => return report.expect("the runner has ended"),
@@ -79,12 +79,12 @@ impl Runner {
         }
     }
 
-    pub fn request_put(&self, id: u64, services: &[&str], middle: &[TcpStream]) {
+    pub(crate) fn request_put(&self, id: u64, services: &[&str], middle: &[TcpStream]) {
         self.request_half(id, services, middle, None);
     }
 
     /// Puts one half of services at both ends into a session. `beyond` is the end on the other host.
-    pub fn request_half(
+    pub(crate) fn request_half(
         &self,
         id: u64,
         services: &[&str],
@@ -109,7 +109,7 @@ impl Runner {
     }
 
     /// Puts services into a session, successfully.
-    pub fn put(&self, id: u64, services: &[&str], session: &Session) {
+    pub(crate) fn put(&self, id: u64, services: &[&str], session: &Session) {
         self.request_put(id, services, &session.middle);
         let put = Report::Put {
             session: id,
@@ -118,7 +118,7 @@ impl Runner {
         assert_eq!(self.report(), put);
     }
 
-    pub fn take(&self, id: u64) -> [i64; 2] {
+    pub(crate) fn take(&self, id: u64) -> [i64; 2] {
         self.send(Request::Take { session: id });
         loop {
             match self.report() {
@@ -129,7 +129,7 @@ impl Runner {
         }
     }
 
-    pub fn release(&self, id: u64) -> Moved {
+    pub(crate) fn release(&self, id: u64) -> Moved {
         self.send(Request::Release {
             session: id,
             reset: false,
@@ -140,7 +140,7 @@ impl Runner {
         }
     }
 
-    pub fn list(&self) -> Vec<State> {
+    pub(crate) fn list(&self) -> Vec<State> {
         self.send(Request::List);
         let mut all = Vec::new();
         loop {
@@ -156,14 +156,14 @@ impl Runner {
         }
     }
 
-    pub fn state(&self, id: u64) -> State {
+    pub(crate) fn state(&self, id: u64) -> State {
         let all = self.list();
         all.into_iter().find(|state| state.session == id).unwrap()
     }
 }
 
 /// A session between two ends of this process.
-pub struct Session {
+pub(crate) struct Session {
     pub opener: TcpStream,
     pub other: TcpStream,
     /// The sockets towards both, of which the runner gets duplicates.
@@ -171,7 +171,7 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn open() -> Session {
+    pub(crate) fn open() -> Session {
         let (opener, first) = pair();
         let (second, other) = pair();
         Session {
@@ -183,7 +183,7 @@ impl Session {
 }
 
 /// A TCP connection: the end that opened it, and the other.
-pub fn pair() -> (TcpStream, TcpStream) {
+pub(crate) fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let opener = connect(listener.local_addr().unwrap());
     let (other, _) = listener.accept().unwrap();
@@ -191,27 +191,27 @@ pub fn pair() -> (TcpStream, TcpStream) {
     (opener, other)
 }
 
-pub fn connect(to: SocketAddr) -> TcpStream {
+pub(crate) fn connect(to: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(to).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
     stream
 }
 
 /// Reads a number of bytes.
-pub fn read(mut from: &TcpStream, n: usize) -> Vec<u8> {
+pub(crate) fn read(mut from: &TcpStream, n: usize) -> Vec<u8> {
     let mut bytes = vec![0; n];
     from.read_exact(&mut bytes).unwrap();
     bytes
 }
 
-pub fn read_to_end(mut from: &TcpStream) -> Vec<u8> {
+pub(crate) fn read_to_end(mut from: &TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     from.read_to_end(&mut bytes).unwrap();
     bytes
 }
 
 /// Sends bytes in parts of many sizes, and ends the direction.
-pub fn send(mut to: &TcpStream, bytes: &[u8]) {
+pub(crate) fn send(mut to: &TcpStream, bytes: &[u8]) {
     let mut rest = bytes;
     let mut len = 1;
     while !rest.is_empty() {
@@ -224,7 +224,7 @@ pub fn send(mut to: &TcpStream, bytes: &[u8]) {
 }
 
 /// Bytes without `MARK` that do not repeat soon.
-pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
     let mut next = || {
         state ^= state << 13;
@@ -237,7 +237,11 @@ pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
 
 /// Lets both ends send a part again and again while something changes. Returns for each direction
 /// how often the part was sent, and the bytes that came.
-pub fn flood(ends: [&TcpStream; 2], part: &[u8], changes: impl FnOnce()) -> [(usize, Vec<u8>); 2] {
+pub(crate) fn flood(
+    ends: [&TcpStream; 2],
+    part: &[u8],
+    changes: impl FnOnce(),
+) -> [(usize, Vec<u8>); 2] {
     let done = AtomicBool::new(false);
     let send = |mut end: &TcpStream| {
         let mut parts = 0;

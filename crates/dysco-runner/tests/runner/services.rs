@@ -9,9 +9,9 @@ use dysco_runner::{Half, Kind, Registry, Spec};
 use dysco_service::{Event, Flow, FlowId, Out, Service, TimerId};
 
 /// The byte that [`Mark`] adds.
-pub const MARK: u8 = 0xff;
+pub(crate) const MARK: u8 = 0xff;
 
-pub fn registry() -> Registry {
+pub(crate) fn registry() -> Registry {
     let kind = |name, arguments, make| Kind {
         name,
         arguments,
@@ -30,7 +30,7 @@ pub fn registry() -> Registry {
 /// Sends each byte twice.
 struct Double;
 
-pub fn double(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn double(bytes: &[u8]) -> Vec<u8> {
     bytes.iter().flat_map(|byte| [*byte; 2]).collect()
 }
 
@@ -50,7 +50,7 @@ impl Service for Double {
 /// Adds to each byte its place in the direction.
 struct Number([u8; 2]);
 
-pub fn number(bytes: &[u8], from: &mut u8) -> Vec<u8> {
+pub(crate) fn number(bytes: &[u8], from: &mut u8) -> Vec<u8> {
     let mut next = || {
         *from = from.wrapping_add(1);
         *from

@@ -26,7 +26,7 @@ pub(super) enum Meaning {
 
 impl Records {
     /// Needs of a service with records.
-    pub fn needs() -> Needs {
+    pub(super) fn needs() -> Needs {
         Needs {
             ends: Ends::Pair,
             ..Needs::default()
@@ -34,7 +34,7 @@ impl Records {
     }
 
     /// Creates the records of one end. `outward` is the direction towards the other host.
-    pub fn new(outward: Flow) -> Records {
+    pub(super) fn new(outward: Flow) -> Records {
         Records {
             outward,
             buffer: BytesMut::new(),
@@ -42,7 +42,7 @@ impl Records {
     }
 
     /// Takes an event. The service fails if the other host's direction ends within a record.
-    pub fn take(&mut self, event: Event, out: &mut Out) -> Meaning {
+    pub(super) fn take(&mut self, event: Event, out: &mut Out) -> Meaning {
         match event {
             Event::Data { flow, bytes } if flow == self.outward => Meaning::Send(bytes),
             Event::Data { flow, bytes } if flow.is_session() => {
@@ -58,13 +58,13 @@ impl Records {
     }
 
     /// Returns the header of the next record; `None` if it is not complete.
-    pub fn header<const N: usize>(&self) -> Option<[u8; N]> {
+    pub(super) fn header<const N: usize>(&self) -> Option<[u8; N]> {
         self.buffer.first_chunk().copied()
     }
 
     /// Removes the next record, of this number of bytes behind a header of `header` bytes, and returns
     /// these bytes. Returns `None` if the record is not complete.
-    pub fn next(&mut self, header: usize, len: usize) -> Option<BytesMut> {
+    pub(super) fn next(&mut self, header: usize, len: usize) -> Option<BytesMut> {
         if self.buffer.len() < header + len {
             return None;
         }

@@ -11,20 +11,20 @@ pub(super) struct Gate {
 
 impl Gate {
     /// The service gets all bytes.
-    pub const OPEN: Gate = Gate::after(0);
+    pub(super) const OPEN: Gate = Gate::after(0);
     /// It gets none.
-    pub const CLOSED: Gate = Gate {
+    pub(super) const CLOSED: Gate = Gate {
         before: Some(0),
         given: Some(0),
     };
     /// It gets none, until the other host has told its first one.
-    pub const WAITING: Gate = Gate {
+    pub(super) const WAITING: Gate = Gate {
         before: None,
         given: None,
     };
 
     /// Returns a gate that lets a number of bytes pass by first.
-    pub const fn after(bytes: u64) -> Gate {
+    pub(super) const fn after(bytes: u64) -> Gate {
         Gate {
             before: Some(bytes),
             given: None,
@@ -33,13 +33,13 @@ impl Gate {
 
     /// Lets the service get this number of bytes more, and none that follow. Returns false if the first
     /// one is not known.
-    pub fn end_after(&mut self, bytes: u64) -> bool {
+    pub(super) fn end_after(&mut self, bytes: u64) -> bool {
         self.given = Some(bytes);
         self.before.is_some()
     }
 
     /// Takes up to `len` bytes. Returns their number, and whether the service gets them.
-    pub fn take(&mut self, len: usize) -> (usize, bool) {
+    pub(super) fn take(&mut self, len: usize) -> (usize, bool) {
         let (left, served) = match (&mut self.before, &mut self.given) {
             (None, _) | (Some(0), Some(0)) => return (len, false),
             (Some(0), None) => return (len, true),
@@ -52,17 +52,17 @@ impl Gate {
     }
 
     /// Returns true if the service gets the end of the direction.
-    pub fn gives_end(self) -> bool {
+    pub(super) fn gives_end(self) -> bool {
         self.before == Some(0) && self.given != Some(0)
     }
 
     /// Returns true if the service gets no further byte.
-    pub fn is_closed(self) -> bool {
+    pub(super) fn is_closed(self) -> bool {
         self == Gate::CLOSED
     }
 
     /// Returns the number of bytes that pass by before the first one that the service gets.
-    pub fn to_pass(self) -> u64 {
+    pub(super) fn to_pass(self) -> u64 {
         self.before.unwrap_or(0)
     }
 }

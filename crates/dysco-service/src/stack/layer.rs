@@ -59,7 +59,7 @@ pub(super) enum Leaving {
 }
 
 impl Layer {
-    pub fn new(id: LayerId, service: Box<dyn Service>, is_half: bool) -> Layer {
+    pub(super) fn new(id: LayerId, service: Box<dyn Service>, is_half: bool) -> Layer {
         Layer {
             id,
             service,
@@ -80,7 +80,7 @@ impl Layer {
     }
 
     /// Queues an event.
-    pub fn take(&mut self, event: Event) {
+    pub(super) fn take(&mut self, event: Event) {
         match event {
             Event::Data { flow, bytes } if flow.is_session() => self.take_bytes(flow, bytes),
             Event::Data { flow, .. } => self.wait(flow, event, true),
@@ -122,7 +122,7 @@ impl Layer {
     }
 
     /// Lets a direction pass by the service from now on, and what waits for it there.
-    pub fn close(&mut self, flow: Flow) {
+    pub(super) fn close(&mut self, flow: Flow) {
         self.gates[index(flow)] = Gate::CLOSED;
         let waiting = self.waiting.entry(flow).or_default();
         waiting.iter_mut().for_each(|one| one.served = false);
@@ -130,7 +130,7 @@ impl Layer {
 
     /// Returns the number of bytes of a direction that are still to pass by the service, before its
     /// first.
-    pub fn to_pass(&self, flow: Flow) -> u64 {
+    pub(super) fn to_pass(&self, flow: Flow) -> u64 {
         let waiting = self.waiting.get(&flow).into_iter().flatten();
         let waiting = waiting.filter(|one| !one.served);
         let waiting = waiting.map(|one| match &one.event {
@@ -142,7 +142,7 @@ impl Layer {
 
     /// Returns the direction that the service has left, if it is to be asked to leave the other one
     /// as well, since it has got its last byte.
-    pub fn has_done_its_half(&self) -> Option<Flow> {
+    pub(super) fn has_done_its_half(&self) -> Option<Flow> {
         let Some(Leaving::Half(outward)) = self.leaving else {
             return None;
         };
@@ -153,7 +153,7 @@ impl Layer {
     }
 
     /// Records what the service is given: numbers of bytes, ends, and connections that failed.
-    pub fn record(&mut self, event: &Event) {
+    pub(super) fn record(&mut self, event: &Event) {
         match event {
             Event::Data { flow, bytes } if flow.is_session() => {
                 self.moved[index(*flow)] -= bytes.len() as i64;
@@ -165,29 +165,29 @@ impl Layer {
     }
 
     /// Records that the end of a flow has passed by the service.
-    pub fn pass_end(&mut self, flow: Flow) {
+    pub(super) fn pass_end(&mut self, flow: Flow) {
         self.finished.insert(flow);
         self.ended.insert(flow);
     }
 
     /// Holds a flow or releases it. Returns true if that changes something.
-    pub fn hold(&mut self, flow: Flow, on: bool) -> bool {
+    pub(super) fn hold(&mut self, flow: Flow, on: bool) -> bool {
         match on {
             true => self.held.insert(flow),
             false => self.held.remove(&flow),
         }
     }
 
-    pub fn holds(&self, flow: Flow) -> bool {
+    pub(super) fn holds(&self, flow: Flow) -> bool {
         self.held.contains(&flow)
     }
 
-    pub fn has_ended(&self, flow: Flow) -> bool {
+    pub(super) fn has_ended(&self, flow: Flow) -> bool {
         self.ended.contains(&flow)
     }
 
     /// True if the service is a half that has left this direction.
-    pub fn has_left(&self, flow: Flow) -> bool {
+    pub(super) fn has_left(&self, flow: Flow) -> bool {
         match self.leaving {
             Some(Leaving::Half(outward) | Leaving::Last(outward)) => flow == outward,
             Some(Leaving::Asked(_)) | None => false,

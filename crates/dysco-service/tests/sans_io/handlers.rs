@@ -9,7 +9,7 @@ use super::index;
 
 /// A function of a stream, computed byte by byte or on the whole.
 #[derive(Clone, Copy, Debug)]
-pub enum Function {
+pub(crate) enum Function {
     /// Passes everything on.
     Same,
     /// Adds a number that depends on the place.
@@ -26,7 +26,7 @@ pub enum Function {
 
 impl Function {
     /// The function of the whole stream.
-    pub fn of(self, stream: &[u8]) -> Vec<u8> {
+    pub(crate) fn of(self, stream: &[u8]) -> Vec<u8> {
         let place = |(at, byte): (usize, &u8)| (at, *byte);
         let all = stream.iter().enumerate().map(place);
         match self {
@@ -45,14 +45,14 @@ fn shifted(by: u8, at: usize, byte: u8) -> u8 {
 }
 
 /// The handler of a function, in both directions.
-pub struct Handler {
+pub(crate) struct Handler {
     function: Function,
     seen: [usize; 2],
     buffer: [Vec<u8>; 2],
 }
 
 impl Handler {
-    pub fn new(function: Function) -> Box<Handler> {
+    pub(crate) fn new(function: Function) -> Box<Handler> {
         Box::new(Handler {
             function,
             seen: [0; 2],

@@ -14,7 +14,7 @@ use std::time::Duration;
 use dysco_common::shim::{Report, ReportKind};
 
 /// Returns the library under test, which cargo placed beside the test's program.
-pub fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let exe = std::env::current_exe().unwrap();
     exe.ancestors()
         .skip(1)
@@ -25,7 +25,7 @@ pub fn library() -> PathBuf {
 }
 
 /// Compiles a C program of this crate into `dir`.
-pub fn compile(dir: &Path, source: &str, args: &[&str]) -> PathBuf {
+pub(crate) fn compile(dir: &Path, source: &str, args: &[&str]) -> PathBuf {
     let out = dir.join("program");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     let done = Command::new("cc")
@@ -40,7 +40,7 @@ pub fn compile(dir: &Path, source: &str, args: &[&str]) -> PathBuf {
 }
 
 /// Compiles a C program of this crate that links with the library.
-pub fn linked(dir: &Path, source: &str) -> PathBuf {
+pub(crate) fn linked(dir: &Path, source: &str) -> PathBuf {
     let lib = library();
     let lib = lib.parent().unwrap().to_str().unwrap();
     let (at, run) = (format!("-L{lib}"), format!("-Wl,-rpath,{lib}"));
@@ -48,7 +48,7 @@ pub fn linked(dir: &Path, source: &str) -> PathBuf {
 }
 
 /// Returns the output of a program, whose `dyscod` has its API at this socket.
-pub fn called(program: &mut Command, api: &Path) -> String {
+pub(crate) fn called(program: &mut Command, api: &Path) -> String {
     let ran = program
         .env("DYSCO_API_SOCKET", api)
         .env("DYSCO_SHIM_SOCKET", "/nowhere")
@@ -60,18 +60,18 @@ pub fn called(program: &mut Command, api: &Path) -> String {
 }
 
 /// Time limit for a report.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The daemon's end of the socket.
-pub struct Daemon(pub UnixDatagram);
+pub(crate) struct Daemon(pub UnixDatagram);
 
 impl Daemon {
-    pub fn start(path: &Path) -> Daemon {
+    pub(crate) fn start(path: &Path) -> Daemon {
         Daemon::on(UnixDatagram::bind(path).unwrap())
     }
 
     /// Returns a daemon without a path, as for a program that has changed its root.
-    pub fn start_abstract(path: &Path) -> Daemon {
+    pub(crate) fn start_abstract(path: &Path) -> Daemon {
         let address = SocketAddr::from_abstract_name(path.as_os_str().as_bytes());
         Daemon::on(UnixDatagram::bind_addr(&address.unwrap()).unwrap())
     }
@@ -96,7 +96,7 @@ impl Daemon {
     }
 
     /// Returns the next report that is no hello, and the pid of its sender.
-    pub fn next(&self) -> (i32, Report) {
+    pub(crate) fn next(&self) -> (i32, Report) {
         // Hellos arrive once a second, and are no answer.
         let begun = std::time::Instant::now();
         loop {
@@ -109,7 +109,7 @@ impl Daemon {
     }
 
     /// Returns the reports that have arrived so far, without the hellos.
-    pub fn rest(&self) -> Vec<(i32, Report)> {
+    pub(crate) fn rest(&self) -> Vec<(i32, Report)> {
         self.0.set_nonblocking(true).unwrap();
         let all = std::iter::from_fn(|| self.any());
         all.filter(|(_, r)| r.kind != ReportKind::Hello as u16)
@@ -117,7 +117,7 @@ impl Daemon {
     }
 
     /// Returns the next datagram, or `None` if none arrives.
-    pub fn any(&self) -> Option<(i32, Report)> {
+    pub(crate) fn any(&self) -> Option<(i32, Report)> {
         let mut bytes = [0u8; 256];
         let mut control = [0u64; 8];
         // SAFETY: all-zero is a valid msghdr, and each pointer is to a local of the length given;
@@ -147,20 +147,20 @@ impl Daemon {
 }
 
 /// A program under the shim.
-pub struct Run {
+pub(crate) struct Run {
     pub child: Child,
     out: BufReader<ChildStdout>,
 }
 
 impl Run {
     /// Starts the program. Its input stays open until `finish` closes it.
-    pub fn start(program: &Path, args: &[&str], socket: &Path) -> Run {
+    pub(crate) fn start(program: &Path, args: &[&str], socket: &Path) -> Run {
         let mut command = Command::new(program);
         Run::spawn(command.args(args).env("LD_PRELOAD", library()), socket)
     }
 
     /// Starts a program that links the library itself.
-    pub fn bare(program: &Path, args: &[&str], socket: &Path) -> Run {
+    pub(crate) fn bare(program: &Path, args: &[&str], socket: &Path) -> Run {
         Run::spawn(Command::new(program).args(args), socket)
     }
 
@@ -178,24 +178,24 @@ impl Run {
     }
 
     /// Returns the pid of the program.
-    pub fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         self.child.id() as i32
     }
 
     /// Returns the next line of the program's output.
-    pub fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).unwrap();
         line.trim().to_owned()
     }
 
     /// Returns the descriptors of the next pair that the program relays.
-    pub fn pair(&mut self) -> (i32, i32) {
+    pub(crate) fn pair(&mut self) -> (i32, i32) {
         self.named_pair().0
     }
 
     /// Returns the descriptors of the next pair, and the cookies of the two sockets.
-    pub fn named_pair(&mut self) -> ((i32, i32), (u64, u64)) {
+    pub(crate) fn named_pair(&mut self) -> ((i32, i32), (u64, u64)) {
         let line = self.line();
         let number = |key: &str| {
             let word = line.split(' ').find_map(|w| w.strip_prefix(key));
@@ -207,13 +207,13 @@ impl Run {
     }
 
     /// Closes the program's input, and requires that it ends successfully.
-    pub fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         drop(self.child.stdin.take());
         assert!(self.child.wait().unwrap().success());
     }
 
     /// Asks the program to end, and waits for its end.
-    pub fn terminate(mut self) {
+    pub(crate) fn terminate(mut self) {
         self.ask_to_end();
         self.child.wait().unwrap();
     }
@@ -235,7 +235,7 @@ impl Drop for Run {
 }
 
 /// Runs a test in a fresh network namespace with its loopback up.
-pub fn in_network(test: impl FnOnce() + Send + 'static) {
+pub(crate) fn in_network(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || {
         // SAFETY: no pointers; the call affects this thread and those that it starts.
         let r = unsafe { libc::unshare(libc::CLONE_NEWNET) };

@@ -127,11 +127,6 @@ impl Group {
         self.phase.send_replace(Phase::Resting);
     }
 
-    /// Stops all sending until [`Group::run`] is called.
-    pub fn pause(&self) {
-        self.phase.send_replace(Phase::Resting);
-    }
-
     /// Stops all sending, and waits until all data has arrived. It is needed before the end of
     /// sessions that HAProxy still relays: version 2.6 occasionally breaks off a session whose
     /// client closes while HAProxy holds data of it (about one of a thousand on busy processors),

@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 use crate::services::OneEnd;
 
 /// A lab with `dyscod` on the hosts of both ends.
-pub struct BothEnds {
+pub(crate) struct BothEnds {
     pub here: OneEnd,
     there: Daemon,
 }
 
 impl BothEnds {
-    pub fn new(name: &str, family: Family) -> Result<BothEnds> {
+    pub(crate) fn new(name: &str, family: Family) -> Result<BothEnds> {
         BothEnds::over(Lab::builder(name).build()?, family)
     }
 
@@ -32,7 +32,7 @@ impl BothEnds {
     }
 
     /// Waits until the other host lists this number of sessions with services.
-    pub fn wait_there(&self, count: usize) -> Result<()> {
+    pub(crate) fn wait_there(&self, count: usize) -> Result<()> {
         let listed = || {
             let rows = self.list(Role::Server).ok()?;
             let all_in = rows.iter().all(|row| row["state"] == "in");
@@ -46,7 +46,7 @@ impl BothEnds {
     }
 
     /// Waits until all sessions of the other host have these services, and their number is this one.
-    pub fn wait_services(&self, services: &[&str], count: usize) -> Result<()> {
+    pub(crate) fn wait_services(&self, services: &[&str], count: usize) -> Result<()> {
         let have = || {
             let rows = self.list(Role::Server).ok()?;
             let has = rows.iter().all(|row| row["services"] == json!(services));
@@ -63,7 +63,7 @@ impl BothEnds {
     }
 
     /// Asks the service `compress` of the other host's only session for its numbers.
-    pub fn call_there(&self) -> Result<Value> {
+    pub(crate) fn call_there(&self) -> Result<Value> {
         let rows = self.list(Role::Server)?;
         let session = rows.first().and_then(|row| row["session"].as_str());
         let session = session.context("no session")?;
@@ -79,7 +79,7 @@ impl BothEnds {
         Ok(Pid::from_raw(pid.context("no handler")? as i32))
     }
 
-    pub fn finish(self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
         let there = self.list(Role::Server)?;
         let pid = there.first().and_then(|row| row["handler"].as_i64());
         drop(self.there);

@@ -7,7 +7,7 @@ use crate::services::OneEnd;
 
 /// Calls a service of the first session that has any: the name of the service, and the operation.
 /// Returns what `dyscoctl` says.
-pub fn call(here: &OneEnd, words: &[&str]) -> Result<Value> {
+pub(crate) fn call(here: &OneEnd, words: &[&str]) -> Result<Value> {
     let listed = here.service(&["list"])?;
     let session = listed[0]["session"].as_str().context("no session")?;
     here.service(&[&["call", session], words].concat())

@@ -19,7 +19,7 @@ const PORT: u16 = 9000;
 const OWN_POLICY: &str = "[chain]\npolicy = \"/run/policy.toml\"\n";
 
 /// A lab with `dyscod` on the client's host alone: the other end need not know.
-pub struct OneEnd {
+pub(crate) struct OneEnd {
     pub lab: Lab,
     pub fleet: Fleet,
     pub daemon: Daemon,
@@ -28,16 +28,16 @@ pub struct OneEnd {
 }
 
 impl OneEnd {
-    pub fn new(name: &str, family: Family) -> Result<OneEnd> {
+    pub(crate) fn new(name: &str, family: Family) -> Result<OneEnd> {
         OneEnd::over(Lab::builder(name).build()?, family)
     }
 
-    pub fn over(lab: Lab, family: Family) -> Result<OneEnd> {
+    pub(crate) fn over(lab: Lab, family: Family) -> Result<OneEnd> {
         OneEnd::with(lab, family, "")
     }
 
     /// The same, with a configuration of the client's `dyscod` beyond the usual one.
-    pub fn with(lab: Lab, family: Family, extra: &str) -> Result<OneEnd> {
+    pub(crate) fn with(lab: Lab, family: Family, extra: &str) -> Result<OneEnd> {
         let fleet = Fleet::new(&lab)?;
         let daemon = fleet.start(&lab, Role::Client, &format!("{OWN_POLICY}{extra}"))?;
         let server = Server::start(&lab.server, Role::Server.at(family, PORT))?;
@@ -50,14 +50,14 @@ impl OneEnd {
         })
     }
 
-    pub fn open(&self, count: usize, plan: &Plan) -> Result<Group> {
+    pub(crate) fn open(&self, count: usize, plan: &Plan) -> Result<Group> {
         let group = self.begin(count, plan)?;
         group.wait_progress(100_000)?;
         Ok(group)
     }
 
     /// Opens sessions, and does not wait for their first bytes.
-    pub fn begin(&self, count: usize, plan: &Plan) -> Result<Group> {
+    pub(crate) fn begin(&self, count: usize, plan: &Plan) -> Result<Group> {
         let to = Role::Server.at(self.family, PORT);
         let group = Group::open(&self.lab.client, &self.server, to, count, plan)?;
         group.run();
@@ -65,7 +65,7 @@ impl OneEnd {
     }
 
     /// Runs `dyscoctl service`. Returns its result or its error, with the exit code as `exit`.
-    pub fn service(&self, words: &[&str]) -> Result<Value> {
+    pub(crate) fn service(&self, words: &[&str]) -> Result<Value> {
         let words = [&["service"], words, &["-o", "json"]].concat();
         let ran = self.fleet.try_dyscoctl(&self.lab.client, &words)?;
         let text = if ran.stdout.is_empty() {
@@ -82,7 +82,7 @@ impl OneEnd {
     }
 
     /// Changes all sessions, and waits for the end of the change.
-    pub fn change(&self, words: &[&str], outcome: &str, count: usize) -> Result<Value> {
+    pub(crate) fn change(&self, words: &[&str], outcome: &str, count: usize) -> Result<Value> {
         let filter = ["--filter", "port=9000", "--wait"];
         let done = self.service(&[words, &filter].concat())?;
         let all = done["sessions"].as_array().context("no sessions")?;
@@ -92,7 +92,7 @@ impl OneEnd {
     }
 
     /// Waits until no session has services.
-    pub fn wait_for_none(&self) -> Result<()> {
+    pub(crate) fn wait_for_none(&self) -> Result<()> {
         let gone = || {
             let listed = self.service(&["list"]).ok()?;
             (listed == json!([])).then_some(())
@@ -101,7 +101,10 @@ impl OneEnd {
     }
 
     /// Kills `dyscod`, and starts the next one after `meanwhile`.
-    pub fn next_daemon<T>(&mut self, meanwhile: impl FnOnce(&Lab) -> Result<T>) -> Result<T> {
+    pub(crate) fn next_daemon<T>(
+        &mut self,
+        meanwhile: impl FnOnce(&Lab) -> Result<T>,
+    ) -> Result<T> {
         self.daemon.process.kill()?;
         let done = meanwhile(&self.lab)?;
         let file = self.lab.client.dir().join("dyscod.toml");
@@ -110,7 +113,7 @@ impl OneEnd {
     }
 
     /// Returns true if the router has captured this word on the server's side.
-    pub fn has_captured(&self, word: &str) -> bool {
+    pub(crate) fn has_captured(&self, word: &str) -> bool {
         let file = self.lab.router.dir().join("server.pcap0");
         let seen = fs::read(&file).unwrap_or_default();
         let mut parts = seen.windows(word.len());
@@ -126,7 +129,7 @@ impl OneEnd {
 
     /// Ends the lab. A handler outlives its daemon as long as it has sessions, and those that ended
     /// outside it are collected only minutes later.
-    pub fn finish(self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
         let listed = self.service(&["list"])?;
         let handler = listed[0]["handler"]
             .as_i64()

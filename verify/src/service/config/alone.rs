@@ -7,7 +7,7 @@ const LONGER: &[[Delta; 2]] = &[[Delta::More, Delta::Less], [Delta::Zero; 2]];
 const SHORTER: &[[Delta; 2]] = &[[Delta::Less, Delta::More], [Delta::More, Delta::Zero]];
 const DIVIDED: &[Seen] = &[Seen::Put, Seen::Taken, Seen::Divided];
 
-pub fn all() -> Vec<Configuration> {
+pub(super) fn all() -> Vec<Configuration> {
     [come_and_go(), faults(), closing()].concat()
 }
 

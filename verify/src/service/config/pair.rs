@@ -3,7 +3,7 @@
 use super::{AGAIN, BOTH, Configuration, Faults, NONE, PAIR, Seen, TWICE};
 use crate::faults::faults;
 
-pub fn all() -> Vec<Configuration> {
+pub(super) fn all() -> Vec<Configuration> {
     [come_and_go(), packets(), messages(), deaths()].concat()
 }
 

@@ -22,7 +22,7 @@ use watch::Watch;
 
 /// Put a firewall into live sessions, replace it by another, and take it out.
 #[derive(Args)]
-pub struct Chain {
+pub(super) struct Chain {
     /// Print only one JSON object, at the end
     #[arg(long)]
     json: bool,
@@ -75,7 +75,7 @@ const SETTLE: Duration = Duration::from_millis(500);
 
 impl Chain {
     /// Runs the command.
-    pub fn run(self) -> Result<()> {
+    pub(super) fn run(self) -> Result<()> {
         dysco_netns::require_root()?;
         setup::ensure(Need::Demo)?;
         let programs = self.build.programs(self.json)?;

@@ -11,14 +11,14 @@ use super::watch::{Measured, WAYS};
 use crate::demo::reported::Reported;
 
 /// Result of one request.
-pub struct Change {
+pub(super) struct Change {
     pub reported: Reported,
     /// Number of packets that the firewalls refused from then on.
     pub dropped: u64,
 }
 
 /// All results of the demo.
-pub struct Report {
+pub(super) struct Report {
     pub troubles: Vec<String>,
     pub bytes: u64,
     /// SHA-256 and name of each upload, as the server stored it.
@@ -31,7 +31,7 @@ pub struct Report {
 }
 
 /// Returns a line with the numbers of changed and unchanged sessions.
-pub fn summary(reported: &Reported, took: Duration) -> String {
+pub(super) fn summary(reported: &Reported, took: Duration) -> String {
     let mut text = format!(
         "  {} of {} sessions have the new path, in {:.0} ms with the last",
         reported.done(),
@@ -56,7 +56,7 @@ fn keys(step: Step) -> (&'static str, &'static str) {
 
 impl Report {
     /// True if every byte arrived as it was sent.
-    pub fn intact(&self) -> bool {
+    pub(super) fn intact(&self) -> bool {
         self.troubles.is_empty()
     }
 
@@ -70,7 +70,7 @@ impl Report {
     }
 
     /// Returns the report for programs.
-    pub fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         let fine = |x: f64| (x * 1000.0).round() / 1000.0;
         let by_step = |value: &dyn Fn(&Measured) -> f64| -> Value {
             let steps = Step::ALL.into_iter().zip(&self.paths);
@@ -99,7 +99,7 @@ impl Report {
     }
 
     /// Returns the report for people.
-    pub fn text(&self, plot: &Path) -> String {
+    pub(super) fn text(&self, plot: &Path) -> String {
         let mut text = format!("\n{}\n\n", self.table());
         let gigabytes = self.bytes as f64 / 1e9;
         text += &match self.intact() {

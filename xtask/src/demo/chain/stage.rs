@@ -12,7 +12,7 @@ use dysco_netns::{Host, Ran, Star, Ways, counters};
 use super::Step;
 
 /// Everything except the traffic. The fields are dropped in this order.
-pub struct Stage {
+pub(super) struct Stage {
     nginx: Nginx,
     daemons: Vec<Daemon>,
     fleet: Fleet,
@@ -25,7 +25,7 @@ const FW: [usize; 2] = [2, 3];
 
 impl Stage {
     /// Builds the hosts and starts all programs.
-    pub fn build(programs: &Path) -> Result<Stage> {
+    pub(super) fn build(programs: &Path) -> Result<Stage> {
         let star = Star::build("chain", FW.len())?;
         star.guard()?;
         let fleet = Fleet::of_star(&star, programs)?;
@@ -48,7 +48,7 @@ impl Stage {
     }
 
     /// Describes the stage in a few lines.
-    pub fn summary(&self) -> String {
+    pub(super) fn summary(&self) -> String {
         let host = |at: usize| {
             let (name, address) = (self.star.hosts()[at].name(), self.star.address(at));
             format!("{name:8}{:10}dyscod, ", address.to_string())
@@ -65,22 +65,22 @@ impl Stage {
     }
 
     /// Host that opens the sessions.
-    pub fn client(&self) -> &Host {
+    pub(super) fn client(&self) -> &Host {
         self.star.client()
     }
 
     /// Host that accepts the sessions.
-    pub fn server(&self) -> &Host {
+    pub(super) fn server(&self) -> &Host {
         self.star.server()
     }
 
     /// Address of the server.
-    pub fn server_at(&self) -> SocketAddr {
+    pub(super) fn server_at(&self) -> SocketAddr {
         self.star.server_at(PORT)
     }
 
     /// Returns the arguments of dyscoctl for a step, as in a shell; none for the first step.
-    pub fn words(&self, step: Step) -> Option<String> {
+    pub(super) fn words(&self, step: Step) -> Option<String> {
         let [one, two] = FW.map(|at| self.star.address(at));
         let text = match step {
             Step::Direct => return None,
@@ -92,29 +92,29 @@ impl Stage {
     }
 
     /// Runs `dyscoctl` on the client's host, with JSON output.
-    pub fn dyscoctl(&self, words: &str) -> Result<Ran> {
+    pub(super) fn dyscoctl(&self, words: &str) -> Result<Ran> {
         let words = words.split(' ').chain(["-o", "json"]);
         let words: Vec<_> = words.map(|word| word.trim_matches('\'')).collect();
         self.fleet.try_dyscoctl(self.client(), &words)
     }
 
     /// Number of packets so far, by path.
-    pub fn ways(&self) -> Result<Ways> {
+    pub(super) fn ways(&self) -> Result<Ways> {
         self.star.ways()
     }
 
     /// Number of packets that both firewalls have refused so far.
-    pub fn dropped(&self) -> Result<u64> {
+    pub(super) fn dropped(&self) -> Result<u64> {
         self.star.refused()
     }
 
     /// Number of resets that the client's and the server's hosts have sent or received so far.
-    pub fn resets(&self) -> Result<u64> {
+    pub(super) fn resets(&self) -> Result<u64> {
         Ok(counters::resets(self.client())? + counters::resets(self.server())?)
     }
 
     /// Ends everything. After a failure the logs stay.
-    pub fn end(self, well: bool) -> Result<()> {
+    pub(super) fn end(self, well: bool) -> Result<()> {
         drop((self.nginx, self.daemons, self.fleet));
         if well { self.star.finish(()) } else { Ok(()) }
     }

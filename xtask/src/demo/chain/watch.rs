@@ -13,7 +13,7 @@ use crate::demo::mix::Mix;
 use crate::demo::plot::{self, Curve, Panel};
 
 /// Names and colours of the paths that packets may take.
-pub const WAYS: [(&str, RGBColor); 3] = [
+pub(super) const WAYS: [(&str, RGBColor); 3] = [
     ("direct", BLUE),
     ("through fw1", RED),
     ("through fw2", GREEN),
@@ -53,7 +53,7 @@ struct Rates {
 
 /// Measurements of a step's path.
 #[derive(Clone, Copy)]
-pub struct Measured {
+pub(super) struct Measured {
     pub goodput_bps: f64,
     /// Lowest goodput of a tenth of a second, including the time of the change.
     pub lowest_bps: f64,
@@ -65,7 +65,7 @@ pub struct Measured {
 }
 
 /// Watcher of the traffic.
-pub struct Watch {
+pub(super) struct Watch {
     samples: Vec<Sample>,
     speaks: bool,
     start: Instant,
@@ -76,7 +76,7 @@ const SAMPLE: Duration = Duration::from_millis(100);
 
 impl Watch {
     /// Creates a watcher. It prints lines if `speaks` is true.
-    pub fn new(speaks: bool) -> Watch {
+    pub(super) fn new(speaks: bool) -> Watch {
         Watch {
             samples: vec![],
             speaks,
@@ -86,20 +86,20 @@ impl Watch {
     }
 
     /// Prints a text, if the watcher prints lines.
-    pub fn say(&self, text: &str) {
+    pub(super) fn say(&self, text: &str) {
         if self.speaks {
             println!("{text}");
         }
     }
 
     /// Records that a step was requested now.
-    pub fn mark(&mut self, step: Step) {
+    pub(super) fn mark(&mut self, step: Step) {
         let at = self.start.elapsed().as_secs_f64();
         self.marks.push((at, step.name()));
     }
 
     /// Watches a change until it is done.
-    pub fn until(
+    pub(super) fn until(
         &mut self,
         stage: &Stage,
         mix: &Mix,
@@ -110,14 +110,26 @@ impl Watch {
     }
 
     /// Watches for this time, without measuring.
-    pub fn settle(&mut self, stage: &Stage, mix: &Mix, step: Step, time: Duration) -> Result<()> {
+    pub(super) fn settle(
+        &mut self,
+        stage: &Stage,
+        mix: &Mix,
+        step: Step,
+        time: Duration,
+    ) -> Result<()> {
         let start = Instant::now();
         let done = || start.elapsed() >= time;
         self.run(stage, mix, (step, While::Settling), done)
     }
 
     /// Measures for this time.
-    pub fn measure(&mut self, stage: &Stage, mix: &Mix, step: Step, time: Duration) -> Result<()> {
+    pub(super) fn measure(
+        &mut self,
+        stage: &Stage,
+        mix: &Mix,
+        step: Step,
+        time: Duration,
+    ) -> Result<()> {
         let start = Instant::now();
         let done = || start.elapsed() >= time;
         self.run(stage, mix, (step, While::Measuring), done)
@@ -169,7 +181,7 @@ impl Watch {
     }
 
     /// Returns the measurements of a step's path.
-    pub fn path(&self, step: Step) -> Measured {
+    pub(super) fn path(&self, step: Step) -> Measured {
         let of_step = || self.samples.iter().filter(move |s| s.step == step);
         let measured = || of_step().filter(|s| s.during == While::Measuring);
         let mean = |value: &dyn Fn(&Sample) -> f64| {
@@ -190,7 +202,7 @@ impl Watch {
     }
 
     /// Draws packets by their path, goodput and latency over time.
-    pub fn plot(&self, file: &Path) -> Result<()> {
+    pub(super) fn plot(&self, file: &Path) -> Result<()> {
         let curve = |name, colour, value: &dyn Fn(&Sample) -> f64| {
             let points = self.samples.iter();
             let points = points.map(|s| (s.at.as_secs_f64(), value(s)));

@@ -21,7 +21,7 @@ use talk::{Download, Talks};
 
 /// Encrypt and compress live sessions, and leave them as they were.
 #[derive(Args)]
-pub struct Services {
+pub(super) struct Services {
     /// Print only one JSON object, at the end
     #[arg(long)]
     json: bool,
@@ -62,7 +62,7 @@ const MEASURED: u64 = 20_000_000;
 
 impl Services {
     /// Runs the command.
-    pub fn run(self) -> Result<()> {
+    pub(super) fn run(self) -> Result<()> {
         dysco_netns::require_root()?;
         setup::ensure(Need::Demo)?;
         let programs = self.build.programs(self.json)?;

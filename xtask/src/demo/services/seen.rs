@@ -10,7 +10,7 @@ use super::talk::{MARK, WORD};
 
 /// Payload in a capture of TCP over IPv4.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub(super) struct Seen {
     /// Bytes of payload, of any connection.
     pub payload: u64,
     /// Bytes of payload of the sessions' own five-tuples.
@@ -26,7 +26,7 @@ const ETHERNET: usize = 14;
 
 impl Seen {
     /// Reads a file of tcpdump, as far as it is written.
-    pub fn read(file: &Path) -> Result<Seen> {
+    pub(super) fn read(file: &Path) -> Result<Seen> {
         let bytes = fs::read(file)?;
         let magic = bytes.first_chunk::<4>().context("no header")?;
         ensure!(
@@ -50,7 +50,7 @@ impl Seen {
     }
 
     /// Bytes that were readable, or could have been.
-    pub fn plain_bytes(&self) -> u64 {
+    pub(super) fn plain_bytes(&self) -> u64 {
         self.own.max(self.readable)
     }
 

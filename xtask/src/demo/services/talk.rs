@@ -14,8 +14,8 @@ use dysco_netns::{Lab, wait};
 use super::{PATIENCE, server};
 
 /// Words of the download, and of the other sessions.
-pub const MARK: &str = "this line is part of a download";
-pub const WORD: &str = "how many rows has the table";
+pub(super) const MARK: &str = "this line is part of a download";
+pub(super) const WORD: &str = "how many rows has the table";
 
 /// Lines that the server's side writes at a time.
 const LINES: u64 = 500;
@@ -38,7 +38,7 @@ fn listen(lab: &Lab) -> Result<TcpListener> {
 }
 
 /// A download that goes on until it is stopped.
-pub struct Download {
+pub(super) struct Download {
     received: Arc<AtomicU64>,
     ends: Arc<AtomicBool>,
     sends: JoinHandle<Result<u64>>,
@@ -46,7 +46,7 @@ pub struct Download {
 }
 
 impl Download {
-    pub fn start(lab: &Lab) -> Result<Download> {
+    pub(super) fn start(lab: &Lab) -> Result<Download> {
         let [client, server] = open(lab, &listen(lab)?)?;
         let (received, ends) = (
             Arc::new(AtomicU64::new(0)),
@@ -62,19 +62,19 @@ impl Download {
     }
 
     /// Bytes that have arrived.
-    pub fn received(&self) -> u64 {
+    pub(super) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
     /// Waits until so many more bytes have arrived.
-    pub fn wait(&self, bytes: u64) -> Result<()> {
+    pub(super) fn wait(&self, bytes: u64) -> Result<()> {
         let until = self.received() + bytes;
         let there = || (self.received() >= until).then_some(());
         wait::until("the download to go on", PATIENCE, there)
     }
 
     /// Ends it. Every line that was sent has arrived.
-    pub fn finish(self) -> Result<()> {
+    pub(super) fn finish(self) -> Result<()> {
         self.ends.store(true, Ordering::Relaxed);
         let [sent, received] = [self.sends, self.receives].map(|thread| {
             let done = thread
@@ -117,7 +117,7 @@ fn receive(from: TcpStream, count: &AtomicU64) -> Result<u64> {
 }
 
 /// Sessions that ask and answer until they are stopped.
-pub struct Talks {
+pub(super) struct Talks {
     /// Time of the last answer of each session, and its longest silence, in microseconds since the
     /// beginning.
     clocks: Vec<Arc<Clock>>,
@@ -145,7 +145,7 @@ impl Clock {
 }
 
 impl Talks {
-    pub fn start(lab: &Lab, count: usize) -> Result<Talks> {
+    pub(super) fn start(lab: &Lab, count: usize) -> Result<Talks> {
         let listener = listen(lab)?;
         let ends = Arc::new(AtomicBool::new(false));
         let (mut clocks, mut threads) = (Vec::new(), Vec::new());
@@ -170,7 +170,7 @@ impl Talks {
 
     /// Returns each session's longest time without an answer while something is done, in
     /// milliseconds.
-    pub fn silences(&self, work: impl FnOnce() -> Result<()>) -> Result<Vec<f64>> {
+    pub(super) fn silences(&self, work: impl FnOnce() -> Result<()>) -> Result<Vec<f64>> {
         for clock in &self.clocks {
             clock.longest.store(0, Ordering::Relaxed);
         }
@@ -191,7 +191,7 @@ impl Talks {
     }
 
     /// Ends them. Every answer was right.
-    pub fn finish(self) -> Result<()> {
+    pub(super) fn finish(self) -> Result<()> {
         self.ends.store(true, Ordering::Relaxed);
         for thread in self.threads {
             let done = thread

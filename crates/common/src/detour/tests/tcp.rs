@@ -7,11 +7,11 @@ use std::vec::Vec;
 
 use crate::tcp::{ACK, FIN, Segment};
 
-pub const MSS: usize = 7;
+pub(super) const MSS: usize = 7;
 const ROOM: u32 = 60;
 
 #[derive(Clone, Debug)]
-pub struct Packet {
+pub(super) struct Packet {
     pub seg: Segment,
     pub data: Vec<u8>,
 }
@@ -19,7 +19,7 @@ pub struct Packet {
 /// The part of a TCP stack that matters: cumulative acknowledgements, windows, retransmission, and
 /// bytes out of order.
 #[derive(Clone, Default)]
-pub struct Tcp {
+pub(super) struct Tcp {
     pub first: u32,
     una: u32,
     pub next: u32,
@@ -36,7 +36,7 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    pub fn new(first: u32, rcv_first: u32) -> Tcp {
+    pub(super) fn new(first: u32, rcv_first: u32) -> Tcp {
         let at = |n| (n, n, n, n);
         let (first, una, next, highest) = at(first);
         Tcp {
@@ -51,7 +51,7 @@ impl Tcp {
         }
     }
 
-    pub fn packet(&self, seq: u32, data: Vec<u8>, fin: bool) -> Packet {
+    pub(super) fn packet(&self, seq: u32, data: Vec<u8>, fin: bool) -> Packet {
         let waits = (self.got.len() - self.read) as u32;
         let seg = Segment {
             seq,
@@ -63,12 +63,12 @@ impl Tcp {
         Packet { seg, data }
     }
 
-    pub fn bare(&self) -> Packet {
+    pub(super) fn bare(&self) -> Packet {
         self.packet(self.next, Vec::new(), false)
     }
 
     /// Sends one segment, if the window allows it.
-    pub fn send(&mut self, size: usize) -> Option<Packet> {
+    pub(super) fn send(&mut self, size: usize) -> Option<Packet> {
         let at = self.next.wrapping_sub(self.first) as usize;
         let room = self.edge.wrapping_sub(self.next).cast_signed().max(0) as usize;
         let rest = self.sends.len().saturating_sub(at);
@@ -88,7 +88,7 @@ impl Tcp {
 
     /// Sends from the oldest byte again. Returns the packet of the timer. The probe of a closed window
     /// carries no data, and the number before the next (`tcp_xmit_probe_skb`, net/ipv4/tcp_output.c).
-    pub fn time_out(&mut self) -> Packet {
+    pub(super) fn time_out(&mut self) -> Packet {
         self.next = self.una;
         let sent = self.una.wrapping_sub(self.first) as usize;
         let rest = sent < self.sends.len() || self.ends && sent == self.sends.len();
@@ -99,7 +99,7 @@ impl Tcp {
     }
 
     /// Takes in a packet. Returns an answer, if one is due.
-    pub fn take(&mut self, p: &Packet) -> Option<Packet> {
+    pub(super) fn take(&mut self, p: &Packet) -> Option<Packet> {
         let Segment { ack, window, .. } = p.seg;
         assert!(
             !crate::seq::after(ack, self.highest),
@@ -149,11 +149,11 @@ impl Tcp {
         (p.seg.span() > 0 || p.seg.seq != self.rcv_next).then(|| self.bare())
     }
 
-    pub fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.got_end == Some(self.got.len() as u32)
     }
 
-    pub fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         let all = self.first.wrapping_add(self.sends.len() as u32 + 1);
         self.ends && self.una == all
     }

@@ -55,7 +55,7 @@ impl ChainRequests {
     }
 
     /// Returns the number of requests that have not begun.
-    pub fn waiting(&self) -> u64 {
+    pub(super) fn waiting(&self) -> u64 {
         (self.queue.len() + self.wait_queue.len() + self.paced.len()) as u64
     }
 

@@ -40,7 +40,7 @@ pub(super) struct Task {
 }
 
 impl Task {
-    pub fn report(&self, outcome: ChainOutcome, reason: Option<Cause>) -> ChainReport {
+    pub(super) fn report(&self, outcome: ChainOutcome, reason: Option<Cause>) -> ChainReport {
         ChainReport {
             session: self.session,
             local: self.local,

@@ -39,7 +39,7 @@ impl<T> Default for WaitQueue<T> {
 }
 
 impl<T> WaitQueue<T> {
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
@@ -71,7 +71,13 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    pub fn of(here: &Plane, whose: Whose, slot: u32, wish: &ChainWish, state: &[KindName]) -> Turn {
+    pub(super) fn of(
+        here: &Plane,
+        whose: Whose,
+        slot: u32,
+        wish: &ChainWish,
+        state: &[KindName],
+    ) -> Turn {
         let s = here.agent.session(slot);
         let mut task = task_of_chain(here, whose, slot, measure::opened(&s.name()), wish);
         task.kinds = state.to_vec();

@@ -63,7 +63,7 @@ impl Waiting {
         }
     }
 
-    pub fn is_of(&self, change: ChangeId) -> bool {
+    pub(super) fn is_of(&self, change: ChangeId) -> bool {
         self.change == change && matches!(self.what, What::Open(..))
     }
 }

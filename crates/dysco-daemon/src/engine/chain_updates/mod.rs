@@ -152,7 +152,7 @@ impl Paths {
 
 impl ChainUpdates {
     /// Returns true if the slot is that of a second path.
-    pub fn has(&self, slot: u32) -> bool {
+    pub(super) fn has(&self, slot: u32) -> bool {
         self.by_slot.contains_key(&slot)
     }
 

@@ -35,7 +35,7 @@ impl Default for Passing {
 impl Passing {
     /// Records that a session is to pass here by this change: an older change's order to forget the
     /// session is late.
-    pub fn expect(&mut self, change: ChangeId, session: Subsession, now: Instant) {
+    pub(super) fn expect(&mut self, change: ChangeId, session: Subsession, now: Instant) {
         if self.is_done(change) {
             return;
         }
@@ -49,23 +49,23 @@ impl Passing {
     }
 
     /// Returns the change by which the session passes, or is to pass.
-    pub fn by(&self, session: &Subsession) -> Option<ChangeId> {
+    pub(super) fn by(&self, session: &Subsession) -> Option<ChangeId> {
         self.by.peek(session).map(|(change, _)| *change)
     }
 
     /// Returns true if this change is over because the session passes by a later one.
-    pub fn is_late(&self, change: ChangeId, session: &Subsession, now: Instant) -> bool {
+    pub(super) fn is_late(&self, change: ChangeId, session: &Subsession, now: Instant) -> bool {
         let newest = self.by.peek(session);
         newest.is_some_and(|(by, at)| *by > change && now.duration_since(*at) < LATE)
     }
 
     /// Records that the session has left.
-    pub fn left(&mut self, session: &Subsession) {
+    pub(super) fn left(&mut self, session: &Subsession) {
         self.by.pop(session);
     }
 
     /// Records that a change is finished here.
-    pub fn done_with(&mut self, change: ChangeId) {
+    pub(super) fn done_with(&mut self, change: ChangeId) {
         if self.done.len() == DONE {
             self.done.pop_front();
         }
@@ -73,7 +73,7 @@ impl Passing {
     }
 
     /// Returns true if the change is finished here.
-    pub fn is_done(&self, change: ChangeId) -> bool {
+    pub(super) fn is_done(&self, change: ChangeId) -> bool {
         self.done.contains(&change)
     }
 }

@@ -54,12 +54,12 @@ pub(super) struct LengthProbes {
 
 impl LengthProbes {
     /// Records the time at which a SYN or its answer is sent.
-    pub fn opens(&mut self, now: Instant) {
+    pub(super) fn opens(&mut self, now: Instant) {
         self.opened = Some(now);
     }
 
     /// Records the round-trip time at the first answer.
-    pub fn answered(&mut self, now: Instant) {
+    pub(super) fn answered(&mut self, now: Instant) {
         if let Some(at) = self.opened.take() {
             self.round_trip = now - at;
         }
@@ -72,7 +72,7 @@ impl LengthProbes {
 
     /// Returns true if the answer to the length shown last is late, so that the request is
     /// repeated.
-    pub fn is_late(&self, now: Instant) -> bool {
+    pub(super) fn is_late(&self, now: Instant) -> bool {
         { self.sent_at }.is_none_or(|at| now - at >= 2 * self.round_trip)
     }
 

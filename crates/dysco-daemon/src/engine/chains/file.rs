@@ -42,12 +42,12 @@ pub(super) struct PolicyFile {
 
 impl PolicyFile {
     /// Records that the file is about to be read.
-    pub fn reads(&mut self, path: &Path) {
+    pub(super) fn reads(&mut self, path: &Path) {
         self.read_as(Stamp::of(path));
     }
 
     /// Looks at the file. Returns true if it has to be read.
-    pub fn look(&mut self, path: &Path) -> bool {
+    pub(super) fn look(&mut self, path: &Path) -> bool {
         self.sees(Stamp::of(path))
     }
 
@@ -61,7 +61,7 @@ impl PolicyFile {
     }
 
     /// Calls `written` when a file was completely written at this path.
-    pub fn watch(
+    pub(super) fn watch(
         &mut self,
         path: &Path,
         written: impl Fn() + Send + 'static,

@@ -30,7 +30,7 @@ pub(super) struct Compiled {
 
 impl Compiled {
     /// Compiles a policy. Returns false if the result is the former one.
-    pub fn update(&mut self, policy: &Policy, plane: &Plane) -> bool {
+    pub(super) fn update(&mut self, policy: &Policy, plane: &Plane) -> bool {
         self.known.groups = None;
         if policy.has_groups() {
             match root(plane) {
@@ -49,7 +49,7 @@ impl Compiled {
     }
 
     /// True if a rule has a part.
-    pub fn has(&self, rule: usize) -> bool {
+    pub(super) fn has(&self, rule: usize) -> bool {
         self.of.contains(&rule)
     }
 

@@ -25,7 +25,7 @@ pub(super) struct Unconfirmed {
 
 impl Unconfirmed {
     /// Keeps the hosts to which an earlier process could steer.
-    pub fn adopt(&mut self, hosts: impl IntoIterator<Item = IpAddr>, now: Instant) {
+    pub(super) fn adopt(&mut self, hosts: impl IntoIterator<Item = IpAddr>, now: Instant) {
         for host in hosts {
             self.until.insert(host, now + RETENTION);
             self.to_ask.push_back(host);
@@ -40,7 +40,7 @@ impl Unconfirmed {
     }
 
     /// Keeps a host that has another connection, whose key it has not confirmed.
-    pub fn keep(&mut self, host: IpAddr, now: Instant) {
+    pub(super) fn keep(&mut self, host: IpAddr, now: Instant) {
         self.until.insert(host, now + SETTLES);
     }
 
@@ -52,17 +52,17 @@ impl Unconfirmed {
     }
 
     /// Removes a host that has a key or is gone. Returns true if it was one of these.
-    pub fn remove(&mut self, host: IpAddr) -> bool {
+    pub(super) fn remove(&mut self, host: IpAddr) -> bool {
         self.until.remove(&host).is_some()
     }
 
     /// Returns true if the host is one of these.
-    pub fn has(&self, host: IpAddr) -> bool {
+    pub(super) fn has(&self, host: IpAddr) -> bool {
         self.until.contains_key(&host)
     }
 
     /// Removes and returns the hosts whose time is over.
-    pub fn late(&mut self, now: Instant) -> Vec<IpAddr> {
+    pub(super) fn late(&mut self, now: Instant) -> Vec<IpAddr> {
         let late = self.until.extract_if(|_, until| *until <= now);
         late.map(|(host, _)| host).collect()
     }

@@ -31,7 +31,7 @@ struct Again {
 }
 
 impl Automatic {
-    pub fn ended(&mut self, report: &RemovalReport) {
+    pub(super) fn ended(&mut self, report: &RemovalReport) {
         let key = FlowKey::new(report.local, report.remote);
         if matches!(
             report.outcome,

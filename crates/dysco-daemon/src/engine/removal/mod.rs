@@ -92,7 +92,7 @@ impl Removals {
         self.concurrency = concurrency.max(1);
     }
 
-    pub fn new(concurrency: usize) -> Removals {
+    pub(super) fn new(concurrency: usize) -> Removals {
         Removals {
             concurrency: concurrency.max(1),
             under_way: UnderWay::default(),

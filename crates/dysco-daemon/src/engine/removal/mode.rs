@@ -28,16 +28,16 @@ pub(super) struct Undecided {
 }
 
 impl Undecided {
-    pub fn since(now: Instant, task: Task) -> Undecided {
+    pub(super) fn since(now: Instant, task: Task) -> Undecided {
         let until = now + PATIENCE;
         Undecided { task, until }
     }
 
-    pub fn task(&self) -> &Task {
+    pub(super) fn task(&self) -> &Task {
         &self.task
     }
 
-    pub fn until(&self) -> Instant {
+    pub(super) fn until(&self) -> Instant {
         self.until
     }
 }

@@ -20,7 +20,7 @@ pub(in crate::engine) struct Said {
 }
 
 impl Said {
-    pub fn of(request: &Remove, caller: &Caller) -> Said {
+    pub(crate) fn of(request: &Remove, caller: &Caller) -> Said {
         Said {
             word: request.transparent && caller.is_root(),
             by: caller.words(),
@@ -90,7 +90,7 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    pub fn new(s: &Session) -> Accepted {
+    pub(super) fn new(s: &Session) -> Accepted {
         Accepted {
             at: Instant::now(),
             numbers: [s.snd_max, s.rcv_max],
@@ -98,7 +98,7 @@ impl Accepted {
     }
 
     /// Returns true if neither end has sent anything for a while.
-    pub fn is_silent(&self, now: &Session) -> bool {
+    pub(super) fn is_silent(&self, now: &Session) -> bool {
         self.numbers == [now.snd_max, now.rcv_max] && self.at.elapsed() >= SILENT
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct UnderWay {
 }
 
 impl UnderWay {
-    pub fn knows(&self, subsession: &Subsession) -> bool {
+    pub(super) fn knows(&self, subsession: &Subsession) -> bool {
         self.known.contains_key(subsession)
     }
 
@@ -60,7 +60,7 @@ impl UnderWay {
         self.paced.forget(batch);
     }
 
-    pub fn wait(&mut self, task: Task) {
+    pub(super) fn wait(&mut self, task: Task) {
         self.comes(task.subsession);
         if let Err(task) = self.paced.push(task.batch, task) {
             self.waiting.push_back(task);
@@ -102,28 +102,28 @@ impl UnderWay {
         taken.into()
     }
 
-    pub fn begin(&mut self, change: ChangeId, running: Running) {
+    pub(super) fn begin(&mut self, change: ChangeId, running: Running) {
         self.comes(running.task.subsession);
         if let Some(former) = self.running.insert(change, running) {
             self.goes(former.task.subsession);
         }
     }
 
-    pub fn end(&mut self, change: ChangeId) -> Option<Running> {
+    pub(super) fn end(&mut self, change: ChangeId) -> Option<Running> {
         let running = self.running.remove(&change)?;
         self.goes(running.task.subsession);
         Some(running)
     }
 
-    pub fn running(&self) -> &HashMap<ChangeId, Running> {
+    pub(super) fn running(&self) -> &HashMap<ChangeId, Running> {
         &self.running
     }
 
-    pub fn get_mut(&mut self, change: ChangeId) -> Option<&mut Running> {
+    pub(super) fn get_mut(&mut self, change: ChangeId) -> Option<&mut Running> {
         self.running.get_mut(&change)
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&ChangeId, &mut Running)> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&ChangeId, &mut Running)> {
         self.running.iter_mut()
     }
 

@@ -26,7 +26,7 @@ pub(super) struct Abandoned {
 }
 
 impl Abandoned {
-    pub fn new(slot: u32, one: &Serviced) -> Abandoned {
+    pub(super) fn new(slot: u32, one: &Serviced) -> Abandoned {
         Abandoned {
             slot,
             created_ns: one.created_ns,

@@ -73,7 +73,7 @@ pub(super) fn known_from_start(services: &[ServiceSpec]) -> Result<(), Cause> {
 ///
 /// # Errors
 /// If the sessions of a rule could not have its services.
-pub fn check_policy(policy: &Policy) -> Result<(), Cause> {
+pub(crate) fn check_policy(policy: &Policy) -> Result<(), Cause> {
     for (name, rule) in policy.names().zip(&policy.rules) {
         let services = &rule.chain.services;
         if services.is_empty() {

@@ -35,28 +35,28 @@ pub(super) struct Handler {
 
 impl Handler {
     /// Returns its pid.
-    pub fn pid(&self) -> i32 {
+    pub(super) fn pid(&self) -> i32 {
         self.process().pid().cast_signed()
     }
 
     /// Takes note of the version of its messages.
-    pub fn speaks(&self, version: u32) {
+    pub(super) fn speaks(&self, version: u32) {
         self.version.get_or_init(|| version);
     }
 
     /// Returns true if its messages have at least this version. One that an earlier `dyscod` has
     /// started may be of an earlier release.
-    pub fn understands(&self, version: u32) -> bool {
+    pub(super) fn understands(&self, version: u32) -> bool {
         self.version.get().is_some_and(|own| *own >= version)
     }
 
     /// Kills it, unless it has ended.
-    pub fn kill(&self) {
+    pub(super) fn kill(&self) {
         self.process().kill();
     }
 
     /// Lets it end: without a connection and sessions it does so by itself.
-    pub fn dismiss(self: Arc<Self>) {
+    pub(super) fn dismiss(self: Arc<Self>) {
         self.client.close();
         // A child has to be waited for.
         spawn_long(move || self.process().wait());
@@ -71,7 +71,7 @@ impl Handler {
     ///
     /// # Errors
     /// If the handler has ended, or takes no more requests at the moment.
-    pub fn send_now(&self, request: &Request) -> io::Result<()> {
+    pub(super) fn send_now(&self, request: &Request) -> io::Result<()> {
         self.client.send(request, &[])
     }
 
@@ -79,7 +79,7 @@ impl Handler {
     ///
     /// # Errors
     /// If the handler has ended, or no more descriptors can be had.
-    pub fn send(&self, request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub(super) fn send(&self, request: Request, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let fds = fds.iter().map(BorrowedFd::try_clone_to_owned);
         let fds = fds.collect::<io::Result<_>>()?;
         match self.queue.send((request, fds)) {

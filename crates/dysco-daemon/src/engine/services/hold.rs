@@ -46,7 +46,7 @@ const FIRST: Duration = Duration::from_millis(250);
 const LAST: Duration = Duration::from_secs(32);
 
 impl Probe {
-    pub fn first() -> Probe {
+    pub(super) fn first() -> Probe {
         Probe {
             at: Instant::now() + FIRST,
             interval: FIRST,

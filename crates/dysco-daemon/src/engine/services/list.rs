@@ -37,7 +37,12 @@ pub(super) struct Calling {
 
 impl Services {
     /// Lists the sessions with services.
-    pub fn list(&mut self, plane: &Plane, listing: &ServiceListing, replies: mpsc::Sender<Reply>) {
+    pub(crate) fn list(
+        &mut self,
+        plane: &Plane,
+        listing: &ServiceListing,
+        replies: mpsc::Sender<Reply>,
+    ) {
         let mut slots: Vec<u32> = match listing.sessions.as_slice() {
             [] => {
                 let others = packets::slots(plane).into_iter();
@@ -175,7 +180,7 @@ impl Services {
     }
 
     /// Asks a service of a session something.
-    pub fn call(
+    pub(crate) fn call(
         &mut self,
         plane: &Plane,
         call: ServiceCall,

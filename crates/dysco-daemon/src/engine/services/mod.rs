@@ -41,7 +41,7 @@ use dysco_proto::pairs::PairId;
 use super::Plane;
 use crate::handlers::{Owner, Sockets};
 use abandoned::Abandoned;
-pub use choice::check_policy;
+pub(crate) use choice::check_policy;
 use done::Done;
 use handler::Handler;
 use hold::Held;
@@ -232,7 +232,7 @@ enum Routes {
 
 impl Services {
     /// Takes the answer of a task.
-    pub fn take(&mut self, plane: &mut Plane, done: Done) {
+    pub(super) fn take(&mut self, plane: &mut Plane, done: Done) {
         match done {
             Done::Wanted => self.prepare(plane, Owner::System),
             Done::Started(owner, started) => self.started(plane, owner, started),
@@ -251,12 +251,12 @@ impl Services {
     }
 
     /// Follows the sessions with services of the packet plane, and their interfaces.
-    pub fn sweep_packets(&self, plane: &Plane) {
+    pub(super) fn sweep_packets(&self, plane: &Plane) {
         packets::sweep(plane);
     }
 
     /// True while a session's routes change.
-    pub fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self) -> bool {
         let changes = |stage| matches!(stage, Stage::Entering | Stage::Leaving);
         let waits =
             |one: &Serviced| changes(one.stage) || one.waits_for_peer() || one.probe.is_some();

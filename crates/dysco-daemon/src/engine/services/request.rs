@@ -59,14 +59,14 @@ impl Job {
     }
 
     /// Sends a reply. A client that has left needs none.
-    pub fn send(&self, reply: Reply) {
+    pub(super) fn send(&self, reply: Reply) {
         let _ = self.out.send(reply);
     }
 }
 
 impl Services {
     /// Takes a request.
-    pub fn request(
+    pub(crate) fn request(
         &mut self,
         plane: &mut Plane,
         request: ServiceRequest,

@@ -53,7 +53,7 @@ pub(super) struct Resting {
 
 impl Resting {
     /// Describes the session in a listing.
-    pub fn row(&self, plane: &Plane, slot: u32, s: &Session) -> ServiceRow {
+    pub(super) fn row(&self, plane: &Plane, slot: u32, s: &Session) -> ServiceRow {
         ServiceRow {
             session: plane.session_id(slot, s),
             local: s.key.local(),
@@ -69,7 +69,7 @@ impl Resting {
     }
 
     /// Judges whether the services with these names can leave for good.
-    pub fn judge_part(&self, names: &[String]) -> Judged {
+    pub(super) fn judge_part(&self, names: &[String]) -> Judged {
         let named = request::named(self.services.clone(), names).len();
         match named {
             0 => Judged::Unchanged,

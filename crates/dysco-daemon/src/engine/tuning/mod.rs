@@ -70,7 +70,7 @@ enum Carried {
 
 impl Tuner {
     /// Takes a request.
-    pub fn tune(
+    pub(super) fn tune(
         &mut self,
         plane: &Plane,
         request: Tune,
@@ -101,7 +101,7 @@ impl Tuner {
     }
 
     /// Takes the result of a task.
-    pub fn take(&mut self, plane: &mut Plane, step: Step) {
+    pub(super) fn take(&mut self, plane: &mut Plane, step: Step) {
         let Step { batch, done } = step;
         match done {
             Done::Planned(Ok(plans)) if batch.job.request.dry_run => {

@@ -42,7 +42,7 @@ enum Line {
 impl Entry {
     /// Returns the entry with these changes of the socket, or `None` if all options have the values
     /// that the program gave them.
-    pub fn with(before: Option<&Entry>, cookie: u64, changes: &[Change]) -> Option<Entry> {
+    pub(crate) fn with(before: Option<&Entry>, cookie: u64, changes: &[Change]) -> Option<Entry> {
         let same = before.filter(|entry| entry.cookie == cookie);
         let mut set = same.map_or_else(Vec::new, |entry| entry.set.clone());
         for change in changes {
@@ -81,23 +81,23 @@ impl Content for Entries {
 
 impl Tunings {
     /// Reads the file of a former process.
-    pub fn open(path: &Path) -> Tunings {
+    pub(crate) fn open(path: &Path) -> Tunings {
         Tunings(LineFile::open(path, Entries::default(), LOSS))
     }
 
     /// Forgets all sessions but these, and rewrites the file.
-    pub fn retain(&mut self, lives: impl Fn(SessionId) -> bool) {
+    pub(crate) fn retain(&mut self, lives: impl Fn(SessionId) -> bool) {
         self.0
             .edit(|entries| entries.0.retain(|session, _| lives(*session)));
     }
 
     /// Returns the entry of a session.
-    pub fn get(&self, session: SessionId) -> Option<&Entry> {
+    pub(crate) fn get(&self, session: SessionId) -> Option<&Entry> {
         self.0.content().0.get(&session)
     }
 
     /// Replaces the entry of a session.
-    pub fn put(&mut self, session: SessionId, entry: Option<Entry>) {
+    pub(crate) fn put(&mut self, session: SessionId, entry: Option<Entry>) {
         match entry {
             Some(entry) => self.0.add(Line::Tuned(session, entry)),
             None => self.forget(session),
@@ -105,27 +105,27 @@ impl Tunings {
     }
 
     /// Forgets a session that is gone, or whose socket has its former options.
-    pub fn forget(&mut self, session: SessionId) {
+    pub(crate) fn forget(&mut self, session: SessionId) {
         if self.get(session).is_some() {
             self.0.add(Line::Over(session));
         }
     }
 
     /// Records that a session has another name.
-    pub fn rename(&mut self, session: SessionId, now: SessionId) {
+    pub(crate) fn rename(&mut self, session: SessionId, now: SessionId) {
         if self.get(session).is_some() {
             self.0.add(Line::Renamed(session, now));
         }
     }
 
     /// Returns the options that a session's socket has by requests, for a listing.
-    pub fn listed(&self, session: SessionId) -> Vec<TunedOption> {
+    pub(crate) fn listed(&self, session: SessionId) -> Vec<TunedOption> {
         let set = self.get(session).map(|entry| &entry.set);
         set.into_iter().flatten().map(Change::report).collect()
     }
 
     /// Writes lines that wait. To be called from time to time.
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.0.flush();
     }
 }

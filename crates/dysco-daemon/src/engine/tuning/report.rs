@@ -17,7 +17,7 @@ pub(super) struct Told {
 
 impl Told {
     /// Returns the result that nothing was changed, for this reason.
-    pub fn refused(reason: Cause) -> Told {
+    pub(super) fn refused(reason: Cause) -> Told {
         Told {
             outcome: TuneOutcome::Refused,
             process: None,
@@ -27,12 +27,12 @@ impl Told {
     }
 
     /// Returns the result that a plan would have.
-    pub fn could(request: &Tune, plan: &Plan) -> Told {
+    pub(super) fn could(request: &Tune, plan: &Plan) -> Told {
         Told::done(request, plan, &plan.changes)
     }
 
     /// Returns the result of a plan with these changes.
-    pub fn done(request: &Tune, plan: &Plan, changes: &[Change]) -> Told {
+    pub(super) fn done(request: &Tune, plan: &Plan, changes: &[Change]) -> Told {
         let outcome = match (&request.action, changes.is_empty()) {
             (_, true) => TuneOutcome::Unchanged,
             (TuneAction::Set(_), false) => TuneOutcome::Tuned,
@@ -53,7 +53,7 @@ impl Told {
     }
 
     /// Returns the kind of the event, for programs.
-    pub fn kind(&self) -> &'static str {
+    pub(super) fn kind(&self) -> &'static str {
         match self.outcome {
             TuneOutcome::Restored => "untuned",
             _ => "tuned",
@@ -61,7 +61,7 @@ impl Told {
     }
 
     /// Returns the text of the event, if anything was changed.
-    pub fn event(&self, by: &Caller) -> Option<String> {
+    pub(super) fn event(&self, by: &Caller) -> Option<String> {
         let options: Vec<String> = self.options.iter().map(TunedOption::to_string).collect();
         (!options.is_empty()).then(|| format!("{}; by {}", options.join(", "), by.words()))
     }

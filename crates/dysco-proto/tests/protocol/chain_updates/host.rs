@@ -7,7 +7,7 @@ use super::*;
 use crate::plane::at as cutoff_at;
 
 /// A host of the world that carries out a command.
-pub struct At<'a> {
+pub(super) struct At<'a> {
     pub world: &'a mut World,
     pub at: usize,
 }

@@ -6,7 +6,7 @@ use dysco_proto::{HostId, Meddling, Reason, Way};
 
 /// Faults of the world.
 #[derive(Clone, Debug, Default)]
-pub struct Faults {
+pub(crate) struct Faults {
     pub seed: u64,
     /// Percentage of messages that are lost.
     pub lost: u64,
@@ -38,7 +38,7 @@ pub struct Faults {
 }
 
 /// Returns the reason for a path that answers with resets.
-pub fn rejected() -> Reason {
+pub(crate) fn rejected() -> Reason {
     let [from, to] = [1, 2].map(|last| HostId::from([10, 0, 0, last]));
     let through = Vec::new();
     Reason::PathMeddles {

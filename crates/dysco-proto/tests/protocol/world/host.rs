@@ -6,7 +6,7 @@ use dysco_proto::{Facts, HostId, Machine, Report, Subsession};
 
 use crate::plane::{Plane, Session, State, offer_of};
 
-pub struct Host {
+pub(crate) struct Host {
     pub addresses: Vec<HostId>,
     pub machine: Option<Machine>,
     pub plane: Plane,
@@ -70,7 +70,7 @@ impl Host {
         }
     }
 
-    pub fn steps(&self) -> u64 {
+    pub(crate) fn steps(&self) -> u64 {
         self.steps
     }
 }

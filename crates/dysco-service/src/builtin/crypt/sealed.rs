@@ -17,7 +17,7 @@ const BOTH_NEXT_KEYS: u16 = 0x8001;
 
 /// Content of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Record {
+pub(super) enum Record {
     /// Bytes of the session.
     Data,
     /// The records that follow have the next key, as after `KeyUpdate` in TLS 1.3 (RFC 8446, 4.6.3).
@@ -27,7 +27,7 @@ pub enum Record {
 }
 
 /// The key of one direction.
-pub struct Sealed {
+pub(super) struct Sealed {
     key: LessSafeKey,
     /// Secret of the key, from which the next one is derived.
     secret: Key,
@@ -39,7 +39,7 @@ pub struct Sealed {
 
 impl Sealed {
     /// Returns the key that a secret makes, after this number of others.
-    pub fn new(secret: Key, keys: u64) -> Result<Sealed, Unspecified> {
+    pub(super) fn new(secret: Key, keys: u64) -> Result<Sealed, Unspecified> {
         Ok(Sealed {
             key: LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, &secret)?),
             secret,
@@ -49,7 +49,7 @@ impl Sealed {
     }
 
     /// Takes the next key. It is derived from the present one by HKDF-Expand (RFC 5869, 2.3).
-    pub fn advance(&mut self) -> Result<(), Unspecified> {
+    pub(super) fn advance(&mut self) -> Result<(), Unspecified> {
         let mut next = [0; 32];
         Prk::new_less_safe(HKDF_SHA256, &self.secret)
             .expand(&[b"dysco crypt next key"], HKDF_SHA256)?
@@ -66,7 +66,7 @@ impl Sealed {
     }
 
     /// Appends a record with at most 32,767 bytes.
-    pub fn seal(
+    pub(super) fn seal(
         &mut self,
         record: Record,
         bytes: &[u8],
@@ -88,7 +88,7 @@ impl Sealed {
 
     /// Takes the next record and opens its bytes; nothing if it is not complete. Takes the next key as
     /// well, if that is what the record is about.
-    pub fn open(
+    pub(super) fn open(
         &mut self,
         records: &mut Records,
     ) -> Result<Option<(Record, BytesMut)>, Unspecified> {

@@ -44,7 +44,7 @@ impl Service for Rolling {
     }
 }
 
-pub fn half(key: u8, outward: Flow) -> Box<dyn Service> {
+pub(super) fn half(key: u8, outward: Flow) -> Box<dyn Service> {
     if key.is_multiple_of(2) {
         let at = [0; 2];
         return Box::new(Rolling { outward, key, at });
@@ -57,14 +57,14 @@ pub fn half(key: u8, outward: Flow) -> Box<dyn Service> {
 }
 
 /// A part of the stream from one host to the other one.
-pub enum Item {
+pub(super) enum Item {
     Bytes(Bytes),
     Cut(u8, Change, u64),
     End,
 }
 
 /// The stack of one host.
-pub struct Side {
+pub(super) struct Side {
     pub stack: Stack,
     pub outward: Flow,
     pub halves: BTreeMap<u8, LayerId>,
@@ -81,7 +81,7 @@ pub struct Side {
 }
 
 impl Side {
-    pub fn new(outward: Flow) -> Side {
+    pub(super) fn new(outward: Flow) -> Side {
         let mut side = Side {
             stack: Stack::new(crate::session()),
             outward,
@@ -99,14 +99,14 @@ impl Side {
         side
     }
 
-    pub fn enter(&mut self, key: u8, told: Option<u64>) {
+    pub(super) fn enter(&mut self, key: u8, told: Option<u64>) {
         let half = half(key, self.outward);
         let layer = self.stack.enter(half, self.outward, told).unwrap();
         self.halves.insert(key, layer);
         self.collect();
     }
 
-    pub fn collect(&mut self) {
+    pub(super) fn collect(&mut self) {
         while let Some(effect) = self.stack.effect() {
             let named = |layer: LayerId| {
                 let mut halves = self.halves.iter();
@@ -142,12 +142,12 @@ impl Side {
         }
     }
 
-    pub fn event(&mut self, event: Event) {
+    pub(super) fn event(&mut self, event: Event) {
         self.stack.event(event);
         self.collect();
     }
 
-    pub fn part(&mut self, key: u8) {
+    pub(super) fn part(&mut self, key: u8) {
         if let Some(layer) = self.halves.get(&key) {
             self.stack.part(*layer, self.outward);
             self.collect();
@@ -155,7 +155,7 @@ impl Side {
     }
 
     /// Takes what the other host has sent.
-    pub fn arrives(&mut self, item: Item) {
+    pub(super) fn arrives(&mut self, item: Item) {
         let inward = self.outward.reverse();
         match item {
             Item::Bytes(bytes) => self.event(Event::Data {
@@ -178,18 +178,18 @@ impl Side {
     }
 
     /// The program sends.
-    pub fn sends(&mut self, bytes: &[u8]) {
+    pub(super) fn sends(&mut self, bytes: &[u8]) {
         let (flow, bytes) = (self.outward, Bytes::copy_from_slice(bytes));
         self.event(Event::Data { flow, bytes });
     }
 
     /// The program ends its direction.
-    pub fn ends(&mut self) {
+    pub(super) fn ends(&mut self) {
         self.closes = true;
         self.event(Event::Fin(self.outward));
     }
 
-    pub fn is_settled(&self) -> bool {
+    pub(super) fn is_settled(&self) -> bool {
         self.halves.values().all(|one| self.stack.has_entered(*one))
     }
 }

@@ -9,18 +9,18 @@ use serde_json::Value;
 
 use super::{At, Steered};
 
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The side of the relaying host that gets firewalls.
 #[derive(Clone, Copy, Debug)]
-pub enum Beside {
+pub(crate) enum Beside {
     Client,
     Server,
 }
 
 impl Beside {
     /// Host that has opened the session on that side, and its port at the end that accepted it.
-    pub fn opened(self) -> (At, u16) {
+    pub(crate) fn opened(self) -> (At, u16) {
         match self {
             Beside::Client => (At::Client, 8080),
             Beside::Server => (At::Proxy, 9000),
@@ -28,7 +28,7 @@ impl Beside {
     }
 
     /// Host that has accepted the session on that side.
-    pub fn accepted(self) -> At {
+    pub(crate) fn accepted(self) -> At {
         match self {
             Beside::Client => At::Proxy,
             Beside::Server => At::Server,
@@ -36,7 +36,7 @@ impl Beside {
     }
 
     /// Host that is not involved.
-    pub fn other_end(self) -> At {
+    pub(crate) fn other_end(self) -> At {
         match self {
             Beside::Client => At::Server,
             Beside::Server => At::Client,
@@ -44,7 +44,7 @@ impl Beside {
     }
 }
 
-pub struct Relayed {
+pub(crate) struct Relayed {
     pub world: Steered,
     pub beside: Beside,
     pub group: Group,
@@ -52,7 +52,7 @@ pub struct Relayed {
 
 impl Relayed {
     /// Opens sessions that are busy in both directions and relayed. No daemon runs at the far end.
-    pub fn new(
+    pub(crate) fn new(
         family: Family,
         beside: Beside,
         settings: &[(At, &str, &str)],
@@ -69,7 +69,7 @@ impl Relayed {
     }
 
     /// Names of the sessions where chains are requested.
-    pub fn names(&self) -> Result<Vec<String>> {
+    pub(crate) fn names(&self) -> Result<Vec<String>> {
         let (at, port) = self.beside.opened();
         let port = format!(":{port}");
         let all = self.world.sessions(at)?;
@@ -79,18 +79,18 @@ impl Relayed {
         Ok(ours.map(name).collect())
     }
 
-    pub fn only(&self) -> Result<String> {
+    pub(crate) fn only(&self) -> Result<String> {
         let mut all = self.names()?;
         ensure!(all.len() == 1, "{all:?}\n{}", self.world.logs());
         all.pop().context("none")
     }
 
-    pub fn try_update_chain(&self, session: &str, chain: &[At]) -> Result<Value> {
+    pub(crate) fn try_update_chain(&self, session: &str, chain: &[At]) -> Result<Value> {
         let at = self.beside.opened().0;
         self.world.reconfigure_on(at, session, chain, &[])
     }
 
-    pub fn update_chain(&self, session: &str, chain: &[At]) -> Result<()> {
+    pub(crate) fn update_chain(&self, session: &str, chain: &[At]) -> Result<()> {
         let done = self.try_update_chain(session, chain)?;
         let why = || format!("{chain:?}: {done:#}\n{}", self.world.logs());
         ensure!(done["outcome"] == "changed", "{}", why());
@@ -99,7 +99,7 @@ impl Relayed {
 
     /// Waits until a request is refused for this reason. The request itself may first have to fetch
     /// facts about a host.
-    pub fn is_refused(&self, session: &str, what: &str) -> Result<()> {
+    pub(crate) fn is_refused(&self, session: &str, what: &str) -> Result<()> {
         let mut said = Value::Null;
         wait::until("the reason", PATIENCE, || {
             said = self.try_update_chain(session, &[At::Fw1]).ok()?;
@@ -108,19 +108,19 @@ impl Relayed {
         .with_context(|| format!("{what}: {said:#}\n{}", self.world.logs()))
     }
 
-    pub fn get_on(&self, bytes: u64) -> Result<()> {
+    pub(crate) fn get_on(&self, bytes: u64) -> Result<()> {
         let moved = self.group.wait_progress(bytes);
         moved.with_context(|| self.world.logs())
     }
 
-    pub fn passed(&self) -> Result<[u64; 2]> {
+    pub(crate) fn passed(&self) -> Result<[u64; 2]> {
         let [one, two] = At::FIREWALLS;
         let world = &self.world;
         Ok([world.counted(one, "passed")?, world.counted(two, "passed")?])
     }
 
     /// Waits until data takes this chain and no other.
-    pub fn takes_only(&self, chain: &[At]) -> Result<()> {
+    pub(crate) fn takes_only(&self, chain: &[At]) -> Result<()> {
         wait::until("the chain to carry it all", PATIENCE, || {
             let before = self.passed().ok()?;
             self.group.wait_progress(1 << 20).ok()?;
@@ -132,7 +132,7 @@ impl Relayed {
         .with_context(|| self.world.logs())
     }
 
-    pub fn nothing_refused(&self) -> Result<()> {
+    pub(crate) fn nothing_refused(&self) -> Result<()> {
         for fw in At::FIREWALLS {
             let refused = self.world.refused(fw)?;
             ensure!(refused == 0, "{fw:?}: {refused}\n{}", self.world.logs());
@@ -141,7 +141,7 @@ impl Relayed {
     }
 
     /// Connections of the sessions that a firewall has.
-    pub fn connections(&self, fw: At) -> Result<Vec<String>> {
+    pub(crate) fn connections(&self, fw: At) -> Result<Vec<String>> {
         let all = (self.world.host(fw)).output("conntrack", &["-L", "-p", "tcp"])?;
         let port = format!("dport={}", self.beside.opened().1);
         let ours = all.lines().filter(|l| l.contains(&port));
@@ -149,7 +149,7 @@ impl Relayed {
     }
 
     /// Checks that a firewall has one connection, between the two hosts next to it.
-    pub fn is_known(&self, fw: At) -> Result<()> {
+    pub(crate) fn is_known(&self, fw: At) -> Result<()> {
         let all = self.connections(fw)?;
         let ends = [self.beside.opened().0, self.beside.accepted()];
         let ends = ends.map(|at| self.world.ip(at));
@@ -162,7 +162,7 @@ impl Relayed {
         Ok(())
     }
 
-    pub fn forgotten(&self, fw: At) -> Result<()> {
+    pub(crate) fn forgotten(&self, fw: At) -> Result<()> {
         wait::until("the host to forget", PATIENCE, || {
             let left = !self.connections(fw).ok()?.is_empty();
             let listed = !self.world.sessions(fw).ok()?.is_empty();
@@ -171,7 +171,7 @@ impl Relayed {
         .with_context(|| self.world.logs())
     }
 
-    pub fn finish(self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
         all_intact(&self.group.finish()?).map(drop)
     }
 }

@@ -8,32 +8,32 @@ use super::daemons::program;
 use super::{At, Steered};
 
 impl Steered {
-    pub fn ctl(&self, at: At, words: &[&str]) -> Result<String> {
+    pub(crate) fn ctl(&self, at: At, words: &[&str]) -> Result<String> {
         self.host(at).output(&program("dyscoctl")?, words)
     }
 
-    pub fn try_ctl(&self, at: At, words: &[&str]) -> Result<Ran> {
+    pub(crate) fn try_ctl(&self, at: At, words: &[&str]) -> Result<Ran> {
         self.host(at).ran(&program("dyscoctl")?, words)
     }
 
-    pub fn json(&self, at: At, words: &[&str]) -> Result<Value> {
+    pub(crate) fn json(&self, at: At, words: &[&str]) -> Result<Value> {
         let text = self.ctl(at, &[words, &["-o", "json"]].concat())?;
         serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
     }
 
     /// Returns the JSON of a command, whatever its exit code.
-    pub fn try_json(&self, at: At, words: &[&str]) -> Result<Value> {
+    pub(crate) fn try_json(&self, at: At, words: &[&str]) -> Result<Value> {
         let ran = self.try_ctl(at, &[words, &["-o", "json"]].concat())?;
         serde_json::from_str(&ran.stdout).with_context(|| format!("no JSON: {ran:?}"))
     }
 
     /// Gives one session another chain. Returns the report, whatever the outcome.
-    pub fn reconfigure(&self, session: &str, chain: &[At], more: &[&str]) -> Result<Value> {
+    pub(crate) fn reconfigure(&self, session: &str, chain: &[At], more: &[&str]) -> Result<Value> {
         self.reconfigure_on(At::Client, session, chain, more)
     }
 
     /// Gives one session another chain, by a request on any host.
-    pub fn reconfigure_on(
+    pub(crate) fn reconfigure_on(
         &self,
         at: At,
         session: &str,
@@ -48,7 +48,7 @@ impl Steered {
     }
 
     /// Gives one session another chain, which must succeed.
-    pub fn update_chain(&self, session: &str, chain: &[At]) -> Result<Value> {
+    pub(crate) fn update_chain(&self, session: &str, chain: &[At]) -> Result<Value> {
         let done = self.reconfigure(session, chain, &[])?;
         ensure!(
             done["outcome"] == "changed",
@@ -59,18 +59,18 @@ impl Steered {
     }
 
     /// Sessions that a host lists.
-    pub fn sessions(&self, at: At) -> Result<Vec<Value>> {
+    pub(crate) fn sessions(&self, at: At) -> Result<Vec<Value>> {
         let all = self.json(at, &["sessions"])?;
         Ok(all.as_array().cloned().unwrap_or_default())
     }
 
     /// Replaces one firewall by another in the only session, with its state.
-    pub fn replace_with_state(&self, old: At, new: At) -> Result<()> {
+    pub(crate) fn replace_with_state(&self, old: At, new: At) -> Result<()> {
         self.replace_with_state_on(At::Client, old, new)
     }
 
     /// Replaces one firewall by another with its state, by a request on any host.
-    pub fn replace_with_state_on(&self, at: At, old: At, new: At) -> Result<()> {
+    pub(crate) fn replace_with_state_on(&self, at: At, old: At, new: At) -> Result<()> {
         let done = self.replace_on(at, old, new, "conntrack")?;
         ensure!(done["outcome"] == "changed", "{done:#}\n{}", self.logs());
         Ok(())
@@ -78,14 +78,14 @@ impl Steered {
 
     /// Replaces one firewall by another, with state of these kinds. Returns the report, whatever
     /// the outcome.
-    pub fn replace_on(&self, at: At, old: At, new: At, kinds: &str) -> Result<Value> {
+    pub(crate) fn replace_on(&self, at: At, old: At, new: At, kinds: &str) -> Result<Value> {
         let (old, new) = (self.ip(old), self.ip(new));
         let words = ["replace-middlebox", &old, "--with", &new, "--wait"];
         let done = self.try_json(at, &[&words[..], &["--state", kinds]].concat())?;
         Ok(done["changes"][0].clone())
     }
 
-    pub fn chain_of(&self, session: &str) -> Result<Value> {
+    pub(crate) fn chain_of(&self, session: &str) -> Result<Value> {
         let (local, _) = session.split_once('>').context("no session's name")?;
         let all = self.sessions(At::Client)?;
         let found = all.iter().find(|s| s["local"] == local);

@@ -62,7 +62,7 @@ impl Steered {
     }
 
     /// Sets the faults of a host's daemon and its successors.
-    pub fn set_faults(&self, at: At, words: &str) -> Result<()> {
+    pub(crate) fn set_faults(&self, at: At, words: &str) -> Result<()> {
         let dir = self.host(at).dir();
         let (file, new) = (dir.join("faults"), dir.join("faults.new"));
         fs::write(&new, words)?;
@@ -70,7 +70,7 @@ impl Steered {
     }
 
     /// Waits until a host's `dyscod` has died.
-    pub fn wait_dead(&mut self, at: At) -> Result<()> {
+    pub(crate) fn wait_dead(&mut self, at: At) -> Result<()> {
         wait::until("dyscod to die", PATIENCE, || {
             self.ctl(at, &["status"]).is_err().then_some(())
         })?;
@@ -80,14 +80,14 @@ impl Steered {
     }
 
     /// Ends a host's `dyscod` as a crash would.
-    pub fn kill(&mut self, at: At) -> Result<()> {
+    pub(crate) fn kill(&mut self, at: At) -> Result<()> {
         let place = self.place(at);
         drop(self.daemons[place].take());
         Ok(())
     }
 
     /// Starts a host's `dyscod` again.
-    pub fn restart(&mut self, at: At) -> Result<()> {
+    pub(crate) fn restart(&mut self, at: At) -> Result<()> {
         let daemon = self.start(at)?;
         let place = self.place(at);
         self.daemons[place] = Some(daemon);

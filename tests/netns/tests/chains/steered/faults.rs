@@ -15,23 +15,23 @@ const SYNS: &str = "table inet dead {
 
 impl Steered {
     /// Number of times that a host's daemon has lost this message on purpose.
-    pub fn lost(&self, at: At, message: &str) -> Result<usize> {
+    pub(crate) fn lost(&self, at: At, message: &str) -> Result<usize> {
         let name = message.split(':').next().unwrap_or_default();
         fleet::lost(self.host(at), name)
     }
 
     /// Makes a firewall drop SYNs, so that no path through its host opens.
-    pub fn lets_no_syn_through(&self, fw: At) -> Result<()> {
+    pub(crate) fn lets_no_syn_through(&self, fw: At) -> Result<()> {
         self.host(fw).input("nft", &["-f", "-"], SYNS).map(drop)
     }
 
-    pub fn lets_syns_through(&self, fw: At) -> Result<()> {
+    pub(crate) fn lets_syns_through(&self, fw: At) -> Result<()> {
         let words = ["delete", "table", "inet", "dead"];
         self.host(fw).output("nft", &words).map(drop)
     }
 
     /// Drops all packets to and from a host, except the messages between daemons.
-    pub fn lose_all_of(&self, at: At) -> Result<()> {
+    pub(crate) fn lose_all_of(&self, at: At) -> Result<()> {
         let port = at.name();
         let rules = format!(
             "table inet dead {{
@@ -47,13 +47,13 @@ impl Steered {
         self.router.input("nft", &["-f", "-"], &rules).map(drop)
     }
 
-    pub fn lose_no_more(&self) -> Result<()> {
+    pub(crate) fn lose_no_more(&self) -> Result<()> {
         let words = ["delete", "table", "inet", "dead"];
         self.router.output("nft", &words).map(drop)
     }
 
     /// Number of packets that were dropped.
-    pub fn lost_of_all(&self) -> Result<u64> {
+    pub(crate) fn lost_of_all(&self) -> Result<u64> {
         let words = ["-j", "list", "counter", "inet", "dead", "lost"];
         let json: Value = serde_json::from_str(&self.router.output("nft", &words)?)?;
         let mut items = json["nftables"].as_array().into_iter().flatten();

@@ -8,7 +8,7 @@ use super::{At, PATIENCE, Steered};
 
 impl Steered {
     /// Sets whether a host's netfilter sees the packets of its bridges.
-    pub fn filter_bridged(&self, at: At, on: bool) -> Result<()> {
+    pub(crate) fn filter_bridged(&self, at: At, on: bool) -> Result<()> {
         let value = if on { "1" } else { "0" };
         let keys = ["iptables", "ip6tables"].into_iter();
         let mut keys = keys.map(|key| format!("net.bridge.bridge-nf-call-{key}"));
@@ -16,11 +16,11 @@ impl Steered {
     }
 
     /// Firewalls of this lab.
-    pub fn firewalls(&self) -> impl Iterator<Item = At> + '_ {
+    pub(crate) fn firewalls(&self) -> impl Iterator<Item = At> + '_ {
         self.all.iter().copied().filter(|at| at.is_firewall())
     }
 
-    pub fn counted(&self, fw: At, counter: &str) -> Result<u64> {
+    pub(crate) fn counted(&self, fw: At, counter: &str) -> Result<u64> {
         let words = ["-j", "list", "counter", "inet", "fw", counter];
         let json: Value = serde_json::from_str(&self.host(fw).output("nft", &words)?)?;
         let mut items = json["nftables"].as_array().into_iter().flatten();
@@ -29,7 +29,7 @@ impl Steered {
     }
 
     /// Makes a firewall refuse new sessions: it admits only sessions that it knows.
-    pub fn lets_in_the_known(&self, fw: At) -> Result<()> {
+    pub(crate) fn lets_in_the_known(&self, fw: At) -> Result<()> {
         let rule =
             "insert rule inet fw forward ct mark != 0x17 tcp dport 9000 counter name dropped drop";
         let words: Vec<_> = rule.split(' ').collect();
@@ -37,12 +37,12 @@ impl Steered {
     }
 
     /// Number of packets that a firewall has refused so far.
-    pub fn refused(&self, fw: At) -> Result<u64> {
+    pub(crate) fn refused(&self, fw: At) -> Result<u64> {
         Ok(self.counted(fw, "dropped")? + self.counted(fw, "invalid")?)
     }
 
     /// Waits until data takes this chain and no other.
-    pub fn wait_only_through(&self, chain: &[At]) -> Result<()> {
+    pub(crate) fn wait_only_through(&self, chain: &[At]) -> Result<()> {
         wait::until("the chain to carry it all", PATIENCE, || {
             let before: Vec<_> = self.passed().ok()?;
             let carried = self.traffic_moves().ok()?;
@@ -54,7 +54,7 @@ impl Steered {
     }
 
     /// Number of packets that each firewall has passed so far.
-    pub fn passed(&self) -> Result<Vec<u64>> {
+    pub(crate) fn passed(&self) -> Result<Vec<u64>> {
         self.firewalls()
             .map(|fw| self.counted(fw, "passed"))
             .collect()

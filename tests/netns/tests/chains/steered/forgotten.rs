@@ -13,13 +13,13 @@ const FORGETS: Duration = Duration::from_secs(100);
 
 impl Steered {
     /// Waits until a firewall's host has nothing left of any session.
-    pub fn wait_forgotten(&self, fw: At) -> Result<()> {
+    pub(crate) fn wait_forgotten(&self, fw: At) -> Result<()> {
         self.wait_until_none(fw, "dport=9000")
     }
 
     /// Waits for a host that may have been an anchor. Entries of packets by which the host itself
     /// opened a path vanish by themselves.
-    pub fn wait_forgotten_but_own(&self, fw: At) -> Result<()> {
+    pub(crate) fn wait_forgotten_but_own(&self, fw: At) -> Result<()> {
         self.wait_until_none(fw, &format!("src={} ", self.ip(At::Client)))
     }
 
@@ -43,7 +43,7 @@ impl Steered {
 
     /// Waits until firewalls that the session does not pass, whatever chain it has, have forgotten
     /// it. Entries that receive late messages may remain.
-    pub fn wait_forgotten_elsewhere(&self, session: &str) -> Result<()> {
+    pub(crate) fn wait_forgotten_elsewhere(&self, session: &str) -> Result<()> {
         let has_ended = |fw| -> Result<bool> {
             let all = self.sessions(fw)?;
             let left = all.iter().any(|s| s["state"] != "tombstone");

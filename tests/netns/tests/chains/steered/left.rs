@@ -12,12 +12,12 @@ use super::{At, PATIENCE, PORT, Steered, program};
 
 const LISTEN: u16 = 8080;
 /// Configuration by which the operator vouches for the proxy's listener.
-pub const DECLARED: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n";
+pub(crate) const DECLARED: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n";
 
 impl Steered {
     /// Builds the hosts with a proxy, settings of hosts, and words for the line of the server in
     /// the proxy's configuration.
-    pub fn with_proxy(
+    pub(crate) fn with_proxy(
         family: Family,
         settings: &[(At, &str, &str)],
         words: &str,
@@ -39,14 +39,19 @@ impl Steered {
     }
 
     /// Opens sessions through the proxy.
-    pub fn open_by_proxy(&self, count: usize, plan: &Plan) -> Result<Group> {
+    pub(crate) fn open_by_proxy(&self, count: usize, plan: &Plan) -> Result<Group> {
         let server = self.traffic.as_ref().context("no server")?;
         Group::open(self.host(At::Client), server, self.listen(), count, plan)
     }
 
     /// Opens sessions through the proxy that are busy in both directions, and makes the proxy leave
     /// them. Returns the sessions, and their names on the client's host.
-    pub fn left(&mut self, mode: &str, count: usize, plan: &Plan) -> Result<(Group, Vec<String>)> {
+    pub(crate) fn left(
+        &mut self,
+        mode: &str,
+        count: usize,
+        plan: &Plan,
+    ) -> Result<(Group, Vec<String>)> {
         let group = self.open_by_proxy(count, plan)?;
         group.run();
         group.wait_progress(1 << 20)?;
@@ -58,7 +63,7 @@ impl Steered {
     }
 
     /// Makes the proxy leave all its sessions.
-    pub fn leave(&self, mode: &str, count: usize) -> Result<()> {
+    pub(crate) fn leave(&self, mode: &str, count: usize) -> Result<()> {
         let all = ["remove-middlebox", "self", "--all", "--mode", mode];
         let mut said = Value::Null;
         wait::until("the proxy to be removable", PATIENCE, || {

@@ -1,16 +1,16 @@
 //! A client, a server and two or four strict firewalls around one router, each with `dyscod`.
 //! Sessions are steered through the firewalls' hosts, or past them.
 
-pub mod beside;
+pub(crate) mod beside;
 mod commands;
 mod daemons;
-pub mod faults;
+pub(crate) mod faults;
 mod firewalls;
-pub mod forgotten;
-pub mod left;
+pub(crate) mod forgotten;
+pub(crate) mod left;
 mod network;
-pub mod policy;
-pub mod ways;
+pub(crate) mod policy;
+pub(crate) mod ways;
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -24,12 +24,12 @@ use serde_json::json;
 
 use daemons::program;
 
-pub const PORT: u16 = 9000;
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PORT: u16 = 9000;
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A host of the lab, other than the router.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum At {
+pub(crate) enum At {
     Client,
     Server,
     Fw1,
@@ -43,11 +43,11 @@ pub enum At {
 }
 
 impl At {
-    pub const ALL: [At; 4] = [At::Client, At::Server, At::Fw1, At::Fw2];
-    pub const FIREWALLS: [At; 2] = [At::Fw1, At::Fw2];
-    pub const FOUR: [At; 6] = [At::Client, At::Server, At::Fw1, At::Fw2, At::Fw3, At::Fw4];
+    pub(crate) const ALL: [At; 4] = [At::Client, At::Server, At::Fw1, At::Fw2];
+    pub(crate) const FIREWALLS: [At; 2] = [At::Fw1, At::Fw2];
+    pub(crate) const FOUR: [At; 6] = [At::Client, At::Server, At::Fw1, At::Fw2, At::Fw3, At::Fw4];
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             At::Client => "client",
             At::Server => "server",
@@ -63,14 +63,14 @@ impl At {
         matches!(self, At::Fw1 | At::Fw2 | At::Fw3 | At::Fw4)
     }
 
-    pub fn address(self, family: Family) -> IpAddr {
+    pub(crate) fn address(self, family: Family) -> IpAddr {
         address(self, family, 1)
     }
 }
 
 /// Chains to take in sequence: one firewall, its replacement, two firewalls, none; one and none
 /// again.
-pub const TO_AND_FRO: [&[At]; 6] = [
+pub(crate) const TO_AND_FRO: [&[At]; 6] = [
     &[At::Fw1],
     &[At::Fw2],
     &[At::Fw2, At::Fw1],
@@ -80,7 +80,7 @@ pub const TO_AND_FRO: [&[At]; 6] = [
 ];
 
 /// Hosts whose daemon dies in a change to the first firewall, each with the point.
-pub const DEATHS: [(At, &str); 7] = [
+pub(crate) const DEATHS: [(At, &str); 7] = [
     (At::Client, "die:Cut"),
     (At::Client, "die:Switched"),
     (At::Client, "die:Complete"),
@@ -116,7 +116,7 @@ table inet fw {
 }
 ";
 
-pub struct Steered {
+pub(crate) struct Steered {
     all: Vec<At>,
     hosts: Vec<Host>,
     pub router: Host,
@@ -129,33 +129,33 @@ pub struct Steered {
 }
 
 impl Steered {
-    pub fn new(family: Family) -> Result<Steered> {
+    pub(crate) fn new(family: Family) -> Result<Steered> {
         Steered::with_policy(family, "")
     }
 
     /// Builds a lab with four firewalls.
-    pub fn of_four(family: Family) -> Result<Steered> {
+    pub(crate) fn of_four(family: Family) -> Result<Steered> {
         Steered::four_with_policy(family, "")
     }
 
     /// Builds a lab with four firewalls, and a policy on the client's host.
-    pub fn four_with_policy(family: Family, policy: &str) -> Result<Steered> {
+    pub(crate) fn four_with_policy(family: Family, policy: &str) -> Result<Steered> {
         Steered::of(&At::FOUR, family, policy, &[])
     }
 
     /// Builds a lab with a policy on the client's host.
-    pub fn with_policy(family: Family, policy: &str) -> Result<Steered> {
+    pub(crate) fn with_policy(family: Family, policy: &str) -> Result<Steered> {
         Steered::of(&At::ALL, family, policy, &[])
     }
 
     /// Builds a lab with a policy on the client's host, and no `dyscod` on the server's host.
-    pub fn without_servers(family: Family, policy: &str) -> Result<Steered> {
+    pub(crate) fn without_servers(family: Family, policy: &str) -> Result<Steered> {
         let daemons = [At::Client, At::Fw1, At::Fw2];
         Steered::with_daemons(&At::ALL, &daemons, family, policy, &[])
     }
 
     /// Builds a lab with settings of hosts: host, name and value.
-    pub fn with_settings(
+    pub(crate) fn with_settings(
         family: Family,
         policy: &str,
         settings: &[(At, &str, &str)],
@@ -211,7 +211,7 @@ impl Steered {
     }
 
     /// Builds a lab with hosts whose daemons fail on purpose from their start on.
-    pub fn failing(family: Family, policy: &str, faults: &[(At, &str)]) -> Result<Steered> {
+    pub(crate) fn failing(family: Family, policy: &str, faults: &[(At, &str)]) -> Result<Steered> {
         let mut world = Steered::with_daemons(&At::ALL, &[], family, policy, &[])?;
         for (at, words) in faults {
             world.set_faults(*at, words)?;
@@ -222,7 +222,7 @@ impl Steered {
 
     /// Builds a lab in which the interface of one host is a bridge, whose packets netfilter sees
     /// before the data plane.
-    pub fn bridged(family: Family, at: At) -> Result<Steered> {
+    pub(crate) fn bridged(family: Family, at: At) -> Result<Steered> {
         let mut world = Steered::with_daemons(&At::ALL, &[], family, "", &[])?;
         let host = world.host(at);
         let mut ip = String::from(
@@ -240,7 +240,7 @@ impl Steered {
         Ok(world)
     }
 
-    pub fn host(&self, at: At) -> &Host {
+    pub(crate) fn host(&self, at: At) -> &Host {
         &self.hosts[self.place(at)]
     }
 
@@ -250,24 +250,24 @@ impl Steered {
         place.unwrap_or(usize::MAX)
     }
 
-    pub fn open(&self, count: usize, plan: &Plan) -> Result<Group> {
+    pub(crate) fn open(&self, count: usize, plan: &Plan) -> Result<Group> {
         let server = self.traffic.as_ref().context("no server")?;
         let to = SocketAddr::new(At::Server.address(self.family), PORT);
         Group::open(self.host(At::Client), server, to, count, plan)
     }
 
     /// Name of a session on the client's host.
-    pub fn name(&self, local: SocketAddr) -> String {
+    pub(crate) fn name(&self, local: SocketAddr) -> String {
         let to = SocketAddr::new(At::Server.address(self.family), PORT);
         format!("{local}>{to}")
     }
 
-    pub fn ip(&self, at: At) -> String {
+    pub(crate) fn ip(&self, at: At) -> String {
         at.address(self.family).to_string()
     }
 
     /// Ends of all logs, for the report of a failure.
-    pub fn logs(&self) -> String {
+    pub(crate) fn logs(&self) -> String {
         let mut all = String::new();
         for at in self.all.iter().copied() {
             let log = self.host(at).dir().join("dyscod.log");

@@ -42,7 +42,7 @@ impl Steered {
     }
 
     /// Sets the MTU of a host's link in both directions.
-    pub fn set_mtu(&self, at: At, bytes: u32) -> Result<()> {
+    pub(crate) fn set_mtu(&self, at: At, bytes: u32) -> Result<()> {
         let bytes = bytes.to_string();
         for (host, link) in [(self.host(at), "eth0"), (&self.router, at.name())] {
             host.output("ip", &["link", "set", link, "mtu", &bytes])?;

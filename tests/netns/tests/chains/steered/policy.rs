@@ -8,7 +8,7 @@ use dysco_netns::{Family, wait};
 use super::{At, PATIENCE, PORT, Steered};
 
 /// Returns a policy that gives all sessions this chain.
-pub fn rule(family: Family, chain: &[At]) -> String {
+pub(crate) fn rule(family: Family, chain: &[At]) -> String {
     let server = At::Server.address(family);
     let chain: Vec<_> = chain.iter().map(|at| at.address(family)).collect();
     let chain: Vec<_> = chain.iter().map(ToString::to_string).collect();
@@ -17,7 +17,7 @@ pub fn rule(family: Family, chain: &[At]) -> String {
 
 impl Steered {
     /// Waits until sessions can be steered through this chain.
-    pub fn wait_neighbours(&self, chain: &[At]) -> Result<()> {
+    pub(crate) fn wait_neighbours(&self, chain: &[At]) -> Result<()> {
         // Each host has two addresses. Hosts of the chain know the client's host, which introduces
         // each to the next; the last also has both its neighbours.
         let all = chain.len() as u64;
@@ -35,7 +35,7 @@ impl Steered {
     }
 
     /// Puts a policy in force.
-    pub fn apply_policy(&self, text: &str) -> Result<()> {
+    pub(crate) fn apply_policy(&self, text: &str) -> Result<()> {
         let file = self.path("other.toml");
         fs::write(&file, text).context("failed to write a policy")?;
         let words = ["policy", "apply", &file.display().to_string()];
@@ -43,7 +43,7 @@ impl Steered {
     }
 
     /// Writes the policy's file while no daemon runs.
-    pub fn write_policy(&self, text: &str) -> Result<()> {
+    pub(crate) fn write_policy(&self, text: &str) -> Result<()> {
         fs::write(self.policy_file(), text).context("failed to write the policy")
     }
 }

@@ -10,7 +10,7 @@ use super::{At, PATIENCE, Steered};
 const MIB: u64 = 1 << 20;
 
 /// Opens one session that leaves the processors to the daemons. Returns the session and its name.
-pub fn gentle(world: &Steered) -> Result<(Group, String)> {
+pub(crate) fn gentle(world: &Steered) -> Result<(Group, String)> {
     let plan = Plan {
         rate: Some(2_000_000),
         ..Plan::default()
@@ -23,7 +23,7 @@ pub fn gentle(world: &Steered) -> Result<(Group, String)> {
 }
 
 /// Opens a session in progress. Returns the session and its name.
-pub fn busy(world: &Steered, plan: &Plan) -> Result<(Group, String)> {
+pub(crate) fn busy(world: &Steered, plan: &Plan) -> Result<(Group, String)> {
     let group = world.open(1, plan)?;
     group.run();
     get_on(world, &group)?;
@@ -32,7 +32,7 @@ pub fn busy(world: &Steered, plan: &Plan) -> Result<(Group, String)> {
 }
 
 /// Waits until each end to which anything is sent has received more.
-pub fn get_on(world: &Steered, group: &Group) -> Result<()> {
+pub(crate) fn get_on(world: &Steered, group: &Group) -> Result<()> {
     let sides = [Side::Client, Side::Server];
     let now = || sides.map(|side| group.received(side));
     let before = now();
@@ -51,7 +51,7 @@ pub fn get_on(world: &Steered, group: &Group) -> Result<()> {
 }
 
 /// Waits until data takes this chain and no other.
-pub fn takes_only(world: &Steered, group: &Group, chain: &[At]) -> Result<()> {
+pub(crate) fn takes_only(world: &Steered, group: &Group, chain: &[At]) -> Result<()> {
     wait::until("the chain to carry it all", PATIENCE, || {
         let before = world.passed().ok()?;
         get_on(world, group).ok()?;
@@ -63,7 +63,7 @@ pub fn takes_only(world: &Steered, group: &Group, chain: &[At]) -> Result<()> {
     .with_context(|| world.logs())
 }
 
-pub fn nothing_refused(world: &Steered) -> Result<()> {
+pub(crate) fn nothing_refused(world: &Steered) -> Result<()> {
     for fw in At::FIREWALLS {
         let refused = world.refused(fw)?;
         ensure!(refused == 0, "{fw:?} refused {refused}\n{}", world.logs());
@@ -72,17 +72,17 @@ pub fn nothing_refused(world: &Steered) -> Result<()> {
 }
 
 /// Sessions that are busy in both directions, or in one direction.
-pub struct Ways {
+pub(crate) struct Ways {
     pub world: Steered,
     pub groups: Vec<Group>,
 }
 
 impl Ways {
-    pub fn new(family: Family) -> Result<Ways> {
+    pub(crate) fn new(family: Family) -> Result<Ways> {
         Ways::of(Steered::new(family)?)
     }
 
-    pub fn of(world: Steered) -> Result<Ways> {
+    pub(crate) fn of(world: Steered) -> Result<Ways> {
         let plans = [Plan::default()].into_iter().chain(Plan::one_way());
         let groups = plans.map(|plan| Ok(busy(&world, &plan)?.0));
         let groups = groups.collect::<Result<_>>()?;
@@ -90,7 +90,7 @@ impl Ways {
     }
 
     /// Requests a change of all sessions. Returns the result of each.
-    pub fn asked(&self, words: &[&str]) -> Result<Vec<Value>> {
+    pub(crate) fn asked(&self, words: &[&str]) -> Result<Vec<Value>> {
         let done = self
             .world
             .try_json(At::Client, &[words, &["--wait"]].concat())?;
@@ -100,14 +100,14 @@ impl Ways {
     }
 
     /// Checks that all continue by this chain, and that no firewall has refused anything.
-    pub fn go_on(&self, chain: &[At]) -> Result<()> {
+    pub(crate) fn go_on(&self, chain: &[At]) -> Result<()> {
         let each = |group| takes_only(&self.world, group, chain);
         self.groups.iter().try_for_each(each)?;
         nothing_refused(&self.world)
     }
 
     /// Gives all sessions this chain.
-    pub fn take(&self, words: &[&str], chain: &[At]) -> Result<()> {
+    pub(crate) fn take(&self, words: &[&str], chain: &[At]) -> Result<()> {
         for done in self.asked(words)? {
             ensure!(
                 done["outcome"] == "changed",
@@ -118,7 +118,7 @@ impl Ways {
         self.go_on(chain)
     }
 
-    pub fn finish(self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
         let each = |group: Group| all_intact(&group.finish()?).map(drop);
         self.groups.into_iter().try_for_each(each)
     }

@@ -14,13 +14,13 @@ use dysco_netns::{Family, Lab, Process, Program, Role, wait};
 use serde_json::Value;
 
 /// Name of the inner namespace.
-pub const INNER: &str = "web";
+pub(super) const INNER: &str = "web";
 /// Published port, which is the same in the inner namespace.
-pub const PORT: u16 = 8080;
+pub(super) const PORT: u16 = 8080;
 /// Port of the server.
 const SERVER: u16 = 9000;
 /// Time limit for what a look of `dyscod` finds, and for the start of an instance.
-pub const LIMIT: Duration = Duration::from_secs(90);
+pub(super) const LIMIT: Duration = Duration::from_secs(90);
 
 /// Rules of the container host.
 const PUBLISHED: &str = "
@@ -62,7 +62,7 @@ const INWARD: [&str; 10] = [
 
 /// How HAProxy is started in the inner namespace.
 #[derive(Clone, Copy)]
-pub enum Start {
+pub(super) enum Start {
     /// Without the shim.
     Plain,
     /// Under the shim, by `dyscoctl run`.
@@ -71,7 +71,7 @@ pub enum Start {
     Mounts,
 }
 
-pub struct World {
+pub(super) struct World {
     pub lab: Lab,
     pub fleet: Fleet,
     pub server: Server,
@@ -81,7 +81,7 @@ pub struct World {
 
 impl World {
     /// Builds the container host, without the inner namespace.
-    pub fn new(name: &str, family: Family) -> Result<World> {
+    pub(super) fn new(name: &str, family: Family) -> Result<World> {
         let lab = Lab::builder(name).build()?;
         let host = &lab.proxy;
         for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
@@ -107,12 +107,12 @@ impl World {
     }
 
     /// Makes the inner namespace.
-    pub fn make_inner(&self) -> Result<()> {
+    pub(super) fn make_inner(&self) -> Result<()> {
         INWARD.iter().try_for_each(|words| ip(&self.lab, words))
     }
 
     /// Writes the configuration of the host's `dyscod`, with this value of `namespaces`.
-    pub fn configure(&self, namespaces: &str) -> Result<PathBuf> {
+    pub(super) fn configure(&self, namespaces: &str) -> Result<PathBuf> {
         let file = self.fleet.prepare(&self.lab, Role::Proxy, "")?;
         let text = fs::read_to_string(&file)?;
         let host = format!("[host]\nnamespaces = {namespaces}\n");
@@ -121,20 +121,20 @@ impl World {
     }
 
     /// Starts `dyscod` on the container host, in the host's own namespace.
-    pub fn start(&mut self, namespaces: &str) -> Result<()> {
+    pub(super) fn start(&mut self, namespaces: &str) -> Result<()> {
         let file = self.configure(namespaces)?;
         self.daemon = Some(self.fleet.start_by(&self.lab.proxy, &file)?);
         Ok(())
     }
 
     /// Returns what `dyscod` tells of the namespaces.
-    pub fn namespaces(&self) -> Result<Vec<Value>> {
+    pub(super) fn namespaces(&self) -> Result<Vec<Value>> {
         let told = self.fleet.json(&self.lab.proxy, &["namespaces"])?;
         told.as_array().cloned().context("no list")
     }
 
     /// Waits until the instance for the inner namespace answers. Returns its report.
-    pub fn wait_served(&self) -> Result<Value> {
+    pub(super) fn wait_served(&self) -> Result<Value> {
         wait::until("the instance to answer", LIMIT, || {
             let all = self.namespaces().ok()?;
             let inner = all.into_iter().find(|n| n["name"] == INNER)?;
@@ -144,7 +144,7 @@ impl World {
     }
 
     /// Starts HAProxy in the inner namespace.
-    pub fn haproxy(&self, start: Start) -> Result<Process> {
+    pub(super) fn haproxy(&self, start: Start) -> Result<Process> {
         let listen = match self.family {
             Family::V4 => ([172, 17, 0, 2], PORT).into(),
             Family::V6 => format!("[fd00:17::2]:{PORT}").parse()?,
@@ -176,14 +176,14 @@ impl World {
     }
 
     /// Runs a command in the inner namespace.
-    pub fn inside(&self, program: &str, args: &[&str]) -> Result<String> {
+    pub(super) fn inside(&self, program: &str, args: &[&str]) -> Result<String> {
         let net = format!("--net=/run/netns/{INNER}");
         let words = [&[net.as_str(), program], args].concat();
         self.lab.proxy.output("nsenter", &words)
     }
 
     /// Opens sessions from outside, by the published port.
-    pub fn open(&self, count: usize) -> Result<Group> {
+    pub(super) fn open(&self, count: usize) -> Result<Group> {
         let plan = Plan {
             rate: Some(4_000_000),
             ..Plan::default()
@@ -197,7 +197,7 @@ impl World {
 
     /// Runs `dyscoctl remove-middlebox self --all --wait` with these words on the container host,
     /// until all sessions are proven and removed.
-    pub fn remove(&self, count: usize, words: &[&str]) -> Result<Value> {
+    pub(super) fn remove(&self, count: usize, words: &[&str]) -> Result<Value> {
         let mut removed = 0;
         let all = ["remove-middlebox", "self", "--all", "--wait", "-o", "json"];
         let all = [&all, words].concat();
@@ -214,32 +214,32 @@ impl World {
 
     /// Checks that no connection in the inner namespace belongs to HAProxy any more. The instance
     /// holds the ports of those to the server.
-    pub fn no_sockets(&self) -> Result<()> {
+    pub(super) fn no_sockets(&self) -> Result<()> {
         let left = self.inside("ss", &["-Htnp", "state", "established"])?;
         ensure!(!left.contains("haproxy"), "{left}");
         Ok(())
     }
 
     /// Log of the host's `dyscod` and its instances.
-    pub fn log(&self) -> String {
+    pub(super) fn log(&self) -> String {
         let log = fs::read_to_string(self.lab.proxy.dir().join("dyscod.log"));
         log.unwrap_or_default()
     }
 
     /// Ends everything, and checks that nothing is left.
-    pub fn finish(self) -> Result<()> {
+    pub(super) fn finish(self) -> Result<()> {
         self.lab.finish((self.daemon, self.server))
     }
 }
 
 /// Runs `ip` on the container host.
-pub fn ip(lab: &Lab, words: &str) -> Result<()> {
+pub(super) fn ip(lab: &Lab, words: &str) -> Result<()> {
     let words: Vec<_> = words.split_whitespace().collect();
     lab.proxy.output("ip", &words).map(drop)
 }
 
 /// Returns `dyscod` on a host with this configuration.
-pub fn dyscod(file: &std::path::Path) -> Result<Program> {
+pub(super) fn dyscod(file: &std::path::Path) -> Result<Program> {
     Ok(Program::new(fleet::built("dyscod")?)
         .arg("--config")
         .arg(file))

@@ -21,19 +21,19 @@ use dysco_netns::stream::{Group, Plan, Server};
 use dysco_netns::{Family, Host, Ran, require_root};
 use serde_json::Value;
 
-pub const PORT: u16 = 9000;
+pub(crate) const PORT: u16 = 9000;
 /// Port of the server as clients see it if the server's address is translated.
-pub const SERVICE_PORT: u16 = 80;
+pub(crate) const SERVICE_PORT: u16 = 80;
 
 /// One of the two firewalls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fw {
+pub(crate) enum Fw {
     One,
     Two,
 }
 
 impl Fw {
-    pub fn other(self) -> Fw {
+    pub(crate) fn other(self) -> Fw {
         match self {
             Fw::One => Fw::Two,
             Fw::Two => Fw::One,
@@ -48,7 +48,7 @@ impl Fw {
     }
 }
 
-pub struct Firewalls {
+pub(crate) struct Firewalls {
     pub client: Host,
     pub server: Host,
     hosts: [Host; 2],
@@ -87,13 +87,13 @@ fn service_address(family: Family) -> IpAddr {
 
 impl Firewalls {
     /// Builds firewalls without address translation.
-    pub fn new(family: Family) -> Result<Firewalls> {
+    pub(crate) fn new(family: Family) -> Result<Firewalls> {
         Firewalls::with(family, false, "")
     }
 
     /// Builds firewalls that may translate both ends' addresses, with further rules in the table
     /// `inet fw`.
-    pub fn with(family: Family, translates: bool, rules: &str) -> Result<Firewalls> {
+    pub(crate) fn with(family: Family, translates: bool, rules: &str) -> Result<Firewalls> {
         require_root()?;
         let dir = tempfile::Builder::new().prefix("dysco-state-").tempdir()?;
         let make = |name: &str| Host::new(name, &dir.path().join(name));
@@ -137,7 +137,7 @@ impl Firewalls {
     }
 
     /// Starts `dyscod` on the client's host too, which holds an end of sessions.
-    pub fn start_on_client(&mut self) -> Result<()> {
+    pub(crate) fn start_on_client(&mut self) -> Result<()> {
         let own = client_address(self.family);
         let file = self.configure(&self.client, own, &["fw1", "fw2"])?;
         let daemon = self.fleet.start_by(&self.client, &file)?;
@@ -150,7 +150,7 @@ impl Firewalls {
     }
 
     /// Starts a firewall's `dyscod` again, with an extended configuration.
-    pub fn restart_with(&mut self, fw: Fw, more: &str) -> Result<()> {
+    pub(crate) fn restart_with(&mut self, fw: Fw, more: &str) -> Result<()> {
         self.kill_daemon(fw)?;
         let file = self.host(fw).dir().join("dyscod.toml");
         let text = fs::read_to_string(&file)? + more;
@@ -159,18 +159,18 @@ impl Firewalls {
         Ok(())
     }
 
-    pub fn host(&self, fw: Fw) -> &Host {
+    pub(crate) fn host(&self, fw: Fw) -> &Host {
         &self.hosts[fw as usize]
     }
 
     /// Opens sessions from the client.
-    pub fn open(&self, count: usize, plan: &Plan) -> Result<Group> {
+    pub(crate) fn open(&self, count: usize, plan: &Plan) -> Result<Group> {
         let server = self.traffic.as_ref().context("no server")?;
         Group::open(&self.client, server, self.destination(), count, plan)
     }
 
     /// Address to which the client connects.
-    pub fn destination(&self) -> SocketAddr {
+    pub(crate) fn destination(&self) -> SocketAddr {
         if self.translates {
             SocketAddr::new(service_address(self.family), SERVICE_PORT)
         } else {
@@ -179,26 +179,26 @@ impl Firewalls {
     }
 
     /// Name of a session on the client.
-    pub fn name(&self, local: SocketAddr) -> String {
+    pub(crate) fn name(&self, local: SocketAddr) -> String {
         format!("{local}>{}", self.destination())
     }
 
     /// Runs `dyscoctl state …` on a firewall. Returns its result, whatever the exit code.
-    pub fn try_state(&self, fw: Fw, words: &[&str]) -> Result<Ran> {
+    pub(crate) fn try_state(&self, fw: Fw, words: &[&str]) -> Result<Ran> {
         let mut all = vec!["state"];
         all.extend(words);
         self.fleet.try_dyscoctl(self.host(fw), &all)
     }
 
     /// Runs `dyscoctl state …` on a firewall. Returns its output.
-    pub fn state(&self, fw: Fw, words: &[&str]) -> Result<String> {
+    pub(crate) fn state(&self, fw: Fw, words: &[&str]) -> Result<String> {
         let mut all = vec!["state"];
         all.extend(words);
         self.fleet.dyscoctl(self.host(fw), &all)
     }
 
     /// Runs `dyscoctl state move …` on the client. Returns its result, whatever the exit code.
-    pub fn try_move(&self, session: &str, from: Fw, words: &[&str]) -> Result<Ran> {
+    pub(crate) fn try_move(&self, session: &str, from: Fw, words: &[&str]) -> Result<Ran> {
         let [from, to] = [from, from.other()].map(|fw| self.control_address(fw));
         let mut all = vec!["state", "move", session, "--from", &from, "--to", &to];
         all.extend(["-o", "json"]);
@@ -207,7 +207,7 @@ impl Firewalls {
     }
 
     /// Control address of a firewall's `dyscod`.
-    pub fn control_address(&self, fw: Fw) -> String {
+    pub(crate) fn control_address(&self, fw: Fw) -> String {
         self.control(fw).to_string()
     }
 
@@ -216,12 +216,12 @@ impl Firewalls {
     }
 
     /// Ends a host's `dyscod` as a crash would.
-    pub fn kill_daemon(&mut self, fw: Fw) -> Result<()> {
+    pub(crate) fn kill_daemon(&mut self, fw: Fw) -> Result<()> {
         self.daemons[fw as usize].process.kill().map(drop)
     }
 
     /// Sessions that a firewall's host lists.
-    pub fn listed(&self, fw: Fw) -> Result<Vec<Value>> {
+    pub(crate) fn listed(&self, fw: Fw) -> Result<Vec<Value>> {
         let listed = self
             .fleet
             .dyscoctl(self.host(fw), &["sessions", "-o", "json"])?;
@@ -229,20 +229,20 @@ impl Firewalls {
     }
 
     /// State of a session that a firewall has.
-    pub fn export(&self, fw: Fw, session: &str) -> Result<Value> {
+    pub(crate) fn export(&self, fw: Fw, session: &str) -> Result<Value> {
         let text = self.state(fw, &["export", session])?;
         serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
     }
 
     /// Writes documents to a file for `install`.
-    pub fn file(&self, documents: &Value) -> Result<PathBuf> {
+    pub(crate) fn file(&self, documents: &Value) -> Result<PathBuf> {
         let file = self.dir.path().join("documents.json");
         fs::write(&file, documents.to_string())?;
         Ok(file)
     }
 
     /// Installs documents on a firewall. Returns the output of `dyscoctl`.
-    pub fn install(&self, fw: Fw, session: &str, documents: &Value) -> Result<Value> {
+    pub(crate) fn install(&self, fw: Fw, session: &str, documents: &Value) -> Result<Value> {
         let file = self.file(documents)?.display().to_string();
         let text = self.state(fw, &["install", session, &file, "-o", "json"])?;
         serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
@@ -250,7 +250,7 @@ impl Firewalls {
 
     /// Moves the state of sessions and then all their paths together. The old firewall keeps its
     /// state, for packets that are still in flight there.
-    pub fn move_all(&self, sessions: &[String], from: Fw) -> Result<()> {
+    pub(crate) fn move_all(&self, sessions: &[String], from: Fw) -> Result<()> {
         for session in sessions {
             let documents = self.export(from, session)?;
             self.install(from.other(), session, &documents)?;
@@ -259,7 +259,7 @@ impl Firewalls {
     }
 
     /// Makes a firewall forget sessions.
-    pub fn forget(&self, sessions: &[String], fw: Fw) -> Result<()> {
+    pub(crate) fn forget(&self, sessions: &[String], fw: Fw) -> Result<()> {
         for session in sessions {
             self.state(fw, &["remove", session])?;
         }
@@ -267,7 +267,7 @@ impl Firewalls {
     }
 
     /// Number of packets that a firewall's counter has counted.
-    pub fn counted(&self, fw: Fw, counter: &str) -> Result<u64> {
+    pub(crate) fn counted(&self, fw: Fw, counter: &str) -> Result<u64> {
         let text = self
             .host(fw)
             .output("nft", &["-j", "list", "counter", "inet", "fw", counter])?;
@@ -278,7 +278,7 @@ impl Firewalls {
     }
 
     /// Number of packets that a firewall has refused so far, of known or unknown connections.
-    pub fn refused(&self, fw: Fw) -> Result<u64> {
+    pub(crate) fn refused(&self, fw: Fw) -> Result<u64> {
         Ok(self.counted(fw, "dropped")? + self.counted(fw, "invalid")?)
     }
 }

@@ -135,7 +135,7 @@ impl Firewalls {
     }
 
     /// Routes both ends' packets through this firewall from now on.
-    pub fn route(&self, fw: Fw) -> Result<()> {
+    pub(crate) fn route(&self, fw: Fw) -> Result<()> {
         let to_server = self.translates.then(|| service_address(self.family));
         let to_client = self.translates.then(|| masked_address(self.family));
         let ends = [

@@ -11,11 +11,11 @@ use serde_json::Value;
 use super::World;
 
 /// Time limit of a change during which a daemon was lost.
-pub const SETTLED: Duration = Duration::from_secs(90);
+pub(crate) const SETTLED: Duration = Duration::from_secs(90);
 
 /// Addresses by which hosts know one session.
 #[derive(Clone, Debug)]
-pub struct Ends {
+pub(crate) struct Ends {
     /// Address of the client's end.
     pub client: String,
     /// Address on which the proxy accepted the session.
@@ -28,14 +28,14 @@ pub struct Ends {
 
 impl Ends {
     /// Name of the session on the proxy's host, for `dyscoctl`.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{}>{}", self.listen, self.client)
     }
 }
 
 /// Result of a session, if all hosts agree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub(crate) enum Fate {
     Removed,
     Tracked,
 }
@@ -47,14 +47,14 @@ fn text(value: &Value) -> String {
 }
 
 impl World {
-    pub fn sessions(&self, role: Role) -> Result<Vec<Value>> {
+    pub(crate) fn sessions(&self, role: Role) -> Result<Vec<Value>> {
         let all = self.fleet.json(self.lab.host(role), &["sessions"])?;
         Ok(all.as_array().cloned().unwrap_or_default())
     }
 
     /// Returns the ends of a group's sessions, in its order, once the proxy's daemon knows their
     /// pairs.
-    pub fn ends(&self, group: &Group) -> Result<Vec<Ends>> {
+    pub(crate) fn ends(&self, group: &Group) -> Result<Vec<Ends>> {
         let mut why = None;
         let found = wait::until("the proxy's pairs", SETTLED, || {
             let of = || -> Result<Vec<Ends>> {
@@ -71,7 +71,7 @@ impl World {
     }
 
     /// Waits until the proxy's daemon would remove all of these sessions.
-    pub fn wait_removable(&self, ends: &[Ends]) -> Result<()> {
+    pub(crate) fn wait_removable(&self, ends: &[Ends]) -> Result<()> {
         let names: Vec<_> = ends.iter().map(Ends::name).collect();
         let mut said = Value::Null;
         wait::until("the proxy to be removable", SETTLED, || {
@@ -84,7 +84,7 @@ impl World {
     }
 
     /// Begins the removal of one session and does not wait for it.
-    pub fn begin(&self, ends: &Ends) -> Result<()> {
+    pub(crate) fn begin(&self, ends: &Ends) -> Result<()> {
         let name = ends.name();
         let mode = ["--mode", self.mode];
         let words = [&["remove-middlebox", "self", "--session", &name], &mode[..]].concat();
@@ -99,7 +99,7 @@ impl World {
 
     /// Waits until no host has a change in progress. Returns the results of the sessions, or an
     /// error if the hosts disagree.
-    pub fn settle(&self, ends: &[Ends]) -> Result<Vec<Fate>> {
+    pub(crate) fn settle(&self, ends: &[Ends]) -> Result<Vec<Fate>> {
         let mut seen = String::new();
         wait::until("all hosts to agree", SETTLED, || {
             let fates = self.fates(ends).map_err(|e| seen = format!("{e:#}")).ok()?;
@@ -113,7 +113,7 @@ impl World {
     }
 
     /// Returns the present results of the sessions.
-    pub fn fates(&self, ends: &[Ends]) -> Result<Vec<Fate>> {
+    pub(crate) fn fates(&self, ends: &[Ends]) -> Result<Vec<Fate>> {
         let client = self.states(Role::Client)?;
         let proxy = self.states(Role::Proxy)?;
         let server = self.states(Role::Server)?;

@@ -1,6 +1,6 @@
 //! A lab with `dyscod` on its hosts and HAProxy under the shim.
 
-pub mod fates;
+pub(crate) mod fates;
 
 use std::net::SocketAddr;
 
@@ -12,13 +12,13 @@ use dysco_netns::{Builder, Family, Lab, Process, Role, capture, counters};
 use serde_json::Value;
 
 /// Ports of HAProxy and of the server behind it.
-pub const PROXY_PORT: u16 = 8080;
-pub const SERVER_PORT: u16 = 9000;
+pub(crate) const PROXY_PORT: u16 = 8080;
+pub(crate) const SERVER_PORT: u16 = 9000;
 
 /// Configuration by which the operator vouches for HAProxy's listener.
-pub const DECLARED: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n";
+pub(crate) const DECLARED: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n";
 
-pub struct World {
+pub(crate) struct World {
     pub lab: Lab,
     pub fleet: Fleet,
     pub daemons: Vec<(Role, Daemon)>,
@@ -32,7 +32,7 @@ pub struct World {
 
 impl World {
     /// Builds a world with daemons on the client's, the proxy's and the server's host.
-    pub fn new(builder: Builder, family: Family) -> Result<World> {
+    pub(crate) fn new(builder: Builder, family: Family) -> Result<World> {
         World::with(
             builder,
             family,
@@ -42,7 +42,7 @@ impl World {
         )
     }
 
-    pub fn with(
+    pub(crate) fn with(
         builder: Builder,
         family: Family,
         roles: &[Role],
@@ -74,22 +74,22 @@ impl World {
         })
     }
 
-    pub fn listen(&self) -> SocketAddr {
+    pub(crate) fn listen(&self) -> SocketAddr {
         Role::Proxy.at(self.family, PROXY_PORT)
     }
 
-    pub fn open(&self, count: usize, plan: &Plan) -> Result<Group> {
+    pub(crate) fn open(&self, count: usize, plan: &Plan) -> Result<Group> {
         self.open_at(PROXY_PORT, count, plan)
     }
 
     /// Opens sessions through a proxy on another port.
-    pub fn open_at(&self, port: u16, count: usize, plan: &Plan) -> Result<Group> {
+    pub(crate) fn open_at(&self, port: u16, count: usize, plan: &Plan) -> Result<Group> {
         let to = Role::Proxy.at(self.family, port);
         Group::open(&self.lab.client, &self.server, to, count, plan)
     }
 
     /// Starts another HAProxy, under the shim.
-    pub fn proxy(
+    pub(crate) fn proxy(
         &self,
         name: &str,
         port: u16,
@@ -104,7 +104,7 @@ impl World {
     }
 
     /// Removes the proxy from these sessions.
-    pub fn remove_these(&self, ends: &[fates::Ends]) -> Result<Value> {
+    pub(crate) fn remove_these(&self, ends: &[fates::Ends]) -> Result<Value> {
         let names: Vec<_> = ends.iter().map(fates::Ends::name).collect();
         let words: Vec<_> = names.iter().flat_map(|n| ["--session", n]).collect();
         let done = self.remove(&words)?;
@@ -115,22 +115,22 @@ impl World {
     }
 
     /// Sets the faults of a host's daemon from now on.
-    pub fn fault(&self, role: Role, words: &str) -> Result<()> {
+    pub(crate) fn fault(&self, role: Role, words: &str) -> Result<()> {
         self.fleet.set_faults(self.lab.host(role), words)
     }
 
     /// Number of times that the host's daemon has lost this message on purpose.
-    pub fn lost(&self, role: Role, message: &str) -> Result<usize> {
+    pub(crate) fn lost(&self, role: Role, message: &str) -> Result<usize> {
         fleet::lost(self.lab.host(role), message)
     }
 
-    pub fn daemon(&mut self, role: Role) -> Result<&mut Process> {
+    pub(crate) fn daemon(&mut self, role: Role) -> Result<&mut Process> {
         let found = self.daemons.iter_mut().find(|(r, _)| *r == role);
         Ok(&mut found.context("no daemon there")?.1.process)
     }
 
     /// Starts a host's daemon again, with its former configuration.
-    pub fn restart(&mut self, role: Role) -> Result<()> {
+    pub(crate) fn restart(&mut self, role: Role) -> Result<()> {
         self.daemons.retain(|(r, _)| *r != role);
         let file = self.lab.host(role).dir().join("dyscod.toml");
         let daemon = self.fleet.restart(&self.lab, role, &file)?;
@@ -139,16 +139,16 @@ impl World {
     }
 
     /// Runs `dyscoctl remove-middlebox self --all --wait` on the proxy's host.
-    pub fn remove_all(&self) -> Result<Value> {
+    pub(crate) fn remove_all(&self) -> Result<Value> {
         self.remove(&["--all"])
     }
 
-    pub fn remove(&self, words: &[&str]) -> Result<Value> {
+    pub(crate) fn remove(&self, words: &[&str]) -> Result<Value> {
         self.remove_from(Role::Proxy, "self", words)
     }
 
     /// Runs such a command on any host.
-    pub fn remove_from(&self, role: Role, middlebox: &str, words: &[&str]) -> Result<Value> {
+    pub(crate) fn remove_from(&self, role: Role, middlebox: &str, words: &[&str]) -> Result<Value> {
         let mut all = vec!["remove-middlebox", middlebox, "--wait", "-o", "json"];
         if middlebox == "self" && !words.contains(&"--mode") {
             all.extend(["--mode", self.mode]);
@@ -160,7 +160,7 @@ impl World {
     }
 
     /// Removes the proxy from all sessions.
-    pub fn remove_all_of(&self, count: usize) -> Result<Value> {
+    pub(crate) fn remove_all_of(&self, count: usize) -> Result<Value> {
         let done = self.remove_all()?;
         if done["summary"]["removed"] != count {
             bail!("not all were removed: {done:#}\n{}", self.state());
@@ -169,7 +169,7 @@ impl World {
     }
 
     /// Returns the state of the hosts, for the report of a failure.
-    pub fn state(&self) -> String {
+    pub(crate) fn state(&self) -> String {
         let mut text = String::new();
         for role in [Role::Client, Role::Proxy, Role::Server] {
             let host = self.lab.host(role);
@@ -186,13 +186,13 @@ impl World {
     }
 
     /// Ends everything that runs. Returns an error if anything else was left.
-    pub fn finish(self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
         self.lab
             .finish((self.haproxy, self.daemons, self.server, self.capture))
     }
 
     /// Checks that no end was reset, and that the proxy's stack answered nothing.
-    pub fn no_resets(&self) -> Result<()> {
+    pub(crate) fn no_resets(&self) -> Result<()> {
         for host in [&self.lab.client, &self.lab.server] {
             let resets = counters::resets(host)?;
             ensure!(resets == 0, "{resets} resets\n{}", self.state());
@@ -204,7 +204,7 @@ impl World {
 
     /// Opens a session for each of these ways to end, of a moderate rate, and waits until all can
     /// be removed.
-    pub fn open_to_end(&self, ways: &[Close]) -> Result<Vec<Group>> {
+    pub(crate) fn open_to_end(&self, ways: &[Close]) -> Result<Vec<Group>> {
         let open = |close: &Close| {
             let group = self.open(1, &Plan::paced(2_000_000, *close))?;
             group.run();
@@ -218,7 +218,7 @@ impl World {
         Ok(groups)
     }
 
-    pub fn counters(&self, role: Role) -> Result<Value> {
+    pub(crate) fn counters(&self, role: Role) -> Result<Value> {
         let status = self.fleet.json(self.lab.host(role), &["status"])?;
         Ok(status["counters"].clone())
     }

@@ -97,7 +97,7 @@ impl Wanted {
     ///
     /// # Errors
     /// If a service is among both.
-    pub fn and(&self, others: &Wanted) -> Result<Wanted, Cause> {
+    pub(crate) fn and(&self, others: &Wanted) -> Result<Wanted, Cause> {
         let [mine, theirs] = [self, others].map(Wanted::services);
         let twice = theirs
             .iter()
@@ -113,7 +113,7 @@ impl Wanted {
     }
 
     /// Returns these services without those that have these names.
-    pub fn without(&self, names: &[String]) -> Wanted {
+    pub(crate) fn without(&self, names: &[String]) -> Wanted {
         let stays = |name: &str| names.iter().all(|out| out != name);
         Wanted {
             count: self.count && stays("count"),
@@ -123,7 +123,7 @@ impl Wanted {
     }
 
     /// Returns the record of these services, without a session.
-    pub fn record(&self, opened_here: bool) -> PacketServices {
+    pub(crate) fn record(&self, opened_here: bool) -> PacketServices {
         let bit = |has: bool, bit| if has { bit } else { 0 };
         let [up, down] = self.rates.unwrap_or([Rate(None); 2]);
         let (out, back) = if opened_here { (up, down) } else { (down, up) };
@@ -146,7 +146,7 @@ impl Wanted {
     }
 
     /// Returns the services of a record.
-    pub fn of(record: &PacketServices, opened_here: bool) -> Wanted {
+    pub(crate) fn of(record: &PacketServices, opened_here: bool) -> Wanted {
         let has = |bit| record.services & bit != 0;
         let (out, back) = (rate(record.out.rate), rate(record.back.rate));
         let rates = if opened_here {
@@ -162,7 +162,7 @@ impl Wanted {
     }
 
     /// Returns the services in words.
-    pub fn services(&self) -> Vec<ServiceSpec> {
+    pub(crate) fn services(&self) -> Vec<ServiceSpec> {
         let spec = |name: &str, arguments: Vec<(&str, String)>| ServiceSpec {
             name: name.into(),
             arguments: arguments

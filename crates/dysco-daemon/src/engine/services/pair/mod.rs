@@ -87,13 +87,13 @@ impl Paired {
 
     /// Returns the half of a session whose handler an earlier process has given it. Secrets are the
     /// handler's alone by now.
-    pub fn found(name: PairName) -> Paired {
+    pub(super) fn found(name: PairName) -> Paired {
         let none = Secret([0; 32]);
         Paired::new(PairId(name.id), name.peer, false, none, none)
     }
 
     /// Returns what the handler has to know of it.
-    pub fn for_handler(&self, opened_here: bool) -> protocol::Pair {
+    pub(super) fn for_handler(&self, opened_here: bool) -> protocol::Pair {
         protocol::Pair {
             id: self.id.0,
             peer: self.peer,
@@ -103,12 +103,12 @@ impl Paired {
     }
 
     /// Returns true if this host has asked the other one.
-    pub fn asks(&self) -> bool {
+    pub(super) fn asks(&self) -> bool {
         self.asks
     }
 
     /// Takes the connection to the other handler.
-    pub fn take_tunnel(&mut self) -> Option<OwnedFd> {
+    pub(super) fn take_tunnel(&mut self) -> Option<OwnedFd> {
         self.tunnel.take()
     }
 

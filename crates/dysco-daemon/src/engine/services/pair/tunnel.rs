@@ -31,7 +31,7 @@ impl Door {
     ///
     /// # Errors
     /// If an address is taken.
-    pub fn open(
+    pub(crate) fn open(
         addresses: &[SocketAddr],
         answers: &mpsc::UnboundedSender<Answer>,
     ) -> io::Result<Door> {
