@@ -1,4 +1,4 @@
-//! Many sessions with simultaneous requests. Each session sends one request after the other.
+//! Many sessions with simultaneous requests. Each session has one outstanding request.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -45,7 +45,7 @@ pub struct Answers {
 
 impl Asks {
     /// Opens `count` sessions, without traffic at first. Both ends of each session are in this
-    /// process, whatever is between them.
+    /// process.
     pub fn open(between: Between<'_>, count: usize) -> Result<Asks> {
         let (orders, ordered) = channel();
         let (tell, times) = channel();
@@ -74,9 +74,9 @@ impl Asks {
     /// Sends requests for this time.
     pub fn measure(&self, time: Duration) -> Result<Answers> {
         let (start, idle) = (Instant::now(), machine::idle()?);
-        let orders = self.orders.as_ref().context("no more requests")?;
-        orders.send(time).context("who asks has gone")?;
-        let times = sorted(&self.times.recv().context("who asks has gone")?);
+        let orders = self.orders.as_ref().context("the sessions have ended")?;
+        orders.send(time).context("the requester has ended")?;
+        let times = sorted(&self.times.recv().context("the requester has ended")?);
         let (took, idle) = (start.elapsed(), machine::idle()? - idle);
         ensure!(!times.is_empty(), "no request was answered");
         let busy = (took * machine::processors() as u32).saturating_sub(idle);
@@ -143,7 +143,7 @@ fn ask(
                 }
             }
         }
-        tell.send(times).context("nobody wants to know")?;
+        tell.send(times).context("no thread receives the times")?;
     }
     Ok(())
 }

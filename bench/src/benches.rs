@@ -21,32 +21,32 @@ pub struct Bench {
 pub const BENCHES: &[Bench] = &[
     Bench {
         name: "traffic",
-        about: "goodput and latency: direct, tracked, through HAProxy, and after its removal",
+        about: "goodput and latency: direct, tracked, through HAProxy, after its removal",
         run: traffic::run,
     },
     Bench {
         name: "local",
-        about: "goodput, latency and CPU of a relayed session: against forwarding, HAProxy, a sockmap",
+        about: "goodput, latency and CPU time of a session in mode local, and of alternatives",
         run: local::run,
     },
     Bench {
         name: "xdp",
-        about: "packets a second, small ones: relayed by XDP, by TC, and forwarded; a stream by both",
+        about: "small packets per second by XDP, TC and forwarding; a stream by XDP and TC",
         run: xdp::run,
     },
     Bench {
         name: "rivals",
-        about: "1 to 10,000 sessions: direct, forwarded, relayed, HAProxy, nginx, a sockmap, the kernel's own",
+        about: "1 to 10,000 sessions: mode local, forwarding, HAProxy, nginx, sockmap, NAT, IPVS",
         run: rivals::run,
     },
     Bench {
         name: "removal",
-        about: "600 sessions under load lose their proxy: from the request to the new path",
+        about: "time to remove a proxy from 600 sessions by one request",
         run: removal::run,
     },
     Bench {
         name: "setup",
-        about: "opening a session along a chain of 1 and 4 middleboxes, and past as many hosts",
+        about: "connection setup time through 1 and 4 middleboxes",
         run: setup::run,
     },
     Bench {
@@ -56,77 +56,77 @@ pub const BENCHES: &[Bench] = &[
     },
     Bench {
         name: "requests",
-        about: "requests to nginx through 1 to 4 middleboxes",
+        about: "requests per second to nginx through 1 to 4 middleboxes",
         run: requests::run,
     },
     Bench {
         name: "bundles",
-        about: "4 bundles of 150 sessions lose their proxies, one bundle after the other",
+        about: "removal under full load: 4 bundles of 150 sessions lose their proxies",
         run: bundles::run,
     },
     Bench {
         name: "disruption",
-        about: "one session over 1 Gbit/s leaves a proxy that is 20 ms slower, with SACK and without",
+        about: "goodput of one session while it leaves a proxy with 20 ms more round-trip time",
         run: disruption::run,
     },
     Bench {
         name: "replace",
-        about: "a firewall comes in, is replaced with its state, leaves: 3 bundles of 100 sessions",
+        about: "goodput and drops while a firewall is inserted, replaced and removed",
         run: replace::run,
     },
     Bench {
         name: "reconfigure",
-        about: "1,000 live sessions get a firewall, another in its place, and none",
+        about: "time to insert, replace and remove a firewall among 1,000 live sessions",
         run: reconfigure::run,
     },
     Bench {
         name: "drain",
-        about: "10,000 silent sessions leave HAProxy by dyscoctl drain; as many are adopted",
+        about: "dyscoctl drain with 10,000 idle sessions; adoption of 10,000 sessions",
         run: drain::run,
     },
     Bench {
         name: "pause",
-        about: "the longest gap of a busy session when its proxy leaves, alone and in batches of 150 and 1,000",
+        about: "longest gap of a busy session during its removal, alone and in batches",
         run: pause::run,
     },
     Bench {
         name: "many",
-        about: "100,000 relayed sessions at once: memory, their removal, one among them",
+        about: "100,000 relayed sessions: memory, removal time, latency, goodput among them",
         run: many::run,
     },
     Bench {
         name: "services",
-        about: "a session with services at one end or both: goodput, volleys, silence at a change",
+        about: "sessions with services: goodput, one-byte round trips, silence during a change",
         run: services::run,
     },
     Bench {
         name: "lookup",
-        about: "1 to 1,000,000 sessions in the data plane: the cost of finding one, and memory",
+        about: "1 to 1,000,000 sessions in the data plane: time per packet, and memory",
         run: lookup::run,
     },
     Bench {
         name: "shim",
-        about: "requests through HAProxy under the shim, and without it; single calls",
+        about: "requests through HAProxy with the shim and without; time of single calls",
         run: shim::run,
     },
     Bench {
         name: "paths",
-        about: "what the programs take of a packet on each path, by the kernel's statistics",
+        about: "time of the programs on each path in traffic, by the kernel's statistics",
         run: paths::run,
     },
     Bench {
         name: "packet",
-        about: "a packet in the programs themselves",
+        about: "time of the programs per packet, by BPF_PROG_TEST_RUN",
         run: packets,
     },
     Bench {
         name: "code",
-        about: "the state machine, and what reads packets and messages: criterion's benches",
+        about: "criterion benches of the state machine and of the parsers",
         run: code::run,
     },
     Bench {
         name: "memory",
-        about: "map memory of a session",
+        about: "map memory per entry of the data plane",
         run: memory::run,
     },
 ];
@@ -163,14 +163,14 @@ fn packets(effort: &Effort) -> Result<Vec<Figure>> {
 /// Returns the parts with these names; all parts if there are no names.
 ///
 /// # Errors
-/// If a name is of no part.
+/// If there is no part with one of the names.
 pub fn choose(names: &[String]) -> Result<Vec<&'static Bench>> {
     let known: Vec<_> = BENCHES.iter().map(|b| b.name).collect();
     let unknown = names.iter().filter(|name| !known.contains(&name.as_str()));
     let unknown: Vec<_> = unknown.map(String::as_str).collect();
     ensure!(
         unknown.is_empty(),
-        "there is no benchmark {}: there are {}",
+        "there is no part {}; the parts are {}",
         unknown.join(", "),
         known.join(", ")
     );
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn one_error_names_all_that_is_unknown_and_what_there_is() {
         let error = chosen(&["chian", "setup", "al"]).err().unwrap_or_default();
-        let begin = "there is no benchmark chian, al: there are traffic, local, ";
+        let begin = "there is no part chian, al; the parts are traffic, local, ";
         assert!(error.starts_with(begin), "{error}");
         assert!(error.ends_with(", memory"), "{error}");
     }

@@ -93,7 +93,8 @@ impl Bulk {
         Bulk::writing(pair, way, BUFFER)
     }
 
-    /// Takes over a session as [`Bulk::new`] does. The sender writes this number of bytes at a time.
+    /// Takes over a session as [`Bulk::new`] does, with a sender that writes this number of bytes
+    /// at a time.
     pub fn writing(pair: Pair, way: Way, write: usize) -> Result<Bulk> {
         let shared = Arc::<Shared>::default();
         let (from, to) = match way {

@@ -84,16 +84,16 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
             effort.plot(seen.plot());
         }
     }
-    effort.say("  a round whose handshakes are captured");
+    effort.say("  a round with captured handshakes");
     let handshakes = measure(phase / 3, Closer::Handshakes)?.handshake_ms;
-    effort.say("  a round whose steps are written down");
+    effort.say("  a round with logged steps");
     let steps = measure(phase / 3, Closer::Steps)?;
     let panel = Panel::distributions(
-        "share of removals that took so long at most",
+        "cumulative share of removals by duration",
         "ms",
         &[
-            ("from request to new path", &switch),
-            ("the new path's handshake", &handshakes),
+            ("from beginning to cutover", &switch),
+            ("handshake of the new path", &handshakes),
         ],
     );
     effort.plot(Plot::single("reconfiguration", panel));
@@ -189,7 +189,7 @@ fn measure(phase: Duration, closer: Closer) -> Result<Seen> {
         let logs = places.zip(daemons.iter().map(|daemon| daemon.process.log()));
         seen.step_ms = steps::of_logs(&logs.collect::<Vec<_>>());
         let found = seen.step_ms[0].len();
-        ensure!(found > 0, "the daemons' logs tell of no removal");
+        ensure!(found > 0, "the daemons' logs contain no removal");
     }
     lab.finish(daemons)?;
     Ok(seen)

@@ -137,11 +137,11 @@ pub fn figures(effort: &Effort, host: &Host) -> Result<Vec<Figure>> {
     let dyscoctl = dyscoctl.to_string_lossy();
     let times = |program: &str, words: &[&str]| -> Result<[f64; NAMES.len()]> {
         let text = host.output(program, words)?;
-        let reported: Value = serde_json::from_str(&text).context("no times were told")?;
+        let reported: Value = serde_json::from_str(&text).context("no times were printed")?;
         let mut times = [0.0; NAMES.len()];
         for (time, name) in times.iter_mut().zip(NAMES) {
             let ns = reported[name].as_f64();
-            *time = ns.with_context(|| format!("no time of {name} was told: {text}"))?;
+            *time = ns.with_context(|| format!("the output has no time of {name}: {text}"))?;
         }
         Ok(times)
     };

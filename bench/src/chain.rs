@@ -29,13 +29,13 @@ struct Bound {
     rate: Option<&'static str>,
 }
 
-/// Two limits. The first is the processors, which both ends and all hosts share here, so that the
-/// time of the programs is missing elsewhere. The second is the links, as on the paper's hosts with
-/// 100 sessions and more.
+/// Two limits. The first is the processors, which both ends and all hosts share here: time of the
+/// programs is lost to all of them. The second is the links, as on the paper's hosts with 100
+/// sessions and more.
 const BOUNDS: [Bound; 2] = [
     Bound {
         prefix: "",
-        about: "as fast as the processors go",
+        about: "limited by the processors",
         rate: None,
     },
     Bound {

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use crate::figure::{Better, short};
 use crate::ranks::{apart, most};
 
-/// Minimum distance of the rank sum from its mean, in standard deviations. By chance one of 10,000
-/// figures exceeds it, and there are some hundreds.
+/// Minimum distance of the rank sum from its mean, in standard deviations. By chance 1 of 10,000
+/// figures exceeds it, and a run has some hundreds.
 const APART: f64 = 3.89;
 /// Prefixes of the names of figures that measure no code of this project. The machine and its
 /// neighbours cause the differences of these figures between two runs.
@@ -32,12 +32,12 @@ const FOREIGN: [&str; 15] = [
     "spliced_",
 ];
 
-/// Tells a regression from noise.
+/// Compares two runs, and tells a regression from noise.
 #[derive(clap::Args)]
 pub struct Compare {
-    /// The run before: the JSON of its raw results
+    /// JSON file of the earlier run
     before: PathBuf,
-    /// The run after
+    /// JSON file of the later run
     after: PathBuf,
 }
 
@@ -86,7 +86,7 @@ impl Compare {
     pub fn run(&self) -> Result<()> {
         let (before, after) = (Past::read(&self.before)?, Past::read(&self.after)?);
         for (run, when) in [(&before, "before"), (&after, "after")] {
-            let quick = if run.quick { ", a brief look" } else { "" };
+            let quick = if run.quick { ", a quick run" } else { "" };
             println!("{when}: {} UTC, {}{quick}", run.date, run.commit);
         }
         println!("| figure | before | after | change | noise | |\n|---|---:|---:|---:|---:|---|");
@@ -119,12 +119,12 @@ impl Compare {
                 Verdict::Foreign => {}
             }
         }
-        println!("{reported} are no worse; of {unclear} the samples are too few to tell");
+        println!("{reported} figures are no worse; {unclear} have too few samples to tell");
         ensure!(worse.is_empty(), "worse than before: {}", worse.join(", "));
         let gone = before.gone_from(&after);
         ensure!(
             gone.is_empty(),
-            "not measured any more: {}",
+            "missing from the later run: {}",
             gone.join(", ")
         );
         Ok(())
@@ -169,7 +169,7 @@ impl Past {
     fn read(file: &Path) -> Result<Past> {
         let shown = file.display();
         let text = fs::read_to_string(file).with_context(|| format!("failed to read {shown}"))?;
-        serde_json::from_str(&text).with_context(|| format!("{shown} holds no results of a run"))
+        serde_json::from_str(&text).with_context(|| format!("{shown} has no results"))
     }
 
     /// Figures that a later run lacks. A quick run leaves some out.
@@ -179,8 +179,8 @@ impl Past {
         names.filter(|name| !later.quick && !here(name)).collect()
     }
 
-    /// Largest difference of two equal things in the figure's part of the benchmark, as a share. If
-    /// the part has no control, the largest difference in the whole run.
+    /// Largest error of a control in the figure's part of the benchmark, as a share. If the part
+    /// has no control, the largest error of a control in the whole run.
     fn noise(&self, of: &PastFigure) -> f64 {
         let within = |part: Option<&str>| {
             let all = self.figures.iter();
@@ -208,8 +208,8 @@ impl Past {
     }
 }
 
-/// Judges a difference. It counts if it is neither chance according to the samples nor within the
-/// difference of equal things: samples of one run are more alike than runs.
+/// Judges a difference. It counts if the samples show more than chance and it exceeds the noise:
+/// samples of one run differ less than runs do.
 fn judge(old: &PastFigure, new: &PastFigure, change: f64, noise: f64) -> Verdict {
     if new.is_foreign() {
         return Verdict::Foreign;
@@ -234,7 +234,7 @@ impl Verdict {
             Verdict::Improved => "better",
             Verdict::Regressed => "**worse**",
             Verdict::CannotTell => "too few samples to tell",
-            Verdict::Foreign => "none of ours",
+            Verdict::Foreign => "not Dysco's code",
         }
     }
 }

@@ -22,8 +22,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Returns the pace for `count` sessions. Many sessions are not served in a short turn; and the
-    /// base, which has every other turn, would find its sessions more awake than other kinds do.
+    /// Returns the pace for `count` sessions. A short turn does not serve many sessions. The
+    /// baseline has every other turn, so that its sessions would also have been idle for less time.
     pub fn of(effort: &Effort, count: usize) -> Pace {
         let many = count >= 100;
         Pace {
@@ -121,7 +121,7 @@ impl<const K: usize> Contest<K> {
 /// Bytes of the machine's memory that are not available.
 pub fn used() -> Result<f64> {
     let memory = Meminfo::current().context("failed to read /proc/meminfo")?;
-    let available = memory.mem_available.context("no MemAvailable is told")?;
+    let available = memory.mem_available.context("there is no MemAvailable")?;
     Ok(memory.mem_total as f64 - available as f64)
 }
 
@@ -129,6 +129,6 @@ pub fn used() -> Result<f64> {
 pub fn resident(process: u32) -> Result<f64> {
     let status = Process::new(process as i32).and_then(|process| process.status());
     let status = status.with_context(|| format!("failed to read the memory of {process}"))?;
-    let kilobytes = status.vmrss.context("no VmRSS is told")?;
+    let kilobytes = status.vmrss.context("there is no VmRSS")?;
     Ok(kilobytes as f64 * 1024.0)
 }

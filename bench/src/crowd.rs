@@ -77,9 +77,9 @@ impl Crowd {
     /// # Errors
     /// If a session does not receive the message that it sent.
     pub fn speak(&self, order: Order) -> Result<Duration> {
-        let orders = self.orders.as_ref().context("the crowd has gone")?;
-        orders.send(order).context("the crowd has gone")?;
-        self.took.recv().context("the crowd has gone")?
+        let orders = self.orders.as_ref().context("the sessions have ended")?;
+        orders.send(order).context("the sessions have ended")?;
+        self.took.recv().context("the sessions have ended")?
     }
 }
 
@@ -111,7 +111,7 @@ fn ask(
 fn speak(streams: &mut [TcpStream], own: u16, order: &Order, said: &mut u32) -> Result<Duration> {
     let streams = streams
         .get_mut(order.sessions.clone())
-        .context("not so many sessions")?;
+        .context("there are fewer sessions")?;
     let begun = Instant::now();
     for _ in 0..order.rounds {
         *said += 1;
@@ -129,10 +129,10 @@ fn speak(streams: &mut [TcpStream], own: u16, order: &Order, said: &mut u32) -> 
                     .context("failed to set up a session")?;
                 stream
                     .read_exact(&mut heard)
-                    .with_context(|| format!("session {} heard nothing", first + at))?;
+                    .with_context(|| format!("session {} received nothing", first + at))?;
                 ensure!(
                     heard == message(own, first + at, *said),
-                    "session {} heard other bytes",
+                    "session {} received other bytes",
                     first + at
                 );
             }
@@ -164,7 +164,7 @@ pub fn answer(streams: Vec<TcpStream>, ended: &AtomicBool) -> Result<()> {
                 match would_block(end.read(&mut bytes)) {
                     Ok(Some(n @ 1..)) => end
                         .write_all(&bytes[..n])
-                        .context("an answer was not taken")?,
+                        .context("failed to send an answer")?,
                     Ok(_) => break,
                     // Other sessions continue.
                     Err(error) if error.kind() == ErrorKind::ConnectionReset => break,

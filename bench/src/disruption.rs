@@ -1,5 +1,5 @@
-//! A session over 1 Gbit/s leaves a proxy whose links add 20 ms. The benchmark measures the dip in
-//! its goodput, with selective acknowledgements and without.
+//! A session over 1 Gbit/s leaves a proxy whose links add 20 ms of round-trip time. The benchmark
+//! measures the dip in its goodput, with selective acknowledgements and without.
 
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
@@ -121,7 +121,7 @@ fn plot(kinds: &[Kind]) -> Plot {
         firsts.map(line).collect()
     };
     let mut goodput = Panel::new(
-        "goodput in each 20 ms, Mbit/s; the proxy is asked to leave at 0",
+        "goodput in each 20 ms, Mbit/s; removal requested at 0",
         "s",
         lines(|m| m.mbps),
     );

@@ -1,6 +1,7 @@
 //! Ten thousand idle sessions leave HAProxy: the time of `dyscoctl drain` from the command's start
-//! to its end, and the processor time of all daemons, if only the proxy's host runs `dyscod`, and if
-//! all hosts do. Also the time of the adoption of as many older sessions.
+//! to its end, and the processor time of all daemons. In one case only the proxy's host runs
+//! `dyscod`, in the other all hosts do. A third case measures the adoption of ten thousand older
+//! sessions.
 
 use std::time::{Duration, Instant};
 
@@ -54,9 +55,9 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     for round in 1..=effort.pick(3, 1) {
         effort.say(&format!("  {sessions} sessions, round {round}"));
         Crowded::open("drain", sessions, Daemons::Alone)?.drain(&mut local)?;
-        effort.say("  and as many with dyscod on all hosts");
+        effort.say("  the same with dyscod on all hosts");
         Crowded::open("bypass", sessions, Daemons::Everywhere)?.drain(&mut bypass)?;
-        effort.say("  and as many that were there before dyscod");
+        effort.say("  the same with sessions that are older than dyscod");
         let mut crowded = Crowded::open("adopt", sessions, Daemons::Late)?;
         let (answered, known) = crowded.adopt()?;
         answers.push(answered);

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use crate::plot::Plot;
 
-/// Time of the streams of `services`, in seconds, unless another one is asked for.
+/// Time of the streams of `services`, in seconds, unless the command line says otherwise.
 pub const SECONDS: u32 = 40;
 /// Number of single changes of `pause`, unless the command line says otherwise.
 pub const CHANGES: usize = 200;
 
-/// Extent of the measurements, and receiver of their messages.
+/// Extent of the measurements, and output of their messages.
 pub struct Effort {
     pub quick: bool,
     /// Time of the streams of `services`, in seconds.
@@ -41,7 +41,7 @@ impl Effort {
 
     /// Records that this machine lacks something, so that it is not measured.
     pub fn lacks(&self, what: &str, why: &str) {
-        self.say(&format!("  not on this machine: {what}, {why}"));
+        self.say(&format!("  not available on this machine: {what}, {why}"));
         self.absent.borrow_mut().insert(what.into(), why.into());
     }
 

@@ -90,7 +90,7 @@ pub struct Figure {
     pub better: Better,
     /// Absolute measurements behind the value.
     pub aside: BTreeMap<String, f64>,
-    /// Distribution of the measurements behind the value, if it is of interest.
+    /// Distribution of the measurements behind the value, if it is stored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub histogram: Vec<Bucket>,
     /// Samples of which the value is the median or another rank, in the order of measurement.

@@ -156,11 +156,11 @@ impl Firewalls {
         let changes = done["changes"].as_array().map_or(&[][..], Vec::as_slice);
         let other = changes.iter().find(|c| c["outcome"] != "changed");
         if let Some(other) = other {
-            anyhow::bail!("a session did not get another chain: {other}");
+            anyhow::bail!("the chain of a session was not changed: {other}");
         }
         ensure!(
             changes.len() == count,
-            "{} of {count} sessions got another chain",
+            "the chains of {} of {count} sessions were changed",
             changes.len()
         );
         let time = |change: &Value| change["request_to_switch_us"].as_f64();
@@ -168,8 +168,8 @@ impl Firewalls {
         times.collect::<Option<_>>().context("a change has no time")
     }
 
-    /// Limits the rate at which both ends send. Their links continue while the machine halts for
-    /// some milliseconds, as wires do.
+    /// Limits the rate at which both ends send. A burst lets the links catch up after a halt of the
+    /// machine of some milliseconds.
     pub fn limit(&self, rate: &str) -> Result<()> {
         let limit = |host: &Host| host.limit("eth0", rate, "2m", "8m");
         [self.client(), self.server()]
@@ -192,7 +192,7 @@ impl Firewalls {
         let of = |host| {
             let all = counters::tcp(host)?;
             let count = all.get("Tcp.RetransSegs").copied();
-            count.context("the kernel does not count what it sends again")
+            count.context("the kernel does not count retransmissions")
         };
         Ok(of(self.client())? + of(self.server())?)
     }

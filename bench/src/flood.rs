@@ -44,9 +44,9 @@ impl Flood {
         let send = lab.router.thread("flood", move || send(&frame, time))?;
         let took = send
             .join()
-            .map_err(|_| anyhow::anyhow!("a flood broke off"))??;
+            .map_err(|_| anyhow::anyhow!("the flooding thread panicked"))??;
         let packets = came_back(&lab.router)? - before;
-        ensure!(packets > 0, "nothing came back");
+        ensure!(packets > 0, "no frame came back");
         Ok(packets as f64 / took.as_secs_f64())
     }
 }
@@ -69,8 +69,8 @@ table inet flood {
 fn came_back(router: &Host) -> Result<u64> {
     let path = format!("/sys/class/net/{LINK}/statistics/rx_packets");
     let text = router.run(move || fs::read_to_string(path));
-    let text = text.context("failed to count what comes back")?;
-    text.trim().parse().context("no count")
+    let text = text.context("failed to count the returned frames")?;
+    text.trim().parse().context("the count is no number")
 }
 
 /// Ethernet address of an interface.

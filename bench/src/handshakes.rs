@@ -1,5 +1,5 @@
-//! Handshakes that pass a host's link, as a capture there sees them: the time of each from the SYN
-//! to the SYN-ACK.
+//! TCP handshakes on a host's link, from a packet capture: the time of each from the SYN to the
+//! SYN-ACK.
 
 use std::collections::HashMap;
 use std::fs;
@@ -33,7 +33,7 @@ impl Handshakes {
     /// Ends the capture. Returns the milliseconds of each captured handshake.
     pub fn end(mut self) -> Result<Vec<f64>> {
         self.capture.stop()?;
-        let text = fs::read_to_string(&self.log).context("failed to read what was captured")?;
+        let text = fs::read_to_string(&self.log).context("failed to read the capture")?;
         Ok(times(&text))
     }
 }

@@ -1,7 +1,6 @@
 //! Goodput of a session whose proxy has left, if only the proxy's host runs `dyscod` and relays. It
 //! is compared with plain forwarding by the same host, HAProxy with and without splicing, and a
-//! sockmap. The rivals are in a lab without Dysco. A second forwarded session shows the difference
-//! of two equal sessions.
+//! sockmap. The rivals are in a lab without Dysco. A second forwarded session is the control.
 
 use std::time::Duration;
 

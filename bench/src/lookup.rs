@@ -37,10 +37,10 @@ const STEP: u32 = 48_271;
 pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let mut crowds = Vec::new();
     for sessions in CROWDS {
-        effort.say(&format!("  {sessions} sessions are entered"));
+        effort.say(&format!("  entering {sessions} sessions"));
         crowds.push(Crowd::enter(sessions)?);
     }
-    effort.say("  packets of all of them, in turn");
+    effort.say("  running packets of all sessions, in turns");
     for round in 0..effort.pick(ROUNDS, ROUNDS / 10) {
         for crowd in &mut crowds {
             crowd.turn(round)?;
@@ -184,5 +184,5 @@ fn memory(map: &Map) -> Result<u64> {
     let text = fs::read_to_string(&path).with_context(|| format!("failed to read {path}"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("memlock:"));
     line.and_then(|bytes| bytes.trim().parse().ok())
-        .with_context(|| format!("{path} does not say the memory"))
+        .with_context(|| format!("{path} has no memlock"))
 }

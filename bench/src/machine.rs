@@ -79,8 +79,8 @@ pub fn settle() -> Result<()> {
     Ok(())
 }
 
-/// Idle time of all processors together since the machine started. The rest is busy time, whoever
-/// is charged for it.
+/// Idle time of all processors together since the machine started. The rest is busy time, including
+/// time that is charged to no process.
 pub fn idle() -> Result<Duration> {
     let all = KernelStats::current().context("failed to read /proc/stat")?;
     let waiting = all.total.iowait_duration().unwrap_or_default();

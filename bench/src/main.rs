@@ -1,7 +1,7 @@
-//! Every published figure, measured again: `cargo xtask bench`.
+//! Measures every published figure: `cargo xtask bench`.
 //!
-//! Compared things run side by side in one run, in turns. The result is a ratio: the median over
-//! pairs of adjacent turns.
+//! The compared kinds take turns within one run. A figure is a ratio: the median over adjacent
+//! turns.
 
 mod apart;
 mod asks;
@@ -80,19 +80,19 @@ use record::Record;
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// What to measure; everything by default
+    /// Parts to measure; all parts by default
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Measure briefly: to try it out, not to publish
+    /// Measure briefly, to try the benchmark; publishes nothing
     #[arg(long)]
     quick: bool,
     /// Number of single changes of `pause`
     #[arg(long, value_name = "N", default_value_t = CHANGES as u32, value_parser = clap::value_parser!(u32).range(1..=3_000))]
     changes: u32,
-    /// Measure the streams of `services` for this time in all, in seconds
+    /// Total duration of the streams of `services`, in seconds
     #[arg(long, value_name = "N", default_value_t = SECONDS)]
     seconds: u32,
-    /// Say what can be measured, and end
+    /// List the parts, and exit
     #[arg(long)]
     list: bool,
     /// Print only one JSON object, at the end
@@ -102,19 +102,19 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Tell a regression from noise: fails if something got worse
+    /// Compare two runs: fails if a figure became worse
     Compare(Compare),
-    /// Measure some parts of a whole run anew, and publish it
+    /// Measure parts of a whole run again, and publish the run
     Again {
-        /// The run's JSON
+        /// JSON file of the run
         run: PathBuf,
-        /// What to measure; what had failed by default
+        /// Parts to measure; the failed parts by default
         #[arg(value_name = "NAME")]
         names: Vec<String>,
     },
-    /// Put a run's figures into the documents, as every whole run does by itself
+    /// Write a run's figures into the documents, as each whole run does
     Readme(Readme),
-    /// Make the calls that the shim stands before, and say how long each took
+    /// Make the calls that the shim intercepts, and print the time of each
     #[command(hide = true)]
     Calls,
 }
@@ -191,7 +191,7 @@ fn measure(chosen: &[&'static Bench], effort: &Effort, record: &mut Record) -> R
 fn again(run: &Path, names: &[String]) -> Result<()> {
     dysco_netns::require_root()?;
     let mut record = Record::read(run)?;
-    ensure!(!record.quick, "{} is but a brief look", run.display());
+    ensure!(!record.quick, "{} is a quick run", run.display());
     let names: Vec<String> = match names {
         [] => record.failed.keys().cloned().collect(),
         names => names.to_vec(),

@@ -57,7 +57,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     take_turns(effort, &both, &mut alone)?;
     let daemon = stage.daemons().first().copied().context("no daemon")?;
     let before = Memory::of(&stage, daemon)?;
-    effort.say(&format!("  {sessions} sessions are opened"));
+    effort.say(&format!("  opening {sessions} sessions"));
     let (crowds, proxies) = open(&stage, sessions)?;
     each(&crowds, MESSAGES)?;
     wait::until("HAProxy to be seen splicing", PATIENCE, || {
@@ -68,7 +68,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
         through.sockets >= before.sockets + 2 * sessions,
         "not all sessions are there"
     );
-    effort.say("  and lose their proxy");
+    effort.say("  removing their proxies");
     let begun = Instant::now();
     stage.remove_all(sessions)?;
     let took = begun.elapsed();
@@ -80,7 +80,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     );
 
     drop(proxies);
-    each(&crowds, 1).context("without a proxy")?;
+    each(&crowds, 1).context("after the removal")?;
     let (one, few) = latencies(&crowds)?;
     take_turns(effort, &both, &mut among)?;
     let maps = 2.0 * memory::of_an_entry(&stage.lab.proxy)?;

@@ -1,4 +1,4 @@
-//! Memory of a session in the data plane's maps.
+//! Memory of an entry in the data plane's maps.
 
 use anyhow::{Context, Result};
 use dysco_agent::LAYOUT;
@@ -50,7 +50,7 @@ fn charged(host: &Host) -> Result<(Vec<(&'static str, f64)>, f64)> {
         let info: Value = serde_json::from_str(&text).context("bpftool printed no JSON")?;
         let number = |name: &str| {
             let number = info[name].as_f64();
-            number.with_context(|| format!("bpftool did not say {name}: {text}"))
+            number.with_context(|| format!("bpftool did not report {name}: {text}"))
         };
         charged.push((map, number("bytes_memlock")?));
         if map == "SESSIONS" {

@@ -42,7 +42,7 @@ const TRIES: usize = 100;
 /// Number of sessions that open in a round.
 const OPENED: u16 = 20;
 
-/// Name of a program that does nothing: the cost of a run by itself.
+/// Name of the case of a program that does nothing: the cost of a run alone.
 pub const EMPTY: &str = "empty";
 /// Slot of the session whose packets teach a neighbour.
 const TEACHER: u32 = 0;
@@ -300,10 +300,10 @@ impl Run {
             if verdict == self.spec.verdict {
                 return Ok(took);
             }
-            ensure!(self.spec.taught, "{verdict}, and not {}", self.spec.verdict);
+            ensure!(self.spec.taught, "{verdict}, not {}", self.spec.verdict);
             said = Some(verdict);
         }
-        bail!("{said:?} each time, and not {}", self.spec.verdict)
+        bail!("{said:?} each time, not {}", self.spec.verdict)
     }
 
     /// Teaches the programs the neighbour of the packet.

@@ -11,7 +11,7 @@ use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::{RcvBufForce, SndBufForce};
 use nix::unistd::Pid;
 
-/// The two ends of a session, whatever relays it.
+/// The two ends of a session, direct or relayed.
 pub struct Pair {
     /// The end that opened it.
     pub client: TcpStream,
@@ -89,6 +89,6 @@ pub fn stay(end: usize) {
     let mut set = CpuSet::new();
     let done = set.set(cpu).and_then(|()| sched_setaffinity(own, &set));
     if done.is_err() && FAILED.fetch_add(1, Ordering::Relaxed) == 0 {
-        eprintln!("the ends of sessions are not bound to processors: results will vary more");
+        eprintln!("failed to pin the ends of sessions to processors: results will vary more");
     }
 }

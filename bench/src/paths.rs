@@ -89,7 +89,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
 /// Measures a session whose client has programs that do nothing in place of Dysco's, and a session
 /// whose server has them too.
 fn empty(effort: &Effort, stats: &OwnedFd) -> Result<Vec<Figure>> {
-    effort.say("  programs that do nothing");
+    effort.say("  empty programs");
     let lab = Lab::builder("paths").build()?;
     let attach = |host: &Host| -> Result<[OwnedFd; 2]> {
         let [inward, out] = [Hook::Ingress, Hook::Egress];
@@ -182,7 +182,7 @@ fn chains(effort: &Effort, stats: &OwnedFd) -> Result<Vec<Figure>> {
         .into_iter()
         .filter(|n| *n <= effort.pick(usize::MAX, 100));
     for (count, port) in counts.zip(PORT..) {
-        effort.say(&format!("  along a chain: {count} sessions"));
+        effort.say(&format!("  {count} sessions along a chain"));
         let watch = |at: usize| {
             let name = format!("chain_{}_{count}", HOSTS[at]);
             watch(&name, &line.hosts()[at], line.links(at))
@@ -206,7 +206,7 @@ fn chains(effort: &Effort, stats: &OwnedFd) -> Result<Vec<Figure>> {
 fn requests(effort: &Effort) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for middleboxes in effort.pick(1, MIDDLEBOXES)..=MIDDLEBOXES {
-        effort.say(&format!("  requests along a chain of {middleboxes}"));
+        effort.say(&format!("  requests through {middleboxes} middleboxes"));
         let turns = match middleboxes {
             MIDDLEBOXES => effort.pick(10, 2),
             _ => 6,
@@ -267,7 +267,7 @@ fn watch(name: &str, host: &Host, interfaces: &[&str]) -> Result<Watched> {
             let text = host.output("bpftool", &["-j", "link", "show", "pinned", &pin])?;
             let link: Value = serde_json::from_str(&text).context("bpftool printed no JSON")?;
             let id = link["prog_id"].as_u64();
-            let id = id.with_context(|| format!("bpftool did not say whose link {pin} is"))?;
+            let id = id.with_context(|| format!("bpftool did not report the program of {pin}"))?;
             ids.push(id as u32);
         }
     }
@@ -281,7 +281,7 @@ fn ids(links: &[OwnedFd]) -> Result<Vec<u32>> {
         let text = fs::read_to_string(&path).with_context(|| format!("failed to read {path}"))?;
         let line = text.lines().find_map(|line| line.strip_prefix("prog_id:"));
         line.and_then(|id| id.trim().parse().ok())
-            .with_context(|| format!("{path} does not say whose link it is"))
+            .with_context(|| format!("{path} has no program of the link"))
     };
     links.iter().map(id).collect()
 }

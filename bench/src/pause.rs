@@ -1,5 +1,6 @@
-//! The longest gap that a session has when its proxy leaves: single removals, and batches of 150
-//! and 1,000 sessions that ask and answer as fast as they can, less the same without any change.
+//! Time that a removal adds to a session's longest gap between two answers: single removals, and
+//! batches of 150 and 1,000 sessions. The sessions send requests as fast as they can. The longest
+//! gap in the same time without a change is subtracted.
 
 use std::time::{Duration, Instant};
 
@@ -17,9 +18,9 @@ use dysco_netns::wait;
 const BATCHES: [usize; 2] = [150, 1_000];
 /// Each session needs a source port of its own.
 const CONFIG: &str = "[removal]\nmode = \"bypass\"\nports = \"50000-64999\"\n";
-/// Time for which a session asks before it is measured.
+/// Time for which a session sends requests before it is measured.
 const WARM: Duration = Duration::from_millis(50);
-/// Time around a single change, and the one around a batch for each of its sessions.
+/// Time around a single change, and additional time for each session of a batch.
 const AROUND: Duration = Duration::from_millis(150);
 const AROUND_EACH: Duration = Duration::from_millis(4);
 
@@ -56,7 +57,7 @@ fn singles(effort: &Effort) -> Result<Gaps> {
     for at in 0..count {
         talk.run(at..at + 1)?;
         std::thread::sleep(WARM);
-        // What comes first is as often the one as the other.
+        // The order of the two measurements alternates.
         if at % 2 == 0 {
             gaps.unchanged.extend(unchanged(&stage, &talk, AROUND)?);
         }
@@ -151,7 +152,7 @@ fn changed(
 }
 
 impl Gaps {
-    /// Returns the median and the 99th percentile of what a change adds to the longest gap.
+    /// Returns the median and the 99th percentile of the time that a change adds to the gap.
     fn figures(&self, name: &str, effort: &Effort) -> [Figure; 2] {
         let both = self.changed.iter().zip(&self.unchanged);
         let added: Vec<f64> = both.map(|(with, without)| with - without).collect();
@@ -193,7 +194,7 @@ fn buckets(changed: &[f64], unchanged: &[f64]) -> Vec<Bucket> {
     all.into_iter().take(last).skip(first).collect()
 }
 
-/// Returns a histogram in lines, with the changes and what was measured without them side by side.
+/// Returns a histogram as text: gaps with a change and gaps without it, side by side.
 fn text(name: &str, buckets: &[Bucket]) -> String {
     const WIDTH: usize = 30;
     let counts = buckets.iter().flat_map(|b| [b.changed, b.unchanged]);

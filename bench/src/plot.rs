@@ -60,8 +60,8 @@ fn kept(samples: usize) -> usize {
 }
 
 impl Line {
-    /// Returns the share of samples that are at most so large. The line omits the last hundredth,
-    /// which would press the rest against the edge. The title of [`Panel::distributions`] says so.
+    /// Returns the cumulative distribution of the samples. The line omits the last hundredth, which
+    /// would compress the rest. The title of [`Panel::distributions`] says so.
     fn distribution(label: impl Into<String>, samples: &[f64]) -> Line {
         let all = sorted(samples);
         let kept = kept(all.len());

@@ -33,7 +33,7 @@ pub fn save(record: &Record, whole: bool) -> Result<PathBuf> {
 /// # Errors
 /// If the run is not complete: the existing files stay.
 pub fn publish(record: &Record) -> Result<()> {
-    let stays = "the run is not complete: summary.json and the documents stay as they were";
+    let stays = "the run is incomplete: summary.json and the documents are unchanged";
     let summary = summary(record).context(stays)?;
     write(&results().join("summary.json"), summary)?;
     readme::write(&record.run()?)

@@ -17,98 +17,114 @@ const END: &str = "<!-- bench: end -->\n";
 const FIGURES: &[(&str, &str)] = &[
     (
         "bypass_goodput_vs_direct",
-        "goodput once its proxy has left, of a direct session's",
+        "goodput after the removal, relative to a direct session",
     ),
     (
         "bypass_latency_p50_vs_direct",
-        "median time of a request then, of a direct session's",
+        "median request time after the removal, relative to a direct session",
     ),
     (
         "local_goodput_vs_forwarding",
-        "goodput where the proxy's host relays, of plain forwarding's",
+        "goodput in mode `local`, relative to plain forwarding by an equal host",
     ),
     (
         "removal_goodput_gain",
-        "goodput of 600 sessions once all proxies have left, of that before",
+        "goodput of 600 sessions after all removals, relative to before",
     ),
     (
         "reconfig_ms_p50",
-        "a proxy leaves under full load, from request to new path: median",
+        "removal under full load, from its beginning to the cutover: median",
     ),
-    ("reconfig_ms_p99", "the same: 99th percentile"),
+    (
+        "reconfig_ms_p99",
+        "removal under full load, from its beginning to the cutover: 99th percentile",
+    ),
     (
         "setup_added_us_4mb",
-        "a session opened through 4 middleboxes: more than by forwarding",
+        "connection setup through 4 middleboxes: median time added to plain forwarding",
     ),
     (
         "linked_goodput_ratio_1",
-        "goodput of 1 session along a chain over links of 2 Gbit/s, of plain forwarding's",
+        "chain: goodput of 1 session over 2 Gbit/s links, relative to plain forwarding",
     ),
-    ("linked_goodput_ratio_10000", "of 10,000 sessions"),
+    (
+        "linked_goodput_ratio_10000",
+        "chain: goodput of 10,000 sessions over 2 Gbit/s links, relative to plain forwarding",
+    ),
     (
         "goodput_ratio_1",
-        "of 1 session where the processors are the limit",
+        "chain: goodput of 1 session limited by the processors, relative to plain forwarding",
     ),
-    ("goodput_ratio_10000", "of 10,000 sessions there"),
+    (
+        "goodput_ratio_10000",
+        "chain: goodput of 10,000 sessions limited by the processors, relative to plain forwarding",
+    ),
     (
         "linked_requests_ratio_4mb",
-        "pages of 16 KiB a second from nginx through 4 middleboxes over such links, of plain forwarding's",
+        "chain of 4 middleboxes: 16 KiB pages per second over 2 Gbit/s links, relative to plain \
+         forwarding",
     ),
     (
         "requests_ratio_4mb",
-        "short answers a second, where the processors are the limit",
+        "chain of 4 middleboxes: short responses per second limited by the processors, relative \
+         to plain forwarding",
     ),
     (
         "reconfigure_replace_ms_p50",
-        "a firewall replaced with its state, among 1,000 sessions: median",
+        "firewall replaced with its state, among 1,000 sessions: median",
     ),
-    ("reconfigure_replace_ms_p99", "the same: 99th percentile"),
+    (
+        "reconfigure_replace_ms_p99",
+        "firewall replaced with its state, among 1,000 sessions: 99th percentile",
+    ),
     (
         "insert_lowest_goodput_linked",
-        "lowest goodput of any 100 ms while a firewall comes in, over full links of 1 Gbit/s, of that before",
+        "firewall inserted, full 1 Gbit/s links: lowest goodput in any 100 ms, relative to before",
     ),
     (
         "replace_lowest_goodput_linked",
-        "the same while it is replaced with its state",
+        "firewall replaced with its state, full 1 Gbit/s links: lowest goodput in any 100 ms, \
+         relative to before",
     ),
-    ("remove_lowest_goodput_linked", "the same while it leaves"),
+    (
+        "remove_lowest_goodput_linked",
+        "firewall removed, full 1 Gbit/s links: lowest goodput in any 100 ms, relative to before",
+    ),
     (
         "replace_lowest_goodput",
-        "while it is replaced, of sessions that are paced, and share the processors",
+        "firewall replaced with its state, paced sessions: lowest goodput in any 100 ms, relative \
+         to before",
     ),
     (
         "replace_dropped",
-        "packets that firewalls refused while they were replaced",
+        "firewall replaced with its state, paced sessions: packets dropped by either firewall",
     ),
-    ("translate_ns", "a packet translated"),
+    ("translate_ns", "translation of one packet"),
     (
         "lookup_1m_vs_1k",
-        "a session found among a million, of one among a thousand",
+        "time of a packet among 1,000,000 relayed sessions, relative to 1,000 sessions",
     ),
-    ("bytes_per_session", "memory of an entry of the data plane"),
+    ("bytes_per_session", "memory of one data plane entry"),
     (
         "shim_request_ratio",
-        "requests through HAProxy under the shim, of HAProxy's without",
+        "requests through HAProxy under the shim, relative to HAProxy without it",
     ),
 ];
 
 /// Explanation of the column.
 const FLOOR: &str = "
-*floor*: what the same figure is on this machine by what is not ours: with programs that do nothing where
-ours would be, while nothing is changed, by messages and handshakes alone, by an empty run.
+*floor*: the same figure on this machine without Dysco's own work. It comes from programs that do
+nothing, from the second before a change, from messages and a handshake alone, or from an empty run.
 [Where a goal is missed, and why](../bench/README.md#where-a-goal-is-missed-and-why).
 ";
 
 /// Rivals and their descriptions.
 const RIVALS: &[(&str, &str)] = &[
-    (
-        "control",
-        "the same forwarding again: what equal things differ by",
-    ),
-    ("direct", "no proxy, no hop"),
-    ("relayed", "**`dyscod` relays, the proxy has left**"),
-    ("nat", "translation by netfilter"),
-    ("flowtable", "netfilter's flow table"),
+    ("control", "control: the same forwarding again"),
+    ("direct", "direct: no proxy, no extra hop"),
+    ("relayed", "**`dyscod` relays after the removal**"),
+    ("nat", "netfilter NAT"),
+    ("flowtable", "netfilter flow table"),
     ("ipvs", "IPVS"),
     ("spliced", "HAProxy, splicing"),
     ("copied", "HAProxy, copying"),
@@ -122,14 +138,14 @@ const COLUMNS: &[(&str, &str)] = &[
     ("goodput", "goodput"),
     ("latency_p50", "request p50"),
     ("latency_p99", "request p99"),
-    ("cpu", "CPU of a gigabyte"),
-    ("cpu_of_a_request", "CPU of a request"),
+    ("cpu", "CPU time per GB"),
+    ("cpu_of_a_request", "CPU time per request"),
 ];
 
-/// Puts a whole run into docs/performance.md and this crate's README.
+/// Writes a whole run into docs/performance.md and this crate's README.
 #[derive(clap::Args)]
 pub struct Readme {
-    /// The run: the JSON of its raw results
+    /// JSON file of the run
     run: PathBuf,
 }
 
@@ -140,7 +156,7 @@ impl Readme {
         let text = fs::read_to_string(&self.run);
         let text = text.with_context(|| format!("failed to read {shown}"))?;
         let run = serde_json::from_str(&text);
-        let run = run.with_context(|| format!("{shown} holds no results of a run"))?;
+        let run = run.with_context(|| format!("{shown} has no results"))?;
         write(&run)
     }
 }
@@ -173,7 +189,8 @@ fn shown(run: &Value) -> String {
     let (date, machine) = (run["date"].as_str().unwrap_or_default(), &run["machine"]);
     let name = file_name(date);
     let mut text = format!(
-        "{date} UTC, {}, {} × {}{}, Linux {}: ends, proxies and all hosts share these processors.\n\n",
+        "{date} UTC, {}, {} × {}{}, Linux {}. Both ends, the proxies and all other hosts share \
+         these processors.\n\n",
         run["commit"].as_str().unwrap_or_default(),
         machine["processors"],
         machine["processor"].as_str().unwrap_or_default(),
@@ -187,7 +204,8 @@ fn shown(run: &Value) -> String {
     let plots = run["plots"].as_array().into_iter().flatten();
     if plots.into_iter().any(|plot| plot["name"] == "bundles") {
         text += &format!(
-            "![four bundles of sessions lose their proxies](../bench/results/{name}-bundles.svg)\n\n"
+            "![goodput while four bundles of sessions lose their proxies]\
+             (../bench/results/{name}-bundles.svg)\n\n"
         );
     }
     text += "| | measured | goal | floor | paper |\n|---|---:|---:|---:|---:|\n";
@@ -197,8 +215,8 @@ fn shown(run: &Value) -> String {
     text += FLOOR;
     text += &rivals(run);
     text + &format!(
-        "\n[All figures](../bench/results/{name}.md), with their spread; \
-         [how they are measured](../bench/README.md), and what biases them.\n"
+        "\n[All figures](../bench/results/{name}.md), with confidence intervals. \
+         [Method and bias](../bench/README.md).\n"
     )
 }
 
@@ -211,7 +229,7 @@ fn again(run: &Value) -> String {
     match all.is_empty() {
         true => String::new(),
         false => format!(
-            "Measured by themselves since, as fast as the machine was then: {}.\n\n",
+            "Measured separately since, at the machine's speed at that time: {}.\n\n",
             all.join("; ")
         ),
     }
@@ -268,10 +286,11 @@ fn rivals(run: &Value) -> String {
         .collect();
     let rules = "---:|".repeat(COLUMNS.len());
     format!(
-        "\n{SESSIONS} sessions through what one can put between two hosts, each against plain \
-         IP forwarding; bytes a session with 10,000. Each answer asks for the next request, so that \
-         times are a rate's other face; HAProxy has two threads here, nginx and the sockmap's \
-         relay one ([what else biases these](../bench/README.md#bias)):\n\n\
+        "\n{SESSIONS} sessions through each alternative between two hosts. All values are relative \
+         to plain IP forwarding, except memory: bytes per session with 10,000 sessions. A session \
+         sends a request when it has the response to the previous one, so that request times and \
+         rates show the same. HAProxy runs two threads here, nginx and the sockmap relay one \
+         ([more about bias](../bench/README.md#bias)):\n\n\
          | |{heads} memory |\n|---|{rules}---:|\n{rows}"
     )
 }
@@ -299,11 +318,12 @@ mod tests {
         let run = json!({"date": "2026-01-02 03:04", "figures": [figure]});
         let text = shown(&run);
         assert!(
-            text.contains("| a packet translated | 71.5 ns | ≤ 80 |  |  |"),
+            text.contains("| translation of one packet | 71.5 ns | ≤ 80 |  |  |"),
             "{text}"
         );
         assert!(text.contains(
-            "short answers a second, where the processors are the limit | not measured |"
+            "short responses per second limited by the processors, relative to plain forwarding | \
+             not measured |"
         ));
         assert!(text.contains("bench/results/2026-01-02-0304.md"));
         assert!(!text.contains("HAProxy, copying"));

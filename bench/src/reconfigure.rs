@@ -51,7 +51,7 @@ pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
     }
     let dropped = Figure::new("reconfigure_dropped", "packets", dropped as f64);
     figures.push(dropped.goal(Goal::AtMost(0.0)));
-    effort.say("  hosts that have never met");
+    effort.say("  first contact of hosts");
     let mut first = Vec::new();
     for _ in 0..effort.pick(5, 1) {
         first.push(first_contact()?);
@@ -87,7 +87,7 @@ fn panel(times: &[Times; CHANGES.len()]) -> Panel {
         .map(|((name, _), times)| (*name, &times.one_by_one))
         .collect();
     Panel::distributions(
-        "share of changes of a chain, one by one among 1,000 sessions, that took so long at most",
+        "cumulative share of chain changes by duration, one at a time among 1,000 sessions",
         "ms from request to new path",
         &all,
     )

@@ -73,7 +73,7 @@ impl Record {
     pub fn read(path: &Path) -> Result<Record> {
         let text = fs::read_to_string(path);
         let text = text.with_context(|| format!("failed to read {}", path.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("{} is no run", path.display()))
+        serde_json::from_str(&text).with_context(|| format!("{} contains no run", path.display()))
     }
 
     /// Records that a part is being measured again, and discards its former results.
@@ -122,7 +122,7 @@ impl Record {
             ));
         }
         if figures.is_empty() {
-            self.failed.insert(name.into(), "it found nothing".into());
+            self.failed.insert(name.into(), "no figures".into());
         }
         self.figures.extend(figures);
     }
@@ -135,7 +135,7 @@ impl Record {
 
     /// Returns the run as JSON.
     pub fn run(&self) -> Result<Value> {
-        serde_json::to_value(self).context("a run is no JSON")
+        serde_json::to_value(self).context("failed to convert the run to JSON")
     }
 
     /// Ends the run.

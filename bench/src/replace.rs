@@ -44,11 +44,11 @@ struct Load {
 }
 
 /// Three loads. Full links are the case of a real network. A steady rate leaves the processors half
-/// of their time. At full speed, the processor time of the change is missing elsewhere.
+/// of their time. At full speed, the sessions lose the processor time of the change.
 const LOADS: [Load; 3] = [
     Load {
         suffix: "_linked",
-        about: "one bundle after the other over links of 1 Gbit/s",
+        about: "one bundle at a time over 1 Gbit/s links",
         pace: None,
         link: Some("1gbit"),
     },
@@ -60,7 +60,7 @@ const LOADS: [Load; 3] = [
     },
     Load {
         suffix: "_full_load",
-        about: "as fast as they go",
+        about: "at full speed",
         pace: None,
         link: None,
     },
@@ -278,7 +278,7 @@ impl Seen {
         let lines = (0..BUNDLES).map(line).collect();
         let dropped: u64 = self.asked.iter().map(|asked| asked.dropped).sum();
         let title = format!(
-            "goodput of 3 bundles of 100 sessions, {}, Gbit/s; {dropped} packets refused",
+            "goodput of 3 bundles of 100 sessions, {}, Gbit/s; {dropped} packets dropped",
             load.about
         );
         let mut panel = Panel::new(title, "s", lines);

@@ -14,11 +14,11 @@ use crate::why;
 pub fn markdown(record: &Record, run: &Value) -> String {
     let machine = &record.machine;
     let mut text = format!(
-        "{} UTC, {}, {:.0} s{}. {} × {}{}, {} MB, Linux {}; load before: {}.\n\n",
+        "{} UTC, {}, {:.0} s{}. {} × {}{}, {} MB, Linux {}; load average before: {}.\n\n",
         record.date,
         record.commit,
         record.seconds,
-        if record.quick { ", a brief look" } else { "" },
+        if record.quick { ", a quick run" } else { "" },
         machine.processors,
         machine.processor,
         if machine.virtual_machine {
@@ -30,7 +30,8 @@ pub fn markdown(record: &Record, run: &Value) -> String {
         machine.kernel,
         machine.load_before,
     );
-    text += "| figure | value | 95 % | goal | floor | | |\n|---|---:|---|---|---|---|---|\n";
+    text += "| figure | value | 95 % interval | goal | floor | | |\n\
+             |---|---:|---|---|---|---|---|\n";
     for figure in &record.figures {
         text += &row(figure, why::floor(run, &figure.name));
     }
@@ -39,14 +40,14 @@ pub fn markdown(record: &Record, run: &Value) -> String {
         text += &format!("\nNot measured: {name}, {why}\n");
     }
     for (what, why) in &record.absent {
-        text += &format!("\nNot on this machine: {what}, {why}\n");
+        text += &format!("\nNot available on this machine: {what}, {why}\n");
     }
     for (part, date) in &record.again {
-        text += &format!("\nMeasured by itself at {date}: {part}\n");
+        text += &format!("\nMeasured separately at {date}: {part}\n");
     }
     let parts = record.parts.iter();
     let parts: Vec<_> = parts.map(|(part, s)| format!("{part} {s:.0}")).collect();
-    text + &format!("\nSeconds of each part: {}\n", parts.join(", "))
+    text + &format!("\nDuration of each part in seconds: {}\n", parts.join(", "))
 }
 
 /// Figures that every summary contains.
@@ -86,7 +87,7 @@ pub fn summary(record: &Record) -> Result<BTreeMap<&str, Value>> {
     let missing: Vec<_> = ALWAYS.iter().filter(missing).copied().collect();
     ensure!(
         missing.is_empty(),
-        "the run has no value of {}",
+        "the run has no value for {}",
         missing.join(", ")
     );
     Ok(found)
@@ -175,7 +176,7 @@ mod tests {
             for value in [None, Some(f64::NAN)] {
                 let record = record(|other| if other == name { value } else { Some(1.0) })?;
                 let error = summary(&record).map(drop).map_err(|e| e.to_string());
-                assert_eq!(error, Err(format!("the run has no value of {name}")));
+                assert_eq!(error, Err(format!("the run has no value for {name}")));
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
-//! Many sessions through each alternative between two hosts: nothing, forwarding, several kinds of
-//! proxies, a sockmap, and a proxy that has left. The results are their goodput, the latency of
-//! requests, and the processor time and memory that these take.
+//! Many sessions through each alternative between two hosts: no hop, forwarding, several kinds of
+//! proxies, a sockmap, and a relay after the removal of its proxy. The results are goodput, request
+//! times, processor time and memory.
 
 use std::net::SocketAddr;
 

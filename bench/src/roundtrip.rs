@@ -112,8 +112,8 @@ async fn ask(
         let begun = Instant::now();
         control.send(peer, message.clone());
         let heard = tokio::time::timeout(PATIENCE, next(&mut events));
-        let heard = heard.await.context("no answer came")??;
-        ensure!(heard == message, "another message came");
+        let heard = heard.await.context("no answer arrived")??;
+        ensure!(heard == message, "the answer differs from the message");
         if said > 0 {
             times.push(begun.elapsed().as_secs_f64() * 1e3);
         }
@@ -126,7 +126,7 @@ async fn next(events: &mut mpsc::Receiver<Event>) -> Result<Vec<u8>> {
     loop {
         match events.recv().await.context("the channel has ended")? {
             Event::Message(heard) => return Ok(heard.message),
-            Event::PeerDown(_, why) => return Err(anyhow!("nobody is there: {why}")),
+            Event::PeerDown(_, why) => return Err(anyhow!("the peer does not answer: {why}")),
             Event::PeerUp(_) | Event::Key { .. } | Event::KeyGone(_) | Event::KeyRevoked(_) => {}
         }
     }

@@ -1,7 +1,7 @@
 //! A session with services: `null` at one end, and `crypt` at both ends; the same session once the
-//! services have left; and a session through HAProxy, which splices. All are compared with a direct
-//! session, and a second direct session shows the difference of two equal ones. All are tracked by
-//! `dyscod` at both ends, are open at the same time, and take turns, one at a time.
+//! services have left; and a session through HAProxy, which splices. The baseline is a direct
+//! session, and the control is a second direct session. All are tracked by `dyscod` at both ends,
+//! are open at the same time, and take turns, one at a time.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -45,7 +45,7 @@ const WRITES: [(&str, usize); 4] = [("1b", 1), ("64b", 64), ("1k", 1 << 10), ("6
 /// Rate of the links in the second half.
 const RATE: &str = "1gbit";
 
-/// Services into the sessions of the silences, one after the other.
+/// Services that are put while silence is measured, in this order.
 const PUT: [&str; 2] = ["+null", "+crypt"];
 
 type Kinds = Turns<KINDS>;
@@ -95,10 +95,10 @@ impl Stage {
         self.lab.finish((self.listener, self.haproxy, self.daemons))
     }
 
-    /// Number of turns of each kind, so that all series together take the time that is wanted.
+    /// Number of turns of each kind, so that all series together take the requested time.
     fn turns(effort: &Effort) -> usize {
         let series = 2 * WRITES.len() + 1;
-        // Each turn has one of the base beside it.
+        // Each turn has a turn of the baseline beside it.
         let turn = 2 * (KINDS - 1) as u32 * effort.turn();
         let time = Duration::from_secs(effort.seconds.into()) / series as u32;
         let turns = (time.as_secs_f64() / turn.as_secs_f64()) as usize;
@@ -135,7 +135,7 @@ impl Stage {
         let done = self.fleet.json(&self.lab.client, &words)?;
         let outcome = &done["sessions"][0]["outcome"];
         let done_well = *outcome == "put" || *outcome == "taken" || *outcome == "possible";
-        ensure!(done_well, "the services have not changed: {done:#}");
+        ensure!(done_well, "the services were not changed: {done:#}");
         Ok(())
     }
 
@@ -163,7 +163,7 @@ impl Stage {
     }
 
     fn volleys(&self, effort: &Effort, figures: &mut Vec<Figure>) -> Result<()> {
-        effort.say("  volleys of one byte");
+        effort.say("  one-byte round trips");
         let mut turns = Kinds::new("direct");
         let sessions = self.sessions(|pair| {
             let ping = Ping::of(pair, 1, 1)?;
@@ -182,11 +182,11 @@ impl Stage {
         Ok(())
     }
 
-    /// Measures the longest time without an answer while a service comes in, and while it leaves.
-    /// The same command as a dry run, which changes nothing, shows what is not the change's.
+    /// Measures the longest time without an answer while a service is put and while it is taken. A
+    /// dry run of the command, which changes nothing, shows the silence without a change.
     fn silences(&self, effort: &Effort, service: &str, figures: &mut Vec<Figure>) -> Result<()> {
         let changes = effort.pick(100, 5);
-        effort.say(&format!("  {service} comes in and leaves {changes} times"));
+        effort.say(&format!("  putting and taking {service} {changes} times"));
         let pair = self.listener.open(&self.lab, server())?;
         let client = pair.client.local_addr().context("no address")?;
         let talk = Talk::start(pair)?;

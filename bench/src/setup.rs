@@ -121,14 +121,11 @@ impl Case {
 
     fn plot(&self, all: &Connects) -> Plot {
         let curve = |name, kind: usize| (name, all.times[kind].clone());
-        let title = format!(
-            "share of connects that took so long at most ({})",
-            self.suffix
-        );
+        let title = format!("cumulative share of connects by duration ({})", self.suffix);
         let lines = [
             curve("forwarding", PLAIN),
-            curve("forwarding again", CONTROL),
-            curve("programs that do nothing", EMPTY),
+            curve("control: forwarding", CONTROL),
+            curve("empty programs", EMPTY),
             curve("steered along a chain", CHAINED),
         ];
         let panel = Panel::distributions(&title, "µs", &lines);

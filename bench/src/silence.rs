@@ -1,4 +1,4 @@
-//! A session that asks and answers all the time, and the longest time in which it has no answer.
+//! A session with continuous requests, and its longest time without an answer.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -16,7 +16,7 @@ use crate::pair::Pair;
 const PAUSE: Duration = Duration::from_micros(200);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A session that asks and answers.
+/// A session with continuous requests.
 pub struct Talk {
     clock: Arc<Clock>,
     threads: [JoinHandle<std::io::Result<()>>; 2],
@@ -37,7 +37,7 @@ impl Clock {
 }
 
 impl Talk {
-    /// Takes over a session, and begins to ask.
+    /// Takes over a session, and begins to send requests.
     pub fn start(pair: Pair) -> Result<Talk> {
         let clock = Arc::new(Clock {
             start: Instant::now(),
@@ -58,11 +58,11 @@ impl Talk {
         })
     }
 
-    /// Returns the longest time without an answer while something is done, in milliseconds.
+    /// Returns the longest time without an answer during `work`, in milliseconds.
     pub fn longest(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
         self.clock.longest.store(0, Ordering::SeqCst);
         work()?;
-        // A silence that has not ended counts once it has.
+        // A silence that lasts beyond the work counts to its end.
         let after = self.clock.now();
         let answered = || (self.clock.last.load(Ordering::SeqCst) > after).then_some(());
         wait::until("an answer", PATIENCE, answered)?;
@@ -74,7 +74,7 @@ impl Talk {
         self.clock.ended.store(true, Ordering::SeqCst);
         for thread in self.threads {
             let ended = thread.join().map_err(|_| anyhow!("a thread panicked"))?;
-            ended.context("a session that asks and answers broke off")?;
+            ended.context("a session with continuous requests broke off")?;
         }
         Ok(())
     }

@@ -156,7 +156,7 @@ impl Stage {
     fn status(&self, name: &str) -> Result<u64> {
         let status = self.fleet.json(&self.lab.proxy, &["status"])?;
         let number = status.pointer(name).and_then(Value::as_u64);
-        number.with_context(|| format!("dyscoctl did not say {name}"))
+        number.with_context(|| format!("dyscoctl did not report {name}"))
     }
 
     /// Process ids of the daemons, in the order of [`Role::ALL`].

@@ -1,4 +1,4 @@
-//! Sessions that ask and answer as fast as they can, each with one question at a time, and the
+//! Sessions that send requests as fast as they can, each with one outstanding request, and the
 //! longest time between two answers of each. Every answer is checked.
 
 use std::io::{Read, Write};
@@ -20,15 +20,15 @@ use crate::ends::{Ends, would_block};
 const MESSAGE: usize = 64;
 const BUFFER: usize = 16 << 10;
 
-/// Order to the thread that asks.
+/// Order to the requesting thread.
 enum Order {
-    /// These sessions ask from now on, besides those that do already.
+    /// Starts requests on these sessions, in addition to the active sessions.
     Run(Range<usize>),
-    /// The longest gaps are measured from now on.
+    /// Begins to measure the longest gaps.
     Mark,
-    /// Returns the longest gap since then of each session that asks.
+    /// Returns the longest gap of each active session since the last mark.
     Take(Sender<Vec<Duration>>),
-    /// All stop once they have their answers.
+    /// Stops all sessions after their outstanding answers.
     Rest(Sender<()>),
 }
 
@@ -43,7 +43,7 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// Opens `count` sessions, more than one. They are silent at first.
+    /// Opens `count` sessions, at least two, without traffic at first.
     pub fn open(between: Between<'_>, count: usize) -> Result<Talk> {
         let (orders, ordered) = channel();
         let (opened, locals) = channel();
@@ -73,7 +73,7 @@ impl Talk {
         })
     }
 
-    /// Lets these sessions ask, besides those that do already.
+    /// Starts requests on these sessions, in addition to the active sessions.
     pub fn run(&self, sessions: Range<usize>) -> Result<()> {
         self.order(Order::Run(sessions))
     }
@@ -83,7 +83,7 @@ impl Talk {
         self.order(Order::Mark)
     }
 
-    /// Returns the longest gap of each session that asks, in microseconds, since the last mark.
+    /// Returns the longest gap of each active session since the last mark, in microseconds.
     pub fn longest(&self) -> Result<Vec<f64>> {
         let (tell, told) = channel();
         self.order(Order::Take(tell))?;
@@ -99,13 +99,13 @@ impl Talk {
     }
 
     fn order(&self, order: Order) -> Result<()> {
-        let orders = self.orders.as_ref().context("the sessions have gone")?;
+        let orders = self.orders.as_ref().context("the sessions have ended")?;
         orders.send(order).map_err(|_| self.why())
     }
 
     fn why(&self) -> anyhow::Error {
         let why = self.failed.try_recv();
-        why.unwrap_or_else(|_| anyhow::anyhow!("the sessions have gone"))
+        why.unwrap_or_else(|_| anyhow::anyhow!("the sessions have ended"))
     }
 }
 
@@ -219,7 +219,10 @@ impl Asking {
         if heard + read < MESSAGE {
             return Ok(());
         }
-        ensure!(state.answer == message(at, state.said), "other bytes came");
+        ensure!(
+            state.answer == message(at, state.said),
+            "the answer has other bytes"
+        );
         let now = Instant::now();
         state.longest = state.longest.max(now - state.last);
         state.last = now;

@@ -1,8 +1,7 @@
 //! Goodput and latency of a session: direct in a lab without Dysco, direct and tracked, through
-//! HAProxy, and after HAProxy has left it. A second direct session in addition to the first shows
-//! the difference of two equal sessions. A session in a lab whose ends have programs that do
-//! nothing shows the minimum cost of any data plane by TC. All sessions are open at the same time
-//! and take turns, one at a time.
+//! HAProxy, and after HAProxy has left it. A second direct session is the control. A session in a
+//! lab whose ends have programs that do nothing shows the minimum cost of any data plane by TC. All
+//! sessions are open at the same time and take turns, one at a time.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;

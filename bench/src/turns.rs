@@ -8,7 +8,7 @@ use crate::bulk::Bulk;
 use crate::figure::{Figure, median};
 use crate::ping::Ping;
 
-/// Kind with which all others are compared.
+/// Baseline: the kind with which all others are compared.
 pub const BASE: usize = 0;
 /// Time for which new sessions carry data before their turns.
 pub const RUN_IN: Duration = Duration::from_millis(50);
@@ -22,7 +22,7 @@ pub struct Brought {
     pub value: f64,
     /// Requests per second, if there are requests.
     pub rate: f64,
-    /// Time in microseconds that one of a hundred requests exceeds.
+    /// 99th percentile of the request time, in microseconds.
     pub p99: f64,
     /// Number of processors that one process kept busy, if a process was observed.
     pub process: f64,
@@ -31,13 +31,13 @@ pub struct Brought {
     pub cpu: f64,
 }
 
-/// Results of the turns of `K` kinds. The speed of a shared machine varies. The base therefore has
-/// a turn between any two others, and each turn of another kind is compared with the adjacent turns
-/// of the base.
+/// Results of the turns of `K` kinds. The speed of a shared machine varies. The baseline therefore
+/// has a turn between any two others, and each turn of another kind is compared with the adjacent
+/// turns of the baseline.
 pub struct Turns<const K: usize> {
-    /// Name of the base.
+    /// Name of the baseline.
     base: &'static str,
-    /// Turns with their kinds. Each row is without a break.
+    /// Turns with their kinds. The turns of a row follow each other without a break.
     rows: Vec<Vec<(usize, Brought)>>,
 }
 
@@ -103,13 +103,13 @@ impl<const K: usize> Turns<K> {
         turns.map(|(_, brought)| what(brought)).collect()
     }
 
-    /// Returns the ratios of a kind's results to those of the base's adjacent turns.
+    /// Returns the ratios of a kind's results to those of the baseline's adjacent turns.
     pub fn ratios(&self, kind: usize, what: impl Fn(&Brought) -> f64) -> Vec<f64> {
         let pairs = self.beside_base(kind, what);
         pairs.map(|(this, base)| this / base).collect()
     }
 
-    /// Returns the differences between a kind's results and those of the base's adjacent turns.
+    /// Returns the differences between a kind's results and those of the baseline's adjacent turns.
     pub fn differences(&self, kind: usize, what: impl Fn(&Brought) -> f64) -> Vec<f64> {
         let pairs = self.beside_base(kind, what);
         pairs.map(|(this, base)| this - base).collect()
@@ -129,12 +129,12 @@ impl<const K: usize> Turns<K> {
         })
     }
 
-    /// Figure of a kind's values, compared with the base's.
+    /// Figure of a kind's values, compared with the baseline's.
     pub fn figure(&self, name: String, kind: usize, scale: f64, unit: &str) -> Figure {
         self.figure_of(name, kind, |b| b.value / scale, unit)
     }
 
-    /// Figure of a result of the turns, compared with the base's.
+    /// Figure of a result of the turns, compared with the baseline's.
     pub fn figure_of(
         &self,
         name: String,
@@ -151,14 +151,14 @@ impl<const K: usize> Turns<K> {
     }
 }
 
-/// Order of the turns: `count` of each kind except the base, which has a turn before and after each
-/// of them. Each of the other kinds is in each place equally often.
+/// Order of the turns: `count` of each kind except the baseline, which has a turn before and after
+/// each of them. Each of the other kinds is in each place equally often.
 pub fn order<const K: usize>(count: usize) -> impl Iterator<Item = usize> {
     let others = (0..count).flat_map(others::<K>);
     std::iter::once(BASE).chain(others.flat_map(|kind| [kind, BASE]))
 }
 
-/// All kinds except the base, in the order of a turn.
+/// All kinds except the baseline, in the order of a turn.
 fn others<const K: usize>(turn: usize) -> impl Iterator<Item = usize> {
     let mut kinds: Vec<usize> = (0..K).filter(|kind| *kind != BASE).collect();
     if turn % 2 == 1 {

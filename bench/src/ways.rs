@@ -1,7 +1,7 @@
-//! Equal lines of hosts: one that only forwards, and one whose hosts run `dyscod` and steer
-//! sessions along the same hosts by a policy. A second line that only forwards shows the difference
-//! of two equal lines. A line with programs that do nothing in place of Dysco's shows the minimum
-//! cost of any data plane by TC.
+//! Equal lines of hosts: a line that only forwards, and a line whose hosts run `dyscod` and steer
+//! sessions along the same hosts by a policy. A second line that only forwards is the control. A
+//! line with programs that do nothing in place of Dysco's shows the minimum cost of any data plane
+//! by TC.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -156,6 +156,6 @@ impl Ways {
     fn arrived(&self) -> Result<u64> {
         let status: Value = self.fleet.json(self.line(CHAINED).server(), &["status"])?;
         let count = status["counters"]["chain_syns_received"].as_u64();
-        count.context("dyscoctl did not say how many SYNs came")
+        count.context("dyscoctl did not report the number of SYNs")
     }
 }

@@ -1,12 +1,12 @@
-//! Reasons for missed goals: the figures that show the best possible value here, or the composition
-//! of the rest. The text uses a run's own numbers, so that it stays true with the next run.
+//! Explanations of missed goals: figures that show the floor on this machine, and figures that show
+//! the remaining cost. The text uses a run's own numbers, so that it stays true with the next run.
 
 use serde_json::Value;
 
 use crate::figure::short;
 
-/// A figure that explains others, and its description. The rest of the explained figure's name is
-/// also tried after the name of this figure.
+/// A figure that explains others, and its description. The name may be a prefix, which the suffix
+/// of the explained figure completes.
 type By = (&'static str, &'static str);
 
 /// Figures with the same explanation: all whose names begin with this prefix.
@@ -18,17 +18,17 @@ struct Why {
     by: &'static [By],
 }
 
-const ENDS: &str = "programs that do nothing at both ends";
-const LINKS: &str = "programs that do nothing on all links";
-const EQUAL: &str = "two equal sessions";
-const LINES: &str = "two equal lines";
-const BUSY: &str = "what our programs there run of a processor's time";
-const REQUEST: &str = "all runs of our programs at both ends for a request";
-const LINKED: &str = "the same over links that are the limit";
-const UNCHANGED: &str = "the second before, while nothing is changed";
-const LEFT: &str = "the share of all processors that the runs of our programs leave";
+const ENDS: &str = "empty programs at both ends";
+const LINKS: &str = "empty programs on all links";
+const EQUAL: &str = "control: two equal sessions";
+const LINES: &str = "control: two equal lines";
+const BUSY: &str = "load of Dysco's programs on that host";
+const REQUEST: &str = "all runs of Dysco's programs at both ends, per request";
+const LINKED: &str = "the same figure where the links are the limit";
+const UNCHANGED: &str = "the second before the change";
+const LEFT: &str = "share of all processors that Dysco's programs leave";
 const TRIP: &str =
-    "a round trip of messages under full load, between two ends with nothing else to do";
+    "round trip of a control message under full load, between two threads without other work";
 
 /// The first entry that fits a name counts.
 const WHYS: &[Why] = &[
@@ -81,7 +81,7 @@ const WHYS: &[Why] = &[
         by: &[
             (
                 "stopped_daemons_setup_added_us_",
-                "our programs while all daemons are stopped",
+                "Dysco's programs while all daemons are stopped",
             ),
             ("control_setup_added_us_", LINES),
         ],
@@ -93,10 +93,13 @@ const WHYS: &[Why] = &[
             ("control_goodput_ratio_", LINES),
             ("linked_goodput_ratio_", LINKED),
             ("path_left_chain_", LEFT),
-            ("path_ns_chain_middle_", "a run of our programs in between"),
+            (
+                "path_ns_chain_middle_",
+                "one run of Dysco's programs on the middlebox's host",
+            ),
             (
                 "path_ns_empty",
-                "a run of programs that do nothing, counted in the same way",
+                "one run of an empty program, by the same statistics",
             ),
         ],
     },
@@ -107,7 +110,7 @@ const WHYS: &[Why] = &[
             ("linked_control_goodput_ratio_", LINES),
             (
                 "linked_cpu_ratio_",
-                "what a gigabyte takes of the processors, of forwarding's",
+                "CPU time per gigabyte, relative to forwarding",
             ),
         ],
     },
@@ -125,7 +128,7 @@ const WHYS: &[Why] = &[
             ("path_left_requests_", LEFT),
             (
                 "path_us_requests_",
-                "all runs of our programs for a request",
+                "all runs of Dysco's programs per request",
             ),
         ],
     },
@@ -133,14 +136,14 @@ const WHYS: &[Why] = &[
         figures: "reconfig_ms_p50",
         floor: Some((
             "reconfig_floor_ms_p50",
-            "two such round trips as below and the new path's handshake, one after the other",
+            "two control round trips and the handshake of the new path, in sequence",
         )),
         by: &[
             ("control_round_trip_ms_p50", TRIP),
-            ("reconfig_handshake_ms_p50", "the new path's handshake"),
+            ("reconfig_handshake_ms_p50", "handshake of the new path"),
             (
                 "removal_step_ask_ms_p50",
-                "one of five steps: a message, and hardly anything else",
+                "one of five steps: a message and a journal record",
             ),
         ],
     },
@@ -150,11 +153,12 @@ const WHYS: &[Why] = &[
         by: &[
             (
                 "lookup_ns_1000000",
-                "a packet of one of a million, all that it touches in memory",
+                "a packet of one of 1,000,000 sessions, whose entries are in no cache",
             ),
             (
                 "lookup_ns_1000",
-                "of one of a thousand, whose entries lie in the processor's caches: the faster, the higher the ratio",
+                "a packet of one of 1,000 sessions, whose entries are cached: a faster baseline \
+                 raises the ratio",
             ),
         ],
     },
@@ -164,11 +168,11 @@ const WHYS: &[Why] = &[
         by: &[
             (
                 "removal_ms_p99",
-                "as many removals in the same run while sessions carry 32 times as much",
+                "the same number of removals, with 32 times the traffic per session",
             ),
             (
                 "removal_ms_p50_light",
-                "the median of these: what is far from it is other work of the machine",
+                "the median of the same removals: other work of the machine causes outliers",
             ),
         ],
     },
@@ -193,7 +197,7 @@ const WHYS: &[Why] = &[
         by: &[
             (
                 "reconfigure_insert_ms_",
-                "such a change without state that is moved",
+                "the same change without state to move",
             ),
             ("control_round_trip_ms_p50", TRIP),
         ],
@@ -205,16 +209,13 @@ const WHYS: &[Why] = &[
     },
     Why {
         figures: "translate_ns",
-        floor: Some(("run_ns_empty", "a run of a program that does nothing")),
+        floor: Some(("run_ns_empty", "one run of an empty program")),
         by: &[
             (
                 "run_ns_tracked",
-                "the header is read, the session found, and what is new kept",
+                "reads the header, finds the session and records its numbers",
             ),
-            (
-                "run_ns_identity_in",
-                "a translation with nothing that differs",
-            ),
+            ("run_ns_identity_in", "a translation that changes no field"),
         ],
     },
 ];
@@ -283,7 +284,7 @@ pub fn missed(run: &Value) -> String {
 fn row(run: &Value, figure: &Value) -> String {
     let name = figure["name"].as_str().unwrap_or_default();
     let why = match Why::of(name) {
-        None => "**nothing yet**".into(),
+        None => "**no explanation yet**".into(),
         Some(why) => {
             let named = |by: &By| {
                 let found = why.found(run, name, *by)?;
@@ -292,7 +293,7 @@ fn row(run: &Value, figure: &Value) -> String {
             };
             let all: Vec<_> = why.floor.iter().chain(why.by).filter_map(named).collect();
             match all.is_empty() {
-                true => "by what this run does not have".into(),
+                true => "this run lacks the explaining figures".into(),
                 false => all.join("; "),
             }
         }
@@ -332,7 +333,7 @@ mod tests {
         assert!(text.contains("`path_left_chain_4` 0.062"), "{text}");
         assert!(!text.contains("goodput_ratio_1`"), "{text}");
         assert!(
-            text.contains("| `other_ms` | 3.000 | ≤ 2 | **nothing yet** |"),
+            text.contains("| `other_ms` | 3.000 | ≤ 2 | **no explanation yet** |"),
             "{text}"
         );
     }

@@ -11,8 +11,9 @@ pub const SESSIONS: usize = 64;
 /// A short answer of nginx.
 pub const PING: &str = "ping";
 
-/// Requests a file of nginx for a second from a host, as often as it is answered. Returns requests
-/// per second. Each session is kept if `kept` is true; otherwise each request has its own session.
+/// Requests a file of nginx from a host for one second, with one outstanding request per session.
+/// Returns requests per second. Sessions are kept if `kept` is true; otherwise each request has its
+/// own session.
 pub fn ask(host: &Host, to: SocketAddr, what: &str, sessions: usize, kept: bool) -> Result<f64> {
     let (url, count) = (format!("http://{to}/{what}"), sessions.to_string());
     let mut words = vec!["-t", "1", "-d", "1s", "-c", &count];
@@ -27,6 +28,6 @@ pub fn ask(host: &Host, to: SocketAddr, what: &str, sessions: usize, kept: bool)
     );
     let mut lines = text.lines();
     let rate = lines.find_map(|line| line.trim().strip_prefix("Requests/sec:"));
-    let rate = rate.with_context(|| format!("wrk did not say the rate: {text}"))?;
+    let rate = rate.with_context(|| format!("wrk did not report the rate: {text}"))?;
     rate.trim().parse().context("wrk's rate is no number")
 }

@@ -1,7 +1,7 @@
 //! Relaying by XDP. The first measurement is in packets per second, with small packets: of a
 //! relayed session, by XDP and by TC, and of forwarding by the same kind of host without Dysco. The
 //! second is a stream between stacks that would hand super-packets to TC, which XDP does not take.
-//! In each, a second kind that equals the first shows the difference of two equal kinds.
+//! Each has a control: a second kind that equals the first.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -97,7 +97,7 @@ impl Relaying {
     fn by_xdp(&self) -> Result<u64> {
         let status = self.stage.fleet.json(&self.stage.lab.proxy, &["status"])?;
         let count = status["counters"]["packets_relayed_by_xdp"].as_u64();
-        count.context("no count of what XDP relays")
+        count.context("the status has no count of packets relayed by XDP")
     }
 
     fn end(self) -> Result<()> {
@@ -142,7 +142,7 @@ fn packets(effort: &Effort, turns: &mut Turns<HOSTS>) -> Result<()> {
         by_xdp as f64 > 0.9 * seen,
         "XDP relayed {by_xdp} of {seen:.0} packets"
     );
-    ensure!(tc.by_xdp()? == 0, "XDP relayed where it is off");
+    ensure!(tc.by_xdp()? == 0, "XDP relayed although it is off");
     tc.end()?;
     xdp.end()?;
     for (lab, flood) in [plain, control] {

@@ -32,7 +32,7 @@ const TIMES: Translation = Translation {
 
 /// A packet's path through a program.
 pub struct Spec {
-    /// Effect on the packet, and the program if the rest does not name it.
+    /// Effect on the packet, and the program if the effect does not imply it.
     pub name: &'static str,
     pub way: Way,
     pub packet: Packet,

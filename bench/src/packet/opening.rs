@@ -119,7 +119,7 @@ impl Opening<'_> {
         let (opener, host) = (self.opener, self.host);
         let steered = self.step(took, opener, Way::Out, &syn, REDIRECT)?;
         let given = self.step(took, host, Way::In, &steered, OK)?;
-        ensure!(given == syn, "the session's own SYN has become another");
+        ensure!(given == syn, "the session's SYN was not restored");
         let onward = self.step(took, host, Way::Out, &given, REDIRECT)?;
         let (local, remote) = ends(&onward)?;
         let answer = answers(seq).comes(&FlowKey::new(local, remote));
@@ -139,7 +139,7 @@ impl Opening<'_> {
     ) -> Result<Vec<u8>> {
         let (said, time, out) = programs.pass(way, frame, 0)?;
         let name = STEPS.get(took.len()).copied().unwrap_or_default();
-        ensure!(said == verdict, "{name}: {said}, and not {verdict}");
+        ensure!(said == verdict, "{name}: verdict {said}, not {verdict}");
         took.push(time);
         Ok(out)
     }
