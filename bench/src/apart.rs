@@ -13,7 +13,7 @@ use crate::pair::fix_buffers;
 
 /// Endpoints between which sessions are opened.
 #[derive(Clone, Copy)]
-pub struct Between<'a> {
+pub(crate) struct Between<'a> {
     /// Host that opens the sessions.
     pub client: &'a Host,
     /// Address to which the client connects.
@@ -25,11 +25,11 @@ pub struct Between<'a> {
 }
 
 /// Work of a side on its ends of all sessions.
-pub type Work = Box<dyn FnOnce(Vec<TcpStream>) + Send>;
+pub(crate) type Work = Box<dyn FnOnce(Vec<TcpStream>) + Send>;
 
 /// Opens `count` sessions, and lets each side work with its ends. Returns once all sessions are
 /// open.
-pub fn open(
+pub(crate) fn open(
     between: Between<'_>,
     count: usize,
     buffer: usize,
@@ -96,7 +96,7 @@ fn listen(at: SocketAddr) -> std::io::Result<TcpListener> {
 
 /// Gives the calling thread its own table of open files with only the first three. Files of other
 /// threads would otherwise stay open in its copy.
-pub fn own_files() -> Result<()> {
+pub(crate) fn own_files() -> Result<()> {
     // SAFETY: with this flag the files of no other thread are closed, and this thread has just
     // begun and owns none.
     let done = unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_UNSHARE as i32) };
@@ -109,7 +109,7 @@ pub fn own_files() -> Result<()> {
 }
 
 /// Open sessions without traffic. Dropping them ends them.
-pub struct Parked {
+pub(crate) struct Parked {
     hold: Vec<Sender<()>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -120,7 +120,7 @@ const BUFFER: usize = 4 << 10;
 
 impl Parked {
     /// Opens `count` sessions, to as many ports as are needed, beginning with the server's port.
-    pub fn open(between: Between<'_>, count: usize) -> Result<Parked> {
+    pub(crate) fn open(between: Between<'_>, count: usize) -> Result<Parked> {
         let mut parked = Parked {
             hold: Vec::new(),
             threads: Vec::new(),

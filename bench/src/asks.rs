@@ -22,7 +22,7 @@ const RESPONSE: usize = 1024;
 const BUFFER: usize = 16 << 10;
 
 /// Sessions that send requests on order.
-pub struct Asks {
+pub(crate) struct Asks {
     orders: Option<Sender<Duration>>,
     times: Receiver<Vec<f64>>,
     /// Set when the sessions end. A relay may not pass the end of the other side to the answering
@@ -32,7 +32,7 @@ pub struct Asks {
 }
 
 /// Results of a series of requests.
-pub struct Answers {
+pub(crate) struct Answers {
     /// Requests per second.
     pub rate: f64,
     /// Median time of a request, in microseconds.
@@ -46,7 +46,7 @@ pub struct Answers {
 impl Asks {
     /// Opens `count` sessions, without traffic at first. Both ends of each session are in this
     /// process.
-    pub fn open(between: Between<'_>, count: usize) -> Result<Asks> {
+    pub(crate) fn open(between: Between<'_>, count: usize) -> Result<Asks> {
         let (orders, ordered) = channel();
         let (tell, times) = channel();
         let asking = move |streams| {
@@ -72,7 +72,7 @@ impl Asks {
     }
 
     /// Sends requests for this time.
-    pub fn measure(&self, time: Duration) -> Result<Answers> {
+    pub(crate) fn measure(&self, time: Duration) -> Result<Answers> {
         let (start, idle) = (Instant::now(), machine::idle()?);
         let orders = self.orders.as_ref().context("the sessions have ended")?;
         orders.send(time).context("the requester has ended")?;

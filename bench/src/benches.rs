@@ -11,14 +11,14 @@ use crate::{
 };
 
 /// A part of the benchmark. It may yield several figures.
-pub struct Bench {
+pub(crate) struct Bench {
     pub name: &'static str,
     pub about: &'static str,
     pub run: fn(&Effort) -> Result<Vec<Figure>>,
 }
 
 /// All parts, in the order in which they are measured.
-pub const BENCHES: &[Bench] = &[
+pub(crate) const BENCHES: &[Bench] = &[
     Bench {
         name: "traffic",
         about: "goodput and latency: direct, tracked, through HAProxy, after its removal",
@@ -164,7 +164,7 @@ fn packets(effort: &Effort) -> Result<Vec<Figure>> {
 ///
 /// # Errors
 /// If there is no part with one of the names.
-pub fn choose(names: &[String]) -> Result<Vec<&'static Bench>> {
+pub(crate) fn choose(names: &[String]) -> Result<Vec<&'static Bench>> {
     let known: Vec<_> = BENCHES.iter().map(|b| b.name).collect();
     let unknown = names.iter().filter(|name| !known.contains(&name.as_str()));
     let unknown: Vec<_> = unknown.map(String::as_str).collect();

@@ -20,7 +20,7 @@ use crate::stretch::{Stretch, stretch};
 
 /// Direction of a stream, by the end that sends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub(crate) enum Way {
     /// The client sends.
     Up,
     /// The server sends.
@@ -33,7 +33,7 @@ const PIECE: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Sessions that carry streams on order.
-pub struct Bulk {
+pub(crate) struct Bulk {
     shared: Arc<Shared>,
     /// Both ends of a single session. A device between them may not notify either end of the other
     /// end's close.
@@ -89,13 +89,13 @@ impl Shared {
 
 impl Bulk {
     /// Takes over a session, without traffic at first.
-    pub fn new(pair: Pair, way: Way) -> Result<Bulk> {
+    pub(crate) fn new(pair: Pair, way: Way) -> Result<Bulk> {
         Bulk::writing(pair, way, BUFFER)
     }
 
     /// Takes over a session as [`Bulk::new`] does, with a sender that writes this number of bytes
     /// at a time.
-    pub fn writing(pair: Pair, way: Way, write: usize) -> Result<Bulk> {
+    pub(crate) fn writing(pair: Pair, way: Way, write: usize) -> Result<Bulk> {
         let shared = Arc::<Shared>::default();
         let (from, to) = match way {
             Way::Up => (pair.client, pair.server),
@@ -120,12 +120,12 @@ impl Bulk {
     }
 
     /// Opens `count` sessions, without traffic at first. The server sends.
-    pub fn open(between: Between<'_>, count: usize, buffer: usize) -> Result<Bulk> {
+    pub(crate) fn open(between: Between<'_>, count: usize, buffer: usize) -> Result<Bulk> {
         Bulk::open_paced(between, count, buffer, None)
     }
 
     /// Opens sessions that send at most `pace` bytes per second.
-    pub fn open_paced(
+    pub(crate) fn open_paced(
         between: Between<'_>,
         count: usize,
         buffer: usize,
@@ -143,17 +143,17 @@ impl Bulk {
     }
 
     /// Starts the streams.
-    pub fn start(&self) {
+    pub(crate) fn start(&self) {
         self.shared.turn(Gate::Open);
     }
 
     /// Number of bytes that have arrived so far.
-    pub fn received(&self) -> u64 {
+    pub(crate) fn received(&self) -> u64 {
         self.shared.received.load(Ordering::SeqCst)
     }
 
     /// Measures the data that arrives in `time`, after a run-in.
-    pub fn measure(&self, run_in: Duration, time: Duration) -> Result<Stretch> {
+    pub(crate) fn measure(&self, run_in: Duration, time: Duration) -> Result<Stretch> {
         self.shared.turn(Gate::Open);
         std::thread::sleep(run_in);
         let seen = stretch(time, || self.received())?;
@@ -162,7 +162,7 @@ impl Bulk {
     }
 
     /// Stops the streams. When this function returns, no data is in flight.
-    pub fn rest(&self) -> Result<()> {
+    pub(crate) fn rest(&self) -> Result<()> {
         self.shared.turn(Gate::Shut);
         let empty = || {
             let rests = self.shared.rests.load(Ordering::SeqCst);

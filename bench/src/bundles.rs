@@ -70,7 +70,7 @@ struct Seen {
 }
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let phase = Duration::from_millis(effort.pick(3_000, 1_000));
     let (mut gains, mut lowest, mut switch) = (Vec::new(), Vec::new(), Vec::new());
     let rounds = effort.pick(3, 1);

@@ -26,7 +26,7 @@ const NAMES: [&str; 4] = ["recv", "send", "splice_read", "epoll_wait"];
 type Call<'a> = Box<dyn FnMut() -> bool + 'a>;
 
 /// Makes all calls, and prints the time of each in nanoseconds.
-pub fn make() -> Result<()> {
+pub(crate) fn make() -> Result<()> {
     stay(0);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let mut near = TcpStream::connect(listener.local_addr()?)?;
@@ -131,7 +131,7 @@ fn read(fd: i32) -> bool {
 }
 
 /// Figures of the time that the shim adds to each of [`NAMES`] on a host with `dyscod`.
-pub fn figures(effort: &Effort, host: &Host) -> Result<Vec<Figure>> {
+pub(crate) fn figures(effort: &Effort, host: &Host) -> Result<Vec<Figure>> {
     let own = std::env::current_exe().context("failed to find this program's own path")?;
     let (own, dyscoctl) = (own.to_string_lossy(), built("dyscoctl")?);
     let dyscoctl = dyscoctl.to_string_lossy();

@@ -15,11 +15,11 @@ use crate::ways::{CHAINED, CONTROL, EMPTY, KINDS, PLAIN, Ways};
 
 const PORT: u16 = 9000;
 /// Numbers of sessions.
-pub const COUNTS: [usize; 5] = [1, 4, 100, 1_000, 10_000];
+pub(crate) const COUNTS: [usize; 5] = [1, 4, 100, 1_000, 10_000];
 /// Minimum goodput of the paper's prototype, as a share of forwarding's.
 const PAPER: f64 = 0.985;
 /// Rate of the links where they are the limit.
-pub const RATE: &str = "2gbit";
+pub(crate) const RATE: &str = "2gbit";
 
 /// Limit of the goodput.
 struct Bound {
@@ -46,7 +46,7 @@ const BOUNDS: [Bound; 2] = [
 ];
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for bound in &BOUNDS {
         let counts = COUNTS

@@ -25,7 +25,7 @@ const BENCHES: [&str; 8] = [
 ];
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let folder = std::env::temp_dir().join(format!("dysco-criterion-{}", std::process::id()));
     let found = measure(effort, &folder);
     let removed = fs::remove_dir_all(&folder);

@@ -34,7 +34,7 @@ const FOREIGN: [&str; 15] = [
 
 /// Compares two runs, and tells a regression from noise.
 #[derive(clap::Args)]
-pub struct Compare {
+pub(crate) struct Compare {
     /// JSON file of the earlier run
     before: PathBuf,
     /// JSON file of the later run
@@ -83,7 +83,7 @@ enum Verdict {
 
 impl Compare {
     /// Prints the differences. Returns an error if a figure became worse.
-    pub fn run(&self) -> Result<()> {
+    pub(crate) fn run(&self) -> Result<()> {
         let (before, after) = (Past::read(&self.before)?, Past::read(&self.after)?);
         for (run, when) in [(&before, "before"), (&after, "after")] {
             let quick = if run.quick { ", a quick run" } else { "" };

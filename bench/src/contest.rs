@@ -15,7 +15,7 @@ use crate::turns::{Brought, RUN_IN, Turns};
 
 /// Duration and number of the turns of each kind.
 #[derive(Clone, Copy)]
-pub struct Pace {
+pub(crate) struct Pace {
     turns: usize,
     turn: Duration,
     many: bool,
@@ -24,7 +24,7 @@ pub struct Pace {
 impl Pace {
     /// Returns the pace for `count` sessions. A short turn does not serve many sessions. The
     /// baseline has every other turn, so that its sessions would also have been idle for less time.
-    pub fn of(effort: &Effort, count: usize) -> Pace {
+    pub(crate) fn of(effort: &Effort, count: usize) -> Pace {
         let many = count >= 100;
         Pace {
             turns: effort.pick(if many { 6 } else { 18 }, 4),
@@ -34,12 +34,12 @@ impl Pace {
     }
 
     /// Duration of a turn.
-    pub fn turn(self) -> Duration {
+    pub(crate) fn turn(self) -> Duration {
         self.turn
     }
 
     /// Time for which all sessions carry data before their turns.
-    pub fn warm(self) -> Duration {
+    pub(crate) fn warm(self) -> Duration {
         match self.many {
             true => RUN_IN * 10,
             false => RUN_IN,
@@ -47,13 +47,13 @@ impl Pace {
     }
 
     /// Number of turns of each kind.
-    pub fn turns(self) -> usize {
+    pub(crate) fn turns(self) -> usize {
         self.turns
     }
 }
 
 /// Results of the turns of each of `K` kinds. All kinds are compared with the first.
-pub struct Contest<const K: usize> {
+pub(crate) struct Contest<const K: usize> {
     bulk: Turns<K>,
     asked: Turns<K>,
     /// Memory of a session between its ends, in bytes.
@@ -62,7 +62,7 @@ pub struct Contest<const K: usize> {
 
 impl<const K: usize> Contest<K> {
     /// Creates a contest without any turns.
-    pub fn new() -> Contest<K> {
+    pub(crate) fn new() -> Contest<K> {
         Contest {
             bulk: Turns::new("forwarding"),
             asked: Turns::new("forwarding"),
@@ -71,13 +71,13 @@ impl<const K: usize> Contest<K> {
     }
 
     /// Gives the streams their turns.
-    pub fn streams(&mut self, streams: &[Bulk; K], pace: Pace) -> Result<()> {
+    pub(crate) fn streams(&mut self, streams: &[Bulk; K], pace: Pace) -> Result<()> {
         let idle = || Ok(Duration::ZERO);
         self.bulk.bulk(streams, pace.turns, pace.turn, idle)
     }
 
     /// Gives the requests their turns.
-    pub fn requests(&mut self, asks: &[Asks; K], pace: Pace) -> Result<()> {
+    pub(crate) fn requests(&mut self, asks: &[Asks; K], pace: Pace) -> Result<()> {
         self.asked.each(pace.turns, |kind| {
             let answers = asks[kind].measure(pace.turn)?;
             Ok(Brought {
@@ -91,12 +91,12 @@ impl<const K: usize> Contest<K> {
     }
 
     /// Records the memory of a session of a kind between its ends.
-    pub fn memory(&mut self, kind: usize, bytes: f64) {
+    pub(crate) fn memory(&mut self, kind: usize, bytes: f64) {
         self.memory[kind].push(bytes);
     }
 
     /// Figures of a kind.
-    pub fn figures(&self, name: &str, kind: usize, count: usize) -> Vec<Figure> {
+    pub(crate) fn figures(&self, name: &str, kind: usize, count: usize) -> Vec<Figure> {
         let named = |what: &str| format!("rival_{name}_{what}_vs_forwarding_{count}");
         let asked = |name: &str, what: fn(&Brought) -> f64, unit: &str| {
             self.asked.figure_of(named(name), kind, what, unit)
@@ -119,14 +119,14 @@ impl<const K: usize> Contest<K> {
 }
 
 /// Bytes of the machine's memory that are not available.
-pub fn used() -> Result<f64> {
+pub(crate) fn used() -> Result<f64> {
     let memory = Meminfo::current().context("failed to read /proc/meminfo")?;
     let available = memory.mem_available.context("there is no MemAvailable")?;
     Ok(memory.mem_total as f64 - available as f64)
 }
 
 /// Bytes of a process's own memory.
-pub fn resident(process: u32) -> Result<f64> {
+pub(crate) fn resident(process: u32) -> Result<f64> {
     let status = Process::new(process as i32).and_then(|process| process.status());
     let status = status.with_context(|| format!("failed to read the memory of {process}"))?;
     let kilobytes = status.vmrss.context("there is no VmRSS")?;

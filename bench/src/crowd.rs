@@ -17,13 +17,13 @@ use crate::apart::{self, Between};
 use crate::ends::{Ends, would_block};
 
 /// Number of sessions that fit into one table of open files, with room for a proxy's own.
-pub const LOT: usize = 9_000;
+pub(crate) const LOT: usize = 9_000;
 const BUFFER: usize = 16 << 10;
 const MESSAGE: usize = 512;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Up to [`LOT`] sessions, or more if their proxy has room for them.
-pub struct Crowd {
+pub(crate) struct Crowd {
     count: usize,
     orders: Option<Sender<Order>>,
     took: Receiver<Result<Duration>>,
@@ -33,7 +33,7 @@ pub struct Crowd {
 
 /// Order to send messages.
 #[derive(Clone)]
-pub struct Order {
+pub(crate) struct Order {
     /// Sessions that send.
     pub sessions: Range<usize>,
     /// Number of messages of each session.
@@ -44,7 +44,7 @@ pub struct Order {
 
 impl Crowd {
     /// Opens `count` sessions.
-    pub fn open(between: Between<'_>, count: usize) -> Result<Crowd> {
+    pub(crate) fn open(between: Between<'_>, count: usize) -> Result<Crowd> {
         let (orders, ordered) = channel();
         let (tell, took) = channel();
         let ended = Arc::<AtomicBool>::default();
@@ -68,7 +68,7 @@ impl Crowd {
     }
 
     /// Number of sessions.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count
     }
 
@@ -76,7 +76,7 @@ impl Crowd {
     ///
     /// # Errors
     /// If a session does not receive the message that it sent.
-    pub fn speak(&self, order: Order) -> Result<Duration> {
+    pub(crate) fn speak(&self, order: Order) -> Result<Duration> {
         let orders = self.orders.as_ref().context("the sessions have ended")?;
         orders.send(order).context("the sessions have ended")?;
         self.took.recv().context("the sessions have ended")?
@@ -152,7 +152,7 @@ fn message(own: u16, session: usize, said: u32) -> [u8; MESSAGE] {
 }
 
 /// Returns received messages to their sender.
-pub fn answer(streams: Vec<TcpStream>, ended: &AtomicBool) -> Result<()> {
+pub(crate) fn answer(streams: Vec<TcpStream>, ended: &AtomicBool) -> Result<()> {
     let ends = Ends::new(streams, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)?;
     let mut ready = Vec::new();
     let mut bytes = [0; 16 * MESSAGE];

@@ -62,7 +62,7 @@ struct Kind {
 }
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let phase = Duration::from_millis(effort.pick(3_000, 1_500));
     let mut kinds = [("sack", true), ("no_sack", false)].map(|(name, sack)| Kind {
         name,

@@ -48,7 +48,7 @@ struct Drained {
 }
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let sessions = effort.pick(SESSIONS, 500);
     let [mut local, mut bypass] = [(); 2].map(|()| Drained::default());
     let [mut answers, mut adopted] = [(); 2].map(|()| Vec::new());

@@ -15,7 +15,7 @@ const LOOK_UP: u8 = 20;
 const LONGEST: Duration = Duration::from_millis(100);
 
 /// Converts an operation that would block to `None`.
-pub fn would_block(done: std::io::Result<usize>) -> std::io::Result<Option<usize>> {
+pub(crate) fn would_block(done: std::io::Result<usize>) -> std::io::Result<Option<usize>> {
     match done {
         Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
         done => done.map(Some),
@@ -23,7 +23,7 @@ pub fn would_block(done: std::io::Result<usize>) -> std::io::Result<Option<usize
 }
 
 /// Ends of sessions on one side. A single end blocks, because no poll is needed.
-pub struct Ends {
+pub(crate) struct Ends {
     /// Sockets of all ends.
     pub sockets: Vec<TcpStream>,
     epoll: Option<Epoll>,
@@ -31,7 +31,7 @@ pub struct Ends {
 
 impl Ends {
     /// Takes over the ends. They are polled for the events in `wanted`.
-    pub fn new(sockets: Vec<TcpStream>, wanted: EpollFlags) -> Result<Ends> {
+    pub(crate) fn new(sockets: Vec<TcpStream>, wanted: EpollFlags) -> Result<Ends> {
         let mut ends = Ends {
             sockets,
             epoll: None,
@@ -51,7 +51,7 @@ impl Ends {
     }
 
     /// Ends that may be able to continue. Each end gets its turn.
-    pub fn ready(&self, ready: &mut Vec<usize>) -> Result<()> {
+    pub(crate) fn ready(&self, ready: &mut Vec<usize>) -> Result<()> {
         ready.clear();
         let Some(epoll) = &self.epoll else {
             ready.push(0);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// Goal of a figure.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Goal {
+pub(crate) enum Goal {
     /// This value or more.
     AtLeast(f64),
     /// This value or less.
@@ -16,7 +16,7 @@ pub enum Goal {
 
 impl Goal {
     /// The bound of the goal.
-    pub fn bound(self) -> f64 {
+    pub(crate) fn bound(self) -> f64 {
         match self {
             Goal::AtLeast(bound) | Goal::AtMost(bound) => bound,
         }
@@ -26,7 +26,7 @@ impl Goal {
 /// Direction in which a figure improves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Better {
+pub(crate) enum Better {
     /// A larger value is better.
     More,
     /// A smaller value is better.
@@ -35,7 +35,7 @@ pub enum Better {
 
 impl Better {
     /// Direction according to the unit, or the name if there is no unit: less is better for a cost.
-    pub fn of(name: &str, unit: &str) -> Better {
+    pub(crate) fn of(name: &str, unit: &str) -> Better {
         let spent = ["latency", "cpu", "_vs_1k"]
             .iter()
             .any(|w| name.contains(w));
@@ -49,16 +49,16 @@ impl Better {
 
 /// A static string. The type has a separate name, because serde would treat a plain reference as
 /// borrowed from its input.
-pub type Word = &'static str;
+pub(crate) type Word = &'static str;
 
 /// Reads a word of a stored run. There are few words, and they are never freed.
-pub fn word<'de, D: Deserializer<'de>>(from: D) -> Result<Word, D::Error> {
+pub(crate) fn word<'de, D: Deserializer<'de>>(from: D) -> Result<Word, D::Error> {
     Ok(Box::leak(String::deserialize(from)?.into_boxed_str()))
 }
 
 /// Numbers of measurements above the bound of the previous bucket and up to this one.
 #[derive(Serialize, Deserialize)]
-pub struct Bucket {
+pub(crate) struct Bucket {
     /// Bound, in microseconds.
     pub up_to_us: f64,
     /// Number of measurements with a change.
@@ -69,7 +69,7 @@ pub struct Bucket {
 
 /// One number, with its origin.
 #[derive(Serialize, Deserialize)]
-pub struct Figure {
+pub(crate) struct Figure {
     /// Name of the figure.
     pub name: String,
     /// Part of the benchmark that produced it.
@@ -99,7 +99,7 @@ pub struct Figure {
 
 impl Figure {
     /// Creates a figure that is one number.
-    pub fn new(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
+    pub(crate) fn new(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
         let name = name.into();
         Figure {
             better: Better::of(&name, unit),
@@ -117,7 +117,7 @@ impl Figure {
     }
 
     /// Creates a figure from the median of samples.
-    pub fn median(name: impl Into<String>, unit: &'static str, samples: Vec<f64>) -> Figure {
+    pub(crate) fn median(name: impl Into<String>, unit: &'static str, samples: Vec<f64>) -> Figure {
         let sorted = sorted(&samples);
         Figure {
             interval: interval(&sorted),
@@ -127,7 +127,7 @@ impl Figure {
     }
 
     /// Sets the goal.
-    pub fn goal(mut self, goal: Goal) -> Figure {
+    pub(crate) fn goal(mut self, goal: Goal) -> Figure {
         self.goal = Some(goal);
         self.better = match goal {
             Goal::AtLeast(_) => Better::More,
@@ -137,25 +137,25 @@ impl Figure {
     }
 
     /// Sets the value that the paper has published.
-    pub fn paper(mut self, value: f64) -> Figure {
+    pub(crate) fn paper(mut self, value: f64) -> Figure {
         self.paper = Some(value);
         self
     }
 
     /// Sets the distribution of the measurements behind the value.
-    pub fn histogram(mut self, buckets: Vec<Bucket>) -> Figure {
+    pub(crate) fn histogram(mut self, buckets: Vec<Bucket>) -> Figure {
         self.histogram = buckets;
         self
     }
 
     /// Adds a number that explains the figure.
-    pub fn aside(mut self, name: &str, value: f64) -> Figure {
+    pub(crate) fn aside(mut self, name: &str, value: f64) -> Figure {
         self.aside.insert(name.into(), value);
         self
     }
 
     /// True if the figure meets its goal. None if it has no goal.
-    pub fn met(&self) -> Option<bool> {
+    pub(crate) fn met(&self) -> Option<bool> {
         self.goal.map(|goal| match goal {
             Goal::AtLeast(bound) => self.value >= bound,
             Goal::AtMost(bound) => self.value <= bound,
@@ -164,20 +164,20 @@ impl Figure {
 }
 
 /// Returns the samples in ascending order.
-pub fn sorted(samples: &[f64]) -> Vec<f64> {
+pub(crate) fn sorted(samples: &[f64]) -> Vec<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted
 }
 
 /// Returns the sample at a percentile of sorted samples, or NaN if there are none.
-pub fn rank(sorted: &[f64], percent: usize) -> f64 {
+pub(crate) fn rank(sorted: &[f64], percent: usize) -> f64 {
     let at = (sorted.len() * percent).div_ceil(100).max(1) - 1;
     sorted.get(at).copied().unwrap_or(f64::NAN)
 }
 
 /// Returns the median.
-pub fn median(samples: &[f64]) -> f64 {
+pub(crate) fn median(samples: &[f64]) -> f64 {
     rank(&sorted(samples), 50)
 }
 
@@ -196,7 +196,7 @@ fn interval(sorted: &[f64]) -> Option<(f64, f64)> {
 }
 
 /// Formats a value with as many digits as are significant.
-pub fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         v if v >= 1000.0 => format!("{value:.0}"),
         v if v >= 20.0 => format!("{value:.1}"),

@@ -18,7 +18,7 @@ const FIREWALLS: [usize; 2] = [2, 3];
 
 /// A change of the chain of many sessions.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub(crate) enum Change {
     /// The first firewall enters the chain.
     Insert,
     /// The second firewall replaces the first and receives its state.
@@ -29,7 +29,7 @@ pub enum Change {
 
 /// Sessions whose chain is changed.
 #[derive(Clone, Copy)]
-pub enum Whom {
+pub(crate) enum Whom {
     /// All sessions to a port of the server.
     All {
         /// Port of the server.
@@ -46,7 +46,7 @@ pub enum Whom {
 
 /// Hosts that a host knows before a session needs them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Acquainted {
+pub(crate) enum Acquainted {
     /// All other hosts, by configuration.
     All,
     /// No hosts: they meet in the first change.
@@ -56,7 +56,7 @@ pub enum Acquainted {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The hosts. The fields are dropped in this order.
-pub struct Firewalls {
+pub(crate) struct Firewalls {
     daemons: Vec<Daemon>,
     fleet: Fleet,
     star: Star,
@@ -64,7 +64,7 @@ pub struct Firewalls {
 
 impl Firewalls {
     /// Builds the hosts. No session passes the firewalls at first.
-    pub fn build(name: &str, acquainted: Acquainted) -> Result<Firewalls> {
+    pub(crate) fn build(name: &str, acquainted: Acquainted) -> Result<Firewalls> {
         let star = Star::build(name, FIREWALLS.len())?;
         star.guard()?;
         let dyscod = built("dyscod")?;
@@ -111,17 +111,17 @@ impl Firewalls {
     }
 
     /// Host that opens the sessions.
-    pub fn client(&self) -> &Host {
+    pub(crate) fn client(&self) -> &Host {
         self.star.client()
     }
 
     /// Host that accepts the sessions.
-    pub fn server(&self) -> &Host {
+    pub(crate) fn server(&self) -> &Host {
         self.star.server()
     }
 
     /// Endpoints from the client to a port of the server.
-    pub fn between(&self, port: u16) -> Between<'_> {
+    pub(crate) fn between(&self, port: u16) -> Between<'_> {
         let at = self.star.server_at(port);
         Between {
             client: self.client(),
@@ -136,7 +136,7 @@ impl Firewalls {
     ///
     /// # Errors
     /// If not all sessions were changed.
-    pub fn change(&self, change: Change, whom: Whom, count: usize) -> Result<Vec<f64>> {
+    pub(crate) fn change(&self, change: Change, whom: Whom, count: usize) -> Result<Vec<f64>> {
         let [one, two]: [IpAddr; 2] = FIREWALLS.map(|at| self.star.address(at));
         let words = match change {
             Change::Insert => format!("insert-middlebox {one}"),
@@ -170,7 +170,7 @@ impl Firewalls {
 
     /// Limits the rate at which both ends send. A burst lets the links catch up after a halt of the
     /// machine of some milliseconds.
-    pub fn limit(&self, rate: &str) -> Result<()> {
+    pub(crate) fn limit(&self, rate: &str) -> Result<()> {
         let limit = |host: &Host| host.limit("eth0", rate, "2m", "8m");
         [self.client(), self.server()]
             .into_iter()
@@ -179,12 +179,12 @@ impl Firewalls {
 
     /// Number of packets that both firewalls have refused so far, and number of segments that both
     /// ends have retransmitted.
-    pub fn counted(&self) -> Result<[u64; 2]> {
+    pub(crate) fn counted(&self) -> Result<[u64; 2]> {
         Ok([self.dropped()?, self.sent_again()?])
     }
 
     /// Number of packets that both firewalls have refused so far.
-    pub fn dropped(&self) -> Result<u64> {
+    pub(crate) fn dropped(&self) -> Result<u64> {
         self.star.refused()
     }
 
@@ -198,7 +198,7 @@ impl Firewalls {
     }
 
     /// Ends everything.
-    pub fn end(self, parts: impl Sized) -> Result<()> {
+    pub(crate) fn end(self, parts: impl Sized) -> Result<()> {
         drop(parts);
         self.star.finish(self.daemons)
     }

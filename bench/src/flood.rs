@@ -22,14 +22,14 @@ const IP: usize = 14;
 const IP_CHECK: usize = IP + 10;
 
 /// A frame to be sent repeatedly.
-pub struct Flood {
+pub(crate) struct Flood {
     frame: Vec<u8>,
 }
 
 impl Flood {
     /// Creates a small segment from `from` to `to`, for the proxy's host of the lab. Frames that
     /// return from there are counted, and go no further.
-    pub fn new(lab: &Lab, from: SocketAddr, to: SocketAddr) -> Result<Flood> {
+    pub(crate) fn new(lab: &Lab, from: SocketAddr, to: SocketAddr) -> Result<Flood> {
         let mut frame = frame_of(&FlowKey::new(to, from), TIMESTAMPS, 6, 0);
         frame[..6].copy_from_slice(&address(&lab.proxy, "eth0")?);
         frame[6..12].copy_from_slice(&address(&lab.router, LINK)?);
@@ -39,7 +39,7 @@ impl Flood {
     }
 
     /// Sends frames for this time. Returns the number of returned frames per second.
-    pub fn measure(&self, lab: &Lab, time: Duration) -> Result<f64> {
+    pub(crate) fn measure(&self, lab: &Lab, time: Duration) -> Result<f64> {
         let (frame, before) = (self.frame.clone(), came_back(&lab.router)?);
         let send = lab.router.thread("flood", move || send(&frame, time))?;
         let took = send
@@ -52,7 +52,7 @@ impl Flood {
 }
 
 /// From now on, counts and drops the frames that return from the proxy's host.
-pub fn end_here(lab: &Lab) -> Result<()> {
+pub(crate) fn end_here(lab: &Lab) -> Result<()> {
     lab.router.input("nft", &["-f", "-"], DROP).map(drop)
 }
 
@@ -157,7 +157,7 @@ fn send(frame: &[u8], time: Duration) -> Result<Duration> {
 
 /// Makes the proxy's host process the packets of its link in a separate thread, and not in the
 /// sending thread.
-pub fn in_a_thread(lab: &Lab) -> Result<()> {
+pub(crate) fn in_a_thread(lab: &Lab) -> Result<()> {
     lab.proxy.output("ethtool", &["-K", "eth0", "gro", "on"])?;
     let path = "/sys/class/net/eth0/threaded";
     let set = lab.proxy.run(move || fs::write(path, "1"));

@@ -82,7 +82,7 @@ fn ipvs(host: &Host, [at, to]: [SocketAddr; 2]) -> Result<()> {
 
 /// Returns the figures of all available mechanisms with `count` sessions. `ends_alone` is the
 /// memory of a session's ends in bytes.
-pub fn measure(effort: &Effort, count: usize, ends_alone: f64) -> Result<Vec<Figure>> {
+pub(crate) fn measure(effort: &Effort, count: usize, ends_alone: f64) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for forward in &FORWARDS {
         let lab = Lab::builder(forward.name).build()?;

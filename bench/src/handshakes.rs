@@ -9,14 +9,14 @@ use anyhow::{Context, Result};
 use dysco_netns::{Host, Process, Program};
 
 /// A running capture.
-pub struct Handshakes {
+pub(crate) struct Handshakes {
     capture: Process,
     log: PathBuf,
 }
 
 impl Handshakes {
     /// Begins to capture the packets on `eth0` of a host.
-    pub fn watch(host: &Host) -> Result<Handshakes> {
+    pub(crate) fn watch(host: &Host) -> Result<Handshakes> {
         let words = [
             "-i", "eth0", "-n", "-tt", "-l", "-s", "128", "-B", "65536", "-Z", "root",
         ];
@@ -31,7 +31,7 @@ impl Handshakes {
     }
 
     /// Ends the capture. Returns the milliseconds of each captured handshake.
-    pub fn end(mut self) -> Result<Vec<f64>> {
+    pub(crate) fn end(mut self) -> Result<Vec<f64>> {
         self.capture.stop()?;
         let text = fs::read_to_string(&self.log).context("failed to read the capture")?;
         Ok(times(&text))

@@ -34,19 +34,19 @@ const INSTRUCTIONS: Event = Event { kind: 0, config: 1 };
 const KERNEL_ALONE: u64 = 1 << 4 | 1 << 6;
 
 /// A running counter.
-pub struct Instructions(OwnedFd);
+pub(crate) struct Instructions(OwnedFd);
 
 impl Instructions {
     /// Begins to count.
     ///
     /// # Errors
     /// If the machine has no such counter, as most virtual machines, or forbids it.
-    pub fn begin() -> Result<Instructions, Error> {
+    pub(crate) fn begin() -> Result<Instructions, Error> {
         open(INSTRUCTIONS, KERNEL_ALONE).map(Instructions)
     }
 
     /// Number of instructions so far.
-    pub fn so_far(&self) -> Result<u64, Error> {
+    pub(crate) fn so_far(&self) -> Result<u64, Error> {
         let mut count = 0u64;
         let (at, len) = ((&raw mut count).cast(), size_of_val(&count));
         // SAFETY: the kernel writes at most `len` bytes.

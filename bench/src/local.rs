@@ -43,7 +43,7 @@ const COPYING: u16 = 8082;
 const HANDING_OVER: u16 = 8083;
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let [mut up, mut down, mut ping] = [(); 3].map(|()| Kinds::new("forwarding"));
     let rounds = effort.pick(5, 1);
     for round in 1..=rounds {
@@ -167,7 +167,7 @@ impl Labs {
 
 /// Routes the packets between client and server through the proxy's host, which forwards them: the
 /// path of a relayed packet.
-pub fn through_the_proxys_host(lab: &Lab) -> Result<()> {
+pub(crate) fn through_the_proxys_host(lab: &Lab) -> Result<()> {
     let ip = |host: &Host, words: &str| {
         let words: Vec<_> = words.split(' ').collect();
         host.output("ip", &words)

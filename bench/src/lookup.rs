@@ -34,7 +34,7 @@ const PACKETS: u32 = 1_000;
 const STEP: u32 = 48_271;
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let mut crowds = Vec::new();
     for sessions in CROWDS {
         effort.say(&format!("  entering {sessions} sessions"));

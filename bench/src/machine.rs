@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// Properties of the machine that are needed to judge absolute numbers.
 #[derive(Serialize, Deserialize)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// Name of the processor, as its maker states it.
     pub processor: String,
     /// Number of processors.
@@ -27,7 +27,7 @@ pub struct Machine {
 
 impl Machine {
     /// Returns the properties of this machine.
-    pub fn here() -> Machine {
+    pub(crate) fn here() -> Machine {
         let cpus = CpuInfo::current().ok();
         let cpus = |name| cpus.as_ref()?.get_field(0, name).map(str::to_owned);
         let load = LoadAverage::current();
@@ -46,7 +46,7 @@ impl Machine {
 }
 
 /// Raises the limit of sockets for this process and its children. Returns the limit.
-pub fn sockets() -> Result<usize> {
+pub(crate) fn sockets() -> Result<usize> {
     const WANTED: u64 = 1 << 18;
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     // Not every root user may raise the limit.
@@ -59,13 +59,13 @@ pub fn sockets() -> Result<usize> {
 }
 
 /// Number of processors.
-pub fn processors() -> usize {
+pub(crate) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, Into::into)
 }
 
 /// Waits for a short time until the processors are almost idle: the kernel removes the remains of a
 /// part after the part's end.
-pub fn settle() -> Result<()> {
+pub(crate) fn settle() -> Result<()> {
     const LOOK: Duration = Duration::from_millis(500);
     const LOOKS: usize = 20;
     for _ in 0..LOOKS {
@@ -81,7 +81,7 @@ pub fn settle() -> Result<()> {
 
 /// Idle time of all processors together since the machine started. The rest is busy time, including
 /// time that is charged to no process.
-pub fn idle() -> Result<Duration> {
+pub(crate) fn idle() -> Result<Duration> {
     let all = KernelStats::current().context("failed to read /proc/stat")?;
     let waiting = all.total.iowait_duration().unwrap_or_default();
     Ok(all.total.idle_duration() + waiting)

@@ -36,7 +36,7 @@ const KINDS: usize = 2;
 const RELAYED: usize = 1;
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let sessions = effort.pick(SESSIONS, 2 * FEW);
     let plain = Lab::builder("forwarding").build()?;
     through_the_proxys_host(&plain)?;

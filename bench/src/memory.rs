@@ -17,7 +17,7 @@ const HINT: f64 = 4.0;
 
 /// Reads the memory that the kernel charges for the maps of a running `dyscod`. The maps are
 /// allocated in full at the start, so that no session ever waits for memory.
-pub fn run(_: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(_: &Effort) -> Result<Vec<Figure>> {
     let stage = Stage::build("memory", "")?;
     let (charged, room) = charged(&stage.lab.client)?;
     stage.end()?;
@@ -30,7 +30,7 @@ pub fn run(_: &Effort) -> Result<Vec<Figure>> {
 }
 
 /// Bytes of maps per entry of a host's data plane.
-pub fn of_an_entry(host: &Host) -> Result<f64> {
+pub(crate) fn of_an_entry(host: &Host) -> Result<f64> {
     let (charged, room) = charged(host)?;
     Ok(of_entry(&charged, room))
 }

@@ -24,9 +24,9 @@ use cases::Spec;
 use opening::{Opening, SLOTS, STEPS};
 use programs::{PASS, Programs};
 
-pub use cases::TRANSLATION;
-pub use frame::{TIMESTAMPS, USUAL, frame_of};
-pub use programs::{Plain, REDIRECT, Way};
+pub(crate) use cases::TRANSLATION;
+pub(crate) use frame::{TIMESTAMPS, USUAL, frame_of};
+pub(crate) use programs::{Plain, REDIRECT, Way};
 
 /// Number of copies of the programs, one after the other.
 const COPIES: usize = 4;
@@ -43,7 +43,7 @@ const TRIES: usize = 100;
 const OPENED: u16 = 20;
 
 /// Name of the case of a program that does nothing: the cost of a run alone.
-pub const EMPTY: &str = "empty";
+pub(crate) const EMPTY: &str = "empty";
 /// Slot of the session whose packets teach a neighbour.
 const TEACHER: u32 = 0;
 /// Mask of the Ethernet address in `Session::hop`.
@@ -51,7 +51,7 @@ const ADDRESS: u64 = (1 << 48) - 1;
 
 /// Result of one case.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub(crate) struct Case {
     /// Name of the case, by what the programs did with the packet.
     pub name: &'static str,
     /// Program that ran repeatedly; none if each packet is run once.
@@ -66,7 +66,7 @@ pub struct Case {
 
 impl Case {
     /// Returns the case as a figure with this name.
-    pub fn figure(&self, name: impl Into<String>) -> Figure {
+    pub(crate) fn figure(&self, name: impl Into<String>) -> Figure {
         let (middle, mut figure) = (median(&self.samples), Figure::new(name, "ns", self.ns));
         if middle != self.ns {
             figure = figure.aside("median", middle);
@@ -80,7 +80,7 @@ impl Case {
 }
 
 /// Measures all cases, with this number of rounds for each copy of the programs.
-pub fn measure(rounds: u16) -> Result<Vec<Case>> {
+pub(crate) fn measure(rounds: u16) -> Result<Vec<Case>> {
     // Each processor remembers neighbours separately.
     let thread = std::thread::Builder::new().name("packet".into());
     let measuring = thread.spawn(move || {

@@ -12,7 +12,7 @@ use nix::sys::socket::sockopt::{RcvBufForce, SndBufForce};
 use nix::unistd::Pid;
 
 /// The two ends of a session, direct or relayed.
-pub struct Pair {
+pub(crate) struct Pair {
     /// The end that opened it.
     pub client: TcpStream,
     /// The end that accepted it.
@@ -20,11 +20,11 @@ pub struct Pair {
 }
 
 /// Listener that accepts sessions.
-pub struct Listener(TcpListener);
+pub(crate) struct Listener(TcpListener);
 
 impl Listener {
     /// Listens on the lab's server.
-    pub fn start(lab: &Lab, at: SocketAddr) -> Result<Listener> {
+    pub(crate) fn start(lab: &Lab, at: SocketAddr) -> Result<Listener> {
         let listener = lab.server.run(move || TcpListener::bind(at));
         let socket = listener.with_context(|| format!("failed to listen on {at}"))?;
         socket
@@ -34,7 +34,7 @@ impl Listener {
     }
 
     /// Opens a session from the lab's client to an address that leads to this listener.
-    pub fn open(&self, lab: &Lab, to: SocketAddr) -> Result<Pair> {
+    pub(crate) fn open(&self, lab: &Lab, to: SocketAddr) -> Result<Pair> {
         let client = lab.client.run(move || TcpStream::connect(to));
         let client = client.with_context(|| format!("failed to connect to {to}"))?;
         let accept = || self.0.accept().ok();
@@ -56,13 +56,13 @@ const BUFFER: usize = 1 << 20;
 const ALL_BUFFERS: usize = 256 << 20;
 
 /// Returns the buffer size for each of this number of sessions.
-pub fn buffer_of(sessions: usize) -> usize {
+pub(crate) fn buffer_of(sessions: usize) -> usize {
     (ALL_BUFFERS / sessions.max(1)).min(BUFFER)
 }
 
 /// Fixes the buffers of a session. Without this each buffer grows by chance to another size and
 /// keeps it, which would make more of a difference than the measured effect.
-pub fn fix_buffers(stream: &TcpStream, bytes: usize) -> std::io::Result<()> {
+pub(crate) fn fix_buffers(stream: &TcpStream, bytes: usize) -> std::io::Result<()> {
     setsockopt(stream, SndBufForce, &bytes)?;
     setsockopt(stream, RcvBufForce, &bytes)?;
     Ok(())
@@ -73,7 +73,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Pins the calling thread to one processor: a scheduler that moves the ends would make more of a
 /// difference than the measured effect. `end` is 0 or 1. On a machine with one processor, both ends
 /// use that processor.
-pub fn stay(end: usize) {
+pub(crate) fn stay(end: usize) {
     static FAILED: AtomicUsize = AtomicUsize::new(0);
     let own = Pid::from_raw(0);
     let Ok(allowed) = sched_getaffinity(own) else {

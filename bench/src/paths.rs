@@ -63,7 +63,7 @@ impl Watched {
 }
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let stats = enable_stats(Stats::RunTime);
     let stats = stats.context("the kernel keeps no statistics of programs")?;
     let mut figures = empty(effort, &stats)?;

@@ -32,7 +32,7 @@ struct Gaps {
 }
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let single = singles(effort)?;
     figures.extend(single.figures("single", effort));

@@ -14,7 +14,7 @@ const REQUEST: usize = 128;
 const RESPONSE: usize = 1024;
 
 /// A session that sends requests on order.
-pub struct Ping {
+pub(crate) struct Ping {
     client: TcpStream,
     /// Socket of the server, which is closed explicitly: a relay may not pass the client's close to
     /// it.
@@ -27,7 +27,7 @@ pub struct Ping {
 }
 
 /// Results of a series of requests.
-pub struct Answers {
+pub(crate) struct Answers {
     /// Median time from a request to its response, in microseconds.
     pub p50_us: f64,
     /// Requests per second.
@@ -36,12 +36,12 @@ pub struct Answers {
 
 impl Ping {
     /// Takes over a session, without traffic at first.
-    pub fn new(pair: Pair) -> Result<Ping> {
+    pub(crate) fn new(pair: Pair) -> Result<Ping> {
         Ping::of(pair, REQUEST, RESPONSE)
     }
 
     /// Takes over a session whose requests and responses have these numbers of bytes.
-    pub fn of(pair: Pair, request: usize, response: usize) -> Result<Ping> {
+    pub(crate) fn of(pair: Pair, request: usize, response: usize) -> Result<Ping> {
         let Pair { client, server } = pair;
         let answers = server.try_clone().context("failed to share a socket")?;
         let answering = std::thread::Builder::new()
@@ -58,7 +58,7 @@ impl Ping {
     }
 
     /// Sends requests for this time. An additional tenth before it is not counted.
-    pub fn measure(&self, time: Duration) -> Result<Answers> {
+    pub(crate) fn measure(&self, time: Duration) -> Result<Answers> {
         let client = self.client.try_clone().context("failed to ask")?;
         let sizes = [self.request, self.response];
         let asking = std::thread::Builder::new()

@@ -11,7 +11,7 @@ use crate::figure::{self, Word, sorted};
 
 /// A drawing of panels, from top to bottom.
 #[derive(Serialize, Deserialize)]
-pub struct Plot {
+pub(crate) struct Plot {
     /// Suffix of the file's name.
     pub name: String,
     /// Panels from top to bottom.
@@ -20,7 +20,7 @@ pub struct Plot {
 
 /// Lines over a common axis.
 #[derive(Serialize, Deserialize)]
-pub struct Panel {
+pub(crate) struct Panel {
     /// Description of the values, with their unit.
     pub title: String,
     /// Description of the horizontal axis, with its unit.
@@ -34,7 +34,7 @@ pub struct Panel {
 
 /// One line.
 #[derive(Serialize, Deserialize)]
-pub struct Line {
+pub(crate) struct Line {
     /// Label of the line.
     pub label: String,
     /// Points from left to right.
@@ -76,7 +76,7 @@ impl Line {
 
 impl Panel {
     /// Creates a panel of lines without marks.
-    pub fn new(title: impl Into<String>, across: &'static str, lines: Vec<Line>) -> Panel {
+    pub(crate) fn new(title: impl Into<String>, across: &'static str, lines: Vec<Line>) -> Panel {
         Panel {
             title: title.into(),
             across,
@@ -86,7 +86,7 @@ impl Panel {
     }
 
     /// Creates a panel with the distribution of the samples for each name.
-    pub fn distributions<S: AsRef<[f64]>>(
+    pub(crate) fn distributions<S: AsRef<[f64]>>(
         title: &str,
         across: &'static str,
         samples: &[(&str, S)],
@@ -152,7 +152,7 @@ impl Panel {
 
 impl Plot {
     /// Creates a plot of one panel.
-    pub fn single(name: &str, panel: Panel) -> Plot {
+    pub(crate) fn single(name: &str, panel: Panel) -> Plot {
         Plot {
             name: name.into(),
             panels: vec![panel],
@@ -160,7 +160,7 @@ impl Plot {
     }
 
     /// Draws the plot as an SVG file.
-    pub fn draw(&self, file: &Path) -> Result<()> {
+    pub(crate) fn draw(&self, file: &Path) -> Result<()> {
         let height = 320 * self.panels.len() as u32;
         let area = SVGBackend::new(file, (960, height)).into_drawing_area();
         area.fill(&WHITE).map_err(|e| anyhow!("{e}"))?;

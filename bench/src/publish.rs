@@ -10,7 +10,7 @@ use crate::{readme, report};
 
 /// Writes the run as JSON, as a table and as plots. A whole run is stored with the others, any
 /// other run elsewhere. Returns the path of the JSON file.
-pub fn save(record: &Record, whole: bool) -> Result<PathBuf> {
+pub(crate) fn save(record: &Record, whole: bool) -> Result<PathBuf> {
     let folder = match whole {
         true => results(),
         false => std::env::temp_dir().join("dysco-bench"),
@@ -32,7 +32,7 @@ pub fn save(record: &Record, whole: bool) -> Result<PathBuf> {
 ///
 /// # Errors
 /// If the run is not complete: the existing files stay.
-pub fn publish(record: &Record) -> Result<()> {
+pub(crate) fn publish(record: &Record) -> Result<()> {
     let stays = "the run is incomplete: summary.json and the documents are unchanged";
     let summary = summary(record).context(stays)?;
     write(&results().join("summary.json"), summary)?;

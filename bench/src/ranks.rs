@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 /// Distance of the ranks of two sets of samples from the ranks of equal sets, in standard
 /// deviations (Mann and Whitney). The test assumes nothing about the distribution.
-pub fn apart(a: &[f64], b: &[f64]) -> f64 {
+pub(crate) fn apart(a: &[f64], b: &[f64]) -> f64 {
     let [n, m] = [a, b].map(|lot| lot.len() as f64);
     let wins = |x: &f64| -> f64 {
         let won = b.iter().map(|y| match x.total_cmp(y) {
@@ -26,7 +26,7 @@ fn deviation(n: f64, m: f64) -> f64 {
 
 /// Largest value of [`apart`] for this many samples: no sample of one set lies among those of the
 /// other.
-pub fn most(n: usize, m: usize) -> f64 {
+pub(crate) fn most(n: usize, m: usize) -> f64 {
     if n.min(m) == 0 {
         return 0.0;
     }

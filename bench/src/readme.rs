@@ -144,14 +144,14 @@ const COLUMNS: &[(&str, &str)] = &[
 
 /// Writes a whole run into docs/performance.md and this crate's README.
 #[derive(clap::Args)]
-pub struct Readme {
+pub(crate) struct Readme {
     /// JSON file of the run
     run: PathBuf,
 }
 
 impl Readme {
     /// Runs the command.
-    pub fn run(&self) -> Result<()> {
+    pub(crate) fn run(&self) -> Result<()> {
         let shown = self.run.display();
         let text = fs::read_to_string(&self.run);
         let text = text.with_context(|| format!("failed to read {shown}"))?;
@@ -162,7 +162,7 @@ impl Readme {
 }
 
 /// Writes a run, given as its JSON, between the marks.
-pub fn write(run: &Value) -> Result<()> {
+pub(crate) fn write(run: &Value) -> Result<()> {
     put("../docs/performance.md", &shown(run))?;
     let date = run["date"].as_str().unwrap_or_default();
     let missed = why::missed(run);
@@ -236,7 +236,7 @@ fn again(run: &Value) -> String {
 }
 
 /// Returns the common prefix of the names of a run's files.
-pub fn file_name(date: &str) -> String {
+pub(crate) fn file_name(date: &str) -> String {
     date.replace(' ', "-").replace(':', "")
 }
 

@@ -36,7 +36,7 @@ struct Times {
 }
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let sessions = effort.pick(SESSIONS, 200);
     let mut times = CHANGES.map(|_| Times::default());
     let mut dropped = 0;

@@ -16,7 +16,7 @@ use crate::plot::Plot;
 
 /// One run.
 #[derive(Serialize, Deserialize)]
-pub struct Record {
+pub(crate) struct Record {
     /// Start of the run, UTC.
     pub date: String,
     /// Version of the source.
@@ -52,7 +52,7 @@ fn commit() -> String {
 
 impl Record {
     /// Begins a run.
-    pub fn begin(quick: bool) -> Result<Record> {
+    pub(crate) fn begin(quick: bool) -> Result<Record> {
         Ok(Record {
             date: now()?,
             commit: commit(),
@@ -70,14 +70,14 @@ impl Record {
     }
 
     /// Reads a stored run.
-    pub fn read(path: &Path) -> Result<Record> {
+    pub(crate) fn read(path: &Path) -> Result<Record> {
         let text = fs::read_to_string(path);
         let text = text.with_context(|| format!("failed to read {}", path.display()))?;
         serde_json::from_str(&text).with_context(|| format!("{} contains no run", path.display()))
     }
 
     /// Records that a part is being measured again, and discards its former results.
-    pub fn begin_again(&mut self, name: &str) -> Result<()> {
+    pub(crate) fn begin_again(&mut self, name: &str) -> Result<()> {
         self.failed.remove(name);
         self.figures.retain(|figure| figure.part != name);
         let when = format!("{} UTC, {}", now()?, commit());
@@ -87,7 +87,7 @@ impl Record {
 
     /// Sorts the figures by the order of the parts. Keeps the later of two plots with the same
     /// name.
-    pub fn order(&mut self, parts: impl Iterator<Item = &'static str>) {
+    pub(crate) fn order(&mut self, parts: impl Iterator<Item = &'static str>) {
         let parts: Vec<_> = parts.collect();
         let place = |figure: &Figure| parts.iter().position(|part| *part == &*figure.part);
         self.figures.sort_by_key(place);
@@ -100,20 +100,20 @@ impl Record {
     }
 
     /// Number of seconds since the start of the run.
-    pub fn seconds(&self) -> f64 {
+    pub(crate) fn seconds(&self) -> f64 {
         self.start.elapsed().as_secs_f64()
     }
 
     /// Records that a part has ended. `begun` is the number of seconds between the start of the run
     /// and that of the part.
-    pub fn took(&mut self, name: &'static str, begun: f64) {
+    pub(crate) fn took(&mut self, name: &'static str, begun: f64) {
         let seconds = self.seconds() - begun;
         self.parts
             .insert(name.into(), (seconds * 10.0).round() / 10.0);
     }
 
     /// Records the figures of a part, and prints them.
-    pub fn take(&mut self, name: &'static str, mut figures: Vec<Figure>, effort: &Effort) {
+    pub(crate) fn take(&mut self, name: &'static str, mut figures: Vec<Figure>, effort: &Effort) {
         for figure in &mut figures {
             figure.part = name;
             effort.say(&format!(
@@ -128,18 +128,18 @@ impl Record {
     }
 
     /// Records that a part has failed.
-    pub fn fail(&mut self, name: &str, error: &anyhow::Error) {
+    pub(crate) fn fail(&mut self, name: &str, error: &anyhow::Error) {
         eprintln!("failed to measure {name}: {error:?}");
         self.failed.insert(name.into(), format!("{error:#}"));
     }
 
     /// Returns the run as JSON.
-    pub fn run(&self) -> Result<Value> {
+    pub(crate) fn run(&self) -> Result<Value> {
         serde_json::to_value(self).context("failed to convert the run to JSON")
     }
 
     /// Ends the run.
-    pub fn end(&mut self) -> Result<()> {
+    pub(crate) fn end(&mut self) -> Result<()> {
         self.seconds = self.seconds().round();
         Ok(())
     }
@@ -148,7 +148,7 @@ impl Record {
     ///
     /// # Errors
     /// If a part was not measured.
-    pub fn complete(&self) -> Result<()> {
+    pub(crate) fn complete(&self) -> Result<()> {
         let failed: Vec<_> = self.failed.keys().map(String::as_str).collect();
         ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
         Ok(())

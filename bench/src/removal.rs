@@ -48,7 +48,7 @@ struct Measured {
 }
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for load in &LOADS {
         let suffix = load.suffix;

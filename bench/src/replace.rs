@@ -93,7 +93,7 @@ struct Seen {
 }
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let (mut figures, mut panels) = (Vec::new(), Vec::new());
     for load in &LOADS {
         let mut rounds = Vec::new();

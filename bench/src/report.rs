@@ -11,7 +11,7 @@ use crate::why;
 
 /// Returns Markdown with the results of a run, its machine and its conditions. `run` is the same
 /// run as JSON.
-pub fn markdown(record: &Record, run: &Value) -> String {
+pub(crate) fn markdown(record: &Record, run: &Value) -> String {
     let machine = &record.machine;
     let mut text = format!(
         "{} UTC, {}, {:.0} s{}. {} × {}{}, {} MB, Linux {}; load average before: {}.\n\n",
@@ -51,7 +51,7 @@ pub fn markdown(record: &Record, run: &Value) -> String {
 }
 
 /// Figures that every summary contains.
-pub const ALWAYS: [&str; 14] = [
+pub(crate) const ALWAYS: [&str; 14] = [
     "setup_added_us_4mb",
     "goodput_ratio_1",
     "goodput_ratio_10000",
@@ -72,7 +72,7 @@ pub const ALWAYS: [&str; 14] = [
 ///
 /// # Errors
 /// If a required figure was not measured, or is not a number.
-pub fn summary(record: &Record) -> Result<BTreeMap<&str, Value>> {
+pub(crate) fn summary(record: &Record) -> Result<BTreeMap<&str, Value>> {
     let short = |figure: &Figure| {
         json!({
             "value": figure.value,

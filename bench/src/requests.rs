@@ -38,7 +38,7 @@ const ASKED: [Asked; 2] = [
 ];
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for middleboxes in effort.pick(1, 4)..=4 {
         effort.say(&format!("  {middleboxes} middleboxes"));

@@ -57,7 +57,7 @@ const EACH_AT_MOST: usize = 8_000;
 const LOCAL: &str = "[removal]\nmode = \"local\"\n";
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let counts: &[usize] = if effort.quick {
         &[1, 20]
@@ -241,7 +241,7 @@ impl Labs {
 
 /// Number of processes, each with its own table of open files, that are needed for both sockets of
 /// all sessions.
-pub fn hands(count: usize) -> Result<usize> {
+pub(crate) fn hands(count: usize) -> Result<usize> {
     Ok((2 * count + 1_000).div_ceil(machine::sockets()?))
 }
 

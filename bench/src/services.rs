@@ -51,7 +51,7 @@ const PUT: [&str; 2] = ["+null", "+crypt"];
 type Kinds = Turns<KINDS>;
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let stage = Stage::build()?;
     let mut figures = Vec::new();
     stage.streams(effort, "", &mut figures)?;

@@ -46,7 +46,7 @@ struct Case {
 }
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let others = effort.pick(20_000, 2_000);
     let case = |middleboxes, offload, others, suffix| Case {
         middleboxes,

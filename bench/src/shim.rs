@@ -21,7 +21,7 @@ const SHIMMED: usize = 2;
 const BARE: [u16; 2] = [8081, 8082];
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let [mut kept, mut opened] = [(); 2].map(|()| Turns::<KINDS>::new("no shim"));
     let stage = Stage::alone("shim", "")?;
     let nginx = Nginx::start(&stage.lab.server, server().port())?;

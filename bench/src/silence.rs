@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A session with continuous requests.
-pub struct Talk {
+pub(crate) struct Talk {
     clock: Arc<Clock>,
     threads: [JoinHandle<std::io::Result<()>>; 2],
 }
@@ -38,7 +38,7 @@ impl Clock {
 
 impl Talk {
     /// Takes over a session, and begins to send requests.
-    pub fn start(pair: Pair) -> Result<Talk> {
+    pub(crate) fn start(pair: Pair) -> Result<Talk> {
         let clock = Arc::new(Clock {
             start: Instant::now(),
             last: AtomicU64::new(0),
@@ -59,7 +59,7 @@ impl Talk {
     }
 
     /// Returns the longest time without an answer during `work`, in milliseconds.
-    pub fn longest(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
+    pub(crate) fn longest(&self, work: impl FnOnce() -> Result<()>) -> Result<f64> {
         self.clock.longest.store(0, Ordering::SeqCst);
         work()?;
         // A silence that lasts beyond the work counts to its end.
@@ -70,7 +70,7 @@ impl Talk {
     }
 
     /// Ends the session.
-    pub fn finish(self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
         self.clock.ended.store(true, Ordering::SeqCst);
         for thread in self.threads {
             let ended = thread.join().map_err(|_| anyhow!("a thread panicked"))?;

@@ -23,12 +23,12 @@ use nix::sys::time::{TimeVal, TimeValLike};
 use crate::apart::own_files;
 
 /// Programs of rivals.
-pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/rivals"));
+pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/rivals"));
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A relay on a host. Dropping it closes its sockets, and thereby ends its sessions.
-pub struct Relay {
+pub(crate) struct Relay {
     joined: Arc<AtomicUsize>,
     ended: Arc<AtomicBool>,
     hands: Vec<JoinHandle<()>>,
@@ -37,7 +37,7 @@ pub struct Relay {
 impl Relay {
     /// Listens at `at`, and relays to `to`. Each of the threads has its own table of open files and
     /// its own sockmap.
-    pub fn start(host: &Host, at: SocketAddr, to: SocketAddr, hands: usize) -> Result<Relay> {
+    pub(crate) fn start(host: &Host, at: SocketAddr, to: SocketAddr, hands: usize) -> Result<Relay> {
         let mut relay = Relay {
             joined: Arc::default(),
             ended: Arc::default(),
@@ -64,7 +64,7 @@ impl Relay {
 
     /// Waits until the relay has joined this number of sessions since its start. Data that is sent
     /// before stays in the sockets.
-    pub fn wait(&self, count: usize) -> Result<()> {
+    pub(crate) fn wait(&self, count: usize) -> Result<()> {
         wait::until("the sockmap's relay", PATIENCE, || {
             (self.joined.load(Ordering::SeqCst) >= count).then_some(())
         })

@@ -11,21 +11,21 @@ use dysco_netns::{Family, Lab, Process, Role, wait};
 use serde_json::Value;
 
 /// Address on which HAProxy listens.
-pub fn proxied() -> SocketAddr {
+pub(crate) fn proxied() -> SocketAddr {
     Role::Proxy.at(Family::V4, 8080)
 }
 
 /// Address of the server behind HAProxy, to which direct sessions also go.
-pub fn server() -> SocketAddr {
+pub(crate) fn server() -> SocketAddr {
     Role::Server.at(Family::V4, 9000)
 }
 
 /// Maximum time of any wait.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 const LISTENER: &str = "[[listener]]\naddress = \":8080\"\ntransparent = true\n";
 
 /// A lab with `dyscod` on its hosts. The fields are dropped in this order.
-pub struct Stage {
+pub(crate) struct Stage {
     /// HAProxy, under the shim.
     pub haproxy: Process,
     daemons: Vec<Daemon>,
@@ -39,13 +39,13 @@ pub struct Stage {
 
 impl Stage {
     /// Builds the stage, with `extra` in each daemon's configuration.
-    pub fn build(name: &str, extra: &str) -> Result<Stage> {
+    pub(crate) fn build(name: &str, extra: &str) -> Result<Stage> {
         let lab = Lab::builder(name).build()?;
         Stage::on(lab, extra, &Role::ALL, "bypass", |haproxy| haproxy)
     }
 
     /// Builds a stage as [`Stage::build`] does, with a changed configuration of HAProxy.
-    pub fn build_by(
+    pub(crate) fn build_by(
         name: &str,
         extra: &str,
         change: impl FnOnce(Config) -> Config,
@@ -56,23 +56,23 @@ impl Stage {
 
     /// Builds a stage in which only the proxy's host has `dyscod`: HAProxy leaves, and that host
     /// relays.
-    pub fn alone(name: &str, extra: &str) -> Result<Stage> {
+    pub(crate) fn alone(name: &str, extra: &str) -> Result<Stage> {
         Stage::alone_in(Lab::builder(name).build()?, extra)
     }
 
     /// Builds such a stage in an existing lab.
-    pub fn alone_in(lab: Lab, extra: &str) -> Result<Stage> {
+    pub(crate) fn alone_in(lab: Lab, extra: &str) -> Result<Stage> {
         Stage::on(lab, extra, &[Role::Proxy], "local", |haproxy| haproxy)
     }
 
     /// Builds a stage whose daemon is started later by [`Stage::begin`].
-    pub fn late(name: &str, change: impl FnOnce(Config) -> Config) -> Result<Stage> {
+    pub(crate) fn late(name: &str, change: impl FnOnce(Config) -> Config) -> Result<Stage> {
         let lab = Lab::builder(name).build()?;
         Stage::on(lab, "", &[], "local", change)
     }
 
     /// Starts the daemon of the proxy's host. Returns when the daemon answers.
-    pub fn begin(&mut self, extra: &str) -> Result<()> {
+    pub(crate) fn begin(&mut self, extra: &str) -> Result<()> {
         let config = format!("{LISTENER}{extra}");
         let daemon = self.fleet.start(&self.lab, Role::Proxy, &config)?;
         self.daemons.push(daemon);
@@ -80,7 +80,7 @@ impl Stage {
     }
 
     /// Builds a stage as [`Stage::alone`] does, with a changed configuration of HAProxy.
-    pub fn alone_by(
+    pub(crate) fn alone_by(
         name: &str,
         extra: &str,
         change: impl FnOnce(Config) -> Config,
@@ -112,7 +112,7 @@ impl Stage {
     }
 
     /// Removes HAProxy from all sessions that it may leave now.
-    pub fn remove(&self) -> Result<Value> {
+    pub(crate) fn remove(&self) -> Result<Value> {
         let (all, how) = (["remove-middlebox", "self", "--all"], ["--mode", self.mode]);
         let words = [&all[..], &how, &["--wait", "-o", "json"]].concat();
         let ran = self.fleet.try_dyscoctl(&self.lab.proxy, &words)?;
@@ -121,7 +121,7 @@ impl Stage {
     }
 
     /// Waits until HAProxy may leave `count` sessions: it must first be seen to relay.
-    pub fn wait_removable(&self, count: usize) -> Result<()> {
+    pub(crate) fn wait_removable(&self, count: usize) -> Result<()> {
         let words = ["remove-middlebox", "self", "--all", "--mode", self.mode];
         let words = [&words[..], &["--dry-run", "-o", "json"]].concat();
         wait::until("sessions that HAProxy may leave", PATIENCE, || {
@@ -132,7 +132,7 @@ impl Stage {
     }
 
     /// Removes HAProxy from all its sessions. Returns an error unless it left `count` sessions.
-    pub fn remove_all(&self, count: usize) -> Result<Value> {
+    pub(crate) fn remove_all(&self, count: usize) -> Result<Value> {
         let done = self.remove()?;
         let removed = done["summary"]["removed"].as_u64();
         ensure!(
@@ -144,12 +144,12 @@ impl Stage {
     }
 
     /// Number of sessions of which the proxy's host knows both sides.
-    pub fn pairs(&self) -> Result<u64> {
+    pub(crate) fn pairs(&self) -> Result<u64> {
         self.status("/pairs")
     }
 
     /// Number of sessions that the proxy's host has adopted.
-    pub fn adopted(&self) -> Result<u64> {
+    pub(crate) fn adopted(&self) -> Result<u64> {
         self.status("/sessions/adopted")
     }
 
@@ -160,12 +160,12 @@ impl Stage {
     }
 
     /// Process ids of the daemons, in the order of [`Role::ALL`].
-    pub fn daemons(&self) -> Vec<u32> {
+    pub(crate) fn daemons(&self) -> Vec<u32> {
         self.daemons.iter().map(|d| d.process.id()).collect()
     }
 
     /// Ends everything.
-    pub fn end(self) -> Result<()> {
+    pub(crate) fn end(self) -> Result<()> {
         let parts = (self.haproxy, self.daemons);
         self.lab.finish(parts)
     }

@@ -8,16 +8,16 @@ use serde_json::Value;
 use crate::figure::{Figure, median};
 
 /// Configuration that makes a daemon log each command of a change.
-pub const LOGGED: &str =
+pub(crate) const LOGGED: &str =
     "[log]\nformat = \"json\"\nfilter = \"warn,dysco_daemon::engine::commands=debug\"\n";
 /// Number of messages in sequence, from the request until the proxy's host receives the news of the
 /// cutover: `Leave`, `RequestLock`, `AckLock` and `Switched`. `Introduce`, `Introduced`, `SetUp`
 /// and `SetUpAck` are sent in parallel.
-pub const MESSAGES: f64 = 4.0;
+pub(crate) const MESSAGES: f64 = 4.0;
 
 /// A host of a removal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Place {
+pub(crate) enum Place {
     /// The client's host.
     Left,
     /// The proxy's host.
@@ -42,13 +42,13 @@ const MARKS: [Mark; 6] = [
 /// Work between two successive marks: a message and a record; a message, unless reading the proxy's
 /// sockets or the right anchor's answer takes longer; a message and two records; SYN, SYN-ACK and a
 /// record; a message, the cutover and a record.
-pub const STEPS: [&str; MARKS.len() - 1] = ["ask", "lock", "grant", "open", "switch"];
+pub(crate) const STEPS: [&str; MARKS.len() - 1] = ["ask", "lock", "grant", "open", "switch"];
 
 /// Time at which one change passed each mark, in seconds of the day.
 type Passed = BTreeMap<Mark, f64>;
 
 /// Milliseconds of each of [`STEPS`], for all removals that passed all marks.
-pub fn of_logs(logs: &[(Place, String)]) -> [Vec<f64>; STEPS.len()] {
+pub(crate) fn of_logs(logs: &[(Place, String)]) -> [Vec<f64>; STEPS.len()] {
     let mut changes = BTreeMap::<String, Passed>::new();
     for (place, log) in logs {
         let mut seen = BTreeMap::<(String, String), usize>::new();
@@ -92,7 +92,7 @@ fn command(line: &str) -> Option<(f64, String, String)> {
 }
 
 /// Figures of the median of each step, and of its share of the sum.
-pub fn figures(steps: [Vec<f64>; STEPS.len()]) -> Vec<Figure> {
+pub(crate) fn figures(steps: [Vec<f64>; STEPS.len()]) -> Vec<Figure> {
     let whole: f64 = steps.iter().map(|step| median(step)).sum();
     let figure = |(name, step): (&str, Vec<f64>)| {
         let figure = Figure::median(format!("removal_step_{name}_ms_p50"), "ms", step);

@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::machine;
 
 /// Results of a stretch of a stream.
-pub struct Stretch {
+pub(crate) struct Stretch {
     /// Bits per second that arrived.
     pub rate: f64,
     /// Number of bytes that arrived.
@@ -17,7 +17,7 @@ pub struct Stretch {
 }
 
 /// Measures a stretch of this duration.
-pub fn stretch(time: Duration, arrived: impl Fn() -> u64) -> Result<Stretch> {
+pub(crate) fn stretch(time: Duration, arrived: impl Fn() -> u64) -> Result<Stretch> {
     let start = Instant::now();
     let (from, idle) = (arrived(), machine::idle()?);
     std::thread::sleep(time);

@@ -33,7 +33,7 @@ enum Order {
 }
 
 /// Open sessions. Dropping them ends them.
-pub struct Talk {
+pub(crate) struct Talk {
     /// The clients' addresses.
     pub locals: Vec<SocketAddr>,
     orders: Option<Sender<Order>>,
@@ -44,7 +44,7 @@ pub struct Talk {
 
 impl Talk {
     /// Opens `count` sessions, at least two, without traffic at first.
-    pub fn open(between: Between<'_>, count: usize) -> Result<Talk> {
+    pub(crate) fn open(between: Between<'_>, count: usize) -> Result<Talk> {
         let (orders, ordered) = channel();
         let (opened, locals) = channel();
         let (fail, failed) = channel();
@@ -74,17 +74,17 @@ impl Talk {
     }
 
     /// Starts requests on these sessions, in addition to the active sessions.
-    pub fn run(&self, sessions: Range<usize>) -> Result<()> {
+    pub(crate) fn run(&self, sessions: Range<usize>) -> Result<()> {
         self.order(Order::Run(sessions))
     }
 
     /// Begins to measure.
-    pub fn mark(&self) -> Result<()> {
+    pub(crate) fn mark(&self) -> Result<()> {
         self.order(Order::Mark)
     }
 
     /// Returns the longest gap of each active session since the last mark, in microseconds.
-    pub fn longest(&self) -> Result<Vec<f64>> {
+    pub(crate) fn longest(&self) -> Result<Vec<f64>> {
         let (tell, told) = channel();
         self.order(Order::Take(tell))?;
         let gaps = told.recv().map_err(|_| self.why())?;
@@ -92,7 +92,7 @@ impl Talk {
     }
 
     /// Stops all sessions, and waits until each has its answer.
-    pub fn rest(&self) -> Result<()> {
+    pub(crate) fn rest(&self) -> Result<()> {
         let (tell, told) = channel();
         self.order(Order::Rest(tell))?;
         told.recv().map_err(|_| self.why())

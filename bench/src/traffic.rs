@@ -31,7 +31,7 @@ const _: () = assert!(DIRECT == crate::turns::BASE);
 type Kinds = Turns<KINDS>;
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let [mut up, mut down, mut ping] = [(); 3].map(|()| Kinds::new("direct"));
     let rounds = effort.pick(6, 1);
     for round in 1..=rounds {

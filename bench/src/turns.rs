@@ -9,15 +9,15 @@ use crate::figure::{Figure, median};
 use crate::ping::Ping;
 
 /// Baseline: the kind with which all others are compared.
-pub const BASE: usize = 0;
+pub(crate) const BASE: usize = 0;
 /// Time for which new sessions carry data before their turns.
-pub const RUN_IN: Duration = Duration::from_millis(50);
+pub(crate) const RUN_IN: Duration = Duration::from_millis(50);
 /// Divisor of a turn. This share of a turn precedes it and is not counted.
 const UNCOUNTED: u32 = 5;
 
 /// Results of a turn.
 #[derive(Clone, Copy, Default)]
-pub struct Brought {
+pub(crate) struct Brought {
     /// Bits per second, or the median time of a request in microseconds.
     pub value: f64,
     /// Requests per second, if there are requests.
@@ -34,7 +34,7 @@ pub struct Brought {
 /// Results of the turns of `K` kinds. The speed of a shared machine varies. The baseline therefore
 /// has a turn between any two others, and each turn of another kind is compared with the adjacent
 /// turns of the baseline.
-pub struct Turns<const K: usize> {
+pub(crate) struct Turns<const K: usize> {
     /// Name of the baseline.
     base: &'static str,
     /// Turns with their kinds. The turns of a row follow each other without a break.
@@ -43,7 +43,7 @@ pub struct Turns<const K: usize> {
 
 impl<const K: usize> Turns<K> {
     /// Creates an empty set of turns.
-    pub fn new(base: &'static str) -> Turns<K> {
+    pub(crate) fn new(base: &'static str) -> Turns<K> {
         Turns {
             base,
             rows: Vec::new(),
@@ -52,7 +52,7 @@ impl<const K: usize> Turns<K> {
 
     /// Gives the streams `count` turns each. `process` returns the processor time that a process
     /// has used.
-    pub fn bulk(
+    pub(crate) fn bulk(
         &mut self,
         sessions: &[Bulk; K],
         count: usize,
@@ -74,7 +74,7 @@ impl<const K: usize> Turns<K> {
     }
 
     /// Gives the sessions of requests `count` turns each.
-    pub fn requests(&mut self, sessions: &[Ping; K], count: usize, time: Duration) -> Result<()> {
+    pub(crate) fn requests(&mut self, sessions: &[Ping; K], count: usize, time: Duration) -> Result<()> {
         self.each(count, |kind| {
             let answers = sessions[kind].measure(time)?;
             Ok(Brought {
@@ -86,7 +86,7 @@ impl<const K: usize> Turns<K> {
     }
 
     /// Gives each kind `count` turns of another measurement.
-    pub fn each(
+    pub(crate) fn each(
         &mut self,
         count: usize,
         mut measure: impl FnMut(usize) -> Result<Brought>,
@@ -98,19 +98,19 @@ impl<const K: usize> Turns<K> {
     }
 
     /// Returns the results of a kind's turns.
-    pub fn of(&self, kind: usize, what: impl Fn(&Brought) -> f64) -> Vec<f64> {
+    pub(crate) fn of(&self, kind: usize, what: impl Fn(&Brought) -> f64) -> Vec<f64> {
         let turns = self.rows.iter().flatten().filter(|turn| turn.0 == kind);
         turns.map(|(_, brought)| what(brought)).collect()
     }
 
     /// Returns the ratios of a kind's results to those of the baseline's adjacent turns.
-    pub fn ratios(&self, kind: usize, what: impl Fn(&Brought) -> f64) -> Vec<f64> {
+    pub(crate) fn ratios(&self, kind: usize, what: impl Fn(&Brought) -> f64) -> Vec<f64> {
         let pairs = self.beside_base(kind, what);
         pairs.map(|(this, base)| this / base).collect()
     }
 
     /// Returns the differences between a kind's results and those of the baseline's adjacent turns.
-    pub fn differences(&self, kind: usize, what: impl Fn(&Brought) -> f64) -> Vec<f64> {
+    pub(crate) fn differences(&self, kind: usize, what: impl Fn(&Brought) -> f64) -> Vec<f64> {
         let pairs = self.beside_base(kind, what);
         pairs.map(|(this, base)| this - base).collect()
     }
@@ -130,12 +130,12 @@ impl<const K: usize> Turns<K> {
     }
 
     /// Figure of a kind's values, compared with the baseline's.
-    pub fn figure(&self, name: String, kind: usize, scale: f64, unit: &str) -> Figure {
+    pub(crate) fn figure(&self, name: String, kind: usize, scale: f64, unit: &str) -> Figure {
         self.figure_of(name, kind, |b| b.value / scale, unit)
     }
 
     /// Figure of a result of the turns, compared with the baseline's.
-    pub fn figure_of(
+    pub(crate) fn figure_of(
         &self,
         name: String,
         kind: usize,
@@ -153,7 +153,7 @@ impl<const K: usize> Turns<K> {
 
 /// Order of the turns: `count` of each kind except the baseline, which has a turn before and after
 /// each of them. Each of the other kinds is in each place equally often.
-pub fn order<const K: usize>(count: usize) -> impl Iterator<Item = usize> {
+pub(crate) fn order<const K: usize>(count: usize) -> impl Iterator<Item = usize> {
     let others = (0..count).flat_map(others::<K>);
     std::iter::once(BASE).chain(others.flat_map(|kind| [kind, BASE]))
 }

@@ -16,11 +16,11 @@ use serde_json::Value;
 use crate::apart::Between;
 
 /// The compared kinds.
-pub const PLAIN: usize = 0;
-pub const CONTROL: usize = 1;
-pub const CHAINED: usize = 2;
-pub const EMPTY: usize = 3;
-pub const KINDS: usize = 4;
+pub(crate) const PLAIN: usize = 0;
+pub(crate) const CONTROL: usize = 1;
+pub(crate) const CHAINED: usize = 2;
+pub(crate) const EMPTY: usize = 3;
+pub(crate) const KINDS: usize = 4;
 const _: () = assert!(PLAIN == crate::turns::BASE);
 /// Names of the kinds.
 const NAMES: [&str; KINDS] = ["plain", "control", "chained", "empty"];
@@ -31,7 +31,7 @@ const ROOM: &str = "[data_plane]\nmax_sessions = 131072\n";
 const WARM: u16 = 9009;
 
 /// The lines, by kind. The fields are dropped in this order.
-pub struct Ways {
+pub(crate) struct Ways {
     daemons: Vec<Daemon>,
     /// Programs that do nothing.
     idle: Vec<OwnedFd>,
@@ -54,7 +54,7 @@ fn empty(line: &Line) -> Result<Vec<OwnedFd>> {
 
 impl Ways {
     /// Builds the lines, with this number of middleboxes' hosts.
-    pub fn build(middleboxes: usize) -> Result<Ways> {
+    pub(crate) fn build(middleboxes: usize) -> Result<Ways> {
         let build = |name| Line::build(name, middleboxes);
         let [plain, control, chained, empty_one] = NAMES.map(build);
         let lines = [plain?, control?, chained?, empty_one?];
@@ -85,12 +85,12 @@ impl Ways {
     }
 
     /// Line of a kind.
-    pub fn line(&self, kind: usize) -> &Line {
+    pub(crate) fn line(&self, kind: usize) -> &Line {
         &self.lines[kind]
     }
 
     /// Stops the daemons, or continues them. The programs work in both cases.
-    pub fn stop(&self, stop: bool) -> Result<()> {
+    pub(crate) fn stop(&self, stop: bool) -> Result<()> {
         let signal = if stop {
             Signal::SIGSTOP
         } else {
@@ -101,17 +101,17 @@ impl Ways {
     }
 
     /// Sets whether the links leave segmentation and checksums to their devices.
-    pub fn set_offload(&self, on: bool) -> Result<()> {
+    pub(crate) fn set_offload(&self, on: bool) -> Result<()> {
         self.lines.iter().try_for_each(|line| line.set_offload(on))
     }
 
     /// Limits the rate of all links.
-    pub fn limit(&self, rate: &str) -> Result<()> {
+    pub(crate) fn limit(&self, rate: &str) -> Result<()> {
         self.lines.iter().try_for_each(|line| line.limit(rate))
     }
 
     /// Endpoints of a kind's line, to a port of the server.
-    pub fn between(&self, kind: usize, port: u16) -> Between<'_> {
+    pub(crate) fn between(&self, kind: usize, port: u16) -> Between<'_> {
         let line = self.line(kind);
         let at = line.server_at(port);
         Between {
@@ -123,7 +123,7 @@ impl Ways {
     }
 
     /// Ends everything.
-    pub fn end(self, parts: impl Sized) -> Result<()> {
+    pub(crate) fn end(self, parts: impl Sized) -> Result<()> {
         drop((parts, self.daemons, self.idle));
         let mut lines = self.lines.into_iter();
         lines.try_for_each(|line| line.finish(()))

@@ -233,13 +233,13 @@ impl Why {
 }
 
 /// Figure of a run.
-pub fn find<'a>(run: &'a Value, name: &str) -> Option<&'a Value> {
+pub(crate) fn find<'a>(run: &'a Value, name: &str) -> Option<&'a Value> {
     let figures = run["figures"].as_array()?;
     figures.iter().find(|figure| figure["name"] == name)
 }
 
 /// Best possible value of a figure with a goal, in its own unit, if it was measured.
-pub fn floor(run: &Value, name: &str) -> Option<f64> {
+pub(crate) fn floor(run: &Value, name: &str) -> Option<f64> {
     find(run, name)?["goal"].as_object()?;
     let why = Why::of(name)?;
     why.found(run, name, why.floor?)?["value"].as_f64()
@@ -253,7 +253,7 @@ fn reported(figure: &Value) -> String {
 }
 
 /// Formats a goal for a table.
-pub fn goal(figure: &Value) -> Option<String> {
+pub(crate) fn goal(figure: &Value) -> Option<String> {
     let bound = |way: &str| figure["goal"][way].as_f64();
     let least = bound("at_least").map(|bound| format!("≥ {bound}"));
     least.or_else(|| bound("at_most").map(|bound| format!("≤ {bound}")))
@@ -269,7 +269,7 @@ fn is_missed(figure: &Value) -> bool {
 }
 
 /// Table of the goals that a run missed, with the figures that explain them.
-pub fn missed(run: &Value) -> String {
+pub(crate) fn missed(run: &Value) -> String {
     let figures = run["figures"].as_array().into_iter().flatten();
     let rows: String = figures
         .filter(|f| is_missed(f))

@@ -6,15 +6,15 @@ use anyhow::{Context, Result, ensure};
 use dysco_netns::Host;
 
 /// Number of sessions with simultaneous requests.
-pub const SESSIONS: usize = 64;
+pub(crate) const SESSIONS: usize = 64;
 
 /// A short answer of nginx.
-pub const PING: &str = "ping";
+pub(crate) const PING: &str = "ping";
 
 /// Requests a file of nginx from a host for one second, with one outstanding request per session.
 /// Returns requests per second. Sessions are kept if `kept` is true; otherwise each request has its
 /// own session.
-pub fn ask(host: &Host, to: SocketAddr, what: &str, sessions: usize, kept: bool) -> Result<f64> {
+pub(crate) fn ask(host: &Host, to: SocketAddr, what: &str, sessions: usize, kept: bool) -> Result<f64> {
     let (url, count) = (format!("http://{to}/{what}"), sessions.to_string());
     let mut words = vec!["-t", "1", "-d", "1s", "-c", &count];
     if !kept {

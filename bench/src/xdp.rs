@@ -22,7 +22,7 @@ const ON: &str = "[data_plane]\nxdp = \"on\"\n";
 const OFF: &str = "[data_plane]\nxdp = \"off\"\n";
 
 /// Runs the benchmark.
-pub fn run(effort: &Effort) -> Result<Vec<Figure>> {
+pub(crate) fn run(effort: &Effort) -> Result<Vec<Figure>> {
     let (mut small, mut stream) = (Turns::new("forwarding"), Turns::new("TC"));
     let rounds = effort.pick(6, 1);
     for round in 1..=rounds {

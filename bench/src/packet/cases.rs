@@ -12,7 +12,7 @@ use super::frame::{FULL, NOT_TCP, OPENS, Packet, USUAL, WITH_SACK};
 use super::programs::{DROP, OK, PASS, REDIRECT, Way, XDP_TX};
 
 /// A translation that changes every field.
-pub const TRANSLATION: Translation = Translation {
+pub(crate) const TRANSLATION: Translation = Translation {
     seq_out: 0x1234_5678,
     seq_in: 0x8765_4321,
     ts_out: 1000,
@@ -31,7 +31,7 @@ const TIMES: Translation = Translation {
 };
 
 /// A packet's path through a program.
-pub struct Spec {
+pub(super) struct Spec {
     /// Effect on the packet, and the program if the effect does not imply it.
     pub name: &'static str,
     pub way: Way,
@@ -91,21 +91,21 @@ impl Spec {
     }
 
     /// True if the packet is relayed.
-    pub fn relays(&self) -> bool {
+    pub(super) fn relays(&self) -> bool {
         let state = self.entry.map(|(_, session)| session.state);
         state == Some(State::Relay as u32)
     }
 
     /// Returns the five-tuple, which differs for each case. A known neighbour applies to all
     /// five-tuples with the same addresses.
-    pub fn key(&self, at: usize) -> FlowKey {
+    pub(super) fn key(&self, at: usize) -> FlowKey {
         let net = u8::from(self.taught);
         let port = 4000 + at as u16;
         FlowKey::new(([10, 0, net, 1], port).into(), ([10, 0, net, 2], 80).into())
     }
 
     /// Returns the frame.
-    pub fn frame(&self, key: &FlowKey) -> Vec<u8> {
+    pub(super) fn frame(&self, key: &FlowKey) -> Vec<u8> {
         match self.way {
             Way::Out => self.packet.leaves(key),
             _ => self.packet.comes(key),
@@ -141,7 +141,7 @@ fn two_paths(cut_out: Option<u32>) -> Session {
 }
 
 /// Returns all packets.
-pub fn all() -> Vec<Spec> {
+pub(super) fn all() -> Vec<Spec> {
     let mut all = ingress();
     all.extend(egress());
     all.extend(two());

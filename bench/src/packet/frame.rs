@@ -7,7 +7,7 @@ use dysco_common::FlowKey;
 use dysco_common::tcp::{ACK, SYN};
 
 /// Options of an ordinary packet.
-pub const TIMESTAMPS: &[u8] = &[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+pub(crate) const TIMESTAMPS: &[u8] = &[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
 const SACK: &[u8] = &[
     1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 1, 1, 5, 10, 0, 0, 1, 0, 0, 0, 2, 0,
 ];
@@ -22,7 +22,7 @@ const ADDRESSES: usize = 26;
 
 /// A packet without its session.
 #[derive(Clone, Copy)]
-pub struct Packet {
+pub(crate) struct Packet {
     /// Protocol in the IP header.
     pub protocol: u8,
     /// TTL of the packet.
@@ -40,7 +40,7 @@ pub struct Packet {
 }
 
 /// An ordinary packet.
-pub const USUAL: Packet = Packet {
+pub(crate) const USUAL: Packet = Packet {
     protocol: TCP,
     ttl: 64,
     flags: ACK,
@@ -51,25 +51,25 @@ pub const USUAL: Packet = Packet {
 };
 
 /// A full packet.
-pub const FULL: Packet = Packet {
+pub(super) const FULL: Packet = Packet {
     payload: 1400,
     ..USUAL
 };
 
 /// A packet with a SACK block for data after a hole.
-pub const WITH_SACK: Packet = Packet {
+pub(super) const WITH_SACK: Packet = Packet {
     options: SACK,
     ..USUAL
 };
 
 /// A packet of another protocol.
-pub const NOT_TCP: Packet = Packet {
+pub(super) const NOT_TCP: Packet = Packet {
     protocol: UDP,
     ..USUAL
 };
 
 /// A packet that opens a session.
-pub const OPENS: Packet = Packet {
+pub(super) const OPENS: Packet = Packet {
     flags: SYN,
     ack: 0,
     options: OFFER,
@@ -77,19 +77,19 @@ pub const OPENS: Packet = Packet {
 };
 
 /// The answer to the packet that opens a session.
-pub const ANSWERS: Packet = Packet {
+pub(super) const ANSWERS: Packet = Packet {
     flags: SYN | ACK,
     ..OPENS
 };
 
 impl Packet {
     /// Returns the frame from the remote end of an IPv4 five-tuple to the local end.
-    pub fn comes(&self, key: &FlowKey) -> Vec<u8> {
+    pub(crate) fn comes(&self, key: &FlowKey) -> Vec<u8> {
         self.frame(key.remote(), key.local())
     }
 
     /// Returns the frame from the local end to the remote end.
-    pub fn leaves(&self, key: &FlowKey) -> Vec<u8> {
+    pub(crate) fn leaves(&self, key: &FlowKey) -> Vec<u8> {
         self.frame(key.local(), key.remote())
     }
 
@@ -116,7 +116,7 @@ impl Packet {
 }
 
 /// Returns a frame from the remote end of an IPv4 five-tuple to the local end.
-pub fn frame_of(key: &FlowKey, options: &'static [u8], protocol: u8, payload: usize) -> Vec<u8> {
+pub(crate) fn frame_of(key: &FlowKey, options: &'static [u8], protocol: u8, payload: usize) -> Vec<u8> {
     let packet = Packet {
         protocol,
         options,
@@ -127,7 +127,7 @@ pub fn frame_of(key: &FlowKey, options: &'static [u8], protocol: u8, payload: us
 }
 
 /// Returns the source and the destination of an IPv4 frame without IP options.
-pub fn ends(frame: &[u8]) -> Result<(SocketAddr, SocketAddr)> {
+pub(super) fn ends(frame: &[u8]) -> Result<(SocketAddr, SocketAddr)> {
     let bytes: [u8; 12] = frame
         .get(ADDRESSES..ADDRESSES + 12)
         .and_then(|bytes| bytes.try_into().ok())

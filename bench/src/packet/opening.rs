@@ -18,7 +18,7 @@ use super::programs::{OK, PASS, Plain, Programs, REDIRECT, Way};
 
 /// Maximum number of slots of a session on a host: one for a session that opens here, one for a
 /// session that is opened to here, and two for a session that passes.
-pub const SLOTS: u32 = 4;
+pub(super) const SLOTS: u32 = 4;
 
 const KEY: Key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
 const KEY_ID: u64 = 0xfeed;
@@ -30,7 +30,7 @@ const MIDDLEBOX: [u8; 4] = [10, 2, 0, 5];
 const PORT: u16 = 8080;
 
 /// The steps, in order.
-pub const STEPS: [&str; 11] = [
+pub(super) const STEPS: [&str; 11] = [
     "once_empty",
     "once_tracked",
     "once_syn_out",
@@ -45,7 +45,7 @@ pub const STEPS: [&str; 11] = [
 ];
 
 /// Prepares the host that opens sessions along a chain, and the middlebox's host.
-pub fn prepare(opener: &mut Programs, middlebox: &mut Programs) -> Result<()> {
+pub(super) fn prepare(opener: &mut Programs, middlebox: &mut Programs) -> Result<()> {
     let hop = |from| Hop {
         key_id: KEY_ID,
         key: KEY,
@@ -74,7 +74,7 @@ pub fn prepare(opener: &mut Programs, middlebox: &mut Programs) -> Result<()> {
 }
 
 /// Opens sessions with one number, and records the time of each step.
-pub struct Opening<'a> {
+pub(super) struct Opening<'a> {
     pub opener: &'a Programs,
     /// Programs of the middlebox, and of sessions without a chain.
     pub host: &'a Programs,
@@ -85,7 +85,7 @@ pub struct Opening<'a> {
 
 impl Opening<'_> {
     /// Opens the sessions with this number.
-    pub fn open(&mut self, number: u16) -> Result<()> {
+    pub(super) fn open(&mut self, number: u16) -> Result<()> {
         let usual = USUAL.comes(self.tracked);
         let mut took = vec![idle::run(&usual, 1)?];
         self.step(&mut took, self.host, Way::In, &usual, PASS)?;

@@ -13,7 +13,7 @@ use dysco_common::{Addr, Counter, FlowRef, Path, Session, ShortKey};
 /// A value of a map.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub struct Plain<T>(pub T);
+pub(crate) struct Plain<T>(pub T);
 // SAFETY: the type consists of integers in `repr(C)`.
 unsafe impl Pod for Plain<ShortKey> {}
 // SAFETY: as above.
@@ -28,19 +28,19 @@ unsafe impl Pod for Plain<Hop> {}
 unsafe impl Pod for Plain<PolicyRule> {}
 
 /// TC verdict for a packet that later programs may see.
-pub const PASS: u32 = u32::MAX;
+pub(super) const PASS: u32 = u32::MAX;
 /// TC verdict for a packet that was changed and continues.
-pub const OK: u32 = 0;
+pub(super) const OK: u32 = 0;
 /// TC verdict for a packet that is dropped.
-pub const DROP: u32 = 2;
+pub(super) const DROP: u32 = 2;
 /// TC verdict for a packet that leaves by another path.
-pub const REDIRECT: u32 = 7;
+pub(crate) const REDIRECT: u32 = 7;
 /// XDP verdict for a frame that returns by its interface.
-pub const XDP_TX: u32 = 3;
+pub(super) const XDP_TX: u32 = 3;
 
 /// Program that a packet passes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub(crate) enum Way {
     /// A program that does nothing.
     Nothing,
     /// The TC program for packets that arrive.
@@ -55,12 +55,12 @@ pub enum Way {
 const HINTS: u32 = 1 << 16;
 
 /// The programs and their maps.
-pub struct Programs(Ebpf);
+pub(super) struct Programs(Ebpf);
 
 impl Programs {
     /// Loads the programs, with room for this number of sessions. With `xdp` the XDP program is
     /// loaded too, for which the TC programs find neighbours.
-    pub fn load(sessions: u32, xdp: bool) -> Result<Programs> {
+    pub(super) fn load(sessions: u32, xdp: bool) -> Result<Programs> {
         let mut ebpf = EbpfLoader::new()
             .map_max_entries("HINTS", HINTS.div_ceil(ShortKey::HINTS))
             .override_global("HINT_MASK", &(HINTS - 1), true)
@@ -81,7 +81,7 @@ impl Programs {
     }
 
     /// Runs a program `repeat` times on a frame. Returns its last verdict and the mean time.
-    pub fn run(&self, way: Way, frame: &[u8], repeat: u32) -> Result<(u32, Duration)> {
+    pub(super) fn run(&self, way: Way, frame: &[u8], repeat: u32) -> Result<(u32, Duration)> {
         let options = TestRunOptions {
             data_in: Some(frame),
             repeat,
@@ -93,7 +93,7 @@ impl Programs {
 
     /// Runs a program once on a frame with a mark. Returns the verdict, the time and the resulting
     /// frame.
-    pub fn pass(&self, way: Way, frame: &[u8], mark: u32) -> Result<(u32, Duration, Vec<u8>)> {
+    pub(super) fn pass(&self, way: Way, frame: &[u8], mark: u32) -> Result<(u32, Duration, Vec<u8>)> {
         // These are the first fields of `struct __sk_buff`.
         let mut context = [0_u32; 17];
         context[2] = mark;
@@ -126,7 +126,7 @@ impl Programs {
     }
 
     /// Enters a session, with the path by which its five-tuple leads to it.
-    pub fn enter(&mut self, slot: u32, session: &Session, path: Path) -> Result<()> {
+    pub(super) fn enter(&mut self, slot: u32, session: &Session, path: Path) -> Result<()> {
         let session = Session {
             short: session.key.short(),
             short_path: session.path.short(),
@@ -142,20 +142,20 @@ impl Programs {
     }
 
     /// Changes a session's entry.
-    pub fn put(&mut self, slot: u32, session: &Session) -> Result<()> {
+    pub(super) fn put(&mut self, slot: u32, session: &Session) -> Result<()> {
         let map = self.0.map_mut("SESSIONS").context("no session map")?;
         Ok(Array::<_, Plain<Session>>::try_from(map)?.set(slot, Plain(*session), 0)?)
     }
 
     /// Returns a session's entry.
-    pub fn session(&self, slot: u32) -> Result<Session> {
+    pub(super) fn session(&self, slot: u32) -> Result<Session> {
         let map = self.0.map("SESSIONS").context("no session map")?;
         let map = Array::<&MapData, Plain<Session>>::try_from(map)?;
         Ok(map.get(&slot, 0)?.0)
     }
 
     /// Inserts an element into one of the hash maps.
-    pub fn insert<K: Pod, V: Pod>(&mut self, map: &str, key: K, value: V) -> Result<()> {
+    pub(super) fn insert<K: Pod, V: Pod>(&mut self, map: &str, key: K, value: V) -> Result<()> {
         let found = self
             .0
             .map_mut(map)
@@ -165,7 +165,7 @@ impl Programs {
     }
 
     /// Sets the first element of one of the arrays.
-    pub fn set<V: Pod>(&mut self, map: &str, value: V) -> Result<()> {
+    pub(super) fn set<V: Pod>(&mut self, map: &str, value: V) -> Result<()> {
         let found = self
             .0
             .map_mut(map)
@@ -174,7 +174,7 @@ impl Programs {
     }
 
     /// Marks these slots as free.
-    pub fn free(&mut self, slots: impl Iterator<Item = u32>) -> Result<()> {
+    pub(super) fn free(&mut self, slots: impl Iterator<Item = u32>) -> Result<()> {
         let map = self.0.map_mut("FREE").context("no map of free slots")?;
         let mut free = Queue::<_, u32>::try_from(map)?;
         for slot in slots {
@@ -184,7 +184,7 @@ impl Programs {
     }
 
     /// Returns the value of a counter of the programs.
-    pub fn count(&self, counter: Counter) -> Result<u64> {
+    pub(super) fn count(&self, counter: Counter) -> Result<u64> {
         let map = self.0.map("COUNTERS").context("no counters")?;
         let map = PerCpuArray::<&MapData, u64>::try_from(map)?;
         Ok(map.get(&(counter as u32), 0)?.iter().sum())
