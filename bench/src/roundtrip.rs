@@ -60,7 +60,11 @@ impl End<'_> {
 ///
 /// # Errors
 /// If no answer arrives.
-pub(crate) fn measure(from: (&Host, IpAddr), to: (&Host, IpAddr), count: usize) -> Result<Vec<f64>> {
+pub(crate) fn measure(
+    from: (&Host, IpAddr),
+    to: (&Host, IpAddr),
+    count: usize,
+) -> Result<Vec<f64>> {
     let end = |(host, address)| End { host, address };
     let peer = to.1;
     let (listening, listens) = std::sync::mpsc::channel();

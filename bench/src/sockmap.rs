@@ -37,7 +37,12 @@ pub(crate) struct Relay {
 impl Relay {
     /// Listens at `at`, and relays to `to`. Each of the threads has its own table of open files and
     /// its own sockmap.
-    pub(crate) fn start(host: &Host, at: SocketAddr, to: SocketAddr, hands: usize) -> Result<Relay> {
+    pub(crate) fn start(
+        host: &Host,
+        at: SocketAddr,
+        to: SocketAddr,
+        hands: usize,
+    ) -> Result<Relay> {
         let mut relay = Relay {
             joined: Arc::default(),
             ended: Arc::default(),

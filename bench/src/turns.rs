@@ -74,7 +74,12 @@ impl<const K: usize> Turns<K> {
     }
 
     /// Gives the sessions of requests `count` turns each.
-    pub(crate) fn requests(&mut self, sessions: &[Ping; K], count: usize, time: Duration) -> Result<()> {
+    pub(crate) fn requests(
+        &mut self,
+        sessions: &[Ping; K],
+        count: usize,
+        time: Duration,
+    ) -> Result<()> {
         self.each(count, |kind| {
             let answers = sessions[kind].measure(time)?;
             Ok(Brought {

@@ -14,7 +14,13 @@ pub(crate) const PING: &str = "ping";
 /// Requests a file of nginx from a host for one second, with one outstanding request per session.
 /// Returns requests per second. Sessions are kept if `kept` is true; otherwise each request has its
 /// own session.
-pub(crate) fn ask(host: &Host, to: SocketAddr, what: &str, sessions: usize, kept: bool) -> Result<f64> {
+pub(crate) fn ask(
+    host: &Host,
+    to: SocketAddr,
+    what: &str,
+    sessions: usize,
+    kept: bool,
+) -> Result<f64> {
     let (url, count) = (format!("http://{to}/{what}"), sessions.to_string());
     let mut words = vec!["-t", "1", "-d", "1s", "-c", &count];
     if !kept {

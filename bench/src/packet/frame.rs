@@ -116,7 +116,12 @@ impl Packet {
 }
 
 /// Returns a frame from the remote end of an IPv4 five-tuple to the local end.
-pub(crate) fn frame_of(key: &FlowKey, options: &'static [u8], protocol: u8, payload: usize) -> Vec<u8> {
+pub(crate) fn frame_of(
+    key: &FlowKey,
+    options: &'static [u8],
+    protocol: u8,
+    payload: usize,
+) -> Vec<u8> {
     let packet = Packet {
         protocol,
         options,

@@ -93,7 +93,12 @@ impl Programs {
 
     /// Runs a program once on a frame with a mark. Returns the verdict, the time and the resulting
     /// frame.
-    pub(super) fn pass(&self, way: Way, frame: &[u8], mark: u32) -> Result<(u32, Duration, Vec<u8>)> {
+    pub(super) fn pass(
+        &self,
+        way: Way,
+        frame: &[u8],
+        mark: u32,
+    ) -> Result<(u32, Duration, Vec<u8>)> {
         // These are the first fields of `struct __sk_buff`.
         let mut context = [0_u32; 17];
         context[2] = mark;
