@@ -26,8 +26,11 @@ const REQUEST: usize = 56;
 /// Place of `struct inet_diag_sockid` in a request, and of the cookie.
 const ID: usize = HEAD + 8;
 pub(super) const COOKIE: usize = ID + 40;
-/// Length of `struct inet_diag_msg`, and the places of the user and the inode in it.
+/// Cookie of a request for any socket of a five-tuple (`INET_DIAG_NOCOOKIE`).
+pub(super) const ANY_COOKIE: u64 = u64::MAX;
+/// Length of `struct inet_diag_msg`, and the places of the cookie, the user and the inode in it.
 pub(super) const ANSWER: usize = 72;
+const ITS_COOKIE: usize = 44;
 const USER: usize = 64;
 const INODE: usize = 68;
 /// Bytes of one answer of the kernel (`NLMSG_GOODSIZE` at most, twice as much since Linux 4.9).
@@ -57,7 +60,11 @@ pub fn rows() -> io::Result<Vec<Row>> {
 pub fn destroy(key: &FlowKey) -> io::Result<()> {
     let socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.connect(&Kernel::new(0, 0))?;
-    socket.send(&of_one(key, SOCK_DESTROY, NLM_F_REQUEST_ACK), 0)?;
+    let found = one(&socket, key)?;
+    let [low, high] = [ITS_COOKIE, ITS_COOKIE + 4].map(|at| u64::from(word(&found, at)));
+    let cookie = high << 32 | low;
+    let request = of_one(key, cookie, SOCK_DESTROY, NLM_F_REQUEST_ACK);
+    socket.send(&request, 0)?;
     let done = read(&socket, &mut Vec::new());
     // The kernel acknowledges by an error of 0.
     match done {
@@ -73,7 +80,13 @@ pub fn destroy(key: &FlowKey) -> io::Result<()> {
 pub fn owner(key: &FlowKey) -> io::Result<u32> {
     let socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.connect(&Kernel::new(0, 0))?;
-    socket.send(&of_one(key, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST), 0)?;
+    Ok(word(&one(&socket, key)?, USER))
+}
+
+/// Asks for the socket of a five-tuple. Returns its `struct inet_diag_msg`.
+fn one(socket: &Socket, key: &FlowKey) -> io::Result<[u8; ANSWER]> {
+    let request = of_one(key, ANY_COOKIE, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST);
+    socket.send(&request, 0)?;
     let mut buffer = Vec::with_capacity(BUFFER);
     socket.recv(&mut buffer, 0)?;
     let Some((kind, _, body, _)) = split(&buffer) else {
@@ -85,13 +98,27 @@ pub fn owner(key: &FlowKey) -> io::Result<u32> {
             .map_or(0, |code| i32::from_ne_bytes(*code));
         return Err(io::Error::from_raw_os_error(-code));
     }
-    let user = body.get(USER..INODE).and_then(|user| user.first_chunk());
-    user.map(|user| u32::from_ne_bytes(*user))
-        .ok_or_else(|| io::ErrorKind::InvalidData.into())
+    let found = body.first_chunk().ok_or(io::ErrorKind::InvalidData)?;
+    match is_of(found, key) {
+        true => Ok(*found),
+        false => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
+/// Returns true if an answer is about the socket of this five-tuple. If there is none, the kernel
+/// answers with the socket that listens on the local port (`inet_diag_find_one_icsk`,
+/// net/ipv4/inet_diag.c).
+pub(super) fn is_of(answer: &[u8], key: &FlowKey) -> bool {
+    row(answer).is_some_and(|row| row.key == *key)
+}
+
+/// Returns a field of 32 bits of an answer, which is in host order.
+fn word(answer: &[u8; ANSWER], at: usize) -> u32 {
+    u32::from_ne_bytes([0, 1, 2, 3].map(|n| answer[at + n]))
 }
 
 /// Returns a request about one socket.
-pub(super) fn of_one(key: &FlowKey, kind: u16, flags: u16) -> Vec<u8> {
+pub(super) fn of_one(key: &FlowKey, cookie: u64, kind: u16, flags: u16) -> Vec<u8> {
     let (local, remote) = (key.local(), key.remote());
     let family = match local.ip() {
         IpAddr::V4(_) => libc::AF_INET,
@@ -110,8 +137,9 @@ pub(super) fn of_one(key: &FlowKey, kind: u16, flags: u16) -> Vec<u8> {
             IpAddr::V6(ip) => id[at..at + 16].copy_from_slice(&ip.octets()),
         }
     }
-    // INET_DIAG_NOCOOKIE: any socket of this name.
-    bytes[COOKIE..COOKIE + 8].fill(0xff);
+    // The lower half is first on any machine.
+    let halves = [cookie as u32, (cookie >> 32) as u32].map(u32::to_ne_bytes);
+    bytes[COOKIE..COOKIE + 8].copy_from_slice(halves.as_flattened());
     bytes
 }
 
@@ -179,7 +207,7 @@ fn row(body: &[u8]) -> Option<Row> {
     };
     let local = SocketAddr::new(ip(8)?, port(4));
     let remote = SocketAddr::new(ip(24)?, port(6));
-    let inode = u32::from_ne_bytes(*body[INODE..].first_chunk()?);
+    let inode = word(body, INODE);
     Some(Row {
         key: FlowKey::new(local, remote),
         state: body[1],
@@ -218,6 +246,30 @@ mod tests {
                 assert_eq!(end.read(&mut [0]).unwrap_err().kind(), kind, "{at}");
             }
             assert_eq!(destroy(&key).unwrap_err().kind(), io::ErrorKind::NotFound);
+        }
+    }
+
+    #[test]
+    fn a_closed_connection_is_not_taken_for_its_listener() {
+        for at in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
+            let Ok(listener) = TcpListener::bind(at) else {
+                continue;
+            };
+            let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (far, _) = listener.accept().unwrap();
+            let key = FlowKey::new(far.local_addr().unwrap(), far.peer_addr().unwrap());
+            assert_eq!(owner(&key).unwrap(), 0, "{at}");
+            // A reset leaves no socket behind.
+            socket2::SockRef::from(&near)
+                .set_linger(Some(std::time::Duration::ZERO))
+                .unwrap();
+            drop((near, far));
+            for found in [owner(&key).map(drop), destroy(&key)] {
+                let error = found.unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::NotFound, "{at}");
+            }
+            assert_eq!(crate::infos::acknowledged(&key).unwrap(), None, "{at}");
+            TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         }
     }
 

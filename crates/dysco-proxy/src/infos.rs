@@ -6,12 +6,10 @@ use dysco_common::FlowKey;
 use netlink_sys::{Socket, SocketAddr as Kernel, protocols::NETLINK_SOCK_DIAG};
 
 use super::diag::{
-    ANSWER, BUFFER, COOKIE, HEAD, NLM_F_REQUEST, SOCK_DIAG_BY_FAMILY, of_one, split,
+    ANSWER, ANY_COOKIE, BUFFER, HEAD, NLM_F_REQUEST, SOCK_DIAG_BY_FAMILY, is_of, of_one, split,
 };
 use super::sending::{Bytes, Sending};
 
-/// Cookie of a request that names a socket by its five-tuple alone (`INET_DIAG_NOCOOKIE`).
-const ANY_COOKIE: u64 = u64::MAX;
 /// Number of requests in one message. The answers to all of them fit into a receive buffer of the
 /// default size.
 const TOGETHER: usize = 32;
@@ -47,10 +45,11 @@ pub(crate) fn infos(sockets: &[(FlowKey, u64)]) -> io::Result<Vec<Option<Bytes>>
             socket.recv(&mut buffer, 0)?;
             let mut rest = &buffer[..];
             while let Some((kind, _, body, after)) = split(rest) {
-                let place = sequence(rest).and_then(|at| found.get_mut(first + at));
-                let place = place.ok_or(io::ErrorKind::InvalidData)?;
+                let of = sequence(rest).and_then(|at| some.get(at).zip(found.get_mut(first + at)));
+                let ((key, _), place) = of.ok_or(io::ErrorKind::InvalidData)?;
                 // Any other answer is the error that there is no such socket.
-                *place = (kind == SOCK_DIAG_BY_FAMILY).then(|| info(body)).flatten();
+                let is_its = kind == SOCK_DIAG_BY_FAMILY && is_of(body, key);
+                *place = is_its.then(|| info(body)).flatten();
                 left = left.saturating_sub(1);
                 rest = after;
             }
@@ -71,12 +70,9 @@ pub fn acknowledged(key: &FlowKey) -> io::Result<Option<u32>> {
 
 /// Returns the request for one socket.
 fn request((key, cookie): &(FlowKey, u64), sequence: usize) -> Vec<u8> {
-    let mut bytes = of_one(key, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST);
+    let mut bytes = of_one(key, *cookie, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST);
     bytes[SEQUENCE..SEQUENCE + 4].copy_from_slice(&(sequence as u32).to_ne_bytes());
     bytes[WANTED] = 1 << (INET_DIAG_INFO - 1);
-    // The lower half is first on any machine.
-    let halves = [*cookie as u32, (*cookie >> 32) as u32].map(u32::to_ne_bytes);
-    bytes[COOKIE..COOKIE + 8].copy_from_slice(halves.as_flattened());
     bytes
 }
 

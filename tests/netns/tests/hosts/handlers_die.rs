@@ -4,13 +4,13 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use dysco_netns::stream::{Plan, all_intact};
+use dysco_netns::stream::{Group, Plan, Server, all_intact};
 use dysco_netns::{Family, Role, wait};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::services::OneEnd;
+use crate::services::{OneEnd, PORT};
 
 /// Returns the process that runs the services of the listed sessions.
 fn handler(here: &OneEnd) -> Result<Pid> {
@@ -108,11 +108,20 @@ fn a_handler_that_dies_takes_its_sessions_alone() -> Result<()> {
     here.finish()
 }
 
-/// The reset of the dead handler does not reach the server, which goes on to send.
-#[test]
-fn an_end_that_misses_the_reset_gets_another_one() -> Result<()> {
-    let here = OneEnd::new("svcmissed", Family::V4)?;
-    let group = here.open(1, &Plan::gentle())?;
+/// Drops the reset of a dead handler on its way to the server's host, whose end goes on to send. If
+/// `accepted`, the handler's host has accepted the session, on a port that still has a listener.
+fn misses_the_reset(name: &str, accepted: bool) -> Result<()> {
+    let here = OneEnd::new(name, Family::V4)?;
+    let local = Role::Client.at(Family::V4, PORT);
+    let listener = Server::start(&here.lab.client, local)?;
+    let group = if accepted {
+        let group = Group::open(&here.lab.server, &listener, local, 1, &Plan::gentle())?;
+        group.run();
+        group.wait_progress(100_000)?;
+        group
+    } else {
+        here.open(1, &Plan::gentle())?
+    };
     here.change(&["put", "+latency=delay=300ms"], "put", 1)?;
     let handler = handler(&here)?;
     let server = Role::Server.at(Family::V4, 0).ip();
@@ -135,4 +144,14 @@ fn an_end_that_misses_the_reset_gets_another_one() -> Result<()> {
         ensure!(end.error.is_some() && end.wrong_at.is_none(), "{outcome:?}");
     }
     here.finish()
+}
+
+#[test]
+fn an_end_that_misses_the_reset_gets_another_one() -> Result<()> {
+    misses_the_reset("svcmissed", false)
+}
+
+#[test]
+fn an_end_that_misses_the_reset_of_an_accepted_session_gets_another_one() -> Result<()> {
+    misses_the_reset("svcmissacc", true)
 }

@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-const PORT: u16 = 9000;
+pub(crate) const PORT: u16 = 9000;
 
 /// Configuration of a host with a policy of its own.
 const OWN_POLICY: &str = "[chain]\npolicy = \"/run/policy.toml\"\n";
