@@ -27,6 +27,7 @@ fn sessions_outlive_a_handler_that_has_no_bytes_in_hand() -> Result<()> {
     let plan = Plan {
         rate: Some(2_000),
         write: 500,
+        after_close: 2_000,
         ..Plan::default()
     };
     let group = here.begin(COUNT, &plan)?;

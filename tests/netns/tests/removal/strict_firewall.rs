@@ -81,6 +81,7 @@ fn sessions_that_are_mostly_silent() -> Result<()> {
     let plan = Plan {
         rate: Some(2048),
         write: 1024,
+        after_close: 4096,
         ..Plan::default()
     };
     leave(w, 20, &plan, 2048)
