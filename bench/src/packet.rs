@@ -329,3 +329,15 @@ impl Run {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_case_of_the_programs_runs() {
+        let measured = measure(1).unwrap();
+        assert_eq!(measured.len(), cases::all().len() + STEPS.len());
+        assert!(measured.iter().all(|case| case.ns > 0.0));
+    }
+}

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use dysco_common::chain::{Chain, Hop};
+use dysco_common::chain::{Chain, Hop, Shared};
 use dysco_common::policy::{Families, InForce, PolicyRule};
 use dysco_common::siphash::Key;
 use dysco_common::{Addr, FlowKey};
@@ -68,7 +68,11 @@ pub(super) fn prepare(opener: &mut Programs, middlebox: &mut Programs) -> Result
     let first = 0;
     opener.set("IN_FORCE", InForce { generation, first }.word())?;
     opener.insert("HOPS", Plain(Addr::v4(MIDDLEBOX)), Plain(hop(OPENER)))?;
-    middlebox.insert("KEYS", KEY_ID, KEY)?;
+    let shared = Shared {
+        key: KEY,
+        ..Shared::default()
+    };
+    middlebox.insert("KEYS", KEY_ID, Plain(shared))?;
     middlebox.insert("OWN", Plain(Addr::v4(MIDDLEBOX)), 1_u8)?;
     middlebox.insert("HOPS", Plain(Addr::v4(SERVER)), Plain(hop(MIDDLEBOX)))
 }

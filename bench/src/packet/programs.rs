@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use aya::maps::{Array, HashMap, MapData, PerCpuArray, Queue};
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader, Pod};
-use dysco_common::chain::Hop;
+use dysco_common::chain::{Hop, Shared};
 use dysco_common::policy::PolicyRule;
 use dysco_common::{Addr, Counter, FlowRef, Path, Session, ShortKey};
 
@@ -24,6 +24,8 @@ unsafe impl Pod for Plain<Session> {}
 unsafe impl Pod for Plain<Addr> {}
 // SAFETY: as above.
 unsafe impl Pod for Plain<Hop> {}
+// SAFETY: as above.
+unsafe impl Pod for Plain<Shared> {}
 // SAFETY: as above.
 unsafe impl Pod for Plain<PolicyRule> {}
 

@@ -27,6 +27,7 @@
 
 mod from_end;
 mod from_socket;
+mod heard;
 #[cfg(test)]
 mod tests;
 mod window;

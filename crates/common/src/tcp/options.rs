@@ -139,13 +139,37 @@ impl Header {
         walk(|| self.rewrite_step(e))
     }
 
-    /// Rewrites the fixed fields, and begins a walk of [`Header::rewrite_step`].
+    /// Rewrites the fixed fields, and begins a walk of [`Header::rewrite_step`]. A step in the kernel
+    /// is a call. The options with which Linux and others begin therefore need none.
     #[inline(always)]
     pub fn begin_rewrite(&mut self, e: &Edit) {
         self.edit_fixed(e);
         self.remember(AT, MIN_HEADER);
         self.remember(SACK_WORDS, 0);
         self.remember(NOPS, 0);
+        if self.starts_with_timestamps() {
+            self.begin_at::<22>(KIND_TIMESTAMPS, 10, e);
+            if e.strip & edit::TIMESTAMPS == 0 && self.sack_follows() {
+                self.begin_at::<34>(KIND_SACK, self.0[35] as usize, e);
+            }
+        }
+    }
+
+    /// Begins with the option at a fixed offset.
+    #[inline(always)]
+    fn begin_at<const OFFSET: usize>(&mut self, kind: u8, len: usize, e: &Edit) {
+        self.remember(AT, OFFSET);
+        self.rewrite_option(OFFSET, kind, len, e);
+    }
+
+    /// Returns true if `NOP, NOP`, SACK blocks and no further option follow the first timestamps.
+    #[inline(always)]
+    fn sack_follows(&self) -> bool {
+        let len = self.0[35] as usize;
+        let blocks = len == 10 || len == 18 || len == 26;
+        let is_last = self.data_offset() == 34 + len;
+        let [a, b, kind] = [self.0[32], self.0[33], self.0[34]];
+        is_last && blocks && a == KIND_NOP && b == KIND_NOP && kind == KIND_SACK
     }
 
     /// Rewrites the next option, or the next edge of a SACK block, or the next byte of an option

@@ -25,7 +25,13 @@ fn opt() -> impl Strategy<Value = Opt> {
 /// Returns option bytes of a whole number of words: mostly well-formed lists, in any order and
 /// therefore at any offset, cut where the header ends; sometimes noise.
 fn options() -> impl Strategy<Value = Vec<u8>> {
-    let list = (vec(opt(), 0..8), 0u8..2).prop_map(|(list, pad)| {
+    // As Linux orders them.
+    let usual = (any::<(u32, u32)>(), opt(), vec(opt(), 0..3)).prop_map(|((a, b), third, rest)| {
+        let begin = vec![Opt::Nop, Opt::Nop, Opt::Timestamps(a, b)];
+        [begin, vec![Opt::Nop, Opt::Nop, third], rest].concat()
+    });
+    let lists = prop_oneof![2 => vec(opt(), 0..8), 1 => usual];
+    let list = (lists, 0u8..2).prop_map(|(list, pad)| {
         let mut b = serialize(&list);
         while !b.len().is_multiple_of(4) {
             b.push(1 - pad);
