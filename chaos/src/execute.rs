@@ -24,8 +24,8 @@ use crate::{boxes, proxies};
 const REST: Duration = Duration::from_secs(15);
 /// Time without any arrival after which closing ends are never over.
 const CLOSE: Duration = Duration::from_secs(8);
-/// Time limit of each while bytes arrive: a session that takes longer is taken for one that hangs.
-/// One with a tiny window on a long path takes a minute for what its proxy holds.
+/// Time limit of both phases while bytes arrive. A session that takes longer counts as hanging. A
+/// session with a tiny window on a long path needs a minute for the bytes that its proxy holds.
 const SLOW: Duration = Duration::from_secs(120);
 /// Interval between checks for the next action.
 const TICK: Duration = Duration::from_millis(5);

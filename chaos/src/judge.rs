@@ -195,8 +195,8 @@ fn killed_in(plan: &SessionPlan, run: &Run, local: Option<SocketAddr>) -> Option
     (!local.is_some_and(|local| has_left(run, local, hit.at_ms, whole))).then_some(hit.at_ms)
 }
 
-/// True if a command took the proxy out of a session before this time. If `whole`, only a session
-/// counts that goes from end to end: the kernel of the proxy's host relays the others.
+/// True if a command took the proxy out of a session before this time. With `whole`, only removals
+/// in mode `bypass` count: in the other modes, the kernel of the proxy's host relays the session.
 fn has_left(run: &Run, local: SocketAddr, at_ms: u64, whole: bool) -> bool {
     let mut before = run.operations.iter().filter(|o| o.ended_ms < at_ms);
     before.any(|o| {
@@ -208,8 +208,8 @@ fn has_left(run: &Run, local: SocketAddr, at_ms: u64, whole: bool) -> bool {
     })
 }
 
-/// Times at which processes were killed that may have run services of a session. A session ends whose
-/// bytes they had.
+/// Times of kills of processes that may have run services of a session. The session ends if such a
+/// process had bytes of it.
 fn handler_deaths(plan: &SessionPlan, run: &Run) -> impl Iterator<Item = u64> {
     let hosts = [Some(plan.client), plan.proxy, Some(plan.server)];
     let has_services = move |at: u64| {
@@ -227,8 +227,8 @@ fn handler_deaths(plan: &SessionPlan, run: &Run) -> impl Iterator<Item = u64> {
     })
 }
 
-/// True if a trouble may follow from the death of a process that ran services. Both ends of a
-/// connection are reset, and a proxy between two connections may end the other one as it likes.
+/// True if a trouble may be a consequence of the death of a process that ran services. Both ends of
+/// a connection are reset, and a proxy may end its other connection in any way.
 fn may_follow(
     trouble: &Trouble,
     plan: &SessionPlan,
@@ -302,7 +302,7 @@ fn of_session(
     findings
 }
 
-/// Returns a finding if a session has not moved since its change was called a success.
+/// Returns a finding if a session has not moved since a command reported its change as successful.
 fn false_removed(
     plan: &Plan,
     session: &SessionPlan,
@@ -372,7 +372,7 @@ fn said(trouble: &Trouble) -> String {
     }
 }
 
-/// Statements of a command that are false.
+/// False statements of a command.
 fn of_operation(plan: &Plan, operation: &OperationRun, run: &Run) -> Vec<Finding> {
     let mut findings = Vec::new();
     let asked = format!(

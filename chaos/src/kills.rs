@@ -82,7 +82,7 @@ fn kill_handlers(daemons: &Daemons, host: &Host) -> Result<bool> {
     let pids: BTreeSet<i64> = sessions.filter_map(|s| s["handler"].as_i64()).collect();
     for pid in &pids {
         let pid = Pid::from_raw(i32::try_from(*pid)?);
-        // It may have ended since.
+        // The process may have ended meanwhile.
         let _ = kill(pid, Signal::SIGKILL);
     }
     Ok(!pids.is_empty())

@@ -1,5 +1,5 @@
-//! Finds faults: random networks, proxies, sessions, operators and kills, with every byte
-//! checked, against the same without Dysco.
+//! Finds faults: runs random networks, proxies, sessions, operators and kills, checks every byte,
+//! and compares with the same run without Dysco.
 
 mod boxes;
 mod daemons;
@@ -44,11 +44,11 @@ enum Part {
     Run {
         /// The plan
         input: PathBuf,
-        /// What became of it
+        /// File for the result
         output: PathBuf,
-        /// For logs
+        /// Folder for logs
         dir: PathBuf,
-        /// How long entries of ended sessions may take to go, in seconds
+        /// Number of seconds for which entries of ended sessions may remain
         patience: u64,
     },
     /// Relay connections, as a proxy does

@@ -13,14 +13,14 @@ use nix::unistd::pipe2;
 /// Bits that are inverted in a rewritten byte.
 pub(crate) const TURNED: u8 = 0x5a;
 
-/// What a relay does.
+/// Arguments of a relay.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Relay {
-    /// Where it listens
+    /// Address on which the relay listens
     listen: SocketAddr,
-    /// Where it connects to
+    /// Address to which the relay connects
     to: SocketAddr,
-    /// Fill a buffer of so many bytes before it is written
+    /// Size in bytes of the buffer, which is filled before it is written
     #[arg(long, default_value_t = 65_536)]
     buffer: usize,
     /// Splice up to this byte of each direction, and rewrite from there on

@@ -23,41 +23,42 @@ const TRIES: usize = 60;
 /// Number of runs after which a smaller plan counts as free of a fault that occurs by chance.
 const CHANCES: usize = 3;
 
-/// What to run.
+/// Options of the runs.
 #[derive(Debug, Args)]
 pub(crate) struct Seeds {
-    /// Begin no seed after so many seconds
+    /// Number of seconds after which no further run begins
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// The first seed; the next ones follow
+    /// First seed; the next ones follow
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Run so many seeds at most
+    /// Maximum number of runs
     #[arg(long, value_name = "COUNT")]
     seeds: Option<u64>,
-    /// Run so many at the same time
+    /// Number of runs at the same time
     #[arg(long, default_value_t = 1)]
     jobs: usize,
     /// Run this plan instead of seeds
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
-    /// Run without Dysco, to see what the network does by itself
+    /// Run without Dysco, to see the faults of the network itself
     #[arg(long)]
     control: bool,
-    /// Make a plan that fails as small as it gets
+    /// Reduce a failing plan to a small one that still fails
     #[arg(long)]
     shrink: bool,
-    /// Time that entries and ports of ended sessions have to go; with 95 or more, what is
-    /// kept for late packets has to be gone as well
+    /// Time after which no entry or port of an ended session may remain; from 125 on, no entry for
+    /// late packets either
     #[arg(long, value_name = "SECONDS", default_value_t = 6)]
     patience: u64,
-    /// Print what each command reported of sessions
+    /// Print the report of each command about sessions
     #[arg(long)]
     reports: bool,
-    /// Print the plans, and run nothing
+    /// Print the plans and run nothing
     #[arg(long)]
     show: bool,
-    /// Keep plans and logs of what was found here, instead of a temporary folder
+    /// Folder for the plans and logs of failed runs [default: dysco-chaos-found in the folder for
+    /// temporary files]
     #[arg(long, value_name = "FOLDER")]
     keep: Option<PathBuf>,
     /// Print one JSON object at the end

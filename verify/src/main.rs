@@ -14,13 +14,13 @@ use serde::Serialize;
 struct Arguments {
     /// Only these configurations and seeded bugs
     names: Vec<String>,
-    /// Give each configuration so many seconds; what is not explored whole is named
+    /// Maximum number of seconds for each configuration; incomplete explorations are listed
     #[arg(long, value_name = "SECONDS")]
     within: Option<u64>,
-    /// Print one JSON object at the end instead
+    /// Print only one JSON object, at the end
     #[arg(long)]
     json: bool,
-    /// Name the configurations, and explore nothing
+    /// List the configurations and explore nothing
     #[arg(long)]
     list: bool,
 }

@@ -15,8 +15,8 @@ mod egress;
 mod ingress;
 pub(crate) mod relay;
 
-/// A segment in flight, and its real payload: the units of the stream from `first` on, whatever its
-/// numbers claim.
+/// A segment in flight, and its real payload: the units of the stream from `first` on, even if its
+/// numbers claim otherwise.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
     /// Header of the segment.
@@ -114,7 +114,7 @@ impl Entry {
         self.s.life.reset |= life::SEEN | life::BY_MIDDLEBOX;
     }
 
-    /// True if the proxy has ended the session, whatever the cutoffs say.
+    /// True if the proxy has ended the session, regardless of the cutoffs.
     pub fn is_broken(&self, at: Anchor) -> bool {
         two_paths::is_broken(&self.s) || two_paths::closed_before(at, &self.s)
     }

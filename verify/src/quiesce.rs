@@ -229,7 +229,7 @@ fn dead(config: &Configuration, world: &World) -> Option<Fate> {
     reported.then_some(Fate::FalselyRemoved)
 }
 
-/// True if both ends have received everything that there ever was for them.
+/// True if both ends have received everything that was ever sent to them.
 fn finished(config: &Configuration, world: &World) -> bool {
     let all = config.whole();
     let [client, server] = world.ends();

@@ -49,11 +49,11 @@ pub enum Seed {
     ProxysEndUnnoticed,
     /// Packets on a new path are delivered before the path has opened.
     HearsUnopened,
-    /// A new path is taken whatever it does to numbers.
+    /// A new path is taken even if it alters numbers.
     ComparesNothing,
 }
 
-/// True if a host continues to hear its new path, whatever it reports.
+/// True if a host continues to receive on its new path although it reports the opposite.
 pub(crate) fn hears_on(seed: Option<Seed>, place: usize) -> bool {
     seed == Some(Seed::HearsOn) && place == 2
 }

@@ -11,12 +11,13 @@ use crate::{build, setup, shell};
 /// Measure every published figure again.
 #[derive(Args)]
 pub(crate) struct Bench {
-    /// For the benchmark: names, --quick, --list, --json; or compare BEFORE AFTER, readme RUN
+    /// Arguments of the benchmark: names, --quick, --list, --json; or compare BEFORE AFTER; or
+    /// readme RUN
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
 
-/// Returns true if the arguments name what to measure. The value of an option is no name.
+/// Returns true if the arguments name a measurement. The value of an option is no name.
 fn is_named(arguments: &[String]) -> bool {
     let before = std::iter::once("").chain(arguments.iter().map(String::as_str));
     let mut pairs = before.zip(arguments);

@@ -76,7 +76,7 @@ pub(crate) fn programs_with_sbom() -> Result<PathBuf> {
     )
 }
 
-/// How the programs of a demo are built.
+/// Build options of the programs of a demo.
 #[derive(Args)]
 pub(crate) struct Demonstrated {
     /// Optimise fully: the build takes several times as long, and changes are faster

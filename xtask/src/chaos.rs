@@ -11,8 +11,8 @@ use crate::{build, setup, shell};
 /// Look for faults in random networks, under random changes and kills.
 #[derive(Args)]
 pub(crate) struct Chaos {
-    /// For the machine: --seconds N, --seed S, --seeds COUNT, --jobs N, --plan FILE, --control,
-    /// --shrink, --patience SECONDS, --show, --keep FOLDER, --json
+    /// Arguments of the runs: --seconds N, --seed S, --seeds COUNT, --jobs N, --plan FILE,
+    /// --control, --shrink, --patience SECONDS, --reports, --show, --keep FOLDER, --json
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

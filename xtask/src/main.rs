@@ -1,4 +1,4 @@
-//! `cargo xtask`: all that is done with this repository.
+//! `cargo xtask`: the commands of this repository.
 
 mod bench;
 mod build;
@@ -15,7 +15,7 @@ mod verify;
 use anyhow::Result;
 use clap::Parser;
 
-/// What is done with this repository. Each command installs what it misses.
+/// Commands of this repository. Each command installs the programs that it needs.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Command {

@@ -1,6 +1,6 @@
 //! `cargo xtask setup`: installs the programs that a fresh Debian lacks. It lists them, and asks
-//! the package manager once. It takes milliseconds if nothing is missing. Each command installs by
-//! itself what it needs, and no more.
+//! the package manager once. It takes milliseconds if nothing is missing. Each command installs
+//! only the programs that it needs.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -54,7 +54,7 @@ pub(crate) enum Need {
     Links,
     /// To make packages.
     Packages,
-    /// To build what is in packages that others install.
+    /// To build the programs of packages for other machines.
     ReleasePackages,
     /// To install packages in a Debian of their own, and to check them.
     PackageChecks,

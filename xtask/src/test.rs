@@ -12,22 +12,22 @@ use crate::{build, setup, shell};
 #[derive(Args)]
 #[command(group = ArgGroup::new("guests").multiple(true).args(["kernel", "arm64"]))]
 pub(crate) struct Test {
-    /// Test what runs on a host on this kernel of Debian's instead, under qemu: the series of a
-    /// release, such as 6.1, or newest, or all; again for more
+    /// Test the programs of a host on this kernel of Debian instead, under qemu: a series, such as
+    /// 6.1, or newest, or all. May be repeated
     #[arg(long, value_name = "VERSION")]
     kernel: Vec<String>,
-    /// Test on kernels for arm64 instead: everything is built for it as well, and emulated; on 6.1
-    /// unless --kernel names another
+    /// Test on kernels for arm64 instead: programs are built for it, and emulated. The kernel is
+    /// 6.1 unless --kernel names another
     #[arg(long)]
     arm64: bool,
     /// Also remove the proxy over each kind of link: vlan, bond, macvlan, ipvlan, vxlan, gre,
     /// wireguard
     #[arg(long, requires = "guests")]
     links: bool,
-    /// Print one JSON object a kernel
+    /// Print one JSON object per kernel
     #[arg(long, requires = "guests")]
     json: bool,
-    /// For cargo nextest run: a filter, or options after --
+    /// Arguments of cargo nextest run: a filter, or options after --
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

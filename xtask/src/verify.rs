@@ -11,7 +11,7 @@ use crate::{build, setup, shell};
 /// Explore the session protocol with a model checker.
 #[derive(Args)]
 pub(crate) struct Verify {
-    /// For the check: names of configurations, --within SECONDS, --list, --json
+    /// Arguments of the check: names of configurations, --within SECONDS, --list, --json
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

@@ -243,7 +243,7 @@ fn a_session_may_end_with_its_services_but_not_cleanly() {
         at_ms: 1_000,
         hit: true,
     });
-    // It had no services.
+    // The session had no services.
     assert_eq!(kinds(&reset, &controls), [Kind::Lost, Kind::Lost]);
     let mut put = removal(900, "put", vec![]);
     (put.operation.host, put.began_ms) = (1, 800);
@@ -255,7 +255,7 @@ fn a_session_may_end_with_its_services_but_not_cleanly() {
     let [client, _] = &mut reset.sessions[0].ends;
     (client.eof, client.error) = (true, None);
     reset.sessions[0].ends[1].sent = 9;
-    // Its proxy has made a clean end of the reset.
+    // The proxy has turned the reset into a clean end.
     assert!(kinds(&reset, &controls).is_empty());
     reset.operations.push(removal(900, "removed", vec![]));
     assert!(kinds(&reset, &controls).contains(&Kind::Lost));

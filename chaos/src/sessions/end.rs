@@ -47,8 +47,8 @@ pub(super) async fn run(mut stream: TcpStream, session: &Session, side: Side) {
     let sent = async {
         let sent = send(&mut write, session, side).await;
         if let Err(error) = &sent {
-            // The kernel says it once, and an end of the stream to the reader. It would say EPIPE if
-            // a FIN had come first (tcp_reset, net/ipv4/tcp_input.c).
+            // The kernel reports the reset once. The reader then gets the end of the stream. After
+            // a FIN, the error would be EPIPE (tcp_reset, net/ipv4/tcp_input.c).
             if error.kind() == io::ErrorKind::ConnectionReset {
                 lock(&session.end(side).seen).error = Some(error.to_string());
             }

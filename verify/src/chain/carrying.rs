@@ -7,7 +7,7 @@ use super::configuration::{
     Ask, BOTH_SIDES, Configuration, DELETE, Faults, INSERT, NONE, REPLACE, Seen,
 };
 
-/// Resets answer whatever is sent on new paths.
+/// Resets answer all packets on new paths.
 pub(super) const REJECTED: Configuration = Configuration {
     nature: Nature::Rejects,
     bytes: [1, 1],

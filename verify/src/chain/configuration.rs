@@ -39,7 +39,7 @@ pub struct Faults {
 /// A request of an operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// This chain, whatever chain the session has.
+    /// This chain, regardless of the session's chain at that time.
     Become(&'static [usize]),
     /// The session's chain without this host.
     Without(usize),

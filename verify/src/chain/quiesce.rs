@@ -169,7 +169,7 @@ fn wins_are_missing(world: &World, config: &Configuration) -> bool {
     won < wanted
 }
 
-/// Checks that the next request succeeds, whatever was requested before and however that ended.
+/// Checks that the next request succeeds after any earlier requests and outcomes.
 fn once_more(world: &World, config: &Configuration) -> Fate {
     if !world.once_more {
         // The devices on new paths no longer interfere.

@@ -41,7 +41,7 @@ pub enum Seed {
     DeltaUnmoved,
     /// Packets on a path are delivered before the path has opened.
     HearsUnopened,
-    /// A path is taken whatever it does to numbers.
+    /// A path is taken even if it alters numbers.
     ComparesNothing,
     /// The FIN that arrives by the direct path of a session that takes another is not recorded.
     LateEndMissed,
@@ -59,8 +59,8 @@ pub(crate) fn hurries_state(seed: Option<Seed>) -> bool {
     seed == Some(Seed::StateEarly)
 }
 
-/// True if the host at a place reports no delta, whatever its middlebox has changed: the one that
-/// remains in the configurations with this seed.
+/// True if the host at a place hides the delta of its middlebox. This host remains in the chain in
+/// the configurations with this seed.
 pub(crate) fn hides_delta(seed: Option<Seed>, place: usize) -> bool {
     seed == Some(Seed::DeltaHidden) && place == 2
 }

@@ -41,7 +41,7 @@ fn of_anchors() -> Vec<Configuration> {
         },
         Configuration {
             name: "chain-lost-cancel",
-            about: "a cancel is said once, and nobody asks",
+            about: "a cancel is sent once, and no host asks",
             faults: faults!(losses: 1, late: 1),
             seed: Some(Seed::CancelOnce),
             ..REPLACE
@@ -65,12 +65,12 @@ fn of_anchors() -> Vec<Configuration> {
     ]
 }
 
-/// Bugs in what is said about deltas.
+/// Bugs in the reports about deltas.
 fn of_deltas() -> Vec<Configuration> {
     vec![
         Configuration {
             name: "chain-delta-unasked",
-            about: "nobody asks those that leave by how much they have changed the stream",
+            about: "no host asks those that leave by how much they have changed the stream",
             deltas: true,
             seed: Some(Seed::DeltaUnasked),
             ..REPLACE
@@ -95,7 +95,7 @@ fn of_deltas() -> Vec<Configuration> {
     ]
 }
 
-/// Bugs in what hosts that leave or enter have.
+/// Bugs in the state and the paths of hosts that leave or enter.
 fn of_what_leaves() -> Vec<Configuration> {
     vec![
         Configuration {
@@ -175,7 +175,7 @@ fn of_packets() -> Vec<Configuration> {
         },
         Configuration {
             name: "chain-compares-nothing",
-            about: "a new path is taken whatever it does to numbers",
+            about: "a new path is taken even if it alters numbers",
             seed: Some(Seed::ComparesNothing),
             ..RENUMBERED
         },

@@ -29,7 +29,7 @@ pub enum Broken {
     Void,
     /// Two changes hold the session, or the same part of its chain, at the same time.
     Overlap,
-    /// A request was refused that nothing stood in the way of.
+    /// A request was refused although nothing prevented it.
     Refused,
     /// A path does not compensate for the deltas of the hosts that leave, or compensates for more,
     /// or is opened although a host that remains has a delta.

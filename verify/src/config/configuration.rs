@@ -28,7 +28,7 @@ pub struct Faults {
     pub deaths: u8,
     /// Daemons that are held up between two of their steps while packets pass.
     pub delays: u8,
-    /// Processes of proxies that die, whatever data they hold.
+    /// Processes of proxies that die, with or without data.
     pub proxies: u8,
 }
 

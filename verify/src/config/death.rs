@@ -1,4 +1,4 @@
-//! Proxies that die at any moment of a change, whatever data they hold.
+//! Proxies that die at any moment of a change, with or without data.
 
 use super::configuration::{AT_PROXY, BASIC, Configuration, Faults, NONE, Seen};
 use crate::faults::faults;
@@ -66,7 +66,7 @@ fn removed() -> Vec<Configuration> {
     ]
 }
 
-/// It dies while its own host is both anchors.
+/// The proxy's process dies while its own host is both anchors.
 fn alone() -> Vec<Configuration> {
     vec![
         Configuration {

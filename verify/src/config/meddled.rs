@@ -56,7 +56,7 @@ pub(super) fn seeded() -> Vec<Configuration> {
         },
         Configuration {
             name: "compares-nothing",
-            about: "a new path is taken whatever it does to numbers",
+            about: "a new path is taken even if it alters numbers",
             seed: Some(Seed::ComparesNothing),
             ..RENUMBERED
         },

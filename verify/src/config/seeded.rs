@@ -23,14 +23,14 @@ fn of_messages() -> Vec<Configuration> {
     vec![
         Configuration {
             name: "last-ack",
-            about: "the last control message is said once",
+            about: "the last control message is sent once",
             faults: faults!(losses: 1),
             seed: Some(Seed::LastAckOnce),
             ..BASIC
         },
         Configuration {
             name: "lost-cancel",
-            about: "a cancel is said once, and nobody asks",
+            about: "a cancel is sent once, and no host asks",
             faults: faults!(losses: 1, refusals: 1),
             seed: Some(Seed::CancelOnce),
             bytes: [0, 0],

@@ -19,7 +19,7 @@ pub(crate) fn have_drained(seed: Option<Seed>, drained: impl IntoIterator<Item =
     }
 }
 
-/// Applies the proxy's acknowledgement, whatever it is. `delivered` is the packet for the end.
+/// Applies the proxy's acknowledgement without a check. `delivered` is the packet for the end.
 pub(crate) fn believes(seed: Option<Seed>, entry: &Entry, said: &Packet, delivered: &mut Packet) {
     if seed == Some(Seed::ProxyBelieved) && entry.state() == State::RelayTwoPaths {
         delivered.seg.ack = dysco_common::seq::max(delivered.seg.ack, said.seg.ack);

@@ -10,15 +10,15 @@ use super::world::World;
 /// One step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// An operator of a host asks to put services in.
+    /// An operator of a host requests to put services in.
     Put(usize),
-    /// An operator of a host asks to take them out, or they leave by themselves.
+    /// An operator of a host requests to take the services out, or they leave by themselves.
     Take(usize),
-    /// A socket says something.
+    /// A socket sends a segment.
     Say {
         /// The socket.
         place: Place,
-        /// Its text.
+        /// Kind of the segment.
         what: Say,
         /// Fault of the network.
         twist: Option<Twist>,
@@ -39,15 +39,15 @@ pub enum Action {
     },
     /// A message is lost.
     Lose(usize),
-    /// A daemon looks at its record.
+    /// A daemon examines its record.
     Settle(usize),
     /// A daemon sets the cutoffs of directions in which no packet comes.
     Still(usize),
-    /// A daemon repeats what was not answered.
+    /// A daemon repeats unanswered messages.
     Repeat(usize),
-    /// A daemon waits no longer.
+    /// A daemon ends its wait for the other host.
     GiveUp(usize),
-    /// A connection between handlers comes to the daemon of a host.
+    /// A connection between handlers arrives at the daemon of a host.
     Came(usize, u8),
     /// A handler notices that the other one has closed the connection.
     CutOff(usize),
@@ -55,7 +55,7 @@ pub enum Action {
     HandlerDies(usize),
     /// A daemon dies.
     Crash(usize),
-    /// A daemon starts anew.
+    /// A daemon starts again.
     Start(usize),
 }
 
@@ -71,7 +71,7 @@ impl World {
         all
     }
 
-    /// Adds the steps by which connections come to daemons.
+    /// Adds the steps by which connections arrive at daemons.
     pub(crate) fn tunnels_come(&self, actions: &mut Vec<Action>) {
         for (tunnel, sides) in self.tunnels.iter().enumerate() {
             for (host, side) in sides.iter().enumerate() {
@@ -129,7 +129,7 @@ impl World {
         }
     }
 
-    /// A daemon looks at its record, and sets missing cutoffs with `still`.
+    /// Makes a daemon examine its record. With `still`, the daemon also sets missing cutoffs.
     fn settles(&mut self, config: &Configuration, host: usize, still: bool) -> bool {
         let changes = matches!(
             self.hosts[host].daemon.stage,
@@ -157,7 +157,7 @@ impl World {
         true
     }
 
-    /// The daemon of a host dies.
+    /// Ends the daemon of a host.
     fn crashes(&mut self, host: usize) -> bool {
         if self.hosts[host].daemon.dead {
             return false;

@@ -26,8 +26,8 @@ impl World {
         true
     }
 
-    /// The services leave the handler. The session leaves the detour, once it has entered it both
-    /// ways.
+    /// Takes the services out of the handler. The session leaves the detour once both directions
+    /// have entered it.
     pub(crate) fn left_alone(&mut self, config: &Configuration) -> bool {
         let host = &mut self.hosts[0];
         let Some(handler) = &mut host.handler else {
@@ -71,7 +71,7 @@ impl World {
         host.daemon.stage = Stage::Leaving;
     }
 
-    /// Takes the session as far as its routes have changed.
+    /// Continues the change of the session as far as its routes have changed.
     pub(crate) fn step_alone(&mut self, config: &Configuration) {
         let host = &mut self.hosts[0];
         host.record.settle();
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// The handler of a host dies. Its daemon resets the sockets that have bytes.
+    /// Ends the handler of a host. Its daemon resets the sockets that have bytes.
     pub(crate) fn handler_dies(&mut self, config: &Configuration, host: usize) -> bool {
         if self.hosts[host].handler.is_none() || self.hosts[host].daemon.dead {
             return false;

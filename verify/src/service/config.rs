@@ -63,20 +63,20 @@ pub struct Configuration {
     pub about: &'static str,
     /// True if the services are at both ends.
     pub pair: bool,
-    /// Services that are put in, one after the other: what each does to the length of both
-    /// directions.
+    /// Services that are put in, one after the other: the change that each makes to the length of
+    /// both directions.
     pub puts: &'static [[Delta; 2]],
-    /// Number of requests to take them out.
+    /// Number of requests to take services out.
     pub takes: u8,
-    /// Hosts at which both kinds of requests are made, by their bits.
+    /// Hosts at which both kinds of requests are made, as a bit set.
     pub asked: u8,
     /// Number of bytes of each end.
     pub bytes: [u8; 2],
     /// Ends that close after their bytes.
     pub closes: [bool; 2],
-    /// Services also leave by themselves, before the session has entered both ways.
+    /// True if services also leave by themselves, before both directions have entered.
     pub leaves_early: bool,
-    /// The second host takes no part.
+    /// True if the second host refuses to take part.
     pub refuses: bool,
     /// Faults.
     pub faults: Faults,

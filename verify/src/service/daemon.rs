@@ -35,21 +35,21 @@ pub enum Change {
 pub struct Pair {
     /// Name of the pair.
     pub id: u8,
-    /// This host has asked the other one.
+    /// True if this host has asked the other one.
     pub asks: bool,
-    /// This host connects to the other one.
+    /// True if this host connects to the other one.
     pub connects: bool,
-    /// The asker's handler has the session.
+    /// True if the asker's handler has the session.
     pub proceeds: bool,
-    /// Change whose cutoff the other host was told.
+    /// Change whose cutoff this host has sent to the other one.
     pub told: Option<Change>,
-    /// Change that the other host was told to be over for what its end sends.
+    /// Change that this host has reported as over for the data of the other host's end.
     pub told_done: Option<Change>,
-    /// Change that is over for what this host's end sends.
+    /// Change that is over for the data of this host's end.
     pub done: Option<Change>,
-    /// The other host was told that no data passes this host's handler.
+    /// True if this host has reported that no data passes its handler.
     pub told_out: bool,
-    /// No data passes the other handler.
+    /// True if no data passes the other handler.
     pub out: bool,
 }
 
@@ -73,7 +73,7 @@ impl Pair {
 /// The daemon of a host.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Daemon {
-    /// Its process has died.
+    /// True if its process has died.
     pub dead: bool,
     /// Progress of the session's services.
     pub stage: Stage,

@@ -5,12 +5,12 @@
 pub enum Fate {
     /// Every byte has arrived, and every change has ended.
     Good,
-    /// Bytes or acknowledgements are missing, and nothing brings them.
+    /// Bytes or acknowledgements are missing and will never arrive.
     Missing,
-    /// A change has not ended, or has left something.
+    /// A change has not ended, or something of it remains.
     Unfinished,
     /// One end was reset, and the other one waits for ever.
     HalfReset,
-    /// Nothing comes to rest.
+    /// The world never comes to rest.
     Endless,
 }

@@ -15,7 +15,7 @@ pub enum Delta {
 }
 
 impl Delta {
-    /// Returns what becomes of a byte. `first` says that it is the first one.
+    /// Returns the bytes that replace a byte. `first` is true for the first byte.
     pub fn of(self, byte: Byte, first: bool) -> Vec<Byte> {
         let changed = byte | HANDLED;
         match self {
@@ -25,7 +25,7 @@ impl Delta {
         }
     }
 
-    /// Returns the number of bytes that are added once this many have come, modulo 2^32.
+    /// Returns the number of bytes that are added once this many have arrived, modulo 2^32.
     pub fn added(self, seen: u8) -> u32 {
         match self {
             _ if seen == 0 => 0,
@@ -47,23 +47,23 @@ pub struct Handler {
     pub seen: [u8; 2],
     /// Bytes that were read from each socket.
     pub read: [u8; 2],
-    /// The services have left: bytes pass unchanged.
+    /// True if the services have left: bytes then pass unchanged.
     pub left: bool,
     /// Connection to the other handler.
     pub tunnel: Option<u8>,
-    /// Bytes of the other handler may be read.
+    /// True if bytes of the other handler may be read.
     pub open: bool,
     /// Bytes of the connection that were not read.
     pub came: Vec<Byte>,
-    /// The last frame of the other handler has come.
+    /// True if the last frame of the other handler has arrived.
     pub came_end: bool,
-    /// The last frame was sent.
+    /// True if the last frame was sent.
     pub sent_end: bool,
 }
 
 impl Handler {
-    /// Puts services between two sockets whose streams begin with these numbers: what the local end
-    /// sends, and what the other end sends.
+    /// Puts services between two sockets. `start` has the first numbers of the two ends' streams:
+    /// of the local end, and of the other end.
     pub fn new(start: [u32; 2], deltas: [Delta; 2], far: bool) -> Handler {
         Handler {
             sockets: [

@@ -6,8 +6,8 @@
 //! services at both ends, each host has a handler with one socket, the handlers have a connection
 //! to each other, and the daemons exchange the messages of `dysco_proto::pairs`.
 //!
-//! Told again here, since they are parts of the daemon and of the programs that cannot run without
-//! them: [`alone`] follows `engine/services/progress.rs`; [`pair`] follows
+//! These modules repeat code of the daemon and of the programs that cannot run without them:
+//! [`alone`] follows `engine/services/progress.rs`; [`pair`] follows
 //! `engine/services/pair/{invite,message,progress}.rs`; [`record`] follows
 //! `dysco-agent/src/detour/memory.rs`; [`packets`] follows `dysco-ebpf/src/detour.rs`.
 

@@ -26,7 +26,7 @@ impl Exploration {
         }
     }
 
-    /// Adds what sockets may say, with and without a fault.
+    /// Adds the segments that sockets may send, with and without a fault.
     fn packets(&self, world: &World, idle: bool, actions: &mut Vec<Action>) {
         let left = &world.left;
         for place in world.places(&self.config) {
@@ -49,7 +49,7 @@ impl Exploration {
         }
     }
 
-    /// Adds what may become of the messages on their way.
+    /// Adds the possible fates of the messages in flight.
     fn messages(&self, world: &World, idle: bool, actions: &mut Vec<Action>) {
         let left = &world.left;
         for index in 0..world.net.len() {
@@ -72,7 +72,7 @@ impl Exploration {
         world.tunnels_come(actions);
     }
 
-    /// Adds what happens on hosts.
+    /// Adds the steps of hosts.
     fn hosts(&self, world: &World, actions: &mut Vec<Action>) {
         for host in 0..world.hosts.len() {
             if self.config.asked & 1 << host != 0 {

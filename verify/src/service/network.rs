@@ -16,9 +16,9 @@ pub enum To {
 /// A socket.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Place {
-    /// That of an end.
+    /// The socket of an end.
     End(usize),
-    /// That of a handler: the near one, or the far one.
+    /// A socket of the handler of a host: the near one, or the far one.
     Socket(usize, usize),
 }
 

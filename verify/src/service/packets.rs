@@ -1,4 +1,4 @@
-//! Packets on their way: through the programs of the hosts, which apply the shipped decisions as
+//! Packets in flight. They pass the programs of the hosts, which apply the shipped decisions as
 //! `dysco-ebpf/src/detour.rs` does.
 
 use dysco_common::detour::{End, FromEnd, Header, Way, cut, from_end, from_socket, keep_in_window};
@@ -11,8 +11,8 @@ use super::tcp::{Packet, Say};
 use super::world::{Broken, FIRST, World};
 
 impl World {
-    /// A socket says something. Returns false if it has no reason to, or if the step causes fewer
-    /// packets than the fault needs.
+    /// Makes a socket send a segment. Returns false if there is no reason for one, or if the step
+    /// causes fewer packets than the fault needs.
     pub fn say(
         &mut self,
         config: &Configuration,
@@ -35,7 +35,7 @@ impl World {
         twist.is_none()
     }
 
-    /// A packet leaves a socket.
+    /// Sends a packet of a socket.
     pub fn leaves(
         &mut self,
         config: &Configuration,
@@ -77,7 +77,7 @@ impl World {
         self.lands(config, to, packet, twist);
     }
 
-    /// A packet arrives.
+    /// Delivers a packet.
     pub(crate) fn lands(
         &mut self,
         config: &Configuration,
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// The handler of a host moves the bytes that have come.
+    /// Makes the handler of a host move the bytes that have arrived.
     pub fn handle(&mut self, config: &Configuration, host: usize) {
         let Some(handler) = &mut self.hosts[host].handler else {
             return;
@@ -204,8 +204,8 @@ impl World {
         }
     }
 
-    /// Checks that no byte between two cutoffs leaves the host as it is. Bytes that the end was
-    /// told to be acknowledged do not count: it repeats them if that packet was lost.
+    /// Checks that no byte between two cutoffs leaves the host unchanged. Bytes that were
+    /// acknowledged to the end do not count: the end retransmits them if that packet was lost.
     fn check_plain(&mut self, host: usize, packet: &Packet) {
         let shown = self.hosts[host].record.0.out.shown;
         for (i, byte) in (0..).zip(&packet.bytes) {
@@ -245,7 +245,7 @@ impl World {
         }
     }
 
-    /// A socket of a handler is reset, and says so to its end.
+    /// Resets the sockets of a handler. Each sends a RST to its end.
     pub fn resets(&mut self, config: &Configuration, host: usize) {
         for which in 0..2 {
             let handler = self.hosts[host].handler.as_mut();

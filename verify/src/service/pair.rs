@@ -1,6 +1,6 @@
 //! Services at both ends, as `engine/services/pair` puts them in and takes them out: `invite.rs`,
 //! `message.rs` and `progress.rs` there, and `engine/services/take_up.rs`, function by function.
-//! What each rule here prevents that looks superfluous is in [`super::seed`].
+//! [`super::seed`] shows the faults that the rules here prevent.
 
 mod progress;
 
@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// A message arrives (`take_pair_message`).
+    /// Delivers a message (`take_pair_message`).
     pub fn take_message(&mut self, config: &Configuration, letter: Letter) {
         let Letter { to, pair, content } = letter;
         let host = to;
@@ -184,7 +184,7 @@ impl World {
         }
     }
 
-    /// This host's handler has the session (`accepted_here`).
+    /// Records that this host's handler has the session (`accepted_here`).
     pub fn accepted(&mut self, config: &Configuration, host: usize) {
         let Some(pair) = self.hosts[host].daemon.pair else {
             return;
@@ -199,7 +199,7 @@ impl World {
         }
     }
 
-    /// What this host's end sends enters (`order`).
+    /// Lets the direction of this host's end enter the handler (`order`).
     fn order(&mut self, config: &Configuration, host: usize) {
         let h = &mut self.hosts[host];
         let Some(pair) = h.daemon.pair.filter(|_| h.daemon.stage == Stage::Accepted) else {

@@ -46,8 +46,8 @@ impl World {
         all
     }
 
-    /// Time passes: sockets and daemons repeat what was not answered, until nothing is left to
-    /// happen at once.
+    /// Makes sockets and daemons repeat everything that is unanswered, and takes all further steps
+    /// that need no time.
     fn waits_a_while(&mut self, config: &Configuration) {
         for place in self.places(config) {
             if self.waits(place) {
@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    /// True if a socket repeats something in time.
+    /// True if a socket will retransmit something.
     pub fn waits(&self, place: Place) -> bool {
         let socket = match place {
             Place::End(i) => Some(&self.ends[i]),
@@ -104,7 +104,7 @@ impl World {
         (0..2).all(|d| self.is_served(config, d))
     }
 
-    /// True if an end has got everything, and knows that what it has sent has arrived.
+    /// True if an end has received everything, and all its data is acknowledged.
     fn is_served(&self, config: &Configuration, end: usize) -> bool {
         let tcp = &self.ends[end];
         let other = 1 - end;
@@ -112,8 +112,8 @@ impl World {
         tcp.is_heard() && closed && tcp.got == self.expected(config, other)
     }
 
-    /// True if an end that still waits, while the other one was reset, hears so once it says
-    /// something.
+    /// True if each end that still waits after a reset of the other end gets a RST in answer to its
+    /// next segment.
     fn hears_reset(&self, config: &Configuration) -> bool {
         let mut later = self.clone();
         for end in 0..2 {

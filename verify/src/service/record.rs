@@ -1,4 +1,4 @@
-//! What a daemon does with the record of a detour, as `dysco-agent/src/detour/memory.rs` does it.
+//! Operations of a daemon on the record of a detour, as in `dysco-agent/src/detour/memory.rs`.
 
 use std::hash::{Hash, Hasher};
 

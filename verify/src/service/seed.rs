@@ -10,7 +10,7 @@ pub enum Seed {
     EarlyCutoff,
     /// The sender hears the new route before the old one has delivered everything.
     ReleasedAtOnce,
-    /// What the services have added is made up for in the wrong direction.
+    /// The delta of the services is applied to the wrong direction.
     WrongDirection,
     /// The handler's sockets are closed once both directions have a cutoff to leave.
     NotDrained,
@@ -18,19 +18,19 @@ pub enum Seed {
     KeepsFin,
     /// No cutoff is set for a direction in which no packet comes.
     NeverStill,
-    /// A cutoff that was sent is taken for one that was confirmed.
+    /// A cutoff that was sent counts as confirmed.
     Unconfirmed,
-    /// A cutoff is told once.
+    /// A cutoff is sent to the other host only once.
     CutOnce,
     /// New data of the local end goes directly while both handlers have the session.
     PlainPassed,
-    /// A host lets its own direction leave before the other host takes what comes directly.
+    /// A host lets its own direction leave before the other host accepts direct packets.
     LeavesFirst,
     /// A host forgets the session before no data passes the other handler any more.
     ForgetsFirst,
     /// The other host's handler is not awaited before the session enters.
     EntersFirst,
-    /// The other host's cutoff is not awaited: its data is taken to begin where the end's has ended.
+    /// The other host's cutoff is not awaited: it is assumed to be the current end of the data.
     GuessedCutoff,
     /// A host that has forgotten a pair answers the other one's last message by the same message.
     EchoedOut,
@@ -38,16 +38,16 @@ pub enum Seed {
     ConnectsTwice,
     /// The session is led past services that leave before it has entered them both ways.
     LeavesEarly,
-    /// A daemon that starts anew forgets a session that has left its handler, whatever the other
-    /// host has heard.
+    /// A daemon that starts again forgets a session that has left its handler, even if the other
+    /// host does not know that yet.
     ForgetsAtStart,
-    /// A daemon that starts anew takes services for present that one direction has left.
+    /// A daemon that starts again treats services as present although one direction has left them.
     StaysIn,
-    /// A message of an earlier pair is taken for one of the present pair.
+    /// A message of an earlier pair is treated as one of the present pair.
     StaleNames,
 }
 
-/// Spoils a cutoff that was just set.
+/// Applies a bug to a cutoff that was just set.
 pub(super) fn cuts(seed: Option<Seed>, way: &mut Way) {
     match seed {
         Some(Seed::EarlyCutoff) => way.cut_at(way.cut.wrapping_sub(1)),
@@ -56,7 +56,7 @@ pub(super) fn cuts(seed: Option<Seed>, way: &mut Way) {
     }
 }
 
-/// Spoils the route of a packet of the local end.
+/// Applies a bug to the route of a packet of the local end.
 pub(super) fn routes(seed: Option<Seed>, way: &Way, out: &mut FromEnd) {
     let inside = matches!(way.phase, phase::ENTERING | phase::THROUGH);
     if seed == Some(Seed::PlainPassed) && inside && out.to_socket {

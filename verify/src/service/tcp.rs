@@ -75,17 +75,17 @@ pub struct Tcp {
     edge: u32,
     /// Bytes to send, from the first one on.
     pub sends: Vec<Byte>,
-    /// A FIN follows them.
+    /// True if a FIN follows the bytes.
     pub ends: bool,
     into: u32,
-    /// Number that it has acknowledged last.
+    /// Last number that the socket has acknowledged.
     said: u32,
     early: Vec<(u8, Byte)>,
     /// Bytes that have come, from the first one on.
     pub got: Vec<Byte>,
     end: Option<u8>,
     owes: bool,
-    /// It was reset.
+    /// True if the socket was reset.
     pub dead: bool,
 }
 
@@ -164,7 +164,7 @@ impl Tcp {
         })
     }
 
-    /// Resets the connection. Returns the segment that says so.
+    /// Resets the connection. Returns the RST segment.
     pub fn reset(&mut self) -> Packet {
         self.dead = true;
         Packet {
@@ -191,7 +191,7 @@ impl Tcp {
             self.owes = false;
             return Ok(());
         }
-        // What is not in the window is answered, and not read (`tcp_sequence`,
+        // A segment outside the window is answered, and not read (`tcp_sequence`,
         // net/ipv4/tcp_input.c).
         if before(seg.end(), self.said) || after(seg.seq, self.awaits().wrapping_add(ROOM)) {
             self.owes = true;
@@ -214,8 +214,8 @@ impl Tcp {
         let place = seg.seq.wrapping_sub(self.into);
         for (i, byte) in (0..).zip(&packet.bytes) {
             let at = place.wrapping_add(i);
-            // What was delivered is not compared: after a handler has left, the sender repeats
-            // bytes as they were.
+            // Delivered bytes are not compared: after a handler has left, the sender
+            // retransmits them as they were before the services.
             if at > u32::from(u8::MAX) || (at as usize) < self.got.len() {
                 continue;
             }
@@ -230,7 +230,7 @@ impl Tcp {
             if self.end.is_some_and(|end| u32::from(end) != at) {
                 return Err(Harm::TwoBytes);
             }
-            // A FIN of before the first byte that the socket receives is an old one.
+            // A FIN before the first byte that the socket receives is an old one.
             self.end = u8::try_from(at).ok();
         }
         self.early.sort_unstable();
@@ -243,7 +243,7 @@ impl Tcp {
         Ok(())
     }
 
-    /// Lets the socket say that it is there, as keep-alive does.
+    /// Makes the socket send an acknowledgement, as a keep-alive does.
     pub fn probes(&mut self) {
         self.owes = true;
     }

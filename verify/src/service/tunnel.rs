@@ -8,12 +8,12 @@ use super::tcp::Byte;
 use super::world::{START, World};
 
 impl World {
-    /// A host connects to the other one for a pair.
+    /// Connects the hosts for a pair.
     pub fn connect(&mut self, pair: u8) {
         self.tunnels.push([Side::Pending(pair); 2]);
     }
 
-    /// The connection of this number comes to the daemon of a host.
+    /// Delivers the connection of this number to the daemon of a host.
     pub fn came(&mut self, config: &Configuration, host: usize, tunnel: u8) -> bool {
         let sides = &mut self.tunnels[usize::from(tunnel)];
         let Side::Pending(pair) = sides[host] else {
@@ -34,7 +34,7 @@ impl World {
         true
     }
 
-    /// Bytes and the last frame go to the other handler.
+    /// Sends bytes, and perhaps the last frame, to the other handler.
     pub(crate) fn through_tunnel(&mut self, host: usize, tunnel: u8, bytes: Vec<Byte>, end: bool) {
         let other = self.hosts[1 - host].handler.as_mut();
         if let Some(other) = other.filter(|other| other.tunnel == Some(tunnel)) {
@@ -44,7 +44,7 @@ impl World {
         }
     }
 
-    /// The handler of a host closes its side.
+    /// Closes the side of a host's handler.
     pub(crate) fn close_tunnel(&mut self, host: usize) {
         let handler = self.hosts[host].handler.as_mut();
         if let Some(tunnel) = handler.and_then(|handler| handler.tunnel.take()) {

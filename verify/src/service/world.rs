@@ -1,4 +1,4 @@
-//! A state: both ends, the hosts with their handlers and daemons, and what is on its way.
+//! A state: both ends, the hosts with their handlers and daemons, and everything in flight.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -15,7 +15,7 @@ use super::tcp::{ADDED, Byte, Harm, Tcp};
 
 /// First numbers of the two ends. They wrap within the first bytes.
 pub(super) const FIRST: [u32; 2] = [u32::MAX - 1, u32::MAX];
-/// First numbers of what a handler's sockets exchange with the ends. They wrap as well.
+/// First numbers between a handler's sockets and the ends. They wrap as well.
 pub(super) const START: [u32; 2] = [u32::MAX - 2, 0x7fff_ffff];
 
 /// A host with an end, and `dyscod`.
@@ -36,7 +36,7 @@ pub struct Part {
     pub from: u8,
     /// The first byte after them, once it is known.
     pub to: Option<u8>,
-    /// What the services do to their number.
+    /// Change of the number of bytes by the services.
     pub delta: Delta,
 }
 
@@ -77,20 +77,20 @@ pub struct World {
     pub tunnels: Vec<[Side; 2]>,
     /// Bytes of both directions that pass services.
     pub parts: [Vec<Part>; 2],
-    /// Requests to put services in, and to take them out, that may still come.
+    /// Number of requests to put services in that may still come.
     pub puts: u8,
-    /// See `puts`.
+    /// Number of requests to take services out that may still come.
     pub takes: u8,
-    /// Pairs so far.
+    /// Number of pairs so far.
     pub pairs: u8,
     /// Faults that may still occur.
     pub left: Faults,
-    /// The session may be reset: bytes were in a handler that has died, or a daemon died between
-    /// the orders of two hosts.
+    /// True if the session may be reset: bytes were in a handler that has died, or a daemon died
+    /// between the orders of two hosts.
     pub excused: bool,
-    /// One host had changed the session's routes when that happened, and the other one had not.
+    /// True if only one host had changed the session's routes at that time.
     pub uneven: bool,
-    /// What has happened, by [`super::config::Seen`].
+    /// Events of the past, by [`super::config::Seen`].
     pub history: u16,
     /// The rule that does not hold.
     pub broken: Option<Broken>,
@@ -145,7 +145,7 @@ impl World {
         self.history |= HISTORY & 1 << what as u16;
     }
 
-    /// Notes cutoffs that were set since the record of a host was as it is in `before`.
+    /// Notes the cutoffs of a host that were set since its record was `before`.
     pub(crate) fn note_cuts(&mut self, config: &Configuration, host: usize, before: &Record) {
         let now = self.hosts[host].record.0;
         for (out, was, way) in [
@@ -222,8 +222,8 @@ impl World {
         }
     }
 
-    /// Notes that a process dies, after which a session may be reset. If it dies before both hosts
-    /// have changed the session's routes, the end of the host that has not is not told.
+    /// Notes that a process dies, after which a session may be reset. If only one host has changed
+    /// the session's routes by then, the end of the other host is not notified.
     pub fn excuse(&mut self) {
         let ordered = |host: &Host| !host.record.are(phase::DIRECT);
         let ordered = self.hosts.iter().filter(|host| ordered(host)).count();
@@ -235,7 +235,7 @@ impl World {
         self.uneven |= self.hosts.len() == 2 && (ordered == 1 || accepted);
     }
 
-    /// The handler of a host forgets the session. Packets to its sockets have nowhere to go.
+    /// Makes the handler of a host forget the session. Packets to its sockets are then lost.
     pub(crate) fn drop_handler(&mut self, host: usize) {
         self.hosts[host].handler = None;
         self.late

@@ -1,4 +1,4 @@
-//! What may happen in a world: a message arrives, a timer expires, a host or a proxy dies.
+//! Steps of a world: a message arrives, a timer expires, a host or a proxy dies.
 
 use dysco_proto::{Machine, Timer};
 

@@ -36,18 +36,18 @@ pub(crate) struct Demo {
     /// Print only one JSON object, at the end
     #[arg(long)]
     json: bool,
-    /// How long each of before, after and direct is measured
+    /// Number of seconds for which each of before, after and direct is measured
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u64).range(2..=30))]
     seconds: u64,
-    /// How many sessions run through the proxy
+    /// Number of sessions through the proxy
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(3..=500))]
     sessions: u64,
-    /// Where the plot goes; by default into cargo's target folder
+    /// File for the plot [default: a file in cargo's target folder]
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     #[command(flatten)]
     build: Demonstrated,
-    /// Without dyscod: the same traffic, and nothing is removed
+    /// Run the same traffic without dyscod; nothing is removed
     #[arg(long)]
     plain: bool,
     /// Kind of link between the hosts: veth, tun, vlan, bond, bridge, macvlan, ipvlan, vxlan, gre
@@ -61,7 +61,7 @@ fn kind(name: &str) -> Result<Kind, String> {
     Kind::named(name).ok_or_else(|| format!("the kinds are {all}"))
 }
 
-/// Another thing to show.
+/// Another demo.
 #[derive(Subcommand)]
 enum Scene {
     /// Reload and stop a real HAProxy under live sessions, and lose none

@@ -24,7 +24,7 @@ pub(super) struct Reload {
     json: bool,
     #[command(flatten)]
     build: Demonstrated,
-    /// How many sessions run through the proxy
+    /// Number of sessions through the proxy
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=2000))]
     sessions: u64,
 }

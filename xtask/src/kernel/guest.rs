@@ -16,7 +16,7 @@ use super::{Found, on_time};
 
 /// Interval between two looks at the loaded programs.
 const LOOK: Duration = Duration::from_millis(200);
-/// Time limit of a demo in seconds. A demo that hangs does not hide what the others find.
+/// Time limit of a demo in seconds. A demo that hangs does not hide the findings of the others.
 const LIMIT: &str = "600";
 /// Findings of `dyscoctl doctor` about the kernel.
 const ABOUT_KERNEL: &[&str] = &[

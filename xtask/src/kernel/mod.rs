@@ -35,7 +35,7 @@ pub(crate) struct Guests {
     pub arch: Arch,
     /// Their kernels: the series of a release, or `all`; the oldest if there is none.
     pub kernels: Vec<String>,
-    /// Whether to test over each kind of link.
+    /// True if the demo of a removal also runs over each kind of link.
     pub links: bool,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Found {
     services_taken: Option<u64>,
     /// Services of the packet plane over an interface with the queueing discipline `fq`.
     on_time: Option<on_time::OnTime>,
-    /// Whether all sessions lost their proxy over each kind of link that was tried.
+    /// Results by kind of link: true if all sessions lost their proxy over it.
     links: BTreeMap<String, bool>,
     /// Features that the kernel lacks, and the consequences.
     lacks: Vec<String>,

@@ -85,7 +85,7 @@ impl Bench {
 
     fn shaped(&self, group: &Group) -> Result<OnTime> {
         self.put("+shape=up=4M,plane=packet")?;
-        // The receiver has more to read than what passes now.
+        // The receiver first reads older bytes, which have passed at another rate.
         group.wait_more(100_000, PATIENCE)?;
         let (start, before) = (Instant::now(), self.shape()?);
         std::thread::sleep(MEASURED);

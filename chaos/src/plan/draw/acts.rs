@@ -135,7 +135,7 @@ pub(super) fn services(rng: &mut Rng, plan: &mut Plan) {
         let take_ms = rng.range(put_ms + 50, live - 500);
         let mut asked = Vec::new();
         if rng.percent(40) {
-            // Others come into the same sessions, and one of all leaves before the rest.
+            // More services enter the same sessions. One of all services leaves before the rest.
             let more = drawn(rng);
             let word = if rng.percent(50) {
                 &more[0]

@@ -1,4 +1,4 @@
-//! What has to hold in each world, and what each exploration has to see.
+//! Properties that hold in each world, and events that each exploration has to see.
 
 use dysco_proto::{Machine, Message, Phase, Role};
 use stateright::Property;

@@ -1,4 +1,4 @@
-//! What may happen in a world: a message arrives, a timer expires, an operator asks, a host dies.
+//! Steps of a world: a message arrives, a timer expires, an operator asks, a host dies.
 
 use dysco_proto::{ChangeId, HostEvent, Machine, Message, Phase, Reason, Role, Timer};
 

@@ -159,7 +159,7 @@ fn messages() -> Vec<Configuration> {
     ]
 }
 
-/// Bugs of daemons that start anew.
+/// Bugs of daemons that start again.
 fn restarts() -> Vec<Configuration> {
     vec![
         Configuration {

@@ -11,7 +11,7 @@ use crate::service::seed::Seed;
 use crate::service::world::World;
 
 impl World {
-    /// The other host has ended the pair (`aborted`).
+    /// Handles the end of the pair by the other host (`aborted`).
     pub(super) fn aborted(&mut self, config: &Configuration, host: usize) {
         match self.hosts[host].daemon.stage {
             Stage::None => {}
@@ -27,8 +27,8 @@ impl World {
         self.hosts[host].record.are(phase::DIRECT)
     }
 
-    /// Takes the session as far as its routes have changed (`step`). `due` says that messages
-    /// without an answer are repeated.
+    /// Continues the change of the session as far as its routes have changed (`step`). With `due`,
+    /// unanswered messages are repeated.
     pub(crate) fn step_pair(&mut self, config: &Configuration, host: usize, due: bool) {
         if self.hosts[host].daemon.stage == Stage::None {
             return;
@@ -101,21 +101,21 @@ impl World {
         }
     }
 
-    /// The session is led past the handler (`out`).
+    /// Leads the session past the handler (`out`).
     fn out(&mut self, host: usize) {
         self.release(host);
         self.hosts[host].record.end();
         self.saw(Seen::Taken);
     }
 
-    /// The sockets are closed without a packet, and the session has no services.
+    /// Closes the sockets without a packet. The session then has no services.
     pub(super) fn release(&mut self, host: usize) {
         self.close_tunnel(host);
         self.drop_handler(host);
         self.forget(host);
     }
 
-    /// The session has no services any more.
+    /// Records that the session has no services any more.
     pub(super) fn forget(&mut self, host: usize) {
         self.hosts[host].daemon.stage = Stage::None;
         self.hosts[host].daemon.pair = None;
@@ -128,7 +128,7 @@ impl World {
         self.forget(host);
     }
 
-    /// The handler of a host has ended (`lost`).
+    /// Handles the end of a host's handler (`lost`).
     pub fn lost(&mut self, config: &Configuration, host: usize) {
         match self.hosts[host].daemon.stage {
             Stage::None | Stage::Invited => {}
@@ -140,8 +140,8 @@ impl World {
         }
     }
 
-    /// The handler of a host notices that the other one has closed the connection, and ends the
-    /// session (`ended`).
+    /// Makes the handler of a host notice that the other one has closed the connection. The handler
+    /// ends the session (`ended`).
     pub fn cut_off(&mut self, config: &Configuration, host: usize) -> bool {
         if !self.is_cut_off(host) {
             return false;
@@ -162,7 +162,7 @@ impl World {
         true
     }
 
-    /// Time passes: what was not answered is repeated (`sweep`, `wait_for_peer`).
+    /// Repeats unanswered messages (`sweep`, `wait_for_peer`).
     pub fn repeat(&mut self, config: &Configuration, host: usize) {
         let daemon = &self.hosts[host].daemon;
         if daemon.dead {
@@ -178,11 +178,11 @@ impl World {
         }
     }
 
-    /// The time is over that the other host has (`wait_for_peer`).
+    /// Ends the wait for the other host (`wait_for_peer`).
     pub fn gives_up(&mut self, config: &Configuration, host: usize) -> bool {
         let daemon = &self.hosts[host].daemon;
         let asks = daemon.pair.is_some_and(|pair| pair.asks);
-        // The asker's time to wait is the shorter one.
+        // The asker waits for a shorter time.
         let asker = &self.hosts[1 - host].daemon;
         let awaited = !asks && asker.stage == Stage::Invited && asker.pair.is_some_and(|p| p.asks);
         match daemon.stage {
@@ -196,7 +196,7 @@ impl World {
         true
     }
 
-    /// A daemon starts anew (`take_up`).
+    /// Starts a daemon again (`take_up`).
     pub fn starts(&mut self, config: &Configuration, host: usize) {
         let h = &mut self.hosts[host];
         h.daemon.dead = false;

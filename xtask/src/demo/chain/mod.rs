@@ -28,13 +28,13 @@ pub(super) struct Chain {
     json: bool,
     #[command(flatten)]
     build: Demonstrated,
-    /// How long each path is measured
+    /// Number of seconds for which each path is measured
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=30))]
     seconds: u64,
-    /// How many sessions get other chains
+    /// Number of sessions that get other chains
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(3..=100))]
     sessions: u64,
-    /// Where the plot goes; by default into cargo's target folder
+    /// File for the plot [default: a file in cargo's target folder]
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }

@@ -1,5 +1,5 @@
 //! `cargo xtask demo services`: a running download and sessions that ask and answer are encrypted,
-//! then compressed, then left alone again. A capture between the hosts shows what is readable.
+//! then compressed, then left alone again. A capture between the hosts shows the readable bytes.
 
 mod seen;
 mod talk;
@@ -45,7 +45,7 @@ struct Report {
     taken: u64,
     /// Payload of the sessions' own five-tuples between the hosts, once services were in.
     plain_after_put_bytes: u64,
-    /// Bytes on the wire for each byte of the download, less the same without compression.
+    /// Bytes on the wire for each byte of the download, divided by that number without services.
     wire_ratio_compressed: f64,
     /// 99th percentile of the longest time without an answer around a change.
     silence_ms_p99: f64,
@@ -55,7 +55,7 @@ struct Report {
 
 /// Port of the server.
 const PORT: u16 = 9000;
-/// Time limit for what has to happen soon.
+/// Time limit for an event that has to happen soon.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of the download over which the wire is measured.
 const MEASURED: u64 = 20_000_000;
@@ -272,11 +272,11 @@ impl Stage {
         Ok(fit.count() as u64)
     }
 
-    /// Captures what is between the hosts while the download goes on.
+    /// Captures the packets between the hosts during the download.
     fn watch(&self, download: &Download) -> Result<Seen> {
         let router = &self.lab.router;
         let file = router.dir().join("server.pcap0");
-        // An error means that there is none.
+        // An error means that there is no such file.
         let _ = std::fs::remove_file(&file);
         let capture = capture::start(router, "server")?;
         download.wait(MEASURED / 10)?;

@@ -66,14 +66,14 @@ impl Download {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Waits until so many more bytes have arrived.
+    /// Waits until this many more bytes have arrived.
     pub(super) fn wait(&self, bytes: u64) -> Result<()> {
         let until = self.received() + bytes;
         let there = || (self.received() >= until).then_some(());
         wait::until("the download to go on", PATIENCE, there)
     }
 
-    /// Ends it. Every line that was sent has arrived.
+    /// Ends the download. Returns an error unless every line that was sent has arrived.
     pub(super) fn finish(self) -> Result<()> {
         self.ends.store(true, Ordering::Relaxed);
         let [sent, received] = [self.sends, self.receives].map(|thread| {
@@ -168,15 +168,14 @@ impl Talks {
         })
     }
 
-    /// Returns each session's longest time without an answer while something is done, in
-    /// milliseconds.
+    /// Returns each session's longest time without an answer during the work, in milliseconds.
     pub(super) fn silences(&self, work: impl FnOnce() -> Result<()>) -> Result<Vec<f64>> {
         for clock in &self.clocks {
             clock.longest.store(0, Ordering::Relaxed);
         }
         work()?;
         let after: Vec<u64> = self.clocks.iter().map(|clock| clock.now()).collect();
-        // A silence that has not ended counts once it has.
+        // A silence at the end of the work counts in full: it lasts until the next answer.
         let went_on = || {
             let mut all = self.clocks.iter().zip(&after);
             all.all(|(clock, at)| clock.last.load(Ordering::Relaxed) > *at)
@@ -190,7 +189,7 @@ impl Talks {
         Ok(longest.map(|us| us as f64 / 1000.0).collect())
     }
 
-    /// Ends them. Every answer was right.
+    /// Ends the sessions. Returns an error unless every answer was right.
     pub(super) fn finish(self) -> Result<()> {
         self.ends.store(true, Ordering::Relaxed);
         for thread in self.threads {
