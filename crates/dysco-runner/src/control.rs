@@ -61,7 +61,7 @@ impl Control {
         while let Some(report) = reports.front() {
             match send(&self.socket, report, &[]) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
-                // Texts and answers are cut before, so that every report fits.
+                // Texts and answers were cut before, so that every report fits.
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::InvalidInput => {}
                 Err(_) => return false,
@@ -71,8 +71,8 @@ impl Control {
         true
     }
 
-    /// Watches the connection for what is wanted: requests, unless many reports wait, and room for
-    /// reports that wait.
+    /// Watches the connection: for requests, unless many reports wait, and for room if reports
+    /// wait.
     pub(crate) fn watch(
         &mut self,
         epoll: &OwnedFd,
@@ -93,7 +93,7 @@ impl Control {
         Ok(())
     }
 
-    /// Watches the connection no more.
+    /// Stops watching the connection.
     pub(crate) fn close(self, epoll: &OwnedFd) {
         let _ = epoll::delete(epoll, &self.socket);
     }

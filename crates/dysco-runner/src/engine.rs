@@ -79,7 +79,7 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    /// Waits for events, and does what follows from them.
+    /// Waits for events, and handles them.
     fn round(&mut self) -> Result<(), Error> {
         let mut asked = false;
         for event in self.wait()? {
@@ -125,7 +125,7 @@ impl Runner {
         }
     }
 
-    /// Gives a session a turn, behind those that wait for one.
+    /// Queues a session for a turn.
     pub(crate) fn schedule(&mut self, id: u64) {
         if let Some(session) = self.sessions.get_mut(&id)
             && !session.scheduled
@@ -221,7 +221,7 @@ impl Runner {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         match accept_with(listener, flags) {
             Ok(socket) => self.connect(socket),
-            // No descriptor is free, or the caller is gone. It can call again.
+            // No descriptor is free, or the caller is gone. The caller can connect again.
             Err(_) => Ok(()),
         }
     }

@@ -1,10 +1,10 @@
-//! Errors of the runner itself. What is wrong with one session is a report.
+//! Errors of the runner itself. An error of one session is a report.
 
 use std::io;
 
 use dysco_explain::{Explain, Explanation, display_explained};
 
-/// The runner cannot go on.
+/// Error after which the runner cannot continue.
 #[derive(Debug)]
 pub struct Error {
     /// The operation, which completes "failed to …".

@@ -1,4 +1,4 @@
-//! What sessions need from outside: the poller, timers, and a queue of reports.
+//! Resources that sessions share: the poller, timers, and a queue of reports.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,20 +33,20 @@ pub(crate) enum Place {
     Own(LayerId, FlowId),
 }
 
-/// What sessions need from outside.
+/// Resources that sessions share.
 pub(crate) struct Host {
     epoll: OwnedFd,
     places: HashMap<u64, (u64, Place)>,
     next: u64,
     begun: Instant,
     pub timers: Timers,
-    /// Reports that `dyscod` has not got.
+    /// Reports that `dyscod` has not received.
     pub reports: VecDeque<Report>,
     pub scratch: Box<[u8]>,
 }
 
 impl Host {
-    /// Creates it. Sockets of sessions get tokens from `first` on.
+    /// Creates the resources. Sockets of sessions get tokens from `first` on.
     pub(crate) fn new(first: u64) -> Result<Host, Error> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC);
         Ok(Host {
@@ -84,7 +84,7 @@ impl Host {
         Ok(token)
     }
 
-    /// Watches a socket no more. Closing it is not enough while `dyscod` has a duplicate.
+    /// Stops watching a socket. Closing it is not enough while `dyscod` has a duplicate.
     pub(crate) fn unwatch(&mut self, socket: impl AsFd, token: u64) {
         self.places.remove(&token);
         let _ = epoll::delete(&self.epoll, socket);

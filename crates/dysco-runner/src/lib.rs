@@ -6,7 +6,7 @@
 //! `dyscod` takes the sockets back.
 //!
 //! - [`protocol`] has the messages between `dyscod` and a runner.
-//! - [`Registry`] makes services from what an operator wrote ([`Spec`]).
+//! - [`Registry`] makes services from the operator's words ([`Spec`]).
 //! - [`run`] is the loop: one thread, and for each session a bounded number of bytes.
 //! - [`confine`] takes from the process what the loop does not need.
 

@@ -24,8 +24,7 @@ pub struct Kind {
     pub name: &'static str,
     /// Names of its arguments, for messages.
     pub arguments: &'static [&'static str],
-    /// Makes a service from its arguments, and from what the two hosts have in common if it is at
-    /// both ends.
+    /// Makes a service from its arguments, and from the half if it is at both ends.
     pub make: Make,
 }
 
@@ -44,7 +43,7 @@ pub struct Half {
 /// Bytes that `shape` may let pass at once.
 const BURSTS: std::ops::RangeInclusive<u64> = 1..=16 << 20;
 
-/// Half of a service that is made for a check, and of no use.
+/// Half for services that are made only for a check.
 const CHECKED: Half = Half {
     outward: Flow::Forward,
     secret: [0; 32],
@@ -140,7 +139,7 @@ impl Registry {
             } = needs;
             if ends == Ends::Pair {
                 all.ends = ends;
-                // Both would have the same keys, and the hosts tell them apart by their names.
+                // Both would have the same keys, and the hosts identify services by name.
                 if services[..at]
                     .iter()
                     .any(|other| other.name() == spec.name())
@@ -160,7 +159,7 @@ impl Registry {
             stack.put(at, service)?;
         }
         match changes {
-            // Such services leave both hosts with the stream as it was.
+            // With services at both ends, the stream beyond both hosts must stay unchanged.
             Some(name) if all.ends == Ends::Pair => Err(Cause::new(format!(
                 "{name} changes the stream, and cannot be beside services at both ends"
             ))

@@ -40,7 +40,7 @@ impl Runner {
                 self.host.report(Report::Put { session, result });
                 self.schedule(session);
             }
-            // A session that has ended meanwhile needs nothing.
+            // A session that has ended meanwhile needs no answer.
             Request::Open { session } => {
                 self.with(session, |session, _| {
                     session.open();
@@ -120,7 +120,7 @@ impl Runner {
         self.host.report(Report::Released { session, moved });
     }
 
-    /// Puts more services into a session, and reports the result before what follows from it.
+    /// Puts more services into a session, and reports the result before any consequence of it.
     fn add(&mut self, id: u64, next_to: End, behind: Option<&str>, services: &[Spec]) {
         let made = services.iter().map(|spec| self.registry.make(spec, None));
         let made = made.collect::<Result<Vec<_>, _>>();
@@ -135,8 +135,8 @@ impl Runner {
         self.with(id, Session::settle);
     }
 
-    /// Puts halves of services into a session. Where the other host begins, keeps them ready, and lets
-    /// the services of these names leave.
+    /// Puts halves of services into a session. If the other host begins, keeps them ready, and lets
+    /// the services with these names leave.
     fn join(&mut self, id: u64, secret: [u8; 32], services: &[Spec], leaves: Option<Vec<String>>) {
         let begins = leaves.is_none();
         let result = self.make_halves(id, secret, services).and_then(|made| {
@@ -169,7 +169,7 @@ impl Runner {
             .collect()
     }
 
-    /// Asks a service of a session something.
+    /// Calls a service of a session.
     fn call(&mut self, session: u64, service: &str, id: u64, bytes: Vec<u8>) {
         match self.sessions.contains_key(&session) {
             true => self.with(session, |session, host| {
@@ -182,7 +182,7 @@ impl Runner {
         }
     }
 
-    /// Reports a session that is not there.
+    /// Reports an unknown session as invalid.
     fn known(&mut self, session: u64) {
         if !self.sessions.contains_key(&session) {
             let cause = missing(session);

@@ -20,13 +20,13 @@ pub struct Spec {
 /// A text that names no service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SpecError {
-    /// It is longer than 4,096 bytes.
+    /// The text is longer than 4,096 bytes.
     Long,
     /// The name is not made of `a-z`, `0-9` and `-`.
     Name(String),
     /// An argument is not of the form `key=value`.
     Argument(String),
-    /// An argument is there twice.
+    /// An argument occurs twice.
     Twice(String),
 }
 
@@ -101,7 +101,7 @@ impl fmt::Display for Spec {
     }
 }
 
-/// Shows no values: one may be a key.
+/// Shows no values: a value may be a key.
 impl fmt::Debug for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let keys: Vec<_> = self.keys().collect();

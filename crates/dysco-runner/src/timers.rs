@@ -8,7 +8,7 @@ use dysco_service::{LayerId, TimerId};
 /// A timer: its session, its service, and the name that the service gave it.
 pub(crate) type Key = (u64, LayerId, TimerId);
 
-/// A timer without an end that is later than this.
+/// Longest time until a timer expires. A longer time is cut to this.
 const LATEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The timers that run.
@@ -19,7 +19,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Starts a timer. One that runs with the same name is replaced.
+    /// Starts a timer. It replaces a running timer with the same name.
     pub(crate) fn set(&mut self, key: Key, after: Duration) {
         let at = Instant::now() + after.min(LATEST);
         if let Some(before) = self.at.insert(key, at) {

@@ -4,11 +4,11 @@ use bytes::Bytes;
 
 use crate::Out;
 
-/// Names a flow that a service opened.
+/// Name of a flow that a service opened.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct FlowId(pub u32);
 
-/// Names a timer. A service chooses its own numbers.
+/// Name of a timer. A service chooses its own numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct TimerId(pub u32);
 
@@ -29,7 +29,7 @@ pub enum Event {
     /// The service is in the session. The next byte of each direction is its first; at both ends, the
     /// direction from the other host may begin later.
     Open,
-    /// Bytes came. There is at least one.
+    /// Bytes arrived. There is at least one.
     Data {
         /// The flow that carried them.
         flow: Flow,
@@ -38,7 +38,7 @@ pub enum Event {
     },
     /// The flow ended in order: no byte follows.
     Fin(Flow),
-    /// The next element of the flow wants no bytes for now. It still gets what is sent.
+    /// The next element of the flow wants no bytes for now. It still gets bytes that are sent.
     Full(Flow),
     /// The next element of the flow wants bytes again.
     Writable(Flow),
@@ -48,12 +48,12 @@ pub enum Event {
     Failed(FlowId),
     /// A timer ran out.
     Timer(TimerId),
-    /// An application or the operator asks this service something. The service answers by
-    /// [`Out::answer`].
+    /// An application or the operator calls this service. The service answers by [`Out::answer`].
     Call(Bytes),
-    /// The operator wants the service to leave as soon as it can. A service at both ends, beside others
-    /// that stay, is asked for one direction after the other: first for the one to the other host, in
-    /// which it sends nothing more once it has left, and again after the last byte of the other one.
+    /// The operator requests that the service leave as soon as it can. A service at both ends,
+    /// beside others that stay, gets this event once per direction: first for the direction to the
+    /// other host, in which it sends nothing more once it has left, and again after the last byte
+    /// of the other direction.
     Leave,
 }
 
@@ -61,7 +61,7 @@ impl Flow {
     /// Both directions of the session.
     pub const SESSION: [Flow; 2] = [Flow::Forward, Flow::Back];
 
-    /// Returns the other direction of the session. A flow of a service is its own.
+    /// Returns the other direction of the session. A flow of a service is its own reverse.
     pub fn reverse(self) -> Flow {
         match self {
             Flow::Forward => Flow::Back,
@@ -72,9 +72,8 @@ impl Flow {
 }
 
 impl Event {
-    /// Handles the event without an interest in it: bytes and ends go on, a full flow is held, and
-    /// a service that is told to leave leaves. A call gets no answer. Nothing
-    /// follows from what happens on the service's own flows.
+    /// Applies the default: passes on bytes and ends, holds a full flow, and leaves on request. A
+    /// call gets no answer. Events of the service's own flows have no effect.
     pub fn pass_on(self, out: &mut Out) {
         match self {
             Event::Data { flow, bytes } if flow.is_session() => out.send(flow, bytes),

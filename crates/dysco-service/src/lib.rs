@@ -1,13 +1,13 @@
-//! Session services: handlers of the bytes of a session that nobody built into the applications.
+//! Session services: they process the bytes of a session outside of its applications.
 //!
-//! A [`Service`] is sans-IO. It gets an [`Event`] and answers by an [`Out`]; sockets, clocks and
-//! processes are its host's. The same code therefore runs in a process of its own, in a test
-//! without sockets, and under a model checker. A [`Stack`] composes the services of a session:
-//! what one of them sends is data of the next.
+//! A [`Service`] is sans-IO. It gets an [`Event`] and answers by an [`Out`]; its host provides
+//! sockets, clocks and processes. The same code therefore runs in a separate process, in a test
+//! without sockets, and under a model checker. A [`Stack`] composes the services of a session: the
+//! output of each service is the input of the next.
 //!
 //! Four rules hold, as in TESLA (USENIX Annual Technical Conference 2003, section 3):
 //!
-//! - A write completes. What a service sends is never refused and never cut short.
+//! - A write completes. It is never refused and never cut short.
 //! - [`Out::hold`] is the only flow control. It reaches the sender through all services between.
 //! - A service does not block. It waits by a timer or for an event.
 //! - The default of each event is to pass it on ([`Event::pass_on`]), so that a service names

@@ -17,7 +17,7 @@ pub struct Out {
     now: Duration,
 }
 
-/// One thing that a service does.
+/// One action of a service.
 #[derive(Debug)]
 pub(crate) enum Action {
     Send(Flow, Bytes),
@@ -41,8 +41,7 @@ impl Out {
         }
     }
 
-    /// Time since a moment that stays the same, as the host of the stack knows it. It never goes
-    /// back.
+    /// Time since a fixed moment, as the host of the stack knows it. It never goes back.
     pub fn now(&self) -> Duration {
         self.now
     }
@@ -71,7 +70,7 @@ impl Out {
         self.actions.push(Action::Hold(flow, false));
     }
 
-    /// Starts a timer. One that runs with the same name is replaced.
+    /// Starts a timer. It replaces a running timer with the same name.
     pub fn timer(&mut self, timer: TimerId, after: Duration) {
         self.actions.push(Action::Timer(timer, after));
     }
@@ -87,7 +86,7 @@ impl Out {
         flow
     }
 
-    /// Tells the operator something: `dyscoctl monitor` shows it.
+    /// Reports a text to the operator: `dyscoctl monitor` shows it.
     pub fn notify(&mut self, text: impl Into<String>) {
         self.actions.push(Action::Notify(text.into()));
     }
@@ -97,19 +96,19 @@ impl Out {
         self.actions.push(Action::Answer(bytes.into()));
     }
 
-    /// Answers a call by the reason for which it is refused.
+    /// Refuses a call, for this reason.
     pub fn refuse(&mut self, cause: Cause) {
         self.actions.push(Action::Refuse(cause));
     }
 
-    /// Leaves the session: what was sent before this call is the last that the service sent. All
-    /// bytes that it has not been given pass by it unchanged.
+    /// Leaves the session. The service sends nothing after this call. All bytes that it was not
+    /// given pass by it unchanged.
     pub fn leave(&mut self) {
         self.actions.push(Action::Leave);
     }
 
     /// Ends the session with a reset to both ends. Only for a service without which the session
-    /// cannot go on, such as one that finds its input forged.
+    /// cannot continue, such as a service that has received forged input.
     pub fn fail(&mut self, why: impl Into<String>) {
         self.actions.push(Action::Fail(why.into()));
     }

@@ -11,18 +11,17 @@ pub trait Service: Send + 'static {
     /// Name on the command line, such as `crypt`.
     fn name(&self) -> &str;
 
-    /// Returns what the service needs to work in this session.
+    /// Returns the needs of the service in this session.
     ///
     /// # Errors
-    /// If it cannot work there. The session goes on without it.
+    /// If the service cannot work there. The session continues without it.
     fn needs(&self, session: &Session) -> Result<Needs, Cause> {
         let _ = session;
         Ok(Needs::default())
     }
 
-    /// Returns true while the session loses nothing without the service. Services at both ends that
-    /// are all idle are taken out of the session, and are put in again some time later, to see
-    /// whether that has changed.
+    /// Returns true while the session loses nothing without the service. If all services at both
+    /// ends are idle, they are taken out of the session, and put in again some time later to try.
     fn is_idle(&self) -> bool {
         false
     }
@@ -47,14 +46,14 @@ pub struct Session {
 /// Needs of a service, of the session and its hosts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Needs {
-    /// The ends at which it has to be.
+    /// The ends at which the service has to be.
     pub ends: Ends,
-    /// Name of the congestion control of the socket towards the network, if it is not to be the
-    /// host's default.
+    /// Name of the congestion control of the socket towards the network; `None` for the host's
+    /// default.
     pub congestion: Option<String>,
-    /// True if the service passes each byte of the session on, unchanged and in order, and adds none.
-    /// If its process dies when it has passed on all that it has read, the session goes on without
-    /// the service.
+    /// True if the service passes each byte of the session on, unchanged and in order, and adds
+    /// none. If its process dies after it has passed on everything that it has read, the session
+    /// continues without the service.
     pub keeps_bytes: bool,
 }
 
@@ -71,7 +70,7 @@ impl Needs {
 /// The ends of a session at which a service has to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Ends {
-    /// One end suffices. The other does not notice.
+    /// One end suffices. The other end does not notice.
     #[default]
     One,
     /// Both ends, from the same byte on.

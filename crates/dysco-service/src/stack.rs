@@ -15,7 +15,7 @@ use crate::out::Action;
 use crate::{Ends, Event, Flow, FlowId, Out, Service, Session, TimerId};
 use layer::{Layer, Leaving};
 
-/// Names a service in a stack. Names are not used again.
+/// Name of a service in a stack. Names are not reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct LayerId(pub u32);
 
@@ -39,7 +39,7 @@ pub enum Effect {
     Send(Option<LayerId>, Flow, Bytes),
     /// End this flow in order.
     Fin(Option<LayerId>, Flow),
-    /// Give no more bytes of this flow (true), or give them again.
+    /// Stop to give bytes of this flow (true), or give them again.
     Hold(Option<LayerId>, Flow, bool),
     /// Call [`Stack::to`] with [`Event::Timer`] after this time.
     Timer(LayerId, TimerId, Duration),
@@ -58,7 +58,7 @@ pub enum Effect {
     Cut(LayerId, Change, u64),
     /// A service has left.
     Left(Left),
-    /// A service did something that it may not do. That was ignored.
+    /// A service broke a rule. The action was ignored.
     Fault(LayerId, Fault),
     /// Reset both ends of the session, for this reason.
     Fail(LayerId, String),
@@ -82,14 +82,14 @@ pub enum Change {
     Leaves,
 }
 
-/// Something that a service may not do.
+/// Broken rule of a service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// It did something after it had left.
+    /// It acted after it had left.
     AfterLeave,
-    /// It sent on a flow that it had ended, or ended it again.
+    /// It sent on a flow that it had ended, or ended the flow again.
     AfterFin,
-    /// It left although it had ended a flow by itself, whose bytes would follow the end.
+    /// It left after it had ended a flow by itself: bytes of the flow would follow the end.
     LeftEnded,
 }
 
@@ -135,7 +135,7 @@ impl Stack {
         Ok(id)
     }
 
-    /// Inserts a service, which learns that it is in the session once the stack runs.
+    /// Inserts a service. It gets [`Event::Open`] once the stack runs.
     fn insert(&mut self, at: usize, service: Box<dyn Service>) -> LayerId {
         let id = LayerId(self.next);
         self.next += 1;
@@ -152,13 +152,13 @@ impl Stack {
         id
     }
 
-    /// Tells the services the time, since a moment that stays the same. It must not go back.
+    /// Sets the time of the services, since a fixed moment. It must not go back.
     pub fn set_now(&mut self, now: Duration) {
         self.now = now;
     }
 
-    /// Gives the stack an event of the session: bytes or an end that came, or [`Event::Full`] and
-    /// [`Event::Writable`] of the element behind the stack. Other events are for one service.
+    /// Gives the stack an event of the session: bytes or an end that arrived, or [`Event::Full`]
+    /// and [`Event::Writable`] of the element behind the stack. Other events are for one service.
     pub fn event(&mut self, event: Event) {
         match event {
             Event::Data { flow, .. } | Event::Fin(flow) => {
@@ -176,8 +176,8 @@ impl Stack {
         self.run();
     }
 
-    /// Gives an event to one service: a timer, a call, the wish that it leaves, or an event of
-    /// its own flows. A service that has left gets nothing.
+    /// Gives an event to one service: a timer, a call, the request to leave, or an event of its own
+    /// flows. A service that has left gets nothing.
     pub fn to(&mut self, layer: LayerId, event: Event) {
         if let Some(layer) = self.layers.iter_mut().find(|l| l.id == layer) {
             layer.take(event);
@@ -185,7 +185,7 @@ impl Stack {
         self.run();
     }
 
-    /// Returns what to do next.
+    /// Returns the next effect for the host to carry out.
     pub fn effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
@@ -200,17 +200,17 @@ impl Stack {
         self.layers.len()
     }
 
-    /// True if no service is there: the host can splice the two halves.
+    /// True if there is no service: the host can splice the two halves.
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty()
     }
 
-    /// True if services are there, and all of them are idle.
+    /// True if there are services, and all of them are idle.
     pub fn is_idle(&self) -> bool {
         !self.layers.is_empty() && self.layers.iter().all(|layer| layer.service.is_idle())
     }
 
-    /// Lets services handle what waits, until nothing does.
+    /// Lets services handle waiting events until none is left.
     fn run(&mut self) {
         while let Some((at, event, served)) = self.next_event() {
             if !served {
@@ -297,7 +297,7 @@ impl Stack {
         false
     }
 
-    /// Gives bytes or an end to the service at a place, or sends them if none is there.
+    /// Gives bytes or an end to the service at a place, or sends them if there is none.
     fn deliver(&mut self, at: usize, flow: Flow, event: Event) {
         match (self.layers.get_mut(at), event) {
             (Some(layer), event) => layer.take(event),
@@ -334,7 +334,7 @@ impl Stack {
         }
     }
 
-    /// Removes a service. What waits in front of it passes by it.
+    /// Removes a service. Bytes and ends that wait in front of it pass by it.
     fn remove(&mut self, at: usize) {
         for flow in Flow::SESSION {
             let full = self.is_full(next(at, flow), flow);
@@ -344,7 +344,7 @@ impl Stack {
         }
         let layer = self.layers.remove(at);
         let (id, flows) = (layer.id, layer.flows.clone());
-        // The other half has taken out what a half has added.
+        // The other half has taken out the bytes that this half has added.
         let delta = match layer.leaving {
             Some(Leaving::Last(_)) => [0; 2],
             _ => layer.moved,

@@ -1,4 +1,4 @@
-//! Takes from the process what it does not need, for good: services handle bytes of strangers.
+//! Drops privileges and resources of the process for good: services handle bytes of strangers.
 
 mod syscalls;
 
@@ -24,11 +24,11 @@ const FILES: u64 = 16 * 1024;
 /// empty folder as root if one is given, no access to files (Landlock), and only the system calls
 /// that [`run`] needs (seccomp). A call that is not among them fails with `EPERM`.
 ///
-/// Returns the steps that failed: on a kernel without Landlock, or in a process that is not
-/// privileged. The caller decides whether it goes on.
+/// Returns the steps that failed: on a kernel without Landlock, or in a process without
+/// privileges. The caller decides whether to continue.
 ///
 /// # Errors
-/// If the process has several threads. Some steps would then hold for one of them only.
+/// If the process has several threads. Some steps would then apply to only one of them.
 ///
 /// [`run`]: crate::run
 pub fn confine(uid: u32, gid: u32, root: Option<&Path>) -> Result<Vec<Explanation>, Error> {

@@ -11,7 +11,7 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Calls that are allowed with all arguments.
 const CALLS: &[i64] = &[
-    // Sockets that it has, and `dyscod`.
+    // Its sockets, and `dyscod`.
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_recvfrom,
@@ -53,7 +53,7 @@ const CALLS: &[i64] = &[
     libc::SYS_exit_group,
 ];
 
-/// Allows the process, which has one thread, only what is listed here.
+/// Allows the process, which has one thread, only the calls that are listed here.
 pub(super) fn limit() -> Result<(), String> {
     let program = program().map_err(|error| error.to_string())?;
     seccompiler::apply_filter(&program).map_err(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! The side of `dyscod`.
+//! `dyscod`'s side of the connection to a runner.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -10,7 +10,7 @@ use rustix::net::{
 
 use super::{Report, Request, receive, send};
 
-/// A connection to a runner. No call waits: `WouldBlock` says that the descriptor has to become
+/// A connection to a runner. No call waits: `WouldBlock` means that the descriptor has to become
 /// readable or writable first.
 #[derive(Debug)]
 pub struct Client {
@@ -62,8 +62,8 @@ impl AsRawFd for Client {
     }
 }
 
-/// Creates the socket by which a later `dyscod` reaches a runner. The path must not exist. Who can
-/// connect to it controls the runner, so that its folder should be private.
+/// Creates the socket by which a later `dyscod` reaches a runner. The path must not exist. Any
+/// process that can connect to the socket controls the runner, so its folder should be private.
 pub fn listen(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags(), None)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;

@@ -1,9 +1,9 @@
 //! Messages between `dyscod` and a runner.
 //!
-//! A message is JSON, one a datagram of a SOCK_SEQPACKET socket. Descriptors come with it
-//! (SCM_RIGHTS). A runner may be older than the `dyscod` that speaks with it, since sessions
-//! outlive a `dyscod`: the first report of a connection names the runner's [`VERSION`], and fields
-//! that a receiver does not know are ignored.
+//! A message is JSON, in one datagram of a SOCK_SEQPACKET socket. Descriptors come with it
+//! (SCM_RIGHTS). A runner may be older than the `dyscod` at the other end, since sessions outlive
+//! a `dyscod`: the first report of a connection names the runner's [`VERSION`], and a receiver
+//! ignores fields that it does not know.
 
 mod client;
 #[cfg(test)]
@@ -32,13 +32,14 @@ pub const LONGEST: usize = 64 * 1024;
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
     /// Pass a session through services. Two descriptors come with it: the socket towards the end
-    /// that opened the session, and the one towards the other end. [`Report::Put`] answers. If
+    /// that opened the session, and the socket towards the other end. [`Report::Put`] answers. If
     /// the request is refused, no byte was read and none written.
     ///
     /// With a `pair`, one of the two is a connection to the runner of the other end's host. It
-    /// carries frames: a length (32 bits, network order), and that number of bytes; a length of 0
-    /// ends the direction, and one with the highest bit set begins a mark, of which the other bits
-    /// are the length: a half of a service comes in or leaves. Nothing is read from it before [`Request::Open`].
+    /// carries frames: a length (32 bits, network order), and that number of bytes. A length of 0
+    /// ends the direction. A length with the highest bit set begins a mark, at which a half of a
+    /// service comes in or leaves; its other bits are the mark's length. Nothing is read from the
+    /// connection before [`Request::Open`].
     Put {
         /// Names the session in all messages. `dyscod` chooses it.
         session: u64,
@@ -52,30 +53,32 @@ pub enum Request {
         /// The services, in order from the end that opened the session.
         services: Vec<Spec>,
     },
-    /// Read what comes from the runner of the other end's host from now on.
+    /// Read from the connection to the runner of the other end's host from now on.
     Open {
         /// The session.
         session: u64,
     },
-    /// Put more services into a session that has some. [`Report::Added`] answers: all are in, or
-    /// none. Since version 3.
+    /// Put more services into a session that has some. [`Report::Added`] answers: all of them are
+    /// in, or none. Since version 3.
     Add {
         /// The session.
         session: u64,
-        /// The end of the session next to which they come.
+        /// The end of the session next to which they are put.
         next_to: End,
-        /// Name of the service behind which they come instead, as the opener sees it.
+        /// Name of the service behind which they are put instead, as the opener sees it.
         #[serde(default)]
         behind: Option<String>,
         /// The services, in order from the end that opened the session. All are for one end.
         services: Vec<Spec>,
     },
     /// Put halves of services into a session whose services are at both ends, between these and the
-    /// program. The runner of the host that asks begins, once the one of the other host has answered;
-    /// its [`Report::Added`] follows when the services get all bytes, or at once if they are refused.
-    /// The other runner answers at once, and keeps them ready: [`Report::Joined`] follows for each
-    /// that has come in. It also lets the other host take the services out that are named. Since
-    /// version 4.
+    /// program. Since version 4.
+    ///
+    /// The runner of the requesting host begins, once the runner of the other host has answered.
+    /// Its [`Report::Added`] follows when the services get all bytes, or at once if they are
+    /// refused. The other runner answers at once, and keeps the halves ready: [`Report::Joined`]
+    /// follows for each half that has come in. The other runner also lets the requesting host take
+    /// out the services in `leaves`.
     Join {
         /// The session.
         session: u64,
@@ -86,7 +89,7 @@ pub enum Request {
         begins: bool,
         /// The services, in order from the end that opened the session.
         services: Vec<Spec>,
-        /// Names of services that leave; none if this runner begins.
+        /// Names of services that may leave; none if this runner begins.
         leaves: Vec<String>,
     },
     /// Ask the services with these names to leave a session. [`Report::Parted`] follows for each,
@@ -109,17 +112,16 @@ pub enum Request {
     Release {
         /// The session.
         session: u64,
-        /// True to reset both connections first: nothing that they send arrives anywhere, and
-        /// `dyscod` has no duplicates, since an earlier one put the services in.
+        /// True to reset both connections first. This is for a session whose services an earlier
+        /// `dyscod` put in: this one has no duplicates, and packets of the sockets arrive nowhere.
         #[serde(default)]
         reset: bool,
     },
-    /// Ask a service something. [`Report::Answer`] follows, unless the service does not answer
-    /// calls.
+    /// Call a service. [`Report::Answer`] follows, unless the service does not answer calls.
     Call {
         /// The session.
         session: u64,
-        /// Name of the service. If several have it, the one next to the opener is asked.
+        /// Name of the service. If several have it, the one next to the opener is called.
         service: String,
         /// Names the call in its answer.
         id: u64,
@@ -154,7 +156,7 @@ pub enum Report {
         /// The reason, if the request was refused.
         result: Result<(), Cause>,
     },
-    /// A service has come in, as the runner of the other host has told. Since version 4.
+    /// A service has come in, at the byte that the other host's runner named. Since version 4.
     Joined {
         /// The session.
         session: u64,
@@ -194,10 +196,10 @@ pub enum Report {
     Idle {
         /// The session.
         session: u64,
-        /// True if they are.
+        /// True if they are idle.
         idle: bool,
     },
-    /// A service tells the operator something.
+    /// A service has a text for the operator.
     Notify {
         /// The session.
         session: u64,
@@ -220,7 +222,7 @@ pub enum Report {
         /// True if another report with more sessions follows.
         more: bool,
     },
-    /// A message was no request, or named a session that is not there.
+    /// A message was no request, or named an unknown session.
     Invalid {
         /// The reason.
         cause: Cause,
@@ -296,8 +298,8 @@ pub enum End {
     Other,
 }
 
-/// Numbers of bytes of a session, forward and back. At a still moment nothing waits, and `written`
-/// less `read` is what services have added.
+/// Numbers of bytes of a session, forward and back. At a moment at which nothing waits, `written`
+/// less `read` is the number of bytes that services have added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Moved {
     /// Bytes that were read.

@@ -43,7 +43,7 @@ pub(crate) fn send<T: Serialize>(
 /// Does not wait.
 ///
 /// # Errors
-/// `WouldBlock` if none is there; `InvalidData` if one came that is too long or cannot be parsed.
+/// `WouldBlock` if no message is there; `InvalidData` if a message is too long or cannot be parsed.
 pub(crate) fn receive<T: DeserializeOwned>(
     socket: impl AsFd,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {

@@ -1,4 +1,4 @@
-//! What services want, carried out.
+//! Carries out the effects that services request.
 
 use dysco_explain::Cause;
 use dysco_service::{Effect, Event, Fault, Flow, LayerId};
@@ -10,7 +10,7 @@ use crate::protocol::{Bytes, LONGEST, Reason, Report};
 /// Greatest number of bytes of a text from a service.
 const TEXT: usize = 4096;
 
-/// Greatest number of bytes of an answer: each takes two in a message.
+/// Greatest number of bytes of an answer: each is two characters in a message.
 const ANSWER: usize = LONGEST / 2 - 1024;
 
 impl Session {
@@ -85,8 +85,8 @@ impl Session {
         });
     }
 
-    /// Reports an answer. A service that answers while it is asked answers that call, and later
-    /// the one that has waited longest.
+    /// Reports an answer. An answer during a call is for that call, and a later one is for the call
+    /// that has waited longest.
     fn answer(&mut self, layer: LayerId, answer: Result<bytes::Bytes, Cause>, host: &mut Host) {
         let mut calls = self.calls.iter();
         let of_layer = |(of, _): &(LayerId, u64)| *of == layer;
@@ -119,7 +119,7 @@ impl Session {
         });
     }
 
-    /// Tells a service something about a flow of its own.
+    /// Gives a service an event of a flow of its own.
     pub(super) fn tell(&mut self, layer: LayerId, event: Event) {
         self.stack.to(layer, event);
     }

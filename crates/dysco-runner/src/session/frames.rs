@@ -9,14 +9,14 @@ use dysco_service::Change;
 /// Greatest number of bytes of a frame.
 const LONGEST: u32 = 1 << 30;
 
-/// Bit of a header that says that a mark follows, and no bytes of the session.
+/// Bit of a header. If it is set, a mark follows instead of bytes of the session.
 const MARK: u32 = 1 << 31;
 
 /// Greatest number of bytes of a mark.
 const LONGEST_MARK: usize = 256;
 
-/// The byte at which one half of a service comes in or leaves. It is told in front of the bytes that
-/// were sent after that.
+/// The byte at which one half of a service comes in or leaves. The mark precedes all bytes that are
+/// sent after that.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Mark {
     pub change: Change,
@@ -58,7 +58,7 @@ impl Mark {
     }
 }
 
-/// A part of what was read.
+/// A part of the bytes that were read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Part {
     Bytes(Bytes),
@@ -75,23 +75,23 @@ pub(super) fn header(len: usize) -> Bytes {
 #[derive(Default)]
 pub(super) struct Frames {
     header: Vec<u8>,
-    /// Bytes of the frame that have not come.
+    /// Number of bytes of the frame that have not arrived.
     rest: u32,
-    /// Bytes of the mark that have come, if the frame is one.
+    /// Bytes of the mark that have arrived, if the frame is a mark.
     mark: Option<Vec<u8>>,
     ended: bool,
 }
 
 impl Frames {
-    /// True once the last frame has come.
+    /// True once the last frame has arrived.
     pub(crate) fn have_ended(&self) -> bool {
         self.ended
     }
 
-    /// Takes what has come. Returns the frames' bytes and marks, in order.
+    /// Parses bytes that have arrived. Returns the frames' bytes and marks, in order.
     ///
     /// # Errors
-    /// If it is no frame, or comes after the last one.
+    /// If the bytes are no frame, or follow the last one.
     pub(super) fn take(&mut self, mut input: &[u8]) -> io::Result<Vec<Part>> {
         let mut parts = Vec::new();
         let mut out = BytesMut::with_capacity(input.len());
@@ -146,7 +146,7 @@ impl Frames {
     }
 }
 
-/// Adds the bytes that have come to the parts.
+/// Adds the bytes that have arrived to the parts.
 fn push(parts: &mut Vec<Part>, out: &mut BytesMut) {
     if !out.is_empty() {
         parts.push(Part::Bytes(out.split().freeze()));

@@ -1,6 +1,6 @@
-//! Halves of services at both ends, which come into a session that has some, and leave it, while data
-//! flows. The runners of the two hosts tell each other the bytes in front of which they do so, by
-//! marks between the frames of their connection.
+//! Halves of services at both ends that come into a session with such services, and leave it, while
+//! data flows. By marks between the frames of their connection, the runners of the two hosts tell
+//! each other the byte in front of which a half comes in or leaves.
 
 use dysco_explain::Cause;
 use dysco_service::{Change, Flow, LayerId, Service};
@@ -19,7 +19,7 @@ pub(super) struct Halves {
     /// Names of services that may leave. The connection between the runners is not encrypted: a mark
     /// alone takes no service out.
     may_leave: Vec<String>,
-    /// Services that this host has put in, and that do not get all bytes yet.
+    /// Services that this host has put in and that do not get all bytes yet.
     entering: Vec<LayerId>,
 }
 
@@ -103,7 +103,7 @@ impl Session {
         Ok(())
     }
 
-    /// Marks name services, so that each has a name of its own.
+    /// Checks that each service has its own name: marks name services.
     fn check_halves(&self, services: &[Box<dyn Service>]) -> Result<(), Cause> {
         let listed = self.services.iter().map(|(_, name)| name.as_str());
         let mut names: Vec<&str> = listed.collect();
@@ -148,7 +148,7 @@ impl Session {
         }
     }
 
-    /// Takes a mark of the other runner.
+    /// Handles a mark of the other runner.
     ///
     /// # Errors
     /// The reason for which the session has ended: the two stacks no longer fit.

@@ -12,11 +12,11 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 
 use super::frames::{self, Frames, Mark, Part};
 
-/// From this load on, the services are told that the socket is full; below half of it, that it
-/// wants bytes again.
+/// Load from which the services are told that the socket is full. Below half of it they are told
+/// that the socket wants bytes again.
 pub(super) const HIGH: usize = 256 * 1024;
 
-/// From this load on, nothing is read for the socket, whatever services say.
+/// Load from which nothing is read for the socket, even if the services accept more.
 pub(crate) const HARD: usize = 2 * HIGH;
 
 /// Load of a part besides its bytes, so that many short parts do not take much memory.
@@ -33,12 +33,12 @@ const REPAIRED: u32 = 10_000;
 /// Greatest number of parts that one system call writes.
 const PARTS: usize = 32;
 
-/// A TCP socket. Its readiness is edge-triggered: it is known until a call says that it would
-/// wait. Calls do not wait, although the descriptor may be in blocking mode: its duplicates are
-/// `dyscod`'s, and the mode is theirs as well.
+/// A TCP socket. Its readiness is edge-triggered: it is valid until a call returns that it would
+/// wait. Calls do not wait, although the descriptor may be in blocking mode: `dyscod` has
+/// duplicates of it, which share the mode.
 pub(super) struct Link {
     pub socket: OwnedFd,
-    /// Names the socket to the poller.
+    /// Token of the socket in the poller.
     pub token: u64,
     readable: bool,
     writable: bool,
@@ -54,21 +54,21 @@ pub(super) struct Link {
     waiting: usize,
     full: bool,
     fin: Fin,
-    /// The link is a connection to another runner.
+    /// Frames, if the link is a connection to another runner.
     frames: Option<Frames>,
     /// Parts of frames that were read and not given yet.
     parts: VecDeque<Part>,
-    /// Nothing is read yet.
+    /// True if nothing may be read yet.
     closed: bool,
-    /// The other runner has closed the connection.
+    /// True if the other runner has closed the connection.
     gone: bool,
 }
 
-/// The end of what is written.
+/// State of the end of the written stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fin {
     Open,
-    /// It follows the bytes that wait.
+    /// The end follows the bytes that wait.
     Waiting,
     Sent,
 }
@@ -76,10 +76,10 @@ enum Fin {
 /// Result of reading.
 pub(super) enum Input {
     Bytes(Bytes),
-    /// The other runner has told a change.
+    /// A mark of the other runner.
     Mark(Mark),
     End,
-    /// Nothing is there.
+    /// Nothing can be read now.
     Nothing,
 }
 
@@ -105,25 +105,26 @@ impl Link {
         }
     }
 
-    /// Makes this link one to another runner, from which nothing is read yet.
+    /// Makes this link a connection to another runner. Nothing is read from it yet.
     pub(super) fn frame(&mut self) {
         self.frames = Some(Frames::default());
         self.closed = true;
     }
 
-    /// Lets bytes be read.
+    /// Permits to read bytes.
     pub(super) fn open(&mut self) {
         self.closed = false;
     }
 
-    /// Sets the options that a relay needs: bytes go on at once, since the sender has waited for
-    /// others if it wanted, and an urgent byte stays in its place, so that it is not lost.
+    /// Sets the options that a relay needs. Bytes are sent at once (TCP_NODELAY): the sender has
+    /// already coalesced them if it wanted. An urgent byte stays in its place (SO_OOBINLINE), so
+    /// that it is not lost.
     pub(super) fn set_options(socket: &OwnedFd) -> rustix::io::Result<()> {
         rustix::net::sockopt::set_tcp_nodelay(socket, true)?;
         rustix::net::sockopt::set_socket_oobinline(socket, true)
     }
 
-    /// Takes what the kernel says about the socket.
+    /// Records events of the socket.
     pub(super) fn ready(&mut self, flags: EventFlags) {
         let broken = flags.intersects(EventFlags::ERR | EventFlags::HUP);
         self.uneven |= broken || flags.intersects(EventFlags::RDHUP | EventFlags::PRI);
@@ -156,7 +157,7 @@ impl Link {
         }
         let len = scratch.len();
         match rustix::net::recv(&self.socket, &mut *scratch, RecvFlags::DONTWAIT) {
-            // Where a direction ends, a frame says so.
+            // A frame marks the end of a direction. Without it, the other handler is gone.
             Ok((0, _)) if self.frames.is_some() => {
                 self.gone = true;
                 Err(io::Error::new(
@@ -169,13 +170,14 @@ impl Link {
                 Ok(Input::End)
             }
             Ok((n, _)) => {
-                // All was read, and more makes a new edge. An end that came before does not.
+                // Everything was read, and further bytes make a new edge. An end that has already
+                // arrived makes none.
                 self.readable = n == len || self.uneven;
                 let Some(frames) = &mut self.frames else {
                     return Ok(Input::Bytes(Bytes::copy_from_slice(&scratch[..n])));
                 };
                 self.parts.extend(frames.take(&scratch[..n])?);
-                // The parts are given by further calls, and so is the end.
+                // Further calls return the parts and the end.
                 self.readable |= frames.have_ended() || !self.parts.is_empty();
                 match self.parts.is_empty() {
                     true => Ok(Input::Nothing),
@@ -297,7 +299,7 @@ impl Link {
         self.waiting
     }
 
-    /// Bytes that wait, and what it takes to keep them.
+    /// Bytes that wait, and the memory that they need besides.
     pub(super) fn load(&self) -> usize {
         self.waiting + PART * self.queue.len()
     }
@@ -320,7 +322,7 @@ impl Link {
     }
 
     /// Lets the kernel reset the connection if this process dies: the peer must not take the stream for
-    /// complete. Between two runners the last frame says so.
+    /// complete. Between two runners the last frame marks the end.
     pub(super) fn resets_on_death(&self) {
         if self.frames.is_none() {
             // An error means that the connection is over.

@@ -25,7 +25,7 @@ use own::Own;
 /// Greatest number of times that a session reads each of its sockets before others have a turn.
 const READS: usize = 4;
 
-/// Greatest number of times that a socket's fullness is told in a turn.
+/// Greatest number of times in a turn that services are told of full sockets.
 const TELLINGS: usize = 8;
 
 /// Greatest number of calls without an answer.
@@ -44,7 +44,7 @@ pub(crate) struct Session {
     /// Services, in order.
     services: Vec<(LayerId, String)>,
     pair: Option<PairName>,
-    /// The halves of services at both ends, if there are such.
+    /// The halves of services at both ends, if there are any.
     halves: Option<Halves>,
     delta: [i64; 2],
     taken: bool,
@@ -53,9 +53,9 @@ pub(crate) struct Session {
     calls: VecDeque<(LayerId, u64)>,
     /// True while a service handles a call.
     calling: bool,
-    /// The services were idle when that was looked at last.
+    /// True if the services were idle at the last look.
     idle: bool,
-    /// True if a turn ended before everything was told.
+    /// True if a turn ended before the services were told everything.
     unsettled: bool,
     /// True if the session waits for a turn.
     pub scheduled: bool,
@@ -119,7 +119,7 @@ impl Session {
         })
     }
 
-    /// Takes what the kernel says about a socket.
+    /// Records events of a socket.
     pub(crate) fn ready(&mut self, place: Place, flags: EventFlags) {
         match place {
             Place::Session(end) => self.links[end].ready(flags),
@@ -186,8 +186,8 @@ impl Session {
         self.settle(host)
     }
 
-    /// Carries out what the services want, and tells them which sockets are full, until nothing
-    /// is left to do.
+    /// Carries out the effects that services request, and tells them which sockets are full, until
+    /// nothing is left to do.
     pub(crate) fn settle(&mut self, host: &mut Host) -> Result<(), Reason> {
         for _ in 0..TELLINGS {
             while let Some(effect) = self.stack.effect() {
@@ -239,7 +239,7 @@ impl Session {
         self.tell_pressure_own() || told
     }
 
-    /// Lets bytes of the other runner come.
+    /// Begins to read from the other runner.
     pub(crate) fn open(&mut self) {
         self.links.iter_mut().for_each(Link::open);
     }
@@ -259,7 +259,7 @@ impl Session {
         self.settle(host)
     }
 
-    /// Asks a service something.
+    /// Calls a service.
     pub(crate) fn call(
         &mut self,
         service: &str,
@@ -289,7 +289,7 @@ impl Session {
         Ok(())
     }
 
-    /// Tells a service that its timer has run out.
+    /// Reports the expiry of a timer to its service.
     pub(crate) fn timer(
         &mut self,
         layer: LayerId,
@@ -306,7 +306,7 @@ impl Session {
         self.links.iter().for_each(Link::reset);
     }
 
-    /// Closes the session's descriptors. `reason` says whether its connections are reset.
+    /// Closes the session's descriptors. `reason` decides whether its connections are reset.
     pub(crate) fn close(mut self, reason: Option<&Reason>, host: &mut Host) {
         if matches!(reason, Some(Reason::Reset { .. } | Reason::Failed { .. })) {
             self.links.iter().for_each(Link::reset);

@@ -32,8 +32,8 @@ impl Session {
         }
     }
 
-    /// Opens a connection. Its service learns the result in a later turn, so that one which tries
-    /// again at once does not stop the others.
+    /// Opens a connection. Its service gets the result in a later turn, so that a service which
+    /// tries again at once does not block the others.
     pub(super) fn open_own(&mut self, key: Key, to: SocketAddr, host: &mut Host) {
         let opened = (self.own.len() < CONNECTIONS)
             .then(|| begin(to).ok())

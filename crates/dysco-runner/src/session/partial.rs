@@ -10,8 +10,8 @@ use crate::host::Host;
 use crate::protocol::{End, Reason, Report};
 
 impl Session {
-    /// Puts more services into the session, all or none: next to an end, or behind the service of
-    /// this name. What they do at once is carried out by [`Session::settle`].
+    /// Puts more services into the session, all or none: next to an end, or behind the service with
+    /// this name. [`Session::settle`] carries out their first effects.
     ///
     /// # Errors
     /// If the session's services leave, or one of these cannot work in it.
@@ -39,7 +39,7 @@ impl Session {
             let layer = self.stack.put(at, service)?;
             self.services.insert(listed, (layer, name));
             listed += 1;
-            // It may have left at once, and others with it.
+            // The service may have left at once, and others with it.
             at = self.stack.place_of(layer).map_or(at, |place| place + 1);
         }
         Ok(())

@@ -39,7 +39,7 @@ fn services_do_to_a_session_what_their_functions_do_to_the_whole_stream() {
 #[test]
 fn crypt_at_both_ends_is_not_seen_by_the_ends_and_leaves_no_plain_text() {
     pair_is_not_seen(&["crypt"], |wire| {
-        // What is on the wire: a frame with a record.
+        // The wire carries a frame with a record.
         let record = read(wire, 4 + 2 + 6 + 16);
         assert!(!record.windows(6).any(|part| part == b"secret"));
     });

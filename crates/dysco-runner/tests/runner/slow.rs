@@ -120,7 +120,7 @@ fn a_service_without_flow_control_does_not_fill_the_memory() {
     let waiting = lab.runner.state(1).moved.waiting[0] as usize;
     assert!(waiting <= 3 * RUNNER, "{waiting} bytes wait");
     lab.runner.release(1);
-    // What a reader takes then is the rest of the kernel's.
+    // From now on a reader gets only the bytes that are left in the kernel.
     drop(session.middle);
     assert!((&session.other).read(&mut [0; 10]).unwrap() > 0);
     lab.finish();

@@ -22,9 +22,9 @@ const TRIAL: u64 = 256 * 1024;
 /// Number of bytes that pass unchanged after a trial without a gain.
 const REST: u64 = 16 * TRIAL;
 
-/// Compresses what goes to the other host, and restores what comes from there. Where nothing is
-/// gained it passes bytes on for a while, and then tries again. It is idle if neither direction
-/// gains anything, as far as enough bytes have shown.
+/// Compresses bytes to the other host, and restores bytes from there. If compression gains nothing,
+/// the service passes bytes on for a while, and then tries again. It is idle if enough bytes have
+/// shown that neither direction gains anything.
 pub struct Compress {
     records: Records,
     encoder: Encoder<'static>,
@@ -46,14 +46,14 @@ pub struct Compress {
 /// Gain of a direction by compression.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Gain {
-    /// Too few bytes have shown it.
+    /// Too few bytes have passed to know.
     Unknown,
     Some,
     None,
 }
 
 impl Compress {
-    /// Level at which compression costs little.
+    /// Default level, at which compression costs little.
     pub const LEVEL: i32 = 3;
 
     /// Creates the service of one end. `outward` is the direction towards the other host.
@@ -90,7 +90,7 @@ impl Compress {
         Ok(())
     }
 
-    /// Ends a trial that has seen enough.
+    /// Ends a trial that has seen enough bytes.
     fn judge(&mut self, before: u64, after: u64) {
         self.trial[0] += before;
         self.trial[1] += after;
@@ -126,7 +126,7 @@ impl Compress {
                     out.send(flow, BytesMut::from(part));
                 })?;
                 self.shrunk += restored;
-                // More than a trial of the other host that finds no gain.
+                // The bytes of a trial without a gain on the other host are fewer.
                 if self.shrunk > 2 * TRIAL {
                     self.inward = Gain::Some;
                 }

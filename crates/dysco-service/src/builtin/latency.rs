@@ -1,4 +1,4 @@
-//! `latency`: bytes arrive later.
+//! `latency`: delays bytes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use dysco_explain::Cause;
 
 use crate::{Event, Flow, Needs, Out, Service, Session, TimerId};
 
-/// Number of bytes in hand from which on a direction is held.
+/// Number of bytes in hand from which a direction is held.
 const MOST: usize = 4 * 1024 * 1024;
 
 /// Load of a part besides its bytes, so that many short parts do not take much memory.
 const PART: usize = 128;
 
-/// Sends each byte, and each end, later by the same time. The order stays.
+/// Delays each byte and each end by the same time, without a change of their order.
 #[derive(Debug)]
 pub struct Latency {
     delay: Duration,
@@ -28,7 +28,7 @@ struct Lane {
     /// Parts in hand, with the time at which each leaves. An end has no bytes.
     queue: VecDeque<(Duration, Option<Bytes>)>,
     load: usize,
-    /// The next element wants no bytes.
+    /// True if the next element wants no bytes.
     full: bool,
 }
 
@@ -54,7 +54,7 @@ impl Latency {
 }
 
 impl Lane {
-    /// Sends what is due by a time, or everything.
+    /// Sends all parts that are due by this time.
     fn send(&mut self, flow: Flow, until: Duration, out: &mut Out) {
         while let Some((due, _)) = self.queue.front()
             && *due <= until

@@ -1,4 +1,4 @@
-//! `null`: passes everything on.
+//! `null`: passes everything on unchanged.
 
 use dysco_explain::Cause;
 

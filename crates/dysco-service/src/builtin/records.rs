@@ -16,9 +16,9 @@ pub(super) struct Records {
 pub(super) enum Meaning {
     /// These bytes go to the other host.
     Send(Bytes),
-    /// Bytes of records have come by this flow.
+    /// Bytes of records have arrived by this flow.
     Receive(Flow),
-    /// It is no matter of records.
+    /// The event does not concern records.
     Other(Event),
     /// Nothing more is to be done.
     Nothing,

@@ -1,4 +1,4 @@
-//! `shape`: a direction passes at most at a rate.
+//! `shape`: limits the rate of each direction.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use crate::{Event, Flow, Needs, Out, Service, Session, TimerId};
 
-/// Time whose bytes pass at once after a pause, unless the operator gives their number.
+/// Default burst, as the time in which its bytes pass at the rate.
 const BURST: Duration = Duration::from_millis(10);
 
-/// Least and greatest number of bytes that this time amounts to.
+/// Least and greatest number of bytes of the default burst.
 const BURSTS: [u64; 2] = [2 * 1460, 1024 * 1024];
 
 /// Names of the rates of the directions, forward and back, and of both.
@@ -30,8 +30,8 @@ pub struct Limits {
     pub burst: Option<u64>,
 }
 
-/// Lets each direction pass at most at its rate, by a token bucket. A call of `read` returns the
-/// numbers of bytes and the rates, and one of `rate` changes these.
+/// Limits the rate of each direction by a token bucket. A call of `read` returns the numbers of
+/// bytes and the rates. A call of `rate` changes the rates.
 #[derive(Debug)]
 pub struct Shape {
     lanes: [Lane; 2],
@@ -43,12 +43,12 @@ struct Lane {
     flow: Flow,
     rate: Rate,
     burst: Option<u64>,
-    /// Time at which the bytes so far would all have passed at the rate. It is ahead of the present
-    /// by as much as the bucket is empty.
+    /// Time at which all bytes so far would have passed at the rate. It is ahead of the present
+    /// time by the time that the bucket needs to fill.
     busy_until: Duration,
     /// Bytes in hand. The direction is held until they have been sent.
     rest: Bytes,
-    /// The next element wants no bytes.
+    /// True if the next element wants no bytes.
     full: bool,
     passed: u64,
 }
@@ -136,7 +136,7 @@ impl Lane {
             .unwrap_or_else(|| bytes_in(BURST, bits).clamp(least, most))
     }
 
-    /// Sends as much of what is in hand as may pass now, and waits for the rest.
+    /// Sends the bytes in hand that may pass now, and waits to send the rest.
     fn pass(&mut self, out: &mut Out) {
         while !self.rest.is_empty() {
             let allowed = match self.rate.0 {
@@ -167,8 +167,8 @@ impl Lane {
         bytes_in(full.saturating_sub(empty), bits)
     }
 
-    /// Waits until half a burst may pass, or all that is in hand: a few bytes at a time would take
-    /// a timer each.
+    /// Waits until half a burst, or all bytes in hand, may pass. To send a few bytes at a time
+    /// would take many timers.
     fn wait(&self, out: &mut Out) {
         let Some(bits) = self.rate.0 else {
             return;
@@ -233,7 +233,7 @@ impl Service for Shape {
 
     fn on(&mut self, event: Event, out: &mut Out) {
         match event {
-            // None comes while bytes are in hand.
+            // No data arrives while bytes are in hand: the direction is held.
             Event::Data { flow, bytes } if flow.is_session() => {
                 let lane = &mut self.lanes[number(flow)];
                 lane.rest = bytes;

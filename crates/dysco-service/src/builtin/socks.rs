@@ -1,4 +1,4 @@
-//! `socks`: the session goes through a SOCKS5 proxy (RFC 1928).
+//! `socks`: opens the session through a SOCKS5 proxy (RFC 1928).
 
 use std::net::SocketAddr;
 
@@ -106,7 +106,7 @@ impl Service for Socks {
                 self.answered(out);
             }
             Event::Fin(Flow::Back) => out.fail("the SOCKS proxy closed the connection"),
-            // It leaves by itself, and soon.
+            // The service leaves by itself, and soon.
             Event::Leave | Event::Full(_) | Event::Writable(_) => {}
             other => other.pass_on(out),
         }

@@ -1,11 +1,11 @@
-//! `split`: the network gets another congestion control than the program.
+//! `split`: uses another congestion control towards the network than the program's socket has.
 
 use dysco_api::Congestion;
 use dysco_explain::Cause;
 
 use crate::{Needs, Service, Session};
 
-/// Passes everything on. The socket towards the network has a congestion control of its own.
+/// Passes everything on. The socket towards the network has its own congestion control.
 #[derive(Debug)]
 pub struct Split {
     congestion: Congestion,

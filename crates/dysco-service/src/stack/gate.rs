@@ -1,23 +1,24 @@
-//! The bytes of one direction that a service gets. Others pass by it, in their order.
+//! The bytes of one direction that a service gets. Other bytes pass by it, in order.
 
 /// A gate in front of a service, for one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Gate {
-    /// Number of bytes that pass by first; `None` until the other host has told it. All pass by then.
+    /// Number of bytes that pass by first. `None` until the other host has sent it: until then all
+    /// bytes pass by.
     before: Option<u64>,
-    /// Number of bytes that the service gets after these; `None` for all that follow.
+    /// Number of bytes that the service gets after these; `None` for all following bytes.
     given: Option<u64>,
 }
 
 impl Gate {
     /// The service gets all bytes.
     pub(super) const OPEN: Gate = Gate::after(0);
-    /// It gets none.
+    /// The service gets no bytes.
     pub(super) const CLOSED: Gate = Gate {
         before: Some(0),
         given: Some(0),
     };
-    /// It gets none, until the other host has told its first one.
+    /// The service gets no bytes until the other host has named the first one.
     pub(super) const WAITING: Gate = Gate {
         before: None,
         given: None,
@@ -31,14 +32,14 @@ impl Gate {
         }
     }
 
-    /// Lets the service get this number of bytes more, and none that follow. Returns false if the first
-    /// one is not known.
+    /// Lets the service get this number of further bytes, and none after them. Returns false if its
+    /// first byte is not known.
     pub(super) fn end_after(&mut self, bytes: u64) -> bool {
         self.given = Some(bytes);
         self.before.is_some()
     }
 
-    /// Takes up to `len` bytes. Returns their number, and whether the service gets them.
+    /// Takes up to `len` bytes. Returns their number, and true if the service gets them.
     pub(super) fn take(&mut self, len: usize) -> (usize, bool) {
         let (left, served) = match (&mut self.before, &mut self.given) {
             (None, _) | (Some(0), Some(0)) => return (len, false),
@@ -87,7 +88,7 @@ mod tests {
         let mut waiting = Gate::WAITING;
         assert_eq!(waiting.take(7), (7, false));
         assert!(!waiting.end_after(1));
-        // The last byte is told before the first one has come.
+        // The last byte is known before the first one has arrived.
         let mut both = Gate::after(2);
         assert!(both.end_after(3));
         assert_eq!([both.take(9), both.take(9)], [(2, false), (3, true)]);

@@ -1,9 +1,9 @@
-//! Halves of services at both ends, which come into a stack and leave it while data flows.
+//! Halves of services at both ends that come into a stack and leave it while data flows.
 //!
 //! The two halves of a service are in the stacks of two hosts. They come in, and leave, at the same
-//! byte of each direction. The host that sends the direction chooses the byte, and tells it in front
-//! of its next bytes. It names a byte by a number that both hosts count alike: that of the bytes which
-//! passed through another half, or through the one that leaves.
+//! byte of each direction. The host that sends the direction chooses the byte, and sends its number
+//! before the next bytes. Both hosts count alike: the number is that of the bytes which passed
+//! through another half, or through the half that leaves.
 
 use dysco_explain::Cause;
 
@@ -34,13 +34,15 @@ impl Stack {
         }
     }
 
-    /// Puts one half of a service between the other halves and the program. `outward` is the direction
-    /// towards the other host. The half gets that direction from the next byte on. `told` is the byte
-    /// that the other host has told; without it, the other direction waits for [`Stack::told`].
+    /// Puts one half of a service between the other halves and the program. `outward` is the
+    /// direction towards the other host. The half gets that direction from the next byte on. `told`
+    /// is the byte of the other direction that the other host has named; without it, that direction
+    /// waits for [`Stack::told`].
     ///
     /// # Errors
-    /// If the service is no half, or no other half is in the stack, or the service cannot work in this
-    /// session, or the other host has told a byte that has passed. The stack stays as it is.
+    /// If the service is no half, or no other half is in the stack, or the service cannot work in
+    /// this session, or the byte that the other host has named has passed. The stack stays
+    /// unchanged.
     pub fn enter(
         &mut self,
         service: Box<dyn Service>,
@@ -66,7 +68,7 @@ impl Stack {
         Ok(id)
     }
 
-    /// Asks one half of a service to leave. The other host's half leaves once it is told.
+    /// Asks one half of a service to leave. The other half leaves once its host is notified.
     pub fn part(&mut self, layer: LayerId, outward: Flow) {
         let mut layers = self.layers.iter_mut();
         if let Some(layer) = layers.find(|one| one.id == layer && one.leaving.is_none()) {
@@ -76,10 +78,10 @@ impl Stack {
         self.run();
     }
 
-    /// Takes a byte that the other host has told, at which its half comes in or leaves.
+    /// Handles the other host's notice of the byte at which its half comes in or leaves.
     ///
     /// # Errors
-    /// If that byte has passed, or the service is no half, or does not wait for this.
+    /// If that byte has passed, or the service is no half, or does not wait for this notice.
     pub fn told(
         &mut self,
         layer: LayerId,
@@ -116,8 +118,8 @@ impl Stack {
         one.is_none_or(|one| one.gates.iter().all(|gate| *gate == Gate::OPEN))
     }
 
-    /// Returns the place of the half that is next to the program. One that leaves may have left the
-    /// stack of the other host.
+    /// Returns the place of the half that is next to the program. A half that leaves does not
+    /// count: it may have left the stack of the other host.
     fn outermost_half(&self, outward: Flow) -> Result<usize, Cause> {
         let mut layers = self.layers.iter();
         let stays = |one: &Layer| one.is_half && one.leaving.is_none();
@@ -128,8 +130,8 @@ impl Stack {
         place.ok_or_else(|| Cause::new("no service at both ends is in the session"))
     }
 
-    /// Returns the gate of a half that gets the bytes which another one sends. Its first is the byte
-    /// of this number, of those that the other one has sent.
+    /// Returns the gate of a half that gets the bytes which another half sends. `at` is the first
+    /// of these bytes, counted from the first byte that the other half has sent.
     fn gate_behind(&self, of: usize, inward: Flow, at: u64) -> Result<Gate, Cause> {
         let missing = || Cause::new("no service at both ends is in the session");
         let of = self.layers.get(of).ok_or_else(missing)?;
@@ -140,12 +142,12 @@ impl Stack {
         }
     }
 
-    /// Carries out the wish of a service to leave. Returns true if it has left. A half that was asked
-    /// to leave leaves one direction after the other.
+    /// Handles the leave of a service. Returns true if it has left. A half that was asked to leave
+    /// leaves one direction after the other.
     pub(super) fn leaves(&mut self, at: usize) -> bool {
         let layer = &mut self.layers[at];
         match layer.leaving {
-            // The other half would get bytes that are not its.
+            // The other half would get bytes that are not meant for it.
             None if layer.is_half => {
                 let why = "it left, and its other half did not".to_owned();
                 self.effects.push_back(Effect::Fail(layer.id, why));
@@ -162,7 +164,7 @@ impl Stack {
         false
     }
 
-    /// Asks a half to leave its second direction, once it has got the last byte of that.
+    /// Asks a half to leave its second direction, once it has received the last byte of that.
     pub(super) fn ask_to_leave(&mut self, at: usize) {
         let Some(layer) = self.layers.get_mut(at) else {
             return;

@@ -1,4 +1,4 @@
-//! One service of a stack, and what waits in front of it.
+//! One service of a stack, and the events that wait in front of it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,7 +17,7 @@ pub(super) struct Layer {
     /// Bytes and ends, by flow.
     waiting: BTreeMap<Flow, VecDeque<Waiting>>,
     held: BTreeSet<Flow>,
-    /// Flows whose end has come.
+    /// Flows whose end has arrived.
     finished: BTreeSet<Flow>,
     /// Flows that the service has ended.
     pub ended: BTreeSet<Flow>,
@@ -42,19 +42,20 @@ pub(super) struct Layer {
 /// Bytes or an end in front of a service.
 struct Waiting {
     event: Event,
-    /// False if they pass by the service.
+    /// False if the bytes or the end pass by the service.
     served: bool,
 }
 
 /// A step of a half that leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Leaving {
-    /// It was asked to leave the direction towards the other host, which is this one.
+    /// It was asked to leave this direction, which is the direction towards the other host.
     Asked(Flow),
-    /// It has left this direction. The other host has not told the last byte of the other one, or the
-    /// service has not got it.
+    /// It has left this direction. The last byte of the other direction is unknown yet, or has not
+    /// reached the service.
     Half(Flow),
-    /// It was asked to leave the other direction as well. It may send there what it still has.
+    /// It was asked to leave the other direction as well. It may still send its remaining bytes
+    /// there.
     Last(Flow),
 }
 
@@ -92,7 +93,7 @@ impl Layer {
         }
     }
 
-    /// Divides bytes of the session into those that the service gets, and those that pass by it.
+    /// Divides bytes of the session into bytes that the service gets, and bytes that pass by it.
     fn take_bytes(&mut self, flow: Flow, mut bytes: Bytes) {
         while !bytes.is_empty() {
             let (taken, served) = self.gates[index(flow)].take(bytes.len());
@@ -109,7 +110,7 @@ impl Layer {
         queue.push_back(Waiting { event, served });
     }
 
-    /// Returns the next event, and whether the service wants it. Others pass by.
+    /// Returns the next event, and true if the service gets it. Other events pass by.
     pub(crate) fn next_event(&mut self) -> Option<(Event, bool)> {
         if let Some(event) = self.events.pop_front() {
             return Some((event, true));
@@ -121,15 +122,15 @@ impl Layer {
         Some((next.event, next.served))
     }
 
-    /// Lets a direction pass by the service from now on, and what waits for it there.
+    /// Lets a direction pass by the service from now on, waiting bytes included.
     pub(super) fn close(&mut self, flow: Flow) {
         self.gates[index(flow)] = Gate::CLOSED;
         let waiting = self.waiting.entry(flow).or_default();
         waiting.iter_mut().for_each(|one| one.served = false);
     }
 
-    /// Returns the number of bytes of a direction that are still to pass by the service, before its
-    /// first.
+    /// Returns the number of bytes of a direction that are still to pass by the service before its
+    /// first byte.
     pub(super) fn to_pass(&self, flow: Flow) -> u64 {
         let waiting = self.waiting.get(&flow).into_iter().flatten();
         let waiting = waiting.filter(|one| !one.served);
@@ -140,8 +141,8 @@ impl Layer {
         self.gates[index(flow)].to_pass() + waiting.sum::<u64>()
     }
 
-    /// Returns the direction that the service has left, if it is to be asked to leave the other one
-    /// as well, since it has got its last byte.
+    /// Returns the direction that the service has left, if it has received the last byte of the
+    /// other direction, and is now to be asked to leave that one as well.
     pub(super) fn has_done_its_half(&self) -> Option<Flow> {
         let Some(Leaving::Half(outward)) = self.leaving else {
             return None;
@@ -152,7 +153,7 @@ impl Layer {
         (closed && !waiting.any(|one| one.served)).then_some(outward)
     }
 
-    /// Records what the service is given: numbers of bytes, ends, and connections that failed.
+    /// Records an event that the service gets: numbers of bytes, ends, and failed connections.
     pub(super) fn record(&mut self, event: &Event) {
         match event {
             Event::Data { flow, bytes } if flow.is_session() => {
@@ -194,13 +195,13 @@ impl Layer {
         }
     }
 
-    /// True if the service has ended a direction of the session whose end has not come.
+    /// True if the service has ended a direction of the session whose end has not arrived.
     pub(crate) fn ended_by_itself(&self) -> bool {
         let mut ended = self.ended.iter().filter(|flow| flow.is_session());
         ended.any(|flow| !self.finished.contains(flow))
     }
 
-    /// Returns what waits in front of the service, each flow in order.
+    /// Returns the bytes and ends that wait in front of the service, each flow in order.
     pub(crate) fn into_waiting(self) -> impl Iterator<Item = Event> {
         let waiting = self.waiting.into_values().flatten();
         waiting.map(|one| one.event)

@@ -1,5 +1,5 @@
-//! Any composition of services equals the composition of their functions on the whole stream,
-//! whatever the segmentation, holds and writable events.
+//! Any composition of services equals the composition of their functions on the whole stream, for
+//! any segmentation, holds and writable events.
 
 use dysco_service::{Event, Flow};
 use proptest::prelude::*;

@@ -102,7 +102,7 @@ impl Service for Handler {
         match event {
             Event::Data { flow, bytes } => self.data(flow, bytes, out),
             Event::Timer(TimerId(at)) => out.release(Flow::SESSION[at as usize]),
-            // What it holds, it releases by its timer alone.
+            // Only its timer releases a direction that it holds.
             Event::Full(_) | Event::Writable(_) if matches!(self.function, Function::Slow) => {}
             Event::Fin(flow) => {
                 out.send(flow, std::mem::take(&mut self.buffer[index(flow)]));

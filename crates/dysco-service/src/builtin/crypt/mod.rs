@@ -13,19 +13,19 @@ use sealed::{Record, Sealed};
 /// Greatest number of bytes in a record.
 const RECORD: usize = 16 * 1024;
 
-/// Number of records after which a direction gets its next key: at most a terabyte of data. Far
-/// fewer than the cipher allows.
+/// Number of records after which a direction gets its next key: at most a terabyte of data. The
+/// cipher allows far more.
 const RECORDS: u64 = 1 << 26;
 
-/// Seals what goes to the other host, and opens what comes from there. The two ends come into
-/// the session, and leave it, at the same byte. A call of `rekey` gives both directions their next
-/// keys, from which the earlier ones cannot be computed, and one of `read` returns the numbers of
+/// Encrypts bytes to the other host, and decrypts bytes from there. The two halves come into the
+/// session, and leave it, at the same byte. A call of `rekey` gives both directions their next
+/// keys; the earlier keys cannot be computed from them. A call of `read` returns the numbers of
 /// records and of next keys.
 pub struct Crypt {
     records: Records,
     seal: Sealed,
     open: Sealed,
-    /// The direction towards the other host has ended, or the service has left it.
+    /// True if the direction towards the other host has ended, or the service has left it.
     ended: bool,
 }
 
@@ -124,7 +124,7 @@ impl Service for Crypt {
                 out.fin(flow);
             }
             Meaning::Other(Event::Leave) => {
-                // The other half does not get what follows.
+                // The other half does not get later bytes.
                 self.ended = true;
                 out.leave();
             }

@@ -11,7 +11,7 @@ use super::Records;
 /// The key of one direction. Both ends need a fresh one for each session.
 pub type Key = [u8; 32];
 
-/// Headers of records without bytes, which no number of bytes is.
+/// Headers of records without bytes. They are greater than any number of bytes.
 const NEXT_KEY: u16 = 0x8000;
 const BOTH_NEXT_KEYS: u16 = 0x8001;
 
@@ -22,7 +22,7 @@ pub(super) enum Record {
     Data,
     /// The records that follow have the next key, as after `KeyUpdate` in TLS 1.3 (RFC 8446, 4.6.3).
     NextKey,
-    /// The same, and the other host is asked for the next key of its own direction.
+    /// As `NextKey`, and a request to the other host for the next key of its direction.
     BothNextKeys,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Sealed {
 }
 
 impl Sealed {
-    /// Returns the key that a secret makes, after this number of others.
+    /// Returns the key of a secret, after this number of earlier keys.
     pub(super) fn new(secret: Key, keys: u64) -> Result<Sealed, Unspecified> {
         Ok(Sealed {
             key: LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, &secret)?),
@@ -86,8 +86,8 @@ impl Sealed {
         Ok(())
     }
 
-    /// Takes the next record and opens its bytes; nothing if it is not complete. Takes the next key as
-    /// well, if that is what the record is about.
+    /// Removes the next record and returns its decrypted bytes; `None` if it is not complete. Also
+    /// takes the next key if the record announces it.
     pub(super) fn open(
         &mut self,
         records: &mut Records,
