@@ -1,4 +1,4 @@
-//! The form in which state travels, and the checks before its content is read.
+//! Form in which state travels, and the checks before its content is read.
 
 use dysco_proto::KindName;
 use schemars::JsonSchema;
@@ -21,7 +21,7 @@ pub struct Document {
     /// The session as the other end has it: the middlebox may translate
     /// addresses and ports of either end.
     pub translated: FiveTuple,
-    /// What kind of state it is.
+    /// Kind of the state.
     pub kind: KindName,
     /// The state, in the form of its kind.
     pub state: Value,

@@ -1,4 +1,4 @@
-//! The claim about a direction of a pair, held against snapshots of its sockets and pipes.
+//! Comparison of the claim about a direction of a pair with snapshots of its sockets and pipes.
 
 use std::io;
 use std::os::fd::OwnedFd;

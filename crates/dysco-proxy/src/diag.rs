@@ -23,7 +23,7 @@ pub(super) const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 /// Length of `struct inet_diag_req_v2`.
 const REQUEST: usize = 56;
-/// Place of `struct inet_diag_sockid` in a request, and of the cookie.
+/// Offset of `struct inet_diag_sockid` in a request, and offset of the cookie.
 const ID: usize = HEAD + 8;
 pub(super) const COOKIE: usize = ID + 40;
 /// Cookie of a request for any socket of a five-tuple (`INET_DIAG_NOCOOKIE`).
@@ -235,7 +235,7 @@ mod tests {
             let (mut far, _) = listener.accept().unwrap();
             let key = FlowKey::new(near.local_addr().unwrap(), near.peer_addr().unwrap());
             match destroy(&key) {
-                // Not each kernel has it.
+                // Some kernels lack the operation.
                 Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return,
                 done => done.unwrap(),
             }

@@ -105,7 +105,7 @@ impl Process {
         match self.has(fd, kind) {
             Ok(true) => {}
             Ok(false) => return Err(kind.wrong()),
-            // The directory of an ended process may refuse whoever is not root.
+            // The directory of an ended process may be readable only by root.
             Err(e) if e.kind() == io::ErrorKind::NotFound || self.ended() => {
                 return Err(io::Error::from_raw_os_error(libc::EBADF));
             }

@@ -58,8 +58,8 @@ pub(crate) fn infos(sockets: &[(FlowKey, u64)]) -> io::Result<Vec<Option<Bytes>>
     Ok(found)
 }
 
-/// Returns how many sequence numbers the peer of this thread's socket with this five-tuple has
-/// acknowledged ([`Sending::acked`]); `None` if there is no such socket.
+/// Returns the number of sequence numbers that the peer of the socket with this five-tuple has
+/// acknowledged ([`Sending::acked`]); `None` if the thread's namespace has no such socket.
 ///
 /// # Errors
 /// If the kernel has no sock_diag for TCP.
@@ -129,7 +129,7 @@ mod tests {
         }
         let named = |fd: &OwnedFd| (key(fd).unwrap(), cookie(fd).unwrap());
         let mut names: Vec<_> = all.iter().map(named).collect();
-        // The second is gone, and another socket has the five-tuple of the third.
+        // The second socket is gone, and another socket has the five-tuple of the third.
         let none = TcpListener::bind("127.0.0.1:0").unwrap();
         let none = none.local_addr().unwrap();
         names[1].0 = FlowKey::new(none, none);

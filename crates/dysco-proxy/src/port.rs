@@ -1,9 +1,9 @@
 //! Reservation of the port of a session that outlives the socket which chose it.
 //!
 //! The kernel assigns a port again once no socket has the same five-tuple, although the far end's
-//! socket still has it. Another socket therefore takes the place of the first: it is in repair
-//! mode (TCP_REPAIR), connects without a packet, sends none, and is closed without one, whatever
-//! closes it.
+//! socket still has it. Another socket therefore takes the place of the first. It is in repair
+//! mode (TCP_REPAIR): it connects without a packet, sends none, and is closed without one, even by
+//! the end of the process.
 
 use std::io;
 use std::net::SocketAddr;

@@ -31,9 +31,9 @@ const OPTION_TIMESTAMPS: u32 = 8;
 /// Bytes of the receive buffer. The session's sender may still use the window that the other end
 /// has offered it. The kernel enlarges a buffer only while a program reads.
 const BUFFER: i32 = 4 << 20;
-/// Window that the socket believes to have offered.
+/// Window that the socket assumes that it has offered.
 const OFFERED: u32 = 1 << 20;
-/// Window that the socket believes to be offered, until the first packet tells it: a few segments.
+/// Window that the socket assumes until the first packet shows it: a few segments.
 const GRANTED: u32 = 10 * 1460;
 
 /// One end's numbers and options of a session.
@@ -86,7 +86,7 @@ pub fn continue_session(own: SocketAddr, peer: SocketAddr, half: &Half) -> io::R
     socket.set_tcp_nodelay(true)?;
     let socket = OwnedFd::from(socket);
     let set = |name, value: i32| set_option(&socket, libc::IPPROTO_TCP, name, value);
-    // Before the connection, which derives the largest window from it.
+    // This precedes the connection, which derives the largest window from it.
     set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, BUFFER)?;
     set(TCP_REPAIR, ON)?;
     for (queue, next) in [(SEND_QUEUE, half.sends), (RECEIVE_QUEUE, half.receives)] {
@@ -139,9 +139,9 @@ pub fn hush(socket: &OwnedFd) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_TCP, TCP_REPAIR, ON)
 }
 
-/// Lets an established socket send a window probe, which tells its peer the window. The kernel sends
-/// one when a socket leaves repair mode (`tcp_send_window_probe`, net/ipv4/tcp_output.c). Meanwhile
-/// a program cannot write to the socket (EINVAL).
+/// Makes an established socket send a window probe, which announces the window to its peer. The
+/// kernel sends one when a socket leaves repair mode (`tcp_send_window_probe`,
+/// net/ipv4/tcp_output.c). A program cannot write to a socket in repair mode (EINVAL).
 ///
 /// # Errors
 /// If it is no TCP socket, or CAP_NET_ADMIN is missing.

@@ -1,4 +1,4 @@
-//! Whether a pair may lose its proxy, by its claims and by what vouches for its listener.
+//! Checks if a pair may lose its proxy: by its claims, and by the evidence for its listener.
 
 use std::net::SocketAddr;
 
@@ -6,8 +6,8 @@ use super::pair::{Pair, Witness};
 use super::{NotTransparent, ProxySide, listener, lock};
 
 impl ProxySide {
-    /// Returns whether this pair may lose its proxy according to the newest claim, which may
-    /// differ from `pair`. The claim is not checked here. With `word`, the operator has vouched
+    /// Returns an error if this pair may not lose its proxy according to the newest claim, which
+    /// may differ from `pair`. The claim is not checked here. With `word`, the operator has vouched
     /// for the listener in the request.
     pub fn transparent(&self, pair: &Pair, word: bool) -> Result<(), NotTransparent> {
         let now = self.registry().newest(pair);
@@ -34,8 +34,8 @@ impl ProxySide {
         self.vouched(&now, direction)
     }
 
-    /// Returns whether configuration or HAProxy vouches for the listener of a pair whose
-    /// `direction` is not spliced.
+    /// Returns an error unless the configuration or HAProxy vouches for the listener of a pair
+    /// whose `direction` is not spliced.
     fn vouched(&self, pair: &Pair, direction: &'static str) -> Result<(), NotTransparent> {
         let listener = pair.a.key.local();
         if self.is_declared(&listener) {

@@ -57,7 +57,7 @@ pub struct ConntrackState {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(regex(pattern = "^([0-9a-f]{32})?$"))]
     pub labels: String,
-    /// What is known of TCP.
+    /// State of TCP.
     pub tcp: TcpState,
 }
 
@@ -67,41 +67,41 @@ pub struct ConntrackState {
 pub struct Zone {
     /// Its number.
     pub id: u16,
-    /// For which direction it holds.
+    /// Direction of the packets that are in the zone.
     #[serde(default)]
     pub direction: ZoneDirection,
 }
 
-/// For which direction a zone holds.
+/// Direction of the packets that are in a zone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ZoneDirection {
     /// Both.
     #[default]
     Both,
-    /// What the end that opened the session sends.
+    /// Packets of the end that opened the session.
     Original,
-    /// What the other end sends.
+    /// Packets of the other end.
     Reply,
 }
 
-/// What is known of a TCP session.
+/// State of a TCP session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TcpState {
     /// Its state.
     pub state: TcpStateName,
-    /// Of the end that opened it.
+    /// State of the end that opened the session.
     pub original: TcpEnd,
-    /// Of the other end.
+    /// State of the other end.
     pub reply: TcpEnd,
-    /// Windows are not judged yet on the host where it is, since it has been moved there.
-    /// Of no account where it is installed.
+    /// The host does not judge windows yet, because the session was moved to it. Ignored by the
+    /// host that installs the state.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsettled: bool,
 }
 
-/// What is known of one end.
+/// State of one end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TcpEnd {

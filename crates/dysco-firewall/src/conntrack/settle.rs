@@ -22,16 +22,16 @@ fn unsettled() -> MutexGuard<'static, Unsettled> {
     UNSETTLED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns, for an entry that does not judge windows yet, which ends the old host did not judge
-/// either.
+/// Returns the ends that the old host did not judge either, for an entry that does not judge
+/// windows yet.
 pub(super) fn own_liberal(session: FiveTuple, zone: Zone) -> Option<[bool; 2]> {
     unsettled()
         .get(&(session, zone))
         .map(|(liberal, _)| *liberal)
 }
 
-/// An entry that does not judge windows yet. To be asked from time to time, a few round trips
-/// apart.
+/// An entry that does not judge windows yet. The caller asks it from time to time, a few round
+/// trips apart.
 #[derive(Debug)]
 pub struct Settling {
     session: FiveTuple,
@@ -39,7 +39,7 @@ pub struct Settling {
     /// True for each end whose windows the old host did not judge either.
     liberal: [bool; 2],
     rounds: u32,
-    /// Its number: the state may be installed again meanwhile.
+    /// Number of this value: the state may be installed again meanwhile.
     number: u64,
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct SetElement {
     /// Its time-out in milliseconds, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// How much of it is left.
+    /// Rest of the time-out in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
 }
@@ -159,8 +159,8 @@ impl Kind for Sets {
         }))
     }
 
-    /// Removes only elements with the port of the end that opened the session: others may serve
-    /// other sessions, too.
+    /// Removes only elements with the port of the end that opened the session: other elements may
+    /// also serve other sessions.
     fn remove(&self, here: &Here) -> Result<usize, StateError> {
         let session = &here.seen;
         let mut removed = 0;

@@ -44,8 +44,8 @@ const REPEAT: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Time after which a host forgets that it was asked to expect state.
 const MEMORY: Duration = Duration::from_secs(60);
-/// Greatest number of transfers at a time that this host began; that one host, and all hosts,
-/// want this host to expect.
+/// Greatest number of transfers at a time: of those that this host began, of those that one host
+/// wants this host to expect, and of those that all hosts want it to expect.
 const MOST: usize = 4096;
 
 /// Step that the caller must take.
@@ -83,7 +83,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// Returns its name, for tests; for a message that of the message.
+    /// Returns the name of the action or of its message, for tests.
     pub fn name(&self) -> &'static str {
         match self {
             Action::Transmit(_, message) => message.name(),
@@ -130,7 +130,7 @@ pub struct Transfers {
 
 struct Ordered {
     order: Order,
-    /// True if the new host has said that it expects the transfer.
+    /// True if the new host has answered that it expects the transfer.
     expecting: bool,
     attempt: u16,
     repeat_at: Duration,
@@ -275,8 +275,8 @@ impl Transfers {
         self.expect_only(|expected| !names.contains(&expected.session));
     }
 
-    /// Repeats messages without an answer, gives up transfers, and forgets them. To be called at
-    /// least once a second.
+    /// Repeats messages without an answer, gives up transfers, and forgets them. The caller calls
+    /// this at least once a second.
     pub fn tick(&mut self, now: Duration) -> Vec<Action> {
         self.expect_only(|expected| expected.forget_at > now);
         self.early.retain(|early| early.forget_at > now);
@@ -310,7 +310,7 @@ impl Transfers {
 
 impl Ordered {
     /// Repeats the requests that have no answer. The old host has the most work and is asked
-    /// until the end. The new host is asked until it says that it expects the transfer.
+    /// until the end. The new host is asked until it answers that it expects the transfer.
     fn say(&self, transfer: TransferId) -> Vec<Action> {
         let Order {
             session,

@@ -274,8 +274,8 @@ impl Best {
         self.full * 2 > self.seen
     }
 
-    /// Returns true if this fit is beyond doubt the likelier of two. A relay's difference is
-    /// nearly always at its maximum; that of sessions in step is now and then.
+    /// Returns true if this fit is clearly the likelier of two. The difference of a relay is nearly
+    /// always at its maximum, the difference of sessions in step only now and then.
     pub(super) fn far_above(&self, other: &Best) -> bool {
         let often = 2 * self.hits * other.common >= 3 * other.hits * self.common;
         self.fresh > 0 && (self.fresh >= CLEARLY * other.fresh || often)

@@ -21,7 +21,7 @@ const RULES: Rules = Rules {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Every pair that is found is right, whatever the process does.
+    /// Every pair that is found is right, for any behaviour of the process.
     #[test]
     fn no_pair_is_wrong(
         seed: [u8; 32],

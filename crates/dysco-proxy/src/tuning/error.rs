@@ -58,7 +58,7 @@ pub enum TuneError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The kernel refuses a value. TuneOptions that were set before are put back.
+    /// The kernel refuses a value. Options that were set before are put back.
     Set {
         /// The option.
         option: SocketOption,
@@ -134,7 +134,7 @@ impl TuneError {
                 let cause = Cause::new(why);
                 match source.kind() {
                     io::ErrorKind::PermissionDenied => cause.hint("give dyscod CAP_NET_ADMIN"),
-                    // Its module was removed since.
+                    // The module of the congestion control was removed meanwhile.
                     io::ErrorKind::NotFound => {
                         cause.hint(format!("load it: 'modprobe tcp_{value}'"))
                     }

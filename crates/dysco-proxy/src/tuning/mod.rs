@@ -2,7 +2,7 @@
 //! and sets options on the socket. The program does not notice.
 //!
 //! All functions block. A plan reads the sockets and changes nothing, so that its caller can
-//! write down what was there before it carries the plan out.
+//! record the values before it carries the plan out.
 
 mod error;
 mod find;
@@ -47,7 +47,7 @@ impl Change {
     }
 }
 
-/// Wish for the socket of a session.
+/// Request for the socket of a session.
 #[derive(Clone, Debug)]
 pub enum Wish {
     /// Set these options.
@@ -61,7 +61,7 @@ pub enum Wish {
     },
 }
 
-/// Changes of one socket that a wish needs.
+/// Changes of one socket that a request needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// The socket.
@@ -73,8 +73,8 @@ pub struct Plan {
     pub own: Vec<(SocketOption, Value)>,
 }
 
-/// Returns an error if the kernel lacks the congestion control that a wish names. Nothing is
-/// loaded on a user's word.
+/// Returns an error if the kernel lacks the congestion control that a request names. A user's
+/// request loads no kernel module.
 pub fn check(options: &TuneOptions) -> Result<(), TuneError> {
     let Some(wanted) = &options.congestion else {
         return Ok(());
@@ -127,7 +127,8 @@ fn one(sockets: &Sockets, key: &FlowKey, wish: &Wish) -> Result<Plan, TuneError>
             return Err(TuneError::Replaced);
         }
         Wish::Restore { set, .. } => {
-            // In the order of the wish: the timer of probes is reset while they are on.
+            // The options are in the order of the request: the timer of probes is reset while
+            // they are on.
             for Change { option, from, to } in set {
                 let now = read(*option)?;
                 if now == *to {
@@ -152,7 +153,7 @@ fn one(sockets: &Sockets, key: &FlowKey, wish: &Wish) -> Result<Plan, TuneError>
 /// Carries out a plan. Returns the changes with the values that the kernel has now.
 ///
 /// # Errors
-/// If the socket is gone, or the kernel refuses a value. TuneOptions that were set before are put
+/// If the socket is gone, or the kernel refuses a value. Options that were set before are put
 /// back.
 pub fn carry_out(plan: &Plan) -> Result<Vec<Change>, TuneError> {
     let fd = plan.socket.take()?;
