@@ -19,7 +19,7 @@ pub struct AgentConfig {
     pub interfaces: Vec<String>,
     /// The method of attaching.
     pub attach: Attach,
-    /// Whether XDP relays.
+    /// Use of XDP for relaying.
     pub xdp: Xdp,
     /// Rules that select the sessions to track; none for all. At most 16.
     pub rules: Vec<Rule>,

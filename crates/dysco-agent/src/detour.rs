@@ -111,8 +111,8 @@ impl Agent {
     /// begin with the numbers of `start`. If the detour is paired, the other direction enters as the
     /// other host tells ([`Agent::tell_cut`]).
     ///
-    /// If the ends are `silent`, they have sent nothing but their SYNs, and cannot: nobody has
-    /// offered them a window. The directions then enter at once, with the first byte.
+    /// If the ends are `silent`, they have sent nothing but their SYNs, and cannot send: no end has
+    /// been offered a window. The directions then enter at once, with the first byte.
     ///
     /// # Errors
     /// If no record is free, or the map cannot be written. The session stays as it is.

@@ -69,7 +69,7 @@ async fn its_name_is_the_sessions_until_it_ends() {
     assert_eq!(agent.find_named(&name), None);
 }
 
-/// A session without a middlebox has no other name, whatever a failed change has left behind.
+/// A session without a middlebox has no other name, even after a failed change.
 #[tokio::test]
 async fn a_session_of_its_own_has_none() {
     let (agent, _events) = plane();

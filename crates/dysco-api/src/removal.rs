@@ -40,8 +40,8 @@ pub struct Remove {
     /// are watched from outside.
     #[serde(default)]
     pub process: Option<ProcessName>,
-    /// The operator's declaration that the selected proxy only forwards bytes, whatever was
-    /// observed. Valid only if root makes it.
+    /// The operator's declaration that the selected proxy only forwards bytes, regardless of
+    /// observations. Valid only if root makes it.
     #[serde(default)]
     pub transparent: bool,
     /// Maximum number of sessions of this request that begin their change in any second; unlimited

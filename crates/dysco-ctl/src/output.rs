@@ -5,7 +5,7 @@ use dysco_explain::Cause;
 use indicatif::{HumanBytes, HumanCount};
 use serde_json::Value;
 
-/// How to print.
+/// Output format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Format {
     /// A table.

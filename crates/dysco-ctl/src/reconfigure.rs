@@ -20,7 +20,7 @@ mod with_services;
 /// Separator of hosts or kinds in one word.
 const WORDS: char = ',';
 
-/// What all of them take.
+/// Arguments that all commands of this file have.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Common {
     /// Sessions that this host has opened and that match, such as port=443: see below. If this host
@@ -37,7 +37,7 @@ pub(crate) struct Common {
     #[arg(long)]
     all: bool,
 
-    /// Copy state of these kinds from the hosts that leave to those that come, separated by commas
+    /// Copy state of these kinds from hosts that leave to hosts that enter, separated by commas
     #[arg(long, value_enum, value_name = "KIND", value_delimiter = WORDS)]
     state: Vec<StateKind>,
 
@@ -45,7 +45,7 @@ pub(crate) struct Common {
     #[arg(long)]
     wait: bool,
 
-    /// Begin at most so many changes in any second [default: no limit]
+    /// Begin at most N changes in any second [default: no limit]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     rate: Option<ChangeRate>,
 
@@ -121,7 +121,7 @@ pub(crate) struct ReplaceArgs {
     #[arg(value_name = "HOST|+SERVICE")]
     element: HostOrService,
 
-    /// The host that comes. A +SERVICE takes the place of another one, at this host's end
+    /// The host that enters. A +SERVICE takes the place of another one, at this host's end
     #[arg(long, value_name = "HOST|+SERVICE")]
     with: HostOrService,
 

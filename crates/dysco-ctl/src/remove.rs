@@ -58,7 +58,7 @@ pub(crate) struct Args {
     #[arg(long, value_parser = time::change, value_name = "TIME")]
     timeout: Option<Duration>,
 
-    /// Begin at most so many changes in any second [default: no limit]
+    /// Begin at most N changes in any second [default: no limit]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     rate: Option<ChangeRate>,
 

@@ -61,7 +61,7 @@ enum Command {
     Remove(About),
 }
 
-/// Which state of which session.
+/// Selection of a session and of kinds of state.
 #[derive(Debug, clap::Args)]
 struct About {
     /// Its id as 'dyscoctl sessions' lists it, or SOURCE>DESTINATION

@@ -192,7 +192,7 @@ fn state_files(state: &Path) -> Vec<PathBuf> {
         "tuned.new",
     ];
     let mut all: Vec<PathBuf> = names.iter().map(|name| state.join(name)).collect();
-    // What is left of handlers.
+    // Files that handlers have left.
     let entries = fs::read_dir(state).into_iter().flatten().flatten();
     let its = |path: &PathBuf| {
         let name = path

@@ -236,8 +236,8 @@ fn print_line(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Waits for separate threads to end. A measurement may wait for a proxy, for which nobody else has
-/// to wait.
+/// Waits for separate threads to end. A measurement may wait for a proxy, and must not hold up the
+/// end of the process.
 fn leave(runtime: tokio::runtime::Runtime, patience: Duration) {
     runtime.shutdown_timeout(patience);
 }

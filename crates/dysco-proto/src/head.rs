@@ -318,7 +318,7 @@ impl Head {
                     returned: Returned::Neither | Returned::Left,
                     ..
                 } => self.dismiss_new(ctx),
-                // Nothing takes the earlier path any more, whatever the right anchor reports.
+                // Nothing takes the earlier path any more, regardless of the right anchor's report.
                 Stage::Completing { .. } => {
                     ctx.deadline(TWO_MSL);
                     Flow::On

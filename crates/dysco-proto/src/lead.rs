@@ -66,7 +66,7 @@ enum Stage {
     },
 }
 
-/// Whether this host has switched to the path that it leaves.
+/// Knowledge of this host about its switch to the path that it leaves.
 #[derive(Clone, Copy, Hash, Debug)]
 enum Switched {
     No,

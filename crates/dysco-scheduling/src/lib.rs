@@ -160,7 +160,7 @@ pub fn heavy<T>(work: impl FnOnce() -> T) -> T {
         }
     }
     at_ease(|eased| {
-        // Where the operator wants no thread before others, this one is none either.
+        // A thread without real-time turns keeps its nice value.
         let before = if eased { nice() } else { HEAVY };
         let _back = (before > HEAVY && set_nice(HEAVY).is_ok()).then(|| Back(before));
         work()

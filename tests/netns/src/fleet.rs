@@ -257,7 +257,8 @@ impl Fleet {
         host.output(&self.dyscoctl.to_string_lossy(), words)
     }
 
-    /// Runs `dyscoctl` and returns its result, whatever the exit code: exit codes have meanings.
+    /// Runs `dyscoctl` and returns its result. A nonzero exit code is no error: exit codes have
+    /// meanings.
     pub fn try_dyscoctl(&self, host: &Host, words: &[&str]) -> Result<Ran> {
         host.ran(&self.dyscoctl.to_string_lossy(), words)
     }

@@ -145,7 +145,7 @@ impl Host {
         self.output("tc", &[&words[..], &bucket].concat()).map(drop)
     }
 
-    /// Runs a short command to its end, whatever its exit code.
+    /// Runs a short command to its end. A nonzero exit code is no error.
     pub fn ran(&self, program: &str, args: &[&str]) -> Result<Ran> {
         let command = Program::new(program).args(args);
         self.aside(move || command.run(""))

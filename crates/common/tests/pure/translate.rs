@@ -74,7 +74,7 @@ proptest! {
     }
 
     /// Outgoing here, incoming there, with the mirrored translation: every byte is as before,
-    /// whatever the numbers.
+    /// for any numbers.
     #[test]
     fn there_and_back_is_identity(
         mut t in any_translation(), fixed in any::<[u8; 20]>(),

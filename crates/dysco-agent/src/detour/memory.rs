@@ -147,7 +147,7 @@ impl Memory {
             self.mapped.word(field).store(value, order);
         }
         set.store(cut::SET, order);
-        // What the end has acknowledged by now, it may not acknowledge again.
+        // The end may have acknowledged that data meanwhile, and need not repeat the ACK.
         // SAFETY: as in `read`.
         let mut now = unsafe { ptr::read_volatile(way) };
         now.cut_at(at);

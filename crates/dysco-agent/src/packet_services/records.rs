@@ -122,7 +122,7 @@ impl Records {
             )
         };
         limit.store(rate, Ordering::SeqCst);
-        // What passed at the earlier rate does not wait at this one.
+        // Bytes that passed at the earlier rate cause no delay at the new one.
         due.store(0, Ordering::SeqCst);
     }
 }

@@ -102,7 +102,7 @@ fn what_is_beyond_the_rate_is_dropped_and_then_passes_again() {
         while p.run(Way::ServedOut, &frame).0 == PASS {
             passed += 1;
         }
-        // What the burst allows, at ten nanoseconds a bit, and what came due meanwhile.
+        // Bytes of the burst, and bytes that came due meanwhile at ten nanoseconds a bit.
         let size = frame.len() as u64 - 14;
         assert!(passed * size * 80 >= BURST, "{passed} packets");
         let due = p.served(AT).out.due;

@@ -39,7 +39,7 @@ pub(crate) enum Column {
     Pair,
     /// The time since it was opened or adopted
     Age,
-    /// Whether it is older than dyscod
+    /// `yes` if it is older than dyscod
     Adopted,
     /// Bytes received
     In,
@@ -47,9 +47,9 @@ pub(crate) enum Column {
     Out,
     /// The options of its socket that `tune` has set
     Tuned,
-    /// Whether services are in it on this host
+    /// `yes` if it has services on this host
     Services,
-    /// Whether this host's middlebox can leave it, or why not
+    /// `yes` if this host's middlebox can leave it, or `no` and the reason
     Removable,
 }
 

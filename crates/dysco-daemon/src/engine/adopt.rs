@@ -28,8 +28,8 @@ pub(super) struct Adopting {
 }
 
 impl Adopting {
-    /// Begins to enter unknown sessions of this host's sockets: at the start if the configuration
-    /// says so, or for a client.
+    /// Begins to enter unknown sessions of this host's sockets: at the start if `adopt` is set, or
+    /// for a client.
     pub(super) fn begin(&mut self, plane: &Plane, asker: Option<mpsc::Sender<Reply>>) {
         if asker.is_none() && !plane.config.data_plane.adopt {
             return;

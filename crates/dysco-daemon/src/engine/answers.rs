@@ -32,11 +32,11 @@ pub(super) enum Answer {
     Forgotten(ChangeId, IpAddr),
     /// State of a session that is about to pass here again is forgotten.
     Cleared(Enlisting),
-    /// State of a session is forgotten, and nobody waits for that.
+    /// State of a session is forgotten. No change waits for that.
     Removed,
-    /// The moves has to be searched for a session.
+    /// The firewall has to be searched for a session.
     Unknown(Box<chain_updates::Cleared>),
-    /// The moves was searched. These answers were held back until then.
+    /// The firewall was searched. These answers were held back until then.
     Searched(Vec<Answer>),
     /// A route was found for a change.
     Route(ChangeId, held::Routed),

@@ -253,8 +253,8 @@ fn segment(
     let mut tcp = TcpHeader::new(path.right.port(), path.left.port(), from, 1024);
     tcp.ack = true;
     tcp.acknowledgment_number = probe.ack;
-    // Where this host's own clock is the one that the client knows, it is more recent than the
-    // value that the relaying host has seen last.
+    // If the client knows this host's own clock, that clock is more recent than the last value that
+    // the relaying host has seen.
     let own = translation.map(|t| {
         (
             s.tsval_out.wrapping_add(t.ts_out),

@@ -76,7 +76,7 @@ impl Plane {
 }
 
 /// Returns the trouble with stacked interfaces: a packet passes both, and the programs are on both.
-/// That began recently, or dyscod would not have started.
+/// The stacking is recent: dyscod does not start on stacked interfaces.
 fn stacked(upper: &Link, lower: &Link) -> Cause {
     Cause::new(format!(
         "{} is a {} over {} now, so that a packet passes both and is changed twice: sessions \

@@ -35,7 +35,7 @@ pub(super) struct ProxyLeft {
     pub opened: Subsession,
     /// Port by which it was opened: held, or not. Nothing if the sockets are not closed.
     pub port: Option<std::io::Result<HeldPort>>,
-    /// Whether the sockets are closed.
+    /// Success if the sockets are closed.
     pub result: Result<(), Reason>,
 }
 

@@ -41,8 +41,8 @@ struct Live {
 }
 
 impl Journal {
-    /// Reads the file, or begins it. Its last frame may be incomplete: nobody has acted on that
-    /// one. Any other damage is an error, since the data that a change needs would be lost.
+    /// Reads the file, or begins it. Its last frame may be incomplete: no step of a change has
+    /// followed it. Any other damage is an error, since the data that a change needs would be lost.
     pub(super) fn open(path: &Path) -> io::Result<Journal> {
         let mut file = OpenOptions::new()
             .read(true)
@@ -125,7 +125,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Records that the change is over. The file says so after the next write or flush.
+    /// Records that the change is over. The next write or flush puts this into the file.
     pub(super) fn erase(&mut self, change: ChangeId) {
         if self.live.remove(&change).is_some() {
             self.over.extend(frame(change, &[], &[]));
@@ -288,7 +288,7 @@ mod tests {
         let length = fs::metadata(&path).unwrap().len();
         journal.write(all, 2).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), length);
-        // What is over precedes what is written later.
+        // The end of a change precedes later records.
         journal.erase(A);
         journal.write([(A, &b"again"[..])], 3).unwrap();
         let journal = Journal::open(&path).unwrap();

@@ -14,7 +14,7 @@ use super::{Plane, ProxyChanges};
 
 impl ProxyChanges {
     pub(super) fn measure(&mut self, plane: &mut Plane, change: ChangeId, sub: Subsession) {
-        // Where a pair was measured, this host is no relay.
+        // A host that has measured a pair is no relay.
         let has_pair = self.has_pair(change);
         if let Some(slots) = (!has_pair).then(|| plane.relay_of(&sub)).flatten() {
             let result = self.measure_relay(plane, change, slots);

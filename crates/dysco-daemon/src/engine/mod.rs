@@ -161,7 +161,7 @@ impl Engine {
         loop {
             let input = inputs.next(self.wants()).await?;
             self.take(input);
-            // What waits already is part of the same step: one message carries the answers.
+            // Inputs that already wait are part of the same step: one message carries the answers.
             for _ in 1..INPUTS {
                 let Some(input) = inputs.waiting() else {
                     break;

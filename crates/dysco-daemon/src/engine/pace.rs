@@ -14,7 +14,7 @@ pub(super) struct Pace {
     since: Instant,
     /// Highest number that the local end had sent.
     sent: u32,
-    /// Highest number that the local end had acknowledged: the other end's data, by whatever path.
+    /// Highest number that the local end had acknowledged: the other end's data, by any path.
     acked: u32,
 }
 

@@ -114,8 +114,8 @@ fn is_left(s: &Session) -> bool {
     left && !is_closed(s) && s.life.opened_here != 0
 }
 
-/// Returns true if nobody has to confirm that the session is over, so that its port need not be
-/// held.
+/// Returns true if no other host has to confirm that the session is over, so that its port need
+/// not be held.
 pub(super) fn frees_port(s: &Session) -> bool {
     s.life.opened_here != 0 && is_closed(s)
 }

@@ -86,7 +86,7 @@ impl StateDir {
         self.over.clear();
     }
 
-    /// Removes a change's record. The file says so after the next flush.
+    /// Removes a change's record. The next flush puts the removal into the file.
     pub(super) fn erase(&mut self, change: ChangeId) {
         let begun = self.journal.begun(change);
         self.over.extend(begun.map(|begun| (change, begun)));

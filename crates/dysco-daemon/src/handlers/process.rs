@@ -12,7 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::Owner;
 use super::error::Failed;
 
-/// User of the system's handler, and group of all: nobody.
+/// User of the system's handler (`nobody`), and group of all handlers.
 pub(super) const NOBODY: u32 = 65_534;
 
 /// A handler process: a child, or that of an earlier `dyscod`.
@@ -81,7 +81,7 @@ pub(super) fn start(owner: Owner, control: OwnedFd, listener: OwnedFd) -> io::Re
         .arg("--handler")
         .arg(owner.uid().to_string())
         .env_clear()
-        // What a terminal sends to dyscod is not for the handler.
+        // Signals of dyscod's terminal must not reach the handler.
         .process_group(0)
         .stdin(Stdio::from(control))
         .stdout(Stdio::from(listener))

@@ -33,7 +33,7 @@ use crate::api::{self, ApiError};
 const CONNECTIONS: usize = 16;
 /// Time after which a client is closed that does not complete its request or its TLS handshake.
 const SLOW: Duration = Duration::from_secs(10);
-/// Time after which a connection is closed, whatever its client does.
+/// Time after which a connection is closed, even if its client is active.
 const LONGEST: Duration = Duration::from_secs(600);
 /// Time after which a failed accept is repeated.
 const AGAIN: Duration = Duration::from_millis(50);

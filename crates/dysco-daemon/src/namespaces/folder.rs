@@ -55,7 +55,7 @@ pub(super) fn take(places: &Places) -> io::Result<()> {
 
 fn take_as(places: &Places, identity: &str) -> io::Result<()> {
     fs::create_dir_all(&places.run)?;
-    // The group of [api] reaches the sockets, whatever the umask is.
+    // The group of [api] must reach the sockets with any umask.
     for dir in [Some(places.run.as_path()), places.run.parent()] {
         dir.map_or(Ok(()), |dir| {
             fs::set_permissions(dir, Permissions::from_mode(0o755))

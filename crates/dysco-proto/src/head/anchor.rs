@@ -61,7 +61,7 @@ impl Head {
         self.await_left();
     }
 
-    /// Returns the left anchor to the earlier path, whatever the end of the change is.
+    /// Returns the left anchor to the earlier path, for any end of the change.
     pub(super) fn have_abandoned(&self, ctx: &mut Context, reason: Reason) {
         let change = ctx.change;
         self.have_left(ctx, Chain::Abandon, Message::Cancel { change, reason });

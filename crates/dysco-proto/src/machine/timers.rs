@@ -1,5 +1,5 @@
-//! Timers without a clock: time passes when a scheduler says so. A model checker explores every
-//! order of timeouts in this way.
+//! Timers without a clock: a scheduler advances the time. A model checker explores every order of
+//! timeouts in this way.
 
 use super::*;
 

@@ -59,8 +59,8 @@ impl Margins {
 }
 
 impl Order {
-    /// Returns true if another order concerns the same segment of the session's chain, whatever has
-    /// become of the rest.
+    /// Returns true if another order concerns the same segment of the session's chain. The rest of
+    /// the chain may differ.
     pub fn is_about_segment_of(&self, other: &Order) -> bool {
         let what = |o: &Order| (o.left(), o.segment_before().to_vec(), o.inner_right());
         what(self) == what(other)

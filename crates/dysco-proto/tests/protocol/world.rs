@@ -195,8 +195,8 @@ impl World {
 
     /// Tries the new path of the left anchor on a host.
     fn tries(&mut self, host: usize, change: ChangeId, lost: bool) {
-        // The right anchor's data plane answers if it receives on the path,
-        // whatever its daemon does.
+        // The right anchor's data plane answers if it receives on the path, in any state of its
+        // daemon.
         let right = &self.hosts[host + 2].plane.sessions[&self.links[host + 1]];
         let left = &self.hosts[host].plane.sessions[&self.links[host]];
         let hears = right.state == State::TwoPaths;

@@ -141,7 +141,7 @@ fn many_at_once() -> Result<()> {
     r.finish()
 }
 
-/// No host enters if no end runs a daemon, and the reason says so.
+/// No host enters if no end runs a daemon, and the reason names this.
 #[test]
 fn none_comes_in_where_no_end_runs_an_agent() -> Result<()> {
     let mut r = Relayed::new(Family::V4, Beside::Server, &[], (1, &Plan::gentle()))?;

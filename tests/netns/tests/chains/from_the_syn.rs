@@ -322,7 +322,7 @@ fn a_host_that_is_not_there() -> Result<()> {
     Ok(())
 }
 
-/// A host knows the hosts that its configuration names, whatever sessions there are.
+/// A host knows the hosts that its configuration names, even without a session.
 #[test]
 fn peers_are_known_before_a_session_needs_them() -> Result<()> {
     let peers = |role: Role| {

@@ -112,7 +112,7 @@ fn each_is_lost(
     Ok(())
 }
 
-/// Replaces the second firewall by the fourth. Returns the report, whatever the outcome.
+/// Replaces the second firewall by the fourth. Returns the report, for any outcome.
 fn replace_second(world: &Steered, session: &str) -> Result<Value> {
     let [old, new] = [Fw2, Fw4].map(|at| world.ip(at));
     let words = ["replace-middlebox", &old, "--with", &new];

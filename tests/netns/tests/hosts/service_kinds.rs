@@ -116,7 +116,7 @@ fn only_the_socket_to_the_network_has_the_congestion_control() -> Result<()> {
     };
     let reno = of("reno");
     ensure!(sockets.lines().count() == 2 && reno.len() == 1, "{sockets}");
-    // That socket speaks with the server, in the place of the program.
+    // The socket with `reno` is connected to the server, in the place of the program's socket.
     let peer = reno[0].split_whitespace().nth(4);
     ensure!(
         peer.is_some_and(|peer| peer.ends_with(":9000")),

@@ -162,7 +162,7 @@ fn comes_and_leaves(name: &str, family: Family, plan: &Plan, count: usize) -> Re
     here.finish()
 }
 
-/// What a service costs is paid only while it is in.
+/// A service costs something only while it is in the session.
 #[test]
 fn nothing_passes_the_handler_before_and_after() -> Result<()> {
     let here = OneEnd::new("svccost", Family::V4)?;
@@ -332,7 +332,8 @@ fn loaded(here: &OneEnd) -> Option<usize> {
     Some(all.as_array()?.iter().filter(there).count())
 }
 
-/// The first change with services does not load the programs, unless the configuration says so.
+/// The programs are loaded at the start if `preload` is set, and otherwise by the first change with
+/// services.
 #[test]
 fn the_programs_for_handlers_are_loaded_at_the_start() -> Result<()> {
     let later = OneEnd::new("svclate", Family::V4)?;

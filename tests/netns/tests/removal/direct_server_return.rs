@@ -289,7 +289,7 @@ fn goes_back(mut w: World, group: Group) -> Result<()> {
         (server.log().matches("nothing was acknowledged").count() == 2).then_some(())
     })?;
     group.wait_progress(400_000).with_context(|| w.state())?;
-    // The proxy's host hears of it by a message.
+    // A message notifies the proxy's host.
     wait::until("all sessions to be local", LIMIT, || {
         let all = w.sessions(Role::Proxy).ok()?;
         let local = all.iter().filter(|s| s["mode"] == "local").count();

@@ -134,8 +134,8 @@ fn of_a_relay_at_its_end() -> Result<()> {
     is_free_at_once(Family::V6, "local")
 }
 
-/// Both ends close while their hosts still wait for the last word of the change: the port, which
-/// is held from then on, has nobody who would use it.
+/// Both ends close while their hosts still wait for the last message of the change. A port that is
+/// held at the end of the change is then free at once: the session no longer uses it.
 #[test]
 fn of_a_bypass_that_ends_before_its_change() -> Result<()> {
     let w = World::new(Lab::builder("portsdrain"), Family::V4)?;

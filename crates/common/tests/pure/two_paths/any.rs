@@ -130,7 +130,7 @@ proptest! {
     }
 
     /// The test of `tcp_sequence` (net/ipv4/tcp_input.c), for an end whose last segment announced
-    /// any window, whatever it had announced before.
+    /// any window, regardless of earlier announcements.
     #[test]
     fn an_end_accepts_each_pure_ack(
         acked in any::<u32>(), sent in 0u32..1 << 20, ahead in 0u32..1 << 20,

@@ -173,7 +173,7 @@ fn numbers_that_are_nobodys_are_not_judged_by() {
     }
 }
 
-/// A server that has a session of that name still says so, and the client resets it.
+/// A server that still has a session with that name answers with an ACK. The client resets it.
 #[test]
 fn before_the_answer_there_is_nothing_to_judge_by() {
     for h in all() {

@@ -163,8 +163,8 @@ fn data_take_the_path_before_where_the_other_end_still_uses_that() {
     }
 }
 
-/// The other end has taken the path before again, and nobody notifies this end. Numbers may wrap
-/// around meanwhile.
+/// The other end has taken the path before again, and no message notifies this end. Numbers may
+/// wrap around meanwhile.
 #[test]
 fn the_path_before_may_carry_more_than_numbers_tell() {
     for end in ends() {

@@ -214,8 +214,8 @@ fn a_nat_may_change_the_destination() {
     }
 }
 
-/// The address to ask for an agent is not the one that the session was opened to, whatever else
-/// this host tracks.
+/// The address to ask for an agent is not the address to which the session was opened, even if this
+/// host tracks other sessions.
 #[test]
 fn the_server_that_a_nat_has_chosen_is_asked_for() {
     for h in all() {

@@ -10,8 +10,8 @@ use super::{CUT_IN, IN, OUT, SENT, before_the_cut, cut, delivered, from_peer, on
 use crate::bench::{DROP, OK, REDIRECT, SLOT, Way};
 use crate::frame::{Frame, Net, Options, nets, options};
 
-/// Nothing of the session comes by a path that has not opened, whoever answers there. The left
-/// anchor sends the packets that open it, and receives nothing else before it has cut.
+/// Nothing of the session arrives by a path that has not opened, even if something answers there.
+/// The left anchor sends the packets that open it, and receives nothing else before it has cut.
 #[test]
 fn nothing_is_heard_of_a_path_before_it_has_opened() {
     for net in nets() {

@@ -2,8 +2,8 @@
 //!
 //! A host that gives up a path notifies the next host on the path, and each host does so: none
 //! waits for an answer, and one of two packets may be lost. The next host may not have given up the
-//! path itself, but drops these packets, whatever it has of the session. They take nothing from
-//! that host either: nothing passes here by the path any more.
+//! path itself, but drops these packets in any state of the session. They take nothing from that
+//! host either: nothing passes here by the path any more.
 
 use std::collections::VecDeque;
 use std::io;

@@ -252,8 +252,8 @@ impl ThisHost {
             self.chain_updates
                 .tombstone_path(&mut self.plane, Some(slot));
         }
-        // The session still passes here by a path that was not given up, whatever orders a former
-        // process received and whatever the requesting host knows of this host's addresses.
+        // The session still passes here by a path that was not given up. This is independent of
+        // the orders to a former process, and of the addresses that the requesting host knows.
         let has = self
             .plane
             .numbers_of(&self.plane.agent.passing_entries(&keys));
@@ -342,8 +342,8 @@ impl Plane {
         entries.iter().map(number).collect()
     }
 
-    /// Returns true if a session passes here by two paths, on either side, of which one is given up
-    /// once an anchor says so.
+    /// Returns true if a session passes here by two paths, on either side. One of them is given up
+    /// on the order of an anchor.
     pub(super) fn passes_by_two(&self, session: &Subsession) -> bool {
         let all = self.agent.passing_entries(&keys_of(session)).into_iter();
         let mut views = all.map(|slot| self.agent.session(slot));

@@ -14,7 +14,7 @@ use super::candidates::task_of;
 use super::task::{Said, Task};
 use crate::engine::core::Core;
 
-/// Batch of removals for which nobody waits.
+/// Batch of removals for which no client waits.
 pub(super) const AUTOMATIC: u64 = u64::MAX;
 /// Time after which a refused session is tried again; it doubles each time.
 const FIRST_WAIT: Duration = Duration::from_secs(2);

@@ -1,6 +1,6 @@
 //! Sessions that a request concerns and for which no removal can begin: dyscod does not see them,
-//! does not track them, or has no reason to trust their proxy. They are reported, so that nobody
-//! takes them for removed.
+//! does not track them, or has no reason to trust their proxy. They are reported, so that the
+//! operator does not take them for removed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;

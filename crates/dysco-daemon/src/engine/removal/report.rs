@@ -52,7 +52,7 @@ impl Task {
 }
 
 impl Running {
-    /// Returns true if this removal has made the proxy leave, whatever is still to come.
+    /// Returns true if this removal has made the proxy leave, although it may have further steps.
     fn has_left(&self) -> bool {
         let task = &self.task;
         task.way == Some(Mode::Return) && task.stage == Stage::Return && !task.relayed

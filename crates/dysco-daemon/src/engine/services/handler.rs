@@ -89,7 +89,7 @@ impl Handler {
     }
 }
 
-/// Sends requests until nobody has any.
+/// Sends requests until all senders of the queue are gone.
 fn speak(client: &Client, queue: &std::sync::mpsc::Receiver<(Request, Vec<OwnedFd>)>) {
     while let Ok((request, fds)) = queue.recv() {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();

@@ -79,8 +79,8 @@ impl Services {
         });
     }
 
-    /// Loads the programs for sessions with handlers if the configuration says so. Does nothing if
-    /// they are loaded.
+    /// Loads the programs for sessions with handlers if `preload` is set. Does nothing if they are
+    /// loaded.
     pub(in crate::engine) fn preload(&self, plane: &Plane) {
         if plane.config.services.preload {
             preload(plane.agent.clone());

@@ -120,7 +120,7 @@ impl Services {
             return;
         };
         if one.stage == Stage::Entering {
-            // What is lost on the old route would be sent on no route.
+            // A retransmission of a packet that is lost on the old route would have no route.
             one.left = Some(delta);
             return;
         }

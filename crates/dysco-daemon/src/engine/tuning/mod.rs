@@ -178,7 +178,7 @@ fn carry_out(plane: &mut Plane, batch: Batch, plans: Vec<Result<Plan, TuneError>
             let session = plane.names.now(target.session);
             let before = plane.tunings.get(session).cloned();
             let cookie = plan.socket.cookie;
-            // What is put back stays in the record until that is done.
+            // An option stays in the record until it is restored.
             if batch.job.request.action != TuneAction::Restore && !plan.changes.is_empty() {
                 let entry = Entry::with(before.as_ref(), cookie, &plan.changes);
                 // An option that is about to get the value before has another one as yet.

@@ -49,7 +49,7 @@ impl At<'_> {
 
     fn forget(&mut self, change: ChangeId, from: IpAddr, paths: &[u32]) {
         let (world, at) = (&*self.world, self.at);
-        // The path that was given up, by its number, whatever the host's former processes had.
+        // The number is that of the path that was given up, regardless of former processes.
         assert_eq!(paths, [if at == OLD { 0 } else { order().number }]);
         let moved = |(_, of, to): &(usize, ChangeId, IpAddr)| *of == change && *to == ip(at);
         assert!(

@@ -21,13 +21,13 @@ impl Steered {
         serde_json::from_str(&text).with_context(|| format!("no JSON: {text}"))
     }
 
-    /// Returns the JSON of a command, whatever its exit code.
+    /// Returns the JSON of a command. A nonzero exit code is no error.
     pub(crate) fn try_json(&self, at: At, words: &[&str]) -> Result<Value> {
         let ran = self.try_ctl(at, &[words, &["-o", "json"]].concat())?;
         serde_json::from_str(&ran.stdout).with_context(|| format!("no JSON: {ran:?}"))
     }
 
-    /// Gives one session another chain. Returns the report, whatever the outcome.
+    /// Gives one session another chain. Returns the report, for any outcome.
     pub(crate) fn reconfigure(&self, session: &str, chain: &[At], more: &[&str]) -> Result<Value> {
         self.reconfigure_on(At::Client, session, chain, more)
     }
@@ -76,8 +76,8 @@ impl Steered {
         Ok(())
     }
 
-    /// Replaces one firewall by another, with state of these kinds. Returns the report, whatever
-    /// the outcome.
+    /// Replaces one firewall by another, with state of these kinds. Returns the report, for any
+    /// outcome.
     pub(crate) fn replace_on(&self, at: At, old: At, new: At, kinds: &str) -> Result<Value> {
         let (old, new) = (self.ip(old), self.ip(new));
         let words = ["replace-middlebox", &old, "--with", &new, "--wait"];

@@ -1,4 +1,4 @@
-//! What the firewalls of the lab do and count.
+//! Rules and counters of the firewalls of the lab.
 
 use anyhow::{Context, Result};
 use dysco_netns::wait;

@@ -41,8 +41,8 @@ impl Steered {
         Ok(entries.lines().any(ours))
     }
 
-    /// Waits until firewalls that the session does not pass, whatever chain it has, have forgotten
-    /// it. Entries that receive late messages may remain.
+    /// Waits until the firewalls outside of the session's current chain have forgotten it. Entries
+    /// that receive late messages may remain.
     pub(crate) fn wait_forgotten_elsewhere(&self, session: &str) -> Result<()> {
         let has_ended = |fw| -> Result<bool> {
             let all = self.sessions(fw)?;

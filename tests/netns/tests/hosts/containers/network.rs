@@ -60,7 +60,7 @@ const INWARD: [&str; 10] = [
     "netns list",
 ];
 
-/// How HAProxy is started in the inner namespace.
+/// Start of HAProxy in the inner namespace.
 #[derive(Clone, Copy)]
 pub(super) enum Start {
     /// Without the shim.

@@ -183,7 +183,7 @@ impl Firewalls {
         format!("{local}>{}", self.destination())
     }
 
-    /// Runs `dyscoctl state …` on a firewall. Returns its result, whatever the exit code.
+    /// Runs `dyscoctl state …` on a firewall. Returns its result, for any exit code.
     pub(crate) fn try_state(&self, fw: Fw, words: &[&str]) -> Result<Ran> {
         let mut all = vec!["state"];
         all.extend(words);
@@ -197,7 +197,7 @@ impl Firewalls {
         self.fleet.dyscoctl(self.host(fw), &all)
     }
 
-    /// Runs `dyscoctl state move …` on the client. Returns its result, whatever the exit code.
+    /// Runs `dyscoctl state move …` on the client. Returns its result, for any exit code.
     pub(crate) fn try_move(&self, session: &str, from: Fw, words: &[&str]) -> Result<Ran> {
         let [from, to] = [from, from.other()].map(|fw| self.control_address(fw));
         let mut all = vec!["state", "move", session, "--from", &from, "--to", &to];

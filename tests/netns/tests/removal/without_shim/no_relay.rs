@@ -56,8 +56,8 @@ fn what_is_no_relay_is_refused_with_what_was_seen() -> Result<()> {
     w.finish()
 }
 
-/// The program's sessions look like pairs and are none: they are never joined, whatever the
-/// operator says of the listener, and continue.
+/// The program's sessions look like pairs and are none. They are never joined, even if the operator
+/// vouches for the listener, and continue.
 fn is_never_joined(kind: &str, seen: &str) -> Result<()> {
     asked_of(kind, |done| {
         ensure!(done["summary"]["removed"] == 0, "{done:#}");
@@ -198,7 +198,7 @@ fn another_users_process_is_refused() -> Result<()> {
     w.finish()
 }
 
-/// The process ends while it is watched: nothing is removed, and the report says so.
+/// The process ends while it is watched: nothing is removed, and the report has the reason.
 #[test]
 fn a_relay_that_ends_meanwhile_is_refused() -> Result<()> {
     let (w, mut relay) = world("outgone", relays::go)?;
