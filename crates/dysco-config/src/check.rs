@@ -156,8 +156,8 @@ impl Checker<'_> {
             let span = track.span();
             let schema::Track { destination, ports } = track.into_inner();
             if destination.is_none() && ports.is_none() {
-                let why =
-                    Cause::new("nothing to track is said").hint("give destination, ports, or both");
+                let why = Cause::new("the rule has neither destination nor ports")
+                    .hint("give destination, ports, or both");
                 return Err(self.error(span, why));
             }
             let ports = ports.map_or_else(|| vec![PortRange::ALL], |list| list.0);
@@ -272,7 +272,12 @@ impl Checker<'_> {
         let tls = metrics.tls.as_ref().is_some_and(|tls| *tls.get_ref());
         match (&metrics.listen, metrics.tls) {
             (Some(listen), _) if !tls && !listen.get_ref().ip().to_canonical().is_loopback() => {
-                let why = Cause::new(format!("{} is no loopback address, and without TLS whoever reaches it reads the metrics", listen.get_ref())).hint("use 127.0.0.1 or [::1], or set tls = true");
+                let why = Cause::new(format!(
+                    "{} is no loopback address, and without TLS any host that reaches it can read \
+                     the metrics",
+                    listen.get_ref()
+                ))
+                .hint("use 127.0.0.1 or [::1], or set tls = true");
                 return Err(self.error(listen.span(), why));
             }
             (None, Some(at)) if tls => {

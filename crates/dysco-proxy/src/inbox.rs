@@ -92,7 +92,9 @@ impl Log {
     fn malformed(&mut self) {
         if !std::mem::replace(&mut self.malformed, true) {
             warn!(
-                "a datagram on the shim's socket is no report of this release's shim: start the proxy that sends it anew, under this release's shim (said once, then only counted)"
+                "a datagram on the shim's socket is ignored, because it is no report of this \
+                 release's shim: restart its sender under this release's shim (others are only \
+                 counted)"
             );
         }
     }

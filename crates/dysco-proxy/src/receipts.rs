@@ -149,7 +149,9 @@ impl State {
             Ok(receives) => Kernel::Speaks(Box::new(receives)),
             Err(error) => {
                 info!(
-                    "the kernel does not tell by which calls a proxy takes its bytes (Linux 6.3 does): what a shim says is taken at its word ({error})"
+                    "a shim's reports of splices are accepted unchecked, because this kernel does \
+                     not report the calls that read from a proxy's sockets: run Linux 6.3 or later \
+                     ({error})"
                 );
                 Kernel::Silent
             }
@@ -174,7 +176,8 @@ impl State {
             }
             Err(error) if !std::mem::replace(&mut self.complained, true) => {
                 warn!(
-                    "a spliced session is not watched by the kernel, and its shim is taken at its word (said once): {error}"
+                    "a shim's reports on a spliced session are accepted unchecked, because the \
+                     kernel does not watch the session (others are not logged): {error}"
                 );
             }
             Err(_) => {}

@@ -30,7 +30,8 @@ impl Checker<'_> {
             let is_local = url.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
             if !url.tls && !is_local {
                 let why = format!(
-                    "{url} is no loopback address, and without TLS whoever is on the way decides where sessions go"
+                    "{url} is no loopback address, and without TLS any host on the path to it can \
+                     redirect sessions"
                 );
                 let hint = "use https://, with etcd's certificate of the authority";
                 return Err(self.error(member.span(), Cause::new(why).hint(hint)));

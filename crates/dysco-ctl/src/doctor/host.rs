@@ -149,7 +149,7 @@ fn receives(tried: Result<(), AgentError>) -> Finding {
             ..Finding::of_agent(
                 about,
                 &error,
-                "run Linux 6.3 or later; until then what a shim says of splices is taken at its word",
+                "run Linux 6.3 or later; until then dyscod cannot check a shim's reports",
             )
         },
     }

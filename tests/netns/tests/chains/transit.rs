@@ -95,7 +95,7 @@ fn a_daemon_that_begins_anew_asks_by_which_path_a_session_passes() -> Result<()>
     world.set_faults(At::Server, "")?;
     world.set_faults(At::Fw1, "")?;
     world.restart(At::Fw1)?;
-    let said = "has said by which path it passes here";
+    let said = "has reported the session's paths here";
     let log = world.host(At::Fw1).dir().join("dyscod.log");
     wait::until("the host to be told", PATIENCE, || {
         fs::read_to_string(&log).ok()?.contains(said).then_some(())

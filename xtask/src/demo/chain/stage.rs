@@ -55,8 +55,8 @@ impl Stage {
         };
         format!(
             "hosts, joined by a router:\n  {}downloads, uploads and requests, every byte checked\n  \
-             {}a strict firewall, which marks whom it lets in\n  \
-             {}one that drops whoever has no such mark\n  {}nginx\n",
+             {}a strict firewall, which marks the sessions that it admits\n  \
+             {}a firewall that drops sessions without this mark\n  {}nginx\n",
             host(0),
             host(FW[0]),
             host(FW[1]),

@@ -162,13 +162,20 @@ impl ChainUpdates {
                     until: u32::MAX,
                 };
                 let left = plane.agent.keep_one_path(&keys_of(&session), keep);
-                tracing::info!(%session, ?paths, given_up = left.len(), "the host that opened a session has said by which path it passes here");
+                tracing::info!(
+                    %session, ?paths, given_up = left.len(),
+                    "the host that opened a session has reported the session's paths here"
+                );
                 for slot in left {
                     self.tombstone_path(plane, Some(slot));
                 }
             }
             None => {
-                tracing::info!(%session, "a session is over, or has left this host: the host that opened it says so");
+                tracing::info!(
+                    %session,
+                    "a session is forgotten: the host that opened it reports that it is over, or \
+                     has left this host"
+                );
                 let known = plane.known_to_firewall(&as_opened(&session));
                 self.passing.left(&session);
                 self.tombstone_transit(plane, &session);
