@@ -1,10 +1,6 @@
 //! A minimal rival of the data plane.
 #![no_std]
 #![no_main]
-#![expect(
-    missing_docs,
-    reason = "the macros of programs make functions without docs"
-)]
 
 use aya_ebpf::macros::{map, stream_verdict};
 use aya_ebpf::maps::SockHash;
@@ -18,7 +14,7 @@ static PEERS: SockHash<[u32; 2]> = SockHash::with_max_entries(32_768, 0);
 /// Hands data that arrives at one of two joined sockets to the other socket inside the kernel,
 /// without the process that opened both.
 #[stream_verdict]
-pub fn hand_over(ctx: SkBuffContext) -> u32 {
+fn hand_over(ctx: SkBuffContext) -> u32 {
     // SAFETY: the fields of the context are readable.
     let ports = unsafe {
         let skb = ctx.skb.skb;

@@ -10,7 +10,7 @@ const TRIES: u32 = 16;
 /// Raises a sequence number (modulo 2^32), which never decreases. Returns the previous value if
 /// that was lower.
 #[inline(always)]
-pub fn raise(highest: &mut u32, to: u32) -> Option<u32> {
+pub(crate) fn raise(highest: &mut u32, to: u32) -> Option<u32> {
     let mut before = *highest;
     for _ in 0..TRIES {
         if !after(to, before) {
@@ -28,7 +28,7 @@ pub fn raise(highest: &mut u32, to: u32) -> Option<u32> {
 /// Stores `new` if the word contains `old`. Returns the previous value. Orders all accesses before
 /// it and after it.
 #[inline(always)]
-pub fn compare_exchange(word: &mut u32, old: u32, new: u32) -> u32 {
+pub(crate) fn compare_exchange(word: &mut u32, old: u32, new: u32) -> u32 {
     let mut found = old;
     // SAFETY: reads and writes the one aligned word that is borrowed.
     unsafe {
@@ -45,7 +45,7 @@ pub fn compare_exchange(word: &mut u32, old: u32, new: u32) -> u32 {
 
 /// Adds to a word, modulo 2^32. Returns the previous value.
 #[inline(always)]
-pub fn add(word: &mut u32, n: u32) -> u32 {
+pub(crate) fn add(word: &mut u32, n: u32) -> u32 {
     let mut was = n;
     // SAFETY: reads and writes the one aligned word that is borrowed.
     unsafe {

@@ -20,12 +20,12 @@ use dysco_common::Counter;
 use crate::write;
 use fate::{IN, OUT, drop};
 
-pub use fate::{DROP, PASS, PAST};
+pub(crate) use fate::{DROP, PASS, PAST};
 
 /// Judges a SYN or SYN-ACK on its way out. The packet is in the scratch memory of egress, and
 /// its options have been read.
 #[inline(always)]
-pub fn leaves(ctx: &TcContext) -> u64 {
+pub(crate) fn leaves(ctx: &TcContext) -> u64 {
     // SAFETY: the program's own context.
     let judged = unsafe { leaving::dysco_chain_out(ctx.skb.skb) };
     write(ctx, OUT, judged)
@@ -34,7 +34,7 @@ pub fn leaves(ctx: &TcContext) -> u64 {
 /// Judges a SYN or SYN-ACK on its way in. The packet is in the scratch memory of ingress, and
 /// its options have been read.
 #[inline(always)]
-pub fn arrives(ctx: &TcContext) -> u64 {
+pub(crate) fn arrives(ctx: &TcContext) -> u64 {
     // SAFETY: the program's own context.
     let judged = unsafe { arriving::dysco_chain_in(ctx.skb.skb) };
     write(ctx, IN, judged)

@@ -22,11 +22,11 @@ use from_end::{
     dysco_detour, dysco_detour_copy, dysco_headers, dysco_hear, dysco_route, dysco_window,
 };
 
-pub use from_handler::comes;
+pub(crate) use from_handler::comes;
 
 /// Judges a packet of the local end.
 #[inline(always)]
-pub fn leaves(ctx: &TcContext) -> Verdict {
+pub(crate) fn leaves(ctx: &TcContext) -> Verdict {
     let mut key = Key::default();
     let key = &mut key;
     let Some(found) = find(ctx, Direction::Out, key) else {
@@ -59,7 +59,7 @@ pub fn leaves(ctx: &TcContext) -> Verdict {
 
 /// Judges a packet of the remote end.
 #[inline(always)]
-pub fn arrives(ctx: &TcContext) -> Verdict {
+pub(crate) fn arrives(ctx: &TcContext) -> Verdict {
     let run = Run::Ingress as u32;
     let mut key = Key::default();
     let key = &mut key;

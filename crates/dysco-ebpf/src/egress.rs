@@ -1,6 +1,6 @@
 //! Packets of the local end, on their way out.
 
-pub mod both_paths;
+pub(crate) mod both_paths;
 
 use core::hint::cold_path;
 
@@ -33,7 +33,7 @@ use both_paths::{header_copy, new_path, on_two_paths};
     clippy::too_many_lines,
     reason = "two functions take more stack than kernels before 6.9 have"
 )]
-pub fn run(ctx: TcContext) -> Verdict {
+pub(crate) fn run(ctx: TcContext) -> Verdict {
     let mark = mark_of(&ctx);
     if mark == mark::RELAYED || mark == mark::RELAYED_TEACHES {
         cold_path();

@@ -23,7 +23,7 @@ use crate::write;
 
 /// Judges a packet of the local end.
 #[inline(always)]
-pub fn egress(ctx: &TcContext) -> Option<Verdict> {
+pub(crate) fn egress(ctx: &TcContext) -> Option<Verdict> {
     match protocol(ctx)? {
         ETH_P_IP => leaves::<false>(ctx),
         ETH_P_IPV6 => leaves::<true>(ctx),
@@ -33,7 +33,7 @@ pub fn egress(ctx: &TcContext) -> Option<Verdict> {
 
 /// Judges a packet for the local end.
 #[inline(always)]
-pub fn ingress(ctx: &TcContext) -> Option<Verdict> {
+pub(crate) fn ingress(ctx: &TcContext) -> Option<Verdict> {
     match protocol(ctx)? {
         ETH_P_IP => comes::<false>(ctx),
         ETH_P_IPV6 => comes::<true>(ctx),
@@ -108,7 +108,7 @@ fn comes<const V6: bool>(ctx: &TcContext) -> Option<Verdict> {
 }
 
 #[inline(always)]
-pub fn opens_or_ends(seg: &Segment) -> bool {
+pub(crate) fn opens_or_ends(seg: &Segment) -> bool {
     seg.flags & (SYN | FIN | RST) != 0
 }
 

@@ -23,7 +23,7 @@ const CHECK: usize = 16;
 /// the services are in, and the stack repeats the SYN without data. An interface without an Ethernet
 /// header leads to no handler.
 #[inline(always)]
-pub fn chosen(ctx: &TcContext, found: &Found) -> bool {
+pub(crate) fn chosen(ctx: &TcContext, found: &Found) -> bool {
     let Some(scratch) = maps::scratch(Run::Egress as u32) else {
         return true;
     };
@@ -44,7 +44,7 @@ pub fn chosen(ctx: &TcContext, found: &Found) -> bool {
 /// Offers no window in the answer to a SYN, if the session is held. Returns false if the packet
 /// cannot be changed.
 #[inline(always)]
-pub fn answers(ctx: &TcContext, run: Run, found: &Found) -> bool {
+pub(crate) fn answers(ctx: &TcContext, run: Run, found: &Found) -> bool {
     if !found.seg.has(ACK) {
         return true;
     }
@@ -60,7 +60,7 @@ pub fn answers(ctx: &TcContext, run: Run, found: &Found) -> bool {
 
 /// Judges a packet of a held session that is not the answer to its SYN.
 #[inline(always)]
-pub fn judge(ctx: &TcContext, run: Run, key: &Key, found: &Found, slot: u32) -> Verdict {
+pub(crate) fn judge(ctx: &TcContext, run: Run, key: &Key, found: &Found, slot: u32) -> Verdict {
     if found.seg.span() != 0 {
         count(Counter::DroppedHeld);
         return Verdict::Drop;

@@ -43,7 +43,7 @@ fn address(ctx: &TcContext) -> Option<u64> {
 /// Takes in the neighbour to which the kernel sends a packet of the new path. It is one store of
 /// one word: CPUs may do so at the same time.
 #[inline(always)]
-pub fn learn(ctx: &TcContext, s: &mut Session) {
+pub(crate) fn learn(ctx: &TcContext, s: &mut Session) {
     // SAFETY: a readable field of the context.
     if HEADERLESS || unsafe { (*ctx.skb.skb).ifindex } != s.ifindex {
         return;
@@ -72,7 +72,7 @@ fn found(s: &Session) -> u64 {
 /// True if the kernel must be asked for the hop again on behalf of XDP. XDP sends a frame back
 /// only by the interface that it came by.
 #[inline(always)]
-pub fn is_asked(ctx: &TcContext, s: &Session) -> bool {
+pub(crate) fn is_asked(ctx: &TcContext, s: &Session) -> bool {
     // SAFETY: a readable field of the context.
     let here = unsafe { (*ctx.skb.skb).ifindex } == s.ifindex;
     !HEADERLESS && here && s.hop & !ADDRESS != now()
@@ -81,7 +81,7 @@ pub fn is_asked(ctx: &TcContext, s: &Session) -> bool {
 /// Takes in, for XDP, the neighbour to which the kernel sends a relayed packet, and the source
 /// address.
 #[inline(always)]
-pub fn teach(ctx: &TcContext, s: &mut Session) {
+pub(crate) fn teach(ctx: &TcContext, s: &mut Session) {
     if let Some(own) = at::<u64>(ctx, 6) {
         s.own_address = own & ADDRESS;
         learn(ctx, s);
@@ -90,7 +90,7 @@ pub fn teach(ctx: &TcContext, s: &mut Session) {
 
 /// Returns the next hop for XDP; 0 if none is valid.
 #[inline(always)]
-pub fn for_xdp(s: &Session) -> u64 {
+pub(crate) fn for_xdp(s: &Session) -> u64 {
     let age = now().wrapping_sub(s.hop & !ADDRESS) >> 48;
     if age < BELIEVED_BY_XDP {
         s.hop & ADDRESS
@@ -101,7 +101,7 @@ pub fn for_xdp(s: &Session) -> u64 {
 
 /// Sends a frame of the new path.
 #[inline(always)]
-pub fn send(ctx: &TcContext, s: &Session) -> Verdict {
+pub(crate) fn send(ctx: &TcContext, s: &Session) -> Verdict {
     if take(ctx, s) {
         Verdict::Changed
     } else {
@@ -111,7 +111,7 @@ pub fn send(ctx: &TcContext, s: &Session) -> Verdict {
 
 /// Sends a frame between these addresses, of any session.
 #[inline(always)]
-pub fn send_between(ctx: &TcContext, local: &Addr, remote: &Addr, ifindex: u32) -> Verdict {
+pub(crate) fn send_between(ctx: &TcContext, local: &Addr, remote: &Addr, ifindex: u32) -> Verdict {
     let known = maps::neighbour(local, remote);
     let known = known.filter(|n| n.leads(local, remote, ifindex));
     if take_hop(ctx, known.map_or(0, |n| n.hop), ifindex) {

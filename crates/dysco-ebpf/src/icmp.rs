@@ -69,7 +69,7 @@ fn is_icmp(ctx: &TcContext) -> bool {
 
 /// Judges a packet without TCP, on its way in.
 #[inline(always)]
-pub fn arrives(ctx: &TcContext) -> Verdict {
+pub(crate) fn arrives(ctx: &TcContext) -> Verdict {
     if !is_icmp(ctx) {
         return Verdict::Pass;
     }
@@ -80,7 +80,7 @@ pub fn arrives(ctx: &TcContext) -> Verdict {
 
 /// Judges a packet without TCP, on its way out.
 #[inline(always)]
-pub fn leaves(ctx: &TcContext) -> Verdict {
+pub(crate) fn leaves(ctx: &TcContext) -> Verdict {
     if !is_icmp(ctx) {
         return Verdict::Pass;
     }
@@ -267,7 +267,7 @@ fn goes<const V6: bool>(ctx: &TcContext) -> Option<u64> {
 /// Answers a packet that this host would relay and that exceeds the MTU of the next link. No
 /// stack of this host sees the packet, so none informs the sender. Returns `None` if it fits.
 #[inline(always)]
-pub fn answers(ctx: &TcContext, s: &Session, slot: u32, found: &Found) -> Option<Verdict> {
+pub(crate) fn answers(ctx: &TcContext, s: &Session, slot: u32, found: &Found) -> Option<Verdict> {
     // SAFETY: a readable field of the context.
     let one = match unsafe { (*ctx.skb.skb).gso_size } {
         0 => found.seg.len,

@@ -15,7 +15,7 @@ use crate::packet::Found;
 
 /// Takes in a segment on the session's own five-tuple.
 #[inline(always)]
-pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
+pub(crate) fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     let seg = &found.seg;
     if seg.flags & (FIN | RST) != 0 {
         cold_path();
@@ -39,7 +39,7 @@ pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
 
 /// Takes in the clock of a segment for the local end. See `outgoing::clocks`.
 #[inline(always)]
-pub fn clocks(ctx: &TcContext, s: &mut Session, found: &Found, tsval: u32) {
+pub(crate) fn clocks(ctx: &TcContext, s: &mut Session, found: &Found, tsval: u32) {
     s.tsval_in = tsval;
     if s.tsval_out == 0 {
         cold_path();
@@ -49,7 +49,7 @@ pub fn clocks(ctx: &TcContext, s: &mut Session, found: &Found, tsval: u32) {
 
 /// Takes in the numbers of a segment on the session's own five-tuple.
 #[inline(always)]
-pub fn arrived(s: &mut Session, seg: &Segment) {
+pub(crate) fn arrived(s: &mut Session, seg: &Segment) {
     received(s, seg.end());
     if seg.has(ACK) && after(seg.ack, s.rcv_ack) && was_sent(s, seg.ack) {
         s.rcv_ack = seg.ack;
@@ -57,7 +57,7 @@ pub fn arrived(s: &mut Session, seg: &Segment) {
 }
 
 #[inline(always)]
-pub fn received(s: &mut Session, end: u32) {
+pub(crate) fn received(s: &mut Session, end: u32) {
     if after(end, s.rcv_max) {
         s.bytes_in += end.wrapping_sub(s.rcv_max) as u64;
         s.rcv_max = end;
@@ -67,7 +67,7 @@ pub fn received(s: &mut Session, end: u32) {
 /// Raises the number received, where another processor may do so at the same time. The
 /// acknowledgements on a path are compared with this number, which must not decrease.
 #[inline(always)]
-pub fn received_exactly(s: &mut Session, end: u32) {
+pub(crate) fn received_exactly(s: &mut Session, end: u32) {
     if let Some(before) = atomic::raise(&mut s.rcv_max, end) {
         s.bytes_in += end.wrapping_sub(before) as u64;
     }
@@ -77,7 +77,7 @@ pub fn received_exactly(s: &mut Session, end: u32) {
 /// not belong to this session. Another CPU writes `snd_max`, so this function reads it only when
 /// needed.
 #[inline(always)]
-pub fn was_sent(s: &mut Session, ack: u32) -> bool {
+pub(crate) fn was_sent(s: &mut Session, ack: u32) -> bool {
     if after(ack, s.snd_seen) {
         s.snd_seen = s.snd_max;
     }
@@ -86,7 +86,7 @@ pub fn was_sent(s: &mut Session, ack: u32) -> bool {
 
 /// Takes in a segment on the new path.
 #[inline(always)]
-pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
+pub(crate) fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
     s.new_in = s.new_in.wrapping_add(1);
     if s.state == State::Switching as u32 {
         two_paths::record_live(s, seg);
@@ -104,7 +104,7 @@ pub fn heard(s: &mut Session, seg: &Segment, e: &Edit, slot: u32) {
 
 /// Records a reset that passes and that an end may believe. Reported once.
 #[inline(always)]
-pub fn was_reset(s: &mut Session, slot: u32) {
+pub(crate) fn was_reset(s: &mut Session, slot: u32) {
     if s.life.reset == 0 {
         s.life.reset = 1;
         maps::tell(EventKind::Reset, slot);
@@ -113,7 +113,7 @@ pub fn was_reset(s: &mut Session, slot: u32) {
 
 /// Records that the middlebox has ended the session. Reported once.
 #[inline(always)]
-pub fn was_broken(s: &mut Session, slot: u32) {
+pub(crate) fn was_broken(s: &mut Session, slot: u32) {
     if !two_paths::is_broken(s) {
         s.life.reset |= life::SEEN | life::BY_MIDDLEBOX;
         maps::tell(EventKind::Broken, slot);
@@ -123,7 +123,7 @@ pub fn was_broken(s: &mut Session, slot: u32) {
 /// Takes in a FIN or reset. `seq` is in the local end's own numbers, as that end receives it.
 /// Returns false if the end cannot believe it.
 #[inline(always)]
-pub fn ends(s: &mut Session, seg: &Segment, seq: u32, slot: u32) -> bool {
+pub(crate) fn ends(s: &mut Session, seg: &Segment, seq: u32, slot: u32) -> bool {
     // SAFETY: an entry.
     (unsafe { dysco_is_ended(s, slot, seq, seg.len, seg.flags as u32) }) != 0
 }

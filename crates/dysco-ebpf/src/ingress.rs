@@ -39,7 +39,7 @@ use decision::Decision;
     clippy::too_many_lines,
     reason = "two functions take more stack than kernels before 6.9 have"
 )]
-pub fn run(ctx: TcContext) -> Verdict {
+pub(crate) fn run(ctx: TcContext) -> Verdict {
     let mut key = Key::default();
     let key = &mut key;
     let Some(found) = find(&ctx, Direction::In, key) else {

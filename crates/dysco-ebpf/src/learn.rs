@@ -19,7 +19,7 @@ const DEFAULT_MSS_V6: u16 = 1220;
 /// reuse the port of a socket that it has lost. The far end's socket would answer such a SYN
 /// with a reset, and the entry would be lost.
 #[inline(always)]
-pub fn would_usurp(s: &Session) -> bool {
+pub(crate) fn would_usurp(s: &Session) -> bool {
     let changed = matches!(
         State::from_word(s.state),
         Some(
@@ -40,7 +40,7 @@ pub fn would_usurp(s: &Session) -> bool {
 /// therefore also checks by itself. Returns false if the packet does not have the numbers of the
 /// session's socket.
 #[inline(always)]
-pub fn heard(s: &mut Session, seg: &Segment, dir: Direction, slot: u32) -> bool {
+pub(crate) fn heard(s: &mut Session, seg: &Segment, dir: Direction, slot: u32) -> bool {
     if !has_its_numbers(s, seg, dir == Direction::Out) {
         return false;
     }
@@ -101,7 +101,7 @@ extern "C" fn dysco_wants(run: u32, arrives: u32, rule: u32) -> u32 {
 
 /// Reads the offer of a segment with SYN into the scratch memory that holds the segment.
 #[inline(always)]
-pub fn read(ctx: &TcContext, run: Run) -> bool {
+pub(crate) fn read(ctx: &TcContext, run: Run) -> bool {
     let run = run as u32;
     let readable = maps::scratch(run).is_some_and(|s| {
         s.held = 0;
@@ -116,7 +116,7 @@ pub fn read(ctx: &TcContext, run: Run) -> bool {
 
 /// Takes in a segment with SYN that has been read. The segment always passes.
 #[inline(always)]
-pub fn syn(run: Run, dir: Direction) {
+pub(crate) fn syn(run: Run, dir: Direction) {
     dysco_syn(run as u32, (dir == Direction::In) as u32);
 }
 
@@ -241,7 +241,7 @@ fn open(run: u32, p: &Packet, offer: &Offer, dir: Direction, held: u32) {
 
 /// Initializes an entry from a segment with SYN.
 #[inline(always)]
-pub fn begin(s: &mut Session, key: &Key, seg: &Segment, offer: &Offer, dir: Direction) {
+pub(crate) fn begin(s: &mut Session, key: &Key, seg: &Segment, offer: &Offer, dir: Direction) {
     // SAFETY: no arguments, no effects.
     s.created_ns = unsafe { bpf_ktime_get_boot_ns() };
     s.bytes_out = 0;
@@ -272,7 +272,7 @@ pub fn begin(s: &mut Session, key: &Key, seg: &Segment, offer: &Offer, dir: Dire
 
 /// Takes in the SYN of the end that opens the session, or of each end if both open it.
 #[inline(always)]
-pub fn opens(s: &mut Session, seg: &Segment, offer: &Offer, dir: Direction) {
+pub(crate) fn opens(s: &mut Session, seg: &Segment, offer: &Offer, dir: Direction) {
     let end = seg.end();
     match dir {
         Direction::Out => {
@@ -332,7 +332,7 @@ fn opened_anew(p: &Packet, offer: &Offer, lost: &mut Session) {
 
 /// Takes in the answer to a SYN.
 #[inline(always)]
-pub fn answered(s: &mut Session, seg: &Segment, offer: &Offer, dir: Direction) {
+pub(crate) fn answered(s: &mut Session, seg: &Segment, offer: &Offer, dir: Direction) {
     let end = seg.end();
     match dir {
         Direction::Out => {

@@ -3,10 +3,6 @@
 #![no_std]
 #![no_main]
 #![expect(
-    missing_docs,
-    reason = "the classifier macro makes functions without docs"
-)]
-#![expect(
     clippy::needless_borrows_for_generic_args,
     reason = "a key or value that is handed over by value is copied to the stack, which is small"
 )]
@@ -94,7 +90,7 @@ fn redirect(skb: *const __sk_buff, ifindex: u32) -> i32 {
 /// Handles packets on their way out of this host.
 #[classifier]
 #[inline(always)]
-pub fn dysco_egress(ctx: TcContext) -> i32 {
+pub(crate) fn dysco_egress(ctx: TcContext) -> i32 {
     let skb = ctx.skb.skb;
     if !is_marked(&ctx)
         && let Some(verdict) = fast_path::egress(&ctx)
@@ -107,7 +103,7 @@ pub fn dysco_egress(ctx: TcContext) -> i32 {
 /// Handles packets on their way into this host.
 #[classifier]
 #[inline(always)]
-pub fn dysco_ingress(ctx: TcContext) -> i32 {
+pub(crate) fn dysco_ingress(ctx: TcContext) -> i32 {
     let skb = ctx.skb.skb;
     if let Some(verdict) = fast_path::ingress(&ctx) {
         return act(skb, verdict);
@@ -119,7 +115,7 @@ pub fn dysco_ingress(ctx: TcContext) -> i32 {
 #[cfg(not(feature = "headerless"))]
 #[classifier]
 #[inline(always)]
-pub fn dysco_detour_out(ctx: TcContext) -> i32 {
+pub(crate) fn dysco_detour_out(ctx: TcContext) -> i32 {
     let skb = ctx.skb.skb;
     act(skb, detour::leaves(&ctx))
 }
@@ -128,7 +124,7 @@ pub fn dysco_detour_out(ctx: TcContext) -> i32 {
 #[cfg(not(feature = "headerless"))]
 #[classifier]
 #[inline(always)]
-pub fn dysco_detour_in(ctx: TcContext) -> i32 {
+pub(crate) fn dysco_detour_in(ctx: TcContext) -> i32 {
     let skb = ctx.skb.skb;
     act(skb, detour::arrives(&ctx))
 }
@@ -137,7 +133,7 @@ pub fn dysco_detour_in(ctx: TcContext) -> i32 {
 #[cfg(not(feature = "headerless"))]
 #[classifier]
 #[inline(always)]
-pub fn dysco_handler(ctx: TcContext) -> i32 {
+pub(crate) fn dysco_handler(ctx: TcContext) -> i32 {
     let skb = ctx.skb.skb;
     act(skb, detour::comes(&ctx))
 }
@@ -145,7 +141,7 @@ pub fn dysco_handler(ctx: TcContext) -> i32 {
 /// Runs the services of the packet plane on packets of the local end, before [`dysco_egress`].
 #[classifier]
 #[inline(always)]
-pub fn dysco_serve_out(ctx: TcContext) -> i32 {
+pub(crate) fn dysco_serve_out(ctx: TcContext) -> i32 {
     let skb = ctx.skb.skb;
     act(skb, packet_services::leaves(&ctx))
 }
@@ -153,7 +149,7 @@ pub fn dysco_serve_out(ctx: TcContext) -> i32 {
 /// Runs the services of the packet plane on packets for the local end, before [`dysco_ingress`].
 #[classifier]
 #[inline(always)]
-pub fn dysco_serve_in(ctx: TcContext) -> i32 {
+pub(crate) fn dysco_serve_in(ctx: TcContext) -> i32 {
     let skb = ctx.skb.skb;
     act(skb, packet_services::arrives(&ctx))
 }
@@ -161,7 +157,7 @@ pub fn dysco_serve_in(ctx: TcContext) -> i32 {
 /// Handles frames that arrive, before the kernel has made packets of them.
 #[xdp(frags)]
 #[inline(always)]
-pub fn dysco_xdp(ctx: XdpContext) -> u32 {
+pub(crate) fn dysco_xdp(ctx: XdpContext) -> u32 {
     match xdp::relay(&ctx) {
         Some(()) => xdp_action::XDP_TX,
         None => xdp_action::XDP_PASS,

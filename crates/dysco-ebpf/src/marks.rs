@@ -4,14 +4,14 @@ use aya_ebpf::programs::TcContext;
 use dysco_common::mark;
 
 #[inline(always)]
-pub fn mark_of(ctx: &TcContext) -> u32 {
+pub(crate) fn mark_of(ctx: &TcContext) -> u32 {
     // SAFETY: a readable field of the context.
     unsafe { (*ctx.skb.skb).mark }
 }
 
 /// True if the packet has a mark of the programs, and so passes the program a second time.
 #[inline(always)]
-pub fn is_marked(ctx: &TcContext) -> bool {
+pub(crate) fn is_marked(ctx: &TcContext) -> bool {
     matches!(
         mark_of(ctx),
         mark::COPY | mark::DETOURED | mark::RELAYED | mark::RELAYED_TEACHES | mark::UNROUTED
@@ -19,14 +19,14 @@ pub fn is_marked(ctx: &TcContext) -> bool {
 }
 
 #[inline(always)]
-pub fn set_mark(ctx: &TcContext, mark: u32) {
+pub(crate) fn set_mark(ctx: &TcContext, mark: u32) {
     // SAFETY: a field of the context that the verifier lets a classifier write.
     unsafe { (*ctx.skb.skb).mark = mark };
 }
 
 /// True if this host has relayed the packet. Removes the mark.
 #[inline(always)]
-pub fn takes_mark(ctx: &TcContext) -> bool {
+pub(crate) fn takes_mark(ctx: &TcContext) -> bool {
     // SAFETY: a field of the context that the verifier lets a classifier read and
     // write.
     let skb = unsafe { &mut *ctx.skb.skb };

@@ -18,7 +18,12 @@ use crate::write;
 
 /// Copies a packet into the scratch memory of a run.
 #[inline(always)]
-pub fn take(ctx: &TcContext, run: Run, key: &Key, found: &Found) -> Option<&'static mut Scratch> {
+pub(crate) fn take(
+    ctx: &TcContext,
+    run: Run,
+    key: &Key,
+    found: &Found,
+) -> Option<&'static mut Scratch> {
     let scratch = maps::scratch(run as u32)?;
     load(ctx, key, found, &mut scratch.packet)?;
     Some(scratch)
@@ -26,7 +31,7 @@ pub fn take(ctx: &TcContext, run: Run, key: &Key, found: &Found) -> Option<&'sta
 
 /// Applies the change and sends the packet on its path.
 #[inline(always)]
-pub fn write(ctx: &TcContext, run: Run, path: Path, s: &Session) -> Verdict {
+pub(crate) fn write(ctx: &TcContext, run: Run, path: Path, s: &Session) -> Verdict {
     if !write::apply(ctx, run as u32) {
         count(Counter::DroppedError);
         return Verdict::Drop;
@@ -41,7 +46,7 @@ pub fn write(ctx: &TcContext, run: Run, path: Path, s: &Session) -> Verdict {
 /// Takes in the clock of a segment that the local end sends. If the other end has sent nothing but a
 /// SYN-ACK, whose clock is not read, its clock is the one that is echoed (RFC 7323, 3.2).
 #[inline(always)]
-pub fn clocks(ctx: &TcContext, s: &mut Session, found: &Found, tsval: u32) {
+pub(crate) fn clocks(ctx: &TcContext, s: &mut Session, found: &Found, tsval: u32) {
     s.tsval_out = tsval;
     if s.tsval_in == 0 {
         cold_path();
@@ -51,7 +56,7 @@ pub fn clocks(ctx: &TcContext, s: &mut Session, found: &Found, tsval: u32) {
 
 /// Takes in the numbers of a segment that the local end sends.
 #[inline(always)]
-pub fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
+pub(crate) fn track(ctx: &TcContext, s: &mut Session, found: &Found, slot: u32) {
     let seg = &found.seg;
     let mut believed = true;
     if seg.flags & (FIN | RST) != 0 {
@@ -122,7 +127,7 @@ unsafe extern "C" fn dysco_ends(s: *mut Session, slot: u32, seq: u32, len: u32, 
 
 /// Takes in the numbers of a segment of the local end.
 #[inline(always)]
-pub fn sent(s: &mut Session, seg: &Segment) {
+pub(crate) fn sent(s: &mut Session, seg: &Segment) {
     let end = seg.end();
     if after(end, s.snd_max) {
         s.bytes_out += end.wrapping_sub(s.snd_max) as u64;

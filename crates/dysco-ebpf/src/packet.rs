@@ -14,33 +14,33 @@ use dysco_common::{FlowKey, ShortKey};
 use forgotten::forget;
 use ip::{ipv4, ipv6};
 
-pub use ip::addresses_v6;
-pub use usual::{Usual, usual};
+pub(crate) use ip::addresses_v6;
+pub(crate) use usual::{Usual, usual};
 
 /// True in the programs for interfaces whose packets begin with the IP header (tun, WireGuard,
 /// ipip).
-pub const HEADERLESS: bool = cfg!(feature = "headerless");
+pub(crate) const HEADERLESS: bool = cfg!(feature = "headerless");
 /// Bytes of an Ethernet header.
-pub const ETHERNET: usize = 14;
+pub(crate) const ETHERNET: usize = 14;
 /// Bytes before the IP header.
 const L2: usize = if HEADERLESS { 0 } else { ETHERNET };
 /// Offset of the EtherType in an Ethernet header.
-pub const ETHERTYPE: usize = 12;
+pub(crate) const ETHERTYPE: usize = 12;
 /// EtherType of IPv4.
-pub const ETH_P_IP: u16 = 0x0800;
+pub(crate) const ETH_P_IP: u16 = 0x0800;
 /// EtherType of IPv6.
-pub const ETH_P_IPV6: u16 = 0x86dd;
+pub(crate) const ETH_P_IPV6: u16 = 0x86dd;
 const IP_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
 /// Bytes of a TCP header with timestamps alone.
-pub const WITH_TIMESTAMPS: usize = 32;
+pub(crate) const WITH_TIMESTAMPS: usize = 32;
 const IPPROTO_TCP: u8 = 6;
 /// Mask of the more-fragments flag and the fragment offset.
 const IP_FRAGMENT: u16 = 0x3fff;
 
 /// The end of a packet that is this host's.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
+pub(crate) enum Direction {
     /// The source.
     Out,
     /// The destination.
@@ -51,7 +51,7 @@ pub enum Direction {
 /// words that a BPF stack would not accept.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Default)]
-pub struct Key {
+pub(crate) struct Key {
     /// The key for the lookup.
     pub short: ShortKey,
     /// 1 for IPv6, 0 for IPv4.
@@ -63,21 +63,21 @@ pub struct Key {
 impl Key {
     /// Sets the other fields from `whole`.
     #[inline(always)]
-    pub fn complete(&mut self) {
+    pub(crate) fn complete(&mut self) {
         self.family = self.whole.is_v6() as u32;
         self.short = self.whole.short();
     }
 
     /// True if the packet is IPv6.
     #[inline(always)]
-    pub fn is_v6(&self) -> bool {
+    pub(crate) fn is_v6(&self) -> bool {
         self.family != 0
     }
 }
 
 /// A TCP packet's place in its frame, and its fixed fields.
 #[derive(Clone, Copy)]
-pub struct Found {
+pub(crate) struct Found {
     /// True for IPv6.
     pub v6: bool,
     /// Bytes of the TCP header.
@@ -102,13 +102,13 @@ impl Found {
 
     /// Offset of the TCP header in bytes.
     #[inline(always)]
-    pub fn l4(&self) -> usize {
+    pub(crate) fn l4(&self) -> usize {
         l4(self.v6)
     }
 
     /// TSval and TSecr, if the options begin with `NOP, NOP, timestamps`.
     #[inline(always)]
-    pub fn timestamps(&self, ctx: &TcContext) -> Option<(u32, u32)> {
+    pub(crate) fn timestamps(&self, ctx: &TcContext) -> Option<(u32, u32)> {
         if self.data_offset < WITH_TIMESTAMPS {
             return None;
         }
@@ -119,7 +119,7 @@ impl Found {
 
 /// A packet that is examined as a whole.
 #[repr(C)]
-pub struct Packet {
+pub(crate) struct Packet {
     /// Its five-tuple.
     pub key: Key,
     /// Its first 20 bytes, or 32 if the data offset is 8 words or more; all bytes after
@@ -131,17 +131,17 @@ pub struct Packet {
 
 impl Packet {
     /// Offset of the IP header in bytes.
-    pub const L3: usize = L2;
+    pub(crate) const L3: usize = L2;
 
     /// Offset of the TCP header in bytes.
     #[inline(always)]
-    pub fn l4(&self) -> usize {
+    pub(crate) fn l4(&self) -> usize {
         l4(self.key.is_v6())
     }
 
     /// Returns its place in its frame, and its fixed fields.
     #[inline(always)]
-    pub fn found(&self) -> Found {
+    pub(crate) fn found(&self) -> Found {
         Found {
             v6: self.key.is_v6(),
             data_offset: self.header.data_offset(),
@@ -152,12 +152,12 @@ impl Packet {
 
 /// Offset of the TCP header in bytes.
 #[inline(always)]
-pub fn l4(v6: bool) -> usize {
+pub(crate) fn l4(v6: bool) -> usize {
     L2 + if v6 { IPV6_LEN } else { IP_LEN }
 }
 
 /// A frame that a program runs on.
-pub trait Bytes {
+pub(crate) trait Bytes {
     /// Addresses of the frame's first byte and of the end of its readable part. The reads are
     /// volatile: LLVM may keep 32 bits of a plain value on the stack, and these are no longer a
     /// pointer.
@@ -191,7 +191,7 @@ impl Bytes for XdpContext {
 
 /// Reads an unaligned value of the packet at a checked offset.
 #[inline(always)]
-pub fn at<T: Copy>(ctx: &impl Bytes, off: usize) -> Option<T> {
+pub(crate) fn at<T: Copy>(ctx: &impl Bytes, off: usize) -> Option<T> {
     let (data, end) = ctx.bounds();
     let p = data + off;
     if p + size_of::<T>() > end {
@@ -203,7 +203,7 @@ pub fn at<T: Copy>(ctx: &impl Bytes, off: usize) -> Option<T> {
 
 /// Returns the EtherType of a packet. The kernel knows it for a packet without an Ethernet header.
 #[inline(always)]
-pub fn protocol(ctx: &TcContext) -> Option<u16> {
+pub(crate) fn protocol(ctx: &TcContext) -> Option<u16> {
     let be = if HEADERLESS {
         // SAFETY: a readable field of the context.
         unsafe { (*ctx.skb.skb).protocol as u16 }
@@ -229,7 +229,7 @@ fn want(ctx: &TcContext, len: usize) {
 /// IP options, extension headers, fragments and inline VLAN tags. Such packets are never
 /// changed.
 #[inline(always)]
-pub fn find(ctx: &TcContext, dir: Direction, key: &mut Key) -> Option<Found> {
+pub(crate) fn find(ctx: &TcContext, dir: Direction, key: &mut Key) -> Option<Found> {
     want(ctx, l4(false) + MIN_HEADER);
     let (ip_len, local, remote) = match protocol(ctx)? {
         ETH_P_IP => {
@@ -287,7 +287,7 @@ pub fn find(ctx: &TcContext, dir: Direction, key: &mut Key) -> Option<Found> {
 
 /// Copies a packet into scratch memory, to examine it as a whole.
 #[inline(always)]
-pub fn load(ctx: &TcContext, key: &Key, found: &Found, p: &mut Packet) -> Option<()> {
+pub(crate) fn load(ctx: &TcContext, key: &Key, found: &Found, p: &mut Packet) -> Option<()> {
     p.key = *key;
     p.seg = found.seg;
     p.header = Header::zeroed();
@@ -303,7 +303,7 @@ pub fn load(ctx: &TcContext, key: &Key, found: &Found, p: &mut Packet) -> Option
 
 /// Loads the whole TCP header with all its options.
 #[inline(always)]
-pub fn load_options(ctx: &TcContext, p: &mut Packet) -> Result<(), i64> {
+pub(crate) fn load_options(ctx: &TcContext, p: &mut Packet) -> Result<(), i64> {
     let len = p.header.data_offset() as u64;
     let len = bound_header(len);
     // SAFETY: `len` is at most 60 of the buffer's 64 bytes.
@@ -324,7 +324,7 @@ pub fn load_options(ctx: &TcContext, p: &mut Packet) -> Result<(), i64> {
     clippy::manual_clamp,
     reason = "the verifier follows two comparisons, whatever LLVM makes of a clamp"
 )]
-pub fn bound_header(len: u64) -> u64 {
+pub(crate) fn bound_header(len: u64) -> u64 {
     let mut y = len;
     // SAFETY: moves a register onto itself, so that LLVM does not remove the bounds checks that
     // the verifier must see.
@@ -342,7 +342,7 @@ pub fn bound_header(len: u64) -> u64 {
 }
 
 /// The context pointer as helpers take it.
-pub trait AsPtr {
+pub(crate) trait AsPtr {
     /// The raw `__sk_buff`.
     fn as_ptr_const(&self) -> *const core::ffi::c_void;
 }

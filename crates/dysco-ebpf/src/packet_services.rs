@@ -18,7 +18,7 @@ const MONOTONIC: u32 = 1;
 
 /// Serves a packet of the local end.
 #[inline(always)]
-pub fn leaves(ctx: &TcContext) -> Verdict {
+pub(crate) fn leaves(ctx: &TcContext) -> Verdict {
     // A copy that a program has made is not the end's.
     if is_marked(ctx) {
         return Verdict::Pass;
@@ -48,7 +48,7 @@ pub fn leaves(ctx: &TcContext) -> Verdict {
 
 /// Serves a packet for the local end.
 #[inline(always)]
-pub fn arrives(ctx: &TcContext) -> Verdict {
+pub(crate) fn arrives(ctx: &TcContext) -> Verdict {
     if mark_of(ctx) == mark::COPY_IN {
         return Verdict::Pass;
     }

@@ -14,7 +14,7 @@ use crate::packet::Packet;
 /// Not while the new path may be given up: another processor may report the path's last packet
 /// late.
 #[inline(always)]
-pub fn cut_if_due(s: &mut Session, at: Anchor) {
+pub(crate) fn cut_if_due(s: &mut Session, at: Anchor) {
     if s.two.cut_armed | s.two.new_received != 0 && s.two.cut_set == 0 && s.muted == 0 {
         s.cut_out = at.snd_max(s);
         s.two.cut_set = 1;
@@ -23,7 +23,7 @@ pub fn cut_if_due(s: &mut Session, at: Anchor) {
 
 /// Keeps each path's highest acknowledgement, so that a copy is sent only if it contains news.
 #[inline(always)]
-pub fn remember_ack(s: &mut Session, path: Path, ack: u32) {
+pub(crate) fn remember_ack(s: &mut Session, path: Path, ack: u32) {
     match path {
         Path::Old => {
             s.old_ack = if s.two.old_ack_set & VALID != 0 {
@@ -47,7 +47,7 @@ pub fn remember_ack(s: &mut Session, path: Path, ack: u32) {
 /// Sends a clone through the program once more, which makes a header of it by its mark. The mark
 /// of the original is restored.
 #[inline(always)]
-pub fn send_copy(ctx: &TcContext, s: &mut Session, copy: &Copy, mark: u32, flags: u64) {
+pub(crate) fn send_copy(ctx: &TcContext, s: &mut Session, copy: &Copy, mark: u32, flags: u64) {
     // SAFETY: fields of the context that the verifier lets a classifier write.
     let skb = unsafe { &mut *ctx.skb.skb };
     let before = core::mem::replace(&mut skb.mark, mark);
@@ -75,7 +75,13 @@ fn has_timestamps(s: &Session) -> bool {
 /// Takes in a segment of the new path, already in the end's own numbers, and limits `e` to what
 /// the end may receive. Returns false if the end must not receive the segment.
 #[inline(always)]
-pub fn receive(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut Edit) -> bool {
+pub(crate) fn receive(
+    s: &mut Session,
+    at: Anchor,
+    p: &Packet,
+    seg: &Segment,
+    e: &mut Edit,
+) -> bool {
     let judged = two_paths::new_incoming(at, s, seg, at.wscale(s));
     two_paths::record_live(s, seg);
     if !seg.has(RST) {
@@ -113,7 +119,7 @@ pub fn receive(s: &mut Session, at: Anchor, p: &Packet, seg: &Segment, e: &mut E
 /// Returns the entry for a copy on the old path, if the session's own five-tuple alone does not
 /// suffice.
 #[inline(always)]
-pub fn entry_before(s: &Session) -> Option<&'static mut Session> {
+pub(crate) fn entry_before(s: &Session) -> Option<&'static mut Session> {
     if s.state != State::Switching as u32 {
         return None;
     }
@@ -127,6 +133,6 @@ pub fn entry_before(s: &Session) -> Option<&'static mut Session> {
 
 /// True if packets take this path unchanged, by the session's own five-tuple.
 #[inline(always)]
-pub fn is_as_it_was(before: &Session) -> bool {
+pub(crate) fn is_as_it_was(before: &Session) -> bool {
     before.state == State::Tracked as u32 || before.state == State::Relay as u32
 }

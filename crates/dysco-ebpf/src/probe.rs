@@ -58,7 +58,7 @@ unsafe extern "C" fn dysco_take_down(skb: *mut __sk_buff, slot: u32) -> u32 {
 /// True if the packet in the scratch memory of ingress carries a probe. Copies the packet for
 /// the report.
 #[inline(always)]
-pub fn is_carried(ctx: &TcContext, slot: u32) -> bool {
+pub(crate) fn is_carried(ctx: &TcContext, slot: u32) -> bool {
     // SAFETY: the program's own context.
     unsafe { dysco_take_down(ctx.skb.skb, slot) != 0 }
 }
@@ -66,7 +66,7 @@ pub fn is_carried(ctx: &TcContext, slot: u32) -> bool {
 /// Reports the packet in the scratch memory of ingress to user space. A full ring loses the
 /// report, as any packet may be lost.
 #[inline(always)]
-pub fn tell(skb: *mut __sk_buff, slot: u32) {
+pub(crate) fn tell(skb: *mut __sk_buff, slot: u32) {
     // SAFETY: the program's own context.
     unsafe { dysco_take_down(skb, slot) };
     if let Some(Scratch { arrival, .. }) = maps::scratch(RUN) {
@@ -110,7 +110,7 @@ unsafe extern "C" fn dysco_echo(skb: *mut __sk_buff, fins: u32) -> u32 {
 /// Answers the copied packet by the present change, with the FINs that this anchor has seen.
 /// Returns false on failure.
 #[inline(always)]
-pub fn echo(ctx: &TcContext, fins: Fins) -> bool {
+pub(crate) fn echo(ctx: &TcContext, fins: Fins) -> bool {
     // SAFETY: the program's own context.
     unsafe { dysco_echo(ctx.skb.skb, fins.bits()) != 0 }
 }

@@ -21,7 +21,7 @@ const MSG_ERRQUEUE: c_int = 0x2000;
 /// Runs at the end of each receiving call, of any socket of this machine:
 /// `sock_recv_length(struct sock *sk, int ret, int flags)`.
 #[btf_tracepoint(function = "sock_recv_length")]
-pub fn dysco_receives(ctx: BtfTracePointContext) -> i32 {
+pub(crate) fn dysco_receives(ctx: BtfTracePointContext) -> i32 {
     let (bytes, flags): (c_int, c_int) = (ctx.arg(1), ctx.arg(2));
     if bytes <= 0 || flags & (MSG_PEEK | MSG_ERRQUEUE) != 0 {
         return 0;

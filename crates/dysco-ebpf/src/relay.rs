@@ -23,13 +23,13 @@ use end::{from_end, onto_new_path, take_in};
 use fate::{leave, not, to_leave};
 use stack::header_copy;
 
-pub use end::{is_of_new_path, usual_taken_in};
-pub use fate::{DROP, PASS, TO_OTHER, TO_STACK, offers, other};
-pub use stack::to_end;
+pub(crate) use end::{is_of_new_path, usual_taken_in};
+pub(crate) use fate::{DROP, PASS, TO_OTHER, TO_STACK, offers, other};
+pub(crate) use stack::to_end;
 
 /// Lets a relayed packet leave unchanged.
 #[inline(always)]
-pub fn relayed(ctx: &TcContext, mark: u32) -> Verdict {
+pub(crate) fn relayed(ctx: &TcContext, mark: u32) -> Verdict {
     set_mark(ctx, 0);
     if mark == mark::RELAYED_TEACHES {
         // SAFETY: the program's own context.
@@ -66,7 +66,7 @@ fn teach<const V6: bool>(ctx: &TcContext) -> Option<()> {
 
 /// Relays a packet of an end that has only one path. Returns false if the packet goes nowhere.
 #[inline(always)]
-pub fn relay(ctx: &TcContext, s: &mut Session, found: &Found) -> bool {
+pub(crate) fn relay(ctx: &TcContext, s: &mut Session, found: &Found) -> bool {
     let seg = &found.seg;
     let numbers = (seg.seq as u64) << 32 | seg.ack as u64;
     let v6 = found.v6 as u64;
@@ -121,7 +121,7 @@ fn relay_short(
 
 /// Judges a packet of an end that is in the scratch memory of ingress.
 #[inline(always)]
-pub fn decide(ctx: &TcContext) -> u64 {
+pub(crate) fn decide(ctx: &TcContext) -> u64 {
     // SAFETY: the program's own context.
     unsafe { dysco_relay(ctx.skb.skb) }
 }
@@ -176,7 +176,13 @@ fn to_stack_alone(s: &mut Session, p: &Packet, slot: u32) {
 /// Relays a packet that has arrived for this entry by a path of its session. The path has
 /// changed it to `seg` by `first`.
 #[inline(always)]
-pub fn onward(ctx: &TcContext, s: &mut Session, seg: &Segment, first: &Edit, run: u32) -> u64 {
+pub(crate) fn onward(
+    ctx: &TcContext,
+    s: &mut Session,
+    seg: &Segment,
+    first: &Edit,
+    run: u32,
+) -> u64 {
     let Some(Scratch {
         packet: p,
         change: c,

@@ -31,7 +31,13 @@ use crate::verdict::Verdict;
 
 /// Sends a packet of the local end while the session leaves its path.
 #[inline(always)]
-pub fn leaves(ctx: &TcContext, s: &mut Session, key: &Key, found: &Found, slot: u32) -> Verdict {
+pub(crate) fn leaves(
+    ctx: &TcContext,
+    s: &mut Session,
+    key: &Key,
+    found: &Found,
+    slot: u32,
+) -> Verdict {
     outgoing::track(ctx, s, found, slot);
     let mut seg = found.seg;
     let mut path = slot;
@@ -97,7 +103,7 @@ fn acknowledge_before(ctx: &TcContext, s: &mut Session, seg: &Segment) {
 
 /// True if only firewalls are to see the packet. Takes in the numbers that the path has carried.
 #[inline(always)]
-pub fn takes(ctx: &TcContext, s: &mut Session, seg: &Segment, slot: u32) -> bool {
+pub(crate) fn takes(ctx: &TcContext, s: &mut Session, seg: &Segment, slot: u32) -> bool {
     let opens = opens_windows(seg);
     if !opens && !record_length(s, seg) {
         return false;
@@ -118,7 +124,7 @@ pub fn takes(ctx: &TcContext, s: &mut Session, seg: &Segment, slot: u32) -> bool
 
 /// Takes in the numbers that the other end shows the firewalls of a path.
 #[inline(always)]
-pub fn take_in_announced(s: &mut Session, seg: &Segment) {
+pub(crate) fn take_in_announced(s: &mut Session, seg: &Segment) {
     received_exactly(s, s.received_off_wire(seg.end()));
     s.rcv_ack = s.acked_off_wire(seg.ack);
 }
@@ -126,7 +132,7 @@ pub fn take_in_announced(s: &mut Session, seg: &Segment) {
 /// Judges a packet on the direct path of a session that takes another path. The other end may
 /// have returned to the direct path already, and shows that to firewalls.
 #[inline(always)]
-pub fn late(s: &mut Session, seg: &Segment, slot: u32) -> Verdict {
+pub(crate) fn late(s: &mut Session, seg: &Segment, slot: u32) -> Verdict {
     if !opens_windows(seg) {
         if seg.flags & (FIN | RST) != 0 {
             cold_path();
@@ -158,7 +164,7 @@ fn ends_late(s: &mut Session, seg: &Segment, slot: u32) {
 /// packet is in the scratch memory of ingress. Exported: see `learn::dysco_offer`.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dysco_opening(skb: *mut __sk_buff, slot: u32, live: u32) -> u32 {
+pub(crate) unsafe extern "C" fn dysco_opening(skb: *mut __sk_buff, slot: u32, live: u32) -> u32 {
     let (Some(Scratch { packet: p, .. }), Some(s)) =
         (maps::scratch(Run::Ingress as u32), maps::session(slot))
     else {
@@ -193,7 +199,7 @@ pub unsafe extern "C" fn dysco_opening(skb: *mut __sk_buff, slot: u32, live: u32
 /// that arrived by it. Exported: see `learn::dysco_offer`.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn dysco_follow(slot: u32) -> u32 {
+pub(crate) extern "C" fn dysco_follow(slot: u32) -> u32 {
     let Some(s) = maps::session(slot) else {
         return 0;
     };
@@ -218,7 +224,7 @@ pub extern "C" fn dysco_follow(slot: u32) -> u32 {
 }
 
 /// Result of [`dysco_join`]: the secret is unknown here, and the path continues.
-pub const NO_SESSION: u32 = 0;
+pub(crate) const NO_SESSION: u32 = 0;
 const JOINED: u32 = 1;
 const REFUSED: u32 = 2;
 
@@ -226,7 +232,7 @@ const REFUSED: u32 = 2;
 /// `learn::dysco_offer`.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dysco_join(skb: *mut __sk_buff) -> u32 {
+pub(crate) unsafe extern "C" fn dysco_join(skb: *mut __sk_buff) -> u32 {
     let Some(Scratch {
         packet: p, payload, ..
     }) = maps::scratch(Run::Ingress as u32)

@@ -21,7 +21,7 @@ use crate::{incoming, outgoing};
 /// Lets a relayed packet leave unchanged: no other path is taken. Takes in its numbers, at which
 /// another path would begin.
 #[inline(always)]
-pub fn leaves(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
+pub(crate) fn leaves(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
     let seg = &found.seg;
     // The numbers of a SYN or a reset may be anything.
     if seg.flags & (SYN | RST) == 0 {
@@ -34,12 +34,12 @@ pub fn leaves(ctx: &TcContext, s: &mut Session, found: &Found) -> Verdict {
 }
 
 /// Result of [`comes`]: the packet is dropped, and counted.
-pub const DROP: u64 = u64::MAX;
+pub(crate) const DROP: u64 = u64::MAX;
 
 /// Judges a packet of a path that is in the scratch memory of ingress. Returns the interface by
 /// which the packet continues, after the change has been applied.
 #[inline(always)]
-pub fn comes(ctx: &TcContext) -> u64 {
+pub(crate) fn comes(ctx: &TcContext) -> u64 {
     // SAFETY: the program's own context.
     unsafe { dysco_steered(ctx.skb.skb) }
 }

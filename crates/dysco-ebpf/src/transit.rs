@@ -20,7 +20,7 @@ use crate::verdict::Verdict;
 
 /// True if a session that passes here may be given another path.
 #[inline(always)]
-pub fn may_have_another(s: &Session) -> bool {
+pub(crate) fn may_have_another(s: &Session) -> bool {
     s.state == State::NewPath as u32
         && s.two.chained == 2
         && s.other_path == 0
@@ -30,7 +30,7 @@ pub fn may_have_another(s: &Session) -> bool {
 
 /// Initializes a fresh entry as that of another path of a session. The path is not taken yet.
 #[inline(always)]
-pub fn beside(s: &mut Session, first: u32, before: &Session) {
+pub(crate) fn beside(s: &mut Session, first: u32, before: &Session) {
     s.created_ns = before.created_ns;
     (s.bytes_in, s.bytes_out) = (before.bytes_in, before.bytes_out);
     s.short = ShortKey::default();
@@ -42,7 +42,7 @@ pub fn beside(s: &mut Session, first: u32, before: &Session) {
 /// Distinguishes the packets of both paths from now on, at the interface where this path
 /// arrives.
 #[inline(always)]
-pub fn begin(s: &mut Session, slot: u32) {
+pub(crate) fn begin(s: &mut Session, slot: u32) {
     s.state = State::Passing as u32;
     let Some(before) = s.other_path().and_then(maps::session) else {
         return;
@@ -71,7 +71,7 @@ fn is_answered(s: &Session, first: u32, ack: u32) -> bool {
 /// came by it, else that of the path before. Exported: see `learn::dysco_offer`.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn dysco_answers(first: u32) -> u32 {
+pub(crate) extern "C" fn dysco_answers(first: u32) -> u32 {
     let Some(Scratch { packet: p, .. }) = maps::scratch(Run::Egress as u32) else {
         return first;
     };
@@ -86,7 +86,7 @@ pub extern "C" fn dysco_answers(first: u32) -> u32 {
 
 /// Records the path that a segment has arrived by. The mark carries the path's slot to egress.
 #[inline(always)]
-pub fn comes(ctx: &TcContext, s: &Session, seg: &Segment, slot: u32) {
+pub(crate) fn comes(ctx: &TcContext, s: &Session, seg: &Segment, slot: u32) {
     if let Some(mark) = mark::of_slot(slot) {
         // SAFETY: a field of the context that the verifier lets a classifier write.
         unsafe { (*ctx.skb.skb).mark = mark };
@@ -98,7 +98,7 @@ pub fn comes(ctx: &TcContext, s: &Session, seg: &Segment, slot: u32) {
 
 /// True if nothing of the session has arrived by this path yet, and it is not the path before.
 #[inline(always)]
-pub fn has_carried_nothing(s: &Session) -> bool {
+pub(crate) fn has_carried_nothing(s: &Session) -> bool {
     let goes = s.joined_to().and_then(maps::session);
     goes.is_some_and(|goes| goes.two.part == part::NEXT)
 }
@@ -132,7 +132,7 @@ extern "C" fn dysco_taken(came: u32) -> u32 {
 /// True if the session has the same five-tuple on both sides of this host's stack, judged by the
 /// path before that of the entry.
 #[inline(always)]
-pub fn is_not_translated(s: &Session) -> bool {
+pub(crate) fn is_not_translated(s: &Session) -> bool {
     let Some(before) = s.other_path().and_then(maps::session) else {
         return false;
     };
@@ -142,7 +142,7 @@ pub fn is_not_translated(s: &Session) -> bool {
 
 /// True if a segment with SYN and this mark bypassed the stack.
 #[inline(always)]
-pub fn is_past_the_stack(mark: u32) -> bool {
+pub(crate) fn is_past_the_stack(mark: u32) -> bool {
     let came = mark::slot_of(mark).and_then(maps::session);
     came.is_some_and(|s| s.state == State::Passing as u32 && is_not_translated(s))
 }
@@ -187,7 +187,7 @@ fn not_taken(slot: u32, seg: &Segment) -> u32 {
 
 /// Sends a packet of the stack on its path.
 #[inline(always)]
-pub fn leaves(ctx: &TcContext, mark: u32, key: &Key, found: &Found, slot: u32) -> Verdict {
+pub(crate) fn leaves(ctx: &TcContext, mark: u32, key: &Key, found: &Found, slot: u32) -> Verdict {
     let slot = by_mark(mark, slot, &found.seg);
     let Some(s) = maps::session(slot) else {
         return Verdict::Drop;

@@ -5,7 +5,7 @@ use dysco_common::Counter;
 use crate::maps::count;
 
 /// Verdict on a packet.
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// The packet continues unchanged: to programs after this one, then to the stack.
     Pass,
     /// The packet continues, changed.
@@ -45,7 +45,7 @@ pub enum Verdict {
 
 /// Counts a packet that is dropped.
 #[inline(always)]
-pub fn dropped(why: Counter) -> Verdict {
+pub(crate) fn dropped(why: Counter) -> Verdict {
     count(why);
     Verdict::Drop
 }

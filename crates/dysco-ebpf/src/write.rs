@@ -6,7 +6,7 @@
 //! directly, the kernel would first make every arriving packet writable, including the many that
 //! nobody changes.
 
-pub mod change;
+pub(crate) mod change;
 mod options;
 mod payload;
 mod short;
@@ -25,11 +25,11 @@ use change::Addresses;
 use options::dysco_apply_options;
 use short::{ABSENT_V4, Sums, short_in, unmerged};
 
-pub use change::Change;
+pub(crate) use change::Change;
 #[cfg(not(feature = "headerless"))]
-pub use payload::trim_to;
-pub use payload::{append, strip, trim};
-pub use short::{is_short, short};
+pub(crate) use payload::trim_to;
+pub(crate) use payload::{append, strip, trim};
+pub(crate) use short::{is_short, short};
 
 /// A multiple of 2^32-1 that keeps a difference of sums positive.
 const BIAS: u64 = 0xffff_ffff * 64;
@@ -41,7 +41,7 @@ const IPPROTO_TCP: u32 = 6;
 const CHECK: usize = 16;
 
 /// Failure to change the whole packet, which must be dropped.
-pub struct Failed;
+pub(crate) struct Failed;
 
 /// Content of the packet's checksum field. In a super-packet it is the sum of the pseudo-header
 /// (`tcp_gro_complete`, `__tcp_v4_send_check`), unless a driver has merged the segments.
@@ -77,7 +77,7 @@ fn complete(ctx: &TcContext, v6: bool, field: Field, diff: &Diff) -> Result<(), 
 /// Changes the packet's addresses and TCP header by the change in the scratch memory of the run.
 /// Returns false on failure.
 #[inline(always)]
-pub fn apply(ctx: &TcContext, run: u32) -> bool {
+pub(crate) fn apply(ctx: &TcContext, run: u32) -> bool {
     // SAFETY: the program's own context.
     match unsafe { dysco_apply(ctx.skb.skb, run) } {
         // SAFETY: the same.
@@ -170,7 +170,7 @@ fn store_headers(ctx: &TcContext, v6: bool, from: *const u8, tcp: usize) -> Resu
 
 /// Writes bytes of map memory into the packet, whose checksum must still be changed.
 #[inline(always)]
-pub fn store_bytes(ctx: &TcContext, off: usize, from: *const u8, len: usize) -> bool {
+pub(crate) fn store_bytes(ctx: &TcContext, off: usize, from: *const u8, len: usize) -> bool {
     store(ctx, off, from, len).is_ok()
 }
 
@@ -244,7 +244,7 @@ fn clear_ecn(ctx: &TcContext, bits: u8) -> Result<u64, Failed> {
 /// one side has agreed on ECN, the other echoes nothing. Such a packet is dropped instead, as by
 /// RFC 6040, section 4.2, and its sender reacts to the loss.
 #[inline(always)]
-pub fn is_unanswered(ctx: &TcContext, s: &Session, v6: bool) -> bool {
+pub(crate) fn is_unanswered(ctx: &TcContext, s: &Session, v6: bool) -> bool {
     if s.translation.flags & translation::STRIP_ECN == 0 {
         return false;
     }
@@ -256,7 +256,7 @@ pub fn is_unanswered(ctx: &TcContext, s: &Session, v6: bool) -> bool {
 /// further. Such a packet is dropped: it is addressed to the stack, which has no socket for it
 /// and would answer with a reset.
 #[inline(always)]
-pub fn hop_limit(ctx: &TcContext, v6: bool) -> bool {
+pub(crate) fn hop_limit(ctx: &TcContext, v6: bool) -> bool {
     if v6 {
         let Some(limit) = at::<u8>(ctx, Packet::L3 + 7) else {
             return false;

@@ -24,7 +24,7 @@ use crate::relay;
 
 /// Relays a frame, which is then sent back. Returns `None` if the frame is unchanged.
 #[inline(always)]
-pub fn relay(ctx: &XdpContext) -> Option<()> {
+pub(crate) fn relay(ctx: &XdpContext) -> Option<()> {
     match u16::from_be(at::<u16>(ctx, ETHERTYPE)?) {
         ETH_P_IP => relay_usual::<false>(ctx),
         ETH_P_IPV6 => relay_usual::<true>(ctx),

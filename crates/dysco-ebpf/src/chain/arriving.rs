@@ -21,7 +21,7 @@ use crate::write::{self, Change};
 /// Exported: see `leaving`.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
+pub(super) unsafe extern "C" fn dysco_chain_in(skb: *mut __sk_buff) -> u64 {
     let Some(scratch) = maps::scratch(IN) else {
         return PASS;
     };

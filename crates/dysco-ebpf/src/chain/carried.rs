@@ -11,16 +11,16 @@ use crate::maps::{self, HOPS, KEYS, OWN, Scratch, count};
 use crate::packet::AsPtr;
 
 /// Result: the SYN has only its own data, or none.
-pub const NOTHING: u32 = 0;
+pub(super) const NOTHING: u32 = 0;
 /// Result: the data ends with an authentic payload.
-pub const BELIEVED: u32 = 1;
+pub(super) const BELIEVED: u32 = 1;
 /// Result: the data ends with a payload that is not authentic. It has been counted.
 const UNFIT: u32 = 2;
 
 /// Looks for a payload at the end of a SYN's data, and checks it.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dysco_chain_carried(skb: *mut __sk_buff) -> u32 {
+pub(super) unsafe extern "C" fn dysco_chain_carried(skb: *mut __sk_buff) -> u32 {
     let ctx = TcContext::new(skb);
     let Some(Scratch {
         packet: p,

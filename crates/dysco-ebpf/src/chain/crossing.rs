@@ -14,11 +14,11 @@ use crate::maps::{self, Scratch};
 use crate::packet::Direction;
 
 /// Result: no SYN of the other end has met this one.
-pub const ALONE: u32 = 0;
+pub(super) const ALONE: u32 = 0;
 /// Result: a SYN of the other end has met this one, and its entries have made room.
-pub const YIELDS: u32 = 1;
+pub(super) const YIELDS: u32 = 1;
 /// Result: a SYN of the other end has met this one and stays. This SYN is dropped.
-pub const STAYS: u32 = 2;
+pub(super) const STAYS: u32 = 2;
 
 /// True if a chain's SYN has made the entry and nobody has answered. A session behind a NAT is
 /// excluded: it has another name on each side of the NAT, and hosts would judge it differently.
@@ -44,7 +44,7 @@ fn give_up(slot: u32, s: &mut Session) {
 /// and has the same five-tuple. The entry's own SYN was for the other end.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn dysco_chain_yields(slot: u32) -> u32 {
+pub(super) extern "C" fn dysco_chain_yields(slot: u32) -> u32 {
     let (Some(Scratch { payload, .. }), Some(s)) = (maps::scratch(IN), maps::session(slot)) else {
         return ALONE;
     };
@@ -72,7 +72,7 @@ pub extern "C" fn dysco_chain_yields(slot: u32) -> u32 {
 /// continued. Or there is only one chain, and this SYN returns by it unchanged.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dysco_chain_crosses(skb: *mut __sk_buff, slot: u32) -> u32 {
+pub(super) unsafe extern "C" fn dysco_chain_crosses(skb: *mut __sk_buff, slot: u32) -> u32 {
     // SAFETY: the program's own context.
     let remembered = unsafe { dysco_chain_pending(skb) } != 0;
     let (

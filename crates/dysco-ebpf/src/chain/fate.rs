@@ -10,38 +10,38 @@ use crate::maps::{self, Run, Scratch, count};
 use crate::packet::Direction;
 
 /// The packet does not belong to a chain.
-pub const PASS: u64 = 0;
+pub(crate) const PASS: u64 = 0;
 
 /// The packet is dropped, and counted.
-pub const DROP: u64 = u64::MAX;
+pub(crate) const DROP: u64 = u64::MAX;
 
 /// The packet goes to the stack, changed. On egress, the index of the outgoing interface is
 /// returned instead.
-pub const CHANGED: u64 = 1;
+pub(super) const CHANGED: u64 = 1;
 
 /// The packet continues past the stack, changed.
-pub const PAST: u64 = 2;
+pub(crate) const PAST: u64 = 2;
 
 /// Scratch memory of arriving and of leaving packets.
-pub const IN: u32 = Run::Ingress as u32;
+pub(super) const IN: u32 = Run::Ingress as u32;
 
-pub const OUT: u32 = Run::Egress as u32;
+pub(super) const OUT: u32 = Run::Egress as u32;
 
 /// Current tick of the boot clock, which a payload carries as its time of sending.
 #[inline(always)]
-pub fn now() -> u32 {
+pub(super) fn now() -> u32 {
     // SAFETY: no arguments, no effects.
     ticks(unsafe { bpf_ktime_get_boot_ns() })
 }
 
-pub fn drop(why: Counter) -> u64 {
+pub(super) fn drop(why: Counter) -> u64 {
     count(why);
     DROP
 }
 
 /// Takes in the answer to a SYN.
 #[inline(always)]
-pub fn answered(s: &mut Session, slot: u32, run: u32) {
+pub(super) fn answered(s: &mut Session, slot: u32, run: u32) {
     let Some(Scratch {
         packet: p, offer, ..
     }) = maps::scratch(run)

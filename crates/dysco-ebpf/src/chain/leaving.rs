@@ -22,7 +22,7 @@ use crate::write::{self, Change};
 /// verifier checks each of them separately and once (see `learn::dysco_offer`).
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
+pub(super) unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
     let Some(scratch) = maps::scratch(OUT) else {
         return PASS;
     };

@@ -13,7 +13,7 @@ use crate::packet::Packet;
 /// if there is one.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn dysco_chain_own_pending(slot: u32) -> u32 {
+pub(super) extern "C" fn dysco_chain_own_pending(slot: u32) -> u32 {
     let (Some(Scratch { pending: to, .. }), Some(s)) = (maps::scratch(OUT), maps::session(slot))
     else {
         return 0;
@@ -37,7 +37,7 @@ pub extern "C" fn dysco_chain_own_pending(slot: u32) -> u32 {
 /// another session's. Returns 1 if there is a record.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dysco_chain_pending(skb: *mut __sk_buff) -> u32 {
+pub(super) unsafe extern "C" fn dysco_chain_pending(skb: *mut __sk_buff) -> u32 {
     let Some(Scratch {
         packet: p,
         pending: to,

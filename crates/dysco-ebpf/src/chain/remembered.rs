@@ -36,7 +36,7 @@ const fn place_of(isn: u32) -> u32 {
 
 /// Reserves a place for a SYN with this number and entry, and returns it to be filled in.
 #[inline(always)]
-pub fn remember(s: &mut Session, isn: u32) -> Option<&'static mut Pending> {
+pub(super) fn remember(s: &mut Session, isn: u32) -> Option<&'static mut Pending> {
     // SAFETY: a word of an array map, which is added to as a whole.
     let seen = unsafe { &mut *SYNS_SEEN.get_ptr_mut(0)? };
     let place = atomic::add(seen, 1) & (SYNS_KEPT - 1);
@@ -51,7 +51,7 @@ pub fn remember(s: &mut Session, isn: u32) -> Option<&'static mut Pending> {
 
 /// Returns the remembered SYN with this number and the entry of `slot`.
 #[inline(always)]
-pub fn by_entry(slot: u32, s: &Session, isn: u32) -> Option<&'static Pending> {
+pub(super) fn by_entry(slot: u32, s: &Session, isn: u32) -> Option<&'static Pending> {
     let pending = SYNS.get(s.new_low & (SYNS_KEPT - 1))?;
     let its = pending.left == slot + 1 || pending.left == 0;
     (its && pending.isn == isn).then_some(pending)
@@ -59,7 +59,7 @@ pub fn by_entry(slot: u32, s: &Session, isn: u32) -> Option<&'static Pending> {
 
 /// Returns the remembered SYN that came here with this number by a subsession.
 #[inline(always)]
-pub fn by_number(isn: u32) -> Option<&'static Pending> {
+pub(super) fn by_number(isn: u32) -> Option<&'static Pending> {
     let place = SYN_PLACES.get(place_of(isn))?.checked_sub(1)?;
     let pending = SYNS.get(place)?;
     (pending.left != 0 && pending.isn == isn).then_some(pending)

@@ -12,14 +12,14 @@ use crate::maps::{self, HOPS, IN_FORCE, POLICY, Scratch, count};
 use crate::packet::HEADERLESS;
 
 /// Result: no rule matches the session, or the session is to go direct.
-pub const NO_RULE: u32 = 0;
+pub(super) const NO_RULE: u32 = 0;
 /// Result: a host of the chain is not reachable, and the rule refuses the session then.
-pub const REFUSED: u32 = u32::MAX;
+pub(super) const REFUSED: u32 = u32::MAX;
 
 /// Finds the rule for the SYN in the scratch memory. Returns its name or [`NO_RULE`].
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dysco_chain_rule(skb: *mut __sk_buff, run: u32) -> u32 {
+pub(super) unsafe extern "C" fn dysco_chain_rule(skb: *mut __sk_buff, run: u32) -> u32 {
     let Some(word) = IN_FORCE.get(0) else {
         return NO_RULE;
     };
@@ -87,7 +87,7 @@ fn opener_matches(skb: *mut __sk_buff, rule: &PolicyRule) -> bool {
 /// Copies the chain of a rule that has matched, if its hosts are known.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn dysco_chain_choose(run: u32, name: u32) -> u32 {
+pub(super) extern "C" fn dysco_chain_choose(run: u32, name: u32) -> u32 {
     let Some(word) = IN_FORCE.get(0) else {
         return NO_RULE;
     };

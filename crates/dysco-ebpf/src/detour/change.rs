@@ -12,18 +12,18 @@ use crate::packet::Key;
 use crate::write::Change;
 
 /// Result of a judgement: the packet is dropped.
-pub const DROP: u32 = 0;
+pub(super) const DROP: u32 = 0;
 /// Apply the change; the packet continues.
-pub const DIRECT: u32 = 1;
+pub(super) const DIRECT: u32 = 1;
 /// Apply the change; the packet goes to the handler.
-pub const HANDLER: u32 = 2;
+pub(super) const HANDLER: u32 = 2;
 /// The packet continues unchanged.
-pub const UNCHANGED: u32 = 3;
+pub(super) const UNCHANGED: u32 = 3;
 
 /// Returns what the judgement of a packet in the scratch memory of a run uses: that memory, the
 /// session's entry, and its record.
 #[inline(always)]
-pub fn parts(
+pub(super) fn parts(
     run: u32,
     slot: u32,
 ) -> Option<(
@@ -39,7 +39,7 @@ pub fn parts(
 /// has sent without a detour. Returns false while another program does so. User space sets the
 /// cutoff of a direction from an end that has a detour on its own host (`elsewhere`).
 #[inline(always)]
-pub fn cut_if_due(way: &mut Way, highest: u32, elsewhere: bool) -> bool {
+pub(super) fn cut_if_due(way: &mut Way, highest: u32, elsewhere: bool) -> bool {
     if elsewhere || !way.changes() {
         return true;
     }
@@ -55,7 +55,7 @@ pub fn cut_if_due(way: &mut Way, highest: u32, elsewhere: bool) -> bool {
 
 /// Scale of the windows that an end sends.
 #[inline(always)]
-pub fn scale_of(s: &Session, end: End) -> u8 {
+pub(super) fn scale_of(s: &Session, end: End) -> u8 {
     match end {
         End::Local => s.local_wscale(),
         End::Remote => s.remote_wscale(),
@@ -64,7 +64,7 @@ pub fn scale_of(s: &Session, end: End) -> u8 {
 
 /// Prepares the change of a packet that keeps its five-tuple.
 #[inline(always)]
-pub fn prepare(flags: u8, key: &Key, from: End, header: &Header, c: &mut Change) {
+pub(super) fn prepare(flags: u8, key: &Key, from: End, header: &Header, c: &mut Change) {
     let k = &key.whole;
     let (src, dst, sport, dport) = match from {
         End::Local => (k.local, k.remote, k.local_port, k.remote_port),
@@ -92,7 +92,7 @@ pub fn prepare(flags: u8, key: &Key, from: End, header: &Header, c: &mut Change)
 
 /// Tells user space once that both ends have ended.
 #[inline(always)]
-pub fn closes(s: &mut Session, slot: u32) {
+pub(super) fn closes(s: &mut Session, slot: u32) {
     if s.life.fin_out & s.life.fin_in != 0 && s.life.notified == 0 {
         s.life.notified = 1;
         maps::tell(EventKind::Closed, slot);

@@ -34,7 +34,7 @@ fn sender(run: u32) -> End {
 /// so that the verifier does not follow each of its results on ([`hear`]).
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn dysco_hear(slot: u32, run: u32) -> u32 {
+pub(super) extern "C" fn dysco_hear(slot: u32, run: u32) -> u32 {
     let Some((scratch, s, d)) = parts(run, slot) else {
         return 0;
     };
@@ -67,7 +67,7 @@ pub extern "C" fn dysco_hear(slot: u32, run: u32) -> u32 {
 /// scratch memory of the run. Returns 0 if the packet must be dropped. Exported: see [`dysco_hear`].
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn dysco_route(slot: u32, run: u32) -> u32 {
+pub(super) extern "C" fn dysco_route(slot: u32, run: u32) -> u32 {
     let Some((scratch, s, d)) = parts(run, slot) else {
         return 0;
     };
@@ -87,7 +87,7 @@ pub extern "C" fn dysco_route(slot: u32, run: u32) -> u32 {
 /// [`dysco_hear`].
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn dysco_headers(slot: u32, run: u32) -> u32 {
+pub(super) extern "C" fn dysco_headers(slot: u32, run: u32) -> u32 {
     let (
         Some(Scratch {
             packet: p,
@@ -108,7 +108,7 @@ pub extern "C" fn dysco_headers(slot: u32, run: u32) -> u32 {
 /// [`dysco_hear`].
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn dysco_window(slot: u32, run: u32) -> u32 {
+pub(super) extern "C" fn dysco_window(slot: u32, run: u32) -> u32 {
     let (
         Some(Scratch {
             packet: p, route, ..
@@ -128,7 +128,7 @@ pub extern "C" fn dysco_window(slot: u32, run: u32) -> u32 {
 /// decided. Exported: see [`dysco_hear`].
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dysco_detour(skb: *mut __sk_buff, slot: u32, run: u32) -> u32 {
+pub(super) unsafe extern "C" fn dysco_detour(skb: *mut __sk_buff, slot: u32, run: u32) -> u32 {
     let ctx = &TcContext::new(skb);
     let (
         Some(Scratch {
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn dysco_detour(skb: *mut __sk_buff, slot: u32, run: u32) 
 /// [`dysco_detour`].
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dysco_detour_copy(skb: *mut __sk_buff, run: u32) -> u32 {
+pub(super) unsafe extern "C" fn dysco_detour_copy(skb: *mut __sk_buff, run: u32) -> u32 {
     let ctx = &TcContext::new(skb);
     let Some(Scratch {
         packet: p,

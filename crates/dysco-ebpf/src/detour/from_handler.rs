@@ -16,7 +16,7 @@ use crate::write;
 
 /// Judges a packet that a handler's socket sends to its end.
 #[inline(always)]
-pub fn comes(ctx: &TcContext) -> Verdict {
+pub(crate) fn comes(ctx: &TcContext) -> Verdict {
     let mut key = Key::default();
     let key = &mut key;
     // The near socket has the address of the remote end, and the far one that of the local end.

@@ -16,7 +16,7 @@ use crate::write::{self, Change};
 
 /// Prepares the change that translates the segment onto the new path.
 #[inline(always)]
-pub fn new_path(s: &mut Session, seg: &Segment, c: &mut Change) {
+pub(crate) fn new_path(s: &mut Session, seg: &Segment, c: &mut Change) {
     c.edit = s.translation.outgoing(seg, &s.path);
     c.src = s.path.local;
     c.dst = s.path.remote;
@@ -27,7 +27,7 @@ pub fn new_path(s: &mut Session, seg: &Segment, c: &mut Change) {
 
 /// Prepares the change that sends the segment on the old path with other numbers.
 #[inline(always)]
-pub fn old_path(key: &Key, seg: &Segment, c: &mut Change) {
+pub(crate) fn old_path(key: &Key, seg: &Segment, c: &mut Change) {
     c.edit = Edit {
         sport: key.whole.local_port,
         dport: key.whole.remote_port,

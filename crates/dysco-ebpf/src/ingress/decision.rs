@@ -5,7 +5,7 @@ use dysco_common::Counter;
 use crate::verdict::Verdict;
 
 /// Treatment of a packet.
-pub enum Decision {
+pub(super) enum Decision {
     /// Leave the packet unchanged.
     Leave(Verdict),
     /// Apply the change and count it, or count the failure.

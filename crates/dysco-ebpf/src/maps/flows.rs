@@ -11,7 +11,7 @@ use crate::packet::{Bytes, Direction, Key, addresses_v6};
 
 /// Slot and path of each five-tuple on the wire. User space sets the size.
 #[map]
-pub static FLOWS: HashMap<ShortKey, FlowRef> = HashMap::with_max_entries(1, 0);
+pub(crate) static FLOWS: HashMap<ShortKey, FlowRef> = HashMap::with_max_entries(1, 0);
 
 /// Slot in which a five-tuple was found last, by [`ShortKey::hint`], with [`NEW`] in the lowest
 /// bit. Each hint is one word, which any CPU may write at any time. It is only a guess, and the
@@ -28,7 +28,7 @@ static HINT_MASK: u32 = 0;
 const NEW: u32 = 1;
 
 /// A packet's session.
-pub struct Flow {
+pub(crate) struct Flow {
     /// Its slot.
     pub slot: u32,
     /// True if the packet belongs to the subsession that replaced the session's own five-tuple.
@@ -50,7 +50,7 @@ fn hint_of(short: &ShortKey) -> Option<*mut u32> {
 
 /// Looks a five-tuple up, by its hint or else in the map.
 #[inline(always)]
-pub fn find(key: &Key) -> Option<Flow> {
+pub(crate) fn find(key: &Key) -> Option<Flow> {
     let hint = hint_of(&key.short)?;
     // SAFETY: a word of an array map.
     let guess = unsafe { *hint };
@@ -84,7 +84,11 @@ fn set_hint(short: &ShortKey, slot: u32, new: bool) {
 
 /// Returns the session of a packet by its hint, or `None`.
 #[inline(always)]
-pub fn hinted<const V6: bool>(ctx: &impl Bytes, dir: Direction, short: &ShortKey) -> Option<Flow> {
+pub(crate) fn hinted<const V6: bool>(
+    ctx: &impl Bytes,
+    dir: Direction,
+    short: &ShortKey,
+) -> Option<Flow> {
     // SAFETY: as in `find`.
     let guess = unsafe { *hint_of(short)? };
     let (slot, new) = (guess >> 1, guess & NEW != 0);
@@ -103,13 +107,13 @@ pub fn hinted<const V6: bool>(ctx: &impl Bytes, dir: Direction, short: &ShortKey
 
 /// True if no session has this key.
 #[inline(always)]
-pub fn is_unused(short: &ShortKey) -> bool {
+pub(crate) fn is_unused(short: &ShortKey) -> bool {
     FLOWS.get_ptr(short).is_none()
 }
 
 /// Looks a five-tuple up in the map.
 #[inline(always)]
-pub fn look_up(key: &Key) -> Option<Flow> {
+pub(crate) fn look_up(key: &Key) -> Option<Flow> {
     // SAFETY: copied at once. An element freed meanwhile remains readable until the end of the
     // RCU section that the program runs in.
     let flow = unsafe { FLOWS.get(&key.short).copied() }?;
@@ -136,7 +140,7 @@ fn is_of(s: &Session, new: bool, key: &Key) -> bool {
 
 /// Takes a free slot and enters the key for it. The session `ended` may still have that key.
 #[inline(always)]
-pub fn claim(key: &Key, ended: Option<&mut Session>) -> Option<(u32, &'static mut Session)> {
+pub(crate) fn claim(key: &Key, ended: Option<&mut Session>) -> Option<(u32, &'static mut Session)> {
     let slot = FREE.pop().ok()??;
     let flags = if ended.is_some() {
         0
@@ -181,7 +185,7 @@ fn is_over(s: &Session) -> bool {
 
 /// True if other hosts call a session by this name that passes here.
 #[inline(always)]
-pub fn is_called(short: &ShortKey) -> bool {
+pub(crate) fn is_called(short: &ShortKey) -> bool {
     called(short).is_some_and(|s| !is_over(s))
 }
 
@@ -196,7 +200,7 @@ fn was_called(short: &ShortKey) -> bool {
 /// `learn::dysco_offer`.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub extern "C" fn dysco_called(slot: u32) -> u32 {
+pub(crate) extern "C" fn dysco_called(slot: u32) -> u32 {
     let Some(s) = session(slot) else {
         return 0;
     };
@@ -228,7 +232,12 @@ pub extern "C" fn dysco_called(slot: u32) -> u32 {
 /// Gives a claimed slot a subsession, whose key `ended` may still have. If another session has
 /// the key, or there is no room, counts that, gives the slot back and returns false.
 #[inline(always)]
-pub fn claim_path(key: &Key, slot: u32, s: &mut Session, ended: Option<&mut Session>) -> bool {
+pub(crate) fn claim_path(
+    key: &Key,
+    slot: u32,
+    s: &mut Session,
+    ended: Option<&mut Session>,
+) -> bool {
     let flags = if ended.is_some() {
         0
     } else {
@@ -263,7 +272,7 @@ pub fn claim_path(key: &Key, slot: u32, s: &mut Session, ended: Option<&mut Sess
 
 /// Counts and reports a session that found no room.
 #[inline(always)]
-pub fn no_room() {
+pub(crate) fn no_room() {
     count(Counter::NoRoom);
     tell(EventKind::NoRoom, u32::MAX);
 }
@@ -276,7 +285,7 @@ fn leads_to(short: &ShortKey, slot: u32) -> bool {
 
 /// Removes an entry's subsession.
 #[inline(always)]
-pub fn give_up_path(slot: u32, s: &mut Session) {
+pub(crate) fn give_up_path(slot: u32, s: &mut Session) {
     if leads_to(&s.short_path, slot) {
         let _ = FLOWS.remove(&s.short_path);
     }
@@ -285,7 +294,7 @@ pub fn give_up_path(slot: u32, s: &mut Session) {
 
 /// Makes the session's own five-tuple lead to this entry. Returns false if it cannot.
 #[inline(always)]
-pub fn lead_to(slot: u32, s: &mut Session) -> bool {
+pub(crate) fn lead_to(slot: u32, s: &mut Session) -> bool {
     let value = Aligned(FlowRef::new(&s.key, slot, Path::Old));
     s.short = s.key.short();
     FLOWS.insert(&s.short, &value.0, 0).is_ok()
@@ -293,11 +302,11 @@ pub fn lead_to(slot: u32, s: &mut Session) -> bool {
 
 /// Takes a free slot.
 #[inline(always)]
-pub fn claim_slot() -> Option<(u32, &'static mut Session)> {
+pub(crate) fn claim_slot() -> Option<(u32, &'static mut Session)> {
     let slot = FREE.pop().ok()??;
     Some((slot, session(slot)?))
 }
 
 /// A value that is stored as a double word.
 #[repr(C, align(8))]
-pub struct Aligned(pub FlowRef);
+pub(crate) struct Aligned(pub FlowRef);

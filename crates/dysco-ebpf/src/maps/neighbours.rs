@@ -7,7 +7,7 @@ use dysco_common::{Addr, ShortKey};
 /// Neighbour that packets of a path leave to. One entry serves all sessions with the same
 /// addresses and interface.
 #[repr(C)]
-pub struct Neighbour {
+pub(crate) struct Neighbour {
     /// The path's addresses and interface.
     pub local: Addr,
     pub remote: Addr,
@@ -20,7 +20,7 @@ pub struct Neighbour {
 impl Neighbour {
     /// True if this is the neighbour of the path between these addresses.
     #[inline(always)]
-    pub fn leads(&self, local: &Addr, remote: &Addr, ifindex: u32) -> bool {
+    pub(crate) fn leads(&self, local: &Addr, remote: &Addr, ifindex: u32) -> bool {
         self.ifindex == ifindex && self.remote == *remote && self.local == *local
     }
 }
@@ -34,7 +34,7 @@ static NEIGHBOURS: PerCpuArray<Neighbour> = PerCpuArray::with_max_entries(NEIGHB
 
 /// Returns the place for a path's neighbour, which may contain that of another path.
 #[inline(always)]
-pub fn neighbour(local: &Addr, remote: &Addr) -> Option<&'static mut Neighbour> {
+pub(crate) fn neighbour(local: &Addr, remote: &Addr) -> Option<&'static mut Neighbour> {
     // The end of an address distinguishes the hosts of one network.
     let [.., local] = local.words();
     let [.., remote] = remote.words();

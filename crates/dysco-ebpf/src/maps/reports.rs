@@ -7,11 +7,12 @@ use dysco_common::{Counter, Event, EventKind};
 
 /// Counters of packets, by their fate.
 #[map]
-pub static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Counter::ALL.len() as u32, 0);
+pub(super) static COUNTERS: PerCpuArray<u64> =
+    PerCpuArray::with_max_entries(Counter::ALL.len() as u32, 0);
 
 /// Events for user space.
 #[map]
-pub static EVENTS: RingBuf = RingBuf::with_byte_size(RING, 0);
+pub(crate) static EVENTS: RingBuf = RingBuf::with_byte_size(RING, 0);
 
 /// Not 0 while user space wants an event for every session that opens. Set by user space.
 #[map]
@@ -19,13 +20,13 @@ static WATCHED: Array<u32> = Array::with_max_entries(1, 0);
 
 /// Adds one to a counter, inline: for packets of a session that needs nothing else.
 #[inline(always)]
-pub fn count_usual(c: Counter) {
+pub(crate) fn count_usual(c: Counter) {
     count_one(c as u32);
 }
 
 /// Adds one to a counter.
 #[inline(always)]
-pub fn count(c: Counter) {
+pub(crate) fn count(c: Counter) {
     dysco_count(c as u32);
 }
 
@@ -51,14 +52,14 @@ const RING: u32 = 1 << 20;
 /// Reports an event to user space. A full ring loses the event: user space also checks by itself
 /// from time to time.
 #[inline(always)]
-pub fn tell(kind: EventKind, slot: u32) {
+pub(crate) fn tell(kind: EventKind, slot: u32) {
     dysco_tell(kind as u32, slot, 0);
 }
 
 /// Reports an event that can wait until user space checks by itself. A wake-up costs more than
 /// all other work at a session's opening.
 #[inline(always)]
-pub fn tell_later(kind: EventKind, slot: u32) {
+pub(crate) fn tell_later(kind: EventKind, slot: u32) {
     dysco_tell(kind as u32, slot, 1);
 }
 
@@ -82,7 +83,7 @@ extern "C" fn dysco_tell(kind: u32, slot: u32, waits: u32) -> u32 {
 
 /// Reports that a session has opened, if user space wants these events.
 #[inline(always)]
-pub fn tell_opened(slot: u32) {
+pub(crate) fn tell_opened(slot: u32) {
     if WATCHED.get(0).is_some_and(|watched| *watched != 0) {
         tell_later(EventKind::Opened, slot);
     }

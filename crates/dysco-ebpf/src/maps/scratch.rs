@@ -16,7 +16,7 @@ use crate::write::change::Change;
 /// Working memory of one run of a program. It is in a map and not on the stack, because the
 /// stack is small and the verifier follows every value on it.
 #[repr(C)]
-pub struct Scratch {
+pub(crate) struct Scratch {
     /// The packet.
     pub packet: Packet,
     /// The change to be written into the packet.
@@ -60,7 +60,7 @@ impl Scratch {
     /// Returns the flow of the packet's five-tuple, as [`know`] has stored it. A lookup takes
     /// longer.
     #[inline(always)]
-    pub fn known(&self) -> Option<Flow> {
+    pub(crate) fn known(&self) -> Option<Flow> {
         let [slot, new] = self.known;
         let slot = slot.checked_sub(1)?;
         let s = session(slot)?;
@@ -74,7 +74,7 @@ impl Scratch {
 
 /// Stores the flow of the five-tuple of a segment with SYN: the slot plus 1, or 0 for none.
 #[inline(always)]
-pub fn know(run: Run, slot: u32, new: bool) {
+pub(crate) fn know(run: Run, slot: u32, new: bool) {
     if let Some(scratch) = scratch(run as u32) {
         scratch.known = [slot, new as u32];
     }
@@ -82,7 +82,7 @@ pub fn know(run: Run, slot: u32, new: bool) {
 
 /// Run of a program, which has scratch memory of its own.
 #[derive(Clone, Copy)]
-pub enum Run {
+pub(crate) enum Run {
     /// A packet on its way out.
     Egress = 0,
     /// A copy of a packet on its way out.
@@ -94,7 +94,7 @@ pub enum Run {
 /// Returns the scratch memory of a [`Run`]. References obtained before must not be used any
 /// longer.
 #[inline(always)]
-pub fn scratch(run: u32) -> Option<&'static mut Scratch> {
+pub(crate) fn scratch(run: u32) -> Option<&'static mut Scratch> {
     // SAFETY: this CPU's own element; programs of the same `Run` do not nest
     // and are not preempted by each other.
     SCRATCH.get_ptr_mut(run).map(|p| unsafe { &mut *p })

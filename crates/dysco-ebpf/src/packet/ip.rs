@@ -7,7 +7,7 @@ use super::{Bytes, Direction, IP_FRAGMENT, IPPROTO_TCP, IPV6_LEN, L2, at};
 
 /// Returns the two addresses of an IPv6 packet, the local one first.
 #[inline(always)]
-pub fn addresses_v6(ctx: &impl Bytes, dir: Direction) -> Option<(Addr, Addr)> {
+pub(crate) fn addresses_v6(ctx: &impl Bytes, dir: Direction) -> Option<(Addr, Addr)> {
     let ip = at::<Ipv6>(ctx, L2)?;
     Some(match dir {
         Direction::Out => (ip.src, ip.dst),

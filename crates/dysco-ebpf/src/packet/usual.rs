@@ -10,7 +10,7 @@ use super::{Bytes, Direction, Found, IPPROTO_TCP, IPV6_LEN, L2, WITH_TIMESTAMPS,
 /// A packet with the usual header: without options, or with timestamps alone. The field order
 /// has the same reason as that of [`Key`].
 #[repr(C, align(8))]
-pub struct Usual {
+pub(crate) struct Usual {
     /// The key for the lookup.
     pub short: ShortKey,
     /// TSval; 0 without timestamps.
@@ -22,7 +22,7 @@ pub struct Usual {
 /// Reads a packet with the usual header, whose first bytes are readable. Returns `None` for all
 /// others, most of which [`find`] reads.
 #[inline(always)]
-pub fn usual<const V6: bool>(ctx: &impl Bytes, dir: Direction) -> Option<Usual> {
+pub(crate) fn usual<const V6: bool>(ctx: &impl Bytes, dir: Direction) -> Option<Usual> {
     let (ip_len, src, dst) = if V6 {
         let ip = at::<Ipv6>(ctx, L2)?;
         if ip.next_header != IPPROTO_TCP || ip.payload_len == 0 {

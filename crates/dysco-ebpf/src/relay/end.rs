@@ -37,7 +37,7 @@ pub(super) fn take_in(s: &mut Session, seg: &Segment) {
 
 /// Takes in the numbers of a relayed segment that neither opens nor ends anything.
 #[inline(always)]
-pub fn usual_taken_in(s: &mut Session, seg: &Segment) {
+pub(crate) fn usual_taken_in(s: &mut Session, seg: &Segment) {
     received(s, seg.end());
     if seg.has(ACK) && after(seg.ack, s.rcv_ack) {
         s.rcv_ack = seg.ack;
@@ -189,7 +189,7 @@ fn receive_end(s: &mut Session, o: &mut Session, p: &Packet) {
 
 /// True if a segment of the end takes the new path.
 #[inline(always)]
-pub fn is_of_new_path(s: &Session, seg: &Segment) -> bool {
+pub(crate) fn is_of_new_path(s: &Session, seg: &Segment) -> bool {
     s.two.cut_set != 0 && !before(seg.seq, s.cut_out)
 }
 

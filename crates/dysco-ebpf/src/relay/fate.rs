@@ -13,13 +13,13 @@ use crate::marks::set_mark;
 use crate::write;
 
 /// Greatest distance of a reset from the highest number known, where the window is unknown.
-pub const MAX_RESET_DISTANCE: u32 = 1 << 16;
+pub(super) const MAX_RESET_DISTANCE: u32 = 1 << 16;
 
-pub const REMOTE: Anchor = Anchor::Remote;
+pub(super) const REMOTE: Anchor = Anchor::Remote;
 
 /// Returns the session that this one is joined to, and this one's slot.
 #[inline(always)]
-pub fn other(s: &Session) -> Option<(&'static mut Session, u32)> {
+pub(crate) fn other(s: &Session) -> Option<(&'static mut Session, u32)> {
     let other = maps::session(s.joined_to()?)?;
     let slot = other.joined_to()?;
     // The joined entry may belong to another session.
@@ -29,7 +29,7 @@ pub fn other(s: &Session) -> Option<(&'static mut Session, u32)> {
 
 /// Prepares the departure of a packet whose headers are still to be changed.
 #[inline(always)]
-pub fn leave(ctx: &TcContext, s: &mut Session, v6: bool) -> bool {
+pub(super) fn leave(ctx: &TcContext, s: &mut Session, v6: bool) -> bool {
     if !write::hop_limit(ctx, v6) {
         count(Counter::DroppedHopLimit);
         return false;
@@ -47,20 +47,20 @@ pub fn leave(ctx: &TcContext, s: &mut Session, v6: bool) -> bool {
 }
 
 /// Nothing is to be done.
-pub const PASS: u64 = 0;
+pub(crate) const PASS: u64 = 0;
 
 /// The packet is dropped, and counted.
-pub const DROP: u64 = 1;
+pub(crate) const DROP: u64 = 1;
 
 /// Apply the change; the packet continues to the stack.
-pub const TO_STACK: u64 = 2;
+pub(crate) const TO_STACK: u64 = 2;
 
 /// Apply the change; the packet leaves towards the other end.
-pub const TO_OTHER: u64 = 3;
+pub(crate) const TO_OTHER: u64 = 3;
 
 /// Takes in the window that the end offers this host's stack.
 #[inline(always)]
-pub fn offers(s: &Session, slot: u32, seg: &Segment) {
+pub(crate) fn offers(s: &Session, slot: u32, seg: &Segment) {
     let (Some(to), Some(edge)) = (two_paths::offered(s, seg), maps::edge(slot)) else {
         return;
     };
@@ -72,12 +72,12 @@ pub fn offers(s: &Session, slot: u32, seg: &Segment) {
 }
 
 #[inline(always)]
-pub fn to_leave(ctx: &TcContext, s: &mut Session, v6: bool) -> u64 {
+pub(super) fn to_leave(ctx: &TcContext, s: &mut Session, v6: bool) -> u64 {
     if leave(ctx, s, v6) { TO_OTHER } else { DROP }
 }
 
 #[inline(always)]
-pub fn not(why: Counter) -> u64 {
+pub(super) fn not(why: Counter) -> u64 {
     count(why);
     DROP
 }

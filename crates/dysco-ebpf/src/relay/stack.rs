@@ -49,7 +49,7 @@ pub(super) fn header_copy(
 /// Judges a packet that this host's stack sends to a remote end by the old path. The end
 /// receives the packet as the old path may show it.
 #[inline(always)]
-pub fn to_end(ctx: &TcContext, key: &Key, found: &Found, slot: u32) -> Verdict {
+pub(crate) fn to_end(ctx: &TcContext, key: &Key, found: &Found, slot: u32) -> Verdict {
     if outgoing::take(ctx, Run::Egress, key, found).is_none() {
         return dropped(Counter::DroppedError);
     }

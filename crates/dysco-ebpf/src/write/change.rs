@@ -6,7 +6,7 @@ use dysco_common::tcp::Edit;
 
 /// Everything that is written into a packet.
 #[repr(C)]
-pub struct Change {
+pub(crate) struct Change {
     /// The edit of the TCP header.
     pub edit: Edit,
     /// The source address.

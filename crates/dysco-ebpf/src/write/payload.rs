@@ -13,7 +13,7 @@ use crate::packet::{Packet, at, bound_header, l4, load_options};
 /// Cuts the payload off, so that a header remains, and sets the IP length accordingly. Returns
 /// the difference of the pseudo-header's length.
 #[inline(always)]
-pub fn trim(ctx: &TcContext, p: &mut Packet) -> Option<u64> {
+pub(crate) fn trim(ctx: &TcContext, p: &mut Packet) -> Option<u64> {
     let header = bound_header(p.header.data_offset() as u64) as u32;
     if p.seg.len == 0 {
         return Some(0);
@@ -29,7 +29,7 @@ pub fn trim(ctx: &TcContext, p: &mut Packet) -> Option<u64> {
 /// checksum includes the payload, and for one that is not long enough.
 #[cfg(not(feature = "headerless"))]
 #[inline(always)]
-pub fn trim_to(ctx: &TcContext, p: &mut Packet, keep: u32) -> Option<u64> {
+pub(crate) fn trim_to(ctx: &TcContext, p: &mut Packet, keep: u32) -> Option<u64> {
     let header = bound_header(p.header.data_offset() as u64) as u32;
     let (old_len, len) = (header + p.seg.len, header + keep);
     // SAFETY: a readable field of the context.
@@ -147,7 +147,7 @@ fn is_too_long(ctx: &TcContext, ifindex: u32) -> bool {
 /// Leaves out the SYN's own data if there is no room for both, and returns true then: the
 /// sender's socket will learn that the data did not arrive. Adds the differences to the change.
 #[inline(always)]
-pub fn append(ctx: &TcContext, run: u32, ifindex: u32) -> Option<bool> {
+pub(crate) fn append(ctx: &TcContext, run: u32, ifindex: u32) -> Option<bool> {
     let Scratch {
         packet: p,
         change: c,
@@ -175,7 +175,7 @@ pub fn append(ctx: &TcContext, run: u32, ifindex: u32) -> Option<bool> {
 /// Removes the payload in the scratch memory from the end of the SYN there. Adds the differences
 /// to the change.
 #[inline(always)]
-pub fn strip(ctx: &TcContext, run: u32) -> Option<()> {
+pub(crate) fn strip(ctx: &TcContext, run: u32) -> Option<()> {
     let Scratch {
         packet: p,
         change: c,

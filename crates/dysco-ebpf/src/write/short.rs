@@ -28,7 +28,7 @@ pub(super) fn unmerged(len: usize) -> usize {
 
 /// Changes a packet whose header is a [`ShortHeader`].
 #[inline(always)]
-pub fn short(
+pub(crate) fn short(
     ctx: &TcContext,
     found: &Found,
     e: &Edit,
@@ -104,6 +104,6 @@ pub(super) fn short_in(
 
 /// True if [`short`] accepts the header.
 #[inline(always)]
-pub fn is_short(ctx: &TcContext, found: &Found) -> bool {
+pub(crate) fn is_short(ctx: &TcContext, found: &Found) -> bool {
     found.data_offset == MIN_HEADER || found.data_offset == 32 && found.timestamps(ctx).is_some()
 }
