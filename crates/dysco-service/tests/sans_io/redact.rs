@@ -3,7 +3,7 @@ use dysco_service::{Event, Flow, Out, Service};
 
 /// Replaces every digit that the server sends by `x`, and counts the digits.
 #[derive(Default)]
-pub(crate) struct Redact {
+pub struct Redact {
     digits: u64,
 }
 
