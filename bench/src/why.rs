@@ -133,7 +133,7 @@ const WHYS: &[Why] = &[
         ],
     },
     Why {
-        figures: "reconfig_ms_p50",
+        figures: "reconfig_ms_",
         floor: Some((
             "reconfig_floor_ms_p50",
             "two control round trips and the handshake of the new path, in sequence",
