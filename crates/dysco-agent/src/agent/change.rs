@@ -113,9 +113,12 @@ impl Agent {
 
     /// Sends all packets on the new path.
     pub fn complete(&self, slot: u32) {
+        let s = self.memory.read(slot);
+        // First: while there are two paths, the number received bounds the acknowledgements of the old
+        // one. A strict firewall drops an acknowledgement of data that the old path has not carried.
+        self.memory.set_state(slot, State::NewPath);
         // Bytes that arrived by the new path meanwhile were not counted; the end has
         // acknowledged them.
-        let s = self.memory.read(slot);
         let received = Session {
             rcv_max: s.snd_ack,
             ..s
@@ -125,6 +128,5 @@ impl Agent {
         } else {
             self.memory.raise(slot, &received);
         }
-        self.memory.set_state(slot, State::NewPath);
     }
 }
