@@ -65,6 +65,8 @@ impl Agent {
             }
             match self.enter(session)? {
                 Some(slot) => done.adopted.push(slot),
+                // It has opened anew a moment ago.
+                None if self.in_use(&session.key) => done.known += 1,
                 None => done.no_room += 1,
             }
         }
@@ -143,7 +145,6 @@ impl Agent {
         let key = Key(session.key.short());
         let value = Ref(FlowRef::new(&session.key, slot, Path::Old));
         if lock(&self.flows).insert(key, value, NO_EXIST).is_err() {
-            // Opened anew a moment ago, or the table is full.
             self.memory().clear(slot);
             self.memory().set_state(slot, State::Free);
             lock(&self.free)

@@ -6,6 +6,7 @@ use dysco_common::{FlowKey, FlowRef, Path as FlowPath, Session, ShortKey, State}
 use super::{Agent, NewPath};
 use crate::error::AgentError;
 use crate::maps::{Key, Ref, lock, map_error};
+use crate::memory::wait_for_programs;
 
 impl Agent {
     /// Bounds the window that the old path announces to the local end, scaled as it is sent. 0
@@ -113,10 +114,12 @@ impl Agent {
 
     /// Sends all packets on the new path.
     pub fn complete(&self, slot: u32) {
-        let s = self.memory.read(slot);
         // First: while there are two paths, the number received bounds the acknowledgements of the old
         // one. A strict firewall drops an acknowledgement of data that the old path has not carried.
         self.memory.set_state(slot, State::NewPath);
+        // A program that has read the state before must not find the higher number either.
+        wait_for_programs();
+        let s = self.memory.read(slot);
         // Bytes that arrived by the new path meanwhile were not counted; the end has
         // acknowledged them.
         let received = Session {

@@ -72,7 +72,8 @@ pub(super) fn ends(s: &mut Session, seg: &Segment) -> bool {
             return false;
         }
         if s.life.reset == 0 {
-            o.life.reset = life::SEEN;
+            // The proxy may have broken that side: the note of it stays.
+            o.life.reset |= life::SEEN;
             maps::tell(EventKind::Reset, slot);
         }
         // Also if the other end was the first: the old path waits for neither.

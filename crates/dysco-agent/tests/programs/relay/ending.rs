@@ -205,3 +205,23 @@ fn all_acknowledged_is_reported() {
         assert_eq!(p.session(SLOT).two.drained, 1);
     }
 }
+
+/// The other end resets its session before the daemon has read that the proxy was broken.
+#[test]
+fn a_proxy_that_was_broken_is_not_forgotten() {
+    for net in nets() {
+        let mut p = joined(&net, State::Relay);
+        p.change(|s| s.life.reset = life::SEEN | life::BY_MIDDLEBOX);
+        let reset = Frame {
+            flags: RST,
+            options: vec![],
+            ..from_server(&net, GIVEN - BACK, 0, 0)
+        };
+        p.run(Way::In, &reset.bytes());
+        let ended = [SLOT, OTHER].map(|slot| p.session(slot).life.reset);
+        assert_eq!(
+            ended,
+            [life::SEEN | life::BY_MIDDLEBOX, life::SEEN | life::BY_END]
+        );
+    }
+}

@@ -2,7 +2,7 @@
 
 use dysco_common::Session;
 use dysco_common::view::View;
-use dysco_proto::HostEvent;
+use dysco_proto::{HostEvent, Subsession};
 
 use crate::engine::plane::Notice;
 use crate::engine::{ChainUpdates, Plane, measure};
@@ -29,11 +29,13 @@ impl ChainUpdates {
                 measure::accepted
             };
             let names = [Some(s.key), s.alias()];
+            // A younger session may have the name, and the end of this one is not that one's.
             let names = names.iter().flatten().map(of);
+            let names: Vec<_> = names.filter(|name| plane.is_named(&s, name)).collect();
             // A host of its chain may be an anchor on this side: see `dysco_proto::tail`.
             let between = s.is_chained() && s.joined_to().is_some() && !opened;
             let inner = between.then(|| measure::opened(&s.name()));
-            for subsession in names.chain(inner) {
+            for subsession in names.into_iter().chain(inner) {
                 plane.tell_machine(HostEvent::SessionGone { subsession });
             }
         }
@@ -63,6 +65,13 @@ impl ChainUpdates {
 }
 
 impl Plane {
+    /// True unless this name of a session leads to another one by now.
+    fn is_named(&self, s: &Session, name: &Subsession) -> bool {
+        // Another path of the session has its start time as well.
+        let found = self.find(name);
+        found.is_none_or(|slot| self.agent.session(slot).created_ns == s.created_ns)
+    }
+
     /// Returns the entry that a session is joined to, if that entry is joined back to it.
     pub(in crate::engine) fn linked(&self, slot: u32, s: &Session) -> Option<u32> {
         let other = s.joined_to()?;
