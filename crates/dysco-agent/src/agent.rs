@@ -241,7 +241,7 @@ impl Agent {
         for slot in slots {
             self.memory.set_state(slot, State::Free);
             if let Err(e) = free.push(slot, 0) {
-                tracing::error!(slot, error = %e, "a session slot is lost until the next start");
+                tracing::error!(slot, error = %e, "a session slot is lost until the programs are unloaded");
             }
         }
     }

@@ -6,7 +6,7 @@ pub(crate) mod records;
 
 use aya::Ebpf;
 use dysco_common::detour::{Detour, End, MAX_DETOURS, Way, highest, phase};
-use dysco_common::policy::{run_name, run_of};
+use dysco_common::policy::{run_name, run_of, unheld};
 use dysco_common::{State, View};
 
 use crate::Agent;
@@ -65,13 +65,17 @@ impl Agent {
         attach::detach_handler(&self.dir, interface);
     }
 
-    /// Gives the sessions of a cgroup's programs services before their first byte: those of the run
-    /// with this number, below `MAX_RUNS`.
+    /// Gives the sessions of a cgroup's programs services: those of the run with this number, below
+    /// `MAX_RUNS`. If the run `holds` them, they get them before their first byte.
     ///
     /// # Errors
     /// If the map cannot be written.
-    pub fn begin_run(&self, group: u64, run: u32) -> Result<(), AgentError> {
-        let written = lock(&self.detours.runs).insert(group, run_name(run), 0);
+    pub fn begin_run(&self, group: u64, run: u32, holds: bool) -> Result<(), AgentError> {
+        let name = match holds {
+            true => run_name(run),
+            false => unheld(run_name(run)),
+        };
+        let written = lock(&self.detours.runs).insert(group, name, 0);
         written.map_err(map_error("write", "RUNS"))
     }
 
@@ -195,14 +199,21 @@ impl Agent {
         Some(self.detours.memory.read(index))
     }
 
-    /// Lets both directions leave the detour at the next packet. `added` are the numbers of bytes
-    /// that the services have added to each direction.
+    /// Lets each direction that goes through the detour leave it at the next packet. `added` are the
+    /// numbers of bytes that the services have added to each direction.
     pub fn leave_detour(&self, slot: u32, added: [i64; 2]) {
-        if let Some(index) = self.detours.index(slot) {
-            // Modulo 2^32, as all numbers.
-            let [out, back] = added.map(|added| added as u32);
-            self.detours.memory.leave(index, true, out, false);
-            self.detours.memory.leave(index, false, back, false);
+        let Some(index) = self.detours.index(slot) else {
+            return;
+        };
+        let d = self.detours.memory.read(index);
+        let [out, back] = added;
+        for (is_out, way, added) in [(true, &d.out, out), (false, &d.back, back)] {
+            if way.phase == phase::THROUGH {
+                // Modulo 2^32, as all numbers.
+                self.detours
+                    .memory
+                    .leave(index, is_out, added as u32, false);
+            }
         }
     }
 

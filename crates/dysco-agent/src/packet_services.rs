@@ -34,9 +34,7 @@ impl Agent {
             true => written.and_then(|()| self.attach_served()),
             false => written,
         };
-        attached.inspect_err(|_| {
-            self.unserve(&record.key);
-        })
+        attached.inspect_err(|_| self.free_packet_services(&record.key, index))
     }
 
     /// Takes a session's services out. With the last one, takes their programs off the interfaces.
@@ -45,6 +43,12 @@ impl Agent {
         let records = &self.packet_services;
         let index = records.index(key)?;
         let record = records.read(index);
+        self.free_packet_services(key, index);
+        Some(record)
+    }
+
+    fn free_packet_services(&self, key: &FlowKey, index: u32) {
+        let records = &self.packet_services;
         // An error means that it is not there.
         let _ = lock(&records.by_key).remove(&Key(key.short()));
         records.seed(index, &PacketServices::default());
@@ -54,7 +58,6 @@ impl Agent {
                 attach::detach_served(&self.dir, &one.interface);
             }
         }
-        Some(record)
     }
 
     /// Returns the record of a session, if it has services of the packet plane.

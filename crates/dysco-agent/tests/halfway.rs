@@ -7,10 +7,12 @@ mod plane;
 
 use std::net::{Shutdown, TcpListener, TcpStream};
 
-use dysco_agent::Agent;
+use aya::maps::{HashMap, Map, MapData};
+use dysco_agent::common::packet_services::{PacketServices, service};
 use dysco_agent::common::session::part;
-use dysco_agent::common::{FlowKey, State};
-use plane::plane;
+use dysco_agent::common::{FlowKey, ShortKey, State};
+use dysco_agent::{Agent, LAYOUT};
+use plane::{plane, start};
 
 fn path(port: u16) -> FlowKey {
     let end = |port| ([127, 0, 0, 1], port).into();
@@ -72,4 +74,32 @@ async fn a_path_that_is_in_use_is_never_given_up() {
     let states = [first, next].map(|slot| agent.session(slot).state);
     assert_eq!(states[1], State::Tombstone as u32);
     assert_ne!(states[0], State::Tombstone as u32);
+}
+
+/// A process removes the key of a record, and is killed before it empties the record.
+#[tokio::test]
+async fn a_record_that_no_key_leads_to_is_free_again() {
+    let (agent, events) = plane();
+    let record = |port| PacketServices {
+        key: path(port),
+        created_ns: 1,
+        services: service::COUNT,
+        ..PacketServices::default()
+    };
+    agent.serve(&record(61_620)).unwrap();
+    agent.serve(&record(61_621)).unwrap();
+    drop((agent, events));
+    let keys = MapData::from_pin(format!("/sys/fs/bpf/plane/{LAYOUT}/PACKET_SERVED")).unwrap();
+    let mut keys =
+        HashMap::<_, [u8; size_of::<ShortKey>()], u32>::try_from(Map::HashMap(keys)).unwrap();
+    let lost = keys
+        .iter()
+        .map(Result::unwrap)
+        .find(|(_, index)| *index == 0);
+    keys.remove(&lost.unwrap().0).unwrap();
+    let (agent, _events) = start("plane", |_| {});
+    let left = agent.all_packet_services();
+    assert!(left.len() == 1 && left[0].key == path(61_621));
+    assert!(agent.unserve(&path(61_621)).is_some());
+    assert!(agent.all_packet_services().is_empty());
 }

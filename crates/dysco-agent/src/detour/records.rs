@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use aya::Ebpf;
 use aya::maps::{HashMap, Map, MapData};
-use dysco_common::detour::MAX_DETOURS;
+use dysco_common::detour::{Detour, MAX_DETOURS};
 
 use super::memory::Memory;
 use crate::error::AgentError;
@@ -27,14 +27,30 @@ impl Detours {
             return Err(AgentError::Missing("array DETOURS"));
         };
         let memory = Memory::map(records.fd(), MAX_DETOURS)?;
-        let unused = |index: &u32| memory.read(*index).slot == 0;
-        let free = (0..MAX_DETOURS).filter(unused).collect();
-        Ok(Detours {
+        let detours = Detours {
             memory,
             by_slot: Mutex::new(open(ebpf, "DETOURED")?),
-            free: Mutex::new(free),
+            free: Mutex::default(),
             runs: Mutex::new(open(ebpf, "RUNS")?),
+        };
+        let free = (0..MAX_DETOURS).filter(|index| detours.is_free(*index));
+        let free = free.collect();
+        Ok(Detours {
+            free: Mutex::new(free),
+            ..detours
         })
+    }
+
+    /// True if no session has the record. Empties one that no program finds: a process was killed
+    /// between two stores.
+    fn is_free(&self, index: u32) -> bool {
+        let record = self.memory.read(index);
+        let used = record.slot != 0;
+        if used && self.index(record.slot - 1) != Some(index) {
+            self.memory.seed(index, &Detour::default());
+            return true;
+        }
+        !used
     }
 
     pub(super) fn index(&self, slot: u32) -> Option<u32> {

@@ -40,12 +40,24 @@ impl Records {
             by_key: Mutex::new(open(ebpf, "PACKET_SERVED")?),
             free: Mutex::default(),
         };
-        let unused = (0..MAX_PACKET_SERVICES).filter(|index| records.read(*index).services == 0);
-        let free = unused.collect();
+        let free = (0..MAX_PACKET_SERVICES).filter(|index| records.is_free(*index));
+        let free = free.collect();
         Ok(Records {
             free: Mutex::new(free),
             ..records
         })
+    }
+
+    /// True if no session has the record. Empties one that no program finds: a process was killed
+    /// between two stores.
+    fn is_free(&self, index: u32) -> bool {
+        let record = self.read(index);
+        let used = record.services != 0;
+        if used && self.index(&record.key) != Some(index) {
+            self.seed(index, &PacketServices::default());
+            return true;
+        }
+        !used
     }
 
     pub(super) fn read(&self, index: u32) -> PacketServices {
