@@ -42,8 +42,9 @@ pub enum EventKind {
     Arrived = 14,
     /// A direction of a session with a detour has completed a change of its route.
     Rerouted = 15,
-    /// A session is established, and is held until its services are in.
-    Held = 16,
+    /// A session that is to have services is established, and held until they are in; or it is
+    /// answered, and does not wait for them.
+    Unserved = 16,
 }
 
 impl EventKind {
@@ -65,7 +66,7 @@ impl EventKind {
             13 => EventKind::Rejected,
             14 => EventKind::Arrived,
             15 => EventKind::Rerouted,
-            16 => EventKind::Held,
+            16 => EventKind::Unserved,
             _ => return None,
         })
     }

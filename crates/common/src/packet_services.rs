@@ -29,6 +29,9 @@ pub mod service {
 /// (`horizon`, net/sched/sch_fq.c). A rate of which so much is waiting is not kept by waiting.
 pub const HORIZON: u64 = 2_000_000_000;
 
+/// Longest delay of `latency`, in nanoseconds: with what may wait before it, `fq` keeps it.
+pub const MAX_DELAY: u64 = 8_000_000_000 - 500_000_000;
+
 /// Time for which a direction may have been unused and make up for it. A token bucket that is
 /// smaller than what a sender has under way drops more than the rate asks for.
 pub const BURST: u64 = 50_000_000;

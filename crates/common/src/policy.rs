@@ -79,6 +79,9 @@ pub mod serves {
     pub const FROM_FIRST_BYTE: u8 = 1;
     /// Once their chain is open: only user space looks at it.
     pub const ONCE_OPEN: u8 = 2;
+    /// At once after the handshake: services of the packet plane, which need no handler. The rule has
+    /// no chain.
+    pub const UNHELD: u8 = 3;
 }
 
 impl PolicyRule {
@@ -102,7 +105,7 @@ impl PolicyRule {
     /// Returns true if this is the rule with this name, provided that it is in the rule's place.
     #[inline(always)]
     pub const fn is_named(&self, name: u32) -> bool {
-        name != 0 && self.generation == name >> 8
+        name != 0 && self.generation == generation_of(name)
     }
 }
 
@@ -136,7 +139,7 @@ impl InForce {
     /// which was in force a moment ago.
     #[inline(always)]
     pub const fn place(self, name: u32) -> u32 {
-        let first = if self.generation == name >> 8 {
+        let first = if self.generation == generation_of(name) {
             self.first
         } else {
             other_half(self.first)
@@ -151,18 +154,41 @@ pub const fn other_half(first: u32) -> u32 {
     if first == 0 { MAX_RULES as u32 } else { 0 }
 }
 
-/// Returns the name of the rule that a session was opened by. It is never 0, and contains 24 bits
-/// of the generation.
+/// Greatest generation of a policy: names of rules have 23 bits for it.
+pub const MAX_GENERATION: u32 = 0x7f_ffff;
+
+/// Bit of a name: sessions do not wait for their services.
+const UNHELD: u32 = 1 << 31;
+
+/// Returns the name of the rule that a session was opened by. It is never 0.
 #[inline(always)]
 pub const fn rule_name(generation: u32, index: u32) -> u32 {
-    generation << 8 | index & 0xff
+    (generation & MAX_GENERATION) << 8 | index & 0xff
+}
+
+/// Returns the generation of the policy whose rule has this name.
+#[inline(always)]
+pub const fn generation_of(name: u32) -> u32 {
+    name >> 8 & MAX_GENERATION
+}
+
+/// Returns the name that sessions of a rule or a run get if they do not wait for their services.
+#[inline(always)]
+pub const fn unheld(name: u32) -> u32 {
+    name | UNHELD
+}
+
+/// True if sessions with the name of this rule or run are held until their services are in.
+#[inline(always)]
+pub const fn holds(name: u32) -> bool {
+    name != 0 && name & UNHELD == 0
 }
 
 /// Greatest number of programs of a host that run with services at a time.
 pub const MAX_RUNS: u32 = 1024;
 
 /// Returns the name of a run with services, by its number below [`MAX_RUNS`]. A policy has such a
-/// name only as its 16,777,212th.
+/// name only as its 8,388,604th.
 #[inline(always)]
 pub const fn run_name(run: u32) -> u32 {
     RUNS | (run % MAX_RUNS)
@@ -179,4 +205,4 @@ pub const fn run_of(name: u32) -> Option<u32> {
 }
 
 /// Names of runs begin so: four generations of policies.
-const RUNS: u32 = u32::MAX / MAX_RUNS * MAX_RUNS;
+const RUNS: u32 = (UNHELD - 1) / MAX_RUNS * MAX_RUNS;

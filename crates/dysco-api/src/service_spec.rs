@@ -17,6 +17,8 @@ pub struct ServiceSpec {
     pub arguments: Vec<(String, String)>,
 }
 
+/// The argument that names the plane of a service.
+pub const PLANE: &str = "plane";
 /// Maximum length of a service with its arguments, in bytes.
 const LONGEST: usize = 4096;
 /// Separator of arguments.
@@ -29,6 +31,11 @@ impl ServiceSpec {
     pub fn argument(&self, key: &str) -> Option<&str> {
         let found = self.arguments.iter().find(|(name, _)| name == key);
         found.map(|(_, value)| value.as_str())
+    }
+
+    /// True if a plane is named for the service: eBPF programs are to run it, and no handler.
+    pub fn names_plane(&self) -> bool {
+        self.argument(PLANE).is_some()
     }
 }
 

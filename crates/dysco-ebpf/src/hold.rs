@@ -6,7 +6,7 @@ use aya_ebpf::helpers::generated::bpf_skb_cgroup_id;
 use aya_ebpf::programs::TcContext;
 use dysco_common::session::{State, is_established};
 use dysco_common::tcp::{ACK, RST};
-use dysco_common::{Counter, EventKind, Session};
+use dysco_common::{Counter, EventKind, Session, policy};
 
 use crate::maps::{self, Flow, RUNS, Run, Scratch, count};
 use crate::packet::{Found, HEADERLESS, Key, load};
@@ -34,7 +34,7 @@ pub(crate) fn chosen(ctx: &TcContext, found: &Found) -> bool {
         scratch.held = unsafe { RUNS.get(&group) }.copied().unwrap_or(0);
     }
     let too_early = !found.seg.has(ACK) && found.seg.len != 0;
-    let passes = scratch.held == 0 || !too_early && !HEADERLESS;
+    let passes = !policy::holds(scratch.held) || !too_early && !HEADERLESS;
     if !passes {
         count(Counter::DroppedHeld);
     }
@@ -125,7 +125,7 @@ unsafe extern "C" fn dysco_held_in(skb: *mut __sk_buff, slot: u32) -> u32 {
 #[inline(always)]
 fn answered(s: &Session, slot: u32) {
     if is_established(s) {
-        maps::tell(EventKind::Held, slot);
+        maps::tell(EventKind::Unserved, slot);
     }
 }
 

@@ -6,7 +6,7 @@ use dysco_common::adopt::has_its_numbers;
 use dysco_common::rule::MAX_RULES;
 use dysco_common::session::{Alias, Life, Offer, Session, State, Translation, Two};
 use dysco_common::tcp::{ACK, Segment, Step, opaque, walk};
-use dysco_common::{Counter, EventKind, FlowKey, ShortKey};
+use dysco_common::{Counter, EventKind, FlowKey, ShortKey, policy};
 
 use crate::maps::{self, Flow, RULES, Run, Scratch};
 use crate::packet::{Direction, Key, Packet, load_options};
@@ -307,7 +307,11 @@ fn answer(p: &Packet, offer: &Offer, dir: Direction, held: u32) {
     answered(s, &p.seg, offer, dir);
     s.state = State::Tracked as u32;
     if s.laid_by != 0 && s.two.chained == 0 {
-        s.state = State::Held as u32;
+        if policy::holds(s.laid_by) {
+            s.state = State::Held as u32;
+        } else {
+            maps::tell(EventKind::Unserved, slot);
+        }
     }
     maps::tell_opened(slot);
 }

@@ -1,7 +1,10 @@
 //! The payload of a chain's SYN, its proof, and the choice of a chain.
 
 use dysco_common::chain::{self, Chain, MAX_CHAIN, PAYLOAD, Payload, Unfit, WireElement};
-use dysco_common::policy::{Families, InForce, MAX_RULES, PolicyRule, rule_name};
+use dysco_common::policy::{
+    Families, InForce, MAX_GENERATION, MAX_RULES, MAX_RUNS, PolicyRule, holds, rule_name, run_name,
+    run_of, unheld,
+};
 use dysco_common::siphash::{self, Key};
 use dysco_common::{Addr, FlowKey};
 use proptest::prelude::*;
@@ -187,6 +190,23 @@ fn a_rule_is_found_by_its_name() {
         };
         assert!(rule.is_named(rule_name(77, 5)) && !rule.is_named(rule_name(76, 5)));
         assert!(!PolicyRule::default().is_named(0));
+        // Whether sessions wait does not change the rule that the name leads to.
+        let name = unheld(rule_name(77, 5));
+        assert!(rule.is_named(name) && now.place(name) == first + 5);
+        assert!(holds(rule_name(77, 5)) && !holds(name) && !holds(0));
+    }
+}
+
+#[test]
+fn a_run_has_its_number_whether_its_sessions_wait_or_not() {
+    for run in [0, 1, MAX_RUNS - 1] {
+        let name = run_name(run);
+        assert!(holds(name) && !holds(unheld(name)));
+        assert_eq!([name, unheld(name)].map(run_of), [Some(run); 2]);
+    }
+    // The last policies whose names are not those of runs.
+    for name in [rule_name(MAX_GENERATION - 4, 255), rule_name(1, 0)] {
+        assert_eq!([name, unheld(name)].map(run_of), [None; 2]);
     }
 }
 

@@ -6,7 +6,9 @@ use aya::maps::{Array, HashMap, MapData};
 use aya::{Ebpf, Pod};
 use dysco_common::chain::{Chain, Given, Hop, Shared, Token};
 use dysco_common::delta::DeclaredDelta;
-use dysco_common::policy::{InForce, MAX_RULES, PolicyRule, other_half, serves};
+use dysco_common::policy::{
+    InForce, MAX_GENERATION, MAX_RULES, PolicyRule, generation_of, other_half, serves,
+};
 use dysco_common::{Addr, Session};
 
 use crate::error::AgentError;
@@ -73,8 +75,7 @@ impl Chains {
             std::thread::sleep(SETTLED.saturating_sub(at.elapsed()));
         }
         self.note(before.generation, sessions())?;
-        // Rule names have 24 bits for the generation.
-        let generation = (before.generation & 0xff_ffff) % 0xff_ffff + 1;
+        let generation = (before.generation & MAX_GENERATION) % MAX_GENERATION + 1;
         let first = other_half(before.first);
         let all = rules.iter().take(MAX_RULES);
         let end = (all.len() < MAX_RULES).then(PolicyRule::default);
@@ -121,7 +122,7 @@ impl Chains {
     /// session is thus known from its rule or from this record.
     fn note(&mut self, in_force: u32, sessions: Vec<(u32, Session)>) -> Result<(), AgentError> {
         for (slot, s) in sessions {
-            if s.laid_by >> 8 == in_force || self.of_slots.get(&slot, 0).is_ok() {
+            if generation_of(s.laid_by) == in_force || self.of_slots.get(&slot, 0).is_ok() {
                 continue;
             }
             if let Some(chain) = self.of_rule(&s) {
@@ -146,7 +147,8 @@ impl Chains {
             return None;
         }
         let rule = self.named(s.laid_by);
-        let led = rule.filter(|rule| rule.serves != serves::FROM_FIRST_BYTE);
+        let led =
+            rule.filter(|rule| !matches!(rule.serves, serves::FROM_FIRST_BYTE | serves::UNHELD));
         led.map(|rule| rule.chain)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use dysco_api::ServiceSpec;
 use dysco_common::chain::Chain;
 use dysco_common::policy::{Families, Otherwise, PolicyRule, serves};
 use dysco_common::{Addr, Element};
@@ -79,15 +80,22 @@ impl Rule {
                 otherwise: self.otherwise as u8,
                 // The length of the chain was checked before.
                 chain: Chain::of(&self.chain.hosts).unwrap_or_default(),
-                serves: match (self.chain.services.is_empty(), self.chain.hosts.is_empty()) {
-                    (true, _) => serves::NEVER,
-                    (false, true) => serves::FROM_FIRST_BYTE,
-                    (false, false) => serves::ONCE_OPEN,
-                },
+                serves: self.serves(),
                 ..PolicyRule::default()
             }
         });
         each.collect()
+    }
+
+    /// Returns the time at which the sessions of this rule get its services.
+    fn serves(&self) -> u8 {
+        let services = &self.chain.services;
+        match (services.is_empty(), self.chain.hosts.is_empty()) {
+            (true, _) => serves::NEVER,
+            (false, false) => serves::ONCE_OPEN,
+            (false, true) if services.iter().any(ServiceSpec::names_plane) => serves::UNHELD,
+            (false, true) => serves::FROM_FIRST_BYTE,
+        }
     }
 
     fn of_compiled(rule: &PolicyRule) -> Option<Rule> {

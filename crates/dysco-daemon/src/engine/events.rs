@@ -44,9 +44,23 @@ impl ThisHost {
 
     /// Begins to put services into a session, if it is held.
     pub(super) fn hold(&mut self, slot: u32, s: &Session) {
-        if s.view() != View::Held || s.has_ended() || !is_established(s) {
-            return;
+        if s.view() == View::Held && is_established(s) && !s.has_ended() {
+            self.put_wanted(slot, s);
         }
+    }
+
+    /// Begins to put services into a session that an event is about. One that is not held gets them
+    /// once: if they are taken out, it goes on without.
+    fn unserved(&mut self, slot: u32) {
+        let s = self.plane.agent.session(slot);
+        let unheld = s.laid_by != 0 && !policy::holds(s.laid_by);
+        match s.view() {
+            View::Tracked if unheld && !s.has_ended() => self.put_wanted(slot, &s),
+            _ => self.hold(slot, &s),
+        }
+    }
+
+    fn put_wanted(&mut self, slot: u32, s: &Session) {
         let wanted = match policy::run_of(s.laid_by) {
             Some(run) => self.services.run(run),
             None => self.chains.services_for(&self.plane, s),
@@ -71,10 +85,7 @@ impl ThisHost {
             EventKind::Drained => self.proxy_changes.drained(&mut self.plane, slot),
             EventKind::Broken => self.session_broken(slot),
             EventKind::Rerouted => self.services.rerouted(&mut self.plane, slot),
-            EventKind::Held => {
-                let s = self.plane.agent.session(slot);
-                self.hold(slot, &s);
-            }
+            EventKind::Unserved => self.unserved(slot),
             EventKind::PathOpen if self.chain_updates.has(slot) => {
                 self.chain_updates.path_answered(&mut self.plane, slot)
             }

@@ -6,7 +6,7 @@ use aya_ebpf::helpers::generated::{
 };
 use dysco_common::Counter;
 use dysco_common::chain::{MAX_CHAIN, WireElement};
-use dysco_common::policy::{InForce, MAX_RULES, Otherwise, PolicyRule, rule_name, serves};
+use dysco_common::policy::{InForce, MAX_RULES, Otherwise, PolicyRule, rule_name, serves, unheld};
 
 use crate::maps::{self, HOPS, IN_FORCE, POLICY, Scratch, count};
 use crate::packet::HEADERLESS;
@@ -106,6 +106,10 @@ pub(super) extern "C" fn dysco_chain_choose(run: u32, name: u32) -> u32 {
         if !HEADERLESS || otherwise != Otherwise::Direct as u8 {
             scratch.held = name;
         }
+        return NO_RULE;
+    }
+    if rule.serves == serves::UNHELD {
+        scratch.held = unheld(name);
         return NO_RULE;
     }
     let chain = &scratch.pending.chain;

@@ -21,7 +21,7 @@ use crate::services::OneEnd;
 const SOON: Duration = Duration::from_secs(20);
 
 /// Puts a policy with one rule in force on a host: these sessions have these services.
-fn give(fleet: &Fleet, host: &Host, rule: &str) -> Result<()> {
+pub(crate) fn give(fleet: &Fleet, host: &Host, rule: &str) -> Result<()> {
     let file = host.dir().join("rule.toml");
     let file = file.to_str().context("no path")?;
     fs::write(file, format!("[[rule]]\n{rule}\n"))?;
@@ -30,7 +30,7 @@ fn give(fleet: &Fleet, host: &Host, rule: &str) -> Result<()> {
 }
 
 /// Opens a session. Returns the ends of the client and of the server.
-fn open(lab: &Lab, at: SocketAddr) -> Result<(TcpStream, TcpStream)> {
+pub(crate) fn open(lab: &Lab, at: SocketAddr) -> Result<(TcpStream, TcpStream)> {
     let listener = lab.server.run(move || TcpListener::bind(at))?;
     let client = lab.client.run(move || TcpStream::connect(at))?;
     let (server, _) = listener.accept()?;
@@ -40,7 +40,7 @@ fn open(lab: &Lab, at: SocketAddr) -> Result<(TcpStream, TcpStream)> {
     Ok((client, server))
 }
 
-fn say(mut from: &TcpStream, mut to: &TcpStream, word: &str) -> Result<()> {
+pub(crate) fn say(mut from: &TcpStream, mut to: &TcpStream, word: &str) -> Result<()> {
     from.write_all(word.as_bytes())?;
     let mut got = vec![0; word.len()];
     to.read_exact(&mut got)
@@ -150,6 +150,20 @@ fn a_socks_proxy_that_refuses_ends_the_session() -> Result<()> {
         let reset = matches!(&read, Err(error) if error.kind() == ErrorKind::ConnectionReset);
         ensure!(reset, "{read:?}");
     }
+    here.finish()
+}
+
+/// An open session has no handshake for the proxy any more: its bytes would be taken for the answer.
+#[test]
+fn a_session_that_is_open_has_no_handshake_for_a_proxy() -> Result<()> {
+    let here = OneEnd::new("sockslate", Family::V4)?;
+    let group = here.open(1, &Plan::gentle())?;
+    for dry in [&["--dry-run"][..], &[]] {
+        let put = [&["put", "+socks=target=10.9.9.9:1"], dry].concat();
+        let refused = here.change(&put, "refused", 1)?;
+        ensure!(refused.to_string().contains("have passed"), "{refused:#}");
+    }
+    all_intact(&group.finish()?)?;
     here.finish()
 }
 
@@ -490,5 +504,57 @@ fn other_users_run_programs_with_the_services_that_they_may_have() -> Result<()>
         ran.code != Some(0) && ran.stdout.is_empty() && ran.stderr.contains("may not run"),
         "{ran:?}"
     );
+    here.finish()
+}
+
+/// The session is held, and not open: the last packet of its handshake is lost.
+#[test]
+fn others_do_not_take_the_place_of_services_that_are_about_to_come() -> Result<()> {
+    let here = OneEnd::new("firstheld", Family::V4)?;
+    let (fleet, host) = (&here.fleet, &here.lab.client);
+    let program = Program::new(fleet.dyscoctl_path());
+    let words = [
+        "run",
+        "+count",
+        "--",
+        "socat",
+        "TCP-LISTEN:9003",
+        "EXEC:cat",
+    ];
+    let _server = host.spawn(program.args(words).named("socat"))?;
+    let listens = || {
+        let listening = host.output("ss", &["-Hltn", "sport = :9003"]).ok()?;
+        (!listening.is_empty()).then_some(())
+    };
+    wait::until("the server", SOON, listens)?;
+    let from = Role::Server.at(Family::V4, 0).ip();
+    let rules = format!(
+        "table inet late {{
+           chain forward {{
+             type filter hook forward priority 0;
+             ip saddr {from} tcp dport 9003 tcp flags & (syn | ack) == ack drop
+           }}
+         }}"
+    );
+    here.lab.router.input("nft", &["-f", "-"], &rules)?;
+    let at = Role::Client.at(Family::V4, 9003);
+    let mut client = here.lab.server.run(move || TcpStream::connect(at))?;
+    client.set_read_timeout(Some(SOON))?;
+    let put = ["put", "+null", "--filter", "port=9003"];
+    let refused = here.service(&put)?;
+    ensure!(
+        refused.to_string().contains("about to come into it"),
+        "{refused:#}"
+    );
+    here.lab
+        .router
+        .output("nft", &["delete", "table", "inet", "late"])?;
+    client.write_all(b"echo")?;
+    let mut got = [0; 4];
+    client.read_exact(&mut got)?;
+    ensure!(&got == b"echo", "{got:?}");
+    let counted = counts(fleet, host)?;
+    ensure!(counted == json!({"forward": 4, "back": 4}), "{counted}");
+    drop(client);
     here.finish()
 }

@@ -1,5 +1,6 @@
 //! Services of the packet plane: eBPF programs run them, and no process.
 
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use dysco_netns::stream::{Plan, all_intact};
 use dysco_netns::{Family, Lab, Program, Ran, Role, wait};
 use serde_json::{Value, json};
 
+use crate::first_byte::{give, open, say};
 use crate::service_calls::call;
 use crate::services::OneEnd;
 
@@ -263,5 +265,63 @@ fn a_user_calls_services_of_its_own_sessions_alone() -> Result<()> {
     );
     drop((connection, program));
     all_intact(&group.finish()?)?;
+    here.finish()
+}
+
+/// Waits until one session has these services, and no other one has any.
+fn wait_listed(here: &OneEnd, services: &[&str]) -> Result<()> {
+    wait::until("the services", PATIENCE, || {
+        let listed = here.service(&["list"]).ok()?;
+        let rows = listed.as_array()?;
+        (rows.len() == 1 && rows[0]["services"] == json!(services)).then_some(())
+    })
+}
+
+#[test]
+fn a_rule_gives_them_to_new_sessions_once() -> Result<()> {
+    const SERVICES: [&str; 2] = ["count=plane=packet", "shape=rate=800M,plane=packet"];
+    let mut here = OneEnd::new("packrule", Family::V4)?;
+    let chain = SERVICES.map(|service| format!("\"+{service}\""));
+    let rule = format!("ports = [9001]\nchain = [{}]", chain.join(", "));
+    give(&here.fleet, &here.lab.client, &rule)?;
+    let at = Role::Server.at(Family::V4, 9001);
+    let (client, server) = open(&here.lab, at)?;
+    wait_listed(&here, &SERVICES)?;
+    say(&client, &server, "counted")?;
+    say(&server, &client, "as well")?;
+    let read = call(&here, &["count", "read"])?;
+    ensure!(
+        read["answer"]["up"]["packets"].as_u64() > Some(0),
+        "{read:#}"
+    );
+    let taken = here.service(&["take", "--filter", "port=9001"])?;
+    ensure!(taken.to_string().contains("\"taken\""), "{taken:#}");
+    drop((client, server));
+    // Those that open while no dyscod runs do not wait for it, and get them later.
+    let ends = here.next_daemon(|lab| {
+        let (client, server) = open(lab, at)?;
+        say(&client, &server, "at once")?;
+        Ok((client, server))
+    })?;
+    wait_listed(&here, &SERVICES)?;
+    drop(ends);
+    here.finish()
+}
+
+#[test]
+fn a_program_runs_with_them_and_without_a_handler() -> Result<()> {
+    let here = OneEnd::new("packrun", Family::V4)?;
+    let at = Role::Server.at(Family::V4, 9001);
+    let listener = here.lab.server.run(move || TcpListener::bind(at))?;
+    let connect = format!("exec 3<>/dev/tcp/{}/9001; head -c 4 <&3", at.ip());
+    let program = Program::new(here.fleet.dyscoctl_path());
+    let words = ["run", "+count=plane=packet", "--", "bash", "-c", &connect];
+    let program = here.lab.client.spawn(program.args(words).named("bash"))?;
+    let (mut connection, _) = listener.accept()?;
+    wait_listed(&here, &["count=plane=packet"])?;
+    let links = here.lab.client.output("ip", &["-brief", "link"])?;
+    ensure!(!links.contains("dysco-s"), "a handler runs: {links}");
+    connection.write_all(b"done")?;
+    drop((program, connection));
     here.finish()
 }

@@ -1,6 +1,6 @@
 //! A session that a rule gives services before its first byte.
 
-use dysco_common::policy::{Otherwise, PolicyRule};
+use dysco_common::policy::{Otherwise, PolicyRule, rule_name, serves, unheld};
 use dysco_common::tcp::{ACK, FIN, PSH, RST};
 use dysco_common::{Counter, EventKind, State};
 
@@ -55,7 +55,7 @@ fn no_end_is_offered_a_window_until_its_services_are_in() {
         };
         p.becomes(Way::Out, &ack, PASS, &without_window(&ack));
         assert_eq!(p.session(FIRST).snd_ack, 5001);
-        assert_eq!(p.events(), [(EventKind::Held, FIRST)]);
+        assert_eq!(p.events(), [(EventKind::Unserved, FIRST)]);
         // Its echo is the clock of the answer.
         let s = p.session(FIRST);
         assert_eq!((s.tsval_out, s.tsval_in), (70, 90));
@@ -103,5 +103,30 @@ fn no_data_passes_before_them() {
         // An end that gives up is heard.
         p.passes(Way::Out, &sent(&h, RST | ACK, b""));
         assert_ne!(p.session(FIRST).life.reset, 0);
+    }
+}
+
+#[test]
+fn a_session_does_not_wait_for_services_of_the_packet_plane() {
+    for h in all() {
+        let mut p = Programs::load();
+        p.free(FIRST..FIRST + 4);
+        let rule = PolicyRule {
+            serves: serves::UNHELD,
+            ..h.rule(&[], Otherwise::Refuse)
+        };
+        p.policy(256, &[rule]);
+        p.passes(Way::Out, &h.syn(b""));
+        p.passes(Way::In, &h.syn_ack());
+        let s = p.session(FIRST);
+        assert_eq!(
+            (s.state, s.laid_by),
+            (State::Tracked as u32, unheld(rule_name(7, 0)))
+        );
+        assert_eq!(
+            p.events(),
+            [(EventKind::Unserved, FIRST), (EventKind::Opened, FIRST)]
+        );
+        p.passes(Way::Out, &sent(&h, PSH | ACK, b"hello"));
     }
 }

@@ -1,6 +1,7 @@
 //! Services of new sessions: of a rule of the policy, or of a program that runs with services. The data
-//! plane holds such a session from its handshake on (`State::Held`), until the services are in. If the
-//! rule has hosts as well, their session is not held: the services come into it once it is open.
+//! plane holds such a session from its handshake on (`State::Held`), until the services are in. It does
+//! not hold one whose services are of the packet plane. If the rule has hosts as well, their session is
+//! not held: the services come into it once it is open.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use dysco_explain::Cause;
 use dysco_proxy::diag;
 use dysco_runner::Ends;
 
-use super::{Serviced, Services, Stage, choice};
+use super::{Serviced, Services, Stage, choice, packets, words};
 use crate::engine::Plane;
 use crate::handlers::Owner;
 
@@ -55,7 +56,8 @@ impl Probe {
 }
 
 impl Services {
-    /// Begins to put services into a session that is held.
+    /// Begins to put services into a session that is held, or that is to have services of the packet
+    /// plane.
     pub(in crate::engine) fn hold(&mut self, plane: &mut Plane, slot: u32, wanted: Option<Wanted>) {
         let s = plane.agent.session(slot);
         let had = self.sessions.get(&slot);
@@ -81,6 +83,16 @@ impl Services {
         let services = wanted.services.clone();
         if let Some(cause) = choice::refusals(plane, self, slot, &services).first() {
             return not_served(plane, slot, wanted.otherwise, cause);
+        }
+        if let Ok(Some(of_packets)) = packets::wanted(&services) {
+            return match packets::put(plane, &s, &of_packets) {
+                Ok(()) => {
+                    let id = plane.session_id(slot, &s);
+                    let text = format!("{}; by {}", words::of(&services), wanted.by);
+                    plane.report("services-put", Some(id), text);
+                }
+                Err(cause) => not_served(plane, slot, wanted.otherwise, &cause),
+            };
         }
         let ends = choice::check(&services, &s);
         let held = Held {
@@ -143,6 +155,8 @@ fn not_served(plane: &mut Plane, slot: u32, otherwise: Otherwise, cause: &Cause)
     let s = plane.agent.session(slot);
     let waits = match s.view() {
         View::Held | View::NewPath(_) | View::Changing(_) => !s.has_ended(),
+        // It is to have services of the packet plane.
+        View::Tracked => s.laid_by != 0 && !s.has_ended(),
         _ => false,
     };
     if !waits {

@@ -70,10 +70,12 @@ impl Services {
             ));
         }
         let state = &plane.config.removal.state_dir;
-        let begun = choice::known_from_start(&request.services).and_then(|()| {
+        let begun = choice::known(&request.services).and_then(|()| {
             let number = self.runs.free()?;
             let run = Run::make(&request.services, caller, state)?;
-            let told = plane.agent.begin_run(run.group, number);
+            let told = plane
+                .agent
+                .begin_run(run.group, number, run.needs_handler());
             let told = told.map_err(|error| error.explain().cause());
             match told.and_then(|()| run.enter(caller.pid)) {
                 Ok(()) => Ok((number, run)),
@@ -90,8 +92,10 @@ impl Services {
                 let report = RunReport {
                     cgroup: run.folder.clone(),
                 };
-                // Its first session does not wait for the start of a handler.
-                self.prepare(plane, run.owner);
+                if run.needs_handler() {
+                    // Its first session does not wait for the start of a handler.
+                    self.prepare(plane, run.owner);
+                }
                 self.runs.all.insert(number, run);
                 Reply::Run(report)
             }
@@ -132,6 +136,13 @@ impl Services {
                 continue;
             };
             if let Some(number) = known.get(&run.group) {
+                // An earlier release may have written the name otherwise.
+                if let Err(error) = plane
+                    .agent
+                    .begin_run(run.group, *number, run.needs_handler())
+                {
+                    tracing::warn!(%error, "a run has the name that an earlier process gave it");
+                }
                 self.runs.all.insert(*number, run);
             }
         }
@@ -139,7 +150,8 @@ impl Services {
         for group in known.into_keys().filter(|group| !live.contains(group)) {
             plane.agent.end_run(group);
         }
-        let owners: HashSet<Owner> = self.runs.all.values().map(|run| run.owner).collect();
+        let all = self.runs.all.values().filter(|run| run.needs_handler());
+        let owners: HashSet<Owner> = all.map(|run| run.owner).collect();
         for owner in owners {
             self.prepare(plane, owner);
         }
@@ -163,9 +175,10 @@ impl Services {
 }
 
 impl Runs {
-    /// True if a program of this owner runs with services.
+    /// True if a program runs with services of this owner's handler.
     pub(super) fn has(&self, owner: Owner) -> bool {
-        self.all.values().any(|run| run.owner == owner)
+        let of_handler = |run: &Run| run.owner == owner && run.needs_handler();
+        self.all.values().any(of_handler)
     }
 
     fn free(&self) -> Result<u32, Cause> {
@@ -223,6 +236,11 @@ impl Run {
             group: fs::metadata(folder).ok()?.ino(),
             folder: folder.to_owned(),
         })
+    }
+
+    /// True if a handler runs the services. Sessions are held until it has them.
+    fn needs_handler(&self) -> bool {
+        !self.services.iter().any(ServiceSpec::names_plane)
     }
 
     fn enter(&self, pid: i32) -> Result<(), Cause> {

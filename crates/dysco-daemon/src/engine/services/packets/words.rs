@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use dysco_api::{Delay, Rate, ServiceSpec};
-use dysco_common::packet_services::{Lane, PacketServices, service};
+use dysco_api::{Delay, PLANE, Rate, ServiceSpec};
+use dysco_common::packet_services::{Lane, MAX_DELAY, PacketServices, service};
 use dysco_explain::Cause;
 use dysco_runner::{Spec, delay, limits};
 
-/// The argument that names the plane, and its value.
-const PLANE: &str = "plane";
+/// Value of the argument that names the plane.
 const PACKET: &str = "packet";
 
 /// Services of the packet plane, each at most once.
@@ -28,8 +27,7 @@ pub(in crate::engine::services) struct Wanted {
 pub(in crate::engine::services) fn wanted(
     services: &[ServiceSpec],
 ) -> Result<Option<Wanted>, Cause> {
-    let named = |service: &&ServiceSpec| service.argument(PLANE).is_some();
-    match services.iter().filter(named).count() {
+    match services.iter().filter(|one| one.names_plane()).count() {
         0 => return Ok(None),
         count if count < services.len() => {
             let cause = Cause::new("services of the packet plane cannot be put in with others");
@@ -81,7 +79,7 @@ impl Wanted {
             .map_err(|error| Cause::from(&error))?;
         let twice = match name {
             "count" => std::mem::replace(&mut self.count, true),
-            "latency" => self.delay.replace(delay(&spec)?.0).is_some(),
+            "latency" => self.delay.replace(kept(delay(&spec)?)?).is_some(),
             _ => {
                 let limits = limits(&spec)?;
                 self.rates.replace([limits.up, limits.down]).is_some()
@@ -136,7 +134,7 @@ impl Wanted {
                 | bit(self.rates.is_some(), service::SHAPE)
                 | bit(self.delay.is_some(), service::LATENCY),
             out: Lane {
-                // At most a minute.
+                // At most `MAX_DELAY`.
                 delay_ns: self.delay.unwrap_or_default().as_nanos() as u64,
                 ..lane(out)
             },
@@ -194,6 +192,24 @@ impl Wanted {
     }
 }
 
+/// Returns a delay that the packet plane keeps.
+///
+/// # Errors
+/// If it is longer: the kernel would drop each packet.
+fn kept(Delay(delay): Delay) -> Result<Duration, Cause> {
+    let longest = Duration::from_nanos(MAX_DELAY);
+    match delay <= longest {
+        true => Ok(delay),
+        false => {
+            let why = format!(
+                "a delay in the packet plane is at most {}, since fq drops packets of later",
+                Delay(longest)
+            );
+            Err(Cause::new(why).hint("choose a shorter delay, or leave plane=packet out"))
+        }
+    }
+}
+
 /// Returns the rate of a record.
 pub(super) fn rate(bits: u64) -> Rate {
     Rate((bits != 0).then_some(bits))
@@ -206,6 +222,14 @@ mod tests {
     fn of(words: &[&str]) -> Result<Option<Wanted>, Cause> {
         let specs: Vec<ServiceSpec> = words.iter().map(|word| word.parse().unwrap()).collect();
         wanted(&specs)
+    }
+
+    /// The kernel would drop each packet, and the counts would say that it has passed.
+    #[test]
+    fn a_delay_that_the_kernel_does_not_keep_is_refused() {
+        assert!(of(&["latency=delay=7500ms,plane=packet"]).is_ok());
+        let refused = of(&["latency=delay=7501ms,plane=packet"]).unwrap_err();
+        assert!(refused.why.contains("at most 7.5 s"), "{refused}");
     }
 
     #[test]
