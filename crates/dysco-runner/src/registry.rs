@@ -131,6 +131,7 @@ impl Registry {
             let service = self.make(spec, Some(&CHECKED))?;
             let needs = service.needs(session)?;
             all.keeps_bytes &= needs.keeps_bytes;
+            all.from_start |= needs.from_start;
             if needs.ends == Ends::One && !needs.keeps_bytes {
                 changes = Some(spec.name().to_owned());
             }

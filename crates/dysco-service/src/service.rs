@@ -55,6 +55,9 @@ pub struct Needs {
     /// none. If its process dies after it has passed on everything that it has read, the session
     /// continues without the service.
     pub keeps_bytes: bool,
+    /// True if the service acts on the first bytes of a session: it does not come into one that is
+    /// open.
+    pub from_start: bool,
 }
 
 impl Needs {

@@ -114,6 +114,7 @@ impl World {
     }
 
     fn invited(&mut self, config: &Configuration, host: usize, pair: u8, known: bool) {
+        self.forget_earlier_invitation(host, known);
         let h = &mut self.hosts[host];
         let free = h.daemon.stage == Stage::None && h.record.are(phase::DIRECT);
         if !known && free && !config.refuses {
@@ -122,6 +123,15 @@ impl World {
         }
         let takes_part = known || free && !config.refuses;
         self.send(config, 1 - host, pair, Content::Invited(takes_part));
+    }
+
+    /// Forgets a pair that the other host asks anew for, and that has not begun.
+    fn forget_earlier_invitation(&mut self, host: usize, known: bool) {
+        let daemon = &self.hosts[host].daemon;
+        let invited = daemon.pair.is_some_and(|pair| !pair.asks);
+        if !known && invited && matches!(daemon.stage, Stage::Invited | Stage::Accepted) {
+            self.release(host);
+        }
     }
 
     fn take_content(&mut self, config: &Configuration, host: usize, content: Content) {

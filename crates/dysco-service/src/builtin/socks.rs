@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 
 use bytes::{Buf, BufMut, BytesMut};
 
-use crate::{Event, Flow, Out, Service};
+use dysco_explain::Cause;
+
+use crate::{Event, Flow, Needs, Out, Service, Session};
 
 const VERSION: u8 = 5;
 const NO_AUTHENTICATION: u8 = 0;
@@ -90,6 +92,13 @@ impl Socks {
 impl Service for Socks {
     fn name(&self) -> &'static str {
         "socks"
+    }
+
+    fn needs(&self, _: &Session) -> Result<Needs, Cause> {
+        Ok(Needs {
+            from_start: true,
+            ..Needs::default()
+        })
     }
 
     fn on(&mut self, event: Event, out: &mut Out) {

@@ -110,9 +110,10 @@ fn a_handler_that_dies_takes_its_sessions_alone() -> Result<()> {
 }
 
 /// Drops the reset of a dead handler on its way to the server's host, whose end goes on to send. If
-/// `accepted`, the handler's host has accepted the session, on a port that still has a listener.
-fn misses_the_reset(name: &str, accepted: bool) -> Result<()> {
-    let here = OneEnd::new(name, Family::V4)?;
+/// `accepted`, the handler's host has accepted the session, on a port that still has a listener. If
+/// `away`, no `dyscod` runs when the handler dies.
+fn misses_the_reset(name: &str, accepted: bool, away: bool) -> Result<()> {
+    let mut here = OneEnd::new(name, Family::V4)?;
     let local = Role::Client.at(Family::V4, PORT);
     let listener = Server::start(&here.lab.client, local)?;
     let group = if accepted {
@@ -136,7 +137,11 @@ fn misses_the_reset(name: &str, accepted: bool) -> Result<()> {
          }}"
     );
     here.lab.router.input("nft", &["-f", "-"], &rules)?;
-    kill(handler, Signal::SIGKILL)?;
+    let dies = || kill(handler, Signal::SIGKILL).context("no handler");
+    match away {
+        true => here.next_daemon(|_| dies())?,
+        false => dies()?,
+    }
     let outcome = group.finish()?;
     let counters = ["list", "counters", "table", "inet", "misses"];
     let dropped = here.lab.router.output("nft", &counters)?;
@@ -149,10 +154,16 @@ fn misses_the_reset(name: &str, accepted: bool) -> Result<()> {
 
 #[test]
 fn an_end_that_misses_the_reset_gets_another_one() -> Result<()> {
-    misses_the_reset("svcmissed", false)
+    misses_the_reset("svcmissed", false, false)
 }
 
 #[test]
 fn an_end_that_misses_the_reset_of_an_accepted_session_gets_another_one() -> Result<()> {
-    misses_the_reset("svcmissacc", true)
+    misses_the_reset("svcmissacc", true, false)
+}
+
+/// The next `dyscod` finds the session, and no handler that has it.
+#[test]
+fn an_end_that_misses_the_reset_while_no_dyscod_runs_gets_another_one() -> Result<()> {
+    misses_the_reset("svcmissaway", false, true)
 }

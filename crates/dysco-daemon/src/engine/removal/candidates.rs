@@ -79,11 +79,12 @@ pub(in crate::engine) fn sort(here: &Plane, task: Task, found: &mut Candidates) 
         (false, _) => here.objections(&task.subsession, task.said.word),
     };
     let causes = || all.iter().map(Reason::cause).collect();
+    let asks = matches!(task.mode, Mode::Bypass | Mode::Return);
     match all.first() {
         // A session that is not heard is asked for a packet.
         None | Some(Reason::NotHeard(_)) => found.tasks.push(task),
         // The hosts beside it may be an obstacle, too.
-        Some(_) if task.dry && task.mode == Mode::Bypass && task.neighbours.is_some() => {
+        Some(_) if task.dry && asks && task.neighbours.is_some() => {
             let objections = causes();
             found.tasks.push(Task { objections, ..task });
         }

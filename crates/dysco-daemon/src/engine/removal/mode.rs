@@ -221,12 +221,15 @@ fn choose(here: &Plane, task: &Task) -> Option<(Mode, Option<String>)> {
     }
 }
 
-/// Returns the neighbours that a bypass needs and that have no agent, as far as is known.
+/// Returns the neighbours that a bypass or a return needs and that have no agent, as far as is known.
 fn lacks(here: &Plane, task: &Task) -> Vec<Cause> {
-    if task.way != Some(Mode::Bypass) {
+    let bypass = task.way == Some(Mode::Bypass);
+    if !bypass && task.way != Some(Mode::Return) {
         return Vec::new();
     }
-    let same = task.neighbours.filter(|[left, right]| left == right);
+    let same = task
+        .neighbours
+        .filter(|[left, right]| bypass && left == right);
     let same = same.map(|[host, _]| Reason::SameHost(host).cause());
     let needed = asked_first(task).into_iter();
     let lacking = needed.filter_map(|ip| match here.neighbours.know(ip) {
@@ -283,6 +286,12 @@ fn asked_first(task: &Task) -> Vec<IpAddr> {
         (_, Some(host)) if task.dry => vec![host],
         (Mode::Auto, _) => task.neighbours.into_iter().flatten().collect(),
         (Mode::Bypass, None) if task.dry => task.neighbours.into_iter().flatten().collect(),
+        // The server's host sends the replies directly.
+        (Mode::Return, None) if task.dry => task
+            .neighbours
+            .map(|[_, right]| right)
+            .into_iter()
+            .collect(),
         _ => Vec::new(),
     }
 }

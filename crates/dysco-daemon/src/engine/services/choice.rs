@@ -2,7 +2,8 @@
 //! or leave them.
 
 use dysco_api::{Failure, FailureCode, ServiceAction, ServiceRequest, ServiceSpec, TuneOptions};
-use dysco_common::Session;
+use dysco_common::detour::Detour;
+use dysco_common::{Session, View};
 use dysco_config::policy::Policy;
 use dysco_explain::Cause;
 use dysco_runner::{Ends, Needs, Registry, Spec};
@@ -54,21 +55,6 @@ pub(super) fn slots(
     Ok(slots)
 }
 
-/// Checks that services can enter sessions before their first byte.
-///
-/// # Errors
-/// If one is unknown, or is only for sessions that are established.
-pub(super) fn known_from_start(services: &[ServiceSpec]) -> Result<(), Cause> {
-    known(services)?;
-    match packets::wanted(services)? {
-        None => Ok(()),
-        Some(_) => Err(Cause::new(
-            "services of the packet plane are only for established sessions",
-        )
-        .hint("leave plane=packet out")),
-    }
-}
-
 /// Checks the services of a policy's rules.
 ///
 /// # Errors
@@ -79,7 +65,7 @@ pub(crate) fn check_policy(policy: &Policy) -> Result<(), Cause> {
         if services.is_empty() {
             continue;
         }
-        let checked = known_from_start(services).and_then(|()| match rule.chain.hosts.as_slice() {
+        let checked = known(services).and_then(|()| match rule.chain.hosts.as_slice() {
             [] => Ok(()),
             _ => beside_hosts(services),
         });
@@ -93,10 +79,17 @@ pub(crate) fn check_policy(policy: &Policy) -> Result<(), Cause> {
 /// # Errors
 /// If they need both ends.
 fn beside_hosts(services: &[ServiceSpec]) -> Result<(), Cause> {
-    match check(services, &Session::default())? {
-        Ends::Pair => Err(past_the_hosts("the chain has hosts")
-            .hint("write a rule for each, with other destinations or ports")),
-        _ => Ok(()),
+    if packets::wanted(services)?.is_some() {
+        return Ok(());
+    }
+    let needs = needs(services, &Session::default())?;
+    if needs.ends == Ends::Pair {
+        return Err(past_the_hosts("the chain has hosts")
+            .hint("write a rule for each, with other destinations or ports"));
+    }
+    match needs.from_start {
+        true => Err(words::too_late()),
+        false => Ok(()),
     }
 }
 
@@ -178,10 +171,11 @@ pub(super) fn judge(
             ServiceAction::Take | ServiceAction::Part { .. } | ServiceAction::Replace { .. },
             None,
         ) => Judged::Unchanged,
+        // Its handler has not told the services yet.
+        (_, Some(one)) if services.is_taking_up(one.owner) => Judged::Refused(vec![busy()]),
         (ServiceAction::Replace { old, new }, Some(one)) => {
             services.judge_replace(one, old, new, &s)
         }
-        (_, Some(one)) if services.taking_up.contains(&one.owner) => Judged::Refused(vec![busy()]),
         (ServiceAction::Take, Some(one)) => match one.may_be_taken() {
             true => Judged::Possible,
             false => Judged::Refused(vec![busy()]),
@@ -203,7 +197,9 @@ pub(super) fn judge(
             },
             None,
         ) => {
-            let mut reasons = refusals(plane, services, slot, wanted);
+            let held = s.view() == View::Held;
+            let mut reasons: Vec<Cause> = held.then(words::has_its_own).into_iter().collect();
+            reasons.extend(refusals(plane, services, slot, wanted));
             reasons.extend(beside.then(|| beside_hosts(wanted).err()).flatten());
             judged(reasons)
         }
@@ -280,11 +276,14 @@ pub(super) fn refusals(
         Err(cause) => return vec![cause],
     }
     let mut reasons = obstacles(plane, slot, &s);
+    reasons.extend(plane.agent.packet_services(&s).map(|_| has_others()));
     match needs(wanted, &s) {
         Ok(needs) => {
             if needs.ends == Ends::Pair {
-                reasons.extend(no_peer(plane, services, slot, &s));
+                reasons.extend(no_peer(plane, slot, &s));
             }
+            let late = needs.from_start && s.view() != View::Held;
+            reasons.extend(late.then(words::too_late));
             reasons.extend(needs.congestion.and_then(|name| no_congestion(&name)));
         }
         Err(cause) => reasons.push(cause),
@@ -293,9 +292,9 @@ pub(super) fn refusals(
 }
 
 /// Returns the reason for which services cannot be at both ends of a session.
-fn no_peer(plane: &Plane, services: &Services, slot: u32, s: &Session) -> Option<Cause> {
-    let delta = services.sessions.get(&slot).map(|one| one.delta);
-    if delta.is_some_and(|delta| delta != [0; 2]) {
+fn no_peer(plane: &Plane, slot: u32, s: &Session) -> Option<Cause> {
+    let shifts = |d: Detour| d.out.shift | d.back.shift != 0;
+    if plane.agent.detour(slot).is_some_and(shifts) {
         return Some("earlier services have added bytes to it".into());
     }
     let addresses = plane.control.local_addresses();
@@ -306,7 +305,8 @@ fn no_peer(plane: &Plane, services: &Services, slot: u32, s: &Session) -> Option
         return Some(cause.hint("configure control.listen and certificates"));
     }
     if s.view().new_path().is_some() {
-        return Some(past_the_hosts("there may be hosts on its path"));
+        let cause = past_the_hosts("it takes a path of its own, on which hosts may be");
+        return Some(cause.hint("put in services for one end, or let the session open anew"));
     }
     let tunnel = |port| addresses.iter().any(|address| address.port() == port);
     (tunnel(s.key.local().port()) || tunnel(s.key.remote().port()))

@@ -52,7 +52,7 @@ impl Services {
                 }
             }
             (Report::Answer { id, result }, _) => self.answered(owner, id, result),
-            (Report::Sessions { sessions, more }, _) if self.taking_up.contains(&owner) => {
+            (Report::Sessions { sessions, more }, _) if self.is_taking_up(owner) => {
                 self.taken_up(plane, owner, &sessions, more);
             }
             (Report::Sessions { sessions, more }, _) => self.listed(plane, owner, sessions, more),

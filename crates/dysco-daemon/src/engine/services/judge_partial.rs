@@ -60,6 +60,7 @@ impl Services {
                     reasons.extend(choice::no_congestion(name));
                     reasons.extend(one.sockets.is_none().then(words::of_earlier));
                 }
+                reasons.extend(needs.from_start.then(words::too_late));
             }
         }
         reasons

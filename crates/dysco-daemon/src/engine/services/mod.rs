@@ -71,8 +71,9 @@ pub(in crate::engine) struct Services {
     next_job: u64,
     lists: Vec<list::Waiting>,
     calls: HashMap<u64, list::Calling>,
-    /// Owners whose handlers an earlier process started. The next listing of each is for its take-up.
-    taking_up: HashSet<Owner>,
+    /// Owners whose handlers an earlier process started, and the sessions that each is to have, by slot
+    /// and start time. The next listing of each is for its take-up.
+    taking_up: HashMap<Owner, HashMap<u32, u64>>,
     runs: runs::Runs,
     /// Services that have left by themselves, and come back, by the slots of their sessions.
     resting: HashMap<u32, Resting>,
@@ -143,6 +144,15 @@ impl Serviced {
             probe: None,
             partial: None,
             rests: Rests::default(),
+        }
+    }
+
+    /// Returns two numbers in the order of the data plane, what the local end sends first, of those in
+    /// the order of the session, what its opener sends first.
+    fn oriented<T>(&self, [forward, back]: [T; 2]) -> [T; 2] {
+        match self.opened_here {
+            true => [forward, back],
+            false => [back, forward],
         }
     }
 

@@ -130,11 +130,7 @@ impl Services {
         }
         let [forward, back] = delta;
         one.delta = [one.delta[0] + forward, one.delta[1] + back];
-        let added = if one.opened_here {
-            delta
-        } else {
-            [back, forward]
-        };
+        let added = one.oriented(delta);
         plane.agent.settle_detour(slot, false);
         plane.agent.leave_detour(slot, added);
         one.stage = Stage::Leaving;
@@ -198,7 +194,12 @@ impl Services {
         let Some(one) = self.sessions.get_mut(&slot) else {
             return;
         };
-        let still = one.ordered.elapsed() >= STILL;
+        let (still, owner) = (one.ordered.elapsed() >= STILL, one.owner);
+        let unknown = one.paired.is_none() && self.is_taking_up(owner);
+        if unknown && plane.agent.detour(slot).is_some_and(|d| d.paired != 0) {
+            // Its handler has not told the pair yet, and the other host has to hear of each step.
+            return;
+        }
         let Some(d) = plane.agent.settle_detour(slot, still) else {
             return;
         };
@@ -273,7 +274,7 @@ impl Services {
         };
         match one.stage {
             // The other handler was faster to forget it.
-            Stage::Leaving if self.is_paired(slot) && self.is_out(plane, slot) => {
+            Stage::Leaving if self.is_out(plane, slot) => {
                 return self.out(plane, slot);
             }
             Stage::Accepted(..) => {

@@ -1,9 +1,10 @@
 //! Services that an earlier `dyscod` put into sessions, and that are still in them.
 
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use dysco_api::ServiceSpec;
-use dysco_common::detour::{Detour, phase};
+use dysco_common::detour::{Detour, Way, phase};
 use dysco_explain::Explain;
 use dysco_runner::protocol::{Request, State};
 use dysco_scheduling::heavy;
@@ -31,6 +32,7 @@ impl Services {
                 self.sessions.insert(slot, one);
             }
         }
+        let owners: HashSet<Owner> = found.iter().map(|one| one.place.owner).collect();
         for found in found {
             let owner = found.place.owner;
             let attached = heavy(|| plane.agent.attach_handler(&found.place.link));
@@ -39,9 +41,25 @@ impl Services {
             if let Some(handler) = self.handlers.get(&owner)
                 && handler.send(Request::List, &[]).is_ok()
             {
-                self.taking_up.insert(owner);
+                let own = self.sessions.iter().filter(|(_, one)| one.owner == owner);
+                let own = own.filter(|(_, one)| one.stage.is_with_handler());
+                let own = own.map(|(slot, one)| (*slot, one.created_ns)).collect();
+                self.taking_up.insert(owner, own);
             }
         }
+        // Their handler has died while no dyscod ran.
+        let without = |one: &Serviced| one.stage.is_with_handler() && !owners.contains(&one.owner);
+        let lost = self.sessions.iter().filter(|(_, one)| without(one));
+        let lost: Vec<u32> = lost.map(|(slot, _)| *slot).collect();
+        for slot in lost {
+            self.lost(plane, slot);
+        }
+    }
+
+    /// True if the handler of an owner, which an earlier process has started, has not told all of its
+    /// sessions yet.
+    pub(super) fn is_taking_up(&self, owner: Owner) -> bool {
+        self.taking_up.contains_key(&owner)
     }
 
     /// The handler of an earlier process has listed some of its sessions.
@@ -52,11 +70,10 @@ impl Services {
         sessions: &[State],
         more: bool,
     ) {
-        if !more {
-            self.taking_up.remove(&owner);
-        }
+        let mut left = self.taking_up.remove(&owner).unwrap_or_default();
         for state in sessions {
             let slot = slot_of(state.session);
+            left.remove(&slot);
             let led = self.sessions.get_mut(&slot);
             let Some(one) = led.filter(|one| one.owner == owner) else {
                 // It was never led there.
@@ -75,15 +92,38 @@ impl Services {
             if let Some(name) = state.pair {
                 mirror(&mut one.services, true, one.opened_here);
                 let paired = Paired::found(name);
-                self.pairs.insert(paired.id, slot);
+                let id = paired.id;
                 one.paired = Some(paired);
+                self.remember_pair(id, slot);
                 continue;
             }
             if state.services.is_empty() && matches!(one.stage, Stage::In | Stage::Entering) {
                 // They left while no dyscod ran.
                 self.left(plane, slot, state.delta);
+            } else if state.services.is_empty() && one.stage == Stage::Leaving {
+                // It may have been killed after it had ordered one direction to leave.
+                plane.agent.leave_detour(slot, one.oriented(state.delta));
+                if let Some(d) = plane.agent.detour(slot) {
+                    one.delta = one.oriented([added(&d.out), added(&d.back)]);
+                }
             } else if state.taken && one.stage == Stage::In {
                 one.stage = Stage::Asked;
+            }
+        }
+        if more {
+            self.taking_up.insert(owner, left);
+        } else {
+            self.end_unknown(plane, left);
+        }
+    }
+
+    /// Ends the sessions that a handler was to have, by slot and start time, and did not tell of. It
+    /// has ended them while no `dyscod` listened.
+    fn end_unknown(&mut self, plane: &mut Plane, left: HashMap<u32, u64>) {
+        for (slot, created_ns) in left {
+            let one = self.sessions.get(&slot);
+            if one.is_some_and(|one| one.created_ns == created_ns && one.sockets.is_none()) {
+                self.lost(plane, slot);
             }
         }
     }
@@ -95,6 +135,7 @@ fn serviced(plane: &Plane, slot: u32, d: &Detour, owner: Owner) -> Serviced {
     let all_direct = d.out.phase | d.back.phase == phase::DIRECT;
     // A direction that goes directly beside one that does not has left before.
     let leaves = has(phase::LEAVING) || has(phase::DIRECT) && (!all_direct || d.paired != 0);
+    let opened_here = s.life.opened_here != 0;
     let stage = if leaves {
         Stage::Leaving
     } else if has(phase::ENTERING) {
@@ -114,14 +155,13 @@ fn serviced(plane: &Plane, slot: u32, d: &Detour, owner: Owner) -> Serviced {
         stage,
         sockets: None,
         attempt: 0,
-        opened_here: s.life.opened_here != 0,
+        opened_here,
         job: None,
         since: Instant::now(),
         ordered: Instant::now(),
-        delta: if s.life.opened_here != 0 {
-            [added(d.out.shift), added(d.back.shift)]
-        } else {
-            [added(d.back.shift), added(d.out.shift)]
+        delta: match opened_here {
+            true => [added(&d.out), added(&d.back)],
+            false => [added(&d.back), added(&d.out)],
         },
         left: None,
         lost: false,
@@ -134,7 +174,30 @@ fn serviced(plane: &Plane, slot: u32, d: &Detour, owner: Owner) -> Serviced {
     }
 }
 
-/// Returns the number of bytes that shifts numbers so.
-fn added(shift: u32) -> i64 {
+/// Returns the number of bytes that services which have left, or are leaving, have added to a direction.
+fn added(way: &Way) -> i64 {
+    let shift = match way.phase {
+        // The number becomes `shift` once the direction has left.
+        phase::LEAVING => way.next_shift,
+        _ => way.shift,
+    };
     i64::from(shift.cast_signed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_services_that_are_leaving_count() {
+        let way = |phase| Way {
+            phase,
+            shift: 3,
+            next_shift: 3_u32.wrapping_sub(10),
+            ..Way::default()
+        };
+        assert_eq!(added(&way(phase::THROUGH)), 3);
+        assert_eq!(added(&way(phase::LEAVING)), -7);
+        assert_eq!(added(&way(phase::DIRECT)), 3);
+    }
 }

@@ -20,6 +20,18 @@ pub(super) fn has_others() -> Cause {
     Cause::new("other services are in it").hint("take them out first with 'dyscoctl service take'")
 }
 
+/// Returns the reason for which a service that acts on the first bytes does not come into a session.
+pub(super) fn too_late() -> Cause {
+    Cause::new("one of these services acts on the first bytes of a session, which have passed")
+        .hint("give it to new sessions, by a rule without hosts or by 'dyscoctl run'")
+}
+
+/// Returns the reason for which no others enter a session that is held.
+pub(super) fn has_its_own() -> Cause {
+    Cause::new("services of a rule or a run are about to come into it")
+        .hint("ask again in a moment")
+}
+
 /// Returns the reason for which services at both ends do not come into a session that has services at
 /// one end.
 pub(super) fn one_end() -> Cause {

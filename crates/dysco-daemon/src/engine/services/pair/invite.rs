@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 
 use dysco_api::{ServiceOutcome, ServiceSpec};
-use dysco_common::FlowKey;
+use dysco_common::{FlowKey, View};
 use dysco_control::Incoming;
 use dysco_explain::Cause;
 use dysco_proto::pairs::{Content, PairId, Secret};
 
 use super::super::choice;
 use super::super::done::Came;
-use super::super::{Serviced, Services, Stage};
+use super::super::{Serviced, Services, Stage, words};
 use super::{ASKERS_TIME, Door, PATIENCE, Paired, send, tunnel};
 use crate::engine::Plane;
 
@@ -38,7 +38,7 @@ impl Services {
         one.stage = Stage::Invited;
         one.paired = Some(paired);
         self.sessions.insert(slot, one);
-        self.pairs.insert(pair, slot);
+        self.remember_pair(pair, slot);
         self.say_invite(plane, slot);
     }
 
@@ -122,13 +122,13 @@ impl Services {
         if self.is_paired(slot) && self.is_leaving(slot) && self.is_out(plane, slot) {
             self.out(plane, slot);
         }
+        self.forget_earlier_invitation(slot);
         let services = invitation.services.iter();
         let services = services.map(|text| text.parse::<ServiceSpec>().map_err(Cause::new));
         let services = services.collect::<Result<Vec<_>, _>>()?;
-        if let Some(cause) = choice::refusals(plane, self, slot, &services)
-            .into_iter()
-            .next()
-        {
+        let held = (s.view() == View::Held).then(words::has_its_own);
+        let refusals = || choice::refusals(plane, self, slot, &services);
+        if let Some(cause) = held.or_else(|| refusals().into_iter().next()) {
             return Err(Cause {
                 why: format!("the host of its other end refuses: {}", cause.why),
                 ..cause
@@ -147,8 +147,25 @@ impl Services {
         // The operator there has decided anew.
         self.resting.remove(&slot);
         self.sessions.insert(slot, one);
-        self.pairs.insert(pair, slot);
+        self.remember_pair(pair, slot);
         Ok(())
+    }
+
+    /// Forgets services that the other host has asked for, and that it has not let begin. It asks anew:
+    /// its `dyscod` was restarted, and the earlier invitation is no longer known there. Nothing of the
+    /// session has changed yet.
+    fn forget_earlier_invitation(&mut self, slot: u32) {
+        let Some(one) = self.sessions.get(&slot) else {
+            return;
+        };
+        let invited = one.paired.as_ref().is_some_and(|paired| !paired.asks);
+        match one.stage {
+            Stage::Invited | Stage::Sockets if invited => {}
+            Stage::Offered(..) | Stage::Accepted(..) if invited => self.release(slot),
+            _ => return,
+        }
+        self.waiting.retain(|waits| *waits != slot);
+        self.sessions.remove(&slot);
     }
 
     /// Returns the TCP port on which connections of other hosts arrive.

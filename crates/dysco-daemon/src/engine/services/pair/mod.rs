@@ -31,6 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// kernel verifies programs for it.
 const ASKERS_TIME: Duration = Duration::from_secs(60);
 
+/// Number of ended pairs that are remembered at least.
+const SPARE_PAIRS: usize = 64;
+
 /// The other half of a session's services.
 pub(super) struct Paired {
     pub id: PairId,
@@ -134,6 +137,18 @@ impl Serviced {
 }
 
 impl Services {
+    /// Remembers the session of a pair, and forgets pairs that have ended.
+    pub(super) fn remember_pair(&mut self, pair: PairId, slot: u32) {
+        self.pairs.insert(pair, slot);
+        if self.pairs.len() > SPARE_PAIRS + 2 * self.sessions.len() {
+            let sessions = &self.sessions;
+            self.pairs.retain(|id, slot| {
+                let paired = sessions.get(slot).and_then(|one| one.paired.as_ref());
+                *id == pair || paired.is_some_and(|paired| paired.id == *id)
+            });
+        }
+    }
+
     /// Returns the slot of the session of a pair.
     fn slot_of_pair(&self, pair: PairId) -> Option<u32> {
         let slot = *self.pairs.get(&pair)?;
@@ -159,5 +174,21 @@ fn send(plane: &Plane, peer: IpAddr, pair: PairId, content: Content) {
     match (Message { pair, content }).encode() {
         Ok(bytes) => plane.control.send(peer, bytes),
         Err(error) => tracing::error!(%peer, %error, "cannot encode a message about services"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_that_have_ended_are_forgotten() {
+        let mut services = Services::default();
+        for id in 0..1000_u128 {
+            let id = PairId(id.to_be_bytes());
+            services.remember_pair(id, 7);
+            assert!(services.pairs.contains_key(&id));
+        }
+        assert!(services.pairs.len() <= SPARE_PAIRS + 1);
     }
 }

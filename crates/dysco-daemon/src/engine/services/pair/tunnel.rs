@@ -35,10 +35,13 @@ impl Door {
         addresses: &[SocketAddr],
         answers: &mpsc::UnboundedSender<Answer>,
     ) -> io::Result<Door> {
-        let mut port = 0;
-        for address in addresses {
-            let listener = listen(*address)?;
-            port = listener.local_addr()?.port();
+        let all = addresses.iter().map(|address| listen(*address));
+        // All of them, before one accepts: a listener that stays would take the address next time.
+        let all = all.collect::<io::Result<Vec<_>>>()?;
+        let port = all
+            .first()
+            .map_or(Ok(0), |one| Ok::<_, io::Error>(one.local_addr()?.port()))?;
+        for listener in all {
             tokio::spawn(accept(listener, answers.clone()));
         }
         Ok(Door { port })
@@ -113,4 +116,22 @@ async fn open(to: SocketAddr, token: Secret) -> io::Result<OwnedFd> {
 fn tell(answers: &mpsc::UnboundedSender<Answer>, came: Came) {
     // The engine may have ended.
     let _ = answers.send(Answer::Service(Box::new(Done::Came(came))));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_door_that_did_not_open_leaves_no_listener() {
+        let taken = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let addresses =
+            ["127.0.0.1", "127.0.0.2"].map(|ip| SocketAddr::new(ip.parse().unwrap(), port));
+        let (answers, _answered) = mpsc::unbounded_channel();
+        assert!(Door::open(&addresses, &answers).is_err());
+        drop(taken);
+        let door = Door::open(&addresses, &answers);
+        assert_eq!(door.unwrap().port, port);
+    }
 }
