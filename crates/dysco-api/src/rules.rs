@@ -62,7 +62,8 @@ pub struct Explained {
     /// Rule that matches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<RuleReport>,
-    /// `direct`, `chain`, `services` or `refused`.
+    /// `direct`, `chain`, `services` or `refused`. A session that gets services and passes hosts
+    /// has `chain`.
     pub verdict: String,
     /// Explanation in words, with the reason.
     pub text: String,

@@ -201,13 +201,11 @@ fn list(context: &Context, request: &Request) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-/// Returns what the sessions of a rule pass: hosts, or services.
+/// Returns what the sessions of a rule pass: services, which run on this host, and then hosts.
 fn elements(rule: &RuleReport) -> String {
-    if rule.services.is_empty() {
-        return listed(&rule.chain);
-    }
     let services = rule.services.iter().map(|service| format!("+{service}"));
-    services.collect::<Vec<_>>().join(", ")
+    let hosts = rule.chain.iter().map(ToString::to_string);
+    listed(&services.chain(hosts).collect::<Vec<_>>())
 }
 
 /// Returns the programs that a rule is about, and their addresses.
@@ -271,9 +269,8 @@ mod tests {
         assert!(checked(2, Some("why")).ends_with("this one refuses it: why"));
     }
 
-    #[test]
-    fn the_sources_of_a_rule_are_programs_and_addresses() {
-        let rule = |user: Option<&str>, source: &str| RuleReport {
+    fn rule(user: Option<&str>, source: &str) -> RuleReport {
+        RuleReport {
             name: "r".into(),
             source: source.into(),
             destination: "any".into(),
@@ -285,7 +282,22 @@ mod tests {
             services: Vec::new(),
             missing: Vec::new(),
             otherwise: Default::default(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_rule_lists_its_services_before_its_hosts() {
+        let mut rule = rule(None, "any");
+        rule.chain = vec!["10.3.0.1".parse().unwrap()];
+        assert_eq!(elements(&rule), "10.3.0.1");
+        rule.services = vec!["count".parse().unwrap()];
+        assert_eq!(elements(&rule), "+count, 10.3.0.1");
+        rule.chain.clear();
+        assert_eq!(elements(&rule), "+count");
+    }
+
+    #[test]
+    fn the_sources_of_a_rule_are_programs_and_addresses() {
         assert_eq!(sources(&rule(None, "any")), "any");
         assert_eq!(
             sources(&rule(Some("bob"), "10.0.0.0/8")),
