@@ -149,6 +149,10 @@ pub struct PeerReport {
     /// Round-trip time of the connection, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_us: Option<u64>,
+    /// Last known reason for which there is no connection. It is absent while there is one, and from
+    /// earlier versions of dyscod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Cause>,
 }
 
 /// The result of adopting the sessions that existed before the start.

@@ -85,7 +85,9 @@ impl DownReason {
             DownReason::Framing(why) => Cause::new(format!("it broke the framing: {why}"))
                 .hint("run the same release of dyscod on both hosts"),
             DownReason::Closed(why) => Cause::new(format!("it closed the connection: {why}")),
-            DownReason::Silent => Cause::new("it fell silent"),
+            DownReason::Silent => {
+                Cause::new("it fell silent").hint("start dyscod there, and open its UDP port")
+            }
             DownReason::ClosedHere(why) => Cause::new(format!("closed here: {why}")),
             DownReason::Unreachable(cause) => {
                 cause.clone().after("it cannot be reached from here")

@@ -112,6 +112,8 @@ pub struct PeerStatus {
     pub up: bool,
     /// Round-trip time.
     pub rtt: Option<Duration>,
+    /// Reason of the last attempt for which there is no connection, if one is known.
+    pub reason: Option<DownReason>,
 }
 
 /// Other credentials, ready for use.

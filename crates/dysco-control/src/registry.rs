@@ -42,10 +42,20 @@ struct Tables {
     /// Connections by each address of the peer's certificate, oldest first.
     links: HashMap<IpAddr, Vec<Arc<Link>>>,
     queues: HashMap<IpAddr, mpsc::Sender<Vec<u8>>>,
+    /// Reasons for which peers with a queue are not connected.
+    reasons: HashMap<IpAddr, DownReason>,
     closed: bool,
 }
 
 impl Tables {
+    /// Records why a peer is not connected. A peer without a queue is not listed: its reason would
+    /// stay for ever.
+    fn is_down(&mut self, peer: IpAddr, reason: &DownReason) {
+        if self.queues.contains_key(&peer) {
+            self.reasons.insert(peer, reason.clone());
+        }
+    }
+
     fn refuse_revoked(&self, link: &Link) {
         if link.is_open() && self.judge.is_revoked(&link.certificate) {
             link.close(close::REVOKED, REVOKED);
@@ -71,6 +81,7 @@ impl Registry {
                 judge: tls.judge.clone(),
                 links: HashMap::new(),
                 queues: HashMap::new(),
+                reasons: HashMap::new(),
                 closed: false,
             }),
         })
@@ -126,6 +137,7 @@ impl Registry {
         let idle = queue.is_empty();
         if idle {
             tables.queues.remove(&to);
+            tables.reasons.remove(&to);
         }
         idle
     }
@@ -165,6 +177,7 @@ impl Registry {
         tables.refuse_revoked(link);
         let mut new = Vec::new();
         for &address in &link.identity.addresses {
+            tables.reasons.remove(&address);
             let links = tables.links.entry(address).or_default();
             if links.is_empty() {
                 new.push(address);
@@ -214,14 +227,14 @@ impl Registry {
             };
             self.tell(ended(id)).await;
         }
-        for address in self.remove(&link) {
+        for address in self.remove(&link, &reason) {
             tracing::info!(%address, %reason, "peer is gone");
             self.tell(Event::PeerDown(address, reason.clone())).await;
         }
     }
 
     /// Removes a connection. Returns the addresses that have no connection any more.
-    fn remove(&self, link: &Arc<Link>) -> Vec<IpAddr> {
+    fn remove(&self, link: &Arc<Link>, reason: &DownReason) -> Vec<IpAddr> {
         let mut tables = self.tables();
         let mut gone = Vec::new();
         for &address in &link.identity.addresses {
@@ -229,6 +242,7 @@ impl Registry {
                 links.retain(|other| !Arc::ptr_eq(other, link));
                 if links.is_empty() {
                     tables.links.remove(&address);
+                    tables.is_down(address, reason);
                     gone.push(address);
                 }
             }
@@ -240,6 +254,7 @@ impl Registry {
     pub(crate) async fn unreachable(&self, to: IpAddr, dropped: usize, reason: DownReason) {
         add(&self.stats.dropped_unreachable, dropped);
         count(&self.stats.handshakes_failed);
+        self.tables().is_down(to, &reason);
         self.tell(Event::PeerDown(to, reason)).await;
     }
 
@@ -254,10 +269,13 @@ impl Registry {
         let status = |address: &IpAddr| {
             let links = tables.links.get(address).into_iter().flatten();
             let link = links.into_iter().find(|link| link.is_open());
+            // The peer may have connected while an attempt of this host failed.
+            let reason = tables.reasons.get(address).filter(|_| link.is_none());
             PeerStatus {
                 address: *address,
                 up: link.is_some(),
                 rtt: link.map(|link| link.rtt()),
+                reason: reason.cloned(),
             }
         };
         known.into_iter().map(status).collect()

@@ -110,11 +110,12 @@ fn text(judged: &Judged) -> String {
         let (name, attach) = (interface.name.clone(), interface.attach.clone());
         interfaces.add_row([name, attach, relays.into(), programs]);
     }
-    let mut peers = table(["ADDRESS", "STATE", "ROUND TRIP"]);
+    let mut peers = table(["ADDRESS", "STATE", "ROUND TRIP", "REASON"]);
     for peer in &status.peers {
         let state = if peer.up { "up" } else { "down" };
         let rtt = or_dash(peer.rtt_us.map(micros));
-        peers.add_row([peer.address.to_string(), state.into(), rtt]);
+        let reason = or_dash(peer.reason.as_ref().map(|reason| reason.why.clone()));
+        peers.add_row([peer.address.to_string(), state.into(), rtt, reason]);
     }
     let mut counters = table(["NAME", "COUNT"]);
     for (name, count) in status.counters.iter().filter(|(_, count)| **count > 0) {
@@ -198,6 +199,7 @@ fn host(status: &StatusReport) -> comfy_table::Table {
 #[cfg(test)]
 mod tests {
     use dysco_api::{FleetHost, InterfaceReport, PeerReport};
+    use dysco_explain::Cause;
 
     use super::*;
 
@@ -206,6 +208,7 @@ mod tests {
             address: [10, 0, 0, last].into(),
             up: true,
             rtt_us: None,
+            reason: None,
         };
         let mut status = StatusReport {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -273,11 +276,19 @@ mod tests {
     #[test]
     fn each_problem_is_in_the_verdict_with_its_hint_below() {
         type Fault = fn(&mut StatusReport);
-        let faults: [(Fault, &str, &str); 4] = [
+        let faults: [(Fault, &str, &str); 5] = [
             (
                 |s| s.peers[1].up = false,
                 "no connection to 10.0.0.2",
                 "start dyscod there",
+            ),
+            (
+                |s| {
+                    s.peers[1].up = false;
+                    s.peers[1].reason = Some(Cause::new("Revoked").hint("issue another"));
+                },
+                "no connection to 10.0.0.2: Revoked",
+                "issue another",
             ),
             (
                 |s| s.interfaces[0].programs.clear(),

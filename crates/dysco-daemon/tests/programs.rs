@@ -240,6 +240,7 @@ async fn a_host_that_was_misspelt_is_no_host_without_sessions() {
                 address: [10, 0, 0, 2].into(),
                 up: true,
                 rtt_us: None,
+                reason: None,
             }],
             ..StatusReport::default()
         }))],

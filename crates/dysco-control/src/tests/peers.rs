@@ -99,14 +99,16 @@ async fn peers_are_reported_up_and_down() {
     assert!(matches!(left.event().await, Event::PeerUp(ip) if ip == b));
     let peers = left.control.peers();
     assert!(peers.len() == 1 && peers[0].address == b && peers[0].up);
-    assert!(peers[0].rtt.is_some());
+    assert!(peers[0].rtt.is_some() && peers[0].reason.is_none());
 
     right.control.shutdown().await;
     let Event::PeerDown(ip, DownReason::Closed(why)) = left.event().await else {
         panic!("not closed");
     };
     assert_eq!((ip, why.as_str()), (b, "dyscod stops"));
-    assert!(!left.control.peers()[0].up);
+    let peer = left.control.peers().remove(0);
+    assert!(!peer.up);
+    assert_eq!(peer.reason, Some(DownReason::Closed(why)));
 }
 
 #[tokio::test]

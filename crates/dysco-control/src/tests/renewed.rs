@@ -1,5 +1,7 @@
 //! Tests of certificates that replace others, and of revoked ones.
 
+use std::net::IpAddr;
+
 use super::lab::{Daemon, Fleet, addresses};
 use crate::{Control, DownReason, Event};
 
@@ -71,6 +73,11 @@ async fn a_revoked_peer_is_cut_off_at_once_and_both_are_notified() {
         panic!("not refused");
     };
     assert!(why.contains("evoked"), "{why}");
+    let known = |daemon: &Daemon, address: IpAddr| {
+        let mut peers = daemon.control.peers().into_iter();
+        peers.find(|peer| peer.address == address).unwrap()
+    };
+    assert_eq!(known(&left, b).reason, Some(DownReason::Tls(why)));
     // The other peers continue.
     third.control.send(a, b"meanwhile".to_vec());
     assert_eq!(left.message().await.message, b"meanwhile");
@@ -82,4 +89,6 @@ async fn a_revoked_peer_is_cut_off_at_once_and_both_are_notified() {
     right.control.take_up(Control::prepare(&next).unwrap());
     right.control.send(a, b"renewed".to_vec());
     assert_eq!(left.message().await.message, b"renewed");
+    let peer = known(&left, b);
+    assert!(peer.up && peer.reason.is_none(), "{peer:?}");
 }

@@ -133,11 +133,8 @@ pub(super) fn of_status(status: &StatusReport, peers: Option<&[IpAddr]>) -> Vec<
         .iter()
         .filter(|peer| !up.contains(peer));
     findings.extend(down.map(|peer| {
-        Finding::doubtful(
-            "peers",
-            format!("there is no connection to {peer}"),
-            "start dyscod there, and let the UDP port of [control] through",
-        )
+        let known = status.peers.iter().find(|known| known.address == *peer);
+        no_connection(*peer, known.and_then(|known| known.reason.as_ref()))
     }));
     if !up.is_empty() {
         findings.push(Finding::well(
@@ -165,6 +162,22 @@ pub(super) fn of_status(status: &StatusReport, peers: Option<&[IpAddr]>) -> Vec<
         )
     }));
     findings
+}
+
+/// Returns a finding about a peer that is not connected, for this reason if one is known.
+fn no_connection(peer: IpAddr, reason: Option<&Cause>) -> Finding {
+    let found = format!("there is no connection to {peer}");
+    match reason {
+        Some(Cause { why, hint }) => {
+            let hint = hint.as_deref().unwrap_or("see the log of dyscod there");
+            Finding::doubtful("peers", format!("{found}: {why}"), hint)
+        }
+        None => Finding::doubtful(
+            "peers",
+            found,
+            "start dyscod there, and let the UDP port of [control] through",
+        ),
+    }
 }
 
 fn version(theirs: &str) -> Finding {
@@ -201,6 +214,7 @@ mod tests {
                 address: [10, 0, 0, 1].into(),
                 up: true,
                 rtt_us: None,
+                reason: None,
             }],
             ..StatusReport::default()
         }
@@ -247,6 +261,28 @@ mod tests {
             assert_eq!(found, verdict, "{word}");
             assert!(what.contains(word), "{what}");
         }
+    }
+
+    #[test]
+    fn a_peer_that_is_not_connected_is_reported_with_the_reason() {
+        let peer = IpAddr::from([10, 0, 0, 1]);
+        let mut status = status();
+        status.peers[0].up = false;
+        let found = |status: &StatusReport| {
+            let mut found = of_status(status, Some(&[peer]));
+            found.retain(Finding::is_trouble);
+            assert_eq!(found.len(), 1, "{found:?}");
+            found.remove(0)
+        };
+        assert!(found(&status).hint.contains("[control]"));
+        let refused = "the TLS handshake failed: its certificate was not accepted here";
+        status.peers[0].reason = Some(Cause::new(refused).hint("issue another"));
+        let finding = found(&status);
+        let expected = format!("there is no connection to 10.0.0.1: {refused}");
+        assert_eq!(
+            (finding.found, finding.hint),
+            (expected, "issue another".into())
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use dysco_api::{Mode, PeerReport, SessionCounts, StatusReport};
 use dysco_common::view::{ChainState, View};
+use dysco_control::{DownReason, PeerStatus};
 
 use super::Engine;
 use super::listing::{is_in_chain, left_by};
@@ -70,10 +71,11 @@ impl Engine {
     }
 }
 
-fn peer(status: &dysco_control::PeerStatus) -> PeerReport {
+fn peer(status: &PeerStatus) -> PeerReport {
     PeerReport {
         address: status.address,
         up: status.up,
         rtt_us: status.rtt.map(|rtt| rtt.as_micros() as u64),
+        reason: status.reason.as_ref().map(DownReason::cause),
     }
 }

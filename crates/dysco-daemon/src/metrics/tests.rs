@@ -31,6 +31,7 @@ fn snapshot() -> Snapshot {
             address: [10, 0, 0, 2].into(),
             up: true,
             rtt: Some(Duration::from_micros(1500)),
+            reason: None,
         }],
         ..Snapshot::default()
     };
