@@ -392,4 +392,10 @@ impl Machine {
         };
         self.changes.iter().map(of)
     }
+
+    /// Returns the other hosts of the changes under way, and those that were asked for changes.
+    pub fn peers(&self) -> impl Iterator<Item = HostId> + '_ {
+        let of_changes = self.changes.values().flat_map(|entry| entry.part.peers());
+        of_changes.chain(self.asks.values().map(|(ask, _)| ask.host()))
+    }
 }

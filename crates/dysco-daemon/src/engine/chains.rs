@@ -142,13 +142,18 @@ impl Chains {
         }
     }
 
-    fn ask_for_hosts(&self, plane: &Plane) {
+    /// Returns the hosts that the policy in force, the configuration, the store, or the chains of
+    /// other hosts name.
+    pub(super) fn named_hosts(&self, plane: &Plane) -> HashSet<IpAddr> {
         let chains = self.policy.rules.iter().flat_map(|rule| &rule.chain.hosts);
         let peers = plane.config.control.peers.iter().copied();
         let peers = peers.chain(self.store_peers());
         let met = self.met.keys().copied();
-        let wanted: HashSet<_> = chains.map(Element::host).chain(met).chain(peers).collect();
-        for host in wanted {
+        chains.map(Element::host).chain(met).chain(peers).collect()
+    }
+
+    fn ask_for_hosts(&self, plane: &Plane) {
+        for host in self.named_hosts(plane) {
             if self.key_for(host).is_none() && !plane.config.host.addresses.contains(&host) {
                 plane.control.reach(host);
             }

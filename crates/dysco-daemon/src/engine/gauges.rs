@@ -103,7 +103,7 @@ impl Engine {
                 ended: self.core.tally.counts(),
             },
             ports: self.core.host.ports.counts(),
-            peers: self.core.host.plane.control.peers(),
+            peers: self.peers(),
             store: self.core.host.store_gauges(),
             chain_neighbours: self.core.host.plane.agent.hops().len() as u64,
             control: self.core.host.plane.control.counters(),

@@ -44,6 +44,7 @@ mod paced;
 mod packets;
 mod pages;
 mod path_liveness;
+mod peers;
 mod plane;
 mod ports;
 mod probe;

@@ -52,15 +52,7 @@ impl Engine {
             uptime_s: self.core.host.plane.started.elapsed().as_secs(),
             interfaces: self.core.host.plane.interface_reports(),
             sessions,
-            peers: self
-                .core
-                .host
-                .plane
-                .control
-                .peers()
-                .iter()
-                .map(peer)
-                .collect(),
+            peers: self.peers().iter().map(peer).collect(),
             shim_socket: Some(self.core.host.plane.config.shim.socket.clone()),
             shim_processes: shim.hellos,
             pairs: shim.pairs,

@@ -149,6 +149,12 @@ impl Services {
         }
     }
 
+    /// Returns the other hosts of the sessions with services at both ends.
+    pub(in crate::engine) fn peers(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let paired = self.sessions.values().filter_map(|one| one.paired.as_ref());
+        paired.map(|paired| paired.peer)
+    }
+
     /// Returns the slot of the session of a pair.
     fn slot_of_pair(&self, pair: PairId) -> Option<u32> {
         let slot = *self.pairs.get(&pair)?;
