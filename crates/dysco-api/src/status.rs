@@ -29,9 +29,9 @@ pub struct StatusReport {
     /// Path of the socket that shims report to. Earlier versions of dyscod omit it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shim_socket: Option<PathBuf>,
-    /// Number of processes with the shim loaded.
+    /// Number of processes now whose shims have reported.
     pub shim_processes: u64,
-    /// Number of socket pairs that these processes reported.
+    /// Number of socket pairs that are known of these processes now.
     pub pairs: u64,
     /// Counters by name.
     pub counters: BTreeMap<String, u64>,

@@ -87,6 +87,8 @@ pub struct ShimStats {
     pub no_room: u64,
     /// Number of pairs and processes rejected because their user had reached its share.
     pub over_share: u64,
+    /// Number of processes whose shims have reported, and that have not ended.
+    pub processes: u64,
     /// Number of pairs known now.
     pub pairs: u64,
 }

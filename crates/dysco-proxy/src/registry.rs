@@ -88,9 +88,10 @@ impl Registry {
         gone.map(|end| end.cookie).collect()
     }
 
-    /// Returns the counters and the number of pairs.
+    /// Returns the counters, and the numbers of processes and pairs.
     pub(crate) fn stats(&self) -> ShimStats {
         ShimStats {
+            processes: self.processes.len() as u64,
             pairs: self.pairs.len() as u64,
             ..self.stats
         }

@@ -54,7 +54,7 @@ impl Engine {
             sessions,
             peers: self.peers().iter().map(peer).collect(),
             shim_socket: Some(self.core.host.plane.config.shim.socket.clone()),
-            shim_processes: shim.hellos,
+            shim_processes: shim.processes,
             pairs: shim.pairs,
             counters: self.snapshot().listed(),
             keys: Some(self.reload.keys()),

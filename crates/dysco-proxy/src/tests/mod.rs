@@ -275,9 +275,11 @@ fn pairs_go_with_their_process() {
                 fd_b: 1
             }
         );
+        assert_eq!(side.side.stats().processes, 1);
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(side.event().await, PairEvent::Gone(pair));
+        side.until(|s| s.processes == 0).await;
         assert_eq!(side.close(&pair).await.unwrap(), Closed::Already);
     });
 }

@@ -16,7 +16,8 @@ fn what_is_no_report_is_counted_and_nothing_else() {
         let hello = said(ReportKind::Hello, -1, -1);
         side.counted(&hello.to_bytes(), |s| s.hellos).await;
         side.counted(&hello.to_bytes(), |s| s.reports).await;
-        assert_eq!(side.side.stats().hellos, 1, "one process");
+        let stats = side.side.stats();
+        assert_eq!((stats.hellos, stats.processes), (1, 1), "one process");
         let mut long = hello.to_bytes().to_vec();
         long.push(0);
         side.counted(b"", |s| s.malformed).await;
