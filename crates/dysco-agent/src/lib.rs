@@ -12,6 +12,7 @@ mod detour;
 mod error;
 mod events;
 mod filters;
+pub mod groups;
 mod hooks;
 mod interfaces;
 mod leftover;

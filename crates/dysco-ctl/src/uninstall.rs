@@ -1,6 +1,8 @@
 //! `dyscoctl uninstall`: restores this host to its state before Dysco. Keys and configuration
 //! stay.
 
+mod groups;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use super::context::Context;
 use super::error::UninstallError;
 use super::exit::CliError;
 use super::output::{section, table};
+use groups::{Groups, Staying};
 
 /// Interval of the checks whether sessions still need Dysco, and whether dyscod has stopped.
 const LOOK: Duration = Duration::from_millis(100);
@@ -52,6 +55,8 @@ struct Report {
     sessions: Vec<Needing>,
     /// Descriptions of everything that is removed, or would be.
     removes: Vec<String>,
+    /// What cannot be removed yet, with the reason.
+    stays: Vec<Staying>,
 }
 
 /// A session that needs Dysco.
@@ -74,12 +79,16 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     }
     let sessions = needing(&config, &found)?;
     let blocked = !sessions.is_empty() && !args.force;
-    let report = Report {
+    let mut report = Report {
         dry_run: args.dry_run,
         sessions,
         removes: removes(&config, &found)?,
+        stays: Vec::new(),
     };
     if args.dry_run {
+        let Groups { empty, stays } = Groups::find();
+        report.removes.extend(empty.iter().map(|path| shown(path)));
+        report.stays = stays;
         context.print(&report, text)?;
         return Ok(if blocked { Exit::Refused } else { Exit::Done });
     }
@@ -100,6 +109,10 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     for path in files(&config) {
         remove(&path)?;
     }
+    // No dyscod makes others meanwhile.
+    let (gone, stays) = Groups::find().remove();
+    report.removes.extend(gone.iter().map(|path| shown(path)));
+    report.stays = stays;
     context.print(&report, text)?;
     Ok(Exit::Done)
 }
@@ -174,8 +187,12 @@ fn removes(config: &Config, found: &Leftover) -> Result<Vec<String>, UninstallEr
     let inner = instances(config).map(|dir| dir.display().to_string());
     all.extend(inner.map(|dir| format!("what other network namespaces have in {dir}")));
     let there = files(config).into_iter().filter(|path| path.exists());
-    all.extend(there.map(|path| path.display().to_string()));
+    all.extend(there.map(|path| shown(&path)));
     Ok(all)
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
 }
 
 /// Returns the files of dyscod's state in this directory.
@@ -253,11 +270,22 @@ fn text(report: &Report) -> String {
         let Needing { local, remote, why } = session;
         rows.add_row([local.as_str(), remote, why]);
     }
-    let removed = match (report.removes.is_empty(), report.dry_run) {
-        (true, _) => "nothing of Dysco is on this host but keys and configuration".to_owned(),
+    let mut removed = match (report.removes.is_empty(), report.dry_run) {
+        (true, _) if report.stays.is_empty() => {
+            "nothing of Dysco is on this host but keys and configuration".to_owned()
+        }
+        (true, _) => "nothing of Dysco on this host can be removed now".to_owned(),
         (false, true) => format!("would remove:\n  {}", report.removes.join("\n  ")),
         (false, false) => format!("removed:\n  {}", report.removes.join("\n  ")),
     };
+    if !report.stays.is_empty() {
+        let stays = report.stays.iter();
+        let stays = stays.map(|Staying { what, why }| format!("\n  {what}: {why}"));
+        let stays: String = stays.collect();
+        removed = format!(
+            "{removed}\nstays:{stays}\nrun 'dyscoctl uninstall' again when these are empty"
+        );
+    }
     match report.sessions.is_empty() {
         true => removed,
         false => format!(
@@ -270,6 +298,22 @@ fn text(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_stays_is_named_with_the_reason() {
+        let mut report = Report::default();
+        assert!(text(&report).starts_with("nothing of Dysco is on this host but"));
+        report.stays.push(Staying {
+            what: "/sys/fs/cgroup/dysco/run-7-0".into(),
+            why: "process 7 is in it".into(),
+        });
+        let reported = text(&report);
+        assert!(!reported.contains("is on this host but"), "{reported}");
+        let named = "stays:\n  /sys/fs/cgroup/dysco/run-7-0: process 7 is in it\n";
+        assert!(reported.contains(named), "{reported}");
+        report.removes.push("/run/dysco".into());
+        assert!(text(&report).starts_with("removed:\n  /run/dysco\nstays:"));
+    }
 
     #[test]
     fn every_file_of_the_state_goes_and_no_other() {

@@ -5,7 +5,6 @@
 pub mod api;
 mod command_line;
 mod engine;
-mod groups;
 mod handlers;
 pub mod metrics;
 mod namespaces;

@@ -4,6 +4,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use dysco_agent::groups;
 use dysco_api::{Failure, FailureCode};
 use dysco_common::Session;
 use dysco_common::policy::PolicyRule;
@@ -11,7 +12,6 @@ use dysco_config::policy::{Known, Opener, Policy};
 use dysco_explain::Cause;
 
 use crate::engine::{Chains, Plane};
-use crate::groups;
 
 /// Number of the root of the hierarchy of cgroups (`cgroup_setup_root`, kernel/cgroup/cgroup.c).
 const ROOT: u64 = 1;

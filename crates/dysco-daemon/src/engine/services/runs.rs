@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use dysco_agent::groups::{self, PROCESSES, RUN, RUNS};
 use dysco_api::{Failure, FailureCode, Reply, RunReport, RunRequest, ServiceSpec};
 use dysco_common::policy::{MAX_RUNS, Otherwise};
 use dysco_explain::{Cause, Explain};
@@ -19,11 +20,8 @@ use rustix::io::Errno;
 use super::{Services, Wanted, choice};
 use crate::api::Caller;
 use crate::engine::Plane;
-use crate::groups::{self, PROCESSES};
 use crate::handlers::Owner;
 
-/// Folder of the cgroups, below the root of the hierarchy.
-const FOLDER: &str = "dysco";
 /// Attribute of a cgroup: the services, one a line.
 const ATTRIBUTE: &str = "trusted.dysco.services";
 /// Attribute of a cgroup: the user who runs the program, by number. Root's have none.
@@ -124,7 +122,7 @@ impl Services {
             return;
         }
         let root = groups::root(&plane.config.removal.state_dir);
-        let folders = match root.and_then(|root| fs::read_dir(root.join(FOLDER))) {
+        let folders = match root.and_then(|root| fs::read_dir(root.join(RUNS))) {
             Ok(folders) => folders,
             // The programs may run: their sessions are refused, and do not go without services.
             Err(error) => {
@@ -197,9 +195,9 @@ impl Run {
     fn make(services: &[ServiceSpec], caller: &Caller, state: &Path) -> Result<Run, Cause> {
         let pid = caller.pid;
         let root = groups::root(state).map_err(failed("find the cgroup hierarchy"))?;
-        let parent = root.join(FOLDER);
+        let parent = root.join(RUNS);
         let folder = (0..NAMES).find_map(|n| {
-            let folder = parent.join(format!("run-{pid}-{n}"));
+            let folder = parent.join(format!("{RUN}{pid}-{n}"));
             match fs::create_dir_all(&parent).and_then(|()| fs::create_dir(&folder)) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
                 made => Some(made.map(|()| folder)),
