@@ -200,6 +200,9 @@ pub struct HistoryEntry {
     pub ago_s: f64,
     /// Description of the event.
     pub what: String,
+    /// Initiator of the event, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     /// Change of the packets' way, if the event is one, with its initiator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<WayChange>,

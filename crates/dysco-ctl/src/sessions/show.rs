@@ -43,7 +43,9 @@ fn details(session: &SessionReport) -> String {
     ]);
     let mut history = table(["AGO", "WHAT", "BY"]);
     for entry in &session.history {
-        let by = entry.change.as_ref().map(|c| c.by.clone());
+        // A dyscod of an earlier release names the initiator in a change of the way alone.
+        let by = entry.by.as_ref();
+        let by = by.or(entry.change.as_ref().map(|c| &c.by)).cloned();
         history.add_row([seconds(entry.ago_s), entry.what.clone(), or_dash(by)]);
     }
     format!("{}\n{}", rendered(&rows), section("History", &history))

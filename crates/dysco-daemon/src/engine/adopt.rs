@@ -11,6 +11,7 @@ use dysco_proto::{ChangeId, Subsession};
 use dysco_scheduling::spawn_long;
 use tokio::sync::mpsc;
 
+use super::history::Origin;
 use super::{Answer, Plane, ProxyChanges};
 
 /// Time for which requested packets of a silent session are awaited: a round trip, on any path on
@@ -66,7 +67,7 @@ impl Adopting {
                     let id = plane.session_id(*slot, &s);
                     plane
                         .history
-                        .add(id, "adopted: it was there before dyscod", None);
+                        .add(id, "adopted: it was there before dyscod", Origin::default());
                 }
                 Reply::Adopted(report)
             }

@@ -29,12 +29,34 @@ pub(super) struct History {
 #[derive(Default)]
 struct Events(HashMap<SessionId, VecDeque<PastEvent>>);
 
+/// Origin of an event.
+#[derive(Clone, Default)]
+pub(super) struct Origin {
+    /// Initiator, in the words of a session's history.
+    pub by: Option<String>,
+    /// Id of the change that the event is a part of, which all hosts of the change share.
+    pub change_id: Option<String>,
+}
+
+impl Origin {
+    /// Returns the origin of an event that somebody asked for.
+    pub(super) fn by(by: Option<String>) -> Origin {
+        Origin {
+            by,
+            change_id: None,
+        }
+    }
+}
+
 /// Event of a session's past.
 #[derive(Clone, Serialize, Deserialize)]
 struct PastEvent {
     /// Milliseconds since the machine began.
     at: u64,
     what: String,
+    /// Initiator of the event. That of a change of the way is in the change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    by: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     change: Option<WayChange>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,6 +100,18 @@ impl Content for Events {
     }
 }
 
+/// Returns the words before the text of an event of this kind, if the text does not say what
+/// happened. A monitor shows the kind.
+pub(super) fn verb(kind: &str) -> &'static str {
+    match kind {
+        "services-put" => "services put in: ",
+        "services-taken" => "services taken out: ",
+        "tuned" => "tuned: ",
+        "untuned" => "put back: ",
+        _ => "",
+    }
+}
+
 impl History {
     /// Reads the file of a former process. Keeps the histories of `sessions` sessions at most.
     pub(super) fn open(path: &Path, sessions: usize) -> History {
@@ -95,9 +129,16 @@ impl History {
             .edit(|events| events.0.retain(|session, _| lives(*session)));
     }
 
-    /// Adds an event, caused by a change of this id.
-    pub(super) fn add(&mut self, session: SessionId, what: &str, change_id: Option<String>) {
-        self.push(session, what.to_owned(), None, change_id);
+    /// Adds an event of this origin.
+    pub(super) fn add(&mut self, session: SessionId, what: &str, origin: Origin) {
+        let past = PastEvent {
+            at: boot_time().as_millis() as u64,
+            what: what.to_owned(),
+            by: origin.by,
+            change: None,
+            change_id: origin.change_id,
+        };
+        self.push(session, past);
     }
 
     /// Adds that another path was taken, by a change of this id.
@@ -107,8 +148,14 @@ impl History {
         change: WayChange,
         change_id: Option<String>,
     ) {
-        let what = format!("{} to {}", change.from, change.to);
-        self.push(session, what, Some(change), change_id);
+        let past = PastEvent {
+            at: boot_time().as_millis() as u64,
+            what: format!("{} to {}", change.from, change.to),
+            by: None,
+            change: Some(change),
+            change_id,
+        };
+        self.push(session, past);
         self.changed = true;
     }
 
@@ -119,24 +166,11 @@ impl History {
         }
     }
 
-    fn push(
-        &mut self,
-        session: SessionId,
-        what: String,
-        change: Option<WayChange>,
-        change_id: Option<String>,
-    ) {
+    fn push(&mut self, session: SessionId, past: PastEvent) {
         let known = &self.file.content().0;
         if known.len() >= self.sessions && !known.contains_key(&session) {
             return;
         }
-        let at = boot_time().as_millis() as u64;
-        let past = PastEvent {
-            at,
-            what,
-            change,
-            change_id,
-        };
         self.file.add(Line::Happened(session, past));
     }
 
@@ -156,10 +190,12 @@ impl History {
         let entries = self.file.content().0.get(&session);
         let entries = entries.into_iter().flatten();
         let ago = |past: &PastEvent| now.saturating_sub(Duration::from_millis(past.at));
+        let by_change = |past: &PastEvent| past.change.as_ref().map(|change| change.by.clone());
         entries
             .map(|past| HistoryEntry {
                 ago_s: ago(past).as_secs_f64(),
                 what: past.what.clone(),
+                by: past.by.clone().or_else(|| by_change(past)),
                 change: past.change.clone(),
                 change_id: past.change_id.clone(),
             })
@@ -203,9 +239,10 @@ mod tests {
         let path = dir.path().join("history");
         let mut history = History::open(&path, 10);
         history.retain(|_| true);
-        history.add(ONE, "adopted", None);
+        let by = Some("root on this host (process 8)".to_owned());
+        history.add(ONE, "adopted", Origin::by(by.clone()));
         history.changed(ONE, to_local(), Some("c1".into()));
-        history.add(TWO, "gone by the next start", None);
+        history.add(TWO, "gone by the next start", Origin::default());
         history.rename(ONE, SessionId(3));
         history.flush();
         // A process that is killed leaves half a line.
@@ -221,6 +258,8 @@ mod tests {
         let entry = &next.of(SessionId(3))[1];
         assert_eq!(entry.change, Some(to_local()));
         assert_eq!(entry.change_id.as_deref(), Some("c1"));
+        assert_eq!(entry.by, Some(to_local().by));
+        assert_eq!(next.of(SessionId(3))[0].by, by);
         assert!(whats(&next, ONE).is_empty() && whats(&next, TWO).is_empty());
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text.lines().count(), 2, "{text}");
@@ -236,7 +275,7 @@ mod tests {
             history.add(
                 SessionId(session),
                 "it came, and it went as all of them do",
-                None,
+                Origin::default(),
             );
             history.forget(SessionId(session));
             history.flush();
@@ -248,10 +287,16 @@ mod tests {
     fn only_so_many_sessions_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let mut history = History::open(&dir.path().join("history"), 1);
-        history.add(ONE, "first", None);
-        history.add(TWO, "one too many", None);
-        history.add(ONE, "second", None);
+        for (session, what) in [(ONE, "first"), (TWO, "one too many"), (ONE, "second")] {
+            history.add(session, what, Origin::default());
+        }
         assert_eq!(whats(&history, ONE), ["first", "second"]);
         assert!(whats(&history, TWO).is_empty());
+    }
+
+    #[test]
+    fn services_that_come_are_told_from_those_that_leave() {
+        assert_ne!(verb("services-put"), verb("services-taken"));
+        assert!(verb("closed").is_empty());
     }
 }

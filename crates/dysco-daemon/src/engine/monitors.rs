@@ -7,6 +7,7 @@ use dysco_api::{MonitorEvent, Reply, SessionId, SessionName};
 use tokio::sync::mpsc;
 
 use super::Plane;
+use super::history::{Origin, verb};
 
 /// Clients that watch events.
 #[derive(Default)]
@@ -77,7 +78,18 @@ impl Monitors {
 impl Plane {
     /// Reports an event to the monitors and the log.
     pub(super) fn report(&mut self, kind: &str, session: Option<SessionId>, text: String) {
-        self.report_part(None, kind, session, text);
+        self.report_of_origin(Origin::default(), kind, session, text);
+    }
+
+    /// Reports an event that somebody asked for.
+    pub(super) fn report_by(
+        &mut self,
+        by: Option<String>,
+        kind: &str,
+        session: Option<SessionId>,
+        text: String,
+    ) {
+        self.report_of_origin(Origin::by(by), kind, session, text);
     }
 
     /// Reports an event of a part of a change, with the id that all its hosts share.
@@ -88,6 +100,24 @@ impl Plane {
         session: Option<SessionId>,
         text: String,
     ) {
+        let origin = Origin {
+            by: None,
+            change_id: change,
+        };
+        self.report_of_origin(origin, kind, session, text);
+    }
+
+    /// Reports an event with its origin.
+    pub(super) fn report_of_origin(
+        &mut self,
+        origin: Origin,
+        kind: &str,
+        session: Option<SessionId>,
+        what: String,
+    ) {
+        let by = origin.by.as_ref();
+        let text = by.map_or_else(|| what.clone(), |by| format!("{what}; by {by}"));
+        let change = origin.change_id.clone();
         let named = session.map(|s| s.to_string());
         match &change {
             Some(change) => tracing::info!(kind, session = named, %change, "{text}"),
@@ -96,7 +126,8 @@ impl Plane {
         // No history is kept of a session that is gone, since nothing would remove it.
         let lives = |id: &SessionId| self.slot_named(&SessionName::Id(*id)).is_some();
         if let Some(session) = session.filter(lives) {
-            self.history.add(session, &text, change.clone());
+            let what = format!("{}{what}", verb(kind));
+            self.history.add(session, &what, origin);
         }
         self.monitors.send(change, kind, session, text);
     }

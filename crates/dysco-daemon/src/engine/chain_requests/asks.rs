@@ -108,7 +108,9 @@ impl ChainRequests {
         let wish = asked
             .wish
             .named_as(&core.host.plane.chain_now(slot, &s), from);
-        let (mut task, judged) = chain_task(core, Whose::Ask(ask), slot, &wish, &asked.state);
+        let whose = Whose::Ask(ask);
+        self.requesters.add(whose, format!("the host {who}"), 1);
+        let (mut task, judged) = chain_task(core, whose, slot, &wish, &asked.state);
         task.dry = asked.dry_run;
         self.take_task(core, task, judged);
         self.start_chains_waiting(core);

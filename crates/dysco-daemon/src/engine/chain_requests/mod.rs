@@ -4,6 +4,7 @@ mod asks;
 mod choice;
 mod fits;
 mod request;
+mod requesters;
 mod task;
 mod turn;
 
@@ -14,6 +15,7 @@ use dysco_api::ChainReport;
 use dysco_proto::asks::{AskId, Asks};
 use dysco_proto::{ChangeId, Reason};
 use request::Batch;
+use requesters::Requesters;
 use task::{Running, Task, Whose};
 use turn::{Turn, WaitQueue};
 
@@ -33,6 +35,7 @@ pub(super) struct ChainRequests {
     asking: HashMap<AskId, Task>,
     batches: HashMap<u64, Batch>,
     next_batch: u64,
+    requesters: Requesters,
     /// Ended parts of removals.
     ended: VecDeque<EndedForRemoval>,
 }

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use dysco_api::{ChainOutcome, ChainReport, Reconfigure, Reply};
+use dysco_common::Element;
 use dysco_proto::KindName;
 use dysco_proto::asks::{Answer, ChainWish};
 use dysco_proto::{ChangeId, Progress, Reason, Role, Subsession};
@@ -13,8 +14,10 @@ use super::choice::{chain_task, chosen, resolved, task_of_chain};
 use super::task::{Task, Whose};
 use super::turn::Turn;
 use super::{ChainRequests, EndedForRemoval};
+use crate::api::Caller;
 use crate::engine::Plane;
 use crate::engine::core::Core;
+use crate::engine::history::Origin;
 use crate::engine::paced::Pace;
 use crate::engine::removal::leaving::{Leaving, as_removal};
 use crate::metrics::ChangeKind;
@@ -31,6 +34,7 @@ impl ChainRequests {
         &mut self,
         core: &mut Core,
         request: &Reconfigure,
+        caller: &Caller,
         replies: &mpsc::Sender<Reply>,
     ) {
         let found = resolved(&core.host.plane, &request.chain)
@@ -61,6 +65,7 @@ impl ChainRequests {
         let pace = request.rate.filter(|_| !request.dry_run).map(Pace::new);
         let (whose, dry_run) = (Whose::Batch(id), request.dry_run);
         self.limit(whose, pace.as_ref());
+        self.requesters.add(whose, caller.words(), slots.len());
         for slot in slots {
             self.take_or_wait(core, whose, slot, &wish, &state, dry_run);
         }
@@ -96,6 +101,8 @@ impl ChainRequests {
         let whose = Whose::Removal(leaving.removal);
         let pace = leaving.pace.as_ref().filter(|_| !leaving.dry_run);
         self.limit(whose, pace);
+        let (by, changes) = (leaving.by.clone(), leaving.chained.len());
+        self.requesters.add(whose, by, changes);
         for (slot, host) in &leaving.chained {
             let wish = ChainWish::Remove(*host);
             self.take_or_wait(core, whose, *slot, &wish, &[], leaving.dry_run);
@@ -153,7 +160,25 @@ impl ChainRequests {
     ) {
         let progress = core.host.plane.exactly(subsession, progress);
         if progress.is_end() {
-            tell_chain(&mut core.host.plane, change, role, subsession, &progress);
+            let task = self.running.get(&change).map(|running| &running.task);
+            let by = match task {
+                Some(task) => self.requesters.of(task.whose),
+                None => decider(role, subsession),
+            };
+            let told = Told {
+                chain: task.map(|task| task.order.after.as_slice()),
+                origin: Origin {
+                    by,
+                    change_id: Some(change.to_string()),
+                },
+            };
+            tell_chain(
+                &mut core.host.plane,
+                (change, role),
+                subsession,
+                &progress,
+                told,
+            );
             self.wake_chains(core);
         }
         let Some(running) = self.running.get_mut(&change) else {
@@ -199,6 +224,7 @@ impl ChainRequests {
         report: ChainReport,
         why: Option<&Reason>,
     ) {
+        self.requesters.ended(task.whose);
         // A removal counts its own changes.
         if !task.dry && !matches!(task.whose, Whose::Removal(_)) {
             let outcome = as_removal(report.outcome);
@@ -245,22 +271,52 @@ impl ChainRequests {
     }
 }
 
+/// Facts of a change for the history of its session.
+struct Told<'a> {
+    /// The new chain, as far as a request on this host knows it.
+    chain: Option<&'a [Element]>,
+    origin: Origin,
+}
+
+/// Returns who has decided on a change that no request on this host has begun: the host that opened
+/// the session.
+fn decider(role: Role, subsession: &Subsession) -> Option<String> {
+    match role {
+        Role::Head => Some("a former process of dyscod".into()),
+        // The left end of its subsession may be another host of the chain.
+        Role::Member => None,
+        _ => Some(format!("the host {}", subsession.left.ip())),
+    }
+}
+
+/// Returns the words for a chain that a session has now.
+fn words(chain: Option<&[Element]>) -> String {
+    match chain {
+        None => "it has another chain".into(),
+        Some([]) => "it passes no host of a chain any more".into(),
+        Some(chain) => {
+            let hosts: Vec<String> = chain.iter().map(Element::to_string).collect();
+            format!("it has another chain: {}", hosts.join(", "))
+        }
+    }
+}
+
 fn tell_chain(
     here: &mut Plane,
-    change: ChangeId,
-    role: Role,
+    (change, role): (ChangeId, Role),
     subsession: &Subsession,
     progress: &Progress,
+    told: Told<'_>,
 ) {
     let slot = here.find_for(change, subsession);
     let session = slot.map(|slot| here.session_id(slot, &here.agent.session(slot)));
     let (kind, what) = match progress {
         Progress::RolledBack(why) => ("rolled_back", format!("rolled back: {why}")),
         Progress::Refused(why) => ("refused", format!("refused: {why}")),
-        _ => ("chain_updated", "it has another chain".to_owned()),
+        _ => ("chain_updated", words(told.chain)),
     };
     let text = format!("{subsession} ({role}): {what}");
-    here.report_part(Some(change.to_string()), kind, session, text);
+    here.report_of_origin(told.origin, kind, session, text);
 }
 
 /// Forwards reports to a client at the client's pace, and then the end.
@@ -276,4 +332,31 @@ fn to_client(replies: mpsc::Sender<Reply>) -> mpsc::UnboundedSender<ChainReport>
         let _ = replies.send(Reply::Done { summary: None }).await;
     });
     reports
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_history_names_the_chain() {
+        let host = |last| Element::Host([10, 0, 0, last].into());
+        assert_eq!(
+            words(Some(&[host(1), host(2)])),
+            "it has another chain: 10.0.0.1, 10.0.0.2"
+        );
+        assert_eq!(words(Some(&[])), "it passes no host of a chain any more");
+        assert_eq!(words(None), "it has another chain");
+    }
+
+    #[test]
+    fn who_has_decided_is_the_host_that_opened_the_session() {
+        let subsession = Subsession {
+            left: "10.0.0.1:1000".parse().unwrap(),
+            right: "10.0.0.2:80".parse().unwrap(),
+        };
+        let by = |role| decider(role, &subsession);
+        assert_eq!(by(Role::Tail).as_deref(), Some("the host 10.0.0.1"));
+        assert_eq!(by(Role::Member), None);
+    }
 }

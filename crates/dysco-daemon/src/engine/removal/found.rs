@@ -20,6 +20,8 @@ pub(in crate::engine) struct Candidates {
     pub chained: Vec<(u32, Element)>,
     /// Sessions that cannot even be tried.
     pub left: Vec<LeftReport>,
+    /// Requester of what concerns chains, in the words of a session's history.
+    pub by: String,
     /// Rate at which the sessions begin to change, if it is limited.
     pub rate: Option<ChangeRate>,
 }

@@ -12,6 +12,8 @@ pub(in crate::engine) struct Leaving {
     /// Slots of the sessions, and the host's address in their chains.
     pub chained: Vec<(u32, Element)>,
     pub dry_run: bool,
+    /// Requester, in the words of a session's history.
+    pub by: String,
     /// Limit of the request, if it has one.
     pub pace: Option<Pace>,
 }

@@ -184,6 +184,7 @@ impl Removals {
         } = begun;
         let found = candidates(&core.host.plane, &request, &said).map(|found| Candidates {
             left: left_of(&core.host.plane, &request, &held),
+            by: said.by.clone(),
             ..found
         });
         self.remove_found(core, found, &request, &replies);
@@ -255,6 +256,7 @@ impl Removals {
             removal: id,
             chained: found.chained,
             dry_run: dry,
+            by: found.by,
             pace,
         });
     }

@@ -88,8 +88,8 @@ impl Services {
             return match packets::put(plane, &s, &of_packets) {
                 Ok(()) => {
                     let id = plane.session_id(slot, &s);
-                    let text = format!("{}; by {}", words::of(&services), wanted.by);
-                    plane.report("services-put", Some(id), text);
+                    let (by, text) = (Some(wanted.by), words::of(&services));
+                    plane.report_by(by, "services-put", Some(id), text);
                 }
                 Err(cause) => not_served(plane, slot, wanted.otherwise, &cause),
             };

@@ -183,8 +183,8 @@ impl Services {
             (None, Some(_)) => 0,
             (None, None) => one.services.len(),
         };
-        let text = format!("{}{by}", words::of(&coming));
-        plane.report("services-put", Some(one.session), text);
+        let text = words::of(&coming);
+        plane.report_by(by, "services-put", Some(one.session), text);
         one.services.splice(at..at, coming.iter().cloned());
         let new = coming.into_iter().next();
         if let (Some(old), Some(new)) = (old, new) {
@@ -208,12 +208,9 @@ impl Services {
             return;
         }
         let asked = one.is_going(service);
-        let by = if asked { by } else { String::new() };
-        plane.report(
-            "services-taken",
-            Some(one.session),
-            format!("+{service}{by}"),
-        );
+        let by = by.filter(|_| asked);
+        let text = format!("+{service}");
+        plane.report_by(by, "services-taken", Some(one.session), text);
         let mut all = one.services.iter();
         if let Some(at) = all.position(|known| known.name == service) {
             let gone = one.services.remove(at);

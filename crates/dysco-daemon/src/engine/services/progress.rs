@@ -226,8 +226,8 @@ impl Services {
         }
         let by = self.by(slot);
         if let Some(one) = self.sessions.get(&slot).filter(|one| !one.lost) {
-            let text = format!("{}{by}", words::of(&one.services));
-            plane.report("services-put", Some(one.session), text);
+            let text = words::of(&one.services);
+            plane.report_by(by, "services-put", Some(one.session), text);
         }
         self.settle(plane, slot, ServiceOutcome::Put, None);
         let left = self.sessions.get_mut(&slot).and_then(|one| one.left.take());
@@ -250,8 +250,8 @@ impl Services {
         } else {
             ""
         };
-        let text = format!("{}{why}{by}", words::of(&one.services));
-        plane.report("services-taken", Some(one.session), text);
+        let text = format!("{}{why}", words::of(&one.services));
+        plane.report_by(by, "services-taken", Some(one.session), text);
         let delta = one.delta;
         match one.coming().is_empty() {
             true => self.settle(plane, slot, ServiceOutcome::Taken, Some(delta)),

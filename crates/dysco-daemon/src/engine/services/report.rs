@@ -55,15 +55,13 @@ impl Services {
         self.settle_job(job, report);
     }
 
-    /// Returns who asked for a session's change, as the end of an event's text.
-    pub(super) fn by(&self, slot: u32) -> String {
-        let Some(one) = self.sessions.get(&slot) else {
-            return String::new();
-        };
+    /// Returns who asked for a session's change, in the words of a session's history.
+    pub(super) fn by(&self, slot: u32) -> Option<String> {
+        let one = self.sessions.get(&slot)?;
         let job = one.job.and_then(|job| self.jobs.get(&job));
         let held = one.held.as_ref().filter(|_| one.stage == Stage::In);
         let by = job.map(|job| &job.by).or(held.map(|held| &held.by));
-        by.map_or_else(String::new, |by| format!("; by {by}"))
+        by.cloned()
     }
 }
 

@@ -233,8 +233,9 @@ fn settle(
     };
     plane.tunings.put(session, entry.filter(|_| lives));
     let reported = Told::done(&job.request, &plan, &changes);
-    if let Some(text) = reported.event(&job.caller) {
-        plane.report(reported.kind(), Some(session), text);
+    if let Some(text) = reported.event() {
+        let by = Some(job.caller.words());
+        plane.report_by(by, reported.kind(), Some(session), text);
     }
     reported
 }

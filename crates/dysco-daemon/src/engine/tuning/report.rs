@@ -5,7 +5,6 @@ use dysco_explain::Cause;
 use dysco_proxy::tuning::{Change, Plan};
 
 use super::{Batch, Target};
-use crate::api::Caller;
 
 /// Result for one session, without its names.
 pub(super) struct Told {
@@ -61,9 +60,9 @@ impl Told {
     }
 
     /// Returns the text of the event, if anything was changed.
-    pub(super) fn event(&self, by: &Caller) -> Option<String> {
+    pub(super) fn event(&self) -> Option<String> {
         let options: Vec<String> = self.options.iter().map(TunedOption::to_string).collect();
-        (!options.is_empty()).then(|| format!("{}; by {}", options.join(", "), by.words()))
+        (!options.is_empty()).then(|| options.join(", "))
     }
 
     fn report(self, target: &Target) -> TuneReport {
