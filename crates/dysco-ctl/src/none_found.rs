@@ -1,7 +1,11 @@
 //! Hints of `remove-middlebox` if it finds no session: the conditions that may be unfulfilled,
 //! and never the command that was just run.
 
-use dysco_api::HostName;
+use dysco_api::{Filter, HostName};
+
+use crate::context::Context;
+use crate::exit::CliError;
+use crate::pages::any;
 
 /// Conditions under which a shim reports a session.
 macro_rules! splicing {
@@ -42,9 +46,36 @@ pub(crate) fn hint(host: &HostName, of_process: bool, by_mode: bool) -> &'static
     }
 }
 
+/// Returns the hint for a request whose filter matches no session of this host, though it has some.
+pub(crate) fn hint_of_filter(context: &Context, filter: &Filter) -> Option<String> {
+    let selects_none = || -> Result<bool, CliError> {
+        Ok(!any(context, filter)? && any(context, &Filter::default())?)
+    };
+    // A daemon that does not answer now has answered before: the other hint stays.
+    let none = !filter.is_empty() && selects_none().unwrap_or(false);
+    none.then(|| of_filter(filter))
+}
+
+fn of_filter(filter: &Filter) -> String {
+    format!(
+        "no session of this host matches the filter; look with 'dyscoctl sessions --filter {filter}', \
+         and at all sessions with 'dyscoctl sessions'"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_filter_that_matches_nothing_is_what_is_wrong() {
+        let hint = of_filter(&"port=443".parse().unwrap());
+        assert!(
+            hint.contains("'dyscoctl sessions --filter port=443'"),
+            "{hint}"
+        );
+        assert!(!hint.contains("HAProxy"), "{hint}");
+    }
 
     #[test]
     fn the_advice_is_none_that_was_just_followed() {

@@ -90,6 +90,17 @@ impl<'a> Pages<'a> {
     }
 }
 
+/// Returns true if a session of this host matches.
+pub(crate) fn any(context: &Context, filter: &Filter) -> Result<bool, CliError> {
+    let listing = Listing {
+        filter: filter.clone(),
+        brief: true,
+        after: None,
+        limit: Some(1),
+    };
+    Ok(!fetch(context, &listing)?.is_empty())
+}
+
 fn fetch(context: &Context, listing: &Listing) -> Result<Vec<SessionReport>, CliError> {
     let mut client = context.ask(&Request::Sessions(listing.clone()))?;
     let mut page = Vec::new();

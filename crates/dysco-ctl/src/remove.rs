@@ -112,7 +112,7 @@ struct Done {
     summary: Option<Summary>,
     /// Hint about unfulfilled conditions, if no session was found.
     #[serde(skip_serializing_if = "Option::is_none")]
-    hint: Option<&'static str>,
+    hint: Option<String>,
 }
 
 /// Removes a middlebox from live sessions.
@@ -122,6 +122,7 @@ pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let process = args.process();
     let hint = none_found::hint(&args.host, process.is_some(), args.mode.is_some());
     let host = args.host.clone();
+    let filter = args.filter.clone().unwrap_or_default();
     let patience = args.patience();
     let inner = match &process {
         Some(process) => context.for_process(process)?,
@@ -146,7 +147,10 @@ pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     if none && host != HostName::This && !is_met(context, &host)? {
         return Err(CliError::Unmet(host));
     }
-    done.hint = none.then_some(hint);
+    done.hint = none.then(|| {
+        let of_filter = none_found::hint_of_filter(context, &filter);
+        of_filter.unwrap_or_else(|| hint.into())
+    });
     context.print(&json(&done)?, |_| text(&done))?;
     Ok(exit(&done))
 }
@@ -265,8 +269,8 @@ fn exit(done: &Done) -> Exit {
 
 fn text(done: &Done) -> String {
     let Some(summary) = &done.summary else {
-        if let Some(hint) = done.hint {
-            return hint.into();
+        if let Some(hint) = &done.hint {
+            return hint.clone();
         }
         let begun = format!(
             "begun for {} sessions; see 'dyscoctl monitor'",
@@ -289,7 +293,7 @@ fn text(done: &Done) -> String {
             or_dash(why(report)),
         ]);
     }
-    let mut text = match done.hint {
+    let mut text = match &done.hint {
         Some(hint) => format!("{hint}\n"),
         None if done.removals.is_empty() => String::new(),
         None => format!("{}\n\n", rendered(&rows)),

@@ -110,7 +110,7 @@ fn programs_hear_the_hint_too() {
         removals: Vec::new(),
         left: Vec::new(),
         summary: Some(Summary::default()),
-        hint: Some("what is missing"),
+        hint: Some("what is missing".into()),
     };
     assert_eq!(json(&done).unwrap()["hint"], "what is missing");
     assert!(text(&done).starts_with("what is missing\n0 removed"));
