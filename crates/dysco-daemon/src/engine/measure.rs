@@ -291,7 +291,7 @@ pub(super) fn no_longer(view: View) -> Reason {
 
 fn changed() -> Reason {
     let why = "the session was given a chain, or a proxy leaves it or has left it: a proxy can leave only a session whose path has not changed since it was opened";
-    Reason::Failed(why.into())
+    Reason::Failed(Cause::new(why).hint("keep the middlebox, or wait for a new connection"))
 }
 
 /// Returns the facts of a session that has not ended.

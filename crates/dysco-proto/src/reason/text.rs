@@ -132,6 +132,8 @@ impl Reason {
             Reason::AlreadyOut => Cause::new("the middlebox has left this session already").hint(
                 "if its host still relays the packets (local, return), ask for mode bypass to take that host out too",
             ),
+            // Who knows the remedy has not failed, and says what is in the way.
+            Reason::Failed(cause) if cause.hint.is_some() => because("", cause, None),
             Reason::Failed(cause) => {
                 because("a host failed: ", cause, Some("see the log of its dyscod"))
             }
@@ -269,6 +271,20 @@ mod tests {
         assert!(
             text.ends_with(": no shim has reported it; name its listener"),
             "{text}"
+        );
+    }
+
+    #[test]
+    fn an_obstacle_with_a_remedy_is_no_failure() {
+        let obstacle = Cause::new("services are in it").hint("take them out");
+        assert_eq!(
+            Reason::Failed(obstacle).to_string(),
+            "services are in it; take them out"
+        );
+        let failed = Reason::Failed("it is gone".into()).to_string();
+        assert_eq!(
+            failed,
+            "a host failed: it is gone; see the log of its dyscod"
         );
     }
 
