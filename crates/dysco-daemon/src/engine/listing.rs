@@ -132,7 +132,7 @@ impl Plane {
             (view, _) if s.has_ended() && !view.is_tombstone() => no("it has ended".into()),
             (_, None) if super::chain_updates::opener::passes(s) => Removable::Yes,
             (view @ (View::Left(_) | View::Relayed(_)), _) => no(who_has_left(view).into()),
-            (_, None) => no(no_proxy(s)),
+            (_, None) => Removable::no(unrelayed(s)),
             (_, Some(pair)) => match self.seeming_objections(pair).as_slice() {
                 // A session that has only not been heard is asked for a packet first.
                 [] | [Reason::NotHeard(_), ..] => Removable::Yes,
@@ -186,6 +186,14 @@ fn who_has_left(view: View) -> &'static str {
         View::Left(Leaver::Chain) => "the session has left this host",
         _ => "the proxy has left it",
     }
+}
+
+/// Returns the reasons against a removal from a session that no proxy here relays, the decisive one
+/// first. Services keep a session as it is, and the shim tells nothing of a silent one.
+fn unrelayed(s: &Session) -> Vec<Cause> {
+    let served = s.has_detour() || s.view() == View::Held;
+    let services = served.then(super::services::words::in_the_way);
+    services.into_iter().chain([no_proxy(s)]).collect()
 }
 
 /// Returns the reason against a removal from a session that no proxy here relays.
@@ -304,6 +312,22 @@ mod tests {
                     .contains("as far as a shim has told")
             );
         }
+    }
+
+    #[test]
+    fn services_are_the_decisive_reason_against_a_removal() {
+        let in_state = |state: State| Session {
+            state: state as u32,
+            ..Session::default()
+        };
+        let reasons = unrelayed(&in_state(State::Detour));
+        assert_eq!(reasons.len(), 2, "{reasons:?}");
+        assert_eq!(
+            reasons[0],
+            super::super::services::words::in_the_way(),
+            "{reasons:?}"
+        );
+        assert_eq!(unrelayed(&in_state(State::Tracked)).len(), 1);
     }
 
     #[test]
