@@ -88,7 +88,7 @@ impl TuneError {
     pub fn cause(&self) -> Cause {
         match self {
             TuneError::NoSocket => Cause::new("no socket of this host has it, by these addresses")
-                .hint("tune it on the host of one of its ends"),
+                .hint("ask on the host of one of its ends"),
             TuneError::Elsewhere(process) => process.cause(),
             TuneError::Over => Cause::new(
                 "it is over: no process has its socket any more, and the kernel only waits for late packets",

@@ -6,7 +6,7 @@ use dysco_explain::Cause;
 
 /// Returns the reason for which this host has no socket of a session, as far as its entry shows.
 pub(in crate::engine) fn no_socket(s: &Session) -> Option<Cause> {
-    let at_ends = |why: &str| Cause::new(why).hint("tune it on the host of one of its ends");
+    let at_ends = |why: &str| Cause::new(why).hint("ask on the host of one of its ends");
     let view = s.view();
     if s.has_ended() || view.is_unused() {
         return Some("it has ended".into());
