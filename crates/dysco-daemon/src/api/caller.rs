@@ -87,14 +87,29 @@ impl Policy {
         // sessions are theirs.
         let own = matches!(request, Request::Run(_) | Request::CallService(_));
         if request.changes() && !own && !caller.is_root() {
-            let why = format!("only root may change sessions, this is user {user}");
-            return refuse(
-                "change sessions",
-                why,
-                "run as root, or look with --dry-run",
-            );
+            let (what, hint) = change_of(request);
+            let why = format!("only root may {what}, this is user {user}");
+            return refuse(what, why, hint);
         }
         Ok(())
+    }
+}
+
+/// Returns the operation of a request that changes something, and the hint for a caller who may only
+/// read. Some commands have no --dry-run.
+fn change_of(request: &Request) -> (&'static str, &'static str) {
+    const LOOK: &str = "run as root, or look with --dry-run";
+    const ROOT: &str = "run as root";
+    match request {
+        Request::InstallState(_) => ("install a firewall's state", LOOK),
+        Request::MoveState(_) => ("move a firewall's state", LOOK),
+        Request::RemoveState(_) => ("remove a firewall's state", ROOT),
+        Request::Adopt => ("adopt sessions", ROOT),
+        Request::Delta(_) => ("report a middlebox's delta", ROOT),
+        Request::Reload { .. } => ("reload the configuration", LOOK),
+        Request::PolicyApply { .. } => ("put a policy in force", ROOT),
+        Request::PolicyPublish { .. } => ("publish a policy", ROOT),
+        _ => ("change sessions", LOOK),
     }
 }
 

@@ -221,4 +221,13 @@ fn reading_is_for_the_group_and_changing_for_root() {
     let nobody = Policy { read_gid: None };
     assert!(may(nobody, &root, &Request::Status));
     assert!(!may(nobody, &member, &Request::Status));
+    let refusal = |request| group.judge(&member, &request).unwrap_err();
+    assert_eq!(refusal(remove(false)).what, "change sessions");
+    assert!(refusal(remove(false)).hint.contains("--dry-run"));
+    let adopt = refusal(Request::Adopt);
+    assert_eq!(
+        (adopt.what.as_str(), adopt.hint.as_str()),
+        ("adopt sessions", "run as root")
+    );
+    assert!(adopt.why.starts_with("only root may adopt sessions"));
 }
