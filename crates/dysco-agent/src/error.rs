@@ -195,7 +195,7 @@ impl Explain for AgentError {
                 operation,
                 map,
                 source,
-            } => Explanation::new(format!("{operation} in map {map}"), source),
+            } => Explanation::new(format!("{operation} in map {map}"), whole(source)),
             AgentError::Memory(source) => {
                 Explanation::new("map the session array into memory", source)
             }

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use dysco_explain::{Cause, Explain, Explanation, display_explained};
+use dysco_explain::{AS_ROOT, Cause, Explain, Explanation, display_explained, is_of_permission};
 use dysco_pki::PkiError;
 
 /// A configuration that cannot be used.
@@ -52,13 +52,18 @@ impl Explain for ConfigError {
     fn explain(&self) -> Explanation {
         match self {
             ConfigError::Read { path, source } => {
+                let hint = match self.is_of_permission() {
+                    true => AS_ROOT,
+                    false => "name another with --config",
+                };
                 Explanation::new(format!("read the configuration {}", path.display()), source)
-                    .hint("name another with --config")
+                    .hint(hint)
             }
             ConfigError::At { place, cause } => place.explain("use the configuration", cause),
             ConfigError::Interfaces(source) => {
                 Explanation::new("list this host's interfaces", source)
             }
+            ConfigError::Pki(error) if self.is_of_permission() => error.explain().hint(AS_ROOT),
             ConfigError::Pki(error) => error.explain(),
             ConfigError::NoPins(dir) => Explanation::new(
                 format!("use {} for pinned maps", dir.display()),
@@ -78,6 +83,14 @@ impl Explain for ConfigError {
                 "none of its interfaces has an address yet",
             ),
         }
+    }
+}
+
+impl ConfigError {
+    /// Returns true if the user may not read the file, or a key that it names.
+    pub fn is_of_permission(&self) -> bool {
+        let reads = matches!(self, ConfigError::Read { .. } | ConfigError::Pki(_));
+        reads && is_of_permission(self)
     }
 }
 
@@ -120,5 +133,37 @@ impl fmt::Display for Place {
             Some((line, column)) => write!(f, ", line {line}, column {column}"),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_not_read_the_file_is_not_told_to_name_another() {
+        let read = |kind: io::ErrorKind| ConfigError::Read {
+            path: "/etc/dysco/dyscod.toml".into(),
+            source: kind.into(),
+        };
+        let denied = read(io::ErrorKind::PermissionDenied);
+        assert!(denied.is_of_permission());
+        assert_eq!(denied.explain().hint.as_deref(), Some(AS_ROOT));
+        let missing = read(io::ErrorKind::NotFound);
+        assert!(!missing.is_of_permission());
+        let hint = missing.explain().hint.unwrap_or_default();
+        assert!(hint.contains("--config"), "{hint}");
+    }
+
+    #[test]
+    fn who_may_not_read_a_key_is_told_so() {
+        let denied = ConfigError::Pki(PkiError::Read {
+            what: "the key",
+            path: "/etc/dysco/host.key".into(),
+            source: io::ErrorKind::PermissionDenied.into(),
+            hint: "issue one",
+        });
+        assert!(denied.is_of_permission());
+        assert_eq!(denied.explain().hint.as_deref(), Some(AS_ROOT));
     }
 }

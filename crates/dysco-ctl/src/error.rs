@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use dysco_explain::{Cause, Explain, Explanation, display_explained};
+use dysco_explain::{AS_ROOT, Cause, Explain, Explanation, display_explained, is_of_permission};
 
 use super::shim::{REPORTS_VARIABLE, SHIM, SHIM_VARIABLE};
 
@@ -102,11 +102,20 @@ impl Explain for UninstallError {
                 format!("another process has {} and does not end", path.display()),
             )
             .hint("stop it, as with 'systemctl disable --now dyscod'"),
-            UninstallError::Agent(error) => Cause::from(error.explain()).of("uninstall Dysco"),
+            UninstallError::Agent(error) => {
+                let explained = Cause::from(error.explain()).of("uninstall Dysco");
+                match is_of_permission(self) {
+                    true => explained.hint(AS_ROOT),
+                    false => explained,
+                }
+            }
             UninstallError::Ports(error) => error.explain(),
             UninstallError::File { path, source } => {
-                Explanation::new(format!("remove {}", path.display()), source)
-                    .hint("remove it yourself")
+                let hint = match is_of_permission(self) {
+                    true => AS_ROOT,
+                    false => "remove it yourself",
+                };
+                Explanation::new(format!("remove {}", path.display()), source).hint(hint)
             }
         }
     }

@@ -10,7 +10,7 @@ use clap::error::ContextKind;
 use dysco_api::{ClientError, Exit, FailureCode, HostName};
 use dysco_config::ConfigError;
 use dysco_config::policy::PolicyError;
-use dysco_explain::{Cause, Explain, Explanation, display_explained};
+use dysco_explain::{Cause, Explain, Explanation, display_explained, is_of_permission};
 use dysco_pki::PkiError;
 use serde_json::{Value, json};
 
@@ -77,6 +77,8 @@ impl CliError {
         match self {
             CliError::Client(error) => client_exit(error),
             CliError::Pki(PkiError::Generate { .. }) => Exit::Internal,
+            CliError::Config(error) if error.is_of_permission() => Exit::NotAllowed,
+            CliError::Uninstall(error) if is_of_permission(error) => Exit::NotAllowed,
             CliError::Pki(_)
             | CliError::Config(_)
             | CliError::Policy(_)
@@ -294,6 +296,20 @@ mod tests {
                 "see --help"
             )
         );
+    }
+
+    #[test]
+    fn who_lacks_a_permission_is_not_allowed() {
+        let remove = |kind: io::ErrorKind| {
+            CliError::Uninstall(UninstallError::File {
+                path: "/run/dysco/state".into(),
+                source: kind.into(),
+            })
+        };
+        let denied = remove(io::ErrorKind::PermissionDenied);
+        assert_eq!(denied.exit(), Exit::NotAllowed);
+        assert_eq!(denied.explain().hint.as_deref(), Some("run as root"));
+        assert_eq!(remove(io::ErrorKind::Other).exit(), Exit::Internal);
     }
 
     /// A hint is present for every fault at a place in a file.

@@ -100,6 +100,7 @@ impl DaemonError {
     /// Returns the exit code.
     fn exit(&self) -> Exit {
         match self {
+            DaemonError::Config(error) if error.is_of_permission() => Exit::NotAllowed,
             DaemonError::Config(_) | DaemonError::Policy(_) | DaemonError::Services(_) => {
                 Exit::Usage
             }
@@ -276,6 +277,21 @@ mod tests {
         assert_eq!(DaemonError::Engine(pins.into()).exit(), Exit::Usage);
         let other = DaemonError::Engine(EngineError::ControlEnded);
         assert_eq!(other.exit(), Exit::Internal);
+    }
+
+    #[test]
+    fn who_may_not_read_the_configuration_is_not_allowed() {
+        let read = |kind: io::ErrorKind| {
+            DaemonError::Config(ConfigError::Read {
+                path: DEFAULT_CONFIG.into(),
+                source: kind.into(),
+            })
+        };
+        assert_eq!(
+            read(io::ErrorKind::PermissionDenied).exit(),
+            Exit::NotAllowed
+        );
+        assert_eq!(read(io::ErrorKind::NotFound).exit(), Exit::Usage);
     }
 
     #[test]

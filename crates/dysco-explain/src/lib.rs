@@ -23,6 +23,18 @@ macro_rules! display_explained {
     )+};
 }
 
+/// Hint of an error that the user's lack of a permission causes.
+pub const AS_ROOT: &str = "run as root";
+
+/// Returns true if the operating system has denied an operation for lack of a permission, by the
+/// error or one below it.
+pub fn is_of_permission(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source()).any(|error| {
+        let error = error.downcast_ref::<std::io::Error>();
+        error.is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+    })
+}
+
 /// A cause, with a hint if there is one.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub struct Cause {
@@ -155,6 +167,26 @@ impl std::error::Error for Cause {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_missing_permission_is_found_below_an_error() {
+        use std::io::{Error, ErrorKind};
+        #[derive(Debug)]
+        struct Above(Error);
+        impl fmt::Display for Above {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("it failed")
+            }
+        }
+        impl std::error::Error for Above {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+        assert!(is_of_permission(&Above(ErrorKind::PermissionDenied.into())));
+        assert!(!is_of_permission(&Above(ErrorKind::NotFound.into())));
+        assert!(!is_of_permission(&Cause::new("it is gone")));
+    }
 
     #[test]
     fn an_error_is_one_line_for_logs() {

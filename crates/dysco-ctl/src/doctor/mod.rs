@@ -122,6 +122,10 @@ pub(crate) struct Report {
     ill: usize,
     doubtful: usize,
     findings: Vec<Finding>,
+    /// True if the user may not read the configuration, so that it is not known whether the host
+    /// would work.
+    #[serde(skip)]
+    not_allowed: bool,
 }
 
 impl Report {
@@ -131,11 +135,13 @@ impl Report {
             ill: count(Verdict::Ill),
             doubtful: count(Verdict::Doubtful),
             findings,
+            not_allowed: false,
         }
     }
 
     fn exit(&self) -> Exit {
         match self.ill {
+            _ if self.not_allowed => Exit::NotAllowed,
             0 => Exit::Done,
             _ => Exit::Ill,
         }
@@ -162,7 +168,11 @@ pub(crate) fn examine(context: &Context, path: &Path) -> Report {
     let mut findings = host::examine(config.as_ref().ok());
     findings.extend(files::examine(path, &config));
     findings.extend(running::examine(context, config.as_ref().ok()));
-    Report::of(findings)
+    let denied = |error: &CliError| error.exit() == Exit::NotAllowed;
+    Report {
+        not_allowed: config.as_ref().is_err_and(denied),
+        ..Report::of(findings)
+    }
 }
 
 fn text(report: &Report) -> String {
@@ -202,6 +212,11 @@ mod tests {
         assert_eq!(exit(vec![well()]), Exit::Done);
         assert_eq!(exit(vec![well(), doubtful()]), Exit::Done);
         assert_eq!(exit(vec![well(), ill(), doubtful()]), Exit::Ill);
+        let unread = Report {
+            not_allowed: true,
+            ..Report::of(vec![ill()])
+        };
+        assert_eq!(unread.exit(), Exit::NotAllowed);
         let report = Report::of(vec![well(), doubtful(), ill(), ill()]);
         assert_eq!((report.ill, report.doubtful), (2, 1));
         let reported = text(&report);
