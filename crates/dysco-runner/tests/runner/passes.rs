@@ -159,7 +159,7 @@ fn a_service_is_asked_and_answers() {
             session,
             service: service.into(),
             id,
-            bytes: b"?".into(),
+            bytes: b"read".into(),
         });
     };
     let answer = || match lab.runner.report() {

@@ -6,6 +6,7 @@ use bytes::BytesMut;
 use dysco_explain::Cause;
 use zstd::stream::raw::{Decoder, Encoder, InBuffer, Operation, OutBuffer};
 
+use super::no_operation;
 use super::records::{Meaning, Records};
 use crate::{Event, Flow, Needs, Out, Service, Session};
 
@@ -206,13 +207,16 @@ impl Service for Compress {
                     out.fail(format!("what the other host sent is damaged: {error}"));
                 }
             }
-            Meaning::Other(Event::Call(_)) => {
+            Meaning::Other(Event::Call(question)) if question[..] == *b"read" => {
                 let [before, after] = self.total;
                 let rests = self.rest > 0;
                 out.answer(format!(
                     "{{\"before\":{before},\"after\":{after},\"compresses\":{}}}",
                     !rests
                 ));
+            }
+            Meaning::Other(Event::Call(question)) => {
+                out.refuse(no_operation("compress", &question, "read"));
             }
             Meaning::Other(other) => other.pass_on(out),
             Meaning::Nothing => {}

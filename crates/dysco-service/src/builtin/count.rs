@@ -2,6 +2,7 @@
 
 use dysco_explain::Cause;
 
+use super::no_operation;
 use crate::{Event, Flow, Needs, Out, Service, Session};
 
 /// Counts the bytes of each direction. A call returns the counts as JSON.
@@ -27,10 +28,11 @@ impl Service for Count {
                 Flow::Back => self.back += bytes.len() as u64,
                 Flow::Own(_) => {}
             },
-            Event::Call(_) => {
+            Event::Call(question) if question[..] == *b"read" => {
                 let Count { forward, back } = self;
                 out.answer(format!("{{\"forward\":{forward},\"back\":{back}}}"));
             }
+            Event::Call(question) => out.refuse(no_operation("count", question, "read")),
             _ => {}
         }
         event.pass_on(out);

@@ -195,9 +195,15 @@ fn count_answers_with_its_counts() {
     let count = bench.stack.put(0, Box::new(Count::default())).unwrap();
     bench.data(Flow::Forward, b"abc");
     bench.data(Flow::Back, b"12345");
-    bench.to(count, Event::Call(Bytes::new()));
+    bench.to(count, Event::Call(Bytes::from_static(b"read")));
     let answer = Bytes::from_static(br#"{"forward":3,"back":5}"#);
     assert_eq!(bench.rest, [Effect::Answer(count, answer)]);
+    bench.rest.clear();
+    bench.to(count, Event::Call(Bytes::from_static(b"red")));
+    let Some(Effect::Refuse(_, cause)) = bench.rest.pop() else {
+        panic!("an operation that it does not have is answered");
+    };
+    assert_eq!(cause.to_string(), "count has no operation 'red'; use read");
 }
 
 /// Sends the proxy's answers, cut into parts of this size. Returns the session afterwards.

@@ -5,6 +5,7 @@ mod sealed;
 use bytes::BytesMut;
 use dysco_explain::Cause;
 
+use super::no_operation;
 use super::records::{Meaning, Records};
 use crate::{Event, Flow, Needs, Out, Service, Session};
 pub use sealed::Key;
@@ -97,11 +98,7 @@ impl Crypt {
                     .map(|one| format!("{{\"records\":{},\"keys\":{}}}", one.records, one.keys));
                 out.answer(format!("{{\"sealed\":{sealed},\"opened\":{opened}}}"));
             }
-            _ => {
-                let question = String::from_utf8_lossy(question);
-                let cause = Cause::new(format!("crypt has no operation '{question}'"));
-                out.refuse(cause.hint("use read, or rekey"));
-            }
+            _ => out.refuse(no_operation("crypt", question, "read, or rekey")),
         }
     }
 }
