@@ -24,7 +24,7 @@ mod timers;
 
 pub use confine::confine;
 pub use dysco_service::Session;
-pub use dysco_service::builtin::{Limits, rates};
+pub use dysco_service::builtin::{Limits, rate_missing, rates};
 pub use dysco_service::{Ends, Needs};
 pub use engine::{run, run_with};
 pub use error::Error;

@@ -17,7 +17,7 @@ pub use count::Count;
 pub use crypt::{Crypt, Key};
 pub use latency::Latency;
 pub use null::Null;
-pub use shape::{Limits, Shape, rates};
+pub use shape::{Limits, Shape, rate_missing, rates};
 pub use socks::Socks;
 pub use split::Split;
 

@@ -7,6 +7,7 @@ use dysco_api::Rate;
 use dysco_explain::Cause;
 use serde_json::{Value, json};
 
+use super::no_operation;
 use crate::{Event, Flow, Needs, Out, Service, Session, TimerId};
 
 /// Default burst, as the time in which its bytes pass at the rate.
@@ -82,8 +83,12 @@ impl Shape {
         let done = match (verb, argument) {
             ("read", None) => Ok(()),
             ("rate", Some(argument)) => self.set_rates(argument, out),
-            _ => Err(Cause::new(format!("shape has no operation '{question}'"))
-                .hint("use read, or rate with a JSON value such as '\"5M\"'")),
+            ("rate", None) => Err(rate_missing()),
+            _ => Err(no_operation(
+                "shape",
+                question.as_bytes(),
+                "read, or rate with a JSON value such as '\"5M\"'",
+            )),
         };
         match done {
             Ok(()) => {
@@ -102,6 +107,12 @@ impl Shape {
         }
         Ok(())
     }
+}
+
+/// Returns the reason for which the operation `rate` is refused without a rate.
+pub fn rate_missing() -> Cause {
+    Cause::new("the operation rate of shape needs an argument")
+        .hint("give a rate as a JSON value, such as '\"5M\"'")
 }
 
 /// Reads the rates of the two directions, forward and back, of a call: of both by a string, or by

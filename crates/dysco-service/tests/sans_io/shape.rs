@@ -169,6 +169,11 @@ fn a_call_tells_what_has_passed_and_changes_the_rates() {
     ] {
         assert!(ask(&mut bench, shape, bad)["refused"].is_string(), "{bad}");
     }
+    let missing = ask(&mut bench, shape, "rate");
+    assert_eq!(
+        missing["refused"],
+        "the operation rate of shape needs an argument"
+    );
     assert_eq!(ask(&mut bench, shape, "read")["up"]["rate"], "off");
 }
 

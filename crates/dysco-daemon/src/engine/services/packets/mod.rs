@@ -9,7 +9,7 @@ use dysco_api::{Rate, ServiceReport, ServiceRow, ServiceSpec, ServiceState};
 use dysco_common::packet_services::{Lane, PacketServices, service};
 use dysco_common::{Session, View};
 use dysco_explain::{Cause, Explain};
-use dysco_runner::rates;
+use dysco_runner::{rate_missing, rates};
 use serde_json::{Value, json};
 
 use super::report::report;
@@ -138,6 +138,7 @@ pub(super) fn call(
             }
             plane.agent.limit_packets(&s.key, rates);
         }
+        ("shape", "rate", None) => return Err(rate_missing()),
         _ => {
             let cause = Cause::new(format!("{name} has no operation '{verb}'"));
             return Err(match name {
