@@ -472,7 +472,7 @@ fn a_run_with_an_unknown_service_does_not_start_the_program() -> Result<()> {
         let words = ["run", service, "--", "echo", "started"];
         let ran = here.fleet.try_dyscoctl(&here.lab.client, &words)?;
         ensure!(
-            ran.code != Some(0) && ran.stdout.is_empty() && ran.stderr.contains("service"),
+            ran.code == Some(2) && ran.stdout.is_empty() && ran.stderr.contains("service"),
             "{ran:?}"
         );
     }

@@ -67,9 +67,14 @@ impl Services {
                 cause.of("run the program with services"),
             ));
         }
+        if let Err(cause) = choice::known(&request.services) {
+            return Reply::Error(Failure::new(
+                FailureCode::BadRequest,
+                cause.of("run the program with services"),
+            ));
+        }
         let state = &plane.config.removal.state_dir;
-        let begun = choice::known(&request.services).and_then(|()| {
-            let number = self.runs.free()?;
+        let begun = self.runs.free().and_then(|number| {
             let run = Run::make(&request.services, caller, state)?;
             let told = plane
                 .agent
