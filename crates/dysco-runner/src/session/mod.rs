@@ -269,7 +269,8 @@ impl Session {
     ) -> Result<(), Reason> {
         let found = self.services.iter().find(|(_, name)| name == service);
         let cause = match found {
-            None => Cause::new(format!("no service {service} is in the session")),
+            None => Cause::new(format!("no service {service} is in the session"))
+                .hint("look with 'dyscoctl service list'"),
             Some(_) if self.calls.len() >= CALLS => Cause::new("too many calls have no answer"),
             Some((layer, _)) => {
                 let layer = *layer;

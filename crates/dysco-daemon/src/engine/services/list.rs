@@ -234,7 +234,8 @@ impl Services {
             .filter(|one| one.stage == Stage::In);
         let handler = one.and_then(|one| self.handlers.get(&one.owner));
         let (Some(one), Some(handler)) = (one, handler) else {
-            return Err(refused("no service is in it".into()));
+            let cause = Cause::new("no service is in it");
+            return Err(refused(cause.hint("look with 'dyscoctl service list'")));
         };
         let id = self.next_job;
         self.next_job += 1;

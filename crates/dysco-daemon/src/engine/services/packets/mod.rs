@@ -126,7 +126,8 @@ pub(super) fn call(
 ) -> Result<Value, Cause> {
     let has = Wanted::of(record, s.life.opened_here != 0);
     if !has.services().iter().any(|service| service.name == name) {
-        return Err(Cause::new(format!("the session has no service {name}")));
+        let cause = Cause::new(format!("no service {name} is in the session"));
+        return Err(cause.hint("look with 'dyscoctl service list'"));
     }
     let opened_here = s.life.opened_here != 0;
     match (name, verb, argument) {
