@@ -53,7 +53,7 @@ pub use service::{
     RunReport, RunRequest, ServiceAction, ServiceAnswer, ServiceCall, ServiceListing,
     ServiceOutcome, ServiceReport, ServiceRequest, ServiceRow, ServiceState,
 };
-pub use service_spec::{PLANE, ServiceSpec};
+pub use service_spec::{PLANE, SERVICES, ServiceSpec};
 pub use session::{
     HeldReport, HistoryEntry, Label, PathReport, ProcessReport, ProxyReport, Relayer, Removable,
     Role, SessionReport, Way, WayChange,

@@ -17,6 +17,11 @@ pub struct ServiceSpec {
     pub arguments: Vec<(String, String)>,
 }
 
+/// Names of the services that come with Dysco, sorted.
+pub const SERVICES: [&str; 8] = [
+    "compress", "count", "crypt", "latency", "null", "shape", "socks", "split",
+];
+
 /// The argument that names the plane of a service.
 pub const PLANE: &str = "plane";
 /// Maximum length of a service with its arguments, in bytes.

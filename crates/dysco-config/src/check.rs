@@ -9,7 +9,7 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dysco_api::DEFAULT_API_SOCKET;
+use dysco_api::{DEFAULT_API_SOCKET, SERVICES};
 use dysco_common::rule::MAX_RULES;
 use dysco_explain::Cause;
 use nix::unistd::Group;
@@ -79,7 +79,7 @@ pub(crate) fn check_for(
         listeners: checker.listeners(file.listener)?,
         watch: checker.watch(file.watch)?,
         services: Services {
-            users: file.services.users,
+            users: checker.users(file.services.users)?,
             invitations: file.services.invitations.unwrap_or(true),
             preload: file.services.preload.unwrap_or(true),
         },
@@ -147,6 +147,18 @@ impl Checker<'_> {
             xdp: plane.xdp.unwrap_or_default(),
             adopt: plane.adopt.unwrap_or(true),
         })
+    }
+
+    /// Returns the names of the services that other users may run programs with. A name that is
+    /// misspelt would be a service that nobody may have.
+    fn users(&self, names: Vec<Spanned<String>>) -> Result<Vec<String>, ConfigError> {
+        let known = |name: &String| SERVICES.contains(&name.as_str());
+        if let Some(name) = names.iter().find(|name| !known(name.get_ref())) {
+            let why = Cause::new(format!("users names no service: {}", name.get_ref()))
+                .hint(format!("choose from {}", SERVICES.join(", ")));
+            return Err(self.error(name.span(), why));
+        }
+        Ok(names.into_iter().map(Spanned::into_inner).collect())
     }
 
     fn track(&self, list: Vec<Spanned<schema::Track>>) -> Result<Vec<Track>, ConfigError> {

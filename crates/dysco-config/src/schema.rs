@@ -134,7 +134,7 @@ pub(crate) struct Fleet {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Services {
     #[serde(default)]
-    pub users: Vec<String>,
+    pub users: Vec<Spanned<String>>,
     pub invitations: Option<bool>,
     pub preload: Option<bool>,
 }

@@ -177,6 +177,17 @@ fn an_interface_and_what_it_is_made_of_are_not_both_listed() {
     assert!(error.contains("eth1.5 is a vlan over eth1"), "{error}");
 }
 
+#[test]
+fn the_services_of_other_users_exist() {
+    let users = |names: &str| load(&with(&format!("[services]\nusers = [{names}]")));
+    let config = users("\"count\", \"crypt\"").unwrap();
+    assert_eq!(config.services.users, ["count", "crypt"]);
+    let error = users("\"count\", \"cuont\"").unwrap_err().to_string();
+    for part in ["line 6", "users names no service: cuont", "compress, count"] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
 /// Each error states its place, the fault and a hint.
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]

@@ -289,6 +289,13 @@ mod tests {
     }
 
     #[test]
+    fn the_configuration_knows_the_same_services() {
+        let kinds = Registry::builtin().kinds;
+        let names: Vec<_> = kinds.iter().map(|kind| kind.name).collect();
+        assert_eq!(names, dysco_api::SERVICES);
+    }
+
+    #[test]
     fn what_exists_is_named() {
         assert_eq!(
             refusal("gzip"),
