@@ -450,7 +450,12 @@ async fn keys_are_made_and_a_configuration_with_them_is_checked() {
     // A rule that no session could have.
     for (chain, why) in [
         (r#""+gzip""#, "no service is named gzip"),
-        (r#""+count=plane=packet""#, "only for established sessions"),
+        (r#""+crypt=plane=packet""#, "no service of the packet plane"),
+        (
+            r#""+count", "+shape=rate=1M,plane=packet""#,
+            "cannot be put in with others",
+        ),
+        (r#""10.0.0.1", "+socks=target=10.9.9.9:1""#, "have passed"),
         (r#""10.0.0.1", "+crypt""#, "past them"),
     ] {
         let refused = policy(chain).await;
@@ -458,6 +463,7 @@ async fn keys_are_made_and_a_configuration_with_them_is_checked() {
         assert!(said && refused.err.contains("rule #1"), "{}", refused.err);
     }
     assert_eq!(policy(r#""+count""#).await.code, 0);
+    assert_eq!(policy(r#""+count=plane=packet""#).await.code, 0);
     let own = policy(r#""127.0.0.1""#).await;
     assert!(
         own.code == 2 && own.err.contains("this host itself"),

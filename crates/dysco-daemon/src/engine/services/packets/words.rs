@@ -202,7 +202,7 @@ fn kept(Delay(delay): Delay) -> Result<Duration, Cause> {
         true => Ok(delay),
         false => {
             let why = format!(
-                "a delay in the packet plane is at most {}, since fq drops packets of later",
+                "a delay of the packet plane is at most {}: fq drops packets that wait longer",
                 Delay(longest)
             );
             Err(Cause::new(why).hint("choose a shorter delay, or leave plane=packet out"))
@@ -229,7 +229,7 @@ mod tests {
     fn a_delay_that_the_kernel_does_not_keep_is_refused() {
         assert!(of(&["latency=delay=7500ms,plane=packet"]).is_ok());
         let refused = of(&["latency=delay=7501ms,plane=packet"]).unwrap_err();
-        assert!(refused.why.contains("at most 7.5 s"), "{refused}");
+        assert!(refused.why.contains("at most 7s 500ms"), "{refused}");
     }
 
     #[test]
