@@ -257,6 +257,22 @@ fn a_user_calls_services_of_its_own_sessions_alone() -> Result<()> {
             .client
             .ran("setpriv", &[&USER[..], &words].concat())
     };
+    // A dry run is about the user's own sessions, too.
+    let words = [
+        "service",
+        "put",
+        "+count=plane=packet",
+        "--all",
+        "--dry-run",
+        "-o",
+        "json",
+    ];
+    let words = [&USER[..], &[&dyscoctl], &words].concat();
+    let dry = here.lab.client.ran("setpriv", &words)?;
+    ensure!(
+        dry.stdout.matches("is none of user 65534").count() == 1,
+        "{dry:?}"
+    );
     let (own, other) = (call(7000)?, call(9000)?);
     ensure!(own.code == Some(0), "{own:?}");
     ensure!(

@@ -7,6 +7,8 @@ use dysco_api::{
 };
 use dysco_common::Session;
 use dysco_common::view::{Change, View};
+use dysco_explain::Cause;
+use dysco_proxy::diag;
 use dysco_runner::Ends;
 use tokio::sync::mpsc;
 
@@ -37,6 +39,8 @@ pub(super) struct Job {
     pub until: Option<Instant>,
     /// The caller, in the words of a session's history.
     pub by: String,
+    /// The caller, by number.
+    user: u32,
 }
 
 impl Job {
@@ -55,6 +59,7 @@ impl Job {
             open: 0,
             until: wait.map(|wait| Instant::now() + wait),
             by: caller.words(),
+            user: caller.uid,
         }
     }
 
@@ -146,7 +151,12 @@ impl Services {
             ServiceAction::Part { services } => named(self.services_of(plane, slot), services),
             ServiceAction::Replace { new, .. } => vec![new.clone()],
         };
-        let (outcome, reasons) = match judge(plane, self, slot, &request.action) {
+        let user = self.jobs.get(&job).map_or(0, |job| job.user);
+        let judged = match not_own(plane, slot, user) {
+            Some(cause) => Judged::Refused(vec![cause]),
+            None => judge(plane, self, slot, &request.action),
+        };
+        let (outcome, reasons) = match judged {
             Judged::Refused(reasons) => (ServiceOutcome::Refused, reasons),
             Judged::Unchanged => (ServiceOutcome::Unchanged, Vec::new()),
             Judged::Possible if request.dry_run => {
@@ -253,6 +263,16 @@ fn settles(s: &Session) -> bool {
 pub(super) fn named(mut services: Vec<ServiceSpec>, names: &[String]) -> Vec<ServiceSpec> {
     services.retain(|service| names.contains(&service.name));
     services
+}
+
+/// Returns the reason for which a user hears nothing of a session: only root asks about those of others.
+fn not_own(plane: &Plane, slot: u32, user: u32) -> Option<Cause> {
+    let key = plane.agent.session(slot).key;
+    let own = || diag::owner(&key).is_ok_and(|owner| owner == user);
+    (user != 0 && !own()).then(|| {
+        Cause::new(format!("the session is none of user {user}"))
+            .hint("run as root, or as the user of the program")
+    })
 }
 
 /// Puts services of the packet plane into a session, or takes them out. Returns the report; nothing
