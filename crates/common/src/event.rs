@@ -42,8 +42,8 @@ pub enum EventKind {
     Arrived = 14,
     /// A direction of a session with a detour has completed a change of its route.
     Rerouted = 15,
-    /// A session that is to have services is established, and held until they are in; or it is
-    /// answered, and does not wait for them.
+    /// A session that a rule or a run gives services has none yet. Either it is held and established,
+    /// or it is not held and its SYN was answered.
     Unserved = 16,
 }
 

@@ -29,8 +29,9 @@ pub mod service {
 /// (`horizon`, net/sched/sch_fq.c). A rate of which so much is waiting is not kept by waiting.
 pub const HORIZON: u64 = 2_000_000_000;
 
-/// Longest delay of `latency`, in nanoseconds: with what may wait before it, `fq` keeps it.
-pub const MAX_DELAY: u64 = 8_000_000_000 - 500_000_000;
+/// Longest delay of `latency`, in nanoseconds. With [`HORIZON`] before it, a packet leaves half a second
+/// before `fq` would drop it.
+pub const MAX_DELAY: u64 = 10_000_000_000 - HORIZON - 500_000_000;
 
 /// Time for which a direction may have been unused and make up for it. A token bucket that is
 /// smaller than what a sender has under way drops more than the rate asks for.

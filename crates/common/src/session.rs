@@ -195,8 +195,9 @@ pub struct Session {
     /// Offer of the remote end.
     pub remote: Offer,
     /// Origin of the path of a chain's session. At the host that opened the session by a rule: that
-    /// rule (`policy::rule_name`). If its program runs with services: that run (`policy::run_name`). If a change of the chain laid the path: its number
-    /// ([`path_number`](crate::chain::path_number)). 0 for neither.
+    /// rule (`policy::rule_name`). If its program runs with services: that run (`policy::run_name`).
+    /// `policy::unheld` marks the name if the session does not wait. If a change of the chain laid the
+    /// path: its number ([`path_number`](crate::chain::path_number)). 0 for none of them.
     pub laid_by: u32,
 
     // Fifth line.

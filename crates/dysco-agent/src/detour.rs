@@ -79,6 +79,12 @@ impl Agent {
         written.map_err(map_error("write", "RUNS"))
     }
 
+    /// Forgets the rule or the run that a session was opened by: it has its services, or is not to have
+    /// them.
+    pub fn forget_rule(&self, slot: u32) {
+        self.memory().set_laid_by(slot, 0);
+    }
+
     /// Forgets the run of a cgroup. Its sessions keep their services.
     pub fn end_run(&self, group: u64) {
         // An error means that there is none.

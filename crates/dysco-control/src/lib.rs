@@ -112,7 +112,8 @@ pub struct PeerStatus {
     pub up: bool,
     /// Round-trip time.
     pub rtt: Option<Duration>,
-    /// Reason of the last attempt for which there is no connection, if one is known.
+    /// Reason for which there is no connection, if it is known: that of the last attempt, or of the end of
+    /// the last connection.
     pub reason: Option<DownReason>,
 }
 

@@ -308,7 +308,7 @@ mod tests {
         };
         let denied = remove(io::ErrorKind::PermissionDenied);
         assert_eq!(denied.exit(), Exit::NotAllowed);
-        assert_eq!(denied.explain().hint.as_deref(), Some("run as root"));
+        assert_eq!(denied.explain().hint.as_deref(), Some(dysco_explain::AS_ROOT));
         assert_eq!(remove(io::ErrorKind::Other).exit(), Exit::Internal);
     }
 

@@ -455,7 +455,10 @@ async fn keys_are_made_and_a_configuration_with_them_is_checked() {
             r#""+count", "+shape=rate=1M,plane=packet""#,
             "cannot be put in with others",
         ),
-        (r#""10.0.0.1", "+socks=target=10.9.9.9:1""#, "have passed"),
+        (
+            r#""10.0.0.1", "+socks=target=10.9.9.9:1""#,
+            "pass before services",
+        ),
         (r#""10.0.0.1", "+crypt""#, "past them"),
     ] {
         let refused = policy(chain).await;

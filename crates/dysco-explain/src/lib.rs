@@ -24,7 +24,7 @@ macro_rules! display_explained {
 }
 
 /// Hint of an error that the user's lack of a permission causes.
-pub const AS_ROOT: &str = "run as root";
+pub const AS_ROOT: &str = "run as root, where no security module or file attribute denies it";
 
 /// Returns true if the operating system has denied an operation for lack of a permission, by the
 /// error or one below it.

@@ -109,6 +109,10 @@ fn change_of(request: &Request) -> (&'static str, &'static str) {
         Request::Reload { .. } => ("reload the configuration", LOOK),
         Request::PolicyApply { .. } => ("put a policy in force", ROOT),
         Request::PolicyPublish { .. } => ("publish a policy", ROOT),
+        Request::Service(_) => (
+            "change the services of sessions",
+            "run as root, or look with --dry-run at sessions of your own programs",
+        ),
         _ => ("change sessions", LOOK),
     }
 }

@@ -158,7 +158,7 @@ impl ThisHost {
                 // The session was heard, and the ring was full.
                 self.plane.agent.confirm(slot);
             }
-            // Its event was lost, or came to an earlier process.
+            // Its event was lost, or came to a process before this one.
             self.hold(slot, &s);
             let known = self.plane.collector.ending.get(&slot).copied();
             let retention = self.plane.retention(&s, boot, crowded);

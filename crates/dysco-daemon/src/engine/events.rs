@@ -14,6 +14,7 @@ use dysco_proto::{asks, pairs};
 
 use super::chains::message::is_ours;
 use super::inputs::Heard;
+use super::services;
 use super::{Engine, ThisHost};
 
 /// Interval between warnings of a full table.
@@ -42,30 +43,36 @@ impl ThisHost {
         }
     }
 
-    /// Begins to put services into a session, if it is held.
+    /// Begins to put services into a session of a rule or a run, if it is held, or was not held and has
+    /// got none yet.
     pub(super) fn hold(&mut self, slot: u32, s: &Session) {
-        if s.view() == View::Held && is_established(s) && !s.has_ended() {
-            self.put_wanted(slot, s);
+        if s.has_ended() {
+            return;
         }
-    }
-
-    /// Begins to put services into a session that an event is about. One that is not held gets them
-    /// once: if they are taken out, it goes on without.
-    fn unserved(&mut self, slot: u32) {
-        let s = self.plane.agent.session(slot);
-        let unheld = s.laid_by != 0 && !policy::holds(s.laid_by);
         match s.view() {
-            View::Tracked if unheld && !s.has_ended() => self.put_wanted(slot, &s),
-            _ => self.hold(slot, &s),
+            View::Held if is_established(s) => {
+                let wanted = self.wanted(s);
+                self.services.hold(&mut self.plane, slot, wanted);
+            }
+            View::Tracked if s.laid_by != 0 && !policy::holds(s.laid_by) => {
+                // Another rule may have taken the place of its own. The session is open, and has passed
+                // its first bytes.
+                let wanted = self.wanted(s).filter(services::Wanted::is_of_packets);
+                if let Some(wanted) = wanted {
+                    self.services.hold(&mut self.plane, slot, Some(wanted));
+                }
+                // Services that are taken out do not come back.
+                self.plane.agent.forget_rule(slot);
+            }
+            _ => {}
         }
     }
 
-    fn put_wanted(&mut self, slot: u32, s: &Session) {
-        let wanted = match policy::run_of(s.laid_by) {
+    fn wanted(&self, s: &Session) -> Option<services::Wanted> {
+        match policy::run_of(s.laid_by) {
             Some(run) => self.services.run(run),
             None => self.chains.services_for(&self.plane, s),
-        };
-        self.services.hold(&mut self.plane, slot, wanted);
+        }
     }
 
     /// Begins to put services into a session that has opened through hosts, if its rule has both.
@@ -85,7 +92,10 @@ impl ThisHost {
             EventKind::Drained => self.proxy_changes.drained(&mut self.plane, slot),
             EventKind::Broken => self.session_broken(slot),
             EventKind::Rerouted => self.services.rerouted(&mut self.plane, slot),
-            EventKind::Unserved => self.unserved(slot),
+            EventKind::Unserved => {
+                let s = self.plane.agent.session(slot);
+                self.hold(slot, &s);
+            }
             EventKind::PathOpen if self.chain_updates.has(slot) => {
                 self.chain_updates.path_answered(&mut self.plane, slot)
             }

@@ -132,7 +132,7 @@ impl Reason {
             Reason::AlreadyOut => Cause::new("the middlebox has left this session already").hint(
                 "if its host still relays the packets (local, return), ask for mode bypass to take that host out too",
             ),
-            // Who knows the remedy has not failed, and says what is in the way.
+            // A cause with a hint is an obstacle that the user can remove, and no failure of the host.
             Reason::Failed(cause) if cause.hint.is_some() => because("", cause, None),
             Reason::Failed(cause) => {
                 because("a host failed: ", cause, Some("see the log of its dyscod"))

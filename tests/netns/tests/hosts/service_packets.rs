@@ -312,15 +312,15 @@ fn a_rule_gives_them_to_new_sessions_once() -> Result<()> {
     );
     let taken = here.service(&["take", "--filter", "port=9001"])?;
     ensure!(taken.to_string().contains("\"taken\""), "{taken:#}");
-    drop((client, server));
-    // Those that open while no dyscod runs do not wait for it, and get them later.
+    // Those that open while no dyscod runs do not wait for it, and get them later. The other session does
+    // not get them back.
     let ends = here.next_daemon(|lab| {
         let (client, server) = open(lab, at)?;
         say(&client, &server, "at once")?;
         Ok((client, server))
     })?;
     wait_listed(&here, &SERVICES)?;
-    drop(ends);
+    drop((client, server, ends));
     here.finish()
 }
 
@@ -335,9 +335,9 @@ fn a_program_runs_with_them_and_without_a_handler() -> Result<()> {
     let program = here.lab.client.spawn(program.args(words).named("bash"))?;
     let (mut connection, _) = listener.accept()?;
     wait_listed(&here, &["count=plane=packet"])?;
-    let links = here.lab.client.output("ip", &["-brief", "link"])?;
-    ensure!(!links.contains("dysco-s"), "a handler runs: {links}");
     connection.write_all(b"done")?;
     drop((program, connection));
+    let links = here.lab.client.output("ip", &["-brief", "link"])?;
+    ensure!(!links.contains("dysco-s"), "a handler runs: {links}");
     here.finish()
 }

@@ -88,7 +88,7 @@ fn beside_hosts(services: &[ServiceSpec]) -> Result<(), Cause> {
             .hint("write a rule for each, with other destinations or ports"));
     }
     match needs.from_start {
-        true => Err(words::too_late()),
+        true => Err(words::too_late_beside_hosts()),
         false => Ok(()),
     }
 }
@@ -305,8 +305,8 @@ fn no_peer(plane: &Plane, slot: u32, s: &Session) -> Option<Cause> {
         return Some(cause.hint("configure control.listen and certificates"));
     }
     if s.view().new_path().is_some() {
-        let cause = past_the_hosts("it takes a path of its own, on which hosts may be");
-        return Some(cause.hint("put in services for one end, or let the session open anew"));
+        let cause = past_the_hosts("its packets take a path that may pass hosts of a chain");
+        return Some(cause.hint("put in services that run at one end, or open a new session"));
     }
     let tunnel = |port| addresses.iter().any(|address| address.port() == port);
     (tunnel(s.key.local().port()) || tunnel(s.key.remote().port()))

@@ -55,6 +55,13 @@ impl Probe {
     }
 }
 
+impl Wanted {
+    /// True if the services are of the packet plane.
+    pub(in crate::engine) fn is_of_packets(&self) -> bool {
+        self.services.iter().any(ServiceSpec::names_plane)
+    }
+}
+
 impl Services {
     /// Begins to put services into a session that is held, or that is to have services of the packet
     /// plane.

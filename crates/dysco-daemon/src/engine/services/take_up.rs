@@ -52,7 +52,7 @@ impl Services {
         let lost = self.sessions.iter().filter(|(_, one)| without(one));
         let lost: Vec<u32> = lost.map(|(slot, _)| *slot).collect();
         for slot in lost {
-            self.lost(plane, slot);
+            self.unlisted(plane, slot);
         }
     }
 
@@ -117,15 +117,25 @@ impl Services {
         }
     }
 
-    /// Ends the sessions that a handler was to have, by slot and start time, and did not tell of. It
-    /// has ended them while no `dyscod` listened.
+    /// Ends sessions that a handler was to have and has not listed, by slot and start time.
     fn end_unknown(&mut self, plane: &mut Plane, left: HashMap<u32, u64>) {
         for (slot, created_ns) in left {
             let one = self.sessions.get(&slot);
             if one.is_some_and(|one| one.created_ns == created_ns && one.sockets.is_none()) {
-                self.lost(plane, slot);
+                self.unlisted(plane, slot);
             }
         }
+    }
+
+    /// Ends a session that no handler has, or forgets it if it ends by itself.
+    fn unlisted(&mut self, plane: &mut Plane, slot: u32) {
+        let s = plane.agent.session(slot);
+        if s.has_ended() && s.life.reset == 0 {
+            // Its handler may have closed both sockets in order: the kernel still sends the rest.
+            self.sessions.remove(&slot);
+            return;
+        }
+        self.lost(plane, slot);
     }
 }
 

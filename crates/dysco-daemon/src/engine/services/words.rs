@@ -26,6 +26,15 @@ pub(super) fn too_late() -> Cause {
         .hint("give it to new sessions, by a rule without hosts or by 'dyscoctl run'")
 }
 
+/// Returns the reason for which a service that acts on the first bytes is not beside hosts.
+pub(super) fn too_late_beside_hosts() -> Cause {
+    Cause::new(
+        "one of these services acts on the first bytes of a session, and these pass before services come \
+         into a session with hosts",
+    )
+    .hint("write a rule without hosts")
+}
+
 /// Returns the reason for which no others enter a session that is held.
 pub(super) fn has_its_own() -> Cause {
     Cause::new("services of a rule or a run are about to come into it")

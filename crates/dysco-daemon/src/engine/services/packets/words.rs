@@ -202,7 +202,7 @@ fn kept(Delay(delay): Delay) -> Result<Duration, Cause> {
         true => Ok(delay),
         false => {
             let why = format!(
-                "a delay of the packet plane is at most {}: fq drops packets that wait longer",
+                "a delay of the packet plane is at most {}, since fq drops packets that are more than ten seconds early",
                 Delay(longest)
             );
             Err(Cause::new(why).hint("choose a shorter delay, or leave plane=packet out"))

@@ -78,24 +78,30 @@ impl Services {
         };
         // It may be a repetition.
         let result = match self.slot_of_pair(pair) {
-            Some(_) => Ok(()),
+            Some(_) => Ok(true),
             None => self.join(plane, incoming, pair, invitation),
         };
-        let door = result.and_then(|()| self.door(plane));
+        let door = match result {
+            // The invitation comes again.
+            Ok(false) => return,
+            Ok(true) => self.door(plane),
+            Err(cause) => Err(cause),
+        };
         if let Err(cause) = &door {
             tracing::info!(%peer, "services of another host were refused: {cause}");
         }
         send(plane, peer, pair, Content::Invited(door));
     }
 
-    /// Takes part in a pair, if the session can have the services.
+    /// Takes part in a pair, if the session can have the services. Returns false if it is too early to
+    /// decide.
     fn join(
         &mut self,
         plane: &mut Plane,
         incoming: &Incoming,
         pair: PairId,
         invitation: Invitation,
-    ) -> Result<(), Cause> {
+    ) -> Result<bool, Cause> {
         if !plane.config.services.invitations {
             let cause = Cause::new("the host of its other end takes no invitations");
             return Err(cause.hint("set invitations = true in [services] there"));
@@ -122,7 +128,9 @@ impl Services {
         if self.is_paired(slot) && self.is_leaving(slot) && self.is_out(plane, slot) {
             self.out(plane, slot);
         }
-        self.forget_earlier_invitation(slot);
+        if !self.forget_earlier_invitation(slot) {
+            return Ok(false);
+        }
         let services = invitation.services.iter();
         let services = services.map(|text| text.parse::<ServiceSpec>().map_err(Cause::new));
         let services = services.collect::<Result<Vec<_>, _>>()?;
@@ -148,24 +156,27 @@ impl Services {
         self.resting.remove(&slot);
         self.sessions.insert(slot, one);
         self.remember_pair(pair, slot);
-        Ok(())
+        Ok(true)
     }
 
     /// Forgets services that the other host has asked for, and that it has not let begin. It asks anew:
     /// its `dyscod` was restarted, and the earlier invitation is no longer known there. Nothing of the
-    /// session has changed yet.
-    fn forget_earlier_invitation(&mut self, slot: u32) {
+    /// session has changed yet. Returns false while the handler has not answered the earlier offer: its
+    /// answer would be taken for that to the next one.
+    fn forget_earlier_invitation(&mut self, slot: u32) -> bool {
         let Some(one) = self.sessions.get(&slot) else {
-            return;
+            return true;
         };
         let invited = one.paired.as_ref().is_some_and(|paired| !paired.asks);
         match one.stage {
+            Stage::Offered(..) if invited => return false,
             Stage::Invited | Stage::Sockets if invited => {}
-            Stage::Offered(..) | Stage::Accepted(..) if invited => self.release(slot),
-            _ => return,
+            Stage::Accepted(..) if invited => self.release(slot),
+            _ => return true,
         }
         self.waiting.retain(|waits| *waits != slot);
         self.sessions.remove(&slot);
+        true
     }
 
     /// Returns the TCP port on which connections of other hosts arrive.
