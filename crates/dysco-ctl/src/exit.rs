@@ -308,7 +308,10 @@ mod tests {
         };
         let denied = remove(io::ErrorKind::PermissionDenied);
         assert_eq!(denied.exit(), Exit::NotAllowed);
-        assert_eq!(denied.explain().hint.as_deref(), Some(dysco_explain::AS_ROOT));
+        assert_eq!(
+            denied.explain().hint.as_deref(),
+            Some(dysco_explain::AS_ROOT)
+        );
         assert_eq!(remove(io::ErrorKind::Other).exit(), Exit::Internal);
     }
 

@@ -167,3 +167,16 @@ fn an_end_that_misses_the_reset_of_an_accepted_session_gets_another_one() -> Res
 fn an_end_that_misses_the_reset_while_no_dyscod_runs_gets_another_one() -> Result<()> {
     misses_the_reset("svcmissaway", false, true)
 }
+
+/// The handler has closed both sockets in order, and does not list the sessions any more.
+#[test]
+fn sessions_that_end_while_no_dyscod_runs_have_not_failed() -> Result<()> {
+    let mut here = OneEnd::new("svcendaway", Family::V4)?;
+    let group = here.open(2, &Plan::gentle())?;
+    here.change(&["put", "+count"], "put", 2)?;
+    all_intact(&here.next_daemon(|_| group.finish())?)?;
+    here.wait_for_none()?;
+    let log = here.daemon.process.log();
+    ensure!(!log.contains("service-failed"), "{log}");
+    here.finish()
+}
