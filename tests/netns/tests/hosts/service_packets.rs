@@ -312,6 +312,22 @@ fn a_rule_gives_them_to_new_sessions_once() -> Result<()> {
     );
     let taken = here.service(&["take", "--filter", "port=9001"])?;
     ensure!(taken.to_string().contains("\"taken\""), "{taken:#}");
+    let session = taken["sessions"][0]["session"]
+        .as_str()
+        .context("no session")?;
+    let shown = here
+        .fleet
+        .json(&here.lab.client, &["sessions", "show", session])?;
+    let texts = shown["history"].as_array().context("no history")?;
+    let texts: Vec<_> = texts
+        .iter()
+        .filter_map(|entry| entry["what"].as_str())
+        .collect();
+    let events = [
+        "services put in: +count +shape",
+        "services taken out: +count +shape",
+    ];
+    ensure!(texts.ends_with(&events), "{shown:#}");
     // Those that open while no dyscod runs do not wait for it, and get them later. The other session does
     // not get them back.
     let ends = here.next_daemon(|lab| {

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::choice::{self, Judged, judge};
 use super::report::report;
-use super::{Serviced, Services, packets};
+use super::{Serviced, Services, packets, words};
 use crate::api::Caller;
 use crate::engine::Plane;
 
@@ -173,6 +173,8 @@ impl Services {
                     return self.settle_job(job, report);
                 }
                 if let Some(report) = in_packets(plane, slot, &request.action) {
+                    let by = self.jobs.get(&job).map(|job| job.by.clone());
+                    remember(plane, by, &report);
                     return self.settle_job(job, report);
                 }
                 return self.carry_out(plane, job, slot, &request.action, services);
@@ -273,6 +275,16 @@ fn not_own(plane: &Plane, slot: u32, user: u32) -> Option<Cause> {
         Cause::new(format!("the session is none of user {user}"))
             .hint("run as root, or as the user of the program")
     })
+}
+
+/// Reports the change of a session's services of the packet plane.
+fn remember(plane: &mut Plane, by: Option<String>, done: &ServiceReport) {
+    let kind = match done.outcome {
+        ServiceOutcome::Put => "services-put",
+        ServiceOutcome::Taken => "services-taken",
+        _ => return,
+    };
+    plane.report_by(by, kind, Some(done.session), words::of(&done.services));
 }
 
 /// Puts services of the packet plane into a session, or takes them out. Returns the report; nothing
