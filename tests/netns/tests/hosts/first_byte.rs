@@ -1,13 +1,11 @@
-//! Services that sessions have from their first byte on: by a rule of the policy, or since their
-//! program runs with services.
+//! Services that sessions have from their first byte on, by a rule of the policy.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use dysco_netns::fleet::Fleet;
 use dysco_netns::stream::{Plan, all_intact};
 use dysco_netns::{Family, Host, Lab, Program, Role, capture, wait};
@@ -50,7 +48,7 @@ pub(crate) fn say(mut from: &TcpStream, mut to: &TcpStream, word: &str) -> Resul
 }
 
 /// Returns the counts of the service `count` of the only session that has services.
-fn counts(fleet: &Fleet, host: &Host) -> Result<Value> {
+pub(crate) fn counts(fleet: &Fleet, host: &Host) -> Result<Value> {
     let listed = fleet.json(host, &["service", "list"])?;
     let session = listed[0]["session"].as_str().context("no session")?;
     let answer = fleet.json(host, &["service", "call", session, "count", "read"])?;
@@ -395,166 +393,5 @@ fn a_bad_rule_is_refused_with_its_reason() -> Result<()> {
             "{chain}: {refused:?}"
         );
     }
-    here.finish()
-}
-
-/// Runs a program to its end with these services.
-fn run_with(here: &OneEnd, services: &[&str], program: &[&str]) -> Result<String> {
-    let words = [&["run"], services, &["--"], program].concat();
-    here.fleet.dyscoctl(&here.lab.client, &words)
-}
-
-#[test]
-fn a_program_runs_with_services_and_so_do_its_children() -> Result<()> {
-    let here = OneEnd::new("runs", Family::V4)?;
-    let at = Role::Server.at(Family::V4, 9001);
-    let listener = here.lab.server.run(move || TcpListener::bind(at))?;
-    // A child of a child opens the session.
-    let script = format!(
-        "bash -c 'exec 3<>/dev/tcp/{}/{}; printf hello >&3; head -c 7 <&3'",
-        at.ip(),
-        at.port()
-    );
-    let server = thread::spawn(move || -> Result<TcpStream> {
-        let (mut server, _) = listener.accept()?;
-        let mut got = [0; 5];
-        server.read_exact(&mut got)?;
-        ensure!(&got == b"hello", "{got:?}");
-        server.write_all(b"welcome")?;
-        Ok(server)
-    });
-    let said = run_with(&here, &["+count"], &["bash", "-c", &script])?;
-    let server = server.join().map_err(|_| anyhow!("it panicked"))??;
-    ensure!(said == "welcome", "{said}");
-    let counted = counts(&here.fleet, &here.lab.client)?;
-    ensure!(counted == json!({"forward": 5, "back": 7}), "{counted}");
-    drop(server);
-    // Others run without.
-    let (client, server) = open(&here.lab, Role::Server.at(Family::V4, 9002))?;
-    say(&client, &server, "plain")?;
-    let listed = here.service(&["list", "--filter", "port=9002"])?;
-    ensure!(listed == json!([]), "{listed}");
-    here.finish()
-}
-
-#[test]
-fn a_server_that_runs_with_services_has_them_in_what_it_accepts() -> Result<()> {
-    let here = OneEnd::new("runserver", Family::V4)?;
-    let (fleet, host) = (&here.fleet, &here.lab.client);
-    let words = [
-        "run",
-        "+count",
-        "--",
-        "socat",
-        "TCP-LISTEN:9003,fork",
-        "EXEC:cat",
-    ];
-    let program = Program::new(fleet.dyscoctl_path()).args(words);
-    let server = host.spawn(program.named("socat"))?;
-    let at = Role::Client.at(Family::V4, 9003);
-    let connect = || here.lab.server.run(move || TcpStream::connect(at)).ok();
-    let mut client = wait::until("the server", SOON, connect)?;
-    client.set_read_timeout(Some(SOON))?;
-    client.write_all(b"echo")?;
-    let mut got = [0; 4];
-    client.read_exact(&mut got)?;
-    ensure!(&got == b"echo", "{got:?}");
-    let counted = counts(fleet, host)?;
-    ensure!(counted == json!({"forward": 4, "back": 4}), "{counted}");
-    drop((client, server));
-    here.finish()
-}
-
-#[test]
-fn a_run_with_an_unknown_service_does_not_start_the_program() -> Result<()> {
-    let here = OneEnd::new("runbad", Family::V4)?;
-    for service in ["+nonsense", "+count=a=b"] {
-        let words = ["run", service, "--", "echo", "started"];
-        let ran = here.fleet.try_dyscoctl(&here.lab.client, &words)?;
-        ensure!(
-            ran.code == Some(2) && ran.stdout.is_empty() && ran.stderr.contains("service"),
-            "{ran:?}"
-        );
-    }
-    here.finish()
-}
-
-#[test]
-fn other_users_run_programs_with_the_services_that_they_may_have() -> Result<()> {
-    let extra = "[api]\ngroup = \"nogroup\"\n\n[services]\nusers = [\"count\"]\n";
-    let here = OneEnd::with(Lab::builder("runuser").build()?, Family::V4, extra)?;
-    let dyscoctl = here.fleet.dyscoctl_path().to_string_lossy().into_owned();
-    let as_nobody = |service: &str, program: &str| {
-        let words = [
-            "--reuid=65534",
-            "--regid=65534",
-            "--clear-groups",
-            &dyscoctl,
-        ];
-        let words = [&words[..], &["run", service, "--", program]].concat();
-        here.lab.client.ran("setpriv", &words)
-    };
-    let ran = as_nobody("+count", "id")?;
-    ensure!(
-        ran.code == Some(0) && ran.stdout.contains("nobody"),
-        "{ran:?}"
-    );
-    let ran = as_nobody("+null", "id")?;
-    ensure!(
-        ran.code != Some(0) && ran.stdout.is_empty() && ran.stderr.contains("may not run"),
-        "{ran:?}"
-    );
-    here.finish()
-}
-
-/// The session is held, and not open: the last packet of its handshake is lost.
-#[test]
-fn others_do_not_take_the_place_of_services_that_are_about_to_come() -> Result<()> {
-    let here = OneEnd::new("firstheld", Family::V4)?;
-    let (fleet, host) = (&here.fleet, &here.lab.client);
-    let program = Program::new(fleet.dyscoctl_path());
-    let words = [
-        "run",
-        "+count",
-        "--",
-        "socat",
-        "TCP-LISTEN:9003",
-        "EXEC:cat",
-    ];
-    let _server = host.spawn(program.args(words).named("socat"))?;
-    let listens = || {
-        let listening = host.output("ss", &["-Hltn", "sport = :9003"]).ok()?;
-        (!listening.is_empty()).then_some(())
-    };
-    wait::until("the server", SOON, listens)?;
-    let from = Role::Server.at(Family::V4, 0).ip();
-    let rules = format!(
-        "table inet late {{
-           chain forward {{
-             type filter hook forward priority 0;
-             ip saddr {from} tcp dport 9003 tcp flags & (syn | ack) == ack drop
-           }}
-         }}"
-    );
-    here.lab.router.input("nft", &["-f", "-"], &rules)?;
-    let at = Role::Client.at(Family::V4, 9003);
-    let mut client = here.lab.server.run(move || TcpStream::connect(at))?;
-    client.set_read_timeout(Some(SOON))?;
-    let put = ["put", "+null", "--filter", "port=9003"];
-    let refused = here.service(&put)?;
-    ensure!(
-        refused.to_string().contains("about to come into it"),
-        "{refused:#}"
-    );
-    here.lab
-        .router
-        .output("nft", &["delete", "table", "inet", "late"])?;
-    client.write_all(b"echo")?;
-    let mut got = [0; 4];
-    client.read_exact(&mut got)?;
-    ensure!(&got == b"echo", "{got:?}");
-    let counted = counts(fleet, host)?;
-    ensure!(counted == json!({"forward": 4, "back": 4}), "{counted}");
-    drop(client);
     here.finish()
 }

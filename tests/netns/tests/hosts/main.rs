@@ -14,6 +14,7 @@ mod interrupted;
 mod life;
 mod owners;
 mod resting;
+mod runs;
 mod service_by_service;
 mod service_calls;
 mod service_kinds;
