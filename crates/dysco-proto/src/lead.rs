@@ -231,7 +231,9 @@ impl Lead {
         }
         ctx.report(Role::Lead, self.session, Progress::Drained);
         ctx.drop_pending();
-        ctx.no_deadline();
+        if !self.is_gone() {
+            ctx.no_deadline();
+        }
         let change = ctx.change;
         // Repeated until the deciding host reports the end.
         ctx.send_reliably(self.head(), Message::Settled { change });

@@ -131,6 +131,13 @@ impl Tail {
     }
 
     /// Returns true if the session has ended, and the left anchor decides.
+    /// Removes the deadline, unless the session has gone: then the deciding host may be gone as well.
+    fn wait_without_limit(&self, ctx: &mut Context) {
+        if !self.is_gone() {
+            ctx.no_deadline();
+        }
+    }
+
     fn is_gone(&self) -> bool {
         match self.stage {
             Stage::Locking | Stage::Preparing { .. } | Stage::SettingUp { .. } => false,
@@ -235,7 +242,7 @@ impl Tail {
         }
         ctx.report(Role::Tail, self.session, Progress::Drained);
         ctx.drop_pending();
-        ctx.no_deadline();
+        self.wait_without_limit(ctx);
         let change = ctx.change;
         // Repeated until `Done` or `Cancel` arrives.
         ctx.send_reliably(self.left(), Message::Settled { change });
@@ -313,7 +320,7 @@ impl Tail {
             _ => return ctx.stale(),
         };
         ctx.drop_pending();
-        ctx.no_deadline();
+        self.wait_without_limit(ctx);
         self.stage = Stage::Cutting {
             restored,
             settled: false,

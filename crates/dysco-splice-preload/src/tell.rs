@@ -173,7 +173,8 @@ fn settle_some() {
     }
     for fd in start..=top.min(start.saturating_add(4096)) {
         CURSOR.store(fd, Relaxed);
-        let Some(s) = slot(fd) else { break };
+        // No descriptor of this part of the table was ever watched.
+        let Some(s) = slot(fd) else { continue };
         let one = s.life(fd);
         let (other, reported) = (s.peer(), s.reported_epoch.load(Relaxed));
         let socket = matches!(s.kind.load(Relaxed), kind::SOCKET | kind::ACCEPTED);

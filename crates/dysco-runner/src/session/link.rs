@@ -27,7 +27,7 @@ const READABLE: EventFlags = EventFlags::IN
     .union(EventFlags::PRI)
     .union(EventFlags::RDHUP);
 
-/// Greatest number of attempts to write to a socket that is in repair mode.
+/// Greatest number of attempts to use a socket that is in repair mode.
 const REPAIRED: u32 = 10_000;
 
 /// Greatest number of parts that one system call writes.
@@ -45,6 +45,8 @@ pub(super) struct Link {
     /// True if the kernel has announced an end, an error or urgent data. A read that is shorter
     /// than wanted then does not mean that nothing is left.
     uneven: bool,
+    /// Number of attempts to read, without success, from a socket that is in repair mode.
+    refused: u32,
     failed: bool,
     /// True if the services want nothing from this socket for now.
     pub held: bool,
@@ -91,6 +93,7 @@ impl Link {
             readable: false,
             writable: false,
             uneven: false,
+            refused: 0,
             failed: false,
             held: false,
             ended: false,
@@ -170,6 +173,7 @@ impl Link {
                 Ok(Input::End)
             }
             Ok((n, _)) => {
+                self.refused = 0;
                 // Everything was read, and further bytes make a new edge. An end that has already
                 // arrived makes none.
                 self.readable = n == len || self.uneven;
@@ -189,6 +193,12 @@ impl Link {
                 Ok(Input::Nothing)
             }
             Err(Errno::INTR) => Ok(Input::Nothing),
+            // As in `flush`. The socket stays readable, and the next turn reads again.
+            Err(Errno::PERM) if self.refused < REPAIRED => {
+                self.refused += 1;
+                std::thread::yield_now();
+                Ok(Input::Nothing)
+            }
             Err(error) => Err(error.into()),
         }
     }

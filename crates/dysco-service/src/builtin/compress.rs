@@ -1,18 +1,29 @@
 //! `compress`: compresses the bytes between two hosts.
 
 use std::io;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use dysco_explain::Cause;
-use zstd::stream::raw::{Decoder, Encoder, InBuffer, Operation, OutBuffer};
+use zstd::stream::raw::{DParameter, Decoder, Encoder, InBuffer, Operation, OutBuffer};
 
 use super::no_operation;
 use super::records::{Meaning, Records};
-use crate::{Event, Flow, Needs, Out, Service, Session};
+use crate::{Event, Flow, Needs, Out, Service, Session, TimerId};
 
 /// Greatest number of bytes in a record. A record is a header of 32 bits in network order: the
 /// number of its bytes, and [`PLAIN`]; then these bytes.
 const RECORD: usize = 64 * 1024;
+
+/// Number of restored bytes after which the service waits for its next turn: few bytes may restore to
+/// very many.
+const AT_ONCE: u64 = 256 * 1024;
+
+/// The service goes on to restore bytes.
+const NEXT_TURN: TimerId = TimerId(0);
+
+/// Greatest window of the frames of another host, as a power of two: that of level 19.
+const WINDOW_LOG: u32 = 23;
 
 /// The bytes of the record are not compressed.
 const PLAIN: u32 = 1 << 31;
@@ -42,6 +53,8 @@ pub struct Compress {
     rest: u64,
     /// Bytes towards the other host, before and after.
     total: [u64; 2],
+    /// The element behind the service wants no restored bytes.
+    full: bool,
 }
 
 /// Gain of a direction by compression.
@@ -60,16 +73,20 @@ impl Compress {
     /// Creates the service of one end. `outward` is the direction towards the other host.
     pub fn new(outward: Flow, level: i32) -> Result<Compress, Cause> {
         let refused = |error: io::Error| Cause::new(format!("zstd does not start: {error}"));
+        let mut decoder = Decoder::new().map_err(refused)?;
+        let window = DParameter::WindowLogMax(WINDOW_LOG);
+        decoder.set_parameter(window).map_err(refused)?;
         Ok(Compress {
             records: Records::new(outward),
             encoder: Encoder::new(level).map_err(refused)?,
-            decoder: Decoder::new().map_err(refused)?,
+            decoder,
             trial: [0; 2],
             outward: Gain::Unknown,
             inward: Gain::Unknown,
             shrunk: 0,
             rest: 0,
             total: [0; 2],
+            full: false,
         })
     }
 
@@ -106,26 +123,47 @@ impl Compress {
         }
     }
 
-    fn read(&mut self, flow: Flow, out: &mut Out) -> io::Result<()> {
-        while let Some(header) = self.records.header() {
-            let header = u32::from_be_bytes(header);
-            let len = (header & !PLAIN) as usize;
-            // Bytes that do not become smaller become a little larger.
-            if len > 2 * RECORD {
-                return Err(io::Error::other("a record is too long"));
+    /// Returns the header of the next record, if that is complete.
+    fn next_header(&self) -> io::Result<Option<u32>> {
+        let Some(header) = self.records.header() else {
+            return Ok(None);
+        };
+        let header = u32::from_be_bytes(header);
+        let len = (header & !PLAIN) as usize;
+        // Bytes that do not become smaller become a little larger.
+        if len > 2 * RECORD {
+            return Err(io::Error::other("a record is too long"));
+        }
+        let complete = self.records.is_complete(size_of::<u32>(), len);
+        Ok(complete.then_some(header))
+    }
+
+    /// Restores records, about `most` bytes. Returns true if complete records are left.
+    fn read(&mut self, flow: Flow, most: u64, out: &mut Out) -> io::Result<bool> {
+        let mut given = 0;
+        while let Some(header) = self.next_header()? {
+            if given >= most {
+                return Ok(true);
             }
+            let len = (header & !PLAIN) as usize;
             let Some(record) = self.records.next(size_of::<u32>(), len) else {
-                return Ok(());
+                return Ok(false);
             };
             if header & PLAIN != 0 {
                 (self.inward, self.shrunk) = (Gain::None, 0);
+                given += record.len() as u64;
                 out.send(flow, record);
             } else {
                 let mut restored = 0;
                 restore(&mut self.decoder, &record, |part| {
                     restored += part.len() as u64;
+                    if restored > RECORD as u64 {
+                        return Err(io::Error::other("a record restores to too many bytes"));
+                    }
                     out.send(flow, BytesMut::from(part));
+                    Ok(())
                 })?;
+                given += restored;
                 self.shrunk += restored;
                 // The bytes of a trial without a gain on the other host are fewer.
                 if self.shrunk > 2 * TRIAL {
@@ -133,7 +171,24 @@ impl Compress {
                 }
             }
         }
-        Ok(())
+        Ok(false)
+    }
+
+    /// Restores what is there, as far as it is wanted, and holds the direction while more is there.
+    fn restore_some(&mut self, flow: Flow, out: &mut Out) {
+        let most = if self.full { 0 } else { AT_ONCE };
+        match self.read(flow, most, out) {
+            Ok(more) => {
+                if more && !self.full {
+                    out.timer(NEXT_TURN, Duration::ZERO);
+                }
+                match more || self.full {
+                    true => out.hold(flow),
+                    false => out.release(flow),
+                }
+            }
+            Err(error) => out.fail(format!("what the other host sent is damaged: {error}")),
+        }
     }
 }
 
@@ -160,7 +215,7 @@ fn compress(encoder: &mut Encoder<'_>, bytes: &[u8]) -> io::Result<Vec<u8>> {
 fn restore(
     decoder: &mut Decoder<'_>,
     record: &[u8],
-    mut give: impl FnMut(&[u8]),
+    mut give: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut input = InBuffer::around(record);
     let mut space = vec![0; RECORD];
@@ -169,7 +224,7 @@ fn restore(
         decoder.run(&mut input, &mut output)?;
         let (full, got) = (output.pos() == RECORD, output.as_slice());
         if !got.is_empty() {
-            give(got);
+            give(got)?;
         }
         if input.pos() == record.len() && !full {
             return Ok(());
@@ -192,6 +247,7 @@ impl Service for Compress {
     }
 
     fn on(&mut self, event: Event, out: &mut Out) {
+        let inward = self.records.outward.reverse();
         match self.records.take(event, out) {
             Meaning::Send(bytes) => {
                 let mut records = BytesMut::new();
@@ -202,11 +258,18 @@ impl Service for Compress {
                 }
                 out.send(self.records.outward, records);
             }
-            Meaning::Receive(flow) => {
-                if let Err(error) = self.read(flow, out) {
-                    out.fail(format!("what the other host sent is damaged: {error}"));
-                }
+            Meaning::Receive(flow) => self.restore_some(flow, out),
+            Meaning::Other(Event::Timer(NEXT_TURN)) => self.restore_some(inward, out),
+            Meaning::Other(event @ (Event::Full(flow) | Event::Writable(flow)))
+                if flow == inward =>
+            {
+                self.full = matches!(event, Event::Full(_));
+                self.restore_some(flow, out);
             }
+            Meaning::Other(Event::Leave) => match self.read(inward, u64::MAX, out) {
+                Ok(_) => out.leave(),
+                Err(error) => out.fail(format!("what the other host sent is damaged: {error}")),
+            },
             Meaning::Other(Event::Call(question)) if question[..] == *b"read" => {
                 let [before, after] = self.total;
                 let rests = self.rest > 0;

@@ -62,10 +62,15 @@ impl Records {
         self.buffer.first_chunk().copied()
     }
 
+    /// True if the next record is complete, with a header and a body of these numbers of bytes.
+    pub(super) fn is_complete(&self, header: usize, len: usize) -> bool {
+        self.buffer.len() >= header + len
+    }
+
     /// Removes the next record, of this number of bytes behind a header of `header` bytes, and returns
     /// these bytes. Returns `None` if the record is not complete.
     pub(super) fn next(&mut self, header: usize, len: usize) -> Option<BytesMut> {
-        if self.buffer.len() < header + len {
+        if !self.is_complete(header, len) {
             return None;
         }
         self.buffer.advance(header);

@@ -59,6 +59,41 @@ fn what_does_not_become_smaller_passes_as_it_is() {
     assert!(right.finish()[0] == [noise, text].concat());
 }
 
+/// Few bytes restore to very many: the next element gets them as it wants them.
+#[test]
+fn what_restores_to_very_much_comes_in_turns() {
+    const LEN: usize = 64 << 20;
+    let [mut left, mut right] = compressed();
+    left.data(Flow::Forward, &vec![0; LEN]);
+    let wire = std::mem::take(&mut left.out[0]);
+    assert!(wire.len() < LEN / 1000);
+    right.data(Flow::Forward, &wire);
+    assert!(right.out[0].len() <= 1 << 20 && right.held[0]);
+    // Nothing comes while the next element is full.
+    right.event(Event::Full(Flow::Forward));
+    let before = right.out[0].len();
+    right.fire();
+    assert!(right.out[0].len() == before && right.timers.is_empty() && right.held[0]);
+    right.event(Event::Writable(Flow::Forward));
+    right.settle();
+    assert!(right.out[0].len() == LEN && !right.held[0]);
+    assert!(right.finish()[0].iter().all(|byte| *byte == 0));
+}
+
+/// Blocks of four bytes each restore to 128 KiB.
+#[test]
+fn a_record_that_restores_to_too_much_ends_the_session() {
+    let [_, mut right] = compressed();
+    let mut record = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x58];
+    record.extend([0x02, 0x00, 0x10, 0x00].repeat(1000));
+    let header = (record.len() as u32).to_be_bytes();
+    right.data(Flow::Forward, &[&header[..], &record].concat());
+    assert!(right.out[0].len() <= 1 << 20);
+    let failed =
+        |effect: &Effect| matches!(effect, Effect::Fail(_, why) if why.contains("too many bytes"));
+    assert!(right.rest.iter().any(failed), "{:?}", right.rest);
+}
+
 /// It is idle as long as no direction is known to gain something, and one is known not to.
 #[test]
 fn compress_is_idle_where_nothing_is_gained() {
@@ -69,6 +104,7 @@ fn compress_is_idle_where_nothing_is_gained() {
         }
         let wire = std::mem::take(&mut from.out[super::index(flow)]);
         to.data(flow, &wire);
+        to.settle();
     };
     let noise = noise(1_000_000);
     let text = b"one line is like the next\n".repeat(400_000);

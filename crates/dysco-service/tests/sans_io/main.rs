@@ -91,6 +91,13 @@ impl Bench {
         }
     }
 
+    /// Lets all timers run out, also those that they start.
+    fn settle(&mut self) {
+        while !self.timers.is_empty() {
+            self.fire();
+        }
+    }
+
     fn set_now(&mut self, now: Duration) {
         self.now = now;
         self.stack.set_now(now);
@@ -134,9 +141,7 @@ impl Bench {
             self.event(Event::Fin(flow));
             self.event(Event::Writable(flow));
         }
-        while !self.timers.is_empty() {
-            self.fire();
-        }
+        self.settle();
         assert_eq!(self.ends, [1, 1], "ends that came out");
         assert!(self.rest.is_empty(), "{:?}", self.rest);
         self.out

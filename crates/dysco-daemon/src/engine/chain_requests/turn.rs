@@ -202,6 +202,11 @@ impl ChainRequests {
 
 /// Judges a change again if another request has changed its chain while it waited.
 fn in_turn(core: &Core, task: Task) -> (Task, Result<(), Reason>) {
+    // A younger session may have the addresses and ports of one that has waited for long.
+    let named = SessionName::Id(task.session);
+    if core.host.plane.slot_named(&named).is_none() {
+        return (task, Err(Reason::Closing));
+    }
     let slot = core.host.plane.find(&task.order.session);
     let now = slot.map(|slot| {
         core.host

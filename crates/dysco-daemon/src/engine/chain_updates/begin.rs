@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use dysco_common::Session;
 use dysco_common::chain::{Token, path_number};
-use dysco_common::view::Route;
-use dysco_explain::Explain;
+use dysco_common::view::{Change, Route, View};
+use dysco_explain::{Cause, Explain};
 use dysco_proto::{ChangeId, Facts, HostEvent, Reason, Subsession};
 
 use super::Paths;
@@ -13,6 +13,27 @@ use super::anchor::anchor_facts;
 use crate::engine::{ChainUpdates, Plane};
 
 impl ChainUpdates {
+    /// Ends the change that has given a session its second path, if that change is over.
+    ///
+    /// # Errors
+    /// If no change is known, and the host that opened the session has not told yet which of its paths
+    /// is in use: its packets do not show that (`dysco_common::transit`).
+    fn settle_paths_in_use(&mut self, plane: &mut Plane, slot: u32) -> Result<(), Reason> {
+        let s = plane.agent.session(slot);
+        let passes = matches!(s.view(), View::Changing(Change::Passing(_)));
+        if !passes || self.by_slot.contains_key(&slot) {
+            self.forget_late(plane, slot);
+            return Ok(());
+        }
+        if let Some(opened) = plane.opened_elsewhere(&s) {
+            self.ask_in_use(plane, opened);
+        }
+        let why = "a host of its chain does not know yet which of two paths is in use";
+        Err(Reason::NoSuchChain(
+            Cause::new(why).hint("ask again in a moment"),
+        ))
+    }
+
     pub(in crate::engine) fn hold_path(
         &mut self,
         plane: &mut Plane,
@@ -43,8 +64,7 @@ impl ChainUpdates {
             second_path = Some(found);
             first = plane.agent.session(found).other_path().unwrap_or(slot);
         } else if plane.agent.session(slot).other_path().is_some() {
-            // The slot is of a change that has just ended.
-            self.forget_late(plane, slot);
+            self.settle_paths_in_use(plane, slot)?;
         }
         let s = plane.confirmed(slot);
         plane.not_in_between(&s)?;

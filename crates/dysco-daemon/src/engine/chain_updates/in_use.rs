@@ -41,12 +41,10 @@ struct Question {
 impl Questions {
     /// Records that a session passes by these paths. Returns true if it is time to ask.
     fn see(&mut self, passes: &Passes, by: Option<ChangeId>, now: Instant) -> bool {
-        if self.0.len() >= MANY {
-            self.0.retain(|_, question| now - question.seen < PATIENCE);
-            if self.0.len() >= MANY && !self.0.contains_key(&passes.session) {
-                // Its turn comes when others have been answered.
-                return false;
-            }
+        self.forget_silent(now);
+        if self.0.len() >= MANY && !self.0.contains_key(&passes.session) {
+            // Its turn comes when others have been answered.
+            return false;
         }
         let fresh = || Question {
             paths: passes.paths.clone(),
@@ -69,8 +67,16 @@ impl Questions {
         true
     }
 
+    /// Makes room if there is none: a host that has vanished answers nothing.
+    fn forget_silent(&mut self, now: Instant) {
+        if self.0.len() >= MANY {
+            self.0.retain(|_, question| now - question.seen < PATIENCE);
+        }
+    }
+
     /// Records that the host that opened a session is asked now. Returns false if there is no room.
     fn asks(&mut self, passes: &Passes, by: Option<ChangeId>, now: Instant) -> bool {
+        self.forget_silent(now);
         if self.0.len() >= MANY && !self.0.contains_key(&passes.session) {
             return false;
         }

@@ -192,10 +192,13 @@ impl Chains {
                 self.find_ways(plane, &from.addresses);
             }
             Some(_) => tracing::warn!(?from, "spoke of a key of others"),
-            None if self.early.len() < MANY => {
+            None => {
+                if self.early.len() >= MANY {
+                    // Keys that never came, or have gone. That of a key which comes is asked for again.
+                    self.early.clear();
+                }
                 self.early.insert(id);
             }
-            None => {}
         }
     }
 

@@ -19,7 +19,7 @@ mod under_way;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use dysco_api::{ChangeRate, Failure, Mode, RemovalReport, Remove, Reply};
+use dysco_api::{ChangeRate, Failure, Mode, RemovalReport, Remove, Reply, SessionName};
 use dysco_proto::{ChangeId, Reason};
 use tokio::sync::mpsc;
 
@@ -280,6 +280,13 @@ impl Removals {
                 break;
             };
             self.turn.1 += 1;
+            // A younger session may have the addresses and ports of one that has waited for long.
+            let named = SessionName::Id(task.session);
+            if core.host.plane.slot_named(&named).is_none() {
+                let report = task.refused(Reason::Closing.cause());
+                self.finish(core, task.batch, report, Some(&Reason::Closing));
+                continue;
+            }
             let former = task.begun;
             task.begun.get_or_insert(start);
             let silent = is_silent(&core.host.plane, &task);
