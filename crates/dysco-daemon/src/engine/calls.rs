@@ -66,12 +66,8 @@ impl Engine {
             Request::MoveState(request) => return moves.move_state(plane, request, replies),
             Request::RemoveState(about) => return plane.remove_state(&about, replies),
             Request::Reconfigure(request) => {
-                return self.chain_requests.reconfigure(
-                    &mut self.core,
-                    &request,
-                    &caller,
-                    &replies,
-                );
+                let core = &mut self.core;
+                return (self.chain_requests).reconfigure(core, &request, &caller, &replies);
             }
             Request::Proxy { process } => return look_at(plane, process, &caller, replies),
             Request::Sessions(listing) => return self.pages.begin(listing, replies),

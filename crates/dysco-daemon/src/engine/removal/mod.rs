@@ -290,21 +290,7 @@ impl Removals {
             let former = task.begun;
             task.begun.get_or_insert(start);
             let silent = is_silent(&core.host.plane, &task);
-            let now = core.host.plane.now();
-            let sub = task.subsession;
-            let begun = match (task.ask, task.way, task.stage) {
-                (Some(host), ..) => core.machine().request_ask(now, host, sub),
-                (None, Some(Mode::Local), _) | (None, Some(Mode::Return), Stage::Leave) => {
-                    core.machine().request_local(now, sub)
-                }
-                (None, Some(Mode::Return), Stage::Prove | Stage::Return) => {
-                    core.machine().request_return(now, sub)
-                }
-                (None, Some(Mode::Auto | Mode::Bypass) | None, _) => {
-                    core.machine().request_leave(now, sub)
-                }
-            };
-            match begun {
+            match request_of(core, &task) {
                 Ok(change) => {
                     let terms = Terms {
                         vouched: task.said.word,
@@ -328,6 +314,22 @@ impl Removals {
                 }
             }
         }
+    }
+}
+
+/// Asks the machine for the change of a task's stage.
+fn request_of(core: &mut Core, task: &Task) -> Result<ChangeId, Reason> {
+    let now = core.host.plane.now();
+    let sub = task.subsession;
+    match (task.ask, task.way, task.stage) {
+        (Some(host), ..) => core.machine().request_ask(now, host, sub),
+        (None, Some(Mode::Local), _) | (None, Some(Mode::Return), Stage::Leave) => {
+            core.machine().request_local(now, sub)
+        }
+        (None, Some(Mode::Return), Stage::Prove | Stage::Return) => {
+            core.machine().request_return(now, sub)
+        }
+        (None, Some(Mode::Auto | Mode::Bypass) | None, _) => core.machine().request_leave(now, sub),
     }
 }
 
