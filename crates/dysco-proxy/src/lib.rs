@@ -173,6 +173,12 @@ impl ProxySide {
         self.0.events.subscribe()
     }
 
+    /// Keeps the pairs of these five-tuples of either side that counts have shown, for a minute: removals
+    /// of their sessions wait.
+    pub fn need(&self, keys: impl Iterator<Item = FlowKey>) {
+        self.registry().need(keys);
+    }
+
     /// Returns the counters of the shim's socket.
     pub fn stats(&self) -> ShimStats {
         self.registry().stats()

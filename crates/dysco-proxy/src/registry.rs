@@ -45,6 +45,8 @@ pub(crate) struct Registry {
     processes: HashMap<i32, Reporting>,
     /// Pairs that counts have shown, and the time.
     observed: HashMap<PairId, Instant>,
+    /// Those of them that removals need, and the time at which this was last said.
+    needed: HashMap<PairId, Instant>,
     max_pairs: usize,
     events: broadcast::Sender<PairEvent>,
     /// Counters.
@@ -63,6 +65,7 @@ impl Registry {
             by_key: HashMap::new(),
             processes: HashMap::new(),
             observed: HashMap::new(),
+            needed: HashMap::new(),
             max_pairs,
             events,
             stats: ShimStats::default(),
@@ -238,12 +241,24 @@ impl Registry {
         Ok(())
     }
 
-    /// Removes pairs that counts have shown too long ago.
+    /// Keeps the pairs of these five-tuples of either side, if counts have shown them: removals of their
+    /// sessions wait. The counts are read again when these begin.
+    pub(crate) fn need(&mut self, keys: impl Iterator<Item = FlowKey>) {
+        if self.observed.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let ids = keys.filter_map(|key| self.by_key.get(&key));
+        let known = ids.filter(|id| self.observed.contains_key(id));
+        self.needed.extend(known.map(|id| (*id, now)));
+    }
+
+    /// Removes pairs that counts have shown too long ago, and that no removal needs.
     pub(crate) fn expire(&mut self) {
-        let observed = self.observed.iter();
-        let old: Vec<PairId> = observed
-            .filter_map(|(id, at)| (at.elapsed() > OBSERVED_FOR).then_some(*id))
-            .collect();
+        let is_old = |at: &Instant| at.elapsed() > OBSERVED_FOR;
+        let observed = self.observed.iter().filter(|(_, at)| is_old(at));
+        let old = observed.filter(|(id, _)| self.needed.get(id).is_none_or(is_old));
+        let old: Vec<PairId> = old.map(|(id, _)| *id).collect();
         for id in old {
             self.remove(&id);
         }
@@ -302,6 +317,7 @@ impl Registry {
     /// Removes a pair, if it is known.
     pub(crate) fn remove(&mut self, id: &PairId) {
         self.observed.remove(id);
+        self.needed.remove(id);
         if let Some(Kept { pair, uid }) = self.pairs.remove(id) {
             self.uncount(uid);
             self.gone.extend([pair.a, pair.b]);

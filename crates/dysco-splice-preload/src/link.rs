@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed,
+    AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed,
 };
 
 use dysco_common::shim::{MAGIC, Report, ReportKind, VERSION};
@@ -19,7 +19,12 @@ static FD: AtomicI32 = AtomicI32::new(-1);
 /// Inode of the shim's socket. The program may have closed the socket and reused its descriptor.
 static INODE: AtomicU64 = AtomicU64::new(0);
 static CONNECTED: AtomicBool = AtomicBool::new(false);
+/// Number of the connection that this process has last seen.
 static EPOCH: AtomicU32 = AtomicU32::new(1);
+/// Number of the connection of this socket, in memory that forks share as they share the socket.
+static SHARED: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+/// The same, if there is no such memory.
+static UNSHARED: AtomicU32 = AtomicU32::new(1);
 static LAST_LOOK: AtomicI64 = AtomicI64::new(0);
 static PATH: Address = Address(UnsafeCell::new(MaybeUninit::zeroed()));
 /// Address of the same name in the abstract name space, for a program that has changed its root
@@ -94,9 +99,32 @@ pub(crate) fn fd() -> i32 {
     FD.load(Relaxed)
 }
 
+/// Returns the number of the socket's connection. A fork may have connected the socket anew.
+fn connection() -> &'static AtomicU32 {
+    let shared = SHARED.load(Relaxed);
+    // SAFETY: null, or an aligned word of a mapping that lasts as long as the process.
+    unsafe { shared.as_ref() }.unwrap_or(&UNSHARED)
+}
+
+/// Makes the memory that forks share.
+fn share() {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping, at an address that the kernel chooses.
+    let page = unsafe {
+        let len = size_of::<AtomicU32>();
+        libc::mmap(core::ptr::null_mut(), len, access, kind, -1, 0)
+    };
+    if page != libc::MAP_FAILED {
+        SHARED.store(page.cast(), Relaxed);
+        connection().store(1, Relaxed);
+    }
+}
+
 /// Creates the socket and sends a hello.
 pub(crate) fn start() {
     store_path();
+    share();
     open();
     // SAFETY: the handler is a plain function of this library.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
@@ -215,11 +243,15 @@ pub(crate) fn look() -> bool {
         found = CONNECTED.load(Relaxed) || connect();
     }
     if found {
-        EPOCH.fetch_add(1, Relaxed);
+        connection().fetch_add(1, Relaxed);
+    }
+    let now = connection().load(Relaxed);
+    let is_new = EPOCH.swap(now, Relaxed) != now;
+    if found {
         hello();
     }
     set_errno(before);
-    found
+    is_new
 }
 
 /// Returns true if a second has passed since the last look, to one thread only.

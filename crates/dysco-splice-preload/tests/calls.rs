@@ -290,10 +290,10 @@ fn without_a_daemon_all_works() {
     }
 }
 
-#[test]
-fn a_daemon_that_starts_later_learns_of_idle_pairs() {
+/// Two daemons start, one after the other, while a program is idle with a pair.
+fn each_daemon_learns_of_the_pair(scenario: &str) {
     let scene = Scene::new();
-    let mut run = scene.run("idle_pair");
+    let mut run = scene.run(scenario);
     let pair = run.pair();
     for _ in 0..2 {
         let daemon = scene.daemon();
@@ -302,6 +302,23 @@ fn a_daemon_that_starts_later_learns_of_idle_pairs() {
         std::fs::remove_file(&scene.socket).unwrap();
     }
     run.finish();
+}
+
+#[test]
+fn a_daemon_that_starts_later_learns_of_idle_pairs() {
+    each_daemon_learns_of_the_pair("idle_pair");
+}
+
+/// A part of the table that belongs to files is never mapped.
+#[test]
+fn a_daemon_learns_of_pairs_behind_many_files() {
+    each_daemon_learns_of_the_pair("with_files");
+}
+
+/// The master connects the socket anew, which it shares with the worker.
+#[test]
+fn a_daemon_learns_of_the_pairs_of_a_worker_whose_master_found_it_first() {
+    each_daemon_learns_of_the_pair("worker");
 }
 
 #[test]

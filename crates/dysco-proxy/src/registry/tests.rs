@@ -47,3 +47,23 @@ fn what_counts_have_observed_is_watched_again_before_it_is_forgotten() {
     registry.claim(pair(Witness::Shim), 0, false).unwrap();
     assert!(registry.is_sure(&client));
 }
+
+/// A removal with a rate may wait for hours after the counts have shown its pair.
+#[test]
+fn a_pair_that_a_removal_needs_is_not_forgotten() {
+    let mut registry = Registry::new(8, broadcast::channel(8).0);
+    let counted = pair(Witness::Counts);
+    registry.observe(counted);
+    let before = Instant::now().checked_sub(OBSERVED_FOR * 2).unwrap();
+    registry.observed.insert(counted.id, before);
+    registry.need([counted.b.key].into_iter());
+    registry.expire();
+    assert!(registry.find(&counted.a.key).is_some());
+    assert!(
+        !registry.is_sure(&counted.a.key),
+        "its counts are read again"
+    );
+    registry.needed.insert(counted.id, before);
+    registry.expire();
+    assert!(registry.find(&counted.a.key).is_none() && registry.needed.is_empty());
+}

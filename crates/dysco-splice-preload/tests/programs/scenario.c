@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -363,6 +364,29 @@ static void idle_pair(void) {
     idle();
 }
 
+/* The descriptors below those of the pair are files: nothing of them is watched. */
+static void with_files(void) {
+    struct rlimit most = {4096, 4096};
+    MUST(setrlimit(RLIMIT_NOFILE, &most));
+    for (int i = 0; i < 600; i++) MUST(open("/dev/null", O_RDONLY));
+    idle_pair();
+}
+
+/* A worker that seldom waits, and a master that often does, with one socket of the shim. */
+static void worker(void) {
+    int child = MUST(fork());
+    if (child) {
+        idle();
+        MUST(waitpid(child, NULL, 0));
+        return;
+    }
+    struct session s = session();
+    serve(&s);
+    for (struct pollfd in = {.fd = 0, .events = POLLIN}; poll(&in, 1, 1500) == 0;)
+        ;
+    _exit(0);
+}
+
 /* Two sessions, one after the other, on the same descriptors. */
 static void again(void) {
     int p[2];
@@ -429,6 +453,7 @@ int main(int argc, char **argv) {
         {"vforked", vforked}, {"given", given}, {"copied", copied}, {"dup_fcntl", dup_fcntl},
         {"raw_read", raw_read}, {"stream", stream}, {"message", message}, {"messages", messages},
         {"contended", contended}, {"again", again}, {"unread", unread},
+        {"with_files", with_files}, {"worker", worker},
     };
     network();
     for (size_t i = 0; argc > 1 && i < sizeof all / sizeof *all; i++)

@@ -1,11 +1,12 @@
 //! Removals that take too long, or whose peer cannot be reached.
 
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dysco_api::Outcome;
+use dysco_common::FlowKey;
 use dysco_explain::Cause;
-use dysco_proto::{ChangeId, Phase, Reason, Role};
+use dysco_proto::{ChangeId, Phase, Reason, Role, Subsession};
 
 use super::{GRACE, Removals};
 use crate::engine::core::Core;
@@ -19,10 +20,27 @@ fn unconfirmed_yet() -> Cause {
     .hint("see 'dyscoctl sessions', and open the connection anew if it stands still")
 }
 
+/// Interval at which the pairs of removals that wait are kept. It is shorter than a pair lasts.
+const KEEPS: Duration = Duration::from_secs(10);
+
 impl Removals {
+    /// Keeps the pairs of removals that wait, also if no shim reports them.
+    fn keep_pairs(&mut self, core: &Core, now: Instant) {
+        if self.kept.is_some_and(|at| now < at + KEEPS) {
+            return;
+        }
+        self.kept = Some(now);
+        let both = |sub: &Subsession| {
+            [(sub.left, sub.right), (sub.right, sub.left)].map(|(at, to)| FlowKey::new(at, to))
+        };
+        let keys = self.under_way.sessions().flat_map(both);
+        core.host.plane.proxy.need(keys);
+    }
+
     /// Gives up the removals that have taken too long.
     pub(in crate::engine) fn removals_due(&mut self, core: &mut Core) {
         let now = Instant::now();
+        self.keep_pairs(core, now);
         let mut cancel = Vec::new();
         let mut pending = Vec::new();
         for (change, r) in self.under_way.iter_mut() {

@@ -52,6 +52,8 @@ const TURN: Duration = Duration::from_millis(5);
 pub(super) struct Removals {
     concurrency: usize,
     under_way: UnderWay,
+    /// Time at which the pairs of removals were last kept.
+    kept: Option<Instant>,
     /// Requesters of changes that no task of this host began.
     asked: HashMap<ChangeId, String>,
     batches: HashMap<u64, Batch>,
@@ -96,6 +98,7 @@ impl Removals {
         Removals {
             concurrency: concurrency.max(1),
             under_way: UnderWay::default(),
+            kept: None,
             asked: HashMap::new(),
             batches: HashMap::new(),
             next_batch: 0,

@@ -119,6 +119,11 @@ impl UnderWay {
         &self.running
     }
 
+    /// Returns the sessions with removals.
+    pub(super) fn sessions(&self) -> impl Iterator<Item = &Subsession> {
+        self.known.keys()
+    }
+
     pub(super) fn get_mut(&mut self, change: ChangeId) -> Option<&mut Running> {
         self.running.get_mut(&change)
     }
