@@ -1,9 +1,10 @@
 //! Bytes pass through services.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::os::fd::AsFd;
-use std::thread::scope;
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{scope, yield_now};
 
 use dysco_runner::protocol::{Client, End, Reason, Report, Request};
 
@@ -34,6 +35,58 @@ fn services_do_to_a_session_what_their_functions_do_to_the_whole_stream() {
     let ended = Report::Ended { session: 1, reason };
     assert_eq!(lab.runner.report(), ended);
     lab.finish();
+}
+
+/// `dyscod` lets a socket probe its peer by switching repair mode on and off (TCP_REPAIR, tcp(7)). The
+/// kernel then refuses reads and writes for a moment.
+#[test]
+fn a_session_outlives_sockets_that_are_in_repair_for_a_moment() {
+    let lab = Lab::start();
+    let session = Session::open();
+    lab.runner.put(1, &["null"], &session);
+    let (opener, other) = (&session.opener, &session.other);
+    let all = bytes(3, LEN);
+    let passing = AtomicBool::new(true);
+    let got = scope(|scope| {
+        scope.spawn(|| {
+            while passing.load(Ordering::Relaxed) {
+                session.middle.iter().for_each(|socket| repair(socket, 1));
+                // The runner meets it.
+                yield_now();
+                session.middle.iter().for_each(|socket| repair(socket, 0));
+            }
+        });
+        scope.spawn(|| send(opener, &all));
+        let reader = scope.spawn(|| read_to_end(other));
+        let got = reader.join();
+        passing.store(false, Ordering::Relaxed);
+        got.unwrap()
+    });
+    assert!(got == all);
+    other.shutdown(Shutdown::Write).unwrap();
+    let reason = Reason::Fin;
+    let ended = Report::Ended { session: 1, reason };
+    assert_eq!(lab.runner.report(), ended);
+    lab.finish();
+}
+
+/// Switches repair mode of a socket. Needs CAP_NET_ADMIN.
+fn repair(socket: &TcpStream, on: libc::c_int) {
+    /// include/uapi/linux/tcp.h
+    const TCP_REPAIR: libc::c_int = 19;
+    let len = size_of_val(&on) as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes of `on`, which outlives the call.
+    let done = unsafe {
+        let value = (&raw const on).cast();
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            TCP_REPAIR,
+            value,
+            len,
+        )
+    };
+    assert!(done == 0 || on == 1, "repair mode stays on");
 }
 
 #[test]
