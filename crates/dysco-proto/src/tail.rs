@@ -130,7 +130,6 @@ impl Tail {
         }
     }
 
-    /// Returns true if the session has ended, and the left anchor decides.
     /// Removes the deadline, unless the session has gone: then the deciding host may be gone as well.
     fn wait_without_limit(&self, ctx: &mut Context) {
         if !self.is_gone() {
@@ -138,6 +137,7 @@ impl Tail {
         }
     }
 
+    /// Returns true if the session has ended, and the left anchor decides.
     fn is_gone(&self) -> bool {
         match self.stage {
             Stage::Locking | Stage::Preparing { .. } | Stage::SettingUp { .. } => false,
