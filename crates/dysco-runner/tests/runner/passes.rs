@@ -159,7 +159,7 @@ fn a_service_is_asked_and_answers() {
             session,
             service: service.into(),
             id,
-            bytes: b"?".into(),
+            bytes: b"read".into(),
         });
     };
     let answer = || match lab.runner.report() {
@@ -167,7 +167,7 @@ fn a_service_is_asked_and_answers() {
             id,
             result
                 .map(|bytes| String::from_utf8(bytes.0).unwrap())
-                .map_err(|cause| cause.why),
+                .map_err(|cause| cause.to_string()),
         ),
         other => panic!("{other:?}"),
     };
@@ -176,7 +176,7 @@ fn a_service_is_asked_and_answers() {
     call(1, "count", 7);
     assert_eq!(answer(), (7, Ok(r#"{"forward":5,"back":0}"#.into())));
     call(1, "shape", 8);
-    let missing = "no service shape is in the session";
+    let missing = "no service shape is in the session; look with 'dyscoctl service list'";
     assert_eq!(answer(), (8, Err(missing.into())));
     call(2, "count", 9);
     assert_eq!(answer(), (9, Err("the runner has no session 2".into())));
