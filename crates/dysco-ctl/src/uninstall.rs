@@ -55,7 +55,7 @@ struct Report {
     sessions: Vec<Needing>,
     /// Descriptions of everything that is removed, or would be.
     removes: Vec<String>,
-    /// What cannot be removed yet, with the reason.
+    /// Cgroups that cannot be removed yet, with the reason.
     stays: Vec<Staying>,
 }
 

@@ -22,8 +22,8 @@ impl Engine {
     }
 }
 
-/// Removes the peers that are not connected and that nothing names. The channel knows such a peer for
-/// some minutes more, and nobody misses it.
+/// Removes the peers that are not connected and that nothing names. The channel keeps such a peer
+/// for some minutes more.
 fn listed(mut peers: Vec<PeerStatus>, named: &HashSet<IpAddr>) -> Vec<PeerStatus> {
     peers.retain(|peer| peer.up || named.contains(&peer.address));
     peers

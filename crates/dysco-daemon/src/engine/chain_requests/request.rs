@@ -278,7 +278,7 @@ struct Told<'a> {
     origin: Origin,
 }
 
-/// Returns who has decided on a change that no request on this host has begun: the host that opened
+/// Returns the host that decides on a change that no request on this host has begun: the one that opened
 /// the session.
 fn decider(role: Role, subsession: &Subsession) -> Option<String> {
     match role {

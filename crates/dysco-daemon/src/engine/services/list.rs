@@ -7,11 +7,11 @@ use dysco_api::{
     ServiceState, SessionId,
 };
 use dysco_explain::Cause;
-use dysco_proxy::diag;
 use dysco_runner::protocol::{Bytes, Moved, Request, State};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use super::request::not_own;
 use super::{Serviced, Services, Stage, packets};
 use crate::api::Caller;
 use crate::engine::Plane;
@@ -283,21 +283,13 @@ impl Services {
 
 /// Judges whether a caller may call a service: root may, and the user of the session's socket.
 fn may_call(plane: &Plane, call: &ServiceCall, caller: &Caller) -> Result<(), Failure> {
-    if caller.uid == 0 {
-        return Ok(());
+    match not_own(plane, plane.slot_named(&call.session), caller.uid) {
+        None => Ok(()),
+        Some(cause) => Err(Failure::new(
+            FailureCode::NotAllowed,
+            cause.of("call a service of the session"),
+        )),
     }
-    let slot = plane.slot_named(&call.session);
-    let key = slot.map(|slot| plane.agent.session(slot).key);
-    if key.is_some_and(|key| diag::owner(&key).is_ok_and(|owner| owner == caller.uid)) {
-        return Ok(());
-    }
-    // A user learns nothing of the sessions of others.
-    let why = format!("the session is none of user {}", caller.uid);
-    let cause = Cause::new(why).hint("run as root, or as the user of the program");
-    Err(Failure::new(
-        FailureCode::NotAllowed,
-        cause.of("call a service of the session"),
-    ))
 }
 
 /// Answers a call of a service of the packet plane; `None` if the session has none.

@@ -147,13 +147,13 @@ impl Serviced {
         }
     }
 
-    /// Returns two numbers in the order of the data plane, what the local end sends first, of those in
-    /// the order of the session, what its opener sends first.
-    fn oriented<T>(&self, [forward, back]: [T; 2]) -> [T; 2] {
-        match self.opened_here {
-            true => [forward, back],
-            false => [back, forward],
+    /// Returns the values of both directions in the order of the data plane: the direction in which the
+    /// local end sends comes first. In `both`, that in which the opener sends comes first.
+    fn oriented<T>(&self, mut both: [T; 2]) -> [T; 2] {
+        if !self.opened_here {
+            both.reverse();
         }
+        both
     }
 
     /// Leads the session to the handler from its next packet on, if it still can be.

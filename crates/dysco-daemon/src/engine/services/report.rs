@@ -55,7 +55,7 @@ impl Services {
         self.settle_job(job, report);
     }
 
-    /// Returns who asked for a session's change, in the words of a session's history.
+    /// Returns the requester of a session's change, in the words of a session's history.
     pub(super) fn by(&self, slot: u32) -> Option<String> {
         let one = self.sessions.get(&slot)?;
         let job = one.job.and_then(|job| self.jobs.get(&job));

@@ -152,7 +152,7 @@ impl Services {
             ServiceAction::Replace { new, .. } => vec![new.clone()],
         };
         let user = self.jobs.get(&job).map_or(0, |job| job.user);
-        let judged = match not_own(plane, slot, user) {
+        let judged = match not_own(plane, Some(slot), user) {
             Some(cause) => Judged::Refused(vec![cause]),
             None => judge(plane, self, slot, &request.action),
         };
@@ -267,10 +267,11 @@ pub(super) fn named(mut services: Vec<ServiceSpec>, names: &[String]) -> Vec<Ser
     services
 }
 
-/// Returns the reason for which a user hears nothing of a session: only root asks about those of others.
-fn not_own(plane: &Plane, slot: u32, user: u32) -> Option<Cause> {
-    let key = plane.agent.session(slot).key;
-    let own = || diag::owner(&key).is_ok_and(|owner| owner == user);
+/// Returns the reason for which a user may not ask about a session: only root may, and the user of its
+/// socket. A session that does not exist is none of the user either: a user learns nothing of others.
+pub(super) fn not_own(plane: &Plane, slot: Option<u32>, user: u32) -> Option<Cause> {
+    let key = slot.map(|slot| plane.agent.session(slot).key);
+    let own = || key.is_some_and(|key| diag::owner(&key).is_ok_and(|owner| owner == user));
     (user != 0 && !own()).then(|| {
         Cause::new(format!("the session is none of user {user}"))
             .hint("run as root, or as the user of the program")
