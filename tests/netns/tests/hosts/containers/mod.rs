@@ -1,7 +1,9 @@
 //! A proxy in a container, and `dyscod` on the container's host: each network namespace is served by
 //! an instance, which takes the proxy out of live sessions there.
 
+mod cluster;
 mod network;
+mod podman;
 
 use std::time::Duration;
 

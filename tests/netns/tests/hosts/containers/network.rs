@@ -3,6 +3,7 @@
 //! leave by masquerading.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ pub(super) const INNER: &str = "web";
 /// Published port, which is the same in the inner namespace.
 pub(super) const PORT: u16 = 8080;
 /// Port of the server.
-const SERVER: u16 = 9000;
+pub(super) const SERVER: u16 = 9000;
 /// Time limit for what a look of `dyscod` finds, and for the start of an instance.
 pub(super) const LIMIT: Duration = Duration::from_secs(90);
 
@@ -77,11 +78,22 @@ pub(super) struct World {
     pub server: Server,
     pub daemon: Option<Daemon>,
     pub family: Family,
+    /// Address to which clients connect.
+    pub entry: SocketAddr,
+    /// Address to which the proxy connects.
+    pub backend: SocketAddr,
 }
 
 impl World {
-    /// Builds the container host, without the inner namespace.
+    /// Builds the container host with a published port, without the inner namespace.
     pub(super) fn new(name: &str, family: Family) -> Result<World> {
+        let world = World::unpublished(name, family)?;
+        world.lab.proxy.input("nft", &["-f", "-"], PUBLISHED)?;
+        Ok(world)
+    }
+
+    /// Builds the container host, without translation of addresses.
+    pub(super) fn unpublished(name: &str, family: Family) -> Result<World> {
         let lab = Lab::builder(name).build()?;
         let host = &lab.proxy;
         for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
@@ -94,7 +106,6 @@ impl World {
             "address add fd00:17::1/64 dev br0 nodad",
         ];
         outward.iter().try_for_each(|words| ip(&lab, words))?;
-        host.input("nft", &["-f", "-"], PUBLISHED)?;
         let fleet = Fleet::new(&lab)?;
         let server = Server::start(&lab.server, Role::Server.at(family, SERVER))?;
         Ok(World {
@@ -103,6 +114,8 @@ impl World {
             server,
             daemon: None,
             family,
+            entry: Role::Proxy.at(family, PORT),
+            backend: Role::Server.at(family, SERVER),
         })
     }
 
@@ -149,7 +162,7 @@ impl World {
             Family::V4 => ([172, 17, 0, 2], PORT).into(),
             Family::V6 => format!("[fd00:17::2]:{PORT}").parse()?,
         };
-        let config = Config::tcp(listen, Role::Server.at(self.family, SERVER));
+        let config = Config::tcp(listen, self.backend);
         let program = config.command(&self.lab.proxy)?.named("haproxy");
         let program = match start {
             Start::Plain => program,
@@ -182,14 +195,13 @@ impl World {
         self.lab.proxy.output("nsenter", &words)
     }
 
-    /// Opens sessions from outside, by the published port.
+    /// Opens sessions from outside.
     pub(super) fn open(&self, count: usize) -> Result<Group> {
         let plan = Plan {
             rate: Some(4_000_000),
             ..Plan::default()
         };
-        let to = Role::Proxy.at(self.family, PORT);
-        let group = Group::open(&self.lab.client, &self.server, to, count, &plan)?;
+        let group = Group::open(&self.lab.client, &self.server, self.entry, count, &plan)?;
         group.run();
         group.wait_progress(1 << 20)?;
         Ok(group)
