@@ -1,7 +1,8 @@
 //! Hints of `remove-middlebox` if it finds no session: the conditions that may be unfulfilled,
 //! and never the command that was just run.
 
-use dysco_api::{Filter, HostName};
+use dysco_api::{Filter, HostName, ListenAddress};
+use dysco_proxy::elsewhere::{self, Elsewhere};
 
 use crate::context::Context;
 use crate::exit::CliError;
@@ -56,6 +57,20 @@ pub(crate) fn hint_of_filter(context: &Context, filter: &Filter) -> Option<Strin
     none.then(|| of_filter(filter))
 }
 
+/// Returns the hint for a request about a listener, if a process of a container listens at the port
+/// as well.
+pub(crate) fn hint_of_listener(at: &ListenAddress) -> Option<String> {
+    elsewhere::also_listening(at).as_ref().map(in_container)
+}
+
+fn in_container(process: &Elsewhere) -> String {
+    let Elsewhere { pid, name } = process;
+    format!(
+        "the process that listens there holds no session that matches; {name} (pid {pid}), in \
+         another network namespace, listens at this port as well: name it by --pid {pid}"
+    )
+}
+
 fn of_filter(filter: &Filter) -> String {
     format!(
         "no session of this host matches the filter; look with 'dyscoctl sessions --filter {filter}', \
@@ -75,6 +90,17 @@ mod tests {
             "{hint}"
         );
         assert!(!hint.contains("HAProxy"), "{hint}");
+    }
+
+    #[test]
+    fn the_process_of_a_container_is_named() {
+        let process = Elsewhere {
+            pid: 4711,
+            name: "haproxy".into(),
+        };
+        let hint = in_container(&process);
+        assert!(hint.contains("haproxy (pid 4711)"), "{hint}");
+        assert!(hint.contains("--pid 4711"), "{hint}");
     }
 
     #[test]

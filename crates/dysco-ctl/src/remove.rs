@@ -148,8 +148,9 @@ pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
         return Err(CliError::Unmet(host));
     }
     done.hint = none.then(|| {
-        let of_filter = none_found::hint_of_filter(context, &filter);
-        of_filter.unwrap_or_else(|| hint.into())
+        none_found::hint_of_filter(context, &filter)
+            .or_else(|| args.listen.as_ref().and_then(none_found::hint_of_listener))
+            .unwrap_or_else(|| hint.into())
     });
     context.print(&json(&done)?, |_| text(&done))?;
     Ok(exit(&done))

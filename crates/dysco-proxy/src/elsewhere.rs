@@ -35,6 +35,12 @@ pub fn named(name: &ProcessName, all: &HashMap<i32, Proc>) -> Option<Elsewhere> 
     Some(of(first))
 }
 
+/// Returns a process that listens on the port of this address in another network namespace. Beside
+/// it, a container runtime's own process may listen at the published port in this one.
+pub fn also_listening(at: &ListenAddress) -> Option<Elsewhere> {
+    listening(at, &super::process::all().ok()?)
+}
+
 /// Returns one of these processes if none is in the network namespace of the calling thread.
 pub(crate) fn all_of(pids: &[i32], all: &HashMap<i32, Proc>) -> Option<Elsewhere> {
     if pids.iter().any(|pid| is_ours(*pid)) {
