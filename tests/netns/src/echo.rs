@@ -52,13 +52,45 @@ pub fn connect(host: &Host, port: u16, to: SocketAddr) -> Result<TcpStream> {
 }
 
 /// Sets a TCP option for which there is no other call.
-pub fn tcp_option<T>(socket: &Socket, name: i32, value: &T) -> io::Result<()> {
+fn tcp_option<T>(socket: &Socket, name: i32, value: &T) -> io::Result<()> {
     let (at, size) = (std::ptr::from_ref(value).cast(), size_of::<T>() as u32);
     // SAFETY: the kernel reads `size` bytes of a value that outlives the call.
     match unsafe { libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, name, at, size) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// The kernel's `struct tcp_md5sig` (include/uapi/linux/tcp.h).
+#[repr(C)]
+struct Signature {
+    peer: libc::sockaddr_storage,
+    flags: u8,
+    prefix: u8,
+    length: u16,
+    interface: u32,
+    key: [u8; 80],
+}
+
+/// Makes a socket sign what it exchanges with this peer (TCP-MD5, RFC 2385), with the key of all
+/// sockets that are signed so.
+pub fn sign(socket: &Socket, peer: SocketAddr) -> io::Result<()> {
+    let mut signature = Signature {
+        // SAFETY: all zeroes are an address of no family.
+        peer: unsafe { std::mem::zeroed() },
+        flags: 0,
+        prefix: 0,
+        length: 4,
+        interface: 0,
+        key: [7; 80],
+    };
+    let address = socket2::SockAddr::from(SocketAddr::new(peer.ip(), 0));
+    // SAFETY: the address fits the storage, which holds any address.
+    unsafe {
+        let to = std::ptr::from_mut(&mut signature.peer).cast::<u8>();
+        to.copy_from_nonoverlapping(address.as_ptr().cast(), address.len() as usize);
+    }
+    tcp_option(socket, libc::TCP_MD5SIG, &signature)
 }
 
 /// Opens a session with TCP Fast Open: its first message is in the SYN.

@@ -20,5 +20,6 @@ mod service_calls;
 mod service_kinds;
 mod service_packets;
 mod service_programs;
+mod service_sessions;
 mod services;
 mod tuned;

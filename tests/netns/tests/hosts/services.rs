@@ -50,6 +50,30 @@ impl OneEnd {
         })
     }
 
+    /// The same, with sessions that are open before `dyscod` starts.
+    pub(crate) fn late(
+        lab: Lab,
+        family: Family,
+        count: usize,
+        plan: &Plan,
+    ) -> Result<(OneEnd, Group)> {
+        let at = Role::Server.at(family, PORT);
+        let server = Server::start(&lab.server, at)?;
+        let group = Group::open(&lab.client, &server, at, count, plan)?;
+        group.run();
+        group.wait_progress(100_000)?;
+        let fleet = Fleet::new(&lab)?;
+        let daemon = fleet.start(&lab, Role::Client, OWN_POLICY)?;
+        let here = OneEnd {
+            lab,
+            fleet,
+            daemon,
+            server,
+            family,
+        };
+        Ok((here, group))
+    }
+
     pub(crate) fn open(&self, count: usize, plan: &Plan) -> Result<Group> {
         let group = self.begin(count, plan)?;
         group.wait_progress(100_000)?;

@@ -83,39 +83,13 @@ enum Kind {
     Multipath,
 }
 
-/// The kernel's `struct tcp_md5sig`.
-#[repr(C)]
-struct Signature {
-    peer: libc::sockaddr_storage,
-    flags: u8,
-    prefix: u8,
-    length: u16,
-    interface: u32,
-    key: [u8; 80],
-}
-
 impl Kind {
     fn socket(self, peer: Role) -> io::Result<Socket> {
         let protocol = (self == Kind::Multipath).then_some(Protocol::MPTCP);
         let socket = Socket::new(Domain::IPV4, Type::STREAM, protocol)?;
         socket.set_reuse_address(true)?;
         if self == Kind::Signed {
-            let mut signature = Signature {
-                // SAFETY: all zeroes are an address of no family.
-                peer: unsafe { std::mem::zeroed() },
-                flags: 0,
-                prefix: 0,
-                length: 4,
-                interface: 0,
-                key: [7; 80],
-            };
-            let address = socket2::SockAddr::from(peer.at(Family::V4, 0));
-            // SAFETY: an IPv4 address fits the storage, which holds any address.
-            unsafe {
-                let to = std::ptr::from_mut(&mut signature.peer).cast::<u8>();
-                to.copy_from_nonoverlapping(address.as_ptr().cast(), address.len() as usize);
-            }
-            echo::tcp_option(&socket, libc::TCP_MD5SIG, &signature)?;
+            echo::sign(&socket, peer.at(Family::V4, 0))?;
         }
         Ok(socket)
     }
