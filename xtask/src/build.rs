@@ -1,10 +1,11 @@
 //! `cargo xtask build`.
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use clap::Args;
+use serde_json::Value;
 
 use crate::setup::Need;
 use crate::{setup, shell};
@@ -104,6 +105,29 @@ pub(crate) fn release(packages: &[&str], quiet: bool) -> Result<PathBuf> {
 /// Builds the programs that run on a host in the same way as the tests. Returns their folder.
 pub(crate) fn built_for_tests() -> Result<PathBuf> {
     built(&["build"], PROGRAMS, "debug", true)
+}
+
+/// Builds the tests of hosts as all tests are built. Returns the path of their program.
+pub(crate) fn tests_of_hosts() -> Result<PathBuf> {
+    let words = [
+        "--quiet",
+        "--no-run",
+        "--test",
+        "hosts",
+        "--message-format",
+        "json",
+    ];
+    let out = workspace(&["test"])
+        .args(words)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("failed to run cargo")?;
+    ensure!(out.status.success(), "the tests of hosts do not build");
+    let messages = serde_json::Deserializer::from_slice(&out.stdout).into_iter::<Value>();
+    let programs = messages.filter_map(|m| Some(m.ok()?["executable"].as_str()?.into()));
+    programs
+        .last()
+        .context("cargo names no program of the tests")
 }
 
 /// Builds the programs that run on a host, and this one, for arm64, in the same way as the tests.

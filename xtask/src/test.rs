@@ -20,8 +20,8 @@ pub(crate) struct Test {
     /// 6.1 unless --kernel names another
     #[arg(long)]
     arm64: bool,
-    /// Also remove the proxy over each kind of link: vlan, bond, macvlan, ipvlan, vxlan, gre,
-    /// wireguard
+    /// Also remove the proxy over each kind of link (vlan, bond, macvlan, ipvlan, vxlan, gre, ipip,
+    /// wireguard), and run the tests that need more than this machine's kernel has, such as IPVS
     #[arg(long, requires = "guests")]
     links: bool,
     /// Print one JSON object per kernel

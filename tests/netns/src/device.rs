@@ -28,13 +28,15 @@ pub enum Kind {
     Vxlan,
     /// A tunnel of IP packets.
     Gre,
+    /// A tunnel of IPv4 packets, without a header of its own.
+    Ipip,
     /// An encrypted tunnel of IP packets.
     Wireguard,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Veth,
         Kind::Tun,
         Kind::Vlan,
@@ -44,6 +46,7 @@ impl Kind {
         Kind::Ipvlan,
         Kind::Vxlan,
         Kind::Gre,
+        Kind::Ipip,
         Kind::Wireguard,
     ];
 
@@ -59,6 +62,7 @@ impl Kind {
             Kind::Ipvlan => "ipvlan",
             Kind::Vxlan => "vxlan",
             Kind::Gre => "gre",
+            Kind::Ipip => "ipip",
             Kind::Wireguard => "wireguard",
         }
     }
@@ -70,7 +74,10 @@ impl Kind {
 
     /// Returns true if both ends have a device of this kind above a pair of veth devices.
     const fn has_two_upper_ends(self) -> bool {
-        matches!(self, Kind::Vlan | Kind::Vxlan | Kind::Gre | Kind::Wireguard)
+        matches!(
+            self,
+            Kind::Vlan | Kind::Vxlan | Kind::Gre | Kind::Ipip | Kind::Wireguard
+        )
     }
 }
 
@@ -169,7 +176,10 @@ impl Ends<'_> {
                     "link add {name} type vxlan id {} local {own} remote {other} dstport 4789 dev {under}\n",
                     self.number
                 ),
-                Kind::Gre => format!("link add {name} type gre local {own} remote {other}\n"),
+                Kind::Gre | Kind::Ipip => {
+                    let kind = kind.name();
+                    format!("link add {name} type {kind} local {own} remote {other}\n")
+                }
                 _ => format!("link add {name} type wireguard\n"),
             };
             let text = format!("addr add {own}/24 dev {under}\nlink set {under} up\n{device}");

@@ -50,8 +50,11 @@ pub(crate) struct Demo {
     /// Run the same traffic without dyscod; nothing is removed
     #[arg(long)]
     plain: bool,
-    /// Kind of link between the hosts: veth, tun, vlan, bond, bridge, macvlan, ipvlan, vxlan, gre
-    /// or wireguard
+    /// Start dyscod only when all sessions are open, and HAProxy without the shim
+    #[arg(long, conflicts_with = "plain")]
+    late: bool,
+    /// Kind of link between the hosts: veth, tun, vlan, bond, bridge, macvlan, ipvlan, vxlan, gre,
+    /// ipip or wireguard
     #[arg(long, value_name = "KIND", default_value = "veth", value_parser = kind)]
     link: Kind,
 }
@@ -94,7 +97,10 @@ impl Demo {
             Some(file) => file.clone(),
             None => shell::target()?.join(format!("demo/{}.svg", std::process::id())),
         };
-        let report = self.play(Stage::build(programs.as_ref(), self.link)?, &plot)?;
+        let report = self.play(
+            Stage::build(programs.as_ref(), self.link, self.late)?,
+            &plot,
+        )?;
         if self.json {
             println!("{}", serde_json::to_string(&report.json())?);
         } else {
@@ -105,12 +111,17 @@ impl Demo {
         Ok(())
     }
 
-    fn play(&self, stage: Stage, plot: &std::path::Path) -> Result<Report> {
+    fn play(&self, mut stage: Stage, plot: &std::path::Path) -> Result<Report> {
         let mut watch = Watch::new(!self.json, stage.haproxy.id());
         watch.say(&stage.summary());
         let resets = stage.resets()?;
-        let client = &stage.lab.client;
-        let mix = Mix::start(client, stage.proxied, self.sessions as usize, "session")?;
+        let mix = Mix::start(
+            &stage.lab.client,
+            stage.proxied,
+            self.sessions as usize,
+            "session",
+        )?;
+        stage.start_late()?;
         let before = self.measure(&mut watch, &mix, Phase::Before);
         let removal = self.remove(&mut watch, &stage, &mix)?;
         let packets = stage.lab.proxy_packets()?;
@@ -120,7 +131,12 @@ impl Demo {
         let resets = ended.last_word.map_or(0, |now| now - resets);
         let mut troubles = std::mem::take(&mut ended.troubles);
         let hashes = check(&stage.lab.server, &mut troubles, &ended.uploads);
-        let direct = Mix::start(client, stage.direct, self.sessions as usize, "direct")?;
+        let direct = Mix::start(
+            &stage.lab.client,
+            stage.direct,
+            self.sessions as usize,
+            "direct",
+        )?;
         let measured = self.measure(&mut watch, &direct, Phase::Direct);
         let last = direct.finish(|| Ok(()));
         troubles.extend(last.troubles);
@@ -169,7 +185,9 @@ impl Demo {
         let Some(fleet) = &stage.fleet else {
             return Ok(Reported::default());
         };
-        let words = ["remove-middlebox", "self", "--all", "--wait", "-o", "json"];
+        let named = stage.proxy_words();
+        let mut words = vec!["remove-middlebox", "self", "--all", "--wait", "-o", "json"];
+        words.extend(named.iter().map(String::as_str));
         watch.say(&format!("proxy# dyscoctl {}", words.join(" ")));
         let start = Instant::now();
         let ran = fleet.try_dyscoctl(&stage.lab.proxy, &words)?;

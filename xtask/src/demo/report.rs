@@ -42,6 +42,8 @@ pub(super) struct Json {
     bytes: u64,
     sessions: usize,
     removed: usize,
+    /// Number of the other sessions, by outcome and reason.
+    refusals: BTreeMap<String, usize>,
     resets: u64,
     removal_ms_p50: Option<f64>,
     removal_ms_p99: Option<f64>,
@@ -66,6 +68,7 @@ impl Report {
             bytes: self.bytes,
             sessions: self.sessions,
             removed: self.removed,
+            refusals: self.refusals.clone(),
             resets: self.resets,
             removal_ms_p50: self.removal_ms.map(|(p50, _)| fine(p50)),
             removal_ms_p99: self.removal_ms.map(|(_, p99)| fine(p99)),

@@ -16,6 +16,7 @@ pub(super) struct Stage {
     pub haproxy: Process,
     nginx: Nginx,
     daemons: Vec<Daemon>,
+    late: bool,
     /// `dyscod` on the three hosts, unless the demo runs without it.
     pub fleet: Option<Fleet>,
     /// Hosts of the demo.
@@ -29,8 +30,13 @@ pub(super) struct Stage {
 const TRACK: &str = "[[track]]\ndestination = \"10.0.0.0/8\"\n";
 
 impl Stage {
-    /// Builds the hosts, joined by links of this kind, and starts all programs. Without programs, no `dyscod` runs.
-    pub(super) fn build(programs: Option<&impl AsRef<Path>>, link: Kind) -> Result<Stage> {
+    /// Builds the hosts, joined by links of this kind, and starts all programs. Without programs, no
+    /// `dyscod` runs. A late `dyscod` starts by [`Stage::start_late`], and HAProxy without the shim.
+    pub(super) fn build(
+        programs: Option<&impl AsRef<Path>>,
+        link: Kind,
+        late: bool,
+    ) -> Result<Stage> {
         let lab = Lab::builder("demo").hosts(|host| host.kind(link)).build()?;
         let (proxied, direct) = (
             Role::Proxy.at(Family::V4, 8080),
@@ -39,28 +45,21 @@ impl Stage {
         let fleet = programs
             .map(|p| Fleet::with_programs(&lab, p.as_ref()))
             .transpose()?;
-        let mut daemons = Vec::new();
-        for role in Role::ALL {
-            let listener = format!("[[listener]]\naddress = \"{proxied}\"\ntransparent = true\n");
-            let extra = if role == Role::Proxy {
-                listener
-            } else {
-                String::new()
-            };
-            if let Some(fleet) = &fleet {
-                daemons.push(fleet.start(&lab, role, &format!("{TRACK}{extra}"))?);
-            }
+        let mut running = Vec::new();
+        if let (Some(fleet), false) = (&fleet, late) {
+            running = daemons(fleet, &lab, proxied)?;
         }
         let nginx = Nginx::start(&lab.server, direct.port())?;
         let haproxy = Config::tcp(proxied, direct);
         let haproxy = haproxy.start(&lab.proxy, |haproxy| match &fleet {
-            Some(fleet) => fleet.under_shim(haproxy),
-            None => haproxy,
+            Some(fleet) if !late => fleet.under_shim(haproxy),
+            _ => haproxy,
         })?;
         Ok(Stage {
             haproxy,
             nginx,
-            daemons,
+            daemons: running,
+            late,
             fleet,
             lab,
             proxied,
@@ -68,20 +67,39 @@ impl Stage {
         })
     }
 
+    /// Starts a late `dyscod` on the three hosts, which finds the sessions that are open.
+    pub(super) fn start_late(&mut self) -> Result<()> {
+        if let (Some(fleet), true) = (&self.fleet, self.late) {
+            self.daemons = daemons(fleet, &self.lab, self.proxied)?;
+        }
+        Ok(())
+    }
+
+    /// Words that name the proxy, whose sessions no shim reports if `dyscod` is late.
+    pub(super) fn proxy_words(&self) -> Vec<String> {
+        match self.late {
+            true => vec!["--listen".into(), self.proxied.to_string()],
+            false => vec![],
+        }
+    }
+
     /// Describes the stage in a few lines.
     pub(super) fn summary(&self) -> String {
         let with = |role: Role| {
-            let daemon = if self.fleet.is_some() { "dyscod, " } else { "" };
+            let daemon = match self.fleet.is_some() && !self.late {
+                true => "dyscod, ",
+                false => "",
+            };
             format!(
                 "{:8}{:10}{daemon}",
                 role.name(),
                 role.address(Family::V4).to_string()
             )
         };
-        let shim = if self.fleet.is_some() {
-            " under dyscoctl run"
-        } else {
-            ""
+        let shim = match (&self.fleet, self.late) {
+            (Some(_), false) => " under dyscoctl run",
+            (Some(_), true) => ", and dyscod starts when the sessions are open",
+            (None, _) => "",
         };
         format!(
             "hosts, joined by a router:\n  {}downloads, uploads and requests, every byte checked\n  \
@@ -109,4 +127,17 @@ impl Stage {
         drop((haproxy, nginx, daemons));
         if well { lab.finish(()) } else { Ok(()) }
     }
+}
+
+/// Starts `dyscod` on the three hosts.
+fn daemons(fleet: &Fleet, lab: &Lab, proxied: SocketAddr) -> Result<Vec<Daemon>> {
+    let start = |role| {
+        let listener = format!("[[listener]]\naddress = \"{proxied}\"\ntransparent = true\n");
+        let extra = match role {
+            Role::Proxy => listener,
+            _ => String::new(),
+        };
+        fleet.start(lab, role, &format!("{TRACK}{extra}"))
+    };
+    Role::ALL.into_iter().map(start).collect()
 }

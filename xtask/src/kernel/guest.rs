@@ -37,6 +37,9 @@ pub(crate) struct Guest {
     /// Remove the proxy over each kind of link as well
     #[arg(long)]
     links: bool,
+    /// Run the tests of this program that need a kernel such as this one
+    #[arg(long, value_name = "PROGRAM")]
+    tests: Option<PathBuf>,
 }
 
 impl Guest {
@@ -50,61 +53,82 @@ impl Guest {
         let done = AtomicBool::new(false);
         found.instructions = std::thread::scope(|scope| {
             let counted = scope.spawn(|| counted_until(&done));
-            steps(Path::new(&programs), self.links, &mut found);
+            self.steps(Path::new(&programs), &mut found);
             done.store(true, Ordering::Relaxed);
             counted.join().unwrap_or_default()
         });
         let text = serde_json::to_vec(&found)?;
         fs::write(&self.result, text).context("failed to write the result")
     }
-}
 
-/// Runs the steps. The failure of a step is recorded, and the next step runs.
-fn steps(programs: &Path, links: bool, found: &mut Found) {
-    let mut step = |name: &str, run: &mut dyn FnMut(&mut Found) -> Result<()>| {
-        eprintln!("== {name}");
-        if let Err(error) = run(found) {
-            found.failures.push(format!("{name}: {error:#}"));
+    /// Runs the steps. The failure of a step is recorded, and the next step runs.
+    fn steps(&self, programs: &Path, found: &mut Found) {
+        let mut step = |name: &str, run: &mut dyn FnMut(&mut Found) -> Result<()>| {
+            eprintln!("== {name}");
+            if let Err(error) = run(found) {
+                found.failures.push(format!("{name}: {error:#}"));
+            }
+        };
+        step("doctor", &mut |found| doctor(programs, found));
+        step("demo", &mut |found| {
+            let shown = removal(Kind::Veth, &[])?;
+            found.removed = shown["removed"].as_u64();
+            found.intact = shown["intact"].as_bool();
+            is_well(&shown)
+        });
+        // The machine's own kernel has the first two, and tests them.
+        let others = Kind::ALL
+            .into_iter()
+            .filter(|kind| self.links && !matches!(kind, Kind::Veth | Kind::Tun));
+        for kind in others {
+            step(kind.name(), &mut |found| {
+                let shown = removal(kind, &[]).and_then(|shown| is_well(&shown));
+                found.links.insert(kind.name().to_owned(), shown.is_ok());
+                shown
+            });
         }
-    };
-    step("doctor", &mut |found| doctor(programs, found));
-    step("demo", &mut |found| {
-        let shown = removal(Kind::Veth)?;
-        found.removed = shown["removed"].as_u64();
-        found.intact = shown["intact"].as_bool();
-        is_well(&shown)
-    });
-    // The machine's own kernel has the first two, and tests them.
-    let others = Kind::ALL
-        .into_iter()
-        .filter(|kind| links && !matches!(kind, Kind::Veth | Kind::Tun));
-    for kind in others {
-        step(kind.name(), &mut |found| {
-            let shown = removal(kind).and_then(|shown| is_well(&shown));
-            found.links.insert(kind.name().to_owned(), shown.is_ok());
-            shown
+        step("adoption", &mut |found| {
+            let shown = removal(Kind::Veth, &["--late"])?;
+            found.adopted = shown["removed"].as_u64();
+            is_well(&shown)
+        });
+        if let Some(program) = &self.tests {
+            step("tests", &mut |_| tests(program));
+        }
+        step("reload", &mut |found| {
+            let shown = demo(&["reload", "--sessions", "20"])?;
+            found.reload_lost = shown["lost"].as_u64();
+            ensure!(found.reload_lost == Some(0), "{shown}");
+            Ok(())
+        });
+        step("services", &mut |found| {
+            let shown = demo(&["services", "--sessions", "3"])?;
+            found.services_taken = shown["taken"].as_u64();
+            ensure!(shown["intact"] == true && shown["resets"] == 0, "{shown}");
+            Ok(())
+        });
+        step("packet services", &mut |found| {
+            found.on_time = Some(on_time::run(programs)?);
+            Ok(())
         });
     }
-    step("reload", &mut |found| {
-        let shown = demo(&["reload", "--sessions", "20"])?;
-        found.reload_lost = shown["lost"].as_u64();
-        ensure!(found.reload_lost == Some(0), "{shown}");
-        Ok(())
-    });
-    step("services", &mut |found| {
-        let shown = demo(&["services", "--sessions", "3"])?;
-        found.services_taken = shown["taken"].as_u64();
-        ensure!(shown["intact"] == true && shown["resets"] == 0, "{shown}");
-        Ok(())
-    });
-    step("packet services", &mut |found| {
-        found.on_time = Some(on_time::run(programs)?);
-        Ok(())
-    });
 }
 
-/// Runs the demo of a removal over links of this kind.
-fn removal(kind: Kind) -> Result<Value> {
+/// Runs the tests that the tests' own machine leaves out, since its kernel lacks what they need.
+fn tests(program: &Path) -> Result<()> {
+    let mut tests = Command::new("timeout");
+    tests.args(["--kill-after=10", LIMIT]).arg(program);
+    let out = tests.args(["--ignored", "--test-threads=1"]).output();
+    let out = out.context("failed to run the tests of hosts")?;
+    let said = String::from_utf8_lossy(&out.stdout);
+    eprintln!("{said}{}", String::from_utf8_lossy(&out.stderr));
+    let result = said.lines().find(|line| line.starts_with("test result"));
+    ensure!(out.status.success(), "{}", result.unwrap_or("no result"));
+    Ok(())
+}
+
+/// Runs the demo of a removal over links of this kind, with these words.
+fn removal(kind: Kind, more: &[&str]) -> Result<Value> {
     let plot = "/run/demo.svg";
     let words = [
         "--seconds",
@@ -115,7 +139,7 @@ fn removal(kind: Kind) -> Result<Value> {
         plot,
         "--link",
     ];
-    demo(&[&words[..], &[kind.name()]].concat())
+    demo(&[&words[..], &[kind.name()], more].concat())
 }
 
 /// Checks that all sessions of a demo lost their proxy, and that every byte arrived.

@@ -90,6 +90,13 @@ fn qemu(out: &Path, image: &Image, arch: Arch) -> Command {
 
 /// Returns the script that the guest runs first.
 fn start(userland: &Userland, links: bool) -> String {
+    let mut words = String::new();
+    if links {
+        words += " --links";
+    }
+    if let Some(tests) = &userland.tests {
+        words += &format!(" --tests {}", tests.display());
+    }
     format!(
         "export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp LANG=C.UTF-8\n\
          export DYSCO_BIN_DIR={} DYSCO_SLOW={SLOW}\n\
@@ -98,7 +105,7 @@ fn start(userland: &Userland, links: bool) -> String {
          mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null\n\
          mount -t cgroup2 cgroup /sys/fs/cgroup 2>/dev/null\n\
          ulimit -n 1048576; ulimit -l unlimited\n\
-         {} guest /mnt/{RESULT}{} > /mnt/log 2>&1\n\
+         {} guest /mnt/{RESULT}{words} > /mnt/log 2>&1\n\
          dmesg > /mnt/dmesg\n\
          mkdir /mnt/labs; cp --parents /tmp/dysco-*/*/*.log /mnt/labs 2>/dev/null\n\
          sync\n\
@@ -106,6 +113,5 @@ fn start(userland: &Userland, links: bool) -> String {
          sleep 60\n",
         userland.programs.display(),
         userland.xtask.display(),
-        if links { " --links" } else { "" },
     )
 }

@@ -39,21 +39,25 @@ pub(super) struct Userland {
     pub xtask: PathBuf,
     /// busybox, which needs no library.
     pub busybox: PathBuf,
+    /// Program of the tests of hosts, if the guest runs those that need another kernel.
+    pub tests: Option<PathBuf>,
 }
 
 impl Userland {
     /// Builds the programs for an architecture, and makes a root file system below `folder` if the
-    /// guest cannot have this machine's.
+    /// guest cannot have this machine's. With `tests`, builds the tests of hosts for this machine's
+    /// architecture.
     ///
     /// # Errors
     /// If a build or a download fails.
-    pub(super) fn make(arch: Arch, folder: &Path) -> Result<Userland> {
+    pub(super) fn make(arch: Arch, folder: &Path, tests: bool) -> Result<Userland> {
         match arch {
             Arch::Amd64 => Ok(Userland {
                 root: PathBuf::from("/"),
                 programs: build::built_for_tests()?,
                 xtask: std::env::current_exe().context("failed to find this program's own path")?,
                 busybox: shell::find("busybox").context("busybox is missing")?,
+                tests: tests.then(build::tests_of_hosts).transpose()?,
             }),
             Arch::Arm64 => {
                 let programs = build::for_arm64()?;
@@ -63,6 +67,7 @@ impl Userland {
                     root,
                     xtask: programs.join("xtask"),
                     programs,
+                    tests: None,
                 })
             }
         }
@@ -148,6 +153,7 @@ mod tests {
             programs: "/home/dysco/target/debug".into(),
             xtask: PathBuf::new(),
             busybox: PathBuf::new(),
+            tests: None,
         };
         assert_eq!(of("/").added(), None);
         let added = of("/home/dysco/target/kernels/arm64.root");

@@ -16,6 +16,10 @@ const SERVICES: &[(&str, &str)] = &[
     ("openssh-server", "ssh.service"),
     ("prometheus", "prometheus.service"),
     ("etcd-server", "etcd.service"),
+    ("podman", "podman.service"),
+    ("podman", "podman.socket"),
+    ("podman", "podman-restart.service"),
+    ("podman", "podman-auto-update.timer"),
 ];
 
 /// Installs packages.
