@@ -15,7 +15,7 @@ use crate::control::{Control, Received, takes_requests};
 use crate::host::Host;
 use crate::protocol::{Reason, Report};
 use crate::session::Session;
-use crate::{Error, Registry};
+use crate::{Error, Registry, watchdog};
 
 const CONTROL: u64 = 0;
 const LISTENER: u64 = 1;
@@ -115,11 +115,14 @@ impl Runner {
         };
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut events = Vec::with_capacity(EVENTS);
-        match epoll::wait(
-            self.host.epoll(),
-            spare_capacity(&mut events),
-            timeout.as_ref(),
-        ) {
+        let wait = || {
+            epoll::wait(
+                self.host.epoll(),
+                spare_capacity(&mut events),
+                timeout.as_ref(),
+            )
+        };
+        match watchdog::waiting(wait) {
             Ok(_) | Err(Errno::INTR) => Ok(events),
             Err(error) => Err(Error::of("wait for sockets")(error)),
         }
@@ -144,6 +147,7 @@ impl Runner {
             return;
         };
         session.scheduled = false;
+        watchdog::turn();
         match session.turn(&mut self.host) {
             Ok(true) => self.schedule(id),
             Ok(false) => {}
@@ -157,6 +161,7 @@ impl Runner {
         F: FnOnce(&mut Session, &mut Host) -> Result<(), Reason>,
     {
         if let Some(session) = self.sessions.get_mut(&id) {
+            watchdog::turn();
             match apply(session, &mut self.host) {
                 Ok(()) => self.schedule(id),
                 Err(reason) => self.end(id, reason),

@@ -8,6 +8,7 @@
 //! - [`protocol`] has the messages between `dyscod` and a runner.
 //! - [`Registry`] makes services from the operator's words ([`Spec`]).
 //! - [`run`] is the loop: one thread, and for each session a bounded number of bytes.
+//! - [`watch`] ends the process if a service does not return.
 //! - [`confine`] takes from the process what the loop does not need.
 
 mod confine;
@@ -21,6 +22,7 @@ mod requests;
 mod session;
 mod spec;
 mod timers;
+mod watchdog;
 
 pub use confine::confine;
 pub use dysco_service::Session;
@@ -30,3 +32,4 @@ pub use engine::{run, run_with};
 pub use error::Error;
 pub use registry::{Half, Kind, Registry, delay, limits};
 pub use spec::{Spec, SpecError};
+pub use watchdog::{STUCK, watch};

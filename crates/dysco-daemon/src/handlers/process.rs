@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -14,6 +15,9 @@ use super::error::Failed;
 
 /// User of the system's handler (`nobody`), and group of all handlers.
 pub(super) const NOBODY: u32 = 65_534;
+
+/// Time for a service to return, at least; at most, it is twice as long.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A handler process: a child, or that of an earlier `dyscod`.
 #[derive(Debug)]
@@ -99,6 +103,7 @@ pub(crate) fn run(uid: u32) -> Result<(), Failed> {
     let control = control.map_err(Failed::of("take the connection to dyscod"))?;
     let listener = io::stdout().as_fd().try_clone_to_owned();
     let listener = listener.map_err(Failed::of("take the socket for later connections"))?;
+    dysco_runner::watch(PATIENCE).map_err(Failed::of("watch the services"))?;
     let confined = dysco_runner::confine(uid, NOBODY, None);
     for missing in confined.map_err(Failed::of("confine the handler"))? {
         eprintln!("warning: a handler is less confined than it could be: {missing}");

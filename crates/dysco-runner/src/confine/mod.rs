@@ -14,14 +14,18 @@ use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, chdir, chroot, getrlimit, set_dumpable_behavior, setrlimit,
 };
+use rustix::system::sysinfo;
 
 use crate::Error;
 
 /// Greatest number of open files: two sockets for each session, and connections of services.
 const FILES: u64 = 16 * 1024;
 
+/// Share of the host's memory that the process can use: one part of so many.
+const SHARE: u64 = 2;
+
 /// Confines the process: no new privileges, no capabilities, an unprivileged user and group, an
-/// empty folder as root if one is given, no access to files (Landlock), and only the system calls
+/// empty folder as root if one is given, at most half of the host's memory, no access to files (Landlock), and only the system calls
 /// that [`run`] needs (seccomp). A call that is not among them fails with `EPERM`.
 ///
 /// Returns the steps that failed: on a kernel without Landlock, or in a process without
@@ -77,11 +81,23 @@ fn only_thread() -> io::Result<()> {
     }
 }
 
-/// Limits open files, forbids core dumps, and hides the memory from other processes of the user.
+/// Limits open files and memory, forbids core dumps, and hides the memory from other processes of
+/// the user.
 fn limit() -> io::Result<()> {
     let files = getrlimit(Resource::Nofile);
     let files = files.maximum.map_or(FILES, |most| most.min(FILES));
-    for (resource, most) in [(Resource::Nofile, files), (Resource::Core, 0)] {
+    // A service that floods its memory ends its own handler, and no other process of the host.
+    let host = sysinfo();
+    let memory = host.totalram.saturating_mul(u64::from(host.mem_unit)) / SHARE;
+    let memory = getrlimit(Resource::Data)
+        .maximum
+        .map_or(memory, |most| most.min(memory));
+    let limits = [
+        (Resource::Nofile, files),
+        (Resource::Data, memory),
+        (Resource::Core, 0),
+    ];
+    for (resource, most) in limits {
         let most = Some(most);
         let limit = Rlimit {
             current: most,

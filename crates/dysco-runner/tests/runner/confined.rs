@@ -16,7 +16,7 @@ use crate::lab::{Runner, Session, bytes, read, read_to_end, send};
 const NOBODY: u32 = 65534;
 
 /// Runs a function in a child. It must return an error rather than panic in what matters.
-fn child(body: impl FnOnce() -> Result<(), String>) -> Pid {
+pub(crate) fn child(body: impl FnOnce() -> Result<(), String>) -> Pid {
     // SAFETY: the child runs on one thread. glibc's allocator works in it, and the child takes no
     // lock that another thread of this process may have held.
     match unsafe { fork() }.unwrap() {
@@ -57,6 +57,11 @@ fn is_confined() -> Result<(), String> {
     denied("make a thread", std::thread::Builder::new().spawn(|| {}))?;
     denied("open a unix socket", UnixStream::pair())?;
     denied("listen", TcpListener::bind("127.0.0.1:0"))?;
+    let host = rustix::system::sysinfo();
+    let most = host.totalram as usize / 4 * 3 * host.mem_unit as usize;
+    if Vec::<u8>::new().try_reserve_exact(most).is_ok() {
+        return Err("it gets three quarters of the host's memory".into());
+    }
     // SAFETY: the call makes a new mapping, which nothing uses.
     let code = unsafe {
         let access = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;

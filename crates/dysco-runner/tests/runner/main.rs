@@ -13,3 +13,4 @@ mod partial;
 mod passes;
 mod services;
 mod slow;
+mod watched;

@@ -21,6 +21,7 @@ pub(crate) fn registry() -> Registry {
         .with(kind("double", &[], |_, _| Ok(Box::new(Double))))
         .with(kind("number", &[], |_, _| Ok(Box::new(Number([0; 2])))))
         .with(kind("mark", &[], |_, _| Ok(Box::new(Mark([0; 2])))))
+        .with(kind("stuck", &[], |_, _| Ok(Box::new(Stuck))))
         .with(kind("fail", &[], |_, _| Ok(Box::new(Fail))))
         .with(kind("clock", &[], |_, _| Ok(Box::new(Clock))))
         .with(kind("detour", &["to"], detour))
@@ -96,6 +97,24 @@ impl Service for Mark {
                 }
                 out.send(flow, marked);
             }
+            other => other.pass_on(out),
+        }
+    }
+}
+
+/// Does not return from the first byte.
+struct Stuck;
+
+impl Service for Stuck {
+    fn name(&self) -> &str {
+        "stuck"
+    }
+
+    fn on(&mut self, event: Event, out: &mut Out) {
+        match event {
+            Event::Data { .. } => loop {
+                std::thread::park();
+            },
             other => other.pass_on(out),
         }
     }
