@@ -7,7 +7,7 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use libc::{msghdr, size_t};
 
 use crate::real::real;
-use crate::track;
+use crate::{ranges, track};
 
 /// Declares a hook for `fcntl`. Its argument is variadic: if present, it is a word in the third
 /// register.
@@ -123,13 +123,37 @@ unsafe extern "C" fn syscall(
     e: usize,
     f: usize,
 ) -> c_long {
-    by_number(number, [a, b, c].map(|word| word as c_int));
-    real!(syscall: fn(number => c_long, a => usize, b => usize, c => usize, d => usize,
+    let call = |a: usize, b: usize| {
+        real!(syscall: fn(number => c_long, a => usize, b => usize, c => usize, d => usize,
         e => usize, f => usize) -> c_long)
+    };
+    if number == libc::SYS_close_range {
+        let (first, last) = (a as c_uint, b as c_uint);
+        let part = |first, last| call(first as usize, last as usize) as c_int;
+        return ranges::close(first, last, c as c_int, part).into();
+    }
+    if duplicates(number) {
+        let new = call(a, b);
+        if new as usize != a {
+            aliased(a as c_int, new as c_int);
+        }
+        return new;
+    }
+    by_number(number, a as c_int, c as c_int);
+    call(a, b)
+}
+
+/// Returns true if a system call makes a second descriptor of its first argument.
+fn duplicates(number: c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if number == libc::SYS_dup2 {
+        return true;
+    }
+    matches!(number, libc::SYS_dup | libc::SYS_dup3)
 }
 
 /// Ends the claims about descriptors of a call that the counters do not follow.
-fn by_number(number: c_long, [first, second, third]: [c_int; 3]) {
+fn by_number(number: c_long, first: c_int, third: c_int) {
     match number {
         libc::SYS_splice | libc::SYS_tee | libc::SYS_sendfile => {
             track::unfit(first);
@@ -148,19 +172,9 @@ fn by_number(number: c_long, [first, second, third]: [c_int; 3]) {
         | libc::SYS_sendmsg
         | libc::SYS_sendmmsg
         | libc::SYS_vmsplice
-        | libc::SYS_dup
-        | libc::SYS_dup3
         | libc::SYS_fcntl
         | libc::SYS_shutdown => track::unfit(first),
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_dup2 => {
-            track::unfit(first);
-            track::closing(second);
-        }
         libc::SYS_close => track::closing(first),
-        libc::SYS_close_range if third as u32 & libc::CLOSE_RANGE_CLOEXEC == 0 => {
-            track::closing_range(first as u32, second as u32);
-        }
         _ => {}
     }
 }

@@ -136,7 +136,7 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn close(fd: c_int) -> c_int {
     if link::is_ours(fd) {
         // The program closes descriptors that it never opened.
         system::set_errno(libc::EBADF);
@@ -146,36 +146,6 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
     // afterwards.
     track::closing(fd);
     real!(close: fn(fd => c_int) -> c_int)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    let close = |first: c_uint, last: c_uint| real!(close_range: fn(first => c_uint, last => c_uint, flags => c_int) -> c_int);
-    // Close-on-exec closes nothing now.
-    if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
-        return close(first, last);
-    }
-    track::closing_range(first, last);
-    let ours = link::fd();
-    if ours < 0 || !(first..=last).contains(&(ours as c_uint)) || !link::is_ours(ours) {
-        return close(first, last);
-    }
-    let ours = ours as c_uint;
-    let below = if first < ours {
-        close(first, ours - 1)
-    } else {
-        0
-    };
-    if below != 0 || ours == last {
-        return below;
-    }
-    close(ours + 1, last)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn closefrom(first: c_int) {
-    // SAFETY: the shim's own hook, which accepts any numbers.
-    unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
 }
 
 #[unsafe(no_mangle)]

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `hooks` | the libc functions that the shim intercepts, a few lines each |
 //! | `copies` | further hooks, for calls after which a socket may be used without the counters |
+//! | `ranges` | hooks that close a range of descriptors |
 //! | `real` | the functions of libc itself |
 //! | `own` | whether this process calls, or a child that shares its memory |
 //! | `table` | one slot of counters for each descriptor |
@@ -30,6 +31,7 @@ mod hooks;
 mod link;
 mod own;
 mod pace;
+mod ranges;
 mod real;
 mod service;
 mod system;

@@ -36,6 +36,8 @@ pub(crate) mod flag {
     pub(crate) const DECLARED: u32 = 4;
     /// Socket: never to be paired again.
     pub(crate) const UNFIT: u32 = 8;
+    /// A call that may close the descriptor has begun.
+    pub(crate) const CLOSING: u32 = 16;
 }
 
 /// A descriptor and its generation: a number that is used again is another handle. 0 stands for

@@ -42,14 +42,14 @@ pub(crate) fn tell(one: Handle, other: Handle) -> bool {
     let (Some(sa), Some(sb)) = (a.slot(), b.slot()) else {
         return true;
     };
-    if !pace::may_try() || !own::calls() || !may_tell() {
+    if !pace::may_try() || !own::calls() || !lock() {
         return owe(sa);
     }
     // The epoch is stored before the report is composed. Another thread that changes the pair
     // meanwhile sets the epoch to 0 again, and that must not be overwritten.
     sa.reported_epoch.store(link::epoch(), SeqCst);
     let sent = tell_now(a, sa, b, sb);
-    TELLING.store(false, Release);
+    unlock();
     match sent {
         // Without a daemon nothing is owed, because a new daemon has a new epoch.
         Sent::Yes | Sent::NoDaemon => {
@@ -64,13 +64,18 @@ pub(crate) fn tell(one: Handle, other: Handle) -> bool {
 }
 
 /// Takes the lock, if its holder releases it soon.
-fn may_tell() -> bool {
+fn lock() -> bool {
     (0..1_000).any(|_| {
         core::hint::spin_loop();
         TELLING
             .compare_exchange(false, true, Acquire, Relaxed)
             .is_ok()
     })
+}
+
+/// Releases the lock.
+fn unlock() {
+    TELLING.store(false, Release);
 }
 
 /// Returns true if a report about the pair of this first socket is owed already.
@@ -173,14 +178,11 @@ fn settle_some() {
     }
     for fd in start..=top.min(start.saturating_add(4096)) {
         CURSOR.store(fd, Relaxed);
-        // No descriptor of this part of the table was ever watched.
-        let Some(s) = slot(fd) else { continue };
-        let one = s.life(fd);
-        let (other, reported) = (s.peer(), s.reported_epoch.load(Relaxed));
-        let socket = matches!(s.kind.load(Relaxed), kind::SOCKET | kind::ACCEPTED);
-        let first = socket && other != Handle::NONE && ordered(one, s, other).0 == one;
+        let Some((s, one, other)) = first_of_pair(fd) else {
+            continue;
+        };
         // The cursor stays at this descriptor after a failure, and the repetition continues here.
-        if first && reported != link::epoch() && !tell(one, other) {
+        if s.reported_epoch.load(Relaxed) != link::epoch() && !tell(one, other) {
             return;
         }
     }
@@ -192,6 +194,16 @@ fn settle_some() {
     } else {
         OWED.store(true, SeqCst);
     }
+}
+
+/// Returns the slot of this descriptor and both sockets of its pair, if it is a pair's first socket.
+fn first_of_pair(fd: i32) -> Option<(&'static Slot, Handle, Handle)> {
+    // Without a slot, no descriptor of this part of the table was ever watched.
+    let s = slot(fd)?;
+    let (one, other) = (s.life(fd), s.peer());
+    let socket = matches!(s.kind.load(Relaxed), kind::SOCKET | kind::ACCEPTED);
+    let first = socket && other != Handle::NONE && ordered(one, s, other).0 == one;
+    first.then_some((s, one, other))
 }
 
 /// Looks for a new daemon once a second, and sends owed reports. Called when the program is about

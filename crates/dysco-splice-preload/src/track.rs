@@ -339,13 +339,33 @@ pub(crate) fn shut(fd: i32) {
     }
 }
 
-/// Records that the descriptors from `first` to `last` are about to be closed.
-pub(crate) fn closing_range(first: u32, last: u32) {
+/// Records that a call is about to close the descriptors from `first` to `last`. The call may fail.
+pub(crate) fn range_closes(first: u32, last: u32) {
+    if own::calls() {
+        for (_, s) in watched(first, last) {
+            s.flags.fetch_or(flag::CLOSING, Relaxed);
+        }
+    }
+}
+
+/// Records that the call is over. Another thread may have used the numbers again meanwhile, for
+/// new lives, which have no mark.
+pub(crate) fn range_closed(first: u32, last: u32, closed: bool) {
     if !own::calls() {
         return;
     }
-    let top = table::highest().max(0) as u32;
-    for fd in first..=last.min(top) {
-        closing(fd as i32);
+    for (fd, s) in watched(first, last).filter(|(_, s)| s.has(flag::CLOSING)) {
+        if closed {
+            closing(fd);
+        } else {
+            s.flags.fetch_and(!flag::CLOSING, Relaxed);
+        }
     }
+}
+
+/// Returns the watched descriptors from `first` to `last`, with their slots.
+fn watched(first: u32, last: u32) -> impl Iterator<Item = (i32, &'static Slot)> {
+    let top = table::highest().max(0) as u32;
+    let slots = (first..=last.min(top)).filter_map(|fd| Some((fd as i32, slot(fd as i32)?)));
+    slots.filter(|(_, s)| s.kind.load(Relaxed) != kind::NONE)
 }

@@ -5,69 +5,10 @@
 
 mod common;
 
-use std::path::PathBuf;
-
-use common::{Daemon, Run, compile, in_network};
-use dysco_common::shim::report::{FORWARD_ENDLESS, IN_ACCEPTED, REVERSE_ENDLESS};
-use dysco_common::shim::{Report, ReportKind};
-
-struct Scene {
-    program: PathBuf,
-    socket: PathBuf,
-    _dir: tempfile::TempDir,
-}
-
-impl Scene {
-    fn new() -> Scene {
-        let dir = tempfile::tempdir().unwrap();
-        Scene {
-            // The symbols are exported, because the shim must call a function of the program.
-            program: compile(dir.path(), "tests/programs/scenario.c", &["-rdynamic"]),
-            socket: dir.path().join("shim.sock"),
-            _dir: dir,
-        }
-    }
-
-    fn daemon(&self) -> Daemon {
-        Daemon::start(&self.socket)
-    }
-
-    fn run(&self, scenario: &str) -> Run {
-        Run::start(&self.program, &[scenario], &self.socket)
-    }
-}
-
-/// Contents of a report without the pipes.
-#[derive(PartialEq, Eq, Debug)]
-struct Said(ReportKind, u32, (i32, i32), (i64, i64));
-
-fn said(r: &Report) -> Said {
-    let kind = ReportKind::from_word(r.kind).unwrap();
-    Said(
-        kind,
-        r.flags,
-        (r.fd_in, r.fd_out),
-        (r.delta_forward, r.delta_reverse),
-    )
-}
-
-fn one_way(pair: (i32, i32), delta: i64) -> Said {
-    Said(
-        ReportKind::Paired,
-        IN_ACCEPTED | FORWARD_ENDLESS,
-        pair,
-        (delta, 0),
-    )
-}
-
-fn both_ways(pair: (i32, i32), delta: i64) -> Said {
-    let flags = IN_ACCEPTED | FORWARD_ENDLESS | REVERSE_ENDLESS;
-    Said(ReportKind::Paired, flags, pair, (delta, 0))
-}
-
-fn revoked(pair: (i32, i32)) -> Said {
-    Said(ReportKind::Revoked, 0, pair, (0, 0))
-}
+use common::in_network;
+use common::scene::{Said, Scene, both_ways, one_way, revoked, said};
+use dysco_common::shim::ReportKind;
+use dysco_common::shim::report::{IN_ACCEPTED, REVERSE_ENDLESS};
 
 #[test]
 fn a_relay_like_haproxys_is_known_direction_by_direction() {

@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a panic is the report")]
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod filter;
+pub(crate) mod scene;
+
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
@@ -155,8 +158,20 @@ pub(crate) struct Run {
 impl Run {
     /// Starts the program. Its input stays open until `finish` closes it.
     pub(crate) fn start(program: &Path, args: &[&str], socket: &Path) -> Run {
+        Run::changed(program, args, socket, |_| ())
+    }
+
+    /// Starts the program by a command that was changed.
+    pub(crate) fn changed(
+        program: &Path,
+        args: &[&str],
+        socket: &Path,
+        change: impl FnOnce(&mut Command),
+    ) -> Run {
         let mut command = Command::new(program);
-        Run::spawn(command.args(args).env("LD_PRELOAD", library()), socket)
+        command.args(args).env("LD_PRELOAD", library());
+        change(&mut command);
+        Run::spawn(&mut command, socket)
     }
 
     /// Starts a program that links the library itself.

@@ -3,6 +3,7 @@
  * shim says of them. Prints "a=FD b=FD ca=COOKIE cb=COOKIE" for each pair. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
@@ -11,6 +12,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,8 +59,8 @@ static void connection(int *opened, int *accepted) {
 static unsigned long long cookie(int fd) {
     unsigned long long c;
     socklen_t len = sizeof c;
-    MUST(getsockopt(fd, SOL_SOCKET, SO_COOKIE, &c, &len));
-    return c;
+    /* A filter may refuse it. */
+    return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &c, &len) ? 0 : c;
 }
 
 static struct session session(void) {
@@ -445,6 +447,113 @@ static void unread(void) {
     idle();
 }
 
+/* Prints how many descriptors from 3 on are open: sockets of the shim, and others. */
+static void descriptors(void) {
+    char path[64], to[64];
+    int left = 0, sockets = 0;
+    DIR *all = opendir("/proc/self/fd");
+    for (struct dirent *one; (one = readdir(all));) {
+        int fd = atoi(one->d_name);
+        if (fd < 3 || fd == dirfd(all)) continue;
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        int n = readlink(path, to, sizeof to - 1);
+        if (fd >= 900 && n > 7 && !memcmp(to, "socket:", 7)) sockets++;
+        else left++;
+    }
+    closedir(all);
+    printf("left=%d sockets=%d\n", left, sockets);
+    fflush(stdout);
+}
+
+/* As a daemon does at its start, after it has opened much. */
+static void closes(void) {
+    int p[2];
+    struct session s = session();
+    MUST(pipe(p));
+    forward(s, p, 1000);
+    forward(s, p, 1000);
+    for (int i = 0; i < 600; i++) MUST(open("/dev/null", O_RDONLY));
+    MUST(fcntl(0, F_DUPFD, 1020));
+    closefrom(3);
+    descriptors();
+    tcp();
+}
+
+/* A call that closes nothing. */
+static void keeps(long (*call)(void)) {
+    int p[2];
+    struct session s = session();
+    MUST(pipe(p));
+    forward(s, p, 1000);
+    forward(s, p, 1000);
+    IS(call(), -1);
+    reverse(s, p, 1000);
+    reverse(s, p, 1000);
+    idle();
+}
+static long range(void) { return close_range(3, ~0U, 0); }
+static long range_by_number(void) { return syscall(SYS_close_range, 3, ~0U, 0); }
+static long range_by_flags(void) { return close_range(3, ~0U, 1 << 20); }
+static void kept(void) { keeps(range); }
+static void kept_by_number(void) { keeps(range_by_number); }
+static void kept_by_flags(void) { keeps(range_by_flags); }
+
+/* Another file gets the number of a socket of a pair. */
+static void replaced(void) {
+    int p[2], file = MUST(open("/dev/null", O_RDONLY));
+    struct session s = session();
+    MUST(pipe(p));
+    forward(s, p, 1000);
+    forward(s, p, 1000);
+    MUST(syscall(SYS_dup3, file, s.b, 0));
+    idle();
+}
+
+/* Waits often enough that the shim looks for a daemon, with something to report. */
+static void worked(void) {
+    struct epoll_event ev;
+    int e = MUST(epoll_create1(0));
+    struct session s = session();
+    for (int i = 0; i < 12; i++) {
+        serve(&s);
+        epoll_wait(e, &ev, 1, 100);
+    }
+}
+
+static void wait_for(pid_t child) {
+    int status;
+    MUST(waitpid(child, &status, 0));
+    IS(status, 0);
+}
+
+/* Programs that are started in each way list what they inherit. */
+static void heirs(void) {
+    char *args[] = {"program", "descriptors", NULL}, *none[] = {NULL}, *own = "/proc/self/exe";
+    struct epoll_event ev;
+    pid_t child;
+    closefrom(3);
+    for (int round = 0; round < 2; round++) {
+        descriptors();
+        if (!(child = fork())) execve(own, args, none), _exit(1);
+        wait_for(child);
+        if (!(child = vfork())) execve(own, args, none), _exit(1);
+        wait_for(child);
+        if (!(child = vfork())) {
+            closefrom(3);
+            execve(own, args, none);
+            _exit(1);
+        }
+        wait_for(child);
+        IS(posix_spawn(&child, own, NULL, NULL, args, none), 0);
+        wait_for(child);
+        /* Unseen by the shim, until it looks for its daemon. */
+        for (int fd = 900; fd < 1100; fd++) syscall(SYS_close, fd);
+        int e = MUST(epoll_create1(0));
+        for (int i = 0; i < 25; i++) epoll_wait(e, &ev, 1, 100);
+        close(e);
+    }
+}
+
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(void); } all[] = {
         {"tcp", tcp}, {"peek", peek}, {"pooled", pooled}, {"exact", exact}, {"moving", moving},
@@ -453,8 +562,12 @@ int main(int argc, char **argv) {
         {"vforked", vforked}, {"given", given}, {"copied", copied}, {"dup_fcntl", dup_fcntl},
         {"raw_read", raw_read}, {"stream", stream}, {"message", message}, {"messages", messages},
         {"contended", contended}, {"again", again}, {"unread", unread},
-        {"with_files", with_files}, {"worker", worker},
+        {"with_files", with_files}, {"worker", worker}, {"closes", closes}, {"kept", kept},
+        {"kept_by_number", kept_by_number}, {"kept_by_flags", kept_by_flags},
+        {"replaced", replaced}, {"worked", worked},
+        {"heirs", heirs},
     };
+    if (argc > 1 && !strcmp(argv[1], "descriptors")) return descriptors(), 0;
     network();
     for (size_t i = 0; argc > 1 && i < sizeof all / sizeof *all; i++)
         if (!strcmp(argv[1], all[i].name)) return all[i].run(), 0;
