@@ -7,7 +7,7 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use libc::{msghdr, size_t};
 
 use crate::real::real;
-use crate::{ranges, track};
+use crate::{ranges, seal, track};
 
 /// Declares a hook for `fcntl`. Its argument is variadic: if present, it is a word in the third
 /// register.
@@ -131,6 +131,9 @@ unsafe extern "C" fn syscall(
         let (first, last) = (a as c_uint, b as c_uint);
         let part = |first, last| call(first as usize, last as usize) as c_int;
         return ranges::close(first, last, c as c_int, part).into();
+    }
+    if seal::restricts(number, [a, b, c]) {
+        return seal::around(|| call(a, b));
     }
     if duplicates(number) {
         let new = call(a, b);

@@ -8,6 +8,7 @@
 //! | `hooks` | the libc functions that the shim intercepts, a few lines each |
 //! | `copies` | further hooks, for calls after which a socket may be used without the counters |
 //! | `ranges` | hooks that close a range of descriptors |
+//! | `seal` | the end of the shim's work when the program filters its system calls |
 //! | `real` | the functions of libc itself |
 //! | `own` | whether this process calls, or a child that shares its memory |
 //! | `table` | one slot of counters for each descriptor |
@@ -33,6 +34,7 @@ mod own;
 mod pace;
 mod ranges;
 mod real;
+mod seal;
 mod service;
 mod system;
 mod table;

@@ -254,6 +254,29 @@ pub(crate) fn look() -> bool {
     is_new
 }
 
+/// The shim's socket, while it is not used.
+pub(crate) struct Suspended {
+    fd: i32,
+    inode: u64,
+    connected: bool,
+}
+
+/// Stops the use of the socket and of its descriptor.
+pub(crate) fn suspend() -> Suspended {
+    Suspended {
+        connected: CONNECTED.swap(false, Relaxed),
+        inode: INODE.swap(0, Relaxed),
+        fd: FD.swap(-1, Relaxed),
+    }
+}
+
+/// Ends the effect of `suspend`.
+pub(crate) fn resume(link: Suspended) {
+    FD.store(link.fd, Relaxed);
+    INODE.store(link.inode, Relaxed);
+    CONNECTED.store(link.connected, Relaxed);
+}
+
 /// Returns true if a second has passed since the last look, to one thread only.
 pub(crate) fn due() -> bool {
     let now = seconds();

@@ -56,3 +56,13 @@ pub(crate) fn calls() -> bool {
         owner => owner == own,
     }
 }
+
+/// Counts each caller as a child from now on. Returns the value by which `resume` ends this.
+pub(crate) fn suspend() -> *mut AtomicI32 {
+    OWNER.swap(core::ptr::null_mut(), Relaxed)
+}
+
+/// Ends the effect of `suspend`.
+pub(crate) fn resume(owner: *mut AtomicI32) {
+    OWNER.store(owner, Relaxed);
+}

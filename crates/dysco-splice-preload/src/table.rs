@@ -214,6 +214,15 @@ pub(crate) fn begin(fd: i32, kind: u32) -> Option<&'static Slot> {
     Some(s)
 }
 
+/// Ends all lives.
+pub(crate) fn clear() {
+    for s in (0..=highest()).filter_map(slot) {
+        if s.kind.load(Relaxed) != kind::NONE {
+            s.begin(kind::NONE);
+        }
+    }
+}
+
 /// Maps a block, unless another thread does or there is no memory.
 #[cold]
 fn map(block: &AtomicPtr<Slot>) {

@@ -20,6 +20,9 @@ static CURSOR: AtomicI32 = AtomicI32::new(0);
 /// It is only ever tried, because a signal handler may hold it, or a fork may freeze it.
 static TELLING: AtomicBool = AtomicBool::new(false);
 
+/// Maximum time in milliseconds to wait until the daemon reads.
+const LONGEST: u32 = 200;
+
 /// Begins to follow forks.
 pub(crate) fn start() {
     // SAFETY: the handler is a plain function of this library.
@@ -64,7 +67,7 @@ pub(crate) fn tell(one: Handle, other: Handle) -> bool {
 }
 
 /// Takes the lock, if its holder releases it soon.
-fn lock() -> bool {
+pub(crate) fn lock() -> bool {
     (0..1_000).any(|_| {
         core::hint::spin_loop();
         TELLING
@@ -74,7 +77,7 @@ fn lock() -> bool {
 }
 
 /// Releases the lock.
-fn unlock() {
+pub(crate) fn unlock() {
     TELLING.store(false, Release);
 }
 
@@ -206,6 +209,24 @@ fn first_of_pair(fd: i32) -> Option<(&'static Slot, Handle, Handle)> {
     first.then_some((s, one, other))
 }
 
+/// Takes back all reports. They are owed until the program has them sent again. Waits for a
+/// moment if the daemon's queue is full, because no later report corrects these.
+pub(crate) fn take_back_all() {
+    let mut waits = LONGEST;
+    for fd in 0..=table::highest() {
+        let Some((s, one, other)) = first_of_pair(fd) else {
+            continue;
+        };
+        s.reported_epoch.store(0, SeqCst);
+        let revoked = about(ReportKind::Revoked, one, other);
+        while link::send(&revoked) == Sent::Full && waits > 0 {
+            waits -= 1;
+            // SAFETY: no pointers. A signal ends the pause early.
+            unsafe { libc::usleep(1_000) };
+        }
+    }
+}
+
 /// Looks for a new daemon once a second, and sends owed reports. Called when the program is about
 /// to wait.
 #[inline(always)]
@@ -227,4 +248,10 @@ pub(crate) fn idle() {
 pub(crate) fn owe_all() {
     CURSOR.store(0, Relaxed);
     OWED.store(true, Relaxed);
+}
+
+/// Records that no report is owed.
+pub(crate) fn owe_nothing() {
+    CURSOR.store(0, Relaxed);
+    OWED.store(false, Relaxed);
 }

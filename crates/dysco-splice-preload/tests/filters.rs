@@ -67,6 +67,42 @@ fn a_descriptor_that_another_replaces_is_not_the_same_socket() {
     assert_eq!(daemon.rest(), []);
 }
 
+/// The filter ends the program for any call that the shim makes.
+#[test]
+fn a_program_that_restricts_itself_goes_on_without_reports() {
+    let scene = Scene::new();
+    let daemon = scene.daemon();
+    for scenario in ["sealed", "sealed_by_number", "sealed_softly"] {
+        let mut run = scene.run(scenario);
+        let pair = run.pair();
+        for want in [one_way(pair, 0), revoked(pair)] {
+            assert_eq!(said(&daemon.next().1), want, "{scenario}");
+        }
+        assert_eq!(run.line(), "done");
+        run.finish();
+        assert_eq!(daemon.rest(), [], "{scenario}");
+        daemon.0.set_nonblocking(false).unwrap();
+    }
+}
+
+#[test]
+fn a_filter_that_the_kernel_refuses_changes_nothing() {
+    let scene = Scene::new();
+    let daemon = scene.daemon();
+    let mut run = scene.run("unsealed");
+    let pair = run.pair();
+    let all = [
+        one_way(pair, 0),
+        revoked(pair),
+        one_way(pair, 0),
+        both_ways(pair, 0),
+    ];
+    for want in all {
+        assert_eq!(said(&daemon.next().1), want);
+    }
+    run.finish();
+}
+
 /// Calls that the shim makes and the scenarios do not make like this.
 fn shims_calls(errno: i32) -> Vec<Refused> {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;

@@ -6,6 +6,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -13,12 +15,14 @@
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stddef.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -509,6 +513,90 @@ static void replaced(void) {
     idle();
 }
 
+/* A filter of the calls that the shim makes. This program makes none of them afterwards. */
+static struct sock_fprog filter(unsigned action) {
+    static const int numbers[] = {
+        SYS_socket, SYS_connect, SYS_sendto, SYS_sendmsg, SYS_getsockopt, SYS_fstat,
+        SYS_newfstatat, SYS_getpid, SYS_mmap, SYS_munmap, SYS_madvise, SYS_fcntl, SYS_prlimit64,
+        SYS_sched_yield, SYS_openat, SYS_getdents64, SYS_nanosleep, SYS_clock_nanosleep,
+    };
+    enum { N = sizeof numbers / sizeof *numbers };
+    static struct sock_filter steps[N + 3];
+    steps[0] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (int i = 0; i < N; i++)
+        steps[i + 1] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, numbers[i], N - i, 0);
+    steps[N + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    steps[N + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action);
+    return (struct sock_fprog){N + 3, steps};
+}
+
+static void shift(int source, int from, int to, int sink, int pipe[2]) {
+    IS(write(source, buf, 100), 100);
+    IS(splice(from, NULL, pipe[1], NULL, ENDLESS, SPLICE_F_NONBLOCK), 100);
+    IS(splice(pipe[0], NULL, to, NULL, 100, SPLICE_F_NONBLOCK), 100);
+    IS(read(sink, buf, sizeof buf), 100);
+}
+
+static void seals(long (*load)(struct sock_fprog *), unsigned action) {
+    struct sock_fprog program = filter(action);
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct epoll_event ev;
+    socklen_t len = sizeof at;
+    int p[2], q[2], e = MUST(epoll_create1(0));
+    struct session s = session(), t;
+    MUST(pipe(p));
+    forward(s, p, 1000);
+    forward(s, p, 1000);
+    connection(&t.client, &t.a);
+    int l = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    MUST(bind(l, (void *)&at, len));
+    MUST(listen(l, 8));
+    MUST(getsockname(l, (void *)&at, &len));
+    t.b = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    MUST(connect(t.b, (void *)&at, len));
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    /* A question, as libseccomp has it. */
+    IS(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL, 0, 0), -1);
+    MUST(load(&program));
+    t.server = MUST(accept4(l, NULL, NULL, 0));
+    MUST(pipe2(q, 0));
+    for (int i = 0; i < 3; i++) {
+        shift(s.server, s.b, s.a, s.client, p);
+        shift(t.client, t.a, t.b, t.server, q);
+        shift(t.server, t.b, t.a, t.client, q);
+    }
+    IS(write(s.a, buf, 10), 10);
+    /* Long enough that the shim would look for a daemon. */
+    for (int i = 0; i < 15; i++) epoll_wait(e, &ev, 1, 100);
+    MUST(shutdown(t.a, SHUT_RDWR));
+    MUST(dup2(s.b, t.b));
+    for (int fd = 900; fd < 1100; fd++) close(fd);
+    closefrom(3);
+    puts("done");
+    fflush(stdout);
+}
+static long by_prctl(struct sock_fprog *f) { return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, f, 0, 0); }
+static long by_seccomp(struct sock_fprog *f) { return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, f); }
+static void sealed(void) { seals(by_prctl, SECCOMP_RET_KILL_PROCESS); }
+static void sealed_by_number(void) { seals(by_seccomp, SECCOMP_RET_KILL_PROCESS); }
+static void sealed_softly(void) { seals(by_prctl, SECCOMP_RET_ERRNO | EPERM); }
+
+/* An empty filter is none. */
+static void unsealed(void) {
+    struct sock_fprog none = {0, NULL};
+    struct epoll_event ev;
+    int p[2], e = MUST(epoll_create1(0));
+    struct session s = session();
+    MUST(pipe(p));
+    forward(s, p, 1000);
+    forward(s, p, 1000);
+    IS(by_prctl(&none), -1);
+    epoll_wait(e, &ev, 1, 0);
+    reverse(s, p, 1000);
+    reverse(s, p, 1000);
+    idle();
+}
+
 /* Waits often enough that the shim looks for a daemon, with something to report. */
 static void worked(void) {
     struct epoll_event ev;
@@ -564,7 +652,8 @@ int main(int argc, char **argv) {
         {"contended", contended}, {"again", again}, {"unread", unread},
         {"with_files", with_files}, {"worker", worker}, {"closes", closes}, {"kept", kept},
         {"kept_by_number", kept_by_number}, {"kept_by_flags", kept_by_flags},
-        {"replaced", replaced}, {"worked", worked},
+        {"replaced", replaced}, {"sealed", sealed}, {"sealed_by_number", sealed_by_number},
+        {"sealed_softly", sealed_softly}, {"unsealed", unsealed}, {"worked", worked},
         {"heirs", heirs},
     };
     if (argc > 1 && !strcmp(argv[1], "descriptors")) return descriptors(), 0;
