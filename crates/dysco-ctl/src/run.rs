@@ -3,11 +3,13 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dysco_api::{Exit, Reply, Request, RunRequest, ServiceSpec};
+use dysco_proxy::loader::{Unloadable, unloadable};
 
 use super::context::{Context, SOCKET_VARIABLE};
 use super::error::RunError;
@@ -81,7 +83,17 @@ pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let shim = find(&candidates())?;
     let preload = preload(&shim, env::var_os("LD_PRELOAD").as_deref())?;
     let mut command = Command::new(program);
-    command.args(arguments).env("LD_PRELOAD", preload);
+    command.args(arguments);
+    let file = located(program, env::var_os("PATH").as_deref());
+    let why = file.and_then(|file| unloadable(&file));
+    if let Some(why) = why {
+        eprintln!("{}", warning(program, why));
+    }
+    // The loader of musl ends the program, because it cannot load the shim. A static program may
+    // start others, which have a loader.
+    if why != Some(Unloadable::Musl) {
+        command.env("LD_PRELOAD", preload);
+    }
     if context.named {
         if env::var_os(REPORTS_VARIABLE).is_none() {
             command.env(REPORTS_VARIABLE, reports_to(context)?);
@@ -93,6 +105,27 @@ pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     let source = command.exec();
     let program = program.to_string_lossy().into_owned();
     Err(RunError::Exec { program, source }.into())
+}
+
+/// Returns the file of a program that the system would start (execvp(3)).
+fn located(program: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return Some(program.into());
+    }
+    let executable = |file: &PathBuf| {
+        let found = file.metadata();
+        found.is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    let mut files = env::split_paths(path?).map(|dir| dir.join(program));
+    files.find(executable)
+}
+
+fn warning(program: &OsStr, why: Unloadable) -> String {
+    format!(
+        "warning: {} {why}\nhint: dyscod watches it from outside; declare its listener with \
+         --listen if it only passes bytes on",
+        program.display()
+    )
 }
 
 /// Lets dyscod give this process services, and replaces it by the program.
@@ -184,6 +217,20 @@ mod tests {
         for bad in ["+count", "+count --", "+ nc", "+Count nc"] {
             assert!(Words::of(&words(bad)).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn the_program_is_that_of_the_search_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tool");
+        let path = Some(dir.path().as_os_str());
+        let of = |name: &str| located(OsStr::new(name), path);
+        assert_eq!(of("./tool"), Some("./tool".into()));
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(of("tool"), None, "it is not executable");
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+        assert_eq!(of("tool"), Some(file));
+        assert_eq!(located(OsStr::new("tool"), None), None);
     }
 
     #[test]

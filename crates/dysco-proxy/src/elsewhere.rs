@@ -9,6 +9,7 @@ use dysco_api::{ListenAddress, ProcessName};
 use dysco_common::FlowKey;
 
 use super::listener::stands_for;
+use super::loader::{self, Unloadable};
 use super::network::{is_ours, namespace};
 use super::proc_net;
 use super::process::Proc;
@@ -133,6 +134,8 @@ pub enum Shim {
     Silent,
     /// The process has not loaded the shim.
     Absent,
+    /// The process has not loaded the shim, and cannot.
+    Unloadable(Unloadable),
 }
 
 /// Connections of a process that is a proxy or may be one.
@@ -196,7 +199,7 @@ pub fn unproven(shims: &[i32]) -> Vec<Held> {
             process: Elsewhere { pid, name },
             shim: match has_loaded_shim(pid) {
                 true => Shim::Silent,
-                false => Shim::Absent,
+                false => loader::of_process(pid).map_or(Shim::Absent, Shim::Unloadable),
             },
             elsewhere: false,
             connections,

@@ -20,6 +20,7 @@ mod infos;
 pub mod kernel;
 mod labels;
 mod listener;
+pub mod loader;
 mod measure;
 mod names;
 mod network;

@@ -70,7 +70,8 @@ fn why_left(
 ) -> Option<Cause> {
     let Some(slot) = here.agent.find(key) else {
         // Many programs without the shim have connections to others of this host.
-        let relayed = held.shim != Shim::Absent || !here.is_on_host(&key.remote().ip());
+        let reports = matches!(held.shim, Shim::Reports | Shim::Silent);
+        let relayed = reports || !here.is_on_host(&key.remote().ip());
         let meant = relayed && accepted && request.filter.is_empty();
         // Sessions that the operator does not want tracked are not looked for either.
         let tracks = wanted(&here.config.rules(), key, false);
@@ -100,12 +101,19 @@ fn no_proof(held: &Held) -> Cause {
         .hint(format!(
             "list such sessions with 'dyscoctl drain {pid} --dry-run'"
         )),
-        Shim::Absent => Cause::new(format!(
-            "process {pid} ({name}) accepted the session and has opened others, and nothing \
-             proves that it passes on unchanged what it reads"
-        ))
-        .hint("run it under the shim ('dyscoctl run'), or vouch for it by its listener (--listen)"),
+        Shim::Unloadable(why) => Cause::new(format!("{}; it {why}", unproven(&held.process)))
+            .hint("vouch for it by its listener (--listen)"),
+        Shim::Absent => Cause::new(unproven(&held.process)).hint(
+            "run it under the shim ('dyscoctl run'), or vouch for it by its listener (--listen)",
+        ),
     }
+}
+
+fn unproven(Elsewhere { pid, name }: &Elsewhere) -> String {
+    format!(
+        "process {pid} ({name}) accepted the session and has opened others, and nothing proves \
+         that it passes on unchanged what it reads"
+    )
 }
 
 fn reports(left: BTreeMap<Cause, u64>) -> Vec<LeftReport> {
@@ -153,4 +161,38 @@ fn unsteered(here: &Plane, local: IpAddr) -> Option<Cause> {
             "add {name} to interfaces under [host], and restart dyscod"
         ))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use dysco_proxy::loader::Unloadable;
+
+    use super::*;
+
+    #[test]
+    fn the_shim_is_advised_only_where_it_can_be_loaded() {
+        let of = |shim| {
+            let process = Elsewhere {
+                pid: 7,
+                name: "relay".to_owned(),
+            };
+            no_proof(&Held {
+                process,
+                shim,
+                elsewhere: false,
+                connections: Vec::new(),
+            })
+        };
+        let hint = |shim| of(shim).hint.unwrap_or_default();
+        assert!(hint(Shim::Absent).contains("dyscoctl run"));
+        for (why, word) in [
+            (Unloadable::Static, "statically"),
+            (Unloadable::Musl, "musl"),
+        ] {
+            let cause = of(Shim::Unloadable(why));
+            assert!(cause.why.contains(word), "{}", cause.why);
+            let hint = hint(Shim::Unloadable(why));
+            assert!(hint.contains("--listen") && !hint.contains("dyscoctl run"));
+        }
+    }
 }
