@@ -191,12 +191,8 @@ impl ProxySide {
         let side = self.clone();
         let found = long(move || {
             let known = |key: &FlowKey| side.registry().is_sure(key);
-            let has_shim = |pid| {
-                let process = side.registry().process(pid);
-                process.is_some_and(|p| !p.ended())
-            };
             let rules = lock(&side.0.declarations).watch;
-            outside::find(&ask, &rules, known, has_shim)
+            outside::find(&ask, &rules, known)
         });
         let found = found.await?;
         for (_, basis) in &found.sessions {

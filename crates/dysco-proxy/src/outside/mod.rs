@@ -109,7 +109,6 @@ pub fn find(
     ask: &Ask,
     rules: &WatchRules,
     is_known: impl Fn(&FlowKey) -> bool,
-    has_shim: impl Fn(i32) -> bool,
 ) -> Result<Found, ProcessError> {
     let proxy_sockets = ProxySockets::look(&ask.name, ask.uid)?;
     let mut sessions = Sessions::new();
@@ -127,7 +126,7 @@ pub fn find(
         }
         if is_known(&socket.key) {
             sessions.push((socket.key, Ok(Basis::Known)));
-        } else if let Some(why) = barred(&proxy_sockets, socket, &has_shim) {
+        } else if let Some(why) = barred(&proxy_sockets, socket) {
             sessions.push((socket.key, Err(why)));
         } else {
             left.push(socket.key);
@@ -172,11 +171,7 @@ pub fn holder_of(a: FlowKey, b: FlowKey) -> Option<Pair> {
 }
 
 /// Returns the reason why a socket cannot be watched, or `None`.
-fn barred(
-    proxy_sockets: &ProxySockets,
-    socket: &Socket,
-    has_shim: impl Fn(i32) -> bool,
-) -> Option<Cause> {
+fn barred(proxy_sockets: &ProxySockets, socket: &Socket) -> Option<Cause> {
     let pid = socket.holder.pid;
     if proxy_sockets.uring.contains(&pid) {
         let why = format!(
@@ -203,11 +198,7 @@ fn barred(
         };
         return Some(why.into());
     }
-    has_shim(pid).then(|| {
-        Cause::new(format!(
-            "process {pid} runs under the shim, which has not reported that it relays the session: it is not spliced endlessly, and may still be changed"
-        ))
-    })
+    None
 }
 
 /// Returns true if the descriptor is a socket of MPTCP. The kernel lists the subflows of such a

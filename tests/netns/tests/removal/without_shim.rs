@@ -1,4 +1,4 @@
-//! Proxies without the shim are removed from live sessions, according to the kernel's counts and
+//! Proxies without the shim, or whose shim reports nothing, are removed from live sessions, according to the kernel's counts and
 //! the operator's word. Sessions without proof stay.
 
 mod no_relay;
@@ -98,7 +98,11 @@ fn needs_the_word(w: &World, count: usize, pid: &str) -> Result<()> {
 /// Sessions are refused without the operator's word, and removed with it. The relay then ends its
 /// part without a packet, and continues to serve.
 fn leaves(name: &str, start: Start, plans: &[Plan]) -> Result<()> {
-    let (w, mut relay) = world(name, start)?;
+    let (w, relay) = world(name, start)?;
+    leaves_as(w, relay, plans)
+}
+
+fn leaves_as(w: World, mut relay: Process, plans: &[Plan]) -> Result<()> {
     let groups: Result<Vec<_>> = plans.iter().map(|p| running(&w, p)).collect();
     let groups = groups?;
     let pid = relay.id().to_string();
@@ -164,6 +168,25 @@ fn socat_leaves() -> Result<()> {
 #[test]
 fn nginx_stream_leaves() -> Result<()> {
     leaves("stream", relays::nginx_stream, &Plan::different(8))
+}
+
+/// The shim reports nothing of a proxy that does not splice, and bars nothing.
+#[test]
+fn haproxy_that_copies_leaves_under_the_shim() -> Result<()> {
+    let w = World::new(Lab::builder("shimcopy"), Family::V4)?;
+    let copies = w.proxy("copies", PORT, |c| c.splice(false))?;
+    leaves_as(w, copies, &Plan::different(3))
+}
+
+#[test]
+fn nginx_stream_leaves_under_the_shim() -> Result<()> {
+    let w = World::new(Lab::builder("shimngx"), Family::V4)?;
+    let (listen, to) = (
+        Role::Proxy.at(Family::V4, PORT),
+        Role::Server.at(Family::V4, SERVER_PORT),
+    );
+    let nginx = relays::nginx_stream_by(&w.lab.proxy, listen, to, |p| w.fleet.under_shim(p))?;
+    leaves_as(w, nginx, &Plan::different(3))
 }
 
 #[test]

@@ -99,7 +99,8 @@ fn no_proof(held: &Held) -> Cause {
              session: it is not spliced endlessly, and may still be changed"
         ))
         .hint(format!(
-            "list such sessions with 'dyscoctl drain {pid} --dry-run'"
+            "list such sessions with 'dyscoctl drain {pid} --dry-run', or vouch for the process by \
+             its listener (--listen)"
         )),
         Shim::Unloadable(why) => Cause::new(format!("{}; it {why}", unproven(&held.process)))
             .hint("vouch for it by its listener (--listen)"),
