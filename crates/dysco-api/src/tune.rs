@@ -70,6 +70,9 @@ pub enum TuneOutcome {
     Restored,
     /// All options had the requested values.
     Unchanged,
+    /// Some options could not be changed as requested, or not be put back after that. The others
+    /// are changed.
+    Incomplete,
     /// Nothing was changed.
     Refused,
 }

@@ -132,6 +132,7 @@ struct Summary {
     tuned: usize,
     restored: usize,
     unchanged: usize,
+    incomplete: usize,
     refused: usize,
 }
 
@@ -176,7 +177,7 @@ pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
     }
     done.hint = (done.accepted == 0).then_some(none);
     context.print(&json(&done)?, |_| text(&done))?;
-    Ok(match done.summary.refused {
+    Ok(match done.summary.incomplete + done.summary.refused {
         0 => Exit::Done,
         _ => Exit::Refused,
     })
@@ -188,6 +189,7 @@ impl Done {
             TuneOutcome::Tuned => &mut self.summary.tuned,
             TuneOutcome::Restored => &mut self.summary.restored,
             TuneOutcome::Unchanged => &mut self.summary.unchanged,
+            TuneOutcome::Incomplete => &mut self.summary.incomplete,
             TuneOutcome::Refused => &mut self.summary.refused,
         };
         *count += 1;
@@ -260,6 +262,7 @@ fn outcome(outcome: TuneOutcome, dry_run: bool) -> &'static str {
         TuneOutcome::Tuned => "tuned",
         TuneOutcome::Restored => "restored",
         TuneOutcome::Unchanged => "unchanged",
+        TuneOutcome::Incomplete => "incomplete",
         TuneOutcome::Refused => "refused",
     }
 }
@@ -269,6 +272,7 @@ fn sum(summary: &Summary, dry_run: bool) -> String {
         tuned,
         restored,
         unchanged,
+        incomplete,
         refused,
     } = summary;
     let (done, could) = match (*restored, dry_run) {
@@ -278,7 +282,11 @@ fn sum(summary: &Summary, dry_run: bool) -> String {
         (_, true) => (restored, RESTORABLE),
     };
     let nothing = if dry_run { "; nothing was changed" } else { "" };
-    format!("{done} {could}, {unchanged} unchanged, {refused} refused{nothing}")
+    let incomplete = match incomplete {
+        0 => String::new(),
+        n => format!("{n} incomplete, "),
+    };
+    format!("{done} {could}, {unchanged} unchanged, {incomplete}{refused} refused{nothing}")
 }
 
 /// Lists the sessions with tuned sockets.

@@ -45,7 +45,9 @@ fn a_dry_run_claims_nothing() {
     let value = json(&dry).unwrap();
     assert_eq!(value["sessions"][0]["outcome"], "tunable");
     assert_eq!(value["sessions"][1]["outcome"], "restorable");
-    let counts = json!({"tunable": 1, "restorable": 1, "unchanged": 0, "refused": 0});
+    let counts = json!({
+        "tunable": 1, "restorable": 1, "unchanged": 0, "incomplete": 0, "refused": 0,
+    });
     assert_eq!(value["summary"], counts);
     let reported = text(&done(true, [tuned.clone()]));
     assert!(reported.contains("congestion cubic to bbr"), "{reported}");
@@ -81,6 +83,23 @@ fn every_reason_is_reported() {
         reported.ends_with("1 restored, 0 unchanged, 0 refused"),
         "{reported}"
     );
+}
+
+#[test]
+fn a_partial_result_is_neither_restored_nor_refused() {
+    let partial = TuneReport {
+        options: vec![to_bbr()],
+        reason: Some("a".into()),
+        reasons: vec!["a".into()],
+        ..report(TuneOutcome::Incomplete)
+    };
+    let reported = text(&done(false, [partial]));
+    assert!(
+        reported.contains("congestion cubic to bbr; a"),
+        "{reported}"
+    );
+    let end = "0 tuned, 0 unchanged, 1 incomplete, 0 refused";
+    assert!(reported.ends_with(end), "{reported}");
 }
 
 #[test]

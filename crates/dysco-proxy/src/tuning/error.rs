@@ -58,7 +58,7 @@ pub enum TuneError {
         /// Error of the operating system.
         source: io::Error,
     },
-    /// The kernel refuses a value. Options that were set before are put back.
+    /// The kernel refuses a value.
     Set {
         /// The option.
         option: SocketOption,

@@ -4,6 +4,7 @@
 //! All functions block. A plan reads the sockets and changes nothing, so that its caller can
 //! record the values before it carries the plan out.
 
+mod carry;
 mod error;
 mod find;
 #[cfg(test)]
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use find::Sockets;
 
+pub use carry::{Carried, carry_out};
 pub use error::TuneError;
 pub use find::Socket;
 pub use value::Value;
@@ -47,6 +49,51 @@ impl Change {
     }
 }
 
+/// An option that requests have set, as it is recorded until it is put back.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Tuned {
+    /// The option.
+    pub option: SocketOption,
+    /// Value before the first request.
+    pub from: Value,
+    /// Value of the last request.
+    pub to: Value,
+    /// Value of the request before. The socket may still have it if the last request was
+    /// interrupted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub or: Option<Value>,
+}
+
+impl Tuned {
+    /// Returns true if a request has set this value, and not the program.
+    pub fn has_set(&self, value: &Value) -> bool {
+        self.to == *value || self.or.as_ref() == Some(value)
+    }
+
+    /// Returns the option in the words of the command line.
+    pub fn report(&self) -> TunedOption {
+        // A request that would have put the value back was interrupted.
+        let back = self.or.as_ref().filter(|_| self.to == self.from);
+        let change = Change {
+            option: self.option,
+            from: self.from.clone(),
+            to: back.unwrap_or(&self.to).clone(),
+        };
+        change.report()
+    }
+}
+
+impl From<Change> for Tuned {
+    fn from(Change { option, from, to }: Change) -> Tuned {
+        Tuned {
+            option,
+            from,
+            to,
+            or: None,
+        }
+    }
+}
+
 /// Request for the socket of a session.
 #[derive(Clone, Debug)]
 pub enum Wish {
@@ -57,7 +104,7 @@ pub enum Wish {
         /// Cookie of the socket.
         cookie: u64,
         /// Options that were set.
-        set: Vec<Change>,
+        set: Vec<Tuned>,
     },
 }
 
@@ -68,6 +115,11 @@ pub struct Plan {
     pub socket: Socket,
     /// Options that have to change, in this order.
     pub changes: Vec<Change>,
+    /// True if an option that cannot be changed leaves the others changed. Otherwise it undoes the
+    /// changes of the others.
+    pub apart: bool,
+    /// Options whose values before the kernel does not set, with the nearest ones that it sets.
+    pub nearest: Vec<Change>,
     /// Options that the program has set itself since they were tuned, with their values. They
     /// stay.
     pub own: Vec<(SocketOption, Value)>,
@@ -115,7 +167,8 @@ fn one(sockets: &Sockets, key: &FlowKey, wish: &Wish) -> Result<Plan, TuneError>
         let value = Value::read(&fd, option);
         value.map_err(|source| TuneError::Read { option, source })
     };
-    let (mut changes, mut own) = (Vec::new(), Vec::new());
+    let apart = matches!(wish, Wish::Restore { .. });
+    let (mut changes, mut nearest, mut own) = (Vec::new(), Vec::new(), Vec::new());
     match wish {
         Wish::Set(options) => {
             for (option, to) in value::wanted(options) {
@@ -129,16 +182,23 @@ fn one(sockets: &Sockets, key: &FlowKey, wish: &Wish) -> Result<Plan, TuneError>
         Wish::Restore { set, .. } => {
             // The options are in the order of the request: the timer of probes is reset while
             // they are on.
-            for Change { option, from, to } in set {
-                let now = read(*option)?;
-                if now == *to {
-                    changes.push(Change {
-                        option: *option,
-                        from: now,
-                        to: from.clone(),
-                    });
-                } else if now != *from {
-                    own.push((*option, now));
+            for tuned in set {
+                let (option, from) = (tuned.option, tuned.from.clone());
+                let now = read(option)?;
+                let to = from.settable(option);
+                if now == from {
+                    continue;
+                }
+                if now != to && !tuned.has_set(&now) {
+                    own.push((option, now));
+                    continue;
+                }
+                if now != to {
+                    let (from, to) = (now, to.clone());
+                    changes.push(Change { option, from, to });
+                }
+                if from != to {
+                    nearest.push(Change { option, from, to });
                 }
             }
         }
@@ -146,39 +206,8 @@ fn one(sockets: &Sockets, key: &FlowKey, wish: &Wish) -> Result<Plan, TuneError>
     Ok(Plan {
         socket,
         changes,
+        apart,
+        nearest,
         own,
     })
-}
-
-/// Carries out a plan. Returns the changes with the values that the kernel has now.
-///
-/// # Errors
-/// If the socket is gone, or the kernel refuses a value. Options that were set before are put
-/// back.
-pub fn carry_out(plan: &Plan) -> Result<Vec<Change>, TuneError> {
-    let fd = plan.socket.take()?;
-    let mut done: Vec<Change> = Vec::with_capacity(plan.changes.len());
-    for change in &plan.changes {
-        let option = change.option;
-        if let Err(source) = change.to.set(&fd, option) {
-            for before in done.iter().rev() {
-                if let Err(error) = before.from.set(&fd, before.option) {
-                    tracing::warn!(option = %before.option, %error, "an option is not put back");
-                }
-            }
-            let value = change.to.clone();
-            return Err(TuneError::Set {
-                option,
-                value,
-                source,
-            });
-        }
-        let to = Value::read(&fd, option);
-        let to = to.map_err(|source| TuneError::Read { option, source })?;
-        done.push(Change {
-            to,
-            ..change.clone()
-        });
-    }
-    Ok(done)
 }

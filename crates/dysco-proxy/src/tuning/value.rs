@@ -1,6 +1,7 @@
 //! Values of socket options, as the kernel has them.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -16,6 +17,9 @@ const UNLIMITED: u64 = u64::MAX;
 /// interval, which is the longest here.
 const PROBES: u64 = 3;
 const INTERVAL: u64 = 75;
+
+/// Range of the times of probes that the kernel sets (MAX_TCP_KEEPIDLE, MAX_TCP_KEEPINTVL).
+const TIMES: RangeInclusive<u64> = 1..=32_767;
 
 /// Value of an option, in the kernel's unit.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -85,6 +89,18 @@ impl Value {
                 set_option(fd, level, name, value)
             }
             (Place::Name, Value::Number(_)) | (_, Value::Name(_)) => Err(invalid()),
+        }
+    }
+
+    /// Returns the nearest value that the kernel sets. A socket without times of its own has those
+    /// of `net.ipv4`, which are not limited.
+    pub fn settable(&self, of: SocketOption) -> Value {
+        match (of, self) {
+            (
+                SocketOption::KeepaliveIdle | SocketOption::KeepaliveInterval,
+                Value::Number(seconds),
+            ) => Value::Number(*seconds.clamp(TIMES.start(), TIMES.end())),
+            _ => self.clone(),
         }
     }
 

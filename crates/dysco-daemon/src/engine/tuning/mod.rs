@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 
 use dysco_api::{Failure, FailureCode, Reply, SessionId, SessionName, Tune, TuneAction};
 use dysco_common::FlowKey;
-use dysco_proxy::tuning::{self, Change, Plan, TuneError, Wish};
+use dysco_proxy::tuning::{self, Carried, Plan, TuneError, Wish};
 use dysco_scheduling::spawn_long;
 use tokio::sync::mpsc;
 
@@ -59,13 +59,13 @@ enum Done {
     /// Plans for the targets with a wish, in their order.
     Planned(Result<Vec<Result<Plan, TuneError>>, TuneError>),
     /// Results for all targets.
-    CarriedOut(Vec<Carried>),
+    CarriedOut(Vec<Outcome>),
 }
 
 /// Result for one target: nothing was tried, or a plan was carried out.
-enum Carried {
+enum Outcome {
     Told(Told),
-    Tried(Made, Result<Vec<Change>, TuneError>),
+    Tried(Made, Result<Carried, TuneError>),
 }
 
 impl Tuner {
@@ -116,9 +116,9 @@ impl Tuner {
             Done::Planned(Err(error)) => fail(&batch.job, failure(&error)),
             Done::CarriedOut(all) => {
                 let both = batch.targets.iter().zip(all);
-                let reported = both.map(|(target, carried)| match carried {
-                    Carried::Told(reported) => reported,
-                    Carried::Tried(made, result) => {
+                let reported = both.map(|(target, outcome)| match outcome {
+                    Outcome::Told(reported) => reported,
+                    Outcome::Tried(made, result) => {
                         settle(plane, &batch.job, target.session, made, result)
                     }
                 });
@@ -180,9 +180,8 @@ fn carry_out(plane: &mut Plane, batch: Batch, plans: Vec<Result<Plan, TuneError>
             let cookie = plan.socket.cookie;
             // An option stays in the record until it is restored.
             if batch.job.request.action != TuneAction::Restore && !plan.changes.is_empty() {
-                let entry = Entry::with(before.as_ref(), cookie, &plan.changes);
-                // An option that is about to get the value before has another one as yet.
-                plane.tunings.put(session, entry.or_else(|| before.clone()));
+                let entry = Entry::planned(before.as_ref(), cookie, &plan.changes);
+                plane.tunings.put(session, Some(entry));
             }
             Made { plan, before }
         }));
@@ -193,9 +192,9 @@ fn carry_out(plane: &mut Plane, batch: Batch, plans: Vec<Result<Plan, TuneError>
         let carry = |one: Result<Made, Told>| match one {
             Ok(made) => {
                 let result = tuning::carry_out(&made.plan);
-                Carried::Tried(made, result)
+                Outcome::Tried(made, result)
             }
-            Err(reported) => Carried::Told(reported),
+            Err(reported) => Outcome::Told(reported),
         };
         let done = Done::CarriedOut(all.into_iter().map(carry).collect());
         let _ = answers.send(Answer::Tuned(Box::new(Step { batch, done })));
@@ -213,26 +212,27 @@ fn settle(
     job: &Job,
     session: SessionId,
     made: Made,
-    result: Result<Vec<Change>, TuneError>,
+    result: Result<Carried, TuneError>,
 ) -> Told {
     let Made { plan, before } = made;
     let session = plane.names.now(session);
     // Nothing would remove the entry of a session that is gone.
     let lives = plane.slot_named(&SessionName::Id(session)).is_some();
-    let changes = match result {
-        Ok(changes) => changes,
+    let carried = match result {
+        Ok(carried) => carried,
         Err(error) => {
             plane.tunings.put(session, before.filter(|_| lives));
             return Told::refused(error.cause());
         }
     };
+    let failed = |option| carried.failed.iter().any(|(other, _)| *other == option);
     let entry = match job.request.action {
-        TuneAction::Set(_) => Entry::with(before.as_ref(), plan.socket.cookie, &changes),
+        TuneAction::Set(_) => Entry::settled(before.as_ref(), plan.socket.cookie, &carried.changes),
         // Other options have the program's own values.
-        TuneAction::Restore => None,
+        TuneAction::Restore => before.and_then(|entry| entry.left(failed)),
     };
     plane.tunings.put(session, entry.filter(|_| lives));
-    let reported = Told::done(&job.request, &plan, &changes);
+    let reported = Told::done(&job.request, &plan, &carried);
     if let Some(text) = reported.event() {
         let by = Some(job.caller.words());
         plane.report_by(by, reported.kind(), Some(session), text);

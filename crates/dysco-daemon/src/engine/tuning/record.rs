@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use dysco_api::{SessionId, TunedOption};
-use dysco_proxy::tuning::Change;
+use dysco_api::{SessionId, SocketOption, TunedOption};
+use dysco_proxy::tuning::{Change, Tuned};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::line_file::{Content, LineFile};
@@ -26,7 +26,7 @@ pub(in crate::engine) struct Entry {
     /// Cookie of the socket: another one with the same addresses was not tuned.
     pub cookie: u64,
     /// Options with the values that the program gave them, and those of the last request.
-    pub set: Vec<Change>,
+    pub set: Vec<Tuned>,
 }
 
 /// Line of the file.
@@ -40,21 +40,60 @@ enum Line {
 }
 
 impl Entry {
+    /// Returns the entry for changes that are about to be made. Until they are settled, the socket
+    /// may have the value of this request or that of the one before.
+    pub(super) fn planned(before: Option<&Entry>, cookie: u64, changes: &[Change]) -> Entry {
+        let mut entry = Entry::of(before, cookie);
+        for change in changes {
+            entry.note(change).or = Some(change.from.clone());
+        }
+        entry
+    }
+
     /// Returns the entry with these changes of the socket, or `None` if all options have the values
     /// that the program gave them.
-    pub(crate) fn with(before: Option<&Entry>, cookie: u64, changes: &[Change]) -> Option<Entry> {
-        let same = before.filter(|entry| entry.cookie == cookie);
-        let mut set = same.map_or_else(Vec::new, |entry| entry.set.clone());
+    pub(super) fn settled(
+        before: Option<&Entry>,
+        cookie: u64,
+        changes: &[Change],
+    ) -> Option<Entry> {
+        let mut entry = Entry::of(before, cookie);
         for change in changes {
-            match set.iter_mut().find(|known| known.option == change.option) {
-                Some(known) if known.to == change.from => known.to = change.to.clone(),
-                // The program has set it itself since.
-                Some(known) => *known = change.clone(),
-                None => set.push(change.clone()),
-            }
+            entry.note(change).or = None;
         }
-        set.retain(|change| change.from != change.to);
-        (!set.is_empty()).then_some(Entry { cookie, set })
+        let is_set = |tuned: &Tuned| tuned.or.is_some() || tuned.from != tuned.to;
+        entry.set.retain(is_set);
+        entry.kept()
+    }
+
+    /// Returns the entry of the options that could not be put back.
+    pub(super) fn left(mut self, failed: impl Fn(SocketOption) -> bool) -> Option<Entry> {
+        self.set.retain(|tuned| failed(tuned.option));
+        self.kept()
+    }
+
+    /// Returns the entry of this socket. One with the same addresses may have been there before.
+    fn of(before: Option<&Entry>, cookie: u64) -> Entry {
+        let same = before.filter(|entry| entry.cookie == cookie);
+        let set = same.map_or_else(Vec::new, |entry| entry.set.clone());
+        Entry { cookie, set }
+    }
+
+    /// Notes the value of a change.
+    fn note(&mut self, change: &Change) -> &mut Tuned {
+        let known = self.set.iter().position(|t| t.option == change.option);
+        let at = known.unwrap_or(self.set.len());
+        match self.set.get_mut(at) {
+            Some(known) if known.has_set(&change.from) => known.to = change.to.clone(),
+            // The program has set it itself since.
+            Some(known) => *known = change.clone().into(),
+            None => self.set.push(change.clone().into()),
+        }
+        &mut self.set[at]
+    }
+
+    fn kept(self) -> Option<Entry> {
+        (!self.set.is_empty()).then_some(self)
     }
 }
 
@@ -121,7 +160,7 @@ impl Tunings {
     /// Returns the options that a session's socket has by requests, for a listing.
     pub(crate) fn listed(&self, session: SessionId) -> Vec<TunedOption> {
         let set = self.get(session).map(|entry| &entry.set);
-        set.into_iter().flatten().map(Change::report).collect()
+        set.into_iter().flatten().map(Tuned::report).collect()
     }
 
     /// Writes lines that wait. To be called from time to time.
@@ -134,7 +173,6 @@ impl Tunings {
 mod tests {
     use std::fs;
 
-    use dysco_api::SocketOption;
     use dysco_proxy::tuning::Value;
 
     use super::*;
@@ -160,31 +198,77 @@ mod tests {
 
     #[test]
     fn the_values_before_the_first_request_are_kept() {
-        let first = Entry::with(None, 7, &[congestion("cubic", "bbr"), nodelay(0, 1)]).unwrap();
-        let second = Entry::with(Some(&first), 7, &[congestion("bbr", "reno")]).unwrap();
-        assert_eq!(second.set, [congestion("cubic", "reno"), nodelay(0, 1)]);
+        let first = Entry::settled(None, 7, &[congestion("cubic", "bbr"), nodelay(0, 1)]).unwrap();
+        let second = Entry::settled(Some(&first), 7, &[congestion("bbr", "reno")]).unwrap();
+        let set = [congestion("cubic", "reno"), nodelay(0, 1)];
+        assert_eq!(second.set, set.map(Tuned::from));
         // Another request may put an option back.
-        let third = Entry::with(Some(&second), 7, &[congestion("reno", "cubic")]).unwrap();
-        assert_eq!(third.set, [nodelay(0, 1)]);
-        assert_eq!(Entry::with(Some(&third), 7, &[nodelay(1, 0)]), None);
+        let third = Entry::settled(Some(&second), 7, &[congestion("reno", "cubic")]).unwrap();
+        assert_eq!(third.set, [nodelay(0, 1).into()]);
+        assert_eq!(Entry::settled(Some(&third), 7, &[nodelay(1, 0)]), None);
     }
 
     #[test]
     fn another_socket_begins_anew() {
-        let first = Entry::with(None, 7, &[congestion("cubic", "bbr")]).unwrap();
-        let other = Entry::with(Some(&first), 8, &[congestion("reno", "bbr")]).unwrap();
+        let first = Entry::settled(None, 7, &[congestion("cubic", "bbr")]).unwrap();
+        let other = Entry::settled(Some(&first), 8, &[congestion("reno", "bbr")]).unwrap();
         assert_eq!(
             (other.cookie, other.set),
-            (8, vec![congestion("reno", "bbr")])
+            (8, vec![congestion("reno", "bbr").into()])
         );
     }
 
     /// The value that the program has set itself is the one to put back.
     #[test]
     fn a_value_of_the_program_is_kept_as_well() {
-        let first = Entry::with(None, 7, &[congestion("cubic", "bbr")]).unwrap();
-        let second = Entry::with(Some(&first), 7, &[congestion("reno", "bbr")]).unwrap();
-        assert_eq!(second.set, [congestion("reno", "bbr")]);
+        let first = Entry::settled(None, 7, &[congestion("cubic", "bbr")]).unwrap();
+        let second = Entry::settled(Some(&first), 7, &[congestion("reno", "bbr")]).unwrap();
+        assert_eq!(second.set, [congestion("reno", "bbr").into()]);
+    }
+
+    /// A daemon may die before the sockets of a request are reached, and after.
+    #[test]
+    fn both_values_of_a_request_in_progress_are_the_daemons() {
+        let first = Entry::settled(None, 7, &[congestion("cubic", "bbr"), nodelay(0, 1)]).unwrap();
+        let changes = [congestion("bbr", "reno"), nodelay(1, 0)];
+        let planned = Entry::planned(Some(&first), 7, &changes);
+        let values = |text: &str| Value::Name(text.into());
+        let [of_congestion, of_nodelay] = &planned.set[..] else {
+            panic!("{planned:?}");
+        };
+        assert_eq!(of_congestion.from, values("cubic"));
+        for value in ["bbr", "reno"] {
+            assert!(of_congestion.has_set(&values(value)), "{value}");
+        }
+        // It is about to get the program's value, and has another one as yet.
+        assert!(of_nodelay.has_set(&Value::Number(1)));
+        assert_eq!(of_nodelay.report().to_string(), "nodelay off to on");
+        let line = serde_json::to_string(&planned).unwrap();
+        assert_eq!(serde_json::from_str::<Entry>(&line).unwrap(), planned);
+        // The next request finds either value.
+        for from in ["bbr", "reno"] {
+            let third = Entry::settled(Some(&planned), 7, &[congestion(from, "vegas")]).unwrap();
+            assert_eq!(third.set[0], congestion("cubic", "vegas").into());
+            assert!(third.set.contains(of_nodelay));
+        }
+        let settled = Entry::settled(Some(&first), 7, &changes).unwrap();
+        assert_eq!(settled.set, [congestion("cubic", "reno").into()]);
+    }
+
+    #[test]
+    fn what_could_not_be_put_back_is_kept() {
+        let entry = Entry::settled(None, 7, &[congestion("cubic", "bbr"), nodelay(0, 1)]).unwrap();
+        let left = entry.clone().left(|option| option == SocketOption::Nodelay);
+        assert_eq!(left.unwrap().set, [nodelay(0, 1).into()]);
+        assert_eq!(entry.left(|_| false), None);
+    }
+
+    /// The file of an earlier release has no second value.
+    #[test]
+    fn a_line_of_an_earlier_release_is_read() {
+        let line = r#"{"cookie":7,"set":[{"option":"nodelay","from":0,"to":1}]}"#;
+        let entry: Entry = serde_json::from_str(line).unwrap();
+        assert_eq!(Some(entry), Entry::settled(None, 7, &[nodelay(0, 1)]));
     }
 
     #[test]
@@ -193,7 +277,7 @@ mod tests {
         let path = dir.path().join("tuned");
         let mut tunings = Tunings::open(&path);
         tunings.retain(|_| true);
-        let entry = |cookie| Entry::with(None, cookie, &[congestion("cubic", "bbr")]);
+        let entry = |cookie| Entry::settled(None, cookie, &[congestion("cubic", "bbr")]);
         tunings.put(ONE, entry(1));
         tunings.put(TWO, entry(2));
         tunings.put(SessionId(4), entry(4));

@@ -2,13 +2,15 @@
 
 use dysco_api::{Reply, SocketOwner, Tune, TuneAction, TuneOutcome, TuneReport, TunedOption};
 use dysco_explain::Cause;
-use dysco_proxy::tuning::{Change, Plan};
+use dysco_proxy::tuning::{Carried, Change, Plan};
 
 use super::{Batch, Target};
 
 /// Result for one session, without its names.
 pub(super) struct Told {
     outcome: TuneOutcome,
+    /// Kind of the event, for programs.
+    kind: &'static str,
     process: Option<SocketOwner>,
     options: Vec<TunedOption>,
     reasons: Vec<Cause>,
@@ -19,6 +21,7 @@ impl Told {
     pub(super) fn refused(reason: Cause) -> Told {
         Told {
             outcome: TuneOutcome::Refused,
+            kind: "tuned",
             process: None,
             options: Vec::new(),
             reasons: vec![reason],
@@ -27,16 +30,18 @@ impl Told {
 
     /// Returns the result that a plan would have.
     pub(super) fn could(request: &Tune, plan: &Plan) -> Told {
-        Told::done(request, plan, &plan.changes)
+        let carried = Carried {
+            changes: plan.changes.clone(),
+            failed: Vec::new(),
+        };
+        Told::done(request, plan, &carried)
     }
 
-    /// Returns the result of a plan with these changes.
-    pub(super) fn done(request: &Tune, plan: &Plan, changes: &[Change]) -> Told {
-        let outcome = match (&request.action, changes.is_empty()) {
-            (_, true) => TuneOutcome::Unchanged,
-            (TuneAction::Set(_), false) => TuneOutcome::Tuned,
-            (TuneAction::Restore, false) => TuneOutcome::Restored,
-        };
+    /// Returns the result of a plan.
+    pub(super) fn done(request: &Tune, plan: &Plan, carried: &Carried) -> Told {
+        let Carried { changes, failed } = carried;
+        let failed = failed.iter().map(|(_, error)| error.cause());
+        let nearest = plan.nearest.iter().map(as_far_as_possible);
         let stays = plan.own.iter().map(|(option, value)| {
             let value = value.text(*option);
             Cause::new(format!(
@@ -44,19 +49,20 @@ impl Told {
             ))
         });
         Told {
-            outcome,
+            outcome: outcome(&request.action, carried),
+            kind: match request.action {
+                TuneAction::Set(_) => "tuned",
+                TuneAction::Restore => "untuned",
+            },
             process: Some(plan.socket.owner.clone()),
             options: changes.iter().map(Change::report).collect(),
-            reasons: stays.collect(),
+            reasons: failed.chain(nearest).chain(stays).collect(),
         }
     }
 
     /// Returns the kind of the event, for programs.
     pub(super) fn kind(&self) -> &'static str {
-        match self.outcome {
-            TuneOutcome::Restored => "untuned",
-            _ => "tuned",
-        }
+        self.kind
     }
 
     /// Returns the text of the event, if anything was changed.
@@ -66,7 +72,8 @@ impl Told {
     }
 
     fn report(self, target: &Target) -> TuneReport {
-        let several = self.reasons.len() > 1 || self.outcome == TuneOutcome::Refused;
+        let short = matches!(self.outcome, TuneOutcome::Refused | TuneOutcome::Incomplete);
+        let several = self.reasons.len() > 1 || short;
         TuneReport {
             session: target.session,
             local: target.key.local(),
@@ -78,6 +85,26 @@ impl Told {
             reasons: if several { self.reasons } else { Vec::new() },
         }
     }
+}
+
+fn outcome(action: &TuneAction, carried: &Carried) -> TuneOutcome {
+    let (unchanged, well) = (carried.changes.is_empty(), carried.failed.is_empty());
+    match (action, unchanged, well) {
+        (_, true, false) => TuneOutcome::Refused,
+        (_, false, false) => TuneOutcome::Incomplete,
+        (_, true, true) => TuneOutcome::Unchanged,
+        (TuneAction::Set(_), false, true) => TuneOutcome::Tuned,
+        (TuneAction::Restore, false, true) => TuneOutcome::Restored,
+    }
+}
+
+/// Returns the reason for which an option does not get its value before.
+fn as_far_as_possible(nearest: &Change) -> Cause {
+    let Change { option, from, to } = nearest;
+    let (from, to) = (from.text(*option), to.text(*option));
+    Cause::new(format!(
+        "the socket had the kernel's default of {from} for {option}, and the kernel sets {to} at most"
+    ))
 }
 
 /// Sends the results of a request at the client's pace, and then the end.
@@ -98,4 +125,38 @@ pub(super) fn send(batch: Batch, reported: Vec<Told>) {
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use dysco_api::SocketOption;
+    use dysco_proxy::tuning::{TuneError, Value};
+
+    use super::*;
+
+    fn change(from: u64, to: u64) -> Change {
+        Change {
+            option: SocketOption::KeepaliveIdle,
+            from: Value::Number(from),
+            to: Value::Number(to),
+        }
+    }
+
+    #[test]
+    fn nothing_was_changed_only_if_nothing_is_left_changed() {
+        let failed = || vec![(SocketOption::Rate, TuneError::Over)];
+        let all = |changes, failed| Carried { changes, failed };
+        let of = |carried| outcome(&TuneAction::Restore, &carried);
+        assert_eq!(of(all(vec![], failed())), TuneOutcome::Refused);
+        let left = all(vec![change(7, 30)], failed());
+        assert_eq!(of(left), TuneOutcome::Incomplete);
+        assert_eq!(of(all(vec![change(30, 7)], vec![])), TuneOutcome::Restored);
+    }
+
+    #[test]
+    fn a_default_beyond_the_kernels_limit_is_named() {
+        let why = as_far_as_possible(&change(40_000, 32_767)).to_string();
+        assert!(why.contains("40000s for keepalive idle"), "{why}");
+        assert!(why.ends_with("32767s at most"), "{why}");
+    }
 }
