@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use dysco_api::{ListenAddress, ProcessName};
 use dysco_common::FlowKey;
@@ -61,29 +61,30 @@ fn of(process: &Proc) -> Elsewhere {
 /// connection that is forwarded to a container arrives there at another address and, by default,
 /// at the same port.
 fn listening(at: &ListenAddress, all: &HashMap<i32, Proc>) -> Option<Elsewhere> {
-    let mut pids: Vec<i32> = all.keys().copied().filter(|pid| !is_ours(*pid)).collect();
-    pids.sort_unstable();
-    let mut looked = HashSet::new();
-    for pid in pids {
-        let Ok(space) = namespace(&pid.to_string()) else {
-            continue;
-        };
-        if !looked.insert(space.clone()) {
-            continue;
-        }
+    let mut spaces: Vec<Vec<&Proc>> = others(all).into_values().collect();
+    // The first process is the oldest, as a rule.
+    for processes in &mut spaces {
+        processes.sort_unstable_by_key(|p| p.pid);
+    }
+    spaces.sort_unstable_by_key(|processes| processes.first().map(|p| p.pid));
+    spaces.into_iter().find_map(|processes| {
         let listens = |r: &Row| r.state == LISTEN && r.key.local().port() == at.port;
-        let rows = rows_of(pid).into_iter().filter(listens);
+        let rows = rows_of(processes.first()?.pid).into_iter().filter(listens);
         let inodes: HashSet<u64> = rows.map(|row| row.inode).collect();
-        let there = all
-            .values()
-            .filter(|p| namespace(&p.pid.to_string()).is_ok_and(|theirs| theirs == space));
-        let mut holders: Vec<&Proc> = there.filter(|p| holds(p.pid, &inodes)).collect();
-        holders.sort_unstable_by_key(|p| p.pid);
-        if let Some(holder) = holders.first() {
-            return Some(of(holder));
+        let holder = processes.into_iter().find(|p| holds(p.pid, &inodes));
+        holder.map(of)
+    })
+}
+
+/// Returns the processes of each other network namespace.
+fn others(all: &HashMap<i32, Proc>) -> HashMap<PathBuf, Vec<&Proc>> {
+    let mut spaces: HashMap<_, Vec<&Proc>> = HashMap::new();
+    for process in all.values().filter(|p| !is_ours(p.pid)) {
+        if let Ok(space) = namespace(&process.pid.to_string()) {
+            spaces.entry(space).or_default().push(process);
         }
     }
-    None
+    spaces
 }
 
 /// Returns the processes of other network namespaces that have sockets with these addresses.
@@ -93,20 +94,21 @@ pub(crate) fn with_sockets(keys: &[FlowKey]) -> HashMap<FlowKey, Elsewhere> {
         return found;
     }
     let all = super::process::all().unwrap_or_default();
-    let others = all.values().filter(|p| !is_ours(p.pid));
-    let mut spaces: HashMap<_, Vec<&Proc>> = HashMap::new();
-    for process in others {
-        if let Ok(space) = namespace(&process.pid.to_string()) {
-            spaces.entry(space).or_default().push(process);
-        }
-    }
-    for processes in spaces.values() {
+    let wanted: HashSet<&FlowKey> = keys.iter().collect();
+    for processes in others(&all).into_values() {
         let rows = processes.first().map(|p| rows_of(p.pid));
-        let wanted = rows.into_iter().flatten().filter(|r| keys.contains(&r.key));
-        for row in wanted {
-            let inode = HashSet::from([row.inode]);
-            let holder = processes.iter().find(|p| holds(p.pid, &inode));
-            found.extend(holder.map(|p| (row.key, of(p))));
+        let rows = rows.into_iter().flatten();
+        let sockets = rows.filter(|r| wanted.contains(&r.key));
+        let mut sockets: HashMap<u64, FlowKey> = sockets.map(|r| (r.inode, r.key)).collect();
+        // The descriptors of a process are looked through once, for all sockets.
+        for process in processes {
+            if sockets.is_empty() {
+                break;
+            }
+            for inode in Holders::of_process(process.pid).of.into_keys() {
+                let key = sockets.remove(&inode);
+                found.extend(key.map(|key| (key, of(process))));
+            }
         }
     }
     found

@@ -142,9 +142,10 @@ impl Plane {
     }
 }
 
-/// Returns true if the filter matches the session of a slot.
+/// Returns true if the filter matches the session of a slot. No filter looks at the history.
 pub(super) fn shows(here: &Plane, slot: u32, filter: &Filter) -> bool {
-    filter.matches(&here.report_of(slot, &here.agent.session(slot)))
+    let session = here.agent.session(slot);
+    filter.matches(&here.brief_report(slot, &session, clock::boot_time()))
 }
 
 /// Returns the slots of the sessions with these names.

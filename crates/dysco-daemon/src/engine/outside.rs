@@ -130,7 +130,7 @@ fn ask(here: &Plane, request: &Remove, caller: &Caller) -> Result<Ask, Failure> 
 
 /// Returns the sessions that could be changed, as far as the data plane knows.
 fn tracked(here: &Plane) -> HashMap<FlowKey, Tracked> {
-    let all = here.agent.sessions().into_iter();
+    let all = here.agent.sessions_in(0..here.agent.capacity());
     let could = all.filter(|(_, s)| could_change(s));
     could
         .map(|(_, s)| {

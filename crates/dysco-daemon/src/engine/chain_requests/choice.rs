@@ -11,7 +11,7 @@ use super::fits::{fits, is_whole, live, pairs};
 use super::task::{Task, Whose, failure};
 use crate::engine::chain_updates::opener::opens;
 use crate::engine::core::Core;
-use crate::engine::listing::named;
+use crate::engine::listing::{named, shows};
 use crate::engine::{Plane, measure};
 
 /// Returns the change with the addresses of all hosts; this host may have any of its own
@@ -78,7 +78,7 @@ pub(super) fn chosen(
             let now = here.chain_now(*slot, s);
             let meant = leaves_here || wish.makes_sense(&now);
             match &request.which {
-                Which::Filter(filter) => meant && filter.matches(&here.report_of(*slot, s)),
+                Which::Filter(filter) => meant && shows(here, *slot, filter),
                 Which::Through(_) => {
                     through.is_some_and(|host| now.iter().any(|e| e.host() == host))
                 }

@@ -121,7 +121,7 @@ fn sessions_through(here: &Plane, host: Option<IpAddr>, asked: Option<Mode>) -> 
         Some(ip) => {
             let through =
                 |s: &Session| s.key.remote.ip() == ip && s.view().is_unchanged() && !s.has_ended();
-            let all = here.agent.sessions().into_iter();
+            let all = here.agent.sessions_in(0..here.agent.capacity());
             let meant = |(slot, s): &(u32, _)| through(s) || opens_through(here, *slot, s, ip);
             all.filter(meant).map(|(slot, _)| slot).collect()
         }

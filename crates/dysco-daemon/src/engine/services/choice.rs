@@ -133,7 +133,7 @@ fn selected(plane: &Plane, services: &Services, action: &ServiceAction) -> Vec<u
         };
         lives && (matches!(action, ServiceAction::Put { .. }) || has())
     };
-    let all = plane.agent.sessions().into_iter();
+    let all = plane.agent.sessions_in(0..plane.agent.capacity());
     all.filter(wanted).map(|(slot, _)| slot).collect()
 }
 

@@ -40,7 +40,7 @@ pub(super) fn targets(here: &Plane, request: &Tune) -> Result<Vec<Target>, Failu
 }
 
 fn selected(here: &Plane, action: &TuneAction) -> Vec<u32> {
-    let all = here.agent.sessions().into_iter();
+    let all = here.agent.sessions_in(0..here.agent.capacity());
     let wanted = |(slot, s): &(u32, Session)| {
         let lives = s.is_current() && !s.has_ended() && !s.view().is_tombstone();
         let tuned = || here.tunings.get(here.session_id(*slot, s)).is_some();

@@ -6,13 +6,13 @@
 
 mod choice;
 pub(super) mod end;
+mod queue;
 mod record;
 mod report;
 
-use std::collections::VecDeque;
-
 use dysco_api::{Failure, FailureCode, Reply, SessionId, SessionName, Tune, TuneAction};
 use dysco_common::FlowKey;
+use dysco_explain::Cause;
 use dysco_proxy::tuning::{self, Carried, Plan, TuneError, Wish};
 use dysco_scheduling::spawn_long;
 use tokio::sync::mpsc;
@@ -20,13 +20,14 @@ use tokio::sync::mpsc;
 use super::{Answer, Plane};
 use crate::api::Caller;
 use choice::{Target, targets};
+use queue::Queue;
 pub(super) use record::{Entry, Tunings};
 use report::Told;
 
 /// Requests, of which one is carried out.
 #[derive(Default)]
 pub(super) struct Tuner {
-    waiting: VecDeque<Job>,
+    waiting: Queue,
     busy: bool,
 }
 
@@ -35,6 +36,13 @@ struct Job {
     request: Tune,
     caller: Caller,
     replies: mpsc::Sender<Reply>,
+}
+
+impl Job {
+    /// Returns true if the client has left: nobody would hear the result.
+    fn is_abandoned(&self) -> bool {
+        self.replies.is_closed()
+    }
 }
 
 /// Request that is carried out.
@@ -77,18 +85,23 @@ impl Tuner {
         caller: Caller,
         replies: mpsc::Sender<Reply>,
     ) {
-        self.waiting.push_back(Job {
+        let job = Job {
             request,
             caller,
             replies,
-        });
+        };
+        if let Some(job) = self.waiting.push(job) {
+            let cause = Cause::new("too many other requests wait").hint("ask again");
+            let explained = cause.of("tune sessions");
+            fail(&job, Failure::new(FailureCode::Busy, explained));
+        }
         self.begin_next(plane);
     }
 
     /// Begins the next request, unless one is carried out.
     fn begin_next(&mut self, plane: &Plane) {
         while !self.busy
-            && let Some(job) = self.waiting.pop_front()
+            && let Some(job) = self.waiting.take()
         {
             match targets(plane, &job.request) {
                 Ok(targets) => {
@@ -104,6 +117,7 @@ impl Tuner {
     pub(super) fn take(&mut self, plane: &mut Plane, step: Step) {
         let Step { batch, done } = step;
         match done {
+            Done::Planned(_) if batch.job.is_abandoned() => {}
             Done::Planned(Ok(plans)) if batch.job.request.dry_run => {
                 let reported = planned(&batch, plans).map(|plan| match plan {
                     Ok(plan) => Told::could(&batch.job.request, &plan),
