@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use dysco_common::{Element, FlowKey};
-use dysco_explain::Cause;
+use dysco_explain::{Cause, tame};
 use serde::{Deserialize, Serialize};
 
 use super::mode::Mode;
@@ -142,8 +142,8 @@ impl Relayer {
         match name {
             ProcessName::Pid(pid) => self.pid == *pid,
             ProcessName::Listener(at) => at.matches(self.listener),
-            ProcessName::Unit(unit) => self.unit.as_ref() == Some(unit),
-            ProcessName::Named(name) => self.name == name.get(..COMM).unwrap_or(name),
+            ProcessName::Unit(unit) => self.unit == Some(tame(unit)),
+            ProcessName::Named(name) => self.name == tame(name.get(..COMM).unwrap_or(name)),
         }
     }
 }

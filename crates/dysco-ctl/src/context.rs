@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dysco_api::{Client, DEFAULT_API_SOCKET, Exit, Request};
+use dysco_explain::tame_lines;
 use serde::Serialize;
 
 use super::exit::CliError;
@@ -58,7 +59,8 @@ impl Context {
     ) -> Result<(), CliError> {
         let text = match self.format {
             Format::Json => serde_json::to_string_pretty(value)?,
-            Format::Table => table(value),
+            // It may have texts of other programs and hosts.
+            Format::Table => tame_lines(&table(value)),
         };
         print_line(&text)
     }
@@ -73,7 +75,7 @@ impl Context {
         if exit != Exit::Done {
             match self.format {
                 Format::Json => eprintln!("{}", error.json()),
-                Format::Table => eprintln!("error: {error}"),
+                Format::Table => eprintln!("error: {}", tame_lines(&error.to_string())),
             }
         }
         exit

@@ -8,7 +8,7 @@ use dysco_api::{
     ChangeRate, ClientError, Exit, FailureCode, Filter, HeldReport, HostName, Outcome, ProcessName,
     ProxyReport, Removable, RemovalReport, Remove, Reply, Request, SessionId, SessionName,
 };
-use dysco_explain::Cause;
+use dysco_explain::{Cause, tame, tame_lines};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
@@ -296,8 +296,8 @@ impl Drain<'_> {
                 let why = reasons(left);
                 let first = why.first().map(|r| format!("; {}", r.short()));
                 let first = first.unwrap_or_default();
-                self.bar
-                    .set_message(format!("{} removed, {all} left{first}", self.removed));
+                let message = format!("{} removed, {all} left{first}", self.removed);
+                self.bar.set_message(tame(&message));
             }
         }
         Ok(())
@@ -328,7 +328,7 @@ impl Drain<'_> {
         };
         match self.context.format {
             Format::Json => print_line(&serde_json::to_string(&json!(state))?)?,
-            Format::Table => print_line(&text(&state, &self.args.proxy))?,
+            Format::Table => print_line(&tame_lines(&text(&state, &self.args.proxy)))?,
         }
         Ok(exit)
     }

@@ -1,6 +1,7 @@
 //! `dyscoctl monitor`.
 
 use dysco_api::{Exit, MonitorEvent, Reply, Request};
+use dysco_explain::tame;
 
 use super::context::{Context, print_line};
 use super::exit::CliError;
@@ -30,7 +31,10 @@ pub(crate) fn line(event: &MonitorEvent) -> String {
     let session = event.session.map_or(String::new(), |id| format!(" {id}"));
     let change = event.change_id.as_ref();
     let change = change.map_or(String::new(), |id| format!(" change={id}"));
-    format!("{time} {}{session}: {}{change}", event.kind, event.text)
+    tame(&format!(
+        "{time} {}{session}: {}{change}",
+        event.kind, event.text
+    ))
 }
 
 #[cfg(test)]
@@ -48,6 +52,11 @@ mod tests {
             change_id: None,
             text: "in 1 ms".into(),
         };
+        let clears = MonitorEvent {
+            text: "\u{1b}[2J\n".into(),
+            ..event.clone()
+        };
+        assert!(line(&clears).ends_with(r"2a: \u{1b}[2J\n"));
         assert_eq!(line(&event), "22:13:20.123Z removed 2a: in 1 ms");
         let part = MonitorEvent {
             change_id: Some("01ab".into()),

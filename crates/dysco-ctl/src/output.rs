@@ -1,9 +1,10 @@
 //! Tables and numbers for people.
 
-use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width, presets};
-use dysco_explain::Cause;
+use comfy_table::{ColumnConstraint, ContentArrangement, Row, Table, Width, presets};
+use dysco_explain::{Cause, tame};
 use indicatif::{HumanBytes, HumanCount};
 use serde_json::Value;
+use unicode_width::UnicodeWidthStr;
 
 /// Output format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -48,9 +49,13 @@ pub(crate) fn list<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> Tab
     table
 }
 
-/// Returns the text of a table. No word is broken.
+/// Returns the text of a table. No word is broken, and no cell controls the terminal.
 pub(crate) fn rendered(table: &Table) -> String {
     let mut table = table.clone();
+    for row in table.row_iter_mut() {
+        let cells: Vec<String> = row.cell_iter().map(|cell| tame(&cell.content())).collect();
+        *row = Row::from(cells);
+    }
     let contents = table.column_max_content_widths();
     for (index, content) in contents.into_iter().enumerate() {
         let cells = table.column_cells_with_header_iter(index).flatten();
@@ -69,9 +74,14 @@ pub(crate) fn rendered(table: &Table) -> String {
 }
 
 fn longest_word(text: &str) -> u16 {
-    let widths = text.split_whitespace().map(|word| word.chars().count());
+    let widths = text.split_whitespace().map(width);
     let longest = widths.max().unwrap_or(0);
     longest.try_into().unwrap_or(u16::MAX)
+}
+
+/// Returns the number of columns that a text takes on a terminal.
+pub(crate) fn width(text: &str) -> usize {
+    UnicodeWidthStr::width(text)
 }
 
 /// Returns a heading and a table, or nothing if the table is empty.
@@ -171,6 +181,19 @@ mod tests {
             // The text is wrapped only if there is no room.
             assert_eq!(text.lines().count() == 2, width == 400, "{text}");
         }
+    }
+
+    #[test]
+    fn no_cell_controls_the_terminal_or_adds_a_row() {
+        let name = "a\u{1b}[2J\nfake \u{202e}row";
+        let mut rows = table(["PROCESS", "WHAT"]);
+        rows.add_row([name, name]);
+        for text in [rendered(&rows), rendered(&list([("process", name.into())]))] {
+            let others = ['\u{1b}', '\u{202e}'];
+            assert!(!text.contains(others), "{text:?}");
+            assert!(text.contains(r"a\u{1b}[2J\nfake \u{202e}row"), "{text}");
+        }
+        assert_eq!(rendered(&rows).lines().count(), 2);
     }
 
     #[test]

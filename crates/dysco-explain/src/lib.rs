@@ -1,9 +1,13 @@
 //! The parts of an error, for an operator and for programs: what failed, why, and a hint. Errors
 //! stay types; each type returns its parts, so that nothing has to split a text.
 
+mod tame;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+pub use tame::{tame, tame_lines};
 
 /// An error that can name its parts.
 pub trait Explain {

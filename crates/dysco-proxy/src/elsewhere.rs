@@ -12,7 +12,7 @@ use super::listener::stands_for;
 use super::loader::{self, Unloadable};
 use super::network::{is_ours, namespace};
 use super::proc_net;
-use super::process::Proc;
+use super::process::{Proc, comm};
 use super::table::{self, CLOSED, Holders, LISTEN, Row};
 
 pub use super::network::Elsewhere;
@@ -156,11 +156,10 @@ pub struct Held {
 
 /// Returns the connections of a process, as its own network namespace lists them.
 pub fn held(pid: i32) -> Held {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     Held {
         process: Elsewhere {
             pid,
-            name: name.trim_end().to_owned(),
+            name: comm(pid),
         },
         shim: Shim::Reports,
         elsewhere: !is_ours(pid),
@@ -195,10 +194,11 @@ pub fn unproven(shims: &[i32]) -> Vec<Held> {
         let connections = connections(pid, &rows);
         let both =
             [true, false].map(|way| connections.iter().any(|(_, accepted)| *accepted == way));
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let name = name.trim_end().to_owned();
         (both == [true; 2]).then(|| Held {
-            process: Elsewhere { pid, name },
+            process: Elsewhere {
+                pid,
+                name: comm(pid),
+            },
             shim: match has_loaded_shim(pid) {
                 true => Shim::Silent,
                 false => loader::of_process(pid).map_or(Shim::Absent, Shim::Unloadable),

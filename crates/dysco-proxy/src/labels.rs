@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use dysco_api::Label;
+use dysco_explain::tame;
 
 use super::HaproxySocket;
 use super::listener::{address, answer, pid_of};
@@ -66,9 +67,9 @@ fn line(line: &str) -> Option<(SocketAddr, Label)> {
     };
     let client = address(word("src="))?;
     let label = Label {
-        frontend: word("fe=")?.to_owned(),
-        backend: named("be=").to_owned(),
-        server: named("srv=").to_owned(),
+        frontend: tame(word("fe=")?),
+        backend: tame(named("be=")),
+        server: tame(named("srv=")),
         mode: String::new(),
     };
     let client = SocketAddr::new(client.ip().to_canonical(), client.port());

@@ -5,6 +5,10 @@ use std::collections::HashMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
+use dysco_explain::tame;
+
+use super::process::comm;
+
 /// Lifetime of a cached name. The pid may belong to another process afterwards, or the process
 /// may have another name.
 const FOR: Duration = Duration::from_secs(10);
@@ -39,10 +43,10 @@ impl Names {
 }
 
 fn read(pid: i32) -> Name {
-    let text = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let groups = fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     Name {
-        comm: text("comm").trim_end_matches('\n').to_owned(),
-        unit: unit(&text("cgroup")),
+        comm: comm(pid),
+        unit: unit(&String::from_utf8_lossy(&groups)),
     }
 }
 
@@ -50,7 +54,7 @@ fn read(pid: i32) -> Name {
 fn unit(groups: &str) -> Option<String> {
     let parts = groups.lines().flat_map(|line| line.split('/').rev());
     let mut units = parts.filter(|part| part.ends_with(".service") || part.ends_with(".scope"));
-    units.next().map(str::to_owned)
+    units.next().map(tame)
 }
 
 #[cfg(test)]
@@ -84,5 +88,8 @@ mod tests {
             Some("haproxy.service")
         );
         assert_eq!(of("0::/\n"), None);
+        // A user names the groups of its own.
+        let own = of("0::/user.slice/\u{1b}[2J.scope\n");
+        assert_eq!(own.as_deref(), Some("\\u{1b}[2J.scope"));
     }
 }

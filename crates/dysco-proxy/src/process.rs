@@ -6,7 +6,7 @@ use std::fs;
 use std::os::linux::fs::MetadataExt;
 
 use dysco_api::{ListenAddress, ProcessName};
-use dysco_explain::Cause;
+use dysco_explain::{Cause, tame};
 
 use super::network::{Elsewhere, is_ours};
 use super::table;
@@ -86,15 +86,24 @@ pub struct Proc {
     pub pid: i32,
     /// Pid of the process that started or adopted this one.
     pub parent: i32,
-    /// Name of the process, of at most 15 bytes.
+    /// Name of the process, of at most 15 bytes before it is tamed.
     pub comm: String,
     /// Effective user id of the process.
     pub uid: u32,
 }
 
+/// Returns the name of a process, or nothing if it has ended. A process may give itself any bytes
+/// for a name, and a terminal must not obey them.
+pub(crate) fn comm(pid: i32) -> String {
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = String::from_utf8_lossy(&name);
+    tame(name.strip_suffix('\n').unwrap_or(&name))
+}
+
 fn proc(pid: i32) -> Option<Proc> {
     let dir = format!("/proc/{pid}");
-    let stat = fs::read_to_string(format!("{dir}/stat")).ok()?;
+    let stat = fs::read(format!("{dir}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
     // `pid (name) state parent …`; the name may contain any bytes.
     let (before, after) = stat.rsplit_once(')')?;
     let mut rest = after.split_whitespace();
@@ -105,7 +114,7 @@ fn proc(pid: i32) -> Option<Proc> {
     Some(Proc {
         pid,
         parent: rest.next()?.parse().ok()?,
-        comm: before.split_once('(')?.1.to_owned(),
+        comm: tame(before.split_once('(')?.1),
         uid: fs::metadata(&dir).ok()?.st_uid(),
     })
 }
@@ -120,7 +129,8 @@ pub(crate) fn sleeps(pid: i32) -> bool {
         return false;
     };
     let asleep = |task: fs::DirEntry| {
-        let stat = fs::read_to_string(task.path().join("stat")).ok()?;
+        let stat = fs::read(task.path().join("stat")).ok()?;
+        let stat = String::from_utf8_lossy(&stat);
         // `tid (name) state …`; the name may contain any bytes.
         let state = stat.rsplit_once(')')?.1.split_whitespace().next()?;
         (state == "S").then_some(())
@@ -180,7 +190,7 @@ fn named(comm: &str, all: &HashMap<i32, Proc>) -> Vec<i32> {
 
 /// Returns the processes of a name in any network namespace of this host.
 pub(crate) fn of_name(comm: &str, all: &HashMap<i32, Proc>) -> Vec<i32> {
-    let short = comm.get(..COMM).unwrap_or(comm);
+    let short = tame(comm.get(..COMM).unwrap_or(comm));
     let fits = all.values().filter(|p| p.comm == short);
     fits.map(|p| p.pid).collect()
 }
@@ -237,6 +247,23 @@ fn of_unit(unit: &str, all: &HashMap<i32, Proc>) -> Vec<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A program may give itself any bytes for a name.
+    #[test]
+    fn a_name_does_not_control_a_terminal_and_hides_no_process() {
+        let named = std::thread::spawn(|| {
+            let name = c"a\x1b[2J\n\xff)";
+            // SAFETY: the calls name this thread, and return its number.
+            let tid = unsafe {
+                libc::prctl(libc::PR_SET_NAME, name.as_ptr());
+                libc::gettid()
+            };
+            (comm(tid), proc(tid).map(|proc| proc.comm))
+        });
+        let (name, of_proc) = named.join().unwrap();
+        assert_eq!(name, "a\\u{1b}[2J\\n\u{fffd})");
+        assert_eq!(of_proc.as_deref(), Some(name.as_str()));
+    }
 
     fn tree(rows: &[(i32, i32, &str)]) -> HashMap<i32, Proc> {
         let proc = |(pid, parent, comm): &(i32, i32, &str)| Proc {

@@ -183,11 +183,10 @@ fn text(report: &Report) -> String {
             Verdict::Doubtful => "?",
             Verdict::Ill => "ILL",
         };
-        let what = match finding.hint.as_str() {
-            "" => finding.found.clone(),
-            hint => format!("{}\n-> {hint}", finding.found),
-        };
-        rows.add_row([sign, finding.about, &what]);
+        rows.add_row([sign, finding.about, &finding.found]);
+        if !finding.hint.is_empty() {
+            rows.add_row(["", "", &format!("-> {}", finding.hint)]);
+        }
     }
     let sum = match (report.ill, report.doubtful) {
         (0, 0) => "nothing would stop this host from working".to_owned(),

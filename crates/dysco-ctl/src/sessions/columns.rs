@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use dysco_api::{PathReport, Relayer, Removable, Role, SessionId, SessionReport};
+use dysco_explain::tame;
 
 use crate::drain_report;
 use crate::output::{bytes, every_reason, listed, or_dash, seconds};
@@ -140,8 +141,13 @@ impl Column {
     }
 }
 
-/// Returns the text of a session in a column.
+/// Returns the text of a session in a column, which controls no terminal. Names of processes and
+/// labels of proxies may contain any characters.
 pub(crate) fn cell(session: &SessionReport, column: Column) -> String {
+    tame(&text(session, column))
+}
+
+fn text(session: &SessionReport, column: Column) -> String {
     match column {
         Column::Namespace => or_dash(session.namespace.clone()),
         Column::Id => session.id.to_string(),
@@ -203,5 +209,24 @@ fn removable(removable: &Removable) -> String {
         Removable::Yes => "yes".into(),
         Removable::No { reason, reasons } if reasons.is_empty() => format!("no: {reason}"),
         Removable::No { reasons, .. } => format!("no: {}", every_reason(reasons)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_reaches_the_terminal_that_it_would_obey() {
+        let ends = (([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 2).into());
+        let mut session = SessionReport::tracked(SessionId(1), ends.0, ends.1);
+        session.proxy = Some(Relayer {
+            pid: 7,
+            name: "a\u{1b}[2Jb\nc\u{202e}".into(),
+            unit: None,
+            listener: ends.0,
+        });
+        let shown = cell(&session, Column::Proxy);
+        assert_eq!(shown, r"a\u{1b}[2Jb\nc\u{202e}/7");
     }
 }

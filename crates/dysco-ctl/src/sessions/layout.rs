@@ -1,6 +1,9 @@
 //! Layout of a listing: the columns that a terminal has room for, and their widths.
 
+use unicode_width::UnicodeWidthChar;
+
 use super::columns::{Column, DROPPED};
+use crate::output::width;
 
 /// Number of blanks between two columns.
 const GAP: usize = 2;
@@ -68,10 +71,7 @@ impl Layout {
     pub(super) fn line(&mut self, cells: &[String]) -> String {
         let mut line = String::new();
         for (at, index) in self.shown.iter().enumerate() {
-            let cell = cells
-                .get(*index)
-                .map(|cell| plain(cell))
-                .unwrap_or_default();
+            let cell = cells.get(*index).cloned().unwrap_or_default();
             let cell = match self.limit {
                 Some(_) => cut(&cell, self.widths[at]),
                 None => cell,
@@ -109,27 +109,21 @@ fn narrow(widths: &mut [usize], limit: usize, least: impl Fn(usize) -> usize) {
     }
 }
 
-/// Returns the number of terminal columns of a text. Almost all text is ASCII.
-fn width(text: &str) -> usize {
-    text.chars().count()
-}
-
-/// Replaces control characters. Names of processes and labels of proxies may contain any bytes,
-/// and a terminal would execute control sequences.
-fn plain(text: &str) -> String {
-    let safe = |c: char| if c.is_control() { '?' } else { c };
-    text.chars().map(safe).collect()
-}
-
-/// Returns a text of at most this number of characters.
+/// Returns a text that takes at most this number of columns.
 pub(crate) fn cut(text: &str, most: usize) -> String {
-    match width(text) <= most {
-        true => text.to_owned(),
-        false => {
-            let kept = text.chars().take(most.saturating_sub(1));
-            kept.chain((most > 0).then_some('…')).collect()
-        }
+    if width(text) <= most {
+        return text.to_owned();
     }
+    let (mut kept, mut used) = (String::new(), 0);
+    for c in text.chars() {
+        used += c.width().unwrap_or(0);
+        if used >= most {
+            break;
+        }
+        kept.push(c);
+    }
+    kept.extend((most > 0).then_some('…'));
+    kept
 }
 
 #[cfg(test)]
@@ -214,10 +208,26 @@ mod tests {
         assert!(width(&after) > width(&first), "{after}");
     }
 
+    /// A character may take two columns, or none.
     #[test]
-    fn nothing_reaches_the_terminal_that_it_would_obey() {
-        let rows = [vec!["a\u{1b}[2Jb\nc".to_owned()]];
-        let mut layout = Layout::new(&[Column::Label], &rows, None, false);
-        assert_eq!(layout.line(&rows[0]), "a?[2Jb?c");
+    fn a_text_is_cut_at_a_column() {
+        for (text, most, kept) in [
+            ("日本語", 6, "日本語"),
+            ("日本語", 5, "日本…"),
+            ("日本語", 4, "日…"),
+            ("日本語", 1, "…"),
+            ("日本語", 0, ""),
+            ("abc", 2, "a…"),
+            ("e\u{301}a", 2, "e\u{301}a"),
+        ] {
+            assert_eq!(cut(text, most), kept, "{text} {most}");
+            assert!(width(kept) <= most);
+        }
+        let rows = [vec!["日本".to_owned(), "a".to_owned()]];
+        let columns = [Column::Proxy, Column::Label];
+        let mut layout = Layout::new(&columns, &rows, None, false);
+        let other = ["ab".to_owned(), "b".to_owned()];
+        let lines = [layout.line(&rows[0]), layout.line(&other)];
+        assert_eq!(width(&lines[0]), width(&lines[1]), "{lines:?}");
     }
 }

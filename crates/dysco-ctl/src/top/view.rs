@@ -1,6 +1,7 @@
 //! The screen of `dyscoctl top`.
 
 use dysco_api::{MonitorEvent, StatusReport};
+use dysco_explain::{tame, tame_lines};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Style, Stylize};
@@ -9,7 +10,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Wrap};
 
 use super::app::{App, Goodput, Mode, Order, Row};
 use crate::monitor;
-use crate::output::{bytes, number, or_dash};
+use crate::output::{bytes, number, or_dash, width};
 use crate::sessions::{Column, cell, cut};
 
 const HELP: &str = "\
@@ -145,12 +146,12 @@ fn text(row: &Row, cells: Cells) -> String {
 }
 
 /// Returns the widths of the columns that fit. The first column is always shown.
-fn widths(headings: &[String], rows: &[Vec<String>], width: usize) -> Vec<usize> {
-    let mut left = width;
+fn widths(headings: &[String], rows: &[Vec<String>], room: usize) -> Vec<usize> {
+    let mut left = room;
     let mut widths = Vec::new();
     for (at, heading) in headings.iter().enumerate() {
         let cells = rows.iter().filter_map(|row| row.get(at)).chain([heading]);
-        let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
+        let widest = cells.map(|cell| width(cell)).max().unwrap_or(0);
         if widest > left && at > 0 {
             break;
         }
@@ -161,10 +162,10 @@ fn widths(headings: &[String], rows: &[Vec<String>], width: usize) -> Vec<usize>
 }
 
 fn line(cells: &[String], widths: &[usize]) -> Line<'static> {
-    let padded = cells
-        .iter()
-        .zip(widths)
-        .map(|(cell, width)| format!("{cell:width$}  "));
+    let padded = cells.iter().zip(widths).map(|(cell, wide)| {
+        let blanks = wide.saturating_sub(width(cell)) + 2;
+        format!("{cell}{:blanks$}", "")
+    });
     Line::from(padded.collect::<String>().trim_end().to_owned())
 }
 
@@ -192,24 +193,19 @@ fn footer(app: &App) -> Line<'static> {
         (Mode::Filter(text, Some(wrong)), _) => {
             Line::from(format!("filter: {text}_ ({wrong})")).bold()
         }
-        (_, Some(note)) => Line::from(note.clone()).bold(),
+        (_, Some(note)) => Line::from(tame(note)).bold(),
         _ => Line::from("?: help  /: filter  s: sort  r: reverse  d: remove  q: quit"),
     }
 }
 
 /// Draws a text in the middle of the screen.
 fn popup(frame: &mut Frame<'_>, title: &str, text: &str) {
+    let text = tame_lines(text);
     let area = frame.area();
-    let longest = text
-        .lines()
-        .map(|line| line.chars().count())
-        .max()
-        .unwrap_or(0) as u16;
+    let longest = text.lines().map(width).max().unwrap_or(0) as u16;
     let width = longest.saturating_add(4).min(area.width);
     let inner = usize::from(width.saturating_sub(2)).max(1);
-    let wrapped = text
-        .lines()
-        .map(|line| line.chars().count().div_ceil(inner).max(1));
+    let wrapped = text.lines().map(|line| lines_of(line, inner));
     // Words are not broken, which may take an additional line.
     let height = (wrapped.sum::<usize>() as u16)
         .saturating_add(3)
@@ -221,7 +217,12 @@ fn popup(frame: &mut Frame<'_>, title: &str, text: &str) {
         height,
     };
     let block = Block::bordered().title(cut(title, inner));
-    let text = Paragraph::new(text.to_owned()).wrap(Wrap { trim: false });
+    let text = Paragraph::new(text).wrap(Wrap { trim: false });
     frame.render_widget(Clear, middle);
     frame.render_widget(text.block(block).style(Style::new()), middle);
+}
+
+/// Returns the number of lines that a line takes in this width.
+fn lines_of(line: &str, inner: usize) -> usize {
+    width(line).div_ceil(inner).max(1)
 }

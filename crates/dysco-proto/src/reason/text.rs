@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use dysco_explain::Cause;
+use dysco_explain::{Cause, tame};
 
 use super::Reason;
 
@@ -229,19 +229,6 @@ fn because(about: &str, cause: &Cause, hint: Option<&str>) -> Cause {
         why: format!("{about}{}", tame(&cause.why)),
         hint: own.or_else(|| hint.map(str::to_owned)),
     }
-}
-
-/// Returns another host's text without characters that control a terminal. Quotes and backslashes
-/// stay as they are.
-fn tame(text: &str) -> String {
-    let mut tame = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '\'' | '"' | '\\' => tame.push(c),
-            _ => tame.extend(c.escape_debug()),
-        }
-    }
-    tame
 }
 
 fn undelivered(bytes: u32) -> String {

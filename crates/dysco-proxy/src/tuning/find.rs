@@ -11,6 +11,7 @@ use super::error::TuneError;
 use crate::duplicate::{Duplicate, Process, is_no_socket};
 use crate::elsewhere;
 use crate::network::Elsewhere;
+use crate::process::comm;
 use crate::sys::{cookie, gone, key, protocol};
 use crate::table::{self, Holder, Holders, Row};
 
@@ -134,13 +135,12 @@ impl Sockets {
         if !key(&taken).is_ok_and(|key| key == *of) {
             return Err(TuneError::Gone { pid });
         }
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         Ok(Socket {
             key: *of,
             cookie: cookie(&taken).map_err(|source| TuneError::Take { pid, source })?,
             owner: SocketOwner {
                 pid,
-                name: name.trim_end().to_owned(),
+                name: comm(pid),
             },
             fd: holder.fd,
         })
