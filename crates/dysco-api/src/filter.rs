@@ -31,7 +31,7 @@ pub const STATES: [&str; 13] = [
 /// State of a session on a path through the hosts of a chain.
 const CHAINED: &str = "chained";
 /// State that listings print instead of another once a session is over.
-const ENDED: &str = "ended";
+pub const ENDED: &str = "ended";
 
 /// Description of the filters, for `--help`.
 pub const HELP: &str = "\

@@ -37,7 +37,7 @@ pub use delta::{DeltaReport, TellDelta};
 pub use dysco_common::Element;
 pub use element::ElementName;
 pub use exit::{Exit, HELP as EXIT_HELP};
-pub use filter::{Filter, HELP as FILTER_HELP, STATES};
+pub use filter::{ENDED, Filter, HELP as FILTER_HELP, STATES};
 pub use fleet::{FleetHost, FleetReport, PublishReport, RefusedPolicy};
 pub use host::HostName;
 pub use listen::ListenAddress;

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use dysco_api::{PathReport, Relayer, Removable, Role, SessionId, SessionReport};
+use dysco_api::{ENDED, PathReport, Relayer, Removable, Role, SessionId, SessionReport};
 use dysco_explain::tame;
 
 use crate::drain_report;
@@ -176,7 +176,7 @@ fn text(session: &SessionReport, column: Column) -> String {
 /// its entry is still in use.
 fn state(session: &SessionReport) -> &str {
     match session.ended {
-        true => "ended",
+        true => ENDED,
         false => &session.state,
     }
 }

@@ -150,7 +150,7 @@ impl ThisHost {
             .is_crowded(part, sessions.len(), capacity);
         let mut counted = SessionGauges::default();
         for (slot, s) in sessions {
-            gauges::count(&mut counted, &s);
+            gauges::count(&mut counted, &self.plane, slot, &s);
             self.returns.sweep_return(&mut self.plane, slot, &s, now);
             self.on_link.see(&s);
             self.chain_updates.check_paths(&self.plane, &s);

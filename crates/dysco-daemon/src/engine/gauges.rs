@@ -6,8 +6,8 @@ use dysco_api::Mode;
 use dysco_common::Session;
 use dysco_pki::Credentials;
 
-use super::Engine;
 use super::listing::left_by;
+use super::{Engine, Plane};
 use crate::metrics::{Certificate, Changes, SessionGauges, Snapshot};
 
 /// Values that are kept for metrics alone.
@@ -66,12 +66,12 @@ fn certificates(credentials: &Credentials) -> Vec<Certificate> {
 }
 
 /// Counts an entry, and its session if the entry is that of the session's path.
-pub(super) fn count(sessions: &mut SessionGauges, s: &Session) {
+pub(super) fn count(sessions: &mut SessionGauges, plane: &Plane, slot: u32, s: &Session) {
     sessions.entries += 1;
     if !s.is_current() {
         return;
     }
-    let state = s.view().meaning().listed;
+    let state = plane.listed_state(slot, s);
     *sessions.by_state.entry(state).or_default() += 1;
     match left_by(s) {
         Some(Mode::Bypass) => sessions.bypass += 1,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dysco_api::{
-    Failure, FailureCode, Filter, Mode, PathReport, Removable, Role, SessionId, SessionName,
+    ENDED, Failure, FailureCode, Filter, Mode, PathReport, Removable, Role, SessionId, SessionName,
     SessionReport,
 };
 use dysco_common::view::{ChainState, Change, Leaver, Removal, View};
@@ -56,10 +56,8 @@ impl Plane {
             Some(relay) => self.linked(relay, &self.agent.session(relay)),
             None => self.linked(slot, s),
         };
-        let path = view.route();
-        let chained = path.is_some_and(|path| path.chain != ChainState::None);
-        // Only the host that opened the session knows the hosts.
-        let hosts = chained.then(|| self.agent.chain_of(slot)).flatten();
+        let chained = passes_chain(s);
+        let hosts = self.hosts_of(slot, s);
         let mode = self.mode_of(s, joined);
         let changed = (mode.is_some() || chained) && !view.is_tombstone();
         // Data sent to a relayed session arrives by the other entry.
@@ -70,12 +68,7 @@ impl Plane {
             id,
             local: s.key.local(),
             remote: s.key.remote(),
-            state: match s.chain_state() {
-                ChainState::Opening if chained => "opening",
-                _ if chained && is_in_chain(s, hosts.as_deref()) => "chained",
-                _ => view.meaning().listed,
-            }
-            .to_owned(),
+            state: state_of(s, hosts.as_deref()).to_owned(),
             ended: s.has_ended(),
             role: role_of(s, pair),
             adopted: s.is_adopted(),
@@ -101,6 +94,19 @@ impl Plane {
             services: self.has_services(s),
             removable: self.removable(s, pair),
             history: Vec::new(),
+        }
+    }
+
+    /// Returns the chain of a session that passes one. Only the host that opened it knows the hosts.
+    fn hosts_of(&self, slot: u32, s: &Session) -> Option<Vec<Element>> {
+        passes_chain(s).then(|| self.agent.chain_of(slot)).flatten()
+    }
+
+    /// Returns the word by which `dyscoctl sessions` lists the state of a session.
+    pub(super) fn listed_state(&self, slot: u32, s: &Session) -> &'static str {
+        match s.has_ended() {
+            true => ENDED,
+            false => state_of(s, self.hosts_of(slot, s).as_deref()),
         }
     }
 
@@ -207,6 +213,21 @@ fn no_proxy(s: &Session) -> Cause {
     }
 }
 
+/// Returns true if a session was given a chain, which may have no hosts by now.
+fn passes_chain(s: &Session) -> bool {
+    (s.view().route()).is_some_and(|path| path.chain != ChainState::None)
+}
+
+/// Returns the listed state of a session that has not ended. `hosts` is its chain, if known.
+fn state_of(s: &Session, hosts: Option<&[Element]>) -> &'static str {
+    let chained = passes_chain(s);
+    match s.chain_state() {
+        ChainState::Opening if chained => "opening",
+        _ if chained && is_in_chain(s, hosts) => "chained",
+        _ => s.view().meaning().listed,
+    }
+}
+
 /// Returns true if a session of which this host has a subsession passes any host between its ends.
 /// The host that opened it knows its chain. A host of the chain has two entries. The host that
 /// accepted it sees whether it comes from the other end directly.
@@ -271,6 +292,13 @@ mod tests {
             let word = case.meaning().listed;
             assert!(dysco_api::STATES.contains(&word), "{word}");
         }
+    }
+
+    #[test]
+    fn a_session_in_a_chain_is_listed_by_its_chain() {
+        let passes = accepted_from([10, 0, 2, 1]);
+        assert_eq!(state_of(&passes, None), "chained");
+        assert_eq!(state_of(&passes, Some(&[])), "new-path");
     }
 
     #[test]

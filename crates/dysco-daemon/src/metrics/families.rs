@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use dysco_api::STATES;
+
 use super::changes::{Durations, End};
 use super::packets;
 use super::page::Page;
@@ -73,10 +75,11 @@ fn sessions(page: &mut Page, s: &Snapshot) {
     let by_state = page.gauge(
         "sessions",
         &["state"],
-        "Sessions by state, as `dyscoctl sessions` names it.",
+        "Sessions by state, as `dyscoctl sessions` names it. Each state has a value, which may be 0.",
     );
-    for (state, count) in &s.sessions.by_state {
-        by_state.value(&[state], *count);
+    for state in STATES {
+        let count = s.sessions.by_state.get(state);
+        by_state.value(&[state], count.copied().unwrap_or(0));
     }
     page.gauge(
         "sessions_removed",

@@ -80,6 +80,20 @@ fn the_reference_has_each_metric_as_it_is_declared() {
     );
 }
 
+/// A graph has a line for a state even while no session has it.
+#[test]
+fn each_state_of_a_session_has_a_value() {
+    let mut counted = snapshot();
+    counted.sessions.by_state = [("chained", 2)].into();
+    let text = counted.page().write(Format::OpenMetrics).unwrap();
+    let series = parse(&text);
+    for state in dysco_api::STATES {
+        let name = format!("dysco_sessions{{state=\"{state}\"}}");
+        let expected = if state == "chained" { 2.0 } else { 0.0 };
+        assert_eq!(series.get(&name), Some(&expected), "{name}");
+    }
+}
+
 #[test]
 fn the_alerts_and_the_dashboard_use_metrics_that_there_are() {
     let page = Snapshot::default().page();
