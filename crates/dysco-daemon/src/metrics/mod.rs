@@ -3,6 +3,7 @@
 
 mod changes;
 mod families;
+mod handshakes;
 mod packets;
 mod page;
 mod server;

@@ -18,18 +18,20 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use super::handshakes::{Handshake, Handshakes};
 use super::page::Format;
 use super::snapshot::Snapshot;
 use super::tls::{self, TlsError};
 use crate::api::{self, ApiError};
 
-/// Maximum number of connections: pages are made one after the other.
+/// Maximum number of connections to the unix socket, and of those to the TCP port: pages are made
+/// one after the other.
 const CONNECTIONS: usize = 16;
 /// Time after which a client is closed that does not complete its request or its TLS handshake.
 const SLOW: Duration = Duration::from_secs(10);
@@ -118,8 +120,7 @@ pub fn serve(config: ServerConfig, scrapes: mpsc::Sender<Scrape>) -> Result<Serv
     let (keys, tls) = watch::channel(config.tls.as_ref().map(tls::acceptor).transpose()?);
     let tcp = config.listen.map(bind).transpose()?;
     let unix = api::bind(&config.socket, config.gid, "[metrics] socket")?;
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
-    let task = tokio::spawn(accept(Listening { unix, tcp, tls }, room, scrapes));
+    let task = tokio::spawn(accept(Listening { unix, tcp, tls }, scrapes));
     Ok(Server {
         socket: config.socket,
         tls: keys,
@@ -141,19 +142,25 @@ struct Listening {
     tls: watch::Receiver<Option<TlsAcceptor>>,
 }
 
-async fn accept(on: Listening, room: Arc<Semaphore>, scrapes: mpsc::Sender<Scrape>) {
+async fn accept(on: Listening, scrapes: mpsc::Sender<Scrape>) {
+    // Clients of the port cannot keep those of the unix socket away.
+    let [of_unix, of_tcp] = [(); 2].map(|()| Arc::new(Semaphore::new(CONNECTIONS)));
+    let handshakes = Handshakes::default();
     loop {
         let tcp = OptionFuture::from(on.tcp.as_ref().map(TcpListener::accept));
         let accepted = tokio::select! {
             unix = on.unix.accept() => unix.map(|(stream, _)| {
-                take(&room, |permit| tokio::spawn(answer(stream, permit, scrapes.clone())))
+                take(stream, &of_unix, &scrapes);
             }),
-            Some(tcp) = tcp => tcp.map(|(stream, _)| {
+            Some(tcp) = tcp => tcp.map(|(stream, client)| {
                 let tls = on.tls.borrow().clone();
-                take(&room, |permit| match tls {
-                    Some(tls) => tokio::spawn(answer_tls(tls, stream, permit, scrapes.clone())),
-                    None => tokio::spawn(answer(stream, permit, scrapes.clone())),
-                })
+                match tls {
+                    None => take(stream, &of_tcp, &scrapes),
+                    Some(tls) => if let Some(handshake) = handshakes.begin(client.ip()) {
+                        let room = Arc::clone(&of_tcp);
+                        tokio::spawn(answer_tls(tls, stream, handshake, room, scrapes.clone()));
+                    },
+                }
             }),
         };
         if let Err(error) = accepted {
@@ -165,21 +172,30 @@ async fn accept(on: Listening, room: Arc<Semaphore>, scrapes: mpsc::Sender<Scrap
 }
 
 /// Serves a connection if there is room, and closes it otherwise.
-fn take(room: &Arc<Semaphore>, serve: impl FnOnce(OwnedSemaphorePermit) -> JoinHandle<()>) {
+fn take(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    room: &Arc<Semaphore>,
+    scrapes: &mpsc::Sender<Scrape>,
+) {
     if let Ok(permit) = Arc::clone(room).try_acquire_owned() {
-        serve(permit);
+        tokio::spawn(answer(stream, permit, scrapes.clone()));
     }
 }
 
-pub(super) async fn answer_tls(
+/// Serves a connection once its client has shown a certificate of the fleet. Until then it takes
+/// none of the room of those that have.
+async fn answer_tls(
     tls: TlsAcceptor,
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    permit: OwnedSemaphorePermit,
+    stream: TcpStream,
+    handshake: Handshake,
+    room: Arc<Semaphore>,
     scrapes: mpsc::Sender<Scrape>,
 ) {
-    // A client that fails here has no certificate of the fleet; TLS reports that to it.
-    if let Ok(Ok(stream)) = timeout(SLOW, tls.accept(stream)).await {
-        answer(stream, permit, scrapes).await;
+    let accepted = timeout(SLOW, tls.accept(stream)).await;
+    drop(handshake);
+    // A client that fails here has no such certificate; TLS reports that to it.
+    if let Ok(Ok(stream)) = accepted {
+        take(stream, &room, &scrapes);
     }
 }
 

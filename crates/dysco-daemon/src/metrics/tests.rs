@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use dysco_common::Counter;
 use dysco_control::PeerStatus;
 use prometheus_client::metrics::MetricType;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
 
 use super::page::Family;
@@ -205,6 +206,10 @@ struct Lab {
 
 impl Lab {
     fn new() -> Lab {
+        Lab::listening(None)
+    }
+
+    fn listening(listen: Option<SocketAddr>) -> Lab {
         let dir = tempfile::tempdir().unwrap();
         let (scrapes, mut asked) = mpsc::channel::<Scrape>(1);
         tokio::spawn(async move {
@@ -215,7 +220,7 @@ impl Lab {
         let config = ServerConfig {
             socket: dir.path().join("metrics.sock"),
             gid: None,
-            listen: None,
+            listen,
             tls: None,
         };
         let server = Some(serve(config, scrapes).unwrap());
@@ -274,6 +279,32 @@ async fn other_requests_hear_what_there_is() {
         let expected = format!("HTTP/1.1 {status} ");
         assert!(answer.starts_with(&expected), "{line}: {answer}");
     }
+}
+
+/// Returns an address of this host with a port that nobody listens on.
+pub(super) fn free_port() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+#[tokio::test]
+async fn clients_of_the_port_leave_the_unix_socket_its_room() {
+    let port = free_port();
+    let lab = Lab::listening(Some(port));
+    let mut held = Vec::new();
+    loop {
+        let mut stream = TcpStream::connect(port).await.unwrap();
+        let request = b"GET / HTTP/1.1\r\nHost: dysco\r\n\r\n";
+        let (mut first, written) = ([0], stream.write_all(request).await);
+        // A connection that is answered is kept.
+        match written.and(stream.read(&mut first).await) {
+            Ok(1) => held.push(stream),
+            _ => break,
+        }
+    }
+    assert_eq!(held.len(), 16);
+    let answer = lab.ask("GET /metrics", "*/*").await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
 }
 
 #[tokio::test]
