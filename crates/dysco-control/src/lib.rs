@@ -14,6 +14,7 @@ mod registry;
 mod stats;
 mod tls;
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,8 +96,8 @@ pub enum Event {
     },
     /// The connection of a key has ended.
     KeyGone(u64),
-    /// The connection of a key has ended because the peer's certificate is revoked: nobody may use
-    /// the key.
+    /// The connection of a key has ended, and the peer's certificate is revoked or of another
+    /// authority: nobody may use the key.
     KeyRevoked(u64),
     /// The connection has ended, or could not be made; messages that waited for it have been
     /// dropped.
@@ -181,9 +182,10 @@ impl Control {
     }
 
     /// Proves this host by other credentials from now on. Existing connections continue, except
-    /// those of peers whose certificates are now revoked.
-    pub fn take_up(&self, renewal: Renewal) {
-        self.open.0.take_up(renewal.0);
+    /// those of peers whose certificates are now revoked, or of another authority. Returns the names
+    /// of the keys whose connections are open.
+    pub fn take_up(&self, renewal: Renewal) -> HashSet<u64> {
+        self.open.0.take_up(renewal.0)
     }
 
     /// Closes all connections and waits until the peers have been notified.

@@ -2,13 +2,15 @@
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use dysco_common::chain;
-use dysco_pki::addresses_of;
+use dysco_pki::{Validity, addresses_of, validity_of};
 use quinn::{Connection, ConnectionError, RecvStream, SendStream, VarInt};
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use tokio::io::BufReader;
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
 use super::error::DownReason;
 use super::frame::{self, FrameError};
@@ -26,7 +28,14 @@ pub(crate) mod close {
     pub(crate) const TOO_MANY: u32 = 3;
     /// The peer's certificate is revoked.
     pub(crate) const REVOKED: u32 = 4;
+    /// The peer's certificate is of another authority than the present one.
+    pub(crate) const FOREIGN: u32 = 5;
+    /// The peer's certificate has expired.
+    pub(crate) const EXPIRED: u32 = 6;
 }
+
+/// Interval at which the clock is read while a time is waited for: it may be set meanwhile.
+const CLOCK: Duration = Duration::from_secs(60);
 
 /// Connection whose two ends have accepted each other's certificate.
 pub(crate) struct Link {
@@ -34,6 +43,8 @@ pub(crate) struct Link {
     pub identity: Arc<Identity>,
     /// Certificate that proves the identity.
     pub certificate: CertificateDer<'static>,
+    /// Time in which the certificate is valid.
+    pub validity: Validity,
     /// Reason for which this side has closed the connection.
     closed_for: OnceLock<&'static str>,
     connection: Connection,
@@ -48,6 +59,7 @@ impl Link {
     /// server accepted its certificate.
     pub(crate) async fn establish(connection: Connection) -> Result<(Link, Frames), DownReason> {
         let certificate = certificate(&connection).ok_or(DownReason::Anonymous)?;
+        let validity = validity_of(&certificate).ok_or(DownReason::Anonymous)?;
         let identity = Identity {
             addresses: addresses_of(&certificate),
         };
@@ -66,6 +78,7 @@ impl Link {
         let link = Link {
             identity: Arc::new(identity),
             certificate,
+            validity,
             closed_for: OnceLock::new(),
             connection,
             out: Mutex::new(out),
@@ -104,6 +117,20 @@ impl Link {
     /// Returns true if the connection is usable, as far as is known.
     pub(crate) fn is_open(&self) -> bool {
         self.connection.close_reason().is_none()
+    }
+
+    /// Waits for a time, in seconds since 1970. Returns false if the connection ends before.
+    pub(crate) async fn lasts_until(&self, at: u64) -> bool {
+        loop {
+            let left = at.saturating_sub(UnixTime::now().as_secs());
+            if left == 0 {
+                return self.is_open();
+            }
+            let left = Duration::from_secs(left).min(CLOCK);
+            if timeout(left, self.connection.closed()).await.is_ok() {
+                return false;
+            }
+        }
     }
 
     /// Returns the round-trip time.

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::error::DownReason;
 use super::frame;
-use super::link::{Link, down_reason};
+use super::link::{Frames, Link, close, down_reason};
 use super::registry::Registry;
 use super::stats::{add, count};
 
@@ -23,6 +23,12 @@ const IDLE: Duration = Duration::from_secs(300);
 const BATCH: usize = 64;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
+/// Time before the end of a peer's certificate, in seconds, at which a connection with its next
+/// certificate is made.
+const AHEAD: u64 = 60;
+
+/// Reason for closing a connection, as reported to both ends.
+const EXPIRED: &str = "its certificate has expired";
 
 /// Queues a message.
 pub(crate) fn send(registry: &Arc<Registry>, to: IpAddr, message: Vec<u8>) {
@@ -114,17 +120,53 @@ async fn link(registry: &Arc<Registry>, to: IpAddr) -> Result<Arc<Link>, DownRea
     let late = DownReason::NoAnswer(HANDSHAKE.as_millis() as u64);
     let handshake = timeout(HANDSHAKE, connect(registry, to)).await;
     let own = match handshake.unwrap_or(Err(late)) {
-        Ok((link, frames)) => Ok(registry.add(link, frames).await),
+        Ok((link, frames)) => Ok(join(registry, link, frames).await),
         Err(reason) => Err(reason),
     };
     // The peer may have connected meanwhile: all messages take the older connection.
     registry.link(to).map_or(own, Ok)
 }
 
-async fn connect(
-    registry: &Registry,
-    to: IpAddr,
-) -> Result<(Link, super::link::Frames), DownReason> {
+/// Adds a new connection, which ends with its peer's certificate.
+async fn join(registry: &Arc<Registry>, link: Link, frames: Frames) -> Arc<Link> {
+    let link = registry.add(link, frames).await;
+    let task = expire(Arc::clone(registry), Arc::clone(&link));
+    registry.runtime.spawn(task);
+    link
+}
+
+/// Closes a connection when its peer's certificate expires. A connection with the peer's next
+/// certificate is made before, if there is one.
+async fn expire(registry: Arc<Registry>, mut link: Arc<Link>) {
+    loop {
+        let end = link.validity.not_after;
+        if !link.lasts_until(end.saturating_sub(AHEAD)).await {
+            return;
+        }
+        let next = renewed(&registry, &link).await;
+        if link.lasts_until(end + 1).await {
+            link.close(close::EXPIRED, EXPIRED);
+        }
+        match next {
+            Some(next) => link = next,
+            None => return,
+        }
+    }
+}
+
+/// Makes a connection to the same peer, if it has a certificate that is valid for longer.
+async fn renewed(registry: &Arc<Registry>, link: &Link) -> Option<Arc<Link>> {
+    let via = link.via();
+    let first = link.identity.addresses.first().copied()?;
+    let to = if link.identity.holds(via) { via } else { first };
+    let (next, frames) = timeout(HANDSHAKE, connect(registry, to)).await.ok()?.ok()?;
+    if next.validity.not_after <= link.validity.not_after {
+        return None;
+    }
+    Some(registry.add(next, frames).await)
+}
+
+async fn connect(registry: &Registry, to: IpAddr) -> Result<(Link, Frames), DownReason> {
     if registry.endpoints.is_empty() {
         return Err(DownReason::NoChannel);
     }
@@ -161,7 +203,7 @@ pub(crate) async fn accept(registry: Arc<Registry>, incoming: quinn::Incoming) {
     let done = timeout(HANDSHAKE, handshake).await;
     match done.unwrap_or(Err(DownReason::Silent)) {
         Ok((link, frames)) => {
-            registry.add(link, frames).await;
+            join(&registry, link, frames).await;
         }
         Err(reason) => {
             count(&registry.stats.handshakes_failed);

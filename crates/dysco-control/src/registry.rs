@@ -1,6 +1,6 @@
 //! Registry of the present connections and queues.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::error::DownReason;
 use super::frame::{self, FrameError};
 use super::link::{Frames, Link, close};
 use super::stats::{Stats, add, count};
-use super::tls::{Judge, Tls};
+use super::tls::{Judge, Tls, Verdict};
 use super::{Event, Incoming, PeerStatus};
 
 /// Maximum number of messages that wait for a peer.
@@ -23,8 +23,9 @@ const QUEUE: usize = 4096;
 /// about to be recognised as dead.
 const LINKS_PER_PEER: usize = 4;
 
-/// Reason for cutting off a peer, as reported to both ends.
+/// Reasons for cutting off a peer, as reported to both ends.
 const REVOKED: &str = "its certificate is revoked";
+const FOREIGN: &str = "its certificate is of another authority";
 
 /// State that all tasks of the channel share.
 pub(crate) struct Registry {
@@ -56,9 +57,19 @@ impl Tables {
         }
     }
 
-    fn refuse_revoked(&self, link: &Link) {
-        if link.is_open() && self.judge.is_revoked(&link.certificate) {
-            link.close(close::REVOKED, REVOKED);
+    fn verdict(&self, link: &Link) -> Verdict {
+        self.judge.verdict(&link.certificate, link.validity)
+    }
+
+    /// Closes a connection whose certificate is accepted no more.
+    fn refuse(&self, link: &Link) {
+        if !link.is_open() {
+            return;
+        }
+        match self.verdict(link) {
+            Verdict::Good => {}
+            Verdict::Revoked => link.close(close::REVOKED, REVOKED),
+            Verdict::Foreign => link.close(close::FOREIGN, FOREIGN),
         }
     }
 }
@@ -88,16 +99,18 @@ impl Registry {
     }
 
     /// Accepts and connects by other credentials from now on. Existing connections continue, except
-    /// those whose certificate is now revoked.
-    pub(crate) fn take_up(&self, tls: Tls) {
+    /// those whose certificate is now revoked, or of another authority. Returns the names of the keys
+    /// of those that continue.
+    pub(crate) fn take_up(&self, tls: Tls) -> HashSet<u64> {
         let mut tables = self.tables();
         for endpoint in &self.endpoints {
             endpoint.set_server_config(Some(tls.server.clone()));
         }
         (tables.client, tables.judge) = (tls.client, tls.judge);
-        for link in tables.links.values().flatten() {
-            tables.refuse_revoked(link);
-        }
+        let all = || tables.links.values().flatten();
+        all().for_each(|link| tables.refuse(link));
+        let open = all().filter(|link| link.is_open());
+        open.filter_map(|link| Some(link.key()?.0)).collect()
     }
 
     /// Returns the QUIC configuration with which this host connects.
@@ -174,7 +187,7 @@ impl Registry {
             link.close(close::STOPPING, "dyscod stops");
         }
         // The list may be newer than the handshake.
-        tables.refuse_revoked(link);
+        tables.refuse(link);
         let mut new = Vec::new();
         for &address in &link.identity.addresses {
             tables.reasons.remove(&address);
@@ -219,11 +232,10 @@ impl Registry {
             }
         };
         if let Some((id, _)) = link.key() {
-            let revoked = reason == DownReason::ClosedHere(REVOKED);
-            let ended = if revoked {
-                Event::KeyRevoked
-            } else {
-                Event::KeyGone
+            // A revoked peer may close the connection before this host does.
+            let ended = match self.tables().verdict(&link) {
+                Verdict::Good => Event::KeyGone,
+                Verdict::Revoked | Verdict::Foreign => Event::KeyRevoked,
             };
             self.tell(ended(id)).await;
         }

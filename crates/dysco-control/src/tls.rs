@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dysco_pki::Credentials;
+use dysco_pki::{Credentials, Validity};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{IdleTimeout, TransportConfig, VarInt};
 use quinn_proto::HashedConnectionIdGenerator;
@@ -48,15 +48,33 @@ impl Tls {
     }
 }
 
-/// Judge of whether a certificate is revoked.
+/// Judge of the certificates of connections that exist.
 #[derive(Clone)]
 pub(crate) struct Judge(Arc<dyn ClientCertVerifier>);
 
+/// Verdict on a certificate that was accepted once. It does not depend on the time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// The certificate is the fleet's.
+    Good,
+    /// The list of the authority has it.
+    Revoked,
+    /// The authority is another one now.
+    Foreign,
+}
+
 impl Judge {
-    pub(crate) fn is_revoked(&self, certificate: &CertificateDer<'_>) -> bool {
-        let verdict = self.0.verify_client_cert(certificate, &[], UnixTime::now());
-        let revoked = rustls::Error::InvalidCertificate(CertificateError::Revoked);
-        matches!(verdict, Err(error) if error == revoked)
+    /// Judges a certificate at a time of its own validity: the verifier would not look an expired one
+    /// up in the list.
+    pub(crate) fn verdict(&self, certificate: &CertificateDer<'_>, validity: Validity) -> Verdict {
+        let now = UnixTime::now().as_secs();
+        let at = now.max(validity.not_before).min(validity.not_after);
+        let at = UnixTime::since_unix_epoch(Duration::from_secs(at));
+        match self.0.verify_client_cert(certificate, &[], at) {
+            Ok(_) => Verdict::Good,
+            Err(rustls::Error::InvalidCertificate(CertificateError::Revoked)) => Verdict::Revoked,
+            Err(_) => Verdict::Foreign,
+        }
     }
 }
 

@@ -17,7 +17,7 @@ pub use error::PkiError;
 pub use issue::{HOST_DAYS, IssueRequest, init, issue};
 pub use load::{Credentials, load};
 pub use revoke::revoke;
-pub use subject::addresses_of;
+pub use subject::{Validity, addresses_of, validity_of};
 
 /// File of the authority's certificate, in every directory.
 pub const CA_CERT: &str = "ca.crt";

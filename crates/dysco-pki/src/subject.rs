@@ -6,6 +6,7 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
+use x509_parser::time::ASN1Time;
 
 /// Returns the certificate, if it is one and nothing follows it.
 pub(crate) fn parse<'a>(der: &'a CertificateDer<'_>) -> Option<X509Certificate<'a>> {
@@ -25,6 +26,26 @@ pub fn addresses_of(der: &CertificateDer<'_>) -> Vec<IpAddr> {
         return Vec::new();
     };
     names.value.general_names.iter().filter_map(ip).collect()
+}
+
+/// Time in which a certificate is valid, in seconds since 1970. Both ends belong to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Validity {
+    /// Begin.
+    pub not_before: u64,
+    /// End.
+    pub not_after: u64,
+}
+
+/// Returns the time in which a certificate is valid; none if it is no certificate.
+pub fn validity_of(der: &CertificateDer<'_>) -> Option<Validity> {
+    let certificate = parse(der)?;
+    let validity = certificate.validity();
+    let seconds = |time: &ASN1Time| u64::try_from(time.timestamp()).unwrap_or(0);
+    Some(Validity {
+        not_before: seconds(&validity.not_before),
+        not_after: seconds(&validity.not_after),
+    })
 }
 
 fn ip(name: &GeneralName<'_>) -> Option<IpAddr> {

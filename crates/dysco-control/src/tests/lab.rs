@@ -3,9 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dysco_pki::{self as pki, Credentials, IssueRequest, PkiPaths};
+use rcgen::{CertificateParams, Issuer, KeyPair, SanType, date_time_ymd};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -72,6 +73,24 @@ impl Fleet {
         out
     }
 
+    /// Issues a certificate that expires within two or three seconds.
+    pub(super) fn issue_short(&self, addresses: &[IpAddr]) -> PathBuf {
+        let out = self.issue(addresses);
+        let authority = self.dir.path().join("authority");
+        let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
+        let ca_key = KeyPair::from_pem(&read(authority.join(pki::CA_KEY))).unwrap();
+        let issuer = Issuer::from_ca_cert_pem(&read(authority.join(pki::CA_CERT)), ca_key).unwrap();
+        let key = KeyPair::from_pem(&read(out.join(pki::HOST_KEY))).unwrap();
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = addresses.iter().copied().map(SanType::IpAddress).collect();
+        params.use_authority_key_identifier_extension = true;
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        params.not_after = date_time_ymd(1970, 1, 1) + since_1970 + Duration::from_secs(2);
+        let certificate = params.signed_by(&key, &issuer).unwrap();
+        std::fs::write(out.join(pki::HOST_CERT), certificate.pem()).unwrap();
+        out
+    }
+
     /// Starts a daemon that listens on an address, which its certificate names.
     pub(super) fn daemon(&self, address: IpAddr) -> Daemon {
         Daemon::start(address, self.credentials(&[address]))
@@ -118,7 +137,7 @@ impl Daemon {
         }
     }
 
-    async fn any_event(&mut self) -> Event {
+    pub(super) async fn any_event(&mut self) -> Event {
         let event = timeout(PATIENCE, self.events.recv()).await;
         event.expect("no event in time").expect("channel closed")
     }
@@ -130,6 +149,12 @@ impl Daemon {
                 return incoming;
             }
         }
+    }
+
+    /// Returns true if no event so far says that a peer is down.
+    pub(super) fn no_peer_went(&mut self) -> bool {
+        let mut events = std::iter::from_fn(|| self.events.try_recv().ok());
+        !events.any(|event| matches!(event, Event::PeerDown(..)))
     }
 
     /// Returns true if no event was reported so far.

@@ -208,19 +208,16 @@ impl Engine {
         for gone in only_in(&before, &taken) {
             self.core.host.plane.agent.remove_interface(gone);
         }
-        let revoked = report.files.iter().any(|name| name == "revoked");
-        self.core.host.plane.control.take_up(files.renewal);
+        let open = self.core.host.plane.control.take_up(files.renewal);
         self.gauges.renew(&files.credentials);
         if let Err(error) = self.metrics.renew(&files.credentials) {
             tracing::error!(%error, "readers of metrics are accepted by the keys before");
         }
         self.reload.credentials = files.credentials;
         self.reload.looked = None;
-        if revoked {
-            self.core
-                .host
-                .chains
-                .forget_gone_keys(&self.core.host.plane);
+        let refuses = |name: &String| ["revoked", "authority"].contains(&name.as_str());
+        if report.files.iter().any(refuses) {
+            (self.core.host.chains).forget_closed_keys(&self.core.host.plane, &open);
         }
         self.core.host.plane.proxy.configure(&proxy_config(&taken));
         self.removals.set_concurrency(taken.removal.concurrency);

@@ -1,5 +1,6 @@
 //! Keys shared with neighbours: SYNs with such a key are accepted.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -134,13 +135,22 @@ impl Chains {
         }
     }
 
-    /// Forgets all keys whose connections have ended: some may be of peers that are revoked.
-    pub(in crate::engine) fn forget_gone_keys(&mut self, plane: &Plane) {
-        let gone = self.keys.iter().filter(|(_, s)| s.gone.is_some());
-        let ids: Vec<u64> = gone.map(|(id, _)| *id).collect();
-        for id in ids {
-            self.forget_key(plane, id);
+    /// Forgets all keys but those of connections that are open: some may be of peers that are revoked.
+    /// The report that a connection has ended may be still to come.
+    pub(in crate::engine) fn forget_closed_keys(&mut self, plane: &Plane, open: &HashSet<u64>) {
+        for (id, is_reported) in self.closed_keys(open) {
+            match is_reported {
+                true => self.forget_key(plane, id),
+                false => self.key_revoked(plane, id),
+            }
         }
+    }
+
+    /// Returns the keys of connections that are not open, each with true if its end was reported.
+    fn closed_keys(&self, open: &HashSet<u64>) -> Vec<(u64, bool)> {
+        let keys = self.keys.iter().map(|(id, s)| (*id, s.gone.is_some()));
+        keys.filter(|(id, is_reported)| *is_reported || !open.contains(id))
+            .collect()
     }
 
     /// Repeats the greeting of a neighbour that has another connection: messages to it used the
@@ -253,6 +263,17 @@ mod tests {
         chains.keys.entry(5).and_modify(|s| s.confirmed = false);
         assert_eq!(chains.too_many(&flaps), [5, 1]);
         assert!(chains.too_many(&stays).is_empty());
+        let closed = |open: &[u64]| {
+            let mut closed = chains.closed_keys(&open.iter().copied().collect());
+            closed.sort_unstable();
+            closed
+                .into_iter()
+                .skip_while(|(id, _)| *id < 100)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(closed(&[100, 101]), [(100, true)]);
+        // Its end is not reported yet.
+        assert_eq!(closed(&[]), [(100, true), (101, false)]);
         assert_eq!(chains.first_gone(), Some(100));
     }
 }
