@@ -94,7 +94,7 @@ async fn run(registry: Arc<Registry>, to: IpAddr, mut queue: mpsc::Receiver<Vec<
 }
 
 /// Returns the number of messages: an empty one only asks for the connection.
-fn said(batch: &[Vec<u8>]) -> usize {
+pub(crate) fn said(batch: &[Vec<u8>]) -> usize {
     batch.iter().filter(|m| !m.is_empty()).count()
 }
 
@@ -117,6 +117,8 @@ async fn link(registry: &Arc<Registry>, to: IpAddr) -> Result<Arc<Link>, DownRea
     if let Some(link) = registry.link(to) {
         return Ok(link);
     }
+    // The semaphore is never closed.
+    let _place = registry.dials.acquire().await;
     let late = DownReason::NoAnswer(HANDSHAKE.as_millis() as u64);
     let handshake = timeout(HANDSHAKE, connect(registry, to)).await;
     let own = match handshake.unwrap_or(Err(late)) {

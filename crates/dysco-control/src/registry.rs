@@ -7,18 +7,23 @@ use std::time::Duration;
 
 use quinn::{ClientConfig, Endpoint, VarInt};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Semaphore, mpsc};
 
 use super::error::DownReason;
 use super::frame::{self, FrameError};
 use super::link::{Frames, Link, close};
 use super::stats::{Stats, add, count};
 use super::tls::{Judge, Tls, Verdict};
-use super::{Event, Incoming, PeerStatus};
+use super::{Event, Incoming, PeerStatus, peer};
 
 /// Maximum number of messages that wait for a peer.
 const QUEUE: usize = 4096;
+/// Maximum number of addresses to which messages wait, or were sent in the last minutes. Peers name
+/// some of them.
+const PEERS: usize = 4096;
+/// Maximum number of handshakes in progress that this host has begun.
+const DIALS: usize = 256;
 /// Maximum number of connections of one certificate: one in each direction, and as many that are
 /// about to be recognised as dead.
 const LINKS_PER_PEER: usize = 4;
@@ -34,6 +39,8 @@ pub(crate) struct Registry {
     pub stats: Stats,
     events: mpsc::Sender<Event>,
     pub runtime: Handle,
+    /// Places for handshakes that this host begins.
+    pub dials: Semaphore,
     tables: Mutex<Tables>,
 }
 
@@ -87,6 +94,7 @@ impl Registry {
             stats: Stats::default(),
             events,
             runtime: Handle::current(),
+            dials: Semaphore::new(DIALS),
             tables: Mutex::new(Tables {
                 client: tls.client.clone(),
                 judge: tls.judge.clone(),
@@ -128,6 +136,10 @@ impl Registry {
         let mut tables = self.tables();
         if tables.closed {
             count(&self.stats.dropped_unreachable);
+            return None;
+        }
+        if tables.queues.len() >= PEERS && !tables.queues.contains_key(&to) {
+            add(&self.stats.dropped_unreachable, peer::said(&[message]));
             return None;
         }
         let mut new = None;

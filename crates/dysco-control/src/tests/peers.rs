@@ -208,3 +208,18 @@ async fn one_socket_takes_both_families() {
     other.control.send(v6, b"six".to_vec());
     assert_eq!(right.message().await.via, v6);
 }
+
+#[tokio::test]
+async fn the_number_of_peers_is_limited() {
+    let fleet = Fleet::new();
+    let [a] = addresses();
+    let left = fleet.daemon(a);
+    let address = |i: u32| std::net::IpAddr::from(Ipv4Addr::from(0x7fff_0000 + i));
+    for i in 0..5000 {
+        left.control.reach(address(i));
+    }
+    left.control.send(address(5000), b"one more".to_vec());
+    left.control.send(address(0), b"a known one".to_vec());
+    assert_eq!(left.control.peers().len(), 4096);
+    assert_eq!(left.control.counters().dropped_unreachable, 1);
+}

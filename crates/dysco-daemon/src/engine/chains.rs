@@ -8,6 +8,7 @@
 mod file;
 mod keys;
 pub(in crate::engine) mod message;
+mod met;
 pub(in crate::engine) mod openers;
 mod policy;
 mod published;
@@ -27,7 +28,7 @@ use dysco_explain::Cause;
 use dysco_proto::Machine;
 
 use keys::Shared;
-use message::{FEW, MANY, Message, TAG};
+use message::{FEW, Message, TAG};
 
 use super::{Answer, Plane, ThisHost};
 
@@ -70,7 +71,7 @@ pub(super) struct Chains {
     early: HashSet<u64>,
     unconfirmed: unconfirmed::Unconfirmed,
     /// Hosts that another host's chains need here.
-    met: HashMap<IpAddr, Instant>,
+    met: met::Met,
     /// Entries about which a neighbour was asked, by slot.
     questioned: HashMap<u32, stale::Asked>,
     asked: Option<Instant>,
@@ -94,7 +95,7 @@ impl Chains {
 
     /// Makes a host one that sessions may be steered to, as long as it is needed.
     pub(super) fn meet(&mut self, plane: &Plane, host: IpAddr) {
-        let known = self.met.insert(host, Instant::now()).is_some();
+        let known = self.met.need(host, Instant::now());
         if !known || self.key_for(host).is_none() {
             plane.control.reach(host);
         }
@@ -148,8 +149,8 @@ impl Chains {
         let chains = self.policy.rules.iter().flat_map(|rule| &rule.chain.hosts);
         let peers = plane.config.control.peers.iter().copied();
         let peers = peers.chain(self.store_peers());
-        let met = self.met.keys().copied();
-        chains.map(Element::host).chain(met).chain(peers).collect()
+        let chains = chains.map(Element::host);
+        chains.chain(self.met.hosts()).chain(peers).collect()
     }
 
     fn ask_for_hosts(&self, plane: &Plane) {
@@ -175,7 +176,7 @@ impl Chains {
     }
 
     fn forget_old(&mut self, plane: &Plane, now: Instant) {
-        self.met.retain(|_, at| now - *at < HOLDS);
+        self.met.forget_old(now);
         self.forget_old_keys(plane, now);
         for (host, _) in plane.agent.hops() {
             if self.key_for(host).is_none() && !self.unconfirmed.has(host) {
@@ -223,11 +224,7 @@ impl ThisHost {
             Ok(Message::Meet(hosts)) => {
                 let now = Instant::now();
                 for host in hosts.into_iter().take(FEW).map(|host| host.to_canonical()) {
-                    let known = self.chains.met.contains_key(&host);
-                    if known || self.chains.met.len() < MANY {
-                        self.chains.met.insert(host, now);
-                    }
-                    if !known {
+                    if self.chains.met.introduce(host, &incoming.from, now) {
                         self.plane.control.reach(host);
                     }
                 }
