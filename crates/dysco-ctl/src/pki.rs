@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use dysco_api::Exit;
-use dysco_pki::{self as pki, CA_CERT, CA_KEY, HOST_CERT, HOST_DAYS, HOST_KEY, IssueRequest};
+use dysco_pki::{
+    self as pki, CA_CERT, CA_KEY, HOST_CERT, HOST_DAYS, HOST_KEY, IssueRequest, SignedList,
+};
 use serde_json::json;
 
 use super::context::Context;
@@ -80,14 +82,10 @@ pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
             files.to_vec()
         }
         Command::Revoke { dir, certificates } => {
-            let (list, revoked) = pki::revoke(&dir, &certificates)?;
-            context.print(&json!({ "written": [list], "revoked": revoked }), |_| {
-                format!(
-                    "wrote {}, with {revoked} revoked certificates\n\
-                     copy it to /etc/dysco/pki on all hosts, and run 'dyscoctl reload' there",
-                    list.display()
-                )
-            })?;
+            let list = pki::revoke(&dir, &certificates)?;
+            let report =
+                json!({ "written": [list.path], "revoked": list.revoked, "first": list.is_first });
+            context.print(&report, |_| signed(&list))?;
             return Ok(Exit::Done);
         }
     };
@@ -98,4 +96,19 @@ pub(crate) fn run(context: &Context, args: Args) -> Result<Exit, CliError> {
         lines.collect()
     })?;
     Ok(Exit::Done)
+}
+
+fn signed(list: &SignedList) -> String {
+    let (path, revoked) = (list.path.display(), list.revoked);
+    let first = match list.is_first {
+        true => {
+            "this is the authority's first list: if hosts have an earlier one, copy it here and \
+                 revoke again, because they refuse a list that lacks what theirs has\n"
+        }
+        false => "",
+    };
+    format!(
+        "wrote {path}, with {revoked} revoked certificates\n{first}\
+         copy it to /etc/dysco/pki on all hosts, and run 'dyscoctl reload' there"
+    )
 }

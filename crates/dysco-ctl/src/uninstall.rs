@@ -205,6 +205,8 @@ fn state_files(state: &Path) -> Vec<PathBuf> {
         "history",
         "history.new",
         "reserved-ports",
+        "revoked",
+        "revoked.new",
         "tuned",
         "tuned.new",
     ];
@@ -324,6 +326,8 @@ mod tests {
             "fleet.new",
             "history",
             "reserved-ports",
+            "revoked",
+            "revoked.new",
             "tuned",
             "dysco-s1.sock",
             "dysco-s1.pid",

@@ -5,6 +5,7 @@
 mod error;
 mod files;
 mod issue;
+mod list;
 mod load;
 mod revoke;
 mod subject;
@@ -15,8 +16,9 @@ use serde::Serialize;
 
 pub use error::PkiError;
 pub use issue::{HOST_DAYS, IssueRequest, init, issue};
+pub use list::{Outdated, Revocations};
 pub use load::{Credentials, load};
-pub use revoke::revoke;
+pub use revoke::{SignedList, revoke};
 pub use subject::{Validity, addresses_of, validity_of};
 
 /// File of the authority's certificate, in every directory.

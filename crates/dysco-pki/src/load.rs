@@ -49,10 +49,30 @@ impl Credentials {
         })
     }
 
-    /// Returns the whole days until the authority's and the host's certificate expire.
+    /// Returns the whole days until the authority's and the host's certificate expire; below 0 if they
+    /// have expired.
     pub fn days_left(&self) -> [i64; 2] {
         let now = ASN1Time::now().timestamp();
-        self.not_after().map(|end| (end - now) / 86_400)
+        self.not_after().map(|end| (end - now).div_euclid(86_400))
+    }
+}
+
+impl Credentials {
+    /// Returns these credentials with another list of revoked certificates, that of `paths`.
+    ///
+    /// # Errors
+    /// If the authority did not sign it, or the host's certificate is on it.
+    pub fn with_list(
+        self,
+        list: CertificateRevocationListDer<'static>,
+        paths: &PkiPaths,
+    ) -> Result<Credentials, PkiError> {
+        let provider = Arc::new(ring::default_provider());
+        issued_by(paths, &self.cert, &self.ca, Some(&list), provider)?;
+        Ok(Credentials {
+            revoked: Some(list),
+            ..self
+        })
     }
 }
 

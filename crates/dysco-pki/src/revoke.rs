@@ -1,6 +1,5 @@
 //! List of revoked certificates of the authority (RFC 5280, section 5).
 
-use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,26 +9,35 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
-use x509_parser::prelude::FromDer;
-use x509_parser::revocation_list::CertificateRevocationList;
 use x509_parser::time::ASN1Time;
 
 use super::error::PkiError;
 use super::issue::{CA_DAYS, DAY, INIT_HINT, SKEW, authority, date, generate};
+use super::list::{List, Revoked};
 use super::{REVOKED, files, subject};
 
-/// Serial numbers of revoked certificates, and the times of their revocation.
-type Revoked = BTreeMap<Vec<u8>, ASN1Time>;
+/// List that was signed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SignedList {
+    /// Path of the list.
+    pub path: PathBuf,
+    /// Number of certificates in it.
+    pub revoked: usize,
+    /// True if there was no list before.
+    pub is_first: bool,
+}
 
-/// Adds certificates to the list of the authority in `dir`, and signs the list again. Returns its
-/// path, and the number of certificates in it.
-pub fn revoke(dir: &Path, certificates: &[PathBuf]) -> Result<(PathBuf, usize), PkiError> {
+/// Adds certificates to the list of the authority in `dir`, and signs the list again.
+pub fn revoke(dir: &Path, certificates: &[PathBuf]) -> Result<SignedList, PkiError> {
     let (ca, issuer) = authority(dir)?;
     let path = dir.join(REVOKED);
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    let (mut all, number) = read(&path)?;
+    let before = read(&path)?;
+    let is_first = before.is_none();
+    let (mut all, number): (Revoked, _) =
+        before.map_or_else(Default::default, |l| (l.revoked, l.number));
     for certificate in certificates {
         let serial = serial(certificate, &ca)?;
         all.entry(serial).or_insert(date(now)?);
@@ -44,7 +52,7 @@ pub fn revoke(dir: &Path, certificates: &[PathBuf]) -> Result<(PathBuf, usize), 
         this_update: date(now.saturating_sub(SKEW))?.to_datetime(),
         // Daemons use a list until they are given another.
         next_update: date(now + CA_DAYS * DAY)?.to_datetime(),
-        crl_number: SerialNumber::from(number + 1),
+        crl_number: SerialNumber::from_slice(&(number + 1u32).to_bytes_be()),
         issuing_distribution_point: None,
         revoked_certs: all.iter().map(entry).collect(),
         key_identifier_method: KeyIdMethod::Sha256,
@@ -56,12 +64,15 @@ pub fn revoke(dir: &Path, certificates: &[PathBuf]) -> Result<(PathBuf, usize), 
         .pem()
         .map_err(generate("write the list of revoked certificates"))?;
     files::replace(&path, files::PUBLIC, &pem)?;
-    Ok((path, all.len()))
+    Ok(SignedList {
+        path,
+        revoked: all.len(),
+        is_first,
+    })
 }
 
-/// Returns the certificates of a list, and its number; no certificates and 0 if there is no list
-/// yet.
-fn read(path: &Path) -> Result<(Revoked, u64), PkiError> {
+/// Returns the list that is there; none if there is none yet.
+fn read(path: &Path) -> Result<Option<List>, PkiError> {
     let malformed = || PkiError::Malformed {
         path: path.into(),
         what: "list of revoked certificates",
@@ -69,17 +80,12 @@ fn read(path: &Path) -> Result<(Revoked, u64), PkiError> {
     };
     let pem = match files::read("the list of revoked certificates", path, INIT_HINT) {
         Err(PkiError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
-            return Ok((Revoked::new(), 0));
+            return Ok(None);
         }
         read => read?,
     };
     let der = CertificateRevocationListDer::from_pem_slice(&pem).map_err(|_| malformed())?;
-    let (_, list) = CertificateRevocationList::from_der(&der).map_err(|_| malformed())?;
-    let entries = list.iter_revoked_certificates();
-    let all = entries.map(|entry| (entry.raw_serial().to_vec(), entry.revocation_date));
-    let digits = list.crl_number().map(|number| number.to_u64_digits());
-    let number = digits.and_then(|digits| digits.first().copied());
-    Ok((all.collect(), number.unwrap_or(0)))
+    List::parse(&der).map(Some).ok_or_else(malformed)
 }
 
 /// Returns the serial number of a certificate of this authority.

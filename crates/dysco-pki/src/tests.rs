@@ -9,8 +9,8 @@ use rcgen::{CertificateParams, KeyPair, SanType, date_time_ymd};
 use tempfile::TempDir;
 
 use super::{
-    CA_CERT, CA_KEY, Credentials, HOST_CERT, HOST_KEY, IssueRequest, PkiError, PkiPaths,
-    addresses_of, init, issue, load, revoke,
+    CA_CERT, CA_KEY, Credentials, HOST_CERT, HOST_KEY, IssueRequest, Outdated, PkiError, PkiPaths,
+    Revocations, addresses_of, init, issue, load, revoke,
 };
 
 struct Lab {
@@ -265,8 +265,8 @@ fn a_revoked_certificate_is_refused_and_the_others_are_not() {
     let authority = lab.path("authority");
     // A repeated revocation adds nothing, and the list keeps earlier ones.
     for (certificate, count) in [(&one, 1), (&one, 1), (&two, 2)] {
-        let (_, listed) = revoke(&authority, std::slice::from_ref(&certificate.cert)).unwrap();
-        assert_eq!(listed, count);
+        let list = revoke(&authority, std::slice::from_ref(&certificate.cert)).unwrap();
+        assert_eq!(list.revoked, count);
     }
     for revoked in [&one, &two] {
         let error = refused(revoked);
@@ -289,4 +289,40 @@ fn a_revoked_certificate_is_refused_and_the_others_are_not() {
         error.to_string().contains("not a host's certificate"),
         "{error}"
     );
+}
+
+#[test]
+fn a_list_is_followed_by_later_ones_that_revoke_as_much() {
+    let lab = Lab::new();
+    let authority = lab.path("authority");
+    let [own, one, two] = ["own", "one", "two"].map(|name| PkiPaths {
+        revoked: lab.path("authority/revoked.crl"),
+        ..lab.issue(&["10.0.0.1"], name)
+    });
+    let now = || load(&own, &[ip("10.0.0.1")]).unwrap();
+    let revoke = |paths: &PkiPaths| {
+        revoke(&authority, std::slice::from_ref(&paths.cert)).unwrap();
+        now()
+    };
+    let none = now();
+    let first = revoke(&one);
+    let second = revoke(&two);
+    let follows = |used, next| Revocations::of(used).check_next(next);
+    assert_eq!(follows(&none, &first), Ok(()));
+    assert_eq!(follows(&first, &first), Ok(()));
+    assert_eq!(follows(&first, &second), Ok(()));
+    assert_eq!(follows(&first, &none), Err(Outdated::Gone));
+    let older = Outdated::Older {
+        number: "1".into(),
+        used: "2".into(),
+    };
+    assert_eq!(follows(&second, &first), Err(older));
+    // The authority has lost its list, and began another.
+    fs::remove_file(&own.revoked).unwrap();
+    let began = revoke(&two);
+    assert_eq!(follows(&first, &began), Err(Outdated::Lacks(1)));
+    // Another authority may have any list.
+    let other = Lab::new();
+    let other = load(&other.issue(&["10.0.0.1"], "host"), &[ip("10.0.0.1")]).unwrap();
+    assert_eq!(follows(&second, &other), Ok(()));
 }

@@ -82,10 +82,14 @@ pub(super) struct Chains {
 }
 
 impl Chains {
-    /// Takes up the state of a former process, and puts the policy in force.
-    pub(super) fn start_chains(&mut self, plane: &mut Plane) {
+    /// Takes up the state of a former process, and puts the policy in force. Its keys are forgotten
+    /// unless they are trusted: some may be of peers that are revoked.
+    pub(super) fn start_chains(&mut self, plane: &mut Plane, trusted: bool) {
         let now = Instant::now();
         self.adopt_keys(plane, now);
+        if !trusted {
+            self.forget_closed_keys(plane, &HashSet::new());
+        }
         let hops = plane.agent.hops();
         self.unconfirmed
             .adopt(hops.into_iter().map(|(host, _)| host), now);

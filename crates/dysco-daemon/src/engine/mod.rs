@@ -134,11 +134,9 @@ pub(crate) async fn run(config: Config, source: Source) -> Result<(), EngineErro
     engine.core.host.ports.hold_ports(&engine.core.host.plane);
     engine.adopting.begin(&engine.core.host.plane, None);
     engine.core.host.start_store();
-    engine
-        .core
-        .host
-        .chains
-        .start_chains(&mut engine.core.host.plane);
+    let trusted = engine.reload.list_is_same();
+    let host = &mut engine.core.host;
+    host.chains.start_chains(&mut host.plane, trusted);
     crate::notify::notify_ready();
     tracing::info!(host = %engine.core.host.plane.config.host.name, "ready");
     tokio::select! {

@@ -2,13 +2,14 @@
 //! read and checked first; an error in any leaves everything unchanged.
 
 pub(super) mod files;
+mod revoked;
 
 use std::time::{Duration, Instant};
 
 use dysco_api::{Failure, FailureCode, KeysReport, ReloadReport, Reply};
 use dysco_config::{Config, Source};
 use dysco_explain::{Cause, Explain};
-use dysco_pki::Credentials;
+use dysco_pki::{Credentials, Revocations};
 use dysco_scheduling::spawn_long;
 use tokio::sync::mpsc;
 
@@ -16,6 +17,7 @@ use super::sections::{agent_config, proxy_config};
 use super::{Answer, Engine, Plane, ThisHost};
 use crate::api;
 use files::{Asker, Files, Reread, read};
+pub(super) use revoked::KeptList;
 
 const HINT: &str = "nothing was changed; try the file with 'dyscod --check'";
 
@@ -26,6 +28,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub(super) struct Reload {
     source: Source,
     credentials: Credentials,
+    list: KeptList,
     /// Time of the last check whether the certificates expire soon.
     looked: Option<Instant>,
     /// True while the files are being read.
@@ -35,14 +38,20 @@ pub(super) struct Reload {
 }
 
 impl Reload {
-    pub(super) fn new(source: Source, credentials: Credentials) -> Reload {
+    pub(super) fn new(source: Source, credentials: Credentials, list: KeptList) -> Reload {
         Reload {
             source,
             credentials,
+            list,
             looked: None,
             reading: false,
             again: false,
         }
+    }
+
+    /// Returns true if the previous process has revoked as much as this one did at its start.
+    pub(super) fn list_is_same(&self) -> bool {
+        self.list.is_same
     }
 
     /// Returns how long the certificates in use are valid.
@@ -124,12 +133,10 @@ impl Reload {
         let policy = policy.map_err(|e| failure(FailureCode::BadRequest, e))?;
         let path = &files.config.chain.policy;
         let policy = host.chains.is_other_policy(path, policy);
-        if old.revoked.is_some() && new.revoked.is_none() {
-            let cause = Cause::new(format!(
-                "the list of revoked certificates {} is gone",
-                files.config.control.pki.revoked.display()
-            ));
-            return Err(failure(FailureCode::BadRequest, cause.hint("put it back")));
+        if let Err(why) = Revocations::of(old).check_next(new) {
+            let path = files.config.control.pki.revoked.display();
+            let cause = Cause::new(why).after(format!("the list of revoked certificates {path}"));
+            return Err(failure(FailureCode::BadRequest, cause.hint(revoked::HINT)));
         }
         let others = [
             ("certificate", old.cert != new.cert),
@@ -213,6 +220,7 @@ impl Engine {
         if let Err(error) = self.metrics.renew(&files.credentials) {
             tracing::error!(%error, "readers of metrics are accepted by the keys before");
         }
+        self.reload.list.keep(&files.credentials);
         self.reload.credentials = files.credentials;
         self.reload.looked = None;
         let refuses = |name: &String| ["revoked", "authority"].contains(&name.as_str());

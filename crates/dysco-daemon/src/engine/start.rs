@@ -22,6 +22,7 @@ use super::host::ThisHost;
 use super::inputs::{Inputs, Sources};
 use super::jobs::Jobs;
 use super::plane::Plane;
+use super::reload::KeptList;
 use super::removal::Removals;
 use super::sections::{agent_config, api_config, control_config, metrics_config, proxy_config};
 use super::{
@@ -51,10 +52,13 @@ pub(super) fn start(config: Config, source: Source) -> Result<(Engine, Inputs), 
     let routes = Routes::open()?;
     let realtime = config.scheduling.realtime;
     let proxy = ProxySide::start(proxy_config(&config))?;
+    let folder = &config.removal.state_dir;
+    let state = state::StateDir::open(folder)?;
     let credentials = config.credentials()?;
+    let (list, credentials) = KeptList::open(folder, credentials, &config.control.pki)?;
     let gauges = gauges::Gauges::new(&credentials);
     let namespaces = namespaces::Server::start(&config, source.file.clone());
-    let reload = reload::Reload::new(source, credentials.clone());
+    let reload = reload::Reload::new(source, credentials.clone(), list);
     let (control, control_events) = Control::start(control_config(&config, credentials.clone()))?;
     let (calls, calls_in) = mpsc::channel(64);
     let api = api::serve(api_config(&config), calls)?;
@@ -66,7 +70,7 @@ pub(super) fn start(config: Config, source: Source) -> Result<(Engine, Inputs), 
     let mut machine = Machine::new(config.host.addresses.clone(), new_id);
     machine.answer_asks_locally(config.removal.mode == dysco_api::Mode::Local);
     let removals = Removals::new(config.removal.concurrency);
-    let plane = plane(config, agent, routes, proxy, control, answers)?;
+    let plane = plane(config, agent, routes, proxy, control, answers, state);
     let engine = Engine {
         core: Core {
             host: this_host(plane),
@@ -107,13 +111,13 @@ fn plane(
     proxy: ProxySide,
     control: Control,
     answers: mpsc::UnboundedSender<Answer>,
-) -> Result<Plane, EngineError> {
+    state: state::StateDir,
+) -> Plane {
     let folder = &config.removal.state_dir;
-    let state = state::StateDir::open(folder)?;
     let sessions = config.data_plane.max_sessions as usize;
     let history = History::open(&folder.join("history"), sessions);
     let tunings = tuning::Tunings::open(&folder.join("tuned"));
-    Ok(Plane {
+    Plane {
         config,
         agent: Arc::new(agent),
         routes,
@@ -133,7 +137,7 @@ fn plane(
         history,
         tunings,
         monitors: monitors::Monitors::default(),
-    })
+    }
 }
 
 /// Warns of settings that have no effect on this host.

@@ -98,7 +98,7 @@ impl Copy {
 }
 
 /// Writes a file for root alone, so that it is complete or unchanged.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     private::write(&new, bytes)?;
     std::fs::rename(&new, path)

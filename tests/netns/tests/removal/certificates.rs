@@ -1,12 +1,13 @@
 //! Certificates that are renewed and revoked while sessions change.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use dysco_netns::stream::{Plan, all_intact};
 use dysco_netns::{Family, Lab, Role, wait};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::world::World;
 
@@ -100,5 +101,43 @@ fn certificates_are_renewed_under_live_sessions_and_one_is_revoked() -> Result<(
         group.wait_progress(200_000)?;
         all_intact(&group.finish()?)?;
     }
+    w.finish()
+}
+
+/// Returns the names of the keys that a host accepts SYNs with.
+fn keys(w: &World, role: Role) -> Result<BTreeSet<String>> {
+    let dump = "bpftool -j map dump pinned /sys/fs/bpf/dysco/*/KEYS";
+    let text = w.lab.host(role).output("sh", &["-c", dump])?;
+    let all: Value = serde_json::from_str(&text)?;
+    let all = all.as_array().context("no list of entries")?;
+    Ok(all.iter().map(|entry| entry["key"].to_string()).collect())
+}
+
+#[test]
+fn keys_of_before_are_not_accepted_if_a_list_came_while_dyscod_was_stopped() -> Result<()> {
+    let mut w = World::new(Lab::builder("certstop"), Family::V4)?;
+    let group = w.open(1, &Plan::gentle())?;
+    group.run();
+    group.wait_progress(100_000)?;
+    let ends = w.ends(&group)?;
+    w.wait_removable(&ends)?;
+    w.remove_these(&ends)?;
+    let before = keys(&w, Role::Proxy)?;
+    ensure!(!before.is_empty(), "no neighbour is connected");
+    w.restart(Role::Proxy)?;
+    let same = keys(&w, Role::Proxy)?;
+    ensure!(same.is_superset(&before), "{same:?} of {before:?}");
+
+    let (authority, pki) = (w.lab.dir().join("pki"), w.lab.server.dir().join("pki"));
+    let [dir, cert] = [authority.clone(), pki.join("host.crt")].map(|p| p.display().to_string());
+    let words = ["pki", "revoke", "--dir", &dir, "--cert", &cert];
+    w.fleet.dyscoctl(&w.lab.router, &words)?;
+    let to = w.lab.proxy.dir().join("pki/revoked.crl");
+    fs::copy(authority.join("revoked.crl"), to)?;
+    w.restart(Role::Proxy)?;
+    let after = keys(&w, Role::Proxy)?;
+    ensure!(after.is_disjoint(&before), "{after:?} and {before:?}");
+    group.wait_progress(200_000)?;
+    all_intact(&group.finish()?)?;
     w.finish()
 }
