@@ -11,8 +11,8 @@ mod stats;
 pub use call::Call;
 pub use caller::{Caller, Policy};
 pub use error::ApiError;
-pub(crate) use server::bind;
 pub use server::{Server, ServerConfig, serve};
+pub(crate) use server::{admit, bind};
 pub use stats::{ApiCounts, counts};
 
 #[cfg(test)]

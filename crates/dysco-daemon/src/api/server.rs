@@ -100,7 +100,7 @@ pub(crate) fn bind(
 
 /// Lets this group and root use a socket. The API checks credentials too; the mode refuses other
 /// users earlier.
-fn admit(path: &Path, gid: Option<u32>, key: &'static str) -> Result<(), ApiError> {
+pub(crate) fn admit(path: &Path, gid: Option<u32>, key: &'static str) -> Result<(), ApiError> {
     let failed = |what, path| failed(what, path, key);
     std::os::unix::fs::chown(path, None, gid.or(Some(0)))
         .map_err(failed("give the group", path))?;

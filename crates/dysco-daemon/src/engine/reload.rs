@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::sections::{agent_config, proxy_config};
 use super::{Answer, Engine, Plane, ThisHost};
-use crate::api;
+use crate::{api, metrics};
 use files::{Asker, Files, Reread, read};
 pub(super) use revoked::KeptList;
 
@@ -200,7 +200,7 @@ impl Engine {
         let taken = self.core.host.plane.config.taking(&files.config);
         let before = self.core.host.plane.config.clone();
         dysco_config::change_filter(&taken.log).map_err(|e| refused(Cause::new(e)))?;
-        let fallible = admit(&self.api, &taken)
+        let fallible = admit(&self.api, &self.metrics, taken.api.gid)
             .and_then(|()| add_interfaces(&self.core.host.plane, &taken))
             .and_then(|()| track(&self.core.host.plane, &taken))
             .and_then(|()| {
@@ -246,7 +246,7 @@ impl Engine {
             self.core.host.plane.agent.remove_interface(added);
         }
         let undone = [
-            admit(&self.api, before),
+            admit(&self.api, &self.metrics, before.api.gid),
             track(&self.core.host.plane, before),
             dysco_config::change_filter(&before.log).map_err(Cause::new),
         ];
@@ -256,10 +256,12 @@ impl Engine {
     }
 }
 
-fn admit(api: &api::Server, new: &Config) -> Result<(), Cause> {
-    let read_gid = new.api.gid;
-    let policy = api::Policy { read_gid };
-    (api.set_policy(policy)).map_err(|e| e.explain().into())
+/// Gives the sockets of the API and of metrics to a group.
+fn admit(api: &api::Server, metrics: &metrics::Server, read_gid: Option<u32>) -> Result<(), Cause> {
+    let api = api.set_policy(api::Policy { read_gid });
+    // Each is tried: this undoes a failed attempt, too.
+    let metrics = metrics.admit(read_gid);
+    api.and(metrics).map_err(|e| e.explain().into())
 }
 
 fn add_interfaces(plane: &Plane, new: &Config) -> Result<(), Cause> {
@@ -317,5 +319,45 @@ fn text(report: &ReloadReport) -> String {
     match left.collect::<Vec<_>>().join(", ").as_str() {
         "" => changed,
         left => format!("{changed}; needs a restart: {left}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn another_group_gets_both_sockets() {
+        let dir = tempfile::tempdir().unwrap();
+        let [asked, read] = ["dyscod.sock", "metrics.sock"].map(|name| dir.path().join(name));
+        let config = api::ServerConfig {
+            socket: asked.clone(),
+            policy: api::Policy::default(),
+        };
+        let api = api::serve(config, mpsc::channel(1).0).unwrap();
+        let config = metrics::ServerConfig {
+            socket: read.clone(),
+            gid: None,
+            listen: None,
+            tls: None,
+        };
+        let metrics = metrics::serve(config, mpsc::channel(1).0).unwrap();
+        let of_both = || {
+            [&asked, &read].map(|path| {
+                let there = path.metadata().unwrap();
+                (there.mode() & 0o777, there.gid())
+            })
+        };
+        assert_eq!(of_both(), [(0o600, 0); 2]);
+        admit(&api, &metrics, Some(4242)).unwrap();
+        assert_eq!(of_both(), [(0o660, 4242); 2]);
+        admit(&api, &metrics, None).unwrap();
+        assert_eq!(of_both(), [(0o600, 0); 2]);
+        // One that cannot be given away keeps nothing from the other.
+        std::fs::remove_file(&asked).unwrap();
+        assert!(admit(&api, &metrics, Some(4242)).is_err());
+        assert_eq!(read.metadata().unwrap().gid(), 4242);
     }
 }

@@ -40,6 +40,9 @@ const LONGEST: Duration = Duration::from_secs(600);
 /// Time after which a failed accept is repeated.
 const AGAIN: Duration = Duration::from_millis(50);
 
+/// Configuration key that names the unix socket.
+const SOCKET_KEY: &str = "[metrics] socket";
+
 /// Request for the present numbers.
 pub type Scrape = oneshot::Sender<Snapshot>;
 
@@ -105,6 +108,14 @@ impl Server {
         }
         Ok(())
     }
+
+    /// Lets another group use the unix socket from now on. Existing connections continue.
+    ///
+    /// # Errors
+    /// If the socket cannot be given to the group.
+    pub fn admit(&self, gid: Option<u32>) -> Result<(), ApiError> {
+        api::admit(&self.socket, gid, SOCKET_KEY)
+    }
 }
 
 impl Drop for Server {
@@ -119,7 +130,7 @@ impl Drop for Server {
 pub fn serve(config: ServerConfig, scrapes: mpsc::Sender<Scrape>) -> Result<Server, MetricsError> {
     let (keys, tls) = watch::channel(config.tls.as_ref().map(tls::acceptor).transpose()?);
     let tcp = config.listen.map(bind).transpose()?;
-    let unix = api::bind(&config.socket, config.gid, "[metrics] socket")?;
+    let unix = api::bind(&config.socket, config.gid, SOCKET_KEY)?;
     let task = tokio::spawn(accept(Listening { unix, tcp, tls }, scrapes));
     Ok(Server {
         socket: config.socket,
