@@ -16,7 +16,9 @@ use super::caller::{Caller, Policy};
 use super::stats;
 
 /// Maximum length of a request, in bytes.
-pub(crate) const MAX_LINE: usize = 64 * 1024;
+const MAX_LINE: usize = 64 * 1024;
+/// Maximum length of a request of root, which may contain a policy.
+const MAX_ROOT_LINE: usize = 1024 * 1024;
 /// Time after which a client that sends no request is closed.
 const SILENT: Duration = Duration::from_secs(30);
 /// Time after which a client that does not read its answers is closed.
@@ -37,8 +39,13 @@ pub(super) async fn run(
 ) {
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
+    let longest = if caller.is_root() {
+        MAX_ROOT_LINE
+    } else {
+        MAX_LINE
+    };
     // An error means that the client has left: nobody is there to be notified.
-    while let Ok(Ok(Some(line))) = timeout(SILENT, read_line(&mut read)).await {
+    while let Ok(Ok(Some(line))) = timeout(SILENT, read_line(&mut read, longest)).await {
         let asked = line
             .and_then(|line| parse(&line))
             .and_then(|request| policy.borrow().judge(&caller, &request).map(|()| request));
@@ -84,18 +91,20 @@ pub(crate) fn turn_away(stream: UnixStream) {
 /// Returns the next line, or an inner error if the line is too long.
 async fn read_line(
     read: &mut (impl AsyncBufRead + Unpin),
+    longest: usize,
 ) -> io::Result<Option<Result<Vec<u8>, Failure>>> {
     let mut line = Vec::new();
-    let mut bounded = read.take(MAX_LINE as u64 + 1);
+    let mut bounded = read.take(longest as u64 + 1);
     bounded.read_until(b'\n', &mut line).await?;
     match line.last() {
         None => Ok(None),
         Some(b'\n') => Ok(Some(Ok(line))),
-        Some(_) if line.len() > MAX_LINE => {
+        Some(_) if line.len() > longest => {
             // The rest of the line belongs to no request.
             skip_line(read).await?;
-            let why = format!("it is longer than {MAX_LINE} bytes");
-            Ok(Some(Err(bad_request(why, "ask in several requests"))))
+            let why = format!("it is longer than {longest} bytes");
+            let hint = "ask for fewer sessions at once, or shorten the policy";
+            Ok(Some(Err(bad_request(why, hint))))
         }
         Some(_) => Ok(Some(Ok(line))),
     }

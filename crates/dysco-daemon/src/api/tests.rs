@@ -105,7 +105,7 @@ async fn a_request_gets_its_progress_and_its_end() {
 #[tokio::test]
 async fn bad_requests_are_answered_and_the_next_one_is_heard() {
     let lab = Lab::new(|_| vec![counters("heard")]);
-    let long = "x".repeat(70_000);
+    let long = "x".repeat(1_100_000);
     let bad = [
         "",
         "nonsense",
@@ -230,4 +230,24 @@ fn reading_is_for_the_group_and_changing_for_root() {
         ("adopt sessions", "run as root")
     );
     assert!(adopt.why.starts_with("only root may adopt sessions"));
+}
+
+#[tokio::test]
+async fn the_longest_policies_can_be_sent() {
+    let lab = Lab::new(|request| match request {
+        Request::PolicyApply { .. } | Request::PolicyPublish { .. } => vec![counters("heard")],
+        _ => vec![],
+    });
+    // As many rules as a policy may have, with comments.
+    let text = format!("[[rule]]\n# {}\n", "x".repeat(400)).repeat(256);
+    let requests = [
+        Request::PolicyPublish { text: text.clone() },
+        Request::PolicyApply { text: Some(text) },
+    ];
+    for request in requests {
+        let mut line = serde_json::to_vec(&request).unwrap();
+        assert!(line.len() > 100_000);
+        line.push(b'\n');
+        assert_eq!(lab.raw(line, 1).await, [counters("heard")]);
+    }
 }
