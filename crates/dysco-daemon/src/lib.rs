@@ -9,5 +9,6 @@ mod handlers;
 pub mod metrics;
 mod namespaces;
 mod notify;
+mod places;
 
 pub use command_line::{command, dyscod};

@@ -7,16 +7,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::call::Call;
 use super::caller::{Caller, Policy};
 use super::connection;
 use super::error::ApiError;
+use crate::places::{Place, Places};
 
-/// Maximum number of readers' connections, so that root still gets in.
+/// Maximum number of readers' connections, so that root still gets in, and of one reader's.
 const READERS: usize = 64;
+const OF_ONE: usize = 16;
 /// Maximum number of root's connections.
 const ROOTS: usize = 64;
 
@@ -123,13 +125,36 @@ fn failed(
     }
 }
 
+/// Places for root's connections and for those of readers, by user.
+struct Rooms {
+    roots: Arc<Places<u32>>,
+    readers: Arc<Places<u32>>,
+}
+
+impl Rooms {
+    fn new() -> Rooms {
+        Rooms {
+            roots: Places::new(ROOTS, ROOTS),
+            readers: Places::new(READERS, OF_ONE),
+        }
+    }
+
+    fn take(&self, user: u32) -> Option<Place<u32>> {
+        let room = if user == 0 {
+            &self.roots
+        } else {
+            &self.readers
+        };
+        room.take(user)
+    }
+}
+
 async fn accept(
     listener: UnixListener,
     policy: watch::Receiver<Policy>,
     calls: mpsc::Sender<Call>,
 ) {
-    let readers = Arc::new(Semaphore::new(READERS));
-    let roots = Arc::new(Semaphore::new(ROOTS));
+    let rooms = Rooms::new();
     loop {
         let (stream, caller) = match listener.accept().await.and_then(with_caller) {
             Ok(accepted) => accepted,
@@ -140,16 +165,15 @@ async fn accept(
                 continue;
             }
         };
-        let room = if caller.is_root() { &roots } else { &readers };
-        match Arc::clone(room).try_acquire_owned() {
-            Ok(permit) => {
+        match rooms.take(caller.uid) {
+            Some(place) => {
                 let (calls, policy) = (calls.clone(), policy.clone());
                 tokio::spawn(async move {
                     connection::run(stream, caller, policy, calls).await;
-                    drop(permit);
+                    drop(place);
                 });
             }
-            Err(_) => connection::turn_away(stream),
+            None => connection::turn_away(stream),
         }
     }
 }
@@ -159,4 +183,22 @@ fn with_caller(
 ) -> io::Result<(UnixStream, Caller)> {
     let caller = Caller::of(&stream)?;
     Ok((stream, caller))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_reader_shuts_out_neither_other_readers_nor_root() {
+        let rooms = Rooms::new();
+        let take = |user, count| -> Vec<_> { (0..count).map_while(|_| rooms.take(user)).collect() };
+        let first = take(1000, 100);
+        assert_eq!(first.len(), OF_ONE);
+        let others = [1001, 1002, 1003, 1004].map(|user| take(user, 100).len());
+        assert_eq!(others, [OF_ONE; 4]);
+        assert_eq!(take(0, 100).len(), ROOTS);
+        drop(first);
+        assert_eq!(take(1000, 1).len(), 1);
+    }
 }
