@@ -77,9 +77,16 @@ impl Copy {
         }
     }
 
-    fn set(&mut self, kept: Kept) {
+    /// Takes the policy in force, and the hosts. Returns true if the policy is another one. A policy
+    /// that could not be put in force again stays until there is another one.
+    fn set(&mut self, in_force: Option<&Published>, hosts: BTreeMap<String, HostEntry>) -> bool {
+        let before = self.kept.policy.as_ref();
+        let policy = in_force.or(before).cloned();
+        let is_other = policy.as_ref() != before;
+        let kept = Kept { policy, hosts };
         self.differs |= kept != self.kept;
         self.kept = kept;
+        is_other
     }
 
     /// Writes the file if it differs.
@@ -199,9 +206,13 @@ mod tests {
             }),
             hosts: [("a".to_owned(), host(&["10.0.0.2"]))].into(),
         };
-        copy.set(kept.clone());
+        assert!(copy.set(kept.policy.as_ref(), kept.hosts.clone()));
         copy.write();
         assert!(Copy::open(path.clone()).kept == kept);
+        // The policy cannot be put in force any more, and the hosts change.
+        assert!(!copy.set(None, BTreeMap::new()));
+        copy.write();
+        assert!(Copy::open(path.clone()).kept.policy == kept.policy);
         let mode = path.metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         std::fs::write(&path, "{").unwrap();

@@ -9,7 +9,7 @@ use dysco_explain::{Cause, Explain};
 use dysco_fleet::{Event, Fleet, OwnState};
 use tokio::sync::mpsc;
 
-use super::{Copy, Kept, Open, now, peers, settings};
+use super::{Copy, Open, now, peers, settings};
 use crate::engine::ThisHost;
 use crate::engine::answers::Answer;
 use crate::metrics::StoreGauges;
@@ -77,13 +77,8 @@ impl ThisHost {
                 let host = &self.plane.config.host;
                 let peers = peers(&host.addresses, &host.name, &contents.hosts);
                 self.chains.take_store_peers(&self.plane, peers);
-                let before = open.copy.kept.policy.clone();
-                open.copy.set(Kept {
-                    policy: self.chains.published().cloned(),
-                    hosts: contents.hosts,
-                });
                 // Changes of hosts are many when a fleet starts, and are written with the sweep.
-                if open.copy.kept.policy != before {
+                if open.copy.set(self.chains.published(), contents.hosts) {
                     open.copy.write();
                 }
             }
