@@ -16,21 +16,26 @@ use crate::engine::{Chains, Plane};
 /// Number of the root of the hierarchy of cgroups (`cgroup_setup_root`, kernel/cgroup/cgroup.c).
 const ROOT: u64 = 1;
 
-/// The policy in the data plane's form.
-#[derive(Default)]
-pub(super) struct Compiled {
-    /// Its parts.
+/// Policy in the data plane's form.
+#[derive(Default, PartialEq)]
+pub(super) struct Parts {
     pub rules: Vec<PolicyRule>,
     /// For each part, the index of its rule.
     of: Vec<usize>,
+}
+
+/// Policy in force, in the data plane's form.
+#[derive(Default)]
+pub(super) struct Compiled {
+    parts: Parts,
     known: Known,
     /// The last error about the hierarchy of cgroups: each is reported once.
     error: Option<String>,
 }
 
 impl Compiled {
-    /// Compiles a policy. Returns false if the result is the former one.
-    pub(super) fn update(&mut self, policy: &Policy, plane: &Plane) -> bool {
+    /// Compiles a policy. The result is not in use before [`Compiled::set`].
+    pub(super) fn compile(&mut self, policy: &Policy, plane: &Plane) -> Parts {
         self.known.groups = None;
         if policy.has_groups() {
             match root(plane) {
@@ -43,14 +48,17 @@ impl Compiled {
             }
         }
         let (rules, of) = policy.compile(&mut self.known);
-        let other = (&rules, &of) != (&self.rules, &self.of);
-        (self.rules, self.of) = (rules, of);
-        other
+        Parts { rules, of }
+    }
+
+    /// Records the parts that the data plane has now.
+    pub(super) fn set(&mut self, parts: Parts) {
+        self.parts = parts;
     }
 
     /// True if a rule has a part.
     pub(super) fn has(&self, rule: usize) -> bool {
-        self.of.contains(&rule)
+        self.parts.of.contains(&rule)
     }
 
     /// Returns the index of the rule that a part of the data plane's rules belongs to.
@@ -59,8 +67,8 @@ impl Compiled {
             generation: 0,
             ..*part
         };
-        let at = self.rules.iter().position(|rule| *rule == part)?;
-        self.of.get(at).copied()
+        let at = self.parts.rules.iter().position(|rule| *rule == part)?;
+        self.parts.of.get(at).copied()
     }
 }
 
@@ -99,11 +107,16 @@ impl Chains {
     /// Puts the policy in force again if it is about users or cgroups that have come or gone.
     pub(super) fn follow_openers(&mut self, plane: &mut Plane) {
         let follows = self.applied && self.policy.has_openers();
-        if !follows || !self.compiled.update(&self.policy, plane) {
+        if !follows {
             return;
         }
-        match plane.agent.apply_policy(&self.compiled.rules) {
+        let parts = self.compiled.compile(&self.policy, plane);
+        if self.compiled.parts == parts {
+            return;
+        }
+        match plane.agent.apply_policy(&parts.rules) {
             Ok(()) => {
+                self.compiled.set(parts);
                 let names = self.policy.names().enumerate();
                 let absent = names.filter(|(at, _)| !self.compiled.has(*at));
                 let absent: Vec<_> = absent.map(|(_, name)| name).collect();
@@ -118,7 +131,6 @@ impl Chains {
             }
             Err(error) => {
                 // The next look tries again.
-                self.compiled.rules.clear();
                 tracing::error!(%error, "the policy does not follow the users and control groups");
             }
         }

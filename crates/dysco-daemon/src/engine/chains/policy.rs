@@ -157,9 +157,10 @@ impl Chains {
             // Before the first session opens by such a rule.
             plane.monitors.set_policy(&plane.agent, true);
         }
-        self.compiled.update(&policy, plane);
-        let applied = plane.agent.apply_policy(&self.compiled.rules);
+        let parts = self.compiled.compile(&policy, plane);
+        let applied = plane.agent.apply_policy(&parts.rules);
         applied.map_err(|e| e.explain())?;
+        self.compiled.set(parts);
         let text = format!("{} rules are in force", policy.rules.len());
         plane.monitors.set_policy(&plane.agent, follows);
         (self.policy, self.applied, self.unread) = (policy, true, false);
