@@ -147,11 +147,18 @@ impl FromStr for Prefix {
                 return Err(Cause::new(why).hint(example));
             }
         };
-        let prefix = Prefix { address, len };
+        // Sessions by IPv4 have no other form.
+        let prefix = match (address, len.checked_sub(96)) {
+            (IpAddr::V6(v6), Some(len)) if v6.to_ipv4_mapped().is_some() => Prefix {
+                address: address.to_canonical(),
+                len,
+            },
+            _ => Prefix { address, len },
+        };
         let rule = prefix.rule(0, 0);
         let network = rule.prefix.masked(&rule.mask);
         if network != rule.prefix {
-            let network = network.ip();
+            let (network, len) = (network.ip(), prefix.len);
             return Err(Cause::new(format!("'{s}' has host bits set"))
                 .hint(format!("did you mean {network}/{len}?")));
         }

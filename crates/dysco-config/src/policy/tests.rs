@@ -39,6 +39,26 @@ fn the_first_rule_that_matches_decides() {
 }
 
 #[test]
+fn a_prefix_in_the_form_of_ipv6_is_one_of_ipv4() {
+    let text = r#"
+        [[rule]]
+        source = "::ffff:10.0.0.0/104"
+        destination = "::ffff:10.0.3.1"
+        chain = ["10.0.2.1"]
+    "#;
+    let policy = parse(text).unwrap();
+    assert_eq!(policy.rules[0].source.unwrap().to_string(), "10.0.0.0/8");
+    assert_eq!(
+        policy.rules[0].destination.unwrap().to_string(),
+        "10.0.3.1/32"
+    );
+    let [from, to] = ["10.0.1.1:1000", "10.0.3.1:80"].map(|at| at.parse().unwrap());
+    assert_eq!(policy.find(from, to, &Opener::default()), Some(0));
+    let host_bits = parse(&text.replace("10.0.0.0/104", "10.0.0.1/104"));
+    assert!(host_bits.unwrap_err().contains("did you mean 10.0.0.0/8?"));
+}
+
+#[test]
 fn rules_about_some_programs_match_those_alone() {
     let text = r#"
         [[rule]]
