@@ -13,7 +13,8 @@ Exit codes:
   5  a session was refused, rolled back, lost, left or not confirmed; each has its reason
   6  a session timed out, or a host did not answer in time
   7  drain: the time ran out, and the proxy still holds sessions
-  8  doctor: a fault keeps this host from working";
+  8  doctor: a fault keeps this host from working
+  9  doctor: a certificate expires within 30 days";
 
 /// Result of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +37,8 @@ pub enum Exit {
     Left = 7,
     /// `dyscoctl doctor` found a fault that keeps this host from working.
     Ill = 8,
+    /// `dyscoctl doctor` found a certificate that expires within 30 days, and no fault.
+    Expiring = 9,
 }
 
 impl Exit {
@@ -52,6 +55,7 @@ impl Exit {
             Exit::TimedOut => "timed_out",
             Exit::Left => "left",
             Exit::Ill => "ill",
+            Exit::Expiring => "expiring",
         }
     }
 }

@@ -56,17 +56,26 @@ impl KeysReport {
     /// Number of days before expiry at which a certificate is reported for renewal.
     pub const SOON_DAYS: i64 = 30;
 
-    /// Returns the certificate that expires soon, and a hint.
+    /// Returns true if a certificate has ended.
+    pub fn has_ended(&self) -> bool {
+        self.authority_days < 0 || self.certificate_days < 0
+    }
+
+    /// Returns the certificate that has ended or ends soon, and a hint.
     pub fn trouble(&self) -> Option<Cause> {
+        let ends = |days: i64| match days {
+            ..0 => "has ended".to_owned(),
+            days => format!("ends in {days} days"),
+        };
         let [authority, certificate] = [self.authority_days, self.certificate_days];
         if authority < KeysReport::SOON_DAYS {
-            let why = format!("the authority's certificate ends in {authority} days");
+            let why = format!("the authority's certificate {}", ends(authority));
             return Some(Cause::new(why).hint(
                 "make another authority with 'dyscoctl pki init', and issue the keys of all its hosts anew",
             ));
         }
         (certificate < KeysReport::SOON_DAYS).then(|| {
-            let why = format!("this host's certificate ends in {certificate} days");
+            let why = format!("this host's certificate {}", ends(certificate));
             Cause::new(why).hint(
                 "issue another with 'dyscoctl pki issue', copy it here, and run 'dyscoctl reload'",
             )
@@ -173,4 +182,27 @@ pub struct LeftReport {
     pub sessions: u64,
     /// Reason.
     pub reason: Cause,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_reported_for_thirty_days() {
+        let trouble = |authority_days, certificate_days| {
+            let keys = KeysReport {
+                authority_days,
+                certificate_days,
+            };
+            keys.trouble().map(|cause| cause.why)
+        };
+        assert_eq!(trouble(30, 30), None);
+        let own = trouble(30, 29).unwrap();
+        assert_eq!(own, "this host's certificate ends in 29 days");
+        let authority = trouble(29, 29).unwrap();
+        assert_eq!(authority, "the authority's certificate ends in 29 days");
+        let ended = trouble(400, -1).unwrap();
+        assert_eq!(ended, "this host's certificate has ended");
+    }
 }

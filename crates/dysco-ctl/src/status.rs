@@ -198,7 +198,7 @@ fn host(status: &StatusReport) -> comfy_table::Table {
 
 #[cfg(test)]
 mod tests {
-    use dysco_api::{FleetHost, InterfaceReport, PeerReport};
+    use dysco_api::{FleetHost, InterfaceReport, KeysReport, PeerReport};
     use dysco_explain::Cause;
 
     use super::*;
@@ -242,6 +242,24 @@ mod tests {
             ..status()
         });
         assert!(alone.line().ends_with("no peers yet"), "{}", alone.line());
+    }
+
+    #[test]
+    fn keys_that_end_soon_degrade_a_host() {
+        let with = |certificate_days| {
+            Judged::of(StatusReport {
+                keys: Some(KeysReport {
+                    authority_days: 400,
+                    certificate_days,
+                }),
+                ..status()
+            })
+        };
+        assert_eq!(with(30).verdict, Verdict::Ok);
+        let judged = with(29);
+        assert_eq!(judged.verdict, Verdict::Degraded);
+        let why = "degraded: it uses keys that end soon: this host's certificate ends in 29 days";
+        assert_eq!(judged.line(), why);
     }
 
     #[test]

@@ -261,6 +261,7 @@ Exit codes:
   6  a session timed out, or a host did not answer in time
   7  drain: the time ran out, and the proxy still holds sessions
   8  doctor: a fault keeps this host from working
+  9  doctor: a certificate expires within 30 days
 ";
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(words(&help), words(expected), "{help}");

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use dysco_agent::refuse_others;
+use dysco_api::KeysReport;
 use dysco_config::policy::Policy;
 use dysco_config::{
     Config, ConfigError, Host, Interface, Namespaces, PkiPaths, PortRange, Removal, can_enter,
@@ -16,8 +17,6 @@ use super::Finding;
 use crate::exit::CliError;
 use crate::output::listed;
 
-/// Number of days before expiry at which keys should be issued again.
-const SOON_DAYS: i64 = 30;
 /// Kernel's list of the ports that it assigns to no connection.
 const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
 
@@ -75,15 +74,15 @@ fn keys(config: &Config) -> Finding {
 /// the host's.
 fn valid(paths: &PkiPaths, [ca, host]: [i64; 2]) -> Finding {
     let ends = |path: &Path, days| format!("{} ends in {days} days", path.display());
-    if ca < SOON_DAYS {
+    if ca < KeysReport::SOON_DAYS {
         let hint = "make another authority with 'dyscoctl pki init', and issue the keys of all \
                     its hosts anew";
-        return Finding::doubtful("keys", ends(&paths.ca, ca), hint);
+        return Finding::expiring("keys", ends(&paths.ca, ca), hint);
     }
-    if host < SOON_DAYS {
+    if host < KeysReport::SOON_DAYS {
         let hint = "issue another with 'dyscoctl pki issue', copy it here, and run \
                     'dyscoctl reload'";
-        return Finding::doubtful("keys", ends(&paths.cert, host), hint);
+        return Finding::expiring("keys", ends(&paths.cert, host), hint);
     }
     Finding::well("keys", ends(&paths.cert, host))
 }
@@ -291,7 +290,8 @@ mod tests {
         let paths = PkiPaths::in_dir("/keys".as_ref());
         let of = |days| valid(&paths, days);
         assert_eq!(of([400, 30]).verdict, Verdict::Well);
-        assert!(of([400, 29]).hint.contains("pki issue"));
+        assert!(of([400, 29]).hint.contains("pki issue") && of([400, 29]).expires);
+        assert!(of([29, 400]).expires && !of([400, 30]).expires);
         // The certificates of its hosts would expire with it.
         let finding = of([29, 29]);
         assert!(finding.hint.contains("pki init"), "{finding:?}");

@@ -51,6 +51,9 @@ pub(super) struct Finding {
     /// Hint for the operator; empty if nothing is needed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) hint: String,
+    /// True if a certificate expires soon.
+    #[serde(skip)]
+    expires: bool,
 }
 
 impl Finding {
@@ -60,6 +63,7 @@ impl Finding {
             about,
             found: found.into(),
             hint: String::new(),
+            expires: false,
         }
     }
 
@@ -69,6 +73,15 @@ impl Finding {
             about,
             found: found.into(),
             hint: hint.into(),
+            expires: false,
+        }
+    }
+
+    /// Returns a finding about a certificate that expires soon.
+    fn expiring(about: &'static str, found: impl Into<String>, hint: impl Into<String>) -> Finding {
+        Finding {
+            expires: true,
+            ..Finding::doubtful(about, found, hint)
         }
     }
 
@@ -142,6 +155,7 @@ impl Report {
     fn exit(&self) -> Exit {
         match self.ill {
             _ if self.not_allowed => Exit::NotAllowed,
+            0 if self.findings.iter().any(|finding| finding.expires) => Exit::Expiring,
             0 => Exit::Done,
             _ => Exit::Ill,
         }
@@ -203,14 +217,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_stops_the_host_is_an_error() {
+    fn only_what_stops_the_host_or_soon_will_is_an_error() {
         let well = || Finding::well("kernel", "Linux");
-        let doubtful = || Finding::doubtful("keys", "they end soon", "issue others");
+        let doubtful = || Finding::doubtful("peers", "one is away", "start it");
+        let expiring = || Finding::expiring("keys", "they end soon", "issue others");
         let ill = || Finding::ill("pins", "none", "mount them");
         let exit = |findings| Report::of(findings).exit();
         assert_eq!(exit(vec![well()]), Exit::Done);
         assert_eq!(exit(vec![well(), doubtful()]), Exit::Done);
-        assert_eq!(exit(vec![well(), ill(), doubtful()]), Exit::Ill);
+        assert_eq!(exit(vec![well(), doubtful(), expiring()]), Exit::Expiring);
+        assert_eq!(exit(vec![expiring(), ill(), doubtful()]), Exit::Ill);
         let unread = Report {
             not_allowed: true,
             ..Report::of(vec![ill()])

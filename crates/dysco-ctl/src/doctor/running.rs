@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::net::IpAddr;
 
-use dysco_api::{ClientError, Reply, Request, StatusReport};
+use dysco_api::{ClientError, KeysReport, Reply, Request, StatusReport};
 use dysco_config::Config;
 use dysco_explain::{Cause, Explain};
 
@@ -143,15 +143,7 @@ pub(super) fn of_status(status: &StatusReport, peers: Option<&[IpAddr]>) -> Vec<
         ));
     }
     findings.extend(status.fleet.iter().flat_map(of_fleet));
-    let keys = status.keys.and_then(|keys| keys.trouble());
-    findings.extend(keys.map(|Cause { why, hint }| {
-        let hint = hint.unwrap_or_default();
-        Finding::doubtful(
-            "dyscod",
-            format!("it uses keys that end soon: {why}"),
-            format!("{hint}; if that is done, only 'dyscoctl reload'"),
-        )
-    }));
+    findings.extend(status.keys.as_ref().and_then(of_keys));
     let count = |name: &str| status.counters.get(name).copied().unwrap_or(0);
     let reported = TELLING.iter().filter(|(name, ..)| count(name) > 0);
     findings.extend(reported.map(|(name, what, hint)| {
@@ -189,6 +181,20 @@ fn version(theirs: &str) -> Finding {
             "use both of one version",
         ),
     }
+}
+
+/// Returns a finding about keys that the daemon uses and that have ended, or end soon.
+fn of_keys(keys: &KeysReport) -> Option<Finding> {
+    let Cause { why, hint } = keys.trouble()?;
+    let hint = hint.unwrap_or_default();
+    let hint = format!("{hint}; if that is done, only 'dyscoctl reload'");
+    Some(match keys.has_ended() {
+        true => Finding::ill("dyscod", why, hint),
+        false => {
+            let found = format!("it uses keys that end soon: {why}");
+            Finding::expiring("dyscod", found, hint)
+        }
+    })
 }
 
 #[cfg(test)]
@@ -229,6 +235,26 @@ mod tests {
     fn a_daemon_that_is_well() {
         let found = of_status(&status(), Some(&[[10, 0, 0, 1].into()]));
         assert_eq!(worst(&found).0, Verdict::Well, "{found:?}");
+    }
+
+    #[test]
+    fn keys_that_end_soon_are_told_from_those_that_have_ended() {
+        let with = |authority_days, certificate_days| {
+            let status = StatusReport {
+                keys: Some(KeysReport {
+                    authority_days,
+                    certificate_days,
+                }),
+                ..status()
+            };
+            let found = of_status(&status, Some(&[[10, 0, 0, 1].into()]));
+            let expires = found.iter().any(|finding| finding.expires);
+            (worst(&found).0, expires)
+        };
+        assert_eq!(with(400, 30), (Verdict::Well, false));
+        assert_eq!(with(400, 29), (Verdict::Doubtful, true));
+        assert_eq!(with(0, 400), (Verdict::Doubtful, true));
+        assert_eq!(with(400, -1), (Verdict::Ill, false));
     }
 
     #[test]
