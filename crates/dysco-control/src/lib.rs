@@ -158,6 +158,11 @@ impl Control {
         peer::reach(&self.open.0, peer.to_canonical());
     }
 
+    /// Returns true if there is a connection to a peer with this address.
+    pub fn is_connected(&self, peer: IpAddr) -> bool {
+        self.open.0.link(peer.to_canonical()).is_some()
+    }
+
     /// Returns the peers from which messages arrived or to which messages were sent.
     pub fn peers(&self) -> Vec<PeerStatus> {
         self.open.0.peers()

@@ -185,7 +185,7 @@ impl Services {
             return Ok(door.port);
         }
         let addresses = plane.control.local_addresses();
-        let door = Door::open(&addresses, &plane.answers).map_err(|error| {
+        let door = Door::open(&addresses, &plane.control, &plane.answers).map_err(|error| {
             Cause::new(format!(
                 "the host of its other end cannot listen on the TCP port of its control channel: {error}"
             ))
