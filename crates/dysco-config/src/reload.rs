@@ -11,7 +11,13 @@ impl Config {
     pub fn taking(&self, new: &Config) -> Config {
         let old = self.clone();
         let new = new.clone();
-        let fleet = match old.has_store() {
+        // etcd has this host's entry under its name.
+        let has_store = old.has_store();
+        let name = match has_store {
+            true => old.host.name,
+            false => new.host.name,
+        };
+        let fleet = match has_store {
             true => old.fleet,
             // Without etcd, its keys are those of the channel, which may change.
             false => Fleet {
@@ -22,6 +28,7 @@ impl Config {
         Config {
             fleet,
             host: Host {
+                name,
                 addresses: old.host.addresses,
                 namespaces: old.host.namespaces,
                 ..new.host
@@ -141,9 +148,13 @@ mod tests {
         new.fleet.ca = "/other/ca.crt".into();
         let taken = old.taking(&new);
         assert_eq!(keys(&taken.changes_to(&new).unwrap()), ["fleet.etcd"]);
-        let old = new.clone();
+        let mut old = new.clone();
         new.fleet.ca = "/third/ca.crt".into();
+        new.host.name = "other".into();
         let left = old.taking(&new).changes_to(&new).unwrap();
-        assert_eq!(keys(&left), ["fleet.ca"]);
+        assert_eq!(keys(&left), ["fleet.ca", "host.name"]);
+        old.fleet.etcd.clear();
+        new.fleet.etcd.clear();
+        assert_eq!(old.taking(&new).host.name, "other");
     }
 }
