@@ -9,6 +9,7 @@ mod client;
 mod contents;
 mod error;
 mod session;
+mod tls;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use tokio::task::JoinHandle;
 
 pub use contents::{Contents, HostEntry, Published, Refused};
 pub use error::FleetError;
+pub use tls::RevokedList;
 
 /// Settings of the connection to etcd, and of this host's entry.
 #[derive(Clone, Debug)]
@@ -85,20 +87,37 @@ pub struct OwnState {
 pub struct Fleet {
     settings: Arc<Settings>,
     own: watch::Sender<OwnState>,
+    revoked: watch::Sender<Option<RevokedList>>,
     task: JoinHandle<()>,
 }
 
 impl Fleet {
-    /// Starts the task, which calls `tell` for each event. Must be called inside a tokio runtime.
-    pub fn start(settings: Settings, tell: impl Fn(Event) + Send + Sync + 'static) -> Fleet {
+    /// Starts the task, which calls `tell` for each event. It connects to no member whose certificate
+    /// is on the list of revoked ones. Must be called inside a tokio runtime.
+    pub fn start(
+        settings: Settings,
+        revoked: Option<RevokedList>,
+        tell: impl Fn(Event) + Send + Sync + 'static,
+    ) -> Fleet {
         let settings = Arc::new(settings);
         let (own, changes) = watch::channel(OwnState::default());
-        let task = tokio::spawn(session::run(settings.clone(), changes, tell));
+        let (revoked, list) = watch::channel(revoked);
+        let task = tokio::spawn(session::run(settings.clone(), changes, list, tell));
         Fleet {
             settings,
             own,
+            revoked,
             task,
         }
+    }
+
+    /// Connects again if the list of revoked certificates is another one.
+    pub fn set_revoked(&self, list: Option<RevokedList>) {
+        self.revoked.send_if_modified(|revoked| {
+            let differs = *revoked != list;
+            *revoked = list;
+            differs
+        });
     }
 
     /// Sets the state that this host's entry tells.
@@ -114,6 +133,7 @@ impl Fleet {
     pub fn publisher(&self) -> Publisher {
         Publisher {
             settings: self.settings.clone(),
+            revoked: self.revoked.borrow().clone(),
         }
     }
 }
@@ -127,6 +147,7 @@ impl Drop for Fleet {
 /// Publishes policies.
 pub struct Publisher {
     settings: Arc<Settings>,
+    revoked: Option<RevokedList>,
 }
 
 impl Publisher {
@@ -136,7 +157,7 @@ impl Publisher {
     /// # Errors
     /// If no member has taken it within some seconds. It may be published nevertheless.
     pub async fn publish(&self, text: String) -> Result<i64, FleetError> {
-        client::publish(&self.settings, text).await
+        client::publish(&self.settings, self.revoked.clone(), text).await
     }
 }
 

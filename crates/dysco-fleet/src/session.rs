@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use crate::client::{answered, connect, failed};
 use crate::contents::{Change, Contents};
 use crate::error::FleetError;
+use crate::tls::RevokedList;
 use crate::{Event, Member, OwnState, Settings};
 
 /// Bounds of the pause before the next attempt.
@@ -22,6 +23,7 @@ const PAUSE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)
 pub(crate) async fn run(
     settings: Arc<Settings>,
     mut own: watch::Receiver<OwnState>,
+    mut revoked: watch::Receiver<Option<RevokedList>>,
     tell: impl Fn(Event) + Send + Sync + 'static,
 ) {
     // Hosts spread over the members.
@@ -35,6 +37,7 @@ pub(crate) async fn run(
             settings: &settings,
             member,
             own: &mut own,
+            revoked: &mut revoked,
             contents: Contents::default(),
         };
         let error = session.follow(&tell, &mut connected).await;
@@ -54,6 +57,7 @@ struct Session<'a> {
     settings: &'a Settings,
     member: &'a Member,
     own: &'a mut watch::Receiver<OwnState>,
+    revoked: &'a mut watch::Receiver<Option<RevokedList>>,
     contents: Contents,
 }
 
@@ -80,7 +84,8 @@ impl Session<'_> {
         tell: &impl Fn(Event),
         connected: &mut bool,
     ) -> Result<Infallible, FleetError> {
-        let mut client = connect(self.settings, self.member).await?;
+        let revoked = self.revoked.borrow_and_update().clone();
+        let mut client = connect(self.settings, self.member, revoked).await?;
         let revision = self.read(&mut client).await?;
         *connected = true;
         tell(Event::Connected {
@@ -114,6 +119,10 @@ impl Session<'_> {
                     lease.renewed = Instant::now();
                 }
                 _ = ticks.tick() => self.renew(&mut lease).await?,
+                // The certificate of this member may be on it.
+                Ok(()) = self.revoked.changed() => {
+                    return Err(self.ended("the list of revoked certificates is another one"));
+                }
                 Ok(()) = self.own.changed() => self.register(&mut client, lease.id).await?,
             }
         }

@@ -133,7 +133,7 @@ pub(crate) async fn run(config: Config, source: Source) -> Result<(), EngineErro
     host.services.preload(&host.plane);
     engine.core.host.ports.hold_ports(&engine.core.host.plane);
     engine.adopting.begin(&engine.core.host.plane, None);
-    engine.core.host.start_store();
+    engine.core.host.start_store(engine.reload.revoked());
     let trusted = engine.reload.list_is_same();
     let host = &mut engine.core.host;
     host.chains.start_chains(&mut host.plane, trusted);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use dysco_api::{Failure, FailureCode, KeysReport, ReloadReport, Reply};
 use dysco_config::{Config, Source};
 use dysco_explain::{Cause, Explain};
+use dysco_fleet::RevokedList;
 use dysco_pki::{Credentials, Revocations};
 use dysco_scheduling::spawn_long;
 use tokio::sync::mpsc;
@@ -52,6 +53,11 @@ impl Reload {
     /// Returns true if the previous process has revoked as much as this one did at its start.
     pub(super) fn list_is_same(&self) -> bool {
         self.list.is_same
+    }
+
+    /// Returns the list of revoked certificates in use.
+    pub(super) fn revoked(&self) -> Option<RevokedList> {
+        self.credentials.revoked.clone()
     }
 
     /// Returns how long the certificates in use are valid.
@@ -221,6 +227,7 @@ impl Engine {
             tracing::error!(%error, "readers of metrics are accepted by the keys before");
         }
         self.reload.list.keep(&files.credentials);
+        (self.core.host).set_revoked(files.credentials.revoked.clone());
         self.reload.credentials = files.credentials;
         self.reload.looked = None;
         let refuses = |name: &String| ["revoked", "authority"].contains(&name.as_str());

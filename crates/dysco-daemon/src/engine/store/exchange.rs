@@ -6,7 +6,7 @@ use dysco_api::{
     Failure, FailureCode, FleetHost, FleetReport, PublishReport, RefusedPolicy, Reply,
 };
 use dysco_explain::{Cause, Explain};
-use dysco_fleet::{Event, Fleet, OwnState};
+use dysco_fleet::{Event, Fleet, OwnState, RevokedList};
 use tokio::sync::mpsc;
 
 use super::{Copy, Open, now, peers, settings};
@@ -15,9 +15,9 @@ use crate::engine::answers::Answer;
 use crate::metrics::StoreGauges;
 
 impl ThisHost {
-    /// Takes up what a former process had of the store, and connects. Call it before the chains are
-    /// started.
-    pub(in crate::engine) fn start_store(&mut self) {
+    /// Takes up what a former process had of the store, and connects to a member that is not on a list
+    /// of revoked certificates. Call it before the chains are started.
+    pub(in crate::engine) fn start_store(&mut self, revoked: Option<RevokedList>) {
         let config = &self.plane.config;
         if !config.has_store() {
             return;
@@ -27,7 +27,7 @@ impl ThisHost {
         let copy = Copy::open(config.removal.state_dir.join("fleet"));
         let kept = copy.kept.clone();
         let answers = self.plane.answers.clone();
-        let fleet = Fleet::start(settings, move |event| {
+        let fleet = Fleet::start(settings, revoked, move |event| {
             // The engine has ended.
             let _ = answers.send(Answer::Store(Box::new(event)));
         });
@@ -45,6 +45,13 @@ impl ThisHost {
             since_1970,
             copy,
         });
+    }
+
+    /// Connects to no member of the store that is on a list of revoked certificates.
+    pub(in crate::engine) fn set_revoked(&self, list: Option<RevokedList>) {
+        if let Some(open) = &self.store.open {
+            open.fleet.set_revoked(list);
+        }
     }
 
     /// Takes an event of the store.
