@@ -71,6 +71,7 @@ impl fmt::Display for Phase {
     Deserialize,
     thiserror::Error,
     strum::IntoStaticStr,
+    strum::VariantNames,
 )]
 #[strum(serialize_all = "snake_case")]
 pub enum Reason {

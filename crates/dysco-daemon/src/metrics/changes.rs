@@ -19,6 +19,15 @@ pub enum ChangeKind {
 }
 
 impl ChangeKind {
+    /// All kinds.
+    pub const ALL: [ChangeKind; 5] = [
+        ChangeKind::Removal(Some(Mode::Bypass)),
+        ChangeKind::Removal(Some(Mode::Local)),
+        ChangeKind::Removal(Some(Mode::Return)),
+        ChangeKind::Removal(None),
+        ChangeKind::Chain,
+    ];
+
     /// Returns the kind of a removal that was requested.
     pub fn removal(mode: Option<Mode>) -> ChangeKind {
         // A removal that was not begun may have no mode yet.

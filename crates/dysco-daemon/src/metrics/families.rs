@@ -4,8 +4,10 @@
 use std::collections::BTreeMap;
 
 use dysco_api::STATES;
+use dysco_proto::Reason;
+use strum::VariantNames;
 
-use super::changes::{Durations, End};
+use super::changes::{ChangeKind, Durations, End};
 use super::packets;
 use super::page::Page;
 use super::snapshot::{Certificate, Snapshot};
@@ -118,17 +120,25 @@ fn changes(page: &mut Page, s: &Snapshot) {
         &["kind", "mode", "outcome"],
         "Changes that ended, of all that this host had a part in. `kind` is `removal` or `chain`; `outcome` is `done`, `rolled_back`, `refused` or `lost` (the proxy ended the session with undelivered bytes).",
     );
-    for ((kind, end), count) in &ended.ends {
-        let [kind, mode] = kind.labels();
-        ends.value(&[kind, mode, end.label()], *count);
+    // A rate or an increase needs the value from before the first change.
+    for kind in ChangeKind::ALL {
+        let [name, mode] = kind.labels();
+        for end in End::ALL {
+            let count = ended.ends.get(&(kind, end)).copied();
+            ends.value(&[name, mode, end.label()], count.unwrap_or_default());
+        }
     }
     let reasons = page.counter(
         "changes_not_done",
         &["reason"],
         "Changes that were not done, by the name of the reason, such as `not_transparent`.",
     );
-    for (reason, count) in &ended.reasons {
-        reasons.listed(&format!("changes_not_done_{reason}"), &[reason], *count);
+    for reason in Reason::VARIANTS {
+        match ended.reasons.get(reason) {
+            Some(count) => reasons.listed(&format!("changes_not_done_{reason}"), &[reason], *count),
+            // `status` lists reasons that were given.
+            None => reasons.value(&[reason], 0),
+        };
     }
     durations(page, &ended.to_switch, &ended.to_end);
 }

@@ -198,6 +198,31 @@ fn a_page_is_openmetrics() {
     assert!(text.contains("# UNIT dysco_change_duration_seconds seconds\n"));
 }
 
+/// An alert on the increase of a counter misses the first change otherwise.
+#[test]
+fn counters_of_changes_are_there_before_the_first_change() {
+    let text = Snapshot::default().page().write(Format::OpenMetrics);
+    let series = parse(&text.unwrap());
+    let of_end = |kind: ChangeKind, end: End| {
+        let [kind, mode] = kind.labels();
+        let end = end.label();
+        format!("dysco_changes_total{{kind=\"{kind}\",mode=\"{mode}\",outcome=\"{end}\"}}")
+    };
+    let ends = ChangeKind::ALL
+        .into_iter()
+        .flat_map(|kind| End::ALL.map(|end| of_end(kind, end)));
+    let reasons = ["not_transparent", "no_agent"]
+        .map(|reason| format!("dysco_changes_not_done_total{{reason=\"{reason}\"}}"));
+    for name in ends.chain(reasons) {
+        assert_eq!(series.get(&name), Some(&0.0), "{name}");
+    }
+    let listed = Snapshot::default().listed();
+    let given = listed
+        .keys()
+        .find(|name| name.starts_with("changes_not_done_"));
+    assert_eq!(given, None, "status lists reasons that nobody gave");
+}
+
 /// Server with an engine that answers each reader with the same snapshot.
 struct Lab {
     dir: tempfile::TempDir,
