@@ -62,7 +62,7 @@ impl Group {
             Group::TooBigSent => ("icmp_too_big_sent", &[], "ICMP errors that a relaying host sent for packets too big for its next link."),
             Group::ChainSyns => ("chain_syns", &["direction"], "SYNs with a chain: `sent` or `received`."),
             Group::ChainRefused => ("chain_syns_refused", &["reason"], "SYNs with a chain that were dropped."),
-            Group::ChainUnusual => ("chain_exceptions", &["event"], "Sessions of a chain that began otherwise than planned."),
+            Group::ChainUnusual => ("chain_exceptions", &["event"], "Sessions of a chain that opened in a fallback way (see `event`)."),
         }
     }
 }
