@@ -131,8 +131,29 @@ fn give_up_files() -> Result<(), String> {
         Ok(rules.restrict_self()?.ruleset)
     };
     match restrict() {
-        Ok(RulesetStatus::NotEnforced) => Err("the kernel has no Landlock".into()),
+        Ok(RulesetStatus::NotEnforced) => Err(no_landlock()),
         Ok(_) => Ok(()),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Returns why Landlock denies nothing. The library takes every error for a kernel without Landlock.
+fn no_landlock() -> String {
+    /// `LANDLOCK_CREATE_RULESET_VERSION`: the call returns the version, and makes nothing.
+    const VERSION: libc::c_uint = 1;
+    let none = std::ptr::null::<libc::c_void>();
+    // SAFETY: with this flag, the call reads no memory of this process.
+    let version =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0_usize, VERSION) };
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        _ if version >= 0 => "Landlock denies none of these accesses".into(),
+        Some(libc::ENOSYS) => "the kernel has no Landlock".into(),
+        Some(libc::EOPNOTSUPP) => "Landlock is disabled at boot (lsm=)".into(),
+        Some(libc::EPERM) => {
+            "a filter forbids the system calls of Landlock, such as SystemCallFilter= of the unit"
+                .into()
+        }
+        _ => error.to_string(),
     }
 }

@@ -164,6 +164,38 @@ fn an_unprivileged_process_says_what_it_could_not_give_up() {
     }));
 }
 
+/// Forbids the call that Landlock begins with, as the filter of a unit may.
+fn forbid_landlock(errno: i32) -> Result<(), String> {
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+    let rules = [(libc::SYS_landlock_create_ruleset, Vec::new())].into();
+    let (denied, else_allowed) = (SeccompAction::Errno(errno as u32), SeccompAction::Allow);
+    let arch = std::env::consts::ARCH.try_into();
+    let filter = arch.and_then(|arch| SeccompFilter::new(rules, else_allowed, denied, arch));
+    let program: Result<BpfProgram, _> = filter.and_then(TryInto::try_into);
+    let program = program.map_err(|error| error.to_string())?;
+    seccompiler::apply_filter(&program).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_filter_against_landlock_is_told_apart_from_a_kernel_without_it() {
+    assert!(geteuid().is_root(), "this test needs to run as root");
+    for (errno, reason) in [
+        (libc::EPERM, "a filter forbids the system calls of Landlock"),
+        (libc::ENOSYS, "the kernel has no Landlock"),
+        (libc::EOPNOTSUPP, "Landlock is disabled at boot"),
+    ] {
+        succeeds(child(|| {
+            forbid_landlock(errno)?;
+            let confined = confine(NOBODY, NOBODY, None);
+            let failed = confined.map_err(|error| error.to_string())?;
+            match failed.as_slice() {
+                [step] if step.why.starts_with(reason) => Ok(()),
+                _ => Err(format!("{failed:?}")),
+            }
+        }));
+    }
+}
+
 #[test]
 fn a_process_with_several_threads_is_not_confined() {
     // The test has a thread besides the main one.
