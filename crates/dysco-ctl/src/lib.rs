@@ -138,7 +138,8 @@ enum Command {
     /// Leave this host as it was: stop dyscod, detach its programs, and restore system settings
     ///
     /// Refused while sessions need Dysco, since they would stop. Keys, configuration and policy
-    /// stay.
+    /// stay. So do the values of tuned sockets: run 'dyscoctl tune --restore --filter tuned=yes'
+    /// first.
     Uninstall(uninstall::Args),
     /// Write configuration, status and logs of this host to a directory for a bug report, without
     /// keys

@@ -1,7 +1,8 @@
-//! `dyscoctl uninstall`: restores this host to its state before Dysco. Keys and configuration
-//! stay.
+//! `dyscoctl uninstall`: restores this host to its state before Dysco. Keys, configuration and the
+//! options of tuned sockets stay.
 
 mod groups;
+mod tuned;
 
 use std::fs;
 use std::io;
@@ -57,6 +58,8 @@ struct Report {
     removes: Vec<String>,
     /// Cgroups that cannot be removed yet, with the reason.
     stays: Vec<Staying>,
+    /// Number of sockets that keep the options that were set.
+    tuned: usize,
 }
 
 /// A session that needs Dysco.
@@ -84,6 +87,7 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
         sessions,
         removes: removes(&config, &found)?,
         stays: Vec::new(),
+        tuned: tuned::count(&config),
     };
     if args.dry_run {
         let Groups { empty, stays } = Groups::find();
@@ -101,6 +105,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     if !left.is_empty() && !args.force {
         return Err(UninstallError::Needed(left.len()).into());
     }
+    // The daemon has written the rest of its files by now.
+    report.tuned = tuned::count(&config);
     release_ports(&config.removal, false).map_err(UninstallError::Ports)?;
     for path in instances(&config) {
         fs::remove_dir_all(&path).map_err(|source| UninstallError::File { path, source })?;
@@ -288,6 +294,13 @@ fn text(report: &Report) -> String {
             "{removed}\nstays:{stays}\nrun 'dyscoctl uninstall' again when these are empty"
         );
     }
+    if report.tuned > 0 {
+        let tuned = report.tuned;
+        removed = format!("{removed}\ntuned sockets that keep their values: {tuned}");
+        if report.dry_run {
+            removed += " (run 'dyscoctl tune --restore --filter tuned=yes' first)";
+        }
+    }
     match report.sessions.is_empty() {
         true => removed,
         false => format!(
@@ -315,6 +328,20 @@ mod tests {
         assert!(reported.contains(named), "{reported}");
         report.removes.push("/run/dysco".into());
         assert!(text(&report).starts_with("removed:\n  /run/dysco\nstays:"));
+    }
+
+    #[test]
+    fn tuned_sockets_are_mentioned_with_the_remedy_while_there_is_one() {
+        let mut report = Report {
+            dry_run: true,
+            ..Report::default()
+        };
+        assert!(!text(&report).contains("tuned"));
+        report.tuned = 2;
+        let planned = text(&report);
+        assert!(planned.contains("keep their values: 2 (run 'dyscoctl tune"));
+        report.dry_run = false;
+        assert!(text(&report).ends_with("tuned sockets that keep their values: 2"));
     }
 
     #[test]

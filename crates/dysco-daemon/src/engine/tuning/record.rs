@@ -296,5 +296,7 @@ mod tests {
         }
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text.lines().count(), 1, "{text}");
+        // `dyscoctl uninstall` counts these lines.
+        assert!(text.starts_with("{\"tuned\":["), "{text}");
     }
 }
