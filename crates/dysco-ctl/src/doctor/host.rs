@@ -53,12 +53,17 @@ pub(super) fn examine(config: Option<&Config>) -> Vec<Finding> {
     findings
 }
 
-/// Returns true if a release has TCX: from Linux 6.6 on.
-fn has_tcx(release: &str) -> bool {
+/// Returns the first two numbers of a release.
+fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release
         .split(['.', '-'])
         .map_while(|n| n.parse::<u32>().ok());
-    (numbers.next(), numbers.next()) >= (Some(6), Some(6))
+    Some((numbers.next()?, numbers.next()?))
+}
+
+/// Returns true if a release has TCX: from Linux 6.6 on.
+fn has_tcx(release: &str) -> bool {
+    version(release) >= Some((6, 6))
 }
 
 /// The cost of a kernel without TCX, where the programs are attached as filters then.
@@ -77,8 +82,12 @@ fn filters(release: &str, attach: Option<Attach>) -> Option<Finding> {
     })
 }
 
-/// Returns a finding about the kernel's version. TCX requires Linux 6.6.
+/// Returns a finding about the kernel's version. The programs require Linux 6.1, and TCX 6.6.
 fn kernel(release: &str, attach: Option<Attach>) -> Finding {
+    if version(release).is_some_and(|version| version < (6, 1)) {
+        let found = format!("Linux {release} is too old");
+        return Finding::ill("kernel", found, "run Linux 6.1 or later");
+    }
     if attach == Some(Attach::Tcx) && !has_tcx(release) {
         let found = format!("Linux {release} has no TCX, and attach is \"tcx\"");
         return Finding::ill("kernel", found, "set attach = \"auto\" under [data_plane]");
@@ -237,10 +246,22 @@ mod tests {
         for release in ["6.6.0", "6.18.44-fc", "7.0", "10.1.2"] {
             assert_eq!(of(release, Some(Attach::Tcx)), Verdict::Well, "{release}");
         }
-        for release in ["6.5.13", "5.15.0-91-generic"] {
+        for release in ["6.5.13", "6.1.0-57-amd64"] {
             assert_eq!(of(release, Some(Attach::Tcx)), Verdict::Ill, "{release}");
             assert_eq!(of(release, Some(Attach::Auto)), Verdict::Well);
             assert_eq!(of(release, None), Verdict::Well);
+        }
+    }
+
+    #[test]
+    fn a_kernel_before_6_1_is_ill() {
+        for release in ["5.15.0-91-generic", "6.0.19", "4.19"] {
+            let finding = kernel(release, None);
+            assert_eq!(finding.verdict, Verdict::Ill, "{release}");
+            assert!(finding.hint.contains("Linux 6.1"), "{finding:?}");
+        }
+        for release in ["6.1.0-57-amd64", "6.18", "another"] {
+            assert_eq!(kernel(release, None).verdict, Verdict::Well, "{release}");
         }
     }
 
