@@ -111,7 +111,7 @@ pub fn can_enter(namespaces: &Namespaces) -> Result<Vec<Cause>, ConfigError> {
     if !may_enter(&fs::read_to_string("/proc/self/status").unwrap_or_default()) {
         return Err(ConfigError::Namespaces(
             Cause::new("CAP_SYS_ADMIN is missing, without which no network namespace is entered")
-                .hint("add it, as packaging/dyscod-containers.conf does for the unit, or leave out namespaces in [host]"),
+                .hint("add it, as /usr/share/dysco/dyscod-containers.conf does for the unit, or leave out namespaces in [host]"),
         ));
     }
     let Namespaces::Listed(names) = namespaces else {

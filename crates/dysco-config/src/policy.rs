@@ -82,7 +82,9 @@ impl Explain for PolicyError {
 /// Returns the hint for a file that cannot be read or written.
 fn hint_of(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::NotFound => "name a file that is there, or write it (docs/chains.md)",
+        io::ErrorKind::NotFound => {
+            "name a file that is there, or write it (/usr/share/doc/dysco/chains.md)"
+        }
         io::ErrorKind::PermissionDenied => "run as root, or give the file other rights",
         io::ErrorKind::InvalidData => "name a text file",
         _ => "see that it is a file, and its file system in order",

@@ -37,7 +37,7 @@ struct Cli {
     /// first fault; start nothing
     ///
     /// A comment names what is missing at the moment, such as HAProxy's socket.
-    /// docs/configuration.md describes each key.
+    /// /usr/share/doc/dysco/configuration.md describes each key.
     #[arg(long)]
     check: bool,
 

@@ -94,7 +94,7 @@ impl Explain for StateError {
                 cause.of(what)
             }
             StateError::Unreadable(why) => Explanation::new("read the state of a session", why)
-                .hint("export it again, or see docs/state.md"),
+                .hint("export it again, or see /usr/share/doc/dysco/state.md"),
             StateError::Oversized { documents, bytes } => Explanation::new(
                 "take the state of a session",
                 format!(
@@ -139,7 +139,9 @@ impl Fault {
             Fault::Impossible => {
                 Cause::new("no TCP session can have its five-tuples").hint("export it again")
             }
-            Fault::Malformed(why) => Cause::new(why).hint("export it again, or see docs/state.md"),
+            Fault::Malformed(why) => {
+                Cause::new(why).hint("export it again, or see /usr/share/doc/dysco/state.md")
+            }
             Fault::ForeignElement(set) => Cause::new(format!(
                 "an element of set {set} is not made of the session's addresses and ports"
             )),

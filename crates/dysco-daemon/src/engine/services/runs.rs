@@ -262,7 +262,9 @@ fn attribute(folder: &Path, name: &str) -> Result<String, Errno> {
 
 fn failed(what: &'static str) -> impl Fn(io::Error) -> Cause {
     move |error| {
-        Cause::new(format!("cannot {what}: {error}"))
-            .hint("under systemd, set ProtectControlGroups=no (docs/services.md)")
+        Cause::new(format!("cannot {what}: {error}")).hint(
+            "under systemd, set ProtectControlGroups=no and CAP_SYS_ADMIN, as \
+                   /usr/share/dysco/dyscod-services.conf does",
+        )
     }
 }

@@ -116,7 +116,7 @@ impl ThisHost {
         };
         let Some(open) = &self.store.open else {
             let cause = Cause::new("this host has no etcd")
-                .hint("name its members under [fleet] (docs/run-a-fleet.md), or put the file in force here alone with 'dyscoctl policy apply'");
+                .hint("name its members under [fleet] (/usr/share/doc/dysco/run-a-fleet.md), or put the file in force here alone with 'dyscoctl policy apply'");
             let _ = replies.try_send(failed(FailureCode::BadRequest, cause));
             return;
         };
