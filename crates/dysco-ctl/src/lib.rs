@@ -120,7 +120,7 @@ enum Command {
     /// All files are read and checked first; a fault leaves everything as it was. The exit code is
     /// 5 if values need a restart, which are named.
     Reload(reload::Args),
-    /// List, check, apply and explain the policy for new sessions
+    /// List, check, apply, publish and explain the policy for new sessions
     Policy(policy::Args),
     /// Print events as they happen, with reasons
     Monitor,

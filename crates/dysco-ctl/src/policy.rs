@@ -25,7 +25,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List the rules in force, and hosts of theirs that do not answer
+    /// List the rules in force, and unreachable hosts in their chains
     List,
     /// Put a policy file into force; without FILE, read the current one again
     Apply {
