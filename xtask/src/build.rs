@@ -144,8 +144,16 @@ pub(crate) fn for_arm64() -> Result<PathBuf> {
     Ok(shell::target()?.join(setup::ARM64).join("debug"))
 }
 
+/// Variable that names a folder with built programs.
+const GIVEN: &str = "DYSCO_BIN_DIR";
+
+/// Returns true if the programs are given, so that this program does not know how they were built.
+pub(crate) fn is_given() -> bool {
+    std::env::var_os(GIVEN).is_some()
+}
+
 fn built(command: &[&str], packages: &[&str], folder: &str, quiet: bool) -> Result<PathBuf> {
-    if let Some(folder) = std::env::var_os("DYSCO_BIN_DIR") {
+    if let Some(folder) = std::env::var_os(GIVEN) {
         return Ok(folder.into());
     }
     let mut cargo = shell::cargo();

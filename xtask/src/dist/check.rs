@@ -42,6 +42,8 @@ const CONFIG: &str = "/etc/dysco/dyscod.toml";
 pub(super) fn all(made: &Made, tree: &Path) -> Result<()> {
     unit()?;
     println!("the unit is hardened as far as dyscod allows");
+    is_reproducible(made, tree)?;
+    println!("the packages are the same if they are made again");
     rpm(made)?;
     println!("the RPM package can be installed and removed");
     let older = made.folder.join("older");
@@ -73,6 +75,42 @@ fn unit() -> Result<()> {
         String::from_utf8_lossy(&said.stderr)
     );
     Ok(())
+}
+
+/// Checks that the packed programs have the list of their crates, which `strip` could have removed.
+///
+/// # Errors
+/// If a program has none.
+pub(super) fn sbom(tree: &Path) -> Result<()> {
+    for program in ["usr/sbin/dyscod", "usr/bin/dyscoctl"] {
+        let program = tree.join(program);
+        let said = Command::new("objdump").arg("-h").arg(&program).output();
+        let said = said.context("failed to run objdump")?;
+        ensure!(
+            String::from_utf8_lossy(&said.stdout).contains(".dep-v0"),
+            "{} has no section .dep-v0, the list of its crates",
+            program.display()
+        );
+    }
+    println!("the programs have the list of their crates");
+    Ok(())
+}
+
+/// Checks that a package does not depend on the time at which its files are made.
+fn is_reproducible(made: &Made, tree: &Path) -> Result<()> {
+    let folder = made.folder.join("again");
+    empty(&folder)?;
+    let later = folder.join("tree");
+    pack::copy(tree, &later)?;
+    let mut touch = Command::new("find");
+    shell::run(touch.arg(&later).args(["-exec", "touch", "{}", "+"]))?;
+    let rpm = pack::rpm(&later, &folder, VERSION)?;
+    let deb = pack::deb(&later, &folder, VERSION)?;
+    for (one, other) in [(&made.rpm, rpm), (&made.deb, deb)] {
+        let same = fs::read(one)? == fs::read(&other)?;
+        ensure!(same, "{} differs if it is made again", one.display());
+    }
+    fs::remove_dir_all(&folder).context("failed to remove the packages that were made again")
 }
 
 /// Installs the RPM package below a folder, and removes it there.

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
 use crate::setup::Need;
-use crate::{setup, shell};
+use crate::{build, setup, shell};
 
 /// Build the packages.
 #[derive(Args)]
@@ -56,6 +56,9 @@ impl Dist {
         let rpm = pack::rpm(&tree, &folder, VERSION)?;
         println!("{}\n{}", deb.display(), rpm.display());
         if self.check {
+            if self.profile == Profile::Release && !build::is_given() {
+                check::sbom(&tree)?;
+            }
             check::all(&check::Made { folder, deb, rpm }, &tree)?;
         }
         Ok(())

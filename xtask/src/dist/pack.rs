@@ -31,7 +31,7 @@ pub(super) fn deb(tree: &Path, folder: &Path, version: &str) -> Result<PathBuf> 
         "dysco ({version}-{REVISION}) unstable; urgency=medium\n\n  \
          * See CHANGELOG.md.\n\n \
          -- The Dysco maintainers <maintainers@dysco.invalid>  {}\n",
-        date()?
+        date("%cD", "-R")?
     );
     fs::write(source.join("debian/changelog"), entry)?;
     let mut rules = Command::new("debian/rules");
@@ -55,6 +55,9 @@ pub(super) fn rpm(tree: &Path, folder: &Path, version: &str) -> Result<PathBuf> 
     };
     let mut rpmbuild = Command::new("rpmbuild");
     rpmbuild.args(["-bb", "--quiet"]);
+    // The same files make the same package, whenever and wherever it is made. debhelper does so by
+    // the changelog.
+    rpmbuild.env("SOURCE_DATE_EPOCH", date("%ct", "+%s")?);
     for (name, value) in [
         ("_topdir", work.as_os_str()),
         ("_rpmdir", made.as_os_str()),
@@ -62,6 +65,9 @@ pub(super) fn rpm(tree: &Path, folder: &Path, version: &str) -> Result<PathBuf> 
             "_build_name_fmt",
             "%{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm".as_ref(),
         ),
+        ("use_source_date_epoch_as_buildtime", "1".as_ref()),
+        ("clamp_mtime_to_source_date_epoch", "1".as_ref()),
+        ("_buildhost", "dysco.invalid".as_ref()),
         ("dysco_version", version.as_ref()),
         ("dysco_tree", tree.as_os_str()),
     ] {
@@ -72,13 +78,14 @@ pub(super) fn rpm(tree: &Path, folder: &Path, version: &str) -> Result<PathBuf> 
     take(&made, "rpm", folder)
 }
 
-/// Returns the date of the last commit, so that a package is the same whenever it is made. Without
-/// git, returns the date of today.
-fn date() -> Result<String> {
+/// Returns the date of the last commit in a format of git's, so that a package is the same whenever
+/// it is made. Without git, returns the date of today, in a format of `date`.
+fn date(of_git: &str, of_date: &str) -> Result<String> {
     let git = ["-C".as_ref(), shell::root().as_os_str()];
     let mut git_log = Command::new("git");
-    git_log.args(git).args(["log", "-1", "--format=%cD"]);
-    for command in [&mut git_log, Command::new("date").arg("-R")] {
+    git_log.args(git).args(["log", "-1"]);
+    git_log.arg(format!("--format={of_git}"));
+    for command in [&mut git_log, Command::new("date").arg(of_date)] {
         let said = command.output();
         let said = said.ok().filter(|said| said.status.success());
         if let Some(said) = said {
@@ -89,7 +96,7 @@ fn date() -> Result<String> {
 }
 
 /// Copies a file, or a folder with its contents, unchanged.
-fn copy(from: &Path, to: &Path) -> Result<()> {
+pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
     shell::run(Command::new("cp").arg("-a").arg(from).arg(to))
 }
 

@@ -99,6 +99,7 @@ pub(super) fn fill(folder: &Path, profile: Profile) -> Result<PathBuf> {
         }
     }
     generate(&folder.join("generated"), &tree)?;
+    open_folders(&tree)?;
     Ok(tree)
 }
 
@@ -138,6 +139,13 @@ fn install(file: &Path, to: &Path) -> Result<()> {
 fn make_parent(file: &Path) -> Result<()> {
     let folder = file.parent().context("a file has no folder")?;
     fs::create_dir_all(folder).with_context(|| format!("failed to make {}", folder.display()))
+}
+
+/// Lets everybody enter the folders of a tree, whatever the umask of this process is.
+fn open_folders(folder: &Path) -> Result<()> {
+    set_mode(folder, 0o755)?;
+    let inner = files(folder)?.into_iter().filter(|path| path.is_dir());
+    inner.into_iter().try_for_each(|inner| open_folders(&inner))
 }
 
 fn set_mode(file: &Path, mode: u32) -> Result<()> {
