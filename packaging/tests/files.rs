@@ -150,6 +150,130 @@ fn a_container_has_the_capabilities_of_the_unit() {
     assert_eq!(words_between(&pod, "add: [", "]"), unit);
 }
 
+/// The settings of a unit or drop-in with this key, in one.
+fn setting(text: &str, key: &str) -> Vec<String> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix(key));
+    let values = lines.filter_map(|line| line.strip_prefix('='));
+    let words = values.flat_map(str::split_whitespace);
+    words.map(str::to_owned).collect()
+}
+
+/// Handlers confine themselves under the filter of the unit. `@system-service` lacks these calls in
+/// Debian 12.
+#[test]
+fn the_unit_lets_handlers_confine_themselves() {
+    let allowed = setting(&sample("dyscod.service"), "SystemCallFilter");
+    for call in [
+        "seccomp",
+        "landlock_create_ruleset",
+        "landlock_add_rule",
+        "landlock_restrict_self",
+    ] {
+        assert!(allowed.contains(&call.into()), "{call} in {allowed:?}");
+    }
+}
+
+#[test]
+fn the_unit_starts_wherever_the_keys_are_and_again_after_a_fault() {
+    let unit = sample("dyscod.service");
+    assert!(!unit.contains("\nCondition"), "{unit}");
+    let pause: u32 = setting(&unit, "RestartSec").concat().parse().unwrap();
+    // systemd gives up after five starts within ten seconds.
+    assert!(5 * pause > 10, "{pause}");
+}
+
+#[test]
+fn services_and_containers_have_drop_ins() {
+    let services = sample("dyscod-services.conf");
+    assert_eq!(setting(&services, "KillMode"), ["process"]);
+    assert_eq!(setting(&services, "ProtectControlGroups"), ["no"]);
+    for drop_in in [services, sample("dyscod-containers.conf")] {
+        assert_eq!(setting(&drop_in, "RestrictNamespaces"), ["net"]);
+        let capabilities = setting(&drop_in, "CapabilityBoundingSet");
+        assert!(capabilities.contains(&"CAP_SYS_ADMIN".into()));
+    }
+}
+
+/// Returns the files below a folder of the repository.
+fn files_below(folder: &str) -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut folders = vec![root.join(folder)];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => files.push(path),
+            }
+        }
+    }
+    files
+}
+
+/// Returns the files of the packages that a text names.
+fn named(text: &str) -> impl Iterator<Item = &str> {
+    let folder = "/usr/share/dysco/";
+    let end = |c: char| !c.is_ascii_alphanumeric() && !"/._-".contains(c);
+    let parts = text.split(folder).skip(1);
+    let names = parts.map(move |rest| rest.split(end).next().unwrap_or_default());
+    names.map(|name| name.trim_end_matches('.'))
+}
+
+#[test]
+fn each_file_that_a_page_or_a_hint_names_is_packed() {
+    let packed = sample("../xtask/src/dist/stage.rs");
+    let mut seen = 0;
+    for file in ["docs", "crates", "packaging"]
+        .into_iter()
+        .flat_map(files_below)
+    {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        for name in named(&text).filter(|name| !name.is_empty()) {
+            let place = format!("\"usr/share/dysco/{name}\"");
+            assert!(packed.contains(&place), "{name} of {}", file.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 8, "{seen}");
+}
+
+/// After the removal, `dyscoctl` is gone.
+#[test]
+fn a_removal_names_the_command_for_the_data_plane_before_it_begins() {
+    let spec = sample("rpm/dysco.spec");
+    let (_, spec) = spec.split_once("\n%preun\n").unwrap();
+    let (before, after) = spec.split_once("\n%postun\n").unwrap();
+    let deb = [sample("debian/dysco.prerm"), sample("debian/dysco.postrm")];
+    for text in [before, &deb[0]] {
+        assert!(text.contains("stop now and run 'dyscoctl uninstall' first"));
+    }
+    for text in [after, &deb[1]] {
+        assert!(text.contains("dysco again and run 'dyscoctl uninstall'"));
+    }
+}
+
+/// An installed host has no source tree.
+#[test]
+fn no_message_names_a_file_of_the_source_tree() {
+    let is_source = |file: &PathBuf| {
+        let name = file.file_name().unwrap().to_string_lossy();
+        let below_src = file.components().any(|part| part.as_os_str() == "src");
+        below_src && name.ends_with(".rs") && name != "tests.rs" && name != "documented.rs"
+    };
+    for file in files_below("crates").iter().filter(|file| is_source(file)) {
+        let text = fs::read_to_string(file).unwrap();
+        for line in text.lines().filter(|line| !line.trim().starts_with("//")) {
+            let names = line.contains("docs/") && line.contains(".md");
+            assert!(
+                !names && !line.contains("packaging/"),
+                "{}: {line}",
+                file.display()
+            );
+        }
+    }
+}
+
 #[test]
 fn each_command_has_a_page_and_completions() {
     let dir = tempfile::tempdir().unwrap();
@@ -157,6 +281,7 @@ fn each_command_has_a_page_and_completions() {
     assert!(generated.arg(dir.path()).status().unwrap().success());
     let read = |path: &str| fs::read_to_string(dir.path().join(path)).unwrap();
     assert!(read("man/dyscod.8").contains("check"));
+    assert!(!read("man/dyscod.8").contains(" docs/"));
     assert!(read("man/dyscoctl.8").contains("Exit codes"));
     let command = dysco_ctl::command();
     for subcommand in command.get_subcommands().filter(|c| !c.is_hide_set()) {

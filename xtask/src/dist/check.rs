@@ -172,7 +172,8 @@ impl Host {
         self.set_up_haproxy()?;
         let before = self.open()?;
         self.install(older)?;
-        self.debian.run(&["systemctl", "is-enabled", "dyscod"])?;
+        let started = self.debian.run(&["systemctl", "start", "dyscod"]);
+        ensure!(started.is_err(), "a start without keys is no error");
         ensure!(!self.is_active()?, "dyscod runs without keys");
         self.configure()?;
         self.drain(&before)?;
@@ -181,11 +182,14 @@ impl Host {
         self.is_upgraded()?;
         self.put_under_shim()?;
         before.go_on()?;
+        self.confine_handlers()?;
         let later = self.open()?;
         self.drain(&later)?;
 
         self.debian.run(&["systemctl", "stop", "haproxy"])?;
-        self.debian.run(&["dpkg", "--remove", "dysco"])?;
+        let said = self.debian.run(&["dpkg", "--remove", "dysco"])?;
+        let warned = said.contains("run 'dyscoctl uninstall' first");
+        ensure!(warned, "the removal does not say what stays: {said}");
         ensure!(!self.is_active()?, "dyscod runs after the removal");
         before.go_on()?;
         later.go_on()?;
@@ -263,7 +267,8 @@ impl Host {
         let edited = text.replace("addresses = []", &format!("addresses = [\"{address}\"]"));
         ensure!(edited != text, "the sample has no empty addresses");
         fs::write(&file, edited + &listener).context("failed to edit the configuration")?;
-        self.debian.run(&["systemctl", "start", "dyscod"])?;
+        self.debian
+            .run(&["systemctl", "enable", "--now", "dyscod"])?;
         ensure!(self.is_active()?, "dyscod does not run");
         Ok(())
     }
@@ -319,5 +324,42 @@ impl Host {
             "HAProxy has no shim"
         );
         Ok(())
+    }
+
+    /// Gives dyscod the rights that services need, by the drop-in, and checks that a handler is
+    /// confined in full.
+    fn confine_handlers(&self) -> Result<()> {
+        let (from, to) = (
+            "/usr/share/dysco/dyscod-services.conf",
+            "/etc/systemd/system/dyscod.service.d",
+        );
+        let install = ["install", "-D", "-m", "644", "-t", to, from];
+        self.debian.run(&install)?;
+        self.debian.run(&["systemctl", "daemon-reload"])?;
+        self.debian.run(&["systemctl", "restart", "dyscod"])?;
+        let run = ["systemd-run", "--unit", "served", "dyscoctl", "run"];
+        let program = ["+count", "--", "sleep", "infinity"];
+        self.debian.run(&[&run[..], &program].concat())?;
+        let daemon = format!("/proc/{}/status", self.show("dyscod", "MainPID")?);
+        wait::until("a confined handler", PATIENCE, || {
+            let find = "grep -l -e '[-]-handler' /proc/[0-9]*/cmdline";
+            let handler = self.debian.run(&["sh", "-c", find]).ok()?;
+            let handler = handler.trim().strip_suffix("/cmdline")?;
+            let handler = self.filters(&format!("{handler}/status"))?;
+            // The handler has those of the unit, and its own.
+            (handler > self.filters(&daemon)?).then_some(())
+        })?;
+        self.debian.run(&["systemctl", "stop", "served"])?;
+        let log = ["journalctl", "--unit", "dyscod", "--output", "cat"];
+        let log = self.debian.run(&log)?;
+        ensure!(!log.contains("less confined"), "{log}");
+        Ok(())
+    }
+
+    /// Returns the number of filters of system calls that a process has, by its status.
+    fn filters(&self, status: &str) -> Option<u32> {
+        let status = self.debian.run(&["cat", status]).ok()?;
+        let line = |line: &str| Some(line.strip_prefix("Seccomp_filters:")?.trim().parse().ok());
+        status.lines().find_map(line)?
     }
 }

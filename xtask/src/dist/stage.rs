@@ -47,6 +47,10 @@ const FILES: &[(&str, &str)] = &[
         "usr/share/dysco/dyscod-containers.conf",
     ),
     (
+        "packaging/dyscod-services.conf",
+        "usr/share/dysco/dyscod-services.conf",
+    ),
+    (
         "packaging/prometheus/alerts.yml",
         "usr/share/dysco/prometheus/alerts.yml",
     ),
