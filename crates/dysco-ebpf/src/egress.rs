@@ -241,10 +241,9 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, steered: bool) -> Verdict {
 /// Lets a SYN, or the answer to one, pass on the session's own five-tuple.
 #[inline(always)]
 fn passes(ctx: &TcContext, found: &Found) -> Verdict {
-    if !hold::chosen(ctx, found) {
+    if !hold::chosen(ctx, found) || !learn::syn(Run::Egress, Direction::Out) {
         return Verdict::Drop;
     }
-    learn::syn(Run::Egress, Direction::Out);
     if hold::answers(ctx, Run::Egress, found) {
         Verdict::Pass
     } else {

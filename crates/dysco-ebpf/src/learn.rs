@@ -104,7 +104,7 @@ extern "C" fn dysco_wants(run: u32, arrives: u32, rule: u32) -> u32 {
 pub(crate) fn read(ctx: &TcContext, run: Run) -> bool {
     let run = run as u32;
     let readable = maps::scratch(run).is_some_and(|s| {
-        s.held = 0;
+        (s.held, s.optional) = (0, 0);
         load_options(ctx, &mut s.packet).is_ok()
     });
     if !readable || dysco_offer(run) == 0 {
@@ -114,10 +114,11 @@ pub(crate) fn read(ctx: &TcContext, run: Run) -> bool {
     true
 }
 
-/// Takes in a segment with SYN that has been read. The segment always passes.
+/// Takes in a segment with SYN that has been read. Returns false if it must be dropped: its session
+/// must have services, and has no entry that could lead to them. An arriving segment always passes.
 #[inline(always)]
-pub(crate) fn syn(run: Run, dir: Direction) {
-    dysco_syn(run as u32, (dir == Direction::In) as u32);
+pub(crate) fn syn(run: Run, dir: Direction) -> bool {
+    dysco_syn(run as u32, (dir == Direction::In) as u32) != 0
 }
 
 /// Exported: see [`dysco_offer`].
@@ -128,22 +129,27 @@ extern "C" fn dysco_syn(run: u32, arrives: u32) -> u32 {
         packet: p,
         offer,
         held,
+        optional,
         ..
     }) = maps::scratch(run)
     else {
-        return 0;
+        return 1;
     };
     let dir = if arrives != 0 {
         Direction::In
     } else {
         Direction::Out
     };
-    if p.seg.has(ACK) {
-        answer(p, offer, dir, *held);
+    let recorded = if p.seg.has(ACK) {
+        answer(p, offer, dir, *held)
     } else {
-        open(run, p, offer, dir, *held);
+        open(run, p, offer, dir, *held)
+    };
+    let passes = recorded || *held == 0 || *optional != 0;
+    if !passes {
+        maps::count(Counter::DroppedHeld);
     }
-    1
+    passes as u32
 }
 
 /// Reads the offer. Exported, and therefore a global function in the kernel: the verifier checks
@@ -202,8 +208,9 @@ fn lives(s: &Session) -> bool {
     known && !s.has_ended()
 }
 
+/// Takes in a SYN. Returns false if its session has found no room.
 #[inline(always)]
-fn open(run: u32, p: &Packet, offer: &Offer, dir: Direction, held: u32) {
+fn open(run: u32, p: &Packet, offer: &Offer, dir: Direction, held: u32) -> bool {
     let mut known = maps::find(&p.key);
     if let Some(Flow { s, .. }) = &mut known
         && s.state == State::Opening as u32
@@ -211,21 +218,22 @@ fn open(run: u32, p: &Packet, offer: &Offer, dir: Direction, held: u32) {
         // A retransmission, or the port used again before anything answered.
         begin(s, &p.key, &p.seg, offer, dir);
         s.laid_by = held;
-        return;
+        return true;
     }
     if known
         .as_ref()
         .is_some_and(|flow| repeats(flow.s, &p.seg, dir))
     {
-        return;
+        return true;
     }
     // Anybody may send a SYN. Its destination answers with a new session only if it no longer
     // has the old one (RFC 5961, 4): see `answer`.
     if dir == Direction::In && known.as_ref().is_some_and(|flow| lives(flow.s)) {
-        return;
+        return true;
     }
-    if !wanted(run, dir) {
-        return;
+    // Services need the entry, whatever the configuration asks for.
+    if held == 0 && !wanted(run, dir) {
+        return true;
     }
     // A new SYN on a known five-tuple: the earlier session has ended. Its entry keeps the slot
     // until user space collects it.
@@ -234,8 +242,12 @@ fn open(run: u32, p: &Packet, offer: &Offer, dir: Direction, held: u32) {
             begin(s, &p.key, &p.seg, offer, dir);
             s.laid_by = held;
             maps::count(Counter::Tracked);
+            true
         }
-        None => maps::no_room(),
+        None => {
+            maps::no_room();
+            false
+        }
     }
 }
 
@@ -288,17 +300,26 @@ pub(crate) fn opens(s: &mut Session, seg: &Segment, offer: &Offer, dir: Directio
     }
 }
 
+/// Takes in the answer to a SYN. Returns false if the SYN was not recorded. The next one is.
 #[inline(always)]
-fn answer(p: &Packet, offer: &Offer, dir: Direction, held: u32) {
+fn answer(p: &Packet, offer: &Offer, dir: Direction, held: u32) -> bool {
     let Some(Flow { slot, s, .. }) = maps::find(&p.key) else {
-        return;
+        return held == 0 || expect_syn(p, None);
     };
     if s.state != State::Opening as u32 {
         let anew = s.life.opened_here != 0 || s.local.isn != p.seg.seq;
-        if dir == Direction::Out && lives(s) && anew {
-            opened_anew(p, offer, s);
+        if dir == Direction::Out && anew {
+            if held != 0 {
+                return expect_syn(p, Some(s));
+            }
+            if lives(s) {
+                opened_anew(p, offer, s);
+            }
         }
-        return;
+        return true;
+    }
+    if held != 0 && s.remote.flags == 0 {
+        return false;
     }
     // The program may have accepted data of the SYN (RFC 7413): it was not held.
     if dir == Direction::Out && p.seg.ack == s.remote.isn.wrapping_add(1) {
@@ -314,6 +335,22 @@ fn answer(p: &Packet, offer: &Offer, dir: Direction, held: u32) {
         }
     }
     maps::tell_opened(slot);
+    true
+}
+
+/// Makes an entry for a session whose SYN was not recorded when it arrived: nothing showed then that
+/// a program with services would answer. The answer is dropped. The entry takes in the repeated SYN,
+/// whose offer the services need, and the answer to that one passes. Returns false.
+#[inline(always)]
+fn expect_syn(p: &Packet, ended: Option<&mut Session>) -> bool {
+    match maps::claim(&p.key, ended) {
+        Some((_, s)) => {
+            begin(s, &p.key, &p.seg, &Offer::default(), Direction::In);
+            maps::count(Counter::Tracked);
+        }
+        None => maps::no_room(),
+    }
+    false
 }
 
 /// Makes an entry for another session of the same five-tuple: this host's end has lost the

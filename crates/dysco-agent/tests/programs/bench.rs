@@ -1,5 +1,6 @@
 //! Loads the programs without attaching them, and runs them.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::RwLock;
 
 use aya::maps::{Array, HashMap, PerCpuArray, Queue, RingBuf};
@@ -433,6 +434,19 @@ impl Programs {
         let map = self.ebpf.get_mut().unwrap().map_mut("IN_FORCE").unwrap();
         let mut map: Array<_, u64> = map.try_into().unwrap();
         map.set(0, InForce { generation, first }.word(), 0).unwrap();
+    }
+
+    /// Gives the sessions of this process services: those of the run with this name. The kernel sends
+    /// the packets of a test by a socket of the process that runs it.
+    pub(crate) fn begin_run(&mut self, name: u32) {
+        let own = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+        let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+        let root = dysco_agent::groups::mounted().unwrap().unwrap();
+        let folder = root.join(own.unwrap());
+        let group = std::fs::metadata(folder).unwrap().ino();
+        let map = self.ebpf.get_mut().unwrap().map_mut("RUNS").unwrap();
+        let mut map: HashMap<_, u64, u32> = map.try_into().unwrap();
+        map.insert(group, name, 0).unwrap();
     }
 
     /// Sets the number of SYNs that have been remembered before.

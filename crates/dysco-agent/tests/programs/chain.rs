@@ -9,6 +9,7 @@ mod lost;
 mod natted;
 mod remembered;
 mod replayed;
+mod run;
 mod syn;
 mod transit;
 

@@ -101,6 +101,7 @@ pub(super) extern "C" fn dysco_chain_choose(run: u32, name: u32) -> u32 {
     scratch.pending.chain = rule.chain;
     scratch.pending.last = WireElement::default();
     let otherwise = rule.otherwise;
+    scratch.optional = (otherwise == Otherwise::Direct as u8) as u32;
     if rule.serves == serves::FROM_FIRST_BYTE {
         // An interface without an Ethernet header leads to no handler.
         if !HEADERLESS || otherwise != Otherwise::Direct as u8 {

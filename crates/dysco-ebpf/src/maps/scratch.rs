@@ -27,6 +27,8 @@ pub(crate) struct Scratch {
     /// Name of the rule or run that gives the session of a SYN services before its first byte; 0 if
     /// none does.
     pub held: u32,
+    /// Not 0 if the session may open without these services.
+    pub optional: u32,
     /// The options that the packet offers, if it is a SYN.
     pub offer: Offer,
     /// The key for the lookup after translation.
