@@ -45,6 +45,9 @@ pub enum EventKind {
     /// A session that a rule or a run gives services has none yet. Either it is held and established,
     /// or it is not held and its SYN was answered.
     Unserved = 16,
+    /// A SYN of a program that runs with services, or its answer to one, was dropped, because a rule or a
+    /// chain would take the place of these services. The slot is a word of [`crate::policy::Contested`].
+    Contested = 17,
 }
 
 impl EventKind {
@@ -67,6 +70,7 @@ impl EventKind {
             14 => EventKind::Arrived,
             15 => EventKind::Rerouted,
             16 => EventKind::Unserved,
+            17 => EventKind::Contested,
             _ => return None,
         })
     }

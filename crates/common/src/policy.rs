@@ -206,3 +206,35 @@ pub const fn run_of(name: u32) -> Option<u32> {
 
 /// Names of runs begin so: four generations of policies.
 const RUNS: u32 = (UNHELD - 1) / MAX_RUNS * MAX_RUNS;
+
+/// A session that a run gives services, and that a rule or a chain gives others or hosts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Contested {
+    /// Number of the run.
+    pub run: u32,
+    /// Index of the rule in its policy, and the lowest bits of the policy's generation; `None` for a
+    /// chain that another host has chosen.
+    pub rule: Option<(u32, u32)>,
+}
+
+impl Contested {
+    /// Greatest generation of a policy that the word has whole.
+    pub const GENERATION: u32 = 0x1fff;
+
+    /// Returns the word of an event: the names of the run, and of the rule or 0.
+    #[inline(always)]
+    pub const fn word(run: u32, rule: u32) -> u32 {
+        let has_rule = (rule != 0) as u32;
+        let generation = generation_of(rule) & Self::GENERATION;
+        (run % MAX_RUNS) << 22 | generation << 9 | (rule & 0xff) << 1 | has_rule
+    }
+
+    /// Returns the meaning of a word.
+    pub const fn of(word: u32) -> Self {
+        let rule = (word >> 1 & 0xff, word >> 9 & Self::GENERATION);
+        Contested {
+            run: word >> 22,
+            rule: if word & 1 != 0 { Some(rule) } else { None },
+        }
+    }
+}

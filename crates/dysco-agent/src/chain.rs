@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use aya::maps::{HashMap, Map, MapData};
 use dysco_common::chain::{Given, Hop, Shared, Token};
 use dysco_common::fresh::Clock;
-use dysco_common::policy::PolicyRule;
+use dysco_common::policy::{Contested, PolicyRule};
 use dysco_common::siphash::Key;
 use dysco_common::{Addr, Element};
 
@@ -58,6 +58,12 @@ impl Agent {
     /// last change of the policy.
     pub fn rule_named(&self, name: u32) -> Option<PolicyRule> {
         lock(&self.chains).named(name).copied()
+    }
+
+    /// Returns the rule that a session of a run contends with, if it is in force or was until the last
+    /// change of the policy.
+    pub fn contested_rule(&self, contested: Contested) -> Option<PolicyRule> {
+        lock(&self.chains).contested(contested).copied()
     }
 
     /// Lets a chain's SYNs go to a host.

@@ -222,6 +222,8 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, steered: bool) -> Verdict {
         return Verdict::Pass;
     }
     let past = transit::is_past_the_stack(mark_of(ctx));
+    // SAFETY: the program's own context.
+    unsafe { hold::dysco_find_run(ctx.skb.skb) };
     match chain::leaves(ctx) {
         chain::PASS if past => {
             count(Counter::DroppedSyn);
@@ -241,7 +243,7 @@ fn syn(ctx: &TcContext, key: &Key, found: &Found, steered: bool) -> Verdict {
 /// Lets a SYN, or the answer to one, pass on the session's own five-tuple.
 #[inline(always)]
 fn passes(ctx: &TcContext, found: &Found) -> Verdict {
-    if !hold::chosen(ctx, found) || !learn::syn(Run::Egress, Direction::Out) {
+    if !hold::chosen(found) || !learn::syn(Run::Egress, Direction::Out) {
         return Verdict::Drop;
     }
     if hold::answers(ctx, Run::Egress, found) {

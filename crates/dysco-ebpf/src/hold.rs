@@ -8,6 +8,7 @@ use dysco_common::session::{State, is_established};
 use dysco_common::tcp::{ACK, RST};
 use dysco_common::{Counter, EventKind, Session, policy};
 
+use crate::chain;
 use crate::maps::{self, Flow, RUNS, Run, Scratch, count};
 use crate::packet::{Found, HEADERLESS, Key, load};
 use crate::verdict::Verdict;
@@ -18,20 +19,40 @@ const WINDOW: usize = 14;
 /// Offset of the checksum in the TCP header.
 const CHECK: usize = 16;
 
-/// Records that the program whose socket sends the SYN or SYN-ACK in the scratch memory of egress
-/// runs with services. Returns false if the packet must be dropped. Data of a SYN would pass before
-/// the services are in, and the stack repeats the SYN without data. An interface without an Ethernet
-/// header leads to no handler.
+/// Records whether the program whose socket sends the SYN or SYN-ACK in the scratch memory of egress
+/// runs with services. Exported: see `learn::dysco_offer`.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn dysco_find_run(skb: *mut __sk_buff) -> u32 {
+    let Some(scratch) = maps::scratch(Run::Egress as u32) else {
+        return 0;
+    };
+    // SAFETY: the program's own context. A packet without a socket has the group 0.
+    let group = unsafe { bpf_skb_cgroup_id(skb) };
+    // SAFETY: copied at once.
+    scratch.run = unsafe { RUNS.get(&group) }.copied().unwrap_or(0);
+    scratch.run
+}
+
+/// Drops and reports a SYN, or an answer to one: a rule, or a chain of hosts, would take the place of
+/// the services of its run. `rule` is 0 for a chain that another host has chosen.
+pub(crate) fn contested(run: u32, rule: u32) -> u64 {
+    count(Counter::DroppedHeld);
+    maps::tell(EventKind::Contested, policy::Contested::word(run, rule));
+    chain::DROP
+}
+
+/// Gives the SYN or SYN-ACK in the scratch memory of egress the services of its run. Returns false if
+/// the packet must be dropped. Data of a SYN would pass before the services are in, and the stack
+/// repeats the SYN without data. An interface without an Ethernet header leads to no handler.
 #[inline(always)]
-pub(crate) fn chosen(ctx: &TcContext, found: &Found) -> bool {
+pub(crate) fn chosen(found: &Found) -> bool {
     let Some(scratch) = maps::scratch(Run::Egress as u32) else {
         return true;
     };
-    if scratch.held == 0 {
-        // SAFETY: the program's own context. A packet without a socket has the group 0.
-        let group = unsafe { bpf_skb_cgroup_id(ctx.skb.skb) };
-        // SAFETY: copied at once.
-        scratch.held = unsafe { RUNS.get(&group) }.copied().unwrap_or(0);
+    // No rule has given it others: see `contested`.
+    if scratch.run != 0 {
+        scratch.held = scratch.run;
     }
     let too_early = !found.seg.has(ACK) && found.seg.len != 0;
     let passes = !policy::holds(scratch.held) || !too_early && !HEADERLESS;

@@ -2,8 +2,8 @@
 
 use dysco_common::chain::{self, Chain, MAX_CHAIN, PAYLOAD, Payload, Unfit, WireElement};
 use dysco_common::policy::{
-    Families, InForce, MAX_GENERATION, MAX_RULES, MAX_RUNS, PolicyRule, holds, rule_name, run_name,
-    run_of, unheld,
+    Contested, Families, InForce, MAX_GENERATION, MAX_RULES, MAX_RUNS, PolicyRule, holds,
+    rule_name, run_name, run_of, unheld,
 };
 use dysco_common::siphash::{self, Key};
 use dysco_common::{Addr, FlowKey};
@@ -207,6 +207,20 @@ fn a_run_has_its_number_whether_its_sessions_wait_or_not() {
     // The last policies whose names are not those of runs.
     for name in [rule_name(MAX_GENERATION - 4, 255), rule_name(1, 0)] {
         assert_eq!([name, unheld(name)].map(run_of), [None; 2]);
+    }
+}
+
+#[test]
+fn a_word_names_a_run_and_the_rule_that_it_contends_with() {
+    for run in [0, 1, MAX_RUNS - 1] {
+        for name in [run_name(run), unheld(run_name(run))] {
+            let of = |rule| Contested::of(Contested::word(name, rule));
+            assert_eq!(of(0), Contested { run, rule: None });
+            for (generation, index) in [(1, 0), (0x2001, 255), (MAX_GENERATION, 7)] {
+                let rule = Some((index, generation & Contested::GENERATION));
+                assert_eq!(of(rule_name(generation, index)), Contested { run, rule });
+            }
+        }
     }
 }
 

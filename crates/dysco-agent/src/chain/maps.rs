@@ -7,7 +7,7 @@ use aya::{Ebpf, Pod};
 use dysco_common::chain::{Chain, Given, Hop, Shared, Token};
 use dysco_common::delta::DeclaredDelta;
 use dysco_common::policy::{
-    InForce, MAX_GENERATION, MAX_RULES, PolicyRule, generation_of, other_half, serves,
+    Contested, InForce, MAX_GENERATION, MAX_RULES, PolicyRule, generation_of, other_half, serves,
 };
 use dysco_common::{Addr, Session};
 
@@ -116,6 +116,16 @@ impl Chains {
         let mut all = [0, MAX_RULES].into_iter();
         let at = |first| self.rules.get(first + (name & 0xff) as usize);
         all.find_map(|first| at(first).filter(|rule| rule.is_named(name)))
+    }
+
+    /// Returns the rule that a session of a run contends with, under the same condition.
+    pub(super) fn contested(&self, contested: Contested) -> Option<&PolicyRule> {
+        let (index, generation) = contested.rule?;
+        let its = |rule: &&PolicyRule| {
+            rule.generation != 0 && rule.generation & Contested::GENERATION == generation
+        };
+        let mut all = [0, MAX_RULES].into_iter();
+        all.find_map(|first| self.rules.get(first + index as usize).filter(its))
     }
 
     /// Records the chains of sessions whose rule is no longer in force. The chain of each

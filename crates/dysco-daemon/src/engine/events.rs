@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use dysco_agent::Happened;
+use dysco_common::policy::Contested;
 use dysco_common::session::is_established;
 use dysco_common::view::Route;
 use dysco_common::{EventKind, Session, View, policy};
@@ -95,6 +96,12 @@ impl ThisHost {
             EventKind::Unserved => {
                 let s = self.plane.agent.session(slot);
                 self.hold(slot, &s);
+            }
+            EventKind::Contested => {
+                let contested = Contested::of(slot);
+                let other = self.chains.contender(&self.plane, contested);
+                self.services
+                    .contested(&mut self.plane, contested.run, &other);
             }
             EventKind::PathOpen if self.chain_updates.has(slot) => {
                 self.chain_updates.path_answered(&mut self.plane, slot)

@@ -12,11 +12,10 @@ use super::fate::{DROP, OUT, PASS, answered, drop, now};
 use super::pending::{dysco_chain_own_pending, dysco_chain_pending};
 use super::remembered;
 use super::rules::{NO_RULE, REFUSED, dysco_chain_choose, dysco_chain_rule};
-use crate::learn;
 use crate::maps::{self, Flow, HOPS, Scratch, count};
 use crate::packet::{Direction, Packet};
-use crate::transit;
 use crate::write::{self, Change};
+use crate::{hold, learn, transit};
 
 /// Exported, as are all functions below whose name begins with that of the program, so that the
 /// verifier checks each of them separately and once (see `learn::dysco_offer`).
@@ -27,12 +26,15 @@ pub(super) unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
         return PASS;
     };
     let flow = scratch.known();
-    let Scratch { packet: p, .. } = scratch;
+    let Scratch { packet: p, run, .. } = scratch;
     let opens = !p.seg.has(ACK);
     if let Some(Flow { slot, s, .. }) = flow
         && s.two.chained != 0
         && learn::would_usurp(s)
     {
+        if *run != 0 {
+            return hold::contested(*run, 0);
+        }
         if !opens && s.state == State::Passing as u32 {
             return dysco_chain_answered(transit::dysco_answers(slot));
         }
@@ -72,7 +74,7 @@ pub(super) unsafe extern "C" fn dysco_chain_out(skb: *mut __sk_buff) -> u64 {
             return PASS;
         }
         if rule == REFUSED {
-            return drop(Counter::ChainRefused);
+            return DROP;
         }
     }
     if dysco_chain_hop(OUT) == 0 {

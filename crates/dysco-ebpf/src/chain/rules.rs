@@ -8,12 +8,14 @@ use dysco_common::Counter;
 use dysco_common::chain::{MAX_CHAIN, WireElement};
 use dysco_common::policy::{InForce, MAX_RULES, Otherwise, PolicyRule, rule_name, serves, unheld};
 
+use crate::hold;
 use crate::maps::{self, HOPS, IN_FORCE, POLICY, Scratch, count};
 use crate::packet::HEADERLESS;
 
 /// Result: no rule matches the session, or the session is to go direct.
 pub(super) const NO_RULE: u32 = 0;
-/// Result: a host of the chain is not reachable, and the rule refuses the session then.
+/// Result: a host of the chain is not reachable, and the rule refuses the session then. Or the session
+/// belongs to a run, whose services it would miss.
 pub(super) const REFUSED: u32 = u32::MAX;
 
 /// Finds the rule for the SYN in the scratch memory. Returns its name or [`NO_RULE`].
@@ -84,7 +86,8 @@ fn opener_matches(skb: *mut __sk_buff, rule: &PolicyRule) -> bool {
     of_user() && of_group()
 }
 
-/// Copies the chain of a rule that has matched, if its hosts are known.
+/// Copies the chain of a rule that has matched, if its hosts are known. Counts a SYN that the rule
+/// refuses.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn dysco_chain_choose(run: u32, name: u32) -> u32 {
@@ -95,6 +98,11 @@ pub(super) extern "C" fn dysco_chain_choose(run: u32, name: u32) -> u32 {
     let (Some(rule), Some(scratch)) = (POLICY.get(at), maps::scratch(run)) else {
         return NO_RULE;
     };
+    // What the rule demands must not be missed either.
+    if scratch.run != 0 && (rule.serves != serves::NEVER || rule.chain.len != 0) {
+        hold::contested(scratch.run, name);
+        return REFUSED;
+    }
     scratch.pending.session = scratch.packet.key.whole;
     scratch.pending.origin = scratch.packet.key.whole;
     scratch.pending.left = 0;
@@ -127,6 +135,7 @@ pub(super) extern "C" fn dysco_chain_choose(run: u32, name: u32) -> u32 {
                 count(Counter::ChainDirect);
                 return NO_RULE;
             }
+            count(Counter::ChainRefused);
             return REFUSED;
         }
         i += 1;

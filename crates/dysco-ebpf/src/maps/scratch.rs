@@ -24,6 +24,8 @@ pub(crate) struct Scratch {
     /// Lookup result of a segment with SYN: the slot of its five-tuple plus 1, or 0 if there is
     /// none; and not 0 if the five-tuple is that of the session's new path.
     known: [u32; 2],
+    /// Name of the run that the program of the socket belongs to, whose SYN or answer leaves; 0 for none.
+    pub run: u32,
     /// Name of the rule or run that gives the session of a SYN services before its first byte; 0 if
     /// none does.
     pub held: u32,

@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow, ensure};
 use dysco_netns::{Family, Lab, Program, Role, wait};
 use serde_json::json;
 
-use crate::first_byte::{counts, open, say};
+use crate::first_byte::{counts, give, open, say};
 use crate::services::OneEnd;
 
 /// Time within which an end gets what the other one has sent.
@@ -174,5 +174,31 @@ fn others_do_not_take_the_place_of_services_that_are_about_to_come() -> Result<(
     let counted = counts(fleet, host)?;
     ensure!(counted == json!({"forward": 4, "back": 4}), "{counted}");
     drop(client);
+    here.finish()
+}
+
+/// Neither the rule's services nor those of the run are missed in silence.
+#[test]
+fn a_rule_does_not_take_the_place_of_a_runs_services() -> Result<()> {
+    let here = OneEnd::new("runrule", Family::V4)?;
+    let (fleet, host) = (&here.fleet, &here.lab.client);
+    let at = Role::Server.at(Family::V4, 9001);
+    let _listener = here.lab.server.run(move || TcpListener::bind(at))?;
+    give(
+        fleet,
+        host,
+        "name = \"web\"\nports = [9001]\nchain = [\"+null\"]",
+    )?;
+    let monitor = fleet.monitor(host)?;
+    let connect = format!("timeout 3 bash -c 'exec 3<>/dev/tcp/{}/9001'", at.ip());
+    wait::until("a report", SOON, || {
+        let words = ["run", "+count", "--", "sh", "-c", &connect];
+        let ran = fleet.try_dyscoctl(host, &words).ok()?;
+        let log = monitor.log();
+        let reported = log.lines().find(|line| line.contains("services-refused"))?;
+        let names = reported.contains("+count") && reported.contains("rule web");
+        (ran.code == Some(124) && names).then_some(())
+    })?;
+    drop(monitor);
     here.finish()
 }

@@ -1,6 +1,6 @@
 //! Sessions of programs that run with services, and of rules, where the services must not be missed.
 
-use dysco_common::policy::{Otherwise, PolicyRule, rule_name, run_name, serves, unheld};
+use dysco_common::policy::{Contested, Otherwise, PolicyRule, rule_name, run_name, serves, unheld};
 use dysco_common::rule::Rule;
 use dysco_common::session::State;
 use dysco_common::{Addr, Counter, EventKind, FlowKey};
@@ -93,9 +93,9 @@ fn a_session_that_finds_no_room_does_not_open_without_its_services() {
         let (syn, syn_ack) = accepted(&h);
         p.passes(Way::In, &syn);
         p.drops(Way::Out, &syn_ack, Counter::DroppedHeld);
+        let mut p = Programs::load();
         for serves in [serves::FROM_FIRST_BYTE, serves::UNHELD] {
             for otherwise in [Otherwise::Refuse, Otherwise::Direct] {
-                let mut p = Programs::load();
                 let rule = h.rule(&[], otherwise);
                 p.policy(256, &[PolicyRule { serves, ..rule }]);
                 match otherwise {
@@ -158,5 +158,62 @@ fn a_session_in_the_place_of_another_one_gets_them_by_its_second_syn() {
         let key: FlowKey = h.net.key();
         assert_eq!(p.find(&key).map(|flow| flow.slot), Some(SECOND));
         assert_eq!(served(&p, SECOND), (State::Held as u32, run_name(RUN)));
+    }
+}
+
+/// Neither takes the place of the other: the run is the user's, and the rule the administrator's.
+#[test]
+fn a_session_of_a_run_that_a_rule_would_take_does_not_open() {
+    for h in all() {
+        let middlebox = [h.middlebox];
+        let host: &[Addr] = &middlebox;
+        let mut p = host_of(run_name(RUN));
+        p.hop(h.middlebox, &h.hop(h.net.new_local));
+        let all = [
+            (serves::FROM_FIRST_BYTE, &[][..]),
+            (serves::UNHELD, &[]),
+            (serves::ONCE_OPEN, host),
+            (serves::NEVER, host),
+        ];
+        for ((serves, hosts), otherwise) in all
+            .into_iter()
+            .flat_map(|one| [Otherwise::Refuse, Otherwise::Direct].map(|other| (one, other)))
+        {
+            let rule = h.rule(hosts, otherwise);
+            p.policy(256, &[PolicyRule { serves, ..rule }]);
+            for name in [run_name(RUN), unheld(run_name(RUN))] {
+                p.begin_run(name);
+                p.drops(Way::Out, &h.syn(b""), Counter::DroppedHeld);
+                let word = Contested::word(name, rule_name(7, 0));
+                assert_eq!(p.events(), [(EventKind::Contested, word)]);
+                assert!(p.find(&h.net.key()).is_none());
+            }
+        }
+        // A rule that demands nothing.
+        p.begin_run(run_name(RUN));
+        p.policy(256, &[h.rule(&[], Otherwise::Refuse)]);
+        p.passes(Way::Out, &h.syn(b""));
+        assert_eq!(served(&p, FIRST), (State::Opening as u32, run_name(RUN)));
+    }
+}
+
+/// Services of a run are for the first byte, and a chain of another host does not wait for them.
+#[test]
+fn a_program_that_runs_with_services_accepts_no_session_of_a_chain() {
+    for h in all() {
+        let mut p = h.middlebox();
+        p.begin_run(run_name(RUN));
+        let (code, _) = p.run(Way::In, &h.steered(b"", &[]).bytes());
+        assert_eq!(code, crate::bench::OK);
+        p.events();
+        let (_, syn_ack) = accepted(&h);
+        let answer = Frame {
+            src: h.net.remote,
+            dst: h.net.local,
+            ..syn_ack
+        };
+        p.drops(Way::Out, &answer, Counter::DroppedHeld);
+        let word = Contested::word(run_name(RUN), 0);
+        assert_eq!(p.events(), [(EventKind::Contested, word)]);
     }
 }

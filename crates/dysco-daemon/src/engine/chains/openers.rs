@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use dysco_agent::groups;
 use dysco_api::{Failure, FailureCode};
 use dysco_common::Session;
-use dysco_common::policy::PolicyRule;
+use dysco_common::policy::{Contested, PolicyRule};
 use dysco_config::policy::{Known, Opener, Policy};
 use dysco_explain::Cause;
 
@@ -133,6 +133,19 @@ impl Chains {
                 // The next look tries again.
                 tracing::error!(%error, "the policy does not follow the users and control groups");
             }
+        }
+    }
+
+    /// Returns words for the rule, or the chain, that a session of a run contends with.
+    pub(in crate::engine) fn contender(&self, plane: &Plane, contested: Contested) -> String {
+        if contested.rule.is_none() {
+            return "the chain by which it comes".into();
+        }
+        let part = plane.agent.contested_rule(contested);
+        let at = part.and_then(|part| self.compiled.rule_of(&part));
+        match at.and_then(|at| self.policy.names().nth(at)) {
+            Some(name) => format!("rule {name} of the policy"),
+            None => "a rule of an earlier policy".into(),
         }
     }
 

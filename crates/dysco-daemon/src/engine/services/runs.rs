@@ -9,6 +9,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use dysco_agent::groups::{self, PROCESSES, RUN, RUNS};
 use dysco_api::{Failure, FailureCode, Reply, RunReport, RunRequest, ServiceSpec};
@@ -30,6 +31,8 @@ const USER: &str = "trusted.dysco.user";
 const LONGEST: usize = 4096;
 /// Attempts to find a name for a cgroup that is not taken.
 const NAMES: u32 = 10_000;
+/// Interval between reports of sessions of a run that a rule keeps from opening.
+const CONTESTED_AGAIN: Duration = Duration::from_secs(10);
 
 /// Runs, by number.
 #[derive(Default)]
@@ -46,6 +49,8 @@ struct Run {
     folder: PathBuf,
     /// Id of the cgroup: the inode of its folder (`kernfs_id`, fs/kernfs).
     group: u64,
+    /// Time of the last report that a session has not opened.
+    contested: Option<Instant>,
 }
 
 impl Services {
@@ -118,6 +123,28 @@ impl Services {
             owner: run.owner,
             by: format!("run of {}", run.folder.display()),
         })
+    }
+
+    /// Reports that a session of a run does not open: `other` would take the place of its services.
+    pub(in crate::engine) fn contested(&mut self, plane: &mut Plane, number: u32, other: &str) {
+        let Some(run) = self.runs.all.get_mut(&number) else {
+            return;
+        };
+        // The kernel repeats each SYN.
+        if run
+            .contested
+            .is_some_and(|at| at.elapsed() < CONTESTED_AGAIN)
+        {
+            return;
+        }
+        run.contested = Some(Instant::now());
+        let services = super::words::of(&run.services);
+        let folder = run.folder.display();
+        let text = format!(
+            "a session of the run of {folder} does not open: it is to have {services}, and {other} would \
+             take it without"
+        );
+        plane.report("services-refused", None, text);
     }
 
     /// Takes up the runs of an earlier process.
@@ -238,6 +265,7 @@ impl Run {
             owner,
             group: fs::metadata(folder).ok()?.ino(),
             folder: folder.to_owned(),
+            contested: None,
         })
     }
 
