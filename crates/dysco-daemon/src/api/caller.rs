@@ -2,13 +2,17 @@
 //! make.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use dysco_api::{Failure, FailureCode, Request};
+use dysco_explain::Cause;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
+use super::process;
+
 /// Process, as it was when it connected.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Caller {
     /// Process id, in the daemon's process namespace.
     pub pid: i32,
@@ -16,6 +20,8 @@ pub struct Caller {
     pub uid: u32,
     /// Effective group, then the supplementary groups.
     pub gids: Vec<u32>,
+    /// Handle of the process, which no later process with this number has; `None` if there is none.
+    pub process: Option<Arc<OwnedFd>>,
 }
 
 /// Rule that says which callers may read. Only root may change.
@@ -35,7 +41,16 @@ impl Caller {
             pid: peer.pid(),
             uid: peer.uid(),
             gids,
+            process: process::of_peer(socket, peer.pid()).map(Arc::new),
         })
+    }
+
+    /// Checks that the process still runs, as the same user. Its number is its own then.
+    ///
+    /// # Errors
+    /// If it does not, or this process does not see it.
+    pub fn is_there(&self) -> Result<(), Cause> {
+        process::check(self.process.as_deref(), self.pid, self.uid)
     }
 
     /// Returns true if the caller is root.

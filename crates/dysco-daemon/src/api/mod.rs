@@ -5,6 +5,7 @@ mod call;
 mod caller;
 mod connection;
 mod error;
+mod process;
 mod server;
 mod stats;
 

@@ -193,6 +193,7 @@ fn reading_is_for_the_group_and_changing_for_root() {
         pid: 1,
         uid,
         gids: gids.into(),
+        process: None,
     };
     let (root, member) = (caller(0, &[0]), caller(1000, &[1000, 50]));
     let stranger = caller(1001, &[1001]);

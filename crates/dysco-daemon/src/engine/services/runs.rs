@@ -80,12 +80,13 @@ impl Services {
         }
         let state = &plane.config.removal.state_dir;
         let begun = self.runs.free().and_then(|number| {
+            caller.is_there()?;
             let run = Run::make(&request.services, caller, state)?;
             let told = plane
                 .agent
                 .begin_run(run.group, number, run.needs_handler());
             let told = told.map_err(|error| error.explain().cause());
-            match told.and_then(|()| run.enter(caller.pid)) {
+            match told.and_then(|()| run.enter(caller)) {
                 Ok(()) => Ok((number, run)),
                 Err(cause) => {
                     plane.agent.end_run(run.group);
@@ -274,9 +275,13 @@ impl Run {
         !self.services.iter().any(ServiceSpec::names_plane)
     }
 
-    fn enter(&self, pid: i32) -> Result<(), Cause> {
+    /// Moves the process of a caller into the cgroup. The kernel takes the process by its number, which
+    /// is the caller's if the caller lives afterwards.
+    fn enter(&self, caller: &Caller) -> Result<(), Cause> {
         let file = self.folder.join(PROCESSES);
-        fs::write(file, pid.to_string()).map_err(failed("move the program to its cgroup"))
+        let moved = fs::write(file, caller.pid.to_string());
+        moved.map_err(failed("move the program to its cgroup"))?;
+        caller.is_there()
     }
 }
 
