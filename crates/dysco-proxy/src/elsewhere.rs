@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use dysco_api::{ListenAddress, ProcessName};
@@ -40,6 +41,18 @@ pub fn named(name: &ProcessName, all: &HashMap<i32, Proc>) -> Option<Elsewhere> 
 /// it, a container runtime's own process may listen at the published port in this one.
 pub fn also_listening(at: &ListenAddress) -> Option<Elsewhere> {
     listening(at, &super::process::all().ok()?)
+}
+
+/// Returns a process if it is in another network namespace than the calling thread.
+///
+/// # Errors
+/// If one of the two namespaces cannot be read.
+pub fn process(pid: i32) -> io::Result<Option<Elsewhere>> {
+    if namespace(&pid.to_string())? == namespace("thread-self")? {
+        return Ok(None);
+    }
+    let name = super::process::comm(pid);
+    Ok(Some(Elsewhere { pid, name }))
 }
 
 /// Returns one of these processes if none is in the network namespace of the calling thread.

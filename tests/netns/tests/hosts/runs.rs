@@ -177,6 +177,20 @@ fn others_do_not_take_the_place_of_services_that_are_about_to_come() -> Result<(
     here.finish()
 }
 
+/// The program's sockets would be in a network that `dyscod` does not see.
+#[test]
+fn a_program_in_another_network_namespace_is_refused() -> Result<()> {
+    let here = OneEnd::new("runelse", Family::V4)?;
+    let dyscoctl = here.fleet.dyscoctl_path().to_string_lossy().into_owned();
+    let words = ["-n", &*dyscoctl, "run", "+count", "--", "echo", "started"];
+    let ran = here.lab.client.ran("unshare", &words)?;
+    ensure!(
+        ran.code == Some(5) && ran.stdout.is_empty() && ran.stderr.contains("--namespace"),
+        "{ran:?}"
+    );
+    here.finish()
+}
+
 /// Neither the rule's services nor those of the run are missed in silence.
 #[test]
 fn a_rule_does_not_take_the_place_of_a_runs_services() -> Result<()> {

@@ -15,6 +15,7 @@ use dysco_agent::groups::{self, PROCESSES, RUN, RUNS};
 use dysco_api::{Failure, FailureCode, Reply, RunReport, RunRequest, ServiceSpec};
 use dysco_common::policy::{MAX_RUNS, Otherwise};
 use dysco_explain::{Cause, Explain};
+use dysco_proxy::elsewhere;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
@@ -80,7 +81,7 @@ impl Services {
         }
         let state = &plane.config.removal.state_dir;
         let begun = self.runs.free().and_then(|number| {
-            caller.is_there()?;
+            can_run(caller)?;
             let run = Run::make(&request.services, caller, state)?;
             let told = plane
                 .agent
@@ -282,6 +283,22 @@ impl Run {
         let moved = fs::write(file, caller.pid.to_string());
         moved.map_err(failed("move the program to its cgroup"))?;
         caller.is_there()
+    }
+}
+
+/// Checks that the sessions of the caller's process pass this data plane.
+fn can_run(caller: &Caller) -> Result<(), Cause> {
+    caller.is_there()?;
+    match elsewhere::process(caller.pid) {
+        Ok(None) => Ok(()),
+        Ok(Some(process)) => Err(process.cause().hint(
+            "ask the dyscod of its network namespace (dyscoctl --namespace), or run it in that of this \
+             dyscod",
+        )),
+        Err(error) => {
+            let why = format!("cannot read the network namespace of process {}: {error}", caller.pid);
+            Err(Cause::new(why).hint("give dyscod /proc, and CAP_SYS_PTRACE"))
+        }
     }
 }
 
