@@ -32,7 +32,7 @@ use toml::Spanned;
 
 use crate::values::cause_of;
 use crate::{Place, PortList, PortRange, Prefix};
-pub use elements::Elements;
+pub use elements::{Elements, MAX_SERVICES};
 pub use opener::{GroupPath, Known, Opener, UserName};
 
 /// A policy that cannot be used.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::values::{ChainElement, refuse};
 
 /// Maximum number of services of a rule.
-const MAX_SERVICES: usize = 8;
+pub const MAX_SERVICES: usize = 8;
 
 /// Elements of the sessions of a rule: hosts, and services of the host that opens the session. A list
 /// of texts in the file: an address is a host, and a word that begins with `+` is a service. The

@@ -4,34 +4,28 @@
 //! The cgroup has the list of the services with it, as an extended attribute. An earlier `dyscod`
 //! therefore leaves no record that could be wrong.
 
+mod group;
+
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use dysco_agent::groups::{self, PROCESSES, RUN, RUNS};
+use dysco_agent::groups::{self, RUNS};
 use dysco_api::{Failure, FailureCode, Reply, RunReport, RunRequest, ServiceSpec};
 use dysco_common::policy::{MAX_RUNS, Otherwise};
+use dysco_config::policy::MAX_SERVICES;
 use dysco_explain::{Cause, Explain};
 use dysco_proxy::elsewhere;
-use rustix::fs::XattrFlags;
-use rustix::io::Errno;
 
 use super::{Services, Wanted, choice};
 use crate::api::Caller;
 use crate::engine::Plane;
 use crate::handlers::Owner;
 
-/// Attribute of a cgroup: the services, one a line.
-const ATTRIBUTE: &str = "trusted.dysco.services";
-/// Attribute of a cgroup: the user who runs the program, by number. Root's have none.
-const USER: &str = "trusted.dysco.user";
-/// Longest value of the attribute, in bytes.
-const LONGEST: usize = 4096;
-/// Attempts to find a name for a cgroup that is not taken.
-const NAMES: u32 = 10_000;
+/// Greatest number of runs of a user other than root at a time.
+const RUNS_OF_USER: usize = 128;
 /// Interval between reports of sessions of a run that a rule keeps from opening.
 const CONTESTED_AGAIN: Duration = Duration::from_secs(10);
 
@@ -48,11 +42,14 @@ struct Run {
     owner: Owner,
     /// Folder of the cgroup.
     folder: PathBuf,
-    /// Id of the cgroup: the inode of its folder (`kernfs_id`, fs/kernfs).
+    /// Id of the cgroup.
     group: u64,
     /// Time of the last report that a session has not opened.
     contested: Option<Instant>,
 }
+
+/// Request that failed.
+type Refused = (FailureCode, Cause);
 
 impl Services {
     /// Lets the caller's process, and its children, run with services.
@@ -62,58 +59,33 @@ impl Services {
         request: &RunRequest,
         caller: &Caller,
     ) -> Reply {
-        let allowed = &plane.config.services.users;
-        let refused = request.services.iter().map(|service| &service.name);
-        let refused = refused.filter(|name| !caller.is_root() && !allowed.contains(name));
-        if let Some(name) = refused.into_iter().next() {
-            let why = format!("user {} may not run programs with +{name}", caller.uid);
-            let cause = Cause::new(why).hint("run as root, or add it to [services] users");
-            return Reply::Error(Failure::new(
-                FailureCode::NotAllowed,
-                cause.of("run the program with services"),
-            ));
-        }
-        if let Err(cause) = choice::known(&request.services) {
-            return Reply::Error(Failure::new(
-                FailureCode::BadRequest,
-                cause.of("run the program with services"),
-            ));
-        }
-        let state = &plane.config.removal.state_dir;
-        let begun = self.runs.free().and_then(|number| {
-            can_run(caller)?;
-            let run = Run::make(&request.services, caller, state)?;
-            let told = plane
-                .agent
-                .begin_run(run.group, number, run.needs_handler());
-            let told = told.map_err(|error| error.explain().cause());
-            match told.and_then(|()| run.enter(caller)) {
-                Ok(()) => Ok((number, run)),
-                Err(cause) => {
-                    plane.agent.end_run(run.group);
-                    // No process is in it.
-                    let _ = fs::remove_dir(&run.folder);
-                    Err(cause)
-                }
-            }
-        });
-        match begun {
-            Ok((number, run)) => {
-                let report = RunReport {
-                    cgroup: run.folder.clone(),
-                };
-                if run.needs_handler() {
-                    // Its first session does not wait for the start of a handler.
-                    self.prepare(plane, run.owner);
-                }
-                self.runs.all.insert(number, run);
-                Reply::Run(report)
-            }
-            Err(cause) => Reply::Error(Failure::new(
-                FailureCode::Refused,
+        match self.try_run(plane, &request.services, caller) {
+            Ok(cgroup) => Reply::Run(RunReport { cgroup }),
+            Err((code, cause)) => Reply::Error(Failure::new(
+                code,
                 cause.of("run the program with services"),
             )),
         }
+    }
+
+    fn try_run(
+        &mut self,
+        plane: &Plane,
+        services: &[ServiceSpec],
+        caller: &Caller,
+    ) -> Result<PathBuf, Refused> {
+        let of = |code| move |cause| (code, cause);
+        let users = &plane.config.services.users;
+        may_run(users, services, caller).map_err(of(FailureCode::NotAllowed))?;
+        let text = checked(services).map_err(of(FailureCode::BadRequest))?;
+        let begun = can_run(caller).and_then(|()| self.runs.begin(plane, &text, caller));
+        let run = begun.map_err(of(FailureCode::Refused))?;
+        let (folder, owner) = (run.folder.clone(), run.owner);
+        if run.needs_handler() {
+            // Its first session does not wait for the start of a handler.
+            self.prepare(plane, owner);
+        }
+        Ok(folder)
     }
 
     /// Returns the services of a run.
@@ -163,22 +135,25 @@ impl Services {
                 return tracing::error!(%error, "the programs that run with services are not known");
             }
         };
+        let mut live = HashSet::new();
         for folder in folders.flatten() {
-            let Some(run) = Run::of(&folder.path()) else {
+            let folder = folder.path();
+            let Some((group, number)) = number_of(&folder, &known) else {
                 continue;
             };
-            if let Some(number) = known.get(&run.group) {
-                // An earlier release may have written the name otherwise.
-                if let Err(error) = plane
-                    .agent
-                    .begin_run(run.group, *number, run.needs_handler())
-                {
-                    tracing::warn!(%error, "a run has the name that an earlier process gave it");
-                }
-                self.runs.all.insert(*number, run);
+            // Its programs run, even if nothing else is known about it.
+            live.insert(group);
+            let Some(run) = Run::of(&folder) else {
+                let folder = folder.display();
+                tracing::error!(%folder, "the services of a run cannot be read");
+                continue;
+            };
+            // An earlier release may have written the name otherwise.
+            if let Err(error) = plane.agent.begin_run(group, number, run.needs_handler()) {
+                tracing::warn!(%error, "a run has the name that an earlier process gave it");
             }
+            self.runs.all.insert(number, run);
         }
-        let live: Vec<u64> = self.runs.all.values().map(|run| run.group).collect();
         for group in known.into_keys().filter(|group| !live.contains(group)) {
             plane.agent.end_run(group);
         }
@@ -213,7 +188,22 @@ impl Runs {
         self.all.values().any(of_handler)
     }
 
-    fn free(&self) -> Result<u32, Cause> {
+    /// Begins a run of the caller, with the services of this text.
+    fn begin(&mut self, plane: &Plane, text: &str, caller: &Caller) -> Result<&Run, Cause> {
+        let number = self.free(Owner::of(caller.uid))?;
+        let place = group::place(&plane.config.removal.state_dir)?;
+        let run = enter(plane, &place, text, caller, number)?;
+        Ok(self.all.entry(number).insert_entry(run).into_mut())
+    }
+
+    fn free(&self, owner: Owner) -> Result<u32, Cause> {
+        let own = self.all.values().filter(|run| run.owner == owner).count();
+        if let Owner::User(uid) = owner
+            && own >= RUNS_OF_USER
+        {
+            let why = format!("{own} programs of user {uid} run with services already");
+            return Err(Cause::new(why).hint("end some of them"));
+        }
         let mut numbers = 0..MAX_RUNS;
         numbers
             .find(|number| !self.all.contains_key(number))
@@ -225,65 +215,58 @@ impl Runs {
 }
 
 impl Run {
-    /// Makes a cgroup for the process of a caller.
-    fn make(services: &[ServiceSpec], caller: &Caller, state: &Path) -> Result<Run, Cause> {
-        let pid = caller.pid;
-        let root = groups::root(state).map_err(failed("find the cgroup hierarchy"))?;
-        let parent = root.join(RUNS);
-        let folder = (0..NAMES).find_map(|n| {
-            let folder = parent.join(format!("{RUN}{pid}-{n}"));
-            match fs::create_dir_all(&parent).and_then(|()| fs::create_dir(&folder)) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
-                made => Some(made.map(|()| folder)),
-            }
-        });
-        let folder = folder.unwrap_or_else(|| Err(io::ErrorKind::AlreadyExists.into()));
-        let folder = folder.map_err(failed("make a cgroup"))?;
-        let lines: Vec<String> = services.iter().map(ToString::to_string).collect();
-        let text = lines.join("\n");
-        let note = |name: &str, value: &str| {
-            let noted = rustix::fs::setxattr(&folder, name, value.as_bytes(), XattrFlags::CREATE);
-            noted.map_err(|error| failed("note the services of a cgroup")(error.into()))
-        };
-        if let Owner::User(uid) = Owner::of(caller.uid) {
-            note(USER, &uid.to_string())?;
-        }
-        // The last one: it makes a cgroup a run.
-        note(ATTRIBUTE, &text)?;
-        Run::of(&folder).ok_or_else(|| Cause::new("its cgroup is gone"))
-    }
-
-    /// Returns the run of a cgroup, unless it is another's.
-    fn of(folder: &Path) -> Option<Run> {
-        let text = attribute(folder, ATTRIBUTE).ok()?;
-        let owner = match attribute(folder, USER) {
-            Ok(uid) => Owner::of(uid.parse().ok()?),
-            Err(Errno::NODATA) => Owner::System,
-            Err(_) => return None,
-        };
-        let services = text.lines().map(|line| line.parse().ok());
-        Some(Run {
-            services: services.collect::<Option<_>>()?,
-            owner,
-            group: fs::metadata(folder).ok()?.ino(),
-            folder: folder.to_owned(),
-            contested: None,
-        })
-    }
-
     /// True if a handler runs the services. Sessions are held until it has them.
     fn needs_handler(&self) -> bool {
         !self.services.iter().any(ServiceSpec::names_plane)
     }
+}
 
-    /// Moves the process of a caller into the cgroup. The kernel takes the process by its number, which
-    /// is the caller's if the caller lives afterwards.
-    fn enter(&self, caller: &Caller) -> Result<(), Cause> {
-        let file = self.folder.join(PROCESSES);
-        let moved = fs::write(file, caller.pid.to_string());
-        moved.map_err(failed("move the program to its cgroup"))?;
-        caller.is_there()
+/// Returns the id and the number of the run of a cgroup, if it is one of these.
+fn number_of(folder: &Path, known: &HashMap<u64, u32>) -> Option<(u64, u32)> {
+    let group = group::id(folder).ok()?;
+    known.get(&group).map(|number| (group, *number))
+}
+
+/// Makes a run of the caller's process, in a cgroup below this one.
+fn enter(
+    plane: &Plane,
+    place: &Path,
+    text: &str,
+    caller: &Caller,
+    number: u32,
+) -> Result<Run, Cause> {
+    let run = Run::make(place, text, caller)?;
+    let told = (plane.agent).begin_run(run.group, number, run.needs_handler());
+    let told = told.map_err(|error| error.explain().cause());
+    if let Err(cause) = told.and_then(|()| run.enter(caller)) {
+        plane.agent.end_run(run.group);
+        run.give_up();
+        return Err(cause);
     }
+    Ok(run)
+}
+
+/// Checks that the caller's user may run programs with these services.
+fn may_run(users: &[String], services: &[ServiceSpec], caller: &Caller) -> Result<(), Cause> {
+    let mut names = services.iter().map(|service| &service.name);
+    match names.find(|name| !caller.is_root() && !users.contains(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let why = format!("user {} may not run programs with +{name}", caller.uid);
+            Err(Cause::new(why).hint("run as root, or add it to [services] users"))
+        }
+    }
+}
+
+/// Checks the services of a run. Returns their text.
+fn checked(services: &[ServiceSpec]) -> Result<String, Cause> {
+    if services.len() > MAX_SERVICES {
+        let len = services.len();
+        let why = format!("the request names {len} services, and {MAX_SERVICES} are the most");
+        return Err(Cause::new(why).hint("leave some out"));
+    }
+    choice::known(services)?;
+    group::text_of(services)
 }
 
 /// Checks that the sessions of the caller's process pass this data plane.
@@ -302,19 +285,39 @@ fn can_run(caller: &Caller) -> Result<(), Cause> {
     }
 }
 
-/// Reads an attribute of a cgroup.
-fn attribute(folder: &Path, name: &str) -> Result<String, Errno> {
-    let mut text = [0; LONGEST];
-    let length = rustix::fs::getxattr(folder, name, &mut text)?;
-    let text = std::str::from_utf8(&text[..length]);
-    text.map(str::to_owned).map_err(|_| Errno::INVAL)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn failed(what: &'static str) -> impl Fn(io::Error) -> Cause {
-    move |error| {
-        Cause::new(format!("cannot {what}: {error}")).hint(
-            "under systemd, set ProtectControlGroups=no and CAP_SYS_ADMIN, as \
-                   /usr/share/dysco/dyscod-services.conf does",
-        )
+    fn run_of(uid: u32, folder: &str) -> Run {
+        Run {
+            services: vec!["count".parse().unwrap()],
+            owner: Owner::of(uid),
+            folder: folder.into(),
+            group: 7,
+            contested: None,
+        }
+    }
+
+    #[test]
+    fn a_user_has_a_share_of_the_runs() {
+        let mut runs = Runs::default();
+        for number in 0..RUNS_OF_USER as u32 {
+            runs.all.insert(number, run_of(1000, "/run"));
+        }
+        let cause = runs.free(Owner::of(1000)).unwrap_err();
+        assert!(cause.to_string().contains("of user 1000"), "{cause}");
+        for other in [0, 1001] {
+            assert_eq!(runs.free(Owner::of(other)), Ok(RUNS_OF_USER as u32));
+        }
+    }
+
+    #[test]
+    fn a_run_has_as_many_services_as_a_rule() {
+        let count: ServiceSpec = "count".parse().unwrap();
+        assert!(checked(&vec![count.clone(); MAX_SERVICES]).is_ok());
+        let cause = checked(&vec![count; MAX_SERVICES + 1]).unwrap_err();
+        assert!(cause.to_string().contains("8 are the most"), "{cause}");
+        assert!(checked(&[]).is_err());
     }
 }
