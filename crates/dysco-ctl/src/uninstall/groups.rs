@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use dysco_agent::groups::{PROCESSES, RUN, RUNS, mounted};
+use dysco_agent::groups::{self, PROCESSES, RUNS, mounted};
 use serde::Serialize;
 
 /// Number of processes that a line names.
@@ -13,7 +13,7 @@ const FEW: usize = 5;
 /// Cgroups of runs on this host.
 #[derive(Default)]
 pub(super) struct Groups {
-    /// Those that can be removed, and their folder as the last one.
+    /// Those that can be removed, each after those below it, and their folder as the last one.
     pub empty: Vec<PathBuf>,
     pub stays: Vec<Staying>,
 }
@@ -34,15 +34,16 @@ impl Groups {
 
     fn below(root: &Path) -> Groups {
         let mut groups = Groups::default();
-        let folder = root.join(RUNS);
-        if !folder.is_dir() {
-            return groups;
-        }
-        for run in inside(&folder).into_iter().filter(|path| is_run(path)) {
+        for run in groups::runs(root).unwrap_or_default() {
             groups.sort_in(run);
         }
-        // A run that stays is the reason for which its folder does.
-        if groups.stays.is_empty() {
+        let folder = root.join(RUNS);
+        // A run that stays in it is the reason for which its folder does.
+        let needed = groups
+            .stays
+            .iter()
+            .any(|one| Path::new(&one.what).starts_with(&folder));
+        if folder.is_dir() && !needed {
             groups.sort_in(folder);
         }
         groups
@@ -92,23 +93,9 @@ fn occupied(group: &Path, removed: &[PathBuf]) -> Option<String> {
         }
         many => return Some(format!("{} processes are in it", many.len())),
     }
-    let mut others = inside(group).into_iter();
+    let mut others = groups::below(group).unwrap_or_default().into_iter();
     let other = others.find(|path| !removed.contains(path))?;
     Some(format!("the cgroup {} is in it", other.display()))
-}
-
-/// Returns the cgroups directly below one, in the order of their names.
-fn inside(group: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(group).into_iter().flatten().flatten();
-    let paths = entries.map(|entry| entry.path());
-    let mut all: Vec<_> = paths.filter(|path| path.is_dir()).collect();
-    all.sort_unstable();
-    all
-}
-
-fn is_run(path: &Path) -> bool {
-    let name = path.file_name();
-    name.is_some_and(|name| name.as_encoded_bytes().starts_with(RUN.as_bytes()))
 }
 
 #[cfg(test)]
@@ -155,6 +142,26 @@ mod tests {
         ];
         assert_eq!(stays, expected);
         assert!(folder.join("run-7-0").exists() && inner.exists());
+    }
+
+    #[test]
+    fn cgroups_below_those_of_programs_go_as_well() {
+        let root = hierarchy(&["run-7-0/dysco-run-9-0"]);
+        let session = root.path().join("user.slice/session-3.scope");
+        let [busy, empty] = ["dysco-run-7-0", "dysco-run-8-0"].map(|run| session.join(run));
+        for run in [&busy, &empty] {
+            fs::create_dir_all(run).unwrap();
+        }
+        fs::write(busy.join(PROCESSES), "7\n").unwrap();
+        let (gone, stays) = Groups::below(root.path()).remove();
+        let folder = root.path().join(RUNS);
+        let runs = ["run-7-0/dysco-run-9-0", "run-7-0"].map(|run| folder.join(run));
+        assert_eq!(
+            gone,
+            [&runs[0], &runs[1], &empty, &folder].map(Clone::clone)
+        );
+        assert_eq!(stays, [Staying::new(&busy, "process 7 is in it".into())]);
+        assert!(session.exists());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use dysco_netns::{Family, Lab, Program, Role, wait};
 use serde_json::json;
 
@@ -214,5 +214,48 @@ fn a_rule_does_not_take_the_place_of_a_runs_services() -> Result<()> {
         (ran.code == Some(124) && names).then_some(())
     })?;
     drop(monitor);
+    here.finish()
+}
+
+#[test]
+fn a_run_stays_in_the_cgroup_of_its_program() -> Result<()> {
+    let extra = "[api]\ngroup = \"nogroup\"\n\n[services]\nusers = [\"count\"]\n";
+    let mut here = OneEnd::with(Lab::builder("runlimits").build()?, Family::V4, extra)?;
+    let root = here.lab.client.dir().join("cgroup");
+    let place = root.join(format!("dysco-test-{}", std::process::id()));
+    let (root, name) = (root.display().to_string(), place.display().to_string());
+    let make = format!("mkdir {root} && mount -t cgroup2 none {root} && mkdir -p {name}");
+    here.lab.client.output("sh", &["-c", &make])?;
+    let dyscoctl = here.fleet.dyscoctl_path().display().to_string();
+    let as_nobody = "setpriv --reuid=65534 --regid=65534 --clear-groups";
+    let joined =
+        format!("echo $$ > {name}/cgroup.procs && exec {as_nobody} {dyscoctl} run +count --");
+    let listen = format!("{joined} socat TCP-LISTEN:9003,fork EXEC:cat");
+    let program = Program::new("sh").args(["-c", &listen]).named("socat");
+    let server = here.lab.client.spawn(program)?;
+    let below = |host: &dysco_netns::Host| -> Result<String> {
+        host.output("sh", &["-c", &format!("cd {name} && ls -d */ || true")])
+    };
+    wait::until("the run's cgroup", SOON, || {
+        let names = below(&here.lab.client).ok()?;
+        names.starts_with("dysco-run-").then_some(())
+    })?;
+    // The next dyscod finds it.
+    here.daemon.process.kill()?;
+    let file = here.lab.client.dir().join("dyscod.toml");
+    here.daemon = here.fleet.restart(&here.lab, Role::Client, &file)?;
+    let at = Role::Client.at(Family::V4, 9003);
+    let connect = || here.lab.server.run(move || TcpStream::connect(at)).ok();
+    let mut client = wait::until("the server", SOON, connect)?;
+    echoes(&mut client)?;
+    let counted = counts(&here.fleet, &here.lab.client)?;
+    ensure!(counted == json!({"forward": 4, "back": 4}), "{counted}");
+    drop((client, server));
+    wait::until("the end of the cgroup", SOON, || {
+        below(&here.lab.client).ok()?.is_empty().then_some(())
+    })
+    .context("it stays")?;
+    let remove = format!("rmdir {name}; umount {root}");
+    here.lab.client.output("sh", &["-c", &remove])?;
     here.finish()
 }

@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use dysco_agent::groups::{self, RUNS};
+use dysco_agent::groups;
 use dysco_api::{Failure, FailureCode, Reply, RunReport, RunRequest, ServiceSpec};
 use dysco_common::policy::{MAX_RUNS, Otherwise};
 use dysco_config::policy::MAX_SERVICES;
@@ -128,7 +128,7 @@ impl Services {
             return;
         }
         let root = groups::root(&plane.config.removal.state_dir);
-        let folders = match root.and_then(|root| fs::read_dir(root.join(RUNS))) {
+        let folders = match root.and_then(|root| groups::runs(&root)) {
             Ok(folders) => folders,
             // The programs may run: their sessions are refused, and do not go without services.
             Err(error) => {
@@ -136,8 +136,7 @@ impl Services {
             }
         };
         let mut live = HashSet::new();
-        for folder in folders.flatten() {
-            let folder = folder.path();
+        for folder in folders {
             let Some((group, number)) = number_of(&folder, &known) else {
                 continue;
             };
@@ -191,9 +190,30 @@ impl Runs {
     /// Begins a run of the caller, with the services of this text.
     fn begin(&mut self, plane: &Plane, text: &str, caller: &Caller) -> Result<&Run, Cause> {
         let number = self.free(Owner::of(caller.uid))?;
-        let place = group::place(&plane.config.removal.state_dir)?;
-        let run = enter(plane, &place, text, caller, number)?;
-        Ok(self.all.entry(number).insert_entry(run).into_mut())
+        let mut failure = Cause::new("no cgroup is there for it");
+        for place in group::places(&plane.config.removal.state_dir, caller)? {
+            self.may_leave(&place, caller)?;
+            match enter(plane, &place, text, caller, number) {
+                Ok(run) => return Ok(self.all.entry(number).insert_entry(run).into_mut()),
+                Err(cause) => failure = cause,
+            }
+        }
+        Err(failure)
+    }
+
+    /// Checks that the caller's program, in this cgroup, is in no run of another user, whose services
+    /// the new ones would replace.
+    fn may_leave(&self, place: &Path, caller: &Caller) -> Result<(), Cause> {
+        let others =
+            |run: &&Run| run.owner != Owner::of(caller.uid) && place.starts_with(&run.folder);
+        match self.all.values().find(others) {
+            Some(run) if !caller.is_root() => {
+                let services = super::words::of(&run.services);
+                let why = format!("it runs with {services} already, as another user has asked for");
+                Err(Cause::new(why).hint("run as root"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn free(&self, owner: Owner) -> Result<u32, Cause> {
@@ -319,5 +339,26 @@ mod tests {
         let cause = checked(&vec![count; MAX_SERVICES + 1]).unwrap_err();
         assert!(cause.to_string().contains("8 are the most"), "{cause}");
         assert!(checked(&[]).is_err());
+    }
+
+    #[test]
+    fn a_user_does_not_replace_the_services_of_anothers_run() {
+        let mut runs = Runs::default();
+        runs.all.insert(0, run_of(1000, "/cgroup/dysco/run-7-0"));
+        let caller = |uid| Caller {
+            pid: 7,
+            uid,
+            gids: vec![],
+            process: None,
+        };
+        let inside = Path::new("/cgroup/dysco/run-7-0/inner");
+        assert!(runs.may_leave(inside, &caller(1001)).is_err());
+        assert!(
+            runs.may_leave(Path::new("/cgroup/dysco/run-7-01"), &caller(1001))
+                .is_ok()
+        );
+        for uid in [0, 1000] {
+            assert!(runs.may_leave(inside, &caller(uid)).is_ok());
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use dysco_agent::groups::{self, PROCESSES, RUN, RUNS};
+use dysco_agent::groups::{self, PROCESSES, RUNS};
 use dysco_api::ServiceSpec;
 use dysco_explain::Cause;
 use rustix::fs::XattrFlags;
@@ -38,10 +38,22 @@ pub(super) fn text_of(services: &[ServiceSpec]) -> Result<String, Cause> {
     Ok(text)
 }
 
-/// Returns the folder of the cgroups of runs.
-pub(super) fn place(state: &Path) -> Result<PathBuf, Cause> {
+/// Returns the cgroups below which a run of the caller can be, the best one first. Below its present
+/// one, the program keeps to the limits there, and to the rules about that cgroup.
+pub(super) fn places(state: &Path, caller: &Caller) -> Result<Vec<PathBuf>, Cause> {
     let root = groups::root(state).map_err(failed("find the cgroup hierarchy"))?;
-    Ok(root.join(RUNS))
+    let apart = root.join(RUNS);
+    let present = groups::of(caller.pid).map_err(failed("find the program's cgroup"))?;
+    match present {
+        Some(present) if present.as_os_str().is_empty() => Ok(vec![apart]),
+        Some(present) if caller.is_root() => Ok(vec![root.join(present), apart]),
+        Some(present) => Ok(vec![root.join(present)]),
+        None if caller.is_root() => Ok(vec![apart]),
+        None => Err(Cause::new(
+            "dyscod does not see the program's cgroup, whose limits it is to keep",
+        )
+        .hint("run as root")),
+    }
 }
 
 impl Run {
@@ -102,8 +114,10 @@ pub(super) fn id(folder: &Path) -> io::Result<u64> {
 }
 
 fn new_folder(place: &Path, pid: i32) -> io::Result<PathBuf> {
-    fs::create_dir_all(place)?;
-    let mut names = (0..NAMES).map(|number| place.join(format!("{RUN}{pid}-{number}")));
+    if place.ends_with(RUNS) {
+        fs::create_dir_all(place)?;
+    }
+    let mut names = (0..NAMES).map(|number| place.join(groups::name(place, pid, number)));
     let made = names.find_map(|folder| match fs::create_dir(&folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
         made => Some(made.map(|()| folder)),
@@ -133,8 +147,14 @@ fn attribute(folder: &Path, name: &str) -> Result<String, Errno> {
 
 fn failed(what: &'static str) -> impl Fn(io::Error) -> Cause {
     move |error| {
-        Cause::new(format!("cannot {what}: {error}"))
-            .hint("under systemd, set ProtectControlGroups=no and CAP_SYS_ADMIN, as /usr/share/dysco/dyscod-services.conf does")
+        let hint = match error.kind() {
+            io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+                "under systemd, set ProtectControlGroups=no and CAP_SYS_ADMIN, as \
+                 /usr/share/dysco/dyscod-services.conf does"
+            }
+            _ => "run it from another cgroup, such as that of another login, or as root",
+        };
+        Cause::new(format!("cannot {what}: {error}")).hint(hint)
     }
 }
 
@@ -169,7 +189,7 @@ mod tests {
     fn names_that_are_taken_do_not_cost_much() {
         let place = tempfile::tempdir().unwrap();
         for number in 0..NAMES {
-            let name = format!("{RUN}7-{number}");
+            let name = groups::name(place.path(), 7, number);
             fs::create_dir(place.path().join(name)).unwrap();
         }
         let error = new_folder(place.path(), 7).unwrap_err();
