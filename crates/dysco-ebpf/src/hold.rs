@@ -52,7 +52,7 @@ pub(crate) fn chosen(found: &Found) -> bool {
     };
     // No rule has given it others: see `contested`.
     if scratch.run != 0 {
-        scratch.held = scratch.run;
+        (scratch.held, scratch.optional) = (scratch.run, 0);
     }
     let too_early = !found.seg.has(ACK) && found.seg.len != 0;
     let passes = !policy::holds(scratch.held) || !too_early && !HEADERLESS;

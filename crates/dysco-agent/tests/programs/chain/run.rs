@@ -90,6 +90,9 @@ fn a_session_that_finds_no_room_does_not_open_without_its_services() {
         p.drops(Way::Out, &h.syn(b""), Counter::DroppedHeld);
         assert_eq!(p.count(Counter::NoRoom), 1);
         assert_eq!(p.events(), [(EventKind::NoRoom, u32::MAX)]);
+        // The rule demands nothing that could be left out.
+        p.policy(256, &[h.rule(&[], Otherwise::Direct)]);
+        p.drops(Way::Out, &h.syn(b""), Counter::DroppedHeld);
         let (syn, syn_ack) = accepted(&h);
         p.passes(Way::In, &syn);
         p.drops(Way::Out, &syn_ack, Counter::DroppedHeld);
