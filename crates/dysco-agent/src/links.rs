@@ -53,6 +53,8 @@ pub struct Link {
     pub part_of: Option<u32>,
     /// The header of its packets.
     pub header: Header,
+    /// Its Ethernet address, if it has one.
+    pub address: Option<[u8; 6]>,
 }
 
 /// Returns all interfaces of this network namespace.
@@ -79,6 +81,7 @@ fn read(message: &LinkMessage) -> Link {
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Address(address) => link.address = address.as_slice().try_into().ok(),
             LinkAttribute::Link(on) => link.on = Some(*on).filter(|on| *on != 0),
             LinkAttribute::Controller(whole) => link.part_of = Some(*whole).filter(|w| *w != 0),
             LinkAttribute::LinkNetNsId(_) => elsewhere = true,
@@ -229,5 +232,6 @@ mod tests {
         let lo = all.iter().find(|link| link.name == "lo").unwrap();
         assert!(lo.on.is_none() && lo.part_of.is_none());
         assert_eq!((lo.header, Header::of("lo")), (Header::Ethernet, lo.header));
+        assert_eq!(lo.address, Some([0; 6]));
     }
 }

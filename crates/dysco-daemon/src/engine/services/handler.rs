@@ -1,6 +1,5 @@
 //! The handler process as the engine sees it: its start, its messages, its end.
 
-use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -245,20 +244,9 @@ fn address_of(index: u32) -> Result<[u8; 6], Cause> {
             link.name
         )));
     }
-    let text = fs::read_to_string(format!("/sys/class/net/{}/address", link.name));
-    let text = text.map_err(Cause::new)?;
-    let mut address = [0; 6];
-    let mut bytes = text
-        .trim()
-        .split(':')
-        .map(|byte| u8::from_str_radix(byte, 16));
-    for byte in &mut address {
-        *byte = match bytes.next() {
-            Some(Ok(read)) => read,
-            _ => return Err(Cause::new(format!("{} has no Ethernet address", link.name))),
-        };
-    }
-    Ok(address)
+    // `/sys` may show another network namespace than this one.
+    let address = link.address;
+    address.ok_or_else(|| Cause::new(format!("{} has no Ethernet address", link.name)))
 }
 
 /// Returns the two sockets in the order of the handler: the one towards the opener first.

@@ -84,6 +84,28 @@ fn a_proxy_in_a_container_without_the_shim_leaves() -> Result<()> {
     leaves("innerout", Family::V4, Start::Plain, &["--listen", ":8080"])
 }
 
+/// The near socket answers to the Ethernet address of the container's interface.
+#[test]
+fn services_come_into_a_session_in_a_container() -> Result<()> {
+    let mut w = World::new("innersvc", Family::V4)?;
+    w.make_inner()?;
+    w.start("[\"web\"]")?;
+    w.wait_served()?;
+    let haproxy = w.haproxy(Start::Shim)?;
+    let group = w.open(1)?;
+    for (words, outcome) in [(["put", "+null"], "put"), (["take", "+null"], "taken")] {
+        let filter = ["--filter", "port=8080", "--wait", "-o", "json"];
+        let words = [&["--namespace", INNER, "service"], &words[..], &filter].concat();
+        let ran = w.fleet.try_dyscoctl(&w.lab.proxy, &words)?;
+        let done: Value = serde_json::from_str(&ran.stdout).with_context(|| format!("{ran:?}"))?;
+        ensure!(done["sessions"][0]["outcome"] == outcome, "{done:#}");
+        group.wait_progress(1 << 20)?;
+    }
+    all_intact(&group.finish()?)?;
+    drop(haproxy);
+    w.finish()
+}
+
 #[test]
 fn what_needs_a_channel_is_refused_with_the_reason() -> Result<()> {
     let mut w = World::new("innerno", Family::V4)?;
