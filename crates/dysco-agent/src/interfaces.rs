@@ -1,13 +1,14 @@
 //! Interfaces that are deleted, and made anew with the same name, while this process runs. The
 //! programs disappear with the old interface, and are attached to the new one.
 
+mod leaving;
 mod place;
 
 use std::slice;
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use nix::errno::Errno;
-use nix::net::if_::{if_nameindex, if_nametoindex};
+use nix::net::if_::if_nametoindex;
 
 use crate::Agent;
 use crate::attach::{self, Attach, Attached, clsact};
@@ -61,7 +62,11 @@ impl Agent {
             let change = self.look_at(place, &names)?;
             Some((place.attached.interface.clone(), change))
         });
-        changes.collect()
+        let changes = changes.collect();
+        if let Err(error) = self.detours.follow_addresses() {
+            tracing::debug!(%error, "cannot look at the addresses of interfaces");
+        }
+        changes
     }
 
     fn look_at(&self, place: &mut Place, all: &[String]) -> Option<InterfaceChange> {
@@ -168,12 +173,15 @@ impl Agent {
 
     /// Redirects sessions and hops from an interface that is gone to the one in its place.
     fn lead_by(&self, gone: u32, index: u32) {
-        // The interface may only have another name now.
-        let Ok(present) = if_nameindex() else {
+        let Ok(present) = links::links() else {
             return;
         };
-        if present.iter().any(|there| there.index() == gone) {
+        // The interface may only have another name now.
+        if present.iter().any(|there| there.index == gone) {
             return;
+        }
+        if let Some(to) = present.iter().find(|there| there.index == index) {
+            self.detours.lead_by(gone, to);
         }
         for (slot, _) in self.sessions().iter().filter(|(_, s)| s.ifindex == gone) {
             self.memory().set_interface(*slot, index);

@@ -11,7 +11,9 @@ use std::process::Command;
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use dysco_agent::common::{FlowKey, Translation};
-use dysco_agent::{Agent, AgentConfig, AgentError, Attach, InterfaceChange, NewPath};
+use dysco_agent::{
+    Agent, AgentConfig, AgentError, Attach, DetourLink, InterfaceChange, NewPath, Start,
+};
 use plane::{alone, ip, start};
 
 const MAKE: &str = "link add one type veth peer name two";
@@ -40,8 +42,11 @@ fn is_attached_to_anew(name: &str, how: Attach) {
     });
     let how = agent.attached()[0].attach;
     let first = index(&agent).unwrap();
-    assert!(agent.look_at_interfaces().is_empty());
+    let changes = agent.look_at_interfaces();
+    assert!(changes.is_empty(), "{changes:?}");
 
+    let detoured = with_a_detour(&agent, first);
+    assert_eq!(agent.leaving_by(first), 1);
     // A session that leaves by the interface.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let opened = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -76,10 +81,52 @@ fn is_attached_to_anew(name: &str, how: Attach) {
         assert!(index(&agent).is_some_and(|index| index != first));
         assert_eq!(programs(how), 1);
         assert_eq!(Some(agent.session(slot).ifindex), index(&agent));
+        assert_eq!(
+            led_by(&agent, detoured),
+            (index(&agent).unwrap(), address())
+        );
         assert!(agent.look_at_interfaces().is_empty());
     }
-    drop(agent);
+    ip("link set one address 02:00:00:00:00:77");
+    assert!(agent.look_at_interfaces().is_empty());
+    assert_eq!(led_by(&agent, detoured).1, [2, 0, 0, 0, 0, 0x77]);
+    drop((agent, opened, listener));
     ip("link del one");
+}
+
+/// Opens a session that has services, and whose packets come by this interface.
+fn with_a_detour(agent: &Agent, interface: u32) -> u32 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let opened = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let key = FlowKey::new(opened.local_addr().unwrap(), opened.peer_addr().unwrap());
+    let slot = agent.find(&key).unwrap();
+    let link = DetourLink {
+        handler: 1,
+        interface,
+        address: address(),
+    };
+    let at = agent.detour_numbers(slot);
+    let start = Start {
+        out: at.sent_out,
+        back: at.sent_back,
+        acked: None,
+    };
+    agent
+        .enter_detour(slot, &start, &link, false, false)
+        .unwrap();
+    slot
+}
+
+/// The interface of a session with services, and the address that its packets have there.
+fn led_by(agent: &Agent, slot: u32) -> (u32, [u8; 6]) {
+    let d = agent.detour(slot).unwrap();
+    (d.interface, d.address[..6].try_into().unwrap())
+}
+
+fn address() -> [u8; 6] {
+    let all = dysco_agent::links::links().unwrap();
+    let one = all.iter().find(|link| link.name == "one").unwrap();
+    one.address.unwrap()
 }
 
 #[tokio::test]

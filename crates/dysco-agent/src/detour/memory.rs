@@ -34,6 +34,32 @@ impl Memory {
         unsafe { ptr::write_volatile(self.mapped.at(index), *record) };
     }
 
+    /// Sets the interface of a session and its Ethernet address. A packet that a program leads to the
+    /// session's end at this moment may get parts of both addresses, and is sent again.
+    pub(super) fn lead_by(&self, index: u32, interface: u32, address: [u8; 6]) {
+        let [a, b, c, d, e, f] = address;
+        let record = self.mapped.at(index);
+        // SAFETY: addresses of fields of a valid record. That of eight bytes follows words, so that it
+        // is aligned for words.
+        let (to, first) = unsafe {
+            (
+                &raw mut (*record).interface,
+                (&raw mut (*record).address).cast::<u32>(),
+            )
+        };
+        // SAFETY: the second half of the eight bytes.
+        let second = unsafe { first.add(1) };
+        let order = Ordering::SeqCst;
+        let (start, end) = ([a, b, c, d], [e, f, 0, 0]);
+        self.mapped
+            .word(first)
+            .store(u32::from_ne_bytes(start), order);
+        self.mapped
+            .word(second)
+            .store(u32::from_ne_bytes(end), order);
+        self.mapped.word(to).store(interface, order);
+    }
+
     fn way(&self, index: u32, out: bool) -> *mut Way {
         let record = self.mapped.at(index);
         // SAFETY: the address of a field of a valid record.

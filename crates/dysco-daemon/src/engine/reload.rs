@@ -288,11 +288,7 @@ fn add_interfaces(plane: &Plane, new: &Config) -> Result<(), Cause> {
 fn may_leave(plane: &Plane, interface: &str) -> Result<(), Cause> {
     let ours = plane.config.host.interfaces.iter();
     let index = { ours }.find(|i| i.name == interface).map(|i| i.index);
-    let sessions = plane.agent.sessions();
-    let of_it = sessions.iter().filter(|(_, s)| {
-        dysco_agent::need_of(s).is_some() && index.is_none_or(|index| s.ifindex == index)
-    });
-    match of_it.count() {
+    match index.map_or(0, |index| plane.agent.leaving_by(index)) {
         0 => Ok(()),
         count => Err(Cause::new(format!(
             "{interface} cannot be left out of interfaces: {count} changed sessions leave by it"

@@ -3,8 +3,11 @@
 
 use anyhow::{Result, ensure};
 use dysco_netns::fleet::{self, Fleet};
+use dysco_netns::stream::{Plan, all_intact};
 use dysco_netns::wire::open_as_ppp;
-use dysco_netns::{Lab, Ran, Role};
+use dysco_netns::{Family, Lab, Ran, Role};
+
+use crate::services::OneEnd;
 
 /// Runs `dyscod --check` on the proxy's host, with these interfaces.
 fn check(lab: &Lab, fleet: &Fleet, interfaces: &[&str]) -> Result<Ran> {
@@ -126,4 +129,24 @@ fn a_filter_that_comes_first_later_is_reported() -> Result<()> {
     let doctor = fleet.try_dyscoctl(&lab.proxy, &words)?;
     ensure!(reported(&doctor.stdout), "{doctor:?}");
     lab.finish(daemon)
+}
+
+/// What the handler sends to the local end goes to the Ethernet address of the interface.
+#[test]
+fn an_interface_may_get_another_address_meanwhile() -> Result<()> {
+    let here = OneEnd::new("svcmac", Family::V4)?;
+    let plan = Plan {
+        rate: Some(1_000_000),
+        ..Plan::default()
+    };
+    let group = here.open(1, &plan)?;
+    here.change(&["put", "+null"], "put", 1)?;
+    group.wait_progress(100_000)?;
+    let words = ["link", "set", "eth0", "address", "02:00:00:00:00:77"];
+    here.lab.client.output("ip", &words)?;
+    group.wait_progress(1_000_000)?;
+    here.change(&["take", "+null"], "taken", 1)?;
+    group.wait_progress(100_000)?;
+    all_intact(&group.finish()?)?;
+    here.finish()
 }
