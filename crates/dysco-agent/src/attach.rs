@@ -1,6 +1,8 @@
 //! Attachment of the programs to interfaces, so that they remain when this process ends.
 
 pub(crate) mod clsact;
+pub(crate) mod link;
+pub(crate) mod owned;
 
 use std::fs;
 use std::path::Path;
@@ -14,10 +16,10 @@ use dysco_common::detour::program;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{AgentError, AnyError};
-use crate::hooks::{HOOKS, SERVED_HOOKS};
+use crate::hooks::{HANDLER, HOOKS, SERVED_HOOKS};
 use crate::load::Loaded;
 use crate::maps::{map_error, take};
-use crate::pins::pin_path;
+use crate::pins::{filter_path, pin_path};
 use crate::xdp;
 use clsact::clsact_hook;
 
@@ -68,7 +70,8 @@ pub(crate) fn attach(
     })
 }
 
-/// Attaches programs to an interface. Returns the method.
+/// Attaches programs to an interface, and removes those that an earlier run attached there by the other
+/// method. Returns the method.
 fn attach_hooks(
     ebpf: &mut Ebpf,
     dir: &Path,
@@ -89,14 +92,17 @@ fn attach_hooks(
             by(clsact_hook).map(|()| Attach::Clsact)
         }),
     };
-    method.map_err(fail)
+    let method = method.map_err(fail)?;
+    // Only now: a changed session's packets must not pass unchanged meanwhile.
+    match method {
+        Attach::Clsact => unpin(dir, interface, hooks),
+        Attach::Tcx | Attach::Auto => remove_filters(dir, interface, hooks),
+    }
+    Ok(method)
 }
 
-/// The program for packets of handlers, on this host's end of the link to their namespace.
-const HANDLER: [(&str, TcAttachType); 1] = [("dysco_handler", TcAttachType::Ingress)];
-
 /// Programs that continue those of the interfaces for sessions with a detour, and their places.
-const DETOURS: [(u32, &str); 2] = [
+pub(crate) const DETOURS: [(u32, &str); 2] = [
     (program::EGRESS, "dysco_detour_out"),
     (program::INGRESS, "dysco_detour_in"),
 ];
@@ -160,7 +166,7 @@ fn classifier<'a>(
     program.try_into().map_err(program_error(name))
 }
 
-fn load_classifier<'a>(
+pub(crate) fn load_classifier<'a>(
     ebpf: &'a mut Ebpf,
     name: &'static str,
 ) -> Result<&'a mut SchedClassifier, AgentError> {
@@ -182,20 +188,23 @@ pub(crate) fn detach_handler(dir: &Path, interface: &str) {
 }
 
 fn detach_hooks(dir: &Path, interface: &str, hooks: &[(&str, TcAttachType)]) {
+    // With TCX there is no filter, and with clsact no link.
+    remove_filters(dir, interface, hooks);
+    unpin(dir, interface, hooks);
+}
+
+/// Removes the filters of programs. An error means that there is none.
+fn remove_filters(dir: &Path, interface: &str, hooks: &[(&str, TcAttachType)]) {
     for (name, kind) in hooks {
-        // With TCX there is no filter, and with clsact no link.
         let _ = tc::qdisc_detach_program(interface, *kind, name);
-        let _ = fs::remove_file(pin_path(dir, interface, name));
+        let _ = fs::remove_file(filter_path(dir, interface, name));
     }
 }
 
-/// Removes the pinned links to an earlier interface of this name. They may still be attached to
-/// that interface under another name, and would be mistaken for links to the present one.
-pub(crate) fn forget(dir: &Path, interface: &str) {
-    let hooks = HOOKS.iter().chain(&SERVED_HOOKS);
-    for program in hooks.map(|(name, _)| *name).chain([xdp::PROGRAM]) {
-        // With clsact there is no link.
-        let _ = fs::remove_file(pin_path(dir, interface, program));
+/// Removes the pinned links of programs, and with them the links. An error means that there is none.
+fn unpin(dir: &Path, interface: &str, hooks: &[(&str, TcAttachType)]) {
+    for (name, _) in hooks {
+        let _ = fs::remove_file(pin_path(dir, interface, name));
     }
 }
 
@@ -228,11 +237,16 @@ fn tcx_hook(
 ) -> Result<(), AnyError> {
     let path = pin_path(dir, interface, name);
     if path.exists() {
-        let link: FdLink = PinnedLink::from_pin(&path)?.into();
-        match program.attach_to_link(SchedClassifierLink::try_from(link)?) {
-            Ok(_) => return Ok(()),
-            // The interface is another one of the same name.
-            Err(e) => tracing::info!(interface, program = name, error = %e, "attaching anew"),
+        if link::is_on(&path, interface) {
+            let link: FdLink = PinnedLink::from_pin(&path)?.into();
+            match program.attach_to_link(SchedClassifierLink::try_from(link)?) {
+                // The pin alone keeps the link: it ends when the pin is removed.
+                Ok(id) => {
+                    drop(program.take_link(id)?);
+                    return Ok(());
+                }
+                Err(e) => tracing::info!(interface, program = name, error = %e, "attaching anew"),
+            }
         }
         fs::remove_file(&path)?;
     }
@@ -262,7 +276,8 @@ pub(crate) fn before(name: &str, in_order: &[ProgramInfo]) -> Vec<String> {
 pub(crate) fn detach(dir: &Path, interface: &str) {
     detach_hooks(dir, interface, &HOOKS);
     detach_served(dir, interface);
-    forget(dir, interface);
+    // An error means that there is none.
+    let _ = fs::remove_file(pin_path(dir, interface, xdp::PROGRAM));
 }
 
 /// Takes all programs off the interfaces and removes the pins. No session is translated

@@ -3,10 +3,11 @@
 use std::io;
 
 use aya::programs::TcAttachType;
-use netlink_packet_core::Nla;
 use nix::net::if_::if_nametoindex;
 use rtnetlink::packet_route::RouteNetlinkMessage;
-use rtnetlink::packet_route::tc::{TcAttribute, TcHandle, TcHeader, TcMessage, TcOption};
+use rtnetlink::packet_route::tc::{
+    TcAttribute, TcFilterBpfOption, TcHandle, TcHeader, TcMessage, TcOption,
+};
 
 use crate::netlink;
 
@@ -15,8 +16,6 @@ use crate::netlink;
 const MAJOR: u16 = 0xffff;
 const INGRESS: u16 = 0xfff2;
 const EGRESS: u16 = 0xfff3;
-/// The attribute with the name of a program (`TCA_BPF_NAME`, linux/pkt_cls.h).
-const BPF_NAME: u16 = 7;
 
 /// A tc filter.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,6 +26,8 @@ pub(crate) struct Filter {
     pub handle: u32,
     /// Its program's name, or its kind, such as `flower`.
     pub name: String,
+    /// The kernel's number of its program, if it has one.
+    pub program: Option<u32>,
 }
 
 /// Returns the filters of one side of an interface, those that run first in front.
@@ -63,30 +64,31 @@ fn read(message: &TcMessage) -> Option<Filter> {
         TcAttribute::Kind(kind) => Some(kind.clone()),
         _ => None,
     });
-    let name = attributes.flat_map(options).find_map(program);
+    let options = attributes.flat_map(options);
+    let name = options.clone().find_map(|option| match option {
+        TcFilterBpfOption::ProgName(name) => Some(name.clone()),
+        _ => None,
+    });
+    let program = options.clone().find_map(|option| match option {
+        TcFilterBpfOption::ProgId(id) => Some(*id),
+        _ => None,
+    });
     (handle != 0).then(|| Filter {
         priority: (info >> 16) as u16,
         handle,
         name: name.or(kind).unwrap_or_default(),
+        program,
     })
 }
 
-fn options(attribute: &TcAttribute) -> &[TcOption] {
-    match attribute {
-        TcAttribute::Options(options) => options,
+/// Returns the options of a filter that runs a program.
+fn options(attribute: &TcAttribute) -> impl Iterator<Item = &TcFilterBpfOption> + Clone {
+    let all = match attribute {
+        TcAttribute::Options(options) => options.as_slice(),
         _ => &[],
-    }
-}
-
-/// Returns a program's name: bytes up to a zero.
-fn program(option: &TcOption) -> Option<String> {
-    let TcOption::Other(attribute) = option else {
-        return None;
     };
-    (attribute.kind() == BPF_NAME).then(|| {
-        let mut value = vec![0; attribute.value_len()];
-        attribute.emit_value(&mut value);
-        let name = value.split(|byte| *byte == 0).next().unwrap_or_default();
-        String::from_utf8_lossy(name).into_owned()
+    all.iter().filter_map(|option| match option {
+        TcOption::Bpf(option) => Some(option),
+        _ => None,
     })
 }

@@ -13,3 +13,6 @@ pub(crate) const SERVED_HOOKS: [(&str, TcAttachType); 2] = [
     ("dysco_serve_in", TcAttachType::Ingress),
     ("dysco_serve_out", TcAttachType::Egress),
 ];
+
+/// The program for packets of handlers, on this host's end of the link to their namespace.
+pub(crate) const HANDLER: [(&str, TcAttachType); 1] = [("dysco_handler", TcAttachType::Ingress)];

@@ -1,21 +1,25 @@
 //! Interfaces that are deleted, and made anew with the same name, while this process runs. The
-//! programs disappear with the old interface, and are attached to the new one.
+//! programs disappear with the old interface, and are attached to the new one. They are attached again
+//! as well if others have taken them off.
 
-mod leaving;
+pub(crate) mod leaving;
 mod place;
 
+use std::io::ErrorKind;
 use std::slice;
 
 use aya::programs::{SchedClassifier, TcAttachType};
 use nix::errno::Errno;
-use nix::net::if_::if_nametoindex;
+use nix::net::if_::{if_indextoname, if_nametoindex};
 
 use crate::Agent;
+use crate::attach::link::interface_of;
 use crate::attach::{self, Attach, Attached, clsact};
 use crate::error::AgentError;
 use crate::hooks::HOOKS;
 use crate::links;
 use crate::maps::lock;
+use crate::pins::pin_path;
 use crate::xdp::{self, Xdp};
 
 pub(crate) use place::Place;
@@ -25,12 +29,14 @@ pub(crate) use place::Place;
 pub enum InterfaceChange {
     /// The interface is gone.
     Gone,
-    /// Another interface has its name, and the programs are attached to it.
+    /// The programs are attached to it again.
     Attached {
         /// Its index.
         index: u32,
+        /// True if another interface has its name now, and false if something had removed the programs.
+        anew: bool,
     },
-    /// Another interface has its name, and the programs cannot be attached to it. The attempt is
+    /// The programs are not on the interface of this name, and cannot be attached to it. The attempt is
     /// repeated, and reported once.
     Refused(AgentError),
 }
@@ -76,7 +82,8 @@ impl Agent {
             // The kernel did not answer, for want of a descriptor.
             Err(_) => return None,
         };
-        if now == place.attached.index {
+        let was = place.attached.index;
+        if now == was && (now.is_none() || self.has_programs(&place.attached)) {
             place.refused &= now.is_some();
             return None;
         }
@@ -86,18 +93,47 @@ impl Agent {
             place.refused = false;
             return Some(InterfaceChange::Gone);
         };
+        self.leave_renamed(place.last, all);
         match self.attach_anew(&place.attached, all) {
             Ok((_, xdp)) => {
                 self.lead_by(place.last, index);
                 place.attached.index = Some(index);
                 place.attached.xdp = xdp;
+                let anew = place.last != index;
                 (place.last, place.refused) = (index, false);
-                Some(InterfaceChange::Attached { index })
+                Some(InterfaceChange::Attached { index, anew })
             }
             Err(error) => {
                 let reported = std::mem::replace(&mut place.refused, true);
                 (!reported).then_some(InterfaceChange::Refused(error))
             }
+        }
+    }
+
+    /// True if the programs are on the interface. Others can remove a filter, its qdisc or a link.
+    fn has_programs(&self, at: &Attached) -> bool {
+        HOOKS.iter().all(|(name, side)| match at.attach {
+            Attach::Clsact => clsact::is_there(&at.interface, name, *side),
+            Attach::Tcx | Attach::Auto => {
+                let link = pin_path(&self.dir, &at.interface, name);
+                match interface_of(&link) {
+                    Ok(index) => Some(index) == at.index,
+                    // For want of a descriptor, the kernel does not tell.
+                    Err(error) => error.kind() != ErrorKind::NotFound,
+                }
+            }
+        })
+    }
+
+    /// Takes the programs off the interface of this index, if it has the name of no other place now.
+    /// Its filters would go on under the new name.
+    fn leave_renamed(&self, index: u32, all: &[String]) {
+        let Ok(name) = if_indextoname(index) else {
+            return;
+        };
+        let name = name.to_string_lossy().into_owned();
+        if !all.contains(&name) {
+            attach::detach(&self.dir, &name);
         }
     }
 
@@ -108,7 +144,6 @@ impl Agent {
         let chosen = xdp::chosen(self.relays_by, names);
         let serves = self.packet_services.in_use();
         let mut loaded = lock(&self.loaded);
-        attach::forget(&self.dir, &at.interface);
         let attached = attach::attach(&mut loaded, &self.dir, &at.interface, at.attach)?;
         if serves {
             attach::attach_served(&mut loaded, &self.dir, &at.interface, attached.attach)?;

@@ -94,9 +94,47 @@ fn holder(locks: &str, dev: u64, inode: u64) -> Option<u32> {
         (pid > 0).then_some(pid)
     })
 }
+
+/// Beginning of the names of links to interfaces.
+const LINK: &str = "link_";
+/// Beginning of the names of programs that filters of interfaces have.
+const FILTER: &str = "filter_";
+
 /// Returns the path of the pinned link of a program on an interface.
 pub(crate) fn pin_path(dir: &Path, interface: &str, program: &str) -> PathBuf {
-    dir.join(format!("link_{interface}_{program}"))
+    named(dir, LINK, interface, program)
+}
+
+/// Returns the path of the pinned program of a filter on an interface. The pin has no effect on the
+/// filter: it tells that the filter is of this data plane.
+pub(crate) fn filter_path(dir: &Path, interface: &str, program: &str) -> PathBuf {
+    named(dir, FILTER, interface, program)
+}
+
+/// A BPF file system has no names with a dot, and no interface has a name with a colon.
+fn named(dir: &Path, kind: &str, interface: &str, program: &str) -> PathBuf {
+    let interface = interface.replace('.', ":");
+    dir.join(format!("{kind}{interface}_{program}"))
+}
+
+/// Returns the interfaces of the pinned links, with their programs.
+pub(crate) fn links_in(dir: &Path) -> Vec<(String, String)> {
+    of_kind(dir, LINK)
+}
+
+/// Returns the interfaces of the pinned programs of filters, with these programs.
+pub(crate) fn filters_in(dir: &Path) -> Vec<(String, String)> {
+    of_kind(dir, FILTER)
+}
+
+fn of_kind(dir: &Path, kind: &str) -> Vec<(String, String)> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let pins = names.filter_map(|name| {
+        let (interface, program) = name.strip_prefix(kind)?.split_once("_dysco_")?;
+        Some((interface.replace(':', "."), format!("dysco_{program}")))
+    });
+    pins.collect()
 }
 
 #[cfg(test)]
@@ -116,6 +154,20 @@ mod tests {
             reported.contains(&format!("rm -r {}", other.display())),
             "{reported}"
         );
+    }
+
+    #[test]
+    fn a_pin_names_its_interface_and_its_program() {
+        let pins = tempfile::tempdir().unwrap();
+        let link = pin_path(pins.path(), "eth0.5", "dysco_ingress");
+        let filter = filter_path(pins.path(), "eth0.5", "dysco_serve_in");
+        for path in [link, filter] {
+            assert!(!path.file_name().unwrap().to_str().unwrap().contains('.'));
+            fs::write(path, "").unwrap();
+        }
+        let of = |program: &str| vec![("eth0.5".to_owned(), program.to_owned())];
+        assert_eq!(links_in(pins.path()), of("dysco_ingress"));
+        assert_eq!(filters_in(pins.path()), of("dysco_serve_in"));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use aya::programs::{Xdp as Program, XdpMode};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 use serde::{Deserialize, Serialize};
 
+use crate::attach::link;
 use crate::error::{AgentError, AnyError};
 use crate::links::Header;
 use crate::pins::pin_path;
@@ -99,11 +100,18 @@ fn attach_to(ebpf: &mut Ebpf, dir: &Path, interface: &str) -> Result<(), AnyErro
     }
     let path = pin_path(dir, interface, PROGRAM);
     if path.exists() {
-        let link: FdLink = PinnedLink::from_pin(&path)?.into();
-        match program.attach_to_link(XdpLink::try_from(link)?) {
-            Ok(_) => return Ok(()),
-            // The interface is another one of the same name.
-            Err(e) => tracing::info!(interface, program = PROGRAM, error = %e, "attaching anew"),
+        if link::is_on(&path, interface) {
+            let link: FdLink = PinnedLink::from_pin(&path)?.into();
+            match program.attach_to_link(XdpLink::try_from(link)?) {
+                // The pin alone keeps the link: it ends when the pin is removed.
+                Ok(id) => {
+                    drop(program.take_link(id)?);
+                    return Ok(());
+                }
+                Err(e) => {
+                    tracing::info!(interface, program = PROGRAM, error = %e, "attaching anew")
+                }
+            }
         }
         fs::remove_file(&path)?;
     }

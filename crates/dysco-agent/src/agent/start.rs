@@ -8,14 +8,14 @@ use aya::maps::{Map, MapData, Queue};
 use dysco_common::State;
 
 use super::{Agent, Quarantine, Tracking, set_watched};
-use crate::attach;
+use crate::attach::{self, owned};
 use crate::chain;
 use crate::chain::maps::Chains;
 use crate::config::AgentConfig;
 use crate::detour::records::Detours;
 use crate::error::AgentError;
 use crate::events::Events;
-use crate::interfaces::Place;
+use crate::interfaces::{Place, leaving};
 use crate::load::Loaded;
 use crate::maps::{map_error, open, take};
 use crate::memory::Memory;
@@ -23,15 +23,18 @@ use crate::packet_services::records::{self, Records};
 use crate::pins::{self, LAYOUT};
 use crate::xdp::{self, Xdp};
 
-/// Attaches the programs to all interfaces, and XDP to those that are to relay by it.
+/// Attaches the programs to all interfaces, and XDP to those that are to relay by it. Takes them off
+/// others; `leaving` counts the sessions that stop without the programs on an interface.
 fn attach_all(
     config: &AgentConfig,
     loaded: &mut Loaded,
     dir: &Path,
     fast: &[&str],
+    leaving: impl Fn(u32) -> usize,
 ) -> Result<Vec<Place>, AgentError> {
     // Before attaching: an interface that is made anew meanwhile is detected.
     let indices = indices(&config.interfaces)?;
+    detach_others(config, dir, leaving);
     let mut attached = config
         .interfaces
         .iter()
@@ -50,6 +53,24 @@ fn attach_all(
     Ok(places
         .map(|(attached, index)| Place::new(attached, index))
         .collect())
+}
+
+/// Takes the programs of an earlier run off interfaces that are not configured any more.
+fn detach_others(config: &AgentConfig, dir: &Path, leaving: impl Fn(u32) -> usize) {
+    for interface in owned::detach_others(dir, &config.interfaces) {
+        let index = nix::net::if_::if_nametoindex(interface.as_str());
+        match index.map_or(0, &leaving) {
+            0 => tracing::info!(
+                interface,
+                "the interface is not configured any more: the programs are taken off it"
+            ),
+            sessions => tracing::warn!(
+                interface,
+                sessions,
+                "the interface is not configured any more: the programs are taken off it, and the changed sessions that leave by it stop"
+            ),
+        }
+    }
 }
 
 fn indices(names: &[String]) -> Result<Vec<u32>, AgentError> {
@@ -144,7 +165,8 @@ impl Agent {
         } else {
             config.xdp
         };
-        let places = attach_all(config, &mut loaded, &dir, &fast)?;
+        let leaving = |index| leaving::count(&memory, &detours, index);
+        let places = attach_all(config, &mut loaded, &dir, &fast, leaving)?;
         records::take_up(&packet_services, &mut loaded, &dir, &places)?;
         let agent = Agent {
             memory,

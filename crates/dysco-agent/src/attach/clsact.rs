@@ -1,5 +1,6 @@
 //! Attachment by a filter of the clsact qdisc.
 
+use std::fs;
 use std::path::Path;
 
 use aya::programs::tc::{
@@ -10,6 +11,7 @@ use aya::programs::{SchedClassifier, TcAttachType};
 use crate::error::AnyError;
 use crate::filters::{self, Filter};
 use crate::hooks::SERVED_HOOKS;
+use crate::pins::filter_path;
 
 /// Places for our clsact filters, the best first. They are fixed, so that the filters are found
 /// again. Of the filters of one priority the newest runs first, but all of them must be of one
@@ -60,7 +62,7 @@ impl FilterPlace {
 /// Attaches a program by a filter, in place of that of an earlier run.
 pub(super) fn clsact_hook(
     program: &mut SchedClassifier,
-    _dir: &Path,
+    dir: &Path,
     interface: &str,
     name: &'static str,
     kind: TcAttachType,
@@ -75,6 +77,10 @@ pub(super) fn clsact_hook(
     tracing::debug!(interface, program = name, "attached by clsact");
     // The filter stays when this process ends.
     std::mem::forget(program.take_link(id)?);
+    let path = filter_path(dir, interface, name);
+    // An error means that there is none.
+    let _ = fs::remove_file(&path);
+    program.pin(&path)?;
     Ok(())
 }
 
@@ -124,6 +130,14 @@ fn add(
 pub(crate) fn is_ours(filter: &Filter) -> bool {
     let mut places = PLACES.iter().chain(&SERVED_PLACES);
     places.any(|place| place.holds(filter))
+}
+
+/// True if the filter of a program is on its side of an interface, or if the kernel does not tell.
+pub(crate) fn is_there(interface: &str, name: &str, side: TcAttachType) -> bool {
+    match filters::filters(interface, side) {
+        Ok(all) => all.iter().any(|one| is_ours(one) && one.name == name),
+        Err(_) => true,
+    }
 }
 
 /// Returns the names of the filters that run before ours on one side of an interface.

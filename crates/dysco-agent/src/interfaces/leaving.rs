@@ -6,7 +6,7 @@ use crate::memory::Memory;
 use crate::need::need_of;
 
 /// Returns the number of sessions that leave by the interface of this index and need the programs.
-fn count(memory: &Memory, detours: &Detours, index: u32) -> usize {
+pub(crate) fn count(memory: &Memory, detours: &Detours, index: u32) -> usize {
     let used = (0..memory.len()).filter(|slot| !memory.is_unused(*slot));
     let leaving = used.filter(|slot| {
         let s = memory.read(*slot);

@@ -16,7 +16,7 @@ impl Plane {
                     interface,
                     "the interface is gone, and with it the data plane there: sessions that pass it are not tracked, and those that were changed do not go on; once there is one of this name again, it is attached to"
                 ),
-                InterfaceChange::Attached { index } => {
+                InterfaceChange::Attached { index, anew: true } => {
                     self.lead_by(&interface, index);
                     tracing::warn!(
                         interface,
@@ -24,10 +24,14 @@ impl Plane {
                         "the interface was made anew: the data plane is attached to it again"
                     );
                 }
+                InterfaceChange::Attached { anew: false, .. } => tracing::warn!(
+                    interface,
+                    "another program had taken the data plane off the interface: it is attached again"
+                ),
                 InterfaceChange::Refused(error) => tracing::error!(
                     interface,
                     %error,
-                    "the interface was made anew, and the data plane cannot be attached to it: this is tried again each second"
+                    "the data plane is not on the interface any more, and cannot be attached to it: this is tried again each second"
                 ),
             }
         }
