@@ -155,9 +155,7 @@ impl Explain for AgentError {
                     format!("use the maps pinned in {path}"),
                     "they are another version's, whose programs still carry sessions",
                 )
-                .hint(format!(
-                    "once those sessions have ended, remove them: rm -r {path} (before Linux 6.6 also, for each interface: tc qdisc del dev INTERFACE clsact)"
-                ))
+                .hint("once those sessions have ended, remove it: 'dyscoctl uninstall --force'")
             }
             AgentError::Taken { path, by } => Explanation::new(
                 format!("use the maps pinned in {}", path.display()),

@@ -9,17 +9,16 @@ use dysco_common::Session;
 use dysco_common::view::Need;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::net::if_::if_nameindex;
+use nix::net::if_::{if_nameindex, if_nametoindex};
 use rtnetlink::packet_route::tc::TcHandle;
 
-use crate::attach::clsact::is_ours;
+use crate::attach::owned::{Owned, on_both_sides};
 use crate::error::AgentError;
-use crate::filters::{Filter, filters};
-use crate::hooks::{HOOKS, SERVED_HOOKS};
+use crate::hooks::{HANDLER, HOOKS, SERVED_HOOKS};
 use crate::maps::map_error;
 use crate::memory::Memory;
 use crate::need::need_of;
-use crate::pins::{LAYOUT, holder_of, is_layout, refuse_others};
+use crate::pins::{LAYOUT, holder_of, is_layout, links_in, refuse_others};
 
 /// Data plane that is pinned in a directory, or attached by clsact.
 #[derive(Debug)]
@@ -30,10 +29,10 @@ pub struct Leftover {
     filtered: Vec<String>,
 }
 
-/// Lock that keeps any daemon from starting while it is held.
+/// Locks that keep any daemon from starting while they are held.
 #[derive(Debug)]
 pub struct Alone {
-    _lock: Flock<File>,
+    _locks: Vec<Flock<File>>,
 }
 
 impl Leftover {
@@ -43,18 +42,12 @@ impl Leftover {
     /// If the kernel does not list its filters.
     pub fn find(pin_dir: &Path) -> Result<Leftover, AgentError> {
         let system = |operation| move |source| AgentError::System { operation, source };
-        let entries = fs::read_dir(pin_dir.join(LAYOUT)).into_iter().flatten();
-        let names = entries.flatten().map(|entry| entry.file_name());
-        let mut linked: Vec<String> = names
-            .filter_map(|name| {
-                let link = name.to_str()?.strip_prefix("link_")?;
-                let (interface, _) = link.split_once("_dysco_")?;
-                Some(interface.to_owned())
-            })
-            .collect();
+        let layouts = layouts(pin_dir);
+        let links = layouts.iter().flat_map(|dir| links_in(dir));
+        let mut linked: Vec<String> = links.map(|(interface, _)| interface).collect();
         linked.sort_unstable();
         linked.dedup();
-        let filtered = filtered().map_err(system("list filters"))?;
+        let filtered = filtered(&Owned::of(&layouts)).map_err(system("list filters"))?;
         Ok(Leftover {
             pin_dir: pin_dir.into(),
             linked,
@@ -93,47 +86,56 @@ impl Leftover {
         Ok(sessions.filter_map(|s| Some((s, need_of(&s)?))).collect())
     }
 
-    /// Keeps daemons from starting. If one runs, returns its process id as far as known.
+    /// Keeps daemons from starting, those of other releases included. If one runs, returns its process
+    /// id as far as known.
     ///
     /// # Errors
-    /// If the directory cannot be locked.
-    pub fn lock(&self) -> Result<Result<Option<Alone>, Option<u32>>, AgentError> {
-        let dir = self.pin_dir.join(LAYOUT);
-        let unusable = |source| AgentError::PinDirectory {
-            path: dir.clone(),
-            source,
-        };
-        let open = match File::open(&dir) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Ok(None)),
-            opened => opened.map_err(unusable)?,
-        };
-        match Flock::lock(open, FlockArg::LockExclusiveNonblock) {
-            Ok(alone) => Ok(Ok(Some(Alone { _lock: alone }))),
-            Err((file, Errno::EWOULDBLOCK)) => Ok(Err(holder_of(&file).map_err(unusable)?)),
-            Err((_, error)) => Err(unusable(error.into())),
+    /// If a directory cannot be locked.
+    pub fn lock(&self) -> Result<Result<Alone, Option<u32>>, AgentError> {
+        let mut alone = Alone { _locks: Vec::new() };
+        for dir in layouts(&self.pin_dir) {
+            let unusable = |source| AgentError::PinDirectory {
+                path: dir.clone(),
+                source,
+            };
+            let open = match File::open(&dir) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                opened => opened.map_err(unusable)?,
+            };
+            match Flock::lock(open, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => alone._locks.push(lock),
+                Err((file, Errno::EWOULDBLOCK)) => {
+                    return Ok(Err(holder_of(&file).map_err(unusable)?));
+                }
+                Err((_, error)) => return Err(unusable(error.into())),
+            }
         }
+        Ok(Ok(alone))
     }
 
-    /// Takes the programs off all interfaces, and removes the pins.
+    /// Takes the programs off all interfaces, and removes the pins and these links to handlers.
     ///
     /// # Errors
     /// If something is still there then.
-    pub fn remove(self) -> Result<(), AgentError> {
+    pub fn remove(self, handlers: &[String]) -> Result<(), AgentError> {
         let system = |operation| move |source| AgentError::System { operation, source };
+        let owned = Owned::of(&layouts(&self.pin_dir));
         for interface in &self.filtered {
-            for (name, kind) in HOOKS.into_iter().chain(SERVED_HOOKS) {
+            for (name, kind) in HOOKS.into_iter().chain(SERVED_HOOKS).chain(HANDLER) {
                 // Some of the filters may be missing. The check below finds those that remain.
                 let _ = tc::qdisc_detach_program(interface, kind, name);
             }
         }
         blocking(remove_empty(&self.filtered)).map_err(system("remove a qdisc"))?;
+        let filtered = filtered(&owned).map_err(system("list filters"))?;
+        blocking(remove_links(handlers)).map_err(system("remove a link to a handler"))?;
         for path in layouts(&self.pin_dir) {
             fs::remove_dir_all(&path)
                 .map_err(|source| AgentError::PinDirectory { path, source })?;
         }
         // Fails if other files are in the directory.
         let _ = fs::remove_dir(&self.pin_dir);
-        match filtered().map_err(system("list filters"))?.first() {
+        match filtered.first() {
             None => Ok(()),
             Some(interface) => Err(AgentError::Attach {
                 interface: interface.clone(),
@@ -150,21 +152,14 @@ fn layouts(pin_dir: &Path) -> Vec<PathBuf> {
     ours.map(|entry| entry.path()).collect()
 }
 
-/// Returns the interfaces with filters of the programs.
-fn filtered() -> std::io::Result<Vec<String>> {
+/// Returns the interfaces with filters of this data plane.
+fn filtered(owned: &Owned) -> std::io::Result<Vec<String>> {
     let interfaces = if_nameindex()?;
     let names = interfaces
         .iter()
         .map(|interface| interface.name().to_string_lossy());
-    let ours = names.filter(|name| on_both_sides(name).iter().any(is_ours));
+    let ours = names.filter(|name| on_both_sides(name).iter().any(|one| owned.has(one)));
     Ok(ours.map(Into::into).collect())
-}
-
-/// Returns all filters of an interface's clsact qdisc; none if it has no such qdisc.
-fn on_both_sides(interface: &str) -> Vec<Filter> {
-    let sides = HOOKS.iter();
-    let listed = sides.filter_map(|(_, side)| filters(interface, *side).ok());
-    listed.flatten().collect()
 }
 
 /// Removes the clsact qdisc of these interfaces, unless filters of others are on it.
@@ -182,6 +177,20 @@ async fn remove_empty(interfaces: &[String]) -> std::io::Result<()> {
             };
             qdisc.execute().await.map_err(std::io::Error::other)?;
         }
+    }
+    Ok(())
+}
+
+/// Removes these links, as far as they exist.
+async fn remove_links(names: &[String]) -> std::io::Result<()> {
+    let (connection, handle, _) = rtnetlink::new_connection()?;
+    tokio::spawn(connection);
+    for name in names {
+        let Ok(index) = if_nametoindex(name.as_str()) else {
+            continue;
+        };
+        let removed = handle.link().del(index).execute().await;
+        removed.map_err(std::io::Error::other)?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use aya::programs::{SchedClassifier, TcAttachType};
-use dysco_agent::{Agent, Attach, InterfaceChange, LAYOUT};
+use dysco_agent::{Agent, Attach, InterfaceChange, LAYOUT, Leftover};
 use plane::{alone, ip, start};
 
 const NONE: (usize, usize) = (0, 0);
@@ -185,4 +185,29 @@ async fn an_interface_may_have_a_dot_in_its_name() {
         drop(agent);
         remove(&["one.5"]);
     }
+}
+
+#[tokio::test]
+async fn an_uninstallation_leaves_the_filters_of_another_data_plane() {
+    alone();
+    make(&["one", "two", "dysco-s0"]);
+    let other = on("other", Attach::Clsact, &["two"]);
+    let agent = on("own", Attach::Clsact, &["one"]);
+    agent.attach_handler("dysco-s0").unwrap();
+    drop(agent);
+    let found = Leftover::find(Path::new("/sys/fs/bpf/own")).unwrap();
+    let mut names: Vec<_> = found
+        .interfaces()
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    names.sort_unstable();
+    assert_eq!(names, ["dysco-s0", "one"]);
+    let handlers = ["dysco-s0".to_owned(), "dysco-s1".to_owned()];
+    // It waits for netlink requests, which a runtime does not allow. The thread is in this namespace.
+    let removed = std::thread::spawn(move || found.remove(&handlers));
+    removed.join().unwrap().unwrap();
+    assert_eq!((programs("one"), programs("two")), ((0, 0), (0, 1)));
+    assert!(nix::net::if_::if_nametoindex("dysco-s0").is_err());
+    drop(other);
+    remove(&["one", "two"]);
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dysco_agent::{Alone, Leftover};
+use dysco_agent::{AgentError, Alone, Leftover};
 use dysco_api::Exit;
 use dysco_config::{Config, DEFAULT_CONFIG, Places, release_ports};
 use nix::sys::signal::{Signal, kill};
@@ -54,6 +54,9 @@ struct Report {
     dry_run: bool,
     /// Sessions that would stop.
     sessions: Vec<Needing>,
+    /// Directory of the data plane of another release. Its sessions are unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unknown: Option<PathBuf>,
     /// Descriptions of everything that is removed, or would be.
     removes: Vec<String>,
     /// Cgroups that cannot be removed yet, with the reason.
@@ -80,11 +83,17 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
             thread::sleep(LOOK);
         }
     }
-    let sessions = needing(&config, &found)?;
-    let blocked = !sessions.is_empty() && !args.force;
+    let (sessions, unknown) = match needing(&config, &found) {
+        Err(UninstallError::Agent(AgentError::Layout { path })) if args.force || args.dry_run => {
+            (Vec::new(), Some(path))
+        }
+        known => (known?, None),
+    };
+    let blocked = !args.force && (!sessions.is_empty() || unknown.is_some());
     let mut report = Report {
         dry_run: args.dry_run,
         sessions,
+        unknown,
         removes: removes(&config, &found)?,
         stays: Vec::new(),
         tuned: tuned::count(&config),
@@ -100,10 +109,12 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
         return Err(UninstallError::Needed(report.sessions.len()).into());
     }
     let _alone = stop(&found, pin_dir)?;
-    // The daemon may have completed a change meanwhile.
-    let left = needing(&config, &found)?;
-    if !left.is_empty() && !args.force {
-        return Err(UninstallError::Needed(left.len()).into());
+    if !args.force {
+        // The daemon may have completed a change meanwhile.
+        let left = needing(&config, &found)?;
+        if !left.is_empty() {
+            return Err(UninstallError::Needed(left.len()).into());
+        }
     }
     // The daemon has written the rest of its files by now.
     report.tuned = tuned::count(&config);
@@ -111,7 +122,8 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
     for path in instances(&config) {
         fs::remove_dir_all(&path).map_err(|source| UninstallError::File { path, source })?;
     }
-    found.remove().map_err(UninstallError::Agent)?;
+    let handlers = handlers(&config.removal.state_dir);
+    found.remove(&handlers).map_err(UninstallError::Agent)?;
     for path in files(&config) {
         remove(&path)?;
     }
@@ -124,7 +136,9 @@ pub(crate) fn run(context: &Context, args: &Args) -> Result<Exit, CliError> {
 }
 
 /// Returns the sessions that would stop, those of instances for other network namespaces included.
-/// The sessions of another release's data plane are unknown.
+///
+/// # Errors
+/// If the data plane is that of another release: its sessions are unknown.
 fn needing(config: &Config, found: &Leftover) -> Result<Vec<Needing>, UninstallError> {
     let mut all = found.needed_by()?;
     for dir in fs::read_dir(config.places().pins)
@@ -152,7 +166,7 @@ fn instances(config: &Config) -> impl Iterator<Item = PathBuf> {
 }
 
 /// Stops the daemon, if one runs, and keeps others from starting.
-fn stop(found: &Leftover, pin_dir: &Path) -> Result<Option<Alone>, UninstallError> {
+fn stop(found: &Leftover, pin_dir: &Path) -> Result<Alone, UninstallError> {
     let runs = || UninstallError::Runs {
         path: pin_dir.into(),
     };
@@ -217,7 +231,12 @@ fn state_files(state: &Path) -> Vec<PathBuf> {
         "tuned.new",
     ];
     let mut all: Vec<PathBuf> = names.iter().map(|name| state.join(name)).collect();
-    // Files that handlers have left.
+    all.extend(of_handlers(state));
+    all
+}
+
+/// Returns the files that handlers have left. Each is named by the link to its handler.
+fn of_handlers(state: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(state).into_iter().flatten().flatten();
     let its = |path: &PathBuf| {
         let name = path
@@ -227,8 +246,17 @@ fn state_files(state: &Path) -> Vec<PathBuf> {
             .extension()
             .is_some_and(|ending| ["sock", "pid", "user"].iter().any(|its| ending == *its))
     };
-    all.extend(entries.map(|entry| entry.path()).filter(its));
-    all
+    entries.map(|entry| entry.path()).filter(its).collect()
+}
+
+/// Returns the links to the handlers whose files are in this directory.
+fn handlers(state: &Path) -> Vec<String> {
+    let stems = of_handlers(state).into_iter();
+    let stems = stems.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()));
+    let mut links: Vec<String> = stems.collect();
+    links.sort_unstable();
+    links.dedup();
+    links
 }
 
 /// Returns the files that dyscod writes while it runs, and its directories, which are removed if
@@ -301,6 +329,13 @@ fn text(report: &Report) -> String {
             removed += " (run 'dyscoctl tune --restore --filter tuned=yes' first)";
         }
     }
+    if let Some(path) = &report.unknown {
+        removed = format!(
+            "{removed}\nthe sessions of another release's data plane ({}) are unknown: those that need \
+             it stop",
+            path.display()
+        );
+    }
     match report.sessions.is_empty() {
         true => removed,
         false => format!(
@@ -363,6 +398,7 @@ mod tests {
         for name in own.iter().chain(&["notes", "dysco-s1.txt", "other.pid"]) {
             fs::write(dir.path().join(name), "").unwrap();
         }
+        assert_eq!(handlers(dir.path()), ["dysco-s1", "dysco-s2"]);
         for path in state_files(dir.path()) {
             remove(&path).unwrap();
         }

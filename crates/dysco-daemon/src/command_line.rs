@@ -116,25 +116,28 @@ impl DaemonError {
     }
 }
 
-/// Returns [`Exit::Usage`] if the engine did not start because of the configuration.
+/// Returns [`Exit::Usage`] if the engine did not start because of the configuration or the host, so that
+/// it would not start the next time either.
 fn engine_exit(error: &EngineError) -> Exit {
     let configured = match error {
-        EngineError::Config(_) | EngineError::Pki(_) => true,
+        EngineError::Config(_) | EngineError::Pki(_) | EngineError::Ports(_) => true,
         EngineError::Api(error) => matches!(error, ApiError::Socket { .. }),
         EngineError::Metrics(error) => {
             !matches!(error, MetricsError::Socket(ApiError::InUse { .. }))
         }
         EngineError::Agent(error) => matches!(
             error,
-            AgentError::PinDirectory { .. } | AgentError::Taken { .. } | AgentError::Xdp { .. }
+            AgentError::PinDirectory { .. }
+                | AgentError::Layout { .. }
+                | AgentError::Taken { .. }
+                | AgentError::Xdp { .. }
         ),
         // An address in use is another dyscod's.
         EngineError::Control(ControlError::Bind { source, .. }) => {
             source.kind() == io::ErrorKind::AddrNotAvailable
         }
         EngineError::Control(error) => !matches!(error, ControlError::Quic(_)),
-        EngineError::Ports(_)
-        | EngineError::Proxy(_)
+        EngineError::Proxy(_)
         | EngineError::System { .. }
         | EngineError::StateDir { .. }
         | EngineError::Journal { .. }
@@ -275,6 +278,10 @@ mod tests {
             source: io::ErrorKind::PermissionDenied.into(),
         };
         assert_eq!(DaemonError::Engine(pins.into()).exit(), Exit::Usage);
+        let layout = AgentError::Layout {
+            path: "/sys/fs/bpf/dysco/v1".into(),
+        };
+        assert_eq!(DaemonError::Engine(layout.into()).exit(), Exit::Usage);
         let other = DaemonError::Engine(EngineError::ControlEnded);
         assert_eq!(other.exit(), Exit::Internal);
     }

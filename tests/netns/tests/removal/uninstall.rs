@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use dysco_netns::fleet::Fleet;
 use dysco_netns::stream::{Plan, all_intact};
 use dysco_netns::{Family, Host, Lab, Role, wait};
 use serde_json::Value;
@@ -82,4 +83,32 @@ fn uninstall_leaves_nothing_of_tcx() -> Result<()> {
 #[test]
 fn uninstall_leaves_nothing_of_clsact() -> Result<()> {
     leaves_nothing("goneclsact", "clsact")
+}
+
+/// The sessions of another release are unknown, so that the user has to say that they may stop.
+#[test]
+fn the_data_plane_of_another_release_goes_by_force() -> Result<()> {
+    let lab = Lab::builder("goneother").build()?;
+    let fleet = Fleet::new(&lab)?;
+    let host = &lab.proxy;
+    let file = fleet.prepare(&lab, Role::Proxy, "")?.display().to_string();
+    host.output("mkdir", &["-p", "/sys/fs/bpf/dysco/v1"])?;
+    let uninstall = |more: &[&str]| {
+        let words = [&["uninstall", "--config", &file, "-o", "json"], more].concat();
+        fleet.try_dyscoctl(host, &words)
+    };
+    let ran = uninstall(&[])?;
+    let named = ran.stderr.contains("dysco/v1") && ran.stderr.contains("uninstall --force");
+    ensure!(ran.code != Some(0) && named, "{ran:?}");
+    let ran = uninstall(&["--dry-run"])?;
+    let report: Value = serde_json::from_str(&ran.stdout)?;
+    ensure!(
+        ran.code == Some(5) && report["unknown"] == "/sys/fs/bpf/dysco/v1",
+        "{ran:?}"
+    );
+    ensure!(host.output("ls", &["/sys/fs/bpf/dysco"])?.contains("v1"));
+    let ran = uninstall(&["--force"])?;
+    ensure!(ran.code == Some(0), "{ran:?}");
+    ensure!(!traces(host)?.contains("v1"));
+    lab.finish(())
 }
