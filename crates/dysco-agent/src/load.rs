@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use aya::programs::{SchedClassifier, Xdp as XdpProgram};
+use aya::programs::Xdp as XdpProgram;
 use aya::{Ebpf, EbpfLoader};
 use dysco_common::ShortKey;
 
+use crate::attach::{DETOURS, load_classifier};
 use crate::error::AgentError;
+use crate::hooks::{HANDLER, HOOKS, SERVED_HOOKS};
 use crate::links::Header;
 use crate::object::{headerless_object, object};
 use crate::sockets::{Listing, SOCKET_BYTES, Sockets};
@@ -162,7 +164,12 @@ pub fn try_programs(xdp: Xdp, interfaces: &[String]) -> Result<(), AgentError> {
     let relays_by_xdp = !xdp::chosen(xdp, interfaces).is_empty();
     let globals = Globals::new(FEW, relays_by_xdp, (1, u16::MAX));
     let mut ebpf = load_by(loader(&globals), object())?;
-    load_by(loader(&globals), headerless_object())?;
+    let detours = DETOURS.iter().map(|(_, name)| *name);
+    let later = HANDLER.iter().map(|(name, _)| *name).chain(detours);
+    let served = SERVED_HOOKS.map(|(name, _)| name);
+    load_all(&mut ebpf, later.chain(served))?;
+    let mut headerless = load_by(loader(&globals), headerless_object())?;
+    load_all(&mut headerless, served)?;
     // In the other modes a host continues without XDP.
     if xdp == Xdp::On {
         let name = xdp::PROGRAM;
@@ -201,21 +208,17 @@ fn loader(globals: &Globals) -> EbpfLoader<'_> {
 
 fn load_by(mut loader: EbpfLoader<'_>, object: &[u8]) -> Result<Ebpf, AgentError> {
     let mut ebpf = loader.load(object)?;
-    for name in ["dysco_ingress", "dysco_egress"] {
-        let program: &mut SchedClassifier = ebpf
-            .program_mut(name)
-            .ok_or(AgentError::Missing(name))?
-            .try_into()
-            .map_err(|e| AgentError::Program {
-                name,
-                source: Box::new(e),
-            })?;
-        program.load().map_err(|e| AgentError::Program {
-            name,
-            source: Box::new(e),
-        })?;
-    }
+    load_all(&mut ebpf, HOOKS.map(|(name, _)| name))?;
     Ok(ebpf)
+}
+
+fn load_all(
+    ebpf: &mut Ebpf,
+    names: impl IntoIterator<Item = &'static str>,
+) -> Result<(), AgentError> {
+    names
+        .into_iter()
+        .try_for_each(|name| load_classifier(ebpf, name).map(|_| ()))
 }
 
 /// Returns the number of hints: a power of two, about the number of keys, of which a session has

@@ -94,8 +94,8 @@ fn namespaces(served: &Namespaces) -> Vec<Finding> {
         Err(error) => vec![Finding::of(about, &error.into())],
         Ok(missing) if missing.is_empty() => {
             let found = match served {
-                Namespaces::All => "served: all that have a process or a name".to_owned(),
-                Namespaces::Listed(names) => format!("served: {}", names.join(", ")),
+                Namespaces::All => "configured: all that have a process or a name".to_owned(),
+                Namespaces::Listed(names) => format!("configured: {}", names.join(", ")),
             };
             vec![Finding::well(about, found)]
         }
