@@ -12,7 +12,7 @@ use dysco_config::{Config, ConfigError, Instance, Source};
 use dysco_explain::{Cause, Explain, Explanation, display_explained};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::prctl;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigHandler, Signal, signal};
 
 use super::folder;
 
@@ -60,6 +60,10 @@ pub(crate) fn enter(name: &str, parent: u32) -> Result<Instance, EnterError> {
         }
     };
     let error = |what| move |errno: nix::Error| failed(what)(errno.into());
+    // A reload signals all instances. This one takes it once its engine runs, and reads the
+    // configuration only then.
+    // SAFETY: the signal is ignored, and no function handles it.
+    unsafe { signal(Signal::SIGHUP, SigHandler::SigIgn) }.map_err(error("ignore SIGHUP"))?;
     // The program was started by the name of a link.
     prctl::set_name(c"dyscod").map_err(error("name the process"))?;
     prctl::set_pdeathsig(Signal::SIGTERM).map_err(error("follow the dyscod that started it"))?;

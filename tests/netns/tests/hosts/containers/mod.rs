@@ -106,6 +106,28 @@ fn services_come_into_a_session_in_a_container() -> Result<()> {
     w.finish()
 }
 
+/// An instance whose namespace has no address yet reads its configuration once it has one.
+#[test]
+fn a_reload_leaves_an_instance_that_waits_for_an_address() -> Result<()> {
+    let mut w = World::new("innerwait", Family::V4)?;
+    ip(&w.lab, "netns add web")?;
+    w.start("[\"web\"]")?;
+    let pid = || {
+        let all = w.namespaces().ok()?;
+        let inner = all.into_iter().find(|n| n["name"] == INNER)?;
+        let pid = inner["pid"].as_u64()?;
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        // It has this name from the moment on at which it enters the namespace.
+        (comm == "dyscod\n").then_some(pid)
+    };
+    let first = wait::until("the instance to wait", LIMIT, pid)?;
+    w.fleet.dyscoctl(&w.lab.proxy, &["reload"])?;
+    w.connect_inner()?;
+    let inner = w.wait_served()?;
+    ensure!(inner["pid"] == first, "{first}: {inner:#}\n{}", w.log());
+    w.finish()
+}
+
 #[test]
 fn what_needs_a_channel_is_refused_with_the_reason() -> Result<()> {
     let mut w = World::new("innerno", Family::V4)?;

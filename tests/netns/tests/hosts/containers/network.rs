@@ -47,9 +47,8 @@ table ip6 published {
 }
 ";
 
-/// Commands that make the inner namespace and its network.
-const INWARD: [&str; 10] = [
-    "netns add web",
+/// Commands that make the network of the inner namespace.
+const INWARD: [&str; 9] = [
     "link add outer type veth peer name eth0 netns web",
     "link set outer master br0 up",
     "-n web link set lo up",
@@ -121,6 +120,12 @@ impl World {
 
     /// Makes the inner namespace.
     pub(super) fn make_inner(&self) -> Result<()> {
+        ip(&self.lab, "netns add web")?;
+        self.connect_inner()
+    }
+
+    /// Gives the inner namespace its network.
+    pub(super) fn connect_inner(&self) -> Result<()> {
         INWARD.iter().try_for_each(|words| ip(&self.lab, words))
     }
 
