@@ -39,7 +39,7 @@ pub(super) struct Scene {
 
 impl Scene {
     /// Looks at all processes, at the names in `/run/netns`, and at the listed files. The processes
-    /// `without` do not count: they are the instances themselves.
+    /// `without` do not count: they are the instances themselves. Nor do handlers of services.
     ///
     /// # Errors
     /// If `/proc` cannot be read.
@@ -67,7 +67,10 @@ impl Scene {
             let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
             // A process that has ended has none.
             let link = fs::read_link(entry.path().join("ns/net")).ok()?;
-            Some((pid, inode_in(&link)?))
+            let inode = inode_in(&link)?;
+            let elsewhere = inode != own.st_ino();
+            let handler = elsewhere && is_handler(&fs::read(entry.path().join("cmdline")).ok()?);
+            (!handler).then_some((pid, inode))
         });
         Ok(Scene {
             own: own.st_ino(),
@@ -119,6 +122,12 @@ impl Scene {
         let theirs = self.processes.iter().map(|(_, inode)| *inode);
         bound.chain(theirs).chain([self.own]).collect()
     }
+}
+
+/// Returns true for the arguments of a process that runs services, whose namespace has nothing to
+/// serve (`handlers::process::start`).
+fn is_handler(arguments: &[u8]) -> bool {
+    arguments.starts_with(b"dyscod\0--handler\0")
 }
 
 /// Returns the number in `net:[4026531840]`.
@@ -206,6 +215,13 @@ mod tests {
         );
         // The others exist nevertheless: what is kept for them stays.
         assert_eq!(scene().inodes(), HashSet::from([1, 2, 3, 4, 6]));
+    }
+
+    #[test]
+    fn a_handler_is_known_by_its_arguments() {
+        assert!(is_handler(b"dyscod\x00--handler\x0065534\0"));
+        assert!(!is_handler(b"dyscod\0--config\0/etc/dysco/dyscod.toml\0"));
+        assert!(!is_handler(b"sh\0dyscod\0--handler\0") && !is_handler(b""));
     }
 
     #[test]
