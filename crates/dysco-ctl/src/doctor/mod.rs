@@ -278,7 +278,10 @@ mod tests {
             path: "/pins/v1".into(),
         };
         let finding = Finding::of_agent("pins", &layout, "");
-        assert!(finding.hint.contains("rm -r /pins/v1"), "{finding:?}");
+        assert!(
+            finding.hint.contains("dyscoctl uninstall --force"),
+            "{finding:?}"
+        );
         assert!(!finding.found.contains("rm -r"), "{finding:?}");
         let missing = AgentError::Missing("dysco_ingress");
         let finding = Finding::of_agent("programs", &missing, "another kernel");

@@ -74,7 +74,7 @@ fn a_host_is_well_or_told_what_to_do() -> Result<()> {
 
     let former = ["/sys/fs/bpf/dysco/v1"];
     world.host(Client).output("mkdir", &former)?;
-    is_ill(&world, &["pins", "rm -r /sys/fs/bpf/dysco/v1"])?;
+    is_ill(&world, &["pins", "dyscoctl uninstall --force"])?;
     world.host(Client).output("rmdir", &former)?;
 
     world.restart(Client)?;
